@@ -1,0 +1,24 @@
+// Element types of parameters and slots.
+#ifndef OPTSHARD_COMMON_DTYPE_H_
+#define OPTSHARD_COMMON_DTYPE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace optshard {
+
+// Values are stable: they are part of digests and of messages.
+enum class DType : uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
+
+size_t SizeOf(DType dtype);            // bytes of one element
+absl::string_view NameOf(DType dtype);  // PyTorch's: "float32", "float64", "float16", "bfloat16"
+
+// INVALID_ARGUMENT, listing the known names, for any other text.
+absl::StatusOr<DType> ParseDType(absl::string_view name);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DTYPE_H_

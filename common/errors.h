@@ -1,0 +1,58 @@
+// The errors that optshard's own code acts upon, made by factories and matched by predicates, never
+// by message text. Each is an absl::Status whose payload carries the kind and the ranks concerned,
+// so that both survive gRPC (common/rpc/status_rpc.h). All functions are thread-safe.
+#ifndef OPTSHARD_COMMON_ERRORS_H_
+#define OPTSHARD_COMMON_ERRORS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "common/ids.h"
+
+namespace optshard::errors {
+
+// A rank is gone: killed, stopped past its lease, or unreachable. UNAVAILABLE.
+absl::Status PeerLost(Rank rank, absl::string_view how_known);
+
+// A wait reached its deadline; `waited_for` are the ranks that did not come. DEADLINE_EXCEEDED.
+absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_view what);
+
+// The step was being applied when a rank was lost: the state is not that of any step. DATA_LOSS.
+absl::Status TornStep(StepNumber step, absl::string_view cause);
+
+// The step may or may not have been applied by others; this rank has not applied it. DATA_LOSS.
+absl::Status StepInDoubt(StepNumber step, absl::string_view cause);
+
+// A call of an old generation or incarnation: nothing changed. FAILED_PRECONDITION.
+absl::Status StaleGeneration(Generation got, Generation current);
+absl::Status StaleIncarnation(Rank rank, Incarnation got, Incarnation current);
+
+// Ranks disagree about something all must agree on (parameter lists, options, gradients,
+// hyperparameters); `ranks` are those that differ. INVALID_ARGUMENT.
+absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view difference);
+
+bool IsPeerLost(const absl::Status& status);
+bool IsPeersTimedOut(const absl::Status& status);
+bool IsTornStep(const absl::Status& status);
+bool IsStepInDoubt(const absl::Status& status);
+bool IsStaleGeneration(const absl::Status& status);
+bool IsStaleIncarnation(const absl::Status& status);
+bool IsRanksDisagree(const absl::Status& status);
+
+// The ranks a status names (lost, late or differing); empty where it names none.
+std::vector<Rank> RanksOf(const absl::Status& status);
+
+// `status` with "context: " before its message; code and payload stay. OK stays OK.
+absl::Status WithContext(const absl::Status& status, absl::string_view context);
+
+// The payload as one opaque string ("" for none), and back: for transports of statuses.
+std::string EncodePayload(const absl::Status& status);
+void AttachPayload(absl::Status& status, absl::string_view encoded);
+
+}  // namespace optshard::errors
+
+#endif  // OPTSHARD_COMMON_ERRORS_H_

@@ -1,0 +1,68 @@
+// A member's end of the control plane. coordinator_client_rpc.h speaks gRPC; tests use the
+// coordinator's domain class directly.
+#ifndef OPTSHARD_COMMON_MEMBERSHIP_COORDINATOR_CLIENT_H_
+#define OPTSHARD_COMMON_MEMBERSHIP_COORDINATOR_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/dataplane/rendezvous.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+
+namespace optshard {
+
+// A joined member: keeps its lease alive in the background until it leaves or is destroyed.
+// Destroying a session without Leave looks to the others like a death. Thread-safe.
+class MemberSession {
+ public:
+  virtual ~MemberSession() = default;
+
+  virtual const MemberId& id() const = 0;
+
+  // Waits until all ranks have joined; returns the plan (and each rank's owner address).
+  // DEADLINE_EXCEEDED naming the missing ranks; the group's failure where it cannot start (such as
+  // RanksDisagree with the first difference, on every rank).
+  virtual absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) = 0;
+
+  // Called once, from a thread of the session, when the group has failed: some rank is lost, or the
+  // coordinator says it cannot go on. Set before WaitForPlan. Must not block, nor call back.
+  virtual void OnFailure(std::function<void(const absl::Status&)> callback) = 0;
+
+  // What the next heartbeat tells.
+  virtual void SetProgress(const StepProgress& progress) = 0;
+
+  // Tells the coordinator that an operation failed and whom it blames (-1: nobody), then waits for
+  // its verdict: the group's failure, which names the dead rank to all members alike. By the
+  // deadline at the latest returns `observed` itself.
+  virtual absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
+                                     const absl::Status& observed, absl::Time deadline) = 0;
+
+  virtual Rendezvous& rendezvous() = 0;
+
+  // In good order: the others are not told of a loss. Idempotent.
+  virtual absl::Status Leave(absl::Time deadline) = 0;
+};
+
+// Thread-safe.
+class CoordinatorClient {
+ public:
+  virtual ~CoordinatorClient() = default;
+
+  // UNAVAILABLE naming the address where nobody answers by the deadline; INVALID_ARGUMENT (rank out
+  // of range, wrong job or world size, parameter lists that differ ...) and ALREADY_EXISTS (the rank
+  // is taken) as the coordinator says.
+  virtual absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
+                                                              absl::Time deadline) = 0;
+
+  virtual absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMBERSHIP_COORDINATOR_CLIENT_H_

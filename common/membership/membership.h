@@ -1,0 +1,104 @@
+// What a member of a job says to its coordinator and hears from it, as plain values.
+#ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
+#define OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/bucket.h"
+#include "common/ids.h"
+#include "common/parameter_space.h"
+#include "common/partition.h"
+#include "common/plan.h"
+
+namespace optshard {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+struct JoinRequest {
+  std::string job;
+  std::string optimizer;
+  Rank rank = -1;
+  int world_size = 0;
+  std::string request_id;  // the same for retries of one join
+  uint32_t protocol_version = kProtocolVersion;
+  ParameterSpace space;
+  std::string rule;           // "adam", ...
+  std::string gradient_mode;  // "averaged" or "reduce"
+  PartitionPolicy policy = PartitionPolicy::kGreedy;
+  BucketOptions buckets;  // all ranks must cut the same ones
+  std::string node;           // ranks of the same node name are one node group of the tree
+  std::string owner_address;  // HOST:PORT of the rank's shard owner service
+  int64_t pid = 0;            // for people, in the status
+};
+
+// A member's admission. The plan comes later, with the event kPlanReady.
+struct JoinReply {
+  Incarnation incarnation = 0;
+  absl::Duration lease;             // silence longer than this is death
+  absl::Duration heartbeat_period;  // how often to speak
+};
+
+// How far a member's steps are; carried by heartbeats and failure reports.
+enum class StepOutcome : uint8_t {
+  kIdle = 1,        // between steps: `finished` is the state
+  kInStep = 2,      // working on finished + 1
+  kNotApplied = 3,  // finished + 1 failed before anybody can have applied it
+  kInDoubt = 4,     // finished + 1 failed while ranks agreed on it; not applied here
+  kTorn = 5,        // finished + 1 failed while it was applied
+};
+absl::string_view NameOf(StepOutcome outcome);
+
+struct StepProgress {
+  StepNumber finished = 0;
+  StepOutcome outcome = StepOutcome::kIdle;
+};
+
+// What the coordinator tells a member, in order, each once.
+struct MemberEvent {
+  enum class Kind : uint8_t { kPlanReady = 1, kGroupFailed = 2 };
+  uint64_t sequence = 0;  // 1, 2, ... for each member
+  Kind kind = Kind::kPlanReady;
+  Plan plan;                               // kPlanReady
+  std::vector<std::string> owner_address;  // kPlanReady: by rank
+  absl::Status failure;                    // kGroupFailed: whom the job lost, or why it cannot start
+};
+
+// One rank as the coordinator sees it.
+struct MemberStatus {
+  Rank rank = -1;
+  Incarnation incarnation = 0;
+  std::string state;  // "missing", "joined", "active", "left", "lost"
+  std::string node;
+  std::string owner_address;
+  int64_t pid = 0;
+  absl::Duration silent_for;
+  StepProgress progress;
+};
+
+struct GroupStatus {
+  std::string optimizer;
+  std::string state;  // "forming", "active", "failed", "finished"
+  Generation generation = 0;
+  int world_size = 0;
+  std::string rule;
+  PartitionPolicy policy = PartitionPolicy::kGreedy;
+  int parameter_count = 0;
+  int64_t total_elements = 0;
+  absl::Status failure;
+  // Of a failed group: whether some rank may have applied a step that others have not.
+  bool torn = false;
+  std::vector<MemberStatus> members;
+};
+
+struct JobStatus {
+  std::string job;
+  std::vector<GroupStatus> groups;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_

@@ -1,0 +1,52 @@
+// Where parameters lie in flat memory: one region per (group, dtype, device), parameters in order,
+// each 64-byte aligned. It does not depend on who owns what, so a view of it stays valid whatever
+// the plan. The same layout serves parameters and gradients.
+#ifndef OPTSHARD_COMMON_MEMORY_LAYOUT_H_
+#define OPTSHARD_COMMON_MEMORY_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/dtype.h"
+#include "common/parameter_space.h"
+
+namespace optshard {
+
+constexpr int64_t kAlignmentBytes = 64;
+
+// `elements` rounded up so that the next parameter starts 64-byte aligned.
+int64_t AlignedElements(int64_t elements, DType dtype);
+
+// Thread-compatible; immutable after construction.
+class MemoryLayout {
+ public:
+  struct Region {
+    int group = 0;
+    DType dtype = DType::kFloat32;
+    std::string device;
+    int64_t elements = 0;  // padding included
+    int64_t bytes() const { return elements * static_cast<int64_t>(SizeOf(dtype)); }
+  };
+  struct Place {
+    int region = 0;
+    int64_t offset_elements = 0;
+  };
+
+  MemoryLayout() = default;
+  explicit MemoryLayout(const ParameterSpace& space);
+
+  const std::vector<Region>& regions() const { return regions_; }
+  const Place& place(int parameter) const { return places_[parameter]; }
+
+  // XXH3 over regions and places.
+  uint64_t Digest() const;
+
+ private:
+  std::vector<Region> regions_;
+  std::vector<Place> places_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMORY_LAYOUT_H_

@@ -1,0 +1,71 @@
+// What is optimized: the parameters of an optimizer, by group, in order. Every rank must have the
+// same one; a digest tells whether they do, FirstDifference tells where they do not.
+#ifndef OPTSHARD_COMMON_PARAMETER_SPACE_H_
+#define OPTSHARD_COMMON_PARAMETER_SPACE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "common/dtype.h"
+
+namespace optshard {
+
+struct ParameterSpec {
+  std::string name;
+  std::vector<int64_t> shape;  // {} is a scalar: one element
+  DType dtype = DType::kFloat32;
+  std::string device = "cpu";
+
+  int64_t elements() const;
+};
+
+// The rule is the same for all groups of an optimizer; hyperparameters may differ (they are not
+// part of the space: schedulers change them between steps).
+struct GroupSpec {
+  std::vector<ParameterSpec> parameters;
+};
+
+// Parameters are numbered 0..n-1 over the groups in order, as in a PyTorch state dict.
+// Thread-compatible; immutable after construction.
+class ParameterSpace {
+ public:
+  ParameterSpace() = default;
+  explicit ParameterSpace(std::vector<GroupSpec> groups);
+
+  int parameter_count() const { return static_cast<int>(index_.size()); }
+  int group_count() const { return static_cast<int>(groups_.size()); }
+  const ParameterSpec& parameter(int index) const;
+  int group_of(int index) const;
+  const std::vector<GroupSpec>& groups() const { return groups_; }
+  int64_t total_elements() const;
+
+  // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an element
+  // count past 2^62.
+  absl::Status Validate() const;
+
+  // XXH3 of names, shapes, dtypes, devices and groups: equal for equal spaces on every machine.
+  uint64_t Digest() const;
+
+ private:
+  struct Position {
+    int group;
+    int within;
+  };
+  std::vector<GroupSpec> groups_;
+  std::vector<Position> index_;
+};
+
+// The first place where two spaces differ, with both sides shown, such as
+//   parameter 3 (group 0): rank 0 has "fc.weight" float32 [10, 64], rank 1 has "fc.weight" float32
+//   [10, 65]
+// nullopt where they are equal.
+absl::optional<std::string> FirstDifference(const ParameterSpace& a, absl::string_view a_name,
+                                            const ParameterSpace& b, absl::string_view b_name);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_PARAMETER_SPACE_H_

@@ -1,0 +1,107 @@
+// A shard owner: keeps the optimizer state of one rank's partition and runs the step for it.
+// Domain class: knows no gRPC. shard_owner_service.h serves its inspection over RPC.
+#ifndef OPTSHARD_SERVER_SHARD_SHARD_OWNER_H_
+#define OPTSHARD_SERVER_SHARD_SHARD_OWNER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/bucket.h"
+#include "common/clock.h"
+#include "common/dataplane/data_plane.h"
+#include "common/dataplane/rendezvous.h"
+#include "common/ids.h"
+#include "common/membership/coordinator_client.h"
+#include "common/parameter_space.h"
+#include "common/partition.h"
+#include "common/plan.h"
+#include "server/shard/shard_view.h"
+#include "server/shard/step.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// What a plane is made from, once the plan is known.
+struct PlaneRequest {
+  Rank rank = 0;
+  int world_size = 1;
+  Generation generation = 0;
+  ReductionTree tree;
+  Rendezvous* rendezvous = nullptr;  // lives as long as the plane
+  absl::Time deadline;
+};
+using PlaneFactory =
+    std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
+
+// Step, SyncParameters and Stop come from one thread at a time; the views and failure() from any.
+class ShardOwner {
+ public:
+  struct Options {
+    std::string job = "optshard";
+    std::string optimizer = "default";
+    Rank rank = 0;
+    int world_size = 1;
+    ParameterSpace space;  // float32 on "cpu" only, for now
+    std::string rule;
+    std::vector<Hyperparameters> hyperparameters;  // by group, as given by the user
+    GradientMode gradient_mode = GradientMode::kReduce;
+    PartitionPolicy policy = PartitionPolicy::kGreedy;
+    BucketOptions buckets;
+    DriverKind driver = DriverKind::kSimd;
+    int threads = 1;
+    std::string node;
+    std::string owner_address;
+    CoordinatorClient* coordinator = nullptr;  // outlives the owner
+    PlaneFactory plane_factory;
+    absl::Duration join_timeout = absl::Seconds(60);
+    int timeline_steps = 16;  // how many of the last steps' timelines are kept
+    Clock* clock = &Clock::Monotonic();
+  };
+
+  // Validates, joins, waits for the plan, connects the plane and allocates the slots. Errors:
+  // INVALID_ARGUMENT (options, another dtype, ranks that disagree), DEADLINE_EXCEEDED naming the
+  // ranks that never came, UNAVAILABLE (no coordinator, a rank lost meanwhile), RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<ShardOwner>> Start(Options options);
+
+  // As a crash would look to the others, unless Stop came first.
+  ~ShardOwner();
+
+  // Rank 0's parameter values go to all. Errors as Step.
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica, absl::Duration timeout);
+
+  // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
+  //   INVALID_ARGUMENT  hyperparameters out of range or not equal on all ranks; kAveraged and a
+  //                     gradient is missing on some ranks
+  //   UNAVAILABLE       PeerLost: not applied by anybody
+  //   DEADLINE_EXCEEDED PeersTimedOut: not applied by anybody
+  //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause
+  // After an error the owner is broken: each later call returns the first one.
+  absl::StatusOr<StepInfo> Step(const StepInput& input);
+
+  // Leaves the job in good order. Idempotent.
+  absl::Status Stop(absl::Duration timeout);
+
+  // OK, or the first error.
+  absl::Status failure() const;
+
+  const Plan& plan() const;
+  const std::vector<std::string>& owner_addresses() const;  // by rank
+
+  // What may be looked into while training runs; valid as long as the owner. Thread-safe.
+  const ShardView& view() const;
+
+ private:
+  class Impl;
+  explicit ShardOwner(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SHARD_OWNER_H_

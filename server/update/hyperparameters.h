@@ -1,0 +1,48 @@
+// The hyperparameters of one param group, by PyTorch's names: lr, betas, eps, weight_decay, ...
+#ifndef OPTSHARD_SERVER_UPDATE_HYPERPARAMETERS_H_
+#define OPTSHARD_SERVER_UPDATE_HYPERPARAMETERS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/variant.h"
+
+namespace optshard {
+
+using Betas = std::array<double, 2>;
+using HyperValue = absl::variant<bool, double, Betas>;
+
+std::string ToString(const HyperValue& value);  // "true", "0.001", "[0.9, 0.999]"
+
+// Ordered by name. Thread-compatible value type.
+class Hyperparameters {
+ public:
+  void Set(absl::string_view name, HyperValue value) { values_[std::string(name)] = value; }
+  const HyperValue* Find(absl::string_view name) const;
+
+  // The value of a validated set; CHECK-fails where it is absent or of another type, which
+  // UpdateRule::Validate rules out.
+  double Number(absl::string_view name) const;
+  bool Flag(absl::string_view name) const;
+  Betas Pair(absl::string_view name) const;
+
+  const std::map<std::string, HyperValue>& values() const { return values_; }
+
+  // XXH3 over names and exact values: ranks compare it before a step is applied.
+  uint64_t Digest() const;
+  std::string ToString() const;  // "betas=[0.9, 0.999] eps=1e-08 lr=0.001 ..."
+
+  friend bool operator==(const Hyperparameters& a, const Hyperparameters& b) {
+    return a.values_ == b.values_;
+  }
+
+ private:
+  std::map<std::string, HyperValue> values_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_HYPERPARAMETERS_H_

@@ -1,0 +1,104 @@
+// An update rule: its declaration (options, slots) and its arithmetic on spans of elements.
+//
+// A rule is one file, server/update/rules/NAME.cc: the formula, written once for one vector of
+// elements, and the declaration from which validation, inspection and documentation follow.
+// docs/numerics.md says which operations a formula may use, and why.
+#ifndef OPTSHARD_SERVER_UPDATE_UPDATE_RULE_H_
+#define OPTSHARD_SERVER_UPDATE_UPDATE_RULE_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+#include "server/update/hyperparameters.h"
+
+namespace optshard {
+
+struct OptionSpec {
+  std::string name;          // PyTorch's
+  HyperValue default_value;  // also fixes the type
+  std::string range;         // for people: "finite, >= 0", "two numbers in [0, 1)"
+  std::function<bool(const HyperValue&)> valid;
+  // It decides which slots exist: fixed once the optimizer is constructed.
+  bool structural = false;
+  std::string doc;
+};
+
+struct SlotSpec {
+  std::string name;  // PyTorch's: "exp_avg"; one float32 for each element of the parameter
+  std::string doc;
+};
+
+struct RuleSpec {
+  std::string name;    // "adam"
+  std::string doc;     // one line
+  std::string source;  // where the formula comes from: paper or PyTorch page
+  bool element_wise = true;
+  // PyTorch keeps the parameter's step count as a slot "step" of this rule.
+  bool exports_step = false;
+  std::vector<OptionSpec> options;
+};
+
+constexpr int kMaxSlots = 4;
+constexpr int kMaxCoefficients = 16;
+
+// All that a formula reads besides gradient, parameter and slots: computed in double from the
+// hyperparameters and the parameter's step count, then rounded once. The meaning of the entries is
+// the rule's own. Part of the step record.
+struct Coefficients {
+  std::array<float, kMaxCoefficients> values{};
+};
+
+// One stretch of one parameter. Pointers need only natural alignment; no two overlap.
+struct SpanUpdate {
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
+  std::array<float*, kMaxSlots> slots{};  // in the order of UpdateRule::Slots
+  int64_t elements = 0;
+};
+
+// Who runs the formula. All give the same bits.
+enum class DriverKind : uint8_t { kScalar = 1, kSimd = 2 };
+
+// Stateless and thread-safe.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  virtual const RuleSpec& spec() const = 0;
+
+  // The slots that exist under these (validated) hyperparameters, in the order of SpanUpdate::slots.
+  virtual std::vector<SlotSpec> Slots(const Hyperparameters& group) const = 0;
+
+  // step: the parameter's own count of updates, this one included; the first is 1.
+  virtual Coefficients Prepare(const Hyperparameters& group, StepNumber step) const = 0;
+
+  // The formula over a span. Calls on disjoint spans may run in parallel.
+  virtual void Update(DriverKind driver, const Coefficients& coefficients,
+                      const SpanUpdate& span) const = 0;
+
+  // Defaults filled in. INVALID_ARGUMENT for an unknown option (the known ones are listed), a value
+  // of the wrong type or out of its range: names rule, option, value and range.
+  absl::StatusOr<Hyperparameters> Validate(const Hyperparameters& given) const;
+};
+
+// The rules that are linked in, by name.
+class RuleRegistry {
+ public:
+  // INVALID_ARGUMENT, listing the known rules.
+  static absl::StatusOr<const UpdateRule*> Find(absl::string_view name);
+  static std::vector<const UpdateRule*> All();  // by name
+
+  // At static initialisation of a rule's file; returns true. CHECK-fails on a name given twice.
+  static bool Register(const UpdateRule* rule);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_UPDATE_RULE_H_

@@ -1,0 +1,36 @@
+// Runs a rule over many spans on a fixed set of threads.
+#ifndef OPTSHARD_SERVER_UPDATE_UPDATE_THREADS_H_
+#define OPTSHARD_SERVER_UPDATE_UPDATE_THREADS_H_
+
+#include <memory>
+
+#include "absl/types/span.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+struct SpanTask {
+  const Coefficients* coefficients = nullptr;
+  SpanUpdate span;
+};
+
+// Bound to the thread that calls Run, which works too; threads - 1 more are kept. The split never
+// changes bits: rules are element-wise.
+class UpdateThreads {
+ public:
+  explicit UpdateThreads(int threads);  // at least 1
+  ~UpdateThreads();
+
+  // Returns when every span is updated.
+  void Run(const UpdateRule& rule, DriverKind driver, absl::Span<const SpanTask> tasks);
+
+  int threads() const;
+
+ private:
+  class Pool;
+  std::unique_ptr<Pool> pool_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_UPDATE_THREADS_H_

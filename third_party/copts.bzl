@@ -1,0 +1,77 @@
+"""optshard's own cc rules: rules_cc's with the flags of the house."""
+
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+
+OPTSHARD_COPTS = [
+    "-std=c++17",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-O2",
+    "-g1",
+    # Update rules give the same bits in every driver only if nothing is fused (docs/numerics.md).
+    "-ffp-contract=off",
+] + select({
+    # GCC ignores the annotations of absl/base/thread_annotations.h; only clang checks them.
+    "//third_party/bazel:clang": ["-Wthread-safety"],
+    "//conditions:default": [],
+})
+
+_PUBLIC = ["//visibility:public"]
+
+def optshard_cc_library(name, copts = [], visibility = _PUBLIC, **kwargs):
+    cc_library(name = name, copts = OPTSHARD_COPTS + copts, visibility = visibility, **kwargs)
+
+def optshard_cc_binary(name, copts = [], visibility = _PUBLIC, **kwargs):
+    cc_binary(name = name, copts = OPTSHARD_COPTS + copts, visibility = visibility, **kwargs)
+
+def optshard_cc_plugin(name, copts = [], linkopts = [], deps = [], visibility = _PUBLIC, **kwargs):
+    """A shared object for dlopen, whose symbols neither leak out nor get replaced from outside.
+
+    Args:
+      name: must end in ".so".
+      copts: added to the house's.
+      linkopts: added to the isolation.
+      deps: linked into the object.
+      visibility: as usual.
+      **kwargs: passed on to cc_binary.
+    """
+    cc_binary(
+        name = name,
+        copts = OPTSHARD_COPTS + ["-fvisibility=hidden"] + copts,
+        linkopts = ["-Wl,-Bsymbolic", "-Wl,--exclude-libs,ALL"] + linkopts,
+        linkshared = True,
+        deps = deps,
+        visibility = visibility,
+        **kwargs
+    )
+
+def optshard_cc_test(
+        name,
+        copts = [],
+        deps = [],
+        main = "@debian//:gtest_main",
+        size = "small",
+        visibility = _PUBLIC,
+        **kwargs):
+    """A GoogleTest test with its main, or with none of its own if `main` is None.
+
+    Args:
+      name: the test.
+      copts: added to the house's.
+      deps: what it tests.
+      main: the library that has main(); None where the test defines it.
+      size: "small" means a minute at most.
+      visibility: as usual.
+      **kwargs: passed on to cc_test.
+    """
+    cc_test(
+        name = name,
+        copts = OPTSHARD_COPTS + copts,
+        # One file a test: it starts faster, and @abseil_mutex takes precedence over Debian's.
+        linkstatic = kwargs.pop("linkstatic", True),
+        deps = deps + ([main] if main else ["@debian//:gtest"]),
+        size = size,
+        visibility = visibility,
+        **kwargs
+    )

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs what only the peers of ./run bench need, into .venv beside LibTorch (some 2 GB).
+set -euo pipefail
+
+readonly WHEELS=benchmarks/peers/requirements.txt
+readonly SOURCES=benchmarks/peers/requirements-source.txt
+readonly STAMP=.venv/.peers-stamp
+
+inputs=$(cat "$WHEELS" "$SOURCES" | sha256sum)
+[[ -f $STAMP && $(<"$STAMP") == "$inputs" ]] && exit 0
+
+printf '[setup] installing the peers of the benchmark into .venv (about 2 GB)\n' >&2
+install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes
+  --no-deps)
+"${install[@]}" --requirement "$WHEELS"
+"${install[@]}" --no-build-isolation --requirement "$SOURCES"
+printf '%s\n' "$inputs" >"$STAMP"

@@ -107,9 +107,8 @@ def _failed_to_build(event):
     if "aborted" in event:
         if event["aborted"].get("reason") in ("SKIPPED", "NO_BUILD"):
             return None
-        for kind in ("targetCompleted", "unconfiguredLabel", "configuredLabel", "targetConfigured"):
-            if kind in identity:
-                return identity[kind]["label"]
+        if "targetCompleted" in identity:
+            return identity["targetCompleted"]["label"]
         patterns = identity.get("pattern", {}).get("pattern") or []
         return " ".join(patterns) or None
     if "completed" in event and not event["completed"].get("success"):

@@ -36,8 +36,7 @@ struct PlaneRequest {
   Rendezvous* rendezvous = nullptr;  // lives as long as the plane
   absl::Time deadline;
 };
-using PlaneFactory =
-    std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
+using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
 // Step, SyncParameters and Stop come from one thread at a time; the views and failure() from any.
 class ShardOwner {
@@ -73,7 +72,8 @@ class ShardOwner {
   ~ShardOwner();
 
   // Rank 0's parameter values go to all. Errors as Step.
-  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica, absl::Duration timeout);
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
   //   INVALID_ARGUMENT  hyperparameters out of range or not equal on all ranks; kAveraged and a

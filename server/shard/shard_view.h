@@ -28,7 +28,7 @@ struct ShardDescription {
   absl::Status failure;
   int owned_parameters = 0;  // with at least one owned element, or zero-size and owned
   int64_t owned_elements = 0;
-  int64_t state_bytes = 0;   // of the live slots, padding left out
+  int64_t state_bytes = 0;  // of the live slots, padding left out
   int bucket_count = 0;
   std::vector<Hyperparameters> hyperparameters;  // of the last step; before it, the initial ones
 };
@@ -49,7 +49,7 @@ struct OwnedSlice {
 // One operation of a step, for timelines. Times in microseconds since the owner started.
 struct TimelineSpan {
   StepNumber step = 0;
-  int bucket = -1;  // -1: of the whole step
+  int bucket = -1;    // -1: of the whole step
   std::string phase;  // "reduce", "update", "publish", "prepare", "commit", "apply"
   int64_t start_us = 0;
   int64_t duration_us = 0;

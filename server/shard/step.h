@@ -28,15 +28,25 @@ struct ReplicaTensor {
   const float* gradient = nullptr;  // null: none this step
 };
 
+// Memory that holds a whole region of the MemoryLayout, padding included, so that the padding may
+// be sent from and received into. Without it only the tensors' own elements are touched, and
+// buckets with padding are copied through staging.
+struct ReplicaRegion {
+  float* parameters = nullptr;       // null: the parameters lie elsewhere
+  const float* gradients = nullptr;  // null: the gradients lie elsewhere
+};
+
 struct StepInput {
-  absl::Span<const ReplicaTensor> replica;        // by parameter index
+  absl::Span<const ReplicaTensor> replica;            // by parameter index
+  absl::Span<const ReplicaRegion> regions;            // by region, or empty
   absl::Span<const Hyperparameters> hyperparameters;  // by group; validated by the step
-  absl::Duration timeout;                         // of the whole step
+  absl::Duration timeout;                             // of the whole step
 };
 
 struct StepInfo {
   StepNumber step = 0;
-  bool skipped = false;  // no parameter had a gradient on any rank: nothing changed
+  // No parameter had a gradient on any rank: nothing changed, and `step` is the last finished one.
+  bool skipped = false;
   absl::Duration prepare;  // gradients complete at their owners
   absl::Duration commit;   // all ranks agreed
   absl::Duration apply;    // updated and published

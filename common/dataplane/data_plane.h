@@ -5,7 +5,9 @@
 // Buffers stay valid and unread (for outputs) or unwritten (for inputs) until the ticket's Wait has
 // returned or the plane is destroyed. Nothing waits for ever: a peer that died or hung gives, by
 // the deadline, a Status that names its rank (errors::PeerLost, errors::PeersTimedOut). After the
-// first error a plane is broken: every operation and every pending Wait returns an error.
+// first error a plane is broken: every operation and every pending Wait returns an error. (A call
+// that is refused for its arguments, with INVALID_ARGUMENT or UNIMPLEMENTED, breaks nothing.)
+// Deadlines are in the time of Clock::Monotonic().
 //
 // tests/common/dataplane/ holds one conformance suite for all planes.
 #ifndef OPTSHARD_COMMON_DATAPLANE_DATA_PLANE_H_
@@ -77,8 +79,7 @@ class DataPlane {
   // Copies `bytes` from the owner's `data` into every other rank's.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag,
                                                           const ExecutionContext& context,
-                                                          Rank owner, void* data,
-                                                          size_t bytes) = 0;
+                                                          Rank owner, void* data, size_t bytes) = 0;
 
   // Gives every rank the small contributions (at most 1 MiB) of all: `gathered` holds
   // world_size * bytes_per_rank, by rank. Decisions are then made alike everywhere.

@@ -19,7 +19,8 @@ class Rendezvous {
   // ALREADY_EXISTS where the key holds another value; the same value again is OK (a retry).
   virtual absl::Status Put(absl::string_view key, absl::string_view value) = 0;
 
-  // Waits for the key. DEADLINE_EXCEEDED naming the key; the group's failure where it failed.
+  // Waits for the key. DEADLINE_EXCEEDED naming the key; the group's failure where it failed. The
+  // deadline is in the time of Clock::Monotonic().
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
 };
 

@@ -23,9 +23,10 @@ namespace optshard {
 struct OptionSpec {
   std::string name;          // PyTorch's
   HyperValue default_value;  // also fixes the type
-  std::string range;         // for people: "finite, >= 0", "two numbers in [0, 1)"
-  std::function<bool(const HyperValue&)> valid;
-  // It decides which slots exist: fixed once the optimizer is constructed.
+  std::string range;         // for people: "a finite number, >= 0", "two numbers in [0, 1)"
+  std::function<bool(const HyperValue&)> valid;  // asked only about values of the right type
+  // It has a say in which slots exist. Once the optimizer is constructed it may change only as far
+  // as they stay the same: a momentum from 0.9 to 0.95, never to 0 (UpdateRule::ValidateChange).
   bool structural = false;
   std::string doc;
 };
@@ -55,7 +56,8 @@ struct Coefficients {
   std::array<float, kMaxCoefficients> values{};
 };
 
-// One stretch of one parameter. Pointers need only natural alignment; no two overlap.
+// One stretch of one parameter. Pointers need only natural alignment; no two overlap. Slots that do
+// not exist are null: their number tells a rule's variants apart (Adam with and without amsgrad).
 struct SpanUpdate {
   float* parameter = nullptr;
   const float* gradient = nullptr;
@@ -73,7 +75,8 @@ class UpdateRule {
 
   virtual const RuleSpec& spec() const = 0;
 
-  // The slots that exist under these (validated) hyperparameters, in the order of SpanUpdate::slots.
+  // The slots that exist under these (validated) hyperparameters, in the order of
+  // SpanUpdate::slots.
   virtual std::vector<SlotSpec> Slots(const Hyperparameters& group) const = 0;
 
   // step: the parameter's own count of updates, this one included; the first is 1.
@@ -84,8 +87,18 @@ class UpdateRule {
                       const SpanUpdate& span) const = 0;
 
   // Defaults filled in. INVALID_ARGUMENT for an unknown option (the known ones are listed), a value
-  // of the wrong type or out of its range: names rule, option, value and range.
+  // of the wrong type or out of its range, options that do not go together: names rule, option,
+  // value and range.
   absl::StatusOr<Hyperparameters> Validate(const Hyperparameters& given) const;
+
+  // Both validated. INVALID_ARGUMENT, naming the options at fault, where the slots that exist under
+  // `now` are not those of `constructed`.
+  absl::Status ValidateChange(const Hyperparameters& constructed, const Hyperparameters& now) const;
+
+ protected:
+  // What no single option's range can say: nesterov needs a momentum. Every option is there and in
+  // its range. INVALID_ARGUMENT; Validate adds the rule's name.
+  virtual absl::Status ValidateTogether(const Hyperparameters& group) const;
 };
 
 // The rules that are linked in, by name.

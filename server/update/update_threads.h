@@ -18,7 +18,7 @@ struct SpanTask {
 // changes bits: rules are element-wise.
 class UpdateThreads {
  public:
-  explicit UpdateThreads(int threads);  // at least 1
+  explicit UpdateThreads(int threads);  // less than 1 counts as 1
   ~UpdateThreads();
 
   // Returns when every span is updated.

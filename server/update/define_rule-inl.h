@@ -1,0 +1,96 @@
+// What a rule's file includes first. It compiles the file's formula once for every instruction set
+// and gives the rest of the file, the declaration, a FormulaDrivers for it:
+//
+//   #include "server/update/define_rule-inl.h"
+//
+//   OPTSHARD_BEGIN_FORMULA();
+//   struct Sgd {                                      // docs/numerics.md: what it may use
+//     using Variants = VariantsBySlots<0, 1>;         // slot counts
+//     template <class E, int N>
+//     static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
+//                                        Slots<E, N>& slots) { ... }
+//   };
+//   OPTSHARD_END_FORMULA(Sgd);
+//
+//   #if OPTSHARD_DECLARE_RULE
+//   namespace optshard { namespace {
+//   class SgdRule : public ElementWiseRule {
+//    public:
+//     SgdRule() : ElementWiseRule(SgdSpec(), DriversOf<Sgd>()) {}
+//     ...
+//   };
+//   OPTSHARD_REGISTER_RULE(SgdRule);
+//   }}
+//   #endif
+//
+// No include guard: the file is compiled several times over within one translation unit, each time
+// with another HWY_TARGET, the last time with the baseline, where OPTSHARD_DECLARE_RULE is 1.
+
+#include "server/update/element_wise_rule.h"
+#include "server/update/option_spec.h"
+#include "server/update/scalar.h"
+#include "server/update/update_rule.h"
+
+// The rule's file itself, whatever it is called.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE __BASE_FILE__
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+#include "server/update/drivers-inl.h"
+#include "server/update/formula-inl.h"
+#include "server/update/lanes-inl.h"
+
+#undef OPTSHARD_FORMULA
+#define OPTSHARD_FORMULA HWY_INLINE
+
+#undef OPTSHARD_BEGIN_FORMULA
+#define OPTSHARD_BEGIN_FORMULA() \
+  HWY_BEFORE_NAMESPACE();        \
+  namespace optshard {           \
+  namespace HWY_NAMESPACE {      \
+  namespace {                    \
+  static_assert(true, "a semicolon follows")
+
+#undef OPTSHARD_END_FORMULA
+#define OPTSHARD_END_FORMULA(Formula)                      \
+  int64_t UpdateLanes(const FormulaArguments& arguments) { \
+    return UpdateWith<LanesDriver, Formula>(arguments);    \
+  }                                                        \
+  } /* namespace */                                        \
+  } /* namespace HWY_NAMESPACE */                          \
+  } /* namespace optshard */                               \
+  HWY_AFTER_NAMESPACE();                                   \
+  OPTSHARD_DISPATCH_FORMULA(Formula)                       \
+  static_assert(true, "a semicolon follows")
+
+#undef OPTSHARD_DECLARE_RULE
+#undef OPTSHARD_DISPATCH_FORMULA
+#if HWY_ONCE
+#define OPTSHARD_DECLARE_RULE 1
+#define OPTSHARD_DISPATCH_FORMULA(Formula)                                  \
+  namespace optshard {                                                      \
+  namespace {                                                               \
+  using HWY_NAMESPACE::Formula;                                             \
+  HWY_EXPORT(UpdateLanes);                                                  \
+  template <class F>                                                        \
+  FormulaDrivers DriversOf() {                                              \
+    FormulaDrivers drivers;                                                 \
+    drivers.has_variant = &HWY_NAMESPACE::HasVariant<F>;                    \
+    drivers.scalar = [](const FormulaArguments& arguments) {                \
+      HWY_NAMESPACE::UpdateWith<HWY_NAMESPACE::ScalarDriver, F>(arguments); \
+    };                                                                      \
+    drivers.simd = [](const FormulaArguments& arguments) {                  \
+      return HWY_DYNAMIC_DISPATCH(UpdateLanes)(arguments);                  \
+    };                                                                      \
+    return drivers;                                                         \
+  }                                                                         \
+  } /* namespace */                                                         \
+  } /* namespace optshard */
+// Rules live as long as the process. BUILD: alwayslink, since nothing else refers to the file.
+#define OPTSHARD_REGISTER_RULE(Rule) \
+  const bool registered_##Rule [[maybe_unused]] = RuleRegistry::Register(new Rule)
+#else
+#define OPTSHARD_DECLARE_RULE 0
+#define OPTSHARD_DISPATCH_FORMULA(Formula)
+#endif

@@ -1,0 +1,47 @@
+// The part of an element-wise rule that its formula does not care about: choosing the driver.
+#ifndef OPTSHARD_SERVER_UPDATE_ELEMENT_WISE_RULE_H_
+#define OPTSHARD_SERVER_UPDATE_ELEMENT_WISE_RULE_H_
+
+#include <cstdint>
+
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// Coefficients and a span in types that have no functions. Code compiled for one instruction set
+// touches only such: an inline function of the standard library, compiled there, could be what the
+// linker picks for everybody.
+struct FormulaArguments {
+  const float* coefficients = nullptr;
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
+  float* slots[kMaxSlots] = {};
+  int slot_count = 0;
+  int64_t elements = 0;
+};
+
+// A formula, instantiated by every driver (define_rule-inl.h).
+struct FormulaDrivers {
+  bool (*has_variant)(int slot_count) = nullptr;
+  void (*scalar)(const FormulaArguments& arguments) = nullptr;
+  // Whole vectors only, by the best instruction set of this CPU; returns how many elements it did.
+  int64_t (*simd)(const FormulaArguments& arguments) = nullptr;
+};
+
+// Base of the rules in server/update/rules.
+class ElementWiseRule : public UpdateRule {
+ public:
+  ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers);
+
+  const RuleSpec& spec() const final { return spec_; }
+  void Update(DriverKind driver, const Coefficients& coefficients,
+              const SpanUpdate& span) const final;
+
+ private:
+  const RuleSpec spec_;
+  const FormulaDrivers drivers_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_ELEMENT_WISE_RULE_H_

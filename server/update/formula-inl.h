@@ -1,0 +1,65 @@
+// The vocabulary of formulas beyond the element's own operators. E is the element: one number
+// (scalar.h) or a vector of them (lanes-inl.h). Compiled once for every instruction set.
+#if defined(OPTSHARD_SERVER_UPDATE_FORMULA_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPTSHARD_SERVER_UPDATE_FORMULA_INL_H_
+#undef OPTSHARD_SERVER_UPDATE_FORMULA_INL_H_
+#else
+#define OPTSHARD_SERVER_UPDATE_FORMULA_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "server/update/update_rule.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace optshard {
+namespace HWY_NAMESPACE {
+
+// The numbers of slots that a rule's variants have: <2, 3> for Adam without and with amsgrad.
+template <int... kSlotCounts>
+struct VariantsBySlots {};
+
+// The coefficients, the same for every element of the span.
+template <class E>
+class Constants {
+ public:
+  // Copied: the compiler knows then that writing an element does not change them.
+  HWY_INLINE explicit Constants(const float* values) {
+    for (int k = 0; k < kMaxCoefficients; ++k) values_[k] = values[k];
+  }
+  HWY_INLINE E operator[](int index) const { return E(values_[index]); }
+
+ private:
+  float values_[kMaxCoefficients];
+};
+
+// The slots of one element, in the order of UpdateRule::Slots.
+template <class E, int N>
+class Slots {
+ public:
+  HWY_INLINE E& operator[](int index) { return values_[index]; }
+
+ private:
+  E values_[N > 0 ? N : 1];
+};
+
+// NaN if either is, as torch.maximum; of two equal ones (+0, -0), b.
+template <class E>
+HWY_INLINE E Max(E a, E b) {
+  return Select(a == a, Select(a > b, a, b), a);
+}
+template <class E>
+HWY_INLINE E Min(E a, E b) {
+  return Select(a == a, Select(b > a, a, b), a);
+}
+
+// torch.lerp: exactly `to` at weight 1.
+template <class E>
+HWY_INLINE E Lerp(E from, E to, E weight, E one_minus_weight) {
+  return Select(E(0.5f) > weight, from + weight * (to - from), to - one_minus_weight * (to - from));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace optshard
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

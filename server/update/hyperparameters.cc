@@ -1,0 +1,91 @@
+#include "server/update/hyperparameters.h"
+
+#include <xxhash.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace optshard {
+namespace {
+
+// The shortest decimal that reads back as the same double: 0.001, not 0.001000000000000000021.
+std::string Shortest(double number) {
+  for (int digits : {6, 15, 16}) {
+    std::string text = absl::StrFormat("%.*g", digits, number);
+    if (std::strtod(text.c_str(), nullptr) == number) return text;
+  }
+  return absl::StrFormat("%.17g", number);  // also nan
+}
+
+void Append(std::string& bytes, double number) {
+  char raw[sizeof(number)];
+  std::memcpy(raw, &number, sizeof(number));
+  bytes.append(raw, sizeof(raw));
+}
+
+template <typename T>
+const T& Get(const Hyperparameters& group, absl::string_view name, const char* type) {
+  const HyperValue* value = group.Find(name);
+  const T* typed = value != nullptr ? absl::get_if<T>(value) : nullptr;
+  if (typed == nullptr) {
+    // The caller skipped UpdateRule::Validate: a bug, not a user's mistake.
+    std::fprintf(stderr, "Hyperparameters: no %s \"%s\" in {%s}\n", type, std::string(name).c_str(),
+                 group.ToString().c_str());
+    std::abort();
+  }
+  return *typed;
+}
+
+}  // namespace
+
+std::string ToString(const HyperValue& value) {
+  if (const bool* flag = absl::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const double* number = absl::get_if<double>(&value)) return Shortest(*number);
+  const Betas& pair = absl::get<Betas>(value);
+  return absl::StrCat("[", Shortest(pair[0]), ", ", Shortest(pair[1]), "]");
+}
+
+const HyperValue* Hyperparameters::Find(absl::string_view name) const {
+  const auto found = values_.find(std::string(name));
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+double Hyperparameters::Number(absl::string_view name) const {
+  return Get<double>(*this, name, "number");
+}
+
+bool Hyperparameters::Flag(absl::string_view name) const { return Get<bool>(*this, name, "flag"); }
+
+Betas Hyperparameters::Pair(absl::string_view name) const {
+  return Get<Betas>(*this, name, "pair of numbers");
+}
+
+uint64_t Hyperparameters::Digest() const {
+  // Names end with a zero byte and types have tags, so that no two sets give the same bytes.
+  std::string bytes;
+  for (const auto& [name, value] : values_) {
+    bytes.append(name.c_str(), name.size() + 1);
+    bytes.push_back(static_cast<char>(value.index()));
+    if (const bool* flag = absl::get_if<bool>(&value)) {
+      bytes.push_back(*flag ? 1 : 0);
+    } else if (const double* number = absl::get_if<double>(&value)) {
+      Append(bytes, *number);
+    } else {
+      for (double number : absl::get<Betas>(value)) Append(bytes, number);
+    }
+  }
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::string Hyperparameters::ToString() const {
+  return absl::StrJoin(values_, " ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first, "=", optshard::ToString(entry.second));
+  });
+}
+
+}  // namespace optshard

@@ -1,0 +1,100 @@
+// Stochastic gradient descent, with and without momentum, with the arithmetic of torch.optim.SGD.
+
+#include "server/update/define_rule-inl.h"
+
+OPTSHARD_BEGIN_FORMULA();
+
+struct Sgd {
+  using Variants = VariantsBySlots<0, 1>;  // without and with momentum
+  enum Coefficient {
+    kSign,  // -1 where the objective is maximized
+    kMinusLr,
+    kWeightDecay,
+    kMomentum,
+    kOneMinusDampening,
+    kIsFirst,   // 1 at the parameter's first step, otherwise 0
+    kNesterov,  // 1 or 0
+  };
+
+  template <class E, int N>
+  static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
+                                     Slots<E, N>& slots) {
+    gradient = c[kSign] * gradient;
+    E direction = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    if constexpr (N == 1) {
+      E& momentum_buffer = slots[0];
+      // The buffer starts as the first gradient, undampened.
+      momentum_buffer = Select(c[kIsFirst] == E(1), direction,
+                               c[kMomentum] * momentum_buffer + c[kOneMinusDampening] * direction);
+      direction =
+          Select(c[kNesterov] == E(1), direction + c[kMomentum] * momentum_buffer, momentum_buffer);
+    }
+    parameter = parameter + c[kMinusLr] * direction;
+  }
+};
+
+OPTSHARD_END_FORMULA(Sgd);
+
+#if OPTSHARD_DECLARE_RULE
+namespace optshard {
+namespace {
+
+RuleSpec SgdSpec() {
+  RuleSpec spec;
+  spec.name = "sgd";
+  spec.doc = "stochastic gradient descent, optionally with momentum";
+  spec.source = "https://docs.pytorch.org/docs/2.11/generated/torch.optim.SGD.html";
+  spec.options = {
+      options::NonNegative("lr", 1e-3, "learning rate"),
+      options::Structural(
+          options::NonNegative("momentum", 0, "share of the last direction that is kept")),
+      options::Finite("dampening", 0, "share of the gradient that momentum leaves out"),
+      options::NonNegative("weight_decay", 0, "L2 penalty, added to the gradient"),
+      options::Flag("nesterov", false, "look one momentum step ahead"),
+      options::Flag("maximize", false, "ascend instead of descend"),
+  };
+  return spec;
+}
+
+class SgdRule final : public ElementWiseRule {
+ public:
+  SgdRule() : ElementWiseRule(SgdSpec(), DriversOf<Sgd>()) {}
+
+  std::vector<SlotSpec> Slots(const Hyperparameters& group) const override {
+    if (group.Number("momentum") == 0) return {};
+    return {{"momentum_buffer", "running sum of the gradients"}};
+  }
+
+  Coefficients Prepare(const Hyperparameters& group, StepNumber step) const override {
+    Coefficients out;
+    const auto set = [&out](Sgd::Coefficient index, double value) {
+      out.values[index] = static_cast<float>(value);
+    };
+    set(Sgd::kSign, group.Flag("maximize") ? -1 : 1);
+    set(Sgd::kMinusLr, -group.Number("lr"));
+    set(Sgd::kWeightDecay, group.Number("weight_decay"));
+    set(Sgd::kMomentum, group.Number("momentum"));
+    set(Sgd::kOneMinusDampening, 1 - group.Number("dampening"));
+    set(Sgd::kIsFirst, step == 1 ? 1 : 0);
+    set(Sgd::kNesterov, group.Flag("nesterov") ? 1 : 0);
+    return out;
+  }
+
+ protected:
+  absl::Status ValidateTogether(const Hyperparameters& group) const override {
+    if (!group.Flag("nesterov") ||
+        (group.Number("momentum") > 0 && group.Number("dampening") == 0)) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "option \"nesterov\" is true; it needs \"momentum\" > 0, which is " +
+        ToString(*group.Find("momentum")) + ", and \"dampening\" = 0, which is " +
+        ToString(*group.Find("dampening")));
+  }
+};
+
+OPTSHARD_REGISTER_RULE(SgdRule);
+
+}  // namespace
+}  // namespace optshard
+#endif  // OPTSHARD_DECLARE_RULE

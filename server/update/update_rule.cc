@@ -1,0 +1,137 @@
+#include "server/update/update_rule.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+
+namespace optshard {
+namespace {
+
+absl::string_view TypeName(const HyperValue& value) {
+  constexpr absl::string_view kNames[] = {"a flag", "a number", "a pair of numbers"};
+  return kNames[value.index()];
+}
+
+const OptionSpec* FindOption(const RuleSpec& spec, absl::string_view name) {
+  for (const OptionSpec& option : spec.options) {
+    if (option.name == name) return &option;
+  }
+  return nullptr;
+}
+
+absl::Status CheckValue(const RuleSpec& spec, absl::string_view name, const HyperValue& value) {
+  const OptionSpec* option = FindOption(spec, name);
+  if (option == nullptr) {
+    const std::string known = absl::StrJoin(
+        spec.options, ", ",
+        [](std::string* out, const OptionSpec& known_option) { out->append(known_option.name); });
+    return absl::InvalidArgumentError(
+        absl::StrCat("rule \"", spec.name, "\" has no option \"", name, "\"; it has ", known));
+  }
+  if (value.index() != option->default_value.index()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rule \"", spec.name, "\": option \"", name, "\" is ", TypeName(value), ", ",
+        ToString(value), "; it must be ", TypeName(option->default_value), ": ", option->range));
+  }
+  if (!option->valid(value)) {
+    return absl::InvalidArgumentError(absl::StrCat("rule \"", spec.name, "\": option \"", name,
+                                                   "\" is ", ToString(value), "; it must be ",
+                                                   option->range));
+  }
+  return absl::OkStatus();
+}
+
+std::string SlotNames(const std::vector<SlotSpec>& slots) {
+  if (slots.empty()) return "none";
+  return absl::StrJoin(slots, ", ",
+                       [](std::string* out, const SlotSpec& slot) { out->append(slot.name); });
+}
+
+// Filled at static initialisation; read by any thread. Never destroyed: rules are used by threads
+// that may outlive main.
+struct Registry {
+  absl::Mutex mutex;
+  std::map<std::string, const UpdateRule*> rules ABSL_GUARDED_BY(mutex);
+
+  static Registry& Get() {
+    static Registry* const registry = new Registry;
+    return *registry;
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<Hyperparameters> UpdateRule::Validate(const Hyperparameters& given) const {
+  for (const auto& [name, value] : given.values()) {
+    absl::Status status = CheckValue(spec(), name, value);
+    if (!status.ok()) return status;
+  }
+  Hyperparameters filled = given;
+  for (const OptionSpec& option : spec().options) {
+    if (given.Find(option.name) == nullptr) filled.Set(option.name, option.default_value);
+  }
+  absl::Status together = ValidateTogether(filled);
+  if (!together.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rule \"", spec().name, "\": ", together.message()));
+  }
+  return filled;
+}
+
+absl::Status UpdateRule::ValidateChange(const Hyperparameters& constructed,
+                                        const Hyperparameters& now) const {
+  const std::string before = SlotNames(Slots(constructed));
+  const std::string after = SlotNames(Slots(now));
+  if (before == after) return absl::OkStatus();
+  std::vector<std::string> changed;
+  for (const OptionSpec& option : spec().options) {
+    const HyperValue& from = *constructed.Find(option.name);
+    const HyperValue& to = *now.Find(option.name);
+    if (option.structural && from != to) {
+      changed.push_back(absl::StrCat("option \"", option.name, "\" was constructed as ",
+                                     ToString(from), " and is now ", ToString(to)));
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rule \"", spec().name, "\": ", absl::StrJoin(changed, "; "),
+      ", which changes the slots from ", before, " to ", after,
+      ": they are fixed at construction. Construct the optimizer with the value it is to have"));
+}
+
+absl::Status UpdateRule::ValidateTogether(const Hyperparameters&) const { return absl::OkStatus(); }
+
+absl::StatusOr<const UpdateRule*> RuleRegistry::Find(absl::string_view name) {
+  std::vector<std::string> known;
+  for (const UpdateRule* rule : All()) {
+    if (rule->spec().name == name) return rule;
+    known.push_back(rule->spec().name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no update rule \"", name,
+                   "\"; known rules: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+}
+
+std::vector<const UpdateRule*> RuleRegistry::All() {
+  Registry& registry = Registry::Get();
+  absl::MutexLock lock(&registry.mutex);
+  std::vector<const UpdateRule*> rules;
+  for (const auto& [name, rule] : registry.rules) rules.push_back(rule);
+  return rules;
+}
+
+bool RuleRegistry::Register(const UpdateRule* rule) {
+  Registry& registry = Registry::Get();
+  absl::MutexLock lock(&registry.mutex);
+  if (!registry.rules.emplace(rule->spec().name, rule).second) {
+    std::fprintf(stderr, "RuleRegistry: two rules are named \"%s\"\n", rule->spec().name.c_str());
+    std::abort();
+  }
+  return true;
+}
+
+}  // namespace optshard

@@ -1,0 +1,437 @@
+#include "tests/common/dataplane/conformance.h"
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "common/errors.h"
+#include "gmock/gmock.h"
+
+namespace optshard {
+namespace {
+
+const ExecutionContext kHost;
+
+StepTag Tag(StepPhase phase, int32_t bucket = 0, StepNumber step = 1) {
+  return StepTag{/*generation=*/3, step, bucket, phase};
+}
+
+ReductionTree OneGroup(int world_size) {
+  ReductionTree tree;
+  tree.node_groups.emplace_back(world_size);
+  std::iota(tree.node_groups[0].begin(), tree.node_groups[0].end(), 0);
+  return tree;
+}
+
+// One group; every rank alone; two nodes with the ranks dealt out to them.
+std::vector<ReductionTree> Trees(int world_size) {
+  std::vector<ReductionTree> trees = {OneGroup(world_size)};
+  if (world_size < 2) return trees;
+  ReductionTree alone;
+  ReductionTree dealt;
+  dealt.node_groups.resize(2);
+  for (int rank = 0; rank < world_size; ++rank) {
+    alone.node_groups.push_back({rank});
+    dealt.node_groups[rank % 2].push_back(rank);
+  }
+  trees.push_back(alone);
+  trees.push_back(dealt);
+  return trees;
+}
+
+// Of such magnitudes that each order of summation gives other bits.
+template <typename T>
+std::vector<T> OrderSensitiveValues(Rank rank, int64_t elements, int seed = 1) {
+  std::mt19937_64 random(1000 * seed + rank);
+  std::uniform_real_distribution<double> mantissa(-2.0, 2.0);
+  std::uniform_int_distribution<int> exponent(-12, 12);
+  std::vector<T> values(elements);
+  for (T& value : values) value = static_cast<T>(std::ldexp(mantissa(random), exponent(random)));
+  return values;
+}
+
+// The definition, one element at a time.
+template <typename T>
+std::vector<T> ExpectedAverage(const ReductionTree& tree, int world_size, int64_t elements,
+                               int seed = 1) {
+  std::vector<std::vector<T>> values;
+  for (int rank = 0; rank < world_size; ++rank) {
+    values.push_back(OrderSensitiveValues<T>(rank, elements, seed));
+  }
+  std::vector<T> expected(elements);
+  for (int64_t i = 0; i < elements; ++i) {
+    T total = 0;
+    for (size_t g = 0; g < tree.node_groups.size(); ++g) {
+      const std::vector<Rank>& group = tree.node_groups[g];
+      T sum = values[group[0]][i];
+      for (size_t m = 1; m < group.size(); ++m) sum = sum + values[group[m]][i];
+      total = g == 0 ? sum : total + sum;
+    }
+    expected[i] = total / static_cast<T>(world_size);
+  }
+  return expected;
+}
+
+template <typename T>
+::testing::AssertionResult SameBits(const std::vector<T>& actual, const std::vector<T>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::memcmp(&actual[i], &expected[i], sizeof(T)) == 0) continue;
+    const auto hex = [](T value) {
+      std::string text;
+      for (size_t b = sizeof(T); b-- > 0;) {
+        absl::StrAppend(&text,
+                        absl::Hex(reinterpret_cast<unsigned char*>(&value)[b], absl::kZeroPad2));
+      }
+      return text;
+    };
+    return ::testing::AssertionFailure() << "element " << i << " of " << expected.size() << ": 0x"
+                                         << hex(actual[i]) << ", expected 0x" << hex(expected[i]);
+  }
+  return ::testing::AssertionSuccess();
+}
+
+std::vector<char> Pattern(size_t bytes, int seed) {
+  std::vector<char> data(bytes);
+  for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 31 + seed * 7 + (i >> 8));
+  return data;
+}
+
+absl::Status WaitFor(absl::StatusOr<std::unique_ptr<Ticket>> ticket,
+                     absl::Time deadline = FarDeadline()) {
+  return ticket.ok() ? (*ticket)->Wait(deadline) : ticket.status();
+}
+
+// A gather of one byte: nobody returns OK before all have come.
+absl::Status Barrier(DataPlane& plane, int number) {
+  char mine = 1;
+  std::vector<char> all(plane.world_size());
+  return WaitFor(plane.AllGather(Tag(StepPhase::kControl, number), kHost, &mine, all.data(), 1));
+}
+
+template <typename T>
+void ReduceAndCompare(DataPlane& plane, const ReductionTree& tree, DType dtype, Rank owner,
+                      int64_t elements, bool in_place, int32_t bucket) {
+  const bool mine = owner == plane.rank();
+  std::vector<T> contribution = OrderSensitiveValues<T>(plane.rank(), elements);
+  std::vector<T> result(mine && !in_place ? elements : 0);
+  T* to = !mine ? nullptr : in_place ? contribution.data() : result.data();
+  ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, bucket), kHost, owner, dtype,
+                                   contribution.data(), to, elements))
+                  .ok());
+  if (!mine) return;
+  EXPECT_TRUE(SameBits(in_place ? contribution : result,
+                       ExpectedAverage<T>(tree, plane.world_size(), elements)))
+      << elements << " elements, owner " << owner;
+}
+
+}  // namespace
+
+void DataPlaneConformance::Run(const std::function<void(DataPlane& plane)>& body) const {
+  Run(OneGroup(world_size()), body);
+}
+
+void DataPlaneConformance::Run(const ReductionTree& tree,
+                               const std::function<void(DataPlane& plane)>& body) const {
+  RunGroup(GetParam().kind, world_size(), tree, body);
+}
+
+TEST_P(DataPlaneConformance, Plane_Made_KnowsItsPlace) {
+  Run([&](DataPlane& plane) {
+    EXPECT_EQ(plane.world_size(), world_size());
+    EXPECT_GE(plane.rank(), 0);
+    EXPECT_LT(plane.rank(), world_size());
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, Reduce_OrderSensitiveValues_AveragesInTreeOrder) {
+  for (const ReductionTree& tree : Trees(world_size())) {
+    Run(tree, [&](DataPlane& plane) {
+      int32_t bucket = 0;
+      for (int owner = 0; owner < world_size(); ++owner) {
+        for (int64_t elements : {0, 1, 7, 1023, 1025, 70003}) {
+          for (bool in_place : {false, true}) {
+            ReduceAndCompare<float>(plane, tree, DType::kFloat32, owner, elements, in_place,
+                                    bucket++);
+          }
+        }
+      }
+      EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+    });
+  }
+}
+
+TEST_P(DataPlaneConformance, Reduce_Float64_AveragesInFloat64) {
+  for (const ReductionTree& tree : Trees(world_size())) {
+    Run(tree, [&](DataPlane& plane) {
+      for (int owner = 0; owner < world_size(); ++owner) {
+        ReduceAndCompare<double>(plane, tree, DType::kFloat64, owner, 5001, false, owner);
+      }
+      EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+    });
+  }
+}
+
+TEST_P(DataPlaneConformance, Reduce_DtypeNotSummed_SaysSoAndLeavesThePlaneUsable) {
+  Run([&](DataPlane& plane) {
+    std::vector<uint16_t> values(8);
+    const absl::Status status =
+        WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, 0, DType::kBFloat16, values.data(),
+                             values.data(), values.size()));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("bfloat16"));
+    EXPECT_TRUE(Barrier(plane, 1).ok());
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, Operation_OwnerOutOfRange_IsRefused) {
+  Run([&](DataPlane& plane) {
+    float value = 1;
+    EXPECT_EQ(WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, world_size(), DType::kFloat32,
+                                   &value, &value, 1))
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, -1, &value, 4)).code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, Publish_FromEveryOwner_GivesAllItsBytes) {
+  Run([&](DataPlane& plane) {
+    int32_t bucket = 0;
+    for (int owner = 0; owner < world_size(); ++owner) {
+      for (size_t bytes : {size_t{0}, size_t{1}, size_t{4099}, size_t{3} << 20}) {
+        const std::vector<char> expected = Pattern(bytes, owner);
+        std::vector<char> data = owner == plane.rank() ? expected : std::vector<char>(bytes);
+        ASSERT_TRUE(WaitFor(plane.Publish(Tag(StepPhase::kPublish, bucket++), kHost, owner,
+                                          data.data(), bytes))
+                        .ok());
+        EXPECT_TRUE(data == expected) << bytes << " bytes of owner " << owner;
+      }
+    }
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, AllGather_DifferentContributions_ComeInRankOrder) {
+  Run([&](DataPlane& plane) {
+    int32_t number = 0;
+    for (size_t bytes : {size_t{0}, size_t{1}, size_t{33}, size_t{1} << 20}) {
+      std::vector<char> expected;
+      for (int rank = 0; rank < world_size(); ++rank) {
+        const std::vector<char> part = Pattern(bytes, rank);
+        expected.insert(expected.end(), part.begin(), part.end());
+      }
+      const std::vector<char> mine = Pattern(bytes, plane.rank());
+      std::vector<char> gathered(bytes * world_size());
+      ASSERT_TRUE(WaitFor(plane.AllGather(Tag(StepPhase::kCommit, number++), kHost, mine.data(),
+                                          gathered.data(), bytes))
+                      .ok());
+      EXPECT_TRUE(gathered == expected) << bytes << " bytes a rank";
+    }
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, AllGather_MoreThanSmall_IsRefused) {
+  Run([&](DataPlane& plane) {
+    std::vector<char> mine((1 << 20) + 1);
+    std::vector<char> gathered(mine.size() * world_size());
+    EXPECT_EQ(WaitFor(plane.AllGather(Tag(StepPhase::kCommit), kHost, mine.data(), gathered.data(),
+                                      mine.size()))
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+// A step as the engine makes it: all reductions under way at once, a commit, then each owner's
+// average published while later ones are still going on. Ranks that own nothing of a bucket wait
+// for their part in it last, and in reverse order.
+TEST_P(DataPlaneConformance, Steps_ManyBucketsUnderWay_AreExact) {
+  constexpr int kBuckets = 18;
+  constexpr int64_t kElements = 5003;
+  const ReductionTree tree = Trees(world_size()).back();
+  Run(tree, [&](DataPlane& plane) {
+    for (int step = 1; step <= 3; ++step) {
+      std::vector<std::vector<float>> gradients, parameters;
+      std::vector<std::unique_ptr<Ticket>> reduces, publishes;
+      for (int bucket = 0; bucket < kBuckets; ++bucket) {
+        gradients.push_back(
+            OrderSensitiveValues<float>(plane.rank(), kElements, step * 100 + bucket));
+        parameters.emplace_back(kElements);
+      }
+      for (int bucket = 0; bucket < kBuckets; ++bucket) {
+        auto ticket = plane.Reduce(Tag(StepPhase::kReduce, bucket, step), kHost,
+                                   bucket % world_size(), DType::kFloat32, gradients[bucket].data(),
+                                   parameters[bucket].data(), kElements);
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        reduces.push_back(*std::move(ticket));
+      }
+      for (int bucket = plane.rank(); bucket < kBuckets; bucket += world_size()) {
+        ASSERT_TRUE(reduces[bucket]->Wait(FarDeadline()).ok());
+        reduces[bucket].reset();
+      }
+      char vote = 1;
+      std::vector<char> votes(world_size());
+      ASSERT_TRUE(
+          WaitFor(plane.AllGather(Tag(StepPhase::kCommit, 0, step), kHost, &vote, votes.data(), 1))
+              .ok());
+      for (int bucket = 0; bucket < kBuckets; ++bucket) {
+        auto ticket =
+            plane.Publish(Tag(StepPhase::kPublish, bucket, step), kHost, bucket % world_size(),
+                          parameters[bucket].data(), kElements * sizeof(float));
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        publishes.push_back(*std::move(ticket));
+      }
+      for (auto* tickets : {&publishes, &reduces}) {
+        for (int bucket = kBuckets - 1; bucket >= 0; --bucket) {
+          if ((*tickets)[bucket] == nullptr) continue;
+          ASSERT_TRUE((*tickets)[bucket]->Wait(FarDeadline()).ok());
+        }
+      }
+      for (int bucket = 0; bucket < kBuckets; ++bucket) {
+        EXPECT_TRUE(
+            SameBits(parameters[bucket],
+                     ExpectedAverage<float>(tree, world_size(), kElements, step * 100 + bucket)))
+            << "step " << step << ", bucket " << bucket;
+      }
+    }
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, Wait_BeforeTheOthersCome_Blocks) {
+  absl::Notification first_has_started;
+  Run([&](DataPlane& plane) {
+    const std::vector<char> expected = Pattern(100000, 5);
+    const Rank owner = world_size() - 1;
+    std::vector<char> data = plane.rank() == owner ? expected : std::vector<char>(100000);
+    if (plane.rank() != 0) first_has_started.WaitForNotification();
+    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, owner, data.data(), data.size());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    if (plane.rank() == 0) first_has_started.Notify();
+    ASSERT_TRUE((*ticket)->Wait(FarDeadline()).ok());
+    EXPECT_TRUE(data == expected);
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneConformance, OrderOn_WithoutAStream_SaysToWait) {
+  Run([&](DataPlane& plane) {
+    std::vector<char> data(64);
+    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, 0, data.data(), data.size());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_EQ((*ticket)->OrderOn(kHost).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE((*ticket)->Wait(FarDeadline()).ok());
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneWithPeers, PeerIsGone_OthersGetPeerLost) {
+  const Rank lost = world_size() - 1;
+  absl::BlockingCounter began(world_size() - 1);
+  Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    if (plane.rank() == lost) return began.Wait();  // and destroys the plane
+    began.DecrementCount();
+    const absl::Status status = Barrier(plane, 1);
+    EXPECT_TRUE(errors::IsPeerLost(status)) << status;
+    // Among more than two, one that noticed earlier has let go of its connections.
+    if (world_size() == 2) {
+      EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{lost}) << status;
+    }
+    EXPECT_FALSE(Barrier(plane, 2).ok()) << "a broken plane stays broken";
+    EXPECT_FALSE(plane.Close(FarDeadline()).ok());
+  });
+}
+
+TEST_P(DataPlaneWithPeers, PeerNeverComes_OthersTimeOutNamingIt) {
+  const Rank late = 0;
+  absl::BlockingCounter given_up(world_size() - 1);
+  Run([&](DataPlane& plane) {
+    if (plane.rank() == late) return given_up.Wait();
+    std::vector<char> data(1 << 16);
+    const absl::Time start = Clock::Monotonic().Now();
+    const absl::Status status =
+        WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, late, data.data(), data.size()),
+                start + absl::Milliseconds(150));
+    EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(20));
+    // Another that gave up first may have closed its connections by now.
+    if (world_size() == 2) {
+      EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+      EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{late}) << status;
+    }
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(Barrier(plane, 1).code(), status.code()) << "the first error stays";
+    given_up.DecrementCount();
+  });
+}
+
+TEST_P(DataPlaneWithPeers, Operation_SizesDiffer_IsAnErrorEverywhere) {
+  Run([&](DataPlane& plane) {
+    const size_t bytes = plane.rank() == 0 ? 100 : 200;
+    std::vector<char> mine(bytes), gathered(bytes * world_size());
+    const absl::Status status = WaitFor(
+        plane.AllGather(Tag(StepPhase::kCommit), kHost, mine.data(), gathered.data(), bytes),
+        Clock::Monotonic().Now() + absl::Milliseconds(150));
+    EXPECT_FALSE(status.ok());
+  });
+}
+
+TEST_P(DataPlaneWithPeers, Abort_FromAnotherThread_WakesTheWaitWithItsReason) {
+  absl::Notification rank_0_is_done;
+  Run([&](DataPlane& plane) {
+    // The others' planes live on and say nothing.
+    if (plane.rank() != 0) return rank_0_is_done.WaitForNotification();
+    std::vector<char> data(1 << 16);
+    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, 1, data.data(), data.size());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    absl::Time aborted_at;
+    std::thread aborter([&] {
+      aborted_at = Clock::Monotonic().Now();
+      plane.Abort(errors::PeerLost(1, "the test says so"));
+      plane.Abort(absl::InternalError("the first reason stays"));
+    });
+    const absl::Status status = (*ticket)->Wait(FarDeadline());
+    const absl::Time woken_at = Clock::Monotonic().Now();
+    aborter.join();
+    EXPECT_LT(woken_at - aborted_at, absl::Seconds(2));
+    EXPECT_TRUE(errors::IsPeerLost(status)) << status;
+    EXPECT_EQ(
+        WaitFor(plane.Publish(Tag(StepPhase::kPublish, 1), kHost, 1, data.data(), data.size())),
+        status);
+    rank_0_is_done.Notify();
+  });
+}
+
+TEST_P(DataPlaneConformance, Close_OperationAfterIt_IsRefused) {
+  Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+    EXPECT_EQ(Barrier(plane, 1).code(), absl::StatusCode::kFailedPrecondition);
+  });
+}
+
+TEST_P(DataPlaneWithPeers, Close_PeerDoesNotClose_TimesOutNamingIt) {
+  absl::BlockingCounter given_up(world_size() - 1);
+  Run([&](DataPlane& plane) {
+    if (plane.rank() == 0) return given_up.Wait();
+    const absl::Status status = plane.Close(Clock::Monotonic().Now() + absl::Milliseconds(150));
+    EXPECT_FALSE(status.ok());
+    if (world_size() == 2) {
+      EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+      EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{0}) << status;
+    }
+    given_up.DecrementCount();
+  });
+}
+
+}  // namespace optshard

@@ -1,0 +1,55 @@
+#include "server/update/hyperparameters.h"
+
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+Hyperparameters With(absl::string_view name, HyperValue value) {
+  Hyperparameters group;
+  group.Set(name, value);
+  return group;
+}
+
+TEST(HyperparametersTest, ToString_Values_AreShortestAndOrderedByName) {
+  Hyperparameters group;
+  group.Set("lr", 0.1);
+  group.Set("eps", 1.0 / 3);
+  group.Set("betas", Betas{0.9, 0.999});
+  group.Set("amsgrad", true);
+  EXPECT_EQ(group.ToString(), "amsgrad=true betas=[0.9, 0.999] eps=0.3333333333333333 lr=0.1");
+  EXPECT_EQ(ToString(HyperValue(std::numeric_limits<double>::quiet_NaN())), "nan");
+}
+
+TEST(HyperparametersTest, Digest_EqualSets_IsEqualWhateverTheOrderOfSetting) {
+  Hyperparameters a = With("lr", 0.1);
+  a.Set("eps", 1e-8);
+  Hyperparameters b = With("eps", 1e-8);
+  b.Set("lr", 0.1);
+  EXPECT_EQ(a.Digest(), b.Digest());
+  EXPECT_EQ(a, b);
+}
+
+TEST(HyperparametersTest, Digest_AnyDifference_Differs) {
+  const uint64_t digest = With("lr", 0.1).Digest();
+  EXPECT_NE(digest, With("lr", 0.1 + 1e-17 + 1e-16).Digest());
+  EXPECT_NE(digest, With("lr2", 0.1).Digest());
+  EXPECT_NE(digest, Hyperparameters().Digest());
+  EXPECT_NE(With("x", true).Digest(), With("x", false).Digest());
+  EXPECT_NE(With("x", Betas{0, 1}).Digest(), With("x", Betas{1, 0}).Digest());
+  EXPECT_NE(With("x", false).Digest(), With("x", 0.0).Digest());
+}
+
+TEST(HyperparametersTest, Find_AbsentName_IsNull) {
+  EXPECT_EQ(Hyperparameters().Find("lr"), nullptr);
+}
+
+TEST(HyperparametersTest, Number_AbsentOrOfAnotherType_Dies) {
+  EXPECT_DEATH(Hyperparameters().Number("lr"), "no number \"lr\"");
+  EXPECT_DEATH(With("lr", true).Number("lr"), "no number \"lr\" in \\{lr=true\\}");
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,100 @@
+// Every registered rule gives the same bits in every driver, on every instruction set of this CPU,
+// at every length and alignment.
+#include <xmmintrin.h>
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hwy/targets.h"
+#include "server/update/update_rule.h"
+#include "tests/server/update/rule_cases.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr uint32_t kSeed = 20240607;
+
+// Makes `target` the one that run-time dispatch chooses; 0 is the choice for this CPU.
+void ChooseTarget(int64_t target) {
+  hwy::SetSupportedTargetsForTest(target);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+std::vector<int64_t> AllTargets() {
+  ChooseTarget(0);
+  return hwy::SupportedAndGeneratedTargets();
+}
+
+class RuleBitsTest : public ::testing::Test {
+ protected:
+  ~RuleBitsTest() override { ChooseTarget(0); }
+};
+
+void ExpectSameBits(const RuleCase& rule_case, StepNumber step, const RuleData& start) {
+  const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, step);
+  RuleData scalar = start;
+  rule_case.rule->Update(DriverKind::kScalar, coefficients, scalar.Span());
+  RuleData simd = start;
+  rule_case.rule->Update(DriverKind::kSimd, coefficients, simd.Span());
+  ASSERT_EQ(simd.DifferenceTo(scalar), "") << rule_case.name << ", step " << step;
+}
+
+TEST_F(RuleBitsTest, EveryTarget_AnyLengthAndAlignment_SameBitsAsScalar) {
+  uint32_t seed = kSeed;
+  for (int64_t target : AllTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    ChooseTarget(target);
+    for (const RuleCase& rule_case : AllRuleCases()) {
+      const int slots = static_cast<int>(rule_case.rule->Slots(rule_case.group).size());
+      for (int64_t elements = 0; elements <= 67; ++elements) {
+        const int misalignment = static_cast<int>(seed % 16);
+        const RuleData start(slots, elements, misalignment, /*specials=*/false, seed++);
+        ExpectSameBits(rule_case, 1 + elements % 3, start);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(RuleBitsTest, EveryTarget_SpecialValues_SameBitsAsScalar) {
+  uint32_t seed = kSeed;
+  for (int64_t target : AllTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    ChooseTarget(target);
+    for (const RuleCase& rule_case : AllRuleCases()) {
+      const int slots = static_cast<int>(rule_case.rule->Slots(rule_case.group).size());
+      for (StepNumber step : {1, 2, 1000}) {
+        ExpectSameBits(rule_case, step, RuleData(slots, 1027, 1, /*specials=*/true, seed++));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(RuleBitsTest, Targets_OnThisCpu_IncludeTheBaselineAndAVectorOne) {
+  // Otherwise the tests above would compare the scalar driver with itself.
+  EXPECT_GE(AllTargets().size(), 2u);
+}
+
+TEST_F(RuleBitsTest, CallerFlushesDenormalsAndRoundsDown_BitsUnchanged) {
+  const unsigned saved = _mm_getcsr();
+  for (const RuleCase& rule_case : AllRuleCases()) {
+    const int slots = static_cast<int>(rule_case.rule->Slots(rule_case.group).size());
+    const RuleData start(slots, 203, 0, /*specials=*/true, kSeed);
+    const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 2);
+    for (DriverKind driver : {DriverKind::kScalar, DriverKind::kSimd}) {
+      RuleData expected = start;
+      rule_case.rule->Update(driver, coefficients, expected.Span());
+      RuleData flushed = start;
+      _mm_setcsr(saved | _MM_FLUSH_ZERO_ON | 0x0040 /* denormals are zero */ | _MM_ROUND_DOWN);
+      rule_case.rule->Update(driver, coefficients, flushed.Span());
+      const unsigned after = _mm_getcsr();
+      _mm_setcsr(saved);
+      EXPECT_EQ(flushed.DifferenceTo(expected), "") << rule_case.name;
+      EXPECT_EQ(after & 0xe040u, 0xa040u) << "the caller's mode was not put back";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace optshard::testing

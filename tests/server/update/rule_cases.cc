@@ -1,0 +1,128 @@
+#include "tests/server/update/rule_cases.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr int kGuard = 24;  // elements before and behind: more than the widest vector
+
+std::vector<const OptionSpec*> OffByDefault(const RuleSpec& spec) {
+  std::vector<const OptionSpec*> options;
+  for (const OptionSpec& option : spec.options) {
+    if (option.default_value == HyperValue(false) || option.default_value == HyperValue(0.0)) {
+      options.push_back(&option);
+    }
+  }
+  return options;
+}
+
+HyperValue SwitchedOn(const OptionSpec& option) {
+  return absl::holds_alternative<bool>(option.default_value) ? HyperValue(true) : HyperValue(0.125);
+}
+
+float Ordinary(std::mt19937& random) {
+  // Raw generator output only: distributions differ between standard libraries.
+  const float mantissa = 1 + static_cast<float>(random() & 0x7fffff) / 0x800000;
+  const int exponent = static_cast<int>(random() % 24) - 12;
+  return std::ldexp((random() & 1) != 0 ? mantissa : -mantissa, exponent);
+}
+
+float Special(std::mt19937& random) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kSpecials[] = {0.0f,
+                                 -0.0f,
+                                 kInfinity,
+                                 -kInfinity,
+                                 std::numeric_limits<float>::quiet_NaN(),
+                                 std::numeric_limits<float>::denorm_min(),
+                                 -std::numeric_limits<float>::denorm_min(),
+                                 1e-40f,
+                                 -1e-39f,
+                                 std::numeric_limits<float>::min(),
+                                 std::numeric_limits<float>::max(),
+                                 std::numeric_limits<float>::lowest()};
+  return kSpecials[random() % (sizeof(kSpecials) / sizeof(kSpecials[0]))];
+}
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+bool SameBits(float a, float b) {
+  // Which of two NaN operands an instruction passes on depends on their order, which compilers are
+  // free to change for + and *.
+  return Bits(a) == Bits(b) || (std::isnan(a) && std::isnan(b));
+}
+
+std::string TensorName(size_t tensor) {
+  if (tensor < 2) return tensor == 0 ? "gradient" : "parameter";
+  return absl::StrCat("slot ", tensor - 2);
+}
+
+}  // namespace
+
+std::vector<RuleCase> AllRuleCases() {
+  std::vector<RuleCase> cases;
+  for (const UpdateRule* rule : RuleRegistry::All()) {
+    const std::vector<const OptionSpec*> options = OffByDefault(rule->spec());
+    for (uint32_t subset = 0; subset < 1u << options.size(); ++subset) {
+      Hyperparameters given;
+      for (size_t k = 0; k < options.size(); ++k) {
+        if ((subset >> k & 1) != 0) given.Set(options[k]->name, SwitchedOn(*options[k]));
+      }
+      const absl::StatusOr<Hyperparameters> group = rule->Validate(given);
+      if (!group.ok()) continue;  // options that do not go together
+      cases.push_back({rule, *group, absl::StrCat(rule->spec().name, " ", group->ToString())});
+    }
+  }
+  return cases;
+}
+
+RuleData::RuleData(int slots, int64_t elements, int misalignment, bool specials, uint32_t seed)
+    : elements_(elements), offset_(kGuard + misalignment), seed_(seed) {
+  std::mt19937 random(seed);
+  for (int tensor = 0; tensor < slots + 2; ++tensor) {
+    std::vector<float> values(static_cast<size_t>(elements) + 2 * kGuard + misalignment);
+    for (float& value : values) {
+      value = specials && random() % 4 == 0 ? Special(random) : Ordinary(random);
+      if (tensor > 2) value = std::fabs(value);
+    }
+    tensors_.push_back(std::move(values));
+  }
+}
+
+SpanUpdate RuleData::Span() {
+  SpanUpdate span;
+  span.gradient = Start(0);
+  span.parameter = Start(1);
+  for (size_t tensor = 2; tensor < tensors_.size(); ++tensor) {
+    span.slots[tensor - 2] = Start(static_cast<int>(tensor));
+  }
+  span.elements = elements_;
+  return span;
+}
+
+std::string RuleData::DifferenceTo(const RuleData& expected) const {
+  for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    for (size_t i = 0; i < tensors_[tensor].size(); ++i) {
+      const float got = tensors_[tensor][i];
+      const float wanted = expected.tensors_[tensor][i];
+      if (SameBits(got, wanted)) continue;
+      return absl::StrFormat("%s, element %d of %d: 0x%08x (%g), expected 0x%08x (%g); seed %u",
+                             TensorName(tensor), static_cast<int64_t>(i) - offset_, elements_,
+                             Bits(got), got, Bits(wanted), wanted, seed_);
+    }
+  }
+  return "";
+}
+
+}  // namespace optshard::testing

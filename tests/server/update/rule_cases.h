@@ -1,0 +1,49 @@
+// What the tests of update rules share: every registered rule under many hyperparameters, data that
+// includes the awkward values, and a comparison of bits that says where they differ.
+#ifndef OPTSHARD_TESTS_SERVER_UPDATE_RULE_CASES_H_
+#define OPTSHARD_TESTS_SERVER_UPDATE_RULE_CASES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/update/update_rule.h"
+
+namespace optshard::testing {
+
+struct RuleCase {
+  const UpdateRule* rule = nullptr;
+  Hyperparameters group;  // validated
+  std::string name;       // "adam amsgrad=true ..."
+};
+
+// Every registered rule with every subset of its options that are zero or false by default switched
+// on, as far as they go together.
+std::vector<RuleCase> AllRuleCases();
+
+// A parameter with gradient and slots, at any misalignment, between guard elements.
+class RuleData {
+ public:
+  // `specials`: infinities, NaN, both zeros and denormals among ordinary values of many magnitudes.
+  // Slots are what slots can be: squares and their maxima are not negative.
+  RuleData(int slots, int64_t elements, int misalignment, bool specials, uint32_t seed);
+
+  SpanUpdate Span();
+  int64_t elements() const { return elements_; }
+
+  // "" where parameter, slots and guards have the same bits as `expected`'s (any NaN equals any
+  // NaN); otherwise tensor, index, both values in hex and the seed.
+  std::string DifferenceTo(const RuleData& expected) const;
+
+ private:
+  float* Start(int tensor) { return tensors_[tensor].data() + offset_; }
+
+  int64_t elements_;
+  int64_t offset_;
+  uint32_t seed_;
+  std::vector<std::vector<float>> tensors_;  // gradient, parameter, slots
+};
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_UPDATE_RULE_CASES_H_

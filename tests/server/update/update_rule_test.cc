@@ -1,0 +1,156 @@
+#include "server/update/update_rule.h"
+
+#include <cmath>
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+const UpdateRule& Rule(absl::string_view name) {
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(name);
+  EXPECT_TRUE(rule.ok()) << rule.status();
+  return **rule;
+}
+
+Hyperparameters With(absl::string_view name, HyperValue value) {
+  Hyperparameters group;
+  group.Set(name, value);
+  return group;
+}
+
+std::string Error(absl::string_view rule, const Hyperparameters& given) {
+  const absl::Status status = Rule(rule).Validate(given).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  return std::string(status.message());
+}
+
+std::vector<std::string> SlotNames(const UpdateRule& rule, const Hyperparameters& given) {
+  std::vector<std::string> names;
+  for (const SlotSpec& slot : rule.Slots(*rule.Validate(given))) names.push_back(slot.name);
+  return names;
+}
+
+TEST(RuleRegistryTest, Find_UnknownRule_ListsTheKnownOnes) {
+  const absl::Status status = RuleRegistry::Find("adamax").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "no update rule \"adamax\"; known rules: adam, adamw, sgd");
+}
+
+TEST(RuleRegistryTest, Register_SameNameTwice_Dies) {
+  EXPECT_DEATH(RuleRegistry::Register(&Rule("adam")), "two rules are named \"adam\"");
+}
+
+TEST(UpdateRuleTest, Validate_NothingGiven_PyTorchDefaults) {
+  EXPECT_EQ(Rule("adam").Validate({})->ToString(),
+            "amsgrad=false betas=[0.9, 0.999] eps=1e-08 lr=0.001 maximize=false weight_decay=0");
+  EXPECT_EQ(Rule("adamw").Validate({})->ToString(),
+            "amsgrad=false betas=[0.9, 0.999] eps=1e-08 lr=0.001 maximize=false weight_decay=0.01");
+  EXPECT_EQ(Rule("sgd").Validate({})->ToString(),
+            "dampening=0 lr=0.001 maximize=false momentum=0 nesterov=false weight_decay=0");
+}
+
+TEST(UpdateRuleTest, Validate_GivenValues_AreKept) {
+  const Hyperparameters group = *Rule("adam").Validate(With("lr", 0.5));
+  EXPECT_EQ(group.Number("lr"), 0.5);
+  EXPECT_EQ(group.Pair("betas"), (Betas{0.9, 0.999}));
+}
+
+TEST(UpdateRuleTest, Validate_UnknownOption_ListsTheKnownOnes) {
+  EXPECT_EQ(Error("adam", With("momentum", 0.9)),
+            "rule \"adam\" has no option \"momentum\"; it has lr, betas, eps, weight_decay, "
+            "amsgrad, maximize");
+}
+
+TEST(UpdateRuleTest, Validate_WrongType_NamesBothTypes) {
+  EXPECT_EQ(Error("adam", With("betas", 0.9)),
+            "rule \"adam\": option \"betas\" is a number, 0.9; it must be a pair of numbers: two "
+            "numbers in [0, 1)");
+  EXPECT_THAT(Error("sgd", With("nesterov", 1.0)), HasSubstr("it must be a flag"));
+}
+
+TEST(UpdateRuleTest, Validate_OutOfRange_NamesRuleOptionValueAndRange) {
+  EXPECT_EQ(Error("adamw", With("lr", kNan)),
+            "rule \"adamw\": option \"lr\" is nan; it must be a finite number, >= 0");
+  for (const char* rule : {"adam", "adamw", "sgd"}) {
+    for (double bad : {kNan, kInfinity, -1e-9}) {
+      EXPECT_THAT(Error(rule, With("lr", bad)), HasSubstr("\"lr\""));
+      EXPECT_THAT(Error(rule, With("weight_decay", bad)), HasSubstr("\"weight_decay\""));
+    }
+  }
+  for (double bad : {kNan, kInfinity, -1e-9}) {
+    EXPECT_THAT(Error("adam", With("eps", bad)), HasSubstr("\"eps\""));
+    EXPECT_THAT(Error("sgd", With("momentum", bad)), HasSubstr("\"momentum\""));
+  }
+  EXPECT_THAT(Error("sgd", With("dampening", kNan)), HasSubstr("\"dampening\""));
+}
+
+TEST(UpdateRuleTest, Validate_Betas_MustBeAtLeastZeroAndBelowOne) {
+  for (double bad : {1.0, -0.1, kNan}) {
+    EXPECT_THAT(Error("adam", With("betas", Betas{bad, 0.999})), HasSubstr("[0, 1)"));
+    EXPECT_THAT(Error("adamw", With("betas", Betas{0.9, bad})), HasSubstr("[0, 1)"));
+  }
+  EXPECT_TRUE(Rule("adam").Validate(With("betas", Betas{0, 0})).ok());
+}
+
+TEST(UpdateRuleTest, Validate_NesterovWithoutMomentumOrWithDampening_SaysWhatItNeeds) {
+  Hyperparameters group = With("nesterov", true);
+  EXPECT_THAT(Error("sgd", group),
+              AllOf(HasSubstr("rule \"sgd\""), HasSubstr("\"momentum\" > 0, which is 0")));
+  group.Set("momentum", 0.9);
+  EXPECT_TRUE(Rule("sgd").Validate(group).ok());
+  group.Set("dampening", 0.1);
+  EXPECT_THAT(Error("sgd", group), HasSubstr("\"dampening\" = 0, which is 0.1"));
+}
+
+TEST(UpdateRuleTest, Slots_FollowTheStructuralOptions) {
+  EXPECT_THAT(SlotNames(Rule("adam"), {}), ElementsAre("exp_avg", "exp_avg_sq"));
+  EXPECT_THAT(SlotNames(Rule("adamw"), With("amsgrad", true)),
+              ElementsAre("exp_avg", "exp_avg_sq", "max_exp_avg_sq"));
+  EXPECT_THAT(SlotNames(Rule("sgd"), {}), ElementsAre());
+  EXPECT_THAT(SlotNames(Rule("sgd"), With("momentum", 0.9)), ElementsAre("momentum_buffer"));
+}
+
+TEST(UpdateRuleTest, ValidateChange_SlotsStay_IsAllowed) {
+  const UpdateRule& sgd = Rule("sgd");
+  const Hyperparameters slow = *sgd.Validate(With("momentum", 0.9));
+  Hyperparameters fast = With("momentum", 0.95);
+  fast.Set("lr", 0.1);
+  EXPECT_TRUE(sgd.ValidateChange(slow, *sgd.Validate(fast)).ok());
+}
+
+TEST(UpdateRuleTest, ValidateChange_SlotsChange_NamesTheOption) {
+  const UpdateRule& sgd = Rule("sgd");
+  const absl::Status status =
+      sgd.ValidateChange(*sgd.Validate(With("momentum", 0.9)), *sgd.Validate({}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("\"momentum\" was constructed as 0.9 and is now 0"),
+                    HasSubstr("from momentum_buffer to none")));
+}
+
+TEST(UpdateRuleTest, Update_SlotsOfNoVariant_Dies) {
+  float value = 1;
+  SpanUpdate span;
+  span.parameter = span.slots[0] = &value;
+  span.gradient = &value;
+  span.elements = 1;
+  EXPECT_DEATH(Rule("adam").Update(DriverKind::kSimd, Coefficients{}, span),
+               "\"adam\" has no variant with 1 slots");
+}
+
+TEST(UpdateRuleTest, Update_NoElements_NullPointersAreFine) {
+  Rule("adam").Update(DriverKind::kSimd, Coefficients{}, SpanUpdate{});
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,85 @@
+#include "server/update/update_threads.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/server/update/rule_cases.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr uint32_t kSeed = 7;
+
+// Sizes that leave cuts inside, at the edges of, and between spans; empty ones too.
+std::vector<RuleData> Spans(int slots) {
+  std::vector<RuleData> spans;
+  uint32_t seed = kSeed;
+  for (int64_t elements : {0, 1, 30011, 17, 0, 9000, 64, 25000, 3}) {
+    const int misalignment = static_cast<int>(elements % 5);
+    spans.emplace_back(slots, elements, misalignment, /*specials=*/true, seed++);
+  }
+  return spans;
+}
+
+void RunOn(UpdateThreads& threads, const RuleCase& rule_case, std::vector<RuleData>& spans) {
+  const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
+  std::vector<SpanTask> tasks;
+  for (RuleData& data : spans) tasks.push_back({&coefficients, data.Span()});
+  threads.Run(*rule_case.rule, DriverKind::kSimd, tasks);
+}
+
+TEST(UpdateThreadsTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
+  for (const RuleCase& rule_case : AllRuleCases()) {
+    const int slots = static_cast<int>(rule_case.rule->Slots(rule_case.group).size());
+    std::vector<RuleData> expected = Spans(slots);
+    const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
+    for (RuleData& data : expected) {
+      rule_case.rule->Update(DriverKind::kScalar, coefficients, data.Span());
+    }
+    for (int count = 1; count <= 4; ++count) {
+      UpdateThreads threads(count);
+      std::vector<RuleData> spans = Spans(slots);
+      RunOn(threads, rule_case, spans);
+      for (size_t i = 0; i < spans.size(); ++i) {
+        ASSERT_EQ(spans[i].DifferenceTo(expected[i]), "")
+            << rule_case.name << ", span " << i << ", " << count << " threads";
+      }
+    }
+  }
+}
+
+TEST(UpdateThreadsTest, Run_ManyJobsOfManySizes_EachElementOnce) {
+  // Small jobs, which the caller does alone, between large ones: no worker may miss or repeat one.
+  Hyperparameters given;
+  given.Set("lr", 1.0);
+  const UpdateRule& sgd = **RuleRegistry::Find("sgd");
+  const Coefficients coefficients = sgd.Prepare(*sgd.Validate(given), 1);
+  UpdateThreads threads(4);
+  std::vector<float> parameter(70000, 0.0f);
+  const std::vector<float> gradient(parameter.size(), -1.0f);
+  std::vector<float> expected(parameter.size(), 0.0f);
+  for (int job = 0; job < 300; ++job) {
+    const size_t elements = parameter.size() >> (job % 6);
+    SpanTask task;
+    task.coefficients = &coefficients;
+    task.span.parameter = parameter.data();
+    task.span.gradient = gradient.data();
+    task.span.elements = static_cast<int64_t>(elements);
+    threads.Run(sgd, DriverKind::kSimd, {&task, 1});
+    for (size_t i = 0; i < elements; ++i) expected[i] += 1;
+  }
+  EXPECT_EQ(parameter, expected);
+}
+
+TEST(UpdateThreadsTest, Run_NoTasks_Returns) {
+  UpdateThreads threads(2);
+  threads.Run(**RuleRegistry::Find("adam"), DriverKind::kSimd, {});
+}
+
+TEST(UpdateThreadsTest, Threads_LessThanOne_CountsAsOne) {
+  EXPECT_EQ(UpdateThreads(0).threads(), 1);
+  EXPECT_EQ(UpdateThreads(3).threads(), 3);
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -60,6 +60,8 @@ def run(text):
         for label, sources in tests.items()
         if label not in whole and any(has_case(path, text) for path in sources)
     ]
+    if not whole and not by_case:
+        print("no test target or case has %r in its name" % text)
     summary = test_summary.Summary()
     if whole:
         summary.add(bazel_test(whole))

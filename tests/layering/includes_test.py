@@ -29,13 +29,13 @@ _RULES = [
     ),
     (
         re.compile(r"^gloo/"),
-        "Gloo belongs to common/dataplane/gloo/",
-        lambda path: path.startswith("common/dataplane/gloo/"),
+        "Gloo belongs to common/dataplane/gloo/ and its tests",
+        lambda path: path.removeprefix("tests/").startswith("common/dataplane/gloo/"),
     ),
     (
         re.compile(r"^hwy/"),
-        "Highway belongs to server/update/",
-        lambda path: path.startswith("server/update/"),
+        "Highway belongs to server/update/ and its tests",
+        lambda path: path.removeprefix("tests/").startswith("server/update/"),
     ),
     (
         re.compile(r"^(server|client|examples|benchmarks|tests)/"),

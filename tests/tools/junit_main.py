@@ -34,7 +34,9 @@ def _write_xml(path, name, result):
     for test in result.succeeded:
         case(test)
     for test, trace in result.failures + result.errors:
-        case(test, "failure", trace)
+        # What was raised; the way there is in the log.
+        raised = [line for line in trace.splitlines()[1:] if not line.startswith(" ")]
+        case(test, "failure", raised[0] if raised else trace)
     for test, reason in result.skipped:
         case(test, "skipped", reason)
     ET.ElementTree(suite).write(path)

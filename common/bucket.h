@@ -1,4 +1,4 @@
-// Buckets: the units of reduce, update and publish. A pure function of space, layout and plan, so
+// Buckets: the units of reduce, update and publish. A pure function of layout and plan, so
 // that all ranks cut the same ones, in the same order.
 #ifndef OPTSHARD_COMMON_BUCKET_H_
 #define OPTSHARD_COMMON_BUCKET_H_
@@ -9,7 +9,6 @@
 #include "common/dtype.h"
 #include "common/ids.h"
 #include "common/memory_layout.h"
-#include "common/parameter_space.h"
 #include "common/plan.h"
 
 namespace optshard {
@@ -22,8 +21,8 @@ struct BucketSpan {
   int64_t elements = 0;
 };
 
-// Spans of one owner, one group, one dtype, one device. Bucket offsets of spans are 64-byte aligned;
-// the gaps are padding, whose values mean nothing. Slots use the same offsets.
+// Spans of one owner, one group, one dtype, one device. Bucket offsets of spans are 64-byte
+// aligned; the gaps are padding, whose values mean nothing. Slots use the same offsets.
 struct Bucket {
   int index = 0;  // its place in the order in which all ranks issue operations
   Rank owner = 0;
@@ -35,7 +34,7 @@ struct Bucket {
   // laid out flat. False: small pieces from several places, always packed.
   bool contiguous = false;
   int64_t region_offset_elements = 0;  // where contiguous
-  int64_t elements = 0;                // padding included; bytes on the wire = elements * SizeOf(dtype)
+  int64_t elements = 0;  // padding included; bytes on the wire = elements * SizeOf(dtype)
   std::vector<BucketSpan> spans;
 
   int64_t bytes() const { return elements * static_cast<int64_t>(SizeOf(dtype)); }
@@ -49,9 +48,11 @@ struct BucketOptions {
 };
 
 // Ordered so that the owners take turns (each owner's first bucket, each owner's second, ...).
-// Zero-size slices take part in no bucket.
-std::vector<Bucket> MakeBuckets(const ParameterSpace& space, const MemoryLayout& layout,
-                                const Plan& plan, const BucketOptions& options);
+// Zero-size slices take part in no bucket. Slices of the plan begin at multiples of 64 bytes of
+// their parameters, as MakePartition's do. Pieces that are cut from one stretch are of nearly equal
+// size, and so are packed buckets of one region: no small rest travels alone.
+std::vector<Bucket> MakeBuckets(const MemoryLayout& layout, const Plan& plan,
+                                const BucketOptions& options);
 
 }  // namespace optshard
 

@@ -13,7 +13,11 @@ namespace optshard {
 // Values are stable: they are part of digests and of messages.
 enum class DType : uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
 
-size_t SizeOf(DType dtype);            // bytes of one element
+// False for a number that came from outside and is none of the above. The functions below want a
+// known one; ParameterSpace::Validate refuses others.
+bool IsKnown(DType dtype);
+
+size_t SizeOf(DType dtype);             // bytes of one element
 absl::string_view NameOf(DType dtype);  // PyTorch's: "float32", "float64", "float16", "bfloat16"
 
 // INVALID_ARGUMENT, listing the known names, for any other text.

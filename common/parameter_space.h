@@ -14,12 +14,15 @@
 
 namespace optshard {
 
+constexpr int64_t kMaxSpaceBytes = int64_t{1} << 60;
+
 struct ParameterSpec {
   std::string name;
   std::vector<int64_t> shape;  // {} is a scalar: one element
   DType dtype = DType::kFloat32;
   std::string device = "cpu";
 
+  // The product of the shape; INT64_MAX where it is larger than that, 0 with a negative extent.
   int64_t elements() const;
 };
 
@@ -41,10 +44,11 @@ class ParameterSpace {
   const ParameterSpec& parameter(int index) const;
   int group_of(int index) const;
   const std::vector<GroupSpec>& groups() const { return groups_; }
-  int64_t total_elements() const;
+  int64_t total_elements() const;  // INT64_MAX where it is larger than that
 
-  // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an element
-  // count past 2^62.
+  // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an unknown
+  // dtype, no device, or more than kMaxSpaceBytes up to and with it. Sums of sizes of a valid space
+  // never overflow.
   absl::Status Validate() const;
 
   // XXH3 of names, shapes, dtypes, devices and groups: equal for equal spaces on every machine.

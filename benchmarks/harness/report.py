@@ -1,0 +1,74 @@
+"""The entries of out/bench.json as text that a person can read: Markdown that also reads as it is."""
+
+
+def _ms(value):
+    return "-" if value is None else "%.1f" % value
+
+
+def _ratio(value):
+    return "-" if value is None else "%.3f" % value
+
+
+def _table(header, rows):
+    """Padded, so that it reads well on a terminal too. The first column is text, the others figures."""
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+
+    def line(cells):
+        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths))]
+        return "| " + " | ".join(padded) + " |"
+
+    rules = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return [line(header), line(rules), *map(line, rows)]
+
+
+def _headline(entry):
+    if entry["ratio"] is None:
+        missing = "ours" if entry["ours_ms"] is None else "every peer"
+        return "**No ratio: %s is missing.**" % missing
+    spread = entry["spread"]["ratio"]
+    text = "**ours / fastest peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s ms against %s ms of %s." % (
+        _ratio(entry["ratio"]),
+        _ratio(spread["q1"]),
+        _ratio(spread["q3"]),
+        _ratio(spread["min"]),
+        _ratio(spread["max"]),
+        entry["rounds"],
+        _ms(entry["ours_ms"]),
+        _ms(entry["peer_ms"]),
+        entry["peer"],
+    )
+    if entry["ratio_to_limit"] is not None:
+        text += "\nours / limit = %s; the limit is the %s, %s ms." % (
+            _ratio(entry["ratio_to_limit"]),
+            entry["limit"],
+            _ms(entry["limit_ms"]),
+        )
+    return text
+
+
+def _contestant_row(figures):
+    spread = figures["spread_ms"]
+    ratio = figures.get("ratio")
+    return [
+        figures["title"],
+        figures["role"],
+        _ms(figures["ms"]),
+        _ms(spread["min"]),
+        _ms(spread["q1"]),
+        _ms(spread["q3"]),
+        _ms(spread["max"]),
+        _ratio(ratio["median"]) if ratio else "-",
+    ]
+
+
+def render(entries, machine):
+    lines = ["# Benchmark", "", machine, ""]
+    for entry in entries:
+        lines += ["## %s: %s" % (entry["name"], entry["title"]), "", _headline(entry), ""]
+        header = ["contestant", "role", "median ms", "min", "q1", "q3", "max", "ours / it"]
+        lines += _table(header, [_contestant_row(figures) for figures in entry["contestants"]])
+        if entry["problems"]:
+            lines += ["", "Problems:", *["- " + problem for problem in entry["problems"]]]
+        lines += [""]
+    return "\n".join(lines)

@@ -1,0 +1,29 @@
+// A contestant's end of the round protocol, as peers/round_protocol.py: one process a rank, driven
+// by run_bench.py over stdin and stdout. The process prints one JSON object a line:
+//   {"ready": true}                        once, when it is set up
+//   {"start_ns": ..., "end_ns": ...}       for each line "go": one round, on the monotonic clock
+//   {...}                                  for each line "check": what the rounds have led to
+//   {"error": "..."}                       instead of any of these, and the process ends
+#ifndef OPTSHARD_BENCHMARKS_ROUND_PROTOCOL_H_
+#define OPTSHARD_BENCHMARKS_ROUND_PROTOCOL_H_
+
+#include <functional>
+#include <map>
+#include <string>
+
+namespace optshard {
+
+struct Contestant {
+  // Runs one round; returns when this rank has finished it.
+  std::function<void()> one_round;
+  // What the rounds have led to.
+  std::function<std::map<std::string, double>()> check;
+};
+
+// Sets a contestant up and runs its rounds until the input ends. What set-up or rounds throw (any
+// std::exception) goes to the driver. Returns the exit status of the process.
+int ServeRounds(const std::function<Contestant()>& set_up);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_BENCHMARKS_ROUND_PROTOCOL_H_

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""./run bench: optshard against its peers and against the machine's limits, all in one run.
+
+Figures go to out/bench.json, a report to stdout and to out/bench.md. docs/benchmarks.md explains them.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+
+from harness import machine, report, rounds, summary
+from step_gloo import StepGloo
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo,)}
+
+
+def _parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK",
+                        help="which (default: all): " + ", ".join(BENCHMARKS))
+    parser.add_argument("--rounds", type=int, default=25, help="measured rounds (default: %(default)s)")
+    parser.add_argument("--warm_up", type=int, default=3, help="rounds before those (default: %(default)s)")
+    parser.add_argument("--only", metavar="NAMES", help="contestants to run, by name, with commas between")
+    parser.add_argument("--setup_timeout_s", type=float, default=180, help="(default: %(default)s)")
+    parser.add_argument("--round_timeout_s", type=float, default=60, help="(default: %(default)s)")
+    parser.add_argument("--binaries", default=os.path.join(_ROOT, "bin"), help="where optshard's programs are")
+    parser.add_argument("--python", default=os.path.join(_ROOT, ".venv", "bin", "python"),
+                        help="the Python that has the peers")
+    parser.add_argument("--out", default=os.path.join(_ROOT, "out"), help="directory of the results")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.benchmarks) - set(BENCHMARKS))
+    if unknown:
+        parser.error("no benchmark %s; there are %s" % (", ".join(unknown), ", ".join(BENCHMARKS)))
+    if options.rounds < 1 or options.warm_up < 0:
+        parser.error("--rounds must be at least 1 and --warm_up at least 0")
+    return options
+
+
+def _selected(contestants, only):
+    if only is None:
+        return contestants
+    names = only.split(",")
+    unknown = sorted(set(names) - {c.name for c in contestants})
+    if unknown:
+        sys.exit("no contestant %s; there are %s" % (
+            ", ".join(unknown), ", ".join(c.name for c in contestants)))
+    return [c for c in contestants if c.name in names]
+
+
+def _measure(name, options):
+    benchmark = BENCHMARKS[name](options.binaries, options.python, options.round_timeout_s)
+    log_directory = os.path.join(options.out, "bench-logs")
+    os.makedirs(log_directory, exist_ok=True)
+    try:
+        contestants = _selected(benchmark.contestants(), options.only)
+        result = rounds.run(contestants, rounds.RunOptions(
+            rounds=options.rounds,
+            warm_up=options.warm_up,
+            setup_timeout_s=options.setup_timeout_s,
+            round_timeout_s=options.round_timeout_s,
+            log_directory=log_directory,
+        ))
+        return summary.entry(name, benchmark.title, contestants, result)
+    finally:
+        benchmark.close()
+
+
+def _write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def main(arguments):
+    options = _parse(arguments)
+    # As Ctrl-C: whoever waits for a contestant ends all of them on the way out.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    os.makedirs(options.out, exist_ok=True)
+    about = machine.describe()
+    entries = [_measure(name, options) for name in options.benchmarks or BENCHMARKS]
+    text = report.render(entries, about)
+    _write(os.path.join(options.out, "bench.json"), json.dumps(entries, indent=1) + "\n")
+    _write(os.path.join(options.out, "bench.md"), text)
+    print(text)
+    return 1 if any(entry["problems"] for entry in entries) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+#include "common/errors.h"
+
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace optshard::errors {
+namespace {
+
+constexpr char kPayloadUrl[] = "optshard.errors";
+
+struct Kind {
+  absl::string_view name;  // in payloads: part of the protocol
+  absl::StatusCode code;
+};
+
+constexpr Kind kPeerLost = {"peer_lost", absl::StatusCode::kUnavailable};
+constexpr Kind kPeersTimedOut = {"peers_timed_out", absl::StatusCode::kDeadlineExceeded};
+constexpr Kind kTornStep = {"torn_step", absl::StatusCode::kDataLoss};
+constexpr Kind kStepInDoubt = {"step_in_doubt", absl::StatusCode::kDataLoss};
+constexpr Kind kStaleGeneration = {"stale_generation", absl::StatusCode::kFailedPrecondition};
+constexpr Kind kStaleIncarnation = {"stale_incarnation", absl::StatusCode::kFailedPrecondition};
+constexpr Kind kRanksDisagree = {"ranks_disagree", absl::StatusCode::kInvalidArgument};
+
+constexpr const Kind* kKinds[] = {&kPeerLost,     &kPeersTimedOut,   &kTornStep,
+                                  &kStepInDoubt,  &kStaleGeneration, &kStaleIncarnation,
+                                  &kRanksDisagree};
+
+// "kind:rank,rank,...", such as "peer_lost:2".
+struct Payload {
+  const Kind* kind = nullptr;
+  std::vector<Rank> ranks;
+};
+
+std::string Encode(const Payload& payload) {
+  return absl::StrCat(payload.kind->name, ":", absl::StrJoin(payload.ranks, ","));
+}
+
+absl::optional<Payload> Decode(absl::string_view encoded) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(encoded, absl::MaxSplits(':', 1));
+  Payload payload;
+  for (const Kind* kind : kKinds) {
+    if (kind->name == parts.first) payload.kind = kind;
+  }
+  if (payload.kind == nullptr) return absl::nullopt;
+  for (absl::string_view text : absl::StrSplit(parts.second, ',', absl::SkipEmpty())) {
+    Rank rank;
+    if (!absl::SimpleAtoi(text, &rank) || rank < 0) return absl::nullopt;
+    payload.ranks.push_back(rank);
+  }
+  // Only what Encode writes is one: no blanks, signs, empty items.
+  if (Encode(payload) != encoded) return absl::nullopt;
+  return payload;
+}
+
+// The status's payload, where it has a valid one that goes with its code.
+absl::optional<Payload> PayloadOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> encoded = status.GetPayload(kPayloadUrl);
+  if (!encoded.has_value()) return absl::nullopt;
+  absl::optional<Payload> payload = Decode(std::string(*encoded));
+  if (!payload.has_value() || payload->kind->code != status.code()) return absl::nullopt;
+  return payload;
+}
+
+bool Is(const absl::Status& status, const Kind& kind) {
+  const absl::optional<Payload> payload = PayloadOf(status);
+  return payload.has_value() && payload->kind == &kind;
+}
+
+absl::Status Make(const Kind& kind, std::vector<Rank> ranks, absl::string_view message) {
+  absl::Status status(kind.code, message);
+  status.SetPayload(kPayloadUrl, absl::Cord(Encode({&kind, std::move(ranks)})));
+  return status;
+}
+
+// "rank 1", "ranks 1, 3".
+std::string Named(const std::vector<Rank>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+}  // namespace
+
+absl::Status PeerLost(Rank rank, absl::string_view how_known) {
+  return Make(kPeerLost, {rank}, absl::StrCat("rank ", rank, " is lost: ", how_known));
+}
+
+absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_view what) {
+  return Make(kPeersTimedOut, waited_for,
+              absl::StrCat("deadline reached waiting for ", Named(waited_for), ": ", what));
+}
+
+absl::Status TornStep(StepNumber step, absl::string_view cause) {
+  return Make(kTornStep, {},
+              absl::StrCat("step ", step, " is torn, parameters and state are those of no step: ",
+                           cause, "; restore from a checkpoint of an earlier step"));
+}
+
+absl::Status StepInDoubt(StepNumber step, absl::string_view cause) {
+  return Make(kStepInDoubt, {},
+              absl::StrCat("step ", step,
+                           " is in doubt, not applied here but perhaps by other ranks: ", cause,
+                           "; restore all ranks from one checkpoint"));
+}
+
+absl::Status StaleGeneration(Generation got, Generation current) {
+  return Make(kStaleGeneration, {},
+              absl::StrCat("call of generation ", got, ", the current one is ", current,
+                           ": nothing was changed; fetch the current plan"));
+}
+
+absl::Status StaleIncarnation(Rank rank, Incarnation got, Incarnation current) {
+  return Make(
+      kStaleIncarnation, {rank},
+      absl::StrCat("call of incarnation ", got, " of rank ", rank, ", the current one is ", current,
+                   ": nothing was changed; a successor has taken this rank, so "
+                   "this process must end"));
+}
+
+absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view difference) {
+  return Make(kRanksDisagree, ranks,
+              absl::StrCat(Named(ranks), ranks.size() == 1 ? " differs" : " differ",
+                           " from the others: ", difference));
+}
+
+bool IsPeerLost(const absl::Status& status) { return Is(status, kPeerLost); }
+bool IsPeersTimedOut(const absl::Status& status) { return Is(status, kPeersTimedOut); }
+bool IsTornStep(const absl::Status& status) { return Is(status, kTornStep); }
+bool IsStepInDoubt(const absl::Status& status) { return Is(status, kStepInDoubt); }
+bool IsStaleGeneration(const absl::Status& status) { return Is(status, kStaleGeneration); }
+bool IsStaleIncarnation(const absl::Status& status) { return Is(status, kStaleIncarnation); }
+bool IsRanksDisagree(const absl::Status& status) { return Is(status, kRanksDisagree); }
+
+std::vector<Rank> RanksOf(const absl::Status& status) {
+  absl::optional<Payload> payload = PayloadOf(status);
+  return payload.has_value() ? std::move(payload->ranks) : std::vector<Rank>();
+}
+
+absl::Status WithContext(const absl::Status& status, absl::string_view context) {
+  if (status.ok()) return status;
+  absl::Status result(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload([&result](absl::string_view url, const absl::Cord& payload) {
+    result.SetPayload(url, payload);
+  });
+  return result;
+}
+
+std::string EncodePayload(const absl::Status& status) {
+  const absl::optional<Payload> payload = PayloadOf(status);
+  return payload.has_value() ? Encode(*payload) : std::string();
+}
+
+void AttachPayload(absl::Status& status, absl::string_view encoded) {
+  const absl::optional<Payload> payload = Decode(encoded);
+  if (!payload.has_value() || payload->kind->code != status.code()) return;
+  status.SetPayload(kPayloadUrl, absl::Cord(encoded));
+}
+
+}  // namespace optshard::errors

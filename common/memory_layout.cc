@@ -1,0 +1,43 @@
+#include "common/memory_layout.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "common/digest.h"
+
+namespace optshard {
+
+int64_t AlignedElements(int64_t elements, DType dtype) {
+  const int64_t unit = kAlignmentBytes / static_cast<int64_t>(SizeOf(dtype));
+  return (elements + unit - 1) / unit * unit;
+}
+
+MemoryLayout::MemoryLayout(const ParameterSpace& space) {
+  size_t group_begin = 0;  // the first region of the group at hand
+  for (int i = 0; i < space.parameter_count(); ++i) {
+    const ParameterSpec& spec = space.parameter(i);
+    const int group = space.group_of(i);
+    if (i > 0 && space.group_of(i - 1) != group) group_begin = regions_.size();
+    const auto found = std::find_if(
+        regions_.begin() + static_cast<std::ptrdiff_t>(group_begin), regions_.end(),
+        [&](const Region& r) { return r.dtype == spec.dtype && r.device == spec.device; });
+    const auto region = static_cast<size_t>(found - regions_.begin());
+    if (found == regions_.end()) regions_.push_back({group, spec.dtype, spec.device, 0});
+    places_.push_back({static_cast<int>(region), regions_[region].elements});
+    regions_[region].elements += AlignedElements(spec.elements(), spec.dtype);
+  }
+}
+
+uint64_t MemoryLayout::Digest() const {
+  DigestBuilder digest("optshard.MemoryLayout");
+  digest.AddInt(static_cast<int64_t>(regions_.size()));
+  for (const Region& region : regions_) {
+    digest.AddInt(region.group).AddInt(static_cast<int64_t>(region.dtype)).AddText(region.device);
+    digest.AddInt(region.elements);
+  }
+  digest.AddInt(static_cast<int64_t>(places_.size()));
+  for (const Place& place : places_) digest.AddInt(place.region).AddInt(place.offset_elements);
+  return digest.value();
+}
+
+}  // namespace optshard

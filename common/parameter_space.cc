@@ -1,0 +1,154 @@
+#include "common/parameter_space.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/digest.h"
+
+namespace optshard {
+namespace {
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+// Of non-negative numbers.
+int64_t SaturatingAdd(int64_t a, int64_t b) { return a > kMax - b ? kMax : a + b; }
+int64_t SaturatingMultiply(int64_t a, int64_t b) { return b != 0 && a > kMax / b ? kMax : a * b; }
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+bool SameSpec(const ParameterSpec& a, const ParameterSpec& b) {
+  return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype && a.device == b.device;
+}
+
+// '"fc.weight" float32 [10, 64]', and where it lies if that matters.
+std::string SpecText(const ParameterSpec& spec, bool with_device) {
+  std::string text =
+      absl::StrCat(Quoted(spec.name), " ",
+                   IsKnown(spec.dtype) ? NameOf(spec.dtype) : absl::string_view("(unknown dtype)"),
+                   " ", ShapeText(spec.shape));
+  if (with_device) absl::StrAppend(&text, " on ", Quoted(spec.device));
+  return text;
+}
+
+}  // namespace
+
+int64_t ParameterSpec::elements() const {
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t extent) { return extent <= 0; })) return 0;
+  int64_t product = 1;
+  for (int64_t extent : shape) product = SaturatingMultiply(product, extent);
+  return product;
+}
+
+ParameterSpace::ParameterSpace(std::vector<GroupSpec> groups) : groups_(std::move(groups)) {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (size_t within = 0; within < groups_[group].parameters.size(); ++within) {
+      index_.push_back({static_cast<int>(group), static_cast<int>(within)});
+    }
+  }
+}
+
+const ParameterSpec& ParameterSpace::parameter(int index) const {
+  const Position& position = index_[index];
+  return groups_[position.group].parameters[position.within];
+}
+
+int ParameterSpace::group_of(int index) const { return index_[index].group; }
+
+int64_t ParameterSpace::total_elements() const {
+  int64_t total = 0;
+  for (int i = 0; i < parameter_count(); ++i) {
+    total = SaturatingAdd(total, parameter(i).elements());
+  }
+  return total;
+}
+
+absl::Status ParameterSpace::Validate() const {
+  absl::flat_hash_map<absl::string_view, int> by_name;
+  int64_t bytes = 0;
+  for (int i = 0; i < parameter_count(); ++i) {
+    const ParameterSpec& spec = parameter(i);
+    const auto error = [&](const auto&... what) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", i, " (group ", group_of(i), ") ",
+                                                     Quoted(spec.name), ": ", what...));
+    };
+    if (spec.name.empty()) return error("it has no name; names must be unique and not empty");
+    const auto [known, inserted] = by_name.try_emplace(spec.name, i);
+    if (!inserted) {
+      return error("parameter ", known->second, " has the same name; names must be unique");
+    }
+    for (int64_t extent : spec.shape) {
+      if (extent < 0) {
+        return error("the shape ", ShapeText(spec.shape), " has a negative extent");
+      }
+    }
+    if (!IsKnown(spec.dtype)) {
+      return error("unknown dtype number ", static_cast<int>(spec.dtype));
+    }
+    if (spec.device.empty()) return error("it has no device; expected one such as \"cpu\"");
+    bytes = SaturatingAdd(bytes, SaturatingMultiply(spec.elements(), SizeOf(spec.dtype)));
+    if (bytes > kMaxSpaceBytes) {
+      return error("its shape ", ShapeText(spec.shape),
+                   " brings all parameters together to more than ", kMaxSpaceBytes, " bytes");
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t ParameterSpace::Digest() const {
+  DigestBuilder digest("optshard.ParameterSpace");
+  digest.AddInt(group_count());
+  for (const GroupSpec& group : groups_) {
+    digest.AddInt(static_cast<int64_t>(group.parameters.size()));
+    for (const ParameterSpec& spec : group.parameters) {
+      digest.AddText(spec.name).AddInt(static_cast<int64_t>(spec.dtype)).AddText(spec.device);
+      digest.AddInt(static_cast<int64_t>(spec.shape.size()));
+      for (int64_t extent : spec.shape) digest.AddInt(extent);
+    }
+  }
+  return digest.value();
+}
+
+absl::optional<std::string> FirstDifference(const ParameterSpace& a, absl::string_view a_name,
+                                            const ParameterSpace& b, absl::string_view b_name) {
+  const int common = std::min(a.parameter_count(), b.parameter_count());
+  for (int i = 0; i < common; ++i) {
+    const ParameterSpec& in_a = a.parameter(i);
+    const ParameterSpec& in_b = b.parameter(i);
+    const bool devices = in_a.device != in_b.device;
+    if (a.group_of(i) != b.group_of(i)) {
+      return absl::StrCat("parameter ", i, ": ", a_name, " has ", SpecText(in_a, devices),
+                          " in group ", a.group_of(i), ", ", b_name, " has ",
+                          SpecText(in_b, devices), " in group ", b.group_of(i));
+    }
+    if (!SameSpec(in_a, in_b)) {
+      return absl::StrCat("parameter ", i, " (group ", a.group_of(i), "): ", a_name, " has ",
+                          SpecText(in_a, devices), ", ", b_name, " has ", SpecText(in_b, devices));
+    }
+  }
+  if (a.parameter_count() != b.parameter_count()) {
+    const bool a_longer = a.parameter_count() > b.parameter_count();
+    const ParameterSpace& longer = a_longer ? a : b;
+    return absl::StrCat("parameter ", common, " (group ", longer.group_of(common),
+                        "): ", a_longer ? a_name : b_name, " has ",
+                        SpecText(longer.parameter(common), false), ", ", a_longer ? b_name : a_name,
+                        " has only ", common, " parameters");
+  }
+  if (a.group_count() != b.group_count()) {
+    return absl::StrCat("the number of parameter groups: ", a_name, " has ", a.group_count(), ", ",
+                        b_name, " has ", b.group_count(), " (the surplus ones are empty)");
+  }
+  return absl::nullopt;
+}
+
+}  // namespace optshard

@@ -91,7 +91,7 @@ RuleData::RuleData(int slots, int64_t elements, int misalignment, bool specials,
     : elements_(elements), offset_(kGuard + misalignment), seed_(seed) {
   std::mt19937 random(seed);
   for (int tensor = 0; tensor < slots + 2; ++tensor) {
-    std::vector<float> values(static_cast<size_t>(elements) + 2 * kGuard + misalignment);
+    std::vector<float> values(static_cast<size_t>(elements) + size_t{2} * kGuard + misalignment);
     for (float& value : values) {
       value = specials && random() % 4 == 0 ? Special(random) : Ordinary(random);
       if (tensor > 2) value = std::fabs(value);

@@ -337,11 +337,11 @@ TEST_P(DataPlaneConformance, OrderOn_WithoutAStream_SaysToWait) {
 
 TEST_P(DataPlaneWithPeers, PeerIsGone_OthersGetPeerLost) {
   const Rank lost = world_size() - 1;
-  absl::BlockingCounter began(world_size() - 1);
+  Meeting all_connected(world_size());
   Run([&](DataPlane& plane) {
     EXPECT_TRUE(Barrier(plane, 0).ok());
-    if (plane.rank() == lost) return began.Wait();  // and destroys the plane
-    began.DecrementCount();
+    all_connected.Attend();
+    if (plane.rank() == lost) return;  // destroys the plane
     const absl::Status status = Barrier(plane, 1);
     EXPECT_TRUE(errors::IsPeerLost(status)) << status;
     // Among more than two, one that noticed earlier has let go of its connections.
@@ -355,8 +355,11 @@ TEST_P(DataPlaneWithPeers, PeerIsGone_OthersGetPeerLost) {
 
 TEST_P(DataPlaneWithPeers, PeerNeverComes_OthersTimeOutNamingIt) {
   const Rank late = 0;
+  Meeting all_connected(world_size());
   absl::BlockingCounter given_up(world_size() - 1);
   Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    all_connected.Attend();
     if (plane.rank() == late) return given_up.Wait();
     std::vector<char> data(1 << 16);
     const absl::Time start = Clock::Monotonic().Now();
@@ -387,8 +390,11 @@ TEST_P(DataPlaneWithPeers, Operation_SizesDiffer_IsAnErrorEverywhere) {
 }
 
 TEST_P(DataPlaneWithPeers, Abort_FromAnotherThread_WakesTheWaitWithItsReason) {
+  Meeting all_connected(world_size());
   absl::Notification rank_0_is_done;
   Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    all_connected.Attend();
     // The others' planes live on and say nothing.
     if (plane.rank() != 0) return rank_0_is_done.WaitForNotification();
     std::vector<char> data(1 << 16);
@@ -421,8 +427,11 @@ TEST_P(DataPlaneConformance, Close_OperationAfterIt_IsRefused) {
 }
 
 TEST_P(DataPlaneWithPeers, Close_PeerDoesNotClose_TimesOutNamingIt) {
+  Meeting all_connected(world_size());
   absl::BlockingCounter given_up(world_size() - 1);
   Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    all_connected.Attend();
     if (plane.rank() == 0) return given_up.Wait();
     const absl::Status status = plane.Close(Clock::Monotonic().Now() + absl::Milliseconds(150));
     EXPECT_FALSE(status.ok());

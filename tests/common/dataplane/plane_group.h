@@ -8,7 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
@@ -27,6 +29,26 @@ class PlaneMaker {
 struct PlaneKind {
   std::string name;
   std::function<std::unique_ptr<PlaneMaker>(int world_size, const ReductionTree& tree)> maker;
+};
+
+// Where the threads of a group wait for each other beside their planes. Thread-safe; for one use.
+class Meeting {
+ public:
+  explicit Meeting(int members) : missing_(members) {}
+
+  void Attend() {
+    absl::MutexLock lock(&mutex_);
+    --missing_;
+    const auto complete = [this] {
+      mutex_.AssertReaderHeld();
+      return missing_ == 0;
+    };
+    mutex_.Await(absl::Condition(&complete));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int missing_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Far more than any operation takes: a test that gets there fails.

@@ -1,0 +1,18 @@
+// Loads the shared object in which Gloo lives.
+#ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_LOADER_H_
+#define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_LOADER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/dataplane/gloo/gloo_wire.h"
+
+namespace optshard {
+
+// Loads the object at the first call; it stays. FAILED_PRECONDITION, with the loader's words, where
+// it cannot be loaded; INVALID_ARGUMENT where there is no such network. Thread-safe.
+absl::StatusOr<std::unique_ptr<GlooWire>> MakeGlooWire(const GlooWire::Options& options);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_LOADER_H_

@@ -1,0 +1,256 @@
+#include "common/dataplane/gloo/gloo_mesh.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/dataplane/gloo/gloo_loader.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+// How soon a broken connection is noticed by a rank that does not wait for it, or that waits in the
+// middle of a message.
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(20);
+
+// No operation's slot: they never have all bits of the phase set.
+constexpr uint64_t kFarewellSlot = ~uint64_t{0};
+
+constexpr absl::string_view kConnecting = "connecting the Gloo data plane";
+
+absl::Duration Until(absl::Time deadline) { return deadline - Clock::Monotonic().Now(); }
+
+std::string AddressKey(Generation generation, Rank of, Rank for_peer) {
+  return absl::StrCat("gloo/", generation, "/", of, "/for/", for_peer);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const GlooPlaneOptions& options) {
+  std::unique_ptr<GlooWire> wire;
+  if (options.world_size > 1) {
+    GlooWire::Options wire_options;
+    wire_options.rank = options.rank;
+    wire_options.world_size = options.world_size;
+    wire_options.network = options.network;
+    wire_options.connect_timeout = Until(options.deadline);
+    absl::StatusOr<std::unique_ptr<GlooWire>> made = MakeGlooWire(wire_options);
+    if (!made.ok()) {
+      return errors::WithContext(
+          made.status(), absl::StrCat("Gloo data plane on the network \"", options.network, "\""));
+    }
+    wire = *std::move(made);
+  }
+  auto mesh = std::unique_ptr<GlooMesh>(new GlooMesh(options, std::move(wire)));
+  if (mesh->wire_ == nullptr) return mesh;
+  if (absl::Status status = mesh->ConnectAll(options); !status.ok()) return status;
+  if (absl::Status status = mesh->ReceiveFarewells(); !status.ok()) return status;
+  mesh->watcher_ = std::thread(&GlooMesh::WatchConnections, mesh.get());
+  return mesh;
+}
+
+GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire)
+    : rank_(options.rank),
+      world_size_(options.world_size),
+      wire_(std::move(wire)),
+      farewell_bytes_(options.world_size) {}
+
+GlooMesh::~GlooMesh() {
+  Break(absl::CancelledError("the data plane is destroyed"));
+  StopWatching();
+}
+
+absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
+  for (Rank peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const absl::StatusOr<std::string> address = wire_->Listen(peer);
+    if (!address.ok()) return errors::WithContext(address.status(), kConnecting);
+    const absl::Status put =
+        options.rendezvous->Put(AddressKey(options.generation, rank_, peer), *address);
+    if (!put.ok()) return errors::WithContext(put, kConnecting);
+  }
+  std::vector<Rank> late;
+  for (Rank peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const absl::StatusOr<std::string> address =
+        options.rendezvous->Get(AddressKey(options.generation, peer, rank_), options.deadline);
+    if (absl::IsDeadlineExceeded(address.status())) {
+      late.push_back(peer);
+      continue;
+    }
+    if (!address.ok()) return errors::WithContext(address.status(), kConnecting);
+    const absl::Status connected = wire_->Connect(peer, *address);
+    if (connected.ok()) continue;
+    // Gloo's own time-out is a few milliseconds short of the deadline.
+    if (Until(options.deadline) > absl::Milliseconds(10)) {
+      return errors::PeerLost(peer, absl::StrCat(kConnecting, ": ", connected.message()));
+    }
+    late.push_back(peer);
+  }
+  return late.empty() ? absl::OkStatus() : errors::PeersTimedOut(late, kConnecting);
+}
+
+absl::Status GlooMesh::ReceiveFarewells() {
+  for (Rank peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    auto started = wire_->Receive(peer, kFarewellSlot, &farewell_bytes_[peer], 1);
+    if (!started.ok()) return errors::PeerLost(peer, started.status().message());
+    farewells_.push_back({peer, *std::move(started)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooMesh::status() const {
+  absl::MutexLock lock(&mutex_);
+  if (!broken_.ok()) return broken_;
+  if (closing_) return absl::FailedPreconditionError("the data plane is closed");
+  return absl::OkStatus();
+}
+
+absl::Status GlooMesh::Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
+                           Messages* messages) {
+  if (!started.ok()) return errors::PeerLost(peer, started.status().message());
+  std::shared_ptr<GlooTransfer> transfer = *std::move(started);
+  pending_.insert(transfer);
+  messages->push_back({peer, std::move(transfer)});
+  return absl::OkStatus();
+}
+
+absl::Status GlooMesh::Send(Rank peer, uint64_t slot, const void* data, size_t bytes,
+                            Messages* messages) {
+  absl::Status status;
+  {
+    // Held while the message starts, so that Break cannot miss it.
+    absl::MutexLock lock(&mutex_);
+    status = broken_.ok() ? Add(peer, wire_->Send(peer, slot, data, bytes), messages) : broken_;
+  }
+  return status.ok() ? status : BrokenBecause(status);
+}
+
+absl::Status GlooMesh::Receive(Rank peer, uint64_t slot, void* data, size_t bytes,
+                               Messages* messages) {
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    status = broken_.ok() ? Add(peer, wire_->Receive(peer, slot, data, bytes), messages) : broken_;
+  }
+  return status.ok() ? status : BrokenBecause(status);
+}
+
+absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
+                            absl::FunctionRef<std::string()> what) {
+  for (size_t i = 0; i < messages->size(); ++i) {
+    Message& message = (*messages)[i];
+    std::string why;
+    switch (message.transfer->Wait(Until(deadline), &why)) {
+      case GlooTransfer::Outcome::kDone: {
+        absl::MutexLock lock(&mutex_);
+        pending_.erase(message.transfer);
+        break;
+      }
+      case GlooTransfer::Outcome::kAborted:
+        return BrokenBecause(absl::InternalError("a message was aborted by nobody"));
+      case GlooTransfer::Outcome::kBroken:
+        return BrokenBecause(errors::PeerLost(message.peer, absl::StrCat(what(), ": ", why)));
+      case GlooTransfer::Outcome::kTimedOut: {
+        std::vector<Rank> late = {message.peer};
+        for (size_t other = i + 1; other < messages->size(); ++other) {
+          const Message& later = (*messages)[other];
+          if (later.transfer->Wait(absl::ZeroDuration(), &why) == GlooTransfer::Outcome::kDone ||
+              std::find(late.begin(), late.end(), later.peer) != late.end()) {
+            continue;
+          }
+          late.push_back(later.peer);
+        }
+        std::sort(late.begin(), late.end());
+        return BrokenBecause(errors::PeersTimedOut(late, what()));
+      }
+    }
+  }
+  messages->clear();
+  absl::MutexLock lock(&mutex_);
+  return broken_;
+}
+
+absl::Status GlooMesh::BrokenBecause(const absl::Status& reason) {
+  Break(reason);
+  absl::MutexLock lock(&mutex_);
+  return broken_;
+}
+
+void GlooMesh::Break(const absl::Status& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (broken_.ok()) {
+      broken_ = reason;
+      for (const auto& transfer : pending_) transfer->Abort();
+    }
+  }
+  absl::MutexLock lock(&cut_mutex_);
+  if (!disconnected_ && wire_ != nullptr) wire_->Cut();
+  disconnected_ = true;
+}
+
+void GlooMesh::WatchConnections() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  const auto over = [this] {
+    mutex_.AssertReaderHeld();
+    return stop_watching_ || !broken_.ok();
+  };
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&over), kWatchInterval)) return;
+    }
+    for (const Message& farewell : farewells_) {
+      // Looks without waiting.
+      std::string why;
+      farewell.transfer->Abort();
+      if (farewell.transfer->Wait(absl::Hours(1), &why) == GlooTransfer::Outcome::kBroken) {
+        Break(errors::PeerLost(farewell.peer, why));
+        return;
+      }
+    }
+  }
+}
+
+void GlooMesh::StopWatching() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_watching_ = true;
+  }
+  if (watcher_.joinable()) watcher_.join();
+}
+
+absl::Status GlooMesh::Close(absl::Time deadline) {
+  if (absl::Status usable = status(); !usable.ok()) return usable;
+  StopWatching();
+  Messages sent;
+  for (Message& from : farewells_) {
+    absl::Status status = Send(from.peer, kFarewellSlot, &farewell_bytes_[rank_], 1, &sent);
+    if (!status.ok()) return status;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+    for (const Message& from : farewells_) pending_.insert(from.transfer);
+    // Break did not see them before.
+    if (!broken_.ok()) return broken_;
+  }
+  const auto what = [] { return std::string("Close of the data plane"); };
+  if (absl::Status status = Wait(&farewells_, deadline, what); !status.ok()) return status;
+  if (absl::Status status = Wait(&sent, deadline, what); !status.ok()) return status;
+  absl::MutexLock lock(&cut_mutex_);
+  if (!disconnected_ && wire_ != nullptr) wire_->Finish();
+  disconnected_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

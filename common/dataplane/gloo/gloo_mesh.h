@@ -1,0 +1,102 @@
+// The connections of one rank to all others, and what becomes of them: messages that are waited for
+// with a deadline and errors that name the peer.
+#ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_MESH_H_
+#define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_MESH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/dataplane/gloo/gloo_plane.h"
+#include "common/dataplane/gloo/gloo_wire.h"
+
+namespace optshard {
+
+// Thread-safe, but messages are started and waited for by one thread at a time.
+class GlooMesh {
+ public:
+  // Messages under way; each is dropped once it is done.
+  struct Message {
+    Rank peer = -1;
+    std::shared_ptr<GlooTransfer> transfer;
+  };
+  using Messages = std::vector<Message>;
+
+  // Connects to all other ranks; errors as CreateGlooPlane's.
+  static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(const GlooPlaneOptions& options);
+
+  // Breaks the mesh, if it is not closed.
+  ~GlooMesh();
+
+  GlooMesh(const GlooMesh&) = delete;
+  GlooMesh& operator=(const GlooMesh&) = delete;
+
+  int world_size() const { return world_size_; }
+  Rank rank() const { return rank_; }
+
+  // OK while operations may start; then why not.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Starts a message and appends it to `messages`. The slot is the same on both sides.
+  absl::Status Send(Rank peer, uint64_t slot, const void* data, size_t bytes, Messages* messages)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Receive(Rank peer, uint64_t slot, void* data, size_t bytes, Messages* messages)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits for all of them. An error has broken the mesh, and no memory of any message is touched
+  // any more. `what` names the operation in it.
+  absl::Status Wait(Messages* messages, absl::Time deadline, absl::FunctionRef<std::string()> what)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Pending and later calls return `reason`; the connections are cut when it returns. The first
+  // reason stays. Any thread.
+  void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Says farewell to all peers, waits for theirs, and closes the connections.
+  absl::Status Close(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire);
+
+  absl::Status ConnectAll(const GlooPlaneOptions& options);
+  absl::Status ReceiveFarewells();
+  void WatchConnections();
+  void StopWatching() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
+                   Messages* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status BrokenBecause(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Rank rank_;
+  const int world_size_;
+  const std::unique_ptr<GlooWire> wire_;  // null in a world of one
+
+  mutable absl::Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
+  // What Break has to wake.
+  std::unordered_set<std::shared_ptr<GlooTransfer>> pending_ ABSL_GUARDED_BY(mutex_);
+
+  absl::Mutex cut_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  bool disconnected_ ABSL_GUARDED_BY(cut_mutex_) = false;
+
+  // One receive a peer that completes only when the peer closes: an idle connection, too, thus has
+  // somebody to tell that it broke. The watcher's until it stops, then Close's.
+  Messages farewells_;
+  std::vector<char> farewell_bytes_;
+  std::thread watcher_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_MESH_H_

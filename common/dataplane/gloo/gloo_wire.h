@@ -1,0 +1,79 @@
+// The little that the Gloo plane needs of Gloo: connections between ranks and messages over them.
+// No Gloo type appears here, because its implementation lives in a shared object of its own
+// (docs/decisions/0002-gloo-in-its-own-shared-object.md). No exception leaves it.
+#ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_WIRE_H_
+#define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+
+namespace optshard {
+
+// One message to or from one peer, under way. Bound to a thread, but for Abort.
+class GlooTransfer {
+ public:
+  enum class Outcome {
+    kDone,      // received, or handed to the kernel
+    kAborted,   // by Abort
+    kTimedOut,  // Gloo then closes all its connections
+    kBroken,    // the connection is
+  };
+
+  virtual ~GlooTransfer() = default;
+
+  // Where the outcome is kBroken, `why` gets Gloo's words.
+  virtual Outcome Wait(absl::Duration timeout, std::string* why) = 0;
+
+  // The Wait that is going on, or else the next one, returns kAborted (or kBroken, if it is). Any
+  // thread.
+  virtual void Abort() = 0;
+};
+
+// Connections to all peers. Thread-safe, but for Listen and Connect, which come first and from one
+// thread. Errors carry Gloo's words.
+class GlooWire {
+ public:
+  struct Options {
+    Rank rank = 0;
+    int world_size = 0;
+    std::string network;  // a network interface, or a numeric address of one
+    absl::Duration connect_timeout;
+  };
+
+  // Closes what is open. Transfers may outlive it.
+  virtual ~GlooWire() = default;
+
+  // Opens a socket for one peer and returns its address in Gloo's encoding.
+  virtual absl::StatusOr<std::string> Listen(Rank peer) = 0;
+
+  // Returns once connected to the socket that the peer opened for this rank.
+  virtual absl::Status Connect(Rank peer, const std::string& address) = 0;
+
+  // Messages of a slot between two ranks match in order. Memory stays valid until the transfer is
+  // done or the connections are closed.
+  virtual absl::StatusOr<std::unique_ptr<GlooTransfer>> Send(Rank peer, uint64_t slot,
+                                                             const void* data, size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<GlooTransfer>> Receive(Rank peer, uint64_t slot,
+                                                                void* data, size_t bytes) = 0;
+
+  // Both return once no thread touches any transfer's memory any more. Finish lets what was sent
+  // arrive; Cut resets the connections.
+  virtual void Finish() = 0;
+  virtual void Cut() = 0;
+};
+
+// What the shared object exports, as `optshard_make_gloo_wire`. INVALID_ARGUMENT where there is no
+// such network.
+using MakeGlooWireFunction = void (*)(const GlooWire::Options& options,
+                                      std::unique_ptr<GlooWire>* wire, absl::Status* status);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_WIRE_H_

@@ -55,8 +55,8 @@ class CoordinatorClient {
   virtual ~CoordinatorClient() = default;
 
   // UNAVAILABLE naming the address where nobody answers by the deadline; INVALID_ARGUMENT (rank out
-  // of range, wrong job or world size, parameter lists that differ ...) and ALREADY_EXISTS (the rank
-  // is taken) as the coordinator says.
+  // of range, wrong job or world size, parameter lists that differ ...) and ALREADY_EXISTS (the
+  // rank is taken) as the coordinator says.
   virtual absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
                                                               absl::Time deadline) = 0;
 

@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
 #define OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct JoinRequest {
   std::string rule;           // "adam", ...
   std::string gradient_mode;  // "averaged" or "reduce"
   PartitionPolicy policy = PartitionPolicy::kGreedy;
-  BucketOptions buckets;  // all ranks must cut the same ones
+  BucketOptions buckets;      // all ranks must cut the same ones
   std::string node;           // ranks of the same node name are one node group of the tree
   std::string owner_address;  // HOST:PORT of the rank's shard owner service
   int64_t pid = 0;            // for people, in the status
@@ -40,6 +41,7 @@ struct JoinReply {
   Incarnation incarnation = 0;
   absl::Duration lease;             // silence longer than this is death
   absl::Duration heartbeat_period;  // how often to speak
+  Rank host_rank = -1;              // whose process embeds the coordinator; -1: one of its own
 };
 
 // How far a member's steps are; carried by heartbeats and failure reports.
@@ -64,14 +66,26 @@ struct MemberEvent {
   Kind kind = Kind::kPlanReady;
   Plan plan;                               // kPlanReady
   std::vector<std::string> owner_address;  // kPlanReady: by rank
-  absl::Status failure;                    // kGroupFailed: whom the job lost, or why it cannot start
+  absl::Status failure;  // kGroupFailed: whom the job lost, or why it cannot start
 };
+
+enum class MemberState : uint8_t {
+  kMissing = 1,  // nobody has joined under this rank, or who had left before the group was complete
+  kJoined = 2,   // waits for the others
+  kActive = 3,   // works by the plan
+  kLeft = 4,     // in good order
+  kLost = 5,     // dead: killed, or silent past its lease
+};
+absl::string_view NameOf(MemberState state);  // "missing", "joined", ...
+
+enum class GroupState : uint8_t { kForming = 1, kActive = 2, kFailed = 3, kFinished = 4 };
+absl::string_view NameOf(GroupState state);  // "forming", "active", ...
 
 // One rank as the coordinator sees it.
 struct MemberStatus {
   Rank rank = -1;
   Incarnation incarnation = 0;
-  std::string state;  // "missing", "joined", "active", "left", "lost"
+  MemberState state = MemberState::kMissing;
   std::string node;
   std::string owner_address;
   int64_t pid = 0;
@@ -81,7 +95,7 @@ struct MemberStatus {
 
 struct GroupStatus {
   std::string optimizer;
-  std::string state;  // "forming", "active", "failed", "finished"
+  GroupState state = GroupState::kForming;
   Generation generation = 0;
   int world_size = 0;
   std::string rule;
@@ -98,6 +112,11 @@ struct JobStatus {
   std::string job;
   std::vector<GroupStatus> groups;
 };
+
+// One line each, for people.
+std::string Summary(const MemberStatus& member);
+std::string Summary(const GroupStatus& group);
+std::string Summary(const JobStatus& job);
 
 }  // namespace optshard
 

@@ -1,0 +1,143 @@
+#include "common/membership/common_proto.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+
+namespace optshard {
+
+v1::StatusProto ToProto(const absl::Status& status) {
+  v1::StatusProto proto;
+  proto.set_code(static_cast<int32_t>(status.code()));
+  proto.set_message(std::string(status.message()));
+  proto.set_payload(errors::EncodePayload(status));
+  return proto;
+}
+
+absl::Status FromProto(const v1::StatusProto& proto) {
+  absl::Status status(static_cast<absl::StatusCode>(proto.code()), proto.message());
+  errors::AttachPayload(status, proto.payload());
+  return status;
+}
+
+// The enums' values are ours (membership.h, partition.h, dtype.h say that they are stable).
+
+v1::StepProgress ToProto(const StepProgress& progress) {
+  v1::StepProgress proto;
+  proto.set_finished_step(progress.finished);
+  proto.set_outcome(static_cast<v1::StepOutcome>(progress.outcome));
+  return proto;
+}
+
+absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
+  if (!v1::StepOutcome_IsValid(proto.outcome()) ||
+      proto.outcome() == v1::STEP_OUTCOME_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown step outcome ", static_cast<int>(proto.outcome())));
+  }
+  StepProgress progress;
+  progress.finished = proto.finished_step();
+  progress.outcome = static_cast<StepOutcome>(proto.outcome());
+  return progress;
+}
+
+v1::PartitionPolicy ToProto(PartitionPolicy policy) {
+  return static_cast<v1::PartitionPolicy>(policy);
+}
+
+absl::StatusOr<PartitionPolicy> FromProto(v1::PartitionPolicy proto) {
+  if (!v1::PartitionPolicy_IsValid(proto) || proto == v1::PARTITION_POLICY_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown partition policy ", static_cast<int>(proto)));
+  }
+  return static_cast<PartitionPolicy>(proto);
+}
+
+v1::ParameterSpace ToProto(const ParameterSpace& space) {
+  v1::ParameterSpace proto;
+  for (const GroupSpec& group : space.groups()) {
+    v1::ParameterGroup* group_proto = proto.add_groups();
+    for (const ParameterSpec& parameter : group.parameters) {
+      v1::ParameterSpec* parameter_proto = group_proto->add_parameters();
+      parameter_proto->set_name(parameter.name);
+      for (int64_t extent : parameter.shape) parameter_proto->add_shape(extent);
+      parameter_proto->set_dtype(static_cast<v1::DType>(parameter.dtype));
+      parameter_proto->set_device(parameter.device);
+    }
+  }
+  return proto;
+}
+
+absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
+  std::vector<GroupSpec> groups;
+  groups.reserve(proto.groups_size());
+  for (const v1::ParameterGroup& group_proto : proto.groups()) {
+    GroupSpec& group = groups.emplace_back();
+    group.parameters.reserve(group_proto.parameters_size());
+    for (const v1::ParameterSpec& parameter_proto : group_proto.parameters()) {
+      if (!v1::DType_IsValid(parameter_proto.dtype()) ||
+          parameter_proto.dtype() == v1::DTYPE_UNSPECIFIED) {
+        return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter_proto.name(),
+                                                       "\" has the unknown dtype ",
+                                                       static_cast<int>(parameter_proto.dtype())));
+      }
+      ParameterSpec& parameter = group.parameters.emplace_back();
+      parameter.name = parameter_proto.name();
+      parameter.shape.assign(parameter_proto.shape().begin(), parameter_proto.shape().end());
+      parameter.dtype = static_cast<DType>(parameter_proto.dtype());
+      parameter.device = parameter_proto.device();
+    }
+  }
+  return ParameterSpace(std::move(groups));
+}
+
+v1::Plan ToProto(const Plan& plan) {
+  v1::Plan proto;
+  proto.set_generation(plan.generation);
+  proto.set_world_size(plan.world_size);
+  proto.set_policy(ToProto(plan.policy));
+  for (const std::vector<Slice>& slices : plan.partition.slices) {
+    v1::OwnerSlices* owner = proto.add_owners();
+    for (const Slice& slice : slices) {
+      v1::Slice* slice_proto = owner->add_slices();
+      slice_proto->set_parameter(slice.parameter);
+      slice_proto->set_offset_elements(slice.offset_elements);
+      slice_proto->set_elements(slice.elements);
+    }
+  }
+  for (const std::vector<Rank>& ranks : plan.tree.node_groups) {
+    v1::NodeGroup* group = proto.add_reduction_tree();
+    for (Rank rank : ranks) group->add_ranks(rank);
+  }
+  return proto;
+}
+
+absl::StatusOr<Plan> FromProto(const v1::Plan& proto) {
+  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
+  if (!policy.ok()) return policy.status();
+  Plan plan;
+  plan.generation = proto.generation();
+  plan.world_size = proto.world_size();
+  plan.policy = *policy;
+  for (const v1::OwnerSlices& owner : proto.owners()) {
+    std::vector<Slice>& slices = plan.partition.slices.emplace_back();
+    slices.reserve(owner.slices_size());
+    for (const v1::Slice& slice : owner.slices()) {
+      slices.push_back({slice.parameter(), slice.offset_elements(), slice.elements()});
+    }
+  }
+  if (plan.partition.slices.size() != static_cast<size_t>(plan.world_size)) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan has ", plan.partition.slices.size(),
+                                                   " owners for a world size of ",
+                                                   plan.world_size));
+  }
+  for (const v1::NodeGroup& group : proto.reduction_tree()) {
+    plan.tree.node_groups.emplace_back(group.ranks().begin(), group.ranks().end());
+  }
+  const absl::Status tree = CheckReductionTree(plan.tree, plan.world_size);
+  if (!tree.ok()) return tree;
+  return plan;
+}
+
+}  // namespace optshard

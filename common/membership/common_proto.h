@@ -1,0 +1,37 @@
+// Our values as the messages of proto/optshard/v1/common.proto, and back. What comes back from a
+// message is not trusted: FromProto checks what the types cannot hold.
+#ifndef OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_
+#define OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/membership/membership.h"
+#include "common/parameter_space.h"
+#include "common/partition.h"
+#include "common/plan.h"
+#include "proto/optshard/v1/common.pb.h"
+
+namespace optshard {
+
+v1::StatusProto ToProto(const absl::Status& status);
+absl::Status FromProto(const v1::StatusProto& proto);
+
+v1::StepProgress ToProto(const StepProgress& progress);
+// INVALID_ARGUMENT for an unknown outcome.
+absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto);
+
+v1::PartitionPolicy ToProto(PartitionPolicy policy);
+// INVALID_ARGUMENT for an unknown policy.
+absl::StatusOr<PartitionPolicy> FromProto(v1::PartitionPolicy proto);
+
+v1::ParameterSpace ToProto(const ParameterSpace& space);
+// INVALID_ARGUMENT naming a parameter of unknown dtype. The space is not validated.
+absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto);
+
+v1::Plan ToProto(const Plan& plan);
+// INVALID_ARGUMENT for an unknown policy or a tree that does not fit the world size.
+absl::StatusOr<Plan> FromProto(const v1::Plan& proto);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_

@@ -1,0 +1,69 @@
+#include "common/membership/member_inbox.h"
+
+#include <utility>
+
+namespace optshard {
+
+void MemberInbox::OnFailure(std::function<void(const absl::Status&)> callback) {
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (failure_.ok()) {
+      on_failure_ = std::move(callback);
+      return;
+    }
+    failure = failure_;
+  }
+  callback(failure);
+}
+
+void MemberInbox::Deliver(const MemberEvent& event) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (event.sequence <= last_sequence_) return;
+    last_sequence_ = event.sequence;
+    if (event.kind == MemberEvent::Kind::kPlanReady) {
+      plan_ = event;
+      return;
+    }
+  }
+  DeliverFailure(event.failure);
+}
+
+void MemberInbox::DeliverFailure(const absl::Status& failure) {
+  std::function<void(const absl::Status&)> callback;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!failure_.ok() || failure.ok()) return;
+    failure_ = failure;
+    callback = std::exchange(on_failure_, nullptr);
+  }
+  if (callback) callback(failure);
+}
+
+uint64_t MemberInbox::last_sequence() const {
+  absl::MutexLock lock(&mutex_);
+  return last_sequence_;
+}
+
+absl::Status MemberInbox::failure() const {
+  absl::MutexLock lock(&mutex_);
+  return failure_;
+}
+
+absl::optional<absl::StatusOr<MemberEvent>> MemberInbox::WaitForPlan(absl::Duration timeout) const {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &MemberInbox::PlanOrFailure), timeout);
+  if (!failure_.ok()) return absl::StatusOr<MemberEvent>(failure_);
+  if (plan_.has_value()) return absl::StatusOr<MemberEvent>(*plan_);
+  return absl::nullopt;
+}
+
+absl::optional<absl::Status> MemberInbox::WaitForFailure(absl::Duration timeout) const {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &MemberInbox::Failed), timeout);
+  if (!failure_.ok()) return failure_;
+  return absl::nullopt;
+}
+
+}  // namespace optshard

@@ -1,0 +1,58 @@
+// Where a member's events arrive and where its threads wait for them.
+#ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBER_INBOX_H_
+#define OPTSHARD_COMMON_MEMBERSHIP_MEMBER_INBOX_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/membership/membership.h"
+
+namespace optshard {
+
+// Thread-safe.
+class MemberInbox {
+ public:
+  // Runs once, without a lock, in the thread that delivers the failure, or here and now where the
+  // group has failed already.
+  void OnFailure(std::function<void(const absl::Status&)> callback);
+
+  // An event that came already (by its sequence number) changes nothing.
+  void Deliver(const MemberEvent& event);
+
+  // The group's failure, learnt otherwise than as an event.
+  void DeliverFailure(const absl::Status& failure);
+
+  // Of the last event delivered: where to resume.
+  uint64_t last_sequence() const;
+
+  // OK as long as the group has not failed.
+  absl::Status failure() const;
+
+  // The plan's event, or the group's failure; nullopt after `timeout`.
+  absl::optional<absl::StatusOr<MemberEvent>> WaitForPlan(absl::Duration timeout) const;
+
+  // The group's failure; nullopt after `timeout`.
+  absl::optional<absl::Status> WaitForFailure(absl::Duration timeout) const;
+
+ private:
+  bool PlanOrFailure() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return plan_.has_value() || !failure_.ok();
+  }
+  bool Failed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); }
+
+  mutable absl::Mutex mutex_;
+  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::optional<MemberEvent> plan_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMBERSHIP_MEMBER_INBOX_H_

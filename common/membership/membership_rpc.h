@@ -1,0 +1,39 @@
+// What members and coordinator say to each other as the messages of proto/optshard/v1/
+// coordinator.proto, and back. FromProto checks what the types cannot hold.
+#ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_RPC_H_
+#define OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_RPC_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "proto/optshard/v1/coordinator.pb.h"
+
+namespace optshard {
+
+v1::CallHeader MakeHeader(const MemberId& member, Generation generation,
+                          absl::string_view request_id);
+MemberId MemberOf(const v1::CallHeader& header);
+
+v1::JoinRequest ToProto(const JoinRequest& request);
+absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto);
+
+v1::JoinResponse ToProto(const JoinReply& reply);
+JoinReply FromProto(const v1::JoinResponse& proto);
+
+v1::WatchEvent ToProto(const MemberEvent& event);
+absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto);
+
+// These with a summary in every message, for people.
+v1::MemberStatus ToProto(const MemberStatus& member);
+absl::StatusOr<MemberStatus> FromProto(const v1::MemberStatus& proto);
+v1::GroupStatus ToProto(const GroupStatus& group);
+absl::StatusOr<GroupStatus> FromProto(const v1::GroupStatus& proto);
+v1::JobStatus ToProto(const JobStatus& status);
+absl::StatusOr<JobStatus> FromProto(const v1::JobStatus& proto);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_RPC_H_

@@ -1,0 +1,17 @@
+// absl::Status on its way through gRPC: code and message as gRPC's own, the payload of
+// common/errors.h in the error details.
+#ifndef OPTSHARD_COMMON_RPC_STATUS_RPC_H_
+#define OPTSHARD_COMMON_RPC_STATUS_RPC_H_
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace optshard {
+
+grpc::Status ToGrpc(const absl::Status& status);
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_RPC_STATUS_RPC_H_

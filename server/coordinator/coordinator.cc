@@ -1,0 +1,272 @@
+#include "server/coordinator/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "server/coordinator/admission.h"
+
+namespace optshard {
+namespace {
+
+// Runs callbacks when it goes out of scope. Declared before the lock, so that it ends after it.
+class AfterUnlock {
+ public:
+  AfterUnlock() = default;
+  AfterUnlock(const AfterUnlock&) = delete;
+  AfterUnlock& operator=(const AfterUnlock&) = delete;
+  ~AfterUnlock() {
+    for (const std::function<void()>& callback : deferred_) callback();
+  }
+
+  void Take(Group& group) {
+    Deferred more = group.TakeDeferred();
+    std::move(more.begin(), more.end(), std::back_inserter(deferred_));
+  }
+  void Add(std::function<void()> callback) { deferred_.push_back(std::move(callback)); }
+
+ private:
+  Deferred deferred_;
+};
+
+absl::Status CheckPositive(absl::Duration value, absl::string_view name) {
+  if (value > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the coordinator's ", name, " is ", absl::FormatDuration(value), ", expected more than 0"));
+}
+
+// Tells the log when a call has made a group change its state.
+class StateChange {
+ public:
+  StateChange(const Group& group, const GroupOptions& options, absl::Time now, AfterUnlock& after)
+      : group_(group), options_(options), now_(now), after_(after), before_(group.state()) {}
+  StateChange(const StateChange&) = delete;
+  StateChange& operator=(const StateChange&) = delete;
+  ~StateChange() {
+    if (group_.state() == before_) return;
+    const LogLevel level =
+        group_.state() == GroupState::kFailed ? LogLevel::kWarning : LogLevel::kInfo;
+    if (!LogEnabled(level)) return;
+    const GroupStatus status = group_.Status(now_);
+    LogContext context;
+    context.role = "coordinator";
+    context.job = options_.job;
+    context.generation = status.generation;
+    after_.Add([level, context, line = Summary(status)] { LogLine(level, context, line); });
+  }
+
+ private:
+  const Group& group_;
+  const GroupOptions& options_;
+  const absl::Time now_;
+  AfterUnlock& after_;
+  const GroupState before_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
+  const GroupOptions& group = options.group;
+  if (group.job.empty()) return absl::InvalidArgumentError("the job's name is empty");
+  if (group.world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the world size is ", group.world_size, ", expected at least 1"));
+  }
+  for (const absl::Status& status :
+       {CheckPositive(group.join_timeout, "join timeout"),
+        CheckPositive(group.liveness.lease, "lease"),
+        CheckPositive(group.liveness.session_grace, "grace for broken sessions"),
+        CheckPositive(group.verdict_grace, "grace for verdicts")}) {
+    if (!status.ok()) return status;
+  }
+  return std::unique_ptr<Coordinator>(new Coordinator(std::move(options)));
+}
+
+absl::StatusOr<JoinReply> Coordinator::Join(const JoinRequest& request) {
+  const absl::Status valid =
+      CheckJoinRequest(request, options_.group.job, options_.group.world_size);
+  if (!valid.ok()) return valid;
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  if (!shutdown_.ok()) return shutdown_;
+  std::unique_ptr<Group>& group = groups_[request.optimizer];
+  if (group == nullptr) group = std::make_unique<Group>(request.optimizer, options_.group);
+  absl::StatusOr<JoinReply> reply;
+  {
+    const StateChange change(*group, options_.group, now, after);
+    reply = group->Join(request, now);
+  }
+  after.Take(*group);
+  return reply;
+}
+
+absl::StatusOr<Group*> Coordinator::Admit(const Caller& caller) const {
+  if (!shutdown_.ok()) return shutdown_;
+  const MemberId& member = caller.member;
+  if (member.job != options_.group.job) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", member.rank, " belongs to job \"",
+                                                   member.job, "\", this coordinator serves job \"",
+                                                   options_.group.job, "\""));
+  }
+  const auto group = groups_.find(member.optimizer);
+  if (group == groups_.end()) {
+    return errors::WithContext(errors::StaleIncarnation(member.rank, member.incarnation, 0),
+                               absl::StrCat("nobody has joined optimizer \"", member.optimizer,
+                                            "\" at this coordinator; it may have been restarted"));
+  }
+  const absl::Status known = group->second->CheckIncarnation(member);
+  if (!known.ok()) return known;
+  return group->second.get();
+}
+
+absl::StatusOr<WatchId> Coordinator::OpenWatch(const Caller& caller, std::function<void()> wake) {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) return group.status();
+  const WatchId watch = (*group)->OpenWatch(caller.member.rank, std::move(wake), now);
+  after.Take(**group);
+  return watch;
+}
+
+void Coordinator::CloseWatch(const Caller& caller, WatchId watch) {
+  const absl::Time now = options_.clock->Now();
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (group.ok()) (*group)->CloseWatch(caller.member.rank, watch, now);
+}
+
+absl::StatusOr<WatchEvents> Coordinator::ReadEvents(const Caller& caller, WatchId watch,
+                                                    uint64_t after_sequence) const {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) return group.status();
+  return (*group)->ReadEvents(caller.member.rank, watch, after_sequence);
+}
+
+absl::StatusOr<Coordinator::News> Coordinator::Heartbeat(const Caller& caller,
+                                                         const StepProgress& progress) {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) return group.status();
+  {
+    const StateChange change(**group, options_.group, now, after);
+    (*group)->Heartbeat(caller.member.rank, progress, now);
+  }
+  after.Take(**group);
+  return News{(*group)->failure()};
+}
+
+absl::StatusOr<Coordinator::News> Coordinator::ReportFailure(const Caller& caller,
+                                                             const StepProgress& progress,
+                                                             Rank suspect,
+                                                             const absl::Status& observed) {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) return group.status();
+  absl::Status status = (*group)->CheckGeneration(caller.generation);
+  if (status.ok()) {
+    const StateChange change(**group, options_.group, now, after);
+    status = (*group)->ReportFailure(caller.member.rank, progress, suspect, observed, now);
+  }
+  after.Take(**group);
+  if (!status.ok()) return status;
+  return News{(*group)->failure()};
+}
+
+absl::Status Coordinator::Leave(const Caller& caller, const StepProgress& progress) {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) return group.status();
+  {
+    const StateChange change(**group, options_.group, now, after);
+    (*group)->Leave(caller.member.rank, progress, now);
+  }
+  after.Take(**group);
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::PutRendezvous(const Caller& caller, absl::string_view key,
+                                        absl::string_view value) {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) return group.status();
+  absl::Status status = (*group)->CheckGeneration(caller.generation);
+  if (status.ok()) status = (*group)->PutRendezvous(caller.member.rank, key, value, now);
+  after.Take(**group);
+  return status;
+}
+
+void Coordinator::GetRendezvous(const Caller& caller, absl::string_view key, absl::Duration wait,
+                                RendezvousStore::GetCallback callback) {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Group*> group = Admit(caller);
+  absl::Status status = group.status();
+  if (status.ok()) status = (*group)->CheckGeneration(caller.generation);
+  if (!status.ok()) {
+    after.Add([callback = std::move(callback), status] { callback(status); });
+    return;
+  }
+  (*group)->GetRendezvous(key, now + wait, std::move(callback));
+  after.Take(**group);
+}
+
+JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {
+  const absl::Time now = options_.clock->Now();
+  absl::MutexLock lock(&mutex_);
+  JobStatus status;
+  status.job = options_.group.job;
+  for (const auto& [name, group] : groups_) {
+    if (optimizer.empty() || optimizer == name) status.groups.push_back(group->Status(now));
+  }
+  return status;
+}
+
+void Coordinator::Tick() {
+  const absl::Time now = options_.clock->Now();
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  if (!shutdown_.ok()) return;
+  for (const auto& [name, group] : groups_) {
+    {
+      const StateChange change(*group, options_.group, now, after);
+      group->Tick(now);
+    }
+    after.Take(*group);
+  }
+}
+
+void Coordinator::Shutdown() {
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  if (!shutdown_.ok()) return;
+  shutdown_ = absl::UnavailableError(
+      absl::StrCat("the coordinator of job \"", options_.group.job, "\" is shutting down"));
+  for (const auto& [name, group] : groups_) {
+    group->Shutdown(shutdown_);
+    after.Take(*group);
+  }
+}
+
+bool Coordinator::Settled() const {
+  absl::MutexLock lock(&mutex_);
+  return !groups_.empty() &&
+         absl::c_all_of(groups_, [](const auto& entry) { return entry.second->Settled(); });
+}
+
+}  // namespace optshard

@@ -1,0 +1,116 @@
+// The coordinator of a job: who takes part, who owns what, who is lost. Domain class: knows no
+// gRPC. coordinator_service.h serves it.
+#ifndef OPTSHARD_SERVER_COORDINATOR_COORDINATOR_H_
+#define OPTSHARD_SERVER_COORDINATOR_COORDINATOR_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "server/coordinator/group.h"
+
+namespace optshard {
+
+// Who calls, and by which plan.
+struct Caller {
+  MemberId member;
+  Generation generation = 0;
+};
+
+// Thread-safe. Each optimizer name is a group of its own, which begins with its first Join. No
+// callback runs under the coordinator's lock. Every call of a member returns
+//   INVALID_ARGUMENT     another job, or a rank out of range
+//   FAILED_PRECONDITION  StaleIncarnation (nobody of that life is in), and where said
+//                        StaleGeneration: nothing changes
+//   UNAVAILABLE          the coordinator is shutting down
+// beside what is said for it.
+class Coordinator {
+ public:
+  struct Options {
+    GroupOptions group;
+    const Clock* clock = &Clock::Monotonic();  // outlives the coordinator
+  };
+
+  // INVALID_ARGUMENT: an empty job, a world size below 1, a time that is not positive.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
+
+  //   INVALID_ARGUMENT     what CheckJoinRequest says; or RanksDisagree, and then the group fails,
+  //                        so that all its ranks learn of it
+  //   ALREADY_EXISTS       the rank is taken; the group is unaffected
+  //   FAILED_PRECONDITION  another protocol version; the group has failed or finished
+  // A retry (the same request id) gets the first answer.
+  absl::StatusOr<JoinReply> Join(const JoinRequest& request);
+
+  // Begins the caller's event stream, in place of one it may have. `wake` is called whenever
+  // ReadEvents has more to give, from any thread, possibly once more after CloseWatch.
+  absl::StatusOr<WatchId> OpenWatch(const Caller& caller, std::function<void()> wake);
+  // The stream has ended: if the member does not open another one soon, it counts as lost.
+  void CloseWatch(const Caller& caller, WatchId watch);
+  // ABORTED where another stream took over.
+  absl::StatusOr<WatchEvents> ReadEvents(const Caller& caller, WatchId watch,
+                                         uint64_t after_sequence) const;
+
+  // What a member is told in answer to its news.
+  struct News {
+    absl::Status failure;  // the group's; OK while it works
+  };
+
+  // Renews the lease.
+  absl::StatusOr<News> Heartbeat(const Caller& caller, const StepProgress& progress);
+
+  // The caller's operation failed; -1 suspects nobody. The verdict comes as an event to all.
+  //   INVALID_ARGUMENT     the suspect is no rank, `observed` is OK
+  //   FAILED_PRECONDITION  also StaleGeneration
+  absl::StatusOr<News> ReportFailure(const Caller& caller, const StepProgress& progress,
+                                     Rank suspect, const absl::Status& observed);
+
+  // In good order. Idempotent.
+  absl::Status Leave(const Caller& caller, const StepProgress& progress);
+
+  // Also StaleGeneration, ALREADY_EXISTS (the key holds another value), or the group's failure.
+  absl::Status PutRendezvous(const Caller& caller, absl::string_view key, absl::string_view value);
+
+  // Calls back once: the value as soon as it is there; NOT_FOUND after `wait`; errors as
+  // PutRendezvous.
+  void GetRendezvous(const Caller& caller, absl::string_view key, absl::Duration wait,
+                     RendezvousStore::GetCallback callback);
+
+  // Of one optimizer, or of all for an empty name. Changes nothing.
+  JobStatus GetStatus(absl::string_view optimizer) const;
+
+  // What time brings: timeouts, leases, broken sessions, verdicts. To be called often.
+  void Tick();
+
+  // Ends all streams and waits; every later call returns UNAVAILABLE. Blames nobody. Idempotent.
+  void Shutdown();
+
+  // There was a group, all have finished or failed, and nobody is in any more.
+  bool Settled() const;
+
+  const GroupOptions& options() const { return options_.group; }
+
+ private:
+  explicit Coordinator(Options options) : options_(std::move(options)) {}
+
+  // The caller's group, if the caller is its rank's present life.
+  absl::StatusOr<Group*> Admit(const Caller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::unique_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+  absl::Status shutdown_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_COORDINATOR_COORDINATOR_H_

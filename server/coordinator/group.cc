@@ -1,0 +1,427 @@
+#include "server/coordinator/group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/errors.h"
+#include "common/plan.h"
+#include "server/coordinator/admission.h"
+
+namespace optshard {
+namespace {
+
+// A member speaks this many times in a lease: one lost or late message kills nobody.
+constexpr int kHeartbeatsPerLease = 5;
+constexpr absl::Duration kLongestHeartbeatPeriod = absl::Seconds(1);
+
+}  // namespace
+
+Group::Group(std::string optimizer, GroupOptions options)
+    : optimizer_(std::move(optimizer)),
+      options_(std::move(options)),
+      members_(options_.world_size),
+      rendezvous_(std::make_unique<RendezvousStore>()) {}
+
+absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now) {
+  if (!shutdown_.ok()) return shutdown_;
+  Member& member = members_[request.rank];
+  const bool retry = !request.request_id.empty() && member.request.request_id == request.request_id;
+  if (retry && member.present()) {
+    member.pulse.last_heard = now;
+    return member.reply;
+  }
+  if (state_ == GroupState::kFailed) {
+    // Who comes to a group that disagreed before it was complete is told what the others were told.
+    const bool would_have_been_told =
+        member.state == MemberState::kMissing || request.request_id == disagreeing_request_;
+    if (generation_ == 0 && errors::IsRanksDisagree(failure_) && would_have_been_told) {
+      return failure_;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "optimizer \"", optimizer_, "\" of job \"", options_.job, "\" has failed, rank ",
+        request.rank, " cannot join it any more: ", failure_.message(), "; start the job again"));
+  }
+  if (state_ == GroupState::kFinished) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "optimizer \"", optimizer_, "\" of job \"", options_.job,
+        "\" has finished: all its ranks have left; rank ", request.rank,
+        " cannot join it any more; start another job or give the optimizer another name"));
+  }
+  if (member.state != MemberState::kMissing) return AlreadyTaken(request, member, now);
+
+  if (first_.has_value()) {
+    const absl::Status agreement = CheckAgreement(*first_, request);
+    if (!agreement.ok()) {
+      disagreeing_request_ = request.request_id;
+      Fail(agreement);
+      return agreement;
+    }
+  } else {
+    first_ = request;
+    first_joined_ = now;
+  }
+
+  const Incarnation incarnation = member.incarnation + 1;
+  member = Member();
+  member.state = MemberState::kJoined;
+  member.incarnation = incarnation;
+  member.request = request;
+  member.request.space = ParameterSpace();
+  member.pulse.last_heard = now;
+  member.reply.incarnation = incarnation;
+  member.reply.lease = options_.liveness.lease;
+  member.reply.heartbeat_period =
+      std::min(options_.liveness.lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
+  member.reply.host_rank = options_.host_rank;
+  const JoinReply reply = member.reply;
+  if (MissingRanks().empty()) Activate();
+  return reply;
+}
+
+absl::Status Group::AlreadyTaken(const JoinRequest& request, const Member& holder,
+                                 absl::Time now) const {
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "rank %d of optimizer \"%s\" in job \"%s\" is taken by pid %d%s%s (incarnation %d, %s, heard "
+      "from %s ago); pid %d cannot have it too: give each process a rank of its own",
+      request.rank, optimizer_, options_.job, holder.request.pid,
+      holder.request.node.empty() ? "" : absl::StrCat(" on ", holder.request.node),
+      holder.request.owner_address.empty() ? ""
+                                           : absl::StrCat(" at ", holder.request.owner_address),
+      holder.incarnation, NameOf(holder.state),
+      absl::FormatDuration(absl::Trunc(now - holder.pulse.last_heard, absl::Milliseconds(1))),
+      request.pid));
+}
+
+absl::Status Group::CheckIncarnation(const MemberId& member) const {
+  if (!shutdown_.ok()) return shutdown_;
+  if (member.rank < 0 || member.rank >= options_.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", member.rank, " is not in 0..",
+                                                   options_.world_size - 1, " (optimizer \"",
+                                                   optimizer_, "\")"));
+  }
+  const Member& present = members_[member.rank];
+  if (present.state == MemberState::kMissing || present.incarnation != member.incarnation) {
+    return errors::StaleIncarnation(
+        member.rank, member.incarnation,
+        present.state == MemberState::kMissing ? 0 : present.incarnation);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::CheckGeneration(Generation generation) const {
+  if (generation == generation_) return absl::OkStatus();
+  return errors::StaleGeneration(generation, generation_);
+}
+
+WatchId Group::OpenWatch(Rank rank, std::function<void()> wake, absl::Time now) {
+  Member& member = members_[rank];
+  // The stream that is replaced finds out when it looks.
+  if (member.wake) deferred_.push_back(std::move(member.wake));
+  member.wake = std::move(wake);
+  member.watch = ++last_watch_;
+  member.pulse.session_broken_since.reset();
+  member.pulse.last_heard = now;
+  return member.watch;
+}
+
+void Group::CloseWatch(Rank rank, WatchId watch, absl::Time now) {
+  Member& member = members_[rank];
+  if (member.watch != watch) return;
+  member.wake = nullptr;
+  // After a failure we end the stream ourselves; then only the lease tells who is alive.
+  if (member.present() && state_ != GroupState::kFailed) member.pulse.session_broken_since = now;
+}
+
+absl::StatusOr<WatchEvents> Group::ReadEvents(Rank rank, WatchId watch,
+                                              uint64_t after_sequence) const {
+  if (!shutdown_.ok()) return shutdown_;
+  const Member& member = members_[rank];
+  if (member.watch != watch) {
+    return absl::AbortedError(
+        absl::StrCat("another event stream of rank ", rank, " took the place of this one"));
+  }
+  WatchEvents result;
+  for (const MemberEvent& event : member.events) {
+    if (event.sequence > after_sequence) result.events.push_back(event);
+  }
+  result.last = state_ == GroupState::kFailed || !member.present();
+  return result;
+}
+
+void Group::Record(Member& member, const StepProgress& progress, absl::Time now, bool final) {
+  // What a step tore stays torn, whatever a late heartbeat says.
+  const bool spoilt = member.progress.outcome == StepOutcome::kTorn ||
+                      member.progress.outcome == StepOutcome::kInDoubt;
+  if (!spoilt) member.progress = progress;
+  member.progress_is_final |= final;
+  member.pulse.last_heard = now;
+}
+
+void Group::Heartbeat(Rank rank, const StepProgress& progress, absl::Time now) {
+  const bool settled = state_ == GroupState::kFailed && progress.outcome != StepOutcome::kInStep;
+  Record(members_[rank], progress, now, settled);
+  FindAbandoned();
+}
+
+absl::Status Group::ReportFailure(Rank rank, const StepProgress& progress, Rank suspect,
+                                  const absl::Status& observed, absl::Time now) {
+  if (suspect < -1 || suspect >= options_.world_size || observed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " reports a failure with suspect ", suspect, " (expected -1..",
+        options_.world_size - 1, ") and status ", observed.ToString(), " (expected an error)"));
+  }
+  Record(members_[rank], progress, now, true);
+  if (suspect == rank) suspect = -1;
+  const bool repeated = absl::c_any_of(
+      suspicions_, [rank](const Suspicion& suspicion) { return suspicion.reporter == rank; });
+  if (state_ == GroupState::kFailed || state_ == GroupState::kFinished || repeated) {
+    return absl::OkStatus();
+  }
+  suspicions_.push_back({rank, suspect, observed, now});
+  Decide(now);
+  return absl::OkStatus();
+}
+
+void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
+  Member& member = members_[rank];
+  if (!member.present()) return;
+  Record(member, progress, now, true);
+  if (state_ == GroupState::kForming) {
+    // The others go on waiting, for somebody else under this rank.
+    member.state = MemberState::kMissing;
+    if (absl::c_none_of(members_, [](const Member& other) { return other.present(); })) {
+      first_.reset();
+    }
+  } else {
+    member.state = MemberState::kLeft;
+  }
+  if (member.wake) deferred_.push_back(std::move(member.wake));
+  member.wake = nullptr;
+  if (state_ != GroupState::kActive) return;
+  if (absl::c_all_of(members_,
+                     [](const Member& other) { return other.state == MemberState::kLeft; })) {
+    state_ = GroupState::kFinished;
+    rendezvous_->Fail(absl::FailedPreconditionError(
+                          absl::StrCat("all ranks have left optimizer \"", optimizer_, "\"")),
+                      deferred_);
+    return;
+  }
+  FindAbandoned();
+}
+
+absl::Status Group::PutRendezvous(Rank rank, absl::string_view key, absl::string_view value,
+                                  absl::Time now) {
+  members_[rank].pulse.last_heard = now;
+  return rendezvous_->Put(key, value, deferred_);
+}
+
+void Group::GetRendezvous(absl::string_view key, absl::Time deadline,
+                          RendezvousStore::GetCallback callback) {
+  rendezvous_->Get(key, deadline, std::move(callback), deferred_);
+}
+
+void Group::Tick(absl::Time now) {
+  rendezvous_->Expire(now, deferred_);
+  FindLost(now);
+  if (state_ == GroupState::kForming && first_.has_value() &&
+      now - first_joined_ >= options_.join_timeout) {
+    const std::vector<Rank> missing = MissingRanks();
+    Fail(errors::PeersTimedOut(
+        missing,
+        absl::StrFormat("joining optimizer \"%s\" of job \"%s\" (%d of %d ranks joined "
+                        "within %s)",
+                        optimizer_, options_.job, options_.world_size - missing.size(),
+                        options_.world_size, absl::FormatDuration(options_.join_timeout))));
+  }
+  Decide(now);
+}
+
+void Group::Shutdown(const absl::Status& reason) {
+  shutdown_ = reason;
+  for (Member& member : members_) {
+    if (member.wake) deferred_.push_back(member.wake);
+  }
+  rendezvous_->Fail(reason, deferred_);
+}
+
+bool Group::Settled() const {
+  if (absl::c_any_of(members_, [](const Member& member) { return member.present(); })) return false;
+  return state_ == GroupState::kFailed || state_ == GroupState::kFinished || !first_.has_value();
+}
+
+Deferred Group::TakeDeferred() { return std::exchange(deferred_, {}); }
+
+std::vector<Rank> Group::MissingRanks() const {
+  std::vector<Rank> missing;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].state == MemberState::kMissing) missing.push_back(static_cast<Rank>(rank));
+  }
+  return missing;
+}
+
+void Group::Activate() {
+  std::vector<std::string> nodes;
+  std::vector<std::string> owner_address;
+  for (const Member& member : members_) {
+    nodes.push_back(member.request.node);
+    owner_address.push_back(member.request.owner_address);
+  }
+  absl::StatusOr<Plan> plan = MakePlan(generation_ + 1, first_->space, first_->policy, nodes);
+  if (!plan.ok()) {
+    Fail(errors::WithContext(plan.status(),
+                             absl::StrCat("optimizer \"", optimizer_, "\" has no plan")));
+    return;
+  }
+  plan_ = *std::move(plan);
+  generation_ = plan_.generation;
+  state_ = GroupState::kActive;
+  rendezvous_ = std::make_unique<RendezvousStore>();
+  for (Member& member : members_) {
+    member.state = MemberState::kActive;
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kPlanReady;
+    event.plan = plan_;
+    event.owner_address = owner_address;
+    Send(member, std::move(event));
+  }
+}
+
+void Group::Fail(const absl::Status& failure) {
+  state_ = GroupState::kFailed;
+  failure_ = failure;
+  for (Member& member : members_) {
+    if (member.state == MemberState::kMissing || member.state == MemberState::kLeft) continue;
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kGroupFailed;
+    event.failure = failure;
+    Send(member, std::move(event));
+  }
+  rendezvous_->Fail(failure, deferred_);
+}
+
+void Group::Send(Member& member, MemberEvent event) {
+  event.sequence = member.events.size() + 1;
+  member.events.push_back(std::move(event));
+  if (member.wake) deferred_.push_back(member.wake);
+}
+
+void Group::FindLost(absl::Time now) {
+  struct Loss {
+    Rank rank;
+    Death death;
+  };
+  std::vector<Loss> losses;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    Member& member = members_[rank];
+    if (!member.present()) continue;
+    absl::optional<Death> death = FindDeath(member.pulse, options_.liveness, now);
+    if (!death.has_value()) continue;
+    member.state = MemberState::kLost;
+    losses.push_back({static_cast<Rank>(rank), *std::move(death)});
+  }
+  if (losses.empty() || state_ == GroupState::kFailed) return;
+  // Who died first is the likely cause of the others' end.
+  absl::c_stable_sort(losses,
+                      [](const Loss& a, const Loss& b) { return a.death.when < b.death.when; });
+  const Loss& first = losses.front();
+  const JoinRequest& request = members_[first.rank].request;
+  std::string how = absl::StrCat(first.death.how_known, " (pid ", request.pid,
+                                 request.node.empty() ? "" : absl::StrCat(" on ", request.node),
+                                 ", optimizer \"", optimizer_, "\")");
+  if (losses.size() > 1) {
+    absl::StrAppend(
+        &how, "; lost after it: rank ",
+        absl::StrJoin(losses.begin() + 1, losses.end(), ", ",
+                      [](std::string* out, const Loss& loss) { absl::StrAppend(out, loss.rank); }));
+  }
+  Fail(errors::PeerLost(first.rank, how));
+}
+
+void Group::FindAbandoned() {
+  if (state_ != GroupState::kActive) return;
+  for (size_t left = 0; left < members_.size(); ++left) {
+    if (members_[left].state != MemberState::kLeft) continue;
+    for (size_t rank = 0; rank < members_.size(); ++rank) {
+      const Member& member = members_[rank];
+      if (member.present() && member.progress.outcome == StepOutcome::kInStep &&
+          member.progress.finished >= members_[left].progress.finished) {
+        Fail(errors::PeerLost(
+            static_cast<Rank>(left),
+            absl::StrCat("it left the job after step ", members_[left].progress.finished, ", rank ",
+                         rank, " is in step ", member.progress.finished + 1)));
+        return;
+      }
+    }
+  }
+}
+
+std::vector<Witness> Group::Witnesses() const {
+  std::vector<Witness> witnesses;
+  witnesses.reserve(members_.size());
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& member = members_[rank];
+    witnesses.push_back(
+        {static_cast<Rank>(rank), member.state, member.progress.finished, member.pulse});
+  }
+  return witnesses;
+}
+
+void Group::Decide(absl::Time now) {
+  if (state_ == GroupState::kFailed || state_ == GroupState::kFinished) return;
+  const absl::optional<absl::Status> verdict =
+      Arbitrate(suspicions_, Witnesses(), options_.verdict_grace, now);
+  if (verdict.has_value()) Fail(*verdict);
+}
+
+bool Group::Torn() const {
+  if (state_ != GroupState::kFailed) return false;
+  absl::optional<StepNumber> finished;
+  for (const Member& member : members_) {
+    if (member.progress.outcome == StepOutcome::kTorn ||
+        member.progress.outcome == StepOutcome::kInDoubt) {
+      return true;
+    }
+    if (!member.progress_is_final) continue;
+    if (finished.has_value() && *finished != member.progress.finished) return true;
+    finished = member.progress.finished;
+  }
+  return false;
+}
+
+GroupStatus Group::Status(absl::Time now) const {
+  GroupStatus status;
+  status.optimizer = optimizer_;
+  status.state = state_;
+  status.generation = generation_;
+  status.world_size = options_.world_size;
+  if (first_.has_value()) {
+    status.rule = first_->rule;
+    status.policy = first_->policy;
+    status.parameter_count = first_->space.parameter_count();
+    status.total_elements = first_->space.total_elements();
+  }
+  status.failure = failure_;
+  status.torn = Torn();
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& member = members_[rank];
+    MemberStatus member_status;
+    member_status.rank = static_cast<Rank>(rank);
+    member_status.state = member.state;
+    member_status.incarnation = member.incarnation;
+    if (member.state != MemberState::kMissing) {
+      member_status.node = member.request.node;
+      member_status.owner_address = member.request.owner_address;
+      member_status.pid = member.request.pid;
+      member_status.silent_for = now - member.pulse.last_heard;
+      member_status.progress = member.progress;
+    }
+    status.members.push_back(std::move(member_status));
+  }
+  return status;
+}
+
+}  // namespace optshard

@@ -1,0 +1,145 @@
+// One optimizer's ranks: who is in, who is alive, which plan they work by, why they cannot go on.
+#ifndef OPTSHARD_SERVER_COORDINATOR_GROUP_H_
+#define OPTSHARD_SERVER_COORDINATOR_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "server/coordinator/liveness.h"
+#include "server/coordinator/rendezvous_store.h"
+#include "server/coordinator/verdict.h"
+
+namespace optshard {
+
+struct GroupOptions {
+  std::string job = "optshard";
+  int world_size = 1;
+  absl::Duration join_timeout = absl::Seconds(60);  // from the first join to the last
+  LivenessOptions liveness;
+  // How long a suspicion waits for others to turn out dead.
+  absl::Duration verdict_grace = absl::Milliseconds(500);
+  Rank host_rank = -1;  // whose process embeds the coordinator
+};
+
+// Number of a member's event stream; a resumed one has a higher number.
+using WatchId = uint64_t;
+
+struct WatchEvents {
+  std::vector<MemberEvent> events;
+  bool last = false;  // nothing will follow them
+};
+
+//   forming --all joined--> active --all left--> finished
+//      \                      \---a rank lost, a verdict---> failed
+//       \--ranks disagree, join timeout, a rank lost---> failed
+//
+// Thread-compatible; knows no clock: each call says what time it is. What it has to tell members
+// collects as callbacks, which the caller takes (TakeDeferred) and runs once it holds no lock.
+class Group {
+ public:
+  Group(std::string optimizer, GroupOptions options);
+
+  // The request passed CheckJoinRequest. Errors as the coordinator's Join.
+  absl::StatusOr<JoinReply> Join(const JoinRequest& request, absl::Time now);
+
+  // FAILED_PRECONDITION (StaleIncarnation) where the caller is not the rank's present life.
+  absl::Status CheckIncarnation(const MemberId& member) const;
+  // FAILED_PRECONDITION (StaleGeneration) where the caller works by another plan.
+  absl::Status CheckGeneration(Generation generation) const;
+
+  // The callers of what follows passed CheckIncarnation.
+
+  // Begins the member's event stream, in place of one it may have. `wake` is deferred whenever
+  // ReadEvents has more to give.
+  WatchId OpenWatch(Rank rank, std::function<void()> wake, absl::Time now);
+  // Ended by the member or the network. A stream that was replaced changes nothing.
+  void CloseWatch(Rank rank, WatchId watch, absl::Time now);
+  // ABORTED where another stream took over.
+  absl::StatusOr<WatchEvents> ReadEvents(Rank rank, WatchId watch, uint64_t after_sequence) const;
+
+  void Heartbeat(Rank rank, const StepProgress& progress, absl::Time now);
+  // INVALID_ARGUMENT for a suspect that is no rank, or an OK `observed`.
+  absl::Status ReportFailure(Rank rank, const StepProgress& progress, Rank suspect,
+                             const absl::Status& observed, absl::Time now);
+  void Leave(Rank rank, const StepProgress& progress, absl::Time now);
+
+  absl::Status PutRendezvous(Rank rank, absl::string_view key, absl::string_view value,
+                             absl::Time now);
+  void GetRendezvous(absl::string_view key, absl::Time deadline,
+                     RendezvousStore::GetCallback callback);
+
+  // Join timeout, leases, broken sessions, suspicions, rendezvous waits.
+  void Tick(absl::Time now);
+
+  // The coordinator ends: all streams and waits end with `reason`, nobody is blamed.
+  void Shutdown(const absl::Status& reason);
+
+  GroupState state() const { return state_; }
+  const absl::Status& failure() const { return failure_; }
+  GroupStatus Status(absl::Time now) const;
+  // Nobody is in any more, and nobody can come.
+  bool Settled() const;
+
+  Deferred TakeDeferred();
+
+ private:
+  struct Member {
+    MemberState state = MemberState::kMissing;
+    Incarnation incarnation = 0;  // of the present life, or of the last
+    JoinRequest request;          // without its space
+    JoinReply reply;
+    Pulse pulse;
+    StepProgress progress;
+    // Whether progress is what the failure left behind, not a heartbeat of before.
+    bool progress_is_final = false;
+    WatchId watch = 0;
+    std::function<void()> wake;
+    std::vector<MemberEvent> events;
+
+    bool present() const { return state == MemberState::kJoined || state == MemberState::kActive; }
+  };
+
+  std::vector<Rank> MissingRanks() const;
+  std::vector<Witness> Witnesses() const;
+  absl::Status AlreadyTaken(const JoinRequest& request, const Member& holder, absl::Time now) const;
+  void Activate();
+  void Fail(const absl::Status& failure);
+  void Send(Member& member, MemberEvent event);
+  void Record(Member& member, const StepProgress& progress, absl::Time now, bool final);
+  void FindLost(absl::Time now);
+  // A step that some rank works on and another has left before can never end.
+  void FindAbandoned();
+  void Decide(absl::Time now);
+  bool Torn() const;
+
+  const std::string optimizer_;
+  const GroupOptions options_;
+
+  GroupState state_ = GroupState::kForming;
+  std::vector<Member> members_;        // by rank
+  absl::optional<JoinRequest> first_;  // whom the others must agree with
+  absl::Time first_joined_;
+  Generation generation_ = 0;
+  Plan plan_;
+  absl::Status failure_;
+  // The join that made the ranks disagree, if one did: its retry gets the same answer.
+  std::string disagreeing_request_;
+  std::vector<Suspicion> suspicions_;
+  std::unique_ptr<RendezvousStore> rendezvous_;
+  WatchId last_watch_ = 0;
+  absl::Status shutdown_;
+  Deferred deferred_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_COORDINATOR_GROUP_H_

@@ -1,0 +1,71 @@
+#include "server/coordinator/rendezvous_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace optshard {
+namespace {
+
+void Answer(RendezvousStore::GetCallback callback, absl::StatusOr<std::string> answer,
+            Deferred& deferred) {
+  deferred.push_back([callback = std::move(callback), answer = std::move(answer)]() mutable {
+    callback(std::move(answer));
+  });
+}
+
+}  // namespace
+
+absl::Status RendezvousStore::Put(absl::string_view key, absl::string_view value,
+                                  Deferred& deferred) {
+  if (!failure_.ok()) return failure_;
+  if (key.empty()) return absl::InvalidArgumentError("the rendezvous key is empty");
+  const auto [entry, inserted] = values_.emplace(std::string(key), std::string(value));
+  if (!inserted && entry->second != value) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("rendezvous key \"", key, "\" holds another value; a key is written once"));
+  }
+  for (auto wait = waits_.begin(); wait != waits_.end();) {
+    if (wait->key == key) {
+      Answer(std::move(wait->callback), entry->second, deferred);
+      wait = waits_.erase(wait);
+    } else {
+      ++wait;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RendezvousStore::Get(absl::string_view key, absl::Time deadline, GetCallback callback,
+                          Deferred& deferred) {
+  if (!failure_.ok()) {
+    Answer(std::move(callback), failure_, deferred);
+  } else if (const auto entry = values_.find(key); entry != values_.end()) {
+    Answer(std::move(callback), entry->second, deferred);
+  } else {
+    waits_.push_back({std::string(key), deadline, std::move(callback)});
+  }
+}
+
+void RendezvousStore::Expire(absl::Time now, Deferred& deferred) {
+  for (auto wait = waits_.begin(); wait != waits_.end();) {
+    if (wait->deadline <= now) {
+      Answer(std::move(wait->callback),
+             absl::NotFoundError(
+                 absl::StrCat("nobody has put rendezvous key \"", wait->key, "\" yet; ask again")),
+             deferred);
+      wait = waits_.erase(wait);
+    } else {
+      ++wait;
+    }
+  }
+}
+
+void RendezvousStore::Fail(const absl::Status& reason, Deferred& deferred) {
+  if (!failure_.ok()) return;
+  failure_ = reason;
+  for (Wait& wait : waits_) Answer(std::move(wait.callback), reason, deferred);
+  waits_.clear();
+}
+
+}  // namespace optshard

@@ -1,0 +1,53 @@
+// The key-value store in which the processes of a data plane find each other.
+#ifndef OPTSHARD_SERVER_COORDINATOR_RENDEZVOUS_STORE_H_
+#define OPTSHARD_SERVER_COORDINATOR_RENDEZVOUS_STORE_H_
+
+#include <functional>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace optshard {
+
+// Callbacks to run once no lock is held.
+using Deferred = std::vector<std::function<void()>>;
+
+// Keys of one generation of one optimizer. Thread-compatible. Runs no callback itself: it appends
+// them to `deferred`.
+class RendezvousStore {
+ public:
+  using GetCallback = std::function<void(absl::StatusOr<std::string>)>;
+
+  // INVALID_ARGUMENT for an empty key; ALREADY_EXISTS where it holds another value.
+  absl::Status Put(absl::string_view key, absl::string_view value, Deferred& deferred);
+
+  // Calls back with the value as soon as it is there, with NOT_FOUND once Expire sees that the
+  // deadline is past, or with the status given to Fail.
+  void Get(absl::string_view key, absl::Time deadline, GetCallback callback, Deferred& deferred);
+
+  void Expire(absl::Time now, Deferred& deferred);
+
+  // Ends all waits, now and later.
+  void Fail(const absl::Status& reason, Deferred& deferred);
+
+ private:
+  struct Wait {
+    std::string key;
+    absl::Time deadline;
+    GetCallback callback;
+  };
+
+  std::map<std::string, std::string, std::less<>> values_;
+  std::list<Wait> waits_;
+  absl::Status failure_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_COORDINATOR_RENDEZVOUS_STORE_H_

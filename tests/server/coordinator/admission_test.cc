@@ -1,0 +1,112 @@
+#include "server/coordinator/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/errors.h"
+#include "tests/server/coordinator/join_requests.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Text(const absl::Status& status) { return status.ToString(); }
+
+TEST(CheckJoinRequest, GoodRequest_IsOk) {
+  EXPECT_TRUE(CheckJoinRequest(TestJoin(1, 2), "optshard", 2).ok());
+}
+
+TEST(CheckJoinRequest, RankOutOfRange_IsInvalidAndShowsRange) {
+  for (Rank rank : {-1, 2}) {
+    const absl::Status status = CheckJoinRequest(TestJoin(rank, 2), "optshard", 2);
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_THAT(Text(status), AllOf(HasSubstr(absl::StrCat("rank ", rank)), HasSubstr("0..1")));
+  }
+}
+
+TEST(CheckJoinRequest, OtherWorldSize_ShowsBoth) {
+  const absl::Status status = CheckJoinRequest(TestJoin(1, 3), "optshard", 2);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("world size is 3"), HasSubstr("coordinator 2")));
+}
+
+TEST(CheckJoinRequest, OtherJob_ShowsBoth) {
+  const absl::Status status = CheckJoinRequest(TestJoin(1, 2), "other", 2);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("\"optshard\""), HasSubstr("\"other\"")));
+}
+
+TEST(CheckJoinRequest, OtherProtocol_IsFailedPrecondition) {
+  JoinRequest request = TestJoin(1, 2);
+  request.protocol_version = 7;
+  const absl::Status status = CheckJoinRequest(request, "optshard", 2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("version 7"), HasSubstr("version 1")));
+}
+
+TEST(CheckJoinRequest, EmptyNames_AreInvalid) {
+  JoinRequest request = TestJoin(1, 2, "");
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
+  request = TestJoin(1, 2);
+  request.rule = "";
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
+  request = TestJoin(1, 2);
+  request.gradient_mode = "";
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
+}
+
+TEST(CheckJoinRequest, BadSpace_IsInvalidAndNamesRankAndParameter) {
+  JoinRequest request = TestJoin(1, 2);
+  ParameterSpec twice;
+  twice.name = "fc.weight";
+  twice.shape = {1};
+  request.space = ParameterSpace({GroupSpec{{twice, twice}}});
+  const absl::Status status = CheckJoinRequest(request, "optshard", 2);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 1"), HasSubstr("fc.weight")));
+}
+
+TEST(CheckAgreement, EqualRequests_AreOk) {
+  EXPECT_TRUE(CheckAgreement(TestJoin(0, 2), TestJoin(1, 2)).ok());
+}
+
+// What differs, and what the error must show of both sides.
+struct Difference {
+  const char* name;
+  void (*change)(JoinRequest&);
+  const char* first;
+  const char* other;
+};
+
+class CheckAgreementOn : public ::testing::TestWithParam<Difference> {};
+
+TEST_P(CheckAgreementOn, Difference_ShowsBothSidesAndRanks) {
+  JoinRequest other = TestJoin(1, 2);
+  GetParam().change(other);
+  const absl::Status status = CheckAgreement(TestJoin(0, 2), other);
+  EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
+  EXPECT_THAT(errors::RanksOf(status), ElementsAre(1));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"),
+                                  HasSubstr(GetParam().first), HasSubstr(GetParam().other)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CheckAgreementOn,
+    ::testing::Values(
+        Difference{"Rule", [](JoinRequest& r) { r.rule = "sgd"; }, "\"adam\"", "\"sgd\""},
+        Difference{"GradientMode", [](JoinRequest& r) { r.gradient_mode = "averaged"; },
+                   "\"reduce\"", "\"averaged\""},
+        Difference{"Policy", [](JoinRequest& r) { r.policy = PartitionPolicy::kBalanced; },
+                   "\"greedy\"", "\"balanced\""},
+        Difference{"Buckets", [](JoinRequest& r) { r.buckets.max_bytes = 1024; },
+                   "max_bytes=4194304", "max_bytes=1024"},
+        Difference{"PackBelow", [](JoinRequest& r) { r.buckets.pack_below_bytes = 7; },
+                   "pack_below_bytes=262144", "pack_below_bytes=7"},
+        Difference{"Space", [](JoinRequest& r) { r.space = TestSpace(5); }, "[4, 8]", "[5, 8]"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,495 @@
+#include "server/coordinator/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "common/errors.h"
+#include "tests/server/coordinator/join_requests.h"
+#include "tests/testing/fake_clock.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A job on a fake clock, with members that open their streams as sessions do.
+class Job {
+ public:
+  explicit Job(int world_size, Rank host_rank = -1) : world_size_(world_size) {
+    Coordinator::Options options;
+    options.group.world_size = world_size;
+    options.group.host_rank = host_rank;
+    options.clock = &clock_;
+    coordinator_ = Coordinator::Create(options).value();
+    callers_.resize(world_size);
+    watches_.resize(world_size);
+    wakes_.resize(world_size);
+  }
+
+  absl::Status Join(Rank rank) {
+    const absl::StatusOr<JoinReply> reply = coordinator_->Join(TestJoin(rank, world_size_));
+    if (!reply.ok()) return reply.status();
+    callers_[rank] = {{"optshard", "default", rank, reply->incarnation}, 0};
+    watches_[rank] =
+        coordinator_->OpenWatch(callers_[rank], [this, rank] { ++wakes_[rank]; }).value();
+    return absl::OkStatus();
+  }
+
+  void JoinAll() {
+    for (Rank rank = 0; rank < world_size_; ++rank) ASSERT_TRUE(Join(rank).ok());
+    for (Caller& caller : callers_) caller.generation = 1;
+  }
+
+  std::vector<MemberEvent> Events(Rank rank) {
+    return coordinator_->ReadEvents(callers_[rank], watches_[rank], 0).value().events;
+  }
+
+  // OK as long as the rank was not told of a failure.
+  absl::Status Failure(Rank rank) {
+    for (const MemberEvent& event : Events(rank)) {
+      if (event.kind == MemberEvent::Kind::kGroupFailed) return event.failure;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Coordinator::News> Beat(Rank rank, StepProgress progress = {}) {
+    return coordinator_->Heartbeat(callers_[rank], progress);
+  }
+
+  // Lets time pass in small steps, as the ticker does, while `alive` keep their leases.
+  void Pass(absl::Duration time, const std::vector<Rank>& alive) {
+    constexpr absl::Duration kStep = absl::Milliseconds(100);
+    for (absl::Duration passed; passed < time; passed += kStep) {
+      clock_.Advance(kStep);
+      for (Rank rank : alive) Beat(rank, progress_[rank]).IgnoreError();
+      coordinator_->Tick();
+    }
+  }
+
+  void Kill(Rank rank) { coordinator_->CloseWatch(callers_[rank], watches_[rank]); }
+
+  absl::Status Report(Rank rank, Rank suspect,
+                      StepProgress progress = {0, StepOutcome::kNotApplied}) {
+    return coordinator_
+        ->ReportFailure(callers_[rank], progress, suspect,
+                        errors::PeerLost(suspect, "connection reset by peer"))
+        .status();
+  }
+
+  GroupStatus Group() { return coordinator_->GetStatus("default").groups.at(0); }
+
+  const int world_size_;
+  FakeClock clock_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<Caller> callers_;
+  std::vector<WatchId> watches_;
+  std::vector<int> wakes_;
+  std::map<Rank, StepProgress> progress_;
+};
+
+TEST(CoordinatorOptions, Senseless_AreRefused) {
+  Coordinator::Options options;
+  options.group.world_size = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
+  options.group.world_size = 1;
+  options.group.job = "";
+  EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
+  options.group.job = "j";
+  options.group.liveness.lease = absl::ZeroDuration();
+  EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
+}
+
+TEST(CoordinatorJoin, AllRanksIn_AllGetTheSamePlan) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  EXPECT_EQ(job.Group().state, GroupState::kForming);
+  EXPECT_TRUE(job.Events(0).empty());
+  ASSERT_TRUE(job.Join(1).ok());
+  EXPECT_EQ(job.wakes_[0], 1);
+  for (Rank rank : {0, 1}) {
+    const std::vector<MemberEvent> events = job.Events(rank);
+    ASSERT_EQ(events.size(), 1u);
+    EXPECT_EQ(events[0].sequence, 1u);
+    EXPECT_EQ(events[0].kind, MemberEvent::Kind::kPlanReady);
+    EXPECT_EQ(events[0].plan.generation, 1u);
+    EXPECT_EQ(events[0].plan.world_size, 2);
+    EXPECT_THAT(events[0].plan.tree.node_groups, ElementsAre(ElementsAre(0, 1)));
+    EXPECT_TRUE(
+        CheckPartition(TestSpace(), events[0].plan.partition, PartitionPolicy::kGreedy).ok());
+    EXPECT_THAT(events[0].owner_address, ElementsAre("127.0.0.1:4000", "127.0.0.1:4001"));
+  }
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
+}
+
+TEST(CoordinatorJoin, ReadAfterASequence_GivesOnlyLaterEvents) {
+  Job job(1);
+  job.JoinAll();
+  const WatchEvents after =
+      job.coordinator_->ReadEvents(job.callers_[0], job.watches_[0], 1).value();
+  EXPECT_TRUE(after.events.empty());
+  EXPECT_FALSE(after.last);
+}
+
+TEST(CoordinatorJoin, Reply_SaysLeasePeriodAndHost) {
+  Job job(2, 0);
+  const JoinReply reply = job.coordinator_->Join(TestJoin(1, 2)).value();
+  EXPECT_EQ(reply.incarnation, 1u);
+  EXPECT_EQ(reply.lease, absl::Seconds(5));
+  EXPECT_EQ(reply.heartbeat_period, absl::Seconds(1));
+  EXPECT_EQ(reply.host_rank, 0);
+}
+
+TEST(CoordinatorJoin, SameRequestAgain_GetsTheFirstAnswer) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  const absl::StatusOr<JoinReply> again = job.coordinator_->Join(TestJoin(0, 2));
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->incarnation, job.callers_[0].member.incarnation);
+}
+
+TEST(CoordinatorJoin, RankTakenTwice_NamesTheHolderAndChangesNothing) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  JoinRequest second = TestJoin(0, 2);
+  second.request_id = "another";
+  second.pid = 999;
+  const absl::Status status = job.coordinator_->Join(second).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status));
+  EXPECT_THAT(status.ToString(),
+              AllOf(HasSubstr("pid 100"), HasSubstr("127.0.0.1:4000"), HasSubstr("pid 999")));
+  ASSERT_TRUE(job.Join(1).ok());
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
+  EXPECT_TRUE(absl::IsAlreadyExists(job.coordinator_->Join(second).status()));
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
+}
+
+TEST(CoordinatorJoin, WrongWorldSize_TheOthersGoOnWaiting) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(job.coordinator_->Join(TestJoin(1, 3)).status()));
+  EXPECT_TRUE(job.Failure(0).ok());
+  EXPECT_TRUE(job.Join(1).ok());
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
+}
+
+TEST(CoordinatorJoin, OtherParameters_EveryRankGetsTheFirstDifference) {
+  Job job(3);
+  ASSERT_TRUE(job.Join(0).ok());
+  JoinRequest other = TestJoin(1, 3);
+  other.space = TestSpace(5);
+  const absl::Status status = job.coordinator_->Join(other).status();
+  EXPECT_TRUE(errors::IsRanksDisagree(status));
+  EXPECT_THAT(status.ToString(), AllOf(HasSubstr("[4, 8]"), HasSubstr("[5, 8]")));
+  EXPECT_EQ(job.Failure(0), status);                          // by event
+  EXPECT_EQ(job.coordinator_->Join(other).status(), status);  // its retry
+  EXPECT_EQ(job.Join(2), status);                             // who comes later
+}
+
+TEST(CoordinatorJoin, RankNeverComes_AllJoinedAreToldWho) {
+  Job job(4);
+  ASSERT_TRUE(job.Join(1).ok());
+  job.Pass(absl::Seconds(30), {1});
+  ASSERT_TRUE(job.Join(3).ok());
+  job.Pass(absl::Seconds(29), {1, 3});
+  EXPECT_TRUE(job.Failure(1).ok());
+  job.Pass(absl::Seconds(1), {1, 3});
+  for (Rank rank : {1, 3}) {
+    EXPECT_TRUE(errors::IsPeersTimedOut(job.Failure(rank)));
+    EXPECT_THAT(errors::RanksOf(job.Failure(rank)), ElementsAre(0, 2));
+  }
+  const absl::Status late = job.Join(0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(late));
+  EXPECT_THAT(late.ToString(), HasSubstr("2 of 4 ranks joined"));
+}
+
+TEST(CoordinatorJoin, LeavesWhileForming_RankIsFreeAgainWithAHigherIncarnation) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[0], {}).ok());
+  EXPECT_TRUE(job.coordinator_->Settled());
+  JoinRequest successor = TestJoin(0, 2);
+  successor.rule = "sgd";  // nobody is in whom it would have to agree with
+  EXPECT_EQ(job.coordinator_->Join(successor)->incarnation, 2u);
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.Beat(0).status()));
+}
+
+TEST(CoordinatorJoin, OptimizersOfOtherNames_AreGroupsOfTheirOwn) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.coordinator_->Join(TestJoin(0, 2, "discriminator")).ok());
+  const JobStatus status = job.coordinator_->GetStatus("");
+  ASSERT_EQ(status.groups.size(), 2u);
+  EXPECT_EQ(status.groups[0].state, GroupState::kActive);
+  EXPECT_EQ(status.groups[1].state, GroupState::kForming);
+}
+
+TEST(CoordinatorLoss, Killed_TheOthersAreToldWithinTheGrace) {
+  Job job(3);
+  job.JoinAll();
+  job.Kill(1);
+  job.Pass(absl::Milliseconds(200), {0, 2});
+  EXPECT_TRUE(job.Failure(0).ok());
+  job.Pass(absl::Milliseconds(100), {0, 2});
+  for (Rank rank : {0, 2}) {
+    EXPECT_TRUE(errors::IsPeerLost(job.Failure(rank)));
+    EXPECT_THAT(errors::RanksOf(job.Failure(rank)), ElementsAre(1));
+    EXPECT_THAT(job.Failure(rank).ToString(), HasSubstr("pid 101"));
+  }
+  EXPECT_EQ(job.Group().state, GroupState::kFailed);
+  EXPECT_EQ(job.Group().members[1].state, MemberState::kLost);
+}
+
+TEST(CoordinatorLoss, StreamResumedWithinTheGrace_NobodyIsLost) {
+  Job job(2);
+  job.JoinAll();
+  job.Kill(1);
+  job.Pass(absl::Milliseconds(200), {0, 1});
+  const WatchId resumed = job.coordinator_->OpenWatch(job.callers_[1], [] {}).value();
+  job.Pass(absl::Seconds(2), {0, 1});
+  EXPECT_TRUE(job.Failure(0).ok());
+  // The end of the stream that was replaced means nothing; the old one is told so.
+  job.coordinator_->CloseWatch(job.callers_[1], job.watches_[1]);
+  EXPECT_TRUE(
+      absl::IsAborted(job.coordinator_->ReadEvents(job.callers_[1], job.watches_[1], 0).status()));
+  job.Pass(absl::Seconds(2), {0, 1});
+  EXPECT_TRUE(job.Failure(0).ok());
+  EXPECT_TRUE(job.coordinator_->ReadEvents(job.callers_[1], resumed, 0).ok());
+}
+
+TEST(CoordinatorLoss, Stopped_IsNamedAtItsLeasesEnd) {
+  Job job(3);
+  job.JoinAll();
+  job.Pass(absl::Seconds(4), {0, 2});
+  EXPECT_TRUE(job.Failure(0).ok());
+  job.Pass(absl::Seconds(1), {0, 2});
+  EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
+  EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
+  // Continued after all, it learns that it was given up.
+  const absl::StatusOr<Coordinator::News> news = job.Beat(1);
+  ASSERT_TRUE(news.ok());
+  EXPECT_THAT(errors::RanksOf(news->failure), ElementsAre(1));
+}
+
+TEST(CoordinatorLoss, WhileForming_FailsTheOthersAtOnce) {
+  Job job(3);
+  ASSERT_TRUE(job.Join(0).ok());
+  ASSERT_TRUE(job.Join(1).ok());
+  job.Kill(0);
+  job.Pass(absl::Milliseconds(300), {1});
+  EXPECT_THAT(errors::RanksOf(job.Failure(1)), ElementsAre(0));
+}
+
+TEST(CoordinatorVerdict, CascadeAfterAKill_NamesTheDeadNotTheInnocent) {
+  Job job(3);
+  job.JoinAll();
+  // Rank 2 sees rank 0 close its connection before anybody notices that rank 1 is dead.
+  ASSERT_TRUE(job.Report(2, 0).ok());
+  job.Pass(absl::Milliseconds(100), {0, 2});
+  job.Kill(1);
+  ASSERT_TRUE(job.Report(0, 1).ok());
+  job.Pass(absl::Milliseconds(400), {0, 2});
+  EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
+  EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
+}
+
+TEST(CoordinatorVerdict, StoppedProcess_WaitsForItsLeaseAndNamesIt) {
+  Job job(3);
+  job.JoinAll();
+  // Rank 1 is stopped; rank 2 suspects rank 0, which itself waits for rank 1.
+  ASSERT_TRUE(job.Report(2, 0).ok());
+  job.Pass(absl::Seconds(4), {0, 2});
+  EXPECT_TRUE(job.Failure(2).ok());
+  job.Pass(absl::Seconds(1), {0, 2});
+  EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
+}
+
+TEST(CoordinatorVerdict, AllAlive_NamesTheSuspectAfterTheGrace) {
+  Job job(3);
+  job.JoinAll();
+  ASSERT_TRUE(job.Report(0, 1).ok());
+  job.Pass(absl::Milliseconds(400), {0, 1, 2});
+  EXPECT_TRUE(job.Failure(0).ok());
+  job.Pass(absl::Milliseconds(100), {0, 1, 2});
+  EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
+  EXPECT_THAT(job.Failure(2).ToString(), HasSubstr("although both processes are alive"));
+}
+
+TEST(CoordinatorVerdict, ReportAfterTheFailure_IsAnsweredWithIt) {
+  Job job(2);
+  job.JoinAll();
+  job.Kill(1);
+  job.Pass(absl::Milliseconds(300), {0});
+  const absl::StatusOr<Coordinator::News> news = job.coordinator_->ReportFailure(
+      job.callers_[0], {3, StepOutcome::kTorn}, 1, absl::UnavailableError("reset"));
+  ASSERT_TRUE(news.ok());
+  EXPECT_EQ(news->failure, job.Failure(0));
+  EXPECT_TRUE(job.Group().torn);
+}
+
+TEST(CoordinatorVerdict, SenselessReport_IsInvalid) {
+  Job job(2);
+  job.JoinAll();
+  EXPECT_TRUE(absl::IsInvalidArgument(job.Report(0, 2)));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      job.coordinator_->ReportFailure(job.callers_[0], {}, 1, absl::OkStatus()).status()));
+  EXPECT_TRUE(job.Failure(0).ok());
+}
+
+TEST(CoordinatorTorn, AllNotAppliedAtTheSameStep_IsNotTorn) {
+  Job job(3);
+  job.JoinAll();
+  job.progress_[1] = {2, StepOutcome::kInStep};  // what its last heartbeat said
+  job.Pass(absl::Milliseconds(100), {0, 1, 2});
+  job.Kill(1);
+  ASSERT_TRUE(job.Report(0, 1, {5, StepOutcome::kNotApplied}).ok());
+  ASSERT_TRUE(job.Report(2, 1, {5, StepOutcome::kNotApplied}).ok());
+  job.progress_[0] = job.progress_[2] = {5, StepOutcome::kNotApplied};
+  job.Pass(absl::Milliseconds(300), {0, 2});
+  EXPECT_EQ(job.Group().state, GroupState::kFailed);
+  EXPECT_FALSE(job.Group().torn);
+}
+
+TEST(CoordinatorTorn, DifferentFinishedSteps_AreTorn) {
+  Job job(3);
+  job.JoinAll();
+  job.Kill(1);
+  ASSERT_TRUE(job.Report(0, 1, {5, StepOutcome::kNotApplied}).ok());
+  job.Pass(absl::Milliseconds(300), {2});
+  job.progress_[2] = {6, StepOutcome::kIdle};
+  job.Pass(absl::Milliseconds(100), {2});
+  EXPECT_TRUE(job.Group().torn);
+}
+
+TEST(CoordinatorTorn, InDoubt_IsTorn) {
+  Job job(2);
+  job.JoinAll();
+  job.Kill(1);
+  ASSERT_TRUE(job.Report(0, 1, {5, StepOutcome::kInDoubt}).ok());
+  job.Pass(absl::Milliseconds(300), {0});
+  EXPECT_TRUE(job.Group().torn);
+}
+
+TEST(CoordinatorLeave, AllLeave_FinishesTheGroup) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[0], {9, StepOutcome::kIdle}).ok());
+  job.Kill(0);  // its stream ends with it
+  job.Pass(absl::Seconds(10), {1});
+  EXPECT_TRUE(job.Failure(1).ok());
+  EXPECT_FALSE(job.coordinator_->Settled());
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {9, StepOutcome::kIdle}).ok());
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {9, StepOutcome::kIdle}).ok());
+  EXPECT_EQ(job.Group().state, GroupState::kFinished);
+  EXPECT_TRUE(job.coordinator_->Settled());
+  JoinRequest late = TestJoin(0, 2);
+  late.request_id = "late";
+  EXPECT_TRUE(absl::IsFailedPrecondition(job.coordinator_->Join(late).status()));
+}
+
+TEST(CoordinatorLeave, OthersInAStepItNeverDoes_AreToldThatItLeft) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {4, StepOutcome::kIdle}).ok());
+  job.progress_[0] = {3, StepOutcome::kInStep};  // finishing the step that rank 1 has finished
+  job.Pass(absl::Milliseconds(100), {0});
+  EXPECT_TRUE(job.Failure(0).ok());
+  job.progress_[0] = {4, StepOutcome::kInStep};
+  job.Pass(absl::Milliseconds(100), {0});
+  EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
+  EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("left the job after step 4"));
+}
+
+TEST(CoordinatorLeave, SuspectHasLeft_IsTheVerdict) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {4, StepOutcome::kIdle}).ok());
+  ASSERT_TRUE(job.Report(0, 1).ok());
+  EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("left the job after step 4"));
+}
+
+TEST(CoordinatorCallers, StaleIncarnationOrGeneration_ChangesNothing) {
+  Job job(2);
+  job.JoinAll();
+  Caller old = job.callers_[0];
+  old.member.incarnation = 7;
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Heartbeat(old, {}).status()));
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Leave(old, {})));
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->OpenWatch(old, [] {}).status()));
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->PutRendezvous(old, "k", "v")));
+  old = job.callers_[0];
+  old.generation = 4;
+  EXPECT_TRUE(errors::IsStaleGeneration(job.coordinator_->PutRendezvous(old, "k", "v")));
+  EXPECT_TRUE(errors::IsStaleGeneration(
+      job.coordinator_->ReportFailure(old, {}, 1, absl::UnavailableError("x")).status()));
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
+  old = job.callers_[0];
+  old.member.optimizer = "unknown";
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Heartbeat(old, {}).status()));
+  old = job.callers_[0];
+  old.member.job = "unknown";
+  EXPECT_TRUE(absl::IsInvalidArgument(job.coordinator_->Heartbeat(old, {}).status()));
+  old = job.callers_[0];
+  old.member.rank = 5;
+  EXPECT_TRUE(absl::IsInvalidArgument(job.coordinator_->Heartbeat(old, {}).status()));
+}
+
+TEST(CoordinatorRendezvous, FailureOfTheGroup_EndsAWait) {
+  Job job(2);
+  job.JoinAll();
+  absl::optional<absl::StatusOr<std::string>> answer;
+  job.coordinator_->GetRendezvous(
+      job.callers_[0], "k", absl::Seconds(10),
+      [&answer](absl::StatusOr<std::string> value) { answer = std::move(value); });
+  EXPECT_FALSE(answer.has_value());
+  job.Kill(1);
+  job.Pass(absl::Milliseconds(300), {0});
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_TRUE(errors::IsPeerLost(answer->status()));
+}
+
+TEST(CoordinatorShutdown, StreamsWaitsAndCalls_EndUnavailable) {
+  Job job(2);
+  job.JoinAll();
+  absl::Status answer;
+  job.coordinator_->GetRendezvous(
+      job.callers_[0], "k", absl::Seconds(10),
+      [&answer](const absl::StatusOr<std::string>& value) { answer = value.status(); });
+  const int woken = job.wakes_[0];
+  job.coordinator_->Shutdown();
+  EXPECT_EQ(job.wakes_[0], woken + 1);
+  EXPECT_TRUE(absl::IsUnavailable(answer));
+  EXPECT_TRUE(absl::IsUnavailable(
+      job.coordinator_->ReadEvents(job.callers_[0], job.watches_[0], 0).status()));
+  EXPECT_TRUE(absl::IsUnavailable(job.Beat(0).status()));
+  EXPECT_TRUE(absl::IsUnavailable(job.coordinator_->Join(TestJoin(0, 2)).status()));
+  job.coordinator_->Shutdown();
+}
+
+TEST(CoordinatorStatus, Summaries_ReadWell) {
+  Job job(2);
+  EXPECT_EQ(Summary(job.coordinator_->GetStatus("")), "job optshard: nobody has joined yet");
+  ASSERT_TRUE(job.Join(0).ok());
+  EXPECT_EQ(Summary(job.Group()),
+            "default forming: 1 of 2 ranks joined, waiting for rank 1; adam, greedy, 2 parameters, "
+            "36 elements");
+  ASSERT_TRUE(job.Join(1).ok());
+  job.progress_[0] = {12, StepOutcome::kInStep};
+  job.progress_[1] = {12, StepOutcome::kIdle};
+  job.Pass(absl::Milliseconds(100), {0, 1});
+  EXPECT_EQ(Summary(job.Group()),
+            "default active: 2 ranks, step 12, generation 1; adam, greedy, 2 parameters, 36 "
+            "elements");
+  EXPECT_EQ(Summary(job.Group().members[0]),
+            "rank 0 active: in step 13; pid 100 on node-a, owner at 127.0.0.1:4000, heard from 0.0 "
+            "s ago");
+  EXPECT_EQ(Summary(job.coordinator_->GetStatus("")), "job optshard: 1 optimizer (default active)");
+  EXPECT_TRUE(job.coordinator_->GetStatus("other").groups.empty());
+}
+
+}  // namespace
+}  // namespace optshard

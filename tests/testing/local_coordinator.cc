@@ -1,0 +1,264 @@
+#include "tests/testing/local_coordinator.h"
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/membership/member_inbox.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(5);
+
+absl::Duration Until(absl::Time deadline) { return deadline - Clock::Monotonic().Now(); }
+
+}  // namespace
+
+// What a session shares with the coordinator's thread, which may outlive it.
+class LocalMember {
+ public:
+  LocalMember(Coordinator& domain, MemberId id) : domain_(domain), id_(std::move(id)) {}
+
+  static absl::Status Connect(const std::shared_ptr<LocalMember>& member) {
+    const std::weak_ptr<LocalMember> weak = member;
+    const absl::StatusOr<WatchId> watch = member->domain_.OpenWatch(member->caller(), [weak] {
+      if (const std::shared_ptr<LocalMember> woken = weak.lock()) woken->Pump();
+    });
+    if (!watch.ok()) return watch.status();
+    {
+      absl::MutexLock lock(&member->mutex_);
+      member->watch_ = *watch;
+    }
+    member->Pump();
+    return absl::OkStatus();
+  }
+
+  void Disconnect() {
+    WatchId watch;
+    {
+      absl::MutexLock lock(&mutex_);
+      watch = std::exchange(watch_, 0);
+    }
+    if (watch != 0) domain_.CloseWatch(caller(), watch);
+  }
+
+  void Silence() { silent_ = true; }
+  bool silent() const { return silent_; }
+
+  void Beat() {
+    // The failure it may answer with comes as an event too.
+    if (!silent_) domain_.Heartbeat(caller(), progress()).IgnoreError();
+  }
+
+  const MemberId& id() const { return id_; }
+  MemberInbox& inbox() { return inbox_; }
+
+  Caller caller() const {
+    absl::MutexLock lock(&mutex_);
+    return Caller{id_, generation_};
+  }
+  void set_generation(Generation generation) {
+    absl::MutexLock lock(&mutex_);
+    generation_ = generation;
+  }
+  StepProgress progress() const {
+    absl::MutexLock lock(&mutex_);
+    return progress_;
+  }
+  void set_progress(const StepProgress& progress) {
+    absl::MutexLock lock(&mutex_);
+    progress_ = progress;
+  }
+
+ private:
+  void Pump() {
+    WatchId watch;
+    {
+      absl::MutexLock lock(&mutex_);
+      watch = watch_;
+    }
+    if (watch == 0) return;
+    const absl::StatusOr<WatchEvents> events =
+        domain_.ReadEvents(caller(), watch, inbox_.last_sequence());
+    if (!events.ok()) return;
+    for (const MemberEvent& event : events->events) inbox_.Deliver(event);
+  }
+
+  Coordinator& domain_;
+  const MemberId id_;
+  MemberInbox inbox_;
+  std::atomic<bool> silent_{false};
+  mutable absl::Mutex mutex_;
+  WatchId watch_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: cut off
+  Generation generation_ ABSL_GUARDED_BY(mutex_) = 0;
+  StepProgress progress_ ABSL_GUARDED_BY(mutex_);
+};
+
+class LocalSession final : public MemberSession, public Rendezvous {
+ public:
+  LocalSession(LocalCoordinator* coordinator, std::shared_ptr<LocalMember> member)
+      : coordinator_(coordinator),
+        domain_(coordinator->domain()),
+        member_(std::move(member)),
+        id_(member_->id()) {}
+
+  ~LocalSession() override {
+    coordinator_->Remove(member_);
+    member_->Disconnect();
+  }
+
+  const MemberId& id() const override { return id_; }
+
+  absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) override {
+    absl::optional<absl::StatusOr<MemberEvent>> event =
+        member_->inbox().WaitForPlan(Until(deadline));
+    if (!event.has_value()) {
+      std::vector<Rank> missing;
+      for (const GroupStatus& group : domain_.GetStatus(id_.optimizer).groups) {
+        for (const MemberStatus& member : group.members) {
+          if (member.state == MemberState::kMissing) missing.push_back(member.rank);
+        }
+      }
+      return errors::PeersTimedOut(missing,
+                                   absl::StrCat("joining optimizer \"", id_.optimizer, "\""));
+    }
+    if (event->ok()) member_->set_generation((*event)->plan.generation);
+    return *std::move(event);
+  }
+
+  void OnFailure(std::function<void(const absl::Status&)> callback) override {
+    member_->inbox().OnFailure(std::move(callback));
+  }
+
+  void SetProgress(const StepProgress& progress) override { member_->set_progress(progress); }
+
+  absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
+                             const absl::Status& observed, absl::Time deadline) override {
+    SetProgress(progress);
+    if (!member_->silent()) {
+      const absl::StatusOr<Coordinator::News> news =
+          domain_.ReportFailure(member_->caller(), progress, suspect, observed);
+      if (!news.ok()) return observed;
+      if (!news->failure.ok()) return news->failure;
+    }
+    return member_->inbox().WaitForFailure(Until(deadline)).value_or(observed);
+  }
+
+  Rendezvous& rendezvous() override { return *this; }
+
+  absl::Status Put(absl::string_view key, absl::string_view value) override {
+    return domain_.PutRendezvous(member_->caller(), key, value);
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    struct Answer {
+      absl::Notification here;
+      absl::StatusOr<std::string> value;
+    };
+    const auto answer = std::make_shared<Answer>();
+    domain_.GetRendezvous(member_->caller(), key, Until(deadline),
+                          [answer](absl::StatusOr<std::string> value) {
+                            answer->value = std::move(value);
+                            answer->here.Notify();
+                          });
+    answer->here.WaitForNotification();
+    if (absl::IsNotFound(answer->value.status())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", id_.rank, " waited for rendezvous key \"", key, "\""));
+    }
+    return answer->value;
+  }
+
+  absl::Status Leave(absl::Time) override {
+    const absl::Status status = domain_.Leave(member_->caller(), member_->progress());
+    coordinator_->Remove(member_);
+    member_->Disconnect();
+    return status;
+  }
+
+ private:
+  LocalCoordinator* const coordinator_;
+  Coordinator& domain_;
+  const std::shared_ptr<LocalMember> member_;
+  const MemberId id_;
+};
+
+Coordinator::Options LocalCoordinator::QuickOptions(int world_size) {
+  Coordinator::Options options;
+  options.group.world_size = world_size;
+  options.group.join_timeout = absl::Seconds(5);
+  options.group.liveness.lease = absl::Seconds(1);
+  options.group.liveness.session_grace = absl::Milliseconds(20);
+  options.group.verdict_grace = absl::Milliseconds(60);
+  return options;
+}
+
+LocalCoordinator::LocalCoordinator(Coordinator::Options options)
+    : domain_(Coordinator::Create(std::move(options)).value()), ticker_([this] { Run(); }) {}
+
+LocalCoordinator::~LocalCoordinator() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  ticker_.join();
+  domain_->Shutdown();
+}
+
+absl::StatusOr<std::unique_ptr<MemberSession>> LocalCoordinator::Join(const JoinRequest& request,
+                                                                      absl::Time) {
+  const absl::StatusOr<JoinReply> reply = domain_->Join(request);
+  if (!reply.ok()) return reply.status();
+  const auto member = std::make_shared<LocalMember>(
+      *domain_, MemberId{request.job, request.optimizer, request.rank, reply->incarnation});
+  const absl::Status connected = LocalMember::Connect(member);
+  if (!connected.ok()) return connected;
+  {
+    absl::MutexLock lock(&mutex_);
+    members_.insert(member);
+  }
+  return std::make_unique<LocalSession>(this, member);
+}
+
+absl::StatusOr<JobStatus> LocalCoordinator::GetStatus(absl::Time) { return domain_->GetStatus(""); }
+
+void LocalCoordinator::Kill(Rank rank) {
+  for (const std::shared_ptr<LocalMember>& member : Members()) {
+    if (member->id().rank != rank) continue;
+    member->Silence();
+    member->Disconnect();
+  }
+}
+
+void LocalCoordinator::Stall(Rank rank) {
+  for (const std::shared_ptr<LocalMember>& member : Members()) {
+    if (member->id().rank == rank) member->Silence();
+  }
+}
+
+std::set<std::shared_ptr<LocalMember>> LocalCoordinator::Members() {
+  absl::MutexLock lock(&mutex_);
+  return members_;
+}
+
+void LocalCoordinator::Remove(const std::shared_ptr<LocalMember>& member) {
+  absl::MutexLock lock(&mutex_);
+  members_.erase(member);
+}
+
+void LocalCoordinator::Run() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick)) return;
+    }
+    for (const std::shared_ptr<LocalMember>& member : Members()) member->Beat();
+    domain_->Tick();
+  }
+}
+
+}  // namespace optshard

@@ -84,6 +84,23 @@ class StepGloo:
             True,
         )
 
+    def _plane_transfer(self):
+        meeting_place = self._rendezvous("transfer_plane")
+        os.mkdir(meeting_place)
+        return self._program(
+            "transfer_plane",
+            "gloo transfer (optshard's plane)",
+            "limit: transfer",
+            "optshard-bench-transfer",
+            lambda rank: [
+                "--rank=%d" % rank,
+                "--world_size=%d" % WORLD_SIZE,
+                "--rendezvous=" + meeting_place,
+                "--elements=%d" % PARAMETERS,
+                "--timeout=%gs" % self._step_timeout_s,
+            ],
+        )
+
     def _memory_bound(self):
         return self._program(
             "memory",
@@ -107,5 +124,6 @@ class StepGloo:
                 "gloo_transfer.py",
                 ["--elements=%d" % PARAMETERS],
             ),
+            self._plane_transfer(),
             self._memory_bound(),
         ]

@@ -52,10 +52,15 @@ HWY_INLINE E Min(E a, E b) {
   return Select(a == a, Select(b > a, a, b), a);
 }
 
-// torch.lerp: exactly `to` at weight 1.
+// torch.lerp, from + weight * (to - from), by the form that rounds least: exactly `to` at weight 1,
+// and one rounding at 1/2, where both products are exact.
 template <class E>
 HWY_INLINE E Lerp(E from, E to, E weight, E one_minus_weight) {
-  return Select(E(0.5f) > weight, from + weight * (to - from), to - one_minus_weight * (to - from));
+  const E half(0.5f);
+  const E difference = to - from;
+  const E nearer =
+      Select(half > weight, from + weight * difference, to - one_minus_weight * difference);
+  return Select(weight == half, half * from + half * to, nearer);
 }
 
 }  // namespace HWY_NAMESPACE

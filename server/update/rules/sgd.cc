@@ -11,7 +11,9 @@ struct Sgd {
     kMinusLr,
     kWeightDecay,
     kMomentum,
+    kMomentumRest,  // what rounding to float took from it
     kOneMinusDampening,
+    kOneMinusDampeningRest,
     kIsFirst,   // 1 at the parameter's first step, otherwise 0
     kNesterov,  // 1 or 0
   };
@@ -23,11 +25,14 @@ struct Sgd {
     E direction = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
     if constexpr (N == 1) {
       E& momentum_buffer = slots[0];
+      // Over many steps a rounded momentum errs more than all other roundings together: 0.9f is too
+      // small by 3e-8, which a long sum multiplies by ten. So its rest takes part.
+      const E rest = c[kMomentumRest] * momentum_buffer + c[kOneMinusDampeningRest] * direction;
+      const E later = c[kMomentum] * momentum_buffer + (c[kOneMinusDampening] * direction + rest);
       // The buffer starts as the first gradient, undampened.
-      momentum_buffer = Select(c[kIsFirst] == E(1), direction,
-                               c[kMomentum] * momentum_buffer + c[kOneMinusDampening] * direction);
-      direction =
-          Select(c[kNesterov] == E(1), direction + c[kMomentum] * momentum_buffer, momentum_buffer);
+      momentum_buffer = Select(c[kIsFirst] == E(1), direction, later);
+      const E ahead = c[kMomentum] * momentum_buffer + c[kMomentumRest] * momentum_buffer;
+      direction = Select(c[kNesterov] == E(1), direction + ahead, momentum_buffer);
     }
     parameter = parameter + c[kMinusLr] * direction;
   }
@@ -73,8 +78,13 @@ class SgdRule final : public ElementWiseRule {
     set(Sgd::kSign, group.Flag("maximize") ? -1 : 1);
     set(Sgd::kMinusLr, -group.Number("lr"));
     set(Sgd::kWeightDecay, group.Number("weight_decay"));
-    set(Sgd::kMomentum, group.Number("momentum"));
-    set(Sgd::kOneMinusDampening, 1 - group.Number("dampening"));
+    const auto set_with_rest = [&](Sgd::Coefficient index, Sgd::Coefficient rest, double value) {
+      set(index, value);
+      set(rest, value - static_cast<double>(out.values[index]));
+    };
+    set_with_rest(Sgd::kMomentum, Sgd::kMomentumRest, group.Number("momentum"));
+    set_with_rest(Sgd::kOneMinusDampening, Sgd::kOneMinusDampeningRest,
+                  1 - group.Number("dampening"));
     set(Sgd::kIsFirst, step == 1 ? 1 : 0);
     set(Sgd::kNesterov, group.Flag("nesterov") ? 1 : 0);
     return out;

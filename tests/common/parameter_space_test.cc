@@ -1,0 +1,179 @@
+#include "common/parameter_space.h"
+
+#include <functional>
+#include <limits>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/random_space.h"
+
+namespace optshard {
+namespace {
+
+using Groups = std::vector<GroupSpec>;
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
+
+ParameterSpace Example() {
+  return ParameterSpace(
+      Groups{{{{"conv.weight", {32, 1, 3, 3}}, {"conv.bias", {32}}}},
+             {},
+             {{{"fc.weight", {10, 64}, DType::kFloat16, "cuda:0"}, {"scale", {}}}}});
+}
+
+TEST(ParameterSpec, Elements_OfShapes_AreTheProductAndNeverOverflow) {
+  const auto elements = [](std::vector<int64_t> shape) {
+    return ParameterSpec{"p", std::move(shape)}.elements();
+  };
+  EXPECT_EQ(elements({}), 1);
+  EXPECT_EQ(elements({2, 3, 4}), 24);
+  EXPECT_EQ(elements({5, 0}), 0);
+  EXPECT_EQ(elements({kMaxInt, kMaxInt, 0}), 0);
+  EXPECT_EQ(elements({kMaxInt}), kMaxInt);
+  EXPECT_EQ(elements({int64_t{1} << 32, int64_t{1} << 31}), kMaxInt);
+  EXPECT_EQ(elements({-3, -5}), 0);
+  EXPECT_EQ(elements({std::numeric_limits<int64_t>::min(), 2}), 0);
+}
+
+TEST(ParameterSpace, Numbering_OverGroups_IsConsecutiveInOrder) {
+  const ParameterSpace space = Example();
+  EXPECT_TRUE(space.Validate().ok());
+  ASSERT_EQ(space.parameter_count(), 4);
+  EXPECT_EQ(space.group_count(), 3);
+  const char* names[] = {"conv.weight", "conv.bias", "fc.weight", "scale"};
+  const int groups[] = {0, 0, 2, 2};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(space.parameter(i).name, names[i]);
+    EXPECT_EQ(space.group_of(i), groups[i]);
+  }
+  EXPECT_EQ(space.total_elements(), 288 + 32 + 640 + 1);
+}
+
+TEST(ParameterSpace, Empty_Asked_IsValid) {
+  EXPECT_TRUE(ParameterSpace().Validate().ok());
+  EXPECT_EQ(ParameterSpace().parameter_count(), 0);
+  EXPECT_EQ(ParameterSpace().total_elements(), 0);
+}
+
+TEST(ParameterSpace, Validate_BadParameters_NamesThemAndTheReason) {
+  const struct {
+    ParameterSpec bad;
+    std::vector<std::string> says;
+  } kTable[] = {
+      {{"", {1}}, {"parameter 1 (group 1)", "no name"}},
+      {{"a", {1}}, {"parameter 1 (group 1) \"a\"", "parameter 0 has the same name"}},
+      {{"b", {4, -2}}, {"\"b\"", "[4, -2]", "negative"}},
+      {{"b", {1}, static_cast<DType>(77)}, {"\"b\"", "77"}},
+      {{"b", {1}, DType::kFloat32, ""}, {"\"b\"", "no device"}},
+      {{"b", {kMaxInt}}, {"\"b\"", "[9223372036854775807]", "more than"}},
+      {{"b", {kMaxInt, kMaxInt}}, {"\"b\"", "more than"}},
+      {{"b", {int64_t{1} << 58}}, {"\"b\"", "more than 1152921504606846976 bytes"}},
+  };
+  for (const auto& row : kTable) {
+    const ParameterSpace space(Groups{{{{"a", {1}}}}, {{row.bad}}});
+    const absl::Status status = space.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    for (const std::string& part : row.says) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+}
+
+TEST(ParameterSpace, Validate_AtTheLimitOfBytes_IsFine) {
+  EXPECT_TRUE(ParameterSpace(Groups{{{{"a", {int64_t{1} << 58}}}}}).Validate().ok());
+}
+
+// One change of Example each.
+std::vector<std::pair<std::string, ParameterSpace>> Changed() {
+  std::vector<std::pair<std::string, ParameterSpace>> changed;
+  const auto change = [&](const std::string& name,
+                          const std::function<void(std::vector<GroupSpec>&)>& by) {
+    std::vector<GroupSpec> groups = Example().groups();
+    by(groups);
+    changed.emplace_back(name, ParameterSpace(std::move(groups)));
+  };
+  change("name", [](auto& g) { g[0].parameters[1].name = "conv.biaz"; });
+  change("shape", [](auto& g) { g[2].parameters[0].shape = {64, 10}; });
+  change("rank of the shape", [](auto& g) { g[0].parameters[1].shape = {32, 1}; });
+  change("dtype", [](auto& g) { g[2].parameters[1].dtype = DType::kFloat64; });
+  change("device", [](auto& g) { g[2].parameters[0].device = "cuda:1"; });
+  change("order", [](auto& g) { std::swap(g[0].parameters[0], g[0].parameters[1]); });
+  change("group", [](auto& g) {
+    g[1].parameters.push_back(g[0].parameters[1]);
+    g[0].parameters.pop_back();
+  });
+  change("one less", [](auto& g) { g[2].parameters.pop_back(); });
+  change("one more", [](auto& g) { g[2].parameters.push_back({"more", {1}}); });
+  change("an empty group more", [](auto& g) { g.emplace_back(); });
+  change("text moved from name to device", [](auto& g) {
+    g[2].parameters[0].name = "fc.weigh";
+    g[2].parameters[0].device = "tcuda:0";
+  });
+  return changed;
+}
+
+TEST(ParameterSpace, Digest_AnyChange_Changes) {
+  std::set<uint64_t> digests = {Example().Digest()};
+  for (const auto& [what, space] : Changed()) {
+    EXPECT_TRUE(digests.insert(space.Digest()).second) << what;
+  }
+  EXPECT_TRUE(digests.insert(ParameterSpace().Digest()).second);
+  EXPECT_EQ(Example().Digest(), Example().Digest());
+}
+
+TEST(ParameterSpace, Digest_RandomSpaces_EqualJustWhenNoDifference) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const ParameterSpace a = RandomSpace(seed);
+    EXPECT_EQ(a.Digest(), RandomSpace(seed).Digest()) << "seed " << seed;
+    EXPECT_FALSE(FirstDifference(a, "a", RandomSpace(seed), "b").has_value()) << "seed " << seed;
+    const ParameterSpace b = RandomSpace(seed + 1);
+    EXPECT_EQ(a.Digest() == b.Digest(), !FirstDifference(a, "a", b, "b").has_value())
+        << "seed " << seed;
+  }
+}
+
+TEST(FirstDifference, AnyChange_Found_WhicheverSideHasIt) {
+  for (const auto& [what, space] : Changed()) {
+    EXPECT_TRUE(FirstDifference(Example(), "rank 0", space, "rank 1").has_value()) << what;
+    EXPECT_TRUE(FirstDifference(space, "rank 0", Example(), "rank 1").has_value()) << what;
+  }
+}
+
+TEST(FirstDifference, Shape_Differs_ShowsBothSides) {
+  const ParameterSpace a(Groups{{{{"fc.weight", {10, 64}}, {"x", {1}}}}});
+  const ParameterSpace b(Groups{{{{"fc.weight", {10, 65}}, {"y", {1}}}}});
+  EXPECT_EQ(FirstDifference(a, "rank 0", b, "rank 1").value(),
+            "parameter 0 (group 0): rank 0 has \"fc.weight\" float32 [10, 64], rank 1 has "
+            "\"fc.weight\" float32 [10, 65]");
+}
+
+TEST(FirstDifference, OnlyTheDevice_Differs_ShowsDevices) {
+  const ParameterSpace a(Groups{{{{"w", {1}}}}});
+  const ParameterSpace b(Groups{{{{"w", {1}, DType::kFloat32, "cuda:0"}}}});
+  EXPECT_EQ(FirstDifference(a, "rank 0", b, "rank 1").value(),
+            "parameter 0 (group 0): rank 0 has \"w\" float32 [1] on \"cpu\", rank 1 has \"w\" "
+            "float32 [1] on \"cuda:0\"");
+}
+
+TEST(FirstDifference, OneIsLonger_SaysWhichAndWithWhat) {
+  const ParameterSpace a(Groups{{{{"w", {1}}}}});
+  const ParameterSpace b(Groups{{{{"w", {1}}}}, {{{"v", {}}}}});
+  const std::string expected =
+      "parameter 1 (group 1): rank 1 has \"v\" float32 [], rank 0 has only 1 parameters";
+  EXPECT_EQ(FirstDifference(a, "rank 0", b, "rank 1").value(), expected);
+  EXPECT_EQ(FirstDifference(b, "rank 1", a, "rank 0").value(), expected);
+}
+
+TEST(FirstDifference, Groups_Differ_SaysBoth) {
+  const ParameterSpace a(Groups{{{{"w", {1}}, {"v", {1}}}}});
+  const ParameterSpace b(Groups{{{{"w", {1}}}}, {{{"v", {1}}}}});
+  EXPECT_EQ(FirstDifference(a, "rank 0", b, "rank 1").value(),
+            "parameter 1: rank 0 has \"v\" float32 [1] in group 0, rank 1 has \"v\" float32 [1] in "
+            "group 1");
+}
+
+}  // namespace
+}  // namespace optshard

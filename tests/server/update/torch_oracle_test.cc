@@ -1,0 +1,265 @@
+// Our rules against torch::optim's (LibTorch) over 100 steps, tensor by tensor and slot by slot.
+// torch::optim runs twice: in float32, as the peer, and in float64, as the truth.
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+namespace {
+
+constexpr int kSteps = 100;
+constexpr int64_t kElements = 2003;  // not a multiple of any vector
+constexpr int kSeeds = 10;
+constexpr double kLargestDistance = 1e-6;  // to torch: max|a-b| / max|b|
+constexpr double kErrorFactor = 1.1;       // of torch's own error against float64; over all seeds
+
+using Tensors = std::map<std::string, std::vector<double>>;  // "parameter" and the slots
+using OptimizerFactory =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<torch::Tensor>&)>;
+
+struct OracleCase {
+  std::string name;
+  std::string rule;
+  Hyperparameters given;
+  OptimizerFactory torch_optimizer;
+  double parameter_scale = 1;
+  double gradient_scale = 1;
+};
+
+std::vector<float> Normal(int64_t elements, double scale, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> values(elements);
+  for (float& value : values) value = static_cast<float>(scale * normal(random));
+  return values;
+}
+
+std::vector<float> Gradient(const OracleCase& oracle, uint32_t seed, int step) {
+  // With a mean per element, so that averages of gradients do not just cancel.
+  std::vector<float> gradient = Normal(kElements, oracle.gradient_scale, seed + step);
+  const std::vector<float> mean = Normal(kElements, oracle.gradient_scale, seed - 1);
+  for (int64_t i = 0; i < kElements; ++i) gradient[i] += 0.5f * mean[i];
+  return gradient;
+}
+
+std::vector<double> Widened(const torch::Tensor& tensor) {
+  const torch::Tensor wide = tensor.detach().to(torch::kDouble).contiguous();
+  return {wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel()};
+}
+
+void AddSlots(torch::optim::OptimizerParamState& state, Tensors& out) {
+  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) {
+    out["exp_avg"] = Widened(adam->exp_avg());
+    out["exp_avg_sq"] = Widened(adam->exp_avg_sq());
+    if (adam->max_exp_avg_sq().defined()) out["max_exp_avg_sq"] = Widened(adam->max_exp_avg_sq());
+  } else if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&state)) {
+    out["exp_avg"] = Widened(adamw->exp_avg());
+    out["exp_avg_sq"] = Widened(adamw->exp_avg_sq());
+    if (adamw->max_exp_avg_sq().defined()) out["max_exp_avg_sq"] = Widened(adamw->max_exp_avg_sq());
+  } else if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&state)) {
+    if (sgd->momentum_buffer().defined()) out["momentum_buffer"] = Widened(sgd->momentum_buffer());
+  }
+}
+
+// torch::optim has no maximize in C++: it descends on the negated gradient, which is the same.
+Tensors RunTorch(const OracleCase& oracle, uint32_t seed, bool maximize, torch::Dtype dtype) {
+  std::vector<float> start = Normal(kElements, oracle.parameter_scale, seed);
+  torch::Tensor parameter = torch::from_blob(start.data(), {kElements}).to(dtype).clone();
+  parameter.set_requires_grad(true);
+  auto optimizer = oracle.torch_optimizer({parameter});
+  for (int step = 1; step <= kSteps; ++step) {
+    std::vector<float> gradient = Gradient(oracle, seed, step);
+    torch::Tensor tensor = torch::from_blob(gradient.data(), {kElements}).to(dtype).clone();
+    parameter.mutable_grad() = maximize ? -tensor : tensor;
+    optimizer->step();
+  }
+  Tensors out;
+  out["parameter"] = Widened(parameter);
+  for (auto& [key, state] : optimizer->state()) AddSlots(*state, out);
+  return out;
+}
+
+Tensors RunOurs(const OracleCase& oracle, uint32_t seed, DriverKind driver) {
+  const UpdateRule& rule = **RuleRegistry::Find(oracle.rule);
+  const Hyperparameters group = *rule.Validate(oracle.given);
+  std::vector<float> parameter = Normal(kElements, oracle.parameter_scale, seed);
+  const std::vector<SlotSpec> specs = rule.Slots(group);
+  std::vector<std::vector<float>> slots(specs.size(), std::vector<float>(kElements, 0.0f));
+  for (int step = 1; step <= kSteps; ++step) {
+    const std::vector<float> gradient = Gradient(oracle, seed, step);
+    SpanUpdate span;
+    span.parameter = parameter.data();
+    span.gradient = gradient.data();
+    for (size_t k = 0; k < slots.size(); ++k) span.slots[k] = slots[k].data();
+    span.elements = kElements;
+    rule.Update(driver, rule.Prepare(group, step), span);
+  }
+  Tensors out;
+  out["parameter"] = {parameter.begin(), parameter.end()};
+  for (size_t k = 0; k < slots.size(); ++k) {
+    out[specs[k].name] = {slots[k].begin(), slots[k].end()};
+  }
+  return out;
+}
+
+double LargestDistance(const std::vector<double>& a, const std::vector<double>& b) {
+  double distance = 0, size = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    distance = std::max(distance, std::abs(a[i] - b[i]));
+    size = std::max(size, std::abs(b[i]));
+  }
+  return distance / size;
+}
+
+double RootMeanSquareDistance(const std::vector<double>& a, const std::vector<double>& b) {
+  double distance = 0, size = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    distance += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(distance / size);
+}
+
+class TorchOracleTest : public ::testing::TestWithParam<OracleCase> {};
+
+// Errors against float64, summed over the seeds: one seed's largest error is one element's luck.
+struct Errors {
+  double largest = 0, largest_of_torch = 0;
+  double mean = 0, mean_of_torch = 0;
+};
+
+TEST_P(TorchOracleTest, HundredSteps_CloseToTorchAndNoLessAccurate) {
+  const OracleCase& oracle = GetParam();
+  const HyperValue* maximize = oracle.given.Find("maximize");
+  const bool negate = maximize != nullptr && absl::get<bool>(*maximize);
+  std::map<std::string, Errors> errors;
+  std::map<std::string, double> farthest;
+  for (int k = 0; k < kSeeds; ++k) {
+    const uint32_t seed = 1000 * (k + 1);
+    const Tensors peer = RunTorch(oracle, seed, negate, torch::kFloat);
+    const Tensors truth = RunTorch(oracle, seed, negate, torch::kDouble);
+    const Tensors ours = RunOurs(oracle, seed, DriverKind::kSimd);
+    ASSERT_EQ(ours, RunOurs(oracle, seed, DriverKind::kScalar)) << "seed " << seed;
+    ASSERT_EQ(ours.size(), peer.size());
+    for (const auto& [tensor, values] : ours) {
+      ASSERT_EQ(peer.count(tensor), 1u) << tensor;
+      const double distance = LargestDistance(values, peer.at(tensor));
+      EXPECT_LE(distance, kLargestDistance) << tensor << ", seed " << seed;
+      farthest[tensor] = std::max(farthest[tensor], distance);
+      Errors& sum = errors[tensor];
+      sum.largest += LargestDistance(values, truth.at(tensor)) / kSeeds;
+      sum.largest_of_torch += LargestDistance(peer.at(tensor), truth.at(tensor)) / kSeeds;
+      sum.mean += RootMeanSquareDistance(values, truth.at(tensor)) / kSeeds;
+      sum.mean_of_torch += RootMeanSquareDistance(peer.at(tensor), truth.at(tensor)) / kSeeds;
+    }
+  }
+  for (const auto& [tensor, sum] : errors) {
+    // The table of docs/numerics.md.
+    std::printf("| %s | %s | %s | %.1e | %.1e / %.1e | %.1e / %.1e |\n", oracle.rule.c_str(),
+                oracle.name.c_str(), tensor.c_str(), farthest[tensor], sum.largest,
+                sum.largest_of_torch, sum.mean, sum.mean_of_torch);
+    EXPECT_LE(sum.largest, kErrorFactor * sum.largest_of_torch) << tensor;
+    EXPECT_LE(sum.mean, kErrorFactor * sum.mean_of_torch) << tensor;
+  }
+}
+
+template <typename Optimizer, typename Options>
+OptimizerFactory Torch(const Options& options) {
+  return [options](const std::vector<torch::Tensor>& parameters) {
+    return std::make_unique<Optimizer>(parameters, options);
+  };
+}
+
+Hyperparameters Given(const std::vector<std::pair<std::string, HyperValue>>& values) {
+  Hyperparameters group;
+  for (const auto& [name, value] : values) group.Set(name, value);
+  return group;
+}
+
+std::vector<OracleCase> AdamCases() {
+  using torch::optim::Adam;
+  using torch::optim::AdamOptions;
+  std::vector<OracleCase> cases;
+  cases.push_back({"Defaults", "adam", {}, Torch<Adam>(AdamOptions())});
+  cases.push_back({"Maximize", "adam", Given({{"maximize", true}}), Torch<Adam>(AdamOptions())});
+  cases.push_back({"LargeLr", "adam", Given({{"lr", 0.1}}), Torch<Adam>(AdamOptions(0.1))});
+  cases.push_back({"WeightDecay", "adam", Given({{"weight_decay", 0.1}, {"lr", 0.01}}),
+                   Torch<Adam>(AdamOptions(0.01).weight_decay(0.1))});
+  cases.push_back({"Amsgrad", "adam", Given({{"amsgrad", true}, {"lr", 0.01}}),
+                   Torch<Adam>(AdamOptions(0.01).amsgrad(true))});
+  cases.push_back({"GanBetas", "adam", Given({{"betas", Betas{0.5, 0.9}}, {"eps", 1e-3}}),
+                   Torch<Adam>(AdamOptions().betas({0.5, 0.9}).eps(1e-3))});
+  cases.push_back({"LowBeta1", "adam", Given({{"betas", Betas{0.1, 0.99}}}),
+                   Torch<Adam>(AdamOptions().betas({0.1, 0.99}))});
+  cases.push_back({"NoFirstMoment", "adam", Given({{"betas", Betas{0.0, 0.9}}}),
+                   Torch<Adam>(AdamOptions().betas({0.0, 0.9}))});
+  cases.push_back({"SlowBeta2", "adam", Given({{"betas", Betas{0.95, 0.9999}}}),
+                   Torch<Adam>(AdamOptions().betas({0.95, 0.9999}))});
+  cases.push_back({"SmallGradients", "adam", Given({{"lr", 0.01}}), Torch<Adam>(AdamOptions(0.01)),
+                   0.01, 1e-6});
+  cases.push_back({"FromZero", "adam", Given({{"lr", 0.01}}), Torch<Adam>(AdamOptions(0.01)), 0});
+  return cases;
+}
+
+std::vector<OracleCase> AdamWCases() {
+  using torch::optim::AdamW;
+  using torch::optim::AdamWOptions;
+  std::vector<OracleCase> cases;
+  cases.push_back({"Defaults", "adamw", {}, Torch<AdamW>(AdamWOptions())});
+  cases.push_back({"Maximize", "adamw", Given({{"maximize", true}, {"lr", 0.01}}),
+                   Torch<AdamW>(AdamWOptions(0.01))});
+  cases.push_back({"StrongDecay", "adamw", Given({{"weight_decay", 0.1}, {"lr", 0.01}}),
+                   Torch<AdamW>(AdamWOptions(0.01).weight_decay(0.1))});
+  cases.push_back({"Amsgrad", "adamw",
+                   Given({{"amsgrad", true}, {"betas", Betas{0.8, 0.95}}, {"lr", 0.01}}),
+                   Torch<AdamW>(AdamWOptions(0.01).betas({0.8, 0.95}).amsgrad(true))});
+  return cases;
+}
+
+std::vector<OracleCase> SgdCases() {
+  using torch::optim::SGD;
+  using torch::optim::SGDOptions;
+  std::vector<OracleCase> cases;
+  cases.push_back({"Defaults", "sgd", {}, Torch<SGD>(SGDOptions(1e-3))});
+  cases.push_back({"Maximize", "sgd", Given({{"maximize", true}, {"lr", 0.1}, {"momentum", 0.9}}),
+                   Torch<SGD>(SGDOptions(0.1).momentum(0.9))});
+  cases.push_back({"WeightDecay", "sgd", Given({{"lr", 0.1}, {"weight_decay", 0.1}}),
+                   Torch<SGD>(SGDOptions(0.1).weight_decay(0.1))});
+  cases.push_back({"Momentum", "sgd", Given({{"lr", 0.05}, {"momentum", 0.9}}),
+                   Torch<SGD>(SGDOptions(0.05).momentum(0.9))});
+  cases.push_back({"Dampening", "sgd", Given({{"lr", 0.05}, {"momentum", 0.9}, {"dampening", 0.3}}),
+                   Torch<SGD>(SGDOptions(0.05).momentum(0.9).dampening(0.3))});
+  cases.push_back(
+      {"Nesterov", "sgd",
+       Given({{"lr", 0.05}, {"momentum", 0.8}, {"nesterov", true}, {"weight_decay", 0.01}}),
+       Torch<SGD>(SGDOptions(0.05).momentum(0.8).nesterov(true).weight_decay(0.01))});
+  cases.push_back({"FromZero", "sgd", Given({{"lr", 0.1}, {"momentum", 0.5}}),
+                   Torch<SGD>(SGDOptions(0.1).momentum(0.5)), 0});
+  return cases;
+}
+
+void PrintTo(const OracleCase& oracle, std::ostream* out) {
+  *out << oracle.rule << " " << oracle.given.ToString();
+}
+
+std::string NameOf(const ::testing::TestParamInfo<OracleCase>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Adam, TorchOracleTest, ::testing::ValuesIn(AdamCases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(AdamW, TorchOracleTest, ::testing::ValuesIn(AdamWCases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Sgd, TorchOracleTest, ::testing::ValuesIn(SgdCases()), NameOf);
+
+}  // namespace
+}  // namespace optshard

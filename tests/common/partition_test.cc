@@ -347,6 +347,7 @@ TEST(CheckPartition, Faults_Each_AreNamed) {
   } kTable[] = {
       {{{{0, 0, 10}, {1, 0, 0}}, {}}, "\"parameter2\": elements [0, 6) have no owner"},
       {{{{0, 0, 10}}, {{2, 0, 6}}}, "\"parameter1\": elements [0, 0) have no owner"},
+      {{{{0, 0, 4}, {1, 0, 0}}, {{2, 0, 6}}}, "\"parameter0\": elements [4, 10) have no owner"},
       {{{{0, 0, 4}, {1, 0, 0}}, {{0, 6, 4}, {2, 0, 6}}}, "elements [4, 6) have no owner"},
       {{{{0, 0, 4}, {1, 0, 0}}, {{0, 3, 7}, {2, 0, 6}}}, "[3, 10) of 10, which rank 0 owns too"},
       {{{{0, 0, 10}, {1, 0, 0}}, {{0, 0, 10}, {2, 0, 6}}}, "which rank 0 owns too"},

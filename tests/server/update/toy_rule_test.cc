@@ -7,15 +7,15 @@
 namespace optshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 const UpdateRule& Toy() { return **RuleRegistry::Find("toy"); }
 
 TEST(ToyRuleTest, Registry_ToyLinkedIn_FindsAndListsIt) {
   ASSERT_TRUE(RuleRegistry::Find("toy").ok());
-  EXPECT_EQ(RuleRegistry::All().size(), 4u);
-  EXPECT_EQ(RuleRegistry::Find("tyo").status().message(),
-            "no update rule \"tyo\"; known rules: adam, adamw, sgd, toy");
+  EXPECT_THAT(RuleRegistry::All(), Contains(&Toy()));
+  EXPECT_THAT(std::string(RuleRegistry::Find("tyo").status().message()), HasSubstr(", toy"));
 }
 
 TEST(ToyRuleTest, Validate_ToyOptions_DefaultsRangesAndNames) {

@@ -97,7 +97,7 @@ TEST(Buckets, RandomSpaces_AllPolicies_KeepEveryPromise) {
                                     {4096, 0},
                                     {1000, 100000},  // packs all, and cuts what it packed
                                     {1, 64}};        // less than the least there can be
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (uint64_t seed = 0; seed < 24; ++seed) {
     const ParameterSpace space = RandomSpace(seed);
     const MemoryLayout layout(space);
     for (int world_size : {1, 2, 3, 7}) {
@@ -105,7 +105,7 @@ TEST(Buckets, RandomSpaces_AllPolicies_KeepEveryPromise) {
         const Plan plan = PlanOf(space, world_size, policy);
         for (const BucketOptions& options : kOptions) {
           // The least buckets are many: a few spaces show them as well as all do.
-          if (options.max_bytes < 4096 && seed % 10 != 0) continue;
+          if (options.max_bytes < 4096 && seed % 12 != 1) continue;
           SCOPED_TRACE("seed " + std::to_string(seed) + " world " + std::to_string(world_size) +
                        " policy " + std::string(NameOf(policy)) + " max_bytes " +
                        std::to_string(options.max_bytes));

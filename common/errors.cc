@@ -96,16 +96,24 @@ absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_vie
 }
 
 absl::Status TornStep(StepNumber step, absl::string_view cause) {
-  return Make(kTornStep, {},
+  return TornStep(step, absl::UnknownError(cause));
+}
+
+absl::Status TornStep(StepNumber step, const absl::Status& cause) {
+  return Make(kTornStep, RanksOf(cause),
               absl::StrCat("step ", step, " is torn, parameters and state are those of no step: ",
-                           cause, "; restore from a checkpoint of an earlier step"));
+                           cause.message(), "; restore from a checkpoint of an earlier step"));
 }
 
 absl::Status StepInDoubt(StepNumber step, absl::string_view cause) {
-  return Make(kStepInDoubt, {},
+  return StepInDoubt(step, absl::UnknownError(cause));
+}
+
+absl::Status StepInDoubt(StepNumber step, const absl::Status& cause) {
+  return Make(kStepInDoubt, RanksOf(cause),
               absl::StrCat("step ", step,
-                           " is in doubt, not applied here but perhaps by other ranks: ", cause,
-                           "; restore all ranks from one checkpoint"));
+                           " is in doubt, not applied here but perhaps by other ranks: ",
+                           cause.message(), "; restore all ranks from one checkpoint"));
 }
 
 absl::Status StaleGeneration(Generation got, Generation current) {

@@ -22,10 +22,14 @@ absl::Status PeerLost(Rank rank, absl::string_view how_known);
 absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_view what);
 
 // The step was being applied when a rank was lost: the state is not that of any step. DATA_LOSS.
+// Names the ranks that `cause` names.
 absl::Status TornStep(StepNumber step, absl::string_view cause);
+absl::Status TornStep(StepNumber step, const absl::Status& cause);
 
 // The step may or may not have been applied by others; this rank has not applied it. DATA_LOSS.
+// Names the ranks that `cause` names.
 absl::Status StepInDoubt(StepNumber step, absl::string_view cause);
+absl::Status StepInDoubt(StepNumber step, const absl::Status& cause);
 
 // A call of an old generation or incarnation: nothing changed. FAILED_PRECONDITION.
 absl::Status StaleGeneration(Generation got, Generation current);

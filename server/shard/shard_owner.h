@@ -59,6 +59,9 @@ class ShardOwner {
     CoordinatorClient* coordinator = nullptr;  // outlives the owner
     PlaneFactory plane_factory;
     absl::Duration join_timeout = absl::Seconds(60);
+    // How long a failed step waits for the coordinator to say whom the job lost: longer than a
+    // lease.
+    absl::Duration verdict_timeout = absl::Seconds(15);
     int timeline_steps = 16;  // how many of the last steps' timelines are kept
     Clock* clock = &Clock::Monotonic();
   };

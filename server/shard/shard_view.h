@@ -41,8 +41,8 @@ struct OwnedSlice {
   int group = 0;
   int64_t offset_elements = 0;
   int64_t elements = 0;
-  StepNumber step = 0;  // updates of the parameter so far
-  std::vector<std::string> slots;
+  StepNumber step = 0;             // updates of the parameter so far
+  std::vector<std::string> slots;  // one value an element each; the step count is apart
   int64_t state_bytes = 0;
 };
 
@@ -65,11 +65,12 @@ class ShardView {
   // The owned slices by (parameter, offset), from the first'th on, at most `count`.
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
 
-  // Copies elements of a slot: [offset, offset + out.size()) of the parameter, all owned here.
-  // Returns the number of the step whose values they are, all of the same one. NOT_FOUND (no such
-  // parameter or slot; what is known is listed), OUT_OF_RANGE (not owned here; the owned ranges are
-  // listed), ABORTED (steps kept overtaking the copy: ask again, or for less), DATA_LOSS (the state
-  // is torn or in doubt and is not given out).
+  // Copies elements of a slot: [offset, offset + out.size()) of the parameter, all owned here. Slot
+  // "step", where the rule exports it, is one element: the parameter's count of updates. Returns
+  // the number of the step whose values they are, all of the same one. NOT_FOUND (no such parameter
+  // or slot; what is known is listed), OUT_OF_RANGE (not owned here; the owned ranges are listed),
+  // ABORTED (steps kept overtaking the copy: ask again, or for less), DATA_LOSS (the state is torn
+  // or in doubt and is not given out).
   virtual absl::StatusOr<StepNumber> ReadSlot(int32_t parameter, absl::string_view slot,
                                               int64_t offset_elements,
                                               absl::Span<float> out) const = 0;

@@ -1,0 +1,384 @@
+#include "server/shard/shard_owner.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "common/memory_layout.h"
+#include "server/shard/live_shard_view.h"
+#include "server/shard/plane_guard.h"
+#include "server/shard/shard_store.h"
+#include "server/shard/step_board.h"
+#include "server/shard/step_engine.h"
+#include "server/shard/timeline_ring.h"
+
+namespace optshard {
+namespace {
+
+absl::Status CheckSpace(const ParameterSpace& space) {
+  absl::Status valid = space.Validate();
+  if (!valid.ok()) return valid;
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    const ParameterSpec& parameter = space.parameter(p);
+    if (parameter.dtype != DType::kFloat32 || parameter.device != "cpu") {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("parameter %d \"%s\" is %s on %s; only float32 on cpu is supported", p,
+                          parameter.name, NameOf(parameter.dtype), parameter.device));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const ShardOwner::Options& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rank %d of world size %d: the rank must be in [0, world size)",
+                        options.rank, options.world_size));
+  }
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("threads is %d, expected at least 1", options.threads));
+  }
+  if (options.coordinator == nullptr) {
+    return absl::InvalidArgumentError("a shard owner needs a coordinator");
+  }
+  if (options.world_size > 1 && options.plane_factory == nullptr) {
+    return absl::InvalidArgumentError("more than one rank need a data plane");
+  }
+  if (static_cast<int>(options.hyperparameters.size()) != options.space.group_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
+                        options.hyperparameters.size(), options.space.group_count()));
+  }
+  return CheckSpace(options.space);
+}
+
+JoinRequest MakeJoinRequest(const ShardOwner::Options& options) {
+  JoinRequest request;
+  request.job = options.job;
+  request.optimizer = options.optimizer;
+  request.rank = options.rank;
+  request.world_size = options.world_size;
+  // One join of one process: retries of it are the client's.
+  static std::atomic<int> joins{0};
+  request.request_id = absl::StrCat("owner-", getpid(), "-", joins.fetch_add(1));
+  request.space = options.space;
+  request.rule = options.rule;
+  request.gradient_mode = std::string(NameOf(options.gradient_mode));
+  request.policy = options.policy;
+  request.buckets = options.buckets;
+  request.node = options.node;
+  request.owner_address = options.owner_address;
+  request.pid = getpid();
+  return request;
+}
+
+}  // namespace
+
+class ShardOwner::Impl {
+ public:
+  explicit Impl(Options options) : options_(std::move(options)) {}
+
+  ~Impl() {
+    // The plane uses the session's rendezvous: it goes first, and no callback finds it then.
+    guard_->Detach();
+    engine_.reset();
+    plane_.reset();
+  }
+
+  absl::Status Start();
+  absl::StatusOr<StepInfo> Step(const StepInput& input);
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+  absl::Status Stop(absl::Duration timeout);
+
+  absl::Status failure() const { return board_->failure(); }
+  const Plan& plan() const { return plan_; }
+  const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
+  const ShardView& view() const { return *view_; }
+
+ private:
+  absl::Status JoinJob(absl::Time deadline);
+  absl::Status Allocate();
+  absl::Status ConnectPlane(absl::Time deadline);
+  absl::Status CheckUsable() const;
+  void Tell(const StepProgress& progress);
+  absl::Status Verdict(StepOutcome outcome, const absl::Status& observed);
+  absl::Status Break(const StepEngine::Result& result);
+  LogContext Who() const;
+
+  Options options_;
+  const UpdateRule* rule_ = nullptr;
+  std::vector<Hyperparameters> hyperparameters_;  // validated
+  // Outlives whatever the session's thread may call.
+  const std::shared_ptr<PlaneGuard> guard_ = std::make_shared<PlaneGuard>();
+  std::unique_ptr<MemberSession> session_;
+  Plan plan_;
+  std::vector<std::string> owner_addresses_;
+  std::vector<Bucket> buckets_;
+  int region_count_ = 0;
+  std::unique_ptr<ShardStore> store_;
+  std::unique_ptr<StepBoard> board_;
+  std::unique_ptr<TimelineRing> timeline_;
+  std::unique_ptr<LiveShardView> view_;
+  std::unique_ptr<DataPlane> plane_;
+  std::unique_ptr<StepEngine> engine_;
+  bool stopped_ = false;
+};
+
+absl::Status ShardOwner::Impl::Start() {
+  absl::Status valid = CheckOptions(options_);
+  if (!valid.ok()) return valid;
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.rule);
+  if (!rule.ok()) return rule.status();
+  rule_ = *rule;
+  if (!rule_->spec().element_wise && options_.policy == PartitionPolicy::kBalanced) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rule %s needs whole parameters, which the partition \"balanced\" cuts; use \"greedy\"",
+        options_.rule));
+  }
+  for (size_t g = 0; g < options_.hyperparameters.size(); ++g) {
+    absl::StatusOr<Hyperparameters> values = rule_->Validate(options_.hyperparameters[g]);
+    if (!values.ok()) {
+      return errors::WithContext(values.status(), absl::StrCat("param group ", g));
+    }
+    hyperparameters_.push_back(std::move(*values));
+  }
+  board_ = std::make_unique<StepBoard>(hyperparameters_);
+  timeline_ = std::make_unique<TimelineRing>(options_.timeline_steps, *options_.clock);
+
+  const absl::Time deadline = options_.clock->Now() + options_.join_timeout;
+  absl::Status joined = JoinJob(deadline);
+  if (!joined.ok()) return joined;
+  absl::Status allocated = Allocate();
+  if (!allocated.ok()) return allocated;
+  return ConnectPlane(deadline);
+}
+
+absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
+  absl::StatusOr<std::unique_ptr<MemberSession>> session =
+      options_.coordinator->Join(MakeJoinRequest(options_), deadline);
+  if (!session.ok()) return session.status();
+  session_ = std::move(*session);
+  session_->OnFailure([guard = guard_](const absl::Status& failure) { guard->Abort(failure); });
+  absl::StatusOr<MemberEvent> event = session_->WaitForPlan(deadline);
+  if (!event.ok()) {
+    // The rank becomes free at once for another attempt.
+    session_->Leave(options_.clock->Now() + options_.verdict_timeout).IgnoreError();
+    return event.status();
+  }
+  plan_ = std::move(event->plan);
+  owner_addresses_ = std::move(event->owner_address);
+  if (plan_.world_size != options_.world_size ||
+      plan_.partition.slices.size() != static_cast<size_t>(options_.world_size)) {
+    return absl::InternalError(
+        absl::StrFormat("the coordinator's plan is for %d ranks and has slices of %d, expected %d",
+                        plan_.world_size, plan_.partition.slices.size(), options_.world_size));
+  }
+  return CheckPartition(options_.space, plan_.partition, plan_.policy);
+}
+
+absl::Status ShardOwner::Impl::Allocate() {
+  const MemoryLayout layout(options_.space);
+  region_count_ = static_cast<int>(layout.regions().size());
+  buckets_ = MakeBuckets(layout, plan_, options_.buckets);
+
+  LiveShardView::Options view;
+  ShardStore::Options store;
+  for (const Hyperparameters& group : hyperparameters_) {
+    view.slots.push_back(rule_->Slots(group));
+    store.slot_counts.push_back(static_cast<int>(view.slots.back().size()));
+  }
+  store.space = &options_.space;
+  store.buckets = &buckets_;
+  store.rank = options_.rank;
+  store.keep_reduced_gradients =
+      options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1;
+  absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
+  if (!created.ok()) return created.status();
+  store_ = std::move(*created);
+
+  view.member = session_->id();
+  view.space = &options_.space;
+  view.plan = &plan_;
+  view.rule = rule_;
+  view.gradient_mode = options_.gradient_mode;
+  view.bucket_count = static_cast<int>(store_->own_buckets().size());
+  view.store = store_.get();
+  view.board = board_.get();
+  view.timeline = timeline_.get();
+  view_ = std::make_unique<LiveShardView>(std::move(view));
+  return absl::OkStatus();
+}
+
+absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
+  if (options_.world_size > 1) {
+    PlaneRequest request;
+    request.rank = options_.rank;
+    request.world_size = options_.world_size;
+    request.generation = plan_.generation;
+    request.tree = plan_.tree;
+    request.rendezvous = &session_->rendezvous();
+    request.deadline = deadline;
+    absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
+    if (!plane.ok()) {
+      return errors::WithContext(Verdict(StepOutcome::kNotApplied, plane.status()),
+                                 "connecting the data plane");
+    }
+    plane_ = std::move(*plane);
+    guard_->Attach(plane_.get());
+  }
+  StepEngine::Options engine;
+  engine.rank = options_.rank;
+  engine.world_size = options_.world_size;
+  engine.generation = plan_.generation;
+  engine.incarnation = session_->id().incarnation;
+  engine.space = &options_.space;
+  engine.region_count = region_count_;
+  engine.buckets = &buckets_;
+  engine.policy = plan_.policy;
+  engine.gradient_mode = options_.gradient_mode;
+  engine.rule = rule_;
+  engine.hyperparameters = hyperparameters_;
+  engine.driver = options_.driver;
+  engine.threads = options_.threads;
+  engine.plane = plane_.get();
+  engine.store = store_.get();
+  engine.timeline = timeline_.get();
+  engine.clock = options_.clock;
+  absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
+  if (!created.ok()) return created.status();
+  engine_ = std::move(*created);
+  Tell({0, StepOutcome::kIdle});
+  Log(LogLevel::kInfo, Who(), "owns %d elements in %d buckets, %d bytes of state",
+      view_->Describe().owned_elements, store_->own_buckets().size(), store_->state_bytes());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  const StepNumber finished = engine_->finished();
+  // Known before anything of the step was sent: nobody can have applied it.
+  const absl::Status lost = guard_->reason();
+  if (!lost.ok()) return Break({lost, StepOutcome::kNotApplied, false, StepInfo()});
+
+  Tell({finished, StepOutcome::kInStep});
+  const StepEngine::Result result = engine_->Step(input);
+  if (!result.status.ok()) return Break(result);
+  board_->SetHyperparameters(engine_->record().hyperparameters);
+  Tell({engine_->finished(), StepOutcome::kIdle});
+  return result.info;
+}
+
+absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  const absl::Status lost = guard_->reason();
+  if (!lost.ok()) return Break({lost, StepOutcome::kNotApplied, false, StepInfo()});
+  const StepEngine::Result result = engine_->SyncParameters(replica, regions, timeout);
+  return result.status.ok() ? absl::OkStatus() : Break(result);
+}
+
+absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
+  if (stopped_) return absl::OkStatus();
+  stopped_ = true;
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  absl::Status closed;
+  if (plane_ != nullptr && failure().ok()) closed = plane_->Close(deadline);
+  guard_->Detach();
+  // After a failure, too: the others know of it, and this rank's end is no further one.
+  absl::Status left = session_->Leave(deadline);
+  closed.Update(left);
+  return closed;
+}
+
+absl::Status ShardOwner::Impl::CheckUsable() const {
+  absl::Status failed = failure();
+  if (!failed.ok()) return failed;
+  if (stopped_) return absl::FailedPreconditionError("the shard owner has been stopped");
+  return absl::OkStatus();
+}
+
+void ShardOwner::Impl::Tell(const StepProgress& progress) {
+  board_->SetProgress(progress);
+  session_->SetProgress(progress);
+}
+
+// Asks the coordinator whom the job lost: the first error seen may blame an innocent, who only hung
+// up because of it (docs/decisions/0005).
+absl::Status ShardOwner::Impl::Verdict(StepOutcome outcome, const absl::Status& observed) {
+  const std::vector<Rank> blamed = errors::RanksOf(observed);
+  const StepNumber finished = engine_ == nullptr ? 0 : engine_->finished();
+  return session_->ReportFailure({finished, outcome}, blamed.empty() ? -1 : blamed.front(),
+                                 observed, options_.clock->Now() + options_.verdict_timeout);
+}
+
+// The owner's failure from now on.
+absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
+  const StepNumber finished = engine_->finished();
+  // Before the verdict, which may take as long as a lease: a torn state is not given out meanwhile.
+  Tell({finished, result.outcome});
+  const absl::Status cause =
+      result.plane_failed ? Verdict(result.outcome, result.status) : result.status;
+  absl::Status failure = cause;
+  if (result.outcome == StepOutcome::kTorn)
+    failure = errors::TornStep(finished + 1, cause);
+  if (result.outcome == StepOutcome::kInDoubt)
+    failure = errors::StepInDoubt(finished + 1, cause);
+  board_->SetFailure(failure);
+  Log(LogLevel::kError, Who(), "step %d: %s", finished + 1, failure.ToString());
+  return failure;
+}
+
+LogContext ShardOwner::Impl::Who() const {
+  LogContext context;
+  context.role = "owner";
+  context.job = options_.job;
+  context.rank = options_.rank;
+  context.generation = plan_.generation;
+  if (engine_ != nullptr) context.step = engine_->finished();
+  return context;
+}
+
+ShardOwner::ShardOwner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ShardOwner::~ShardOwner() = default;
+
+absl::StatusOr<std::unique_ptr<ShardOwner>> ShardOwner::Start(Options options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  absl::Status started = impl->Start();
+  if (!started.ok()) return started;
+  return std::unique_ptr<ShardOwner>(new ShardOwner(std::move(impl)));
+}
+
+absl::Status ShardOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                        absl::Span<const ReplicaRegion> regions,
+                                        absl::Duration timeout) {
+  return impl_->SyncParameters(replica, regions, timeout);
+}
+
+absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }
+
+absl::Status ShardOwner::Stop(absl::Duration timeout) { return impl_->Stop(timeout); }
+
+absl::Status ShardOwner::failure() const { return impl_->failure(); }
+
+const Plan& ShardOwner::plan() const { return impl_->plan(); }
+
+const std::vector<std::string>& ShardOwner::owner_addresses() const {
+  return impl_->owner_addresses();
+}
+
+const ShardView& ShardOwner::view() const { return impl_->view(); }
+
+}  // namespace optshard

@@ -1,0 +1,400 @@
+#include "server/shard/step_engine.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "server/shard/commit_decision.h"
+
+namespace optshard {
+namespace {
+
+// An aborted plane lets go of its buffers at once; this only bounds the wait for one that does not.
+constexpr absl::Duration kAbandonTimeout = absl::Seconds(5);
+
+constexpr int kWholeStep = -1;  // as a bucket of the timeline
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(Options options) {
+  int64_t staging_bytes = 0;
+  for (const Bucket& bucket : *options.buckets) {
+    staging_bytes = std::max(staging_bytes, bucket.bytes());
+  }
+  if (options.world_size == 1) staging_bytes = 0;
+  absl::StatusOr<std::unique_ptr<OperationWindow>> window =
+      OperationWindow::Create(options.window, options.staging_buffers, staging_bytes);
+  if (!window.ok()) return window.status();
+  std::unique_ptr<StepEngine> engine(new StepEngine(std::move(options)));
+  engine->window_ = std::move(*window);
+  return engine;
+}
+
+StepEngine::StepEngine(Options options)
+    : options_(std::move(options)),
+      reduces_(options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1),
+      publishes_(options_.policy != PartitionPolicy::kReplicated && options_.world_size > 1),
+      no_replica_(options_.space->parameter_count()),
+      threads_(options_.threads),
+      incarnations_(options_.world_size, 0) {
+  record_.generation = options_.generation;
+  record_.hyperparameters = options_.hyperparameters;
+  record_.updated.resize(options_.space->parameter_count());
+  record_.coefficients.resize(options_.space->parameter_count());
+  owned_.resize(options_.space->parameter_count());
+  for (const ShardStore::OwnBucket& own : options_.store->own_buckets()) {
+    for (const BucketSpan& span : own.bucket->spans) owned_[span.parameter] = true;
+  }
+}
+
+StepEngine::Result StepEngine::Step(const StepInput& input) {
+  const absl::Time start = options_.clock->Now();
+  const absl::Time deadline = start + input.timeout;
+  record_.step = finished_ + 1;
+  options_.timeline->BeginStep(record_.step);
+
+  // A rank whose input is invalid takes part all the same, with nothing to contribute, until the
+  // commit tells all ranks why: leaving now would let them wait for it.
+  const absl::Status replica_ok = CheckReplica(input.replica, input.regions);
+  absl::Status prepared = replica_ok;
+  prepared.Update(CheckHyperparameters(input.hyperparameters));
+  const ReplicaMemory replica = replica_ok.ok()
+                                    ? ReplicaMemory(input.replica, input.regions)
+                                    : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());
+
+  absl::Status status = ReduceGradients(replica, deadline);
+  const absl::Time reduced = options_.clock->Now();
+  options_.timeline->Record("prepare", kWholeStep, start, reduced);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+
+  std::vector<CommitVote> votes;
+  status = GatherVotes(replica, prepared, deadline, &votes);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kInDoubt, true);
+  CommitDecision decision =
+      Decide(votes, votes[options_.rank], incarnations_, options_.gradient_mode, *options_.space);
+  if (decision.hyperparameters_differ) {
+    decision.status = NameDifferentHyperparameters(decision.status, votes, deadline);
+  }
+  const absl::Time committed = options_.clock->Now();
+  options_.timeline->Record("commit", kWholeStep, reduced, committed);
+  if (!decision.status.ok()) {
+    return Failed(std::move(decision.status), StepOutcome::kNotApplied, false);
+  }
+  for (const CommitVote& vote : votes) incarnations_[vote.rank] = vote.incarnation;
+  record_.updated = std::move(decision.updated);
+
+  if (!decision.skipped) {
+    PrepareCoefficients();
+    status = ApplyAndPublish(replica, deadline);
+    if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
+    finished_ = record_.step;
+    options_.store->FinishStep(finished_, record_.updated);
+  }
+  const absl::Time applied = options_.clock->Now();
+  options_.timeline->Record("apply", kWholeStep, committed, applied);
+  options_.timeline->EndStep();
+
+  Result result;
+  result.info.step = finished_;
+  result.info.skipped = decision.skipped;
+  result.info.prepare = reduced - start;
+  result.info.commit = committed - reduced;
+  result.info.apply = applied - committed;
+  return result;
+}
+
+StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  options_.timeline->BeginStep(finished_);
+  absl::Status status = CheckReplica(replica, regions);
+  if (!status.ok()) {
+    // There is no vote on this: the others find out from the plane, which breaks.
+    if (options_.plane != nullptr) options_.plane->Abort(status);
+    return Failed(std::move(status), StepOutcome::kNotApplied, false);
+  }
+  const ReplicaMemory memory(replica, regions);
+  if (options_.world_size > 1) {
+    for (const Bucket& bucket : *options_.buckets) {
+      // Where every rank owns everything, rank 0's buckets hold it all.
+      if (options_.policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
+      status = Publish(bucket, 0, StepPhase::kControl, memory, deadline);
+      if (!status.ok()) break;
+    }
+    if (status.ok()) status = window_->Drain(deadline);
+  }
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+  options_.timeline->EndStep();
+  Result result;
+  result.info.step = finished_;
+  return result;
+}
+
+absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
+                                      absl::Span<const ReplicaRegion> regions) const {
+  const ParameterSpace& space = *options_.space;
+  if (static_cast<int>(replica.size()) != space.parameter_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",
+                        replica.size(), space.parameter_count()));
+  }
+  if (!regions.empty() && static_cast<int>(regions.size()) != options_.region_count) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d flat regions were given, expected none or one for each of the %d of "
+                        "the memory layout",
+                        regions.size(), options_.region_count));
+  }
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    if (replica[p].parameter == nullptr && space.parameter(p).elements() > 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepEngine::CheckHyperparameters(absl::Span<const Hyperparameters> given) {
+  if (static_cast<int>(given.size()) != options_.space->group_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
+                        given.size(), options_.space->group_count()));
+  }
+  // Mostly they are the last step's.
+  if (given == absl::MakeConstSpan(given_)) return absl::OkStatus();
+  std::vector<Hyperparameters> validated;
+  for (size_t g = 0; g < given.size(); ++g) {
+    absl::StatusOr<Hyperparameters> values = options_.rule->Validate(given[g]);
+    if (!values.ok()) {
+      return errors::WithContext(values.status(), absl::StrCat("param group ", g));
+    }
+    absl::Status changeable = options_.rule->ValidateChange(options_.hyperparameters[g], *values);
+    if (!changeable.ok()) return errors::WithContext(changeable, absl::StrCat("param group ", g));
+    validated.push_back(std::move(*values));
+  }
+  given_.assign(given.begin(), given.end());
+  record_.hyperparameters = std::move(validated);
+  hyperparameter_text_ = HyperparameterText(record_.hyperparameters);
+  return absl::OkStatus();
+}
+
+absl::Status StepEngine::ReduceGradients(const ReplicaMemory& replica, absl::Time deadline) {
+  if (!reduces_) return absl::OkStatus();
+  int own = 0;
+  for (const Bucket& bucket : *options_.buckets) {
+    float* const result = bucket.owner == options_.rank
+                              ? options_.store->own_buckets()[own++].reduced_gradient
+                              : nullptr;
+    OperationWindow::Operation operation;
+    operation.bucket = &bucket;
+    operation.start = options_.clock->Now();
+    const float* contribution = replica.GradientsInPlace(bucket);
+    if (contribution == nullptr) {
+      float* packed = result;
+      if (packed == nullptr) {
+        absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
+        if (!staging.ok()) return staging.status();
+        packed = operation.staging = *staging;
+      }
+      replica.PackGradients(bucket, packed);
+      contribution = packed;
+    }
+    absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+        options_.plane->Reduce(Tag(StepPhase::kReduce, bucket.index), ExecutionContext(),
+                               bucket.owner, bucket.dtype, contribution, result, bucket.elements);
+    if (!ticket.ok()) return ticket.status();
+    operation.ticket = std::move(*ticket);
+    operation.done = [this](const OperationWindow::Operation& reduced) {
+      options_.timeline->Record("reduce", reduced.bucket->index, reduced.start,
+                                options_.clock->Now());
+    };
+    absl::Status pushed = window_->Push(std::move(operation), deadline);
+    if (!pushed.ok()) return pushed;
+  }
+  return window_->Drain(deadline);
+}
+
+absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::Status& prepared,
+                                     absl::Time deadline, std::vector<CommitVote>* votes) {
+  const int groups = options_.space->group_count();
+  const int parameters = options_.space->parameter_count();
+  CommitVote vote;
+  vote.rank = options_.rank;
+  vote.incarnation = options_.incarnation;
+  vote.generation = options_.generation;
+  vote.step = record_.step;
+  vote.prepared = prepared;
+  for (const Hyperparameters& values : record_.hyperparameters) {
+    vote.hyperparameter_digests.push_back(values.Digest());
+  }
+  vote.hyperparameter_text_bytes = static_cast<uint32_t>(hyperparameter_text_.size());
+  vote.has_gradient.resize(parameters);
+  for (int p = 0; p < parameters; ++p) {
+    vote.has_gradient[p] = replica.tensor(p).gradient != nullptr;
+  }
+  if (options_.world_size == 1) {
+    votes->push_back(std::move(vote));
+    return absl::OkStatus();
+  }
+  std::vector<char> contribution(CommitVoteBytes(groups, parameters));
+  EncodeVote(vote, absl::MakeSpan(contribution));
+  std::vector<char> gathered;
+  absl::Status status = AllGather(contribution, &gathered, deadline);
+  for (int r = 0; status.ok() && r < options_.world_size; ++r) {
+    absl::StatusOr<CommitVote> decoded = DecodeVote(
+        absl::MakeConstSpan(gathered).subspan(r * contribution.size(), contribution.size()), groups,
+        parameters);
+    if (!decoded.ok()) {
+      return errors::WithContext(decoded.status(), absl::StrCat("the vote of rank ", r));
+    }
+    votes->push_back(std::move(*decoded));
+  }
+  return status;
+}
+
+absl::Status StepEngine::ApplyAndPublish(const ReplicaMemory& replica, absl::Time deadline) {
+  int own = 0;
+  for (const Bucket& bucket : *options_.buckets) {
+    const bool owned = bucket.owner == options_.rank;
+    if (AnyUpdated(bucket)) {
+      if (owned) Update(own, replica);
+      if (publishes_) {
+        absl::Status published =
+            Publish(bucket, bucket.owner, StepPhase::kPublish, replica, deadline);
+        if (!published.ok()) return published;
+      }
+    } else if (owned) {
+      options_.store->MarkUnchanged(own, record_.step);
+    }
+    if (owned) ++own;
+  }
+  return window_->Drain(deadline);
+}
+
+absl::Status StepEngine::AllGather(const std::vector<char>& contribution,
+                                   std::vector<char>* gathered, absl::Time deadline) {
+  gathered->resize(contribution.size() * options_.world_size);
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+      options_.plane->AllGather(Tag(StepPhase::kCommit, 0), ExecutionContext(), contribution.data(),
+                                gathered->data(), contribution.size());
+  if (!ticket.ok()) return ticket.status();
+  return (*ticket)->Wait(deadline);
+}
+
+absl::Status StepEngine::NameDifferentHyperparameters(const absl::Status& differ,
+                                                      absl::Span<const CommitVote> votes,
+                                                      absl::Time deadline) {
+  size_t longest = 0;
+  for (const CommitVote& vote : votes) {
+    longest = std::max<size_t>(longest, vote.hyperparameter_text_bytes);
+  }
+  // The plane takes 1 MiB; thousands of groups get the short message.
+  if (longest > (1 << 20)) return differ;
+  std::vector<char> contribution(hyperparameter_text_.begin(), hyperparameter_text_.end());
+  contribution.resize(longest);
+  std::vector<char> gathered;
+  if (!AllGather(contribution, &gathered, deadline).ok()) return differ;
+  std::vector<std::string> texts;
+  for (const CommitVote& vote : votes) {
+    texts.emplace_back(gathered.data() + vote.rank * longest, vote.hyperparameter_text_bytes);
+  }
+  const std::string difference = DescribeDifference(texts);
+  return difference.empty() ? differ : errors::WithContext(differ, difference);
+}
+
+absl::Status StepEngine::Publish(const Bucket& bucket, Rank from, StepPhase phase,
+                                 const ReplicaMemory& replica, absl::Time deadline) {
+  OperationWindow::Operation operation;
+  operation.bucket = &bucket;
+  operation.start = options_.clock->Now();
+  const bool sends = from == options_.rank;
+  float* data = replica.ParametersInPlace(bucket);
+  if (data == nullptr) {
+    absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
+    if (!staging.ok()) return staging.status();
+    data = operation.staging = *staging;
+    if (sends) replica.PackParameters(bucket, data);
+  }
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->Publish(
+      Tag(phase, bucket.index), ExecutionContext(), from, data, bucket.bytes());
+  if (!ticket.ok()) return ticket.status();
+  operation.ticket = std::move(*ticket);
+  operation.done = [this, sends, &replica](const OperationWindow::Operation& published) {
+    if (!sends && published.staging != nullptr) {
+      replica.UnpackParameters(*published.bucket, published.staging);
+    }
+    options_.timeline->Record("publish", published.bucket->index, published.start,
+                              options_.clock->Now());
+  };
+  return window_->Push(std::move(operation), deadline);
+}
+
+void StepEngine::PrepareCoefficients() {
+  // Parameters of a group mostly have the same count; the powers need not be computed for each.
+  std::map<std::pair<int, StepNumber>, Coefficients> known;
+  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+    if (!owned_[p] || !record_.updated[p]) continue;
+    const int group = options_.space->group_of(p);
+    const StepNumber count = options_.store->step_count(p) + 1;
+    const auto [entry, is_new] = known.try_emplace({group, count});
+    if (is_new) entry->second = options_.rule->Prepare(record_.hyperparameters[group], count);
+    record_.coefficients[p] = entry->second;
+  }
+}
+
+void StepEngine::Update(int own, const ReplicaMemory& replica) {
+  const absl::Time start = options_.clock->Now();
+  const ShardStore::OwnBucket& bucket = options_.store->own_buckets()[own];
+  tasks_.clear();
+  for (const BucketSpan& span : bucket.bucket->spans) {
+    if (!record_.updated[span.parameter]) continue;
+    const ReplicaTensor& tensor = replica.tensor(span.parameter);
+    SpanTask task;
+    task.coefficients = &record_.coefficients[span.parameter];
+    task.span.parameter = tensor.parameter + span.parameter_offset_elements;
+    task.span.gradient = reduces_ ? bucket.reduced_gradient + span.bucket_offset_elements
+                                  : tensor.gradient + span.parameter_offset_elements;
+    for (int s = 0; s < bucket.slot_count; ++s) {
+      task.span.slots[s] = bucket.slots[s] + span.bucket_offset_elements;
+    }
+    task.span.elements = span.elements;
+    tasks_.push_back(task);
+  }
+  options_.store->BeginWrite(own);
+  threads_.Run(*options_.rule, options_.driver, tasks_);
+  options_.store->EndWrite(own, record_.step);
+  options_.timeline->Record("update", bucket.bucket->index, start, options_.clock->Now());
+}
+
+bool StepEngine::AnyUpdated(const Bucket& bucket) const {
+  return std::any_of(bucket.spans.begin(), bucket.spans.end(),
+                     [this](const BucketSpan& span) { return record_.updated[span.parameter]; });
+}
+
+StepTag StepEngine::Tag(StepPhase phase, int bucket) const {
+  StepTag tag;
+  tag.generation = options_.generation;
+  tag.step = record_.step;
+  tag.bucket = bucket;
+  tag.phase = phase;
+  return tag;
+}
+
+StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome, bool plane_failed) {
+  if (plane_failed && options_.plane != nullptr) {
+    options_.plane->Abort(status);
+    window_->Abandon(options_.clock->Now() + kAbandonTimeout);
+  }
+  options_.timeline->EndStep();
+  Result result;
+  result.status = std::move(status);
+  result.outcome = outcome;
+  result.plane_failed = plane_failed && options_.plane != nullptr;
+  return result;
+}
+
+}  // namespace optshard

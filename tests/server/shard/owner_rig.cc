@@ -1,0 +1,175 @@
+#include "tests/server/shard/owner_rig.h"
+
+#include <thread>
+#include <utility>
+
+#include "tests/server/shard/engine_rig.h"
+
+namespace optshard::testing {
+namespace {
+
+// Tells when its rank was killed by the hub, as soon as the rank's own call finds out, and when it
+// was aborted.
+class MortalPlane final : public DataPlane {
+ public:
+  MortalPlane(std::unique_ptr<DataPlane> plane, std::function<void()> died,
+              std::function<void()> aborted)
+      : plane_(std::move(plane)), died_(std::move(died)), aborted_(std::move(aborted)) {}
+
+  Rank rank() const override { return plane_->rank(); }
+  int world_size() const override { return plane_->world_size(); }
+
+  absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag,
+                                                 const ExecutionContext& context, Rank owner,
+                                                 DType dtype, const void* contribution,
+                                                 void* result, int64_t elements) override {
+    return Watch(plane_->Reduce(tag, context, owner, dtype, contribution, result, elements));
+  }
+  absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag,
+                                                  const ExecutionContext& context, Rank owner,
+                                                  void* data, size_t bytes) override {
+    return Watch(plane_->Publish(tag, context, owner, data, bytes));
+  }
+  absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag,
+                                                    const ExecutionContext& context,
+                                                    const void* contribution, void* gathered,
+                                                    size_t bytes_per_rank) override {
+    return Watch(plane_->AllGather(tag, context, contribution, gathered, bytes_per_rank));
+  }
+  void Abort(const absl::Status& reason) override {
+    plane_->Abort(reason);
+    aborted_();
+  }
+  absl::Status Close(absl::Time deadline) override { return plane_->Close(deadline); }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Ticket>> Watch(absl::StatusOr<std::unique_ptr<Ticket>> started) {
+    if (absl::IsCancelled(started.status())) died_();
+    return started;
+  }
+
+  const std::unique_ptr<DataPlane> plane_;
+  const std::function<void()> died_;
+  const std::function<void()> aborted_;
+};
+
+}  // namespace
+
+OwnerRig::Options OwnerRig::MixedOptions(int world_size) {
+  Options options;
+  options.world_size = world_size;
+  options.owner.space = MixedSpace();
+  options.owner.rule = "adam";
+  options.owner.hyperparameters.resize(2);
+  options.owner.buckets = {2048, 512};
+  options.owner.join_timeout = absl::Seconds(20);
+  return options;
+}
+
+OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
+  Coordinator::Options coordinator = LocalCoordinator::QuickOptions(options_.world_size);
+  coordinator.group.liveness.lease = options_.lease;
+  coordinator_ = std::make_unique<LocalCoordinator>(coordinator);
+  FakeHub::Options hub;
+  hub.world_size = options_.world_size;
+  hub.mode = options_.mode;
+  hub_ = std::make_unique<FakeHub>(hub);
+  owners_.resize(options_.world_size);
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    replicas_.push_back(std::make_unique<TestReplica>(
+        options_.owner.space, r % 2 == 0 ? Placement::kFlatRegions : Placement::kScattered));
+    for (int p = 0; p < options_.owner.space.parameter_count(); ++p) {
+      // Rank 0's go to all.
+      replicas_[r]->SetParameter(
+          p, OrderSensitiveValues(options_.owner.space.parameter(p).elements(), 17 * r + p));
+    }
+    ShardOwner::Options owner = options_.owner;
+    owner.rank = r;
+    owner.world_size = options_.world_size;
+    owner.node = "node";
+    owner.coordinator = coordinator_.get();
+    owner.plane_factory = [this](const PlaneRequest& request) {
+      const Rank rank = request.rank;
+      return std::make_unique<MortalPlane>(
+          hub_->MakePlane(rank), [this, rank] { coordinator_->Kill(rank); },
+          [this, rank] {
+            absl::MutexLock lock(&mutex_);
+            aborted_.insert(rank);
+          });
+    };
+    owner_options_.push_back(std::move(owner));
+  }
+}
+
+OwnerRig::~OwnerRig() {
+  hub_->ReleaseHung();
+  owners_.clear();
+}
+
+void OwnerRig::KillAt(Rank rank, int64_t operation) { hub_->KillAt(rank, operation); }
+
+void OwnerRig::Kill(Rank rank) {
+  hub_->Kill(rank);
+  coordinator_->Kill(rank);
+}
+
+bool OwnerRig::AwaitAborted(Rank rank) {
+  absl::MutexLock lock(&mutex_);
+  const auto aborted = [&] {
+    mutex_.AssertReaderHeld();
+    return aborted_.count(rank) > 0;
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&aborted), options_.timeout);
+}
+
+void OwnerRig::OnEveryRank(const std::function<void(Rank)>& work) {
+  std::vector<std::thread> threads;
+  for (Rank r = 0; r < options_.world_size; ++r) threads.emplace_back([&work, r] { work(r); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<absl::Status> OwnerRig::Start() {
+  std::vector<absl::Status> results(options_.world_size);
+  OnEveryRank([&](Rank r) {
+    absl::StatusOr<std::unique_ptr<ShardOwner>> owner = ShardOwner::Start(owner_options_[r]);
+    results[r] = owner.status();
+    if (!owner.ok()) return;
+    owners_[r] = std::move(*owner);
+    results[r] = owners_[r]->SyncParameters(replicas_[r]->tensors(), replicas_[r]->regions(),
+                                            options_.timeout);
+  });
+  return results;
+}
+
+void OwnerRig::GiveGradients(uint64_t seed) {
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    const Rank source = options_.owner.gradient_mode == GradientMode::kAveraged ? 0 : r;
+    for (int p = 0; p < space().parameter_count(); ++p) {
+      replicas_[r]->SetGradient(p, OrderSensitiveValues(space().parameter(p).elements(),
+                                                        (seed * 100 + source) * 100 + p));
+    }
+  }
+}
+
+StepInput OwnerRig::InputOf(Rank rank) const {
+  StepInput input;
+  input.replica = replicas_[rank]->tensors();
+  input.regions = replicas_[rank]->regions();
+  input.hyperparameters = owner_options_[rank].hyperparameters;
+  input.timeout = options_.timeout;
+  return input;
+}
+
+std::vector<absl::StatusOr<StepInfo>> OwnerRig::Step() {
+  std::vector<absl::StatusOr<StepInfo>> results(options_.world_size);
+  OnEveryRank([&](Rank r) { results[r] = owners_[r]->Step(InputOf(r)); });
+  return results;
+}
+
+std::vector<absl::Status> OwnerRig::Stop() {
+  std::vector<absl::Status> results(options_.world_size);
+  OnEveryRank([&](Rank r) { results[r] = owners_[r]->Stop(options_.timeout); });
+  return results;
+}
+
+}  // namespace optshard::testing

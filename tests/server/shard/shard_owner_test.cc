@@ -1,0 +1,340 @@
+// Shard owners with a coordinator: start, step, look in, stop, and what bad input gets.
+
+#include "server/shard/shard_owner.h"
+
+#include <atomic>
+#include <limits>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/shard/owner_rig.h"
+#include "tests/server/shard/step_oracle.h"
+
+namespace optshard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+void ExpectOk(const std::vector<absl::Status>& results) {
+  for (size_t r = 0; r < results.size(); ++r)
+    EXPECT_TRUE(results[r].ok()) << r << ": " << results[r];
+}
+
+void ExpectOk(const std::vector<absl::StatusOr<StepInfo>>& results) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    EXPECT_TRUE(results[r].ok()) << r << ": " << results[r].status();
+  }
+}
+
+// Follows the rig's steps in one process.
+class Follower {
+ public:
+  explicit Follower(OwnerRig& rig)
+      : rig_(rig),
+        rule_(**RuleRegistry::Find(rig.owner_options(0).rule)),
+        oracle_(rig.space(), rule_, Groups()) {
+    for (int p = 0; p < rig.space().parameter_count(); ++p) {
+      oracle_.SetParameter(p, rig.replica(0).Parameter(p));
+    }
+  }
+
+  void Step() {
+    std::vector<std::vector<std::vector<float>>> gradients;
+    std::vector<std::vector<bool>> has;
+    const int world_size = rig_.owner_options(0).world_size;
+    for (Rank r = 0; r < world_size; ++r) {
+      gradients.emplace_back();
+      has.emplace_back(rig_.space().parameter_count(), true);
+      for (int p = 0; p < rig_.space().parameter_count(); ++p) {
+        gradients[r].push_back(rig_.replica(r).Gradient(p));
+      }
+    }
+    oracle_.Step(gradients, has, rig_.owner_options(0).gradient_mode, rig_.owner(0).plan().tree,
+                 Groups());
+  }
+
+  const StepOracle& oracle() const { return oracle_; }
+  const UpdateRule& rule() const { return rule_; }
+
+ private:
+  std::vector<Hyperparameters> Groups() const {
+    std::vector<Hyperparameters> groups;
+    for (const Hyperparameters& group : rig_.owner_options(0).hyperparameters) {
+      groups.push_back(*rule_.Validate(group));
+    }
+    return groups;
+  }
+
+  OwnerRig& rig_;
+  const UpdateRule& rule_;
+  StepOracle oracle_;
+};
+
+TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
+  OwnerRig rig(OwnerRig::MixedOptions(3));
+  ExpectOk(rig.Start());
+  Follower follower(rig);
+  for (int step = 1; step <= 3; ++step) {
+    rig.GiveGradients(step);
+    const std::vector<absl::StatusOr<StepInfo>> results = rig.Step();
+    ExpectOk(results);
+    EXPECT_EQ(results[0]->step, step);
+    follower.Step();
+  }
+  int64_t owned_elements = 0;
+  for (Rank r = 0; r < 3; ++r) {
+    for (int p = 0; p < rig.space().parameter_count(); ++p) {
+      EXPECT_EQ(BitDifference(follower.oracle().Parameter(p), rig.replica(r).Parameter(p)), "")
+          << "rank " << r << ", parameter " << p;
+    }
+    const ShardView& view = rig.owner(r).view();
+    const ShardDescription description = view.Describe();
+    EXPECT_EQ(description.member.rank, r);
+    EXPECT_EQ(description.world_size, 3);
+    EXPECT_EQ(description.rule, "adam");
+    EXPECT_EQ(description.gradient_mode, "reduce");
+    EXPECT_EQ(description.policy, "greedy");
+    EXPECT_EQ(description.progress.finished, 3);
+    EXPECT_EQ(description.progress.outcome, StepOutcome::kIdle);
+    EXPECT_TRUE(description.failure.ok());
+    EXPECT_EQ(description.state_bytes, description.owned_elements * 8);
+    EXPECT_EQ(description.hyperparameters[0].Number("lr"), 0.001);
+    const std::vector<OwnedSlice> slices = view.Slices(0, 1000);
+    EXPECT_EQ(slices.size(), description.owned_parameters);
+    for (const OwnedSlice& slice : slices) {
+      owned_elements += slice.elements;
+      EXPECT_EQ(slice.step, 3);
+      EXPECT_THAT(slice.slots, ElementsAre("exp_avg", "exp_avg_sq"));
+      for (int s = 0; s < 2; ++s) {
+        std::vector<float> values(slice.elements);
+        const absl::StatusOr<StepNumber> step =
+            view.ReadSlot(slice.parameter, slice.slots[s], 0, absl::MakeSpan(values));
+        ASSERT_TRUE(step.ok()) << step.status();
+        EXPECT_EQ(*step, 3);
+        EXPECT_EQ(BitDifference(follower.oracle().Slot(slice.parameter, s), values), "");
+      }
+      float count = 0;
+      const absl::StatusOr<StepNumber> step =
+          view.ReadSlot(slice.parameter, "step", 0, absl::MakeSpan(&count, 1));
+      ASSERT_TRUE(step.ok()) << step.status();
+      EXPECT_EQ(count, 3);
+    }
+    EXPECT_FALSE(view.Timeline().empty());
+  }
+  EXPECT_EQ(owned_elements, rig.space().total_elements());
+  EXPECT_EQ(rig.owner(0).owner_addresses().size(), 3);
+  ExpectOk(rig.Stop());
+}
+
+TEST(ShardOwner_OneRank, NeedsNoDataPlane) {
+  for (const GradientMode mode : {GradientMode::kAveraged, GradientMode::kReduce}) {
+    OwnerRig::Options options = OwnerRig::MixedOptions(1);
+    options.owner.gradient_mode = mode;
+    OwnerRig rig(options);
+    rig.owner_options(0).plane_factory = nullptr;
+    ExpectOk(rig.Start());
+    Follower follower(rig);
+    rig.GiveGradients(1);
+    ExpectOk(rig.Step());
+    follower.Step();
+    for (int p = 0; p < rig.space().parameter_count(); ++p) {
+      EXPECT_EQ(BitDifference(follower.oracle().Parameter(p), rig.replica(0).Parameter(p)), "");
+    }
+    ExpectOk(rig.Stop());
+  }
+}
+
+// --- Bad options.
+
+absl::Status StartAlone(const std::function<void(ShardOwner::Options&)>& spoil) {
+  OwnerRig rig(OwnerRig::MixedOptions(1));
+  spoil(rig.owner_options(0));
+  return rig.Start()[0];
+}
+
+TEST(ShardOwner_BadOption, IsNamed) {
+  const auto expect = [](const std::function<void(ShardOwner::Options&)>& spoil,
+                         const std::string& text) {
+    const absl::Status status = StartAlone(spoil);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(Text(status), HasSubstr(text));
+  };
+  expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
+  expect([](ShardOwner::Options& options) { options.rule = "adamant"; }, "adam");
+  expect([](ShardOwner::Options& options) { options.threads = 0; }, "threads");
+  expect([](ShardOwner::Options& options) { options.coordinator = nullptr; }, "coordinator");
+  expect([](ShardOwner::Options& options) { options.hyperparameters.resize(1); }, "groups");
+  expect(
+      [](ShardOwner::Options& options) {
+        options.hyperparameters[1].Set("lr", std::numeric_limits<double>::quiet_NaN());
+      },
+      "param group 1");
+  expect(
+      [](ShardOwner::Options& options) {
+        std::vector<GroupSpec> groups = options.space.groups();
+        groups[0].parameters[3].dtype = DType::kFloat16;
+        options.space = ParameterSpace(groups);
+      },
+      "parameter 3 \"fc.weight\" is float16 on cpu");
+}
+
+TEST(ShardOwner_ParameterListsDiffer, EveryRankIsShownTheDifference) {
+  OwnerRig rig(OwnerRig::MixedOptions(2));
+  std::vector<GroupSpec> groups = rig.space().groups();
+  groups[0].parameters[1].shape = {8};
+  rig.owner_options(1).space = ParameterSpace(groups);
+  for (const absl::Status& status : rig.Start()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(Text(status), AllOf(HasSubstr("conv.bias"), HasSubstr("[7]"), HasSubstr("[8]")));
+  }
+}
+
+TEST(ShardOwner_RankThatNeverComes, IsNamedByTheDeadline) {
+  OwnerRig rig(OwnerRig::MixedOptions(2));
+  rig.owner_options(0).join_timeout = absl::Milliseconds(50);
+  const absl::StatusOr<std::unique_ptr<ShardOwner>> owner = ShardOwner::Start(rig.owner_options(0));
+  EXPECT_EQ(owner.status().code(), absl::StatusCode::kDeadlineExceeded) << owner.status();
+  EXPECT_THAT(errors::RanksOf(owner.status()), ElementsAre(1));
+}
+
+TEST(ShardOwner_AfterAnError_IsBroken, EachCallReturnsTheFirstError) {
+  OwnerRig rig(OwnerRig::MixedOptions(2));
+  ExpectOk(rig.Start());
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  rig.owner_options(1).hyperparameters[0].Set("lr", 0.5);
+  std::vector<absl::StatusOr<StepInfo>> results = rig.Step();
+  rig.owner_options(1).hyperparameters[0].Set("lr", 0.001);
+  for (Rank r = 0; r < 2; ++r) {
+    EXPECT_TRUE(errors::IsRanksDisagree(results[r].status())) << results[r].status();
+    EXPECT_EQ(rig.owner(r).Step(rig.InputOf(r)).status(), results[r].status());
+    EXPECT_EQ(rig.owner(r).failure(), results[r].status());
+    EXPECT_EQ(rig.owner(r).SyncParameters(rig.replica(r).tensors(), rig.replica(r).regions(),
+                                          absl::Seconds(1)),
+              results[r].status());
+    // Nothing was applied: what the last step left can be read.
+    const OwnedSlice slice = rig.owner(r).view().Slices(0, 1)[0];
+    std::vector<float> values(slice.elements);
+    EXPECT_TRUE(rig.owner(r)
+                    .view()
+                    .ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values))
+                    .ok());
+  }
+  ExpectOk(rig.Stop());
+}
+
+TEST(ShardOwner_Stopped, RefusesAndStopsOnlyOnce) {
+  OwnerRig rig(OwnerRig::MixedOptions(2));
+  ExpectOk(rig.Start());
+  ExpectOk(rig.Stop());
+  ExpectOk(rig.Stop());
+  EXPECT_EQ(rig.owner(0).Step(rig.InputOf(0)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  const absl::StatusOr<JobStatus> status = rig.coordinator().GetStatus(absl::InfiniteFuture());
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->groups[0].state, GroupState::kFinished);
+}
+
+// --- Looking in.
+
+TEST(ShardOwnerView_BadQuestion, IsAnsweredWithWhatThereIs) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(2);
+  options.owner.policy = PartitionPolicy::kBalanced;
+  OwnerRig rig(options);
+  ExpectOk(rig.Start());
+  const ShardView& view = rig.owner(0).view();
+  std::vector<float> out(4);
+  const auto read = [&](int parameter, const std::string& slot, int64_t offset) {
+    return view.ReadSlot(parameter, slot, offset, absl::MakeSpan(out)).status();
+  };
+  EXPECT_EQ(read(99, "exp_avg", 0).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(read(-1, "exp_avg", 0).code(), absl::StatusCode::kNotFound);
+  const absl::Status slot = read(0, "momentum_buffer", 0);
+  EXPECT_EQ(slot.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Text(slot), HasSubstr("exp_avg, exp_avg_sq, step"));
+  // The first parameter that is not all owned here: reading past the own part.
+  for (const OwnedSlice& slice : view.Slices(0, 100)) {
+    const absl::Status past =
+        read(slice.parameter, "exp_avg", slice.offset_elements + slice.elements - 2);
+    EXPECT_EQ(past.code(), absl::StatusCode::kOutOfRange);
+    EXPECT_THAT(Text(past), HasSubstr(absl::StrCat("[", slice.offset_elements, ", ",
+                                                   slice.offset_elements + slice.elements, ")")));
+  }
+  EXPECT_EQ(read(0, "exp_avg", -1).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(read(view.Slices(0, 1)[0].parameter, "step", 0).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_TRUE(view.Slices(1000, 10).empty());
+  EXPECT_EQ(view.Slices(1, 1)[0].parameter, view.Slices(0, 2)[1].parameter);
+  ExpectOk(rig.Stop());
+}
+
+TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(2);
+  options.owner.threads = 2;
+  OwnerRig rig(options);
+  ExpectOk(rig.Start());
+  Follower follower(rig);
+  constexpr int kSteps = 60;
+
+  struct Sample {
+    Rank rank;
+    int32_t parameter;
+    int slot;
+    StepNumber step;
+    std::vector<float> values;
+  };
+  std::vector<Sample> samples;
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    while (!done) {
+      for (Rank r = 0; r < 2; ++r) {
+        for (const OwnedSlice& slice : rig.owner(r).view().Slices(0, 100)) {
+          for (int s = 0; s < 2; ++s) {
+            Sample sample{r, slice.parameter, s, 0, std::vector<float>(slice.elements)};
+            const absl::StatusOr<StepNumber> step = rig.owner(r).view().ReadSlot(
+                slice.parameter, slice.slots[s], 0, absl::MakeSpan(sample.values));
+            if (absl::IsAborted(step.status())) continue;
+            ASSERT_TRUE(step.ok()) << step.status();
+            sample.step = *step;
+            samples.push_back(std::move(sample));
+          }
+        }
+        rig.owner(r).view().Describe();
+        rig.owner(r).view().Timeline();
+      }
+    }
+  });
+  std::map<StepNumber, std::map<std::pair<int, int>, std::vector<float>>> truth;
+  for (int step = 0; step <= kSteps; ++step) {
+    if (step > 0) {
+      rig.GiveGradients(step);
+      ExpectOk(rig.Step());
+      follower.Step();
+    }
+    for (int p = 0; p < rig.space().parameter_count(); ++p) {
+      for (int s = 0; s < 2; ++s) truth[step][{p, s}] = follower.oracle().Slot(p, s);
+    }
+  }
+  done = true;
+  reader.join();
+  EXPECT_GT(samples.size(), 20);
+  for (const Sample& sample : samples) {
+    ASSERT_EQ(BitDifference(truth[sample.step][{sample.parameter, sample.slot}], sample.values), "")
+        << "rank " << sample.rank << ", parameter " << sample.parameter << ", slot " << sample.slot
+        << ", said to be of step " << sample.step;
+  }
+  ExpectOk(rig.Stop());
+}
+
+}  // namespace
+}  // namespace optshard::testing

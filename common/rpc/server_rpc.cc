@@ -2,34 +2,18 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
-
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 
 namespace optshard {
-namespace {
-
-// For this server only: gRPC's own switch would give it to all servers of the process, the
-// trainer's too.
-class WithReflection : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
-  }
-};
-
-}  // namespace
 
 absl::StatusOr<ListeningServer> StartServer(absl::string_view address,
                                             const std::vector<grpc::Service*>& services) {
+  // Both are switches of the whole process; linking the reflection library alone throws the second.
   grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   ListeningServer result;
   grpc::ServerBuilder builder;
-  builder.SetOption(std::make_unique<WithReflection>());
   for (grpc::Service* service : services) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kLargestMessageBytes);
   builder.SetMaxSendMessageSize(kLargestMessageBytes);

@@ -1,0 +1,380 @@
+#include "common/membership/member_session_rpc.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "common/membership/common_proto.h"
+#include "common/membership/coordinator_contact.h"
+#include "common/membership/member_inbox.h"
+#include "common/membership/membership_rpc.h"
+#include "common/rpc/channel_rpc.h"
+#include "common/rpc/status_rpc.h"
+#include "proto/optshard/v1/coordinator.grpc.pb.h"
+
+namespace optshard {
+namespace {
+
+// How long one attempt of a call may take that the coordinator answers at once.
+constexpr absl::Duration kAttempt = absl::Milliseconds(500);
+// Between two attempts, and between two looks at whether the coordinator is gone.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestWatchPause = absl::Seconds(1);
+constexpr absl::Duration kRendezvousWait = absl::Seconds(5);
+constexpr absl::Duration kPutTimeout = absl::Seconds(10);
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+// Whether gRPC says this, not the coordinator.
+bool IsTransportError(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return errors::EncodePayload(status).empty();
+    default:
+      return false;
+  }
+}
+
+class RpcMemberSession final : public MemberSession, public Rendezvous {
+ public:
+  RpcMemberSession(std::string address, std::shared_ptr<grpc::Channel> channel, MemberId id,
+                   const JoinReply& reply)
+      : address_(std::move(address)),
+        stub_(v1::Coordinator::NewStub(std::move(channel))),
+        id_(std::move(id)),
+        reply_(reply),
+        contact_(reply.lease, Now()),
+        watcher_([this] { WatchEvents(); }),
+        heart_([this] { KeepLease(); }) {}
+
+  // The channel closes with the object: to the coordinator, a death, unless Leave came first.
+  ~RpcMemberSession() override { StopThreads(); }
+
+  const MemberId& id() const override { return id_; }
+
+  absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) override {
+    while (true) {
+      const absl::Duration left = deadline - Now();
+      absl::optional<absl::StatusOr<MemberEvent>> event =
+          inbox_.WaitForPlan(std::clamp(left, absl::ZeroDuration(), kPause));
+      if (event.has_value()) return *std::move(event);
+      if (contact_.Gone(Now())) return CoordinatorGone("waited for all ranks to join");
+      if (left <= absl::ZeroDuration()) return NotAllJoined();
+    }
+  }
+
+  void OnFailure(std::function<void(const absl::Status&)> callback) override {
+    inbox_.OnFailure(std::move(callback));
+  }
+
+  void SetProgress(const StepProgress& progress) override {
+    absl::MutexLock lock(&mutex_);
+    progress_ = progress;
+  }
+
+  absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
+                             const absl::Status& observed, absl::Time deadline) override {
+    SetProgress(progress);
+    v1::ReportFailureRequest request;
+    *request.mutable_header() = Header();
+    *request.mutable_progress() = ToProto(progress);
+    request.set_suspect_rank(suspect);
+    *request.mutable_observed() = ToProto(observed);
+    // Each attempt is also a look at whether the verdict is there: the stream that should bring it
+    // may be what is broken.
+    while (true) {
+      const absl::Duration left = deadline - Now();
+      if (left <= absl::ZeroDuration()) return observed;
+      v1::ReportFailureResponse response;
+      const absl::Status status =
+          Call(&v1::Coordinator::Stub::ReportFailure, request, response, std::min(left, kAttempt));
+      if (status.ok() && response.has_verdict()) return FromProto(response.verdict());
+      if (!status.ok() && !IsTransportError(status)) {
+        Log(LogLevel::kWarning, log_, "the coordinator takes no report of \"%s\": %s",
+            observed.message(), status.message());
+        return observed;
+      }
+      if (contact_.Gone(Now())) {
+        const bool hosted_elsewhere = reply_.host_rank >= 0 && reply_.host_rank != id_.rank;
+        return hosted_elsewhere ? CoordinatorGone("asked for the cause of a failure") : observed;
+      }
+      const absl::optional<absl::Status> verdict =
+          inbox_.WaitForFailure(std::clamp(deadline - Now(), absl::ZeroDuration(), kPause));
+      if (verdict.has_value()) return *verdict;
+    }
+  }
+
+  Rendezvous& rendezvous() override { return *this; }
+
+  absl::Status Put(absl::string_view key, absl::string_view value) override {
+    v1::PutRendezvousRequest request;
+    *request.mutable_header() = Header();
+    request.set_key(std::string(key));
+    request.set_value(std::string(value));
+    const absl::Time deadline = Now() + kPutTimeout;
+    while (true) {
+      v1::PutRendezvousResponse response;
+      const absl::Status status =
+          Call(&v1::Coordinator::Stub::PutRendezvous, request, response, kAttempt);
+      if (status.ok() || !IsTransportError(status)) return status;
+      if (!inbox_.failure().ok()) return inbox_.failure();
+      if (Now() >= deadline || contact_.Gone(Now()) || WaitForStop(kPause)) {
+        return CoordinatorGone(absl::StrCat("put rendezvous key \"", key, "\""));
+      }
+    }
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    v1::GetRendezvousRequest request;
+    *request.mutable_header() = Header();
+    request.set_key(std::string(key));
+    while (true) {
+      const absl::Duration left = deadline - Now();
+      if (!inbox_.failure().ok()) return inbox_.failure();
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("rank ", id_.rank, " waited for rendezvous key \"", key,
+                         "\", which the rank that has to write it has not written"));
+      }
+      const absl::Duration wait = std::min(left, kRendezvousWait);
+      request.set_wait_ms(std::max<int64_t>(absl::ToInt64Milliseconds(wait), 1));
+      v1::GetRendezvousResponse response;
+      const absl::Status status =
+          Call(&v1::Coordinator::Stub::GetRendezvous, request, response, wait + absl::Seconds(1));
+      if (status.ok()) return std::move(*response.mutable_value());
+      if (absl::IsNotFound(status)) continue;
+      if (!IsTransportError(status)) return status;
+      if (contact_.Gone(Now()) || WaitForStop(kPause)) {
+        return CoordinatorGone(absl::StrCat("waited for rendezvous key \"", key, "\""));
+      }
+    }
+  }
+
+  absl::Status Leave(absl::Time deadline) override {
+    absl::MutexLock leave(&leave_mutex_);
+    if (left_.has_value()) return *left_;
+    v1::LeaveRequest request;
+    *request.mutable_header() = Header();
+    *request.mutable_progress() = ToProto(progress());
+    absl::Status status;
+    do {
+      v1::LeaveResponse response;
+      status = Call(&v1::Coordinator::Stub::Leave, request, response,
+                    std::clamp(deadline - Now(), absl::ZeroDuration(), kAttempt));
+      if (!IsTransportError(status)) break;
+      status = CoordinatorGone("wanted to leave");
+    } while (Now() < deadline && !contact_.Gone(Now()) && !WaitForStop(kPause));
+    StopThreads();
+    left_ = status;
+    return status;
+  }
+
+ private:
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Response*),
+                    const Request& request, Response& response, absl::Duration timeout) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(timeout));
+    {
+      absl::MutexLock lock(&mutex_);
+      calls_.insert(&context);
+      if (stopping_) context.TryCancel();
+    }
+    const absl::Status status = FromGrpc((stub_.get()->*method)(&context, request, &response));
+    bool stopping;
+    {
+      absl::MutexLock lock(&mutex_);
+      calls_.erase(&context);
+      stopping = stopping_;
+    }
+    if (!stopping) Note(status);
+    return status;
+  }
+
+  // Keeps account of whether the coordinator is there.
+  void Note(const absl::Status& status) {
+    if (!IsTransportError(status)) {
+      contact_.Answered(Now());
+    } else if (contact_.Failed(absl::IsUnavailable(status), Now())) {
+      Log(LogLevel::kWarning, log_,
+          "the coordinator at %s does not answer (%s): steps go on, but the loss of a rank would "
+          "not be told; trying again",
+          address_, status.message());
+    }
+  }
+
+  void WatchEvents() {
+    absl::Duration pause = kPause / 10;
+    while (true) {
+      grpc::ClientContext context;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (stopping_) return;
+        calls_.insert(&context);
+      }
+      const uint64_t resumed_after = inbox_.last_sequence();
+      const absl::Status status = ReadStream(context);
+      {
+        absl::MutexLock lock(&mutex_);
+        calls_.erase(&context);
+        if (stopping_) return;
+      }
+      // The coordinator ends the stream after a failure, and after Leave.
+      if (status.ok() || !inbox_.failure().ok()) return;
+      Note(status);
+      if (!IsTransportError(status)) {
+        Log(LogLevel::kWarning, log_, "the coordinator at %s sends no more events: %s", address_,
+            status.message());
+        return;
+      }
+      if (inbox_.last_sequence() != resumed_after) pause = kPause / 10;
+      if (WaitForStop(pause)) return;
+      pause = std::min(2 * pause, kLongestWatchPause);
+    }
+  }
+
+  absl::Status ReadStream(grpc::ClientContext& context) {
+    v1::WatchRequest request;
+    *request.mutable_header() = Header();
+    request.set_after_sequence(inbox_.last_sequence());
+    const std::unique_ptr<grpc::ClientReader<v1::WatchEvent>> reader =
+        stub_->Watch(&context, request);
+    v1::WatchEvent message;
+    while (reader->Read(&message)) {
+      contact_.Answered(Now());
+      absl::StatusOr<MemberEvent> event = FromProto(message);
+      if (!event.ok()) {
+        inbox_.DeliverFailure(event.status());
+        context.TryCancel();
+        break;
+      }
+      if (event->kind == MemberEvent::Kind::kPlanReady) {
+        absl::MutexLock lock(&mutex_);
+        generation_ = event->plan.generation;
+      }
+      inbox_.Deliver(*event);
+    }
+    return FromGrpc(reader->Finish());
+  }
+
+  void KeepLease() {
+    bool answered = true;
+    // Sooner after a failure, so that a coordinator that is back hears of us.
+    while (!WaitForStop(answered ? reply_.heartbeat_period
+                                 : std::min(reply_.heartbeat_period, 2 * kPause))) {
+      v1::HeartbeatRequest request;
+      *request.mutable_header() = Header();
+      *request.mutable_progress() = ToProto(progress());
+      v1::HeartbeatResponse response;
+      const absl::Status status =
+          Call(&v1::Coordinator::Stub::Heartbeat, request, response, reply_.lease / 2);
+      answered = status.ok();
+      if (status.ok() && response.has_failure()) {
+        inbox_.DeliverFailure(FromProto(response.failure()));
+      }
+      if (!status.ok() && !IsTransportError(status)) {
+        Log(LogLevel::kWarning, log_, "the coordinator at %s keeps no lease for us any more: %s",
+            address_, status.message());
+        return;
+      }
+    }
+  }
+
+  // PeerLost of the rank that hosts the coordinator where one does.
+  absl::Status CoordinatorGone(absl::string_view doing) const {
+    const std::string what = absl::StrCat("the coordinator at ", address_,
+                                          " does not answer any more; rank ", id_.rank, " ", doing);
+    if (reply_.host_rank >= 0 && reply_.host_rank != id_.rank) {
+      return errors::PeerLost(reply_.host_rank,
+                              absl::StrCat("it hosts the coordinator, and ", what));
+    }
+    return absl::UnavailableError(what);
+  }
+
+  absl::Status NotAllJoined() {
+    v1::GetStatusRequest request;
+    request.set_optimizer(id_.optimizer);
+    v1::JobStatus response;
+    const absl::Status status =
+        Call(&v1::Coordinator::Stub::GetStatus, request, response, absl::Seconds(1));
+    if (!status.ok()) return CoordinatorGone("waited for all ranks to join");
+    std::vector<Rank> missing;
+    for (const v1::GroupStatus& group : response.groups()) {
+      for (const v1::MemberStatus& member : group.members()) {
+        if (member.state() == v1::MEMBER_STATE_MISSING) missing.push_back(member.rank());
+      }
+    }
+    return errors::PeersTimedOut(missing, absl::StrCat("joining optimizer \"", id_.optimizer,
+                                                       "\" of job \"", id_.job, "\""));
+  }
+
+  v1::CallHeader Header() const {
+    absl::MutexLock lock(&mutex_);
+    return MakeHeader(id_, generation_, "");
+  }
+
+  StepProgress progress() const {
+    absl::MutexLock lock(&mutex_);
+    return progress_;
+  }
+
+  // Whether the session stops within `timeout`.
+  bool WaitForStop(absl::Duration timeout) const {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&stopping_), timeout);
+  }
+
+  void StopThreads() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      for (grpc::ClientContext* call : calls_) call->TryCancel();
+    }
+    if (watcher_.joinable()) watcher_.join();
+    if (heart_.joinable()) heart_.join();
+  }
+
+  const std::string address_;
+  const std::unique_ptr<v1::Coordinator::Stub> stub_;
+  const MemberId id_;
+  const JoinReply reply_;
+  const LogContext log_ = {"client", id_.job, id_.rank, 0, 0};
+  CoordinatorContact contact_;
+  MemberInbox inbox_;
+
+  mutable absl::Mutex mutex_;
+  StepProgress progress_ ABSL_GUARDED_BY(mutex_);
+  Generation generation_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);  // under way
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  absl::Mutex leave_mutex_;
+  absl::optional<absl::Status> left_ ABSL_GUARDED_BY(leave_mutex_);
+
+  // Last: they use all of the above.
+  std::thread watcher_;
+  std::thread heart_;
+};
+
+}  // namespace
+
+std::unique_ptr<MemberSession> StartMemberSession(std::string address,
+                                                  std::shared_ptr<grpc::Channel> channel,
+                                                  MemberId id, const JoinReply& reply) {
+  return std::make_unique<RpcMemberSession>(std::move(address), std::move(channel), std::move(id),
+                                            reply);
+}
+
+}  // namespace optshard

@@ -1,0 +1,24 @@
+// A joined member over gRPC.
+#ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBER_SESSION_RPC_H_
+#define OPTSHARD_COMMON_MEMBERSHIP_MEMBER_SESSION_RPC_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "common/ids.h"
+#include "common/membership/coordinator_client.h"
+#include "common/membership/membership.h"
+
+namespace optshard {
+
+// Of a member whom the coordinator at `address` has admitted with `reply`, over `channel`, which
+// nobody else uses. Two threads keep the lease and read the events; the object's end stops them.
+std::unique_ptr<MemberSession> StartMemberSession(std::string address,
+                                                  std::shared_ptr<grpc::Channel> channel,
+                                                  MemberId id, const JoinReply& reply);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_MEMBERSHIP_MEMBER_SESSION_RPC_H_

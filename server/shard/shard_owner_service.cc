@@ -13,7 +13,7 @@
 #include "common/rpc/server_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
-#include "server/shard/shard_owner_proto.h"
+#include "server/shard/shard_owner_rpc.h"
 #include "server/shard/shard_view_registry.h"
 #include "server/shard/timeline_json.h"
 

@@ -1,4 +1,4 @@
-#include "server/shard/shard_owner_proto.h"
+#include "server/shard/shard_owner_rpc.h"
 
 #include <algorithm>
 #include <string>

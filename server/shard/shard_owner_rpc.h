@@ -1,6 +1,6 @@
 // What a view shows as the messages of proto/optshard/v1/shard_owner.proto, each with its summary.
-#ifndef OPTSHARD_SERVER_SHARD_SHARD_OWNER_PROTO_H_
-#define OPTSHARD_SERVER_SHARD_SHARD_OWNER_PROTO_H_
+#ifndef OPTSHARD_SERVER_SHARD_SHARD_OWNER_RPC_H_
+#define OPTSHARD_SERVER_SHARD_SHARD_OWNER_RPC_H_
 
 #include "absl/status/statusor.h"
 #include "proto/optshard/v1/shard_owner.pb.h"
@@ -35,4 +35,4 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_SHARD_SHARD_OWNER_PROTO_H_
+#endif  // OPTSHARD_SERVER_SHARD_SHARD_OWNER_RPC_H_

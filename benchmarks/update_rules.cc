@@ -4,21 +4,18 @@
 // do not.
 //
 //   bazel run //benchmarks:update_rules [-- --rule=adamw --elements=40000000 --rounds=15]
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "benchmarks/huge_page_array.h"
 #include "benchmarks/stream_rule.h"
 #include "server/update/update_rule.h"
 #include "server/update/update_threads.h"
@@ -29,23 +26,6 @@ ABSL_FLAG(int, rounds, 15, "rounds; each times the rule and the limit once");
 
 namespace optshard {
 namespace {
-
-constexpr size_t kHugePageBytes = 2 << 20;
-
-struct Free {
-  void operator()(float* memory) const { std::free(memory); }
-};
-using Array = std::unique_ptr<float[], Free>;
-
-Array MakeArray(int64_t elements, float value) {
-  const size_t bytes = (elements * sizeof(float) / kHugePageBytes + 1) * kHugePageBytes;
-  Array array(static_cast<float*>(std::aligned_alloc(kHugePageBytes, bytes)));
-  if (array == nullptr) throw std::bad_alloc();
-  // Only advice: without huge pages both figures are a little higher.
-  (void)madvise(array.get(), bytes, MADV_HUGEPAGE);
-  std::fill_n(array.get(), elements, value);
-  return array;
-}
 
 double Milliseconds(UpdateThreads& threads, const UpdateRule& rule, const SpanTask& task) {
   const auto start = std::chrono::steady_clock::now();
@@ -93,8 +73,10 @@ int Main() {
     return 1;
   }
   const int64_t elements = absl::GetFlag(FLAGS_elements);
-  const Array gradient = MakeArray(elements, 1e-3f), parameter = MakeArray(elements, 1);
-  const Array first = MakeArray(elements, 0), second = MakeArray(elements, 0);
+  const HugePageArray gradient = MakeHugePageArray(elements, 1e-3f),
+                      parameter = MakeHugePageArray(elements, 1);
+  const HugePageArray first = MakeHugePageArray(elements, 0),
+                      second = MakeHugePageArray(elements, 0);
   SpanUpdate span;
   span.parameter = parameter.get();
   span.gradient = gradient.get();

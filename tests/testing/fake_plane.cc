@@ -159,7 +159,8 @@ class FakeHubState {
       for (Rank other : Sources(op)) {
         if (!op.parts[other].started) late.push_back(other);
       }
-      LoseLocked(rank, errors::PeersTimedOut(late, Describe(op)), "it gave up waiting");
+      const absl::Status timed_out = errors::PeersTimedOut(late, Describe(op));
+      LoseLocked(rank, timed_out, timed_out);
     }
     if (member.broken.ok()) DeliverIfReady(op, rank);
     if (!member.broken.ok()) return member.broken;
@@ -170,10 +171,11 @@ class FakeHubState {
     return absl::OkStatus();
   }
 
-  // The rank is gone for the others, its own calls return `own`.
-  void Lose(Rank rank, const absl::Status& own, absl::string_view how) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // The rank's own calls return `own`, all others' `others`.
+  void Lose(Rank rank, const absl::Status& own, const absl::Status& others)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    LoseLocked(rank, own, how);
+    LoseLocked(rank, own, others);
   }
 
   absl::Status Close(Rank rank, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -191,8 +193,8 @@ class FakeHubState {
       for (int other = 0; other < world_size(); ++other) {
         if (!members_[other].closing) late.push_back(other);
       }
-      LoseLocked(rank, errors::PeersTimedOut(late, "Close of the data plane"),
-                 "it gave up waiting");
+      const absl::Status timed_out = errors::PeersTimedOut(late, "Close of the data plane");
+      LoseLocked(rank, timed_out, timed_out);
     }
     return member.broken;
   }
@@ -240,12 +242,11 @@ class FakeHubState {
     if (member.broken.ok()) member.broken = reason;
   }
 
-  void LoseLocked(Rank rank, const absl::Status& own, absl::string_view how)
+  void LoseLocked(Rank rank, const absl::Status& own, const absl::Status& others)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!members_[rank].broken.ok()) return;
-    Break(members_[rank], own);
-    for (int other = 0; other < world_size(); ++other) {
-      if (other != rank) Break(members_[other], errors::PeerLost(rank, how));
+    for (int member = 0; member < world_size_; ++member) {
+      Break(members_[member], member == rank ? own : others);
     }
   }
 
@@ -253,7 +254,7 @@ class FakeHubState {
     Member& member = members_[rank];
     if (member.kill_at == number) {
       LoseLocked(rank, absl::CancelledError(absl::StrCat("rank ", rank, " was killed by the test")),
-                 "killed by the test");
+                 errors::PeerLost(rank, "killed by the test"));
     }
     if (member.hang_at == number) {
       member.hung = true;
@@ -368,7 +369,7 @@ class FakePlane : public DataPlane {
   ~FakePlane() override {
     if (state_->Closing(rank_)) return;
     state_->Lose(rank_, absl::CancelledError("the plane is destroyed"),
-                 "its plane was destroyed before Close");
+                 errors::PeerLost(rank_, "its plane was destroyed before Close"));
   }
 
   Rank rank() const override { return rank_; }
@@ -414,7 +415,11 @@ class FakePlane : public DataPlane {
   }
 
   void Abort(const absl::Status& reason) override {
-    state_->Lose(rank_, reason, "it aborted its data plane");
+    // Who is to blame is to blame for all; else it is this rank.
+    state_->Lose(rank_, reason,
+                 errors::RanksOf(reason).empty()
+                     ? errors::PeerLost(rank_, "it aborted its data plane")
+                     : reason);
   }
 
   absl::Status Close(absl::Time deadline) override { return state_->Close(rank_, deadline); }
@@ -457,7 +462,7 @@ void FakeHub::HangAt(Rank rank, int64_t operation) {
 
 void FakeHub::Kill(Rank rank) {
   state_->Lose(rank, absl::CancelledError(absl::StrCat("rank ", rank, " was killed by the test")),
-               "killed by the test");
+               errors::PeerLost(rank, "killed by the test"));
 }
 
 void FakeHub::ReleaseHung() { state_->ReleaseHung(); }

@@ -18,6 +18,12 @@ namespace {
 // middle of a message.
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(20);
 
+// How much later than the watcher Gloo itself would end a wait.
+constexpr absl::Duration kWatchPatience = absl::Seconds(1);
+
+// How long a rank that gives up tries to say why.
+constexpr absl::Duration kFarewellPatience = absl::Milliseconds(50);
+
 // No operation's slot: they never have all bits of the phase set.
 constexpr uint64_t kFarewellSlot = ~uint64_t{0};
 
@@ -58,7 +64,7 @@ GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wi
     : rank_(options.rank),
       world_size_(options.world_size),
       wire_(std::move(wire)),
-      farewell_bytes_(options.world_size) {}
+      received_farewells_(options.world_size) {}
 
 GlooMesh::~GlooMesh() {
   Break(absl::CancelledError("the data plane is destroyed"));
@@ -98,7 +104,8 @@ absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
 absl::Status GlooMesh::ReceiveFarewells() {
   for (Rank peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    auto started = wire_->Receive(peer, kFarewellSlot, &farewell_bytes_[peer], 1);
+    auto started =
+        wire_->Receive(peer, kFarewellSlot, &received_farewells_[peer], sizeof(Farewell));
     if (!started.ok()) return errors::PeerLost(peer, started.status().message());
     farewells_.push_back({peer, *std::move(started)});
   }
@@ -114,7 +121,7 @@ absl::Status GlooMesh::status() const {
 
 absl::Status GlooMesh::Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
                            Messages* messages) {
-  if (!started.ok()) return errors::PeerLost(peer, started.status().message());
+  if (!started.ok()) return LostConnection(peer, "starting a message", started.status().message());
   std::shared_ptr<GlooTransfer> transfer = *std::move(started);
   pending_.insert(transfer);
   messages->push_back({peer, std::move(transfer)});
@@ -147,7 +154,7 @@ absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
   for (size_t i = 0; i < messages->size(); ++i) {
     Message& message = (*messages)[i];
     std::string why;
-    switch (message.transfer->Wait(Until(deadline), &why)) {
+    switch (WaitFor(*message.transfer, deadline, &why)) {
       case GlooTransfer::Outcome::kDone: {
         absl::MutexLock lock(&mutex_);
         pending_.erase(message.transfer);
@@ -156,24 +163,53 @@ absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
       case GlooTransfer::Outcome::kAborted:
         return BrokenBecause(absl::InternalError("a message was aborted by nobody"));
       case GlooTransfer::Outcome::kBroken:
-        return BrokenBecause(errors::PeerLost(message.peer, absl::StrCat(what(), ": ", why)));
-      case GlooTransfer::Outcome::kTimedOut: {
-        std::vector<Rank> late = {message.peer};
-        for (size_t other = i + 1; other < messages->size(); ++other) {
-          const Message& later = (*messages)[other];
-          if (later.transfer->Wait(absl::ZeroDuration(), &why) == GlooTransfer::Outcome::kDone ||
-              std::find(late.begin(), late.end(), later.peer) != late.end()) {
-            continue;
-          }
-          late.push_back(later.peer);
-        }
-        std::sort(late.begin(), late.end());
-        return BrokenBecause(errors::PeersTimedOut(late, what()));
-      }
+        return BrokenBecause(LostConnection(message.peer, what(), why));
+      case GlooTransfer::Outcome::kTimedOut:
+        return TimedOut(*messages, i, what());
     }
   }
   messages->clear();
   absl::MutexLock lock(&mutex_);
+  return broken_;
+}
+
+GlooTransfer::Outcome GlooMesh::WaitFor(GlooTransfer& transfer, absl::Time deadline,
+                                        std::string* why) {
+  absl::Duration timeout = Until(deadline);
+  {
+    absl::MutexLock lock(&mutex_);
+    waited_for_ = &transfer;
+    wait_deadline_ = deadline;
+    timed_out_ = false;
+    if (!stop_watching_) timeout += kWatchPatience;
+  }
+  const GlooTransfer::Outcome outcome = transfer.Wait(timeout, why);
+  absl::MutexLock lock(&mutex_);
+  waited_for_ = nullptr;
+  const bool by_watcher = outcome == GlooTransfer::Outcome::kAborted && timed_out_ && broken_.ok();
+  return by_watcher ? GlooTransfer::Outcome::kTimedOut : outcome;
+}
+
+absl::Status GlooMesh::TimedOut(const Messages& messages, size_t first_late,
+                                const std::string& what) {
+  std::vector<Rank> late = {messages[first_late].peer};
+  const absl::Status first = errors::PeersTimedOut(late, what);
+  Break(first);
+  // Who else is late can only be asked now: Gloo closes the connections of who asks in vain.
+  for (size_t i = first_late + 1; i < messages.size(); ++i) {
+    std::string why;
+    GlooTransfer& transfer = *messages[i].transfer;
+    GlooTransfer::Outcome outcome = transfer.Wait(absl::ZeroDuration(), &why);
+    // Break's abort comes first, whether or not it was done.
+    if (outcome == GlooTransfer::Outcome::kAborted) {
+      outcome = transfer.Wait(absl::ZeroDuration(), &why);
+    }
+    const bool is_new = std::find(late.begin(), late.end(), messages[i].peer) == late.end();
+    if (outcome != GlooTransfer::Outcome::kDone && is_new) late.push_back(messages[i].peer);
+  }
+  std::sort(late.begin(), late.end());
+  absl::MutexLock lock(&mutex_);
+  if (broken_ == first) broken_ = errors::PeersTimedOut(late, what);
   return broken_;
 }
 
@@ -192,8 +228,44 @@ void GlooMesh::Break(const absl::Status& reason) {
     }
   }
   absl::MutexLock lock(&cut_mutex_);
-  if (!disconnected_ && wire_ != nullptr) wire_->Cut();
+  if (!disconnected_ && wire_ != nullptr) {
+    SayWhy(reason);
+    wire_->Cut();
+  }
   disconnected_ = true;
+}
+
+void GlooMesh::SayWhy(const absl::Status& reason) {
+  const std::vector<Rank> blamed = errors::RanksOf(reason);
+  if (blamed.empty()) return;
+  giving_up_farewell_.kind = errors::IsPeerLost(reason) ? Farewell::kLost : Farewell::kLate;
+  giving_up_farewell_.about = blamed[0];
+  std::vector<std::unique_ptr<GlooTransfer>> sent;
+  for (Rank peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_ || std::find(blamed.begin(), blamed.end(), peer) != blamed.end()) continue;
+    auto started = wire_->Send(peer, kFarewellSlot, &giving_up_farewell_, sizeof(Farewell));
+    if (started.ok()) sent.push_back(*std::move(started));
+  }
+  const absl::Time deadline = Clock::Monotonic().Now() + kFarewellPatience;
+  for (const auto& transfer : sent) {
+    // A failure changes nothing: the connections are cut next.
+    std::string why;
+    transfer->Wait(Until(deadline), &why);
+  }
+}
+
+absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what,
+                                      absl::string_view why) const {
+  const Farewell& farewell = received_farewells_[peer];
+  switch (farewell.kind) {
+    case Farewell::kLost:
+      return errors::PeerLost(farewell.about, absl::StrCat(what, ": rank ", peer, " says so"));
+    case Farewell::kLate:
+      return errors::PeersTimedOut(
+          {farewell.about}, absl::StrCat(what, ": rank ", peer, " waited for it and gave up"));
+    default:
+      return errors::PeerLost(peer, absl::StrCat(what, ": ", why));
+  }
 }
 
 void GlooMesh::WatchConnections() {
@@ -207,14 +279,21 @@ void GlooMesh::WatchConnections() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&over), kWatchInterval)) return;
+      absl::Duration pause = kWatchInterval;
+      if (waited_for_ != nullptr) pause = std::min(pause, Until(wait_deadline_));
+      if (mutex_.AwaitWithTimeout(absl::Condition(&over), pause)) return;
+      if (waited_for_ != nullptr && Until(wait_deadline_) <= absl::ZeroDuration()) {
+        timed_out_ = true;
+        waited_for_->Abort();
+        waited_for_ = nullptr;
+      }
     }
     for (const Message& farewell : farewells_) {
       // Looks without waiting.
       std::string why;
       farewell.transfer->Abort();
       if (farewell.transfer->Wait(absl::Hours(1), &why) == GlooTransfer::Outcome::kBroken) {
-        Break(errors::PeerLost(farewell.peer, why));
+        Break(LostConnection(farewell.peer, "watching the connections", why));
         return;
       }
     }
@@ -234,7 +313,8 @@ absl::Status GlooMesh::Close(absl::Time deadline) {
   StopWatching();
   Messages sent;
   for (Message& from : farewells_) {
-    absl::Status status = Send(from.peer, kFarewellSlot, &farewell_bytes_[rank_], 1, &sent);
+    absl::Status status =
+        Send(from.peer, kFarewellSlot, &closing_farewell_, sizeof(Farewell), &sent);
     if (!status.ok()) return status;
   }
   {

@@ -25,7 +25,7 @@ namespace optshard {
 // Thread-safe, but messages are started and waited for by one thread at a time.
 class GlooMesh {
  public:
-  // Messages under way; each is dropped once it is done.
+  // Messages under way.
   struct Message {
     Rank peer = -1;
     std::shared_ptr<GlooTransfer> transfer;
@@ -71,10 +71,16 @@ class GlooMesh {
   absl::Status ConnectAll(const GlooPlaneOptions& options);
   absl::Status ReceiveFarewells();
   void WatchConnections();
+  void SayWhy(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cut_mutex_);
+  absl::Status LostConnection(Rank peer, absl::string_view what, absl::string_view why) const;
   void StopWatching() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
                    Messages* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BrokenBecause(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  GlooTransfer::Outcome WaitFor(GlooTransfer& transfer, absl::Time deadline, std::string* why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status TimedOut(const Messages& messages, size_t first_late, const std::string& what)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Rank rank_;
   const int world_size_;
@@ -84,16 +90,33 @@ class GlooMesh {
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
+  // What is waited for, and whether the watcher ended that because of the deadline. Gloo's own
+  // time-outs close all connections before one can say why.
+  GlooTransfer* waited_for_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  absl::Time wait_deadline_ ABSL_GUARDED_BY(mutex_);
+  bool timed_out_ ABSL_GUARDED_BY(mutex_) = false;
   // What Break has to wake.
   std::unordered_set<std::shared_ptr<GlooTransfer>> pending_ ABSL_GUARDED_BY(mutex_);
 
   absl::Mutex cut_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   bool disconnected_ ABSL_GUARDED_BY(cut_mutex_) = false;
 
-  // One receive a peer that completes only when the peer closes: an idle connection, too, thus has
-  // somebody to tell that it broke. The watcher's until it stops, then Close's.
+  // A peer's last message: it closes, or it gives up because another rank is lost or late. That
+  // rank, and not the peer, is then to blame for the connection that breaks next. It comes if the
+  // connection is free for it.
+  struct Farewell {
+    enum Kind : int32_t { kNone = 0, kClosing = 1, kLost = 2, kLate = 3 };
+    Kind kind = kNone;
+    Rank about = -1;
+  };
+  // One receive a peer: an idle connection, too, thus has somebody to tell that it broke. The
+  // watcher's until it stops, then Close's.
   Messages farewells_;
-  std::vector<char> farewell_bytes_;
+  // By rank. Read only after a connection broke: Gloo's thread writes them before it says so.
+  std::vector<Farewell> received_farewells_;
+  const Farewell closing_farewell_ = {Farewell::kClosing, -1};
+  Farewell giving_up_farewell_ ABSL_GUARDED_BY(cut_mutex_);
+
   std::thread watcher_;
 };
 

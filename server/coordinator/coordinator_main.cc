@@ -73,7 +73,7 @@ int Main() {
   LogContext context;
   context.role = "coordinator";
   context.job = options.coordinator.group.job;
-  Log(LogLevel::kInfo, context, "listening at %s for %d ranks", (*server)->address(),
+  Log(LogLevel::kInfo, context, "listening at %s, world size %d", (*server)->address(),
       options.coordinator.group.world_size);
 
   WaitForTheEnd(signals, **server, absl::GetFlag(FLAGS_exit_when_done));

@@ -1,0 +1,73 @@
+// A rule that is added as one file (tests/server/update/toy_rule.cc): stepping and looking in
+// follow from its declaration.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/shard/engine_rig.h"
+#include "tests/server/shard/owner_rig.h"
+
+namespace optshard::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ToyRule_SteppedSharded_EqualsOneProcessToTheBit, WithoutFurtherCode) {
+  EngineRig::Options options;
+  options.world_size = 3;
+  options.rule = "toy";
+  options.hyperparameters.resize(2);
+  options.hyperparameters[1].Set("keep_largest", true);
+  EngineRig rig(options);
+  for (int step = 1; step <= 3; ++step) {
+    rig.GiveAllGradients();
+    for (const StepEngine::Result& result : rig.Step()) ASSERT_TRUE(result.status.ok());
+    rig.StepOracleAlong();
+  }
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(2);
+  options.owner.rule = "toy";
+  options.owner.hyperparameters[1].Set("keep_largest", true);
+  OwnerRig rig(options);
+  for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
+  rig.GiveGradients(1);
+  for (const auto& result : rig.Step()) ASSERT_TRUE(result.ok()) << result.status();
+  const ShardView& view = rig.owner(0).view();
+  EXPECT_EQ(view.Describe().rule, "toy");
+  EXPECT_EQ(view.Describe().hyperparameters[1].ToString(), "bound=2 keep_largest=true lr=0.5");
+  for (const OwnedSlice& slice : view.Slices(0, 100)) {
+    if (slice.group == 0) {
+      EXPECT_THAT(slice.slots, ElementsAre("size_avg"));
+    } else {
+      EXPECT_THAT(slice.slots, ElementsAre("size_avg", "largest"));
+    }
+    std::vector<float> values(slice.elements);
+    for (const std::string& slot : slice.slots) {
+      EXPECT_TRUE(view.ReadSlot(slice.parameter, slot, 0, absl::MakeSpan(values)).ok()) << slot;
+    }
+    // The rule does not export the step count.
+    const absl::Status step = view.ReadSlot(slice.parameter, "step", 0, {}).status();
+    EXPECT_EQ(step.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(step.message()), HasSubstr("rule toy keeps: size_avg"));
+  }
+  for (const absl::Status& status : rig.Stop()) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ToyRule_BadOption_IsRefusedAtTheStart, WithoutFurtherCode) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(1);
+  options.owner.rule = "toy";
+  options.owner.hyperparameters[0].Set("bound", -1.0);
+  OwnerRig rig(options);
+  const absl::Status status = rig.Start()[0];
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bound"));
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -1,0 +1,75 @@
+#include "common/membership/member_inbox.h"
+
+#include <gtest/gtest.h>
+
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+MemberEvent Plan(uint64_t sequence) {
+  MemberEvent event;
+  event.sequence = sequence;
+  event.kind = MemberEvent::Kind::kPlanReady;
+  event.plan.generation = sequence;
+  return event;
+}
+
+MemberEvent Failure(uint64_t sequence) {
+  MemberEvent event;
+  event.sequence = sequence;
+  event.kind = MemberEvent::Kind::kGroupFailed;
+  event.failure = errors::PeerLost(1, "killed");
+  return event;
+}
+
+TEST(MemberInbox, NothingThere_WaitsEndWithNothing) {
+  const MemberInbox inbox;
+  EXPECT_FALSE(inbox.WaitForPlan(absl::Milliseconds(1)).has_value());
+  EXPECT_FALSE(inbox.WaitForFailure(absl::ZeroDuration()).has_value());
+  EXPECT_TRUE(inbox.failure().ok());
+}
+
+TEST(MemberInbox, SameEventAgain_ChangesNothing) {
+  MemberInbox inbox;
+  inbox.Deliver(Plan(1));
+  MemberEvent again = Plan(1);
+  again.plan.generation = 99;
+  inbox.Deliver(again);
+  EXPECT_EQ((*inbox.WaitForPlan(absl::ZeroDuration()))->plan.generation, 1u);
+  EXPECT_EQ(inbox.last_sequence(), 1u);
+}
+
+TEST(MemberInbox, FailureTwice_CallsBackOnceWithTheFirst) {
+  MemberInbox inbox;
+  int calls = 0;
+  absl::Status seen;
+  inbox.OnFailure([&](const absl::Status& status) {
+    ++calls;
+    seen = status;
+  });
+  inbox.Deliver(Failure(1));
+  inbox.DeliverFailure(absl::InternalError("later"));
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(errors::IsPeerLost(seen));
+  EXPECT_EQ(inbox.failure(), seen);
+  EXPECT_EQ(inbox.WaitForFailure(absl::ZeroDuration()), seen);
+}
+
+TEST(MemberInbox, CallbackSetAfterTheFailure_RunsAtOnce) {
+  MemberInbox inbox;
+  inbox.Deliver(Failure(1));
+  int calls = 0;
+  inbox.OnFailure([&](const absl::Status&) { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(MemberInbox, FailureAfterThePlan_IsWhatWaitersGet) {
+  MemberInbox inbox;
+  inbox.Deliver(Plan(1));
+  inbox.Deliver(Failure(2));
+  EXPECT_TRUE(errors::IsPeerLost(inbox.WaitForPlan(absl::ZeroDuration())->status()));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,144 @@
+#include "common/membership/membership_rpc.h"
+
+#include <gtest/gtest.h>
+
+#include "common/errors.h"
+#include "common/membership/common_proto.h"
+#include "google/protobuf/util/message_differencer.h"
+
+namespace optshard {
+namespace {
+
+ParameterSpace Space() {
+  ParameterSpec weight{"w", {3, 0, 5}, DType::kBFloat16, "cuda:1"};
+  ParameterSpec scalar{"s", {}, DType::kFloat64, "cpu"};
+  return ParameterSpace({GroupSpec{{weight}}, GroupSpec{}, GroupSpec{{scalar}}});
+}
+
+// Every field set to a value that is not its default.
+JoinRequest Request() {
+  JoinRequest request;
+  request.job = "job";
+  request.optimizer = "generator";
+  request.rank = 2;
+  request.world_size = 3;
+  request.request_id = "id";
+  request.protocol_version = 9;
+  request.space = Space();
+  request.rule = "sgd";
+  request.gradient_mode = "averaged";
+  request.policy = PartitionPolicy::kBalanced;
+  request.buckets = {1024, 64};
+  request.node = "node";
+  request.owner_address = "host:1";
+  request.pid = 42;
+  return request;
+}
+
+TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
+  const v1::JoinRequest proto = ToProto(Request());
+  const absl::StatusOr<JoinRequest> back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(FirstDifference(Space(), "sent", back->space, "received"), absl::nullopt);
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(ToProto(*back), proto));
+  EXPECT_EQ(back->policy, PartitionPolicy::kBalanced);
+  EXPECT_EQ(back->buckets.pack_below_bytes, 64);
+}
+
+TEST(MembershipRpc, UnknownEnums_AreInvalid) {
+  v1::JoinRequest proto = ToProto(Request());
+  proto.set_policy(v1::PARTITION_POLICY_UNSPECIFIED);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  proto.set_policy(static_cast<v1::PartitionPolicy>(99));
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  proto = ToProto(Request());
+  proto.mutable_space()->mutable_groups(0)->mutable_parameters(0)->set_dtype(
+      static_cast<v1::DType>(77));
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::StepProgress()).status()));
+}
+
+TEST(MembershipRpc, PlanEvent_ComesBackWhole) {
+  MemberEvent event;
+  event.sequence = 4;
+  event.kind = MemberEvent::Kind::kPlanReady;
+  event.plan.generation = 5;
+  event.plan.world_size = 2;
+  event.plan.policy = PartitionPolicy::kReplicated;
+  event.plan.partition.slices = {{{0, 0, 7}, {1, 1024, 1}}, {}};
+  event.plan.tree.node_groups = {{1}, {0}};
+  event.owner_address = {"a:1", "b:2"};
+  const absl::StatusOr<MemberEvent> back = FromProto(ToProto(event));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->sequence, 4u);
+  EXPECT_EQ(back->plan.generation, 5u);
+  EXPECT_EQ(back->plan.policy, PartitionPolicy::kReplicated);
+  EXPECT_EQ(back->plan.partition.slices, event.plan.partition.slices);
+  EXPECT_EQ(back->plan.tree, event.plan.tree);
+  EXPECT_EQ(back->owner_address, event.owner_address);
+}
+
+TEST(MembershipRpc, PlanThatDoesNotFitItsWorld_IsInvalid) {
+  MemberEvent event;
+  event.kind = MemberEvent::Kind::kPlanReady;
+  event.plan.world_size = 2;
+  event.plan.partition.slices = {{}};
+  event.plan.tree.node_groups = {{0, 1}};
+  EXPECT_FALSE(FromProto(ToProto(event)).ok());
+  event.plan.partition.slices = {{}, {}};
+  EXPECT_TRUE(FromProto(ToProto(event)).ok());
+  event.plan.tree.node_groups = {{0, 0}};
+  EXPECT_FALSE(FromProto(ToProto(event)).ok());
+}
+
+TEST(MembershipRpc, FailureEvent_KeepsItsKind) {
+  MemberEvent event;
+  event.sequence = 2;
+  event.kind = MemberEvent::Kind::kGroupFailed;
+  event.failure = errors::PeerLost(1, "killed");
+  const absl::StatusOr<MemberEvent> back = FromProto(ToProto(event));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->kind, MemberEvent::Kind::kGroupFailed);
+  EXPECT_EQ(back->failure, event.failure);
+}
+
+TEST(MembershipRpc, EventOfNoKnownKind_IsInvalid) {
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::WatchEvent()).status()));
+}
+
+TEST(MembershipRpc, JobStatus_ComesBackWhole) {
+  JobStatus status;
+  status.job = "job";
+  GroupStatus group;
+  group.optimizer = "generator";
+  group.state = GroupState::kFailed;
+  group.generation = 3;
+  group.world_size = 1;
+  group.rule = "adam";
+  group.policy = PartitionPolicy::kGreedyInOrder;
+  group.parameter_count = 4;
+  group.total_elements = 5;
+  group.failure = errors::PeerLost(0, "killed");
+  group.torn = true;
+  MemberStatus member;
+  member.rank = 0;
+  member.state = MemberState::kLost;
+  member.incarnation = 6;
+  member.node = "n";
+  member.owner_address = "a:1";
+  member.pid = 7;
+  member.silent_for = absl::Milliseconds(8);
+  member.progress = {9, StepOutcome::kTorn};
+  group.members = {member};
+  status.groups = {group};
+  const v1::JobStatus proto = ToProto(status);
+  const absl::StatusOr<JobStatus> back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(ToProto(*back), proto));
+  EXPECT_EQ(back->groups[0].failure, group.failure);
+  EXPECT_EQ(back->groups[0].members[0].state, MemberState::kLost);
+  EXPECT_EQ(back->groups[0].members[0].progress.outcome, StepOutcome::kTorn);
+}
+
+}  // namespace
+}  // namespace optshard

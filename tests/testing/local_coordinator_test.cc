@@ -1,0 +1,82 @@
+#include "tests/testing/local_coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "tests/server/coordinator/join_requests.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::ElementsAre;
+
+absl::Time Soon() { return Clock::Monotonic().Now() + absl::Seconds(20); }
+
+class LocalCoordinatorTest : public ::testing::Test {
+ protected:
+  std::vector<std::unique_ptr<MemberSession>> JoinAll() {
+    std::vector<std::unique_ptr<MemberSession>> sessions;
+    for (Rank rank = 0; rank < 3; ++rank) {
+      sessions.push_back(coordinator_.Join(TestJoin(rank, 3), Soon()).value());
+    }
+    for (const auto& session : sessions) EXPECT_TRUE(session->WaitForPlan(Soon()).ok());
+    return sessions;
+  }
+
+  LocalCoordinator coordinator_{3};
+};
+
+TEST_F(LocalCoordinatorTest, Rendezvous_GoesFromRankToRank) {
+  auto sessions = JoinAll();
+  std::thread putter([&] { EXPECT_TRUE(sessions[1]->rendezvous().Put("k", "v").ok()); });
+  EXPECT_EQ(sessions[0]->rendezvous().Get("k", Soon()).value(), "v");
+  putter.join();
+}
+
+TEST_F(LocalCoordinatorTest, Killed_TheOthersAreToldAndTheVerdictNamesIt) {
+  auto sessions = JoinAll();
+  absl::Notification told;
+  sessions[0]->OnFailure([&told](const absl::Status&) { told.Notify(); });
+  coordinator_.Kill(1);
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  const absl::Status verdict = sessions[2]->ReportFailure(
+      {1, StepOutcome::kNotApplied}, 0, errors::PeerLost(0, "connection reset"), Soon());
+  EXPECT_TRUE(errors::IsPeerLost(verdict));
+  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(1));
+}
+
+TEST_F(LocalCoordinatorTest, Stalled_IsNamedAtItsLeasesEnd) {
+  auto sessions = JoinAll();
+  coordinator_.Stall(2);
+  const absl::Status verdict =
+      sessions[0]->ReportFailure({}, 1, errors::PeerLost(1, "connection reset"), Soon());
+  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(2));
+}
+
+TEST_F(LocalCoordinatorTest, SessionDestroyed_LooksLikeADeathUnlessItLeft) {
+  auto sessions = JoinAll();
+  ASSERT_TRUE(sessions[0]->Leave(Soon()).ok());
+  sessions[0].reset();
+  sessions[1].reset();
+  const absl::Status verdict =
+      sessions[2]->ReportFailure({}, -1, absl::UnavailableError("plane broken"), Soon());
+  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(1));
+}
+
+TEST_F(LocalCoordinatorTest, RankMissing_DeadlineNamesIt) {
+  const auto session = coordinator_.Join(TestJoin(0, 3), Soon()).value();
+  const absl::Status status =
+      session->WaitForPlan(Clock::Monotonic().Now() + absl::Milliseconds(20)).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(status));
+  EXPECT_THAT(errors::RanksOf(status), ElementsAre(1, 2));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -377,21 +377,6 @@ void Group::Decide(absl::Time now) {
   if (verdict.has_value()) Fail(*verdict);
 }
 
-bool Group::Torn() const {
-  if (state_ != GroupState::kFailed) return false;
-  absl::optional<StepNumber> finished;
-  for (const Member& member : members_) {
-    if (member.progress.outcome == StepOutcome::kTorn ||
-        member.progress.outcome == StepOutcome::kInDoubt) {
-      return true;
-    }
-    if (!member.progress_is_final) continue;
-    if (finished.has_value() && *finished != member.progress.finished) return true;
-    finished = member.progress.finished;
-  }
-  return false;
-}
-
 GroupStatus Group::Status(absl::Time now) const {
   GroupStatus status;
   status.optimizer = optimizer_;
@@ -405,21 +390,9 @@ GroupStatus Group::Status(absl::Time now) const {
     status.total_elements = first_->space.total_elements();
   }
   status.failure = failure_;
-  status.torn = Torn();
+  status.torn = state_ == GroupState::kFailed && IsTorn(members_);
   for (size_t rank = 0; rank < members_.size(); ++rank) {
-    const Member& member = members_[rank];
-    MemberStatus member_status;
-    member_status.rank = static_cast<Rank>(rank);
-    member_status.state = member.state;
-    member_status.incarnation = member.incarnation;
-    if (member.state != MemberState::kMissing) {
-      member_status.node = member.request.node;
-      member_status.owner_address = member.request.owner_address;
-      member_status.pid = member.request.pid;
-      member_status.silent_for = now - member.pulse.last_heard;
-      member_status.progress = member.progress;
-    }
-    status.members.push_back(std::move(member_status));
+    status.members.push_back(StatusOf(members_[rank], static_cast<Rank>(rank), now));
   }
   return status;
 }

@@ -15,6 +15,7 @@
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "server/coordinator/liveness.h"
+#include "server/coordinator/member.h"
 #include "server/coordinator/rendezvous_store.h"
 #include "server/coordinator/verdict.h"
 
@@ -29,9 +30,6 @@ struct GroupOptions {
   absl::Duration verdict_grace = absl::Milliseconds(500);
   Rank host_rank = -1;  // whose process embeds the coordinator
 };
-
-// Number of a member's event stream; a resumed one has a higher number.
-using WatchId = uint64_t;
 
 struct WatchEvents {
   std::vector<MemberEvent> events;
@@ -92,22 +90,6 @@ class Group {
   Deferred TakeDeferred();
 
  private:
-  struct Member {
-    MemberState state = MemberState::kMissing;
-    Incarnation incarnation = 0;  // of the present life, or of the last
-    JoinRequest request;          // without its space
-    JoinReply reply;
-    Pulse pulse;
-    StepProgress progress;
-    // Whether progress is what the failure left behind, not a heartbeat of before.
-    bool progress_is_final = false;
-    WatchId watch = 0;
-    std::function<void()> wake;
-    std::vector<MemberEvent> events;
-
-    bool present() const { return state == MemberState::kJoined || state == MemberState::kActive; }
-  };
-
   std::vector<Rank> MissingRanks() const;
   std::vector<Witness> Witnesses() const;
   absl::Status AlreadyTaken(const JoinRequest& request, const Member& holder, absl::Time now) const;
@@ -119,7 +101,6 @@ class Group {
   // A step that some rank works on and another has left before can never end.
   void FindAbandoned();
   void Decide(absl::Time now);
-  bool Torn() const;
 
   const std::string optimizer_;
   const GroupOptions options_;

@@ -1,0 +1,35 @@
+#include "server/coordinator/member.h"
+
+#include "absl/types/optional.h"
+
+namespace optshard {
+
+MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now) {
+  MemberStatus status;
+  status.rank = rank;
+  status.state = member.state;
+  status.incarnation = member.incarnation;
+  if (member.state == MemberState::kMissing) return status;
+  status.node = member.request.node;
+  status.owner_address = member.request.owner_address;
+  status.pid = member.request.pid;
+  status.silent_for = now - member.pulse.last_heard;
+  status.progress = member.progress;
+  return status;
+}
+
+bool IsTorn(absl::Span<const Member> members) {
+  absl::optional<StepNumber> finished;
+  for (const Member& member : members) {
+    if (member.progress.outcome == StepOutcome::kTorn ||
+        member.progress.outcome == StepOutcome::kInDoubt) {
+      return true;
+    }
+    if (!member.progress_is_final) continue;
+    if (finished.has_value() && *finished != member.progress.finished) return true;
+    finished = member.progress.finished;
+  }
+  return false;
+}
+
+}  // namespace optshard

@@ -15,7 +15,6 @@
 namespace optshard::testing {
 namespace {
 
-using ::testing::Contains;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -45,14 +44,17 @@ int64_t OperationsOfAStep(const EngineRig::Options& options) {
   return rig.hub().OperationsStarted(0);
 }
 
-// What the ranks say of a step in which `lost` was lost must fit together. (Once the first has
-// given up, others may see that one go before they miss the lost rank: it takes a coordinator to
-// have all name the same one, see shard_owner_test.)
-void ExpectConsistent(const std::vector<StepEngine::Result>& results, Rank lost) {
+// Who must name the lost rank. A killed one is known at once, to all. A hung one is missed when a
+// deadline passes; once the first rank has given up, others may see that one go before they miss
+// the hung one: it takes a coordinator to have all name the same (shard_owner_failure_test.cc).
+enum class NamedBy { kAll, kSomebody };
+
+// What the ranks say of a step in which `lost` was lost must fit together.
+void ExpectConsistent(const std::vector<StepEngine::Result>& results, Rank lost, NamedBy named_by) {
   bool applied = false;
   bool not_applied = false;
-  bool named = false;
-  bool failed = false;
+  int failed = 0;
+  int named = 0;
   for (size_t r = 0; r < results.size(); ++r) {
     const StepEngine::Result& result = results[r];
     if (static_cast<Rank>(r) == lost) {
@@ -64,13 +66,13 @@ void ExpectConsistent(const std::vector<StepEngine::Result>& results, Rank lost)
     not_applied = not_applied || result.outcome == StepOutcome::kNotApplied;
     if (result.status.ok()) continue;
     EXPECT_TRUE(result.plane_failed);
-    failed = true;
+    ++failed;
     const std::vector<Rank> ranks = errors::RanksOf(result.status);
     EXPECT_THAT(ranks, Not(IsEmpty())) << "rank " << r << ": " << result.status;
-    EXPECT_THAT(ranks, Not(Contains(static_cast<Rank>(r)))) << result.status;
-    named = named || std::find(ranks.begin(), ranks.end(), lost) != ranks.end();
+    if (std::find(ranks.begin(), ranks.end(), lost) != ranks.end()) ++named;
   }
-  EXPECT_TRUE(named || !failed) << "nobody names rank " << lost;
+  EXPECT_GE(named, named_by == NamedBy::kAll ? failed : std::min(failed, 1))
+      << failed << " ranks failed, " << named << " of them named rank " << lost;
   EXPECT_FALSE(applied && not_applied);
 }
 
@@ -110,7 +112,7 @@ TEST(StepEngine_RankKilledAtAnyOperation_OthersNameIt, OutcomesFitTogether) {
       rig.GiveAllGradients();
       rig.hub().KillAt(lost, operations + at);
       const std::vector<StepEngine::Result> results = rig.Step();
-      ExpectConsistent(results, lost);
+      ExpectConsistent(results, lost, NamedBy::kAll);
       // A step that everybody is sure not to have applied has left no trace.
       bool untouched = true;
       for (const StepEngine::Result& result : results) {
@@ -151,7 +153,7 @@ TEST(StepEngine_RankHangsAtAnyOperation_OthersNameItByTheDeadline, OutcomesFitTo
         // The hung rank is let go once all others have returned.
         if (r != lost && --running == 0) rig.hub().ReleaseHung();
       });
-      ExpectConsistent(results, lost);
+      ExpectConsistent(results, lost, NamedBy::kSomebody);
     }
   }
 }

@@ -18,18 +18,19 @@ extern "C" const char optshard_gloo_plugin_end[];
 namespace optshard {
 namespace {
 
-// Its own symbols first: LibTorch exports a Gloo of its own. Sanitizers refuse DEEPBIND, so a
-// process with LibTorch cannot have the Gloo plane under them.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define OPTSHARD_NO_DEEPBIND
 #endif
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(OPTSHARD_NO_DEEPBIND)
-constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL;
+constexpr int kOwnSymbolsFirst = 0;
 #else
-constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+constexpr int kOwnSymbolsFirst = RTLD_DEEPBIND;
 #endif
+
+// gloo::Context::getDevice(): any of the symbols that LibTorch's Gloo and Debian's have in common.
+constexpr char kGlooSymbol[] = "_ZN4gloo7Context9getDeviceEv";
 
 absl::Status Failed(absl::string_view what, absl::string_view why) {
   return absl::FailedPreconditionError(
@@ -37,6 +38,10 @@ absl::Status Failed(absl::string_view what, absl::string_view why) {
 }
 
 absl::StatusOr<MakeGlooWireFunction> Load() {
+  if (!GlooIsIsolated() && dlsym(RTLD_DEFAULT, kGlooSymbol) != nullptr) {
+    return Failed("LibTorch's Gloo is in this process",
+                  "the sanitizer refuses to keep the two apart; use another configuration");
+  }
   // The descriptor stays open: debuggers find the object's symbols through its name.
   const int fd = memfd_create("optshard_gloo", MFD_CLOEXEC);
   if (fd < 0) return Failed("memfd_create", strerror(errno));
@@ -48,7 +53,7 @@ absl::StatusOr<MakeGlooWireFunction> Load() {
     next += written;
   }
   const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", fd);
-  void* const object = dlopen(path.c_str(), kLoadFlags);
+  void* const object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | kOwnSymbolsFirst);
   if (object == nullptr) return Failed("is Debian's libgloo0 installed?", dlerror());
   void* const symbol = dlsym(object, "optshard_make_gloo_wire");
   if (symbol == nullptr) return Failed("symbol", dlerror());
@@ -56,6 +61,8 @@ absl::StatusOr<MakeGlooWireFunction> Load() {
 }
 
 }  // namespace
+
+bool GlooIsIsolated() { return kOwnSymbolsFirst != 0; }
 
 absl::StatusOr<std::unique_ptr<GlooWire>> MakeGlooWire(const GlooWire::Options& options) {
   static const auto* const loaded = new absl::StatusOr<MakeGlooWireFunction>(Load());

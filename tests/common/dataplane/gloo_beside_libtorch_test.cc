@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/dataplane/gloo/gloo_loader.h"
 #include "common/dataplane/gloo/gloo_plane.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_rendezvous.h"
@@ -25,7 +26,13 @@ std::string FileOf(const void* address) {
 
 absl::Time Deadline() { return Clock::Monotonic().Now() + absl::Seconds(30); }
 
+TEST(GlooBesideLibtorch, CannotBeIsolated_IsRefused) {
+  if (GlooIsIsolated()) GTEST_SKIP() << "only sanitizers refuse RTLD_DEEPBIND";
+  EXPECT_EQ(MakeGlooWire({}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(GlooBesideLibtorch, TensorsPublishedAndReduced_BothLibrariesWork) {
+  if (!GlooIsIsolated()) GTEST_SKIP() << "this sanitizer refuses RTLD_DEEPBIND";
   testing::FakeRendezvous rendezvous;
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -43,9 +50,8 @@ TEST(GlooBesideLibtorch, TensorsPublishedAndReduced_BothLibrariesWork) {
         weight.mutable_grad() = torch::Tensor();
         torch::matmul(weight, weight).sum().backward();
         torch::Tensor gradient = weight.grad();
-        auto reduce =
-            (*plane)->Reduce({1, step, 0, StepPhase::kReduce}, {}, 0, DType::kFloat32,
-                             gradient.data_ptr(), gradient.data_ptr(), gradient.numel());
+        auto reduce = (*plane)->Reduce({1, step, 0, StepPhase::kReduce}, {}, 0, DType::kFloat32,
+                                       gradient.data_ptr(), gradient.data_ptr(), gradient.numel());
         ASSERT_TRUE(reduce.ok()) << reduce.status();
         ASSERT_TRUE((*reduce)->Wait(Deadline()).ok());
         torch::NoGradGuard no_grad;

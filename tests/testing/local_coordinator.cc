@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/membership/member_inbox.h"
@@ -156,16 +155,19 @@ class LocalSession final : public MemberSession, public Rendezvous {
 
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
     struct Answer {
-      absl::Notification here;
-      absl::StatusOr<std::string> value;
+      absl::Mutex mutex;
+      bool here ABSL_GUARDED_BY(mutex) = false;
+      absl::StatusOr<std::string> value ABSL_GUARDED_BY(mutex);
     };
     const auto answer = std::make_shared<Answer>();
     domain_.GetRendezvous(member_->caller(), key, Until(deadline),
                           [answer](absl::StatusOr<std::string> value) {
+                            absl::MutexLock lock(&answer->mutex);
                             answer->value = std::move(value);
-                            answer->here.Notify();
+                            answer->here = true;
                           });
-    answer->here.WaitForNotification();
+    absl::MutexLock lock(&answer->mutex);
+    answer->mutex.Await(absl::Condition(&answer->here));
     if (absl::IsNotFound(answer->value.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", id_.rank, " waited for rendezvous key \"", key, "\""));

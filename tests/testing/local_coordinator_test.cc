@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "tests/server/coordinator/join_requests.h"
@@ -42,10 +42,17 @@ TEST_F(LocalCoordinatorTest, Rendezvous_GoesFromRankToRank) {
 
 TEST_F(LocalCoordinatorTest, Killed_TheOthersAreToldAndTheVerdictNamesIt) {
   auto sessions = JoinAll();
-  absl::Notification told;
-  sessions[0]->OnFailure([&told](const absl::Status&) { told.Notify(); });
+  absl::Mutex mutex;
+  bool told = false;
+  sessions[0]->OnFailure([&](const absl::Status&) {
+    absl::MutexLock lock(&mutex);
+    told = true;
+  });
   coordinator_.Kill(1);
-  EXPECT_TRUE(told.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  {
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&told), absl::Seconds(20)));
+  }
   const absl::Status verdict = sessions[2]->ReportFailure(
       {1, StepOutcome::kNotApplied}, 0, errors::PeerLost(0, "connection reset"), Soon());
   EXPECT_TRUE(errors::IsPeerLost(verdict));

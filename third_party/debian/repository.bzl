@@ -76,6 +76,9 @@ def _debian_libraries_impl(ctx):
         if name == "absl":
             labels += " + select({\":tsan\": [\"@abseil_mutex//:mutex\"], " + \
                       "\"//conditions:default\": []})"
+        if name == "grpcpp":
+            labels += " + select({\":tsan\": [\"@optshard//third_party/grpc:tsan_suppressions\"], " + \
+                      "\"//conditions:default\": []})"
         lines.append("cc_library(name = %r, linkopts = %r, defines = %r, deps = %s)" % (
             name,
             _pkg_config(ctx, modules) + flags,

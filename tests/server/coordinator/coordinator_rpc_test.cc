@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/membership/coordinator_client_rpc.h"
@@ -26,18 +27,34 @@ using ::testing::HasSubstr;
 
 absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
 
-// A member whose failure can be waited for.
-struct Member {
-  std::unique_ptr<MemberSession> session;
-  std::shared_ptr<absl::Notification> failed = std::make_shared<absl::Notification>();
-  std::shared_ptr<absl::Status> failure = std::make_shared<absl::Status>();
-
-  absl::Status Failure() {
-    if (!failed->WaitForNotificationWithTimeout(absl::Seconds(20))) {
-      return absl::InternalError("no failure came");
-    }
-    return *failure;
+// The failure that a member is told of, which can be waited for.
+class Told {
+ public:
+  void Tell(const absl::Status& failure) {
+    absl::MutexLock lock(&mutex_);
+    failure_ = failure;
   }
+  bool HasCome() const {
+    absl::MutexLock lock(&mutex_);
+    return !failure_.ok();
+  }
+  absl::Status Wait() const {
+    absl::MutexLock lock(&mutex_);
+    const auto has_come = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&has_come), absl::Seconds(20));
+    return failure_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct Member {
+  std::shared_ptr<Told> told = std::make_shared<Told>();
+  std::unique_ptr<MemberSession> session;
+
+  absl::Status Failure() const { return told->Wait(); }
 };
 
 class CoordinatorRpcTest : public ::testing::Test {
@@ -69,10 +86,7 @@ class CoordinatorRpcTest : public ::testing::Test {
     Member member;
     member.session = *std::move(session);
     member.session->OnFailure(
-        [failed = member.failed, failure = member.failure](const absl::Status& status) {
-          *failure = status;
-          failed->Notify();
-        });
+        [told = member.told](const absl::Status& failure) { told->Tell(failure); });
     return member;
   }
 
@@ -151,7 +165,7 @@ TEST_F(CoordinatorRpcTest, SessionEndsWithoutLeave_TheOthersAreToldAtOnce) {
   Start(3);
   std::vector<Member> members = JoinAll();
   members[1].session.reset();
-  ASSERT_TRUE(PassUntil([&] { return members[0].failed->HasBeenNotified(); }));
+  ASSERT_TRUE(PassUntil([&] { return members[0].told->HasCome(); }));
   EXPECT_TRUE(errors::IsPeerLost(members[0].Failure()));
   EXPECT_THAT(errors::RanksOf(members[0].Failure()), ElementsAre(1));
   EXPECT_THAT(members[0].Failure().ToString(), HasSubstr("connection to the coordinator broke"));
@@ -191,7 +205,7 @@ TEST_F(CoordinatorRpcTest, LeaseRunsOut_NamesTheSilentRank) {
   options_.coordinator.group.liveness.lease = absl::Seconds(5);
   Start(1);
   std::vector<Member> members = JoinAll();
-  ASSERT_TRUE(PassUntil([&] { return members[0].failed->HasBeenNotified(); }));
+  ASSERT_TRUE(PassUntil([&] { return members[0].told->HasCome(); }));
   EXPECT_TRUE(errors::IsPeerLost(members[0].Failure()));
   EXPECT_THAT(members[0].Failure().ToString(), HasSubstr("lease is 5s"));
 }
@@ -236,7 +250,7 @@ TEST_F(CoordinatorRpcTest, AllLeave_SettlesAndNobodyIsLost) {
   members[0].session.reset();
   EXPECT_EQ(Group().members[0].state, MemberState::kLeft);
   EXPECT_EQ(Group().members[0].progress.finished, 3u);
-  EXPECT_FALSE(members[1].failed->HasBeenNotified());
+  EXPECT_FALSE(members[1].told->HasCome());
   EXPECT_TRUE(members[1].session->Leave(In(absl::Seconds(20))).ok());
   EXPECT_TRUE(server_->WaitUntilSettled(absl::Seconds(20)));
   EXPECT_EQ(Group().state, GroupState::kFinished);
@@ -261,7 +275,7 @@ TEST_F(CoordinatorRpcTest, CoordinatorStops_StepsGoOnAndReportersAreNotKept) {
   server_->Stop(absl::Seconds(1));
   const absl::Status observed = errors::PeerLost(1, "connection reset");
   EXPECT_EQ(members[0].session->ReportFailure({}, 1, observed, In(absl::Seconds(60))), observed);
-  EXPECT_FALSE(members[0].failed->HasBeenNotified());
+  EXPECT_FALSE(members[0].told->HasCome());
   EXPECT_TRUE(absl::IsUnavailable(members[0].session->Leave(In(absl::Milliseconds(100)))));
 }
 

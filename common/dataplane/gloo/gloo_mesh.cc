@@ -151,8 +151,15 @@ absl::Status GlooMesh::Receive(Rank peer, uint64_t slot, void* data, size_t byte
 
 absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
                             absl::FunctionRef<std::string()> what) {
+  absl::Status broken;
   for (size_t i = 0; i < messages->size(); ++i) {
     Message& message = (*messages)[i];
+    {
+      absl::MutexLock lock(&mutex_);
+      broken = broken_;
+    }
+    // Break's abort ends one wait for a message only; whoever comes later finds out here.
+    if (!broken.ok()) return BrokenBecause(broken);
     std::string why;
     switch (WaitFor(*message.transfer, deadline, &why)) {
       case GlooTransfer::Outcome::kDone: {

@@ -1,0 +1,180 @@
+#include "client/rank_host.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/client_seams.h"
+#include "client/coordinator_host.h"
+#include "client/network_choice.h"
+#include "common/clock.h"
+#include "common/dataplane/gloo/gloo_plane.h"
+#include "common/log.h"
+#include "common/membership/coordinator_client_rpc.h"
+#include "server/shard/shard_owner_service.h"
+
+namespace optshard {
+namespace {
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+PlaneFactory GlooFactory(const std::string& network) {
+  return [network](const PlaneRequest& request) {
+    GlooPlaneOptions options;
+    options.rank = request.rank;
+    options.world_size = request.world_size;
+    options.tree = request.tree;
+    options.generation = request.generation;
+    options.rendezvous = request.rendezvous;
+    options.network = network;
+    options.deadline = request.deadline;
+    return CreateGlooPlane(options);
+  };
+}
+
+// The address by which others reach a server that listens on `listen` with this port.
+std::string ReachableAddress(const std::string& listen, int port, const std::string& own_address) {
+  std::string host = listen.substr(0, listen.rfind(':'));
+  if (host == "0.0.0.0" || host == "[::]") {
+    host = absl::StrContains(own_address, ':') ? absl::StrCat("[", own_address, "]") : own_address;
+  }
+  return absl::StrCat(host, ":", port);
+}
+
+}  // namespace
+
+// Destroyed from the last member to the first: the service before the owner that it looks into.
+class RankHost::Impl {
+ public:
+  explicit Impl(const ShardedOptimizerOptions& options) : options_(options) {}
+
+  ~Impl() {
+    if (server_) server_->Unregister(options_.optimizer);
+  }
+
+  absl::Status Start(ShardOwner::Options owner) {
+    if (absl::Status status = Connect(owner); !status.ok()) return status;
+    owner.owner_address = owner_address_;
+    absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
+    if (!started.ok()) return started.status();
+    owner_ = *std::move(started);
+    if (!server_) return absl::OkStatus();
+    return server_->Register(options_.optimizer, &owner_->view());
+  }
+
+  absl::Status Stop(absl::Duration timeout) {
+    const Clock& clock = Clock::Monotonic();
+    const absl::Time deadline = clock.Now() + timeout;
+    absl::Status stopped = owner_->Stop(timeout);
+    // Where other optimizers of this process use the coordinator too, the last one waits.
+    if (coordinator_host_.use_count() == 1 &&
+        !coordinator_host_->WaitUntilSettled(deadline - clock.Now())) {
+      Log(LogLevel::kWarning, {"client", options_.job, options_.rank},
+          "this process ends the coordinator although ranks have not left the job");
+    }
+    return stopped;
+  }
+
+  ShardOwner& owner() { return *owner_; }
+  const std::string& owner_address() const { return owner_address_; }
+
+ private:
+  // Everything that an owner needs around it.
+  absl::Status Connect(ShardOwner::Options& owner) {
+    if (options_.seams) {
+      owner.coordinator = options_.seams->coordinator;
+      owner.plane_factory = options_.seams->plane;
+      owner_address_ = "none";
+      return absl::OkStatus();
+    }
+    absl::StatusOr<std::string> address = CoordinatorAddress();
+    if (!address.ok()) return address.status();
+    absl::StatusOr<std::string> network = AddressTowards(*address);
+    if (!network.ok()) return network.status();
+    ShardOwnerServer::Options server;
+    server.listen = options_.owner_listen;
+    absl::StatusOr<std::unique_ptr<ShardOwnerServer>> started = ShardOwnerServer::Start(server);
+    if (!started.ok()) return started.status();
+    server_ = *std::move(started);
+    owner_address_ = ReachableAddress(options_.owner_listen, server_->port(), *network);
+    absl::StatusOr<std::unique_ptr<CoordinatorClient>> client = MakeCoordinatorClient(*address);
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    owner.coordinator = client_.get();
+    owner.plane_factory = GlooFactory(options_.interface.empty() ? *network : options_.interface);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> CoordinatorAddress() {
+    if (!options_.coordinator.empty()) return options_.coordinator;
+    if (options_.embedded_coordinator.empty() && options_.world_size > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", options_.rank, " of ", options_.world_size,
+          " does not know where the coordinator is: give coordinator=HOST:PORT of a running "
+          "optshard-coordinator, or on all ranks the same embedded_coordinator=HOST:PORT, where "
+          "rank 0 runs one"));
+    }
+    if (options_.rank != 0) return options_.embedded_coordinator;
+    CoordinatorHost::Options host;
+    host.listen =
+        options_.embedded_coordinator.empty() ? "127.0.0.1:0" : options_.embedded_coordinator;
+    host.job = options_.job;
+    host.world_size = options_.world_size;
+    // Its verdict, which names who is missing to all alike, comes before the members' own
+    // deadlines.
+    host.join_timeout = 0.9 * options_.join_timeout;
+    absl::StatusOr<std::shared_ptr<CoordinatorHost>> started = CoordinatorHost::Get(host);
+    if (!started.ok()) return started.status();
+    coordinator_host_ = *std::move(started);
+    return coordinator_host_->address();
+  }
+
+  const ShardedOptimizerOptions options_;
+  std::string owner_address_;
+  std::shared_ptr<CoordinatorHost> coordinator_host_;
+  std::unique_ptr<CoordinatorClient> client_;
+  std::unique_ptr<ShardOwner> owner_;
+  std::unique_ptr<ShardOwnerServer> server_;
+};
+
+absl::StatusOr<std::unique_ptr<RankHost>> RankHost::Start(
+    const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
+    const std::vector<Hyperparameters>& hyperparameters) {
+  if (!options.log_level.empty()) {
+    if (absl::Status status = SetLogLevel(options.log_level); !status.ok()) return status;
+  }
+  ShardOwner::Options owner;
+  owner.job = options.job;
+  owner.optimizer = options.optimizer;
+  owner.rank = options.rank;
+  owner.world_size = options.world_size;
+  owner.space = space;
+  owner.rule = rule;
+  owner.hyperparameters = hyperparameters;
+  owner.gradient_mode = options.gradient_mode;
+  owner.policy = options.policy;
+  owner.buckets = options.buckets;
+  owner.threads = options.threads;
+  owner.node = options.node.empty() ? HostName() : options.node;
+  owner.join_timeout = options.join_timeout;
+  auto impl = std::make_unique<Impl>(options);
+  if (absl::Status status = impl->Start(std::move(owner)); !status.ok()) return status;
+  return std::unique_ptr<RankHost>(new RankHost(std::move(impl)));
+}
+
+RankHost::RankHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RankHost::~RankHost() = default;
+
+absl::Status RankHost::Stop(absl::Duration timeout) { return impl_->Stop(timeout); }
+ShardOwner& RankHost::owner() { return impl_->owner(); }
+const ShardOwner& RankHost::owner() const { return impl_->owner(); }
+const std::string& RankHost::owner_address() const { return impl_->owner_address(); }
+
+}  // namespace optshard

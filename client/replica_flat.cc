@@ -1,0 +1,140 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <cstring>
+
+#include "client/replica.h"
+#include "common/memory_layout.h"
+
+namespace optshard {
+namespace {
+
+at::Tensor Zeros(int64_t elements) {
+  return at::zeros({elements}, at::TensorOptions().dtype(at::kFloat));
+}
+
+// A tensor of its own, with a version counter and a storage of its own, over part of `flat`, which
+// it keeps alive.
+at::Tensor ViewOf(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes) {
+  return at::from_blob(
+      flat.mutable_data_ptr<float>() + offset, sizes, [flat](void*) {},
+      at::TensorOptions().dtype(at::kFloat));
+}
+
+int64_t VersionOf(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+class FlatReplica : public Replica {
+ public:
+  explicit FlatReplica(const ParameterList& list) : Replica(list), layout_(list.space) {
+    c10::InferenceMode normal_tensors(false);
+    at::NoGradGuard no_grad;
+    for (const MemoryLayout::Region& region : layout_.regions()) {
+      values_.push_back(Zeros(region.elements));
+      gradients_.push_back(Zeros(region.elements));
+      regions_.push_back(
+          {values_.back().mutable_data_ptr<float>(), gradients_.back().const_data_ptr<float>()});
+    }
+    for (size_t i = 0; i < parameters().size(); ++i) {
+      const at::Tensor& parameter = parameters()[i];
+      const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
+      views_.push_back({ViewOf(values_[place.region], place.offset_elements, parameter.sizes()),
+                        ViewOf(gradients_[place.region], place.offset_elements, parameter.sizes()),
+                        0});
+      MoveValuesIn(i);
+      views_[i].zeroed_version = VersionOf(views_[i].gradient);
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined()) views_[i].gradient.copy_(gradient.detach());
+      if (gradient.defined() || parameter.requires_grad()) InstallGradient(i);
+    }
+  }
+
+  absl::Span<const ReplicaRegion> regions() const override { return regions_; }
+
+  void ZeroGradients(bool set_to_none) override {
+    at::NoGradGuard no_grad;
+    for (const at::Tensor& flat : gradients_) {
+      if (flat.numel() > 0) std::memset(flat.mutable_data_ptr(), 0, flat.nbytes());
+    }
+    for (size_t i = 0; i < parameters().size(); ++i) {
+      const at::Tensor& gradient = parameters()[i].grad();
+      const bool counts_as_gradient =
+          !set_to_none && gradient.defined() && (!IsView(i) || WasAddedTo(i));
+      if (gradient.defined() || parameters()[i].requires_grad()) InstallGradient(i);
+      views_[i].gradient.unsafeGetTensorImpl()->bump_version();
+      if (!counts_as_gradient) views_[i].zeroed_version = VersionOf(views_[i].gradient);
+    }
+  }
+
+ protected:
+  float* GatherParameter(size_t index) override {
+    if (parameters()[index].const_data_ptr() != views_[index].values.const_data_ptr() ||
+        !parameters()[index].is_contiguous()) {
+      MoveValuesIn(index);
+    }
+    return views_[index].values.mutable_data_ptr<float>();
+  }
+
+  const float* GatherGradient(size_t index, const at::Tensor& gradient) override {
+    if (IsView(index)) {
+      if (!WasAddedTo(index)) return nullptr;
+    } else {
+      views_[index].gradient.copy_(gradient.detach());
+      CountCopy();
+    }
+    if (gradient.numel() == 0) return &kNoElements;
+    return views_[index].gradient.const_data_ptr<float>();
+  }
+
+  void ScatterParameter(size_t index) override {
+    const at::Tensor& parameter = parameters()[index];
+    if (!parameter.requires_grad() || IsView(index)) return;
+    if (!parameter.grad().defined()) {
+      views_[index].gradient.zero_();
+      views_[index].zeroed_version = VersionOf(views_[index].gradient);
+    }
+    InstallGradient(index);
+  }
+
+ private:
+  struct Views {
+    at::Tensor values;
+    at::Tensor gradient;
+    int64_t zeroed_version;  // of `gradient`: a later one says that something was added to it
+  };
+
+  bool IsView(size_t index) const {
+    return parameters()[index].grad().is_same(views_[index].gradient);
+  }
+
+  bool WasAddedTo(size_t index) const {
+    return VersionOf(views_[index].gradient) != views_[index].zeroed_version;
+  }
+
+  void InstallGradient(size_t index) {
+    parameters()[index].mutable_grad() = views_[index].gradient;
+  }
+
+  void MoveValuesIn(size_t index) {
+    views_[index].values.copy_(parameters()[index].detach());
+    parameters()[index].set_data(views_[index].values);
+  }
+
+  const MemoryLayout layout_;
+  std::vector<at::Tensor> values_;     // by region
+  std::vector<at::Tensor> gradients_;  // by region
+  std::vector<ReplicaRegion> regions_;
+  std::vector<Views> views_;  // by parameter
+};
+
+}  // namespace
+
+std::unique_ptr<Replica> Replica::MakeFlat(const ParameterList& list) {
+  return std::make_unique<FlatReplica>(list);
+}
+
+}  // namespace optshard

@@ -1,0 +1,105 @@
+#include "client/rule_options.h"
+
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/status_error.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+namespace {
+
+// AdamOptions and AdamWOptions have the same members, but no base class that has them.
+template <typename Options>
+void SetAdam(const Options& options, RuleOptions& rule) {
+  rule.Set("lr", options.lr())
+      .Set("betas", Betas{std::get<0>(options.betas()), std::get<1>(options.betas())})
+      .Set("eps", options.eps())
+      .Set("weight_decay", options.weight_decay())
+      .Set("amsgrad", options.amsgrad());
+}
+
+const UpdateRule& FindRule(absl::string_view name) {
+  return *ValueOrThrow(RuleRegistry::Find(name));
+}
+
+}  // namespace
+
+RuleOptions::RuleOptions(absl::string_view rule) : rule_(FindRule(rule).spec().name) {}
+
+RuleOptions::RuleOptions(const torch::optim::AdamOptions& options) : RuleOptions("adam") {
+  SetAdam(options, *this);
+}
+
+RuleOptions::RuleOptions(const torch::optim::AdamWOptions& options) : RuleOptions("adamw") {
+  SetAdam(options, *this);
+}
+
+RuleOptions::RuleOptions(const torch::optim::SGDOptions& options) : RuleOptions("sgd") {
+  Set("lr", options.lr());
+  Set("momentum", options.momentum());
+  Set("dampening", options.dampening());
+  Set("weight_decay", options.weight_decay());
+  Set("nesterov", options.nesterov());
+}
+
+RuleOptions RuleOptions::From(const torch::optim::OptimizerOptions& options) {
+  if (const auto* rule = dynamic_cast<const RuleOptions*>(&options)) return *rule;
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) return *adam;
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) return *adamw;
+  if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) return *sgd;
+  throw StatusError(absl::InvalidArgumentError(
+      "a param group has options of a class that is not known here; give optshard::RuleOptions, "
+      "torch::optim::AdamOptions, AdamWOptions or SGDOptions"));
+}
+
+RuleOptions& RuleOptions::Set(absl::string_view name, double value) {
+  values_.Set(name, HyperValue(value));
+  return *this;
+}
+
+RuleOptions& RuleOptions::Set(absl::string_view name, int value) {
+  return Set(name, static_cast<double>(value));
+}
+
+RuleOptions& RuleOptions::Set(absl::string_view name, bool value) {
+  values_.Set(name, HyperValue(value));
+  return *this;
+}
+
+RuleOptions& RuleOptions::Set(absl::string_view name, Betas value) {
+  values_.Set(name, HyperValue(value));
+  return *this;
+}
+
+RuleOptions RuleOptions::OverridingDefaults(const RuleOptions& defaults) const {
+  if (rule_ != defaults.rule_) {
+    throw StatusError(absl::InvalidArgumentError(
+        absl::StrCat("a param group has the rule \"", rule_, "\", the optimizer has \"",
+                     defaults.rule_, "\": all groups of an optimizer have the same rule")));
+  }
+  RuleOptions merged = defaults;
+  for (const auto& [name, value] : values_.values()) merged.values_.Set(name, value);
+  return merged;
+}
+
+RuleOptions RuleOptions::Complete() const {
+  RuleOptions complete = *this;
+  complete.values_ = ValueOrThrow(FindRule(rule_).Validate(values_));
+  return complete;
+}
+
+double RuleOptions::get_lr() const {
+  const HyperValue* lr = values_.Find("lr");
+  if (lr != nullptr && absl::holds_alternative<double>(*lr)) return absl::get<double>(*lr);
+  return Complete().values_.Number("lr");
+}
+
+void RuleOptions::set_lr(double lr) { Set("lr", lr); }
+
+}  // namespace optshard

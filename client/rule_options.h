@@ -1,0 +1,68 @@
+// Which update rule steps a param group, with which hyperparameters.
+#ifndef OPTSHARD_CLIENT_RULE_OPTIONS_H_
+#define OPTSHARD_CLIENT_RULE_OPTIONS_H_
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "server/update/hyperparameters.h"
+
+namespace torch::optim {
+struct AdamOptions;
+struct AdamWOptions;
+struct SGDOptions;
+}  // namespace torch::optim
+
+namespace optshard {
+
+// Options of a param group, by PyTorch's names: "adam" has lr, betas, eps, weight_decay, amsgrad,
+// maximize. What is not set has the rule's default; in a group that is given to the constructor of
+// an optimizer, what is not set there has the optimizer's value. Names and values are checked by
+// the optimizer's constructor and, since they may be changed between steps, by every step.
+//
+// torch::optim's LR schedulers drive it through get_lr and set_lr. Thread-compatible value type.
+class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> {
+ public:
+  // Throws StatusError (INVALID_ARGUMENT, listing the known rules) for an unknown one.
+  explicit RuleOptions(absl::string_view rule);
+
+  // The options of torch::optim's own optimizers, so that those can be swapped for this one.
+  RuleOptions(const torch::optim::AdamOptions& options);   // NOLINT(google-explicit-constructor)
+  RuleOptions(const torch::optim::AdamWOptions& options);  // NOLINT(google-explicit-constructor)
+  RuleOptions(const torch::optim::SGDOptions& options);    // NOLINT(google-explicit-constructor)
+
+  // Any of the above behind its base class. Throws StatusError (INVALID_ARGUMENT) for other
+  // classes.
+  static RuleOptions From(const torch::optim::OptimizerOptions& options);
+
+  RuleOptions& Set(absl::string_view name, double value);
+  RuleOptions& Set(absl::string_view name, int value);
+  RuleOptions& Set(absl::string_view name, bool value);
+  RuleOptions& Set(absl::string_view name, Betas value);
+  RuleOptions& Set(absl::string_view name, const char* value) = delete;  // else it would be a bool
+
+  const std::string& rule() const { return rule_; }
+  // What was set; the rest has its default.
+  const Hyperparameters& values() const { return values_; }
+
+  // These values, and defaults' where they are not set. Throws StatusError (INVALID_ARGUMENT) where
+  // the rules differ.
+  RuleOptions OverridingDefaults(const RuleOptions& defaults) const;
+
+  // All options of the rule. Throws StatusError (INVALID_ARGUMENT) naming rule, option, value and
+  // range, or listing the known options.
+  RuleOptions Complete() const;
+
+  double get_lr() const override;
+  void set_lr(double lr) override;
+
+ private:
+  std::string rule_;
+  Hyperparameters values_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_RULE_OPTIONS_H_

@@ -1,0 +1,235 @@
+#include "client/sharded_optimizer.h"
+
+#include <c10/core/AutogradState.h>
+
+#include <exception>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/parameter_list.h"
+#include "client/rank_host.h"
+#include "client/replica.h"
+#include "common/log.h"
+
+namespace optshard {
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+absl::Status GroupsAreFixed() {
+  return absl::UnimplementedError(
+      "groups and parameters can be given at construction only: make another optimizer (with a "
+      "name of its own) for them");
+}
+
+std::vector<std::vector<at::Tensor>> TensorsOf(const std::vector<OptimizerParamGroup>& groups) {
+  std::vector<std::vector<at::Tensor>> tensors;
+  for (const OptimizerParamGroup& group : groups) tensors.push_back(group.params());
+  return tensors;
+}
+
+// A closure computes gradients whatever the caller's mode is.
+class GradientsEnabled {
+ public:
+  GradientsEnabled() : before_(c10::AutogradState::get_tls_state().get_grad_mode()) {
+    c10::AutogradState::get_tls_state().set_grad_mode(true);
+  }
+  ~GradientsEnabled() { c10::AutogradState::get_tls_state().set_grad_mode(before_); }
+
+ private:
+  const bool before_;
+};
+
+}  // namespace
+
+// What must be known before the base class can be constructed.
+struct ShardedOptimizer::Prepared {
+  Prepared(std::vector<OptimizerParamGroup> given, const RuleOptions& rule,
+           ShardedOptimizerOptions client_options)
+      : groups(std::move(given)), defaults(rule.Complete()), options(std::move(client_options)) {
+    for (OptimizerParamGroup& group : groups) {
+      RuleOptions merged = rule;
+      if (group.has_options()) {
+        merged = RuleOptions::From(group.options()).OverridingDefaults(rule);
+      }
+      group.set_options(std::make_unique<RuleOptions>(merged.Complete()));
+    }
+    list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
+  }
+
+  std::vector<OptimizerParamGroup> groups;
+  RuleOptions defaults;
+  ShardedOptimizerOptions options;
+  ParameterList list;
+};
+
+class ShardedOptimizer::Impl {
+ public:
+  Impl(const Prepared& prepared)
+      : options_(prepared.options),
+        rule_(prepared.defaults.rule()),
+        tensors_(TensorsOf(prepared.groups)),
+        replica_(options_.parameters_as_bucket_view ? Replica::MakeFlat(prepared.list)
+                                                    : Replica::MakeInPlace(prepared.list)),
+        host_(ValueOrThrow(RankHost::Start(options_, prepared.list.space, rule_,
+                                           HyperparametersOf(prepared.groups)))),
+        owner_addresses_(host_->owner().owner_addresses()) {
+    ThrowIfError(replica_->Gather());
+    const absl::Status synced = host_->owner().SyncParameters(
+        replica_->tensors(), replica_->regions(), options_.join_timeout);
+    replica_->Scatter();
+    ThrowIfError(synced);
+  }
+
+  void Step(const std::vector<OptimizerParamGroup>& groups) {
+    ThrowIfClosed();
+    ThrowIfError(host_->owner().failure());
+    if (TensorsDiffer(groups)) throw StatusError(GroupsAreFixed());
+    const std::vector<Hyperparameters> hyperparameters = HyperparametersOf(groups);
+    ThrowIfError(replica_->Gather());
+    StepInput input;
+    input.replica = replica_->tensors();
+    input.regions = replica_->regions();
+    input.hyperparameters = hyperparameters;
+    input.timeout = options_.step_timeout;
+    const absl::StatusOr<StepInfo> info = host_->owner().Step(input);
+    replica_->Scatter();
+    ThrowIfError(info.status());
+    static_cast<StepInfo&>(last_step_) = *info;
+    last_step_.gradients_copied = replica_->gradients_copied();
+  }
+
+  void Close() {
+    if (closed_) return;
+    ThrowIfError(host_->owner().failure());
+    closed_ = true;
+    ThrowIfError(host_->Stop(options_.close_timeout));
+  }
+
+  // For the destructor.
+  void CloseQuietly() {
+    if (closed_ || std::uncaught_exceptions() > exceptions_ || !host_->owner().failure().ok()) {
+      return;
+    }
+    const absl::Status stopped = host_->Stop(options_.close_timeout);
+    if (!stopped.ok()) {
+      Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "leaving the job: %s",
+          stopped.ToString());
+    }
+  }
+
+  Replica& replica() { return *replica_; }
+  const RankHost& host() const { return *host_; }
+  const ClientStepInfo& last_step() const { return last_step_; }
+  const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
+  const ShardedOptimizerOptions& options() const { return options_; }
+
+ private:
+  std::vector<Hyperparameters> HyperparametersOf(
+      const std::vector<OptimizerParamGroup>& groups) const {
+    std::vector<Hyperparameters> result;
+    for (const OptimizerParamGroup& group : groups) {
+      const RuleOptions options = RuleOptions::From(group.options());
+      if (options.rule() != rule_) {
+        throw StatusError(absl::InvalidArgumentError(
+            absl::StrCat("a param group's options have become those of the rule \"", options.rule(),
+                         "\"; this optimizer's rule is \"", rule_, "\"")));
+      }
+      result.push_back(options.values());
+    }
+    return result;
+  }
+
+  bool TensorsDiffer(const std::vector<OptimizerParamGroup>& groups) const {
+    if (groups.size() != tensors_.size()) return true;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const std::vector<at::Tensor>& params = groups[i].params();
+      if (params.size() != tensors_[i].size()) return true;
+      for (size_t j = 0; j < params.size(); ++j) {
+        if (!params[j].is_same(tensors_[i][j])) return true;
+      }
+    }
+    return false;
+  }
+
+  void ThrowIfClosed() const {
+    if (closed_) {
+      throw StatusError(absl::FailedPreconditionError(
+          "this optimizer has been closed: it has left its job and cannot step any more"));
+    }
+  }
+
+  const ShardedOptimizerOptions options_;
+  const std::string rule_;
+  const std::vector<std::vector<at::Tensor>> tensors_;  // by group
+  const std::unique_ptr<Replica> replica_;
+  const std::unique_ptr<RankHost> host_;
+  const std::vector<std::string> owner_addresses_;
+  const int exceptions_ = std::uncaught_exceptions();
+  ClientStepInfo last_step_;
+  bool closed_ = false;
+};
+
+ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups, RuleOptions defaults,
+                                   ShardedOptimizerOptions options)
+    : ShardedOptimizer(Prepared(std::move(groups), defaults, std::move(options))) {}
+
+ShardedOptimizer::ShardedOptimizer(std::vector<at::Tensor> parameters, RuleOptions defaults,
+                                   ShardedOptimizerOptions options)
+    : ShardedOptimizer(std::vector<OptimizerParamGroup>{OptimizerParamGroup(std::move(parameters))},
+                       std::move(defaults), std::move(options)) {}
+
+ShardedOptimizer::ShardedOptimizer(Prepared prepared)
+    : Optimizer(prepared.groups, std::make_unique<RuleOptions>(prepared.defaults)),
+      impl_(std::make_unique<Impl>(prepared)) {}
+
+ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
+
+at::Tensor ShardedOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure != nullptr) {
+    GradientsEnabled enabled;
+    loss = closure();
+  }
+  impl_->Step(param_groups());
+  return loss;
+}
+
+void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }
+
+const ClientStepInfo& ShardedOptimizer::last_step() const { return impl_->last_step(); }
+
+void ShardedOptimizer::add_param_group(const OptimizerParamGroup&) {
+  throw StatusError(GroupsAreFixed());
+}
+
+void ShardedOptimizer::add_parameters(const std::vector<at::Tensor>&) {
+  throw StatusError(GroupsAreFixed());
+}
+
+void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {
+  throw StatusError(absl::UnimplementedError(
+      "no rank has the whole optimizer state, and it cannot be gathered yet: save the parameters"));
+}
+
+void ShardedOptimizer::load(torch::serialize::InputArchive&) {
+  throw StatusError(absl::UnimplementedError(
+      "no rank has the whole optimizer state, and it cannot be distributed yet"));
+}
+
+void ShardedOptimizer::Close() { impl_->Close(); }
+
+int64_t ShardedOptimizer::state_bytes() const {
+  return impl_->host().owner().view().Describe().state_bytes;
+}
+
+const std::string& ShardedOptimizer::owner_address() const { return impl_->host().owner_address(); }
+
+const std::vector<std::string>& ShardedOptimizer::owner_addresses() const {
+  return impl_->owner_addresses();
+}
+
+const ShardedOptimizerOptions& ShardedOptimizer::options() const { return impl_->options(); }
+
+}  // namespace optshard

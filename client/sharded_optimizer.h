@@ -1,0 +1,115 @@
+// The optimizer that a trainer uses in place of torch::optim's: each rank keeps the state of its
+// share of the parameters only, in a shard owner embedded in this process.
+#ifndef OPTSHARD_CLIENT_SHARDED_OPTIMIZER_H_
+#define OPTSHARD_CLIENT_SHARDED_OPTIMIZER_H_
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/rule_options.h"
+#include "client/sharded_optimizer_options.h"
+#include "client/status_error.h"
+#include "server/shard/step.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace optshard {
+
+// What the last step did, on this rank.
+struct ClientStepInfo : StepInfo {
+  // Gradients that were not where they are sent from and had to be copied first.
+  int64_t gradients_copied = 0;
+};
+
+// All ranks of the optimizer construct it, step it and close it together. Errors are thrown as
+// StatusError. After a step has failed on the way to or at the other ranks the optimizer is broken:
+// each later call throws the first error.
+//
+// param_groups()[i].options() are RuleOptions; what is set there between steps reaches the owners,
+// so torch::optim's LR schedulers drive it. All ranks set the same.
+//
+// Bound to the thread of the trainer, except where noted.
+class ShardedOptimizer : public torch::optim::Optimizer {
+ public:
+  // Checks the parameters, joins the job, waits for all ranks, and gives all of them rank 0's
+  // values of the parameters. Errors:
+  //   INVALID_ARGUMENT   a parameter that cannot be optimized, an unknown rule or option, a value
+  //   out
+  //                      of its range, ranks that do not agree with each other, a bad rank
+  //   ALREADY_EXISTS     the rank is taken by a living process
+  //   UNAVAILABLE        no coordinator there, or a rank was lost meanwhile
+  //   DEADLINE_EXCEEDED  ranks that never came, by number
+  ShardedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, RuleOptions defaults,
+                   ShardedOptimizerOptions options = {});
+  ShardedOptimizer(std::vector<at::Tensor> parameters, RuleOptions defaults,
+                   ShardedOptimizerOptions options = {});
+  // The module's parameters, by their names.
+  ShardedOptimizer(const torch::nn::Module& module, RuleOptions defaults,
+                   ShardedOptimizerOptions options = {});
+
+  ShardedOptimizer(ShardedOptimizer&&) = delete;
+  ShardedOptimizer& operator=(ShardedOptimizer&&) = delete;
+
+  // As Close, but without an error, and only where all is in good order: a broken optimizer, or one
+  // destroyed because an exception is on its way, looks to the others like a rank that is lost.
+  ~ShardedOptimizer() override;
+
+  // One step by all ranks together (docs/life_of_a_step.md). Returns the closure's loss, or an
+  // undefined tensor. Errors:
+  //   INVALID_ARGUMENT   a gradient or parameter of this rank that cannot be used (nothing is sent;
+  //                      mend it and call again); hyperparameters out of range or not the same on
+  //                      all ranks; kAveraged, and a gradient is missing on some ranks
+  //   UNIMPLEMENTED      param_groups() has been changed
+  //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
+  //   DATA_LOSS          a rank was lost while the step was applied: the parameters here and the
+  //   state
+  //                      at the owners may be half of the old and half of the new
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  const ClientStepInfo& last_step() const;
+
+  // As torch's, with views kept (parameters_as_bucket_view): they are zeroed, and set_to_none means
+  // that a parameter counts as without gradient until something is added to its view. torch's own,
+  // called through the base class, works too; then gradients are copied in the next step.
+  void zero_grad(bool set_to_none = true);
+
+  // UNIMPLEMENTED: groups and parameters can be given at construction only.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+  void add_parameters(const std::vector<at::Tensor>& parameters);
+
+  // UNIMPLEMENTED: no rank has the whole state.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+  // Leaves the job in good order: waits, for close_timeout at most, until all ranks have called it.
+  // Idempotent. Afterwards only the parameters can be used. Errors as step.
+  void Close();
+
+  // Bytes of the optimizer state that this rank keeps, from its live slots. Any thread.
+  int64_t state_bytes() const;
+
+  // HOST:PORT of this rank's shard owner service (grpc_cli can look into it), and all ranks', by
+  // rank. Any thread.
+  const std::string& owner_address() const;
+  const std::vector<std::string>& owner_addresses() const;
+
+  const ShardedOptimizerOptions& options() const;
+
+ private:
+  class Impl;
+  struct Prepared;
+
+  explicit ShardedOptimizer(Prepared prepared);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_SHARDED_OPTIMIZER_H_

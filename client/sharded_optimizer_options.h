@@ -1,0 +1,79 @@
+// Options of a ShardedOptimizer, and where the environment gives them.
+#ifndef OPTSHARD_CLIENT_SHARDED_OPTIMIZER_OPTIONS_H_
+#define OPTSHARD_CLIENT_SHARDED_OPTIMIZER_OPTIONS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/bucket.h"
+#include "common/ids.h"
+#include "common/partition.h"
+#include "server/shard/step.h"
+
+namespace optshard {
+
+struct ClientSeams;
+
+struct ShardedOptimizerOptions {
+  // All ranks of a job give the same names; a job with two optimizers gives them two names.
+  std::string job = "optshard";
+  std::string optimizer = "default";
+  Rank rank = 0;
+  int world_size = 1;
+
+  // HOST:PORT of the job's coordinator. Empty: rank 0 runs one in its own process.
+  std::string coordinator;
+  // Where rank 0's own coordinator listens and the other ranks find it. Not used where
+  // `coordinator` is given. Needed for more than one rank; one rank alone takes any free port.
+  std::string embedded_coordinator;
+
+  GradientMode gradient_mode = GradientMode::kReduce;
+  PartitionPolicy policy = PartitionPolicy::kGreedy;
+  // True: the values of all parameters and of their gradients are moved into one flat memory per
+  // group; param.data and param.grad are views of it. False: every tensor stays where it is.
+  bool parameters_as_bucket_view = false;
+  // How the plane cuts its messages; the same on all ranks.
+  BucketOptions buckets;
+  int threads = 1;  // for the update of the owned parameters, the calling one included
+
+  // By parameter index over the groups in order, for messages and inspection. Empty: the module's
+  // names where the optimizer is made from a module, else "parameter_0", "parameter_1", ...
+  std::vector<std::string> parameter_names;
+
+  absl::Duration join_timeout = absl::Seconds(60);  // until all ranks are there
+  absl::Duration step_timeout = absl::Seconds(60);  // of a whole step, stragglers included
+  absl::Duration close_timeout = absl::Seconds(5);  // of leaving in good order
+
+  // Network interface ("eth0") or address of this host that the data plane uses. Empty: the
+  // loopback where the coordinator is on it, else the address from which the coordinator is
+  // reached.
+  std::string interface;
+  // Where the shard owner's service listens; port 0 is any free one.
+  std::string owner_listen = "127.0.0.1:0";
+  // Ranks of one node are summed with each other first. Empty: the host's name.
+  std::string node;
+  // "debug", "info", "warning", "error", "off"; empty: as it is.
+  std::string log_level;
+
+  // For tests: another coordinator and data plane (client/client_seams.h).
+  std::shared_ptr<const ClientSeams> seams;
+
+  // From the variables that torchrun sets, and the project's own:
+  //   RANK, WORLD_SIZE             rank, world_size; without both of them one rank alone
+  //   OPTSHARD_COORDINATOR         coordinator
+  //   MASTER_ADDR, MASTER_PORT     embedded_coordinator = MASTER_ADDR:(MASTER_PORT + 1)
+  //   OPTSHARD_JOB, OPTSHARD_INTERFACE, OPTSHARD_OWNER_LISTEN, OPTSHARD_NODE, OPTSHARD_LOG_LEVEL
+  // INVALID_ARGUMENT naming the variable, its value and what was expected.
+  static absl::StatusOr<ShardedOptimizerOptions> FromEnvironment();
+  // As above from any other source; it returns null for a variable that is not set.
+  static absl::StatusOr<ShardedOptimizerOptions> FromVariables(
+      const std::function<const char*(const char*)>& variable);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_SHARDED_OPTIMIZER_OPTIONS_H_

@@ -1,0 +1,117 @@
+#include "client/rule_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <string>
+
+#include "client/status_error.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <typename Function>
+absl::Status StatusOf(Function function) {
+  try {
+    function();
+  } catch (const StatusError& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+TEST(RuleOptionsTest, Construct_UnknownRule_ListsTheKnownOnes) {
+  const absl::Status status = StatusOf([] { RuleOptions("adagrad"); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("adagrad"), HasSubstr("adam"), HasSubstr("adamw"), HasSubstr("sgd")));
+}
+
+TEST(RuleOptionsTest, Complete_UnknownOption_ListsTheKnownOnes) {
+  const absl::Status status = StatusOf([] { RuleOptions("adam").Set("momentum", 0.9).Complete(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("momentum"), HasSubstr("betas"), HasSubstr("amsgrad")));
+}
+
+TEST(RuleOptionsTest, Complete_NothingSet_HasPyTorchsDefaults) {
+  const Hyperparameters values = RuleOptions("adam").Complete().values();
+  EXPECT_EQ(values.Number("lr"), 1e-3);
+  EXPECT_EQ(values.Pair("betas"), (Betas{0.9, 0.999}));
+  EXPECT_EQ(values.Number("eps"), 1e-8);
+  EXPECT_EQ(values.Number("weight_decay"), 0);
+  EXPECT_FALSE(values.Flag("amsgrad"));
+  EXPECT_FALSE(values.Flag("maximize"));
+}
+
+TEST(RuleOptionsTest, Convert_AdamOptions_KeepsEveryValue) {
+  const RuleOptions rule = torch::optim::AdamOptions(0.5)
+                               .betas(std::make_tuple(0.8, 0.7))
+                               .eps(1e-3)
+                               .weight_decay(0.1)
+                               .amsgrad(true);
+  EXPECT_EQ(rule.rule(), "adam");
+  const Hyperparameters values = rule.Complete().values();
+  EXPECT_EQ(values.Number("lr"), 0.5);
+  EXPECT_EQ(values.Pair("betas"), (Betas{0.8, 0.7}));
+  EXPECT_EQ(values.Number("eps"), 1e-3);
+  EXPECT_EQ(values.Number("weight_decay"), 0.1);
+  EXPECT_TRUE(values.Flag("amsgrad"));
+}
+
+TEST(RuleOptionsTest, Convert_AdamWOptions_HasItsWeightDecay) {
+  const RuleOptions rule = torch::optim::AdamWOptions(0.5);
+  EXPECT_EQ(rule.rule(), "adamw");
+  EXPECT_EQ(rule.Complete().values().Number("weight_decay"), 1e-2);
+}
+
+TEST(RuleOptionsTest, Convert_SgdOptions_KeepsEveryValue) {
+  const RuleOptions rule =
+      torch::optim::SGDOptions(0.5).momentum(0.9).weight_decay(0.1).nesterov(true);
+  EXPECT_EQ(rule.rule(), "sgd");
+  const Hyperparameters values = rule.Complete().values();
+  EXPECT_EQ(values.Number("momentum"), 0.9);
+  EXPECT_EQ(values.Number("dampening"), 0);
+  EXPECT_EQ(values.Number("weight_decay"), 0.1);
+  EXPECT_TRUE(values.Flag("nesterov"));
+}
+
+TEST(RuleOptionsTest, From_OptionsOfAnotherOptimizer_SaysWhichAreKnown) {
+  const absl::Status status =
+      StatusOf([] { RuleOptions::From(torch::optim::RMSpropOptions(0.1)); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("AdamOptions"));
+}
+
+TEST(RuleOptionsTest, OverridingDefaults_OneValueSet_KeepsTheDefaultsOthers) {
+  const RuleOptions merged = RuleOptions("adam").Set("lr", 1).OverridingDefaults(
+      RuleOptions("adam").Set("lr", 0.1).Set("eps", 0.2));
+  EXPECT_EQ(merged.values().Number("lr"), 1);
+  EXPECT_EQ(merged.values().Number("eps"), 0.2);
+}
+
+TEST(RuleOptionsTest, OverridingDefaults_AnotherRule_NamesBoth) {
+  const absl::Status status =
+      StatusOf([] { RuleOptions("sgd").OverridingDefaults(RuleOptions("adam")); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("\"sgd\""), HasSubstr("\"adam\"")));
+}
+
+TEST(RuleOptionsTest, Lr_SetThroughTorchsInterface_IsTheRules) {
+  RuleOptions rule("adam");
+  torch::optim::OptimizerOptions& base = rule;
+  EXPECT_EQ(base.get_lr(), 1e-3);
+  base.set_lr(0.25);
+  EXPECT_EQ(rule.values().Number("lr"), 0.25);
+  EXPECT_EQ(base.clone()->get_lr(), 0.25);
+}
+
+}  // namespace
+}  // namespace optshard

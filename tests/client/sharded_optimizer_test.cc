@@ -1,0 +1,412 @@
+#include "client/sharded_optimizer.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/errors.h"
+#include "tests/testing/client_ranks.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using testing::FakeHub;
+using ::testing::HasSubstr;
+using testing::RunRanks;
+using torch::optim::OptimizerParamGroup;
+
+// Small enough that sums of a few of them are exact.
+at::Tensor Gradient(std::vector<int64_t> shape, float value) { return at::full(shape, value); }
+
+at::Tensor Parameter(std::vector<int64_t> shape, float value) {
+  return Gradient(shape, value).set_requires_grad(true);
+}
+
+void ExpectAllOk(const std::vector<absl::Status>& statuses) {
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+float First(const at::Tensor& tensor) { return tensor.const_data_ptr<float>()[0]; }
+
+RuleOptions Sgd(double lr) { return RuleOptions("sgd").Set("lr", lr); }
+
+TEST(ShardedOptimizerTest, Step_GradientsOfTwoRanks_AreAveraged) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({3}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(0.5), options);
+    a.mutable_grad() = Gradient({3}, options.rank == 0 ? 1 : 3);
+    optimizer.step();
+    EXPECT_EQ(First(a), 0);  // 1 - 0.5 * (1 + 3) / 2
+    EXPECT_EQ(optimizer.last_step().step, 1u);
+    EXPECT_FALSE(optimizer.last_step().skipped);
+    optimizer.Close();
+  }));
+}
+
+TEST(ShardedOptimizerTest, Construct_RanksWithOtherValues_HaveRankZerosAfterwards) {
+  ExpectAllOk(RunRanks(3, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({2000}, static_cast<float>(options.rank + 5));
+    const at::Tensor b = Parameter({3}, static_cast<float>(options.rank + 6));
+    ShardedOptimizer optimizer({a, b}, Sgd(0.5), options);
+    EXPECT_EQ(First(a), 5);
+    EXPECT_EQ(First(b), 6);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_Closure_ReturnsItsLossAndComputesGradients) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(0.5), options);
+    const at::NoGradGuard no_grad;
+    const at::Tensor loss = optimizer.step([&] {
+      const at::Tensor value = a.mul(2).sum();
+      value.backward();
+      return value;
+    });
+    EXPECT_EQ(First(loss.detach()), 2);
+    EXPECT_EQ(First(a), 0);
+    EXPECT_FALSE(optimizer.step().defined());
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_GradientOnOneRankOnly_CountsAsZeroOnTheOther) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    if (options.rank == 1) a.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 0.5);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_AveragedModeAndGradientOnOneRankOnly_IsAnErrorOnBoth) {
+  const std::vector<absl::Status> statuses = RunRanks(2, [](ShardedOptimizerOptions options) {
+    options.gradient_mode = GradientMode::kAveraged;
+    options.parameter_names = {"fc.weight"};
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    if (options.rank == 1) a.mutable_grad() = Gradient({1}, 1);
+    EXPECT_THROW(optimizer.step(), StatusError);
+    EXPECT_EQ(First(a), 1);
+    optimizer.step();  // broken: the first error again
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("fc.weight"));
+  }
+}
+
+TEST(ShardedOptimizerTest, Step_NoGradientAnywhere_IsSkipped) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, RuleOptions("adam").Set("weight_decay", 0.1), options);
+    optimizer.step();
+    EXPECT_TRUE(optimizer.last_step().skipped);
+    EXPECT_EQ(First(a), 1);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_LrSetOnAGroup_ReachesTheOwner) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    optimizer.param_groups()[0].options().set_lr(0.25);
+    a.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 0.75);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_TorchsSchedulers_DriveIt) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 4);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    a.mutable_grad() = Gradient({1}, 1);
+    torch::optim::StepLR every_step(optimizer, /*step_size=*/1, /*gamma=*/0.5);
+    torch::optim::ReduceLROnPlateauScheduler plateau(
+        optimizer, torch::optim::ReduceLROnPlateauScheduler::min, /*factor=*/0.5, /*patience=*/0);
+    optimizer.step();  // 4 - 1
+    every_step.step();
+    every_step.step();  // torch's begins with the second
+    optimizer.step();   // 3 - 0.5
+    plateau.step(1.0f);
+    plateau.step(2.0f);  // worse: halved
+    optimizer.step();    // 2.5 - 0.25
+    EXPECT_EQ(First(a), 2.25);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_GroupsWithOptionsOfTheirOwn_OverrideTheDefaults) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    const at::Tensor b = Parameter({1}, 1);
+    const at::Tensor c = Parameter({1}, 1);
+    std::vector<OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{a});
+    groups.emplace_back(std::vector<at::Tensor>{b},
+                        std::make_unique<RuleOptions>(RuleOptions("sgd").Set("lr", 0.5)));
+    groups.emplace_back(std::vector<at::Tensor>{c},
+                        std::make_unique<RuleOptions>(RuleOptions("sgd").Set("maximize", true)));
+    ShardedOptimizer optimizer(groups, Sgd(0.25), options);
+    for (const at::Tensor& each : {a, b, c}) each.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 0.75);
+    EXPECT_EQ(First(b), 0.5);
+    EXPECT_EQ(First(c), 1.25);
+    EXPECT_EQ(optimizer.param_groups()[2].options().get_lr(), 0.25);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_FrozenParameter_StaysUntilItIsUnfrozen) {
+  for (const bool views : {false, true}) {
+    ExpectAllOk(RunRanks(2, [views](ShardedOptimizerOptions options) {
+      options.parameters_as_bucket_view = views;
+      const at::Tensor a = Parameter({1}, 1);
+      const at::Tensor b = Parameter({1}, 1);
+      b.set_requires_grad(false);
+      ShardedOptimizer optimizer({a, b}, Sgd(0.25), options);
+      const auto step = [&] {
+        optimizer.zero_grad();
+        a.sum().add(b.sum()).backward();
+        optimizer.step();
+      };
+      step();
+      EXPECT_EQ(First(a), 0.75);
+      EXPECT_EQ(First(b), 1);
+      b.set_requires_grad(true);
+      a.set_requires_grad(false);
+      step();
+      EXPECT_EQ(First(a), 0.75);
+      EXPECT_EQ(First(b), 0.75);
+    }));
+  }
+}
+
+TEST(ShardedOptimizerTest, Step_ZeroSizeParameterAndMoreRanksThanParameters_Works) {
+  ExpectAllOk(RunRanks(4, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor empty = Parameter({0, 7}, 1);
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({empty, a}, Sgd(0.25), options);
+    a.sum().add(empty.sum()).backward();
+    optimizer.step();
+    EXPECT_EQ(First(a), 0.75);
+    optimizer.Close();
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_HyperparametersDifferBetweenRanks_IsAnErrorNamingTheOption) {
+  const std::vector<absl::Status> statuses =
+      RunRanks(2, [](const ShardedOptimizerOptions& options) {
+        const at::Tensor a = Parameter({1}, 1);
+        ShardedOptimizer optimizer({a}, Sgd(1), options);
+        a.mutable_grad() = Gradient({1}, 1);
+        if (options.rank == 1) optimizer.param_groups()[0].options().set_lr(0.25);
+        optimizer.step();
+      });
+  for (const absl::Status& status : statuses) {
+    EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("lr"));
+  }
+}
+
+TEST(ShardedOptimizerTest, Step_LrNotANumber_NamesItAndItsRange) {
+  const std::vector<absl::Status> statuses =
+      RunRanks(2, [](const ShardedOptimizerOptions& options) {
+        const at::Tensor a = Parameter({1}, 1);
+        ShardedOptimizer optimizer({a}, Sgd(1), options);
+        a.mutable_grad() = Gradient({1}, 1);
+        optimizer.param_groups()[0].options().set_lr(std::numeric_limits<double>::quiet_NaN());
+        optimizer.step();
+      });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("lr"), HasSubstr("nan")));
+  }
+}
+
+TEST(ShardedOptimizerTest, Step_SparseGradient_CanBeMendedAndCalledAgain) {
+  ExpectAllOk(RunRanks(2, [](ShardedOptimizerOptions options) {
+    options.parameter_names = {"embedding"};
+    const at::Tensor a = Parameter({2, 2}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    a.mutable_grad() = Gradient({2, 2}, 1);
+    if (options.rank == 1) {
+      a.mutable_grad() = Gradient({2, 2}, 1).to_sparse();
+      try {
+        optimizer.step();
+        ADD_FAILURE() << "a sparse gradient was taken";
+      } catch (const StatusError& error) {
+        EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(error.what(), HasSubstr("\"embedding\""));
+      }
+      a.mutable_grad() = a.grad().to_dense();
+    }
+    optimizer.step();
+    EXPECT_EQ(First(a), 0);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_ValuesSavedForBackward_MakeTheBackwardAnError) {
+  ExpectAllOk(RunRanks(1, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    const at::Tensor stale = a.mul(a).sum();
+    a.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_THROW(stale.backward(), c10::Error);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_PeerLost_IsNamedAndTheOptimizerIsBroken) {
+  FakeHub::Options hub_options;
+  hub_options.world_size = 3;
+  FakeHub hub(hub_options);
+  const std::vector<absl::Status> statuses =
+      RunRanks(hub, 3, [&hub](const ShardedOptimizerOptions& options) {
+        const at::Tensor a = Parameter({1}, 1);
+        ShardedOptimizer optimizer({a}, Sgd(1), options);
+        a.mutable_grad() = Gradient({1}, 1);
+        optimizer.step();
+        if (options.rank == 2) hub.Kill(2);
+        absl::Status first;
+        try {
+          optimizer.step();
+        } catch (const StatusError& error) {
+          first = error.status();
+        }
+        EXPECT_FALSE(first.ok());
+        try {
+          optimizer.step();
+        } catch (const StatusError& error) {
+          EXPECT_EQ(error.status(), first);
+          throw;
+        }
+      });
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(errors::RanksOf(statuses[rank]), std::vector<Rank>{2}) << statuses[rank];
+  }
+  EXPECT_FALSE(statuses[2].ok());
+}
+
+TEST(ShardedOptimizerTest, StateBytes_Adam_AreDividedAmongTheRanks) {
+  std::vector<int64_t> bytes(2);
+  ExpectAllOk(RunRanks(2, [&bytes](const ShardedOptimizerOptions& options) {
+    const std::vector<at::Tensor> parameters = {Parameter({100}, 1), Parameter({60}, 1),
+                                                Parameter({40}, 1)};
+    ShardedOptimizer optimizer(parameters, RuleOptions("adam"), options);
+    bytes[options.rank] = optimizer.state_bytes();
+  }));
+  EXPECT_EQ(bytes[0], 100 * 2 * 4);
+  EXPECT_EQ(bytes[1], 100 * 2 * 4);
+}
+
+TEST(ShardedOptimizerTest, Groups_AddedAfterConstruction_AreUnimplemented) {
+  ExpectAllOk(RunRanks(1, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    const auto code = [](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const StatusError& error) {
+        return error.status().code();
+      }
+      return absl::StatusCode::kOk;
+    };
+    const OptimizerParamGroup more(std::vector<at::Tensor>{Parameter({1}, 1)});
+    EXPECT_EQ(code([&] { optimizer.add_param_group(more); }), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(code([&] { optimizer.add_parameters({}); }), absl::StatusCode::kUnimplemented);
+    static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(more);
+    EXPECT_EQ(code([&] { optimizer.step(); }), absl::StatusCode::kUnimplemented);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_AfterClose_IsFailedPrecondition) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    ShardedOptimizer optimizer({Parameter({1}, 1)}, Sgd(1), options);
+    optimizer.Close();
+    optimizer.Close();
+    try {
+      optimizer.step();
+      ADD_FAILURE() << "a closed optimizer has stepped";
+    } catch (const StatusError& error) {
+      EXPECT_EQ(error.status().code(), absl::StatusCode::kFailedPrecondition);
+    }
+  }));
+}
+
+TEST(ShardedOptimizerTest, Construct_BadInput_SaysWhat) {
+  struct Case {
+    const char* what;
+    std::function<void(const ShardedOptimizerOptions&)> construct;
+    std::vector<std::string> said;
+  };
+  const at::Tensor twice = Parameter({1}, 1);
+  const std::vector<Case> cases = {
+      {"no parameters",
+       [](const auto& options) { ShardedOptimizer(std::vector<at::Tensor>(), Sgd(1), options); },
+       {"empty"}},
+      {"a duplicate in two groups",
+       [&](const auto& options) {
+         const std::vector<OptimizerParamGroup> groups = {
+             OptimizerParamGroup(std::vector<at::Tensor>{twice}),
+             OptimizerParamGroup(std::vector<at::Tensor>{twice})};
+         ShardedOptimizer(groups, Sgd(1), options);
+       },
+       {"number 0 of group 0", "number 0 of group 1"}},
+      {"betas out of range",
+       [](const auto& options) {
+         ShardedOptimizer({Parameter({1}, 1)}, RuleOptions("adam").Set("betas", Betas{0.9, 1.0}),
+                          options);
+       },
+       {"adam", "betas", "[0.9, 1]"}},
+      {"an unknown option",
+       [](const auto& options) {
+         ShardedOptimizer({Parameter({1}, 1)}, RuleOptions("sgd").Set("betas", Betas{0.9, 0.9}),
+                          options);
+       },
+       {"sgd", "betas", "momentum"}},
+      {"a group of another rule",
+       [](const auto& options) {
+         std::vector<OptimizerParamGroup> groups;
+         groups.emplace_back(std::vector<at::Tensor>{Parameter({1}, 1)},
+                             std::make_unique<torch::optim::AdamOptions>(0.1));
+         ShardedOptimizer(groups, Sgd(1), options);
+       },
+       {"\"adam\"", "\"sgd\""}},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    const std::vector<absl::Status> statuses = RunRanks(1, each.construct);
+    EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInvalidArgument) << statuses[0];
+    for (const std::string& text : each.said) {
+      EXPECT_THAT(std::string(statuses[0].message()), HasSubstr(text));
+    }
+  }
+}
+
+TEST(ShardedOptimizerTest, Construct_ParameterListsDiffer_ShowsBothOnEveryRank) {
+  const std::vector<absl::Status> statuses = RunRanks(2, [](ShardedOptimizerOptions options) {
+    options.parameter_names = {"fc.weight"};
+    ShardedOptimizer({Parameter({10, 64 + options.rank}, 1)}, Sgd(1), options);
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("fc.weight"), HasSubstr("[10, 64]"), HasSubstr("[10, 65]")));
+  }
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,32 @@
+#include "client/status_error.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+TEST(StatusErrorTest, What_ErrorWithPayload_IsCodeAndMessageAndStatusKeepsThePayload) {
+  const StatusError error(errors::PeerLost(3, "its lease ran out"));
+  EXPECT_EQ(std::string(error.what()).find("UNAVAILABLE: "), 0u) << error.what();
+  EXPECT_NE(std::string(error.what()).find("its lease ran out"), std::string::npos);
+  EXPECT_TRUE(errors::IsPeerLost(error.status()));
+  EXPECT_EQ(errors::RanksOf(error.status()), std::vector<Rank>{3});
+}
+
+TEST(StatusErrorTest, ValueOrThrow_Value_ReturnsIt) {
+  EXPECT_EQ(ValueOrThrow(absl::StatusOr<int>(7)), 7);
+}
+
+TEST(StatusErrorTest, ValueOrThrow_Error_Throws) {
+  EXPECT_THROW(ValueOrThrow(absl::StatusOr<int>(absl::NotFoundError("nothing there"))),
+               StatusError);
+}
+
+TEST(StatusErrorTest, ThrowIfError_Ok_DoesNothing) { ThrowIfError(absl::OkStatus()); }
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,27 @@
+// The ranks of a ShardedOptimizer as threads of one process, over the fake data plane and a local
+// coordinator.
+#ifndef OPTSHARD_TESTS_TESTING_CLIENT_RANKS_H_
+#define OPTSHARD_TESTS_TESTING_CLIENT_RANKS_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/sharded_optimizer_options.h"
+#include "tests/testing/fake_plane.h"
+
+namespace optshard::testing {
+
+// Calls `body` once for each rank, in a thread of its own, with options for it, and returns what
+// each of them threw (OK where nothing). Whatever is not a StatusError ends the test.
+std::vector<absl::Status> RunRanks(int world_size,
+                                   const std::function<void(ShardedOptimizerOptions)>& body,
+                                   FakeHub::Mode mode = FakeHub::Mode::kImmediate);
+
+// As above, over a hub that the test keeps, for faults.
+std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
+                                   const std::function<void(ShardedOptimizerOptions)>& body);
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_TESTING_CLIENT_RANKS_H_

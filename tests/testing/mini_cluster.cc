@@ -1,0 +1,143 @@
+#include "tests/testing/mini_cluster.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace optshard::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a target that the test has as data, by its path in the workspace.
+std::string Runfile(const std::string& path) { return fs::absolute(path).string(); }
+
+constexpr absl::Duration kCoordinatorStart = absl::Seconds(20);
+
+absl::StatusOr<std::string> WaitForPort(const fs::path& port_file) {
+  const absl::Time deadline = absl::Now() + kCoordinatorStart;
+  std::string port;
+  while (absl::Now() < deadline) {
+    if (std::ifstream(port_file) >> port) return port;
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return absl::DeadlineExceededError("the coordinator has not written its port");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TestTrainer>> TestTrainer::Start(
+    std::vector<std::string> arguments) {
+  auto trainer = std::unique_ptr<TestTrainer>(new TestTrainer());
+  int output[2];
+  int link[2];
+  if (pipe2(output, O_CLOEXEC) != 0 ||
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link) != 0) {
+    return absl::InternalError("no pipe for a trainer");
+  }
+  trainer->output_descriptor_ = output[0];
+  trainer->link_ = link[0];
+  ChildProcess::Options options;
+  options.command = {Runfile("tests/testing/test-trainer")};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  options.link = link[1];
+  options.output = output[1];
+  absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(options);
+  close(output[1]);
+  close(link[1]);
+  if (!process.ok()) return process.status();
+  trainer->process_ = *std::move(process);
+  return trainer;
+}
+
+TestTrainer::~TestTrainer() {
+  process_.reset();
+  close(output_descriptor_);
+  close(link_);
+}
+
+bool TestTrainer::ReadMore(absl::Time deadline) {
+  pollfd readable = {output_descriptor_, POLLIN, 0};
+  const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+  if (poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) <= 0) return true;
+  char buffer[4096];
+  const ssize_t count = read(output_descriptor_, buffer, sizeof buffer);
+  if (count > 0) output_.append(buffer, count);
+  return count > 0;
+}
+
+absl::StatusOr<nlohmann::json> TestTrainer::WaitFor(const std::string& event, absl::Time deadline) {
+  while (true) {
+    for (size_t end; (end = output_.find('\n', consumed_)) != std::string::npos;) {
+      const nlohmann::json line = nlohmann::json::parse(output_.substr(consumed_, end - consumed_),
+                                                        nullptr, /*allow_exceptions=*/false);
+      consumed_ = end + 1;
+      if (line.is_object() && line.value("event", "") == event) return line;
+    }
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no event \"", event, "\" so far; it said:\n", output_));
+    }
+    if (!ReadMore(deadline)) {
+      return absl::UnavailableError(
+          absl::StrCat("it ended without the event \"", event, "\"; it said:\n", output_));
+    }
+  }
+}
+
+void TestTrainer::Release() { shutdown(link_, SHUT_WR); }
+
+absl::StatusOr<std::unique_ptr<MiniCluster>> MiniCluster::Start(const Options& options) {
+  auto cluster = std::unique_ptr<MiniCluster>(new MiniCluster());
+  cluster->options_ = options;
+  // Port 1 belongs to a service that nobody has run for decades.
+  cluster->address_ = "127.0.0.1:1";
+  if (!options.coordinator) return cluster;
+  const char* scratch = std::getenv("TEST_TMPDIR");
+  std::string directory = absl::StrCat(scratch == nullptr ? "/tmp" : scratch, "/cluster-XXXXXX");
+  if (mkdtemp(directory.data()) == nullptr) {
+    return absl::InternalError(absl::StrCat(directory, " cannot be made"));
+  }
+  const fs::path port_file = fs::path(directory) / "port";
+  ChildProcess::Options child;
+  child.command = {Runfile("server/coordinator/optshard-coordinator"), "--listen=127.0.0.1:0",
+                   "--job=test", absl::StrCat("--world_size=", options.world_size),
+                   absl::StrCat("--port_file=", port_file.string())};
+  child.command.insert(child.command.end(), options.coordinator_arguments.begin(),
+                       options.coordinator_arguments.end());
+  absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
+  if (!process.ok()) return process.status();
+  cluster->coordinator_ = *std::move(process);
+  absl::StatusOr<std::string> port = WaitForPort(port_file);
+  if (!port.ok()) return port.status();
+  cluster->address_ = absl::StrCat("127.0.0.1:", *port);
+  return cluster;
+}
+
+MiniCluster::~MiniCluster() = default;
+
+absl::Status MiniCluster::AddTrainer(int rank, const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {absl::StrCat("--coordinator=", address_),
+                                  absl::StrCat("--rank=", rank),
+                                  absl::StrCat("--world_size=", options_.world_size)};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  absl::StatusOr<std::unique_ptr<TestTrainer>> trainer = TestTrainer::Start(std::move(all));
+  if (trainer.ok()) trainers_.push_back(*std::move(trainer));
+  return trainer.status();
+}
+
+absl::Status MiniCluster::AddTrainers(const std::vector<std::string>& arguments) {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (absl::Status status = AddTrainer(rank, arguments); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace optshard::testing

@@ -1,0 +1,167 @@
+// A trainer for integration tests: steps some parameters with gradients that depend on rank and
+// step only, and tells what happens as one line of JSON an event:
+//   joined   owner_address
+//   stepping step, checksum (of the parameters): before the step
+//   step     step, checksum: after it
+//   done     checksum
+//   error    code, message, ranks, torn, in_doubt, at_us, checksum
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/parameters_checksum.h"
+#include "client/sharded_optimizer.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "examples/rank_link.h"
+
+ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
+ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT, where rank 0 runs one");
+ABSL_FLAG(int, rank, 0, "");
+ABSL_FLAG(int, world_size, 1, "");
+ABSL_FLAG(std::string, policy, "greedy", "PartitionPolicy");
+ABSL_FLAG(std::string, rule, "adam", "update rule");
+ABSL_FLAG(bool, views, false, "parameters_as_bucket_view");
+ABSL_FLAG(int, steps, 5, "how many");
+ABSL_FLAG(int, parameters, 6, "how many");
+ABSL_FLAG(int, elements, 10000, "of the largest parameter");
+ABSL_FLAG(std::string, first_name, "parameter_0", "of the first parameter");
+ABSL_FLAG(int, join_timeout_ms, 60000, "");
+ABSL_FLAG(int, step_timeout_ms, 60000, "");
+ABSL_FLAG(bool, hold, false, "go on only when released: before the end, and after an error");
+ABSL_FLAG(std::string, dump, "", "where to write the parameters' bytes at the end");
+
+namespace optshard {
+namespace {
+
+void Tell(const std::string& event, nlohmann::json line) {
+  line["event"] = event;
+  std::printf("%s\n", line.dump().c_str());
+  std::fflush(stdout);
+}
+
+// Cheap, the same on every machine, with sums that depend on their order.
+void FillOrderSensitive(uint64_t seed, at::Tensor& tensor) {
+  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  float* values = tensor.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const double mantissa = static_cast<double>(state >> 40) / (1 << 23) - 1;
+    values[i] = static_cast<float>(std::ldexp(mantissa, static_cast<int>(state >> 35 & 15) - 8));
+  }
+}
+
+std::vector<at::Tensor> MakeParameters() {
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < absl::GetFlag(FLAGS_parameters); ++i) {
+    at::Tensor values =
+        at::zeros({absl::GetFlag(FLAGS_elements) / (i + 1)}, at::TensorOptions().dtype(at::kFloat));
+    // Other values on each rank: rank 0's must win.
+    FillOrderSensitive(1000 * absl::GetFlag(FLAGS_rank) + i, values);
+    parameters.push_back(values.set_requires_grad(true));
+  }
+  return parameters;
+}
+
+ShardedOptimizerOptions Options() {
+  ShardedOptimizerOptions options;
+  options.job = "test";
+  options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.embedded_coordinator = absl::GetFlag(FLAGS_embedded_coordinator);
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.world_size = absl::GetFlag(FLAGS_world_size);
+  options.policy = ValueOrThrow(ParsePartitionPolicy(absl::GetFlag(FLAGS_policy)));
+  options.parameters_as_bucket_view = absl::GetFlag(FLAGS_views);
+  options.join_timeout = absl::Milliseconds(absl::GetFlag(FLAGS_join_timeout_ms));
+  options.step_timeout = absl::Milliseconds(absl::GetFlag(FLAGS_step_timeout_ms));
+  options.close_timeout = absl::Seconds(20);
+  options.parameter_names = {absl::GetFlag(FLAGS_first_name)};
+  for (int i = 1; i < absl::GetFlag(FLAGS_parameters); ++i) {
+    options.parameter_names.push_back(absl::StrCat("parameter_", i));
+  }
+  return options;
+}
+
+void Dump(const std::vector<at::Tensor>& parameters) {
+  if (absl::GetFlag(FLAGS_dump).empty()) return;
+  std::ofstream file(absl::GetFlag(FLAGS_dump), std::ios::binary);
+  for (const at::Tensor& parameter : parameters) {
+    file.write(static_cast<const char*>(parameter.const_data_ptr()),
+               static_cast<std::streamsize>(parameter.nbytes()));
+  }
+}
+
+void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters,
+          std::vector<at::Tensor>& gradients, int step) {
+  optimizer.zero_grad();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    FillOrderSensitive(1 + i + 100 * absl::GetFlag(FLAGS_rank) + 10000 * step, gradients[i]);
+    parameters[i].mul(gradients[i]).sum().backward();
+  }
+  Tell("stepping", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
+  optimizer.step();
+  Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
+}
+
+void TellError(const absl::Status& status, const std::vector<at::Tensor>& parameters) {
+  Tell("error", {{"code", absl::StatusCodeToString(status.code())},
+                 {"message", std::string(status.message())},
+                 {"ranks", errors::RanksOf(status)},
+                 {"torn", errors::IsTornStep(status)},
+                 {"in_doubt", errors::IsStepInDoubt(status)},
+                 {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())},
+                 {"checksum", ParametersChecksum(parameters)}});
+}
+
+void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
+  std::unique_ptr<ShardedOptimizer> optimizer;  // lives on while an error is looked at
+  try {
+    optimizer = std::make_unique<ShardedOptimizer>(
+        parameters, RuleOptions(absl::GetFlag(FLAGS_rule)), Options());
+    Tell("joined", {{"owner_address", optimizer->owner_address()}});
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : parameters) {
+      gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));
+    }
+    for (int step = 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
+      Step(*optimizer, parameters, gradients, step);
+    }
+  } catch (const StatusError& error) {
+    TellError(error.status(), parameters);
+    if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
+    throw;
+  }
+  Dump(parameters);
+  Tell("done", {{"checksum", ParametersChecksum(parameters)}});
+  if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
+  optimizer->Close();
+}
+
+}  // namespace
+}  // namespace optshard
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  at::set_num_threads(1);
+  optshard::RankLink test(/*launched=*/true);
+  try {
+    optshard::Train(optshard::MakeParameters(), test);
+    return EXIT_SUCCESS;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

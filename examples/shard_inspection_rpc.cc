@@ -1,0 +1,89 @@
+#include "examples/shard_inspection_rpc.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <chrono>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "proto/optshard/v1/shard_owner.grpc.pb.h"
+
+namespace optshard {
+namespace {
+
+absl::Status FromRpc(const grpc::Status& status, const std::string& call,
+                     const std::string& address) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat(call, " at ", address, ": ", status.error_message()));
+}
+
+// One call after the other, all within the timeout.
+class Inspector {
+ public:
+  Inspector(const std::string& address, absl::Duration timeout)
+      : address_(address),
+        deadline_(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout)),
+        stub_(v1::ShardOwner::NewStub(
+            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
+
+  absl::StatusOr<v1::ShardDescription> Describe(const std::string& optimizer) {
+    v1::DescribeShardRequest request;
+    request.set_optimizer(optimizer);
+    grpc::ClientContext context;
+    context.set_deadline(deadline_);
+    v1::ShardDescription description;
+    const grpc::Status status = stub_->DescribeShard(&context, request, &description);
+    if (!status.ok()) return FromRpc(status, "DescribeShard", address_);
+    return description;
+  }
+
+  absl::StatusOr<v1::ListParametersResponse> ListPage(const std::string& optimizer,
+                                                      const std::string& page_token) {
+    v1::ListParametersRequest request;
+    request.set_optimizer(optimizer);
+    request.set_page_token(page_token);
+    grpc::ClientContext context;
+    context.set_deadline(deadline_);
+    v1::ListParametersResponse page;
+    const grpc::Status status = stub_->ListParameters(&context, request, &page);
+    if (!status.ok()) return FromRpc(status, "ListParameters", address_);
+    return page;
+  }
+
+ private:
+  const std::string address_;
+  const std::chrono::system_clock::time_point deadline_;
+  const std::unique_ptr<v1::ShardOwner::Stub> stub_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ListParametersOf(const std::string& owner_address,
+                                                          const std::string& optimizer,
+                                                          absl::Duration timeout) {
+  Inspector inspector(owner_address, timeout);
+  std::vector<std::string> lines;
+  std::string page_token;
+  do {
+    absl::StatusOr<v1::ListParametersResponse> page = inspector.ListPage(optimizer, page_token);
+    if (!page.ok()) return page.status();
+    if (lines.empty()) lines.push_back(page->summary());
+    for (const v1::OwnedParameter& parameter : page->parameters()) {
+      lines.push_back(parameter.summary());
+    }
+    page_token = page->next_page_token();
+  } while (!page_token.empty());
+  return lines;
+}
+
+absl::StatusOr<int64_t> StateBytesOf(const std::string& owner_address, const std::string& optimizer,
+                                     absl::Duration timeout) {
+  absl::StatusOr<v1::ShardDescription> description =
+      Inspector(owner_address, timeout).Describe(optimizer);
+  if (!description.ok()) return description.status();
+  return description->state_bytes();
+}
+
+}  // namespace optshard

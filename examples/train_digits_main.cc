@@ -1,0 +1,209 @@
+// Trains a small classifier of handwritten digits twice on the same ranks, with the optimizer state
+// sharded and unsharded, and shows that all bytes of the parameters come out the same.
+//
+// By itself it starts a coordinator and the ranks; it acts as one rank with --coordinator, --rank
+// and
+// --world_size, or with torchrun's variables.
+#include <ATen/Parallel.h>
+#include <torch/optim/adam.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/parameters_checksum.h"
+#include "client/sharded_optimizer.h"
+#include "examples/digits_data.h"
+#include "examples/digits_model.h"
+#include "examples/digits_report.h"
+#include "examples/digits_training.h"
+#include "examples/rank_launcher.h"
+#include "examples/rank_link.h"
+#include "examples/rank_main.h"
+#include "examples/shard_inspection_rpc.h"
+
+ABSL_FLAG(int, epochs, 12, "how often to go through the digits");
+ABSL_FLAG(int, batch_size, 64, "digits of a step, of all ranks together");
+ABSL_FLAG(double, lr, 2e-3, "Adam's learning rate");
+ABSL_FLAG(uint64_t, seed, 20240229,
+          "of the model's first values, the held-out digits and the order");
+ABSL_FLAG(std::string, policy, "balanced", "how the sharded run is divided: greedy, balanced ...");
+ABSL_FLAG(std::string, data, "", "digits.csv.gz; empty: where the build puts it");
+ABSL_FLAG(std::string, json, "", "where to write the results for scripts");
+
+namespace optshard {
+namespace {
+
+constexpr char kJob[] = "digits";
+constexpr char kSharded[] = "sharded";
+constexpr char kUnsharded[] = "unsharded";
+constexpr absl::Duration kInspection = absl::Seconds(5);
+constexpr absl::Duration kTogether = absl::Minutes(10);
+
+DigitsSplit LoadDigits() {
+  const std::string given = absl::GetFlag(FLAGS_data);
+  return Split(ValueOrThrow(ReadDigits(given.empty() ? DigitsPath() : given)),
+               absl::GetFlag(FLAGS_seed));
+}
+
+DigitsTraining TrainingOf(int rank, int world_size) {
+  DigitsTraining training;
+  training.epochs = absl::GetFlag(FLAGS_epochs);
+  training.batch_size = absl::GetFlag(FLAGS_batch_size);
+  training.seed = absl::GetFlag(FLAGS_seed);
+  training.rank = rank;
+  training.world_size = world_size;
+  return training;
+}
+
+// Trains and says how it goes; returns the accuracy on the held-out digits.
+double Train(const DigitsTraining& training, const DigitsSplit& digits, DigitsModel& model,
+             torch::optim::Optimizer& optimizer, const std::string& name) {
+  absl::Time before = absl::Now();
+  double accuracy = 0;
+  TrainDigits(training, digits.train, model, optimizer, [&](const DigitsProgress& progress) {
+    accuracy = model.Accuracy(digits.held_out);
+    if (training.rank == 0) {
+      Print(absl::StrFormat("%-10s epoch %2d of %d   loss %.4f   accuracy %6.2f %%   %.2f s\n",
+                            name, progress.epoch, training.epochs, progress.loss, 100 * accuracy,
+                            absl::ToDoubleSeconds(absl::Now() - before)));
+    }
+    before = absl::Now();
+  });
+  return accuracy;
+}
+
+DigitsRun TrainWithTorch(const DigitsSplit& digits) {
+  DigitsModel model(absl::GetFlag(FLAGS_seed));
+  torch::optim::Adam optimizer(model.parameters(),
+                               torch::optim::AdamOptions(absl::GetFlag(FLAGS_lr)));
+  DigitsRun run;
+  run.accuracy = Train(TrainingOf(0, 1), digits, model, optimizer, "torch");
+  run.checksum = ParametersChecksum(model.parameters());
+  int64_t bytes = 0;
+  for (const auto& [parameter, state] : optimizer.state()) {
+    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
+    bytes += static_cast<int64_t>(adam.exp_avg().nbytes() + adam.exp_avg_sq().nbytes());
+  }
+  run.state_bytes = {bytes};
+  return run;
+}
+
+std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
+  std::vector<int64_t> bytes;
+  for (const std::string& address : optimizer.owner_addresses()) {
+    bytes.push_back(
+        ValueOrThrow(StateBytesOf(address, optimizer.options().optimizer, kInspection)));
+  }
+  return bytes;
+}
+
+// A sharded or unsharded run, with its model and its optimizer, which lives on so that its owner
+// can be looked into.
+class Run {
+ public:
+  Run(ShardedOptimizerOptions options, const DigitsSplit& digits)
+      : model_(absl::GetFlag(FLAGS_seed)),
+        optimizer_(model_, torch::optim::AdamOptions(absl::GetFlag(FLAGS_lr)), options) {
+    result_.accuracy = Train(TrainingOf(options.rank, options.world_size), digits, model_,
+                             optimizer_, options.optimizer);
+    result_.checksum = ParametersChecksum(model_.parameters());
+    if (options.rank == 0) result_.state_bytes = StateBytesOfAll(optimizer_);
+  }
+
+  const DigitsRun& result() const { return result_; }
+  ShardedOptimizer& optimizer() { return optimizer_; }
+
+ private:
+  DigitsModel model_;
+  ShardedOptimizer optimizer_;
+  DigitsRun result_;
+};
+
+void Show(const std::vector<DigitsReport>& reports) {
+  Print("\n" + DigitsTable(reports));
+  // The last rank's: where the ranks were started by this process, another process than this.
+  const std::string& owner = reports[0].owner_addresses.back();
+  Print(absl::StrCat("\nThe shard owner at ", owner, ", asked over gRPC:\n"));
+  for (const std::string& line : ValueOrThrow(ListParametersOf(owner, kSharded, kInspection))) {
+    Print(absl::StrCat("  ", line, "\n"));
+  }
+  const std::filesystem::path json = absl::GetFlag(FLAGS_json);
+  if (json.empty()) return;
+  if (json.has_parent_path()) std::filesystem::create_directories(json.parent_path());
+  std::ofstream file(json);
+  file << DigitsSummaryJson(reports);
+  if (!file.flush()) {
+    throw StatusError(absl::UnavailableError(absl::StrCat(json.string(), " cannot be written")));
+  }
+}
+
+int RunRank(ShardedOptimizerOptions options) {
+  at::set_num_threads(1);  // the ranks share this machine
+  options.job = kJob;
+  options.close_timeout = absl::Seconds(30);
+  const DigitsSplit digits = LoadDigits();
+  options.optimizer = kSharded;
+  options.policy = ValueOrThrow(ParsePartitionPolicy(absl::GetFlag(FLAGS_policy)));
+  Run sharded(options, digits);
+  options.optimizer = kUnsharded;
+  options.policy = PartitionPolicy::kReplicated;
+  Run unsharded(options, digits);
+
+  DigitsReport report;
+  report.rank = options.rank;
+  report.sharded = sharded.result();
+  report.unsharded = unsharded.result();
+  report.owner_addresses = sharded.optimizer().owner_addresses();
+  if (options.rank == 0) report.torch = TrainWithTorch(digits);
+
+  RankLink launcher = LinkToLauncher();
+  if (!launcher.launched() && options.rank == 0) Show({report});
+  launcher.Report(ToJson(report));
+  launcher.WaitForRelease();
+  unsharded.optimizer().Close();
+  sharded.optimizer().Close();
+  return ParametersEqual({report}) ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int RunJob(const std::vector<std::string>& arguments) {
+  const absl::Time deadline = absl::Now() + kTogether;
+  const RankLauncher::Options options = LauncherOptions(kJob, arguments);
+  Print(absl::StrCat("Starting a coordinator and ", options.world_size, " ranks.\n"));
+  const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
+  std::vector<DigitsReport> reports;
+  for (const std::string& text : ValueOrThrow(launcher->WaitForReports(deadline))) {
+    reports.push_back(ValueOrThrow(DigitsReportFromJson(text)));
+  }
+  Show(reports);
+  ThrowIfError(launcher->Finish(deadline));
+  return ParametersEqual(reports) ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  if (!ActsAsRank()) return RunJob(arguments);
+  const ShardedOptimizerOptions options = RankOptions();
+  if (absl::GetFlag(FLAGS_batch_size) % options.world_size != 0) {
+    throw StatusError(absl::InvalidArgumentError(
+        absl::StrCat("--batch_size=", absl::GetFlag(FLAGS_batch_size),
+                     " is not a multiple of the number of ranks, ", options.world_size)));
+  }
+  return RunRank(options);
+}
+
+}  // namespace
+}  // namespace optshard
+
+int main(int argc, char** argv) {
+  return optshard::RankMain(
+      argc, argv, "Trains a classifier of handwritten digits, sharded and unsharded, and compares.",
+      optshard::Main);
+}

@@ -1,0 +1,95 @@
+// The demo as users run it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/time/clock.h"
+#include "tests/testing/command.h"
+
+namespace optshard {
+namespace {
+
+using testing::AdoptOrphans;
+using ::testing::AllOf;
+using testing::Command;
+using ::testing::HasSubstr;
+using testing::WaitForNoChildren;
+
+std::vector<std::string> Demo(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {
+      Command::Runfile("examples/optshard-train-digits"),
+      "--coordinator_binary=" + Command::Runfile("server/coordinator/optshard-coordinator"),
+      "--data=" + Command::Runfile("../sklearn_digits/digits.csv.gz")};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+absl::Time In(int seconds) { return absl::Now() + absl::Seconds(seconds); }
+
+TEST(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
+  AdoptOrphans();
+  const std::string path = ::testing::TempDir() + "/out/demo.json";
+  Command demo(Demo({"--json=" + path}));
+  EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
+  EXPECT_THAT(demo.output(), AllOf(HasSubstr("epoch 12"), HasSubstr("are the same"),
+                                   HasSubstr("torch::optim::Adam"), HasSubstr("exp_avg_sq")));
+  EXPECT_TRUE(WaitForNoChildren(In(0)));
+
+  nlohmann::json summary;
+  std::ifstream(path) >> summary;
+  EXPECT_GE(summary.at("accuracy_sharded"), 0.95);
+  EXPECT_EQ(summary.at("accuracy_sharded"), summary.at("accuracy_unsharded"));
+  EXPECT_EQ(summary.at("params_equal"), true);
+  const std::vector<int64_t> bytes = summary.at("state_bytes_per_rank");
+  ASSERT_EQ(bytes.size(), 2u);
+  EXPECT_EQ(bytes[0] + bytes[1], summary.at("state_bytes_unsharded"));
+  EXPECT_NEAR(bytes[0], bytes[1], 2 * 4 * 1024);  // Adam's two slots of one block
+}
+
+TEST(TrainDigitsTest, Run_FourRanks_Works) {
+  Command demo(Demo({"--ranks=4", "--epochs=1"}));
+  EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
+  EXPECT_THAT(demo.output(), HasSubstr("on 4 ranks."));
+}
+
+TEST(TrainDigitsTest, Run_OneRankWithTorchrunsVariables_RunsItsOwnCoordinator) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  Command demo(Demo({"--epochs=1"}));
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
+  EXPECT_THAT(demo.output(), AllOf(HasSubstr("are the same"), HasSubstr("asked over gRPC")));
+}
+
+TEST(TrainDigitsTest, Interrupt_DuringTraining_LeavesNoProcess) {
+  AdoptOrphans();
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    Command demo(Demo({"--epochs=1000000"}));
+    ASSERT_TRUE(demo.WaitForOutput("epoch  1", In(60))) << demo.output();
+    demo.process().Signal(signal);
+    EXPECT_NE(*demo.process().Wait(In(10)), 0) << demo.output();
+    EXPECT_TRUE(WaitForNoChildren(In(5))) << strsignal(signal);
+  }
+}
+
+TEST(TrainDigitsTest, Run_NoData_EndsWithAnErrorNamingIt) {
+  AdoptOrphans();
+  Command demo(Demo({"--data=/no/such/file"}));
+  EXPECT_EQ(*demo.Wait(In(60)), 1);
+  EXPECT_THAT(demo.output(), HasSubstr("/no/such/file"));
+  EXPECT_TRUE(WaitForNoChildren(In(0)));
+}
+
+TEST(TrainDigitsTest, Run_NoCoordinatorBinary_EndsWithAnErrorNamingIt) {
+  Command demo(Demo({"--coordinator_binary=/no/such/binary"}));
+  EXPECT_EQ(*demo.Wait(In(60)), 1);
+  EXPECT_THAT(demo.output(), HasSubstr("/no/such/binary"));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,97 @@
+// Real processes over Gloo: sharded runs have the bits of the unsharded one, on 1 to 4 ranks.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "tests/testing/mini_cluster.h"
+
+namespace optshard {
+namespace {
+
+using testing::MiniCluster;
+
+constexpr int kParameters = 7;
+constexpr int kElements = 70001;
+
+absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
+
+std::vector<float> ReadFloats(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+// Trains and returns every rank's parameters.
+std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::string>& arguments) {
+  MiniCluster::Options options;
+  options.world_size = world_size;
+  auto cluster = MiniCluster::Start(options);
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  const auto dump = [](int rank) { return absl::StrCat(::testing::TempDir(), "/dump", rank); };
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::vector<std::string> all = {absl::StrCat("--dump=", dump(rank)),
+                                    absl::StrCat("--parameters=", kParameters),
+                                    absl::StrCat("--elements=", kElements)};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    EXPECT_TRUE((*cluster)->AddTrainer(rank, all).ok());
+  }
+  std::vector<std::vector<float>> result;
+  for (int rank = 0; rank < world_size; ++rank) {
+    auto& trainer = (*cluster)->trainer(rank);
+    EXPECT_EQ(trainer.WaitFor("done", Deadline()).status(), absl::OkStatus());
+    EXPECT_EQ(*trainer.process().Wait(Deadline()), 0) << trainer.output();
+    result.push_back(ReadFloats(dump(rank)));
+    EXPECT_GT(result.back().size(), static_cast<size_t>(kElements));
+  }
+  return result;
+}
+
+// The first difference in bits: parameter, index and both values; empty where there is none.
+std::string Difference(const std::vector<float>& expected, const std::vector<float>& actual) {
+  if (expected.size() != actual.size()) return "another number of elements";
+  size_t index = 0;
+  for (int parameter = 0; parameter < kParameters; ++parameter) {
+    for (int within = 0; within < kElements / (parameter + 1); ++within, ++index) {
+      uint32_t bits[2];
+      std::memcpy(&bits[0], &expected[index], sizeof bits[0]);
+      std::memcpy(&bits[1], &actual[index], sizeof bits[1]);
+      if (bits[0] == bits[1]) continue;
+      return absl::StrFormat(
+          "parameter %d, index %d: expected %08x, got %08x (the seeds are the "
+          "trainer's: rank, step and parameter)",
+          parameter, within, bits[0], bits[1]);
+    }
+  }
+  return "";
+}
+
+class IntegrationBitsTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
+  const std::vector<std::vector<float>> unsharded = TrainOn(GetParam(), {"--policy=replicated"});
+  for (int rank = 1; rank < GetParam(); ++rank) {
+    EXPECT_EQ(Difference(unsharded[0], unsharded[rank]), "") << "replica of rank " << rank;
+  }
+  for (const std::vector<std::string>& way : {std::vector<std::string>{"--policy=greedy"},
+                                              {"--policy=balanced"},
+                                              {"--policy=greedy", "--views"}}) {
+    const std::vector<std::vector<float>> sharded = TrainOn(GetParam(), way);
+    for (int rank = 0; rank < GetParam(); ++rank) {
+      EXPECT_EQ(Difference(unsharded[0], sharded[rank]), "") << way.back() << ", rank " << rank;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, IntegrationBitsTest, ::testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,195 @@
+// Ranks that are killed or stopped during steps, as real processes over Gloo: the others are told
+// who, soon, and a step that it tore is known as torn.
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/clock.h"
+#include "proto/optshard/v1/shard_owner.grpc.pb.h"
+#include "tests/testing/mini_cluster.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::MiniCluster;
+using testing::TestTrainer;
+
+constexpr int kWorldSize = 3;
+constexpr absl::Duration kNoticed = absl::Seconds(2);
+constexpr absl::Duration kLease = absl::Seconds(2);
+
+absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
+
+// What a survivor said, in order, up to its error.
+struct Survivor {
+  int finished = 0;    // the last step that returned
+  std::string before;  // checksum of the parameters before the step that failed
+  nlohmann::json error;
+  std::string owner_address;
+};
+
+class FailureTest : public ::testing::Test {
+ protected:
+  // Steps of some 5.3 million parameters, so that most of the time is spent inside them.
+  void StartAndStep(const std::vector<std::string>& more = {}) {
+    MiniCluster::Options options;
+    options.world_size = kWorldSize;
+    options.coordinator_arguments = {"--lease=" + absl::FormatDuration(kLease)};
+    auto cluster = MiniCluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    std::vector<std::string> arguments = {"--hold", "--steps=1000000", "--elements=2000000"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    ASSERT_EQ(cluster_->AddTrainers(arguments), absl::OkStatus());
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      const auto joined = cluster_->trainer(rank).WaitFor("joined", Deadline());
+      ASSERT_TRUE(joined.ok()) << joined.status();
+      survivors_[rank].owner_address = joined->at("owner_address");
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      ASSERT_TRUE(cluster_->trainer(rank).WaitFor("step", Deadline()).ok());
+    }
+  }
+
+  // Sends the signal and collects what the others say about it.
+  void Hit(int victim, int signal, absl::Duration noticed) {
+    cluster_->trainer(victim).process().Signal(signal);
+    const int64_t hit_us = absl::ToUnixMicros(Clock::Monotonic().Now());
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank == victim) continue;
+      const auto error = cluster_->trainer(rank).WaitFor("error", Deadline());
+      ASSERT_TRUE(error.ok()) << error.status();
+      Survivor& survivor = survivors_[rank];
+      ReadHistory(cluster_->trainer(rank).output(), survivor);
+      survivor.error = *error;
+      EXPECT_THAT(error->at("message").get<std::string>(),
+                  HasSubstr(absl::StrCat("rank ", victim)));
+      EXPECT_LE(absl::Microseconds(error->at("at_us").get<int64_t>() - hit_us), noticed) << *error;
+    }
+  }
+
+  static void ReadHistory(const std::string& output, Survivor& survivor) {
+    size_t begin = 0;
+    for (size_t end; (end = output.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const nlohmann::json line = nlohmann::json::parse(output.substr(begin, end - begin), nullptr,
+                                                        /*allow_exceptions=*/false);
+      if (!line.is_object()) continue;
+      if (line.at("event") == "stepping") survivor.before = line.at("checksum").dump();
+      if (line.at("event") == "step") survivor.finished = line.at("step");
+    }
+  }
+
+  // A step is applied by all or by none, or that it is neither is known and nothing is given out.
+  void CheckInvariants(int victim) {
+    int most_finished = 0;
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank != victim) most_finished = std::max(most_finished, survivors_[rank].finished);
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank == victim) continue;
+      SCOPED_TRACE(absl::StrCat("rank ", rank, " of victim ", victim));
+      const Survivor& survivor = survivors_[rank];
+      const std::string code = survivor.error.at("code");
+      if (code == "DATA_LOSS") {
+        EXPECT_TRUE(survivor.error.at("torn") || survivor.error.at("in_doubt")) << survivor.error;
+        EXPECT_EQ(ReadSlot(survivor.owner_address).error_code(), grpc::StatusCode::DATA_LOSS);
+      } else {
+        EXPECT_TRUE(code == "UNAVAILABLE" || code == "DEADLINE_EXCEEDED") << survivor.error;
+        EXPECT_EQ(survivor.error.at("checksum").dump(), survivor.before)
+            << "not applied, but the parameters changed";
+        EXPECT_EQ(survivor.finished, most_finished) << "applied elsewhere, but not known here";
+        EXPECT_EQ(ReadSlot(survivor.owner_address).error_code(), grpc::StatusCode::OK);
+      }
+    }
+  }
+
+  // The beginning of a slot that the owner at this address has.
+  grpc::Status ReadSlot(const std::string& owner_address) {
+    const auto stub = v1::ShardOwner::NewStub(
+        grpc::CreateChannel(owner_address, grpc::InsecureChannelCredentials()));
+    v1::ListParametersRequest list;
+    v1::ListParametersResponse listed;
+    grpc::ClientContext list_context;
+    const grpc::Status status = stub->ListParameters(&list_context, list, &listed);
+    if (!status.ok()) return status;
+    EXPECT_GT(listed.parameters_size(), 0);
+    v1::ReadSlotRequest request;
+    request.set_name(listed.parameters(0).name());
+    request.set_offset_elements(listed.parameters(0).offset_elements());
+    request.set_slot("exp_avg");
+    request.set_elements(100);
+    grpc::ClientContext context;
+    const auto stream = stub->ReadSlot(&context, request);
+    v1::SlotChunk chunk;
+    while (stream->Read(&chunk)) {
+    }
+    return stream->Finish();
+  }
+
+  void EndSurvivors(int victim) {
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank == victim) continue;
+      TestTrainer& trainer = cluster_->trainer(rank);
+      trainer.Release();
+      const auto code = trainer.process().Wait(Deadline());
+      ASSERT_TRUE(code.ok()) << code.status();
+      EXPECT_EQ(*code, 1) << trainer.output();
+    }
+  }
+
+  std::unique_ptr<MiniCluster> cluster_;
+  Survivor survivors_[kWorldSize];
+};
+
+TEST_F(FailureTest, Kill_DuringSteps_IsNamedToBothOthersSoonAndATornStepIsKnown) {
+  // At moments spread over a step, each rank in turn.
+  for (int trial = 0; trial < 9; ++trial) {
+    const int victim = trial % kWorldSize;
+    for (Survivor& survivor : survivors_) survivor = Survivor();
+    ASSERT_NO_FATAL_FAILURE(StartAndStep({trial % 2 == 0 ? "--views" : "--policy=balanced"}));
+    absl::SleepFor(absl::Milliseconds(7 * trial));
+    ASSERT_NO_FATAL_FAILURE(Hit(victim, SIGKILL, kNoticed));
+    CheckInvariants(victim);
+    EndSurvivors(victim);
+  }
+}
+
+TEST_F(FailureTest, Stop_DuringSteps_IsNamedToBothOthersSoonAfterTheLease) {
+  for (const int victim : {0, 2}) {
+    for (Survivor& survivor : survivors_) survivor = Survivor();
+    ASSERT_NO_FATAL_FAILURE(StartAndStep());
+    ASSERT_NO_FATAL_FAILURE(Hit(victim, SIGSTOP, kLease + kNoticed));
+    CheckInvariants(victim);
+    EndSurvivors(victim);
+  }
+}
+
+// The coordinator is not on the path of a step.
+TEST_F(FailureTest, Kill_Coordinator_StepsGoOn) {
+  ASSERT_NO_FATAL_FAILURE(StartAndStep());
+  cluster_->coordinator().Signal(SIGKILL);
+  ASSERT_TRUE(cluster_->coordinator().Wait(Deadline()).ok());
+  for (int step = 0; step < 20; ++step) {
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      const auto stepped = cluster_->trainer(rank).WaitFor("step", Deadline());
+      ASSERT_TRUE(stepped.ok()) << stepped.status();
+    }
+  }
+  cluster_->trainer(1).process().Signal(SIGKILL);
+  for (const int rank : {0, 2}) {
+    const auto error = cluster_->trainer(rank).WaitFor("error", Deadline());
+    ASSERT_TRUE(error.ok()) << error.status();
+    EXPECT_THAT(error->at("message").get<std::string>(), HasSubstr("rank 1"));
+  }
+}
+
+}  // namespace
+}  // namespace optshard

@@ -42,16 +42,15 @@ void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
   header.generation = vote.generation;
   header.step = vote.step;
   header.code = static_cast<int32_t>(vote.prepared.code());
-  const absl::string_view reason = vote.prepared.message();
-  header.reason_bytes = static_cast<uint32_t>(std::min(reason.size(), kReasonBytes));
-  std::memcpy(header.reason, reason.data(), header.reason_bytes);
+  header.reason_bytes = static_cast<uint32_t>(
+      absl::string_view(vote.prepared.message()).copy(header.reason, kReasonBytes));
   header.hyperparameter_text_bytes = vote.hyperparameter_text_bytes;
 
   char* at = to.data();
   std::memcpy(at, &header, sizeof(header));
   at += sizeof(header);
   const size_t digest_bytes = vote.hyperparameter_digests.size() * sizeof(uint64_t);
-  std::memcpy(at, vote.hyperparameter_digests.data(), digest_bytes);
+  std::copy_n(reinterpret_cast<const char*>(vote.hyperparameter_digests.data()), digest_bytes, at);
   at += digest_bytes;
   std::memset(at, 0, BitmapBytes(static_cast<int>(vote.has_gradient.size())));
   for (size_t p = 0; p < vote.has_gradient.size(); ++p) {
@@ -84,7 +83,8 @@ absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, i
   vote.hyperparameter_text_bytes = header.hyperparameter_text_bytes;
   const char* at = from.data() + sizeof(header);
   vote.hyperparameter_digests.resize(groups);
-  std::memcpy(vote.hyperparameter_digests.data(), at, groups * sizeof(uint64_t));
+  std::copy_n(at, groups * sizeof(uint64_t),
+              reinterpret_cast<char*>(vote.hyperparameter_digests.data()));
   at += groups * sizeof(uint64_t);
   vote.has_gradient.resize(parameters);
   for (int p = 0; p < parameters; ++p) vote.has_gradient[p] = (at[p / 8] >> (p % 8)) & 1;

@@ -1,7 +1,7 @@
 #include "tests/server/shard/test_replica.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
 
 #include "absl/base/casts.h"
@@ -76,11 +76,11 @@ float* TestReplica::Place(int parameter, bool gradient) {
 }
 
 void TestReplica::SetParameter(int parameter, const std::vector<float>& values) {
-  std::memcpy(tensors_[parameter].parameter, values.data(), values.size() * sizeof(float));
+  std::copy(values.begin(), values.end(), tensors_[parameter].parameter);
 }
 
 void TestReplica::SetGradient(int parameter, const std::vector<float>& values) {
-  std::memcpy(gradients_[parameter], values.data(), values.size() * sizeof(float));
+  std::copy(values.begin(), values.end(), gradients_[parameter]);
   tensors_[parameter].gradient = gradients_[parameter];
 }
 

@@ -1,340 +1,18 @@
 #include "tests/testing/fake_plane.h"
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <numeric>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/types/optional.h"
-#include "common/clock.h"
 #include "common/dataplane/tree_average.h"
 #include "common/errors.h"
+#include "tests/testing/fake_hub_state.h"
 #include "tests/testing/fake_stream.h"
 
 namespace optshard::testing {
 namespace {
 
 constexpr size_t kMaxGatherBytes = 1 << 20;
-
-enum class Kind { kReduce, kPublish, kAllGather };
-
-// What one rank brings to an operation.
-struct Part {
-  const char* input = nullptr;  // null where the rank gives nothing
-  char* output = nullptr;       // null where it gets nothing
-  size_t input_checksum = 0;    // kDelayed: of the input at the start
-  std::string captured;         // the input's values once read
-  bool is_captured = false;
-  bool started = false;
-  bool delivered = false;  // the outputs are written, or there are none
-  bool waited = false;
-};
-
-// One operation of all ranks: each rank's n-th.
-struct Operation {
-  Kind kind = Kind::kReduce;
-  StepTag tag;
-  Rank owner = 0;
-  DType dtype = DType::kFloat32;
-  size_t bytes = 0;  // of one rank's input
-  Rank first = -1;   // who started it first, and thereby said what it is
-  std::vector<Part> parts;
-};
-
-std::string Describe(const Operation& op) {
-  static constexpr const char* kNames[] = {"Reduce", "Publish", "AllGather"};
-  return absl::StrCat(kNames[static_cast<int>(op.kind)], "(generation ", op.tag.generation,
-                      ", step ", op.tag.step, ", bucket ", op.tag.bucket, ", phase ",
-                      static_cast<int>(op.tag.phase), ", owner ", op.owner, ", ", op.bytes,
-                      " bytes)");
-}
-
-bool SameOperation(const Operation& a, const Operation& b) {
-  return a.kind == b.kind && a.tag.generation == b.tag.generation && a.tag.step == b.tag.step &&
-         a.tag.bucket == b.tag.bucket && a.tag.phase == b.tag.phase && a.owner == b.owner &&
-         a.dtype == b.dtype && a.bytes == b.bytes;
-}
-
-size_t Checksum(const char* data, size_t bytes) {
-  return std::hash<std::string_view>()(std::string_view(data, bytes));
-}
-
-bool Overlap(const char* a, size_t a_bytes, const char* b, size_t b_bytes) {
-  return a != nullptr && b != nullptr && a < b + b_bytes && b < a + a_bytes;
-}
-
-ReductionTree WithDefault(ReductionTree tree, int world_size) {
-  if (!tree.node_groups.empty()) return tree;
-  tree.node_groups.emplace_back(world_size);
-  std::iota(tree.node_groups[0].begin(), tree.node_groups[0].end(), 0);
-  return tree;
-}
-
-struct Member {
-  int64_t started = 0;
-  absl::optional<int64_t> kill_at;
-  absl::optional<int64_t> hang_at;
-  bool hung = false;
-  bool closing = false;
-  absl::Status broken;  // what every call and wait of this rank returns
-};
-
-}  // namespace
-
-class FakeHubState {
- public:
-  explicit FakeHubState(FakeHub::Options options)
-      : world_size_(options.world_size),
-        mode_(options.mode),
-        tree_(WithDefault(std::move(options.tree), options.world_size)),
-        members_(options.world_size) {}
-
-  int world_size() const { return world_size_; }
-  bool delayed() const { return mode_ == FakeHub::Mode::kDelayed; }
-
-  // Returns the operation's number.
-  absl::StatusOr<int64_t> Start(Rank rank, const Operation& described, const void* input,
-                                void* output) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    Member& member = members_[rank];
-    const int64_t number = member.started++;
-    ApplyFaults(rank, number);
-    if (!member.broken.ok()) return member.broken;
-    if (member.closing) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(Describe(described), ": the plane of rank ", rank, " is closed"));
-    }
-    Operation& op = operations_[number];
-    if (op.first < 0) {
-      op = described;
-      op.first = rank;
-      op.parts.resize(members_.size());
-    } else if (!SameOperation(op, described)) {
-      const absl::Status difference = errors::RanksDisagree(
-          {rank}, absl::StrCat("operation ", number, " is ", Describe(op), " on rank ", op.first,
-                               " and ", Describe(described), " on rank ", rank));
-      for (Member& other : members_) Break(other, difference);
-      return difference;
-    }
-    Part& part = op.parts[rank];
-    part.started = true;
-    part.input = static_cast<const char*>(input);
-    part.output = static_cast<char*>(output);
-    part.delivered = part.output == nullptr;
-    if (!delayed()) {
-      Capture(op, rank);
-      for (int to = 0; to < world_size(); ++to) DeliverIfReady(op, to);
-    } else {
-      if (part.input != nullptr) part.input_checksum = Checksum(part.input, op.bytes);
-      const size_t output_bytes = OutputBytes(op);
-      if (part.output != nullptr && !Overlap(part.input, op.bytes, part.output, output_bytes)) {
-        std::memset(part.output, 0xff, output_bytes);
-      }
-    }
-    return number;
-  }
-
-  absl::Status Wait(Rank rank, int64_t number, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    Member& member = members_[rank];
-    // A ticket may be finished twice: by its stream and by the host.
-    const auto found = operations_.find(number);
-    if (found == operations_.end() || found->second.parts[rank].waited) return member.broken;
-    Operation& op = found->second;
-    if (member.broken.ok()) Capture(op, rank);
-    const auto done = [&] {
-      mutex_.AssertReaderHeld();
-      return !member.broken.ok() || op.parts[rank].delivered || InputsAreThere(op);
-    };
-    if (!AwaitUntil(done, deadline)) {
-      std::vector<Rank> late;
-      for (Rank other : Sources(op)) {
-        if (!op.parts[other].started) late.push_back(other);
-      }
-      const absl::Status timed_out = errors::PeersTimedOut(late, Describe(op));
-      LoseLocked(rank, timed_out, timed_out);
-    }
-    if (member.broken.ok()) DeliverIfReady(op, rank);
-    if (!member.broken.ok()) return member.broken;
-    op.parts[rank].waited = true;
-    const bool finished =
-        std::all_of(op.parts.begin(), op.parts.end(), [](const Part& part) { return part.waited; });
-    if (finished) operations_.erase(found);
-    return absl::OkStatus();
-  }
-
-  // The rank's own calls return `own`, all others' `others`.
-  void Lose(Rank rank, const absl::Status& own, const absl::Status& others)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    LoseLocked(rank, own, others);
-  }
-
-  absl::Status Close(Rank rank, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    Member& member = members_[rank];
-    if (!member.broken.ok()) return member.broken;
-    member.closing = true;
-    const auto all_closing = [&] {
-      mutex_.AssertReaderHeld();
-      return !member.broken.ok() || std::all_of(members_.begin(), members_.end(),
-                                                [](const Member& m) { return m.closing; });
-    };
-    if (!AwaitUntil(all_closing, deadline)) {
-      std::vector<Rank> late;
-      for (int other = 0; other < world_size(); ++other) {
-        if (!members_[other].closing) late.push_back(other);
-      }
-      const absl::Status timed_out = errors::PeersTimedOut(late, "Close of the data plane");
-      LoseLocked(rank, timed_out, timed_out);
-    }
-    return member.broken;
-  }
-
-  bool Closing(Rank rank) const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    return members_[rank].closing;
-  }
-
-  void SetFault(Rank rank, absl::optional<int64_t> kill_at, absl::optional<int64_t> hang_at)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    if (kill_at.has_value()) members_[rank].kill_at = kill_at;
-    if (hang_at.has_value()) members_[rank].hang_at = hang_at;
-  }
-
-  void ReleaseHung() ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    release_hung_ = true;
-  }
-
-  bool AwaitHung(Rank rank, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    const auto hung = [&] {
-      mutex_.AssertReaderHeld();
-      return members_[rank].hung;
-    };
-    return AwaitUntil(hung, deadline);
-  }
-
-  int64_t OperationsStarted(Rank rank) const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    return members_[rank].started;
-  }
-
- private:
-  template <typename Predicate>
-  bool AwaitUntil(const Predicate& predicate, absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return mutex_.AwaitWithTimeout(absl::Condition(&predicate),
-                                   deadline - Clock::Monotonic().Now());
-  }
-
-  static void Break(Member& member, const absl::Status& reason) {
-    if (member.broken.ok()) member.broken = reason;
-  }
-
-  void LoseLocked(Rank rank, const absl::Status& own, const absl::Status& others)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!members_[rank].broken.ok()) return;
-    for (int member = 0; member < world_size_; ++member) {
-      Break(members_[member], member == rank ? own : others);
-    }
-  }
-
-  void ApplyFaults(Rank rank, int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Member& member = members_[rank];
-    if (member.kill_at == number) {
-      LoseLocked(rank, absl::CancelledError(absl::StrCat("rank ", rank, " was killed by the test")),
-                 errors::PeerLost(rank, "killed by the test"));
-    }
-    if (member.hang_at == number) {
-      member.hung = true;
-      const auto released = [&] {
-        mutex_.AssertReaderHeld();
-        return release_hung_;
-      };
-      mutex_.Await(absl::Condition(&released));
-      member.hung = false;
-      Break(member, absl::CancelledError(absl::StrCat("rank ", rank, " was hung by the test")));
-    }
-  }
-
-  static std::vector<Rank> Sources(const Operation& op) {
-    if (op.kind == Kind::kPublish) return {op.owner};
-    std::vector<Rank> all(op.parts.size());
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }
-
-  static size_t OutputBytes(const Operation& op) {
-    return op.kind == Kind::kAllGather ? op.bytes * op.parts.size() : op.bytes;
-  }
-
-  // Reads a rank's input, if it has not been read yet.
-  void Capture(Operation& op, Rank rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Part& part = op.parts[rank];
-    if (part.is_captured || part.input == nullptr) return;
-    part.captured.assign(part.input, op.bytes);
-    part.is_captured = true;
-    if (!delayed() || Checksum(part.captured.data(), op.bytes) == part.input_checksum) return;
-    for (Member& member : members_) {
-      Break(member, absl::InternalError(absl::StrCat(
-                        "rank ", rank, " changed the input of ", Describe(op),
-                        " before it waited for the operation: inputs stay unwritten until then")));
-    }
-  }
-
-  // Whether every input can be read: of a broken rank only what was read before.
-  bool InputsAreThere(const Operation& op) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    const std::vector<Rank> sources = Sources(op);
-    return std::all_of(sources.begin(), sources.end(), [&](Rank source) {
-      mutex_.AssertReaderHeld();
-      const Part& part = op.parts[source];
-      return part.is_captured || (part.started && members_[source].broken.ok());
-    });
-  }
-
-  // Writes a rank's output if all it needs is there.
-  void DeliverIfReady(Operation& op, Rank rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Part& part = op.parts[rank];
-    if (!part.started || part.delivered || !InputsAreThere(op)) return;
-    std::vector<const void*> inputs;
-    for (Rank source : Sources(op)) {
-      Capture(op, source);
-      inputs.push_back(op.parts[source].captured.data());
-    }
-    if (!members_[rank].broken.ok()) return;
-    if (op.kind == Kind::kReduce) {
-      TreeAverage(tree_, op.dtype, inputs, op.bytes / SizeOf(op.dtype), part.output);
-    } else {
-      char* to = part.output;
-      for (const void* input : inputs) {
-        if (op.bytes > 0) std::memcpy(to, input, op.bytes);
-        to += op.bytes;
-      }
-    }
-    part.delivered = true;
-  }
-
-  const int world_size_;
-  const FakeHub::Mode mode_;
-  const ReductionTree tree_;
-  mutable absl::Mutex mutex_;
-  std::vector<Member> members_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, Operation> operations_ ABSL_GUARDED_BY(mutex_);
-  bool release_hung_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-namespace {
 
 class FakeTicket : public Ticket {
  public:
@@ -380,8 +58,8 @@ class FakePlane : public DataPlane {
                                                  void* result, int64_t elements) override {
     if (absl::Status status = CheckReducible(dtype); !status.ok()) return status;
     if (absl::Status status = CheckOwner(owner); !status.ok()) return status;
-    Operation op;
-    op.kind = Kind::kReduce;
+    FakeOperation op;
+    op.kind = FakeKind::kReduce;
     op.tag = tag;
     op.owner = owner;
     op.dtype = dtype;
@@ -392,8 +70,8 @@ class FakePlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
                                                   Rank owner, void* data, size_t bytes) override {
     if (absl::Status status = CheckOwner(owner); !status.ok()) return status;
-    Operation op;
-    op.kind = Kind::kPublish;
+    FakeOperation op;
+    op.kind = FakeKind::kPublish;
     op.tag = tag;
     op.owner = owner;
     op.bytes = bytes;
@@ -407,8 +85,8 @@ class FakePlane : public DataPlane {
       return absl::InvalidArgumentError(absl::StrCat("AllGather of ", bytes_per_rank,
                                                      " bytes a rank: at most ", kMaxGatherBytes));
     }
-    Operation op;
-    op.kind = Kind::kAllGather;
+    FakeOperation op;
+    op.kind = FakeKind::kAllGather;
     op.tag = tag;
     op.bytes = bytes_per_rank;
     return Start(op, contribution, gathered);
@@ -431,7 +109,7 @@ class FakePlane : public DataPlane {
         absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size()));
   }
 
-  absl::StatusOr<std::unique_ptr<Ticket>> Start(const Operation& op, const void* input,
+  absl::StatusOr<std::unique_ptr<Ticket>> Start(const FakeOperation& op, const void* input,
                                                 void* output) {
     const absl::StatusOr<int64_t> number = state_->Start(rank_, op, input, output);
     if (!number.ok()) return number.status();

@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/testing/command.h"
+#include "tests/testing/trainers_run.h"
 
 namespace optshard {
 namespace {
@@ -36,7 +37,14 @@ nlohmann::json RunForJson(std::vector<std::string> arguments) {
   return summary;
 }
 
-TEST(RecipeTest, Compare_ItsOwnSize_HalvesTheStateAndKeepsTheSums) {
+class RecipeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  }
+};
+
+TEST_F(RecipeTest, Compare_ItsOwnSize_HalvesTheStateAndKeepsTheSums) {
   const nlohmann::json summary = RunForJson({});
   EXPECT_EQ(summary.at("sums_equal"), true);
   ASSERT_EQ(summary.at("runs").size(), 4u);
@@ -51,21 +59,21 @@ TEST(RecipeTest, Compare_ItsOwnSize_HalvesTheStateAndKeepsTheSums) {
             summary.at("runs").at(2).at("after_step_bytes").get<double>());
 }
 
-TEST(RecipeTest, Compare_ThreeRanksInPlaceSeveralSteps_HasTheSameSums) {
+TEST_F(RecipeTest, Compare_ThreeRanksInPlaceSeveralSteps_HasTheSameSums) {
   const nlohmann::json summary =
       RunForJson({"--layers=5", "--width=100", "--ranks=3", "--steps=3", "--bucket_view=false"});
   EXPECT_EQ(summary.at("sums_equal"), true);
   EXPECT_EQ(summary.at("runs").size(), 6u);
 }
 
-TEST(RecipeTest, OneMode_Sharded_ShowsItsRanksOnly) {
+TEST_F(RecipeTest, OneMode_Sharded_ShowsItsRanksOnly) {
   const nlohmann::json summary = RunForJson({"--layers=2", "--width=10", "--mode=sharded"});
   ASSERT_EQ(summary.at("runs").size(), 2u);
   EXPECT_EQ(summary.at("runs").at(1).at("mode"), "sharded");
   EXPECT_EQ(summary.at("runs").at(1).at("rank"), 1);
 }
 
-TEST(RecipeTest, UnknownMode_IsAnErrorThatListsTheKnownOnes) {
+TEST_F(RecipeTest, UnknownMode_IsAnErrorThatListsTheKnownOnes) {
   Command recipe(Recipe({"--mode=both"}));
   EXPECT_EQ(*recipe.Wait(In(60)), 1);
   EXPECT_THAT(recipe.output(), AllOf(HasSubstr("both"), HasSubstr("sharded"),

@@ -9,6 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/testing/command.h"
+#include "tests/testing/trainers_run.h"
 
 namespace optshard {
 namespace {
@@ -30,7 +31,14 @@ std::vector<std::string> Demo(const std::vector<std::string>& arguments) {
 
 absl::Time In(int seconds) { return absl::Now() + absl::Seconds(seconds); }
 
-TEST(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
+class TrainDigitsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  }
+};
+
+TEST_F(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
   AdoptOrphans();
   const std::string path = ::testing::TempDir() + "/out/demo.json";
   Command demo(Demo({"--json=" + path}));
@@ -50,13 +58,13 @@ TEST(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
   EXPECT_NEAR(bytes[0], bytes[1], 2 * 4 * 1024);  // Adam's two slots of one block
 }
 
-TEST(TrainDigitsTest, Run_FourRanks_Works) {
+TEST_F(TrainDigitsTest, Run_FourRanks_Works) {
   Command demo(Demo({"--ranks=4", "--epochs=1"}));
   EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
   EXPECT_THAT(demo.output(), HasSubstr("on 4 ranks."));
 }
 
-TEST(TrainDigitsTest, Run_OneRankWithTorchrunsVariables_RunsItsOwnCoordinator) {
+TEST_F(TrainDigitsTest, Run_OneRankWithTorchrunsVariables_RunsItsOwnCoordinator) {
   setenv("RANK", "0", 1);
   setenv("WORLD_SIZE", "1", 1);
   Command demo(Demo({"--epochs=1"}));
@@ -66,7 +74,7 @@ TEST(TrainDigitsTest, Run_OneRankWithTorchrunsVariables_RunsItsOwnCoordinator) {
   EXPECT_THAT(demo.output(), AllOf(HasSubstr("are the same"), HasSubstr("asked over gRPC")));
 }
 
-TEST(TrainDigitsTest, Interrupt_DuringTraining_LeavesNoProcess) {
+TEST_F(TrainDigitsTest, Interrupt_DuringTraining_LeavesNoProcess) {
   AdoptOrphans();
   for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
     Command demo(Demo({"--epochs=1000000"}));
@@ -77,7 +85,7 @@ TEST(TrainDigitsTest, Interrupt_DuringTraining_LeavesNoProcess) {
   }
 }
 
-TEST(TrainDigitsTest, Run_NoData_EndsWithAnErrorNamingIt) {
+TEST_F(TrainDigitsTest, Run_NoData_EndsWithAnErrorNamingIt) {
   AdoptOrphans();
   Command demo(Demo({"--data=/no/such/file"}));
   EXPECT_EQ(*demo.Wait(In(60)), 1);
@@ -85,7 +93,7 @@ TEST(TrainDigitsTest, Run_NoData_EndsWithAnErrorNamingIt) {
   EXPECT_TRUE(WaitForNoChildren(In(0)));
 }
 
-TEST(TrainDigitsTest, Run_NoCoordinatorBinary_EndsWithAnErrorNamingIt) {
+TEST_F(TrainDigitsTest, Run_NoCoordinatorBinary_EndsWithAnErrorNamingIt) {
   Command demo(Demo({"--coordinator_binary=/no/such/binary"}));
   EXPECT_EQ(*demo.Wait(In(60)), 1);
   EXPECT_THAT(demo.output(), HasSubstr("/no/such/binary"));

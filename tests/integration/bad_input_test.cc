@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/testing/mini_cluster.h"
+#include "tests/testing/trainers_run.h"
 
 namespace optshard {
 namespace {
@@ -23,6 +24,10 @@ absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
 
 class BadInputTest : public ::testing::Test {
  protected:
+  void SetUp() override {
+    if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  }
+
   void StartCluster(int world_size, const std::vector<std::string>& coordinator_arguments = {},
                     bool coordinator = true) {
     MiniCluster::Options options;

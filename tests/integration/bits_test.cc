@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "tests/testing/mini_cluster.h"
+#include "tests/testing/trainers_run.h"
 
 namespace optshard {
 namespace {
@@ -74,7 +75,12 @@ std::string Difference(const std::vector<float>& expected, const std::vector<flo
   return "";
 }
 
-class IntegrationBitsTest : public ::testing::TestWithParam<int> {};
+class IntegrationBitsTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  }
+};
 
 TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
   const std::vector<std::vector<float>> unsharded = TrainOn(GetParam(), {"--policy=replicated"});

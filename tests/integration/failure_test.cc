@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "tests/testing/mini_cluster.h"
+#include "tests/testing/trainers_run.h"
 
 namespace optshard {
 namespace {
@@ -38,6 +39,10 @@ struct Survivor {
 
 class FailureTest : public ::testing::Test {
  protected:
+  void SetUp() override {
+    if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  }
+
   // Steps of some 5.3 million parameters, so that most of the time is spent inside them.
   void StartAndStep(const std::vector<std::string>& more = {}) {
     MiniCluster::Options options;

@@ -139,15 +139,15 @@ void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
     for (int step = 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
       Step(*optimizer, parameters, gradients, step);
     }
+    Dump(parameters);
+    Tell("done", {{"checksum", ParametersChecksum(parameters)}});
+    if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
+    optimizer->Close();
   } catch (const StatusError& error) {
     TellError(error.status(), parameters);
     if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
     throw;
   }
-  Dump(parameters);
-  Tell("done", {{"checksum", ParametersChecksum(parameters)}});
-  if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
-  optimizer->Close();
 }
 
 }  // namespace

@@ -1,19 +1,26 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cstring>
+#include <memory>
 
 #include "client/replica.h"
+#include "client/status_error.h"
 #include "common/memory_layout.h"
+#include "server/shard/mapped_memory.h"
 
 namespace optshard {
 namespace {
 
-at::Tensor Zeros(int64_t elements) {
-  return at::zeros({elements}, at::TensorOptions().dtype(at::kFloat));
+// Zeros in huge pages where the system has them: an update of gigabytes otherwise spends a tenth of
+// its time on looking addresses up. Throws StatusError (RESOURCE_EXHAUSTED).
+at::Tensor Zeros(int64_t elements, const char* what) {
+  const auto owned = std::make_shared<MappedMemory>(
+      ValueOrThrow(MappedMemory::Allocate(elements * sizeof(float), what)));
+  return at::from_blob(
+      owned->data(), {elements}, [owned](void*) {}, at::TensorOptions().dtype(at::kFloat));
 }
 
 // A tensor of its own, with a version counter and a storage of its own, over part of `flat`, which
@@ -34,8 +41,8 @@ class FlatReplica : public Replica {
     c10::InferenceMode normal_tensors(false);
     at::NoGradGuard no_grad;
     for (const MemoryLayout::Region& region : layout_.regions()) {
-      values_.push_back(Zeros(region.elements));
-      gradients_.push_back(Zeros(region.elements));
+      values_.push_back(Zeros(region.elements, "the parameters"));
+      gradients_.push_back(Zeros(region.elements, "the gradients"));
       regions_.push_back(
           {values_.back().mutable_data_ptr<float>(), gradients_.back().const_data_ptr<float>()});
     }

@@ -332,17 +332,16 @@ absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   const absl::Status cause =
       result.plane_failed ? Verdict(result.outcome, result.status) : result.status;
   absl::Status failure = cause;
-  if (result.outcome == StepOutcome::kTorn)
-    failure = errors::TornStep(finished + 1, cause);
-  if (result.outcome == StepOutcome::kInDoubt)
-    failure = errors::StepInDoubt(finished + 1, cause);
+  if (result.outcome == StepOutcome::kTorn) failure = errors::TornStep(finished + 1, cause);
+  if (result.outcome == StepOutcome::kInDoubt) failure = errors::StepInDoubt(finished + 1, cause);
   board_->SetFailure(failure);
   // Where all ranks gave the step up alike, none goes before all know it: to one that still waits
   // for the votes it would look like a loss.
   if (!result.plane_failed && plane_ != nullptr) {
     plane_->Close(options_.clock->Now() + options_.verdict_timeout).IgnoreError();
   }
-  Log(LogLevel::kError, Who(), "step %d: %s", finished + 1, failure.ToString());
+  // Not louder: the caller is told.
+  Log(LogLevel::kInfo, Who(), "step %d: %s", finished + 1, failure.ToString());
   return failure;
 }
 

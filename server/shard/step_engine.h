@@ -51,10 +51,10 @@ class StepEngine {
     ShardStore* store = nullptr;
     TimelineRing* timeline = nullptr;
     const Clock* clock = nullptr;
-    // How many plane operations may be under way, and how many of them through staging memory (of
-    // one bucket each).
-    int window = 16;
-    int staging_buffers = 4;
+    // How many plane operations may be under way: enough that a rank which is ahead goes on
+    // updating and publishing. How many of them through staging memory, of one bucket each.
+    int window = 64;
+    int staging_buffers = 8;
   };  // whatever is pointed to outlives the engine
 
   struct Result {

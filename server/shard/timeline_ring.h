@@ -23,7 +23,7 @@ class TimelineRing {
   TimelineRing(int steps, const Clock& clock);
 
   void BeginStep(StepNumber step);
-  // bucket -1: of the whole step. `phase` must live as long as the timeline: a literal.
+  // bucket -1: of the whole step.
   void Record(absl::string_view phase, int bucket, absl::Time start, absl::Time end);
   void EndStep();
 

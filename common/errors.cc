@@ -110,10 +110,10 @@ absl::Status StepInDoubt(StepNumber step, absl::string_view cause) {
 }
 
 absl::Status StepInDoubt(StepNumber step, const absl::Status& cause) {
-  return Make(kStepInDoubt, RanksOf(cause),
-              absl::StrCat("step ", step,
-                           " is in doubt, not applied here but perhaps by other ranks: ",
-                           cause.message(), "; restore all ranks from one checkpoint"));
+  return Make(
+      kStepInDoubt, RanksOf(cause),
+      absl::StrCat("step ", step, " is in doubt, not applied here but perhaps by other ranks: ",
+                   cause.message(), "; restore all ranks from one checkpoint"));
 }
 
 absl::Status StaleGeneration(Generation got, Generation current) {

@@ -1,8 +1,8 @@
 // Linked into whatever uses gRPC under --config=tsan.
 //
-// gRPC's library is Debian's, not instrumented: tsan does not see how it hands a call from one of its
-// threads to another, but sees both ends where the code is a template in its headers, compiled here.
-// Suppressed are gRPC's own operations and callback tags, by the functions that only they run
+// gRPC's library is Debian's, not instrumented: tsan does not see how it hands a call from one of
+// its threads to another, but sees both ends where the code is a template in its headers, compiled
+// here. Suppressed are gRPC's own operations and callback tags, by the functions that only they run
 // through. A race in a handler of ours has no such frame.
 extern "C" const char* __tsan_default_suppressions() {
   return "race:grpc::internal::CallOpSet\n"

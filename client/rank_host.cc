@@ -91,7 +91,6 @@ class RankHost::Impl {
     if (options_.seams) {
       owner.coordinator = options_.seams->coordinator;
       owner.plane_factory = options_.seams->plane;
-      owner_address_ = "none";
       return absl::OkStatus();
     }
     absl::StatusOr<std::string> address = CoordinatorAddress();

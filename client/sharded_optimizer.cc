@@ -1,6 +1,6 @@
 #include "client/sharded_optimizer.h"
 
-#include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
 
 #include <exception>
 #include <utility>
@@ -28,18 +28,6 @@ std::vector<std::vector<at::Tensor>> TensorsOf(const std::vector<OptimizerParamG
   for (const OptimizerParamGroup& group : groups) tensors.push_back(group.params());
   return tensors;
 }
-
-// A closure computes gradients whatever the caller's mode is.
-class GradientsEnabled {
- public:
-  GradientsEnabled() : before_(c10::AutogradState::get_tls_state().get_grad_mode()) {
-    c10::AutogradState::get_tls_state().set_grad_mode(true);
-  }
-  ~GradientsEnabled() { c10::AutogradState::get_tls_state().set_grad_mode(before_); }
-
- private:
-  const bool before_;
-};
 
 }  // namespace
 
@@ -82,9 +70,15 @@ class ShardedOptimizer::Impl {
     ThrowIfError(synced);
   }
 
-  void Step(const std::vector<OptimizerParamGroup>& groups) {
-    ThrowIfClosed();
+  void CheckUsable() const {
+    if (closed_) {
+      throw StatusError(absl::FailedPreconditionError(
+          "this optimizer has been closed: it has left its job and cannot step any more"));
+    }
     ThrowIfError(host_->owner().failure());
+  }
+
+  void Step(const std::vector<OptimizerParamGroup>& groups) {
     if (TensorsDiffer(groups)) throw StatusError(GroupsAreFixed());
     const std::vector<Hyperparameters> hyperparameters = HyperparametersOf(groups);
     ThrowIfError(replica_->Gather());
@@ -153,13 +147,6 @@ class ShardedOptimizer::Impl {
     return false;
   }
 
-  void ThrowIfClosed() const {
-    if (closed_) {
-      throw StatusError(absl::FailedPreconditionError(
-          "this optimizer has been closed: it has left its job and cannot step any more"));
-    }
-  }
-
   const ShardedOptimizerOptions options_;
   const std::string rule_;
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
@@ -187,9 +174,10 @@ ShardedOptimizer::ShardedOptimizer(Prepared prepared)
 ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
 
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
+  impl_->CheckUsable();  // before the closure's work
   at::Tensor loss;
   if (closure != nullptr) {
-    GradientsEnabled enabled;
+    const c10::AutoGradMode gradients(true);
     loss = closure();
   }
   impl_->Step(param_groups());

@@ -29,7 +29,8 @@ struct ClientStepInfo : StepInfo {
 
 // All ranks of the optimizer construct it, step it and close it together. Errors are thrown as
 // StatusError. After a step has failed on the way to or at the other ranks the optimizer is broken:
-// each later call throws the first error.
+// each later step()
+// and Close() throws the first error.
 //
 // param_groups()[i].options() are RuleOptions; what is set there between steps reaches the owners,
 // so torch::optim's LR schedulers drive it. All ranks set the same.

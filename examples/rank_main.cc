@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -29,7 +30,8 @@ int RankMain(int argc, char** argv, const std::string& usage,
     return run(arguments);
   } catch (const std::exception& error) {
     const int rank = absl::GetFlag(FLAGS_rank);
-    std::fprintf(stderr, "%s%s: %s\n", argv[0],
+    const std::string program = std::filesystem::path(argv[0]).filename();
+    std::fprintf(stderr, "%s%s: %s\n", program.c_str(),
                  rank < 0 ? "" : absl::StrCat(" (rank ", rank, ")").c_str(), error.what());
     return EXIT_FAILURE;
   }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -72,6 +73,22 @@ TEST_F(TrainDigitsTest, Run_OneRankWithTorchrunsVariables_RunsItsOwnCoordinator)
   unsetenv("WORLD_SIZE");
   EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
   EXPECT_THAT(demo.output(), AllOf(HasSubstr("are the same"), HasSubstr("asked over gRPC")));
+}
+
+TEST_F(TrainDigitsTest, Run_TwoRanksWithTorchrunsVariables_FindEachOther) {
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  // Any port below the range from which the kernel chooses, so that the next one is free as well.
+  setenv("MASTER_PORT", std::to_string(20000 + getpid() % 10000).c_str(), 1);
+  std::vector<std::unique_ptr<Command>> ranks;
+  for (const char* rank : {"0", "1"}) {
+    setenv("RANK", rank, 1);
+    ranks.push_back(std::make_unique<Command>(Demo({"--epochs=1"})));
+  }
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+  for (const auto& rank : ranks) EXPECT_EQ(*rank->Wait(In(120)), 0) << rank->output();
+  EXPECT_THAT(ranks[0]->output(), AllOf(HasSubstr("sharded over 2 ranks"), HasSubstr("epoch  1")));
+  EXPECT_EQ(ranks[1]->output(), "");
 }
 
 TEST_F(TrainDigitsTest, Interrupt_DuringTraining_LeavesNoProcess) {

@@ -50,14 +50,14 @@ void FillGradients(const std::vector<at::Tensor>& parameters) {
 
 std::map<std::string, double> Check(const std::vector<at::Tensor>& parameters) {
   torch::NoGradGuard no_grad;
-  double sum = 0;
+  double sum_of_magnitudes = 0;
   double sum_of_squares = 0;
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor values = parameter.to(torch::kFloat64);
-    sum += values.sum().item<double>();
+    sum_of_magnitudes += values.abs().sum().item<double>();
     sum_of_squares += values.square().sum().item<double>();
   }
-  return {{"sum", sum}, {"sum_of_squares", sum_of_squares}};
+  return {{"sum_of_magnitudes", sum_of_magnitudes}, {"sum_of_squares", sum_of_squares}};
 }
 
 Contestant SetUp() {

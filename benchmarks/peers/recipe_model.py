@@ -19,7 +19,9 @@ def parameters_with_gradients():
 
 def check(parameters):
     """What tells a wrong update or a parameter that was not published."""
-    with torch.no_grad():
-        sums = [p.detach().double().sum().item() for p in parameters]
-        squares = [p.detach().double().square().sum().item() for p in parameters]
-    return {"sum": sum(sums), "sum_of_squares": sum(squares)}
+    magnitudes = squares = 0.0
+    for parameter in parameters:
+        value = parameter.detach().double()
+        magnitudes += value.abs().sum().item()
+        squares += value.square().sum().item()
+    return {"sum_of_magnitudes": magnitudes, "sum_of_squares": squares}

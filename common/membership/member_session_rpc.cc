@@ -125,7 +125,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
     const absl::Time deadline = Now() + kPutTimeout;
     while (true) {
       v1::PutRendezvousResponse response;
-      const absl::Status status =
+      absl::Status status =
           Call(&v1::Coordinator::Stub::PutRendezvous, request, response, kAttempt);
       if (status.ok() || !IsTransportError(status)) return status;
       if (!inbox_.failure().ok()) return inbox_.failure();
@@ -192,7 +192,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       calls_.insert(&context);
       if (stopping_) context.TryCancel();
     }
-    const absl::Status status = FromGrpc((stub_.get()->*method)(&context, request, &response));
+    absl::Status status = FromGrpc((stub_.get()->*method)(&context, request, &response));
     bool stopping;
     {
       absl::MutexLock lock(&mutex_);

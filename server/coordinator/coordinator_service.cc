@@ -92,7 +92,7 @@ grpc::ServerUnaryReactor* CoordinatorService::GetRendezvous(grpc::CallbackServer
       absl::Milliseconds(std::clamp<int64_t>(request->wait_ms(), 0, kLongestWaitMs));
   coordinator_->GetRendezvous(CallerOf(request->header()), request->key(), wait,
                               [reactor, response](absl::StatusOr<std::string> value) {
-                                if (value.ok()) response->set_value(*std::move(value));
+                                if (value.ok()) response->set_value(*value);
                                 reactor->Finish(ToGrpc(value.status()));
                               });
   return reactor;

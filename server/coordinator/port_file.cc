@@ -17,7 +17,7 @@ absl::Status WritePortFile(const std::string& path, int port) {
   file << port << '\n';
   file.close();
   if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    const absl::Status status = absl::InternalError(
+    absl::Status status = absl::InternalError(
         absl::StrCat("cannot write port file ", path, ": ", std::strerror(errno)));
     unlink(unfinished.c_str());
     return status;

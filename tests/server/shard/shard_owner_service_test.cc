@@ -294,7 +294,7 @@ TEST_F(ShardOwnerServiceTest, Timeline_IsJsonInPieces) {
     span.step = 5;
     span.bucket = i;
     span.phase = "update";
-    span.start_us = 10 * i;
+    span.start_us = int64_t{10} * i;
     span.duration_us = 7;
     view_.timeline.push_back(span);
   }

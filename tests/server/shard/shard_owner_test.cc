@@ -27,8 +27,9 @@ using ::testing::HasSubstr;
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
 void ExpectOk(const std::vector<absl::Status>& results) {
-  for (size_t r = 0; r < results.size(); ++r)
+  for (size_t r = 0; r < results.size(); ++r) {
     EXPECT_TRUE(results[r].ok()) << r << ": " << results[r];
+  }
 }
 
 void ExpectOk(const std::vector<absl::StatusOr<StepInfo>>& results) {

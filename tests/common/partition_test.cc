@@ -249,7 +249,7 @@ TEST(Balanced, TwiceTheRanks_EachShare_IsSplitInTwo) {
     for (int world_size : {1, 2, 3, 5}) {
       const Partition half = *MakePartition(space, world_size, PartitionPolicy::kBalanced);
       const Partition full = *MakePartition(space, 2 * world_size, PartitionPolicy::kBalanced);
-      for (int rank = 0; rank < world_size; ++rank) {
+      for (size_t rank = 0; rank < half.slices.size(); ++rank) {
         std::vector<Slice> joined = full.slices[2 * rank];
         for (const Slice& slice : full.slices[2 * rank + 1]) {
           if (!joined.empty() && joined.back().parameter == slice.parameter) {

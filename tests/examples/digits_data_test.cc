@@ -9,7 +9,7 @@ namespace optshard {
 namespace {
 
 std::string GzipFile(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "/digits_data_test.csv.gz";
+  std::string path = ::testing::TempDir() + "/digits_data_test.csv.gz";
   gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, text.data(), text.size());
   gzclose(file);

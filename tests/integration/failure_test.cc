@@ -123,7 +123,7 @@ class FailureTest : public ::testing::Test {
     v1::ListParametersRequest list;
     v1::ListParametersResponse listed;
     grpc::ClientContext list_context;
-    const grpc::Status status = stub->ListParameters(&list_context, list, &listed);
+    grpc::Status status = stub->ListParameters(&list_context, list, &listed);
     if (!status.ok()) return status;
     EXPECT_GT(listed.parameters_size(), 0);
     v1::ReadSlotRequest request;

@@ -18,7 +18,7 @@ StepTag Tag(StepPhase phase, int32_t bucket = 0, StepNumber step = 1) {
   return StepTag{/*generation=*/3, step, bucket, phase};
 }
 
-std::vector<char> Pattern(size_t bytes, int seed) {
+std::vector<char> Pattern(size_t bytes, size_t seed) {
   std::vector<char> data(bytes);
   for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 31 + seed * 7 + (i >> 8));
   return data;

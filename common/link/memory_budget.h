@@ -1,0 +1,48 @@
+// Refuses memory that is not there before anybody takes it: an allocation that goes beyond the
+// cgroup's limit would get some process of it killed.
+#ifndef OPTSHARD_COMMON_LINK_MEMORY_BUDGET_H_
+#define OPTSHARD_COMMON_LINK_MEMORY_BUDGET_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+
+namespace optshard {
+
+// Bytes that this process can still take: the least of what its cgroup and those around it (v1 and
+// v2) leave, page cache that could be dropped included, and of the machine's available memory.
+// Nothing where none of it can be read.
+absl::optional<int64_t> MemoryHeadroom();
+
+// Thread-safe.
+class MemoryBudget {
+ public:
+  // `limit_bytes`: of all that is reserved at a time; none where nothing is given.
+  explicit MemoryBudget(absl::optional<int64_t> limit_bytes = absl::nullopt,
+                        std::function<absl::optional<int64_t>()> headroom = MemoryHeadroom);
+
+  // RESOURCE_EXHAUSTED with what is needed, what for, the limit and what is taken of it already,
+  // and what to do; then nothing is reserved.
+  absl::Status Reserve(int64_t bytes, absl::string_view what);
+  void Release(int64_t bytes);
+
+  int64_t reserved_bytes() const;
+
+  // No limit but the headroom's. Lives for ever.
+  static MemoryBudget& Unlimited();
+
+ private:
+  const absl::optional<int64_t> limit_bytes_;
+  const std::function<absl::optional<int64_t>()> headroom_;
+  mutable absl::Mutex mutex_;
+  int64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_LINK_MEMORY_BUDGET_H_

@@ -1,0 +1,37 @@
+// A process that is told apart from a later one of the same number: a pidfd.
+#ifndef OPTSHARD_COMMON_LINK_PROCESS_HANDLE_H_
+#define OPTSHARD_COMMON_LINK_PROCESS_HANDLE_H_
+
+#include <sys/types.h>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/link/unique_fd.h"
+
+namespace optshard {
+
+// Thread-compatible; const methods from any thread.
+class ProcessHandle {
+ public:
+  // NOT_FOUND where there is no such process.
+  static absl::StatusOr<ProcessHandle> Open(pid_t pid);
+
+  pid_t pid() const { return pid_; }
+  // Readable (POLLIN) once the process is gone; for poll.
+  int fd() const { return fd_.get(); }
+
+  // Gone: ended, be it not yet reaped.
+  bool Gone() const;
+  // Whether it is gone by the deadline (Clock::Monotonic()).
+  bool WaitUntilGone(absl::Time deadline) const;
+
+ private:
+  ProcessHandle(pid_t pid, UniqueFd fd) : pid_(pid), fd_(static_cast<UniqueFd&&>(fd)) {}
+
+  pid_t pid_ = 0;
+  UniqueFd fd_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_LINK_PROCESS_HANDLE_H_

@@ -55,7 +55,7 @@
 #undef OPTSHARD_END_FORMULA
 #define OPTSHARD_END_FORMULA(Formula)                      \
   int64_t UpdateLanes(const FormulaArguments& arguments) { \
-    return UpdateWith<LanesDriver, Formula>(arguments);    \
+    return UpdateWith<Lanes, Formula>(arguments);          \
   }                                                        \
   } /* namespace */                                        \
   } /* namespace HWY_NAMESPACE */                          \
@@ -68,24 +68,24 @@
 #undef OPTSHARD_DISPATCH_FORMULA
 #if HWY_ONCE
 #define OPTSHARD_DECLARE_RULE 1
-#define OPTSHARD_DISPATCH_FORMULA(Formula)                                  \
-  namespace optshard {                                                      \
-  namespace {                                                               \
-  using HWY_NAMESPACE::Formula;                                             \
-  HWY_EXPORT(UpdateLanes);                                                  \
-  template <class F>                                                        \
-  FormulaDrivers DriversOf() {                                              \
-    FormulaDrivers drivers;                                                 \
-    drivers.has_variant = &HWY_NAMESPACE::HasVariant<F>;                    \
-    drivers.scalar = [](const FormulaArguments& arguments) {                \
-      HWY_NAMESPACE::UpdateWith<HWY_NAMESPACE::ScalarDriver, F>(arguments); \
-    };                                                                      \
-    drivers.simd = [](const FormulaArguments& arguments) {                  \
-      return HWY_DYNAMIC_DISPATCH(UpdateLanes)(arguments);                  \
-    };                                                                      \
-    return drivers;                                                         \
-  }                                                                         \
-  } /* namespace */                                                         \
+#define OPTSHARD_DISPATCH_FORMULA(Formula)                   \
+  namespace optshard {                                       \
+  namespace {                                                \
+  using HWY_NAMESPACE::Formula;                              \
+  HWY_EXPORT(UpdateLanes);                                   \
+  template <class F>                                         \
+  FormulaDrivers DriversOf() {                               \
+    FormulaDrivers drivers;                                  \
+    drivers.has_variant = &HWY_NAMESPACE::HasVariant<F>;     \
+    drivers.scalar = [](const FormulaArguments& arguments) { \
+      HWY_NAMESPACE::UpdateWith<Scalar, F>(arguments);       \
+    };                                                       \
+    drivers.simd = [](const FormulaArguments& arguments) {   \
+      return HWY_DYNAMIC_DISPATCH(UpdateLanes)(arguments);   \
+    };                                                       \
+    return drivers;                                          \
+  }                                                          \
+  } /* namespace */                                          \
   } /* namespace optshard */
 // Rules live as long as the process. BUILD: alwayslink, since nothing else refers to the file.
 #define OPTSHARD_REGISTER_RULE(Rule) \

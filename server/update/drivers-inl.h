@@ -1,5 +1,5 @@
-// The loops that run a formula over a span: element by element, and vector by vector. Compiled once
-// for every instruction set. Another driver (several replicas in one pass) is another loop here.
+// The loop that runs a formula over a span: element by element, or vector by vector; over one
+// gradient, or in one pass over those of several replicas. Compiled once for every instruction set.
 #if defined(OPTSHARD_SERVER_UPDATE_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPTSHARD_SERVER_UPDATE_DRIVERS_INL_H_
 #undef OPTSHARD_SERVER_UPDATE_DRIVERS_INL_H_
@@ -13,47 +13,34 @@
 #include "server/update/element_wise_rule.h"
 #include "server/update/formula-inl.h"
 #include "server/update/lanes-inl.h"
+#include "server/update/replicas-inl.h"
 #include "server/update/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-struct ScalarDriver {
-  template <class Formula, int N>
-  static int64_t Run(const FormulaArguments& arguments) {
-    const Constants<Scalar> constants(arguments.coefficients);
-    for (int64_t i = 0; i < arguments.elements; ++i) {
-      Scalar parameter(arguments.parameter[i]);
-      Slots<Scalar, N> slots;
-      for (int k = 0; k < N; ++k) slots[k] = Scalar(arguments.slots[k][i]);
-      Formula::template Apply<Scalar, N>(constants, Scalar(arguments.gradient[i]), parameter,
-                                         slots);
-      for (int k = 0; k < N; ++k) arguments.slots[k][i] = slots[k].raw;
-      arguments.parameter[i] = parameter.raw;
-    }
-    return arguments.elements;
+// One pass over memory, an element or a vector of them at a time. Returns how many elements are
+// done: all, or as many whole vectors as there are.
+template <class Formula, class E, int N, class Gradient, class Copies>
+int64_t RunOver(const FormulaArguments& arguments) {
+  const int64_t width = E::Width();
+  const Constants<E> constants(arguments.coefficients);
+  const Gradient gradient(arguments);
+  const Copies copies(arguments);
+  int64_t i = 0;
+  for (; i + width <= arguments.elements; i += width) {
+    E parameter = E::Load(arguments.parameter + i);
+    Slots<E, N> slots;
+    for (int k = 0; k < N; ++k) slots[k] = E::Load(arguments.slots[k] + i);
+    Formula::template Apply<E, N>(constants, gradient.At(i), parameter, slots);
+    for (int k = 0; k < N; ++k) slots[k].Store(arguments.slots[k] + i);
+    parameter.Store(arguments.parameter + i);
+    copies.Write(i, parameter);
   }
-};
-
-struct LanesDriver {
-  template <class Formula, int N>
-  static int64_t Run(const FormulaArguments& arguments) {
-    const int64_t step = hwy::HWY_NAMESPACE::Lanes(Lanes::Tag());
-    const Constants<Lanes> constants(arguments.coefficients);
-    int64_t i = 0;
-    for (; i + step <= arguments.elements; i += step) {
-      Lanes parameter = Lanes::Load(arguments.parameter + i);
-      Slots<Lanes, N> slots;
-      for (int k = 0; k < N; ++k) slots[k] = Lanes::Load(arguments.slots[k] + i);
-      Formula::template Apply<Lanes, N>(constants, Lanes::Load(arguments.gradient + i), parameter,
-                                        slots);
-      for (int k = 0; k < N; ++k) slots[k].Store(arguments.slots[k] + i);
-      parameter.Store(arguments.parameter + i);
-    }
-    return i;
-  }
-};
+  copies.Finish();
+  return i;
+}
 
 template <int... kSlotCounts>
 HWY_INLINE bool IsOneOf(VariantsBySlots<kSlotCounts...>, int slot_count) {
@@ -65,19 +52,43 @@ bool HasVariant(int slot_count) {
   return IsOneOf(typename Formula::Variants(), slot_count);
 }
 
-template <class Driver, class Formula, int... kSlotCounts>
+template <class Formula, class E, int N, class Gradient>
+HWY_INLINE int64_t RunWithCopies(const FormulaArguments& arguments) {
+  if (arguments.copy_count == 0) return RunOver<Formula, E, N, Gradient, NoCopies<E>>(arguments);
+  if constexpr (E::kStreams) {
+    if (CanStream<E>(arguments)) {
+      return RunOver<Formula, E, N, Gradient, Copies<E, true>>(arguments);
+    }
+  }
+  return RunOver<Formula, E, N, Gradient, Copies<E, false>>(arguments);
+}
+
+template <class Formula, class E, int N>
+HWY_INLINE int64_t Run(const FormulaArguments& arguments) {
+  switch (GradientsOf(arguments)) {
+    case Gradients::kOne:
+      return RunWithCopies<Formula, E, N, OneGradient<E>>(arguments);
+    case Gradients::kTwo:
+      return RunWithCopies<Formula, E, N, AverageOfTwo<E>>(arguments);
+    case Gradients::kTree:
+      break;
+  }
+  return RunWithCopies<Formula, E, N, AverageOfTree<E>>(arguments);
+}
+
+template <class E, class Formula, int... kSlotCounts>
 HWY_INLINE int64_t RunVariant(VariantsBySlots<kSlotCounts...>, const FormulaArguments& arguments) {
   int64_t done = 0;
   (void)((arguments.slot_count == kSlotCounts &&
-          (done = Driver::template Run<Formula, kSlotCounts>(arguments), true)) ||
+          (done = Run<Formula, E, kSlotCounts>(arguments), true)) ||
          ...);
   return done;
 }
 
-// Returns how many elements are done: all, or as many whole vectors as there are.
-template <class Driver, class Formula>
+// What RunOver returns. E: Scalar or Lanes.
+template <class E, class Formula>
 int64_t UpdateWith(const FormulaArguments& arguments) {
-  return RunVariant<Driver, Formula>(typename Formula::Variants(), arguments);
+  return RunVariant<E, Formula>(typename Formula::Variants(), arguments);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -34,14 +34,39 @@ FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate&
     arguments.slots[arguments.slot_count++] = slot;
   }
   arguments.elements = span.elements;
+  const ReplicaSpans& replicas = span.replicas;
+  arguments.gradients = replicas.gradients.data();
+  arguments.replicas = static_cast<int>(replicas.gradients.size());
+  arguments.group_sizes = replicas.group_sizes.data();
+  arguments.groups = static_cast<int>(replicas.group_sizes.size());
+  arguments.copies = replicas.copies.data();
+  arguments.copy_count = static_cast<int>(replicas.copies.size());
+  arguments.first = replicas.first;
   return arguments;
 }
 
-void Skip(FormulaArguments& arguments, int64_t elements) {
-  arguments.parameter += elements;
-  arguments.gradient += elements;
-  for (int k = 0; k < arguments.slot_count; ++k) arguments.slots[k] += elements;
-  arguments.elements -= elements;
+void CheckVariant(const RuleSpec& spec, const FormulaDrivers& drivers, int slot_count) {
+  if (drivers.has_variant(slot_count)) return;
+  std::fprintf(stderr, "Rule \"%s\" has no variant with %d slots: give the slots of its Slots()\n",
+               spec.name.c_str(), slot_count);
+  std::abort();
+}
+
+void CheckGroups(const RuleSpec& spec, const FormulaArguments& arguments) {
+  int64_t members = 0;
+  bool empty = false;
+  for (int group = 0; group < arguments.groups; ++group) {
+    members += arguments.group_sizes[group];
+    empty = empty || arguments.group_sizes[group] <= 0;
+  }
+  if (members == arguments.replicas && !empty) return;
+  std::fprintf(
+      stderr,
+      "Rule \"%s\": %d groups with %lld members%s were given for the gradients of %d replicas: "
+      "give the sizes of the reduction tree's node groups\n",
+      spec.name.c_str(), arguments.groups, static_cast<long long>(members),
+      empty ? ", some without any," : "", arguments.replicas);
+  std::abort();
 }
 
 }  // namespace
@@ -52,16 +77,13 @@ ElementWiseRule::ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers)
 void ElementWiseRule::Update(DriverKind driver, const Coefficients& coefficients,
                              const SpanUpdate& span) const {
   if (span.elements <= 0) return;
-  FormulaArguments arguments = ArgumentsOf(coefficients, span);
-  if (!drivers_.has_variant(arguments.slot_count)) {
-    std::fprintf(stderr,
-                 "Rule \"%s\" has no variant with %d slots: give the slots of its Slots()\n",
-                 spec_.name.c_str(), arguments.slot_count);
-    std::abort();
-  }
+  const FormulaArguments arguments = ArgumentsOf(coefficients, span);
+  CheckVariant(spec_, drivers_, arguments.slot_count);
+  CheckGroups(spec_, arguments);
   const DefaultFloatingPoint scope;
-  if (driver == DriverKind::kSimd) Skip(arguments, drivers_.simd(arguments));
-  drivers_.scalar(arguments);
+  const int64_t done = driver == DriverKind::kSimd ? drivers_.simd(arguments) : 0;
+  if (done == span.elements) return;
+  drivers_.scalar(ArgumentsOf(coefficients, span.Part(done, span.elements - done)));
 }
 
 }  // namespace optshard

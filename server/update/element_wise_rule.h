@@ -18,6 +18,15 @@ struct FormulaArguments {
   float* slots[kMaxSlots] = {};
   int slot_count = 0;
   int64_t elements = 0;
+
+  // ReplicaSpans. Without replicas, `gradient` counts.
+  const float* const* gradients = nullptr;
+  int replicas = 0;
+  const int* group_sizes = nullptr;
+  int groups = 0;
+  float* const* copies = nullptr;
+  int copy_count = 0;
+  int64_t first = 0;  // what belongs to parameter[i] is gradients[k][first + i]
 };
 
 // A formula, instantiated by every driver (define_rule-inl.h).

@@ -21,10 +21,15 @@ struct Lanes {
   HWY_INLINE explicit Lanes(Vector vector) : raw(vector) {}
   HWY_INLINE explicit Lanes(float value) : raw(hwy::HWY_NAMESPACE::Set(Tag(), value)) {}
 
+  // For the drivers, not for formulas.
+  static constexpr bool kStreams = true;
+  static HWY_INLINE int64_t Width() { return hwy::HWY_NAMESPACE::Lanes(Tag()); }
   static HWY_INLINE Lanes Load(const float* from) {
     return Lanes(hwy::HWY_NAMESPACE::LoadU(Tag(), from));
   }
   HWY_INLINE void Store(float* to) const { hwy::HWY_NAMESPACE::StoreU(raw, Tag(), to); }
+  // Past the caches. `to` is aligned to the vector; hwy::FlushStream() makes it visible to others.
+  HWY_INLINE void Stream(float* to) const { hwy::HWY_NAMESPACE::Stream(raw, Tag(), to); }
 
   Vector raw;
 };

@@ -9,11 +9,20 @@
 #error "Update rules need IEEE arithmetic: build without -ffast-math (docs/numerics.md)."
 #endif
 
+#include <cstdint>
+
 namespace optshard {
 
 struct Scalar {
   Scalar() = default;
   explicit Scalar(float value) : raw(value) {}
+
+  // For the drivers, not for formulas.
+  static constexpr bool kStreams = false;
+  static constexpr int64_t Width() { return 1; }
+  static Scalar Load(const float* from) { return Scalar(*from); }
+  void Store(float* to) const { *to = raw; }
+
   float raw;
 };
 

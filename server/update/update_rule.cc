@@ -66,6 +66,18 @@ struct Registry {
 
 }  // namespace
 
+SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
+  SpanUpdate part = *this;
+  part.parameter += from;
+  if (part.gradient != nullptr) part.gradient += from;
+  for (float*& slot : part.slots) {
+    if (slot != nullptr) slot += from;
+  }
+  part.replicas.first += from;
+  part.elements = count;
+  return part;
+}
+
 absl::StatusOr<Hyperparameters> UpdateRule::Validate(const Hyperparameters& given) const {
   for (const auto& [name, value] : given.values()) {
     absl::Status status = CheckValue(spec(), name, value);

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/ids.h"
 #include "server/update/hyperparameters.h"
 
@@ -56,13 +57,35 @@ struct Coefficients {
   std::array<float, kMaxCoefficients> values{};
 };
 
+// What the ranks of one host reach of each other's replicas, for an update in one pass over memory:
+// the average of their gradients is taken, and their copies of the parameter are written, beside
+// the update itself. The bits are those of TreeAverage (common/dataplane), Update and copying.
+//
+// Fast where all is 64-byte aligned. Copies at the alignment of a vector are written past the
+// caches (streaming stores), except those of a span too short for that; all are visible to other
+// threads once they know that Update has returned, as ordinary stores are.
+struct ReplicaSpans {
+  // By position in the order of the reduction tree: the ranks of its first node group, then of the
+  // second, ... Null counts as zeros. Empty: SpanUpdate::gradient is the averaged gradient already.
+  absl::Span<const float* const> gradients;
+  absl::Span<const int> group_sizes;  // of the tree's node groups; their sum is gradients.size()
+  // The other replicas of the parameter. What they hold is not read.
+  absl::Span<float* const> copies;
+  // The span's first element in each of the arrays above: whoever cuts a span cannot move those.
+  int64_t first = 0;
+};
+
 // One stretch of one parameter. Pointers need only natural alignment; no two overlap. Slots that do
 // not exist are null: their number tells a rule's variants apart (Adam with and without amsgrad).
 struct SpanUpdate {
   float* parameter = nullptr;
-  const float* gradient = nullptr;
+  const float* gradient = nullptr;        // not used where the replicas' gradients are given
   std::array<float*, kMaxSlots> slots{};  // in the order of UpdateRule::Slots
   int64_t elements = 0;
+  ReplicaSpans replicas;  // none by default
+
+  // `count` of its elements, from element `from` on.
+  SpanUpdate Part(int64_t from, int64_t count) const;
 };
 
 // Who runs the formula. All give the same bits.

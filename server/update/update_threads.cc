@@ -41,14 +41,7 @@ void RunPart(const Job& job, int part) {
     const int64_t first = CutWithin(from, start, length);
     const int64_t last = CutWithin(to, start, length);
     if (first < last) {
-      SpanUpdate span = task.span;
-      span.parameter += first;
-      span.gradient += first;
-      for (float*& slot : span.slots) {
-        if (slot != nullptr) slot += first;
-      }
-      span.elements = last - first;
-      job.rule->Update(job.driver, *task.coefficients, span);
+      job.rule->Update(job.driver, *task.coefficients, task.span.Part(first, last - first));
     }
     start += length;
   }

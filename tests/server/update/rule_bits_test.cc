@@ -5,25 +5,14 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 #include "server/update/update_rule.h"
 #include "tests/server/update/rule_cases.h"
+#include "tests/server/update/simd_targets.h"
 
 namespace optshard::testing {
 namespace {
 
 constexpr uint32_t kSeed = 20240607;
-
-// Makes `target` the one that run-time dispatch chooses; 0 is the choice for this CPU.
-void ChooseTarget(int64_t target) {
-  hwy::SetSupportedTargetsForTest(target);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
-std::vector<int64_t> AllTargets() {
-  ChooseTarget(0);
-  return hwy::SupportedAndGeneratedTargets();
-}
 
 class RuleBitsTest : public ::testing::Test {
  protected:
@@ -42,7 +31,7 @@ void ExpectSameBits(const RuleCase& rule_case, StepNumber step, const RuleData& 
 TEST_F(RuleBitsTest, EveryTarget_AnyLengthAndAlignment_SameBitsAsScalar) {
   uint32_t seed = kSeed;
   for (int64_t target : AllTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
+    SCOPED_TRACE(TargetNameOf(target));
     ChooseTarget(target);
     for (const RuleCase& rule_case : AllRuleCases()) {
       const int slots = static_cast<int>(rule_case.rule->Slots(rule_case.group).size());
@@ -59,7 +48,7 @@ TEST_F(RuleBitsTest, EveryTarget_AnyLengthAndAlignment_SameBitsAsScalar) {
 TEST_F(RuleBitsTest, EveryTarget_SpecialValues_SameBitsAsScalar) {
   uint32_t seed = kSeed;
   for (int64_t target : AllTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
+    SCOPED_TRACE(TargetNameOf(target));
     ChooseTarget(target);
     for (const RuleCase& rule_case : AllRuleCases()) {
       const int slots = static_cast<int>(rule_case.rule->Slots(rule_case.group).size());

@@ -11,7 +11,7 @@
 namespace optshard::testing {
 namespace {
 
-constexpr int kGuard = 24;  // elements before and behind: more than the widest vector
+constexpr int kGuard = 32;  // elements before and behind: more than the widest vector
 
 std::vector<const OptionSpec*> OffByDefault(const RuleSpec& spec) {
   std::vector<const OptionSpec*> options;
@@ -91,7 +91,7 @@ RuleData::RuleData(int slots, int64_t elements, int misalignment, bool specials,
     : elements_(elements), offset_(kGuard + misalignment), seed_(seed) {
   std::mt19937 random(seed);
   for (int tensor = 0; tensor < slots + 2; ++tensor) {
-    std::vector<float> values(static_cast<size_t>(elements) + size_t{2} * kGuard + misalignment);
+    AlignedFloats values(static_cast<size_t>(elements) + size_t{2} * kGuard + misalignment);
     for (float& value : values) {
       value = specials && random() % 4 == 0 ? Special(random) : Ordinary(random);
       if (tensor > 2) value = std::fabs(value);

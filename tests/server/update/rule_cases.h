@@ -3,7 +3,9 @@
 #ifndef OPTSHARD_TESTS_SERVER_UPDATE_RULE_CASES_H_
 #define OPTSHARD_TESTS_SERVER_UPDATE_RULE_CASES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,24 @@ struct RuleCase {
 // on, as far as they go together.
 std::vector<RuleCase> AllRuleCases();
 
-// A parameter with gradient and slots, at any misalignment, between guard elements.
+// Begins a cache line, as flat parameters do.
+template <typename T>
+struct CacheLineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{64};
+
+  CacheLineAllocator() = default;
+  template <typename Other>
+  explicit CacheLineAllocator(const CacheLineAllocator<Other>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(operator new(count * sizeof(T), kAlignment)); }
+  void deallocate(T* memory, size_t) { operator delete(memory, kAlignment); }
+  friend bool operator==(CacheLineAllocator, CacheLineAllocator) { return true; }
+  friend bool operator!=(CacheLineAllocator, CacheLineAllocator) { return false; }
+};
+using AlignedFloats = std::vector<float, CacheLineAllocator<float>>;
+
+// A parameter with gradient and slots, at any misalignment (in elements, from the start of a cache
+// line), between guard elements.
 class RuleData {
  public:
   // `specials`: infinities, NaN, both zeros and denormals among ordinary values of many magnitudes.
@@ -41,7 +60,7 @@ class RuleData {
   int64_t elements_;
   int64_t offset_;
   uint32_t seed_;
-  std::vector<std::vector<float>> tensors_;  // gradient, parameter, slots
+  std::vector<AlignedFloats> tensors_;  // gradient, parameter, slots
 };
 
 }  // namespace optshard::testing

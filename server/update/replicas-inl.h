@@ -1,0 +1,158 @@
+// Where the loop over a span (drivers-inl.h) takes its gradient from, and where the parameter goes
+// besides its own place. Compiled once for every instruction set.
+#if defined(OPTSHARD_SERVER_UPDATE_REPLICAS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPTSHARD_SERVER_UPDATE_REPLICAS_INL_H_
+#undef OPTSHARD_SERVER_UPDATE_REPLICAS_INL_H_
+#else
+#define OPTSHARD_SERVER_UPDATE_REPLICAS_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "server/update/element_wise_rule.h"
+#include "server/update/lanes-inl.h"
+#include "server/update/scalar.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace optshard {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kElementsWorthStreaming = 1024;
+
+enum class Gradients { kOne, kTwo, kTree };
+
+// The common cases apart: one or two replicas, all with gradients.
+HWY_INLINE Gradients GradientsOf(const FormulaArguments& arguments) {
+  if (arguments.replicas == 0) return Gradients::kOne;
+  if (arguments.replicas > 2) return Gradients::kTree;
+  for (int k = 0; k < arguments.replicas; ++k) {
+    if (arguments.gradients[k] == nullptr) return Gradients::kTree;
+  }
+  return arguments.replicas == 1 ? Gradients::kOne : Gradients::kTwo;
+}
+
+// Averaged elsewhere, or of the only replica: dividing by 1 changes nothing.
+template <class E>
+class OneGradient {
+ public:
+  HWY_INLINE explicit OneGradient(const FormulaArguments& arguments)
+      : gradient_(arguments.replicas == 0 ? arguments.gradient
+                                          : arguments.gradients[0] + arguments.first) {}
+  HWY_INLINE E At(int64_t i) const { return E::Load(gradient_ + i); }
+
+ private:
+  const float* gradient_;
+};
+
+// Any tree over two ranks is their sum.
+template <class E>
+class AverageOfTwo {
+ public:
+  HWY_INLINE explicit AverageOfTwo(const FormulaArguments& arguments)
+      : first_(arguments.gradients[0] + arguments.first),
+        second_(arguments.gradients[1] + arguments.first) {}
+  // Halving gives the bits of dividing by 2: both round the same number.
+  HWY_INLINE E At(int64_t i) const {
+    return (E::Load(first_ + i) + E::Load(second_ + i)) * E(0.5f);
+  }
+
+ private:
+  const float* first_;
+  const float* second_;
+};
+
+// The order and the division of TreeAverage (common/dataplane/tree_average.h), which goes over
+// whole blocks instead; one_pass_test.cc holds the two together.
+template <class E>
+class AverageOfTree {
+ public:
+  HWY_INLINE explicit AverageOfTree(const FormulaArguments& arguments)
+      : gradients_(arguments.gradients),
+        first_(arguments.first),
+        group_sizes_(arguments.group_sizes),
+        groups_(arguments.groups),
+        replicas_(static_cast<float>(arguments.replicas)) {}
+
+  HWY_INLINE E At(int64_t i) const {
+    const float* const* next = gradients_;
+    E total = SumOfGroup(next, group_sizes_[0], first_ + i);
+    for (int group = 1; group < groups_; ++group) {
+      next += group_sizes_[group - 1];
+      total = total + SumOfGroup(next, group_sizes_[group], first_ + i);
+    }
+    return total / replicas_;
+  }
+
+ private:
+  // A rank without a gradient adds +0, as where it sends zeros: -0 + 0 is +0.
+  static HWY_INLINE E Value(const float* gradient, int64_t at) {
+    return gradient == nullptr ? E(0.0f) : E::Load(gradient + at);
+  }
+  static HWY_INLINE E SumOfGroup(const float* const* gradients, int size, int64_t at) {
+    E sum = Value(gradients[0], at);
+    for (int k = 1; k < size; ++k) sum = sum + Value(gradients[k], at);
+    return sum;
+  }
+
+  const float* const* gradients_;
+  int64_t first_;
+  const int* group_sizes_;
+  int groups_;
+  E replicas_;
+};
+
+template <class E>
+class NoCopies {
+ public:
+  HWY_INLINE explicit NoCopies(const FormulaArguments&) {}
+  HWY_INLINE void Write(int64_t, E) const {}
+  HWY_INLINE void Finish() const {}
+};
+
+template <class E, bool kStream>
+class Copies {
+ public:
+  HWY_INLINE explicit Copies(const FormulaArguments& arguments)
+      : copies_(arguments.copies), count_(arguments.copy_count), first_(arguments.first) {}
+
+  HWY_INLINE void Write(int64_t i, E parameter) const {
+    for (int k = 0; k < count_; ++k) {
+      float* const to = copies_[k] + first_ + i;
+      if constexpr (kStream) {
+        parameter.Stream(to);
+      } else {
+        parameter.Store(to);
+      }
+    }
+  }
+
+  // Streaming stores are not ordered with the one by which the caller tells that it is done.
+  HWY_INLINE void Finish() const {
+    if constexpr (kStream) hwy::FlushStream();
+  }
+
+ private:
+  float* const* copies_;
+  int count_;
+  int64_t first_;
+};
+
+// Streaming stores need a vector's alignment, and the wait for them to be visible must be worth it.
+template <class E>
+HWY_INLINE bool CanStream(const FormulaArguments& arguments) {
+  if (arguments.elements < kElementsWorthStreaming) return false;
+  const uintptr_t vector_bytes = E::Width() * sizeof(float);
+  for (int k = 0; k < arguments.copy_count; ++k) {
+    const float* const copy = arguments.copies[k] + arguments.first;
+    if (reinterpret_cast<uintptr_t>(copy) % vector_bytes != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace optshard
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

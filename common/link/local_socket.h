@@ -4,7 +4,10 @@
 
 #include <sys/types.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,37 +50,66 @@ class LocalSocket {
   explicit LocalSocket(UniqueFd fd) : fd_(static_cast<UniqueFd&&>(fd)) {}
 
   // Both ends of a message are this class: a message arrives whole, with its descriptors, which
-  // stay the sender's too. UNAVAILABLE where the peer is gone, DEADLINE_EXCEEDED, INVALID_ARGUMENT
-  // for what is too large.
+  // stay the sender's too. UNAVAILABLE where the peer is gone; DEADLINE_EXCEEDED (a message that
+  // was sent in part by then ends the connection); INVALID_ARGUMENT for what is too large,
+  // RESOURCE_EXHAUSTED where too many descriptors are under way: nothing was sent.
   absl::Status Send(absl::string_view bytes, absl::Span<const int> descriptors,
                     absl::Time deadline);
+
+  // UNAVAILABLE where the peer is gone and all that it sent whole was received; DEADLINE_EXCEEDED:
+  // what has come of a message by then is kept for the next call. Each of the rest is returned by
+  // all later calls too, and the descriptors that came are closed: FAILED_PRECONDITION where the
+  // peer speaks another protocol version; INVALID_ARGUMENT where what comes is no message, or too
+  // large; RESOURCE_EXHAUSTED where descriptors got lost (this process may open no more).
   absl::StatusOr<Message> Receive(absl::Time deadline);
 
   // The process at the other end when it connected (or listened).
   absl::StatusOr<PeerCredentials> Peer() const;
 
-  // Pending and later calls return UNAVAILABLE, here and at the peer. Any thread.
+  // Pending and later calls return UNAVAILABLE, here and at the peer (once it has received what was
+  // sent before). Any thread.
   void HangUp();
 
   int fd() const { return fd_.get(); }  // for poll: POLLRDHUP, POLLHUP when the peer is gone
 
  private:
-  UniqueFd fd_;
+  static constexpr size_t kHeaderBytes = 20;
+
+  // Of the message that is coming.
+  struct Incoming {
+    std::array<unsigned char, kHeaderBytes> header;
+    size_t header_bytes = 0;  // have come
+    size_t body_bytes = 0;    // have come
+    Message message;
+  };
+
+  absl::Status ReceiveHeader(absl::Time deadline);
+  absl::Status ReceiveBody(absl::Time deadline);
+  absl::StatusOr<size_t> ReceiveSome(void* to, size_t bytes, absl::Time deadline);
+  absl::Status CheckVersion() const;
+  absl::Status CheckCounts() const;
+
+  const UniqueFd fd_;
+  std::atomic<bool> hung_up_{false};
+  Incoming incoming_;            // of the thread that receives
+  absl::Status receive_status_;  // likewise
 };
 
 // Thread-compatible; HangUp is for any thread.
 class LocalListener {
  public:
-  // A path becomes a socket of mode 0700. ALREADY_EXISTS where a living process listens there, or
-  // something else stands there; INVALID_ARGUMENT for a symbolic link, a name that is too long, a
-  // folder that is not there or that others may write to (unless it is sticky, as /tmp is). What a
-  // dead process has left is replaced.
+  // A path becomes a socket of mode 0700, with a lock file PATH.lock beside it. ALREADY_EXISTS
+  // where a living process listens there, or something else stands there; INVALID_ARGUMENT for a
+  // symbolic link, a name that is too long, a folder that is not there or that other users may
+  // write to (unless it is sticky, as /tmp is). What a dead process has left is replaced. Children
+  // that are forked meanwhile, and do not exec, keep the lock alive.
   static absl::StatusOr<std::unique_ptr<LocalListener>> Listen(const LocalAddress& address);
 
-  // Removes the path, if it is still its own.
+  // Removes the path, if it is still its own, and the lock file. In a forked child: nothing.
   ~LocalListener();
 
-  // DEADLINE_EXCEEDED; UNAVAILABLE after HangUp. The peer's credentials are for the caller to
+  // DEADLINE_EXCEEDED; UNAVAILABLE after HangUp; RESOURCE_EXHAUSTED where this process may open no
+  // more descriptors. The peer's credentials are for the caller to
   // check.
   absl::StatusOr<std::unique_ptr<LocalSocket>> Accept(absl::Time deadline);
   void HangUp();
@@ -85,13 +117,22 @@ class LocalListener {
   const LocalAddress& address() const { return address_; }
 
  private:
-  LocalListener(LocalAddress address, UniqueFd fd);
+  // The socket file and its lock.
+  struct File {
+    std::string path;  // absolute; empty: none
+    UniqueFd lock;     // held while it is listened on
+    dev_t device = 0;
+    ino_t inode = 0;
+  };
+
+  LocalListener(LocalAddress address, UniqueFd fd, File file);
+  static absl::StatusOr<File> Bind(int fd, const LocalAddress& address);
 
   const LocalAddress address_;
-  UniqueFd fd_;
-  UniqueFd lock_;  // of a path: held while it is listened on
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  const UniqueFd fd_;
+  const File file_;
+  const pid_t owner_;
+  std::atomic<bool> hung_up_{false};
 };
 
 }  // namespace optshard

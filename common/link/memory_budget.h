@@ -11,13 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
+#include "common/link/memory_headroom.h"
 
 namespace optshard {
-
-// Bytes that this process can still take: the least of what its cgroup and those around it (v1 and
-// v2) leave, page cache that could be dropped included, and of the machine's available memory.
-// Nothing where none of it can be read.
-absl::optional<int64_t> MemoryHeadroom();
 
 // Thread-safe.
 class MemoryBudget {
@@ -27,7 +23,8 @@ class MemoryBudget {
                         std::function<absl::optional<int64_t>()> headroom = MemoryHeadroom);
 
   // RESOURCE_EXHAUSTED with what is needed, what for, the limit and what is taken of it already,
-  // and what to do; then nothing is reserved.
+  // and what to do; then nothing is reserved. The headroom is that of the call: what others have
+  // reserved and not yet touched is not taken off.
   absl::Status Reserve(int64_t bytes, absl::string_view what);
   void Release(int64_t bytes);
 

@@ -10,12 +10,10 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/link/memory_budget.h"
+#include "common/link/protocol_version.h"
 #include "common/link/unique_fd.h"
 
 namespace optshard {
-
-// Of labels and of the messages that pass descriptors on.
-constexpr uint32_t kLinkProtocolVersion = 1;
 
 // Values are stable: processes of different builds may compare them.
 enum class SegmentKind : uint32_t { kParameters = 1, kGradients = 2, kMailbox = 3, kDoorbell = 4 };
@@ -28,20 +26,22 @@ struct SegmentLabel {
   uint64_t layout_digest = 0;  // of the MemoryLayout; 0 where there is none
 };
 
-// Data first, from a page boundary on (of 2 MiB where the segment is as large), then the label's
-// page. All of it is allocated before anybody uses it, never grows or shrinks, and is not inherited
-// by forked children: one that touches it dies. Move-only; thread-compatible.
+// Data first, mapped from a page boundary on (of 2 MiB where the segment is as large), then the
+// label's page, which is not mapped. All of it is allocated before anybody uses it, never grows or
+// shrinks, and is not inherited by forked children: one that touches it dies. Move-only;
+// thread-compatible.
 class Segment {
  public:
   // Zeros. RESOURCE_EXHAUSTED naming `what`, need and limit: by the budget, before anything is
-  // allocated, or by the system. The bytes count as reserved until the segment is destroyed.
+  // allocated, or by the system. The bytes (whole pages, and the label's) count as reserved until
+  // the segment is destroyed; `budget` must outlive it.
   static absl::StatusOr<Segment> Create(const SegmentLabel& label, size_t bytes,
                                         const std::string& what,
                                         MemoryBudget& budget = MemoryBudget::Unlimited());
 
-  // Maps what another process has created. INVALID_ARGUMENT where it is no sealed segment of
-  // `bytes` bytes of this protocol version with this label: names the first difference, both sides
-  // shown.
+  // Maps what another process has created. INVALID_ARGUMENT where it is no sealed, writable segment
+  // of `bytes` bytes of this protocol version with this label: names the first difference, both
+  // sides shown.
   static absl::StatusOr<Segment> Attach(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                         const std::string& what);
 
@@ -50,7 +50,7 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
 
-  void* data() const { return data_; }  // null: empty
+  void* data() const { return data_; }  // null: no bytes
   size_t bytes() const { return bytes_; }
 
   // To be passed on; -1 after CloseDescriptor, which leaves the mapping.
@@ -61,9 +61,7 @@ class Segment {
   absl::Status Map(size_t bytes, const std::string& what);
 
   UniqueFd fd_;
-  void* mapping_ = nullptr;
-  size_t mapping_bytes_ = 0;
-  void* data_ = nullptr;
+  void* data_ = nullptr;  // mapped up to the end of its last page
   size_t bytes_ = 0;
   MemoryBudget* budget_ = nullptr;  // where it was reserved, if this process did
 };

@@ -1,0 +1,22 @@
+// poll() with a deadline.
+#ifndef OPTSHARD_COMMON_LINK_POLL_UNTIL_H_
+#define OPTSHARD_COMMON_LINK_POLL_UNTIL_H_
+
+#include <poll.h>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace optshard {
+
+// How many of `descriptors` have something to tell (their `revents`); 0 at the deadline (in the
+// time of Clock::Monotonic()); -1 with errno. Looks once, also where the deadline has passed. Goes
+// on after signals. Without descriptors: sleeps. Thread-safe.
+int PollUntil(absl::Span<pollfd> descriptors, absl::Time deadline);
+
+// The same for `events` of one descriptor: true where there are any, or an error or a hang-up.
+bool PollUntil(int fd, short events, absl::Time deadline);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_LINK_POLL_UNTIL_H_

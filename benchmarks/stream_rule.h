@@ -9,8 +9,8 @@
 
 namespace optshard {
 
-// Read gradient, parameter and two slots; write parameter and slots.
-constexpr int64_t kStreamRuleBytesPerElement = 28;
+// Read every replica's gradient, one parameter and two slots; write all parameters and the slots.
+constexpr int64_t StreamRuleBytesPerElement(int replicas) { return 20 + int64_t{8} * replicas; }
 
 // Lives for ever. Not registered: nobody can train with it.
 const UpdateRule& StreamRule();

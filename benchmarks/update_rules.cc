@@ -1,9 +1,11 @@
 // How close the kernel of a rule of two slots comes to the memory's speed: 40 million parameters on
 // one and on two threads, round by round beside the stream rule, which moves the same bytes and
 // computes next to nothing. Shared machines' memory speed swings within minutes; the rounds' ratios
-// do not.
+// do not. With several replicas it is the step of one host: each owns an equal part of the
+// parameters, and the pass averages all gradients and writes all replicas.
 //
 //   bazel run //benchmarks:update_rules [-- --rule=adamw --elements=40000000 --rounds=15]
+//   bazel run //benchmarks:update_rules -- --elements=80000000 --replicas=2 [--shared]
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -16,20 +18,72 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "benchmarks/huge_page_array.h"
+#include "benchmarks/shared_array.h"
 #include "benchmarks/stream_rule.h"
 #include "server/update/update_rule.h"
 #include "server/update/update_threads.h"
 
 ABSL_FLAG(std::string, rule, "adam", "an update rule that has two slots by default");
 ABSL_FLAG(int64_t, elements, 40'000'000, "float32 parameters");
+ABSL_FLAG(int, replicas, 1, "each with parameters and gradients of its own");
+ABSL_FLAG(bool, shared, false, "parameters and gradients lie in memory that processes can share");
 ABSL_FLAG(int, rounds, 15, "rounds; each times the rule and the limit once");
 
 namespace optshard {
 namespace {
 
-double Milliseconds(UpdateThreads& threads, const UpdateRule& rule, const SpanTask& task) {
+using Array = std::shared_ptr<float[]>;
+
+Array MakeArray(bool shared, int64_t elements, float value) {
+  if (shared) return MakeSharedArray(elements, value);
+  return MakeHugePageArray(elements, value);
+}
+
+// The replicas of one host, and a task for each owner's part.
+class Replicas {
+ public:
+  Replicas(int count, int64_t elements, bool shared, const Coefficients& coefficients)
+      : group_sizes_{count},
+        first_(MakeHugePageArray(elements, 0)),
+        second_(MakeHugePageArray(elements, 0)) {
+    for (int replica = 0; replica < count; ++replica) {
+      gradients_.push_back(MakeArray(shared, elements, 1e-3f));
+      parameters_.push_back(MakeArray(shared, elements, 1));
+      gradient_pointers_.push_back(gradients_.back().get());
+    }
+    copies_.resize(count);
+    for (int owner = 0; owner < count; ++owner) {
+      for (int replica = 0; replica < count; ++replica) {
+        if (replica != owner) copies_[owner].push_back(parameters_[replica].get());
+      }
+      // Parts begin at cache lines.
+      const int64_t begin = elements * owner / count / 16 * 16;
+      const int64_t end = owner + 1 == count ? elements : elements * (owner + 1) / count / 16 * 16;
+      SpanUpdate span;
+      span.parameter = parameters_[owner].get();
+      span.slots = {first_.get(), second_.get()};
+      span.replicas.gradients = gradient_pointers_;
+      span.replicas.group_sizes = group_sizes_;
+      span.replicas.copies = absl::MakeSpan(copies_[owner]);
+      tasks_.push_back({&coefficients, span.Part(begin, end - begin)});
+    }
+  }
+
+  absl::Span<const SpanTask> tasks() const { return tasks_; }
+
+ private:
+  std::vector<int> group_sizes_;
+  Array first_, second_;
+  std::vector<Array> gradients_, parameters_;
+  std::vector<const float*> gradient_pointers_;
+  std::vector<std::vector<float*>> copies_;  // by owner
+  std::vector<SpanTask> tasks_;
+};
+
+double Milliseconds(UpdateThreads& threads, const UpdateRule& rule,
+                    absl::Span<const SpanTask> tasks) {
   const auto start = std::chrono::steady_clock::now();
-  threads.Run(rule, DriverKind::kSimd, {&task, 1});
+  threads.Run(rule, DriverKind::kSimd, tasks);
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   return elapsed.count();
@@ -40,23 +94,25 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Compare(const UpdateRule& rule, const Coefficients& coefficients, const SpanUpdate& span,
-             int thread_count) {
+void Compare(const UpdateRule& rule, absl::Span<const SpanTask> tasks, int thread_count) {
   UpdateThreads threads(thread_count);
-  const SpanTask task{&coefficients, span};
-  Milliseconds(threads, rule, task);
+  Milliseconds(threads, rule, tasks);
   std::vector<double> ours, limits, ratios;
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-    limits.push_back(Milliseconds(threads, StreamRule(), task));
-    ours.push_back(Milliseconds(threads, rule, task));
+    limits.push_back(Milliseconds(threads, StreamRule(), tasks));
+    ours.push_back(Milliseconds(threads, rule, tasks));
     ratios.push_back(ours.back() / limits.back());
   }
-  const double gigabytes = kStreamRuleBytesPerElement * static_cast<double>(span.elements) * 1e-9;
-  std::printf("%s, %d thread%s: %.1f ms, limit %.1f ms (%.1f GB/s), ratio %.2f (%.2f to %.2f)\n",
-              rule.spec().name.c_str(), thread_count, thread_count == 1 ? "" : "s", Median(ours),
-              Median(limits), gigabytes / (Median(limits) * 1e-3), Median(ratios),
-              *std::min_element(ratios.begin(), ratios.end()),
-              *std::max_element(ratios.begin(), ratios.end()));
+  const int64_t bytes =
+      absl::GetFlag(FLAGS_elements) * StreamRuleBytesPerElement(absl::GetFlag(FLAGS_replicas));
+  std::printf(
+      "%s, %d thread%s: %.1f ms, limit %.1f ms (%.1f GB/s), ratio of medians %.3f, "
+      "median ratio %.3f (%.2f to %.2f)\n",
+      rule.spec().name.c_str(), thread_count, thread_count == 1 ? "" : "s", Median(ours),
+      Median(limits), static_cast<double>(bytes) * 1e-6 / Median(limits),
+      Median(ours) / Median(limits), Median(ratios),
+      *std::min_element(ratios.begin(), ratios.end()),
+      *std::max_element(ratios.begin(), ratios.end()));
 }
 
 int Main() {
@@ -72,19 +128,10 @@ int Main() {
                  (*rule)->spec().name.c_str(), slot_count);
     return 1;
   }
-  const int64_t elements = absl::GetFlag(FLAGS_elements);
-  const HugePageArray gradient = MakeHugePageArray(elements, 1e-3f),
-                      parameter = MakeHugePageArray(elements, 1);
-  const HugePageArray first = MakeHugePageArray(elements, 0),
-                      second = MakeHugePageArray(elements, 0);
-  SpanUpdate span;
-  span.parameter = parameter.get();
-  span.gradient = gradient.get();
-  span.slots = {first.get(), second.get()};
-  span.elements = elements;
-  for (int thread_count : {1, 2}) {
-    Compare(**rule, (*rule)->Prepare(group, 1), span, thread_count);
-  }
+  const Coefficients coefficients = (*rule)->Prepare(group, 1);
+  const Replicas replicas(std::max(absl::GetFlag(FLAGS_replicas), 1), absl::GetFlag(FLAGS_elements),
+                          absl::GetFlag(FLAGS_shared), coefficients);
+  for (int thread_count : {1, 2}) Compare(**rule, replicas.tasks(), thread_count);
   return 0;
 }
 

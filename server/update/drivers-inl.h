@@ -30,6 +30,11 @@ int64_t RunOver(const FormulaArguments& arguments) {
   const Copies copies(arguments);
   int64_t i = 0;
   for (; i + width <= arguments.elements; i += width) {
+    if (BeginsLine<E>(i)) {
+      gradient.FetchAhead(i);
+      FetchAhead(arguments.parameter + i);
+      for (int k = 0; k < N; ++k) FetchAhead(arguments.slots[k] + i);
+    }
     E parameter = E::Load(arguments.parameter + i);
     Slots<E, N> slots;
     for (int k = 0; k < N; ++k) slots[k] = E::Load(arguments.slots[k] + i);
@@ -55,7 +60,7 @@ bool HasVariant(int slot_count) {
 template <class Formula, class E, int N, class Gradient>
 HWY_INLINE int64_t RunWithCopies(const FormulaArguments& arguments) {
   if (arguments.copy_count == 0) return RunOver<Formula, E, N, Gradient, NoCopies<E>>(arguments);
-  if constexpr (E::kStreams) {
+  if constexpr (E::kIsVector) {
     if (CanStream<E>(arguments)) {
       return RunOver<Formula, E, N, Gradient, Copies<E, true>>(arguments);
     }

@@ -22,7 +22,7 @@ struct Lanes {
   HWY_INLINE explicit Lanes(float value) : raw(hwy::HWY_NAMESPACE::Set(Tag(), value)) {}
 
   // For the drivers, not for formulas.
-  static constexpr bool kStreams = true;
+  static constexpr bool kIsVector = true;
   static HWY_INLINE int64_t Width() { return hwy::HWY_NAMESPACE::Lanes(Tag()); }
   static HWY_INLINE Lanes Load(const float* from) {
     return Lanes(hwy::HWY_NAMESPACE::LoadU(Tag(), from));

@@ -18,7 +18,7 @@ struct Scalar {
   explicit Scalar(float value) : raw(value) {}
 
   // For the drivers, not for formulas.
-  static constexpr bool kStreams = false;
+  static constexpr bool kIsVector = false;
   static constexpr int64_t Width() { return 1; }
   static Scalar Load(const float* from) { return Scalar(*from); }
   void Store(float* to) const { *to = raw; }

@@ -61,9 +61,9 @@ struct Coefficients {
 // the average of their gradients is taken, and their copies of the parameter are written, beside
 // the update itself. The bits are those of TreeAverage (common/dataplane), Update and copying.
 //
-// Fast where all is 64-byte aligned. Copies at the alignment of a vector are written past the
-// caches (streaming stores), except those of a span too short for that; all are visible to other
-// threads once they know that Update has returned, as ordinary stores are.
+// Fast where all is 64-byte aligned: copies at a vector's alignment are written past the caches
+// (streaming stores) where the span has at least 4,096 elements, all others ordinarily. Either way
+// they are visible to whoever learns that Update has returned.
 struct ReplicaSpans {
   // By position in the order of the reduction tree: the ranks of its first node group, then of the
   // second, ... Null counts as zeros. Empty: SpanUpdate::gradient is the averaged gradient already.

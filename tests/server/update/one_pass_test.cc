@@ -182,7 +182,7 @@ TEST_F(OnePassTest, MinusZeroBesideAMissingGradient_IsPlusZero) {
 TEST_F(OnePassTest, AveragedGradientAndCopies_CopiesAreWritten) {
   ReplicaShape shape;
   shape.group_sizes = {4};
-  shape.elements = 2500;
+  shape.elements = 5000;
   shape.averaged = true;
   for (const RuleCase& rule_case : AllRuleCases()) {
     ExpectSameBits(rule_case, shape, kSeed);
@@ -193,7 +193,7 @@ TEST_F(OnePassTest, AveragedGradientAndCopies_CopiesAreWritten) {
 TEST_F(OnePassTest, SharedParameters_NoCopies_SameBits) {
   ReplicaShape shape;
   shape.group_sizes = {4};
-  shape.elements = 2500;
+  shape.elements = 5000;
   shape.copies = false;
   for (const RuleCase& rule_case : AllRuleCases()) {
     ExpectSameBits(rule_case, shape, kSeed);
@@ -212,7 +212,7 @@ TEST_F(OnePassTest, Threads_CutSpansOfReplicas_SameBits) {
       for (const std::vector<int>& tree : {std::vector<int>{2}, {1, 2}, {1}}) {
         ReplicaShape shape;
         shape.group_sizes = tree;
-        shape.elements = 9000 + seed % 100;
+        shape.elements = 20000 + seed % 100;
         shape.missing = static_cast<int>(seed % 2);
         shape.misalignment = static_cast<int>(seed % 3);
         expected.emplace_back(rule_case, shape, seed);

@@ -54,7 +54,7 @@ struct ShardedOptimizer::Prepared {
 
 class ShardedOptimizer::Impl {
  public:
-  Impl(const Prepared& prepared)
+  explicit Impl(const Prepared& prepared)
       : options_(prepared.options),
         rule_(prepared.defaults.rule()),
         tensors_(TensorsOf(prepared.groups)),
@@ -158,16 +158,16 @@ class ShardedOptimizer::Impl {
   bool closed_ = false;
 };
 
-ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups, RuleOptions defaults,
-                                   ShardedOptimizerOptions options)
+ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups,
+                                   const RuleOptions& defaults, ShardedOptimizerOptions options)
     : ShardedOptimizer(Prepared(std::move(groups), defaults, std::move(options))) {}
 
-ShardedOptimizer::ShardedOptimizer(std::vector<at::Tensor> parameters, RuleOptions defaults,
+ShardedOptimizer::ShardedOptimizer(std::vector<at::Tensor> parameters, const RuleOptions& defaults,
                                    ShardedOptimizerOptions options)
     : ShardedOptimizer(std::vector<OptimizerParamGroup>{OptimizerParamGroup(std::move(parameters))},
-                       std::move(defaults), std::move(options)) {}
+                       defaults, std::move(options)) {}
 
-ShardedOptimizer::ShardedOptimizer(Prepared prepared)
+ShardedOptimizer::ShardedOptimizer(const Prepared& prepared)
     : Optimizer(prepared.groups, std::make_unique<RuleOptions>(prepared.defaults)),
       impl_(std::make_unique<Impl>(prepared)) {}
 

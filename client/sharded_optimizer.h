@@ -46,12 +46,12 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   ALREADY_EXISTS     the rank is taken by a living process
   //   UNAVAILABLE        no coordinator there, or a rank was lost meanwhile
   //   DEADLINE_EXCEEDED  ranks that never came, by number
-  ShardedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, RuleOptions defaults,
-                   ShardedOptimizerOptions options = {});
-  ShardedOptimizer(std::vector<at::Tensor> parameters, RuleOptions defaults,
+  ShardedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+                   const RuleOptions& defaults, ShardedOptimizerOptions options = {});
+  ShardedOptimizer(std::vector<at::Tensor> parameters, const RuleOptions& defaults,
                    ShardedOptimizerOptions options = {});
   // The module's parameters, by their names.
-  ShardedOptimizer(const torch::nn::Module& module, RuleOptions defaults,
+  ShardedOptimizer(const torch::nn::Module& module, const RuleOptions& defaults,
                    ShardedOptimizerOptions options = {});
 
   ShardedOptimizer(ShardedOptimizer&&) = delete;
@@ -106,7 +106,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   class Impl;
   struct Prepared;
 
-  explicit ShardedOptimizer(Prepared prepared);
+  explicit ShardedOptimizer(const Prepared& prepared);
 
   std::unique_ptr<Impl> impl_;
 };

@@ -17,9 +17,8 @@ ShardedOptimizerOptions WithNames(ShardedOptimizerOptions options,
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(const torch::nn::Module& module, RuleOptions defaults,
+ShardedOptimizer::ShardedOptimizer(const torch::nn::Module& module, const RuleOptions& defaults,
                                    ShardedOptimizerOptions options)
-    : ShardedOptimizer(module.parameters(), std::move(defaults),
-                       WithNames(std::move(options), module)) {}
+    : ShardedOptimizer(module.parameters(), defaults, WithNames(std::move(options), module)) {}
 
 }  // namespace optshard

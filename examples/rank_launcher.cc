@@ -129,8 +129,9 @@ class RankLauncher::Impl {
       child.link = link[1];
       absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
       close(link[1]);
-      ranks_.push_back({process.ok() ? *std::move(process) : nullptr, link[0], ""});
-      if (!ranks_.back().process) return process.status();
+      ranks_.push_back({nullptr, link[0], ""});  // which closes its end of the link
+      if (!process.ok()) return process.status();
+      ranks_.back().process = *std::move(process);
     }
     return absl::OkStatus();
   }

@@ -110,7 +110,7 @@ std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
 // can be looked into.
 class Run {
  public:
-  Run(ShardedOptimizerOptions options, const DigitsSplit& digits)
+  Run(const ShardedOptimizerOptions& options, const DigitsSplit& digits)
       : model_(absl::GetFlag(FLAGS_seed)),
         optimizer_(model_, torch::optim::AdamOptions(absl::GetFlag(FLAGS_lr)), options) {
     result_.accuracy = Train(TrainingOf(options.rank, options.world_size), digits, model_,

@@ -13,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-at::Tensor Parameter(std::vector<int64_t> shape) {
+at::Tensor Parameter(const std::vector<int64_t>& shape) {
   return at::zeros(shape, at::TensorOptions().dtype(at::kFloat)).set_requires_grad(true);
 }
 

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-at::Tensor Parameter(std::vector<int64_t> shape, float value) {
+at::Tensor Parameter(const std::vector<int64_t>& shape, float value) {
   return at::full(shape, value, at::TensorOptions().dtype(at::kFloat)).set_requires_grad(true);
 }
 
@@ -191,7 +191,8 @@ TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
 TEST(FlatReplicaTest, Gather_GradientSetToNoneByTheModule_IsCopiedAndCountedAndTheViewComesBack) {
   const at::Tensor a = Parameter({2}, 1);
   const auto replica = Replica::MakeFlat(ListOf({a, Parameter({2}, 1)}));
-  const at::Tensor view = a.grad();
+  at::Tensor view;
+  view = a.grad();
   a.mutable_grad().reset();
   a.sum().backward();
   ASSERT_FALSE(a.grad().is_same(view));

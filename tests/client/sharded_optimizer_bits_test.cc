@@ -41,7 +41,7 @@ at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed) {
   return tensor;
 }
 
-uint64_t SeedOf(int step, int rank, size_t parameter) {
+uint64_t SeedOf(uint64_t step, uint64_t rank, uint64_t parameter) {
   return kSeed + 1000003 * step + 1009 * rank + 31 * parameter;
 }
 

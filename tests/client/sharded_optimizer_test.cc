@@ -28,9 +28,9 @@ using testing::RunRanks;
 using torch::optim::OptimizerParamGroup;
 
 // Small enough that sums of a few of them are exact.
-at::Tensor Gradient(std::vector<int64_t> shape, float value) { return at::full(shape, value); }
+at::Tensor Gradient(const std::vector<int64_t>& shape, float value) { return at::full(shape, value); }
 
-at::Tensor Parameter(std::vector<int64_t> shape, float value) {
+at::Tensor Parameter(const std::vector<int64_t>& shape, float value) {
   return Gradient(shape, value).set_requires_grad(true);
 }
 
@@ -71,7 +71,7 @@ TEST(ShardedOptimizerTest, Step_Closure_ReturnsItsLossAndComputesGradients) {
     ShardedOptimizer optimizer({a}, Sgd(0.5), options);
     const at::NoGradGuard no_grad;
     const at::Tensor loss = optimizer.step([&] {
-      const at::Tensor value = a.mul(2).sum();
+      at::Tensor value = a.mul(2).sum();
       value.backward();
       return value;
     });

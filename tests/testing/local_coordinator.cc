@@ -176,7 +176,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
   }
 
   absl::Status Leave(absl::Time) override {
-    const absl::Status status = domain_.Leave(member_->caller(), member_->progress());
+    absl::Status status = domain_.Leave(member_->caller(), member_->progress());
     coordinator_->Remove(member_);
     member_->Disconnect();
     return status;

@@ -129,8 +129,9 @@ absl::Status MiniCluster::AddTrainer(int rank, const std::vector<std::string>& a
                                   absl::StrCat("--world_size=", options_.world_size)};
   all.insert(all.end(), arguments.begin(), arguments.end());
   absl::StatusOr<std::unique_ptr<TestTrainer>> trainer = TestTrainer::Start(std::move(all));
-  if (trainer.ok()) trainers_.push_back(*std::move(trainer));
-  return trainer.status();
+  if (!trainer.ok()) return trainer.status();
+  trainers_.push_back(*std::move(trainer));
+  return absl::OkStatus();
 }
 
 absl::Status MiniCluster::AddTrainers(const std::vector<std::string>& arguments) {

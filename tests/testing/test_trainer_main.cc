@@ -107,8 +107,9 @@ void Dump(const std::vector<at::Tensor>& parameters) {
 void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters,
           std::vector<at::Tensor>& gradients, int step) {
   optimizer.zero_grad();
+  const auto rank = static_cast<uint64_t>(absl::GetFlag(FLAGS_rank));
   for (size_t i = 0; i < parameters.size(); ++i) {
-    FillOrderSensitive(1 + i + 100 * absl::GetFlag(FLAGS_rank) + 10000 * step, gradients[i]);
+    FillOrderSensitive(1 + i + 100 * rank + 10000 * static_cast<uint64_t>(step), gradients[i]);
     parameters[i].mul(gradients[i]).sum().backward();
   }
   Tell("stepping", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});

@@ -4,6 +4,8 @@
 // its threads to another, but sees both ends where the code is a template in its headers, compiled
 // here. Suppressed are gRPC's own operations and callback tags, by the functions that only they run
 // through. A race in a handler of ours has no such frame.
+//
+// The name is the sanitizer's: NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_suppressions() {
   return "race:grpc::internal::CallOpSet\n"
          "race:grpc::internal::CallOpSend\n"

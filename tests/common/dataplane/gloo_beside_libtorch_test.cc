@@ -49,7 +49,7 @@ TEST(GlooBesideLibtorch, TensorsPublishedAndReduced_BothLibrariesWork) {
       for (StepNumber step = 1; step <= 20; ++step) {
         weight.mutable_grad() = torch::Tensor();
         torch::matmul(weight, weight).sum().backward();
-        torch::Tensor gradient = weight.grad();
+        const torch::Tensor& gradient = weight.grad();
         auto reduce = (*plane)->Reduce({1, step, 0, StepPhase::kReduce}, {}, 0, DType::kFloat32,
                                        gradient.data_ptr(), gradient.data_ptr(), gradient.numel());
         ASSERT_TRUE(reduce.ok()) << reduce.status();

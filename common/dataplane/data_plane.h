@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/dataplane/peer_replicas.h"
 #include "common/dtype.h"
 #include "common/ids.h"
 
@@ -66,6 +67,12 @@ class DataPlane {
 
   virtual Rank rank() const = 0;
   virtual int world_size() const = 0;
+
+  // The replicas of all ranks, where this process reaches their memory directly: then gradients
+  // need not be reduced nor parameters published by operations. What a peer wrote before it started
+  // an AllGather may be read after the wait for it. Valid as long as the plane; null for most
+  // planes.
+  virtual const PeerReplicas* peer_replicas() const { return nullptr; }
 
   // Sums `elements` values of every rank in the order of the plan's reduction tree and divides by
   // the world size, in one IEEE division, accumulating in fp32 (fp64 for float64). `result` is

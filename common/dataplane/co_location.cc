@@ -1,0 +1,44 @@
+#include "common/dataplane/co_location.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+std::string Key(Rank rank) { return absl::StrCat("host/", rank); }
+
+}  // namespace
+
+std::string SharingIdentity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  char network[PATH_MAX] = "";
+  if (!(file >> boot) || readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) return "";
+  return absl::StrCat(boot, " ", network, " ", geteuid());
+}
+
+absl::StatusOr<bool> AllShareOneHost(Rendezvous& rendezvous, Rank rank, int world_size,
+                                     const std::string& identity, absl::Time deadline) {
+  absl::Status told = rendezvous.Put(Key(rank), identity);
+  if (!told.ok()) return told;
+  bool all = !identity.empty();
+  std::string first;
+  for (Rank peer = 0; peer < world_size; ++peer) {
+    absl::StatusOr<std::string> heard = rendezvous.Get(Key(peer), deadline);
+    if (absl::IsDeadlineExceeded(heard.status())) {
+      return errors::PeersTimedOut({peer}, "asking the ranks which host they run on");
+    }
+    if (!heard.ok()) return heard.status();
+    if (peer == 0) first = *heard;
+    all = all && *heard == first && !heard->empty();
+  }
+  return all;
+}
+
+}  // namespace optshard

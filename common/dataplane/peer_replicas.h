@@ -1,0 +1,23 @@
+// The replicas of co-located ranks, where a plane reaches them directly.
+#ifndef OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_
+#define OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_
+
+#include <vector>
+
+namespace optshard {
+
+// Flat memory that holds a whole region of the MemoryLayout, padding included.
+struct ReplicaRegion {
+  float* parameters = nullptr;  // null: the parameters lie elsewhere
+  float* gradients = nullptr;   // null: the gradients lie elsewhere
+};
+
+// In this process's address space, of all ranks, this one included. Where ranks share one copy of
+// the parameters their regions have the same address.
+struct PeerReplicas {
+  std::vector<std::vector<ReplicaRegion>> regions;  // by rank, then by region of the layout
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_

@@ -1,0 +1,89 @@
+#include "common/dataplane/shm/replica_segments.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+size_t InPages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+SegmentLabel LabelOf(SegmentKind kind, Rank rank, const MemoryLayout& layout) {
+  SegmentLabel label;
+  label.kind = kind;
+  label.rank = rank;
+  label.layout_digest = layout.Digest();
+  return label;
+}
+
+std::string ParametersOf(Rank rank) { return absl::StrCat("the parameters of rank ", rank); }
+std::string GradientsOf(Rank rank) { return absl::StrCat("the gradients of rank ", rank); }
+
+}  // namespace
+
+size_t ReplicaSegments::Bytes(const MemoryLayout& layout) {
+  size_t bytes = 0;
+  for (const MemoryLayout::Region& region : layout.regions()) bytes += InPages(region.bytes());
+  return bytes;
+}
+
+absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
+    const MemoryLayout& layout, Rank rank, Parts parts, MemoryBudget& budget) {
+  std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
+  if (parts == Parts::kParametersAndGradients) {
+    absl::StatusOr<Segment> parameters = Segment::Create(
+        LabelOf(SegmentKind::kParameters, rank, layout), Bytes(layout), ParametersOf(rank), budget);
+    if (!parameters.ok()) return parameters.status();
+    segments->parameters_ = *std::move(parameters);
+  }
+  absl::StatusOr<Segment> gradients = Segment::Create(
+      LabelOf(SegmentKind::kGradients, rank, layout), Bytes(layout), GradientsOf(rank), budget);
+  if (!gradients.ok()) return gradients.status();
+  segments->gradients_ = *std::move(gradients);
+  segments->PlaceRegions(layout);
+  return std::shared_ptr<const ReplicaSegments>(std::move(segments));
+}
+
+absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
+    const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients) {
+  std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
+  if (parameters.valid()) {
+    absl::StatusOr<Segment> attached =
+        Segment::Attach(std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout),
+                        Bytes(layout), ParametersOf(rank));
+    if (!attached.ok()) return attached.status();
+    attached->CloseDescriptor();
+    segments->parameters_ = *std::move(attached);
+  }
+  absl::StatusOr<Segment> attached =
+      Segment::Attach(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout),
+                      Bytes(layout), GradientsOf(rank));
+  if (!attached.ok()) return attached.status();
+  attached->CloseDescriptor();
+  segments->gradients_ = *std::move(attached);
+  segments->PlaceRegions(layout);
+  return std::shared_ptr<const ReplicaSegments>(std::move(segments));
+}
+
+void ReplicaSegments::PlaceRegions(const MemoryLayout& layout) {
+  const auto at = [](const Segment& segment, size_t offset) {
+    return reinterpret_cast<float*>(static_cast<char*>(segment.data()) + offset);
+  };
+  size_t offset = 0;
+  for (const MemoryLayout::Region& region : layout.regions()) {
+    ReplicaRegion placed;
+    if (region.elements > 0) {
+      if (has_parameters()) placed.parameters = at(*parameters_, offset);
+      placed.gradients = at(gradients_, offset);
+    }
+    regions_.push_back(placed);
+    offset += InPages(region.bytes());
+  }
+}
+
+}  // namespace optshard

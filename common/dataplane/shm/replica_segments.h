@@ -1,0 +1,60 @@
+// One rank's parameters and gradients in memory that other processes of the host can map.
+#ifndef OPTSHARD_COMMON_DATAPLANE_SHM_REPLICA_SEGMENTS_H_
+#define OPTSHARD_COMMON_DATAPLANE_SHM_REPLICA_SEGMENTS_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "common/dataplane/peer_replicas.h"
+#include "common/ids.h"
+#include "common/link/memory_budget.h"
+#include "common/link/segment.h"
+#include "common/link/unique_fd.h"
+#include "common/memory_layout.h"
+
+namespace optshard {
+
+// Two segments, each with the regions of the MemoryLayout one after the other, every one from a
+// page boundary on. A rank that shares another one's parameters has gradients only.
+// Thread-compatible.
+class ReplicaSegments {
+ public:
+  enum class Parts { kParametersAndGradients, kGradients };
+
+  // Zeros. RESOURCE_EXHAUSTED as Segment::Create.
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Create(
+      const MemoryLayout& layout, Rank rank, Parts parts,
+      MemoryBudget& budget = MemoryBudget::Unlimited());
+
+  // Maps those of another process; `parameters` may be none. The descriptors are closed: forked
+  // children hold nothing. INVALID_ARGUMENT as Segment::Attach.
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Attach(const MemoryLayout& layout,
+                                                                       Rank rank,
+                                                                       UniqueFd parameters,
+                                                                       UniqueFd gradients);
+
+  // Bytes of one of the segments.
+  static size_t Bytes(const MemoryLayout& layout);
+
+  // By region of the layout; parameters are null where this has none.
+  const std::vector<ReplicaRegion>& regions() const { return regions_; }
+
+  bool has_parameters() const { return parameters_.has_value(); }
+  const Segment& parameters() const { return *parameters_; }
+  const Segment& gradients() const { return gradients_; }
+
+ private:
+  ReplicaSegments() = default;
+  void PlaceRegions(const MemoryLayout& layout);
+
+  absl::optional<Segment> parameters_;
+  Segment gradients_;
+  std::vector<ReplicaRegion> regions_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_SHM_REPLICA_SEGMENTS_H_

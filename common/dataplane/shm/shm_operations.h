@@ -1,0 +1,120 @@
+// The operations of a shared-memory plane that are under way on one rank.
+#ifndef OPTSHARD_COMMON_DATAPLANE_SHM_SHM_OPERATIONS_H_
+#define OPTSHARD_COMMON_DATAPLANE_SHM_SHM_OPERATIONS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/dataplane/data_plane.h"
+#include "common/dataplane/shm/shm_peers.h"
+#include "common/plan.h"
+
+namespace optshard {
+
+// All ranks start the same operations in the same order, so each knows which pieces of which rank's
+// mailbox belong to which operation: the numbers follow from the sizes. There is no thread: whoever
+// waits for an operation moves all of them on. Bound to the step's thread, except Break.
+class ShmOperations {
+ public:
+  // One operation as this rank sees it.
+  struct Operation {
+    const char* kind = "";
+    StepTag tag;
+
+    // What it posts, and for whom.
+    const char* send = nullptr;
+    size_t send_bytes = 0;
+    std::vector<Rank> readers;
+    uint64_t first_send = 0, next_send = 0, end_send = 0;  // numbers of pieces
+
+    // What it takes, and where to.
+    struct Receive {
+      Rank from = -1;
+      char* to = nullptr;  // null in a reduction, which sums
+      uint64_t first = 0, next = 0, end = 0;
+    };
+    std::vector<Receive> receives;
+    size_t receive_bytes = 0;  // from each of them
+
+    // A reduction to this rank: the pieces of all are summed into `result`, piece by piece.
+    bool sums = false;
+    DType dtype = DType::kFloat32;
+    const char* contribution = nullptr;
+    char* result = nullptr;
+
+    bool Done() const;
+  };
+
+  ShmOperations(std::unique_ptr<ShmPeers> peers, const ShmPlaneOptions& options);
+  ~ShmOperations();
+
+  ShmPeers& peers() { return *peers_; }
+  const ShmPeers& peers() const { return *peers_; }
+
+  // Gives the operation its place among all, and starts it. `senders` are the ranks that post
+  // `bytes` each in it.
+  void Start(const std::shared_ptr<Operation>& operation, absl::Span<const Rank> senders,
+             size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Until it is done. Its error has broken the plane, and no memory of any operation is touched any
+  // more.
+  absl::Status Wait(const Operation& operation, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status Close(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // OK while operations may start; then why not. Any thread.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Tells the peers, too. The first reason stays. Any thread.
+  void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void MoveOn();
+  void Send(Operation& operation);
+  void Take(Operation& operation);
+  void TakeSum(Operation& operation);
+  bool HasPiece(Operation& operation, const Operation::Receive& receive);
+  void Taken(Operation::Receive& receive);
+  bool SlotIsFree(uint64_t number);
+  std::vector<Rank> WaitedFor(const Operation& operation);
+  absl::Status WhyPeerLeft(Rank peer);
+  void FindFarewells();
+  absl::Status broken() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Rank rank_;
+  const ReductionTree tree_;
+  const absl::Duration spin_;
+  const std::unique_ptr<ShmPeers> peers_;
+
+  std::deque<std::shared_ptr<Operation>> pending_;
+  std::vector<uint64_t> next_number_;  // by rank: of the first piece that no operation has yet
+  // By slot of the own mailbox: the piece that is in it, and who has to take it.
+  struct Occupant {
+    uint64_t number = 0;
+    std::vector<Rank> readers;
+  };
+  std::array<Occupant, Mailbox::kSlots> occupants_;
+  // Of one pass of MoveOn: pieces of a rank are posted and taken in order.
+  bool send_is_blocked_ = false;
+  std::vector<bool> receive_is_blocked_;  // by rank
+  std::vector<const void*> contributions_;
+  // An error was returned: buffers of pending operations may be gone.
+  bool gave_up_ = false;
+
+  mutable absl::Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_SHM_SHM_OPERATIONS_H_

@@ -1,0 +1,287 @@
+#include "common/dataplane/shm/shm_peers.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+// What a rank says first, with the descriptors of its mailbox, of its parameters and of its
+// gradients, as far as it has them.
+struct Greeting {
+  uint64_t generation = 0;
+  Rank rank = -1;
+  int32_t world_size = 0;
+  uint32_t has_parameters = 0;
+  uint32_t has_gradients = 0;
+};
+
+SegmentLabel MailboxLabel(const ShmPlaneOptions& options, Rank rank) {
+  SegmentLabel label;
+  label.kind = SegmentKind::kMailbox;
+  label.rank = rank;
+  label.generation = options.generation;
+  return label;
+}
+
+// The name must not be one that a process of another job has taken; who connects is checked.
+LocalAddress NewAddress(Rank rank) {
+  std::random_device random;
+  return absl::StrFormat("@optshard-plane-%d-%d-%08x%08x", getpid(), rank, random(), random());
+}
+
+std::string Key(Rank rank) { return absl::StrCat("shm/", rank); }
+
+absl::Status CheckUser(const PeerCredentials& peer) {
+  if (peer.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrFormat(
+      "process %d of user %d wants to share memory with a process of user %d; the ranks of a host "
+      "must run as one user",
+      peer.pid, peer.uid, geteuid()));
+}
+
+absl::Status Came(absl::Status status, Rank peer) {
+  if (status.ok()) return status;
+  if (absl::IsDeadlineExceeded(status)) {
+    return errors::PeersTimedOut({peer}, "connecting the shared-memory plane");
+  }
+  if (absl::IsUnavailable(status)) {
+    return errors::PeerLost(peer,
+                            absl::StrCat("connecting the shared-memory plane: ", status.message()));
+  }
+  return errors::WithContext(status, absl::StrCat("connecting to rank ", peer));
+}
+
+}  // namespace
+
+ShmPeers::ShmPeers(Rank rank, int world_size)
+    : rank_(rank), peers_(world_size), mailboxes_(world_size), stop_(eventfd(0, EFD_CLOEXEC)) {}
+
+absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOptions& options) {
+  std::unique_ptr<ShmPeers> peers(new ShmPeers(options.rank, options.world_size));
+  Peer& own = peers->peers_[options.rank];
+  absl::StatusOr<Segment> mailbox =
+      Segment::Create(MailboxLabel(options, options.rank), Mailbox::Bytes(options.world_size),
+                      absl::StrCat("the mailbox of rank ", options.rank));
+  if (!mailbox.ok()) return mailbox.status();
+  own.mailbox = *std::move(mailbox);
+  own.replica = options.replica;
+  absl::Status met = peers->Meet(options);
+  if (!met.ok()) return met;
+  own.mailbox.CloseDescriptor();
+  for (Rank rank = 0; rank < options.world_size; ++rank) {
+    peers->mailboxes_[rank] = Mailbox(peers->peers_[rank].mailbox.data());
+  }
+  peers->CollectReplicas();
+  return peers;
+}
+
+ShmPeers::~ShmPeers() {
+  if (watcher_.joinable()) {
+    const uint64_t one = 1;
+    // An eventfd takes it at once.
+    (void)!write(stop_.get(), &one, sizeof one);
+    watcher_.join();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.socket != nullptr) peer.socket->HangUp();
+  }
+}
+
+absl::Status ShmPeers::Meet(const ShmPlaneOptions& options) {
+  if (options.world_size == 1) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<LocalListener>> listener =
+      LocalListener::Listen(NewAddress(rank_));
+  if (!listener.ok()) return listener.status();
+  absl::Status put = options.rendezvous->Put(Key(rank_), (*listener)->address());
+  if (!put.ok()) return put;
+
+  std::vector<std::unique_ptr<LocalSocket>> lower;
+  for (Rank peer = 0; peer < rank_; ++peer) {
+    absl::StatusOr<std::string> address = options.rendezvous->Get(Key(peer), options.deadline);
+    if (!address.ok()) {
+      return absl::IsDeadlineExceeded(address.status()) ? Came(address.status(), peer)
+                                                        : address.status();
+    }
+    absl::StatusOr<std::unique_ptr<LocalSocket>> socket =
+        LocalSocket::Connect(*address, options.deadline);
+    if (!socket.ok()) return Came(socket.status(), peer);
+    absl::Status greeted = Greet(options, **socket);
+    if (!greeted.ok()) return Came(greeted, peer);
+    lower.push_back(*std::move(socket));
+  }
+  absl::Status accepted = AcceptHigherRanks(options, **listener);
+  if (!accepted.ok()) return accepted;
+  for (Rank peer = 0; peer < rank_; ++peer) {
+    absl::Status came = ReceiveGreeting(options, std::move(lower[peer]), peer);
+    if (!came.ok()) return Came(came, peer);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmPeers::AcceptHigherRanks(const ShmPlaneOptions& options, LocalListener& listener) {
+  const auto missing = [this] {
+    std::vector<Rank> ranks;
+    for (Rank peer = rank_ + 1; peer < world_size(); ++peer) {
+      if (peers_[peer].socket == nullptr) ranks.push_back(peer);
+    }
+    return ranks;
+  };
+  while (!missing().empty()) {
+    absl::StatusOr<std::unique_ptr<LocalSocket>> socket = listener.Accept(options.deadline);
+    if (!socket.ok()) {
+      return absl::IsDeadlineExceeded(socket.status())
+                 ? errors::PeersTimedOut(missing(), "connecting the shared-memory plane")
+                 : socket.status();
+    }
+    // Anybody may find the address: who is of another user, or goes away again, is no peer.
+    absl::StatusOr<PeerCredentials> credentials = (*socket)->Peer();
+    if (!credentials.ok() || !CheckUser(*credentials).ok()) continue;
+    absl::Status came = ReceiveGreeting(options, *std::move(socket), -1);
+    if (!came.ok() && !absl::IsUnavailable(came)) return came;
+  }
+  for (Rank peer = rank_ + 1; peer < world_size(); ++peer) {
+    absl::Status greeted = Greet(options, *peers_[peer].socket);
+    if (!greeted.ok()) return Came(greeted, peer);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmPeers::Greet(const ShmPlaneOptions& options, LocalSocket& socket) {
+  Greeting greeting;
+  greeting.generation = options.generation;
+  greeting.rank = rank_;
+  greeting.world_size = options.world_size;
+  std::vector<int> descriptors = {peers_[rank_].mailbox.fd()};
+  if (options.replica != nullptr) {
+    greeting.has_gradients = 1;
+    if (options.replica->has_parameters()) {
+      greeting.has_parameters = 1;
+      descriptors.push_back(options.replica->parameters().fd());
+    }
+    descriptors.push_back(options.replica->gradients().fd());
+  }
+  return socket.Send(absl::string_view(reinterpret_cast<const char*>(&greeting), sizeof greeting),
+                     descriptors, options.deadline);
+}
+
+absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
+                                       std::unique_ptr<LocalSocket> socket, Rank expected) {
+  absl::StatusOr<PeerCredentials> credentials = socket->Peer();
+  if (!credentials.ok()) return credentials.status();
+  absl::Status user = CheckUser(*credentials);
+  if (!user.ok()) return user;
+  absl::StatusOr<LocalSocket::Message> message = socket->Receive(options.deadline);
+  if (!message.ok()) return message.status();
+  Greeting greeting;
+  if (message->bytes.size() != sizeof greeting) {
+    return absl::InternalError(absl::StrFormat("a greeting of %d bytes, expected %d",
+                                               message->bytes.size(), sizeof greeting));
+  }
+  std::memcpy(&greeting, message->bytes.data(), sizeof greeting);
+  const Rank lowest = expected < 0 ? rank_ + 1 : expected;
+  const Rank highest = expected < 0 ? world_size() - 1 : expected;
+  if (greeting.generation != options.generation || greeting.world_size != world_size() ||
+      greeting.rank < lowest || greeting.rank > highest ||
+      peers_[greeting.rank].socket != nullptr ||
+      message->descriptors.size() != 1u + greeting.has_parameters + greeting.has_gradients) {
+    return absl::InternalError(absl::StrFormat(
+        "process %d greets as rank %d of %d in generation %d with %d descriptors; expected one of "
+        "the ranks %d to %d of %d in generation %d, once",
+        credentials->pid, greeting.rank, greeting.world_size, greeting.generation,
+        message->descriptors.size(), lowest, highest, world_size(), options.generation));
+  }
+
+  Peer& peer = peers_[greeting.rank];
+  const std::string name = absl::StrCat("the mailbox of rank ", greeting.rank);
+  absl::StatusOr<Segment> mailbox =
+      Segment::Attach(std::move(message->descriptors[0]), MailboxLabel(options, greeting.rank),
+                      Mailbox::Bytes(world_size()), name);
+  if (!mailbox.ok()) return mailbox.status();
+  mailbox->CloseDescriptor();
+  peer.mailbox = *std::move(mailbox);
+  if (greeting.has_gradients != 0 && options.replica != nullptr) {
+    UniqueFd parameters;
+    if (greeting.has_parameters != 0) parameters = std::move(message->descriptors[1]);
+    absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
+        ReplicaSegments::Attach(*options.layout, greeting.rank, std::move(parameters),
+                                std::move(message->descriptors.back()));
+    if (!replica.ok()) return replica.status();
+    peer.replica = *std::move(replica);
+  }
+  if (credentials->pid != getpid()) {
+    absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(credentials->pid);
+    if (absl::IsNotFound(process.status())) {
+      return errors::PeerLost(greeting.rank, "its process has ended");
+    }
+    if (!process.ok()) return process.status();
+    peer.process = *std::move(process);
+  }
+  peer.socket = std::move(socket);
+  return absl::OkStatus();
+}
+
+void ShmPeers::CollectReplicas() {
+  const ReplicaSegments* with_parameters = nullptr;  // of the lowest rank that has some
+  for (const Peer& peer : peers_) {
+    if (peer.replica == nullptr) return;
+    if (with_parameters == nullptr && peer.replica->has_parameters()) {
+      with_parameters = peer.replica.get();
+    }
+  }
+  if (with_parameters == nullptr) return;
+  PeerReplicas replicas;
+  for (const Peer& peer : peers_) {
+    std::vector<ReplicaRegion> regions = peer.replica->regions();
+    for (size_t r = 0; r < regions.size() && !peer.replica->has_parameters(); ++r) {
+      regions[r].parameters = with_parameters->regions()[r].parameters;
+    }
+    replicas.regions.push_back(std::move(regions));
+  }
+  replicas_ = std::move(replicas);
+}
+
+void ShmPeers::Watch(std::function<void(Rank peer)> gone) {
+  if (world_size() == 1) return;
+  watcher_ = std::thread([this, gone = std::move(gone)] { WatchUntilStopped(gone); });
+}
+
+void ShmPeers::WatchUntilStopped(const std::function<void(Rank peer)>& gone) {
+  std::vector<pollfd> watched = {{stop_.get(), POLLIN, 0}};
+  std::vector<Rank> ranks = {rank_};
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    if (rank == rank_) continue;
+    watched.push_back({peers_[rank].socket->fd(), POLLRDHUP, 0});
+    ranks.push_back(rank);
+    if (!peers_[rank].process.has_value()) continue;
+    watched.push_back({peers_[rank].process->fd(), POLLIN, 0});
+    ranks.push_back(rank);
+  }
+  while (true) {
+    // No deadline: it watches as long as there is a plane.
+    if (poll(watched.data(), watched.size(), -1) < 0) continue;
+    if (watched[0].revents != 0) return;
+    for (size_t i = 1; i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      const Rank rank = ranks[i];
+      // A negative descriptor is not watched any more.
+      for (size_t j = 1; j < watched.size(); ++j) {
+        if (ranks[j] == rank) watched[j].fd = -1;
+      }
+      gone(rank);
+    }
+  }
+}
+
+}  // namespace optshard

@@ -1,0 +1,167 @@
+#include "common/dataplane/shm/shm_plane.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/dataplane/shm/shm_operations.h"
+#include "common/dataplane/shm/shm_peers.h"
+#include "common/dataplane/tree_average.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kMaxGatherBytes = 1 << 20;
+
+using Operation = ShmOperations::Operation;
+
+class ShmTicket : public Ticket {
+ public:
+  ShmTicket(std::shared_ptr<ShmOperations> operations, std::shared_ptr<Operation> operation)
+      : operations_(std::move(operations)), operation_(std::move(operation)) {}
+
+  absl::Status Wait(absl::Time deadline) override {
+    return operations_->Wait(*operation_, deadline);
+  }
+
+  absl::Status OrderOn(const ExecutionContext&) override {
+    return absl::FailedPreconditionError(
+        "the shared-memory data plane's memory is the host's: wait for the ticket instead");
+  }
+
+ private:
+  const std::shared_ptr<ShmOperations> operations_;
+  const std::shared_ptr<Operation> operation_;
+};
+
+class ShmPlane : public DataPlane {
+ public:
+  explicit ShmPlane(std::unique_ptr<ShmPeers> peers, const ShmPlaneOptions& options)
+      : rank_(options.rank),
+        replica_(options.replica),
+        operations_(std::make_shared<ShmOperations>(std::move(peers), options)) {
+    for (Rank peer = 0; peer < options.world_size; ++peer) {
+      all_.push_back(peer);
+      if (peer != rank_) others_.push_back(peer);
+    }
+  }
+
+  // Tickets may live on; they end.
+  ~ShmPlane() override {
+    if (operations_->status().ok()) {
+      operations_->Break(absl::CancelledError("the data plane is destroyed"));
+    }
+  }
+
+  Rank rank() const override { return rank_; }
+  int world_size() const override { return static_cast<int>(all_.size()); }
+  const PeerReplicas* peer_replicas() const override { return operations_->peers().replicas(); }
+
+  absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
+                                                 Rank owner, DType dtype, const void* contribution,
+                                                 void* result, int64_t elements) override {
+    if (absl::Status status = CheckReducible(dtype); !status.ok()) return status;
+    if (absl::Status status = CheckStart(owner); !status.ok()) return status;
+    if (elements < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("Reduce of ", elements, " elements"));
+    }
+    auto operation = std::make_shared<Operation>();
+    operation->kind = "Reduce";
+    operation->tag = tag;
+    if (owner != rank_) {
+      operation->send = static_cast<const char*>(contribution);
+      operation->readers = {owner};
+    } else if (others_.empty()) {
+      const std::vector<const void*> own = {contribution};
+      TreeAverage(tree_of_one_, dtype, own, elements, result);
+    } else {
+      operation->sums = true;
+      operation->dtype = dtype;
+      operation->contribution = static_cast<const char*>(contribution);
+      operation->result = static_cast<char*>(result);
+      for (const Rank peer : others_) operation->receives.push_back({peer, nullptr, 0, 0, 0});
+    }
+    std::vector<Rank> senders;
+    for (const Rank peer : all_) {
+      if (peer != owner) senders.push_back(peer);
+    }
+    return Start(std::move(operation), senders, elements * SizeOf(dtype));
+  }
+
+  absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
+                                                  Rank owner, void* data, size_t bytes) override {
+    if (absl::Status status = CheckStart(owner); !status.ok()) return status;
+    auto operation = std::make_shared<Operation>();
+    operation->kind = "Publish";
+    operation->tag = tag;
+    if (owner == rank_) {
+      operation->send = static_cast<const char*>(data);
+      operation->readers = others_;
+    } else {
+      operation->receives.push_back({owner, static_cast<char*>(data), 0, 0, 0});
+    }
+    return Start(std::move(operation), {owner}, bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag, const ExecutionContext&,
+                                                    const void* contribution, void* gathered,
+                                                    size_t bytes_per_rank) override {
+    if (bytes_per_rank > kMaxGatherBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("AllGather of ", bytes_per_rank,
+                                                     " bytes a rank: at most ", kMaxGatherBytes));
+    }
+    if (absl::Status status = CheckStart(rank_); !status.ok()) return status;
+    const auto place = [&](Rank of) { return static_cast<char*>(gathered) + of * bytes_per_rank; };
+    if (bytes_per_rank > 0) std::memmove(place(rank_), contribution, bytes_per_rank);
+    auto operation = std::make_shared<Operation>();
+    operation->kind = "AllGather";
+    operation->tag = tag;
+    operation->send = static_cast<const char*>(contribution);
+    operation->readers = others_;
+    for (const Rank peer : others_) operation->receives.push_back({peer, place(peer), 0, 0, 0});
+    return Start(std::move(operation), all_, bytes_per_rank);
+  }
+
+  void Abort(const absl::Status& reason) override { operations_->Break(reason); }
+
+  absl::Status Close(absl::Time deadline) override { return operations_->Close(deadline); }
+
+ private:
+  absl::Status CheckStart(Rank owner) const {
+    if (owner < 0 || owner >= world_size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size()));
+    }
+    return operations_->status();
+  }
+
+  absl::StatusOr<std::unique_ptr<Ticket>> Start(std::shared_ptr<Operation> operation,
+                                                absl::Span<const Rank> senders, size_t bytes) {
+    operations_->Start(operation, senders, bytes);
+    return std::unique_ptr<Ticket>(std::make_unique<ShmTicket>(operations_, std::move(operation)));
+  }
+
+  const Rank rank_;
+  const ReductionTree tree_of_one_ = {{{0}}};
+  const std::shared_ptr<const ReplicaSegments> replica_;
+  const std::shared_ptr<ShmOperations> operations_;
+  std::vector<Rank> all_;
+  std::vector<Rank> others_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataPlane>> CreateShmPlane(const ShmPlaneOptions& options) {
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of world size ", options.world_size));
+  }
+  absl::Status status = CheckReductionTree(options.tree, options.world_size);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<ShmPeers>> peers = ShmPeers::Connect(options);
+  if (!peers.ok()) return peers.status();
+  return std::unique_ptr<DataPlane>(std::make_unique<ShmPlane>(*std::move(peers), options));
+}
+
+}  // namespace optshard

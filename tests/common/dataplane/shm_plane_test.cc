@@ -1,0 +1,170 @@
+// What only this plane has: the replicas of its peers.
+#include "common/dataplane/shm/shm_plane.h"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/errors.h"
+#include "common/memory_layout.h"
+#include "common/parameter_space.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/common/dataplane/plane_group.h"
+#include "tests/testing/fake_rendezvous.h"
+
+namespace optshard {
+namespace {
+
+using Parts = ReplicaSegments::Parts;
+
+ParameterSpace SpaceOf(std::vector<int64_t> sizes) {
+  GroupSpec group;
+  for (const int64_t size : sizes) {
+    ParameterSpec parameter;
+    parameter.name = "p" + std::to_string(group.parameters.size());
+    parameter.shape = {size};
+    group.parameters.push_back(parameter);
+  }
+  return ParameterSpace({group});
+}
+
+std::shared_ptr<const ReplicaSegments> MakeReplica(const MemoryLayout& layout, Rank rank,
+                                                   Parts parts = Parts::kParametersAndGradients) {
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> made =
+      ReplicaSegments::Create(layout, rank, parts);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *made;
+}
+
+// Every rank on a thread of its own; a rank gives the replica that `replica_of` makes.
+void OnEveryRank(int world_size, const MemoryLayout& layout,
+                 const std::function<std::shared_ptr<const ReplicaSegments>(Rank)>& replica_of,
+                 const std::function<void(absl::StatusOr<std::unique_ptr<DataPlane>>)>& body) {
+  testing::FakeRendezvous rendezvous;
+  ReductionTree tree;
+  tree.node_groups.emplace_back();
+  for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      ShmPlaneOptions options;
+      options.rank = rank;
+      options.world_size = world_size;
+      options.tree = tree;
+      options.rendezvous = &rendezvous;
+      options.replica = replica_of(rank);
+      options.layout = &layout;
+      options.deadline = FarDeadline();
+      body(CreateShmPlane(options));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+absl::Status Barrier(DataPlane& plane, int32_t number) {
+  char mine = 1;
+  std::vector<char> all(plane.world_size());
+  auto ticket = plane.AllGather({1, 1, number, StepPhase::kControl}, {}, &mine, all.data(), 1);
+  return ticket.ok() ? (*ticket)->Wait(FarDeadline()) : ticket.status();
+}
+
+TEST(ShmPlane_ReplicasOfAllRanks_AreReached, ReadAndWritten) {
+  const ParameterSpace space = SpaceOf({1000, 7, 70000});
+  const MemoryLayout layout(space);
+  OnEveryRank(
+      3, layout, [&](Rank rank) { return MakeReplica(layout, rank); },
+      [&](absl::StatusOr<std::unique_ptr<DataPlane>> made) {
+        ASSERT_TRUE(made.ok()) << made.status();
+        DataPlane& plane = **made;
+        const PeerReplicas* replicas = plane.peer_replicas();
+        ASSERT_NE(replicas, nullptr);
+        ASSERT_EQ(replicas->regions.size(), 3u);
+        const int64_t last = layout.regions()[0].elements - 1;
+        const Rank me = plane.rank();
+        replicas->regions[me][0].gradients[last] = 10.0f + static_cast<float>(me);
+        ASSERT_TRUE(Barrier(plane, 0).ok());
+        for (Rank peer = 0; peer < 3; ++peer) {
+          EXPECT_EQ(replicas->regions[peer][0].gradients[last], 10.0f + static_cast<float>(peer));
+          replicas->regions[peer][0].parameters[me] = 20.0f + static_cast<float>(me);
+        }
+        ASSERT_TRUE(Barrier(plane, 1).ok());
+        for (Rank peer = 0; peer < 3; ++peer) {
+          EXPECT_EQ(replicas->regions[me][0].parameters[peer], 20.0f + static_cast<float>(peer));
+        }
+        EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+      });
+}
+
+TEST(ShmPlane_GradientsOnly_UseTheParametersOfTheLowestRankThatHasSome, OnAllRanks) {
+  const MemoryLayout layout(SpaceOf({100}));
+  OnEveryRank(
+      3, layout,
+      [&](Rank rank) {
+        return MakeReplica(layout, rank,
+                           rank == 1 ? Parts::kParametersAndGradients : Parts::kGradients);
+      },
+      [&](absl::StatusOr<std::unique_ptr<DataPlane>> made) {
+        ASSERT_TRUE(made.ok()) << made.status();
+        DataPlane& plane = **made;
+        const PeerReplicas* replicas = plane.peer_replicas();
+        ASSERT_NE(replicas, nullptr);
+        EXPECT_EQ(replicas->regions[0][0].parameters, replicas->regions[1][0].parameters);
+        EXPECT_EQ(replicas->regions[2][0].parameters, replicas->regions[1][0].parameters);
+        EXPECT_NE(replicas->regions[0][0].gradients, replicas->regions[1][0].gradients);
+        if (plane.rank() == 2) replicas->regions[2][0].parameters[5] = 3;
+        ASSERT_TRUE(Barrier(plane, 0).ok());
+        EXPECT_EQ(replicas->regions[plane.rank()][0].parameters[5], 3);
+        EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+      });
+}
+
+TEST(ShmPlane_OneRankWithoutReplica_NobodyReachesAny, AndThePlaneWorks) {
+  const MemoryLayout layout(SpaceOf({100}));
+  OnEveryRank(
+      2, layout, [&](Rank rank) { return rank == 0 ? MakeReplica(layout, rank) : nullptr; },
+      [&](absl::StatusOr<std::unique_ptr<DataPlane>> made) {
+        ASSERT_TRUE(made.ok()) << made.status();
+        EXPECT_EQ((*made)->peer_replicas(), nullptr);
+        EXPECT_TRUE(Barrier(**made, 0).ok());
+        EXPECT_TRUE((*made)->Close(FarDeadline()).ok());
+      });
+}
+
+TEST(ShmPlane_ReplicaOfAnotherLayout_IsRefusedNamingIt, ByItsPeers) {
+  const MemoryLayout layout(SpaceOf({100}));
+  const MemoryLayout other(SpaceOf({50, 50}));
+  std::atomic<int> refused{0};
+  OnEveryRank(
+      2, layout,
+      [&](Rank rank) { return rank == 0 ? MakeReplica(layout, rank) : MakeReplica(other, rank); },
+      [&](absl::StatusOr<std::unique_ptr<DataPlane>> made) {
+        if (!made.ok() && absl::IsInvalidArgument(made.status())) ++refused;
+      });
+  EXPECT_GE(refused, 1);
+}
+
+TEST(ShmPlane_RankThatNeverComes_IsNamed, ByAllOthers) {
+  testing::FakeRendezvous rendezvous;
+  std::vector<std::thread> threads;
+  for (const Rank rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      ShmPlaneOptions options;
+      options.rank = rank;
+      options.world_size = 3;
+      options.tree = {{{0, 1, 2}}};
+      options.rendezvous = &rendezvous;
+      options.deadline = Clock::Monotonic().Now() + absl::Milliseconds(200);
+      const absl::Status status = CreateShmPlane(options).status();
+      EXPECT_TRUE(errors::IsPeersTimedOut(status)) << "rank " << rank << ": " << status;
+      EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{2}) << "rank " << rank << ": " << status;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace optshard

@@ -103,12 +103,18 @@ class ShardOwner::Impl {
   absl::Status failure() const { return board_->failure(); }
   const Plan& plan() const { return plan_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
+  absl::Span<const ReplicaRegion> shared_replica() const {
+    const PeerReplicas* replicas = plane_ == nullptr ? nullptr : plane_->peer_replicas();
+    if (replicas == nullptr) return {};
+    return replicas->regions[options_.rank];
+  }
   const ShardView& view() const { return *view_; }
 
  private:
   absl::Status JoinJob(absl::Time deadline);
   absl::Status Allocate();
   absl::Status ConnectPlane(absl::Time deadline);
+  absl::Status StartEngine();
   absl::Status CheckUsable() const;
   void Tell(const StepProgress& progress);
   absl::Status Verdict(StepOutcome outcome, const absl::Status& observed);
@@ -124,7 +130,7 @@ class ShardOwner::Impl {
   Plan plan_;
   std::vector<std::string> owner_addresses_;
   std::vector<Bucket> buckets_;
-  int region_count_ = 0;
+  std::unique_ptr<MemoryLayout> layout_;
   std::unique_ptr<ShardStore> store_;
   std::unique_ptr<StepBoard> board_;
   std::unique_ptr<TimelineRing> timeline_;
@@ -158,9 +164,12 @@ absl::Status ShardOwner::Impl::Start() {
   const absl::Time deadline = options_.clock->Now() + options_.join_timeout;
   absl::Status joined = JoinJob(deadline);
   if (!joined.ok()) return joined;
+  layout_ = std::make_unique<MemoryLayout>(options_.space);
+  absl::Status connected = ConnectPlane(deadline);
+  if (!connected.ok()) return connected;
   absl::Status allocated = Allocate();
   if (!allocated.ok()) return allocated;
-  return ConnectPlane(deadline);
+  return StartEngine();
 }
 
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
@@ -186,10 +195,28 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   return CheckPartition(options_.space, plan_.partition, plan_.policy);
 }
 
+absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
+  if (options_.world_size == 1) return absl::OkStatus();
+  PlaneRequest request;
+  request.rank = options_.rank;
+  request.world_size = options_.world_size;
+  request.generation = plan_.generation;
+  request.tree = plan_.tree;
+  request.layout = layout_.get();
+  request.rendezvous = &session_->rendezvous();
+  request.deadline = deadline;
+  absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
+  if (!plane.ok()) {
+    return errors::WithContext(Verdict(StepOutcome::kNotApplied, plane.status()),
+                               "connecting the data plane");
+  }
+  plane_ = std::move(*plane);
+  guard_->Attach(plane_.get());
+  return absl::OkStatus();
+}
+
 absl::Status ShardOwner::Impl::Allocate() {
-  const MemoryLayout layout(options_.space);
-  region_count_ = static_cast<int>(layout.regions().size());
-  buckets_ = MakeBuckets(layout, plan_, options_.buckets);
+  buckets_ = MakeBuckets(*layout_, plan_, options_.buckets);
 
   LiveShardView::Options view;
   ShardStore::Options store;
@@ -200,8 +227,8 @@ absl::Status ShardOwner::Impl::Allocate() {
   store.space = &options_.space;
   store.buckets = &buckets_;
   store.rank = options_.rank;
-  store.keep_reduced_gradients =
-      options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1;
+  store.keep_reduced_gradients = options_.gradient_mode == GradientMode::kReduce &&
+                                 options_.world_size > 1 && plane_->peer_replicas() == nullptr;
   absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
@@ -219,41 +246,23 @@ absl::Status ShardOwner::Impl::Allocate() {
   return absl::OkStatus();
 }
 
-absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
-  if (options_.world_size > 1) {
-    PlaneRequest request;
-    request.rank = options_.rank;
-    request.world_size = options_.world_size;
-    request.generation = plan_.generation;
-    request.tree = plan_.tree;
-    request.rendezvous = &session_->rendezvous();
-    request.deadline = deadline;
-    absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
-    if (!plane.ok()) {
-      return errors::WithContext(Verdict(StepOutcome::kNotApplied, plane.status()),
-                                 "connecting the data plane");
-    }
-    plane_ = std::move(*plane);
-    guard_->Attach(plane_.get());
-  }
+absl::Status ShardOwner::Impl::StartEngine() {
   StepEngine::Options engine;
   engine.rank = options_.rank;
-  engine.world_size = options_.world_size;
-  engine.generation = plan_.generation;
-  engine.incarnation = session_->id().incarnation;
+  engine.plan = &plan_;
   engine.space = &options_.space;
-  engine.region_count = region_count_;
+  engine.layout = layout_.get();
   engine.buckets = &buckets_;
-  engine.policy = plan_.policy;
   engine.gradient_mode = options_.gradient_mode;
   engine.rule = rule_;
-  engine.hyperparameters = hyperparameters_;
   engine.driver = options_.driver;
   engine.threads = options_.threads;
   engine.plane = plane_.get();
   engine.store = store_.get();
   engine.timeline = timeline_.get();
   engine.clock = options_.clock;
+  engine.incarnation = session_->id().incarnation;
+  engine.hyperparameters = hyperparameters_;
   absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
   if (!created.ok()) return created.status();
   engine_ = std::move(*created);
@@ -381,6 +390,10 @@ const Plan& ShardOwner::plan() const { return impl_->plan(); }
 
 const std::vector<std::string>& ShardOwner::owner_addresses() const {
   return impl_->owner_addresses();
+}
+
+absl::Span<const ReplicaRegion> ShardOwner::shared_replica() const {
+  return impl_->shared_replica();
 }
 
 const ShardView& ShardOwner::view() const { return impl_->view(); }

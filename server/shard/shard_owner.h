@@ -12,12 +12,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/bucket.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/rendezvous.h"
 #include "common/ids.h"
 #include "common/membership/coordinator_client.h"
+#include "common/memory_layout.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/plan.h"
@@ -33,7 +35,8 @@ struct PlaneRequest {
   int world_size = 1;
   Generation generation = 0;
   ReductionTree tree;
-  Rendezvous* rendezvous = nullptr;  // lives as long as the plane
+  const MemoryLayout* layout = nullptr;  // these live as long as the plane
+  Rendezvous* rendezvous = nullptr;
   absl::Time deadline;
 };
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
@@ -95,6 +98,11 @@ class ShardOwner {
 
   const Plan& plan() const;
   const std::vector<std::string>& owner_addresses() const;  // by rank
+
+  // This rank's replica, by region of the MemoryLayout, in memory that the other ranks of the host
+  // read and write in a step: SyncParameters and Step must be given exactly it. Empty where the
+  // plane reaches no peer's memory; then the replica may lie anywhere.
+  absl::Span<const ReplicaRegion> shared_replica() const;
 
   // What may be looked into while training runs; valid as long as the owner. Thread-safe.
   const ShardView& view() const;

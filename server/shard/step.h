@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/dataplane/peer_replicas.h"
 #include "common/ids.h"
 #include "server/update/hyperparameters.h"
 
@@ -28,17 +29,12 @@ struct ReplicaTensor {
   const float* gradient = nullptr;  // null: none this step
 };
 
-// Memory that holds a whole region of the MemoryLayout, padding included, so that the padding may
-// be sent from and received into. Without it only the tensors' own elements are touched, and
-// buckets with padding are copied through staging.
-struct ReplicaRegion {
-  float* parameters = nullptr;       // null: the parameters lie elsewhere
-  const float* gradients = nullptr;  // null: the gradients lie elsewhere
-};
-
 struct StepInput {
-  absl::Span<const ReplicaTensor> replica;            // by parameter index
-  absl::Span<const ReplicaRegion> regions;            // by region, or empty
+  absl::Span<const ReplicaTensor> replica;  // by parameter index
+  // By region, or empty: memory whose padding, too, may be sent from and received into. Without it
+  // only the tensors' own elements are touched, and buckets with padding are copied through
+  // staging.
+  absl::Span<const ReplicaRegion> regions;
   absl::Span<const Hyperparameters> hyperparameters;  // by group; validated by the step
   absl::Duration timeout;                             // of the whole step
 };

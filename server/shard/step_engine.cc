@@ -9,6 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
 #include "server/shard/commit_decision.h"
+#include "server/shard/direct_exchange.h"
+#include "server/shard/message_exchange.h"
 
 namespace optshard {
 namespace {
@@ -21,27 +23,23 @@ constexpr int kWholeStep = -1;  // as a bucket of the timeline
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(Options options) {
-  int64_t staging_bytes = 0;
-  for (const Bucket& bucket : *options.buckets) {
-    staging_bytes = std::max(staging_bytes, bucket.bytes());
+  std::unique_ptr<StepExchange> exchange;
+  if (options.plane != nullptr && options.plane->peer_replicas() != nullptr) {
+    exchange = std::make_unique<DirectExchange>(options);
+  } else {
+    absl::StatusOr<std::unique_ptr<StepExchange>> created = MessageExchange::Create(options);
+    if (!created.ok()) return created.status();
+    exchange = *std::move(created);
   }
-  if (options.world_size == 1) staging_bytes = 0;
-  absl::StatusOr<std::unique_ptr<OperationWindow>> window =
-      OperationWindow::Create(options.window, options.staging_buffers, staging_bytes);
-  if (!window.ok()) return window.status();
-  std::unique_ptr<StepEngine> engine(new StepEngine(std::move(options)));
-  engine->window_ = std::move(*window);
-  return engine;
+  return std::unique_ptr<StepEngine>(new StepEngine(std::move(options), std::move(exchange)));
 }
 
-StepEngine::StepEngine(Options options)
+StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
     : options_(std::move(options)),
-      reduces_(options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1),
-      publishes_(options_.policy != PartitionPolicy::kReplicated && options_.world_size > 1),
       no_replica_(options_.space->parameter_count()),
-      threads_(options_.threads),
-      incarnations_(options_.world_size, 0) {
-  record_.generation = options_.generation;
+      exchange_(std::move(exchange)),
+      incarnations_(options_.world_size(), 0) {
+  record_.generation = options_.plan->generation;
   record_.hyperparameters = options_.hyperparameters;
   record_.updated.resize(options_.space->parameter_count());
   record_.coefficients.resize(options_.space->parameter_count());
@@ -66,7 +64,7 @@ StepEngine::Result StepEngine::Step(const StepInput& input) {
                                     ? ReplicaMemory(input.replica, input.regions)
                                     : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());
 
-  absl::Status status = ReduceGradients(replica, deadline);
+  absl::Status status = exchange_->Prepare(record_, replica, deadline);
   const absl::Time reduced = options_.clock->Now();
   options_.timeline->Record("prepare", kWholeStep, start, reduced);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
@@ -84,12 +82,16 @@ StepEngine::Result StepEngine::Step(const StepInput& input) {
   if (!decision.status.ok()) {
     return Failed(std::move(decision.status), StepOutcome::kNotApplied, false);
   }
-  for (const CommitVote& vote : votes) incarnations_[vote.rank] = vote.incarnation;
+  record_.has_gradient.clear();
+  for (CommitVote& vote : votes) {
+    incarnations_[vote.rank] = vote.incarnation;
+    record_.has_gradient.push_back(std::move(vote.has_gradient));
+  }
   record_.updated = std::move(decision.updated);
 
   if (!decision.skipped) {
     PrepareCoefficients();
-    status = ApplyAndPublish(replica, deadline);
+    status = exchange_->Apply(record_, replica, deadline);
     if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
     finished_ = record_.step;
     options_.store->FinishStep(finished_, record_.updated);
@@ -118,16 +120,7 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
     if (options_.plane != nullptr) options_.plane->Abort(status);
     return Failed(std::move(status), StepOutcome::kNotApplied, false);
   }
-  const ReplicaMemory memory(replica, regions);
-  if (options_.world_size > 1) {
-    for (const Bucket& bucket : *options_.buckets) {
-      // Where every rank owns everything, rank 0's buckets hold it all.
-      if (options_.policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
-      status = Publish(bucket, 0, StepPhase::kControl, memory, deadline);
-      if (!status.ok()) break;
-    }
-    if (status.ok()) status = window_->Drain(deadline);
-  }
+  status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
   options_.timeline->EndStep();
   Result result;
@@ -143,11 +136,11 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
         absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",
                         replica.size(), space.parameter_count()));
   }
-  if (!regions.empty() && static_cast<int>(regions.size()) != options_.region_count) {
+  if (!regions.empty() && regions.size() != options_.layout->regions().size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d flat regions were given, expected none or one for each of the %d of "
                         "the memory layout",
-                        regions.size(), options_.region_count));
+                        regions.size(), options_.layout->regions().size()));
   }
   for (int p = 0; p < space.parameter_count(); ++p) {
     if (replica[p].parameter == nullptr && space.parameter(p).elements() > 0) {
@@ -155,7 +148,7 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
           "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
     }
   }
-  return absl::OkStatus();
+  return exchange_->Check(ReplicaMemory(replica, regions));
 }
 
 absl::Status StepEngine::CheckHyperparameters(absl::Span<const Hyperparameters> given) {
@@ -182,42 +175,6 @@ absl::Status StepEngine::CheckHyperparameters(absl::Span<const Hyperparameters> 
   return absl::OkStatus();
 }
 
-absl::Status StepEngine::ReduceGradients(const ReplicaMemory& replica, absl::Time deadline) {
-  if (!reduces_) return absl::OkStatus();
-  int own = 0;
-  for (const Bucket& bucket : *options_.buckets) {
-    float* const result = bucket.owner == options_.rank
-                              ? options_.store->own_buckets()[own++].reduced_gradient
-                              : nullptr;
-    OperationWindow::Operation operation;
-    operation.bucket = &bucket;
-    operation.start = options_.clock->Now();
-    const float* contribution = replica.GradientsInPlace(bucket);
-    if (contribution == nullptr) {
-      float* packed = result;
-      if (packed == nullptr) {
-        absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
-        if (!staging.ok()) return staging.status();
-        packed = operation.staging = *staging;
-      }
-      replica.PackGradients(bucket, packed);
-      contribution = packed;
-    }
-    absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-        options_.plane->Reduce(Tag(StepPhase::kReduce, bucket.index), ExecutionContext(),
-                               bucket.owner, bucket.dtype, contribution, result, bucket.elements);
-    if (!ticket.ok()) return ticket.status();
-    operation.ticket = std::move(*ticket);
-    operation.done = [this](const OperationWindow::Operation& reduced) {
-      options_.timeline->Record("reduce", reduced.bucket->index, reduced.start,
-                                options_.clock->Now());
-    };
-    absl::Status pushed = window_->Push(std::move(operation), deadline);
-    if (!pushed.ok()) return pushed;
-  }
-  return window_->Drain(deadline);
-}
-
 absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::Status& prepared,
                                      absl::Time deadline, std::vector<CommitVote>* votes) {
   const int groups = options_.space->group_count();
@@ -225,7 +182,7 @@ absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::S
   CommitVote vote;
   vote.rank = options_.rank;
   vote.incarnation = options_.incarnation;
-  vote.generation = options_.generation;
+  vote.generation = record_.generation;
   vote.step = record_.step;
   vote.prepared = prepared;
   for (const Hyperparameters& values : record_.hyperparameters) {
@@ -236,7 +193,7 @@ absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::S
   for (int p = 0; p < parameters; ++p) {
     vote.has_gradient[p] = replica.tensor(p).gradient != nullptr;
   }
-  if (options_.world_size == 1) {
+  if (options_.world_size() == 1) {
     votes->push_back(std::move(vote));
     return absl::OkStatus();
   }
@@ -244,7 +201,7 @@ absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::S
   EncodeVote(vote, absl::MakeSpan(contribution));
   std::vector<char> gathered;
   absl::Status status = AllGather(contribution, &gathered, deadline);
-  for (int r = 0; status.ok() && r < options_.world_size; ++r) {
+  for (int r = 0; status.ok() && r < options_.world_size(); ++r) {
     absl::StatusOr<CommitVote> decoded = DecodeVote(
         absl::MakeConstSpan(gathered).subspan(r * contribution.size(), contribution.size()), groups,
         parameters);
@@ -256,31 +213,12 @@ absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::S
   return status;
 }
 
-absl::Status StepEngine::ApplyAndPublish(const ReplicaMemory& replica, absl::Time deadline) {
-  int own = 0;
-  for (const Bucket& bucket : *options_.buckets) {
-    const bool owned = bucket.owner == options_.rank;
-    if (AnyUpdated(bucket)) {
-      if (owned) Update(own, replica);
-      if (publishes_) {
-        absl::Status published =
-            Publish(bucket, bucket.owner, StepPhase::kPublish, replica, deadline);
-        if (!published.ok()) return published;
-      }
-    } else if (owned) {
-      options_.store->MarkUnchanged(own, record_.step);
-    }
-    if (owned) ++own;
-  }
-  return window_->Drain(deadline);
-}
-
 absl::Status StepEngine::AllGather(const std::vector<char>& contribution,
                                    std::vector<char>* gathered, absl::Time deadline) {
-  gathered->resize(contribution.size() * options_.world_size);
-  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      options_.plane->AllGather(Tag(StepPhase::kCommit, 0), ExecutionContext(), contribution.data(),
-                                gathered->data(), contribution.size());
+  gathered->resize(contribution.size() * options_.world_size());
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->AllGather(
+      TagOf(options_, record_.step, StepPhase::kCommit, 0), ExecutionContext(), contribution.data(),
+      gathered->data(), contribution.size());
   if (!ticket.ok()) return ticket.status();
   return (*ticket)->Wait(deadline);
 }
@@ -306,33 +244,6 @@ absl::Status StepEngine::NameDifferentHyperparameters(const absl::Status& differ
   return difference.empty() ? differ : errors::WithContext(differ, difference);
 }
 
-absl::Status StepEngine::Publish(const Bucket& bucket, Rank from, StepPhase phase,
-                                 const ReplicaMemory& replica, absl::Time deadline) {
-  OperationWindow::Operation operation;
-  operation.bucket = &bucket;
-  operation.start = options_.clock->Now();
-  const bool sends = from == options_.rank;
-  float* data = replica.ParametersInPlace(bucket);
-  if (data == nullptr) {
-    absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
-    if (!staging.ok()) return staging.status();
-    data = operation.staging = *staging;
-    if (sends) replica.PackParameters(bucket, data);
-  }
-  absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->Publish(
-      Tag(phase, bucket.index), ExecutionContext(), from, data, bucket.bytes());
-  if (!ticket.ok()) return ticket.status();
-  operation.ticket = std::move(*ticket);
-  operation.done = [this, sends, &replica](const OperationWindow::Operation& published) {
-    if (!sends && published.staging != nullptr) {
-      replica.UnpackParameters(*published.bucket, published.staging);
-    }
-    options_.timeline->Record("publish", published.bucket->index, published.start,
-                              options_.clock->Now());
-  };
-  return window_->Push(std::move(operation), deadline);
-}
-
 void StepEngine::PrepareCoefficients() {
   // Parameters of a group mostly have the same count; the powers need not be computed for each.
   std::map<std::pair<int, StepNumber>, Coefficients> known;
@@ -346,48 +257,10 @@ void StepEngine::PrepareCoefficients() {
   }
 }
 
-void StepEngine::Update(int own, const ReplicaMemory& replica) {
-  const absl::Time start = options_.clock->Now();
-  const ShardStore::OwnBucket& bucket = options_.store->own_buckets()[own];
-  tasks_.clear();
-  for (const BucketSpan& span : bucket.bucket->spans) {
-    if (!record_.updated[span.parameter]) continue;
-    const ReplicaTensor& tensor = replica.tensor(span.parameter);
-    SpanTask task;
-    task.coefficients = &record_.coefficients[span.parameter];
-    task.span.parameter = tensor.parameter + span.parameter_offset_elements;
-    task.span.gradient = reduces_ ? bucket.reduced_gradient + span.bucket_offset_elements
-                                  : tensor.gradient + span.parameter_offset_elements;
-    for (int s = 0; s < bucket.slot_count; ++s) {
-      task.span.slots[s] = bucket.slots[s] + span.bucket_offset_elements;
-    }
-    task.span.elements = span.elements;
-    tasks_.push_back(task);
-  }
-  options_.store->BeginWrite(own);
-  threads_.Run(*options_.rule, options_.driver, tasks_);
-  options_.store->EndWrite(own, record_.step);
-  options_.timeline->Record("update", bucket.bucket->index, start, options_.clock->Now());
-}
-
-bool StepEngine::AnyUpdated(const Bucket& bucket) const {
-  return std::any_of(bucket.spans.begin(), bucket.spans.end(),
-                     [this](const BucketSpan& span) { return record_.updated[span.parameter]; });
-}
-
-StepTag StepEngine::Tag(StepPhase phase, int bucket) const {
-  StepTag tag;
-  tag.generation = options_.generation;
-  tag.step = record_.step;
-  tag.bucket = bucket;
-  tag.phase = phase;
-  return tag;
-}
-
 StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome, bool plane_failed) {
   if (plane_failed && options_.plane != nullptr) {
     options_.plane->Abort(status);
-    window_->Abandon(options_.clock->Now() + kAbandonTimeout);
+    exchange_->Abandon(options_.clock->Now() + kAbandonTimeout);
   }
   options_.timeline->EndStep();
   Result result;

@@ -16,6 +16,7 @@ struct StepRecord {
   StepNumber step = 0;
   Generation generation = 0;
   std::vector<Hyperparameters> hyperparameters;  // by group, validated
+  std::vector<std::vector<bool>> has_gradient;   // by rank, by parameter
   std::vector<bool> updated;                     // by parameter: it has a gradient on some rank
   // By parameter, for owned ones that are updated.
   std::vector<Coefficients> coefficients;

@@ -99,6 +99,15 @@ class FakeHubState {
         members_(options.world_size) {}
 
   int world_size() const { return world_size_; }
+
+  void ShareReplicas(PeerReplicas replicas) {
+    absl::MutexLock lock(&mutex_);
+    replicas_ = std::move(replicas);
+  }
+  const PeerReplicas* replicas() const {
+    absl::MutexLock lock(&mutex_);
+    return replicas_.has_value() ? &*replicas_ : nullptr;
+  }
   bool delayed() const { return mode_ == FakeHub::Mode::kDelayed; }
 
   // Returns the operation's number.
@@ -327,6 +336,7 @@ class FakeHubState {
   }
 
   const int world_size_;
+  absl::optional<PeerReplicas> replicas_ ABSL_GUARDED_BY(mutex_);
   const FakeHub::Mode mode_;
   const ReductionTree tree_;
   mutable absl::Mutex mutex_;

@@ -52,6 +52,7 @@ class FakePlane : public DataPlane {
 
   Rank rank() const override { return rank_; }
   int world_size() const override { return state_->world_size(); }
+  const PeerReplicas* peer_replicas() const override { return state_->replicas(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  Rank owner, DType dtype, const void* contribution,
@@ -129,6 +130,8 @@ FakeHub::~FakeHub() { state_->ReleaseHung(); }
 std::unique_ptr<DataPlane> FakeHub::MakePlane(Rank rank) {
   return std::make_unique<FakePlane>(state_, rank);
 }
+
+void FakeHub::ShareReplicas(PeerReplicas replicas) { state_->ShareReplicas(std::move(replicas)); }
 
 void FakeHub::KillAt(Rank rank, int64_t operation) {
   state_->SetFault(rank, operation, absl::nullopt);

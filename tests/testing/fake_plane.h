@@ -40,6 +40,9 @@ class FakeHub {
   // Once a rank. A plane that is destroyed before its Close has begun is lost to the others.
   std::unique_ptr<DataPlane> MakePlane(Rank rank);
 
+  // The planes, made before or after, reach these.
+  void ShareReplicas(PeerReplicas replicas);
+
   // Faults, at the rank's operation number `operation` (Reduce, Publish and AllGather calls,
   // counted from 0 over its life). A killed rank takes no part in that operation: the call and all
   // later ones return CANCELLED, the others' waits PeerLost naming it, at once. A hung rank's call

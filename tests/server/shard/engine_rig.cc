@@ -44,8 +44,8 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   absl::StatusOr<Plan> plan = MakePlan(7, options_.space, options_.policy, options_.nodes);
   EXPECT_TRUE(plan.ok()) << plan.status();
   plan_ = *plan;
-  const MemoryLayout layout(options_.space);
-  buckets_ = MakeBuckets(layout, plan_, options_.buckets);
+  layout_ = std::make_unique<MemoryLayout>(options_.space);
+  buckets_ = MakeBuckets(*layout_, plan_, options_.buckets);
   FakeHub::Options hub;
   hub.world_size = options_.world_size;
   hub.mode = options_.mode;
@@ -57,7 +57,18 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   for (Rank r = 0; r < options_.world_size; ++r) {
     RankState& rank = ranks_[r];
     rank.replica = std::make_unique<TestReplica>(
-        options_.space, options_.placements[r % options_.placements.size()]);
+        options_.space, options_.placements[r % options_.placements.size()],
+        r == 0 ? nullptr : ranks_[0].replica.get());
+  }
+  const bool reachable = options_.placements[0] == Placement::kReachable ||
+                         options_.placements[0] == Placement::kOneCopy;
+  if (reachable) {
+    PeerReplicas replicas;
+    for (const RankState& rank : ranks_) replicas.regions.push_back(rank.replica->regions());
+    hub_->ShareReplicas(std::move(replicas));
+  }
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    RankState& rank = ranks_[r];
     if (options_.world_size > 1) rank.plane = hub_->MakePlane(r);
     rank.timeline = std::make_unique<TimelineRing>(4, Clock::Monotonic());
     rank.hyperparameters = options_.hyperparameters;
@@ -70,20 +81,18 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
       store.slot_counts.push_back(static_cast<int>(rule_->Slots(group).size()));
     }
     store.keep_reduced_gradients =
-        options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1;
+        options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1 && !reachable;
     absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
     EXPECT_TRUE(created.ok()) << created.status();
     rank.store = std::move(*created);
 
     StepEngine::Options engine;
     engine.rank = r;
-    engine.world_size = options_.world_size;
-    engine.generation = plan_.generation;
+    engine.plan = &plan_;
     engine.incarnation = 100 + r;
     engine.space = &options_.space;
-    engine.region_count = static_cast<int>(layout.regions().size());
+    engine.layout = layout_.get();
     engine.buckets = &buckets_;
-    engine.policy = options_.policy;
     engine.gradient_mode = options_.gradient_mode;
     engine.rule = rule_;
     engine.hyperparameters = options_.hyperparameters;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/bucket.h"
+#include "common/memory_layout.h"
 #include "common/parameter_space.h"
 #include "common/plan.h"
 #include "server/shard/shard_store.h"
@@ -89,6 +90,7 @@ class EngineRig {
   Options options_;
   const UpdateRule* rule_ = nullptr;
   Plan plan_;
+  std::unique_ptr<MemoryLayout> layout_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<FakeHub> hub_;
   std::vector<RankState> ranks_;

@@ -77,33 +77,54 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(PartitionPolicy::kGreedy, PartitionPolicy::kGreedyInOrder,
                                          PartitionPolicy::kBalanced, PartitionPolicy::kReplicated),
                        ::testing::Values(std::vector<Placement>{Placement::kFlatRegions},
+                                         std::vector<Placement>{Placement::kReachable},
                                          std::vector<Placement>{Placement::kScattered,
                                                                 Placement::kFlatRegions,
                                                                 Placement::kFlatUnvouched})),
     [](const ::testing::TestParamInfo<BitsCase>& info) {
-      return absl::StrCat("Ranks", std::get<0>(info.param), ModeName(std::get<1>(info.param)),
-                          std::get<2>(info.param) == GradientMode::kReduce ? "Reduce" : "Averaged",
-                          PolicyName(std::get<3>(info.param)),
-                          std::get<4>(info.param).size() == 1 ? "Flat" : "Mixed");
+      return absl::StrCat(
+          "Ranks", std::get<0>(info.param), ModeName(std::get<1>(info.param)),
+          std::get<2>(info.param) == GradientMode::kReduce ? "Reduce" : "Averaged",
+          PolicyName(std::get<3>(info.param)),
+          std::get<4>(info.param).size() == 1 ? NameOf(std::get<4>(info.param)[0]) : "Mixed");
     });
 
 TEST(StepEngineBits_TwoNodeGroups_SumInTreeOrder, EqualOneProcessToTheBit) {
-  EngineRig::Options options;
-  options.world_size = 4;
-  options.nodes = {"a", "b", "a", "b"};
-  EngineRig rig(options);
-  rig.GiveAllGradients();
-  ExpectAllOk(rig.Step());
-  rig.StepOracleAlong();
-  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+    EngineRig::Options options;
+    options.world_size = 4;
+    options.placements = {placement};
+    options.nodes = {"a", "b", "a", "b"};
+    EngineRig rig(options);
+    rig.GiveAllGradients();
+    ExpectAllOk(rig.Step());
+    rig.StepOracleAlong();
+    EXPECT_EQ(rig.DifferenceToOracle(), "") << NameOf(placement);
 
-  // The data would show another order: the same ranks on one node come out differently.
-  options.nodes = {"a", "a", "a", "a"};
-  EngineRig other(options);
-  other.GiveAllGradients();
-  ExpectAllOk(other.Step());
-  EXPECT_NE(BitDifference(rig.rank(0).replica->Parameter(0), other.rank(0).replica->Parameter(0)),
-            "");
+    // The data would show another order: the same ranks on one node come out differently.
+    options.nodes = {"a", "a", "a", "a"};
+    EngineRig other(options);
+    other.GiveAllGradients();
+    ExpectAllOk(other.Step());
+    EXPECT_NE(BitDifference(rig.rank(0).replica->Parameter(0), other.rank(0).replica->Parameter(0)),
+              "");
+  }
+}
+
+TEST(StepEngineBits_OneCopyOfTheParameters, EqualOneProcessToTheBit) {
+  for (const PartitionPolicy policy : {PartitionPolicy::kGreedy, PartitionPolicy::kBalanced}) {
+    EngineRig::Options options;
+    options.world_size = 3;
+    options.policy = policy;
+    options.placements = {Placement::kOneCopy};
+    EngineRig rig(options);
+    for (int step = 1; step <= 3; ++step) {
+      rig.GiveAllGradients();
+      ExpectAllOk(rig.Step());
+      rig.StepOracleAlong();
+    }
+    EXPECT_EQ(rig.DifferenceToOracle(), "");
+  }
 }
 
 TEST(StepEngineBits_EveryRule, EqualOneProcessToTheBit) {
@@ -151,7 +172,8 @@ TEST(StepEngineBits_SmallestWindow, EqualOneProcessToTheBit) {
 // --- Which parameters take part.
 
 TEST(StepEngine_GradientMissingOnSomeRanks_CountsAsZero, EqualOneProcessToTheBit) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kScattered}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kScattered, Placement::kReachable}) {
     EngineRig::Options options;
     options.world_size = 3;
     options.placements = {placement};
@@ -242,8 +264,8 @@ TEST(StepEngine_OnlyEmptyParameters, StepIsCounted) {
 // --- The trainer's memory.
 
 TEST(StepEngine_AnyPlacement, LeavesTheGradientsAlone) {
-  for (const Placement placement :
-       {Placement::kFlatRegions, Placement::kFlatUnvouched, Placement::kScattered}) {
+  for (const Placement placement : {Placement::kFlatRegions, Placement::kFlatUnvouched,
+                                    Placement::kScattered, Placement::kReachable}) {
     EngineRig::Options options;
     options.world_size = 3;
     options.placements = {placement};
@@ -264,12 +286,17 @@ TEST(StepEngine_AnyPlacement, LeavesTheGradientsAlone) {
 }
 
 TEST(StepEngine_SyncParameters, GivesAllRanksTheValuesOfRankZero) {
-  for (const PartitionPolicy policy : {PartitionPolicy::kBalanced, PartitionPolicy::kReplicated}) {
+  const std::vector<Placement> mixed = {Placement::kFlatRegions, Placement::kScattered};
+  const std::vector<Placement> reachable = {Placement::kReachable};
+  for (const auto& [policy, placements] : {std::pair(PartitionPolicy::kBalanced, mixed),
+                                           std::pair(PartitionPolicy::kReplicated, mixed),
+                                           std::pair(PartitionPolicy::kBalanced, reachable),
+                                           std::pair(PartitionPolicy::kReplicated, reachable)}) {
     EngineRig::Options options;
     options.world_size = 3;
     options.policy = policy;
     options.mode = FakeHub::Mode::kDelayed;
-    options.placements = {Placement::kFlatRegions, Placement::kScattered};
+    options.placements = placements;
     EngineRig rig(options);
     for (int p = 0; p < rig.space().parameter_count(); ++p) {
       for (Rank r = 1; r < 3; ++r) {

@@ -41,11 +41,16 @@ std::string NameOf(Placement placement) {
       return "FlatUnvouched";
     case Placement::kScattered:
       return "Scattered";
+    case Placement::kReachable:
+      return "Reachable";
+    case Placement::kOneCopy:
+      return "OneCopy";
   }
   return "";
 }
 
-TestReplica::TestReplica(const ParameterSpace& space, Placement placement)
+TestReplica::TestReplica(const ParameterSpace& space, Placement placement,
+                         const TestReplica* parameters_of)
     : space_(space), layout_(space), placement_(placement) {
   if (placement != Placement::kScattered) {
     for (const MemoryLayout::Region& region : layout_.regions()) {
@@ -55,7 +60,10 @@ TestReplica::TestReplica(const ParameterSpace& space, Placement placement)
       }
     }
   }
-  if (placement == Placement::kFlatRegions) {
+  if (placement == Placement::kOneCopy && parameters_of != nullptr) {
+    flat_[0] = parameters_of->flat_[0];
+  }
+  if (placement != Placement::kScattered && placement != Placement::kFlatUnvouched) {
     for (size_t r = 0; r < layout_.regions().size(); ++r) {
       regions_.push_back({flat_[0][r], flat_[1][r]});
     }

@@ -25,12 +25,16 @@ enum class Placement {
   kFlatRegions,    // one buffer a region, and the replica vouches for its padding
   kFlatUnvouched,  // the same without saying so
   kScattered,      // each tensor in an allocation of exactly its size
+  kReachable,      // as kFlatRegions, and the plane reaches the replicas of all ranks
+  kOneCopy,        // as kReachable, with one copy of the parameters for all ranks
 };
 std::string NameOf(Placement placement);
 
 class TestReplica {
  public:
-  TestReplica(const ParameterSpace& space, Placement placement);
+  // kOneCopy: the parameters are those of `parameters_of`, if it is given.
+  TestReplica(const ParameterSpace& space, Placement placement,
+              const TestReplica* parameters_of = nullptr);
 
   // Copies values in; the gradient becomes present.
   void SetParameter(int parameter, const std::vector<float>& values);

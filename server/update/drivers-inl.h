@@ -43,7 +43,7 @@ int64_t RunOver(const FormulaArguments& arguments) {
     parameter.Store(arguments.parameter + i);
     copies.Write(i, parameter);
   }
-  copies.Finish();
+  copies.Finish(i);
   return i;
 }
 
@@ -61,11 +61,11 @@ template <class Formula, class E, int N, class Gradient>
 HWY_INLINE int64_t RunWithCopies(const FormulaArguments& arguments) {
   if (arguments.copy_count == 0) return RunOver<Formula, E, N, Gradient, NoCopies<E>>(arguments);
   if constexpr (E::kIsVector) {
-    if (CanStream<E>(arguments)) {
-      return RunOver<Formula, E, N, Gradient, Copies<E, true>>(arguments);
+    if (CanStream(arguments)) {
+      return RunOver<Formula, E, N, Gradient, StreamedCopies<E>>(arguments);
     }
   }
-  return RunOver<Formula, E, N, Gradient, Copies<E, false>>(arguments);
+  return RunOver<Formula, E, N, Gradient, StoredCopies<E>>(arguments);
 }
 
 template <class Formula, class E, int N>

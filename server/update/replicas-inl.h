@@ -140,30 +140,18 @@ class NoCopies {
  public:
   HWY_INLINE explicit NoCopies(const FormulaArguments&) {}
   HWY_INLINE void Write(int64_t, E) const {}
-  HWY_INLINE void Finish() const {}
+  HWY_INLINE void Finish(int64_t) const {}
 };
 
-template <class E, bool kStream>
-class Copies {
+template <class E>
+class StoredCopies {
  public:
-  HWY_INLINE explicit Copies(const FormulaArguments& arguments)
+  HWY_INLINE explicit StoredCopies(const FormulaArguments& arguments)
       : copies_(arguments.copies), count_(arguments.copy_count), first_(arguments.first) {}
-
   HWY_INLINE void Write(int64_t i, E parameter) const {
-    for (int k = 0; k < count_; ++k) {
-      float* const to = copies_[k] + first_ + i;
-      if constexpr (kStream) {
-        parameter.Stream(to);
-      } else {
-        parameter.Store(to);
-      }
-    }
+    for (int k = 0; k < count_; ++k) parameter.Store(copies_[k] + first_ + i);
   }
-
-  // Streaming stores are not ordered with the one by which the caller tells that it is done.
-  HWY_INLINE void Finish() const {
-    if constexpr (kStream) hwy::FlushStream();
-  }
+  HWY_INLINE void Finish(int64_t) const {}
 
  private:
   float* const* copies_;
@@ -171,14 +159,53 @@ class Copies {
   int64_t first_;
 };
 
-// Streaming stores need the alignment of a vector.
+// Whole lines, one copy after the other: a line that is streamed piece by piece holds a fill buffer
+// until it is complete, and a CPU has few of those.
 template <class E>
+class StreamedCopies {
+ public:
+  HWY_INLINE explicit StreamedCopies(const FormulaArguments& arguments)
+      : parameter_(arguments.parameter),
+        copies_(arguments.copies),
+        count_(arguments.copy_count),
+        first_(arguments.first) {}
+
+  HWY_INLINE void Write(int64_t i, E parameter) const {
+    const int64_t end = i + E::Width();
+    if (E::Width() >= kLineElements) {
+      for (int k = 0; k < count_; ++k) parameter.Stream(copies_[k] + first_ + i);
+    } else if (end % kLineElements == 0) {
+      StreamFrom(end - kLineElements, end);
+    }
+  }
+
+  // Streaming stores are not ordered with the one by which the caller tells that it is done.
+  HWY_INLINE void Finish(int64_t end) const {
+    StreamFrom(end / kLineElements * kLineElements, end);
+    hwy::FlushStream();
+  }
+
+ private:
+  // What the loop has just stored.
+  HWY_INLINE void StreamFrom(int64_t begin, int64_t end) const {
+    for (int k = 0; k < count_; ++k) {
+      for (int64_t i = begin; i < end; i += E::Width()) {
+        E::Load(parameter_ + i).Stream(copies_[k] + first_ + i);
+      }
+    }
+  }
+
+  const float* parameter_;
+  float* const* copies_;
+  int count_;
+  int64_t first_;
+};
+
 HWY_INLINE bool CanStream(const FormulaArguments& arguments) {
   if (arguments.elements < kElementsWorthStreaming) return false;
-  const uintptr_t vector_bytes = E::Width() * sizeof(float);
   for (int k = 0; k < arguments.copy_count; ++k) {
     const float* const copy = arguments.copies[k] + arguments.first;
-    if (reinterpret_cast<uintptr_t>(copy) % vector_bytes != 0) return false;
+    if (reinterpret_cast<uintptr_t>(copy) % (kLineElements * sizeof(float)) != 0) return false;
   }
   return true;
 }

@@ -61,8 +61,8 @@ struct Coefficients {
 // the average of their gradients is taken, and their copies of the parameter are written, beside
 // the update itself. The bits are those of TreeAverage (common/dataplane), Update and copying.
 //
-// Fast where all is 64-byte aligned: copies at a vector's alignment are written past the caches
-// (streaming stores) where the span has at least 4,096 elements, all others ordinarily. Either way
+// Fast where all is 64-byte aligned: if the copies are, and the span has at least 4,096 elements,
+// they are written past the caches (streaming stores), otherwise by ordinary stores. Either way
 // they are visible to whoever learns that Update has returned.
 struct ReplicaSpans {
   // By position in the order of the reduction tree: the ranks of its first node group, then of the

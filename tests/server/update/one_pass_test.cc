@@ -114,15 +114,15 @@ TEST_F(OnePassTest, AnyLengthAndAlignment_SameBits) {
   }
 }
 
-// Long enough for streaming stores, at alignments that have them and at those that have not.
+// Long enough for streaming stores, at the alignment that has them and at those that have not.
 TEST_F(OnePassTest, LongSpans_SameBits) {
   uint32_t seed = kSeed;
   for (const RuleCase& rule_case : OneCaseOfEachRule()) {
-    for (const int misalignment : {0, 4, 8, 1}) {
+    for (const int misalignment : {0, 4, 1}) {
       for (const std::vector<int>& tree : {std::vector<int>{2}, {1, 2}}) {
         ReplicaShape shape;
         shape.group_sizes = tree;
-        shape.elements = 4099;
+        shape.elements = 4107;  // not whole lines of vectors, either
         shape.misalignment = misalignment;
         ExpectSameBits(rule_case, shape, seed++);
         if (HasFatalFailure()) return;

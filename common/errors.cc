@@ -21,15 +21,16 @@ struct Kind {
 
 constexpr Kind kPeerLost = {"peer_lost", absl::StatusCode::kUnavailable};
 constexpr Kind kPeersTimedOut = {"peers_timed_out", absl::StatusCode::kDeadlineExceeded};
+constexpr Kind kTrainerGone = {"trainer_gone", absl::StatusCode::kUnavailable};
 constexpr Kind kTornStep = {"torn_step", absl::StatusCode::kDataLoss};
 constexpr Kind kStepInDoubt = {"step_in_doubt", absl::StatusCode::kDataLoss};
 constexpr Kind kStaleGeneration = {"stale_generation", absl::StatusCode::kFailedPrecondition};
 constexpr Kind kStaleIncarnation = {"stale_incarnation", absl::StatusCode::kFailedPrecondition};
 constexpr Kind kRanksDisagree = {"ranks_disagree", absl::StatusCode::kInvalidArgument};
 
-constexpr const Kind* kKinds[] = {&kPeerLost,     &kPeersTimedOut,   &kTornStep,
-                                  &kStepInDoubt,  &kStaleGeneration, &kStaleIncarnation,
-                                  &kRanksDisagree};
+constexpr const Kind* kKinds[] = {&kPeerLost,         &kPeersTimedOut, &kTrainerGone,
+                                  &kTornStep,         &kStepInDoubt,   &kStaleGeneration,
+                                  &kStaleIncarnation, &kRanksDisagree};
 
 // "kind:rank,rank,...", such as "peer_lost:2".
 struct Payload {
@@ -95,6 +96,11 @@ absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_vie
               absl::StrCat("deadline reached waiting for ", Named(waited_for), ": ", what));
 }
 
+absl::Status TrainerGone(const std::vector<Rank>& ranks, absl::string_view how_known) {
+  return Make(kTrainerGone, ranks,
+              absl::StrCat("the trainer of ", Named(ranks), " is gone: ", how_known));
+}
+
 absl::Status TornStep(StepNumber step, absl::string_view cause) {
   return TornStep(step, absl::UnknownError(cause));
 }
@@ -138,6 +144,7 @@ absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view dif
 
 bool IsPeerLost(const absl::Status& status) { return Is(status, kPeerLost); }
 bool IsPeersTimedOut(const absl::Status& status) { return Is(status, kPeersTimedOut); }
+bool IsTrainerGone(const absl::Status& status) { return Is(status, kTrainerGone); }
 bool IsTornStep(const absl::Status& status) { return Is(status, kTornStep); }
 bool IsStepInDoubt(const absl::Status& status) { return Is(status, kStepInDoubt); }
 bool IsStaleGeneration(const absl::Status& status) { return Is(status, kStaleGeneration); }

@@ -21,6 +21,10 @@ absl::Status PeerLost(Rank rank, absl::string_view how_known);
 // A wait reached its deadline; `waited_for` are the ranks that did not come. DEADLINE_EXCEEDED.
 absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_view what);
 
+// The trainers of these ranks are gone, and their successors have not come yet; their shard owners
+// live, and nothing is lost. UNAVAILABLE.
+absl::Status TrainerGone(const std::vector<Rank>& ranks, absl::string_view how_known);
+
 // The step was being applied when a rank was lost: the state is not that of any step. DATA_LOSS.
 // Names the ranks that `cause` names.
 absl::Status TornStep(StepNumber step, absl::string_view cause);
@@ -41,6 +45,7 @@ absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view dif
 
 bool IsPeerLost(const absl::Status& status);
 bool IsPeersTimedOut(const absl::Status& status);
+bool IsTrainerGone(const absl::Status& status);
 bool IsTornStep(const absl::Status& status);
 bool IsStepInDoubt(const absl::Status& status);
 bool IsStaleGeneration(const absl::Status& status);

@@ -47,13 +47,20 @@ absl::Status CheckIdentities(absl::Span<const CommitVote> votes, const CommitVot
 
 absl::Status CheckPrepared(absl::Span<const CommitVote> votes) {
   std::vector<std::string> reasons;
+  std::vector<Rank> gone;
   absl::StatusCode code = absl::StatusCode::kOk;
   for (const CommitVote& vote : votes) {
     if (vote.prepared.ok()) continue;
+    if (absl::IsUnavailable(vote.prepared)) gone.push_back(vote.rank);
     if (code == absl::StatusCode::kOk) code = vote.prepared.code();
     reasons.push_back(absl::StrCat("rank ", vote.rank, ": ", vote.prepared.message()));
   }
   if (reasons.empty()) return absl::OkStatus();
+  if (gone.size() == reasons.size()) {
+    return errors::TrainerGone(
+        gone, absl::StrFormat("step %d was given up by all ranks (%s); it may be tried again",
+                              votes[0].step, absl::StrJoin(reasons, "; ")));
+  }
   return absl::Status(code, absl::StrFormat("step %d was given up by all ranks, since it could not "
                                             "be prepared: %s",
                                             votes[0].step, absl::StrJoin(reasons, "; ")));

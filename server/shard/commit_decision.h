@@ -30,6 +30,7 @@ struct CommitDecision {
 // (0: none yet). Reasons to give up, the first that holds:
 //   StaleGeneration, StaleIncarnation  a process of another life of the job takes part
 //   RanksDisagree                      ranks are at different steps
+//   TrainerGone                        the ranks that give up do so because their trainers are gone
 //   a rank's own code, naming it       it could not prepare the step (its input is invalid)
 //   RanksDisagree                      hyperparameters of a group differ
 //   RanksDisagree                      kAveraged, and a gradient is missing on some ranks

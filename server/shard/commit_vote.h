@@ -18,7 +18,8 @@ struct CommitVote {
   Incarnation incarnation = 0;
   Generation generation = 0;
   StepNumber step = 0;
-  // Not OK: the rank gives the step up. Only code and (a cut) message travel.
+  // Not OK: the rank gives the step up; UNAVAILABLE: because its trainer is gone. Only code and (a
+  // cut) message travel.
   absl::Status prepared;
   std::vector<uint64_t> hyperparameter_digests;  // by group
   uint32_t hyperparameter_text_bytes = 0;        // of the second round, should there be one

@@ -96,6 +96,7 @@ class ShardOwner::Impl {
 
   absl::Status Start();
   absl::StatusOr<StepInfo> Step(const StepInput& input);
+  absl::Status RefuseNextStep(absl::string_view how_known);
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
   absl::Status Stop(absl::Duration timeout);
@@ -116,6 +117,7 @@ class ShardOwner::Impl {
   absl::Status ConnectPlane(absl::Time deadline);
   absl::Status StartEngine();
   absl::Status CheckUsable() const;
+  absl::Status CheckNothingLost();
   void Tell(const StepProgress& progress);
   absl::Status Verdict(StepOutcome outcome, const absl::Status& observed);
   absl::Status Break(const StepEngine::Result& result);
@@ -273,28 +275,33 @@ absl::Status ShardOwner::Impl::StartEngine() {
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
-  absl::Status usable = CheckUsable();
+  absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
-  const StepNumber finished = engine_->finished();
-  // Known before anything of the step was sent: nobody can have applied it.
-  const absl::Status lost = guard_->reason();
-  if (!lost.ok()) return Break({lost, StepOutcome::kNotApplied, false, StepInfo()});
-
-  Tell({finished, StepOutcome::kInStep});
+  Tell({engine_->finished(), StepOutcome::kInStep});
   const StepEngine::Result result = engine_->Step(input);
+  if (errors::IsTrainerGone(result.status)) {
+    Tell({engine_->finished(), StepOutcome::kIdle});
+    return result.status;
+  }
   if (!result.status.ok()) return Break(result);
   board_->SetHyperparameters(engine_->record().hyperparameters);
   Tell({engine_->finished(), StepOutcome::kIdle});
   return result.info;
 }
 
+absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
+  absl::Status usable = CheckNothingLost();
+  if (!usable.ok()) return usable;
+  const StepEngine::Result result =
+      engine_->Refuse(errors::TrainerGone({options_.rank}, how_known));
+  return errors::IsTrainerGone(result.status) ? absl::OkStatus() : Break(result);
+}
+
 absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                               absl::Span<const ReplicaRegion> regions,
                                               absl::Duration timeout) {
-  absl::Status usable = CheckUsable();
+  absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
-  const absl::Status lost = guard_->reason();
-  if (!lost.ok()) return Break({lost, StepOutcome::kNotApplied, false, StepInfo()});
   const StepEngine::Result result = engine_->SyncParameters(replica, regions, timeout);
   return result.status.ok() ? absl::OkStatus() : Break(result);
 }
@@ -317,6 +324,15 @@ absl::Status ShardOwner::Impl::CheckUsable() const {
   if (!failed.ok()) return failed;
   if (stopped_) return absl::FailedPreconditionError("the shard owner has been stopped");
   return absl::OkStatus();
+}
+
+// Also that no rank is lost, as far as this one has heard: it is known before anything of a step
+// was sent, so nobody can have applied it.
+absl::Status ShardOwner::Impl::CheckNothingLost() {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  const absl::Status lost = guard_->reason();
+  return lost.ok() ? lost : Break({lost, StepOutcome::kNotApplied, false, StepInfo()});
 }
 
 void ShardOwner::Impl::Tell(const StepProgress& progress) {
@@ -381,6 +397,10 @@ absl::Status ShardOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }
+
+absl::Status ShardOwner::RefuseNextStep(absl::string_view how_known) {
+  return impl_->RefuseNextStep(how_known);
+}
 
 absl::Status ShardOwner::Stop(absl::Duration timeout) { return impl_->Stop(timeout); }
 

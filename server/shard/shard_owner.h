@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/bucket.h"
@@ -86,9 +87,14 @@ class ShardOwner {
   //                     gradient is missing on some ranks
   //   UNAVAILABLE       PeerLost: not applied by anybody
   //   DEADLINE_EXCEEDED PeersTimedOut: not applied by anybody
+  //   UNAVAILABLE       TrainerGone: another rank's owner refused; nothing changed, try again
   //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause
-  // After an error the owner is broken: each later call returns the first one.
+  // After any error but TrainerGone the owner is broken: each later call returns the first one.
   absl::StatusOr<StepInfo> Step(const StepInput& input);
+
+  // Takes part in the others' next step, whenever they come, so that all give it up with
+  // TrainerGone naming this rank. OK when they have; an error breaks the owner, as in Step.
+  absl::Status RefuseNextStep(absl::string_view how_known);
 
   // Leaves the job in good order. Idempotent.
   absl::Status Stop(absl::Duration timeout);

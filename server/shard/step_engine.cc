@@ -50,16 +50,26 @@ StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
 }
 
 StepEngine::Result StepEngine::Step(const StepInput& input) {
+  return TakePart(input, absl::OkStatus(), options_.clock->Now() + input.timeout);
+}
+
+StepEngine::Result StepEngine::Refuse(const absl::Status& reason) {
+  // No deadline: nobody is late, the others need not come at all.
+  return TakePart(StepInput(), reason, absl::InfiniteFuture());
+}
+
+StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Status& willing,
+                                        absl::Time deadline) {
   const absl::Time start = options_.clock->Now();
-  const absl::Time deadline = start + input.timeout;
   record_.step = finished_ + 1;
   options_.timeline->BeginStep(record_.step);
 
   // A rank whose input is invalid takes part all the same, with nothing to contribute, until the
   // commit tells all ranks why: leaving now would let them wait for it.
-  const absl::Status replica_ok = CheckReplica(input.replica, input.regions);
+  const absl::Status replica_ok =
+      willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
   absl::Status prepared = replica_ok;
-  prepared.Update(CheckHyperparameters(input.hyperparameters));
+  if (willing.ok()) prepared.Update(CheckHyperparameters(input.hyperparameters));
   const ReplicaMemory replica = replica_ok.ok()
                                     ? ReplicaMemory(input.replica, input.regions)
                                     : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());

@@ -46,6 +46,10 @@ class StepEngine {
 
   Result Step(const StepInput& input);
 
+  // Takes part in the others' next step, whenever they come, so that all give it up for this
+  // reason. The result has that error.
+  Result Refuse(const absl::Status& reason);
+
   // Rank 0's parameter values go to all.
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
@@ -56,6 +60,7 @@ class StepEngine {
  private:
   StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
 
+  Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status CheckHyperparameters(absl::Span<const Hyperparameters> given);

@@ -138,6 +138,37 @@ TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
   ExpectOk(rig.Stop());
 }
 
+TEST(ShardOwner_TrainerGoneOnOneRank, AllGiveTheStepUpAndMayTryAgain) {
+  OwnerRig rig(OwnerRig::MixedOptions(3));
+  ExpectOk(rig.Start());
+  Follower follower(rig);
+  for (int step = 1; step <= 3; ++step) {
+    rig.GiveGradients(step);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      rig.OnEveryRank([&](Rank r) {
+        if (r == 1) {
+          const absl::Status refused = rig.owner(r).RefuseNextStep("process 7 has ended");
+          EXPECT_TRUE(refused.ok()) << refused;
+          return;
+        }
+        const absl::Status gone = rig.owner(r).Step(rig.InputOf(r)).status();
+        EXPECT_TRUE(errors::IsTrainerGone(gone)) << gone;
+        EXPECT_THAT(errors::RanksOf(gone), ElementsAre(1));
+        EXPECT_THAT(Text(gone), HasSubstr("process 7 has ended"));
+        EXPECT_TRUE(rig.owner(r).failure().ok());
+      });
+    }
+    const std::vector<absl::StatusOr<StepInfo>> results = rig.Step();
+    ExpectOk(results);
+    EXPECT_EQ(results[0]->step, step);
+    follower.Step();
+    for (int p = 0; p < rig.space().parameter_count(); ++p) {
+      EXPECT_EQ(BitDifference(follower.oracle().Parameter(p), rig.replica(2).Parameter(p)), "");
+    }
+  }
+  ExpectOk(rig.Stop());
+}
+
 TEST(ShardOwner_OneRank, NeedsNoDataPlane) {
   for (const GradientMode mode : {GradientMode::kAveraged, GradientMode::kReduce}) {
     OwnerRig::Options options = OwnerRig::MixedOptions(1);

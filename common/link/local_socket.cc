@@ -185,7 +185,7 @@ absl::Status LocalSocket::ReceiveHeader(absl::Time deadline) {
     if (!some.ok()) return some.status();
     incoming_.header_bytes += *some;
     if (incoming_.header_bytes < kVersionEnd) continue;
-    const absl::Status version = CheckVersion();
+    absl::Status version = CheckVersion();
     if (!version.ok()) return version;
   }
   return CheckCounts();

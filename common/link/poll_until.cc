@@ -18,8 +18,10 @@ int PollUntil(absl::Span<pollfd> descriptors, absl::Time deadline) {
   }
 }
 
-bool PollUntil(int fd, short events, absl::Time deadline) {
-  pollfd descriptor = {fd, events, 0};
+bool PollUntil(int fd, int events, absl::Time deadline) {
+  pollfd descriptor = {};
+  descriptor.fd = fd;
+  descriptor.events = static_cast<decltype(descriptor.events)>(events);
   return PollUntil(absl::MakeSpan(&descriptor, 1), deadline) > 0;
 }
 

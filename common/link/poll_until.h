@@ -15,7 +15,7 @@ namespace optshard {
 int PollUntil(absl::Span<pollfd> descriptors, absl::Time deadline);
 
 // The same for `events` of one descriptor: true where there are any, or an error or a hang-up.
-bool PollUntil(int fd, short events, absl::Time deadline);
+bool PollUntil(int fd, int events, absl::Time deadline);
 
 }  // namespace optshard
 

@@ -233,7 +233,7 @@ absl::Status Segment::Map(size_t bytes, const std::string& what) {
   void* const mapped =
       mmap(data, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_.get(), 0);
   if (mapped == MAP_FAILED) {
-    const absl::Status failed = Failed(what, absl::StrCat("mapping ", length, " bytes"));
+    absl::Status failed = Failed(what, absl::StrCat("mapping ", length, " bytes"));
     munmap(space, length + spare);
     return failed;
   }

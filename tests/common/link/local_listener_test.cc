@@ -183,7 +183,7 @@ TEST_F(LocalListenerTest, Listen_ManyThreadsComeAndGo_NotTwoAtATime) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int turn = 0; turn < 100; ++turn) {
+      for (int turn = 0; turn < 1000; ++turn) {
         const auto listener = LocalListener::Listen(path_);
         if (!listener.ok()) {
           EXPECT_EQ(listener.status().code(), absl::StatusCode::kAlreadyExists)

@@ -1,0 +1,59 @@
+// The data plane between processes on hosts' CPUs: shared memory where all ranks run on one host,
+// Gloo otherwise.
+#ifndef OPTSHARD_COMMON_DATAPLANE_HOST_PLANE_H_
+#define OPTSHARD_COMMON_DATAPLANE_HOST_PLANE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/dataplane/co_location.h"
+#include "common/dataplane/data_plane.h"
+#include "common/dataplane/rendezvous.h"
+#include "common/dataplane/shm/replica_segments.h"
+#include "common/ids.h"
+#include "common/memory_layout.h"
+#include "common/plan.h"
+
+namespace optshard {
+
+enum class HostPlaneKind {
+  kAuto,  // shared memory if all ranks can, else Gloo
+  kShm,   // shared memory, or an error
+  kGloo,  // Gloo, for all ranks, whatever the others ask for
+};
+absl::string_view NameOf(HostPlaneKind kind);  // "auto", "shm", "gloo"
+// INVALID_ARGUMENT, listing the known names, for any other text.
+absl::StatusOr<HostPlaneKind> ParseHostPlaneKind(absl::string_view name);
+
+struct HostPlaneOptions {
+  Rank rank = 0;
+  int world_size = 1;
+  ReductionTree tree;
+  Generation generation = 0;
+  Rendezvous* rendezvous = nullptr;              // used by CreateHostPlane only; not owned
+  absl::Time deadline = absl::InfiniteFuture();  // of CreateHostPlane; Clock::Monotonic()
+
+  HostPlaneKind kind = HostPlaneKind::kAuto;
+  std::string network = "lo";  // of Gloo: an interface by name, or a numeric address of one
+
+  // Of shared memory: what the other ranks are to reach of this one's replica, which lies by
+  // `layout`. Called once it is known that all ranks share the host; its error is returned. None:
+  // no rank reaches another one's replica.
+  std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>()> replica;
+  const MemoryLayout* layout = nullptr;  // used by CreateHostPlane only; not owned
+
+  std::string identity = SharingIdentity();
+};
+
+// Connects to all other ranks; they need not give the same kind, and all get the same one.
+// FAILED_PRECONDITION for kShm where a rank runs elsewhere, or asks for Gloo; else errors as
+// AllShareOneHost, CreateShmPlane and CreateGlooPlane.
+absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOptions& options);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_HOST_PLANE_H_

@@ -5,15 +5,14 @@
 #include <climits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/client_seams.h"
 #include "client/coordinator_host.h"
-#include "client/network_choice.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/gloo_plane.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
+#include "common/rpc/network_choice.h"
 #include "server/shard/shard_owner_service.h"
 
 namespace optshard {
@@ -37,15 +36,6 @@ PlaneFactory GlooFactory(const std::string& network) {
     options.deadline = request.deadline;
     return CreateGlooPlane(options);
   };
-}
-
-// The address by which others reach a server that listens on `listen` with this port.
-std::string ReachableAddress(const std::string& listen, int port, const std::string& own_address) {
-  std::string host = listen.substr(0, listen.rfind(':'));
-  if (host == "0.0.0.0" || host == "[::]") {
-    host = absl::StrContains(own_address, ':') ? absl::StrCat("[", own_address, "]") : own_address;
-  }
-  return absl::StrCat(host, ":", port);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "client/network_choice.h"
+#include "common/rpc/network_choice.h"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -58,6 +59,14 @@ absl::StatusOr<std::string> AddressTowards(const std::string& peer) {
     if (!local.empty()) return local;
   }
   return absl::UnavailableError(absl::StrCat("no route leads to ", peer));
+}
+
+std::string ReachableAddress(const std::string& listen, int port, const std::string& own_address) {
+  std::string host = listen.substr(0, listen.rfind(':'));
+  if (host == "0.0.0.0" || host == "[::]") {
+    host = absl::StrContains(own_address, ':') ? absl::StrCat("[", own_address, "]") : own_address;
+  }
+  return absl::StrCat(host, ":", port);
 }
 
 }  // namespace optshard

@@ -1,4 +1,4 @@
-#include "client/network_choice.h"
+#include "common/rpc/network_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -20,6 +20,12 @@ TEST(NetworkChoiceTest, AddressTowards_UnknownHost_IsUnavailableNamingIt) {
   const auto address = AddressTowards("no-such-host.invalid:1");
   EXPECT_EQ(address.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(address.status().message().find("no-such-host.invalid:1"), absl::string_view::npos);
+}
+
+TEST(NetworkChoiceTest, ReachableAddress_ListeningEverywhere_IsTheOwnAddress) {
+  EXPECT_EQ(ReachableAddress("127.0.0.1:0", 12, "10.0.0.1"), "127.0.0.1:12");
+  EXPECT_EQ(ReachableAddress("0.0.0.0:0", 12, "10.0.0.1"), "10.0.0.1:12");
+  EXPECT_EQ(ReachableAddress("[::]:0", 12, "fe80::1"), "[fe80::1]:12");
 }
 
 }  // namespace

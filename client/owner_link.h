@@ -4,6 +4,7 @@
 #define OPTSHARD_CLIENT_OWNER_LINK_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,11 @@ class OwnerLink {
  public:
   virtual ~OwnerLink() = default;
 
-  // Where this rank's parameters and gradients have to lie, by region of the MemoryLayout; valid as
-  // long as the link. Empty: anywhere.
+  // Where this rank's parameters and gradients have to lie, by region of the MemoryLayout. Empty:
+  // anywhere.
   virtual absl::Span<const ReplicaRegion> replica() const = 0;
+  // Keeps that memory mapped, also beyond the link's life: the trainer's tensors may outlive it.
+  virtual std::shared_ptr<const void> replica_memory() const = 0;
 
   // Whether that memory holds the values of the last finished step, which win over the trainer's:
   // this trainer is the successor of another one. False: the trainer puts its own values there.

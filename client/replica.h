@@ -10,20 +10,34 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/parameter_list.h"
+#include "common/dataplane/peer_replicas.h"
+#include "common/parameter_space.h"
 #include "server/shard/step.h"
 
 namespace optshard {
 
+// Flat memory that a replica is laid out in, by region of the MemoryLayout.
+struct FlatMemory {
+  std::vector<ReplicaRegion> regions;
+  std::shared_ptr<const void> owner;  // keeps it mapped as long as a tensor lies in it
+  // It holds values already, which win over the trainer's.
+  bool has_values = false;
+
+  // Of this process alone, all zeros. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<FlatMemory> Private(const ParameterSpace& space);
+};
+
 // Bound to the trainer's thread.
 class Replica {
  public:
-  // Moves the values into one flat memory per region of the MemoryLayout. param.data and param.grad
-  // become views of it. What lands elsewhere is copied in: gradients after the module's zero_grad()
-  // has set them to none, values that torch::load has put there. A view to which nothing was added
-  // since it was zeroed counts as no gradient.
-  static std::unique_ptr<Replica> MakeFlat(const ParameterList& list);
+  // Moves the values into flat memory. param.data and param.grad become views of it. What lands
+  // elsewhere is copied in: gradients after the module's zero_grad() has set them to none, values
+  // that torch::load has put there. A view to which nothing was added since it was zeroed counts as
+  // no gradient.
+  static std::unique_ptr<Replica> MakeFlat(const ParameterList& list, FlatMemory memory);
 
   // Leaves every tensor where it is. One that is not contiguous is stepped in a contiguous copy.
   static std::unique_ptr<Replica> MakeInPlace(const ParameterList& list);

@@ -5,22 +5,20 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "client/replica.h"
-#include "client/status_error.h"
 #include "common/memory_layout.h"
 #include "server/shard/mapped_memory.h"
 
 namespace optshard {
 namespace {
 
-// Zeros in huge pages where the system has them: an update of gigabytes otherwise spends a tenth of
-// its time on looking addresses up. Throws StatusError (RESOURCE_EXHAUSTED).
-at::Tensor Zeros(int64_t elements, const char* what) {
-  const auto owned = std::make_shared<MappedMemory>(
-      ValueOrThrow(MappedMemory::Allocate(elements * sizeof(float), what)));
+// `elements` numbers from `data` on, which `owner` keeps mapped.
+at::Tensor TensorOver(float* data, int64_t elements, const std::shared_ptr<const void>& owner) {
   return at::from_blob(
-      owned->data(), {elements}, [owned](void*) {}, at::TensorOptions().dtype(at::kFloat));
+      data, {elements}, [owner](void*) {}, at::TensorOptions().dtype(at::kFloat));
 }
 
 // A tensor of its own, with a version counter and a storage of its own, over part of `flat`, which
@@ -37,22 +35,28 @@ int64_t VersionOf(const at::Tensor& tensor) {
 
 class FlatReplica : public Replica {
  public:
-  explicit FlatReplica(const ParameterList& list) : Replica(list), layout_(list.space) {
+  FlatReplica(const ParameterList& list, FlatMemory memory)
+      : Replica(list), layout_(list.space), regions_(std::move(memory.regions)) {
     c10::InferenceMode normal_tensors(false);
     at::NoGradGuard no_grad;
-    for (const MemoryLayout::Region& region : layout_.regions()) {
-      values_.push_back(Zeros(region.elements, "the parameters"));
-      gradients_.push_back(Zeros(region.elements, "the gradients"));
-      regions_.push_back(
-          {values_.back().mutable_data_ptr<float>(), gradients_.back().const_data_ptr<float>()});
+    for (size_t r = 0; r < regions_.size(); ++r) {
+      const int64_t elements = layout_.regions()[r].elements;
+      values_.push_back(TensorOver(regions_[r].parameters, elements, memory.owner));
+      gradients_.push_back(TensorOver(regions_[r].gradients, elements, memory.owner));
     }
+    // A predecessor's gradients are still there.
+    if (memory.has_values) ZeroMemory();
     for (size_t i = 0; i < parameters().size(); ++i) {
       const at::Tensor& parameter = parameters()[i];
       const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
       views_.push_back({ViewOf(values_[place.region], place.offset_elements, parameter.sizes()),
                         ViewOf(gradients_[place.region], place.offset_elements, parameter.sizes()),
                         0});
-      MoveValuesIn(i);
+      if (memory.has_values) {
+        parameter.set_data(views_[i].values);
+      } else {
+        MoveValuesIn(i);
+      }
       views_[i].zeroed_version = VersionOf(views_[i].gradient);
       const at::Tensor& gradient = parameter.grad();
       if (gradient.defined()) views_[i].gradient.copy_(gradient.detach());
@@ -64,9 +68,7 @@ class FlatReplica : public Replica {
 
   void ZeroGradients(bool set_to_none) override {
     at::NoGradGuard no_grad;
-    for (const at::Tensor& flat : gradients_) {
-      if (flat.numel() > 0) std::memset(flat.mutable_data_ptr(), 0, flat.nbytes());
-    }
+    ZeroMemory();
     for (size_t i = 0; i < parameters().size(); ++i) {
       const at::Tensor& gradient = parameters()[i].grad();
       const bool counts_as_gradient =
@@ -114,6 +116,12 @@ class FlatReplica : public Replica {
     int64_t zeroed_version;  // of `gradient`: a later one says that something was added to it
   };
 
+  void ZeroMemory() {
+    for (const at::Tensor& flat : gradients_) {
+      if (flat.numel() > 0) std::memset(flat.mutable_data_ptr(), 0, flat.nbytes());
+    }
+  }
+
   bool IsView(size_t index) const {
     return parameters()[index].grad().is_same(views_[index].gradient);
   }
@@ -132,16 +140,37 @@ class FlatReplica : public Replica {
   }
 
   const MemoryLayout layout_;
+  const std::vector<ReplicaRegion> regions_;
   std::vector<at::Tensor> values_;     // by region
   std::vector<at::Tensor> gradients_;  // by region
-  std::vector<ReplicaRegion> regions_;
-  std::vector<Views> views_;  // by parameter
+  std::vector<Views> views_;           // by parameter
 };
 
 }  // namespace
 
-std::unique_ptr<Replica> Replica::MakeFlat(const ParameterList& list) {
-  return std::make_unique<FlatReplica>(list);
+absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
+  // In huge pages where the system has them: an update of gigabytes otherwise spends a tenth of its
+  // time on looking addresses up.
+  auto owned = std::make_shared<std::vector<MappedMemory>>();
+  FlatMemory memory;
+  const MemoryLayout layout(space);
+  for (const MemoryLayout::Region& region : layout.regions()) {
+    ReplicaRegion placed;
+    for (const auto& [data, what] : {std::pair(&placed.parameters, "the parameters"),
+                                     std::pair(&placed.gradients, "the gradients")}) {
+      absl::StatusOr<MappedMemory> allocated = MappedMemory::Allocate(region.bytes(), what);
+      if (!allocated.ok()) return allocated.status();
+      *data = static_cast<float*>(allocated->data());
+      owned->push_back(*std::move(allocated));
+    }
+    memory.regions.push_back(placed);
+  }
+  memory.owner = std::move(owned);
+  return memory;
+}
+
+std::unique_ptr<Replica> Replica::MakeFlat(const ParameterList& list, FlatMemory memory) {
+  return std::make_unique<FlatReplica>(list, std::move(memory));
 }
 
 }  // namespace optshard

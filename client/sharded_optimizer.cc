@@ -7,15 +7,22 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/embedded_owner.h"
 #include "client/parameter_list.h"
-#include "client/rank_host.h"
 #include "client/replica.h"
+#include "common/clock.h"
+#include "common/errors.h"
 #include "common/log.h"
 
 namespace optshard {
 namespace {
 
 using torch::optim::OptimizerParamGroup;
+
+// How often a step is tried again while a trainer is away.
+constexpr absl::Duration kTrainerPollPeriod = absl::Milliseconds(50);
 
 absl::Status GroupsAreFixed() {
   return absl::UnimplementedError(
@@ -58,14 +65,17 @@ class ShardedOptimizer::Impl {
       : options_(prepared.options),
         rule_(prepared.defaults.rule()),
         tensors_(TensorsOf(prepared.groups)),
-        replica_(options_.parameters_as_bucket_view ? Replica::MakeFlat(prepared.list)
-                                                    : Replica::MakeInPlace(prepared.list)),
-        host_(ValueOrThrow(RankHost::Start(options_, prepared.list.space, rule_,
-                                           HyperparametersOf(prepared.groups)))),
-        owner_addresses_(host_->owner().owner_addresses()) {
+        owner_(ValueOrThrow(StartEmbeddedOwner(options_, prepared.list.space, rule_,
+                                               HyperparametersOf(prepared.groups)))),
+        owner_addresses_(owner_->owner_addresses()),
+        replica_(MakeReplica(prepared.list)) {
+    if (!owner_->resumes()) RefreshParameters();
+  }
+
+  void RefreshParameters() {
     ThrowIfError(replica_->Gather());
-    const absl::Status synced = host_->owner().SyncParameters(
-        replica_->tensors(), replica_->regions(), options_.join_timeout);
+    const absl::Status synced =
+        owner_->SyncParameters(replica_->tensors(), replica_->regions(), options_.join_timeout);
     replica_->Scatter();
     ThrowIfError(synced);
   }
@@ -75,7 +85,7 @@ class ShardedOptimizer::Impl {
       throw StatusError(absl::FailedPreconditionError(
           "this optimizer has been closed: it has left its job and cannot step any more"));
     }
-    ThrowIfError(host_->owner().failure());
+    ThrowIfError(owner_->failure());
   }
 
   void Step(const std::vector<OptimizerParamGroup>& groups) {
@@ -87,7 +97,7 @@ class ShardedOptimizer::Impl {
     input.regions = replica_->regions();
     input.hyperparameters = hyperparameters;
     input.timeout = options_.step_timeout;
-    const absl::StatusOr<StepInfo> info = host_->owner().Step(input);
+    const absl::StatusOr<StepInfo> info = StepWithAllTrainers(input);
     replica_->Scatter();
     ThrowIfError(info.status());
     static_cast<StepInfo&>(last_step_) = *info;
@@ -96,17 +106,17 @@ class ShardedOptimizer::Impl {
 
   void Close() {
     if (closed_) return;
-    ThrowIfError(host_->owner().failure());
+    ThrowIfError(owner_->failure());
     closed_ = true;
-    ThrowIfError(host_->Stop(options_.close_timeout));
+    ThrowIfError(owner_->Stop(options_.close_timeout));
   }
 
   // For the destructor.
   void CloseQuietly() {
-    if (closed_ || std::uncaught_exceptions() > exceptions_ || !host_->owner().failure().ok()) {
+    if (closed_ || std::uncaught_exceptions() > exceptions_ || !owner_->failure().ok()) {
       return;
     }
-    const absl::Status stopped = host_->Stop(options_.close_timeout);
+    const absl::Status stopped = owner_->Stop(options_.close_timeout);
     if (!stopped.ok()) {
       Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "leaving the job: %s",
           stopped.ToString());
@@ -114,12 +124,46 @@ class ShardedOptimizer::Impl {
   }
 
   Replica& replica() { return *replica_; }
-  const RankHost& host() const { return *host_; }
+  const OwnerLink& owner() const { return *owner_; }
   const ClientStepInfo& last_step() const { return last_step_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   const ShardedOptimizerOptions& options() const { return options_; }
 
  private:
+  std::unique_ptr<Replica> MakeReplica(const ParameterList& list) const {
+    const absl::Span<const ReplicaRegion> linked = owner_->replica();
+    if (linked.empty()) {
+      if (options_.share_parameters && options_.world_size > 1) {
+        throw StatusError(absl::FailedPreconditionError(
+            "share_parameters needs memory that all ranks share: run them on one host, with "
+            "parameters_as_bucket_view = true or attached to a shard server, and plane \"auto\" or "
+            "\"shm\""));
+      }
+      if (!options_.parameters_as_bucket_view) return Replica::MakeInPlace(list);
+      return Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space)));
+    }
+    FlatMemory memory;
+    memory.regions.assign(linked.begin(), linked.end());
+    memory.owner = owner_->replica_memory();
+    // One copy of the parameters for all ranks: it gets rank 0's values, and only those.
+    memory.has_values = owner_->resumes() || (options_.share_parameters && options_.rank != 0);
+    return Replica::MakeFlat(list, std::move(memory));
+  }
+
+  // A step that was given up because some trainer is away has changed nothing.
+  absl::StatusOr<StepInfo> StepWithAllTrainers(const StepInput& input) {
+    const Clock& clock = Clock::Monotonic();
+    const absl::Time deadline = clock.Now() + options_.step_timeout;
+    while (true) {
+      absl::StatusOr<StepInfo> info = owner_->Step(input);
+      if (!options_.wait_for_trainers || !errors::IsTrainerGone(info.status()) ||
+          clock.Now() >= deadline) {
+        return info;
+      }
+      absl::SleepFor(kTrainerPollPeriod);
+    }
+  }
+
   std::vector<Hyperparameters> HyperparametersOf(
       const std::vector<OptimizerParamGroup>& groups) const {
     std::vector<Hyperparameters> result;
@@ -150,9 +194,9 @@ class ShardedOptimizer::Impl {
   const ShardedOptimizerOptions options_;
   const std::string rule_;
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
-  const std::unique_ptr<Replica> replica_;
-  const std::unique_ptr<RankHost> host_;
+  const std::unique_ptr<OwnerLink> owner_;
   const std::vector<std::string> owner_addresses_;
+  const std::unique_ptr<Replica> replica_;
   const int exceptions_ = std::uncaught_exceptions();
   ClientStepInfo last_step_;
   bool closed_ = false;
@@ -184,6 +228,11 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
+void ShardedOptimizer::refresh_parameters() {
+  impl_->CheckUsable();
+  impl_->RefreshParameters();
+}
+
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }
 
 const ClientStepInfo& ShardedOptimizer::last_step() const { return impl_->last_step(); }
@@ -208,11 +257,11 @@ void ShardedOptimizer::load(torch::serialize::InputArchive&) {
 
 void ShardedOptimizer::Close() { impl_->Close(); }
 
-int64_t ShardedOptimizer::state_bytes() const {
-  return impl_->host().owner().view().Describe().state_bytes;
-}
+int64_t ShardedOptimizer::state_bytes() const { return impl_->owner().state_bytes(); }
 
-const std::string& ShardedOptimizer::owner_address() const { return impl_->host().owner_address(); }
+const std::string& ShardedOptimizer::owner_address() const {
+  return impl_->owner().owner_address();
+}
 
 const std::vector<std::string>& ShardedOptimizer::owner_addresses() const {
   return impl_->owner_addresses();

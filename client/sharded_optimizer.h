@@ -80,6 +80,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // called through the base class, works too; then gradients are copied in the next step.
   void zero_grad(bool set_to_none = true);
 
+  // After the parameters were edited by hand (a checkpoint was loaded, say): rank 0's values go to
+  // all ranks. All ranks call it. Errors as step.
+  void refresh_parameters();
+
   // UNIMPLEMENTED: groups and parameters can be given at construction only.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void add_parameters(const std::vector<at::Tensor>& parameters);

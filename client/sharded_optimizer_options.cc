@@ -66,6 +66,8 @@ absl::StatusOr<ShardedOptimizerOptions> ShardedOptimizerOptions::FromVariables(
   if (options.coordinator.empty()) {
     if (absl::Status status = TakeMaster(variable, options); !status.ok()) return status;
   }
+  Take(variable, "OPTSHARD_ATTACH", options.attach);
+  Take(variable, "OPTSHARD_PLANE", options.plane);
   Take(variable, "OPTSHARD_JOB", options.job);
   Take(variable, "OPTSHARD_INTERFACE", options.interface);
   Take(variable, "OPTSHARD_OWNER_LISTEN", options.owner_listen);

@@ -31,6 +31,22 @@ struct ShardedOptimizerOptions {
   // `coordinator` is given. Needed for more than one rank; one rank alone takes any free port.
   std::string embedded_coordinator;
 
+  // Where the rank's shard owner runs: "embedded" in this process, or in the shard server of this
+  // node, "unix:PATH" of its socket. With a server all tensors become views of memory that it
+  // shares with the trainer, and the state outlives this process.
+  std::string attach = "embedded";
+  // How an embedded owner reaches the others': "shm", "gloo", or "auto": in shared memory where all
+  // ranks run on one host and have parameters_as_bucket_view, else over Gloo. (A server chooses by
+  // itself.) The same on all ranks.
+  std::string plane = "auto";
+  // One copy of the parameters for all ranks of a host, which have their own gradients only. Needs
+  // shared memory.
+  bool share_parameters = false;
+  // What step() does while the trainer of another rank is gone and its successor, which a shard
+  // server would wait for, has not come: false, an error that names it; true, wait, for
+  // step_timeout at most.
+  bool wait_for_trainers = false;
+
   GradientMode gradient_mode = GradientMode::kReduce;
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   // True: the values of all parameters and of their gradients are moved into one flat memory per
@@ -65,6 +81,8 @@ struct ShardedOptimizerOptions {
   // From the variables that torchrun sets, and the project's own:
   //   RANK, WORLD_SIZE             rank, world_size; without both of them one rank alone
   //   OPTSHARD_COORDINATOR         coordinator
+  //   OPTSHARD_ATTACH              attach
+  //   OPTSHARD_PLANE               plane
   //   MASTER_ADDR, MASTER_PORT     embedded_coordinator = MASTER_ADDR:(MASTER_PORT + 1)
   //   OPTSHARD_JOB, OPTSHARD_INTERFACE, OPTSHARD_OWNER_LISTEN, OPTSHARD_NODE, OPTSHARD_LOG_LEVEL
   // INVALID_ARGUMENT naming the variable, its value and what was expected.

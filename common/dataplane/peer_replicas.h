@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_
 #define OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_
 
+#include <memory>
 #include <vector>
 
 namespace optshard {
@@ -16,6 +17,8 @@ struct ReplicaRegion {
 // the parameters their regions have the same address.
 struct PeerReplicas {
   std::vector<std::vector<ReplicaRegion>> regions;  // by rank, then by region of the layout
+  // Keeps all of it mapped, also beyond the plane's life.
+  std::shared_ptr<const void> memory;
 };
 
 }  // namespace optshard

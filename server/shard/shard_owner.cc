@@ -104,10 +104,16 @@ class ShardOwner::Impl {
   absl::Status failure() const { return board_->failure(); }
   const Plan& plan() const { return plan_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
+  // Null where the plane reaches no peer's memory.
+  const PeerReplicas* peer_replicas() const {
+    return plane_ == nullptr ? nullptr : plane_->peer_replicas();
+  }
   absl::Span<const ReplicaRegion> shared_replica() const {
-    const PeerReplicas* replicas = plane_ == nullptr ? nullptr : plane_->peer_replicas();
-    if (replicas == nullptr) return {};
-    return replicas->regions[options_.rank];
+    if (peer_replicas() == nullptr) return {};
+    return peer_replicas()->regions[options_.rank];
+  }
+  std::shared_ptr<const void> shared_replica_memory() const {
+    return peer_replicas() == nullptr ? nullptr : peer_replicas()->memory;
   }
   const ShardView& view() const { return *view_; }
 
@@ -230,7 +236,7 @@ absl::Status ShardOwner::Impl::Allocate() {
   store.buckets = &buckets_;
   store.rank = options_.rank;
   store.keep_reduced_gradients = options_.gradient_mode == GradientMode::kReduce &&
-                                 options_.world_size > 1 && plane_->peer_replicas() == nullptr;
+                                 options_.world_size > 1 && peer_replicas() == nullptr;
   absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
@@ -414,6 +420,10 @@ const std::vector<std::string>& ShardOwner::owner_addresses() const {
 
 absl::Span<const ReplicaRegion> ShardOwner::shared_replica() const {
   return impl_->shared_replica();
+}
+
+std::shared_ptr<const void> ShardOwner::shared_replica_memory() const {
+  return impl_->shared_replica_memory();
 }
 
 const ShardView& ShardOwner::view() const { return impl_->view(); }

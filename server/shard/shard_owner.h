@@ -109,6 +109,7 @@ class ShardOwner {
   // read and write in a step: SyncParameters and Step must be given exactly it. Empty where the
   // plane reaches no peer's memory; then the replica may lie anywhere.
   absl::Span<const ReplicaRegion> shared_replica() const;
+  std::shared_ptr<const void> shared_replica_memory() const;  // keeps it mapped
 
   // What may be looked into while training runs; valid as long as the owner. Thread-safe.
   const ShardView& view() const;

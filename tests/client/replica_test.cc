@@ -23,11 +23,15 @@ ParameterList ListOf(const std::vector<at::Tensor>& tensors) {
   return ValueOrThrow(MakeParameterList({tensors}, {}));
 }
 
+std::unique_ptr<Replica> MakeFlat(const ParameterList& list) {
+  return Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space)));
+}
+
 // What both ways have in common.
 class ReplicaTest : public ::testing::TestWithParam<bool> {
  protected:
   std::unique_ptr<Replica> Make(const std::vector<at::Tensor>& tensors) {
-    return GetParam() ? Replica::MakeFlat(ListOf(tensors)) : Replica::MakeInPlace(ListOf(tensors));
+    return GetParam() ? MakeFlat(ListOf(tensors)) : Replica::MakeInPlace(ListOf(tensors));
   }
 };
 
@@ -177,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(BothWays, ReplicaTest, ::testing::Bool(), [](const auto
 TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
   const at::Tensor a = Parameter({3}, 3);
   const at::Tensor b = Parameter({2, 2}, 4);
-  const auto replica = Replica::MakeFlat(ListOf({a, b}));
+  const auto replica = MakeFlat(ListOf({a, b}));
   ASSERT_TRUE(replica->Gather().ok());
   ASSERT_EQ(replica->regions().size(), 1u);
   float* const flat = replica->regions()[0].parameters;
@@ -190,7 +194,7 @@ TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
 
 TEST(FlatReplicaTest, Gather_GradientSetToNoneByTheModule_IsCopiedAndCountedAndTheViewComesBack) {
   const at::Tensor a = Parameter({2}, 1);
-  const auto replica = Replica::MakeFlat(ListOf({a, Parameter({2}, 1)}));
+  const auto replica = MakeFlat(ListOf({a, Parameter({2}, 1)}));
   at::Tensor view;
   view = a.grad();
   a.mutable_grad().reset();
@@ -209,7 +213,7 @@ TEST(FlatReplicaTest, Gather_GradientSetToNoneByTheModule_IsCopiedAndCountedAndT
 
 TEST(FlatReplicaTest, Scatter_GradientSetToNoneAndNotComputed_ViewComesBackZeroed) {
   const at::Tensor a = Parameter({2}, 1);
-  const auto replica = Replica::MakeFlat(ListOf({a}));
+  const auto replica = MakeFlat(ListOf({a}));
   a.sum().backward();
   a.mutable_grad().reset();
   ASSERT_TRUE(replica->Gather().ok());
@@ -225,7 +229,7 @@ TEST(FlatReplicaTest, Scatter_GradientSetToNoneAndNotComputed_ViewComesBackZeroe
 
 TEST(FlatReplicaTest, Destroy_TensorsGoOn_WithTheirValues) {
   const at::Tensor a = Parameter({2}, 3);
-  Replica::MakeFlat(ListOf({a})).reset();
+  MakeFlat(ListOf({a})).reset();
   a.sum().backward();
   EXPECT_EQ(a.sum().item<float>(), 6);
   EXPECT_EQ(a.grad().sum().item<float>(), 2);

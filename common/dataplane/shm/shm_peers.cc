@@ -242,13 +242,16 @@ void ShmPeers::CollectReplicas() {
   }
   if (with_parameters == nullptr) return;
   PeerReplicas replicas;
+  auto memory = std::make_shared<std::vector<std::shared_ptr<const ReplicaSegments>>>();
   for (const Peer& peer : peers_) {
+    memory->push_back(peer.replica);
     std::vector<ReplicaRegion> regions = peer.replica->regions();
     for (size_t r = 0; r < regions.size() && !peer.replica->has_parameters(); ++r) {
       regions[r].parameters = with_parameters->regions()[r].parameters;
     }
     replicas.regions.push_back(std::move(regions));
   }
+  replicas.memory = std::move(memory);
   replicas_ = std::move(replicas);
 }
 

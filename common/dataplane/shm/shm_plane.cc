@@ -39,7 +39,6 @@ class ShmPlane : public DataPlane {
  public:
   explicit ShmPlane(std::unique_ptr<ShmPeers> peers, const ShmPlaneOptions& options)
       : rank_(options.rank),
-        replica_(options.replica),
         operations_(std::make_shared<ShmOperations>(std::move(peers), options)) {
     for (Rank peer = 0; peer < options.world_size; ++peer) {
       all_.push_back(peer);
@@ -144,7 +143,6 @@ class ShmPlane : public DataPlane {
 
   const Rank rank_;
   const ReductionTree tree_of_one_ = {{{0}}};
-  const std::shared_ptr<const ReplicaSegments> replica_;
   const std::shared_ptr<ShmOperations> operations_;
   std::vector<Rank> all_;
   std::vector<Rank> others_;

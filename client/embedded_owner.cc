@@ -1,4 +1,4 @@
-#include "client/rank_host.h"
+#include "client/embedded_owner.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,8 @@
 #include "client/client_seams.h"
 #include "client/coordinator_host.h"
 #include "common/clock.h"
-#include "common/dataplane/gloo/gloo_plane.h"
+#include "common/dataplane/host_plane.h"
+#include "common/dataplane/shm/replica_segments.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/rpc/network_choice.h"
@@ -24,28 +25,40 @@ std::string HostName() {
   return name;
 }
 
-PlaneFactory GlooFactory(const std::string& network) {
-  return [network](const PlaneRequest& request) {
-    GlooPlaneOptions options;
-    options.rank = request.rank;
-    options.world_size = request.world_size;
-    options.tree = request.tree;
-    options.generation = request.generation;
-    options.rendezvous = request.rendezvous;
-    options.network = network;
-    options.deadline = request.deadline;
-    return CreateGlooPlane(options);
+// The plane as the options want it; over shared memory with the replica in it, where it is flat.
+PlaneFactory PlaneFactoryOf(const ShardedOptimizerOptions& options, HostPlaneKind kind,
+                            const std::string& network) {
+  const bool flat = options.parameters_as_bucket_view;
+  const bool has_parameters = !options.share_parameters || options.rank == 0;
+  return [=](const PlaneRequest& request) {
+    HostPlaneOptions plane;
+    plane.rank = request.rank;
+    plane.world_size = request.world_size;
+    plane.tree = request.tree;
+    plane.generation = request.generation;
+    plane.rendezvous = request.rendezvous;
+    plane.deadline = request.deadline;
+    plane.kind = kind;
+    plane.network = network;
+    plane.layout = request.layout;
+    if (flat) {
+      plane.replica = [&request, has_parameters] {
+        return ReplicaSegments::Create(*request.layout, request.rank,
+                                       has_parameters
+                                           ? ReplicaSegments::Parts::kParametersAndGradients
+                                           : ReplicaSegments::Parts::kGradients);
+      };
+    }
+    return CreateHostPlane(plane);
   };
 }
 
-}  // namespace
-
 // Destroyed from the last member to the first: the service before the owner that it looks into.
-class RankHost::Impl {
+class EmbeddedOwner : public OwnerLink {
  public:
-  explicit Impl(const ShardedOptimizerOptions& options) : options_(options) {}
+  explicit EmbeddedOwner(const ShardedOptimizerOptions& options) : options_(options) {}
 
-  ~Impl() {
+  ~EmbeddedOwner() override {
     if (server_) server_->Unregister(options_.optimizer);
   }
 
@@ -59,7 +72,23 @@ class RankHost::Impl {
     return server_->Register(options_.optimizer, &owner_->view());
   }
 
-  absl::Status Stop(absl::Duration timeout) {
+  absl::Span<const ReplicaRegion> replica() const override { return owner_->shared_replica(); }
+  std::shared_ptr<const void> replica_memory() const override {
+    return owner_->shared_replica_memory();
+  }
+  // The state ends with the process.
+  bool resumes() const override { return false; }
+  StepNumber finished_step() const override { return 0; }
+
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions,
+                              absl::Duration timeout) override {
+    return owner_->SyncParameters(replica, regions, timeout);
+  }
+
+  absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
+
+  absl::Status Stop(absl::Duration timeout) override {
     const Clock& clock = Clock::Monotonic();
     const absl::Time deadline = clock.Now() + timeout;
     absl::Status stopped = owner_->Stop(timeout);
@@ -72,8 +101,12 @@ class RankHost::Impl {
     return stopped;
   }
 
-  ShardOwner& owner() { return *owner_; }
-  const std::string& owner_address() const { return owner_address_; }
+  absl::Status failure() const override { return owner_->failure(); }
+  int64_t state_bytes() const override { return owner_->view().Describe().state_bytes; }
+  const std::string& owner_address() const override { return owner_address_; }
+  const std::vector<std::string>& owner_addresses() const override {
+    return owner_->owner_addresses();
+  }
 
  private:
   // Everything that an owner needs around it.
@@ -97,7 +130,10 @@ class RankHost::Impl {
     if (!client.ok()) return client.status();
     client_ = *std::move(client);
     owner.coordinator = client_.get();
-    owner.plane_factory = GlooFactory(options_.interface.empty() ? *network : options_.interface);
+    absl::StatusOr<HostPlaneKind> kind = ParseHostPlaneKind(options_.plane);
+    if (!kind.ok()) return kind.status();
+    owner.plane_factory =
+        PlaneFactoryOf(options_, *kind, options_.interface.empty() ? *network : options_.interface);
     return absl::OkStatus();
   }
 
@@ -133,7 +169,9 @@ class RankHost::Impl {
   std::unique_ptr<ShardOwnerServer> server_;
 };
 
-absl::StatusOr<std::unique_ptr<RankHost>> RankHost::Start(
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
     const std::vector<Hyperparameters>& hyperparameters) {
   if (!options.log_level.empty()) {
@@ -153,17 +191,9 @@ absl::StatusOr<std::unique_ptr<RankHost>> RankHost::Start(
   owner.threads = options.threads;
   owner.node = options.node.empty() ? HostName() : options.node;
   owner.join_timeout = options.join_timeout;
-  auto impl = std::make_unique<Impl>(options);
-  if (absl::Status status = impl->Start(std::move(owner)); !status.ok()) return status;
-  return std::unique_ptr<RankHost>(new RankHost(std::move(impl)));
+  auto embedded = std::make_unique<EmbeddedOwner>(options);
+  if (absl::Status status = embedded->Start(std::move(owner)); !status.ok()) return status;
+  return std::unique_ptr<OwnerLink>(std::move(embedded));
 }
-
-RankHost::RankHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-RankHost::~RankHost() = default;
-
-absl::Status RankHost::Stop(absl::Duration timeout) { return impl_->Stop(timeout); }
-ShardOwner& RankHost::owner() { return impl_->owner(); }
-const ShardOwner& RankHost::owner() const { return impl_->owner(); }
-const std::string& RankHost::owner_address() const { return impl_->owner_address(); }
 
 }  // namespace optshard

@@ -18,6 +18,7 @@
 
 ABSL_FLAG(int, rank, 0, "this process's rank");
 ABSL_FLAG(int, world_size, 1, "number of ranks");
+ABSL_FLAG(std::string, plane, "gloo", "the data plane: gloo, shm or auto");
 ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT at which rank 0 runs the coordinator");
 
 namespace optshard {
@@ -67,6 +68,7 @@ Contestant SetUp() {
   options.rank = absl::GetFlag(FLAGS_rank);
   options.world_size = absl::GetFlag(FLAGS_world_size);
   options.embedded_coordinator = absl::GetFlag(FLAGS_embedded_coordinator);
+  options.plane = absl::GetFlag(FLAGS_plane);
   options.gradient_mode = GradientMode::kAveraged;
   options.parameters_as_bucket_view = true;
   options.threads = 1;

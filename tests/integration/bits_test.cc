@@ -1,4 +1,5 @@
-// Real processes over Gloo: sharded runs have the bits of the unsharded one, on 1 to 4 ranks.
+// Real processes: sharded runs have the bits of the unsharded one, on 1 to 4 ranks, over every
+// plane.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "tests/testing/mini_cluster.h"
 #include "tests/testing/trainers_run.h"
@@ -31,8 +33,9 @@ std::vector<float> ReadFloats(const std::string& path) {
   return values;
 }
 
-// Trains and returns every rank's parameters.
-std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::string>& arguments) {
+// Trains and returns every rank's parameters. Ranks of the same name in `nodes` are one node group.
+std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::string>& arguments,
+                                        const std::vector<std::string>& nodes = {}) {
   MiniCluster::Options options;
   options.world_size = world_size;
   auto cluster = MiniCluster::Start(options);
@@ -43,6 +46,7 @@ std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::s
                                     absl::StrCat("--parameters=", kParameters),
                                     absl::StrCat("--elements=", kElements)};
     all.insert(all.end(), arguments.begin(), arguments.end());
+    if (!nodes.empty()) all.push_back(absl::StrCat("--node=", nodes[rank]));
     EXPECT_TRUE((*cluster)->AddTrainer(rank, all).ok());
   }
   std::vector<std::vector<float>> result;
@@ -82,19 +86,49 @@ class IntegrationBitsTest : public ::testing::TestWithParam<int> {
   }
 };
 
+// Every way to train sharded: one that steps by messages, over both planes, and one that steps in
+// one pass over memory that the ranks share.
+const std::vector<std::vector<std::string>>& Ways() {
+  static const auto* const kWays = new std::vector<std::vector<std::string>>{
+      {"--plane=gloo", "--policy=greedy"},
+      {"--plane=gloo", "--policy=balanced"},
+      {"--plane=gloo", "--policy=greedy", "--views"},
+      {"--plane=shm", "--policy=balanced"},
+      {"--plane=shm", "--policy=greedy", "--views"},
+      {"--plane=shm", "--policy=balanced", "--views"},
+      {"--plane=shm", "--policy=balanced", "--views", "--share_parameters"},
+  };
+  return *kWays;
+}
+
 TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
-  const std::vector<std::vector<float>> unsharded = TrainOn(GetParam(), {"--policy=replicated"});
+  const std::vector<std::vector<float>> unsharded =
+      TrainOn(GetParam(), {"--plane=gloo", "--policy=replicated"});
   for (int rank = 1; rank < GetParam(); ++rank) {
     EXPECT_EQ(Difference(unsharded[0], unsharded[rank]), "") << "replica of rank " << rank;
   }
-  for (const std::vector<std::string>& way : {std::vector<std::string>{"--policy=greedy"},
-                                              {"--policy=balanced"},
-                                              {"--policy=greedy", "--views"}}) {
+  for (const std::vector<std::string>& way : Ways()) {
     const std::vector<std::vector<float>> sharded = TrainOn(GetParam(), way);
     for (int rank = 0; rank < GetParam(); ++rank) {
-      EXPECT_EQ(Difference(unsharded[0], sharded[rank]), "") << way.back() << ", rank " << rank;
+      EXPECT_EQ(Difference(unsharded[0], sharded[rank]), "")
+          << absl::StrJoin(way, " ") << ", rank " << rank;
     }
   }
+}
+
+TEST(IntegrationBits, Train_FourRanksInTwoNodeGroups_HasTheSameBitsOverEveryPlane) {
+  if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  const std::vector<std::string> nodes = {"a", "b", "a", "b"};
+  const std::vector<std::vector<float>> gloo = TrainOn(4, {"--plane=gloo"}, nodes);
+  for (const std::vector<std::string>& way : Ways()) {
+    const std::vector<std::vector<float>> other = TrainOn(4, way, nodes);
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(Difference(gloo[0], other[rank]), "")
+          << absl::StrJoin(way, " ") << ", rank " << rank;
+    }
+  }
+  // The values would show another order.
+  EXPECT_NE(Difference(gloo[0], TrainOn(4, {"--plane=gloo"})[0]), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, IntegrationBitsTest, ::testing::Values(1, 2, 3, 4));

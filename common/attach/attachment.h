@@ -1,0 +1,66 @@
+// What a trainer and its node's shard server tell each other when it attaches, as plain values.
+// proto/optshard/v1/attach.proto says what each means and in which order they come.
+#ifndef OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_
+#define OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/bucket.h"
+#include "common/ids.h"
+#include "common/parameter_space.h"
+#include "common/partition.h"
+
+namespace optshard {
+
+constexpr uint32_t kAttachProtocolVersion = 1;
+
+// A trainer's own bytes (random state, data cursor) that are kept beside its parameters.
+constexpr size_t kMaxBlobBytes = size_t{64} << 10;
+
+// The descriptors that come with an AttachReply, in this order.
+enum AttachDescriptor : size_t {
+  kParametersDescriptor = 0,
+  kGradientsDescriptor = 1,
+  kDoorbellDescriptor = 2,
+  kAttachDescriptors = 3,
+};
+
+struct AttachRequest {
+  uint32_t protocol_version = kAttachProtocolVersion;
+  std::string job;
+  std::string optimizer;
+  Rank rank = -1;
+  int world_size = 0;
+  uint64_t layout_digest = 0;
+  ParameterSpace space;
+  std::string rule;
+  std::vector<std::string> hyperparameters;  // by group, encoded
+  std::string gradient_mode;
+  PartitionPolicy policy = PartitionPolicy::kGreedy;
+  BucketOptions buckets;
+  std::string node;
+  int threads = 1;
+  absl::Duration join_timeout = absl::Seconds(60);
+  bool share_parameters = false;
+};
+
+struct AttachReply {
+  Incarnation incarnation = 0;
+  bool resumes = false;
+  StepNumber finished_step = 0;
+  std::string blob;
+  StepNumber blob_step = 0;
+  Generation generation = 0;
+  std::string owner_address;
+  std::vector<std::string> owner_addresses;
+  int64_t state_bytes = 0;
+  Rank parameters_rank = -1;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_

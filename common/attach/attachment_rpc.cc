@@ -1,0 +1,134 @@
+#include "common/attach/attachment_rpc.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/membership/common_proto.h"
+#include "proto/optshard/v1/attach.pb.h"
+
+namespace optshard {
+namespace {
+
+template <typename Message>
+absl::Status Parse(absl::string_view bytes, absl::string_view name, Message* message) {
+  if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", bytes.size(), " bytes is no ", name,
+                   "; is the process at the other end of the socket one of optshard's?"));
+}
+
+}  // namespace
+
+std::string EncodeAttachRequest(const AttachRequest& request) {
+  v1::AttachRequest proto;
+  proto.set_protocol_version(request.protocol_version);
+  proto.set_job(request.job);
+  proto.set_optimizer(request.optimizer);
+  proto.set_rank(request.rank);
+  proto.set_world_size(request.world_size);
+  proto.set_layout_digest(request.layout_digest);
+  *proto.mutable_space() = ToProto(request.space);
+  proto.set_rule(request.rule);
+  for (const std::string& group : request.hyperparameters) proto.add_hyperparameters(group);
+  proto.set_gradient_mode(request.gradient_mode);
+  proto.set_policy(ToProto(request.policy));
+  proto.set_bucket_max_bytes(request.buckets.max_bytes);
+  proto.set_bucket_pack_below_bytes(request.buckets.pack_below_bytes);
+  proto.set_node(request.node);
+  proto.set_threads(request.threads);
+  proto.set_join_timeout_ms(absl::ToInt64Milliseconds(request.join_timeout));
+  proto.set_share_parameters(request.share_parameters);
+  return proto.SerializeAsString();
+}
+
+absl::StatusOr<AttachRequest> DecodeAttachRequest(absl::string_view bytes) {
+  v1::AttachRequest proto;
+  const absl::Status parsed = Parse(bytes, "AttachRequest", &proto);
+  if (!parsed.ok()) return parsed;
+  if (proto.protocol_version() != kAttachProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the trainer of rank ", proto.rank(), " speaks version ", proto.protocol_version(),
+        " of the attach protocol, this shard server version ", kAttachProtocolVersion,
+        "; install the same release of optshard for both"));
+  }
+  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
+  if (!policy.ok()) return policy.status();
+  absl::StatusOr<ParameterSpace> space = FromProto(proto.space());
+  if (!space.ok()) return space.status();
+  AttachRequest request;
+  request.protocol_version = proto.protocol_version();
+  request.job = proto.job();
+  request.optimizer = proto.optimizer();
+  request.rank = proto.rank();
+  request.world_size = proto.world_size();
+  request.layout_digest = proto.layout_digest();
+  request.space = *std::move(space);
+  request.rule = proto.rule();
+  request.hyperparameters.assign(proto.hyperparameters().begin(), proto.hyperparameters().end());
+  request.gradient_mode = proto.gradient_mode();
+  request.policy = *policy;
+  request.buckets.max_bytes = proto.bucket_max_bytes();
+  request.buckets.pack_below_bytes = proto.bucket_pack_below_bytes();
+  request.node = proto.node();
+  request.threads = proto.threads();
+  request.join_timeout = absl::Milliseconds(proto.join_timeout_ms());
+  request.share_parameters = proto.share_parameters();
+  return request;
+}
+
+std::string EncodeAttachReply(const absl::StatusOr<AttachReply>& reply) {
+  v1::AttachResponse proto;
+  *proto.mutable_status() = ToProto(reply.status());
+  if (reply.ok()) {
+    proto.set_incarnation(reply->incarnation);
+    proto.set_resumes(reply->resumes);
+    proto.set_finished_step(reply->finished_step);
+    proto.set_blob(reply->blob);
+    proto.set_blob_step(reply->blob_step);
+    proto.set_generation(reply->generation);
+    proto.set_owner_address(reply->owner_address);
+    for (const std::string& address : reply->owner_addresses) proto.add_owner_addresses(address);
+    proto.set_state_bytes(reply->state_bytes);
+    proto.set_parameters_rank(reply->parameters_rank);
+  }
+  return proto.SerializeAsString();
+}
+
+absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
+  v1::AttachResponse proto;
+  const absl::Status parsed = Parse(bytes, "AttachResponse", &proto);
+  if (!parsed.ok()) return parsed;
+  const absl::Status status = FromProto(proto.status());
+  if (!status.ok()) return status;
+  AttachReply reply;
+  reply.incarnation = proto.incarnation();
+  reply.resumes = proto.resumes();
+  reply.finished_step = proto.finished_step();
+  reply.blob = proto.blob();
+  reply.blob_step = proto.blob_step();
+  reply.generation = proto.generation();
+  reply.owner_address = proto.owner_address();
+  reply.owner_addresses.assign(proto.owner_addresses().begin(), proto.owner_addresses().end());
+  reply.state_bytes = proto.state_bytes();
+  reply.parameters_rank = proto.parameters_rank();
+  return reply;
+}
+
+std::string EncodeGoodbye(const absl::Status& reason) {
+  v1::Goodbye proto;
+  *proto.mutable_reason() = ToProto(reason);
+  return proto.SerializeAsString();
+}
+
+absl::Status DecodeGoodbye(absl::string_view bytes) {
+  v1::Goodbye proto;
+  absl::Status parsed = Parse(bytes, "Goodbye", &proto);
+  if (!parsed.ok()) return parsed;
+  absl::Status reason = FromProto(proto.reason());
+  if (reason.ok()) return absl::UnavailableError("the shard server hangs up without a reason");
+  return reason;
+}
+
+}  // namespace optshard

@@ -1,0 +1,276 @@
+#include "common/attach/doorbell.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/attach/attachment.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kLineBytes = 64;
+constexpr size_t kBitsPerWord = 64;
+constexpr size_t kStatusBytes = 4032;
+constexpr absl::Duration kLongestTimeout = absl::Hours(24);
+
+size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+size_t GradientWords(const DoorbellShape& shape) {
+  return (static_cast<size_t>(shape.parameters) + kBitsPerWord - 1) / kBitsPerWord;
+}
+
+std::string NameOfSegment(Rank rank) { return absl::StrCat("the doorbell of rank ", rank); }
+
+SegmentLabel LabelOf(Rank rank) {
+  SegmentLabel label;
+  label.kind = SegmentKind::kDoorbell;
+  label.rank = rank;
+  return label;
+}
+
+}  // namespace
+
+// The trainer writes it. Relaxed but for the number: that publishes the rest.
+struct alignas(kLineBytes) Doorbell::RequestLine {
+  Bell bell;
+  std::atomic<uint64_t> number;
+  std::atomic<int64_t> timeout_ns;
+  std::atomic<uint64_t> hyperparameter_version;
+  std::atomic<uint32_t> kind;
+  std::atomic<uint32_t> hyperparameter_bytes;
+  std::atomic<uint32_t> has_blob;
+  std::atomic<uint32_t> blob_bytes;
+};
+
+// The server writes it.
+struct alignas(kLineBytes) Doorbell::ReplyLine {
+  Bell bell;
+  std::atomic<uint64_t> begun;
+  std::atomic<uint64_t> answered;
+  uint64_t step;
+  int64_t prepare_ns;
+  int64_t commit_ns;
+  int64_t apply_ns;
+  uint32_t skipped;
+  uint32_t code;
+};
+
+// Of a status that is not OK.
+struct alignas(kLineBytes) Doorbell::ReplyText {
+  uint32_t payload_bytes;
+  uint32_t message_bytes;
+  char bytes[kStatusBytes];  // the payload, then the message
+};
+
+size_t DoorbellShape::bytes() const {
+  // As Doorbell's private accessors have it.
+  return 2 * kLineBytes + Lines(2 * sizeof(uint32_t) + kStatusBytes) +
+         Lines(GradientWords(*this) * sizeof(uint64_t)) + Lines(hyperparameter_bytes()) +
+         kMaxBlobBytes;
+}
+
+Doorbell::RequestLine& Doorbell::request() const {
+  static_assert(sizeof(RequestLine) == kLineBytes, "one cache line");
+  return *reinterpret_cast<RequestLine*>(at(0));
+}
+Doorbell::ReplyLine& Doorbell::reply() const {
+  static_assert(sizeof(ReplyLine) == kLineBytes, "one cache line");
+  return *reinterpret_cast<ReplyLine*>(at(kLineBytes));
+}
+Doorbell::ReplyText& Doorbell::text() const {
+  return *reinterpret_cast<ReplyText*>(at(2 * kLineBytes));
+}
+absl::Span<uint64_t> Doorbell::gradient_words() const {
+  return absl::MakeSpan(reinterpret_cast<uint64_t*>(at(2 * kLineBytes + sizeof(ReplyText))),
+                        GradientWords(shape_));
+}
+char* Doorbell::hyperparameters() const {
+  return at(2 * kLineBytes + sizeof(ReplyText) + Lines(GradientWords(shape_) * sizeof(uint64_t)));
+}
+char* Doorbell::blob() const { return hyperparameters() + Lines(shape_.hyperparameter_bytes()); }
+
+Doorbell::Doorbell(Segment segment, const DoorbellShape& shape)
+    : segment_(std::move(segment)), shape_(shape) {}
+
+absl::StatusOr<Doorbell> Doorbell::Create(Rank rank, const DoorbellShape& shape,
+                                          MemoryBudget& budget) {
+  absl::StatusOr<Segment> segment =
+      Segment::Create(LabelOf(rank), shape.bytes(), NameOfSegment(rank), budget);
+  if (!segment.ok()) return segment.status();
+  return Doorbell(*std::move(segment), shape);
+}
+
+absl::StatusOr<Doorbell> Doorbell::Attach(Rank rank, const DoorbellShape& shape, UniqueFd fd) {
+  absl::StatusOr<Segment> segment =
+      Segment::Attach(std::move(fd), LabelOf(rank), shape.bytes(), NameOfSegment(rank));
+  if (!segment.ok()) return segment.status();
+  segment->CloseDescriptor();
+  return Doorbell(*std::move(segment), shape);
+}
+
+absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
+  if (asked.has_blob && asked.blob.size() > kMaxBlobBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the trainer's blob has %d bytes; at most %d are kept", asked.blob.size(), kMaxBlobBytes));
+  }
+  if (asked.hyperparameters.size() > shape_.hyperparameter_bytes()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the hyperparameters of %d groups take %d bytes; at most %d go", shape_.groups,
+        asked.hyperparameters.size(), shape_.hyperparameter_bytes()));
+  }
+  RequestLine& line = request();
+  const absl::Span<uint64_t> words = gradient_words();
+  for (size_t w = 0; w < words.size(); ++w) {
+    uint64_t word = 0;
+    const size_t end = std::min(asked.has_gradient.size(), (w + 1) * kBitsPerWord);
+    for (size_t p = w * kBitsPerWord; p < end; ++p) {
+      if (asked.has_gradient[p]) word |= uint64_t{1} << (p % kBitsPerWord);
+    }
+    words[w] = word;
+  }
+  if (asked.hyperparameter_version != hyperparameter_version_) {
+    std::memcpy(hyperparameters(), asked.hyperparameters.data(), asked.hyperparameters.size());
+    line.hyperparameter_bytes.store(static_cast<uint32_t>(asked.hyperparameters.size()),
+                                    std::memory_order_relaxed);
+    line.hyperparameter_version.store(asked.hyperparameter_version, std::memory_order_relaxed);
+    hyperparameter_version_ = asked.hyperparameter_version;
+  }
+  if (asked.has_blob) {
+    std::memcpy(blob(), asked.blob.data(), asked.blob.size());
+    line.blob_bytes.store(static_cast<uint32_t>(asked.blob.size()), std::memory_order_relaxed);
+  }
+  line.has_blob.store(asked.has_blob ? 1 : 0, std::memory_order_relaxed);
+  line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
+  line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
+                        std::memory_order_relaxed);
+  line.number.store(++number_, std::memory_order_release);
+  line.bell.Ring();
+  return number_;
+}
+
+bool Doorbell::WaitForReply(uint64_t number, absl::Time deadline, absl::Duration spin) {
+  ReplyLine& line = reply();
+  const auto answered = [&] { return line.answered.load(std::memory_order_acquire) >= number; };
+  // The bell is counted before whoever waits looks at anything else: no ring gets lost between.
+  const uint32_t count = line.bell.Count();
+  if (!answered() && count == heard_) line.bell.Wait(heard_, deadline, spin);
+  heard_ = answered() ? count : line.bell.Count();
+  return answered();
+}
+
+void Doorbell::WakeTrainer() { reply().bell.Ring(); }
+
+bool Doorbell::Begun(uint64_t number) const {
+  return reply().begun.load(std::memory_order_acquire) >= number;
+}
+
+DoorbellReply Doorbell::ReadReply() const {
+  const ReplyLine& line = reply();
+  DoorbellReply read;
+  read.step = line.step;
+  read.skipped = line.skipped != 0;
+  read.prepare = absl::Nanoseconds(line.prepare_ns);
+  read.commit = absl::Nanoseconds(line.commit_ns);
+  read.apply = absl::Nanoseconds(line.apply_ns);
+  if (line.code == 0) return read;
+  const ReplyText& status = text();
+  const size_t payload = std::min<size_t>(status.payload_bytes, kStatusBytes);
+  const size_t message = std::min<size_t>(status.message_bytes, kStatusBytes - payload);
+  read.status = absl::Status(static_cast<absl::StatusCode>(line.code),
+                             absl::string_view(status.bytes + payload, message));
+  errors::AttachPayload(read.status, absl::string_view(status.bytes, payload));
+  return read;
+}
+
+bool Doorbell::WaitForRequest(absl::Time deadline, absl::Duration spin) {
+  RequestLine& line = request();
+  const auto asked = [&] { return line.number.load(std::memory_order_acquire) != number_; };
+  const uint32_t count = line.bell.Count();
+  if (asked()) {
+    heard_ = count;
+    return true;
+  }
+  if (count == heard_) line.bell.Wait(heard_, deadline, spin);
+  heard_ = line.bell.Count();
+  return asked();
+}
+
+void Doorbell::WakeServer() { request().bell.Ring(); }
+
+absl::Status Doorbell::Take(DoorbellRequest* taken) {
+  RequestLine& line = request();
+  number_ = line.number.load(std::memory_order_acquire);
+  reply().begun.store(number_, std::memory_order_release);
+  const uint32_t kind = line.kind.load(std::memory_order_relaxed);
+  const int64_t timeout_ns = line.timeout_ns.load(std::memory_order_relaxed);
+  const uint64_t version = line.hyperparameter_version.load(std::memory_order_relaxed);
+  const uint32_t hyperparameter_bytes = line.hyperparameter_bytes.load(std::memory_order_relaxed);
+  const uint32_t blob_bytes = line.blob_bytes.load(std::memory_order_relaxed);
+  taken->has_blob = line.has_blob.load(std::memory_order_relaxed) != 0;
+
+  const auto refused = [&](absl::string_view field, uint64_t actual, absl::string_view expected) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "request %d at the doorbell is none: its %s is %d, expected %s; is the trainer still "
+        "the program that attached?",
+        number_, field, actual, expected));
+  };
+  if (kind != static_cast<uint32_t>(DoorbellRequest::Kind::kStep) &&
+      kind != static_cast<uint32_t>(DoorbellRequest::Kind::kSync)) {
+    return refused("kind", kind, "1 or 2");
+  }
+  if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {
+    return refused("timeout in ns", static_cast<uint64_t>(timeout_ns), "0 s to 24 h");
+  }
+  if (hyperparameter_bytes > shape_.hyperparameter_bytes()) {
+    return refused("number of hyperparameter bytes", hyperparameter_bytes,
+                   absl::StrCat("at most ", shape_.hyperparameter_bytes()));
+  }
+  if (taken->has_blob && blob_bytes > kMaxBlobBytes) {
+    return refused("number of blob bytes", blob_bytes, absl::StrCat("at most ", kMaxBlobBytes));
+  }
+  taken->kind = static_cast<DoorbellRequest::Kind>(kind);
+  taken->timeout = absl::Nanoseconds(timeout_ns);
+  taken->has_gradient.resize(shape_.parameters);
+  const absl::Span<const uint64_t> words = gradient_words();
+  for (size_t w = 0; w < words.size(); ++w) {
+    const uint64_t word = words[w];
+    const size_t end = std::min(taken->has_gradient.size(), (w + 1) * kBitsPerWord);
+    for (size_t p = w * kBitsPerWord; p < end; ++p) {
+      taken->has_gradient[p] = ((word >> (p % kBitsPerWord)) & 1) != 0;
+    }
+  }
+  if (version != taken->hyperparameter_version) {
+    taken->hyperparameters.assign(hyperparameters(), hyperparameter_bytes);
+    taken->hyperparameter_version = version;
+  }
+  if (taken->has_blob) taken->blob.assign(blob(), blob_bytes);
+  return absl::OkStatus();
+}
+
+void Doorbell::Answer(const DoorbellReply& how) {
+  ReplyLine& line = reply();
+  line.step = how.step;
+  line.skipped = how.skipped ? 1 : 0;
+  line.prepare_ns = absl::ToInt64Nanoseconds(how.prepare);
+  line.commit_ns = absl::ToInt64Nanoseconds(how.commit);
+  line.apply_ns = absl::ToInt64Nanoseconds(how.apply);
+  line.code = static_cast<uint32_t>(how.status.code());
+  if (!how.status.ok()) {
+    ReplyText& status = text();
+    std::string payload = errors::EncodePayload(how.status);
+    if (payload.size() > kStatusBytes / 2) payload.clear();
+    const absl::string_view message = how.status.message().substr(0, kStatusBytes - payload.size());
+    std::memcpy(status.bytes, payload.data(), payload.size());
+    std::memcpy(status.bytes + payload.size(), message.data(), message.size());
+    status.payload_bytes = static_cast<uint32_t>(payload.size());
+    status.message_bytes = static_cast<uint32_t>(message.size());
+  }
+  line.answered.store(number_, std::memory_order_release);
+  line.bell.Ring();
+}
+
+}  // namespace optshard

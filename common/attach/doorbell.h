@@ -1,0 +1,131 @@
+// The segment through which a trainer asks its shard owner for a step and hears how it went. No
+// call to anybody, no allocation, no copy of parameters or gradients: those lie in segments of
+// their own.
+//
+//   line 0   request bell; number of the request; its header
+//   line 1   reply bell; numbers of the request that was begun and of the one that was answered
+//   then     the reply's values and its status, cut to fit
+//   then     which parameters have gradients, one bit each; the hyperparameters' bytes; the blob
+#ifndef OPTSHARD_COMMON_ATTACH_DOORBELL_H_
+#define OPTSHARD_COMMON_ATTACH_DOORBELL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/link/bell.h"
+#include "common/link/memory_budget.h"
+#include "common/link/segment.h"
+#include "common/link/unique_fd.h"
+
+namespace optshard {
+
+// Both ends compute the same sizes from the parameter space.
+struct DoorbellShape {
+  int parameters = 0;
+  int groups = 0;
+
+  // At most this much of hyperparameters, all groups together.
+  size_t hyperparameter_bytes() const { return size_t{4096} * (1 + groups); }
+  size_t bytes() const;
+};
+
+// What a trainer asks for.
+struct DoorbellRequest {
+  // Values are stable: they are shared between processes.
+  enum class Kind : uint32_t { kStep = 1, kSync = 2 };
+  Kind kind = Kind::kStep;
+  absl::Duration timeout;
+  std::vector<bool> has_gradient;  // by parameter
+  // Written anew only when they change; the version tells whether they did. 0: none given yet.
+  uint64_t hyperparameter_version = 0;
+  std::string hyperparameters;
+  bool has_blob = false;
+  std::string blob;
+};
+
+// How it went.
+struct DoorbellReply {
+  absl::Status status;
+  StepNumber step = 0;
+  bool skipped = false;
+  absl::Duration prepare;
+  absl::Duration commit;
+  absl::Duration apply;
+};
+
+// One trainer's doorbell, as either end sees it. Of the calls below each belongs to one end, and to
+// one thread there, except Wake*, which any thread may call.
+class Doorbell {
+ public:
+  // The server's: zeros. RESOURCE_EXHAUSTED as Segment::Create.
+  static absl::StatusOr<Doorbell> Create(Rank rank, const DoorbellShape& shape,
+                                         MemoryBudget& budget);
+  // The trainer's. INVALID_ARGUMENT as Segment::Attach.
+  static absl::StatusOr<Doorbell> Attach(Rank rank, const DoorbellShape& shape, UniqueFd fd);
+
+  const Segment& segment() const { return segment_; }
+
+  // --- The trainer's end.
+
+  // Writes a request and rings; returns its number: 1, 2, ... The gradients' and hyperparameters'
+  // sizes are the shape's. INVALID_ARGUMENT for a blob beyond kMaxBlobBytes, or too many bytes of
+  // hyperparameters: then nothing was asked.
+  absl::StatusOr<uint64_t> Ask(const DoorbellRequest& request);
+
+  // Returns true once the request of this number is answered; false at the deadline
+  // (Clock::Monotonic()), or after WakeTrainer was called.
+  bool WaitForReply(uint64_t number, absl::Time deadline, absl::Duration spin);
+  // Ends the present wait for a reply, or the next one.
+  void WakeTrainer();
+  // Whether the server has begun to work on it.
+  bool Begun(uint64_t number) const;
+  // Of the last request answered.
+  DoorbellReply ReadReply() const;
+
+  // --- The server's end. Nothing that a trainer writes is trusted: it is copied once, then
+  // checked.
+
+  // Returns true where there is a request that was not taken yet; waits for one until the deadline
+  // or until WakeServer is called.
+  bool WaitForRequest(absl::Time deadline, absl::Duration spin);
+  // Ends the present wait for a request, or the next one.
+  void WakeServer();
+  // Takes it; it counts as begun. `request` is reused: nothing is allocated once it has grown, and
+  // its hyperparameters stay where their version is the one that it has. INVALID_ARGUMENT naming
+  // what is wrong; then Answer all the same.
+  absl::Status Take(DoorbellRequest* request);
+  void Answer(const DoorbellReply& reply);
+
+ private:
+  struct RequestLine;
+  struct ReplyLine;
+  struct ReplyText;
+
+  Doorbell(Segment segment, const DoorbellShape& shape);
+  char* at(size_t offset) const { return static_cast<char*>(segment_.data()) + offset; }
+  RequestLine& request() const;
+  ReplyLine& reply() const;
+  ReplyText& text() const;
+  absl::Span<uint64_t> gradient_words() const;
+  char* hyperparameters() const;
+  char* blob() const;
+
+  Segment segment_;
+  DoorbellShape shape_;
+  uint64_t number_ = 0;                  // of the last request that this end asked, or took
+  uint64_t hyperparameter_version_ = 0;  // that this end wrote last
+  uint32_t heard_ = 0;                   // of the bell that this end waits at
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_ATTACH_DOORBELL_H_

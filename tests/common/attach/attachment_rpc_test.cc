@@ -1,0 +1,113 @@
+#include "common/attach/attachment_rpc.h"
+
+#include "common/errors.h"
+#include "common/memory_layout.h"
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+AttachRequest SomeRequest() {
+  AttachRequest request;
+  request.job = "job";
+  request.optimizer = "generator";
+  request.rank = 2;
+  request.world_size = 4;
+  ParameterSpec parameter;
+  parameter.name = "fc.weight";
+  parameter.shape = {10, 64};
+  request.space = ParameterSpace({{{parameter}}, {{}}});
+  request.layout_digest = MemoryLayout(request.space).Digest();
+  request.rule = "adam";
+  request.hyperparameters = {std::string("\0a", 2), ""};
+  request.gradient_mode = "reduce";
+  request.policy = PartitionPolicy::kBalanced;
+  request.buckets = {123, 45};
+  request.node = "here";
+  request.threads = 3;
+  request.join_timeout = absl::Milliseconds(1500);
+  request.share_parameters = true;
+  return request;
+}
+
+TEST(AttachRequest_ThereAndBack, IsTheSame) {
+  const AttachRequest sent = SomeRequest();
+  const absl::StatusOr<AttachRequest> came = DecodeAttachRequest(EncodeAttachRequest(sent));
+  ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_EQ(came->job, sent.job);
+  EXPECT_EQ(came->optimizer, sent.optimizer);
+  EXPECT_EQ(came->rank, sent.rank);
+  EXPECT_EQ(came->world_size, sent.world_size);
+  EXPECT_EQ(came->layout_digest, sent.layout_digest);
+  EXPECT_EQ(came->space.Digest(), sent.space.Digest());
+  EXPECT_EQ(came->rule, sent.rule);
+  EXPECT_EQ(came->hyperparameters, sent.hyperparameters);
+  EXPECT_EQ(came->gradient_mode, sent.gradient_mode);
+  EXPECT_EQ(came->policy, sent.policy);
+  EXPECT_EQ(came->buckets.max_bytes, sent.buckets.max_bytes);
+  EXPECT_EQ(came->buckets.pack_below_bytes, sent.buckets.pack_below_bytes);
+  EXPECT_EQ(came->node, sent.node);
+  EXPECT_EQ(came->threads, sent.threads);
+  EXPECT_EQ(came->join_timeout, sent.join_timeout);
+  EXPECT_EQ(came->share_parameters, sent.share_parameters);
+}
+
+TEST(AttachRequest_AnotherProtocolVersion_IsRefused, ShowingBoth) {
+  AttachRequest request = SomeRequest();
+  request.protocol_version = 77;
+  const absl::Status status = DecodeAttachRequest(EncodeAttachRequest(request)).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_NE(status.message().find("version 77"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("version 1"), absl::string_view::npos) << status;
+}
+
+TEST(AttachMessages_BytesOfSomethingElse_AreRefused, ByAll) {
+  const std::string garbage("\xff\xff\xff garbage");
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeAttachRequest(garbage).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeAttachReply(garbage).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeGoodbye(garbage)));
+  // A message without a policy is no trainer's.
+  EXPECT_FALSE(DecodeAttachRequest("").ok());
+}
+
+TEST(AttachReply_ThereAndBack, IsTheSame) {
+  AttachReply sent;
+  sent.incarnation = 3;
+  sent.resumes = true;
+  sent.finished_step = 12;
+  sent.blob = std::string("\0\1", 2);
+  sent.blob_step = 11;
+  sent.generation = 5;
+  sent.owner_address = "127.0.0.1:9";
+  sent.owner_addresses = {"127.0.0.1:8", "127.0.0.1:9"};
+  sent.state_bytes = int64_t{1} << 40;
+  sent.parameters_rank = 1;
+  const absl::StatusOr<AttachReply> came = DecodeAttachReply(EncodeAttachReply(sent));
+  ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_EQ(came->incarnation, sent.incarnation);
+  EXPECT_EQ(came->resumes, sent.resumes);
+  EXPECT_EQ(came->finished_step, sent.finished_step);
+  EXPECT_EQ(came->blob, sent.blob);
+  EXPECT_EQ(came->blob_step, sent.blob_step);
+  EXPECT_EQ(came->generation, sent.generation);
+  EXPECT_EQ(came->owner_address, sent.owner_address);
+  EXPECT_EQ(came->owner_addresses, sent.owner_addresses);
+  EXPECT_EQ(came->state_bytes, sent.state_bytes);
+  EXPECT_EQ(came->parameters_rank, sent.parameters_rank);
+}
+
+TEST(AttachReply_AnError_KeepsItsKindAndRanks, ThereAndBack) {
+  const absl::Status sent = errors::PeersTimedOut({1, 3}, "joining");
+  const absl::Status came = DecodeAttachReply(EncodeAttachReply(sent)).status();
+  EXPECT_EQ(came, sent);
+  EXPECT_EQ(errors::RanksOf(came), (std::vector<Rank>{1, 3}));
+}
+
+TEST(Goodbye_ThereAndBack, IsTheReason) {
+  EXPECT_EQ(DecodeGoodbye(EncodeGoodbye(absl::UnavailableError("shutting down"))),
+            absl::UnavailableError("shutting down"));
+  EXPECT_FALSE(DecodeGoodbye(EncodeGoodbye(absl::OkStatus())).ok());
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,226 @@
+#include "common/attach/doorbell.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "common/attach/attachment.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "gtest/gtest.h"
+#include "tests/testing/in_child.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::Duration kNoSpin = absl::ZeroDuration();
+
+absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
+absl::Time Far() { return In(absl::Seconds(60)); }
+
+// Both ends in one process.
+struct Ends {
+  explicit Ends(const DoorbellShape& shape)
+      : server(*Doorbell::Create(3, shape, MemoryBudget::Unlimited())),
+        trainer(*Doorbell::Attach(3, shape, UniqueFd(dup(server.segment().fd())))) {}
+
+  Doorbell server;
+  Doorbell trainer;
+};
+
+DoorbellRequest StepRequest(int parameters) {
+  DoorbellRequest request;
+  request.timeout = absl::Seconds(7);
+  for (int p = 0; p < parameters; ++p) request.has_gradient.push_back(p % 3 != 1);
+  request.hyperparameter_version = 1;
+  request.hyperparameters = std::string("lr\0=1", 5);
+  request.has_blob = true;
+  request.blob = std::string("\0cursor", 7);
+  return request;
+}
+
+TEST(Doorbell_Request_Arrives, Whole) {
+  for (const int parameters : {0, 1, 63, 64, 65, 1000}) {
+    Ends ends({parameters, 2});
+    const DoorbellRequest asked = StepRequest(parameters);
+    EXPECT_EQ(*ends.trainer.Ask(asked), 1u);
+    ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin));
+    DoorbellRequest taken;
+    ASSERT_TRUE(ends.server.Take(&taken).ok());
+    EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kStep);
+    EXPECT_EQ(taken.timeout, asked.timeout);
+    EXPECT_EQ(taken.has_gradient, asked.has_gradient);
+    EXPECT_EQ(taken.hyperparameter_version, 1u);
+    EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
+    EXPECT_TRUE(taken.has_blob);
+    EXPECT_EQ(taken.blob, asked.blob);
+    EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin)) << "taken already";
+  }
+}
+
+TEST(Doorbell_Hyperparameters_AreWrittenAnew, OnlyWithAnotherVersion) {
+  Ends ends({1, 1});
+  DoorbellRequest asked = StepRequest(1);
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  asked.hyperparameters = "ignored";
+  asked.has_blob = false;
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.hyperparameters, std::string("lr\0=1", 5));
+  EXPECT_FALSE(taken.has_blob);
+  asked.hyperparameter_version = 2;
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.hyperparameters, "ignored");
+}
+
+TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
+  Ends ends({1, 1});
+  const uint64_t first = *ends.trainer.Ask(StepRequest(1));
+  EXPECT_FALSE(ends.trainer.Begun(first));
+  EXPECT_FALSE(ends.trainer.WaitForReply(first, In(absl::ZeroDuration()), kNoSpin));
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_TRUE(ends.trainer.Begun(first));
+  DoorbellReply reply;
+  reply.step = 41;
+  reply.skipped = true;
+  reply.prepare = absl::Microseconds(1);
+  reply.commit = absl::Microseconds(2);
+  reply.apply = absl::Microseconds(3);
+  ends.server.Answer(reply);
+  ASSERT_TRUE(ends.trainer.WaitForReply(first, Far(), kNoSpin));
+  DoorbellReply read = ends.trainer.ReadReply();
+  EXPECT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.step, 41u);
+  EXPECT_TRUE(read.skipped);
+  EXPECT_EQ(read.prepare, absl::Microseconds(1));
+  EXPECT_EQ(read.commit, absl::Microseconds(2));
+  EXPECT_EQ(read.apply, absl::Microseconds(3));
+
+  const uint64_t second = *ends.trainer.Ask(StepRequest(1));
+  EXPECT_EQ(second, 2u);
+  EXPECT_FALSE(ends.trainer.WaitForReply(second, In(absl::ZeroDuration()), kNoSpin));
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  reply.status = errors::TrainerGone({1, 2}, "killed");
+  ends.server.Answer(reply);
+  ASSERT_TRUE(ends.trainer.WaitForReply(second, Far(), kNoSpin));
+  EXPECT_EQ(ends.trainer.ReadReply().status, reply.status);
+}
+
+TEST(Doorbell_LongStatus_IsCut, AndKeepsItsRanks) {
+  Ends ends({1, 1});
+  ASSERT_TRUE(ends.trainer.Ask(StepRequest(1)).ok());
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  DoorbellReply reply;
+  reply.status = errors::TrainerGone({1}, std::string(100000, 'x'));
+  ends.server.Answer(reply);
+  const absl::Status read = ends.trainer.ReadReply().status;
+  EXPECT_TRUE(errors::IsTrainerGone(read));
+  EXPECT_EQ(errors::RanksOf(read), std::vector<Rank>{1});
+  EXPECT_LT(read.message().size(), 5000u);
+  EXPECT_EQ(read.message(), reply.status.message().substr(0, read.message().size()));
+}
+
+TEST(Doorbell_TooMuch_IsRefused, BeforeAnythingIsAsked) {
+  const DoorbellShape shape = {1, 1};
+  Ends ends(shape);
+  DoorbellRequest request = StepRequest(1);
+  request.blob.resize(kMaxBlobBytes + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(request).status()));
+  request = StepRequest(1);
+  request.hyperparameters.resize(shape.hyperparameter_bytes() + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(request).status()));
+  EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin));
+  request = StepRequest(1);
+  request.blob.resize(kMaxBlobBytes);
+  request.hyperparameters.resize(shape.hyperparameter_bytes());
+  ASSERT_TRUE(ends.trainer.Ask(request).ok());
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.blob, request.blob);
+  EXPECT_EQ(taken.hyperparameters, request.hyperparameters);
+}
+
+TEST(Doorbell_Wake_BeforeTheWait_EndsIt, AtBothEnds) {
+  Ends ends({1, 1});
+  const uint64_t number = *ends.trainer.Ask(StepRequest(1));
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.WaitForRequest(Far(), kNoSpin));
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  ends.server.WakeServer();
+  ends.trainer.WakeTrainer();
+  const absl::Time start = Clock::Monotonic().Now();
+  EXPECT_FALSE(ends.server.WaitForRequest(Far(), kNoSpin));
+  EXPECT_FALSE(ends.trainer.WaitForReply(number, Far(), kNoSpin));
+  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(20));
+}
+
+TEST(Doorbell_Garbage_IsRefusedOrTaken, AndNeverHarms) {
+  const DoorbellShape shape = {100, 2};
+  std::mt19937_64 random(4711);
+  int refused = 0;
+  for (int round = 0; round < 300; ++round) {
+    Ends ends(shape);
+    // Whatever a process that went wild may have left, but a bell that rang.
+    char* const memory = static_cast<char*>(ends.trainer.segment().data());
+    for (size_t at = 8; at < 64; at += 8) {
+      const uint64_t word = round % 3 == 0 ? random() : random() % 100;
+      std::memcpy(memory + at, &word, sizeof word);
+    }
+    if (!ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin)) continue;
+    DoorbellRequest taken;
+    const absl::Status status = ends.server.Take(&taken);
+    if (!status.ok()) ++refused;
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    EXPECT_LE(taken.blob.size(), kMaxBlobBytes);
+    EXPECT_LE(taken.hyperparameters.size(), shape.hyperparameter_bytes());
+    EXPECT_LE(taken.timeout, absl::Hours(24));
+    DoorbellReply reply;
+    reply.status = status;
+    ends.server.Answer(reply);
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST(Doorbell_AnotherShape_IsRefused, ByTheTrainer) {
+  const Doorbell server = *Doorbell::Create(0, {1, 1}, MemoryBudget::Unlimited());
+  const auto attached = Doorbell::Attach(0, {100000, 1}, UniqueFd(dup(server.segment().fd())));
+  EXPECT_TRUE(absl::IsInvalidArgument(attached.status())) << attached.status();
+  const auto other_rank = Doorbell::Attach(1, {1, 1}, UniqueFd(dup(server.segment().fd())));
+  EXPECT_TRUE(absl::IsInvalidArgument(other_rank.status())) << other_rank.status();
+}
+
+TEST(Doorbell_TwoProcesses_StepManyTimes, WithoutLosingARing) {
+  constexpr uint64_t kSteps = 2000;
+  Doorbell server = *Doorbell::Create(0, {10, 1}, MemoryBudget::Unlimited());
+  testing::Child trainer([&] {
+    Doorbell doorbell = *Doorbell::Attach(0, {10, 1}, UniqueFd(dup(server.segment().fd())));
+    DoorbellRequest request = StepRequest(10);
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      const uint64_t number = *doorbell.Ask(request);
+      while (!doorbell.WaitForReply(number, Far(), absl::Microseconds(20))) {
+      }
+      if (doorbell.ReadReply().step != step) return 1;
+    }
+    return 0;
+  });
+  DoorbellRequest taken;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    while (!server.WaitForRequest(Far(), absl::Microseconds(20))) {
+    }
+    ASSERT_TRUE(server.Take(&taken).ok());
+    DoorbellReply reply;
+    reply.step = step;
+    server.Answer(reply);
+  }
+  EXPECT_EQ(trainer.Wait(), 0);
+}
+
+}  // namespace
+}  // namespace optshard

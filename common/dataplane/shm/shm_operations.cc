@@ -61,7 +61,7 @@ ShmOperations::ShmOperations(std::unique_ptr<ShmPeers> peers, const ShmPlaneOpti
   });
 }
 
-ShmOperations::~ShmOperations() = default;
+ShmOperations::~ShmOperations() { peers_->StopWatching(); }
 
 void ShmOperations::Start(const std::shared_ptr<Operation>& operation,
                           absl::Span<const Rank> senders, size_t bytes) {

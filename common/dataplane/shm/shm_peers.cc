@@ -88,12 +88,7 @@ absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOption
 }
 
 ShmPeers::~ShmPeers() {
-  if (watcher_.joinable()) {
-    const uint64_t one = 1;
-    // An eventfd takes it at once.
-    (void)!write(stop_.get(), &one, sizeof one);
-    watcher_.join();
-  }
+  StopWatching();
   for (Peer& peer : peers_) {
     if (peer.socket != nullptr) peer.socket->HangUp();
   }
@@ -258,6 +253,14 @@ void ShmPeers::CollectReplicas() {
 void ShmPeers::Watch(std::function<void(Rank peer)> gone) {
   if (world_size() == 1) return;
   watcher_ = std::thread([this, gone = std::move(gone)] { WatchUntilStopped(gone); });
+}
+
+void ShmPeers::StopWatching() {
+  if (!watcher_.joinable()) return;
+  const uint64_t one = 1;
+  // An eventfd takes it at once.
+  (void)!write(stop_.get(), &one, sizeof one);
+  watcher_.join();
 }
 
 void ShmPeers::WatchUntilStopped(const std::function<void(Rank peer)>& gone) {

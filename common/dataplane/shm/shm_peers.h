@@ -41,6 +41,8 @@ class ShmPeers {
   // `gone` is called, once a peer, from a thread of this object, when the peer's process has ended
   // or it hung up. Call it once.
   void Watch(std::function<void(Rank peer)> gone);
+  // `gone` is not called any more after this. Idempotent.
+  void StopWatching();
 
  private:
   struct Peer {

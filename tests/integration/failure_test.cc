@@ -1,5 +1,5 @@
-// Ranks that are killed or stopped during steps, as real processes over Gloo: the others are told
-// who, soon, and a step that it tore is known as torn.
+// Ranks that are killed or stopped during steps, as real processes over every plane: the others are
+// told who, soon, and a step that it tore is known as torn.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
@@ -155,11 +156,16 @@ class FailureTest : public ::testing::Test {
 };
 
 TEST_F(FailureTest, Kill_DuringSteps_IsNamedToBothOthersSoonAndATornStepIsKnown) {
+  const std::vector<std::string> ways[] = {{"--plane=gloo", "--views"},
+                                           {"--plane=shm", "--policy=balanced"},
+                                           {"--plane=shm", "--views"}};
   // At moments spread over a step, each rank in turn.
   for (int trial = 0; trial < 9; ++trial) {
     const int victim = trial % kWorldSize;
+    const std::vector<std::string>& way = ways[trial / kWorldSize];
+    SCOPED_TRACE(absl::StrJoin(way, " "));
     for (Survivor& survivor : survivors_) survivor = Survivor();
-    ASSERT_NO_FATAL_FAILURE(StartAndStep({trial % 2 == 0 ? "--views" : "--policy=balanced"}));
+    ASSERT_NO_FATAL_FAILURE(StartAndStep(way));
     absl::SleepFor(absl::Milliseconds(7 * trial));
     ASSERT_NO_FATAL_FAILURE(Hit(victim, SIGKILL, kNoticed));
     CheckInvariants(victim);
@@ -170,7 +176,8 @@ TEST_F(FailureTest, Kill_DuringSteps_IsNamedToBothOthersSoonAndATornStepIsKnown)
 TEST_F(FailureTest, Stop_DuringSteps_IsNamedToBothOthersSoonAfterTheLease) {
   for (const int victim : {0, 2}) {
     for (Survivor& survivor : survivors_) survivor = Survivor();
-    ASSERT_NO_FATAL_FAILURE(StartAndStep());
+    ASSERT_NO_FATAL_FAILURE(
+        StartAndStep({victim == 0 ? "--plane=gloo" : "--plane=shm", "--views"}));
     ASSERT_NO_FATAL_FAILURE(Hit(victim, SIGSTOP, kLease + kNoticed));
     CheckInvariants(victim);
     EndSurvivors(victim);

@@ -33,10 +33,9 @@ struct FlatMemory {
 // Bound to the trainer's thread.
 class Replica {
  public:
-  // Moves the values into flat memory. param.data and param.grad become views of it. What lands
-  // elsewhere is copied in: gradients after the module's zero_grad() has set them to none, values
-  // that torch::load has put there. A view to which nothing was added since it was zeroed counts as
-  // no gradient.
+  // Moves the values into flat memory: param.data becomes a view of it, and so does param.grad as
+  // soon as backward has computed it. What the trainer puts elsewhere is copied in: gradients that
+  // it sets itself, values that torch::load has put there.
   static std::unique_ptr<Replica> MakeFlat(const ParameterList& list, FlatMemory memory);
 
   // Leaves every tensor where it is. One that is not contiguous is stepped in a contiguous copy.

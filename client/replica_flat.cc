@@ -3,11 +3,11 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "client/gradient_placement.h"
 #include "client/replica.h"
 #include "common/memory_layout.h"
 #include "server/shard/mapped_memory.h"
@@ -29,10 +29,6 @@ at::Tensor ViewOf(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes)
       at::TensorOptions().dtype(at::kFloat));
 }
 
-int64_t VersionOf(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
 class FlatReplica : public Replica {
  public:
   FlatReplica(const ParameterList& list, FlatMemory memory)
@@ -44,23 +40,19 @@ class FlatReplica : public Replica {
       values_.push_back(TensorOver(regions_[r].parameters, elements, memory.owner));
       gradients_.push_back(TensorOver(regions_[r].gradients, elements, memory.owner));
     }
-    // A predecessor's gradients are still there.
-    if (memory.has_values) ZeroMemory();
     for (size_t i = 0; i < parameters().size(); ++i) {
       const at::Tensor& parameter = parameters()[i];
       const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
-      views_.push_back({ViewOf(values_[place.region], place.offset_elements, parameter.sizes()),
-                        ViewOf(gradients_[place.region], place.offset_elements, parameter.sizes()),
-                        0});
+      views_.push_back(
+          {ViewOf(values_[place.region], place.offset_elements, parameter.sizes()),
+           ViewOf(gradients_[place.region], place.offset_elements, parameter.sizes())});
       if (memory.has_values) {
         parameter.set_data(views_[i].values);
       } else {
         MoveValuesIn(i);
       }
-      views_[i].zeroed_version = VersionOf(views_[i].gradient);
-      const at::Tensor& gradient = parameter.grad();
-      if (gradient.defined()) views_[i].gradient.copy_(gradient.detach());
-      if (gradient.defined() || parameter.requires_grad()) InstallGradient(i);
+      if (parameter.grad().defined()) MoveGradientIn(i);
+      placements_.push_back(std::make_unique<GradientPlacement>(parameter, views_[i].gradient));
     }
   }
 
@@ -68,14 +60,15 @@ class FlatReplica : public Replica {
 
   void ZeroGradients(bool set_to_none) override {
     at::NoGradGuard no_grad;
-    ZeroMemory();
     for (size_t i = 0; i < parameters().size(); ++i) {
-      const at::Tensor& gradient = parameters()[i].grad();
-      const bool counts_as_gradient =
-          !set_to_none && gradient.defined() && (!IsView(i) || WasAddedTo(i));
-      if (gradient.defined() || parameters()[i].requires_grad()) InstallGradient(i);
-      views_[i].gradient.unsafeGetTensorImpl()->bump_version();
-      if (!counts_as_gradient) views_[i].zeroed_version = VersionOf(views_[i].gradient);
+      at::Tensor& gradient = parameters()[i].mutable_grad();
+      if (!gradient.defined()) continue;
+      if (set_to_none) {
+        gradient.reset();
+      } else {
+        views_[i].gradient.zero_();
+        gradient = views_[i].gradient;
+      }
     }
   }
 
@@ -89,49 +82,24 @@ class FlatReplica : public Replica {
   }
 
   const float* GatherGradient(size_t index, const at::Tensor& gradient) override {
-    if (IsView(index)) {
-      if (!WasAddedTo(index)) return nullptr;
-    } else {
-      views_[index].gradient.copy_(gradient.detach());
+    if (!IsView(index)) {
+      MoveGradientIn(index);
       CountCopy();
     }
     if (gradient.numel() == 0) return &kNoElements;
     return views_[index].gradient.const_data_ptr<float>();
   }
 
-  void ScatterParameter(size_t index) override {
-    const at::Tensor& parameter = parameters()[index];
-    if (!parameter.requires_grad() || IsView(index)) return;
-    if (!parameter.grad().defined()) {
-      views_[index].gradient.zero_();
-      views_[index].zeroed_version = VersionOf(views_[index].gradient);
-    }
-    InstallGradient(index);
-  }
+  void ScatterParameter(size_t) override {}
 
  private:
   struct Views {
     at::Tensor values;
     at::Tensor gradient;
-    int64_t zeroed_version;  // of `gradient`: a later one says that something was added to it
   };
-
-  void ZeroMemory() {
-    for (const at::Tensor& flat : gradients_) {
-      if (flat.numel() > 0) std::memset(flat.mutable_data_ptr(), 0, flat.nbytes());
-    }
-  }
 
   bool IsView(size_t index) const {
     return parameters()[index].grad().is_same(views_[index].gradient);
-  }
-
-  bool WasAddedTo(size_t index) const {
-    return VersionOf(views_[index].gradient) != views_[index].zeroed_version;
-  }
-
-  void InstallGradient(size_t index) {
-    parameters()[index].mutable_grad() = views_[index].gradient;
   }
 
   void MoveValuesIn(size_t index) {
@@ -139,11 +107,17 @@ class FlatReplica : public Replica {
     parameters()[index].set_data(views_[index].values);
   }
 
+  void MoveGradientIn(size_t index) {
+    views_[index].gradient.copy_(parameters()[index].grad().detach());
+    parameters()[index].mutable_grad() = views_[index].gradient;
+  }
+
   const MemoryLayout layout_;
   const std::vector<ReplicaRegion> regions_;
   std::vector<at::Tensor> values_;     // by region
   std::vector<at::Tensor> gradients_;  // by region
   std::vector<Views> views_;           // by parameter
+  std::vector<std::unique_ptr<GradientPlacement>> placements_;
 };
 
 }  // namespace

@@ -75,9 +75,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   const ClientStepInfo& last_step() const;
 
-  // As torch's, with views kept (parameters_as_bucket_view): they are zeroed, and set_to_none means
-  // that a parameter counts as without gradient until something is added to its view. torch's own,
-  // called through the base class, works too; then gradients are copied in the next step.
+  // As torch's. With set_to_none it touches no memory, and the next backward writes each gradient
+  // once instead of adding it to zeros.
   void zero_grad(bool set_to_none = true);
 
   // After the parameters were edited by hand (a checkpoint was loaded, say): rank 0's values go to

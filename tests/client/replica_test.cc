@@ -182,6 +182,7 @@ TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
   const at::Tensor a = Parameter({3}, 3);
   const at::Tensor b = Parameter({2, 2}, 4);
   const auto replica = MakeFlat(ListOf({a, b}));
+  a.sum().backward();
   ASSERT_TRUE(replica->Gather().ok());
   ASSERT_EQ(replica->regions().size(), 1u);
   float* const flat = replica->regions()[0].parameters;
@@ -192,39 +193,58 @@ TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
   EXPECT_EQ(replica->tensors()[1].parameter, flat + 16);
 }
 
-TEST(FlatReplicaTest, Gather_GradientSetToNoneByTheModule_IsCopiedAndCountedAndTheViewComesBack) {
+TEST(FlatReplicaTest, Backward_AfterZeroToNone_WritesTheGradientIntoItsPlace) {
   const at::Tensor a = Parameter({2}, 1);
   const auto replica = MakeFlat(ListOf({a, Parameter({2}, 1)}));
-  at::Tensor view;
-  view = a.grad();
-  a.mutable_grad().reset();
-  a.sum().backward();
-  ASSERT_FALSE(a.grad().is_same(view));
-  ASSERT_TRUE(replica->Gather().ok());
-  EXPECT_EQ(replica->gradients_copied(), 1);
-  EXPECT_EQ(replica->tensors()[0].gradient, view.data_ptr());
-  EXPECT_THAT(Values(replica->tensors()[0].gradient, 2), ElementsAre(1, 1));
-  replica->Scatter();
-  EXPECT_TRUE(a.grad().is_same(view));
-  ASSERT_TRUE(replica->Gather().ok());
-  EXPECT_EQ(replica->gradients_copied(), 0);
-  EXPECT_NE(replica->tensors()[0].gradient, nullptr);
+  const float* const place = replica->regions()[0].gradients;
+  for (const float factor : {3.0f, 5.0f}) {
+    a.mutable_grad().reset();  // as the module's zero_grad()
+    a.sum().mul(factor).backward();
+    EXPECT_EQ(a.grad().data_ptr(), place);
+    ASSERT_TRUE(replica->Gather().ok());
+    EXPECT_EQ(replica->gradients_copied(), 0);
+    EXPECT_EQ(replica->tensors()[0].gradient, place);
+    EXPECT_THAT(Values(place, 2), ElementsAre(factor, factor));
+    EXPECT_EQ(replica->tensors()[1].gradient, nullptr);
+    replica->Scatter();
+  }
 }
 
-TEST(FlatReplicaTest, Scatter_GradientSetToNoneAndNotComputed_ViewComesBackZeroed) {
+TEST(FlatReplicaTest, Gather_GradientSetByTheTrainer_IsCopiedAndCountedOnce) {
   const at::Tensor a = Parameter({2}, 1);
   const auto replica = MakeFlat(ListOf({a}));
-  a.sum().backward();
-  a.mutable_grad().reset();
+  a.mutable_grad() = at::ones({2});
   ASSERT_TRUE(replica->Gather().ok());
-  EXPECT_EQ(replica->tensors()[0].gradient, nullptr);
+  EXPECT_EQ(replica->gradients_copied(), 1);
+  EXPECT_EQ(replica->tensors()[0].gradient, replica->regions()[0].gradients);
+  EXPECT_THAT(Values(replica->tensors()[0].gradient, 2), ElementsAre(1, 1));
   replica->Scatter();
-  ASSERT_TRUE(a.grad().defined());
-  EXPECT_EQ(a.grad().sum().item<float>(), 0);
-  a.sum().backward();
+  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients);
   ASSERT_TRUE(replica->Gather().ok());
   EXPECT_EQ(replica->gradients_copied(), 0);
-  EXPECT_THAT(Values(replica->tensors()[0].gradient, 2), ElementsAre(1, 1));
+}
+
+TEST(FlatReplicaTest, Backward_LargeParameter_HasTheGradientOfATensorOfItsOwn) {
+  const at::Tensor a = at::ones({300, 400}).set_requires_grad(true);
+  const at::Tensor input = at::arange(400, at::kFloat).div(7);
+  a.mv(input).square().sum().backward();
+  const at::Tensor expected = a.grad().clone();
+  a.mutable_grad().reset();
+  const auto replica = MakeFlat(ListOf({a}));
+  a.mv(input).square().sum().backward();
+  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients);
+  EXPECT_TRUE(a.grad().equal(expected));
+  a.mv(input).square().sum().backward();
+  EXPECT_TRUE(a.grad().equal(expected.mul(2)));
+}
+
+TEST(FlatReplicaTest, Backward_WithAGraphOfItsOwn_IsLeftAlone) {
+  const at::Tensor a = Parameter({2}, 3);
+  const auto replica = MakeFlat(ListOf({a}));
+  a.pow(3).sum().backward(/*gradient=*/{}, /*retain_graph=*/true, /*create_graph=*/true);
+  ASSERT_TRUE(a.grad().requires_grad());
+  ASSERT_TRUE(replica->Gather().ok());
+  EXPECT_THAT(Values(replica->tensors()[0].gradient, 2), ElementsAre(27, 27));
 }
 
 TEST(FlatReplicaTest, Destroy_TensorsGoOn_WithTheirValues) {

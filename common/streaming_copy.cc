@@ -1,0 +1,36 @@
+#include "common/streaming_copy.h"
+
+#include <emmintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace optshard {
+namespace {
+
+// Less is read again before the cache is full, most likely.
+constexpr size_t kLeastBytes = size_t{256} << 10;
+constexpr size_t kLineBytes = 64;
+
+}  // namespace
+
+void StreamingCopy(void* to, const void* from, size_t bytes) {
+  if (bytes < kLeastBytes || reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) != 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  char* out = static_cast<char*>(to);
+  const char* in = static_cast<const char*>(from);
+  const size_t lines = bytes / kLineBytes;
+  for (size_t line = 0; line < lines; ++line, in += kLineBytes, out += kLineBytes) {
+    __m128i values[kLineBytes / sizeof(__m128i)];
+    std::memcpy(values, in, kLineBytes);
+    for (size_t i = 0; i < kLineBytes / sizeof(__m128i); ++i) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out) + i, values[i]);
+    }
+  }
+  std::memcpy(out, in, bytes % kLineBytes);
+  _mm_sfence();
+}
+
+}  // namespace optshard

@@ -1,0 +1,16 @@
+// A copy of memory that is not read again soon: past the caches.
+#ifndef OPTSHARD_COMMON_STREAMING_COPY_H_
+#define OPTSHARD_COMMON_STREAMING_COPY_H_
+
+#include <cstddef>
+
+namespace optshard {
+
+// As memcpy. Where it is large and `to` is 16-byte aligned, what it overwrites is not read from
+// memory first, and does not push anything else out of the caches. Other threads may read it as
+// after ordinary stores.
+void StreamingCopy(void* to, const void* from, size_t bytes);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_STREAMING_COPY_H_

@@ -1,13 +1,13 @@
 #include "common/dtype.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/fatal.h"
 
 namespace optshard {
 namespace {
@@ -30,7 +30,7 @@ size_t SizeOf(DType dtype) {
     case DType::kBFloat16:
       return 2;
   }
-  std::abort();  // not IsKnown
+  Fatal("%d is no DType", static_cast<int>(dtype));
 }
 
 absl::string_view NameOf(DType dtype) {
@@ -44,7 +44,7 @@ absl::string_view NameOf(DType dtype) {
     case DType::kBFloat16:
       return "bfloat16";
   }
-  std::abort();  // not IsKnown
+  Fatal("%d is no DType", static_cast<int>(dtype));
 }
 
 absl::StatusOr<DType> ParseDType(absl::string_view name) {

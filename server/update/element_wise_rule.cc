@@ -1,9 +1,9 @@
 #include "server/update/element_wise_rule.h"
 
 #include <cfenv>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
+
+#include "common/fatal.h"
 
 namespace optshard {
 namespace {
@@ -47,9 +47,8 @@ FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate&
 
 void CheckVariant(const RuleSpec& spec, const FormulaDrivers& drivers, int slot_count) {
   if (drivers.has_variant(slot_count)) return;
-  std::fprintf(stderr, "Rule \"%s\" has no variant with %d slots: give the slots of its Slots()\n",
-               spec.name.c_str(), slot_count);
-  std::abort();
+  Fatal("Rule \"%s\" has no variant with %d slots: give the slots of its Slots()", spec.name,
+        slot_count);
 }
 
 void CheckGroups(const RuleSpec& spec, const FormulaArguments& arguments) {
@@ -60,13 +59,10 @@ void CheckGroups(const RuleSpec& spec, const FormulaArguments& arguments) {
     empty = empty || arguments.group_sizes[group] <= 0;
   }
   if (members == arguments.replicas && !empty) return;
-  std::fprintf(
-      stderr,
-      "Rule \"%s\": %d groups with %lld members%s were given for the gradients of %d replicas: "
-      "give the sizes of the reduction tree's node groups\n",
-      spec.name.c_str(), arguments.groups, static_cast<long long>(members),
-      empty ? ", some without any," : "", arguments.replicas);
-  std::abort();
+  Fatal(
+      "Rule \"%s\": %d groups with %d members%s were given for the gradients of %d replicas: "
+      "give the sizes of the reduction tree's node groups",
+      spec.name, arguments.groups, members, empty ? ", some without any," : "", arguments.replicas);
 }
 
 }  // namespace

@@ -2,13 +2,13 @@
 
 #include <xxhash.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/fatal.h"
 
 namespace optshard {
 namespace {
@@ -34,9 +34,7 @@ const T& Get(const Hyperparameters& group, absl::string_view name, const char* t
   const T* typed = value != nullptr ? absl::get_if<T>(value) : nullptr;
   if (typed == nullptr) {
     // The caller skipped UpdateRule::Validate: a bug, not a user's mistake.
-    std::fprintf(stderr, "Hyperparameters: no %s \"%s\" in {%s}\n", type, std::string(name).c_str(),
-                 group.ToString().c_str());
-    std::abort();
+    Fatal("Hyperparameters: no %s \"%s\" in {%s}", type, name, group.ToString());
   }
   return *typed;
 }

@@ -1,13 +1,12 @@
 #include "server/update/update_rule.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "common/fatal.h"
 
 namespace optshard {
 namespace {
@@ -140,8 +139,7 @@ bool RuleRegistry::Register(const UpdateRule* rule) {
   Registry& registry = Registry::Get();
   absl::MutexLock lock(&registry.mutex);
   if (!registry.rules.emplace(rule->spec().name, rule).second) {
-    std::fprintf(stderr, "RuleRegistry: two rules are named \"%s\"\n", rule->spec().name.c_str());
-    std::abort();
+    Fatal("RuleRegistry: two rules are named \"%s\"", rule->spec().name);
   }
   return true;
 }

@@ -39,7 +39,6 @@ _LIBRARIES = {
     "gtest": ("gmock gtest", [], []),
     "gtest_main": ("gmock_main", [], ["gtest"]),
     "highway": ("libhwy", [], []),
-    "isal": ("", ["-lisal"], []),
     "json": ("", [], []),
     "protobuf": ("protobuf", [], []),
     "spdlog": ("spdlog", [], []),

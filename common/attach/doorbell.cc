@@ -55,7 +55,8 @@ struct alignas(kLineBytes) Doorbell::ReplyLine {
   int64_t prepare_ns;
   int64_t commit_ns;
   int64_t apply_ns;
-  uint32_t skipped;
+  uint16_t skipped;
+  uint16_t broken;
   uint32_t code;
 };
 
@@ -173,6 +174,7 @@ DoorbellReply Doorbell::ReadReply() const {
   DoorbellReply read;
   read.step = line.step;
   read.skipped = line.skipped != 0;
+  read.broken = line.broken != 0;
   read.prepare = absl::Nanoseconds(line.prepare_ns);
   read.commit = absl::Nanoseconds(line.commit_ns);
   read.apply = absl::Nanoseconds(line.apply_ns);
@@ -255,6 +257,7 @@ void Doorbell::Answer(const DoorbellReply& how) {
   ReplyLine& line = reply();
   line.step = how.step;
   line.skipped = how.skipped ? 1 : 0;
+  line.broken = how.broken ? 1 : 0;
   line.prepare_ns = absl::ToInt64Nanoseconds(how.prepare);
   line.commit_ns = absl::ToInt64Nanoseconds(how.commit);
   line.apply_ns = absl::ToInt64Nanoseconds(how.apply);

@@ -57,6 +57,7 @@ struct DoorbellReply {
   absl::Status status;
   StepNumber step = 0;
   bool skipped = false;
+  bool broken = false;  // nothing will work any more
   absl::Duration prepare;
   absl::Duration commit;
   absl::Duration apply;

@@ -101,6 +101,7 @@ class ShardOwner::Impl {
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
   absl::Status Stop(absl::Duration timeout);
 
+  void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
   absl::Status failure() const { return board_->failure(); }
   const Plan& plan() const { return plan_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
@@ -407,6 +408,8 @@ absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_
 absl::Status ShardOwner::RefuseNextStep(absl::string_view how_known) {
   return impl_->RefuseNextStep(how_known);
 }
+
+void ShardOwner::AbortPlane(const absl::Status& reason) { impl_->AbortPlane(reason); }
 
 absl::Status ShardOwner::Stop(absl::Duration timeout) { return impl_->Stop(timeout); }
 

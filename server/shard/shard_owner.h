@@ -42,7 +42,8 @@ struct PlaneRequest {
 };
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
-// Step, SyncParameters and Stop come from one thread at a time; the views and failure() from any.
+// Step, RefuseNextStep, SyncParameters and Stop come from one thread at a time; the views,
+// failure() and AbortPlane from any.
 class ShardOwner {
  public:
   struct Options {
@@ -95,6 +96,10 @@ class ShardOwner {
   // Takes part in the others' next step, whenever they come, so that all give it up with
   // TrainerGone naming this rank. OK when they have; an error breaks the owner, as in Step.
   absl::Status RefuseNextStep(absl::string_view how_known);
+
+  // Whatever this owner waits for on the data plane fails now, and so does all that follows. Any
+  // thread.
+  void AbortPlane(const absl::Status& reason);
 
   // Leaves the job in good order. Idempotent.
   absl::Status Stop(absl::Duration timeout);

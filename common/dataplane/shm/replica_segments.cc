@@ -50,12 +50,14 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
-    const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients) {
+    const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
+    absl::optional<Rank> parameters_rank) {
   std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
   if (parameters.valid()) {
+    const Rank of = parameters_rank.value_or(rank);
     absl::StatusOr<Segment> attached =
-        Segment::Attach(std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout),
-                        Bytes(layout), ParametersOf(rank));
+        Segment::Attach(std::move(parameters), LabelOf(SegmentKind::kParameters, of, layout),
+                        Bytes(layout), ParametersOf(of));
     if (!attached.ok()) return attached.status();
     attached->CloseDescriptor();
     segments->parameters_ = *std::move(attached);

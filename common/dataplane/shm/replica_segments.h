@@ -29,12 +29,12 @@ class ReplicaSegments {
       const MemoryLayout& layout, Rank rank, Parts parts,
       MemoryBudget& budget = MemoryBudget::Unlimited());
 
-  // Maps those of another process; `parameters` may be none. The descriptors are closed: forked
-  // children hold nothing. INVALID_ARGUMENT as Segment::Attach.
-  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Attach(const MemoryLayout& layout,
-                                                                       Rank rank,
-                                                                       UniqueFd parameters,
-                                                                       UniqueFd gradients);
+  // Maps those of another process; `parameters` may be none, or those of another rank that shares
+  // them. The descriptors are closed: forked children hold nothing. INVALID_ARGUMENT as
+  // Segment::Attach.
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Attach(
+      const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
+      absl::optional<Rank> parameters_rank = absl::nullopt);
 
   // Bytes of one of the segments.
   static size_t Bytes(const MemoryLayout& layout);

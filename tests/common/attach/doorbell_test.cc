@@ -98,6 +98,7 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   EXPECT_TRUE(read.status.ok()) << read.status;
   EXPECT_EQ(read.step, 41u);
   EXPECT_TRUE(read.skipped);
+  EXPECT_FALSE(read.broken);
   EXPECT_EQ(read.prepare, absl::Microseconds(1));
   EXPECT_EQ(read.commit, absl::Microseconds(2));
   EXPECT_EQ(read.apply, absl::Microseconds(3));
@@ -107,9 +108,11 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   EXPECT_FALSE(ends.trainer.WaitForReply(second, In(absl::ZeroDuration()), kNoSpin));
   ASSERT_TRUE(ends.server.Take(&taken).ok());
   reply.status = errors::TrainerGone({1, 2}, "killed");
+  reply.broken = true;
   ends.server.Answer(reply);
   ASSERT_TRUE(ends.trainer.WaitForReply(second, Far(), kNoSpin));
   EXPECT_EQ(ends.trainer.ReadReply().status, reply.status);
+  EXPECT_TRUE(ends.trainer.ReadReply().broken);
 }
 
 TEST(Doorbell_LongStatus_IsCut, AndKeepsItsRanks) {

@@ -1,0 +1,125 @@
+// The trainer's end of its attachment to the shard server of its node: asks for steps through the
+// doorbell, over memory that the server has given.
+#ifndef OPTSHARD_CLIENT_ATTACHED_OWNER_H_
+#define OPTSHARD_CLIENT_ATTACHED_OWNER_H_
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/owner_link.h"
+#include "common/attach/attachment.h"
+#include "common/attach/doorbell.h"
+#include "common/dataplane/shm/replica_segments.h"
+#include "common/link/local_socket.h"
+#include "common/link/process_handle.h"
+#include "common/link/unique_fd.h"
+#include "common/memory_layout.h"
+
+namespace optshard {
+
+// A forked child must not use it, and holds nothing of it.
+class AttachedOwner : public OwnerLink {
+ public:
+  struct Options {
+    LocalAddress socket;  // the shard server's
+    std::string job = "optshard";
+    std::string optimizer = "default";
+    Rank rank = 0;
+    int world_size = 1;
+    ParameterSpace space;
+    std::string rule;
+    std::vector<Hyperparameters> hyperparameters;  // by group
+    GradientMode gradient_mode = GradientMode::kReduce;
+    PartitionPolicy policy = PartitionPolicy::kGreedy;
+    BucketOptions buckets;
+    std::string node;
+    int threads = 1;
+    absl::Duration join_timeout = absl::Seconds(60);
+    bool share_parameters = false;
+  };
+
+  // UNAVAILABLE naming the socket where no server listens; PERMISSION_DENIED; and what
+  // proto/optshard/v1/attach.proto says of its answer.
+  static absl::StatusOr<std::unique_ptr<AttachedOwner>> Attach(const Options& options);
+  ~AttachedOwner() override;
+
+  // What the predecessor, or this trainer, has last given with a step that was finished, and that
+  // step's number (0: none was ever given).
+  const std::string& blob() const { return reply_.blob; }
+  StepNumber blob_step() const { return reply_.blob_step; }
+  // Goes with the next step, and becomes the trainer's once that is finished. INVALID_ARGUMENT
+  // beyond kMaxBlobBytes.
+  absl::Status SetBlob(absl::string_view blob);
+
+  Incarnation incarnation() const { return reply_.incarnation; }
+  Generation generation() const { return reply_.generation; }
+
+  absl::Span<const ReplicaRegion> replica() const override { return memory_->regions(); }
+  std::shared_ptr<const void> replica_memory() const override { return memory_; }
+  bool resumes() const override { return reply_.resumes; }
+  StepNumber finished_step() const override { return reply_.finished_step; }
+
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions,
+                              absl::Duration timeout) override;
+  // UNAVAILABLE where the server is gone and the step was not begun; StepInDoubt (DATA_LOSS) where
+  // it was; DEADLINE_EXCEEDED where it does not answer.
+  absl::StatusOr<StepInfo> Step(const StepInput& input) override;
+  // The rank's state stays with the server.
+  absl::Status Stop(absl::Duration timeout) override;
+
+  absl::Status failure() const override;
+  int64_t state_bytes() const override { return reply_.state_bytes; }
+  const std::string& owner_address() const override { return reply_.owner_address; }
+  const std::vector<std::string>& owner_addresses() const override {
+    return reply_.owner_addresses;
+  }
+
+ private:
+  AttachedOwner(const Options& options, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
+                AttachReply reply, std::shared_ptr<const ReplicaSegments> memory,
+                Doorbell doorbell);
+
+  absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
+  // Rings and waits for the answer.
+  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
+  absl::Status ServerGone(uint64_t number);
+  absl::Status Fail(const absl::Status& failure);
+  void WatchServer();
+  void Detach();
+  std::string Server() const;
+
+  const Options options_;
+  const pid_t process_ = getpid();
+  const MemoryLayout layout_;
+  const std::unique_ptr<LocalSocket> socket_;
+  const ProcessHandle server_;
+  const AttachReply reply_;
+  const std::shared_ptr<const ReplicaSegments> memory_;
+  Doorbell doorbell_;
+  DoorbellRequest request_;
+  std::vector<Hyperparameters> hyperparameters_;  // those of request_
+  StepNumber finished_ = 0;
+  bool stopped_ = false;
+
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Status server_gone_ ABSL_GUARDED_BY(mutex_);
+  const UniqueFd stop_;  // an eventfd that ends the watch
+  std::thread watcher_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_ATTACHED_OWNER_H_

@@ -1,0 +1,177 @@
+#include "server/node/attach_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/attach/attachment_rpc.h"
+#include "common/clock.h"
+#include "common/link/poll_until.h"
+#include "common/log.h"
+
+namespace optshard {
+namespace {
+
+// For a trainer to say what it wants, once it has connected, and to take its answer.
+constexpr absl::Duration kMessageTimeout = absl::Seconds(10);
+constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+// A trainer that is refused may come again at once; so many at a time is no job's.
+constexpr size_t kMostConnections = 1024;
+
+absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
+
+LogContext Who(Rank rank) {
+  LogContext context;
+  context.role = "server";
+  context.rank = rank;
+  return context;
+}
+
+absl::Status CheckUser(const PeerCredentials& peer) {
+  if (peer.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrFormat(
+      "process %d of user %d wants to attach to the shard server of user %d; run both as one user",
+      peer.pid, peer.uid, geteuid()));
+}
+
+bool HungUp(const LocalSocket& socket) {
+  pollfd watched = {socket.fd(), POLLRDHUP, 0};
+  return poll(&watched, 1, 0) > 0 && watched.revents != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AttachServer>> AttachServer::Start(const LocalAddress& address,
+                                                                  NodeOwners* owners) {
+  absl::StatusOr<std::unique_ptr<LocalListener>> listener = LocalListener::Listen(address);
+  if (!listener.ok()) return listener.status();
+  return std::unique_ptr<AttachServer>(new AttachServer(*std::move(listener), owners));
+}
+
+AttachServer::AttachServer(std::unique_ptr<LocalListener> listener, NodeOwners* owners)
+    : listener_(std::move(listener)),
+      owners_(owners),
+      stop_(eventfd(0, EFD_CLOEXEC)),
+      acceptor_([this] { Accept(); }) {}
+
+AttachServer::~AttachServer() { Stop(absl::UnavailableError("the shard server has ended")); }
+
+void AttachServer::StopListening() { listener_->HangUp(); }
+
+void AttachServer::Stop(const absl::Status& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!reason_.ok()) return;
+    reason_ = reason;
+  }
+  listener_->HangUp();
+  const uint64_t one = 1;
+  // An eventfd takes it at once.
+  (void)!write(stop_.get(), &one, sizeof one);
+  acceptor_.join();
+  Reap(true);
+}
+
+void AttachServer::Accept() {
+  while (true) {
+    absl::StatusOr<std::unique_ptr<LocalSocket>> socket = listener_->Accept(absl::InfiniteFuture());
+    if (absl::IsUnavailable(socket.status())) return;
+    Reap(false);
+    absl::MutexLock lock(&mutex_);
+    if (!reason_.ok()) return;
+    if (!socket.ok() || connections_.size() >= kMostConnections) {
+      Log(LogLevel::kWarning, Who(-1), "cannot take a trainer: %s",
+          socket.ok() ? absl::StrCat(kMostConnections, " are connected already")
+                      : socket.status().ToString());
+      absl::SleepFor(kAcceptPause);
+      continue;
+    }
+    Connection& connection = connections_.emplace_back();
+    connection.socket = *std::move(socket);
+    connection.thread = std::thread([this, &connection] {
+      Serve(*connection.socket);
+      connection.done = true;
+    });
+  }
+}
+
+void AttachServer::Reap(bool all) {
+  std::list<Connection> done;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto next = connections_.begin(); next != connections_.end();) {
+      const auto each = next++;
+      if (all || each->done) done.splice(done.end(), connections_, each);
+    }
+  }
+  for (Connection& connection : done) connection.thread.join();
+}
+
+void AttachServer::Serve(LocalSocket& socket) {
+  absl::StatusOr<NodeOwners::Admission> admission = Admit(socket);
+  if (!admission.ok()) {
+    Log(LogLevel::kInfo, Who(-1), "refused a trainer: %s", admission.status().ToString());
+    socket.Send(EncodeAttachReply(admission.status()), {}, In(kMessageTimeout)).IgnoreError();
+    socket.HangUp();
+    return;
+  }
+  const ProcessHandle& process = admission->attachment->process;
+  const Rank rank = admission->rank->rank();
+  const absl::Status sent = socket.Send(EncodeAttachReply(admission->reply),
+                                        admission->descriptors(), In(kMessageTimeout));
+  Log(LogLevel::kInfo, Who(rank), "process %d attaches, incarnation %d, after step %d",
+      process.pid(), admission->reply.incarnation, admission->reply.finished_step);
+  const std::string how = sent.ok() ? WatchUntilGone(socket, process)
+                                    : absl::StrCat("its trainer, process ", process.pid(),
+                                                   ", did not take its answer: ", sent.message());
+  admission->rank->Detach(admission->attachment, how);
+  socket.HangUp();
+  Log(LogLevel::kInfo, Who(rank), "%s", how);
+}
+
+absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(LocalSocket& socket) {
+  absl::StatusOr<PeerCredentials> peer = socket.Peer();
+  if (!peer.ok()) return peer.status();
+  absl::Status user = CheckUser(*peer);
+  if (!user.ok()) return user;
+  absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(peer->pid);
+  if (!process.ok()) return process.status();
+  absl::StatusOr<LocalSocket::Message> message = socket.Receive(In(kMessageTimeout));
+  if (!message.ok()) return message.status();
+  absl::StatusOr<AttachRequest> request = DecodeAttachRequest(message->bytes);
+  if (!request.ok()) return request.status();
+  const auto here = [this, &socket] {
+    if (HungUp(socket)) return false;
+    absl::MutexLock lock(&mutex_);
+    return reason_.ok();
+  };
+  return owners_->Attach(*request, *std::move(process), here);
+}
+
+// How it went, for people.
+std::string AttachServer::WatchUntilGone(LocalSocket& socket, const ProcessHandle& process) {
+  pollfd watched[] = {
+      {stop_.get(), POLLIN, 0},
+      {process.fd(), POLLIN, 0},
+      // A forked child may keep the socket of its dead parent open: the process itself decides.
+      {socket.fd(), POLLRDHUP, 0},
+  };
+  PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
+  const std::string name = absl::StrCat("its trainer, process ", process.pid(), ",");
+  if (watched[1].revents != 0) return absl::StrCat(name, " has ended");
+  if (watched[2].revents != 0) return absl::StrCat(name, " has detached");
+  absl::Status reason;
+  {
+    absl::MutexLock lock(&mutex_);
+    reason = reason_;
+  }
+  socket.Send(EncodeGoodbye(reason), {}, In(kGoodbyeTimeout)).IgnoreError();
+  return absl::StrCat(name, " was sent away: ", reason.message());
+}
+
+}  // namespace optshard

@@ -1,0 +1,64 @@
+// Where trainers attach to the ranks of a shard server: its Unix socket. Domain class over
+// common/link; proto/optshard/v1/attach.proto says what is said there.
+#ifndef OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_
+#define OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_
+
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/link/local_socket.h"
+#include "common/link/process_handle.h"
+#include "common/link/unique_fd.h"
+#include "server/node/node_owners.h"
+
+namespace optshard {
+
+// One thread a connection, which sleeps once the trainer is attached: it watches the trainer's
+// life. Thread-safe.
+class AttachServer {
+ public:
+  // Listens when it returns. `owners` outlives it. Errors as LocalListener::Listen: a server that
+  // is there already, a link in its place, a folder that others may write to.
+  static absl::StatusOr<std::unique_ptr<AttachServer>> Start(const LocalAddress& address,
+                                                             NodeOwners* owners);
+  ~AttachServer();
+
+  // No trainer is let in any more; those that are attached stay.
+  void StopListening();
+
+  // Tells the attached trainers why, hangs up, and ends all threads. Idempotent.
+  void Stop(const absl::Status& reason);
+
+ private:
+  struct Connection {
+    std::unique_ptr<LocalSocket> socket;
+    std::atomic<bool> done{false};
+    std::thread thread;
+  };
+
+  AttachServer(std::unique_ptr<LocalListener> listener, NodeOwners* owners);
+
+  void Accept();
+  void Serve(LocalSocket& socket);
+  absl::StatusOr<NodeOwners::Admission> Admit(LocalSocket& socket);
+  std::string WatchUntilGone(LocalSocket& socket, const ProcessHandle& process);
+  void Reap(bool all);
+
+  const std::unique_ptr<LocalListener> listener_;
+  NodeOwners* const owners_;
+  const UniqueFd stop_;  // an eventfd that ends all watching
+  absl::Mutex mutex_;
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // not OK: it stops
+  std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  std::thread acceptor_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_

@@ -1,0 +1,499 @@
+#include "server/node/hosted_rank.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "server/update/hyperparameter_bytes.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+namespace {
+
+// Waking a thread takes tens of microseconds; a trainer of a small model asks within less.
+constexpr absl::Duration kSpin = absl::Microseconds(20);
+// A trainer that goes wild may spoil its bell. Then the thread still looks this often.
+constexpr absl::Duration kLook = absl::Seconds(1);
+// Between two refusals, so that ranks that all refuse do not do so without end. The first comes at
+// once.
+constexpr absl::Duration kFirstRefusalPause = absl::Milliseconds(10);
+constexpr absl::Duration kLongestRefusalPause = absl::Milliseconds(100);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+constexpr absl::Duration kAttachLook = absl::Milliseconds(50);
+
+constexpr float kNoElements = 0;
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the shard server is shutting down; nothing has changed");
+}
+
+// The letter that /proc gives for a process's state: 'T' is stopped.
+char StateOf(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The name before it, in parentheses, may hold anything.
+  const size_t name_end = stat.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '?' : stat[name_end + 2];
+}
+
+absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
+  const bool stopped = StateOf(pid) == 'T' || StateOf(pid) == 't';
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "%s has a trainer already: process %d, which %s; process %d cannot have the rank before that "
+      "one is gone: %s",
+      rank, pid, stopped ? "is stopped (state T)" : "lives", successor,
+      stopped ? absl::StrCat("continue it (kill -CONT ", pid, ") or end it (kill -KILL ", pid, ")")
+              : "give each process a rank of its own, or end that one first"));
+}
+
+}  // namespace
+
+HostedRank::HostedRank(Options options)
+    : options_(std::move(options)), rank_(options_.request.rank), thread_([this] { Run(); }) {}
+
+HostedRank::~HostedRank() {
+  Drain();
+  AbortPlane(ShuttingDown());
+  thread_.join();
+}
+
+std::string HostedRank::Name() const {
+  return absl::StrCat("rank ", rank_, " of optimizer \"", options_.request.optimizer, "\"");
+}
+
+// --- Any thread.
+
+absl::Status HostedRank::CheckSuccessor(const AttachRequest& request) const {
+  const AttachRequest& first = options_.request;
+  const auto differs = [&](absl::string_view what, const auto& expected, const auto& actual) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the trainer that attaches to ", Name(), " has the ", what, " ", actual, ", expected ",
+        expected, " as the rank's first trainer; start all trainers of a job alike"));
+  };
+  const absl::optional<std::string> difference = FirstDifference(
+      first.space, "the rank's first trainer", request.space, "the trainer that attaches");
+  if (difference.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(), ": ", *difference));
+  }
+  if (request.world_size != first.world_size) {
+    return differs("world size", first.world_size, request.world_size);
+  }
+  if (request.rule != first.rule) return differs("rule", first.rule, request.rule);
+  if (request.gradient_mode != first.gradient_mode) {
+    return differs("gradient mode", first.gradient_mode, request.gradient_mode);
+  }
+  if (request.policy != first.policy) {
+    return differs("partition policy", NameOf(first.policy), NameOf(request.policy));
+  }
+  if (request.buckets.max_bytes != first.buckets.max_bytes ||
+      request.buckets.pack_below_bytes != first.buckets.pack_below_bytes) {
+    return differs(
+        "bucket sizes",
+        absl::StrCat(first.buckets.max_bytes, " and ", first.buckets.pack_below_bytes),
+        absl::StrCat(request.buckets.max_bytes, " and ", request.buckets.pack_below_bytes));
+  }
+  if (request.share_parameters != first.share_parameters) {
+    return differs("share_parameters", first.share_parameters, request.share_parameters);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHandle& process) {
+  if (draining_) return ShuttingDown();
+  absl::Status same = CheckSuccessor(request);
+  if (!same.ok()) return same;
+  if (attaching_ != nullptr && attaching_->Gone()) {
+    // Who waits on its behalf finds out in a moment.
+    const auto none = [this] {
+      mutex_.AssertReaderHeld();
+      return attaching_ == nullptr;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&none), kLook);
+  }
+  if (attaching_ != nullptr) return Taken(Name(), attaching_->pid(), process.pid());
+  if (attachment_ != nullptr && !attachment_->ended) {
+    const ProcessHandle& holder = attachment_->process;
+    if (!holder.Gone()) return Taken(Name(), holder.pid(), process.pid());
+    // Who watches it has not told yet.
+    how_gone_ = absl::StrCat("its trainer, process ", holder.pid(), ", has ended");
+    attachment_->ended = true;
+    Wake();
+  }
+  attaching_ = &process;
+  return absl::OkStatus();
+}
+
+bool HostedRank::Settled() const {
+  return phase_ == Phase::kEnded || (phase_ == Phase::kServing && attachment_ == nullptr && !busy_);
+}
+
+absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachRequest& request,
+                                                               ProcessHandle process,
+                                                               const std::function<bool()>& here,
+                                                               AttachReply* reply) {
+  const absl::Time deadline = Now() + request.join_timeout;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::Status place = TakePlace(request, process);
+    if (!place.ok()) return place;
+  }
+  while (true) {
+    const bool still_here = here();
+    absl::MutexLock lock(&mutex_);
+    const bool settled = mutex_.AwaitWithTimeout(absl::Condition(this, &HostedRank::Settled),
+                                                 still_here ? kAttachLook : absl::ZeroDuration());
+    // Starting has a deadline of its own, whose error says more.
+    const bool late = phase_ == Phase::kServing && Now() >= deadline;
+    if (still_here && !settled && !late) continue;
+    attaching_ = nullptr;
+    if (!still_here) {
+      if (how_gone_.empty()) {
+        how_gone_ =
+            absl::StrCat("its trainer, process ", process.pid(), ", has gone while it attached");
+      }
+      control_.Ring();
+      return absl::UnavailableError("the trainer has gone while it attached");
+    }
+    if (settled) return Admit(request, std::move(process), reply);
+    return absl::DeadlineExceededError(absl::StrCat(
+        Name(),
+        " is still in the step, or the first synchronisation, of the trainer before: other "
+        "ranks have not come to it within ",
+        absl::FormatDuration(request.join_timeout)));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachRequest& request,
+                                                              ProcessHandle process,
+                                                              AttachReply* reply) {
+  if (phase_ == Phase::kEnded) return start_status_.ok() ? ShuttingDown() : start_status_;
+  absl::Status failure = owner_->failure();
+  if (!failure.ok()) {
+    return errors::WithContext(
+        failure, absl::StrCat("the shard owner of ", Name(),
+                              " has failed, and with it the job: start the servers anew"));
+  }
+  const DoorbellShape shape = {request.space.parameter_count(), request.space.group_count()};
+  absl::StatusOr<Doorbell> doorbell = Doorbell::Create(rank_, shape, *options_.budget);
+  if (!doorbell.ok()) return doorbell.status();
+  attachment_ =
+      std::make_shared<Attachment>(++last_incarnation_, std::move(process), *std::move(doorbell));
+  reply->incarnation = attachment_->incarnation;
+  reply->resumes = synced_;
+  reply->finished_step = finished_;
+  reply->blob = blob_;
+  reply->blob_step = blob_step_;
+  reply->generation = owner_->plan().generation;
+  reply->owner_address = options_.owner_address;
+  reply->owner_addresses = owner_->owner_addresses();
+  reply->state_bytes = owner_->view().Describe().state_bytes;
+  reply->parameters_rank = rank_;
+  Wake();
+  return attachment_;
+}
+
+void HostedRank::Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how) {
+  absl::MutexLock lock(&mutex_);
+  if (attachment->ended || attachment != attachment_) return;
+  how_gone_ = std::string(how);
+  attachment->ended = true;
+  Wake();
+}
+
+void HostedRank::Wake() {
+  control_.Ring();
+  if (attachment_ != nullptr) attachment_->doorbell.WakeServer();
+}
+
+bool HostedRank::Ready() const {
+  absl::MutexLock lock(&mutex_);
+  return phase_ == Phase::kServing && !draining_ && attachment_ != nullptr && !attachment_->ended &&
+         owner_->failure().ok();
+}
+
+bool HostedRank::Ended() const {
+  absl::MutexLock lock(&mutex_);
+  return phase_ == Phase::kEnded;
+}
+
+void HostedRank::Drain() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  Wake();
+}
+
+bool HostedRank::WaitEnded(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto ended = [this] {
+    mutex_.AssertReaderHeld();
+    return phase_ == Phase::kEnded;
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&ended), deadline - Now());
+}
+
+void HostedRank::AbortPlane(const absl::Status& reason) {
+  absl::MutexLock lock(&mutex_);
+  if (phase_ == Phase::kServing) owner_->AbortPlane(reason);
+}
+
+// --- The rank's thread.
+
+void HostedRank::Run() {
+  const absl::Status started = StartOwner();
+  if (started.ok()) {
+    options_.show(&owner_->view());
+    {
+      absl::MutexLock lock(&mutex_);
+      phase_ = Phase::kServing;
+    }
+    Serve();
+    // In good order; where others do not leave too, no longer than this.
+    owner_->Stop(kLeaveTimeout).IgnoreError();
+    options_.show(nullptr);
+  }
+  absl::MutexLock lock(&mutex_);
+  start_status_ = started;
+  phase_ = Phase::kEnded;
+}
+
+absl::Status HostedRank::StartOwner() {
+  const AttachRequest& request = options_.request;
+  ShardOwner::Options owner;
+  owner.job = request.job;
+  owner.optimizer = request.optimizer;
+  owner.rank = rank_;
+  owner.world_size = request.world_size;
+  owner.space = request.space;
+  owner.rule = request.rule;
+  for (const std::string& group : request.hyperparameters) {
+    absl::StatusOr<std::vector<Hyperparameters>> values = DecodeHyperparameters(group);
+    if (!values.ok()) return values.status();
+    owner.hyperparameters.push_back(values->front());
+  }
+  owner.gradient_mode = request.gradient_mode == NameOf(GradientMode::kAveraged)
+                            ? GradientMode::kAveraged
+                            : GradientMode::kReduce;
+  owner.policy = request.policy;
+  owner.buckets = request.buckets;
+  owner.threads = request.threads;
+  owner.node = request.node;
+  owner.owner_address = options_.owner_address;
+  owner.coordinator = options_.coordinator;
+  owner.join_timeout = request.join_timeout;
+  owner.plane_factory = options_.plane_factory;
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
+  if (!rule.ok()) return rule.status();
+  for (const Hyperparameters& group : owner.hyperparameters) {
+    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(group);
+    if (!values.ok()) return values.status();
+    constructed_.push_back(*std::move(values));
+  }
+  absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
+  if (!started.ok()) return started.status();
+  owner_ = *std::move(started);
+
+  const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
+  regions_ = shared.empty() ? options_.replica->regions()
+                            : std::vector<ReplicaRegion>(shared.begin(), shared.end());
+  if (!options_.replica->has_parameters() && shared.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Name(), " shares another rank's parameters, but the data plane shares no memory"));
+  }
+  const ParameterSpace& space = request.space;
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    const MemoryLayout::Place& place = options_.layout.place(p);
+    ReplicaTensor tensor;
+    tensor.gradient = &kNoElements;
+    if (space.parameter(p).elements() > 0) {
+      tensor.parameter = regions_[place.region].parameters + place.offset_elements;
+      tensor.gradient = regions_[place.region].gradients + place.offset_elements;
+    }
+    all_tensors_.push_back(tensor);
+  }
+  tensors_ = all_tensors_;
+  return absl::OkStatus();
+}
+
+void HostedRank::Serve() {
+  while (true) {
+    std::shared_ptr<Attachment> trainer;
+    {
+      absl::MutexLock lock(&mutex_);
+      trainer = attachment_;
+    }
+    if (draining_) {
+      if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast(), kSpin)) {
+        if (!HandleRequest(*trainer)) return;
+        continue;
+      }
+      if (!options_.rounds->Enter(rank_)) return;
+      // Others are in this round; they must not wait for one who will not come.
+      owner_->RefuseNextStep("its shard server is shutting down").IgnoreError();
+    } else if (trainer != nullptr) {
+      ServeTrainer(*trainer);
+      absl::MutexLock lock(&mutex_);
+      if (attachment_ == trainer && trainer->ended) attachment_ = nullptr;
+    } else {
+      ServeNobody();
+    }
+  }
+}
+
+void HostedRank::ServeTrainer(Attachment& trainer) {
+  request_ = DoorbellRequest();
+  hyperparameter_version_ = 0;
+  refusal_pause_ = absl::ZeroDuration();
+  while (!draining_) {
+    // What it asked before it ended is done all the same.
+    const bool ended = trainer.ended;
+    if (trainer.doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook, kSpin)) {
+      if (!HandleRequest(trainer)) return;
+    } else if (ended) {
+      return;
+    }
+  }
+}
+
+// Whether there may be another one.
+bool HostedRank::HandleRequest(Attachment& trainer) {
+  const absl::Status valid = TakeRequest(trainer);
+  DoorbellReply reply;
+  if (!options_.rounds->Enter(rank_)) {
+    reply.status = ShuttingDown();
+    trainer.doorbell.Answer(reply);
+    return false;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    busy_ = true;
+  }
+  const bool syncs = valid.ok() && request_.kind == DoorbellRequest::Kind::kSync;
+  if (!valid.ok()) {
+    // The others must not wait for it: for them it is as if there were no trainer.
+    reply.status = owner_->RefuseNextStep(
+        absl::StrCat("what its trainer asked was refused: ", valid.message()));
+    if (reply.status.ok()) reply.status = valid;
+  } else if (syncs) {
+    reply.status = owner_->SyncParameters(all_tensors_, regions_, request_.timeout);
+  } else {
+    const absl::StatusOr<StepInfo> info = owner_->Step(InputOf(request_));
+    reply.status = info.status();
+    if (info.ok()) {
+      reply.step = info->step;
+      reply.skipped = info->skipped;
+      reply.prepare = info->prepare;
+      reply.commit = info->commit;
+      reply.apply = info->apply;
+    } else if (errors::IsTrainerGone(info.status()) && draining_) {
+      reply.status = ShuttingDown();
+    }
+  }
+  reply.broken = !reply.status.ok() && !owner_->failure().ok();
+  Finish(reply, syncs);
+  trainer.doorbell.Answer(reply);
+  return true;
+}
+
+absl::Status HostedRank::TakeRequest(Attachment& trainer) {
+  absl::Status taken = trainer.doorbell.Take(&request_);
+  if (!taken.ok() || request_.kind == DoorbellRequest::Kind::kSync) return taken;
+  return UseHyperparameters();
+}
+
+// Validated here already: the shard owner of a rank that gets some that are out of range breaks,
+// and with it the job.
+absl::Status HostedRank::UseHyperparameters() {
+  if (request_.hyperparameter_version == hyperparameter_version_ && hyperparameter_version_ != 0) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<Hyperparameters>> given =
+      DecodeHyperparameters(request_.hyperparameters);
+  if (!given.ok()) return given.status();
+  if (given->size() != constructed_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
+                        given->size(), constructed_.size()));
+  }
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.request.rule);
+  if (!rule.ok()) return rule.status();
+  for (size_t g = 0; g < given->size(); ++g) {
+    absl::StatusOr<Hyperparameters> values = (*rule)->Validate((*given)[g]);
+    absl::Status changeable = values.status();
+    if (values.ok()) changeable = (*rule)->ValidateChange(constructed_[g], *values);
+    if (!changeable.ok()) return errors::WithContext(changeable, absl::StrCat("param group ", g));
+  }
+  hyperparameters_ = *std::move(given);
+  hyperparameter_version_ = request_.hyperparameter_version;
+  return absl::OkStatus();
+}
+
+StepInput HostedRank::InputOf(const DoorbellRequest& request) {
+  for (size_t p = 0; p < tensors_.size(); ++p) {
+    tensors_[p].gradient = request.has_gradient[p] ? all_tensors_[p].gradient : nullptr;
+  }
+  StepInput input;
+  input.replica = tensors_;
+  input.regions = regions_;
+  input.hyperparameters = hyperparameters_;
+  input.timeout = request.timeout;
+  return input;
+}
+
+void HostedRank::Finish(const DoorbellReply& reply, bool synced) {
+  absl::MutexLock lock(&mutex_);
+  busy_ = false;
+  if (!reply.status.ok()) return;
+  if (synced) {
+    synced_ = true;
+    return;
+  }
+  synced_ = true;
+  finished_ = reply.step;
+  if (!request_.has_blob) return;
+  blob_.swap(request_.blob);
+  blob_step_ = reply.step;
+}
+
+// Nobody is there to ask for anything. The other ranks are told when they come to their next step.
+void HostedRank::ServeNobody() {
+  const uint32_t heard = std::exchange(heard_, control_.Count());
+  bool synced = false;
+  std::string how;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (attachment_ != nullptr || draining_) return;
+    synced = synced_;
+    how = how_gone_;
+  }
+  const bool never_had_one = how.empty();
+  if (never_had_one || !owner_->failure().ok() || options_.request.world_size == 1 ||
+      (!synced && rank_ == 0)) {
+    control_.Wait(heard, Now() + kLook);
+    return;
+  }
+  if (!synced) {
+    // The first values are rank 0's: this needs no trainer of its own.
+    if (!options_.rounds->Enter(rank_)) return;
+    {
+      absl::MutexLock lock(&mutex_);
+      busy_ = true;
+    }
+    DoorbellReply reply;
+    reply.status = owner_->SyncParameters(all_tensors_, regions_, absl::Hours(24));
+    Finish(reply, true);
+    return;
+  }
+  if (control_.Wait(heard, Now() + refusal_pause_)) return;
+  refusal_pause_ = std::clamp(2 * refusal_pause_, kFirstRefusalPause, kLongestRefusalPause);
+  if (!options_.rounds->Enter(rank_)) return;
+  owner_->RefuseNextStep(how).IgnoreError();
+}
+
+}  // namespace optshard

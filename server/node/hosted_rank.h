@@ -1,0 +1,156 @@
+// One rank that a shard server hosts: the memory of its replica, its shard owner, the thread that
+// steps it, and whoever is its trainer at present. Trainers come and go, the rank stays.
+#ifndef OPTSHARD_SERVER_NODE_HOSTED_RANK_H_
+#define OPTSHARD_SERVER_NODE_HOSTED_RANK_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/attach/attachment.h"
+#include "common/attach/doorbell.h"
+#include "common/dataplane/shm/replica_segments.h"
+#include "common/link/bell.h"
+#include "common/link/memory_budget.h"
+#include "common/link/process_handle.h"
+#include "common/memory_layout.h"
+#include "server/node/step_rounds.h"
+#include "server/shard/shard_owner.h"
+
+namespace optshard {
+
+// One trainer's time with its rank.
+struct Attachment {
+  Attachment(Incarnation incarnation_, ProcessHandle process_, Doorbell doorbell_)
+      : incarnation(incarnation_),
+        process(static_cast<ProcessHandle&&>(process_)),
+        doorbell(static_cast<Doorbell&&>(doorbell_)) {}
+
+  const Incarnation incarnation;
+  const ProcessHandle process;
+  Doorbell doorbell;  // the rank's thread's; others wake it
+  std::atomic<bool> ended{false};
+};
+
+// Thread-safe. A thread of its own makes all calls to the shard owner.
+class HostedRank {
+ public:
+  struct Options {
+    AttachRequest request;  // the first trainer's: what the rank is
+    MemoryLayout layout;
+    std::shared_ptr<const ReplicaSegments> replica;
+    // What the owner is started with; the rest follows from the request.
+    CoordinatorClient* coordinator = nullptr;
+    PlaneFactory plane_factory;  // that of a plane which uses `replica`
+    std::string owner_address;
+    // The owner's view is there, until it is told (nullptr) that it goes.
+    std::function<void(const ShardView*)> show;
+    MemoryBudget* budget = nullptr;
+    std::shared_ptr<const void> memory;  // what is reserved there for the owner
+    std::shared_ptr<StepRounds> rounds;  // of all ranks of the optimizer
+  };
+
+  // Begins to join the job.
+  explicit HostedRank(Options options);
+  // Ends the thread; Drain and WaitEnded first, or it looks to the others like a crash.
+  ~HostedRank();
+
+  // A trainer wants the rank. Waits until the owner has started and the predecessor's last step is
+  // done, for as long as the request says; `here` says whether the trainer still waits.
+  //   INVALID_ARGUMENT   it is not what the first trainer was
+  //   ALREADY_EXISTS     a living trainer has the rank
+  //   DEADLINE_EXCEEDED  the predecessor's last step does not end
+  //   UNAVAILABLE        shutting down; the trainer is gone again
+  // and what has kept the owner from starting, or how it has failed.
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const AttachRequest& request,
+                                                     ProcessHandle process,
+                                                     const std::function<bool()>& here,
+                                                     AttachReply* reply);
+  // The trainer is gone: `how`, for people.
+  void Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how);
+
+  Rank rank() const { return rank_; }
+  const ReplicaSegments& replica() const { return *options_.replica; }
+
+  // Has joined, works, and has a trainer.
+  bool Ready() const;
+  // The owner could not start, or the thread has ended for another reason: of no use any more.
+  bool Ended() const;
+
+  // The thread finishes its step, leaves the job in good order and ends. Does not wait.
+  void Drain();
+  // Whether the thread has ended by the deadline (Clock::Monotonic()).
+  bool WaitEnded(absl::Time deadline) const;
+  // Whatever the owner waits for on the data plane fails now.
+  void AbortPlane(const absl::Status& reason);
+
+ private:
+  enum class Phase { kStarting, kServing, kEnded };
+
+  void Run();
+  absl::Status StartOwner();
+  void Serve();
+  void ServeTrainer(Attachment& trainer);
+  bool HandleRequest(Attachment& trainer);
+  void ServeNobody();
+  absl::Status TakeRequest(Attachment& trainer);
+  absl::Status UseHyperparameters();
+  StepInput InputOf(const DoorbellRequest& request);
+  void Finish(const DoorbellReply& reply, bool synced);
+  absl::Status CheckSuccessor(const AttachRequest& request) const;
+  absl::Status TakePlace(const AttachRequest& request, const ProcessHandle& process)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<Attachment>> Admit(const AttachRequest& request,
+                                                    ProcessHandle process, AttachReply* reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Settled() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Name() const;
+
+  const Options options_;
+  const Rank rank_;
+
+  // Of the rank's thread; the owner's view and plan are also read by others once it serves.
+  std::unique_ptr<ShardOwner> owner_;
+  std::vector<ReplicaRegion> regions_;
+  std::vector<ReplicaTensor> all_tensors_;  // with all gradients
+  std::vector<ReplicaTensor> tensors_;      // with those of the present step
+  DoorbellRequest request_;
+  uint64_t hyperparameter_version_ = 0;  // those decoded last; 0: none of this trainer's
+  std::vector<Hyperparameters> constructed_;
+  std::vector<Hyperparameters> hyperparameters_;
+  absl::Duration refusal_pause_;
+  uint32_t heard_ = 0;
+
+  // Rung for the thread where no trainer can ring.
+  Bell control_;
+  std::atomic<bool> draining_{false};
+
+  mutable absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
+  absl::Status start_status_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // in a step that a trainer asked for
+  bool synced_ ABSL_GUARDED_BY(mutex_) = false;  // the parameters have the job's first values
+  StepNumber finished_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string blob_ ABSL_GUARDED_BY(mutex_);
+  StepNumber blob_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  Incarnation last_incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  const ProcessHandle* attaching_ ABSL_GUARDED_BY(mutex_) = nullptr;  // who waits in Attach
+  std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
+  std::string how_gone_ ABSL_GUARDED_BY(mutex_);  // the last trainer
+
+  std::thread thread_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_HOSTED_RANK_H_

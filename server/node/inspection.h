@@ -1,0 +1,30 @@
+// Where people may look into the ranks that a server hosts. node_inspection_service.h serves it
+// over gRPC.
+#ifndef OPTSHARD_SERVER_NODE_INSPECTION_H_
+#define OPTSHARD_SERVER_NODE_INSPECTION_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+#include "server/shard/shard_view.h"
+
+namespace optshard {
+
+// Thread-safe.
+class Inspection {
+ public:
+  virtual ~Inspection() = default;
+
+  // HOST:PORT at which the rank can be looked into. UNAVAILABLE where it cannot be listened on.
+  virtual absl::StatusOr<std::string> AddressOf(Rank rank) = 0;
+
+  // The view stays valid until it is replaced by nullptr: that returns when nobody reads it any
+  // more.
+  virtual void Show(absl::string_view optimizer, Rank rank, const ShardView* view) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_INSPECTION_H_

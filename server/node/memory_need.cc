@@ -1,0 +1,67 @@
+#include "server/node/memory_need.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/bucket.h"
+#include "common/dataplane/shm/replica_segments.h"
+#include "common/errors.h"
+#include "common/partition.h"
+#include "common/plan.h"
+#include "server/update/hyperparameter_bytes.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+std::string ToString(const MemoryNeed& need) {
+  return absl::StrFormat(
+      "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d)",
+      need.total(), need.parameters_bytes, need.gradients_bytes, need.slots_bytes,
+      need.reduced_bytes);
+}
+
+absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
+                                        bool has_parameters, bool all_on_this_node) {
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
+  if (!rule.ok()) return rule.status();
+  std::vector<int64_t> slot_counts;
+  for (size_t g = 0; g < request.hyperparameters.size(); ++g) {
+    const std::string context = absl::StrCat("param group ", g);
+    absl::StatusOr<std::vector<Hyperparameters>> given =
+        DecodeHyperparameters(request.hyperparameters[g]);
+    if (!given.ok()) return errors::WithContext(given.status(), context);
+    if (given->size() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(context, " has the hyperparameters of ", given->size(), " groups"));
+    }
+    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(given->front());
+    if (!values.ok()) return errors::WithContext(values.status(), context);
+    slot_counts.push_back(static_cast<int64_t>((*rule)->Slots(*values).size()));
+  }
+  absl::StatusOr<Partition> partition =
+      MakePartition(request.space, request.world_size, request.policy);
+  if (!partition.ok()) return partition.status();
+  Plan plan;
+  plan.world_size = request.world_size;
+  plan.policy = request.policy;
+  plan.partition = *std::move(partition);
+
+  MemoryNeed need;
+  const auto segment_bytes = static_cast<int64_t>(ReplicaSegments::Bytes(layout));
+  if (has_parameters) need.parameters_bytes = segment_bytes;
+  need.gradients_bytes = segment_bytes;
+  const bool keeps_reduced =
+      request.gradient_mode == "reduce" && request.world_size > 1 && !all_on_this_node;
+  for (const Bucket& bucket : MakeBuckets(layout, plan, request.buckets)) {
+    if (bucket.owner != request.rank) continue;
+    const int64_t bytes =
+        AlignedElements(bucket.elements, bucket.dtype) * static_cast<int64_t>(SizeOf(bucket.dtype));
+    need.slots_bytes += bytes * slot_counts[bucket.group];
+    if (keeps_reduced) need.reduced_bytes += bytes;
+  }
+  return need;
+}
+
+}  // namespace optshard

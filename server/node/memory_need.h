@@ -1,0 +1,34 @@
+// How much memory a rank takes of its node, known before anything is allocated.
+#ifndef OPTSHARD_SERVER_NODE_MEMORY_NEED_H_
+#define OPTSHARD_SERVER_NODE_MEMORY_NEED_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/attach/attachment.h"
+#include "common/memory_layout.h"
+
+namespace optshard {
+
+struct MemoryNeed {
+  int64_t parameters_bytes = 0;
+  int64_t gradients_bytes = 0;
+  // Exactly what the owner will allocate: partition and buckets are pure functions of the request.
+  int64_t slots_bytes = 0;
+  // Reduced gradients, which the owner keeps where it cannot reach the other ranks' memory. An
+  // upper bound: whether it can is known only after the join.
+  int64_t reduced_bytes = 0;
+
+  int64_t total() const { return parameters_bytes + gradients_bytes + slots_bytes + reduced_bytes; }
+};
+std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
+
+// INVALID_ARGUMENT for a rule or hyperparameters that the owner would refuse, too. `layout` is the
+// request's; `all_on_this_node`: no rank of the job is elsewhere.
+absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
+                                        bool has_parameters, bool all_on_this_node);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_MEMORY_NEED_H_

@@ -1,0 +1,36 @@
+// Serves the inspection of the ranks that a shard server hosts, over gRPC: each rank at a port of
+// its own, as an embedded shard owner.
+#ifndef OPTSHARD_SERVER_NODE_NODE_INSPECTION_SERVICE_H_
+#define OPTSHARD_SERVER_NODE_NODE_INSPECTION_SERVICE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/node/inspection.h"
+#include "server/shard/shard_owner_service.h"
+
+namespace optshard {
+
+// Thread-safe.
+class NodeInspection : public Inspection {
+ public:
+  // Listens at `host` (an address, or one that stands for all of this host's), for each rank at any
+  // free port; others reach it at `own_address` where `host` stands for all.
+  NodeInspection(std::string host, std::string own_address);
+
+  absl::StatusOr<std::string> AddressOf(Rank rank) override;
+  void Show(absl::string_view optimizer, Rank rank, const ShardView* view) override;
+
+ private:
+  const std::string listen_;
+  const std::string own_address_;
+  absl::Mutex mutex_;
+  std::map<Rank, std::unique_ptr<ShardOwnerServer>> servers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_NODE_INSPECTION_SERVICE_H_

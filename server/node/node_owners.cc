@@ -1,0 +1,254 @@
+#include "server/node/node_owners.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "server/node/memory_need.h"
+#include "server/node/rank_set.h"
+
+namespace optshard {
+namespace {
+
+constexpr int64_t kSmallestBucketBytes = 64;
+constexpr int kMostThreads = 1024;
+
+// Reserved as long as it lives.
+class Reservation {
+ public:
+  Reservation(MemoryBudget* budget, int64_t bytes) : budget_(budget), bytes_(bytes) {}
+  ~Reservation() { budget_->Release(bytes_); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+ private:
+  MemoryBudget* const budget_;
+  const int64_t bytes_;
+};
+
+}  // namespace
+
+NodeOwners::NodeOwners(Options options)
+    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {}
+
+std::vector<int> NodeOwners::Admission::descriptors() const {
+  std::vector<int> descriptors(kAttachDescriptors);
+  descriptors[kParametersDescriptor] = parameters->replica().parameters().fd();
+  descriptors[kGradientsDescriptor] = rank->replica().gradients().fd();
+  descriptors[kDoorbellDescriptor] = attachment->doorbell.segment().fd();
+  return descriptors;
+}
+
+absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
+  if (request.job != options_.job) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the trainer of rank ", request.rank, " belongs to the job \"", request.job,
+        "\", this shard server to \"", options_.job, "\"; attach to the server of its own job"));
+  }
+  if (options_.ranks.count(request.rank) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", request.rank, " is none of this shard server's: it hosts the ranks ",
+        RankSetText(options_.ranks), " (--node-ranks); attach to the server of the rank's node"));
+  }
+  if (request.world_size <= *options_.ranks.rbegin()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the trainer of rank %d says that the world size is %d, but this shard "
+                        "server hosts the ranks %s (--node-ranks)",
+                        request.rank, request.world_size, RankSetText(options_.ranks)));
+  }
+  absl::Status valid = request.space.Validate();
+  if (!valid.ok()) return valid;
+  const uint64_t digest = MemoryLayout(request.space).Digest();
+  if (request.layout_digest != digest) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the trainer of rank %d lays its parameters out with the digest 0x%016x, this shard server "
+        "with 0x%016x; install the same release of optshard for both",
+        request.rank, request.layout_digest, digest));
+  }
+  const auto field = [&](absl::string_view name, auto actual, absl::string_view expected) {
+    return absl::InvalidArgumentError(absl::StrCat("the trainer of rank ", request.rank, " gives ",
+                                                   name, " = ", actual, ", expected ", expected));
+  };
+  if (static_cast<int>(request.hyperparameters.size()) != request.space.group_count()) {
+    return field("hyperparameters of as many groups", request.hyperparameters.size(),
+                 absl::StrCat(request.space.group_count()));
+  }
+  if (request.gradient_mode != NameOf(GradientMode::kAveraged) &&
+      request.gradient_mode != NameOf(GradientMode::kReduce)) {
+    return field("gradient mode", request.gradient_mode, "averaged or reduce");
+  }
+  if (request.buckets.max_bytes < kSmallestBucketBytes) {
+    return field("bucket_max_bytes", request.buckets.max_bytes,
+                 absl::StrCat("at least ", kSmallestBucketBytes));
+  }
+  if (request.threads < 1 || request.threads > kMostThreads) {
+    return field("threads", request.threads, absl::StrCat("1 to ", kMostThreads));
+  }
+  if (request.join_timeout <= absl::ZeroDuration()) {
+    return field("join_timeout", absl::FormatDuration(request.join_timeout), "more than none");
+  }
+  if (request.share_parameters && static_cast<int>(options_.ranks.size()) != request.world_size) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "rank %d asks for share_parameters, which needs all %d ranks of the job on one shard "
+        "server; this one hosts %s (--node-ranks)",
+        request.rank, request.world_size, RankSetText(options_.ranks)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NodeOwners::Admission> NodeOwners::Attach(const AttachRequest& request,
+                                                         ProcessHandle process,
+                                                         const std::function<bool()>& here) {
+  absl::Status valid = CheckRequest(request);
+  if (!valid.ok()) return valid;
+  absl::StatusOr<std::shared_ptr<HostedRank>> rank = FindOrHost(request);
+  if (!rank.ok()) return rank.status();
+  Admission admission;
+  admission.rank = *std::move(rank);
+  absl::StatusOr<std::shared_ptr<Attachment>> attachment =
+      admission.rank->Attach(request, std::move(process), here, &admission.reply);
+  if (!attachment.ok()) return attachment.status();
+  admission.attachment = *std::move(attachment);
+  admission.parameters = admission.rank;
+  if (!admission.rank->replica().has_parameters()) {
+    // All ranks have joined by now, this one among them.
+    absl::MutexLock lock(&mutex_);
+    const Rank lowest = *options_.ranks.begin();
+    const auto found = hosted_.find({request.optimizer, lowest});
+    if (found == hosted_.end()) {
+      admission.rank->Detach(admission.attachment, "its trainer was sent away");
+      return absl::UnavailableError(
+          absl::StrCat("rank ", lowest, ", whose parameters all ranks share, has gone"));
+    }
+    admission.parameters = found->second;
+    admission.reply.parameters_rank = lowest;
+  }
+  return admission;
+}
+
+absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::FindOrHost(const AttachRequest& request) {
+  // Destroyed outside of the lock: that waits for its thread, which has ended.
+  std::shared_ptr<HostedRank> useless;
+  absl::MutexLock lock(&mutex_);
+  if (draining_) {
+    return absl::UnavailableError("the shard server is shutting down and takes no trainers");
+  }
+  std::shared_ptr<HostedRank>& hosted = hosted_[{request.optimizer, request.rank}];
+  if (hosted != nullptr && !hosted->Ended()) return hosted;
+  useless = std::exchange(hosted, nullptr);
+  absl::StatusOr<std::shared_ptr<HostedRank>> made = Host(request);
+  if (!made.ok()) {
+    hosted_.erase({request.optimizer, request.rank});
+    return made.status();
+  }
+  hosted = *std::move(made);
+  return hosted;
+}
+
+absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {
+  HostedRank::Options rank;
+  rank.request = request;
+  rank.layout = MemoryLayout(request.space);
+  const bool has_parameters = !request.share_parameters || request.rank == *options_.ranks.begin();
+  const bool all_here = static_cast<int>(options_.ranks.size()) == request.world_size &&
+                        options_.plane != HostPlaneKind::kGloo;
+  absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, rank.layout, has_parameters, all_here);
+  if (!need.ok()) return need.status();
+
+  // All of it at once, before anything is allocated; the segments then reserve their own part.
+  absl::Status fits =
+      budget_.Reserve(need->total(), absl::StrCat("rank ", request.rank, " of optimizer \"",
+                                                  request.optimizer, "\", with ", ToString(*need)));
+  if (!fits.ok()) return fits;
+  budget_.Release(need->parameters_bytes + need->gradients_bytes);
+  rank.memory = std::make_shared<Reservation>(&budget_, need->slots_bytes + need->reduced_bytes);
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
+      ReplicaSegments::Create(rank.layout, request.rank,
+                              has_parameters ? ReplicaSegments::Parts::kParametersAndGradients
+                                             : ReplicaSegments::Parts::kGradients,
+                              budget_);
+  if (!replica.ok()) return replica.status();
+  rank.replica = *replica;
+
+  rank.coordinator = options_.coordinator;
+  rank.plane_factory = PlaneFactoryOf(*replica);
+  Inspection* const inspection = options_.inspection;
+  if (inspection != nullptr) {
+    absl::StatusOr<std::string> address = inspection->AddressOf(request.rank);
+    if (!address.ok()) return address.status();
+    rank.owner_address = *std::move(address);
+  }
+  rank.show = [inspection, optimizer = request.optimizer,
+               number = request.rank](const ShardView* view) {
+    if (inspection != nullptr) inspection->Show(optimizer, number, view);
+  };
+  rank.budget = &budget_;
+  std::shared_ptr<StepRounds>& rounds = rounds_[request.optimizer];
+  if (rounds == nullptr) rounds = std::make_shared<StepRounds>();
+  rank.rounds = rounds;
+  return std::make_shared<HostedRank>(std::move(rank));
+}
+
+PlaneFactory NodeOwners::PlaneFactoryOf(
+    const std::shared_ptr<const ReplicaSegments>& replica) const {
+  return [replica, kind = options_.plane, network = options_.network](const PlaneRequest& request) {
+    HostPlaneOptions plane;
+    plane.rank = request.rank;
+    plane.world_size = request.world_size;
+    plane.tree = request.tree;
+    plane.generation = request.generation;
+    plane.rendezvous = request.rendezvous;
+    plane.deadline = request.deadline;
+    plane.kind = kind;
+    plane.network = network;
+    plane.layout = request.layout;
+    plane.replica = [replica]() -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
+      return replica;
+    };
+    return CreateHostPlane(plane);
+  };
+}
+
+std::vector<std::shared_ptr<HostedRank>> NodeOwners::Hosted() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<HostedRank>> ranks;
+  for (const auto& [key, rank] : hosted_) ranks.push_back(rank);
+  return ranks;
+}
+
+bool NodeOwners::Ready() const {
+  const std::vector<std::shared_ptr<HostedRank>> hosted = Hosted();
+  size_t optimizers = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return false;
+    optimizers = rounds_.size();
+  }
+  return optimizers > 0 && hosted.size() == optimizers * options_.ranks.size() &&
+         std::all_of(hosted.begin(), hosted.end(),
+                     [](const std::shared_ptr<HostedRank>& rank) { return rank->Ready(); });
+}
+
+bool NodeOwners::Drain(absl::Duration grace) {
+  const absl::Time deadline = Clock::Monotonic().Now() + grace;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    for (const auto& [optimizer, rounds] : rounds_) rounds->Drain();
+  }
+  const std::vector<std::shared_ptr<HostedRank>> hosted = Hosted();
+  for (const std::shared_ptr<HostedRank>& rank : hosted) rank->Drain();
+  bool in_order = true;
+  for (const std::shared_ptr<HostedRank>& rank : hosted) {
+    in_order = rank->WaitEnded(deadline) && in_order;
+  }
+  if (in_order) return true;
+  for (const std::shared_ptr<HostedRank>& rank : hosted) {
+    rank->AbortPlane(absl::UnavailableError("the shard server is shutting down"));
+  }
+  return false;
+}
+
+}  // namespace optshard

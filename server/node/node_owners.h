@@ -1,0 +1,90 @@
+// The ranks that a shard server hosts, of all optimizers of its job.
+#ifndef OPTSHARD_SERVER_NODE_NODE_OWNERS_H_
+#define OPTSHARD_SERVER_NODE_NODE_OWNERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/attach/attachment.h"
+#include "common/dataplane/host_plane.h"
+#include "common/link/memory_budget.h"
+#include "common/link/process_handle.h"
+#include "server/node/hosted_rank.h"
+#include "server/node/inspection.h"
+#include "server/node/step_rounds.h"
+
+namespace optshard {
+
+// Thread-safe.
+class NodeOwners {
+ public:
+  struct Options {
+    std::string job = "optshard";
+    std::set<Rank> ranks;
+    absl::optional<int64_t> memory_limit_bytes;
+    CoordinatorClient* coordinator = nullptr;  // outlives this
+    HostPlaneKind plane = HostPlaneKind::kAuto;
+    std::string network = "lo";
+    Inspection* inspection = nullptr;  // outlives this; null: none
+  };
+
+  explicit NodeOwners(Options options);
+  // Drain first, or it looks to the other ranks like a crash.
+  ~NodeOwners() = default;
+
+  // A trainer's place, with all that it needs.
+  struct Admission {
+    std::shared_ptr<HostedRank> rank;
+    std::shared_ptr<Attachment> attachment;
+    AttachReply reply;
+    // Whose parameters its own are: `rank`, or the one that shares them with all.
+    std::shared_ptr<HostedRank> parameters;
+
+    std::vector<int> descriptors() const;  // as AttachDescriptor says
+  };
+  // Errors as proto/optshard/v1/attach.proto lists them, and HostedRank::Attach. `here` says
+  // whether the trainer still waits.
+  absl::StatusOr<Admission> Attach(const AttachRequest& request, ProcessHandle process,
+                                   const std::function<bool()>& here);
+
+  // Whether every rank of this server, of each optimizer there is, has a trainer and can step.
+  bool Ready() const;
+
+  // Refuses trainers from now on, lets the step that is under way end, leaves the job in good
+  // order. Whether that was done within `grace`; if not, what still waits is cut off.
+  bool Drain(absl::Duration grace);
+
+ private:
+  using Key = std::pair<std::string, Rank>;  // optimizer, rank
+
+  absl::Status CheckRequest(const AttachRequest& request) const;
+  absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
+  absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  PlaneFactory PlaneFactoryOf(const std::shared_ptr<const ReplicaSegments>& replica) const;
+  std::vector<std::shared_ptr<HostedRank>> Hosted() const;
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, std::shared_ptr<StepRounds>> rounds_ ABSL_GUARDED_BY(mutex_);
+  MemoryBudget budget_;  // outlives the ranks' segments
+  std::map<Key, std::shared_ptr<HostedRank>> hosted_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_NODE_OWNERS_H_

@@ -1,0 +1,22 @@
+// Ranks as people write them: "0-3", "0,2-5".
+#ifndef OPTSHARD_SERVER_NODE_RANK_SET_H_
+#define OPTSHARD_SERVER_NODE_RANK_SET_H_
+
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+
+namespace optshard {
+
+// INVALID_ARGUMENT naming the part that is neither a number nor a range, or that repeats a rank.
+absl::StatusOr<std::set<Rank>> ParseRankSet(absl::string_view text);
+
+// The shortest text that gives the set: "0-3".
+std::string RankSetText(const std::set<Rank>& ranks);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_RANK_SET_H_

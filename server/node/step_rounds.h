@@ -1,0 +1,46 @@
+// How the ranks that a server hosts stop together. What they do on the data plane (a step, or the
+// refusal of one) they do all together or hang: so all must have done equally many of these rounds
+// before they leave.
+#ifndef OPTSHARD_SERVER_NODE_STEP_ROUNDS_H_
+#define OPTSHARD_SERVER_NODE_STEP_ROUNDS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/ids.h"
+
+namespace optshard {
+
+// Of the ranks of one optimizer. Thread-safe.
+class StepRounds {
+ public:
+  // Whether the rank is to take part in one more round. While the server drains: as long as some
+  // other rank has begun a round that this one has not.
+  bool Enter(Rank rank) {
+    absl::MutexLock lock(&mutex_);
+    int64_t& entered = entered_[rank];
+    if (draining_ && entered >= last_) return false;
+    ++entered;
+    return true;
+  }
+
+  void Drain() {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return;
+    draining_ = true;
+    for (const auto& [rank, entered] : entered_) last_ = std::max(last_, entered);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<Rank, int64_t> entered_ ABSL_GUARDED_BY(mutex_);
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_STEP_ROUNDS_H_

@@ -1,0 +1,206 @@
+#include "tests/server/node/node_rig.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "gtest/gtest.h"
+#include "server/update/update_rule.h"
+#include "tests/server/shard/engine_rig.h"
+#include "tests/server/shard/test_replica.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr absl::Duration kRetry = absl::Milliseconds(2);
+
+Hyperparameters Group(double rate) {
+  Hyperparameters group;
+  group.Set("lr", rate);
+  return group;
+}
+
+}  // namespace
+
+LocalAddress NewNodeAddress() {
+  static std::atomic<int> next{0};
+  return absl::StrCat("@optshard-node-test-", getpid(), "-", next.fetch_add(1));
+}
+
+std::vector<float> FirstParameter(Rank rank, int parameter, int64_t elements) {
+  return OrderSensitiveValues(elements, 17 * rank + parameter);
+}
+
+std::vector<float> GradientOf(Rank rank, StepNumber step, int parameter, int64_t elements) {
+  return OrderSensitiveValues(elements, (step * 100 + rank) * 100 + parameter);
+}
+
+bool HasGradient(Rank rank, StepNumber step, int parameter) {
+  return (static_cast<StepNumber>(rank) + step + parameter) % 4 != 0;
+}
+
+AttachedOwner::Options NodeTrainer::DefaultOptions(const LocalAddress& socket, Rank rank,
+                                                   int world_size) {
+  AttachedOwner::Options options;
+  options.socket = socket;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.space = MixedSpace();
+  options.rule = "adam";
+  options.hyperparameters.assign(options.space.group_count(), Group(0.01));
+  options.buckets = {2048, 512};
+  options.node = "node";
+  options.join_timeout = absl::Seconds(20);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<NodeTrainer>> NodeTrainer::Start(
+    const AttachedOwner::Options& options) {
+  std::unique_ptr<NodeTrainer> trainer(new NodeTrainer(options));
+  absl::StatusOr<std::unique_ptr<AttachedOwner>> link = AttachedOwner::Attach(options);
+  if (!link.ok()) return link.status();
+  trainer->link_ = *std::move(link);
+  const absl::Status begun = trainer->Begin();
+  if (!begun.ok()) return begun;
+  return trainer;
+}
+
+absl::Status NodeTrainer::Begin() {
+  const bool gives_values = !options_.share_parameters || options_.rank == 0;
+  for (int p = 0; p < space().parameter_count(); ++p) {
+    const MemoryLayout::Place& place = layout_.place(p);
+    ReplicaTensor tensor;
+    if (space().parameter(p).elements() > 0) {
+      tensor.parameter = link_->replica()[place.region].parameters + place.offset_elements;
+    }
+    tensors_.push_back(tensor);
+    if (link_->resumes() || !gives_values) continue;
+    const std::vector<float> values =
+        FirstParameter(options_.rank, p, space().parameter(p).elements());
+    std::copy(values.begin(), values.end(), tensor.parameter);
+  }
+  finished_ = link_->finished_step();
+  if (link_->resumes()) return absl::OkStatus();
+  return link_->SyncParameters(tensors_, link_->replica(), options_.join_timeout);
+}
+
+absl::StatusOr<StepInfo> NodeTrainer::Step(absl::Duration timeout) {
+  static constexpr float kNone = 0;
+  const StepNumber step = finished_ + 1;
+  for (int p = 0; p < space().parameter_count(); ++p) {
+    const int64_t elements = space().parameter(p).elements();
+    const MemoryLayout::Place& place = layout_.place(p);
+    float* const gradients = link_->replica()[place.region].gradients;
+    tensors_[p].gradient = nullptr;
+    if (!HasGradient(options_.rank, step, p)) continue;
+    tensors_[p].gradient = &kNone;
+    if (elements == 0) continue;
+    const std::vector<float> values = GradientOf(options_.rank, step, p, elements);
+    std::copy(values.begin(), values.end(), gradients + place.offset_elements);
+    tensors_[p].gradient = gradients + place.offset_elements;
+  }
+  const std::vector<Hyperparameters> groups(space().group_count(), Group(rate_));
+  StepInput input;
+  input.replica = tensors_;
+  input.regions = link_->replica();
+  input.hyperparameters = groups;
+  input.timeout = timeout;
+  absl::StatusOr<StepInfo> info = link_->Step(input);
+  if (info.ok()) finished_ = info->step;
+  return info;
+}
+
+absl::Status NodeTrainer::StepUntil(StepNumber last) {
+  while (finished_ < last) {
+    const absl::Status stepped = Step().status();
+    if (stepped.ok()) continue;
+    if (!errors::IsTrainerGone(stepped)) return stepped;
+    absl::SleepFor(kRetry);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<float> NodeTrainer::Parameter(int parameter) const {
+  const int64_t elements = space().parameter(parameter).elements();
+  const float* const values = tensors_[parameter].parameter;
+  return std::vector<float>(values, values + elements);
+}
+
+std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber steps) {
+  const ParameterSpace space = MixedSpace();
+  const UpdateRule& rule = **RuleRegistry::Find("adam");
+  const std::vector<Hyperparameters> groups(space.group_count(), *rule.Validate(Group(0.01)));
+  StepOracle oracle(space, rule, groups);
+  ReductionTree tree;
+  tree.node_groups.emplace_back();
+  for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    oracle.SetParameter(p, FirstParameter(0, p, space.parameter(p).elements()));
+  }
+  for (StepNumber step = 1; step <= steps; ++step) {
+    std::vector<std::vector<std::vector<float>>> gradients(world_size);
+    std::vector<std::vector<bool>> has(world_size);
+    for (Rank rank = 0; rank < world_size; ++rank) {
+      for (int p = 0; p < space.parameter_count(); ++p) {
+        gradients[rank].push_back(GradientOf(rank, step, p, space.parameter(p).elements()));
+        has[rank].push_back(HasGradient(rank, step, p));
+      }
+    }
+    oracle.Step(gradients, has, GradientMode::kReduce, tree, groups);
+  }
+  std::vector<std::vector<float>> parameters;
+  for (int p = 0; p < space.parameter_count(); ++p) parameters.push_back(oracle.Parameter(p));
+  return parameters;
+}
+
+NodeRig::NodeRig(Options options) : options_(std::move(options)) {
+  coordinator_ = std::make_unique<LocalCoordinator>(options_.world_size);
+  if (options_.owners.ranks.empty()) {
+    for (Rank rank = 0; rank < options_.world_size; ++rank) options_.owners.ranks.insert(rank);
+  }
+  options_.owners.coordinator = coordinator_.get();
+  owners_ = std::make_unique<NodeOwners>(options_.owners);
+  server_ = AttachServer::Start(options_.address, owners_.get()).value();
+}
+
+NodeRig::NodeRig(int world_size)
+    : NodeRig([world_size] {
+        Options options;
+        options.world_size = world_size;
+        return options;
+      }()) {}
+
+NodeRig::~NodeRig() { Drain(absl::Seconds(20)); }
+
+bool NodeRig::Drain(absl::Duration grace) {
+  server_->StopListening();
+  const bool in_order = owners_->Drain(grace);
+  server_->Stop(absl::UnavailableError("the shard server is shutting down"));
+  return in_order;
+}
+
+void NodeRig::OnEveryRank(const std::function<void(Rank)>& work) {
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < options_.world_size; ++rank) {
+    threads.emplace_back([&work, rank] { work(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<std::unique_ptr<NodeTrainer>> NodeRig::StartAll() {
+  std::vector<std::unique_ptr<NodeTrainer>> trainers(options_.world_size);
+  OnEveryRank([&](Rank rank) {
+    absl::StatusOr<std::unique_ptr<NodeTrainer>> started = NodeTrainer::Start(TrainerOptions(rank));
+    ASSERT_TRUE(started.ok()) << "rank " << rank << ": " << started.status();
+    trainers[rank] = *std::move(started);
+  });
+  return trainers;
+}
+
+}  // namespace optshard::testing

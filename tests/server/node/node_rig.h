@@ -1,0 +1,101 @@
+// A shard server in this process, its coordinator, and trainers that attach to it: threads of this
+// process, or children.
+#ifndef OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
+#define OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/attached_owner.h"
+#include "common/memory_layout.h"
+#include "server/node/attach_server.h"
+#include "server/node/node_owners.h"
+#include "tests/server/shard/step_oracle.h"
+#include "tests/testing/local_coordinator.h"
+
+namespace optshard::testing {
+
+// No two are the same, also of tests that run at the same time.
+LocalAddress NewNodeAddress();
+
+// The rank's values and gradients: functions of their names, so that every process knows them.
+std::vector<float> FirstParameter(Rank rank, int parameter, int64_t elements);
+std::vector<float> GradientOf(Rank rank, StepNumber step, int parameter, int64_t elements);
+// Every third or so is missing.
+bool HasGradient(Rank rank, StepNumber step, int parameter);
+
+// One trainer, bound to a thread.
+class NodeTrainer {
+ public:
+  // Of the rig's job: mixed sizes, adam, small buckets.
+  static AttachedOwner::Options DefaultOptions(const LocalAddress& socket, Rank rank,
+                                               int world_size);
+
+  // Attaches, and gives the first values where it does not resume.
+  static absl::StatusOr<std::unique_ptr<NodeTrainer>> Start(const AttachedOwner::Options& options);
+
+  // The next step, with its gradients.
+  absl::StatusOr<StepInfo> Step(absl::Duration timeout = absl::Seconds(20));
+  // Until this one is finished; comes again as long as trainers are missing.
+  absl::Status StepUntil(StepNumber last);
+
+  std::vector<float> Parameter(int parameter) const;
+  AttachedOwner& link() { return *link_; }
+  StepNumber finished() const { return finished_; }
+  const ParameterSpace& space() const { return options_.space; }
+  void SetLearningRate(double rate) { rate_ = rate; }
+
+ private:
+  explicit NodeTrainer(const AttachedOwner::Options& options) : options_(options) {}
+  absl::Status Begin();
+
+  const AttachedOwner::Options options_;
+  const MemoryLayout layout_{options_.space};
+  std::unique_ptr<AttachedOwner> link_;
+  std::vector<ReplicaTensor> tensors_;
+  StepNumber finished_ = 0;
+  double rate_ = 0.01;
+};
+
+// What all replicas must hold after `steps` steps, by parameter.
+std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber steps);
+
+class NodeRig {
+ public:
+  struct Options {
+    int world_size = 2;
+    LocalAddress address = NewNodeAddress();
+    NodeOwners::Options owners;  // job, ranks and coordinator are filled in
+  };
+  explicit NodeRig(Options options);
+  explicit NodeRig(int world_size);
+  ~NodeRig();
+
+  const LocalAddress& address() const { return options_.address; }
+  NodeOwners& owners() { return *owners_; }
+  AttachServer& server() { return *server_; }
+  AttachedOwner::Options TrainerOptions(Rank rank) const {
+    return NodeTrainer::DefaultOptions(options_.address, rank, options_.world_size);
+  }
+  // As SIGTERM does.
+  bool Drain(absl::Duration grace);
+
+  void OnEveryRank(const std::function<void(Rank)>& work);
+  // Trainers of all ranks.
+  std::vector<std::unique_ptr<NodeTrainer>> StartAll();
+
+ private:
+  Options options_;
+  std::unique_ptr<LocalCoordinator> coordinator_;
+  std::unique_ptr<NodeOwners> owners_;
+  std::unique_ptr<AttachServer> server_;
+};
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_

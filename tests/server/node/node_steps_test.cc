@@ -1,0 +1,118 @@
+// Steps through the doorbell: the bits, what comes back, what is refused.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/errors.h"
+#include "gtest/gtest.h"
+#include "tests/server/node/node_rig.h"
+#include "tests/server/shard/test_replica.h"
+
+namespace optshard {
+namespace {
+
+using testing::BitDifference;
+using testing::ExpectedParameters;
+using testing::NodeRig;
+using testing::NodeTrainer;
+
+void ExpectParameters(const NodeTrainer& trainer, int world_size, StepNumber steps) {
+  const std::vector<std::vector<float>> expected = ExpectedParameters(world_size, steps);
+  for (size_t p = 0; p < expected.size(); ++p) {
+    EXPECT_EQ(BitDifference(expected[p], trainer.Parameter(static_cast<int>(p))), "")
+        << "parameter " << p << " after step " << steps;
+  }
+}
+
+TEST(NodeSteps_OneToFourRanks_GiveTheBits, OfOneProcessThatKeepsEverything) {
+  for (const int world_size : {1, 2, 3, 4}) {
+    NodeRig rig(world_size);
+    auto trainers = rig.StartAll();
+    for (StepNumber step = 1; step <= 5; ++step) {
+      rig.OnEveryRank([&](Rank rank) {
+        const absl::StatusOr<StepInfo> info = trainers[rank]->Step();
+        ASSERT_TRUE(info.ok()) << info.status();
+        EXPECT_EQ(info->step, step);
+      });
+      for (const auto& trainer : trainers) ExpectParameters(*trainer, world_size, step);
+    }
+    EXPECT_TRUE(rig.owners().Ready());
+  }
+}
+
+TEST(NodeSteps_OverGloo_GiveTheSameBits, InTheSegments) {
+  NodeRig::Options options;
+  options.world_size = 3;
+  options.owners.plane = HostPlaneKind::kGloo;
+  NodeRig rig(options);
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) {
+    const absl::Status stepped = trainers[rank]->StepUntil(3);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  });
+  for (const auto& trainer : trainers) ExpectParameters(*trainer, 3, 3);
+}
+
+TEST(NodeSteps_SharedParameters_AreOneCopy, WithTheSameBits) {
+  NodeRig rig(3);
+  std::vector<std::unique_ptr<NodeTrainer>> trainers(3);
+  rig.OnEveryRank([&](Rank rank) {
+    AttachedOwner::Options options = rig.TrainerOptions(rank);
+    options.share_parameters = true;
+    absl::StatusOr<std::unique_ptr<NodeTrainer>> started = NodeTrainer::Start(options);
+    ASSERT_TRUE(started.ok()) << started.status();
+    trainers[rank] = *std::move(started);
+    const absl::Status stepped = trainers[rank]->StepUntil(4);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  });
+  for (const auto& trainer : trainers) ExpectParameters(*trainer, 3, 4);
+  // What one writes is what the others read.
+  *trainers[2]->link().replica()[0].parameters = 4711;
+  EXPECT_EQ(*trainers[0]->link().replica()[0].parameters, 4711);
+}
+
+TEST(NodeSteps_DifferentHyperparameters_AreRefusedNamingTheOption, OnEveryRank) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  trainers[1]->SetLearningRate(0.5);
+  rig.OnEveryRank([&](Rank rank) {
+    const absl::Status refused = trainers[rank]->Step().status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_NE(refused.message().find("lr"), absl::string_view::npos) << refused;
+    EXPECT_EQ(trainers[rank]->link().failure(), refused);
+  });
+}
+
+TEST(NodeSteps_HyperparametersOutOfRange_LetTheOthersGoOn, OnceTheyAreMended) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  trainers[1]->SetLearningRate(-1);
+  rig.OnEveryRank([&](Rank rank) {
+    const absl::Status refused = trainers[rank]->Step().status();
+    if (rank == 1) {
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_NE(refused.message().find("lr"), absl::string_view::npos) << refused;
+    } else {
+      EXPECT_TRUE(errors::IsTrainerGone(refused)) << refused;
+    }
+  });
+  trainers[1]->SetLearningRate(0.01);
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(2).ok()); });
+  for (const auto& trainer : trainers) ExpectParameters(*trainer, 2, 2);
+}
+
+TEST(NodeSteps_TensorsThatLieElsewhere_AreRefused, BeforeAnythingIsAsked) {
+  NodeRig rig(1);
+  auto trainers = rig.StartAll();
+  std::vector<float> elsewhere(100000);
+  std::vector<ReplicaTensor> tensors(trainers[0]->space().parameter_count());
+  for (ReplicaTensor& tensor : tensors) tensor.parameter = elsewhere.data();
+  StepInput input;
+  input.replica = tensors;
+  input.timeout = absl::Seconds(5);
+  EXPECT_TRUE(absl::IsInvalidArgument(trainers[0]->link().Step(input).status()));
+  EXPECT_TRUE(trainers[0]->StepUntil(1).ok());
+}
+
+}  // namespace
+}  // namespace optshard

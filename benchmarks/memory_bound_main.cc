@@ -1,8 +1,13 @@
-// A limit: the memory traffic of the owner's Adam update of one rank's share, nothing else, in huge
-// pages where the machine gives them. One process a rank, all at once: they share the bandwidth.
+// A limit: the memory traffic of the Adam update of one rank's share, nothing else, in huge pages
+// where the machine gives them. One process a rank, all at once: they share the bandwidth. With
+// several replicas it is the traffic of a one-pass step: all their gradients are read, all their
+// parameters written. All of it is the process's own memory, which is faster than shared memory in
+// small pages.
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -11,31 +16,61 @@
 #include "benchmarks/round_protocol.h"
 #include "benchmarks/stream_rule.h"
 
-ABSL_FLAG(int64_t, elements, 0, "float32 parameters in this rank's share");
+ABSL_FLAG(int, rank, 0, "this process's rank");
+ABSL_FLAG(int, world_size, 1, "number of ranks");
+ABSL_FLAG(int64_t, elements, 0, "float32 parameters, all ranks'");
+ABSL_FLAG(int, replicas, 1, "gradients and parameters of as many replicas are moved");
+ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all replicas");
 
 namespace optshard {
 namespace {
 
-struct Share {
-  explicit Share(int64_t elements)
-      : gradient(MakeHugePageArray(elements, 1)),
-        parameter(MakeHugePageArray(elements, 0)),
-        exp_avg(MakeHugePageArray(elements, 0)),
-        exp_avg_sq(MakeHugePageArray(elements, 0)) {}
-  HugePageArray gradient, parameter, exp_avg, exp_avg_sq;
+// A rank's share of every replica.
+class Share {
+ public:
+  Share(int64_t elements, int replicas, bool share_parameters) {
+    SpanUpdate& span = span_;
+    span.elements = elements;
+    span.slots = {Array(elements, 0), Array(elements, 0)};
+    span.parameter = Array(elements, 0);
+    for (int i = 0; i < replicas; ++i) gradients_.push_back(Array(elements, 1));
+    if (replicas == 1) {
+      span.gradient = gradients_[0];
+      return;
+    }
+    for (int i = 1; i < replicas && !share_parameters; ++i) copies_.push_back(Array(elements, 0));
+    group_sizes_ = {replicas};
+    span.replicas.gradients = gradients_;
+    span.replicas.group_sizes = group_sizes_;
+    span.replicas.copies = absl::MakeSpan(copies_);
+  }
+
+  void Stream() const { StreamRule().Update(DriverKind::kSimd, Coefficients(), span_); }
+  float first_parameter() const { return span_.parameter[0]; }
+
+ private:
+  float* Array(int64_t elements, float value) {
+    arrays_.push_back(MakeHugePageArray(elements, value));
+    return arrays_.back().get();
+  }
+
+  std::vector<HugePageArray> arrays_;
+  std::vector<const float*> gradients_;
+  std::vector<float*> copies_;
+  std::vector<int> group_sizes_;
+  SpanUpdate span_;
 };
 
 Contestant SetUp() {
   const int64_t elements = absl::GetFlag(FLAGS_elements);
-  const auto share = std::make_shared<Share>(elements);
-  SpanUpdate span;
-  span.parameter = share->parameter.get();
-  span.gradient = share->gradient.get();
-  span.slots = {share->exp_avg.get(), share->exp_avg_sq.get()};
-  span.elements = elements;
-  return {[span] { StreamRule().Update(DriverKind::kSimd, Coefficients(), span); },
+  const int64_t rank = absl::GetFlag(FLAGS_rank);
+  const int64_t world_size = absl::GetFlag(FLAGS_world_size);
+  const int64_t own = elements * (rank + 1) / world_size - elements * rank / world_size;
+  const auto share = std::make_shared<Share>(own, absl::GetFlag(FLAGS_replicas),
+                                             absl::GetFlag(FLAGS_share_parameters));
+  return {[share] { share->Stream(); },
           [share]() -> std::map<std::string, double> {
-            return {{"first_parameter", share->parameter[0]}};
+            return {{"first_parameter", share->first_parameter()}};
           }};
 }
 

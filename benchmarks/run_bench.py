@@ -11,10 +11,12 @@ import signal
 import sys
 
 from harness import machine, report, rounds, summary
+from iteration_recipe import IterationRecipe
 from step_gloo import StepGloo
+from step_shm import StepShm
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo,)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo, StepShm, IterationRecipe)}
 
 
 def _parse(arguments):
@@ -54,18 +56,25 @@ def _measure(name, options):
     benchmark = BENCHMARKS[name](options.binaries, options.python, options.round_timeout_s)
     log_directory = os.path.join(options.out, "bench-logs")
     os.makedirs(log_directory, exist_ok=True)
+    run_options = rounds.RunOptions(
+        rounds=options.rounds,
+        warm_up=options.warm_up,
+        setup_timeout_s=options.setup_timeout_s,
+        round_timeout_s=options.round_timeout_s,
+        log_directory=log_directory,
+    )
+    entries = []
     try:
-        contestants = _selected(benchmark.contestants(), options.only)
-        result = rounds.run(contestants, rounds.RunOptions(
-            rounds=options.rounds,
-            warm_up=options.warm_up,
-            setup_timeout_s=options.setup_timeout_s,
-            round_timeout_s=options.round_timeout_s,
-            log_directory=log_directory,
-        ))
-        return summary.entry(name, benchmark.title, contestants, result)
+        for part in benchmark.parts():
+            contestants = _selected(part.contestants, options.only)
+            result = benchmark.run(contestants, run_options)
+            entries.append(
+                summary.entry(part.name, part.title, contestants, result, benchmark.unit,
+                              benchmark.limits_add_up))
+        benchmark.finish(entries, options.out)
     finally:
         benchmark.close()
+    return entries
 
 
 def _write(path, text):
@@ -79,7 +88,7 @@ def main(arguments):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     os.makedirs(options.out, exist_ok=True)
     about = machine.describe()
-    entries = [_measure(name, options) for name in options.benchmarks or BENCHMARKS]
+    entries = [e for name in options.benchmarks or BENCHMARKS for e in _measure(name, options)]
     text = report.render(entries, about)
     _write(os.path.join(options.out, "bench.json"), json.dumps(entries, indent=1) + "\n")
     _write(os.path.join(options.out, "bench.md"), text)

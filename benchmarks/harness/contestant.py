@@ -30,6 +30,7 @@ class Contestant:
       commands: the command line of each rank.
       environment: added to that of this process.
       same_result: what it answers to "check" is compared with the other contestants that say so.
+      steps: of them there are in a round; what is reported is the time of one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Contestant:
     commands: list
     environment: dict = dataclasses.field(default_factory=dict)
     same_result: bool = False
+    steps: int = 1
 
 
 class _Rank:

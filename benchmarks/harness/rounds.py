@@ -2,8 +2,13 @@
 
 import dataclasses
 import sys
+from typing import Callable
 
 from harness.contestant import ContestantError, Group
+
+
+def milliseconds_of_step(group, timeout_s):
+    return group.run_round(timeout_s) / group.contestant.steps
 
 
 @dataclasses.dataclass
@@ -16,6 +21,7 @@ class RunOptions:
       setup_timeout_s: for a contestant's processes to be ready.
       round_timeout_s: for one round of one contestant, and for its check.
       log_directory: where the contestants' stderr goes.
+      measure: runs one round of a group within a time-out, and returns its figure.
     """
 
     rounds: int
@@ -23,6 +29,7 @@ class RunOptions:
     setup_timeout_s: float
     round_timeout_s: float
     log_directory: str
+    measure: Callable[[Group, float], float] = milliseconds_of_step
 
 
 @dataclasses.dataclass
@@ -30,7 +37,7 @@ class RunResult:
     """What a run measured.
 
     Attributes:
-      samples: contestant name -> milliseconds by round, for each contestant that finished.
+      samples: contestant name -> figures by round, for each contestant that finished.
       checks: contestant name -> each rank's answer to "check".
       details: contestant name -> what it said when it was ready.
       failures: contestant name -> why it is not in the samples.
@@ -95,12 +102,12 @@ def run(contestants, options):
         for number in range(options.warm_up + options.rounds):
             for name in order_of_round(list(groups), number):
                 try:
-                    elapsed = groups[name].run_round(options.round_timeout_s)
+                    figure = options.measure(groups[name], options.round_timeout_s)
                 except ContestantError as error:
                     _drop(groups, name, error, failures)
                     continue
                 if number >= options.warm_up:
-                    samples[name].append(elapsed)
+                    samples[name].append(figure)
             _note("round %d of %d" % (number + 1, options.warm_up + options.rounds))
         for name in list(groups):
             try:

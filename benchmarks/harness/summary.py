@@ -28,12 +28,19 @@ def _fastest(contestants, samples):
     return min(contestants, key=lambda c: statistics.median(samples[c.name]))
 
 
-def binding_limit(contestants, samples):
-    """The slowest of the limits, each taken from its fastest contestant; None without any."""
+def binding_limit(contestants, samples, add_up=False):
+    """Title and samples of the slowest of the limits, each taken from its fastest contestant, or of
+    their sum, round by round; (None, None) where one is missing."""
     roles = {c.role for c in contestants} - {"ours", "peer", "reference"}
     candidates = [_by_role(contestants, samples, role) for role in sorted(roles)]
     best = [_fastest(group, samples) for group in candidates if group]
-    return max(best, key=lambda c: statistics.median(samples[c.name]), default=None)
+    if not best or (add_up and len(best) < len(roles)):
+        return None, None
+    if add_up:
+        title = " plus the ".join(c.title for c in best)
+        return title, [sum(figures) for figures in zip(*(samples[c.name] for c in best), strict=True)]
+    slowest = max(best, key=lambda c: statistics.median(samples[c.name]))
+    return slowest.title, samples[slowest.name]
 
 
 def differing_results(contestants, checks):
@@ -67,10 +74,11 @@ def _figures(contestant, samples, ours):
     return figures
 
 
-def entry(name, title, contestants, result):
+def entry(name, title, contestants, result, unit="ms", limits_add_up=False):
     """One element of out/bench.json. Fields that could not be measured are None; `problems` says why.
 
     ratio is the median over the rounds of ours / the fastest peer; limit_ms the binding limit's median.
+    The fields are called so in every unit.
     """
     samples = result.samples
     problems = list(result.failures.values()) + differing_results(contestants, result.checks)
@@ -78,18 +86,18 @@ def entry(name, title, contestants, result):
     peers = _by_role(contestants, samples, "peer")
     ours_ms = samples[ours[0].name] if ours else None
     peer = _fastest(peers, samples) if peers else None
-    limit = binding_limit(contestants, samples)
+    limit, limit_ms = binding_limit(contestants, samples, limits_add_up)
     made = {
         "name": name,
         "title": title,
-        "unit": "ms",
+        "unit": unit,
         "rounds": max(map(len, samples.values()), default=0),
         "ours_ms": statistics.median(ours_ms) if ours else None,
         "peer": peer.title if peer else None,
         "peer_ms": statistics.median(samples[peer.name]) if peer else None,
         "ratio": None,
-        "limit": limit.title if limit else None,
-        "limit_ms": statistics.median(samples[limit.name]) if limit else None,
+        "limit": limit,
+        "limit_ms": statistics.median(limit_ms) if limit else None,
         "ratio_to_limit": None,
         "spread": {},
         "contestants": [
@@ -102,11 +110,11 @@ def entry(name, title, contestants, result):
     if peer:
         made["spread"]["peer_ms"] = spread(samples[peer.name])
     if limit:
-        made["spread"]["limit_ms"] = spread(samples[limit.name])
+        made["spread"]["limit_ms"] = spread(limit_ms)
     if ours and peer:
         made["spread"]["ratio"] = spread(ratios(ours_ms, samples[peer.name]))
         made["ratio"] = made["spread"]["ratio"]["median"]
     if ours and limit:
-        made["spread"]["ratio_to_limit"] = spread(ratios(ours_ms, samples[limit.name]))
+        made["spread"]["ratio_to_limit"] = spread(ratios(ours_ms, limit_ms))
         made["ratio_to_limit"] = made["spread"]["ratio_to_limit"]["median"]
     return made

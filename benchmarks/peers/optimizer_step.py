@@ -1,56 +1,63 @@
 """A peer: optimizer.step() of a sharded (or replicated) optimizer in Python, synchronisation included.
 
-Adam is fused: the fastest that PyTorch has on a CPU. Driven as round_protocol.py says.
+The gradients are in place: averages already, or each rank's own, which an all-reduce of theirs then
+averages first. Driven as round_protocol.py says.
 """
 
 import argparse
 
+import bench_models
+import fused_adam
 import gloo_group
-import recipe_model
 import round_protocol
 import torch
+from gradient_buckets import GradientBuckets
 
-_ADAM = {"lr": 0.01, "fused": True}
+
+def _parameters(arguments):
+    if arguments.model == "tiny":
+        return bench_models.tiny_parameters()
+    return list(bench_models.linear_layers(arguments.layers).parameters())
 
 
-def _zero(parameters, bucket_view):
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    return ZeroRedundancyOptimizer(
-        parameters,
-        optimizer_class=torch.optim.Adam,
-        parameters_as_bucket_view=bucket_view,
-        **_ADAM,
+def _step_of(arguments, parameters):
+    optimizer = fused_adam.OPTIMIZERS[arguments.optimizer](parameters)
+    if not arguments.all_reduce:
+        for parameter, gradient in zip(parameters, bench_models.gradients_for(parameters, 1)):
+            parameter.grad = gradient
+        return optimizer.step
+    buckets = GradientBuckets(
+        parameters, bench_models.gradients_for(parameters, 1 + arguments.rank)
     )
 
+    def reduce_and_step():
+        buckets.average()
+        optimizer.step()
 
-def _oss(parameters):
-    from fairscale.optim.oss import OSS
-
-    return OSS(parameters, optim=torch.optim.Adam, **_ADAM)
-
-
-OPTIMIZERS = {
-    "zero": lambda parameters: _zero(parameters, False),
-    "zero_bucket_view": lambda parameters: _zero(parameters, True),
-    # It always lays its parameters out as views of one bucket.
-    "oss": _oss,
-    "replicated": lambda parameters: torch.optim.Adam(parameters, **_ADAM),
-}
+    return reduce_and_step
 
 
 def main():
     driver = round_protocol.Driver()
     parser = argparse.ArgumentParser(description=__doc__)
     gloo_group.add_arguments(parser)
-    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), required=True)
+    parser.add_argument("--optimizer", choices=sorted(fused_adam.OPTIMIZERS), required=True)
+    parser.add_argument("--all_reduce", action="store_true")
+    parser.add_argument("--model", choices=["layers", "tiny"], default="layers")
+    parser.add_argument("--layers", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1, help="in a round")
     arguments = parser.parse_args()
     gloo_group.join(arguments)
-    parameters = recipe_model.parameters_with_gradients()
-    optimizer = OPTIMIZERS[arguments.optimizer](parameters)
+    parameters = _parameters(arguments)
+    step = _step_of(arguments, parameters)
+
+    def one_round():
+        for _ in range(arguments.steps):
+            step()
+
     driver.serve(
-        optimizer.step,
-        lambda: recipe_model.check(parameters),
+        one_round,
+        lambda: bench_models.check(parameters),
         {"torch": torch.__version__},
     )
 

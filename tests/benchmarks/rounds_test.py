@@ -1,6 +1,7 @@
 """Whole runs with fake contestants: what is measured, what is reported, and that nothing is left."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -13,6 +14,7 @@ sys.path.insert(0, os.path.join(os.getcwd(), "benchmarks"))
 
 import run_bench
 from harness import rounds
+from harness.benchmark import Benchmark
 from harness.contestant import Contestant, ContestantError, Group
 
 FAKE = os.path.join(os.getcwd(), "tests", "benchmarks", "fake_contestant.py")
@@ -73,6 +75,10 @@ class Runs(unittest.TestCase):
         result = self.run_all(fake("ours", "ours", "good 2", "good 5"))
         self.assertEqual(result.samples["ours"], [5.0] * 4)
 
+    def test_SeveralStepsInARound_TimeIsThatOfOne(self):
+        five = dataclasses.replace(fake("ours", "ours", "good 20"), steps=5)
+        self.assertEqual(self.run_all(five).samples["ours"], [4.0] * 4)
+
     def test_RankDies_StatusAndStderrAreReported(self):
         failure = self.failure_of("good 1", "dies")
         self.assertIn("peer, rank 1, setting up", failure)
@@ -125,16 +131,10 @@ class Runs(unittest.TestCase):
         self.assertTrue(all(map(gone_soon, started)))
 
 
-class FakeBenchmark:
+class FakeBenchmark(Benchmark):
     name = "fake"
     title = "a fake benchmark"
     peers = ["good 4"]
-
-    def __init__(self, binaries, python, step_timeout_s):
-        pass
-
-    def close(self):
-        pass
 
     def contestants(self):
         peers = [fake("peer%d" % i, "peer", peer) for i, peer in enumerate(self.peers)]

@@ -36,9 +36,9 @@ SAMPLES = {
 }
 
 
-def entry(samples, checks=None, failures=None):
+def entry(samples, checks=None, failures=None, limits_add_up=False):
     result = RunResult(samples, checks or {}, {}, failures or {})
-    return summary.entry("step", "a step", ALL, result)
+    return summary.entry("step", "a step", ALL, result, limits_add_up=limits_add_up)
 
 
 class Spread(unittest.TestCase):
@@ -70,6 +70,16 @@ class Entry(unittest.TestCase):
         made = entry(SAMPLES)
         self.assertEqual((made["limit"], made["limit_ms"]), ("Wire2", 8.0))
         self.assertAlmostEqual(made["ratio_to_limit"], 1.5)
+
+    def test_LimitsAddUp_RoundByRoundEachByItsFastest(self):
+        # transfer 8, 5, 8 plus memory 6, 6, 60.
+        made = entry(SAMPLES, limits_add_up=True)
+        self.assertEqual((made["limit"], made["limit_ms"]), ("Memory plus the Wire2", 14.0))
+        self.assertAlmostEqual(made["spread"]["ratio_to_limit"]["max"], 2.0)
+
+    def test_LimitsAddUpAndOneIsMissing_ThereIsNoLimit(self):
+        samples = {name: values for name, values in SAMPLES.items() if name != "memory"}
+        self.assertIsNone(entry(samples, limits_add_up=True)["limit_ms"])
 
     def test_EveryContestant_IsListedWithItsSamples(self):
         listed = {figures["name"]: figures for figures in entry(SAMPLES)["contestants"]}

@@ -1,0 +1,105 @@
+"""What the entries of ./run bench share: where their contestants meet and how they are started."""
+
+import os
+import shutil
+import socket
+import tempfile
+
+from harness import rounds
+from harness.contestant import Contestant
+
+_PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "peers")
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    # All over the loopback interface, whatever the host's name resolves to.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+class Part:
+    """What makes one element of out/bench.json: contestants that take turns with each other."""
+
+    def __init__(self, name, title, contestants):
+        self.name = name
+        self.title = title
+        self.contestants = contestants
+
+
+class Benchmark:
+    """Makes the contestants of an entry; close() removes what they met in.
+
+    A subclass has `name` and `title`, and gives its contestants in contestants(), or in parts() where
+    it makes several elements of out/bench.json.
+    """
+
+    name = ""
+    title = ""
+    unit = "ms"
+    # The limit is the sum of the entry's limits instead of the slowest of them.
+    limits_add_up = False
+
+    def __init__(self, binaries, python, step_timeout_s):
+        self.binaries = binaries
+        self.python_program = python
+        self.step_timeout_s = step_timeout_s
+        self._directory = tempfile.mkdtemp(prefix="optshard-bench-")
+
+    def close(self):
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def contestants(self):
+        raise NotImplementedError
+
+    def parts(self):
+        return [Part(self.name, self.title, self.contestants())]
+
+    def run(self, contestants, options):
+        """Measures them; a rounds.RunResult."""
+        return rounds.run(contestants, options)
+
+    def finish(self, entries, out):
+        """Called with all of the entry's elements, for what goes to the directory `out` besides."""
+
+    # For subclasses.
+
+    def meeting_place(self, name):
+        """A path for the processes of one contestant; nothing is there yet."""
+        return os.path.join(self._directory, name)
+
+    @staticmethod
+    def free_address():
+        """Free now; whoever takes it before rank 0 listens there makes the contestant fail, audibly."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return "127.0.0.1:%d" % probe.getsockname()[1]
+
+    def peer(self, name, title, role, script, arguments, world_size=2, **kwargs):
+        """A contestant in Python that joins its ranks by torch's gloo."""
+        commands = [
+            [
+                self.python_program,
+                os.path.join(_PEERS, script),
+                "--rank=%d" % rank,
+                "--world_size=%d" % world_size,
+                "--rendezvous=" + self.meeting_place(name),
+                "--timeout_s=%g" % self.step_timeout_s,
+                *arguments,
+            ]
+            for rank in range(world_size)
+        ]
+        return Contestant(name, title, role, commands, _ENVIRONMENT, **kwargs)
+
+    def program(self, name, title, role, program, arguments, world_size=2, **kwargs):
+        """A contestant that is one of the project's programs; all ranks get the same arguments."""
+        path = os.path.join(self.binaries, program)
+        commands = [
+            [path, "--rank=%d" % rank, "--world_size=%d" % world_size, *arguments]
+            for rank in range(world_size)
+        ]
+        return Contestant(name, title, role, commands, _ENVIRONMENT, **kwargs)
+
+    def sharded(self, name, title, role, program, arguments, world_size=2, **kwargs):
+        """Ours, with the shard owners in the trainers."""
+        arguments = ["--embedded_coordinator=" + self.free_address(), *arguments]
+        return self.program(name, title, role, program, arguments, world_size, **kwargs)

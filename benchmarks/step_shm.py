@@ -1,0 +1,32 @@
+"""step_shm: reduce, update and publish of the recipe in shared memory, two ranks with one thread each."""
+
+import recipe
+from harness.benchmark import Benchmark
+
+
+class StepShm(Benchmark):
+    name = "step_shm"
+    title = (
+        "reduce, update and publish of %s, Adam, 2 ranks, 1 thread each, gradients in place"
+        % recipe.TITLE
+    )
+
+    def _ours(self, name, title, role, *arguments):
+        arguments = ["--plane=shm", "--gradients=reduce", *arguments]
+        return self.sharded(name, title, role, "optshard-bench-step", arguments, same_result=True)
+
+    def _peer(self, name, title, role, optimizer):
+        arguments = ["--optimizer=" + optimizer, "--all_reduce"]
+        return self.peer(name, title, role, "optimizer_step.py", arguments, same_result=True)
+
+    def contestants(self):
+        return [
+            self._ours("ours", "optshard", "ours"),
+            self._ours(
+                "share_parameters", "optshard, share_parameters", "reference", "--share_parameters"
+            ),
+            self._peer("all_reduce_adam", "all-reduce + torch Adam, replicated", "peer", "replicated"),
+            self._peer("all_reduce_zero", "all-reduce + torch ZeRO", "peer", "zero_bucket_view"),
+            self._peer("all_reduce_oss", "all-reduce + fairscale OSS", "peer", "oss"),
+            recipe.memory_bound(self, "memory bound of the one-pass step", world_size=2, replicas=2),
+        ]

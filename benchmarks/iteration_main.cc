@@ -2,6 +2,8 @@
 // forward, backward, step and zero_grad; or forward and backward alone.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/utils.h>
 
 #include <memory>
@@ -19,7 +21,8 @@
 
 ABSL_FLAG(int, layers, 20, "of Linear(2000, 2000)");
 ABSL_FLAG(int, rows, 20, "of a rank's batch");
-ABSL_FLAG(bool, step, true, "false: forward and backward alone");
+ABSL_FLAG(bool, step, true, "false: forward and backward alone, which adds up gradients");
+ABSL_FLAG(bool, drop_gradients, false, "without step: nobody keeps them");
 
 namespace optshard {
 namespace {
@@ -38,6 +41,11 @@ struct Training {
   at::Tensor inputs, targets;
 };
 
+class DropGradient : public torch::autograd::PostAccumulateGradHook {
+ public:
+  void operator()(const at::Tensor& parameter) override { parameter.mutable_grad().reset(); }
+};
+
 Contestant SetUp() {
   torch::set_num_threads(1);
   const ShardedOptimizerOptions options = JobOptions();
@@ -45,7 +53,13 @@ Contestant SetUp() {
                                                    absl::GetFlag(FLAGS_rows), options.rank);
   const std::vector<at::Tensor> parameters = training->model->parameters();
   const auto check = [parameters] { return CheckOf(parameters); };
-  if (!absl::GetFlag(FLAGS_step)) return {[training] { training->ForwardBackward(); }, check};
+  if (!absl::GetFlag(FLAGS_step)) {
+    for (const at::Tensor& parameter : parameters) {
+      if (!absl::GetFlag(FLAGS_drop_gradients)) break;
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<DropGradient>());
+    }
+    return {[training] { training->ForwardBackward(); }, check};
+  }
   const auto optimizer =
       std::make_shared<ShardedOptimizer>(parameters, RuleOptions("adam").Set("lr", 0.01), options);
   return {[training, optimizer] {

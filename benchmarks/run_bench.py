@@ -12,11 +12,13 @@ import sys
 
 from harness import machine, report, rounds, summary
 from iteration_recipe import IterationRecipe
+from peak_memory import PeakMemory
 from step_gloo import StepGloo
 from step_shm import StepShm
+from tiny_step import TinyStep
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo, StepShm, IterationRecipe)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo, StepShm, IterationRecipe, TinyStep, PeakMemory)}
 
 
 def _parse(arguments):
@@ -70,7 +72,7 @@ def _measure(name, options):
             result = benchmark.run(contestants, run_options)
             entries.append(
                 summary.entry(part.name, part.title, contestants, result, benchmark.unit,
-                              benchmark.limits_add_up))
+                              benchmark.limits_add_up, benchmark.result_tolerance))
         benchmark.finish(entries, options.out)
     finally:
         benchmark.close()

@@ -1,11 +1,12 @@
 """What the entries of ./run bench share: where their contestants meet and how they are started."""
 
+import dataclasses
 import os
 import shutil
 import socket
 import tempfile
 
-from harness import rounds
+from harness import rounds, summary
 from harness.contestant import Contestant
 
 _PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "peers")
@@ -15,6 +16,16 @@ _ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+
+
+def each_on_a_core(contestant, cores=None):
+    """Its ranks each on a core of its own, as long as there are as many."""
+    cores = cores or sorted(os.sched_getaffinity(0))
+    commands = [
+        ["taskset", "--cpu-list", str(cores[rank % len(cores)]), *command]
+        for rank, command in enumerate(contestant.commands)
+    ]
+    return dataclasses.replace(contestant, commands=commands)
 
 
 class Part:
@@ -38,6 +49,8 @@ class Benchmark:
     unit = "ms"
     # The limit is the sum of the entry's limits instead of the slowest of them.
     limits_add_up = False
+    # By how much, relatively, contestants with same_result may differ.
+    result_tolerance = summary.RESULT_TOLERANCE
 
     def __init__(self, binaries, python, step_timeout_s):
         self.binaries = binaries

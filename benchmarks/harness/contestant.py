@@ -110,6 +110,13 @@ class _Rank:
         self.process.wait(timeout=10)
 
 
+def _group_of(pid):
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
 class Group:
     """The running processes of a contestant. Bound to one thread."""
 
@@ -138,6 +145,12 @@ class Group:
 
     def wait_ready(self, timeout_s):
         self.detail = self._hear_all("setting up (%g s allowed)" % timeout_s, timeout_s)[0]
+
+    def pids(self):
+        """The ranks' processes and all that they have started, as far as they live."""
+        leaders = {rank.process.pid for rank in self._ranks}
+        return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                      if _group_of(pid) in leaders)
 
     def run_round(self, timeout_s):
         """Runs one round; returns its milliseconds, first start to last end."""

@@ -1,8 +1,17 @@
 """The entries of out/bench.json as text that a person can read: Markdown that also reads as it is."""
 
 
-def _ms(value):
+def _value(value):
     return "-" if value is None else "%.1f" % value
+
+
+def _shown(entry):
+    """The entry's unit, and what to multiply its figures by, for a person: times below a millisecond
+    are shown in microseconds."""
+    times = [c["ms"] for c in entry["contestants"] if c["role"] == "ours"]
+    if entry["unit"] == "ms" and times and times[0] < 1:
+        return "us", 1000
+    return entry["unit"], 1
 
 
 def _ratio(value):
@@ -27,37 +36,42 @@ def _headline(entry):
         missing = "ours" if entry["ours_ms"] is None else "every peer"
         return "**No ratio: %s is missing.**" % missing
     spread = entry["spread"]["ratio"]
-    text = "**ours / fastest peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s ms against %s ms of %s." % (
+    unit, factor = _shown(entry)
+    text = "**ours / %s peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s %s against %s %s of %s." % (
+        "fastest" if entry["unit"] == "ms" else "smallest",
         _ratio(entry["ratio"]),
         _ratio(spread["q1"]),
         _ratio(spread["q3"]),
         _ratio(spread["min"]),
         _ratio(spread["max"]),
         entry["rounds"],
-        _ms(entry["ours_ms"]),
-        _ms(entry["peer_ms"]),
+        _value(entry["ours_ms"] * factor),
+        unit,
+        _value(entry["peer_ms"] * factor),
+        unit,
         entry["peer"],
     )
     if entry["ratio_to_limit"] is not None:
-        text += "\nours / limit = %s; the limit is the %s, %s ms." % (
+        text += "\nours / limit = %s; the limit is the %s, %s %s." % (
             _ratio(entry["ratio_to_limit"]),
             entry["limit"],
-            _ms(entry["limit_ms"]),
+            _value(entry["limit_ms"] * factor),
+            unit,
         )
     return text
 
 
-def _contestant_row(figures):
+def _contestant_row(figures, factor):
     spread = figures["spread_ms"]
     ratio = figures.get("ratio")
     return [
         figures["title"],
         figures["role"],
-        _ms(figures["ms"]),
-        _ms(spread["min"]),
-        _ms(spread["q1"]),
-        _ms(spread["q3"]),
-        _ms(spread["max"]),
+        _value(figures["ms"] * factor),
+        _value(spread["min"] * factor),
+        _value(spread["q1"] * factor),
+        _value(spread["q3"] * factor),
+        _value(spread["max"] * factor),
         _ratio(ratio["median"]) if ratio else "-",
     ]
 
@@ -66,8 +80,9 @@ def render(entries, machine):
     lines = ["# Benchmark", "", machine, ""]
     for entry in entries:
         lines += ["## %s: %s" % (entry["name"], entry["title"]), "", _headline(entry), ""]
-        header = ["contestant", "role", "median ms", "min", "q1", "q3", "max", "ours / it"]
-        lines += _table(header, [_contestant_row(figures) for figures in entry["contestants"]])
+        unit, factor = _shown(entry)
+        header = ["contestant", "role", "median " + unit, "min", "q1", "q3", "max", "ours / it"]
+        lines += _table(header, [_contestant_row(figures, factor) for figures in entry["contestants"]])
         if entry["problems"]:
             lines += ["", "Problems:", *["- " + problem for problem in entry["problems"]]]
         lines += [""]

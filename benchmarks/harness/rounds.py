@@ -119,3 +119,11 @@ def run(contestants, options):
         _end(groups)
     finished = {name: samples[name] for name in samples if name not in failures}
     return RunResult(finished, checks, details, failures)
+
+
+def merged(results):
+    """Of several runs, with different contestants, one result."""
+    return RunResult(*(
+        {name: value for result in results for name, value in getattr(result, field.name).items()}
+        for field in dataclasses.fields(RunResult)
+    ))

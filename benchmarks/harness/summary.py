@@ -3,7 +3,7 @@
 import statistics
 
 # Two ways to the same parameters differ by rounding; a lost update or publication by far more.
-_SAME_RESULT_TOLERANCE = 1e-6
+RESULT_TOLERANCE = 1e-6
 
 
 def spread(values):
@@ -43,7 +43,7 @@ def binding_limit(contestants, samples, add_up=False):
     return slowest.title, samples[slowest.name]
 
 
-def differing_results(contestants, checks):
+def differing_results(contestants, checks, tolerance):
     """Sentences about contestants whose ranks, or whose results, are not the same as the first's."""
     compared = [c for c in contestants if c.same_result and c.name in checks]
     sentences = []
@@ -51,7 +51,7 @@ def differing_results(contestants, checks):
         for rank, answer in enumerate(checks[contestant.name]):
             for key, expected in checks[compared[0].name][0].items():
                 actual = answer.get(key)
-                if actual is None or abs(actual - expected) > _SAME_RESULT_TOLERANCE * abs(expected):
+                if actual is None or abs(actual - expected) > tolerance * abs(expected):
                     sentences.append(
                         "%s, rank %d: %s is %r, but %r in %s"
                         % (contestant.name, rank, key, actual, expected, compared[0].name)
@@ -74,14 +74,16 @@ def _figures(contestant, samples, ours):
     return figures
 
 
-def entry(name, title, contestants, result, unit="ms", limits_add_up=False):
+def entry(name, title, contestants, result, unit="ms", limits_add_up=False,
+          result_tolerance=RESULT_TOLERANCE):
     """One element of out/bench.json. Fields that could not be measured are None; `problems` says why.
 
     ratio is the median over the rounds of ours / the fastest peer; limit_ms the binding limit's median.
     The fields are called so in every unit.
     """
     samples = result.samples
-    problems = list(result.failures.values()) + differing_results(contestants, result.checks)
+    problems = list(result.failures.values()) + differing_results(
+        contestants, result.checks, result_tolerance)
     ours = _by_role(contestants, samples, "ours")
     peers = _by_role(contestants, samples, "peer")
     ours_ms = samples[ours[0].name] if ours else None

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.getcwd(), "benchmarks"))
 
 import run_bench
 from harness import rounds
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, each_on_a_core
 from harness.contestant import Contestant, ContestantError, Group
 
 FAKE = os.path.join(os.getcwd(), "tests", "benchmarks", "fake_contestant.py")
@@ -78,6 +78,14 @@ class Runs(unittest.TestCase):
     def test_SeveralStepsInARound_TimeIsThatOfOne(self):
         five = dataclasses.replace(fake("ours", "ours", "good 20"), steps=5)
         self.assertEqual(self.run_all(five).samples["ours"], [4.0] * 4)
+
+    def test_EachOnACore_RanksRunThere(self):
+        core = max(os.sched_getaffinity(0))
+        group = Group(each_on_a_core(fake("ours", "ours", "good 1", "good 1"), [core]), self.directory)
+        self.addCleanup(group.end, 0)
+        group.wait_ready(20)
+        for pid in group.pids():
+            self.assertEqual(os.sched_getaffinity(pid), {core})
 
     def test_RankDies_StatusAndStderrAreReported(self):
         failure = self.failure_of("good 1", "dies")

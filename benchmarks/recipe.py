@@ -16,19 +16,24 @@ def memory_bound(benchmark, title, world_size, replicas, parameters=PARAMETERS):
 def iterations(benchmark):
     """Whole iterations: ours and the peers'."""
 
-    def ours(name, title, role, *arguments):
-        arguments = ["--plane=shm", "--gradients=reduce", *arguments]
-        return benchmark.sharded(
-            name, title, role, "optshard-bench-iteration", arguments, same_result=True
-        )
+    def ours(start, name, title, role, *arguments):
+        arguments = ["--gradients=reduce", *arguments]
+        return start(name, title, role, "optshard-bench-iteration", arguments, same_result=True)
 
     def peer(name, title, optimizer):
         arguments = ["--optimizer=" + optimizer]
         return benchmark.peer(name, title, "peer", "ddp_iteration.py", arguments, same_result=True)
 
     return [
-        ours("ours", "optshard", "ours"),
-        ours("share_parameters", "optshard, share_parameters", "reference", "--share_parameters"),
+        ours(benchmark.sharded, "ours", "optshard", "ours", "--plane=shm"),
+        ours(
+            benchmark.sharded,
+            "share_parameters",
+            "optshard, share_parameters",
+            "reference",
+            "--plane=shm",
+            "--share_parameters",
+        ),
         peer("ddp_adam", "DDP + torch Adam, replicated", "replicated"),
         peer("ddp_zero", "DDP + torch ZeRO", "zero_bucket_view"),
         peer("ddp_oss", "DDP + fairscale OSS", "oss"),

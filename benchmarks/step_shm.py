@@ -11,9 +11,10 @@ class StepShm(Benchmark):
         % recipe.TITLE
     )
 
-    def _ours(self, name, title, role, *arguments):
-        arguments = ["--plane=shm", "--gradients=reduce", *arguments]
-        return self.sharded(name, title, role, "optshard-bench-step", arguments, same_result=True)
+    @staticmethod
+    def _ours(start, name, title, role, *arguments):
+        arguments = ["--gradients=reduce", *arguments]
+        return start(name, title, role, "optshard-bench-step", arguments, same_result=True)
 
     def _peer(self, name, title, role, optimizer):
         arguments = ["--optimizer=" + optimizer, "--all_reduce"]
@@ -21,9 +22,14 @@ class StepShm(Benchmark):
 
     def contestants(self):
         return [
-            self._ours("ours", "optshard", "ours"),
+            self._ours(self.sharded, "ours", "optshard", "ours", "--plane=shm"),
             self._ours(
-                "share_parameters", "optshard, share_parameters", "reference", "--share_parameters"
+                self.sharded,
+                "share_parameters",
+                "optshard, share_parameters",
+                "reference",
+                "--plane=shm",
+                "--share_parameters",
             ),
             self._peer("all_reduce_adam", "all-reduce + torch Adam, replicated", "peer", "replicated"),
             self._peer("all_reduce_zero", "all-reduce + torch ZeRO", "peer", "zero_bucket_view"),

@@ -15,9 +15,10 @@ class TinyStep(Benchmark):
         "reduce, update and publish of 10 parameters of 100 elements, Adam, 2 ranks, each on its core"
     )
 
-    def _ours(self, name, title, role, *arguments):
+    @staticmethod
+    def _ours(start, name, title, role, *arguments):
         arguments = ["--model=tiny", "--steps=%d" % _STEPS, *arguments]
-        return self.sharded(name, title, role, "optshard-bench-step", arguments, steps=_STEPS)
+        return start(name, title, role, "optshard-bench-step", arguments, steps=_STEPS)
 
     def _peer(self, name, title, optimizer):
         arguments = [
@@ -34,8 +35,8 @@ class TinyStep(Benchmark):
 
     def contestants(self):
         apart = [
-            self._ours("ours", "optshard", "ours", "--plane=shm"),
-            self._ours("gloo", "optshard over Gloo", "reference", "--plane=gloo"),
+            self._ours(self.sharded, "ours", "optshard", "ours", "--plane=shm"),
+            self._ours(self.sharded, "gloo", "optshard over Gloo", "reference", "--plane=gloo"),
             self._peer("all_reduce_adam", "all-reduce + torch Adam, replicated", "replicated"),
             self._peer("all_reduce_zero", "all-reduce + torch ZeRO", "zero_bucket_view"),
             self._peer("all_reduce_oss", "all-reduce + fairscale OSS", "oss"),

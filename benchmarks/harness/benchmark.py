@@ -7,7 +7,7 @@ import socket
 import tempfile
 
 from harness import rounds, summary
-from harness.contestant import Contestant
+from harness.contestant import Contestant, Service
 
 _PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "peers")
 _ENVIRONMENT = {
@@ -116,3 +116,31 @@ class Benchmark:
         """Ours, with the shard owners in the trainers."""
         arguments = ["--embedded_coordinator=" + self.free_address(), *arguments]
         return self.program(name, title, role, program, arguments, world_size, **kwargs)
+
+    def attached(self, name, title, role, program, arguments, world_size=2, **kwargs):
+        """Ours, with the shard owners in a server beside the trainers."""
+        directory = self.meeting_place(name)
+        os.mkdir(directory)
+        coordinator = self.free_address()
+        socket_path = os.path.join(directory, "socket")
+
+        def service(program, *arguments):
+            ready_file = os.path.join(directory, program)
+            command = [os.path.join(self.binaries, program), "--port_file=" + ready_file, *arguments]
+            return Service([*command, "--job=benchmark"], ready_file)
+
+        services = [
+            service(
+                "optshard-coordinator", "--listen=" + coordinator, "--world_size=%d" % world_size
+            ),
+            service(
+                "optshard-server",
+                "--coordinator=" + coordinator,
+                "--node_ranks=0-%d" % (world_size - 1),
+                "--socket=" + socket_path,
+            ),
+        ]
+        arguments = ["--coordinator=" + coordinator, "--attach=unix:" + socket_path, *arguments]
+        return self.program(
+            name, title, role, program, arguments, world_size, services=services, **kwargs
+        )

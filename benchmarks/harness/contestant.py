@@ -14,8 +14,24 @@ import threading
 import time
 
 
+_SERVICE_TIMEOUT_S = 30
+
+
 class ContestantError(Exception):
     """A contestant could not be started or did not answer; says which rank, and what it wrote."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """A program that a contestant's ranks use; it does not speak the round protocol.
+
+    Attributes:
+      command: its command line.
+      ready_file: what it makes once it can be used.
+    """
+
+    command: list
+    ready_file: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +47,7 @@ class Contestant:
       environment: added to that of this process.
       same_result: what it answers to "check" is compared with the other contestants that say so.
       steps: of them there are in a round; what is reported is the time of one.
+      services: what is started before the ranks, one after the other, and ended after them.
     """
 
     name: str
@@ -40,9 +57,10 @@ class Contestant:
     environment: dict = dataclasses.field(default_factory=dict)
     same_result: bool = False
     steps: int = 1
+    services: list = dataclasses.field(default_factory=list)
 
 
-class _Rank:
+class _Process:
     """One process: its pipes, its log, and a thread that collects its lines."""
 
     def __init__(self, command, environment, log_path):
@@ -88,6 +106,16 @@ class _Rank:
             raise ContestantError(answer["error"])
         return answer
 
+    def wait_for_file(self, path, deadline):
+        """Raises ContestantError without the name of the contestant."""
+        while not os.path.exists(path):
+            if self.process.poll() is not None:
+                code = self.process.returncode
+                raise ContestantError("ended with exit status %d%s" % (code, self._log_tail()))
+            if time.monotonic() > deadline:
+                raise ContestantError("was not ready in time" + self._log_tail())
+            time.sleep(0.01)
+
     def _log_tail(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             lines = log.read().strip().splitlines()[-5:]
@@ -123,14 +151,31 @@ class Group:
     def __init__(self, contestant, log_directory):
         self.contestant = contestant
         self.detail = {}
+        self._services = []
         self._ranks = []
         try:
+            self._start_services(log_directory)
             for rank, command in enumerate(contestant.commands):
                 log = os.path.join(log_directory, "%s.rank%d.log" % (contestant.name, rank))
-                self._ranks.append(_Rank(command, contestant.environment, log))
+                self._ranks.append(_Process(command, contestant.environment, log))
         except OSError as error:
             self.end(grace_s=0)
             raise ContestantError("%s: cannot start: %s" % (contestant.name, error)) from error
+        except BaseException:
+            self.end(grace_s=0)
+            raise
+
+    def _start_services(self, log_directory):
+        deadline = time.monotonic() + _SERVICE_TIMEOUT_S
+        for number, service in enumerate(self.contestant.services):
+            log = os.path.join(log_directory, "%s.service%d.log" % (self.contestant.name, number))
+            process = _Process(service.command, self.contestant.environment, log)
+            self._services.append(process)
+            try:
+                process.wait_for_file(service.ready_file, deadline)
+            except ContestantError as error:
+                message = "%s, service %d: %s" % (self.contestant.name, number, error)
+                raise ContestantError(message) from None
 
     def _hear_all(self, what, timeout_s):
         deadline = time.monotonic() + timeout_s
@@ -147,8 +192,8 @@ class Group:
         self.detail = self._hear_all("setting up (%g s allowed)" % timeout_s, timeout_s)[0]
 
     def pids(self):
-        """The ranks' processes and all that they have started, as far as they live."""
-        leaders = {rank.process.pid for rank in self._ranks}
+        """Its processes and all that they have started, as far as they live."""
+        leaders = {each.process.pid for each in self._services + self._ranks}
         return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
                       if _group_of(pid) in leaders)
 
@@ -168,6 +213,7 @@ class Group:
         return self._hear_all("checking (%g s allowed)" % timeout_s, timeout_s)
 
     def end(self, grace_s=5):
-        for process in self._ranks:
+        for process in self._ranks + self._services[::-1]:
             process.end(grace_s)
         self._ranks = []
+        self._services = []

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(os.getcwd(), "benchmarks"))
 import run_bench
 from harness import rounds
 from harness.benchmark import Benchmark, each_on_a_core
-from harness.contestant import Contestant, ContestantError, Group
+from harness.contestant import Contestant, ContestantError, Group, Service
 
 FAKE = os.path.join(os.getcwd(), "tests", "benchmarks", "fake_contestant.py")
 
@@ -86,6 +86,25 @@ class Runs(unittest.TestCase):
         group.wait_ready(20)
         for pid in group.pids():
             self.assertEqual(os.sched_getaffinity(pid), {core})
+
+    def test_Service_IsReadyBeforeTheRanksAndEndedWithThem(self):
+        ready_file = os.path.join(self.directory, "ready")
+        service = Service(["sh", "-c", 'sleep 600 & touch "$0"; wait', ready_file], ready_file)
+        served = dataclasses.replace(fake("ours", "ours", "good 1"), services=[service])
+        group = Group(served, self.directory)
+        self.assertTrue(os.path.exists(ready_file))
+        pids = group.pids()
+        self.assertEqual(len(pids), 3)  # the shell, its sleep, the rank
+        group.end(grace_s=0)
+        self.assertTrue(all(map(gone_soon, pids)))
+
+    def test_ServiceDies_IsReportedAndTheOthersGoOn(self):
+        service = Service(["sh", "-c", "echo no luck today >&2; exit 3"], "/nowhere/ready")
+        served = dataclasses.replace(fake("peer", "peer", "good 1"), services=[service])
+        result = self.run_all(fake("ours", "ours", "good 2"), served)
+        self.assertEqual(list(result.samples), ["ours"])
+        self.assertIn("peer, service 0: ended with exit status 3: no luck today",
+                      result.failures["peer"])
 
     def test_RankDies_StatusAndStderrAreReported(self):
         failure = self.failure_of("good 1", "dies")

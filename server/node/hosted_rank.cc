@@ -24,6 +24,8 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr absl::Duration kFirstRefusalPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestRefusalPause = absl::Milliseconds(100);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+// For a trainer that has just hung up, or died, to be noticed.
+constexpr absl::Duration kHangUpTime = absl::Milliseconds(500);
 constexpr absl::Duration kAttachLook = absl::Milliseconds(50);
 
 constexpr float kNoElements = 0;
@@ -109,22 +111,14 @@ absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHa
   if (draining_) return ShuttingDown();
   absl::Status same = CheckSuccessor(request);
   if (!same.ok()) return same;
-  if (attaching_ != nullptr && attaching_->Gone()) {
-    // Who waits on its behalf finds out in a moment.
-    const auto none = [this] {
-      mutex_.AssertReaderHeld();
-      return attaching_ == nullptr;
-    };
-    mutex_.AwaitWithTimeout(absl::Condition(&none), kLook);
-  }
-  if (attaching_ != nullptr) return Taken(Name(), attaching_->pid(), process.pid());
-  if (attachment_ != nullptr && !attachment_->ended) {
-    const ProcessHandle& holder = attachment_->process;
-    if (!holder.Gone()) return Taken(Name(), holder.pid(), process.pid());
-    // Who watches it has not told yet.
-    how_gone_ = absl::StrCat("its trainer, process ", holder.pid(), ", has ended");
-    attachment_->ended = true;
-    Wake();
+  // Who watches the holder, or waits on behalf of one that is dead, may not have told yet.
+  const auto is_free = [this] {
+    mutex_.AssertReaderHeld();
+    return attaching_ == nullptr && (attachment_ == nullptr || attachment_->ended);
+  };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&is_free), kHangUpTime)) {
+    return Taken(Name(), attaching_ != nullptr ? attaching_->pid() : attachment_->process.pid(),
+                 process.pid());
   }
   attaching_ = &process;
   return absl::OkStatus();
@@ -145,7 +139,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachReque
     if (!place.ok()) return place;
   }
   while (true) {
-    const bool still_here = here();
+    const bool still_here = here() && !process.Gone();
     absl::MutexLock lock(&mutex_);
     const bool settled = mutex_.AwaitWithTimeout(absl::Condition(this, &HostedRank::Settled),
                                                  still_here ? kAttachLook : absl::ZeroDuration());

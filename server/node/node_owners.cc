@@ -31,7 +31,9 @@ class Reservation {
 }  // namespace
 
 NodeOwners::NodeOwners(Options options)
-    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {}
+    : options_(std::move(options)),
+      coordinator_(options_.coordinator),
+      budget_(options_.memory_limit_bytes) {}
 
 std::vector<int> NodeOwners::Admission::descriptors() const {
   std::vector<int> descriptors(kAttachDescriptors);
@@ -172,7 +174,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
   if (!replica.ok()) return replica.status();
   rank.replica = *replica;
 
-  rank.coordinator = options_.coordinator;
+  rank.coordinator = &coordinator_;
   rank.plane_factory = PlaneFactoryOf(*replica);
   Inspection* const inspection = options_.inspection;
   if (inspection != nullptr) {
@@ -238,6 +240,7 @@ bool NodeOwners::Drain(absl::Duration grace) {
     draining_ = true;
     for (const auto& [optimizer, rounds] : rounds_) rounds->Drain();
   }
+  coordinator_.Stop();
   const std::vector<std::shared_ptr<HostedRank>> hosted = Hosted();
   for (const std::shared_ptr<HostedRank>& rank : hosted) rank->Drain();
   bool in_order = true;

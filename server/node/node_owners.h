@@ -25,6 +25,7 @@
 #include "server/node/hosted_rank.h"
 #include "server/node/inspection.h"
 #include "server/node/step_rounds.h"
+#include "server/node/stoppable_coordinator.h"
 
 namespace optshard {
 
@@ -78,6 +79,7 @@ class NodeOwners {
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 
   const Options options_;
+  StoppableCoordinator coordinator_;
   mutable absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::shared_ptr<StepRounds>> rounds_ ABSL_GUARDED_BY(mutex_);

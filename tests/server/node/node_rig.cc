@@ -1,9 +1,8 @@
 #include "tests/server/node/node_rig.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -29,8 +28,10 @@ Hyperparameters Group(double rate) {
 }  // namespace
 
 LocalAddress NewNodeAddress() {
+  // Process numbers repeat in other sandboxes of the machine.
   static std::atomic<int> next{0};
-  return absl::StrCat("@optshard-node-test-", getpid(), "-", next.fetch_add(1));
+  static const unsigned process = std::random_device()();
+  return absl::StrCat("@optshard-node-test-", process, "-", next.fetch_add(1));
 }
 
 std::vector<float> FirstParameter(Rank rank, int parameter, int64_t elements) {

@@ -1,0 +1,256 @@
+// Who is let in, and what the others are told.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/attach/attachment_rpc.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/link/local_socket.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/node/node_rig.h"
+#include "tests/testing/in_child.h"
+
+namespace optshard {
+namespace {
+
+using testing::Child;
+using ::testing::HasSubstr;
+using testing::NewNodeAddress;
+using testing::NodeRig;
+using testing::NodeTrainer;
+
+absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
+
+absl::Status Refusal(const AttachedOwner::Options& options) {
+  return AttachedOwner::Attach(options).status();
+}
+
+// A server for the ranks 0 and 1 of two, in whose ranks nobody is.
+AttachedOwner::Options Good(const NodeRig& rig) {
+  AttachedOwner::Options options = rig.TrainerOptions(0);
+  options.join_timeout = absl::Seconds(2);
+  return options;
+}
+
+TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
+  NodeRig rig(2);
+  AttachedOwner::Options options = Good(rig);
+  options.job = "another";
+  absl::Status status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("job \"another\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"optshard\""));
+
+  options = Good(rig);
+  options.rank = 7;
+  options.world_size = 8;
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 7"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 0-1"));
+
+  options = Good(rig);
+  options.world_size = 1;
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("world size is 1"));
+
+  options = Good(rig);
+  options.world_size = 3;
+  options.share_parameters = true;
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("share_parameters"));
+
+  options = Good(rig);
+  options.rule = "nadam";
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("adam"));
+
+  options = Good(rig);
+  options.hyperparameters[1].Set("lr", -1.0);
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("param group 1"));
+
+  // The others go on.
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+// What a process that is not this program's may send.
+absl::Status AnswerTo(const NodeRig& rig, const std::string& bytes) {
+  auto socket = LocalSocket::Connect(rig.address(), In(absl::Seconds(5)));
+  if (!socket.ok()) return socket.status();
+  const absl::Status sent = (*socket)->Send(bytes, {}, In(absl::Seconds(5)));
+  if (!sent.ok()) return sent;
+  auto answer = (*socket)->Receive(In(absl::Seconds(20)));
+  if (!answer.ok()) return answer.status();
+  return DecodeAttachReply(answer->bytes).status();
+}
+
+TEST(NodeAttach_OtherProtocolOrLayout_IsRefused, BeforeAnythingIsMade) {
+  NodeRig rig(2);
+  AttachRequest request;
+  request.protocol_version = 99;
+  absl::Status status = AnswerTo(rig, EncodeAttachRequest(request));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 99"));
+
+  const AttachedOwner::Options good = Good(rig);
+  request = AttachRequest();
+  request.job = good.job;
+  request.optimizer = good.optimizer;
+  request.rank = 0;
+  request.world_size = 2;
+  request.space = good.space;
+  request.layout_digest = 0x4711;
+  status = AnswerTo(rig, EncodeAttachRequest(request));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("0x0000000000004711"));
+
+  EXPECT_TRUE(absl::IsInvalidArgument(AnswerTo(rig, "\xff garbage")));
+}
+
+TEST(NodeAttach_BeyondTheMemoryLimit_IsRefused, WithNeedAndLimit) {
+  NodeRig::Options options;
+  options.owners.memory_limit_bytes = 40000;
+  NodeRig rig(options);
+  const absl::Status status = Refusal(Good(rig));
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("limit is 40000"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer state"));
+}
+
+TEST(NodeAttach_RanksThatDoNotCome_AreNamed, AndTheRankMayTryAgain) {
+  NodeRig rig(2);
+  AttachedOwner::Options options = Good(rig);
+  options.join_timeout = absl::Milliseconds(200);
+  const absl::Status late = Refusal(options);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(std::string(late.message()), HasSubstr("1"));
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+TEST(NodeAttach_SecondTrainerOfARank_IsRefusedNamingTheFirst, WhichGoesOn) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  const absl::Status status = Refusal(Good(rig));
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", getpid())));
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+TEST(NodeAttach_StoppedTrainer_IsNamedAsStopped, AndGoesOnWhenContinued) {
+  const LocalAddress address = NewNodeAddress();
+  int ready[2];
+  int go[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(go), 0);
+  char byte = 0;
+  Child stopped([&] {
+    auto trainer = NodeTrainer::Start(NodeTrainer::DefaultOptions(address, 0, 1));
+    if (!trainer.ok() || write(ready[1], &byte, 1) != 1) return 1;
+    if (read(go[0], &byte, 1) != 1) return 2;
+    return (*trainer)->StepUntil(1).ok() ? 0 : 3;
+  });
+  NodeRig::Options options;
+  options.world_size = 1;
+  options.address = address;
+  NodeRig rig(options);
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(kill(stopped.pid(), SIGSTOP), 0);
+  int state = 0;
+  ASSERT_EQ(waitpid(stopped.pid(), &state, WUNTRACED), stopped.pid());
+  const absl::Status status = Refusal(rig.TrainerOptions(0));
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("state T"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("-CONT ", stopped.pid())));
+  ASSERT_EQ(kill(stopped.pid(), SIGCONT), 0);
+  ASSERT_EQ(write(go[1], &byte, 1), 1);
+  EXPECT_EQ(stopped.Wait(), 0);
+}
+
+TEST(NodeAttach_SuccessorOfAnotherKind_IsRefused, ShowingBothSides) {
+  NodeRig rig(1);
+  { ASSERT_TRUE(NodeTrainer::Start(rig.TrainerOptions(0)).ok()); }
+  AttachedOwner::Options options = rig.TrainerOptions(0);
+  options.rule = "sgd";
+  for (Hyperparameters& group : options.hyperparameters) group = Hyperparameters();
+  absl::Status status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rule sgd"));
+  options = rig.TrainerOptions(0);
+  std::vector<GroupSpec> groups = options.space.groups();
+  groups[0].parameters[0].shape.push_back(1);
+  options.space = ParameterSpace(groups);
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parameter 0"));
+}
+
+TEST(NodeAttach_TrainerThatDiesWhileItAttaches_LeavesThePlace, ToAnotherOne) {
+  const LocalAddress address = NewNodeAddress();
+  Child victim([&] {
+    // Waits for rank 1, who does not come.
+    return Refusal(NodeTrainer::DefaultOptions(address, 0, 2)).ok() ? 0 : 1;
+  });
+  NodeRig::Options options;
+  options.address = address;
+  NodeRig rig(options);
+  // Until it holds the place.
+  const absl::Time deadline = In(absl::Seconds(20));
+  while (Clock::Monotonic().Now() < deadline) {
+    AttachedOwner::Options probe = rig.TrainerOptions(0);
+    probe.join_timeout = absl::Milliseconds(1);
+    if (absl::IsAlreadyExists(Refusal(probe))) break;
+  }
+  victim.Kill();
+  victim.Wait();
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+TEST(NodeAttach_ServerTwiceOnOneSocket_IsRefused, AndALinkToo) {
+  // Test folders have names that are too long for a socket's.
+  char folder[] = "/tmp/optshard-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  {
+    NodeRig::Options options;
+    options.world_size = 1;
+    options.address = absl::StrCat(folder, "/s");
+    NodeRig rig(options);
+    EXPECT_TRUE(
+        absl::IsAlreadyExists(AttachServer::Start(options.address, &rig.owners()).status()));
+    const std::string link = absl::StrCat(folder, "/l");
+    ASSERT_EQ(symlink(options.address.c_str(), link.c_str()), 0);
+    EXPECT_TRUE(absl::IsInvalidArgument(AttachServer::Start(link, &rig.owners()).status()));
+    unlink(link.c_str());
+    EXPECT_TRUE(NodeTrainer::Start(rig.TrainerOptions(0)).ok());
+  }
+  EXPECT_EQ(rmdir(folder), 0) << "the server leaves nothing there";
+}
+
+TEST(NodeAttach_NoServer_IsUnavailable, NamingTheSocket) {
+  AttachedOwner::Options options =
+      NodeTrainer::DefaultOptions("@optshard-nobody-listens-here", 0, 1);
+  options.join_timeout = absl::Milliseconds(50);
+  const absl::Status status = Refusal(options);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("@optshard-nobody-listens-here"));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,153 @@
+// How a server ends, and what its trainers are told.
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/node/node_rig.h"
+#include "tests/testing/in_child.h"
+
+namespace optshard {
+namespace {
+
+using testing::Child;
+using ::testing::HasSubstr;
+using testing::NewNodeAddress;
+using testing::NodeRig;
+using testing::NodeTrainer;
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+constexpr absl::Duration kPrompt = absl::Seconds(5);
+
+TEST(NodeDrain_NoTrainers_IsPrompt, AndInOrder) {
+  NodeRig rig(2);
+  { auto trainers = rig.StartAll(); }
+  const absl::Time start = Now();
+  EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+  EXPECT_LT(Now() - start, kPrompt);
+}
+
+TEST(NodeDrain_WhileTrainersStep_EndsBetweenTwoSteps, OnAllRanksAlike) {
+  NodeRig rig(3);
+  auto trainers = rig.StartAll();
+  std::thread drain([&] {
+    absl::SleepFor(absl::Milliseconds(30));
+    EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+  });
+  rig.OnEveryRank([&](Rank rank) {
+    const absl::Status told = trainers[rank]->StepUntil(1000000);
+    EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+    EXPECT_THAT(std::string(told.message()), HasSubstr("shutting down"));
+  });
+  drain.join();
+  EXPECT_GT(trainers[0]->finished(), 0u);
+  EXPECT_EQ(trainers[0]->finished(), trainers[1]->finished());
+  EXPECT_EQ(trainers[0]->finished(), trainers[2]->finished());
+}
+
+TEST(NodeDrain_OneTrainerInItsStep_IsToldThatItWasNotApplied, WhileTheOtherNeverCame) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  std::thread drain([&] {
+    absl::SleepFor(absl::Milliseconds(30));
+    EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+  });
+  const absl::Status told = trainers[0]->Step().status();
+  drain.join();
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("shutting down"));
+  // Who was not in a step learns it too.
+  const absl::Status later = trainers[1]->Step().status();
+  EXPECT_TRUE(absl::IsUnavailable(later)) << later;
+  EXPECT_THAT(std::string(later.message()), HasSubstr("shutting down"));
+}
+
+TEST(NodeDrain_WhileARankWaitsForASuccessor, IsInOrder) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+  EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
+  EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
+  absl::SleepFor(absl::Milliseconds(150));  // a refusal is under way by then
+  EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+}
+
+TEST(NodeDrain_WhileATrainerAttaches_SendsItAway, InBoundedTime) {
+  NodeRig rig(2);
+  absl::Status told;
+  std::thread trainer([&] { told = AttachedOwner::Attach(rig.TrainerOptions(0)).status(); });
+  absl::SleepFor(absl::Milliseconds(50));
+  const absl::Time start = Now();
+  EXPECT_TRUE(rig.Drain(kPrompt));
+  trainer.join();
+  EXPECT_LT(Now() - start, kPrompt);
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+}
+
+// The server as a process of its own.
+struct ServerProcess {
+  explicit ServerProcess(int world_size) {
+    options.world_size = world_size;
+    child = std::make_unique<Child>([this] {
+      NodeRig rig(options);
+      pause();
+      return 0;
+    });
+  }
+  AttachedOwner::Options TrainerOptions(Rank rank) const {
+    return NodeTrainer::DefaultOptions(options.address, rank, options.world_size);
+  }
+
+  NodeRig::Options options;
+  std::unique_ptr<Child> child;
+};
+
+TEST(NodeServer_KilledBetweenSteps_IsNoticed, AsNotApplied) {
+  ServerProcess server(1);
+  auto trainer = NodeTrainer::Start(server.TrainerOptions(0));
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE((*trainer)->StepUntil(2).ok());
+  server.child->Kill();
+  server.child->Wait();
+  const absl::Status told = (*trainer)->Step().status();
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  EXPECT_EQ((*trainer)->finished(), 2u);
+}
+
+TEST(NodeServer_KilledInsideAStep_LeavesItInDoubt, WithinTwoSeconds) {
+  ServerProcess server(2);
+  std::unique_ptr<NodeTrainer> trainers[2];
+  std::vector<std::thread> starts;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    starts.emplace_back([&, rank] {
+      auto started = NodeTrainer::Start(server.TrainerOptions(rank));
+      ASSERT_TRUE(started.ok()) << started.status();
+      trainers[rank] = *std::move(started);
+    });
+  }
+  for (std::thread& start : starts) start.join();
+  absl::Time killed;
+  std::thread killer([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    killed = Now();
+    server.child->Kill();
+  });
+  // It waits for rank 1, who does not come.
+  const absl::Status told = trainers[0]->Step().status();
+  const absl::Time noticed = Now();
+  killer.join();
+  EXPECT_TRUE(errors::IsStepInDoubt(told)) << told;
+  EXPECT_LT(noticed - killed, absl::Seconds(2));
+  EXPECT_EQ(trainers[0]->link().failure(), told);
+}
+
+}  // namespace
+}  // namespace optshard

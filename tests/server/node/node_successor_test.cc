@@ -1,0 +1,248 @@
+// Trainers that leave, or die, and those who come after them.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "gtest/gtest.h"
+#include "tests/server/node/node_rig.h"
+#include "tests/server/shard/test_replica.h"
+#include "tests/testing/in_child.h"
+
+namespace optshard {
+namespace {
+
+using testing::BitDifference;
+using testing::Child;
+using testing::ExpectedParameters;
+using testing::NewNodeAddress;
+using testing::NodeRig;
+using testing::NodeTrainer;
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+// "" where the trainer has the parameters that it must have after its last step.
+std::string Differences(const NodeTrainer& trainer, int world_size) {
+  std::string all;
+  const std::vector<std::vector<float>> expected =
+      ExpectedParameters(world_size, trainer.finished());
+  for (size_t p = 0; p < expected.size(); ++p) {
+    all += BitDifference(expected[p], trainer.Parameter(static_cast<int>(p)));
+  }
+  return all;
+}
+
+// What parent and children tell each other.
+struct Board {
+  std::atomic<int> stage{0};
+  std::atomic<int> ready{0};
+
+  static Board* Make() {
+    void* const memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return new (memory) Board;
+  }
+  static bool Await(const std::atomic<int>& value, int at_least) {
+    const absl::Time deadline = Now() + absl::Seconds(30);
+    while (value < at_least && Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    return value >= at_least;
+  }
+};
+
+TEST(NodeSuccessor_AfterAnOrderlyExit_ResumesWithBlobAndBits, BetweenSteps) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) {
+    ASSERT_TRUE(trainers[rank]->link().SetBlob(absl::StrCat("cursor of ", rank)).ok());
+    ASSERT_TRUE(trainers[rank]->StepUntil(3).ok());
+  });
+  EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
+  EXPECT_TRUE(trainers[1]->link().failure().ok());
+  const absl::Status gone = trainers[0]->Step().status();
+  EXPECT_TRUE(errors::IsTrainerGone(gone)) << gone;
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_EQ(errors::RanksOf(gone), std::vector<Rank>{1});
+  EXPECT_FALSE(rig.owners().Ready());
+
+  rig.OnEveryRank([&](Rank rank) {
+    if (rank == 1) {
+      auto successor = NodeTrainer::Start(rig.TrainerOptions(1));
+      ASSERT_TRUE(successor.ok()) << successor.status();
+      EXPECT_TRUE((*successor)->link().resumes());
+      EXPECT_EQ((*successor)->link().incarnation(), 2u);
+      EXPECT_EQ((*successor)->finished(), 3u);
+      // It came with the first step.
+      EXPECT_EQ((*successor)->link().blob(), "cursor of 1");
+      EXPECT_EQ((*successor)->link().blob_step(), 1u);
+      EXPECT_EQ(Differences(**successor, 2), "");
+      trainers[1] = *std::move(successor);
+    }
+    const absl::Status stepped = trainers[rank]->StepUntil(6);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], 2), "");
+  });
+  EXPECT_TRUE(rig.owners().Ready());
+}
+
+TEST(NodeSuccessor_AllTrainersLeave_AndOthersCome, WithTheSameState) {
+  NodeRig rig(3);
+  {
+    auto trainers = rig.StartAll();
+    rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(2).ok()); });
+  }
+  auto successors = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) {
+    EXPECT_EQ(successors[rank]->finished(), 2u);
+    const absl::Status stepped = successors[rank]->StepUntil(4);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*successors[rank], 3), "");
+  });
+}
+
+TEST(NodeSuccessor_AfterSigkillBetweenSteps_HasTheBits, AndTheOthersWereTold) {
+  const LocalAddress address = NewNodeAddress();
+  Board* const board = Board::Make();
+  const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
+  // Forked before this process has threads.
+  Child victim([&] {
+    auto trainer = NodeTrainer::Start(options);
+    if (!trainer.ok() || !(*trainer)->StepUntil(2).ok()) return 1;
+    board->ready = 1;
+    pause();
+    return 2;
+  });
+  Child successor([&] {
+    if (!Board::Await(board->stage, 1)) return 1;
+    auto trainer = NodeTrainer::Start(options);
+    if (!trainer.ok()) return 2;
+    if (!(*trainer)->link().resumes() || (*trainer)->finished() != 2) return 3;
+    if (!(*trainer)->StepUntil(5).ok()) return 4;
+    return Differences(**trainer, 2).empty() ? 0 : 5;
+  });
+  NodeRig::Options rig_options;
+  rig_options.address = address;
+  NodeRig rig(rig_options);
+  auto trainer = NodeTrainer::Start(rig.TrainerOptions(0));
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE((*trainer)->StepUntil(2).ok());
+  ASSERT_TRUE(Board::Await(board->ready, 1));
+  victim.Kill();
+  EXPECT_EQ(victim.Wait(), -SIGKILL);
+  const absl::Time start = Now();
+  const absl::Status gone = (*trainer)->Step().status();
+  EXPECT_TRUE(errors::IsTrainerGone(gone)) << gone;
+  EXPECT_EQ(errors::RanksOf(gone), std::vector<Rank>{1});
+  EXPECT_NE(gone.message().find(absl::StrCat("process ", victim.pid())), absl::string_view::npos)
+      << gone;
+  EXPECT_LT(Now() - start, absl::Seconds(2));
+  board->stage = 1;
+  const absl::Status stepped = (*trainer)->StepUntil(5);
+  EXPECT_TRUE(stepped.ok()) << stepped;
+  EXPECT_EQ(Differences(**trainer, 2), "");
+  EXPECT_EQ(successor.Wait(), 0);
+}
+
+TEST(NodeSuccessor_WhileTheOtherWaitsInItsStep_SigkillIsTold, WithinTwoSeconds) {
+  const LocalAddress address = NewNodeAddress();
+  Board* const board = Board::Make();
+  const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
+  Child victim([&] {
+    auto trainer = NodeTrainer::Start(options);
+    board->ready = trainer.ok() ? 1 : 2;
+    pause();
+    return 2;
+  });
+  NodeRig::Options rig_options;
+  rig_options.address = address;
+  NodeRig rig(rig_options);
+  auto trainer = NodeTrainer::Start(rig.TrainerOptions(0));
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE(Board::Await(board->ready, 1));
+  absl::Time killed;
+  std::thread killer([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    killed = Now();
+    victim.Kill();
+  });
+  const absl::Status gone = (*trainer)->Step().status();
+  const absl::Time told = Now();
+  killer.join();
+  EXPECT_TRUE(errors::IsTrainerGone(gone)) << gone;
+  EXPECT_LT(told - killed, absl::Seconds(2));
+}
+
+TEST(NodeSuccessor_OfOneWhoDiedInsideTheStep_FindsItFinished, WithItsBlob) {
+  const LocalAddress address = NewNodeAddress();
+  Board* const board = Board::Make();
+  const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
+  Child victim([&] {
+    auto trainer = NodeTrainer::Start(options);
+    if (!trainer.ok() || !(*trainer)->link().SetBlob("of step 1").ok()) return 1;
+    board->ready = 1;
+    // The other rank does not come before this one is dead.
+    (*trainer)->Step(absl::Seconds(30)).status().IgnoreError();
+    return 2;
+  });
+  NodeRig::Options rig_options;
+  rig_options.address = address;
+  NodeRig rig(rig_options);
+  auto trainer = NodeTrainer::Start(rig.TrainerOptions(0));
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE(Board::Await(board->ready, 1));
+  absl::SleepFor(absl::Milliseconds(100));  // it has rung by then
+  victim.Kill();
+  EXPECT_EQ(victim.Wait(), -SIGKILL);
+  const absl::StatusOr<StepInfo> info = (*trainer)->Step();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->step, 1u);
+  auto successor = NodeTrainer::Start(rig.TrainerOptions(1));
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  EXPECT_EQ((*successor)->finished(), 1u);
+  EXPECT_EQ((*successor)->link().blob(), "of step 1");
+  EXPECT_EQ(Differences(**successor, 2), "");
+}
+
+TEST(NodeSuccessor_OfOneWhoDiedBeforeTheFirstValues_GetsThem, FromRankZero) {
+  const LocalAddress address = NewNodeAddress();
+  Board* const board = Board::Make();
+  const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
+  Child victim([&] {
+    auto link = AttachedOwner::Attach(options);
+    board->ready = link.ok() ? 1 : 2;
+    pause();
+    return 2;
+  });
+  NodeRig::Options rig_options;
+  rig_options.address = address;
+  NodeRig rig(rig_options);
+  // It attaches only: the values come later.
+  auto link = AttachedOwner::Attach(rig.TrainerOptions(0));
+  ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE(Board::Await(board->ready, 1));
+  victim.Kill();
+  victim.Wait();
+  EXPECT_TRUE((*link)->Stop(absl::Seconds(1)).ok());
+  rig.OnEveryRank([&](Rank rank) {
+    auto successor = NodeTrainer::Start(rig.TrainerOptions(rank));
+    ASSERT_TRUE(successor.ok()) << successor.status();
+    EXPECT_EQ((*successor)->link().resumes(), rank != 0);
+    const absl::Status stepped = (*successor)->StepUntil(2);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(**successor, 2), "");
+    // Both stay until both are done.
+    board->ready.fetch_add(10);
+    EXPECT_TRUE(Board::Await(board->ready, 21));
+  });
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,30 @@
+#include "server/node/step_rounds.h"
+
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+TEST(StepRounds_WhileItServes_LetsEveryRound, Begin) {
+  StepRounds rounds;
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(rounds.Enter(0));
+  EXPECT_TRUE(rounds.Enter(1));
+}
+
+TEST(StepRounds_WhileItDrains_LetsTheOthersCatchUp, AndNoMore) {
+  StepRounds rounds;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(rounds.Enter(0));
+  EXPECT_TRUE(rounds.Enter(1));
+  rounds.Drain();
+  EXPECT_FALSE(rounds.Enter(0));
+  EXPECT_TRUE(rounds.Enter(1));
+  rounds.Drain();
+  EXPECT_TRUE(rounds.Enter(1));
+  EXPECT_FALSE(rounds.Enter(1));
+  // One that was never in any.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(rounds.Enter(2));
+  EXPECT_FALSE(rounds.Enter(2));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -126,6 +127,7 @@ class ShardedOptimizer::Impl {
   Replica& replica() { return *replica_; }
   const OwnerLink& owner() const { return *owner_; }
   const ClientStepInfo& last_step() const { return last_step_; }
+  StepNumber finished_step() const { return std::max(last_step_.step, owner_->finished_step()); }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   const ShardedOptimizerOptions& options() const { return options_; }
 
@@ -234,6 +236,8 @@ void ShardedOptimizer::refresh_parameters() {
 }
 
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }
+
+StepNumber ShardedOptimizer::finished_step() const { return impl_->finished_step(); }
 
 const ClientStepInfo& ShardedOptimizer::last_step() const { return impl_->last_step(); }
 

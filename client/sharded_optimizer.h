@@ -75,6 +75,11 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   const ClientStepInfo& last_step() const;
 
+  // The last step that is in the parameters: 0 before the first. More right after construction
+  // where this trainer is attached to a shard server and the successor of another one: then the
+  // parameters have been given that step's values, and training goes on after it.
+  StepNumber finished_step() const;
+
   // As torch's. With set_to_none it touches no memory, and the next backward writes each gradient
   // once instead of adding it to zeros.
   void zero_grad(bool set_to_none = true);

@@ -8,15 +8,19 @@
 namespace optshard {
 
 void TrainDigits(const DigitsTraining& training, const Digits& digits, DigitsModel& model,
-                 torch::optim::Optimizer& optimizer,
-                 const std::function<void(const DigitsProgress&)>& progress) {
+                 torch::optim::Optimizer& optimizer, const DigitsCallbacks& callbacks) {
   const int64_t count = digits.labels.numel();
   const int64_t batches = count / training.batch_size;
   const int64_t share = training.batch_size / training.world_size;
-  for (int epoch = 1; epoch <= training.epochs; ++epoch) {
-    const std::vector<int64_t> order = Permutation(count, training.seed + epoch);
+  int64_t step = training.finished_steps;
+  while (step < training.epochs * batches) {
+    const int64_t epoch = step / batches + 1;
+    const std::vector<int64_t> order =
+        Permutation(count, training.seed + static_cast<uint64_t>(epoch));
     double loss_sum = 0;
-    for (int64_t batch = 0; batch < batches; ++batch) {
+    int64_t losses = 0;
+    while (step < epoch * batches) {
+      const int64_t batch = step % batches;
       const auto first = order.begin() + batch * training.batch_size + training.rank * share;
       const at::Tensor index = at::tensor(std::vector<int64_t>(first, first + share));
       optimizer.zero_grad();
@@ -25,8 +29,11 @@ void TrainDigits(const DigitsTraining& training, const Digits& digits, DigitsMod
       loss.backward();
       optimizer.step();
       loss_sum += loss.item<double>();
+      ++losses;
+      ++step;
+      if (callbacks.step_ended) callbacks.step_ended(step);
     }
-    progress({epoch, loss_sum / static_cast<double>(batches)});
+    callbacks.epoch_ended({static_cast<int>(epoch), loss_sum / static_cast<double>(losses)});
   }
 }
 

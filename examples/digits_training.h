@@ -18,17 +18,23 @@ struct DigitsTraining {
   uint64_t seed = 0;    // of the order of the digits
   int rank = 0;
   int world_size = 1;
+  int64_t finished_steps = 0;  // of an earlier process, which this one goes on from
 };
 
 struct DigitsProgress {
   int epoch = 0;    // the first is 1
-  double loss = 0;  // mean over the epoch's batches, of this rank's share
+  double loss = 0;  // mean over this process's batches of the epoch, of this rank's share
 };
 
-// Calls `progress` after each epoch. An epoch's last digits that make no whole batch are left out.
+// What is called while it trains.
+struct DigitsCallbacks {
+  std::function<void(const DigitsProgress&)> epoch_ended;
+  std::function<void(int64_t finished_steps)> step_ended;  // may be none
+};
+
+// An epoch's last digits that make no whole batch are left out.
 void TrainDigits(const DigitsTraining& training, const Digits& digits, DigitsModel& model,
-                 torch::optim::Optimizer& optimizer,
-                 const std::function<void(const DigitsProgress&)>& progress);
+                 torch::optim::Optimizer& optimizer, const DigitsCallbacks& callbacks);
 
 }  // namespace optshard
 

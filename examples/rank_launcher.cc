@@ -8,58 +8,24 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "examples/child_process.h"
+#include "examples/rank_link.h"
 
 namespace optshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kCoordinatorStart = absl::Seconds(10);
 // How long the others may speak after a rank has ended badly, and how long a terminated process may
 // take to end.
 constexpr absl::Duration kLastWords = absl::Seconds(10);
 constexpr absl::Duration kTermination = absl::Seconds(3);
-
-absl::StatusOr<std::string> FindCoordinator(const std::string& given) {
-  const fs::path self = fs::read_symlink("/proc/self/exe");
-  const std::vector<fs::path> places =
-      given.empty() ? std::vector<fs::path>{self.parent_path() / "optshard-coordinator",
-                                            self.parent_path().parent_path() / "server" /
-                                                "coordinator" / "optshard-coordinator"}
-                    : std::vector<fs::path>{given};
-  for (const fs::path& place : places) {
-    if (access(place.c_str(), X_OK) == 0) return place.string();
-  }
-  return absl::NotFoundError(
-      absl::StrCat("no coordinator to run at ", places.front().string(),
-                   ": build it, or say where it is with --coordinator_binary=PATH"));
-}
-
-// A directory for the time of a scope.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string name = (fs::temp_directory_path() / "optshard-XXXXXX").string();
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // SIGINT and SIGTERM as a descriptor, as long as it lives.
 class TerminationSignals {
@@ -94,6 +60,7 @@ struct Child {
   std::unique_ptr<ChildProcess> process;
   int link = -1;
   std::string received;
+  bool replaced = false;  // this is a successor already
 
   bool reported() const { return !received.empty() && received.back() == '\n'; }
 
@@ -110,28 +77,24 @@ class RankLauncher::Impl {
  public:
   ~Impl() {
     Terminate();
-    for (Child& rank : ranks_) close(rank.link);
+    for (Child& rank : ranks_) {
+      if (rank.link >= 0) close(rank.link);
+    }
   }
 
   absl::Status Start(const Options& options) {
-    absl::StatusOr<std::string> address = StartCoordinator(options);
-    if (!address.ok()) return address.status();
-    for (int rank = 0; rank < options.world_size; ++rank) {
-      int link[2];
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link) != 0) {
-        return absl::InternalError(absl::StrCat("socketpair(): ", std::strerror(errno)));
-      }
-      ChildProcess::Options child;
-      child.command = {fs::read_symlink("/proc/self/exe").string(),
-                       absl::StrCat("--coordinator=", *address), absl::StrCat("--rank=", rank),
-                       absl::StrCat("--world_size=", options.world_size), "--launched"};
-      child.command.insert(child.command.end(), options.arguments.begin(), options.arguments.end());
-      child.link = link[1];
-      absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
-      close(link[1]);
-      ranks_.push_back({nullptr, link[0], ""});  // which closes its end of the link
-      if (!process.ok()) return process.status();
-      ranks_.back().process = *std::move(process);
+    absl::StatusOr<std::unique_ptr<JobServices>> services =
+        JobServices::Start(options.services, [this] { return signals_.Check(); });
+    if (!services.ok()) return services.status();
+    services_ = *std::move(services);
+    command_ = {fs::read_symlink("/proc/self/exe").string(),
+                absl::StrCat("--coordinator=", services_->coordinator()),
+                absl::StrCat("--attach=", services_->attach()),
+                absl::StrCat("--world_size=", options.services.world_size), "--launched"};
+    command_.insert(command_.end(), options.arguments.begin(), options.arguments.end());
+    ranks_.resize(options.services.world_size);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (absl::Status started = StartRank(rank, {}); !started.ok()) return started;
     }
     return absl::OkStatus();
   }
@@ -152,34 +115,23 @@ class RankLauncher::Impl {
   }
 
  private:
-  absl::StatusOr<std::string> StartCoordinator(const Options& options) {
-    absl::StatusOr<std::string> binary = FindCoordinator(options.coordinator_binary);
-    if (!binary.ok()) return binary.status();
-    const ScratchDirectory scratch;
-    const fs::path port_file = scratch.path() / "port";
-    ChildProcess::Options child;
-    child.command = {*binary, "--listen=127.0.0.1:0", absl::StrCat("--job=", options.job),
-                     absl::StrCat("--world_size=", options.world_size),
-                     absl::StrCat("--port_file=", port_file.string()),
-                     // Before the ranks' own deadlines, so that all are told alike who is missing.
-                     "--join_timeout=50s", absl::StrCat("--log_level=", options.log_level)};
-    absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
-    if (!process.ok()) return process.status();
-    coordinator_ = *std::move(process);
-    const absl::Time deadline = absl::Now() + kCoordinatorStart;
-    while (absl::Now() < deadline) {
-      std::string port;
-      if (std::ifstream(port_file) >> port) return absl::StrCat("127.0.0.1:", port);
-      if (absl::Status status = signals_.Check(); !status.ok()) return status;
-      if (absl::optional<int> code = coordinator_->exit_code()) {
-        return absl::UnavailableError(
-            absl::StrCat("the coordinator ended at once with exit code ", *code));
-      }
-      absl::SleepFor(absl::Milliseconds(2));
+  absl::Status StartRank(size_t rank, const std::vector<std::string>& more) {
+    int link[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link) != 0) {
+      return absl::InternalError(absl::StrCat("socketpair(): ", std::strerror(errno)));
     }
-    return absl::DeadlineExceededError(absl::StrCat("the coordinator has not written its port to ",
-                                                    port_file.string(), " within ",
-                                                    absl::FormatDuration(kCoordinatorStart)));
+    if (ranks_[rank].link >= 0) close(ranks_[rank].link);
+    ranks_[rank].link = link[0];
+    ChildProcess::Options child;
+    child.command = command_;
+    child.command.push_back(absl::StrCat("--rank=", rank));
+    child.command.insert(child.command.end(), more.begin(), more.end());
+    child.link = link[1];
+    absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
+    close(link[1]);
+    if (!process.ok()) return process.status();
+    ranks_[rank].process = *std::move(process);
+    return absl::OkStatus();
   }
 
   // Until no rank is `waiting`; one that ends before its time, or badly, is an error.
@@ -190,7 +142,12 @@ class RankLauncher::Impl {
       for (Child& rank : ranks_) rank.Receive();
       std::vector<size_t> late;
       for (size_t i = 0; i < ranks_.size(); ++i) {
-        const absl::optional<int> code = ranks_[i].process->exit_code();
+        absl::optional<int> code = ranks_[i].process->exit_code();
+        if (failure.ok() && code == RankLink::kReplaceMe && !ranks_[i].replaced) {
+          ranks_[i].replaced = true;
+          if (absl::Status started = StartRank(i, {"--successor"}); !started.ok()) return started;
+          code = absl::nullopt;
+        }
         if (failure.ok() && code && (*code != 0 || waiting(ranks_[i]))) {
           failure = absl::UnavailableError(absl::StrCat("rank ", i, " ended with exit code ", *code,
                                                         *code > 128 ? Signal(*code - 128) : ""));
@@ -223,21 +180,19 @@ class RankLauncher::Impl {
   }
 
   void Terminate() {
-    std::vector<ChildProcess*> processes;
-    for (Child& rank : ranks_) processes.push_back(rank.process.get());
-    processes.push_back(coordinator_.get());
     const absl::Time deadline = absl::Now() + kTermination;
-    for (ChildProcess* process : processes) {
-      if (process != nullptr) process->Signal(SIGTERM);
+    for (Child& rank : ranks_) {
+      if (rank.process != nullptr) rank.process->Signal(SIGTERM);
     }
-    for (ChildProcess* process : processes) {
+    for (Child& rank : ranks_) {
       // Its destructor kills one that does not end by then.
-      if (process != nullptr) process->Wait(deadline).IgnoreError();
+      if (rank.process != nullptr) rank.process->Wait(deadline).IgnoreError();
     }
   }
 
   const TerminationSignals signals_;
-  std::unique_ptr<ChildProcess> coordinator_;
+  std::unique_ptr<JobServices> services_;
+  std::vector<std::string> command_;  // of any rank
   std::vector<Child> ranks_;
 };
 

@@ -1,4 +1,4 @@
-// Starts a job on this machine: a coordinator and the ranks, as processes that end with this one.
+// Starts a job on this machine: its services and the ranks, as processes that end with this one.
 #ifndef OPTSHARD_EXAMPLES_RANK_LAUNCHER_H_
 #define OPTSHARD_EXAMPLES_RANK_LAUNCHER_H_
 
@@ -9,24 +9,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "examples/job_services.h"
 
 namespace optshard {
 
-// A rank is this binary again, with --coordinator, --rank, --world_size and --launched. SIGINT and
+// A rank is this binary again, with --coordinator, --attach, --rank, --world_size and --launched.
+// One that ends with RankLink::kReplaceMe is started once more, with --successor. SIGINT and
 // SIGTERM are taken by this process, which then ends the children. Bound to the thread that starts
 // it.
 class RankLauncher {
  public:
   struct Options {
-    std::string job;
-    int world_size = 2;
+    JobServices::Options services;
     std::vector<std::string> arguments;  // of every rank, beside those above
-    std::string coordinator_binary;      // empty: where the build puts it beside this binary
-    std::string log_level = "warning";   // of the coordinator
   };
 
-  // NOT_FOUND (no coordinator binary), DEADLINE_EXCEEDED (it does not say its port), CANCELLED (a
-  // signal came).
+  // Errors as JobServices::Start; CANCELLED: a signal came.
   static absl::StatusOr<std::unique_ptr<RankLauncher>> Start(const Options& options);
 
   // Kills what still runs.

@@ -10,6 +10,9 @@ namespace optshard {
 // WaitForRelease returns at once. Thread-compatible.
 class RankLink {
  public:
+  // The exit code by which a launched rank asks for a successor.
+  static constexpr int kReplaceMe = 75;
+
   explicit RankLink(bool launched) : launched_(launched) {}
 
   bool launched() const { return launched_; }

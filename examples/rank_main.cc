@@ -13,7 +13,10 @@
 
 ABSL_FLAG(int, ranks, 2, "how many ranks to start");
 ABSL_FLAG(std::string, coordinator_binary, "", "optshard-coordinator; empty: beside this binary");
+ABSL_FLAG(std::string, server_binary, "", "optshard-server; empty: beside this binary");
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT, to act as one rank");
+ABSL_FLAG(std::string, attach, "",
+          "as one rank: embedded, or unix:PATH of a shard server; empty: OPTSHARD_ATTACH");
 ABSL_FLAG(int, rank, -1, "to act as one rank; torchrun's variables do as well");
 ABSL_FLAG(int, world_size, 1, "to act as one rank");
 ABSL_FLAG(bool, launched, false, "set by the process that started this rank");
@@ -48,6 +51,7 @@ ShardedOptimizerOptions RankOptions() {
     options.world_size = absl::GetFlag(FLAGS_world_size);
     options.coordinator = absl::GetFlag(FLAGS_coordinator);
   }
+  if (!absl::GetFlag(FLAGS_attach).empty()) options.attach = absl::GetFlag(FLAGS_attach);
   options.log_level = absl::GetFlag(FLAGS_log_level);
   return options;
 }
@@ -57,11 +61,12 @@ RankLink LinkToLauncher() { return RankLink(absl::GetFlag(FLAGS_launched)); }
 RankLauncher::Options LauncherOptions(const std::string& job,
                                       const std::vector<std::string>& arguments) {
   RankLauncher::Options options;
-  options.job = job;
-  options.world_size = absl::GetFlag(FLAGS_ranks);
+  options.services.job = job;
+  options.services.world_size = absl::GetFlag(FLAGS_ranks);
+  options.services.coordinator_binary = absl::GetFlag(FLAGS_coordinator_binary);
+  options.services.server_binary = absl::GetFlag(FLAGS_server_binary);
+  options.services.log_level = absl::GetFlag(FLAGS_log_level);
   options.arguments = arguments;
-  options.coordinator_binary = absl::GetFlag(FLAGS_coordinator_binary);
-  options.log_level = absl::GetFlag(FLAGS_log_level);
   return options;
 }
 

@@ -85,7 +85,7 @@ std::vector<RecipeReport> RunJob(std::vector<std::string> arguments, const std::
   const absl::Time deadline = absl::Now() + kTogether;
   arguments.push_back(absl::StrCat("--mode=", mode));
   const RankLauncher::Options options = LauncherOptions(kJob, arguments);
-  Print(absl::StrCat(options.world_size, " ranks, ", mode, " ...\n"));
+  Print(absl::StrCat(options.services.world_size, " ranks, ", mode, " ...\n"));
   const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
   std::vector<RecipeReport> reports;
   for (const std::string& text : ValueOrThrow(launcher->WaitForReports(deadline))) {

@@ -1,15 +1,18 @@
 // Trains a small classifier of handwritten digits twice on the same ranks, with the optimizer state
 // sharded and unsharded, and shows that all bytes of the parameters come out the same.
 //
-// By itself it starts a coordinator and the ranks; it acts as one rank with --coordinator, --rank
-// and
-// --world_size, or with torchrun's variables.
+// By itself it starts a coordinator, a shard server and the ranks. The sharded run's state is kept
+// by the server; half-way the last rank's process ends between two steps and is replaced by a new
+// one, which goes on. It acts as one rank with --coordinator, --rank and --world_size, or with
+// torchrun's variables.
 #include <ATen/Parallel.h>
 #include <torch/optim/adam.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +39,12 @@ ABSL_FLAG(double, lr, 2e-3, "Adam's learning rate");
 ABSL_FLAG(uint64_t, seed, 20240229,
           "of the model's first values, the held-out digits and the order");
 ABSL_FLAG(std::string, policy, "balanced", "how the sharded run is divided: greedy, balanced ...");
+ABSL_FLAG(bool, shard_server, true,
+          "keep the sharded run's state in a shard server, not in the ranks");
+ABSL_FLAG(int, replace_after, 120,
+          "step of the sharded run after which the last rank's process is replaced by another one; "
+          "0: never");
+ABSL_FLAG(bool, successor, false, "set by the process that started this rank: it replaces another");
 ABSL_FLAG(std::string, data, "", "digits.csv.gz; empty: where the build puts it");
 ABSL_FLAG(std::string, json, "", "where to write the results for scripts");
 
@@ -66,10 +75,13 @@ DigitsTraining TrainingOf(int rank, int world_size) {
 
 // Trains and says how it goes; returns the accuracy on the held-out digits.
 double Train(const DigitsTraining& training, const DigitsSplit& digits, DigitsModel& model,
-             torch::optim::Optimizer& optimizer, const std::string& name) {
+             torch::optim::Optimizer& optimizer, const std::string& name,
+             const std::function<void(int64_t finished_steps)>& step_ended = nullptr) {
   absl::Time before = absl::Now();
   double accuracy = 0;
-  TrainDigits(training, digits.train, model, optimizer, [&](const DigitsProgress& progress) {
+  DigitsCallbacks callbacks;
+  callbacks.step_ended = step_ended;
+  callbacks.epoch_ended = [&](const DigitsProgress& progress) {
     accuracy = model.Accuracy(digits.held_out);
     if (training.rank == 0) {
       Print(absl::StrFormat("%-10s epoch %2d of %d   loss %.4f   accuracy %6.2f %%   %.2f s\n",
@@ -77,8 +89,28 @@ double Train(const DigitsTraining& training, const DigitsSplit& digits, DigitsMo
                             absl::ToDoubleSeconds(absl::Now() - before)));
     }
     before = absl::Now();
-  });
+  };
+  TrainDigits(training, digits.train, model, optimizer, callbacks);
   return accuracy;
+}
+
+// As a crash would: without a word, between two steps.
+void EndToBeReplaced(int64_t finished_steps) {
+  Print(absl::StrFormat("%-10s rank %d, process %d, ends after step %d\n", kSharded,
+                        RankOptions().rank, getpid(), finished_steps));
+  std::_Exit(RankLink::kReplaceMe);
+}
+
+// What happens after each step of the sharded run.
+std::function<void(int64_t)> AfterShardedStep(const ShardedOptimizerOptions& options) {
+  const int64_t last = absl::GetFlag(FLAGS_replace_after);
+  if (!LinkToLauncher().launched() || options.attach == "embedded" || last == 0 ||
+      options.rank != options.world_size - 1 || absl::GetFlag(FLAGS_successor)) {
+    return nullptr;
+  }
+  return [last](int64_t finished_steps) {
+    if (finished_steps == last) EndToBeReplaced(finished_steps);
+  };
 }
 
 DigitsRun TrainWithTorch(const DigitsSplit& digits) {
@@ -110,11 +142,17 @@ std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
 // can be looked into.
 class Run {
  public:
-  Run(const ShardedOptimizerOptions& options, const DigitsSplit& digits)
+  Run(const ShardedOptimizerOptions& options, const DigitsSplit& digits,
+      const std::function<void(int64_t finished_steps)>& step_ended = nullptr)
       : model_(absl::GetFlag(FLAGS_seed)),
         optimizer_(model_, torch::optim::AdamOptions(absl::GetFlag(FLAGS_lr)), options) {
-    result_.accuracy = Train(TrainingOf(options.rank, options.world_size), digits, model_,
-                             optimizer_, options.optimizer);
+    DigitsTraining training = TrainingOf(options.rank, options.world_size);
+    training.finished_steps = static_cast<int64_t>(optimizer_.finished_step());
+    if (training.finished_steps > 0) {
+      Print(absl::StrFormat("%-10s rank %d, process %d, goes on after step %d\n", options.optimizer,
+                            options.rank, getpid(), training.finished_steps));
+    }
+    result_.accuracy = Train(training, digits, model_, optimizer_, options.optimizer, step_ended);
     result_.checksum = ParametersChecksum(model_.parameters());
     if (options.rank == 0) result_.state_bytes = StateBytesOfAll(optimizer_);
   }
@@ -153,8 +191,10 @@ int RunRank(ShardedOptimizerOptions options) {
   const DigitsSplit digits = LoadDigits();
   options.optimizer = kSharded;
   options.policy = ValueOrThrow(ParsePartitionPolicy(absl::GetFlag(FLAGS_policy)));
-  Run sharded(options, digits);
+  options.wait_for_trainers = true;
+  Run sharded(options, digits, AfterShardedStep(options));
   options.optimizer = kUnsharded;
+  options.attach = "embedded";
   options.policy = PartitionPolicy::kReplicated;
   Run unsharded(options, digits);
 
@@ -176,8 +216,11 @@ int RunRank(ShardedOptimizerOptions options) {
 
 int RunJob(const std::vector<std::string>& arguments) {
   const absl::Time deadline = absl::Now() + kTogether;
-  const RankLauncher::Options options = LauncherOptions(kJob, arguments);
-  Print(absl::StrCat("Starting a coordinator and ", options.world_size, " ranks.\n"));
+  RankLauncher::Options options = LauncherOptions(kJob, arguments);
+  options.services.shard_server = absl::GetFlag(FLAGS_shard_server);
+  Print(absl::StrCat("Starting a coordinator",
+                     options.services.shard_server ? ", a shard server" : "", " and ",
+                     options.services.world_size, " ranks.\n"));
   const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
   std::vector<DigitsReport> reports;
   for (const std::string& text : ValueOrThrow(launcher->WaitForReports(deadline))) {

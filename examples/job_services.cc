@@ -1,0 +1,120 @@
+#include "examples/job_services.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/types/optional.h"
+
+namespace optshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kCoordinatorStart = absl::Seconds(10);
+// How long a terminated process may take to end.
+constexpr absl::Duration kTermination = absl::Seconds(5);
+
+// A program of the project: where the user says, beside this one, or where the build puts it.
+absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& package,
+                                        const std::string& given, const std::string& flag) {
+  const fs::path self = fs::read_symlink("/proc/self/exe");
+  const std::vector<fs::path> places =
+      given.empty() ? std::vector<fs::path>{self.parent_path() / name,
+                                            self.parent_path().parent_path() / package / name}
+                    : std::vector<fs::path>{given};
+  for (const fs::path& place : places) {
+    if (access(place.c_str(), X_OK) == 0) return place.string();
+  }
+  return absl::NotFoundError(absl::StrCat("no ", name, " to run at ", places.front().string(),
+                                          ": build it, or say where it is with --", flag, "=PATH"));
+}
+
+void Terminate(std::unique_ptr<ChildProcess> process) {
+  if (process == nullptr) return;
+  process->Signal(SIGTERM);
+  // Its destructor kills one that does not end by then.
+  process->Wait(absl::Now() + kTermination).IgnoreError();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobServices>> JobServices::Start(
+    const Options& options, const std::function<absl::Status()>& interrupted) {
+  std::unique_ptr<JobServices> services(new JobServices());
+  if (services->scratch_.path().empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("no directory can be made in ", fs::temp_directory_path().string()));
+  }
+  absl::Status started = services->StartCoordinator(options, interrupted);
+  if (started.ok() && options.shard_server) started = services->StartServer(options);
+  if (!started.ok()) return started;
+  return services;
+}
+
+JobServices::~JobServices() {
+  Terminate(std::move(server_));
+  Terminate(std::move(coordinator_));
+}
+
+absl::Status JobServices::StartCoordinator(const Options& options,
+                                           const std::function<absl::Status()>& interrupted) {
+  absl::StatusOr<std::string> binary =
+      FindProgram("optshard-coordinator", "server/coordinator", options.coordinator_binary,
+                  "coordinator_binary");
+  if (!binary.ok()) return binary.status();
+  const fs::path port_file = scratch_.path() / "port";
+  ChildProcess::Options child;
+  child.command = {*binary, "--listen=127.0.0.1:0", absl::StrCat("--job=", options.job),
+                   absl::StrCat("--world_size=", options.world_size),
+                   absl::StrCat("--port_file=", port_file.string()),
+                   // Before the ranks' own deadlines, so that all are told alike who is missing.
+                   "--join_timeout=50s", absl::StrCat("--log_level=", options.log_level)};
+  absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
+  if (!process.ok()) return process.status();
+  coordinator_ = *std::move(process);
+  const absl::Time deadline = absl::Now() + kCoordinatorStart;
+  while (absl::Now() < deadline) {
+    std::string port;
+    if (std::ifstream(port_file) >> port) {
+      coordinator_address_ = absl::StrCat("127.0.0.1:", port);
+      return absl::OkStatus();
+    }
+    if (absl::Status status = interrupted(); !status.ok()) return status;
+    if (absl::optional<int> code = coordinator_->exit_code()) {
+      return absl::UnavailableError(
+          absl::StrCat("the coordinator ended at once with exit code ", *code));
+    }
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("the coordinator has not written its port to ",
+                                                  port_file.string(), " within ",
+                                                  absl::FormatDuration(kCoordinatorStart)));
+}
+
+// Trainers try until it listens.
+absl::Status JobServices::StartServer(const Options& options) {
+  absl::StatusOr<std::string> binary =
+      FindProgram("optshard-server", "server/node", options.server_binary, "server_binary");
+  if (!binary.ok()) return binary.status();
+  const std::string socket = (scratch_.path() / "shards.sock").string();
+  ChildProcess::Options child;
+  child.command = {*binary,
+                   absl::StrCat("--job=", options.job),
+                   absl::StrCat("--node_ranks=0-", options.world_size - 1),
+                   absl::StrCat("--coordinator=", coordinator_address_),
+                   absl::StrCat("--socket=", socket),
+                   absl::StrCat("--log_level=", options.log_level)};
+  absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
+  if (!process.ok()) return process.status();
+  server_ = *std::move(process);
+  attach_ = absl::StrCat("unix:", socket);
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

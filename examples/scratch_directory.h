@@ -1,0 +1,35 @@
+// A directory for the time of a scope.
+#ifndef OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
+#define OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+namespace optshard {
+
+// This user's alone. Thread-compatible.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "optshard-XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }  // empty: it cannot be made
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_

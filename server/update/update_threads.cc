@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/update/numa_nodes.h"
 
 namespace optshard {
 namespace {
@@ -54,8 +55,12 @@ void RunPart(const Job& job, int part) {
 class UpdateThreads::Pool {
  public:
   explicit Pool(int threads) {
+    const NumaNodes& nodes = NumaNodes::OfThisMachine();
     for (int part = 1; part < threads; ++part) {
-      workers_.emplace_back([this, part] { Work(part); });
+      workers_.emplace_back([this, part, &nodes, node = nodes.Here()] {
+        nodes.KeepThisThreadOn(node);
+        Work(part);
+      });
     }
   }
 

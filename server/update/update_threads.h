@@ -14,8 +14,9 @@ struct SpanTask {
   SpanUpdate span;
 };
 
-// Bound to the thread that calls Run, which works too; threads - 1 more are kept. The split never
-// changes bits: rules are element-wise.
+// Bound to the thread that calls Run, which works too; threads - 1 more are kept, on the memory
+// node on which the thread that made them ran: memory that they touch first is near. The split
+// never changes bits: rules are element-wise.
 class UpdateThreads {
  public:
   explicit UpdateThreads(int threads);  // less than 1 counts as 1

@@ -1,0 +1,82 @@
+#include "server/update/numa_nodes.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace optshard {
+
+absl::StatusOr<cpu_set_t> ParseCpuList(absl::string_view text) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const absl::string_view range :
+       absl::StrSplit(absl::StripAsciiWhitespace(text), ',', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+    int first = 0;
+    int last = 0;
+    if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
+        !absl::SimpleAtoi(ends.back(), &last) || first < 0 || last < first || last >= CPU_SETSIZE) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is no list of CPUs, such as 0-3,8"));
+    }
+    for (int cpu = first; cpu <= last; ++cpu) CPU_SET(cpu, &cpus);
+  }
+  return cpus;
+}
+
+const NumaNodes& NumaNodes::OfThisMachine() {
+  static const auto* const kNodes = new NumaNodes(Under("/sys/devices/system/node"));
+  return *kNodes;
+}
+
+NumaNodes NumaNodes::Under(const std::string& root) {
+  std::map<int, cpu_set_t> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(root, ignored)) {
+    const std::string name = entry.path().filename();
+    int number = 0;
+    if (name.rfind("node", 0) != 0 || !absl::SimpleAtoi(name.substr(4), &number)) continue;
+    std::ifstream file(entry.path() / "cpulist");
+    const std::string text((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+    const absl::StatusOr<cpu_set_t> cpus = ParseCpuList(text);
+    // A node may have memory only.
+    if (cpus.ok() && CPU_COUNT(&*cpus) > 0) found[number] = *cpus;
+  }
+  NumaNodes nodes;
+  for (const auto& [number, cpus] : found) nodes.nodes_.push_back(cpus);
+  if (nodes.nodes_.empty()) {
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &all);
+    nodes.nodes_.push_back(all);
+  }
+  return nodes;
+}
+
+int NumaNodes::Here() const {
+  const int cpu = sched_getcpu();
+  for (int node = 0; node < count() && cpu >= 0; ++node) {
+    if (CPU_ISSET(cpu, &nodes_[node])) return node;
+  }
+  return 0;
+}
+
+void NumaNodes::KeepThisThreadOn(int node) const {
+  if (count() == 1) return;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  cpu_set_t wanted;
+  CPU_AND(&wanted, &allowed, &nodes_[node]);
+  if (CPU_COUNT(&wanted) > 0) sched_setaffinity(0, sizeof wanted, &wanted);
+}
+
+}  // namespace optshard

@@ -1,0 +1,41 @@
+// The machine's memory nodes, and keeping a thread near one of them.
+#ifndef OPTSHARD_SERVER_UPDATE_NUMA_NODES_H_
+#define OPTSHARD_SERVER_UPDATE_NUMA_NODES_H_
+
+#include <sched.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace optshard {
+
+// Thread-compatible; immutable.
+class NumaNodes {
+ public:
+  // Of this machine; one node of all CPUs where the kernel does not say.
+  static const NumaNodes& OfThisMachine();
+  // As the kernel shows them under `root`: nodeN/cpulist.
+  static NumaNodes Under(const std::string& root);
+
+  int count() const { return static_cast<int>(nodes_.size()); }
+  // The node on whose CPUs the calling thread runs at the moment; the first one if that is not
+  // known.
+  int Here() const;
+
+  // Keeps the calling thread on the node's CPUs, as far as it may run there; memory that it touches
+  // first is then the node's. Nothing where there is but one node, or none of its CPUs is allowed.
+  void KeepThisThreadOn(int node) const;
+
+ private:
+  std::vector<cpu_set_t> nodes_;
+};
+
+// The kernel's way to write sets of CPUs: "0-3,8". INVALID_ARGUMENT.
+absl::StatusOr<cpu_set_t> ParseCpuList(absl::string_view text);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_NUMA_NODES_H_

@@ -56,11 +56,11 @@ class AttachedOwner : public OwnerLink {
 
   // What the predecessor, or this trainer, has last given with a step that was finished, and that
   // step's number (0: none was ever given).
-  const std::string& blob() const { return reply_.blob; }
+  const std::string& blob() const override { return reply_.blob; }
   StepNumber blob_step() const { return reply_.blob_step; }
   // Goes with the next step, and becomes the trainer's once that is finished. INVALID_ARGUMENT
   // beyond kMaxBlobBytes.
-  absl::Status SetBlob(absl::string_view blob);
+  absl::Status SetBlob(absl::string_view blob) override;
 
   Incarnation incarnation() const { return reply_.incarnation; }
   Generation generation() const { return reply_.generation; }

@@ -1,8 +1,5 @@
 #include "client/embedded_owner.h"
 
-#include <unistd.h>
-
-#include <climits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,12 +15,6 @@
 
 namespace optshard {
 namespace {
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // The plane as the options want it; over shared memory with the replica in it, where it is flat.
 PlaneFactory PlaneFactoryOf(const ShardedOptimizerOptions& options, HostPlaneKind kind,
@@ -101,6 +92,15 @@ class EmbeddedOwner : public OwnerLink {
     return stopped;
   }
 
+  // It would end with the trainer.
+  absl::Status SetBlob(absl::string_view) override {
+    return absl::FailedPreconditionError(
+        "an embedded shard owner ends with its trainer and keeps no blob for a successor: attach "
+        "to "
+        "a shard server");
+  }
+  const std::string& blob() const override { return no_blob_; }
+
   absl::Status failure() const override { return owner_->failure(); }
   int64_t state_bytes() const override { return owner_->view().Describe().state_bytes; }
   const std::string& owner_address() const override { return owner_address_; }
@@ -162,6 +162,7 @@ class EmbeddedOwner : public OwnerLink {
   }
 
   const ShardedOptimizerOptions options_;
+  const std::string no_blob_;
   std::string owner_address_;
   std::shared_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<CoordinatorClient> client_;
@@ -174,9 +175,6 @@ class EmbeddedOwner : public OwnerLink {
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
     const std::vector<Hyperparameters>& hyperparameters) {
-  if (!options.log_level.empty()) {
-    if (absl::Status status = SetLogLevel(options.log_level); !status.ok()) return status;
-  }
   ShardOwner::Options owner;
   owner.job = options.job;
   owner.optimizer = options.optimizer;
@@ -189,7 +187,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
   owner.policy = options.policy;
   owner.buckets = options.buckets;
   owner.threads = options.threads;
-  owner.node = options.node.empty() ? HostName() : options.node;
+  owner.node = options.node;
   owner.join_timeout = options.join_timeout;
   auto embedded = std::make_unique<EmbeddedOwner>(options);
   if (absl::Status status = embedded->Start(std::move(owner)); !status.ok()) return status;

@@ -45,6 +45,13 @@ class OwnerLink {
   // again with the same gradients.
   virtual absl::StatusOr<StepInfo> Step(const StepInput& input) = 0;
 
+  // A few bytes of the trainer's own (random state, data cursor), which go with the next step and
+  // are kept once it is finished, for a successor. INVALID_ARGUMENT beyond 64 KiB;
+  // FAILED_PRECONDITION where nothing outlives the trainer.
+  virtual absl::Status SetBlob(absl::string_view blob) = 0;
+  // Those that came with the last finished step that brought some, the predecessor's at first.
+  virtual const std::string& blob() const = 0;
+
   // Leaves in good order. Idempotent.
   virtual absl::Status Stop(absl::Duration timeout) = 0;
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/embedded_owner.h"
+#include "client/owner_choice.h"
 #include "client/parameter_list.h"
 #include "client/replica.h"
 #include "common/clock.h"
@@ -66,8 +66,8 @@ class ShardedOptimizer::Impl {
       : options_(prepared.options),
         rule_(prepared.defaults.rule()),
         tensors_(TensorsOf(prepared.groups)),
-        owner_(ValueOrThrow(StartEmbeddedOwner(options_, prepared.list.space, rule_,
-                                               HyperparametersOf(prepared.groups)))),
+        owner_(ValueOrThrow(
+            StartOwner(options_, prepared.list.space, rule_, HyperparametersOf(prepared.groups)))),
         owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)) {
     if (!owner_->resumes()) RefreshParameters();
@@ -123,6 +123,8 @@ class ShardedOptimizer::Impl {
           stopped.ToString());
     }
   }
+
+  void SetBlob(absl::string_view blob) { ThrowIfError(owner_->SetBlob(blob)); }
 
   Replica& replica() { return *replica_; }
   const OwnerLink& owner() const { return *owner_; }
@@ -229,6 +231,10 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   impl_->Step(param_groups());
   return loss;
 }
+
+void ShardedOptimizer::set_blob(const std::string& blob) { impl_->SetBlob(blob); }
+
+const std::string& ShardedOptimizer::blob() const { return impl_->owner().blob(); }
 
 void ShardedOptimizer::refresh_parameters() {
   impl_->CheckUsable();

@@ -84,6 +84,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // once instead of adding it to zeros.
   void zero_grad(bool set_to_none = true);
 
+  // A few bytes of the trainer's own, random state or the place in its data, for its successor:
+  // they go with the next step and are kept by the shard server once that is finished.
+  // INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION where the shard owner is embedded.
+  void set_blob(const std::string& blob);
+  // The predecessor's last one; empty where there is none.
+  const std::string& blob() const;
+
   // After the parameters were edited by hand (a checkpoint was loaded, say): rank 0's values go to
   // all ranks. All ranks call it. Errors as step.
   void refresh_parameters();

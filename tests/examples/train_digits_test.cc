@@ -25,6 +25,7 @@ std::vector<std::string> Demo(const std::vector<std::string>& arguments) {
   std::vector<std::string> command = {
       Command::Runfile("examples/optshard-train-digits"),
       "--coordinator_binary=" + Command::Runfile("server/coordinator/optshard-coordinator"),
+      "--server_binary=" + Command::Runfile("server/node/optshard-server"),
       "--data=" + Command::Runfile("../sklearn_digits/digits.csv.gz")};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
@@ -44,6 +45,8 @@ TEST_F(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
   const std::string path = ::testing::TempDir() + "/out/demo.json";
   Command demo(Demo({"--json=" + path}));
   EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
+  EXPECT_THAT(demo.output(),
+              AllOf(HasSubstr("ends after step 120"), HasSubstr("goes on after step 120")));
   EXPECT_THAT(demo.output(), AllOf(HasSubstr("epoch 12"), HasSubstr("are the same"),
                                    HasSubstr("torch::optim::Adam"), HasSubstr("exp_avg_sq")));
   EXPECT_TRUE(WaitForNoChildren(In(0)));
@@ -57,6 +60,18 @@ TEST_F(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
   ASSERT_EQ(bytes.size(), 2u);
   EXPECT_EQ(bytes[0] + bytes[1], summary.at("state_bytes_unsharded"));
   EXPECT_NEAR(bytes[0], bytes[1], 2 * 4 * 1024);  // Adam's two slots of one block
+}
+
+TEST_F(TrainDigitsTest, Run_WithoutAShardServer_GivesTheSameBits) {
+  const auto checksums = [](const std::vector<std::string>& arguments) {
+    Command demo(Demo(arguments));
+    EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
+    // The table's line, up to the bytes.
+    const size_t line = demo.output().find("sharded over 2 ranks");
+    return demo.output().substr(line, 70);
+  };
+  EXPECT_EQ(checksums({"--epochs=3", "--replace_after=40"}),
+            checksums({"--epochs=3", "--shard_server=false"}));
 }
 
 TEST_F(TrainDigitsTest, Run_FourRanks_Works) {

@@ -33,18 +33,34 @@ std::vector<float> ReadFloats(const std::string& path) {
   return values;
 }
 
-// Trains and returns every rank's parameters. Ranks of the same name in `nodes` are one node group.
+// Ranks of a shard server, "0-3", and its arguments.
+struct Server {
+  int first = 0;
+  int last = 0;
+  std::vector<std::string> arguments;
+};
+
+// Trains and returns every rank's parameters. Ranks of the same name in `nodes` are one node group;
+// those of a server are attached to it.
 std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::string>& arguments,
-                                        const std::vector<std::string>& nodes = {}) {
+                                        const std::vector<std::string>& nodes = {},
+                                        const std::vector<Server>& servers = {}) {
   MiniCluster::Options options;
   options.world_size = world_size;
   auto cluster = MiniCluster::Start(options);
   EXPECT_TRUE(cluster.ok()) << cluster.status();
+  std::vector<std::string> attach(world_size, "embedded");
+  for (const Server& server : servers) {
+    const absl::StatusOr<std::string> added =
+        (*cluster)->AddServer(absl::StrCat(server.first, "-", server.last), server.arguments);
+    EXPECT_TRUE(added.ok()) << added.status();
+    for (int rank = server.first; rank <= server.last; ++rank) attach[rank] = *added;
+  }
   const auto dump = [](int rank) { return absl::StrCat(::testing::TempDir(), "/dump", rank); };
   for (int rank = 0; rank < world_size; ++rank) {
-    std::vector<std::string> all = {absl::StrCat("--dump=", dump(rank)),
-                                    absl::StrCat("--parameters=", kParameters),
-                                    absl::StrCat("--elements=", kElements)};
+    std::vector<std::string> all = {
+        absl::StrCat("--dump=", dump(rank)), absl::StrCat("--parameters=", kParameters),
+        absl::StrCat("--elements=", kElements), absl::StrCat("--attach=", attach[rank])};
     all.insert(all.end(), arguments.begin(), arguments.end());
     if (!nodes.empty()) all.push_back(absl::StrCat("--node=", nodes[rank]));
     EXPECT_TRUE((*cluster)->AddTrainer(rank, all).ok());
@@ -125,6 +141,20 @@ TEST(IntegrationBits, Train_FourRanksInTwoNodeGroups_HasTheSameBitsOverEveryPlan
     for (int rank = 0; rank < 4; ++rank) {
       EXPECT_EQ(Difference(gloo[0], other[rank]), "")
           << absl::StrJoin(way, " ") << ", rank " << rank;
+    }
+  }
+  // Beside the trainers: one server of all ranks; one a node, in shared memory and over Gloo; one
+  // for two of the ranks, whose owners meet the embedded ones.
+  const std::vector<std::vector<Server>> ways = {
+      {{0, 3, {}}},
+      {{0, 1, {}}, {2, 3, {}}},
+      {{0, 1, {"--plane=gloo"}}, {2, 3, {"--plane=gloo"}}},
+      {{1, 2, {}}},
+  };
+  for (size_t way = 0; way < ways.size(); ++way) {
+    const std::vector<std::vector<float>> other = TrainOn(4, {"--views"}, nodes, ways[way]);
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(Difference(gloo[0], other[rank]), "") << "servers " << way << ", rank " << rank;
     }
   }
   // The values would show another order.

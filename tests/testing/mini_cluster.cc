@@ -100,12 +100,12 @@ absl::StatusOr<std::unique_ptr<MiniCluster>> MiniCluster::Start(const Options& o
   // Port 1 belongs to a service that nobody has run for decades.
   cluster->address_ = "127.0.0.1:1";
   if (!options.coordinator) return cluster;
-  const char* scratch = std::getenv("TEST_TMPDIR");
-  std::string directory = absl::StrCat(scratch == nullptr ? "/tmp" : scratch, "/cluster-XXXXXX");
-  if (mkdtemp(directory.data()) == nullptr) {
-    return absl::InternalError(absl::StrCat(directory, " cannot be made"));
+  // Short, since a socket's path has to be.
+  cluster->directory_ = "/tmp/cluster-XXXXXX";
+  if (mkdtemp(cluster->directory_.data()) == nullptr) {
+    return absl::InternalError(absl::StrCat(cluster->directory_, " cannot be made"));
   }
-  const fs::path port_file = fs::path(directory) / "port";
+  const fs::path port_file = fs::path(cluster->directory_) / "port";
   ChildProcess::Options child;
   child.command = {Runfile("server/coordinator/optshard-coordinator"), "--listen=127.0.0.1:0",
                    "--job=test", absl::StrCat("--world_size=", options.world_size),
@@ -121,7 +121,26 @@ absl::StatusOr<std::unique_ptr<MiniCluster>> MiniCluster::Start(const Options& o
   return cluster;
 }
 
-MiniCluster::~MiniCluster() = default;
+MiniCluster::~MiniCluster() {
+  trainers_.clear();
+  servers_.clear();
+  std::error_code ignored;
+  if (!directory_.empty()) fs::remove_all(directory_, ignored);
+}
+
+absl::StatusOr<std::string> MiniCluster::AddServer(const std::string& ranks,
+                                                   const std::vector<std::string>& arguments) {
+  const std::string socket = absl::StrCat(directory_, "/server", servers_.size());
+  ChildProcess::Options child;
+  child.command = {Runfile("server/node/optshard-server"), "--job=test",
+                   absl::StrCat("--node_ranks=", ranks),   absl::StrCat("--coordinator=", address_),
+                   absl::StrCat("--socket=", socket),      "--log_level=warning"};
+  child.command.insert(child.command.end(), arguments.begin(), arguments.end());
+  absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
+  if (!process.ok()) return process.status();
+  servers_.push_back(*std::move(process));
+  return absl::StrCat("unix:", socket);
+}
 
 absl::Status MiniCluster::AddTrainer(int rank, const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {absl::StrCat("--coordinator=", address_),

@@ -55,6 +55,10 @@ class MiniCluster {
   static absl::StatusOr<std::unique_ptr<MiniCluster>> Start(const Options& options);
   ~MiniCluster();
 
+  // A shard server for these ranks ("0-3"); returns the trainers' option attach.
+  absl::StatusOr<std::string> AddServer(const std::string& ranks,
+                                        const std::vector<std::string>& arguments = {});
+
   // A trainer of the job; `arguments` are added to --coordinator, --rank and --world_size.
   absl::Status AddTrainer(int rank, const std::vector<std::string>& arguments);
   absl::Status AddTrainers(const std::vector<std::string>& arguments);  // of all ranks
@@ -63,6 +67,7 @@ class MiniCluster {
   TestTrainer& trainer(int index) { return *trainers_[index]; }
   const std::string& coordinator_address() const { return address_; }
   ChildProcess& coordinator() { return *coordinator_; }
+  ChildProcess& server(int index) { return *servers_[index]; }
 
  private:
   MiniCluster() = default;
@@ -70,6 +75,8 @@ class MiniCluster {
   Options options_;
   std::string address_;
   std::unique_ptr<ChildProcess> coordinator_;
+  std::string directory_;
+  std::vector<std::unique_ptr<ChildProcess>> servers_;
   std::vector<std::unique_ptr<TestTrainer>> trainers_;
 };
 

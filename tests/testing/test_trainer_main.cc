@@ -38,7 +38,10 @@ ABSL_FLAG(bool, views, false, "parameters_as_bucket_view");
 ABSL_FLAG(std::string, plane, "auto", "auto, shm or gloo");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
 ABSL_FLAG(std::string, node, "", "node name; ranks of one are summed first");
+ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
+ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
 ABSL_FLAG(int, steps, 5, "how many");
+ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
 ABSL_FLAG(int, parameters, 6, "how many");
 ABSL_FLAG(int, elements, 10000, "of the largest parameter");
 ABSL_FLAG(std::string, first_name, "parameter_0", "of the first parameter");
@@ -91,6 +94,8 @@ ShardedOptimizerOptions Options() {
   options.plane = absl::GetFlag(FLAGS_plane);
   options.share_parameters = absl::GetFlag(FLAGS_share_parameters);
   options.node = absl::GetFlag(FLAGS_node);
+  options.attach = absl::GetFlag(FLAGS_attach);
+  options.wait_for_trainers = absl::GetFlag(FLAGS_wait_for_trainers);
   options.join_timeout = absl::Milliseconds(absl::GetFlag(FLAGS_join_timeout_ms));
   options.step_timeout = absl::Milliseconds(absl::GetFlag(FLAGS_step_timeout_ms));
   options.close_timeout = absl::Seconds(20);
@@ -138,13 +143,21 @@ void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
   try {
     optimizer = std::make_unique<ShardedOptimizer>(
         parameters, RuleOptions(absl::GetFlag(FLAGS_rule)), Options());
-    Tell("joined", {{"owner_address", optimizer->owner_address()}});
+    const int finished = static_cast<int>(optimizer->finished_step());
+    Tell("joined", {{"owner_address", optimizer->owner_address()},
+                    {"finished_step", finished},
+                    {"blob", optimizer->blob()},
+                    {"checksum", ParametersChecksum(parameters)}});
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : parameters) {
       gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));
     }
-    for (int step = 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
+    for (int step = finished + 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
+      if (Options().attach != "embedded") optimizer->set_blob(absl::StrCat("after step ", step));
       Step(*optimizer, parameters, gradients, step);
+      if (step != absl::GetFlag(FLAGS_pause_after)) continue;
+      Tell("paused", {{"step", step}});
+      test.WaitForRelease();
     }
     Dump(parameters);
     Tell("done", {{"checksum", ParametersChecksum(parameters)}});

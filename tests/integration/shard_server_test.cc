@@ -1,0 +1,185 @@
+// Trainers attached to a real shard server come and go, between steps and inside them; the state
+// stays, and training ends with the bits of a run that nobody disturbed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/clock.h"
+#include "tests/testing/mini_cluster.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::MiniCluster;
+using testing::TestTrainer;
+
+constexpr int kWorldSize = 3;
+constexpr absl::Duration kNoticed = absl::Seconds(2);
+
+absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
+
+int64_t NowMicros() { return absl::ToUnixMicros(Clock::Monotonic().Now()); }
+
+class ShardServerTest : public ::testing::Test {
+ protected:
+  void StartServer(const std::vector<std::string>& arguments = {}) {
+    MiniCluster::Options options;
+    options.world_size = kWorldSize;
+    auto cluster = MiniCluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    const absl::StatusOr<std::string> attach = cluster_->AddServer("0-2", arguments);
+    ASSERT_TRUE(attach.ok()) << attach.status();
+    attach_ = *attach;
+  }
+
+  // Returns the trainer's index in the cluster.
+  int Add(int rank, const std::vector<std::string>& arguments) {
+    std::vector<std::string> all = {absl::StrCat("--attach=", attach_), "--policy=balanced"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    EXPECT_EQ(cluster_->AddTrainer(rank, all), absl::OkStatus());
+    return added_++;
+  }
+
+  nlohmann::json Event(int trainer, const std::string& event) {
+    const auto line = cluster_->trainer(trainer).WaitFor(event, Deadline());
+    EXPECT_TRUE(line.ok()) << line.status();
+    return line.ok() ? *line : nlohmann::json();
+  }
+
+  void Kill(int trainer) {
+    cluster_->trainer(trainer).process().Signal(SIGKILL);
+    EXPECT_EQ(*cluster_->trainer(trainer).process().Wait(Deadline()), 128 + SIGKILL);
+  }
+
+  // The checksum that all ranks end with when nobody disturbs them.
+  std::string Undisturbed(const std::vector<std::string>& arguments) {
+    StartServer();
+    for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, arguments);
+    std::string checksum;
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      checksum = Event(rank, "done").at("checksum").dump();
+      EXPECT_EQ(*cluster_->trainer(rank).process().Wait(Deadline()), 0);
+    }
+    cluster_.reset();
+    added_ = 0;
+    return checksum;
+  }
+
+  std::unique_ptr<MiniCluster> cluster_;
+  std::string attach_;
+  int added_ = 0;
+};
+
+TEST_F(ShardServerTest, Kill_TrainerBetweenSteps_SuccessorGoesOnWithTheSameBits) {
+  const std::string expected = Undisturbed({"--steps=6"});
+  StartServer();
+  Add(0, {"--steps=6", "--wait_for_trainers"});
+  Add(1, {"--steps=6", "--pause_after=3"});
+  Add(2, {"--steps=6", "--wait_for_trainers"});
+  Event(1, "paused");
+  Kill(1);
+  const int successor = Add(1, {"--steps=6"});
+  const nlohmann::json joined = Event(successor, "joined");
+  EXPECT_EQ(joined.at("finished_step"), 3);
+  EXPECT_EQ(joined.at("blob"), "after step 3");
+  for (const int trainer : {0, 2, successor}) {
+    EXPECT_EQ(Event(trainer, "done").at("checksum").dump(), expected) << "trainer " << trainer;
+    EXPECT_EQ(*cluster_->trainer(trainer).process().Wait(Deadline()), 0);
+  }
+}
+
+TEST_F(ShardServerTest, Kill_TrainerBetweenSteps_OthersThatDoNotWaitAreToldWhoSoon) {
+  StartServer();
+  Add(0, {"--steps=1000000"});
+  Add(1, {"--steps=6", "--pause_after=3"});
+  Add(2, {"--steps=1000000"});
+  Event(1, "paused");
+  const int64_t killed = NowMicros();
+  Kill(1);
+  for (const int trainer : {0, 2}) {
+    const nlohmann::json error = Event(trainer, "error");
+    EXPECT_EQ(error.at("code"), "UNAVAILABLE") << error;
+    EXPECT_EQ(error.at("ranks"), std::vector<int>{1}) << error;
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("rank 1")) << error;
+    EXPECT_LE(absl::Microseconds(error.at("at_us").get<int64_t>() - killed), kNoticed) << error;
+  }
+}
+
+// Wherever in a step it strikes, the step is finished by the server, or not begun.
+TEST_F(ShardServerTest, Kill_TrainerAtAnyMoment_SuccessorGoesOnWithTheSameBits) {
+  const std::vector<std::string> job = {"--steps=60", "--elements=300000", "--wait_for_trainers"};
+  const std::string expected = Undisturbed(job);
+  StartServer();
+  std::vector<int> trainer_of = {Add(0, job), Add(1, job), Add(2, job)};
+  for (int trial = 0; trial < 6; ++trial) {
+    const int victim = trial % kWorldSize;
+    // Well into training, at another moment of a step each time.
+    Event(trainer_of[victim], "step");
+    absl::SleepFor(absl::Microseconds(700 * trial));
+    Kill(trainer_of[victim]);
+    trainer_of[victim] = Add(victim, job);
+    EXPECT_GT(Event(trainer_of[victim], "joined").at("finished_step"), 0);
+  }
+  for (const int trainer : trainer_of) {
+    EXPECT_EQ(Event(trainer, "done").at("checksum").dump(), expected) << "trainer " << trainer;
+    EXPECT_EQ(*cluster_->trainer(trainer).process().Wait(Deadline()), 0);
+  }
+}
+
+TEST_F(ShardServerTest, Kill_Server_AllTrainersAreToldSoon) {
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=1000000"});
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
+  const int64_t killed = NowMicros();
+  cluster_->server(0).Signal(SIGKILL);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    const nlohmann::json error = Event(rank, "error");
+    EXPECT_TRUE(error.at("code") == "UNAVAILABLE" || error.at("code") == "DATA_LOSS") << error;
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("shard server")) << error;
+    EXPECT_LE(absl::Microseconds(error.at("at_us").get<int64_t>() - killed), kNoticed) << error;
+  }
+}
+
+TEST_F(ShardServerTest, Terminate_Server_DrainsAndEndsWellAndTrainersAreTold) {
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=1000000"});
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
+  cluster_->server(0).Signal(SIGTERM);
+  EXPECT_EQ(*cluster_->server(0).Wait(Deadline()), 0);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    const nlohmann::json error = Event(rank, "error");
+    EXPECT_EQ(error.at("code"), "UNAVAILABLE") << error;
+    EXPECT_EQ(error.at("torn"), false) << error;
+  }
+}
+
+TEST_F(ShardServerTest, Attach_SecondTrainerOfARank_IsRefusedAndTheOthersGoOn) {
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=4", "--pause_after=2"});
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  const int second = Add(1, {});
+  const nlohmann::json error = Event(second, "error");
+  EXPECT_EQ(error.at("code"), "ALREADY_EXISTS") << error;
+  EXPECT_THAT(error.at("message").get<std::string>(),
+              HasSubstr(absl::StrCat(cluster_->trainer(1).process().pid())));
+  for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "done");
+}
+
+TEST_F(ShardServerTest, Attach_BeyondTheMemoryLimit_SaysNeedAndLimit) {
+  StartServer({"--memory_limit=1MiB"});
+  Add(0, {"--elements=1000000"});
+  const nlohmann::json error = Event(0, "error");
+  EXPECT_EQ(error.at("code"), "RESOURCE_EXHAUSTED") << error;
+  EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("limit")) << error;
+}
+
+}  // namespace
+}  // namespace optshard

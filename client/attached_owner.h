@@ -44,7 +44,7 @@ class AttachedOwner : public OwnerLink {
     PartitionPolicy policy = PartitionPolicy::kGreedy;
     BucketOptions buckets;
     std::string node;
-    int threads = 1;
+    int threads = 0;
     absl::Duration join_timeout = absl::Seconds(60);
     bool share_parameters = false;
   };

@@ -54,7 +54,9 @@ struct ShardedOptimizerOptions {
   bool parameters_as_bucket_view = false;
   // How the plane cuts its messages; the same on all ranks.
   BucketOptions buckets;
-  int threads = 1;  // for the update of the owned parameters, the calling one included
+  // For the update of the owned parameters, the one that steps included. 0: this rank's share of
+  // the CPUs, among the ranks of its node.
+  int threads = 0;
 
   // By parameter index over the groups in order, for messages and inspection. Empty: the module's
   // names where the optimizer is made from a module, else "parameter_0", "parameter_1", ...

@@ -43,7 +43,7 @@ struct AttachRequest {
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   BucketOptions buckets;
   std::string node;
-  int threads = 1;
+  int threads = 0;  // 0: the rank's share of the CPUs
   absl::Duration join_timeout = absl::Seconds(60);
   bool share_parameters = false;
 };

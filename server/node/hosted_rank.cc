@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "server/update/hyperparameter_bytes.h"
+#include "server/update/numa_nodes.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -58,7 +59,14 @@ absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
 }  // namespace
 
 HostedRank::HostedRank(Options options)
-    : options_(std::move(options)), rank_(options_.request.rank), thread_([this] { Run(); }) {}
+    : options_(std::move(options)), rank_(options_.request.rank) {
+  // On the memory node of the thread that has just touched the replica's memory first.
+  const NumaNodes& nodes = NumaNodes::OfThisMachine();
+  thread_ = std::thread([this, &nodes, node = nodes.Here()] {
+    nodes.KeepThisThreadOn(node);
+    Run();
+  });
+}
 
 HostedRank::~HostedRank() {
   Drain();

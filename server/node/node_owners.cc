@@ -85,8 +85,9 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
     return field("bucket_max_bytes", request.buckets.max_bytes,
                  absl::StrCat("at least ", kSmallestBucketBytes));
   }
-  if (request.threads < 1 || request.threads > kMostThreads) {
-    return field("threads", request.threads, absl::StrCat("1 to ", kMostThreads));
+  if (request.threads < 0 || request.threads > kMostThreads) {
+    return field("threads", request.threads,
+                 absl::StrCat("0 (a share of the CPUs) to ", kMostThreads));
   }
   if (request.join_timeout <= absl::ZeroDuration()) {
     return field("join_timeout", absl::FormatDuration(request.join_timeout), "more than none");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -43,9 +44,11 @@ absl::Status CheckOptions(const ShardOwner::Options& options) {
         absl::StrFormat("rank %d of world size %d: the rank must be in [0, world size)",
                         options.rank, options.world_size));
   }
-  if (options.threads < 1) {
+  if (options.threads < 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("threads is %d, expected at least 1", options.threads));
+        absl::StrFormat("threads is %d, expected at least 1, or 0 for as many as the ranks of this "
+                        "node leave each other",
+                        options.threads));
   }
   if (options.coordinator == nullptr) {
     return absl::InvalidArgumentError("a shard owner needs a coordinator");
@@ -59,6 +62,17 @@ absl::Status CheckOptions(const ShardOwner::Options& options) {
                         options.hyperparameters.size(), options.space.group_count()));
   }
   return CheckSpace(options.space);
+}
+
+// The rank's share of the CPUs that this process may use.
+int ThreadsOf(const ReductionTree& tree, Rank rank) {
+  int ranks_of_node = 1;
+  for (const std::vector<Rank>& group : tree.node_groups) {
+    if (std::find(group.begin(), group.end(), rank) != group.end()) {
+      ranks_of_node = static_cast<int>(group.size());
+    }
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_of_node);
 }
 
 JoinRequest MakeJoinRequest(const ShardOwner::Options& options) {
@@ -265,7 +279,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   engine.gradient_mode = options_.gradient_mode;
   engine.rule = rule_;
   engine.driver = options_.driver;
-  engine.threads = options_.threads;
+  engine.threads = options_.threads > 0 ? options_.threads : ThreadsOf(plan_.tree, options_.rank);
   engine.plane = plane_.get();
   engine.store = store_.get();
   engine.timeline = timeline_.get();

@@ -58,7 +58,7 @@ class ShardOwner {
     PartitionPolicy policy = PartitionPolicy::kGreedy;
     BucketOptions buckets;
     DriverKind driver = DriverKind::kSimd;
-    int threads = 1;
+    int threads = 0;  // of the update; 0: this rank's share of the CPUs, among those of its node
     std::string node;
     std::string owner_address;
     CoordinatorClient* coordinator = nullptr;  // outlives the owner

@@ -204,7 +204,7 @@ TEST(ShardOwner_BadOption, IsNamed) {
   };
   expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
   expect([](ShardOwner::Options& options) { options.rule = "adamant"; }, "adam");
-  expect([](ShardOwner::Options& options) { options.threads = 0; }, "threads");
+  expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads");
   expect([](ShardOwner::Options& options) { options.coordinator = nullptr; }, "coordinator");
   expect([](ShardOwner::Options& options) { options.hyperparameters.resize(1); }, "groups");
   expect(

@@ -17,8 +17,6 @@
 namespace optshard {
 namespace {
 
-// As the server's.
-constexpr absl::Duration kSpin = absl::Microseconds(20);
 // A server bounds its steps itself. Beyond its deadline and the coordinator's verdict it is stuck.
 constexpr absl::Duration kVerdictSlack = absl::Seconds(30);
 // The answer to an attachment comes by the join's deadline, which the server knows too.
@@ -217,7 +215,7 @@ absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   const absl::StatusOr<uint64_t> number = doorbell_.Ask(request_);
   if (!number.ok()) return number.status();
   const absl::Time deadline = Now() + timeout + kVerdictSlack;
-  while (!doorbell_.WaitForReply(*number, deadline, kSpin)) {
+  while (!doorbell_.WaitForReply(*number, deadline)) {
     absl::Status gone = ServerGone(*number);
     if (!gone.ok()) return Fail(gone);
     if (Now() < deadline) continue;
@@ -239,7 +237,7 @@ absl::Status AttachedOwner::ServerGone(uint64_t number) {
     absl::MutexLock lock(&mutex_);
     gone = server_gone_;
   }
-  if (gone.ok() || doorbell_.WaitForReply(number, absl::InfinitePast(), absl::ZeroDuration())) {
+  if (gone.ok() || doorbell_.WaitForReply(number, absl::InfinitePast())) {
     return absl::OkStatus();
   }
   if (!doorbell_.Begun(number)) {

@@ -153,12 +153,12 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   return number_;
 }
 
-bool Doorbell::WaitForReply(uint64_t number, absl::Time deadline, absl::Duration spin) {
+bool Doorbell::WaitForReply(uint64_t number, absl::Time deadline) {
   ReplyLine& line = reply();
   const auto answered = [&] { return line.answered.load(std::memory_order_acquire) >= number; };
   // The bell is counted before whoever waits looks at anything else: no ring gets lost between.
   const uint32_t count = line.bell.Count();
-  if (!answered() && count == heard_) line.bell.Wait(heard_, deadline, spin);
+  if (!answered() && count == heard_) line.bell.Wait(heard_, deadline);
   heard_ = answered() ? count : line.bell.Count();
   return answered();
 }
@@ -188,7 +188,7 @@ DoorbellReply Doorbell::ReadReply() const {
   return read;
 }
 
-bool Doorbell::WaitForRequest(absl::Time deadline, absl::Duration spin) {
+bool Doorbell::WaitForRequest(absl::Time deadline) {
   RequestLine& line = request();
   const auto asked = [&] { return line.number.load(std::memory_order_acquire) != number_; };
   const uint32_t count = line.bell.Count();
@@ -196,7 +196,7 @@ bool Doorbell::WaitForRequest(absl::Time deadline, absl::Duration spin) {
     heard_ = count;
     return true;
   }
-  if (count == heard_) line.bell.Wait(heard_, deadline, spin);
+  if (count == heard_) line.bell.Wait(heard_, deadline);
   heard_ = line.bell.Count();
   return asked();
 }

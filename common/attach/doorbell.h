@@ -63,8 +63,10 @@ struct DoorbellReply {
   absl::Duration apply;
 };
 
-// One trainer's doorbell, as either end sees it. Of the calls below each belongs to one end, and to
-// one thread there, except Wake*, which any thread may call.
+// One trainer's doorbell, as either end sees it. Who waits sleeps at once: a trainer that spins
+// keeps its core from the very thread it waits for, where a host has not two cores a rank to spare.
+// Of the calls below each belongs to one end, and to one thread there, except Wake*, which any
+// thread may call.
 class Doorbell {
  public:
   // The server's: zeros. RESOURCE_EXHAUSTED as Segment::Create.
@@ -84,7 +86,7 @@ class Doorbell {
 
   // Returns true once the request of this number is answered; false at the deadline
   // (Clock::Monotonic()), or after WakeTrainer was called.
-  bool WaitForReply(uint64_t number, absl::Time deadline, absl::Duration spin);
+  bool WaitForReply(uint64_t number, absl::Time deadline);
   // Ends the present wait for a reply, or the next one.
   void WakeTrainer();
   // Whether the server has begun to work on it.
@@ -97,7 +99,7 @@ class Doorbell {
 
   // Returns true where there is a request that was not taken yet; waits for one until the deadline
   // or until WakeServer is called.
-  bool WaitForRequest(absl::Time deadline, absl::Duration spin);
+  bool WaitForRequest(absl::Time deadline);
   // Ends the present wait for a request, or the next one.
   void WakeServer();
   // Takes it; it counts as begun. `request` is reused: nothing is allocated once it has grown, and

@@ -16,8 +16,6 @@
 namespace optshard {
 namespace {
 
-// Waking a thread takes tens of microseconds; a trainer of a small model asks within less.
-constexpr absl::Duration kSpin = absl::Microseconds(20);
 // A trainer that goes wild may spoil its bell. Then the thread still looks this often.
 constexpr absl::Duration kLook = absl::Seconds(1);
 // Between two refusals, so that ranks that all refuse do not do so without end. The first comes at
@@ -331,7 +329,7 @@ void HostedRank::Serve() {
       trainer = attachment_;
     }
     if (draining_) {
-      if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast(), kSpin)) {
+      if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast())) {
         if (!HandleRequest(*trainer)) return;
         continue;
       }
@@ -355,7 +353,7 @@ void HostedRank::ServeTrainer(Attachment& trainer) {
   while (!draining_) {
     // What it asked before it ended is done all the same.
     const bool ended = trainer.ended;
-    if (trainer.doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook, kSpin)) {
+    if (trainer.doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
       if (!HandleRequest(trainer)) return;
     } else if (ended) {
       return;

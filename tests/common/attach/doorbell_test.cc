@@ -15,8 +15,6 @@
 namespace optshard {
 namespace {
 
-constexpr absl::Duration kNoSpin = absl::ZeroDuration();
-
 absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
 absl::Time Far() { return In(absl::Seconds(60)); }
 
@@ -46,7 +44,7 @@ TEST(Doorbell_Request_Arrives, Whole) {
     Ends ends({parameters, 2});
     const DoorbellRequest asked = StepRequest(parameters);
     EXPECT_EQ(*ends.trainer.Ask(asked), 1u);
-    ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin));
+    ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
     DoorbellRequest taken;
     ASSERT_TRUE(ends.server.Take(&taken).ok());
     EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kStep);
@@ -56,7 +54,7 @@ TEST(Doorbell_Request_Arrives, Whole) {
     EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
     EXPECT_TRUE(taken.has_blob);
     EXPECT_EQ(taken.blob, asked.blob);
-    EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin)) << "taken already";
+    EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration()))) << "taken already";
   }
 }
 
@@ -82,7 +80,7 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   Ends ends({1, 1});
   const uint64_t first = *ends.trainer.Ask(StepRequest(1));
   EXPECT_FALSE(ends.trainer.Begun(first));
-  EXPECT_FALSE(ends.trainer.WaitForReply(first, In(absl::ZeroDuration()), kNoSpin));
+  EXPECT_FALSE(ends.trainer.WaitForReply(first, In(absl::ZeroDuration())));
   DoorbellRequest taken;
   ASSERT_TRUE(ends.server.Take(&taken).ok());
   EXPECT_TRUE(ends.trainer.Begun(first));
@@ -93,7 +91,7 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   reply.commit = absl::Microseconds(2);
   reply.apply = absl::Microseconds(3);
   ends.server.Answer(reply);
-  ASSERT_TRUE(ends.trainer.WaitForReply(first, Far(), kNoSpin));
+  ASSERT_TRUE(ends.trainer.WaitForReply(first, Far()));
   DoorbellReply read = ends.trainer.ReadReply();
   EXPECT_TRUE(read.status.ok()) << read.status;
   EXPECT_EQ(read.step, 41u);
@@ -105,12 +103,12 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
 
   const uint64_t second = *ends.trainer.Ask(StepRequest(1));
   EXPECT_EQ(second, 2u);
-  EXPECT_FALSE(ends.trainer.WaitForReply(second, In(absl::ZeroDuration()), kNoSpin));
+  EXPECT_FALSE(ends.trainer.WaitForReply(second, In(absl::ZeroDuration())));
   ASSERT_TRUE(ends.server.Take(&taken).ok());
   reply.status = errors::TrainerGone({1, 2}, "killed");
   reply.broken = true;
   ends.server.Answer(reply);
-  ASSERT_TRUE(ends.trainer.WaitForReply(second, Far(), kNoSpin));
+  ASSERT_TRUE(ends.trainer.WaitForReply(second, Far()));
   EXPECT_EQ(ends.trainer.ReadReply().status, reply.status);
   EXPECT_TRUE(ends.trainer.ReadReply().broken);
 }
@@ -139,7 +137,7 @@ TEST(Doorbell_TooMuch_IsRefused, BeforeAnythingIsAsked) {
   request = StepRequest(1);
   request.hyperparameters.resize(shape.hyperparameter_bytes() + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(request).status()));
-  EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin));
+  EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
   request = StepRequest(1);
   request.blob.resize(kMaxBlobBytes);
   request.hyperparameters.resize(shape.hyperparameter_bytes());
@@ -154,13 +152,13 @@ TEST(Doorbell_Wake_BeforeTheWait_EndsIt, AtBothEnds) {
   Ends ends({1, 1});
   const uint64_t number = *ends.trainer.Ask(StepRequest(1));
   DoorbellRequest taken;
-  ASSERT_TRUE(ends.server.WaitForRequest(Far(), kNoSpin));
+  ASSERT_TRUE(ends.server.WaitForRequest(Far()));
   ASSERT_TRUE(ends.server.Take(&taken).ok());
   ends.server.WakeServer();
   ends.trainer.WakeTrainer();
   const absl::Time start = Clock::Monotonic().Now();
-  EXPECT_FALSE(ends.server.WaitForRequest(Far(), kNoSpin));
-  EXPECT_FALSE(ends.trainer.WaitForReply(number, Far(), kNoSpin));
+  EXPECT_FALSE(ends.server.WaitForRequest(Far()));
+  EXPECT_FALSE(ends.trainer.WaitForReply(number, Far()));
   EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(20));
 }
 
@@ -176,7 +174,7 @@ TEST(Doorbell_Garbage_IsRefusedOrTaken, AndNeverHarms) {
       const uint64_t word = round % 3 == 0 ? random() : random() % 100;
       std::memcpy(memory + at, &word, sizeof word);
     }
-    if (!ends.server.WaitForRequest(In(absl::ZeroDuration()), kNoSpin)) continue;
+    if (!ends.server.WaitForRequest(In(absl::ZeroDuration()))) continue;
     DoorbellRequest taken;
     const absl::Status status = ends.server.Take(&taken);
     if (!status.ok()) ++refused;
@@ -207,7 +205,7 @@ TEST(Doorbell_TwoProcesses_StepManyTimes, WithoutLosingARing) {
     DoorbellRequest request = StepRequest(10);
     for (uint64_t step = 1; step <= kSteps; ++step) {
       const uint64_t number = *doorbell.Ask(request);
-      while (!doorbell.WaitForReply(number, Far(), absl::Microseconds(20))) {
+      while (!doorbell.WaitForReply(number, Far())) {
       }
       if (doorbell.ReadReply().step != step) return 1;
     }
@@ -215,7 +213,7 @@ TEST(Doorbell_TwoProcesses_StepManyTimes, WithoutLosingARing) {
   });
   DoorbellRequest taken;
   for (uint64_t step = 1; step <= kSteps; ++step) {
-    while (!server.WaitForRequest(Far(), absl::Microseconds(20))) {
+    while (!server.WaitForRequest(Far())) {
     }
     ASSERT_TRUE(server.Take(&taken).ok());
     DoorbellReply reply;

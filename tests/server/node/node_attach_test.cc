@@ -17,6 +17,7 @@
 #include "common/link/local_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/update/hyperparameter_bytes.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/in_child.h"
 
@@ -100,6 +101,26 @@ absl::Status AnswerTo(const NodeRig& rig, const std::string& bytes) {
   return DecodeAttachReply(answer->bytes).status();
 }
 
+// As an AttachedOwner of two ranks would send it.
+AttachRequest GoodRequest(Rank rank) {
+  const AttachedOwner::Options good = NodeTrainer::DefaultOptions("", rank, 2);
+  AttachRequest request;
+  request.job = good.job;
+  request.optimizer = good.optimizer;
+  request.rank = rank;
+  request.world_size = good.world_size;
+  request.space = good.space;
+  request.layout_digest = MemoryLayout(good.space).Digest();
+  request.rule = good.rule;
+  for (const Hyperparameters& group : good.hyperparameters) {
+    request.hyperparameters.push_back(EncodeHyperparameters({group}));
+  }
+  request.gradient_mode = "reduce";
+  request.buckets = good.buckets;
+  request.node = good.node;
+  return request;
+}
+
 TEST(NodeAttach_OtherProtocolOrLayout_IsRefused, BeforeAnythingIsMade) {
   NodeRig rig(2);
   AttachRequest request;
@@ -108,13 +129,7 @@ TEST(NodeAttach_OtherProtocolOrLayout_IsRefused, BeforeAnythingIsMade) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("version 99"));
 
-  const AttachedOwner::Options good = Good(rig);
-  request = AttachRequest();
-  request.job = good.job;
-  request.optimizer = good.optimizer;
-  request.rank = 0;
-  request.world_size = 2;
-  request.space = good.space;
+  request = GoodRequest(0);
   request.layout_digest = 0x4711;
   status = AnswerTo(rig, EncodeAttachRequest(request));
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -203,22 +218,24 @@ TEST(NodeAttach_SuccessorOfAnotherKind_IsRefused, ShowingBothSides) {
 
 TEST(NodeAttach_TrainerThatDiesWhileItAttaches_LeavesThePlace, ToAnotherOne) {
   const LocalAddress address = NewNodeAddress();
+  int asked[2];
+  ASSERT_EQ(pipe(asked), 0);
+  char byte = 0;
+  const std::string request = EncodeAttachRequest(GoodRequest(0));
   Child victim([&] {
-    // Waits for rank 1, who does not come.
-    return Refusal(NodeTrainer::DefaultOptions(address, 0, 2)).ok() ? 0 : 1;
+    auto socket = LocalSocket::Connect(address, In(absl::Seconds(20)));
+    if (!socket.ok() || !(*socket)->Send(request, {}, In(absl::Seconds(20))).ok()) return 1;
+    if (write(asked[1], &byte, 1) != 1) return 2;
+    // The answer does not come: rank 1 is not there.
+    return (*socket)->Receive(In(absl::Seconds(20))).ok() ? 3 : 4;
   });
   NodeRig::Options options;
   options.address = address;
   NodeRig rig(options);
-  // Until it holds the place.
-  const absl::Time deadline = In(absl::Seconds(20));
-  while (Clock::Monotonic().Now() < deadline) {
-    AttachedOwner::Options probe = rig.TrainerOptions(0);
-    probe.join_timeout = absl::Milliseconds(1);
-    if (absl::IsAlreadyExists(Refusal(probe))) break;
-  }
+  ASSERT_EQ(read(asked[0], &byte, 1), 1);
+  absl::SleepFor(absl::Milliseconds(50));  // it holds the place by then
   victim.Kill();
-  victim.Wait();
+  EXPECT_EQ(victim.Wait(), -SIGKILL);
   auto trainers = rig.StartAll();
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
 }

@@ -1,10 +1,5 @@
 #include "server/shard/shard_owner.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -16,87 +11,13 @@
 #include "common/memory_layout.h"
 #include "server/shard/live_shard_view.h"
 #include "server/shard/plane_guard.h"
+#include "server/shard/shard_owner_options.h"
 #include "server/shard/shard_store.h"
 #include "server/shard/step_board.h"
 #include "server/shard/step_engine.h"
 #include "server/shard/timeline_ring.h"
 
 namespace optshard {
-namespace {
-
-absl::Status CheckSpace(const ParameterSpace& space) {
-  absl::Status valid = space.Validate();
-  if (!valid.ok()) return valid;
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    const ParameterSpec& parameter = space.parameter(p);
-    if (parameter.dtype != DType::kFloat32 || parameter.device != "cpu") {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("parameter %d \"%s\" is %s on %s; only float32 on cpu is supported", p,
-                          parameter.name, NameOf(parameter.dtype), parameter.device));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckOptions(const ShardOwner::Options& options) {
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("rank %d of world size %d: the rank must be in [0, world size)",
-                        options.rank, options.world_size));
-  }
-  if (options.threads < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("threads is %d, expected at least 1, or 0 for as many as the ranks of this "
-                        "node leave each other",
-                        options.threads));
-  }
-  if (options.coordinator == nullptr) {
-    return absl::InvalidArgumentError("a shard owner needs a coordinator");
-  }
-  if (options.world_size > 1 && options.plane_factory == nullptr) {
-    return absl::InvalidArgumentError("more than one rank need a data plane");
-  }
-  if (static_cast<int>(options.hyperparameters.size()) != options.space.group_count()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
-                        options.hyperparameters.size(), options.space.group_count()));
-  }
-  return CheckSpace(options.space);
-}
-
-// The rank's share of the CPUs that this process may use.
-int ThreadsOf(const ReductionTree& tree, Rank rank) {
-  int ranks_of_node = 1;
-  for (const std::vector<Rank>& group : tree.node_groups) {
-    if (std::find(group.begin(), group.end(), rank) != group.end()) {
-      ranks_of_node = static_cast<int>(group.size());
-    }
-  }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_of_node);
-}
-
-JoinRequest MakeJoinRequest(const ShardOwner::Options& options) {
-  JoinRequest request;
-  request.job = options.job;
-  request.optimizer = options.optimizer;
-  request.rank = options.rank;
-  request.world_size = options.world_size;
-  // One join of one process: retries of it are the client's.
-  static std::atomic<int> joins{0};
-  request.request_id = absl::StrCat("owner-", getpid(), "-", joins.fetch_add(1));
-  request.space = options.space;
-  request.rule = options.rule;
-  request.gradient_mode = std::string(NameOf(options.gradient_mode));
-  request.policy = options.policy;
-  request.buckets = options.buckets;
-  request.node = options.node;
-  request.owner_address = options.owner_address;
-  request.pid = getpid();
-  return request;
-}
-
-}  // namespace
-
 class ShardOwner::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)) {}
@@ -164,7 +85,7 @@ class ShardOwner::Impl {
 };
 
 absl::Status ShardOwner::Impl::Start() {
-  absl::Status valid = CheckOptions(options_);
+  absl::Status valid = CheckOwnerOptions(options_);
   if (!valid.ok()) return valid;
   absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.rule);
   if (!rule.ok()) return rule.status();

@@ -1,0 +1,24 @@
+// What follows from a shard owner's options alone.
+#ifndef OPTSHARD_SERVER_SHARD_SHARD_OWNER_OPTIONS_H_
+#define OPTSHARD_SERVER_SHARD_SHARD_OWNER_OPTIONS_H_
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "common/plan.h"
+#include "server/shard/shard_owner.h"
+
+namespace optshard {
+
+// INVALID_ARGUMENT naming the first option that cannot be.
+absl::Status CheckOwnerOptions(const ShardOwner::Options& options);
+
+// Of one join; another call gives another join.
+JoinRequest MakeJoinRequest(const ShardOwner::Options& options);
+
+// The rank's share of the CPUs that this process may use, among the ranks of its node.
+int ThreadsOf(const ReductionTree& tree, Rank rank);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SHARD_OWNER_OPTIONS_H_

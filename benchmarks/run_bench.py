@@ -13,12 +13,13 @@ import sys
 from harness import machine, report, rounds, summary
 from iteration_recipe import IterationRecipe
 from peak_memory import PeakMemory
+from scaling import Scaling
 from step_gloo import StepGloo
 from step_shm import StepShm
 from tiny_step import TinyStep
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo, StepShm, IterationRecipe, TinyStep, PeakMemory)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo, StepShm, IterationRecipe, TinyStep, PeakMemory, Scaling)}
 
 
 def _parse(arguments):
@@ -73,10 +74,9 @@ def _measure(name, options):
             entries.append(
                 summary.entry(part.name, part.title, contestants, result, benchmark.unit,
                               benchmark.limits_add_up, benchmark.result_tolerance))
-        benchmark.finish(entries, options.out)
+        return entries, benchmark.finish(entries, options.out)
     finally:
         benchmark.close()
-    return entries
 
 
 def _write(path, text):
@@ -90,8 +90,12 @@ def main(arguments):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     os.makedirs(options.out, exist_ok=True)
     about = machine.describe()
-    entries = [e for name in options.benchmarks or BENCHMARKS for e in _measure(name, options)]
-    text = report.render(entries, about)
+    entries, notes = [], []
+    for name in options.benchmarks or BENCHMARKS:
+        made, note = _measure(name, options)
+        entries += made
+        notes.append(note)
+    text = report.render(entries, about, notes)
     _write(os.path.join(options.out, "bench.json"), json.dumps(entries, indent=1) + "\n")
     _write(os.path.join(options.out, "bench.md"), text)
     print(text)

@@ -72,7 +72,9 @@ class Benchmark:
         return rounds.run(contestants, options)
 
     def finish(self, entries, out):
-        """Called with all of the entry's elements, for what goes to the directory `out` besides."""
+        """Called with all of the entry's elements. Writes what goes to the directory `out` besides;
+        returns a section for the report, or nothing."""
+        return ""
 
     # For subclasses.
 

@@ -18,7 +18,7 @@ def _ratio(value):
     return "-" if value is None else "%.3f" % value
 
 
-def _table(header, rows):
+def table(header, rows):
     """Padded, so that it reads well on a terminal too. The first column is text, the others figures."""
     lines = [header, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
@@ -76,14 +76,16 @@ def _contestant_row(figures, factor):
     ]
 
 
-def render(entries, machine):
+def render(entries, machine, notes=()):
+    """`notes` are sections of their own, as text."""
     lines = ["# Benchmark", "", machine, ""]
     for entry in entries:
         lines += ["## %s: %s" % (entry["name"], entry["title"]), "", _headline(entry), ""]
         unit, factor = _shown(entry)
         header = ["contestant", "role", "median " + unit, "min", "q1", "q3", "max", "ours / it"]
-        lines += _table(header, [_contestant_row(figures, factor) for figures in entry["contestants"]])
+        lines += table(header, [_contestant_row(figures, factor) for figures in entry["contestants"]])
         if entry["problems"]:
             lines += ["", "Problems:", *["- " + problem for problem in entry["problems"]]]
         lines += [""]
+    lines += [note for note in notes if note]
     return "\n".join(lines)

@@ -15,6 +15,7 @@
 #include "benchmarks/huge_page_array.h"
 #include "benchmarks/round_protocol.h"
 #include "benchmarks/stream_rule.h"
+#include "common/stagger.h"
 
 ABSL_FLAG(int, rank, 0, "this process's rank");
 ABSL_FLAG(int, world_size, 1, "number of ranks");
@@ -50,8 +51,9 @@ class Share {
 
  private:
   float* Array(int64_t elements, float value) {
-    arrays_.push_back(MakeHugePageArray(elements, value));
-    return arrays_.back().get();
+    const size_t begin = StaggerBytes(arrays_.size()) / sizeof(float);
+    arrays_.push_back(MakeHugePageArray(elements + static_cast<int64_t>(begin), value));
+    return arrays_.back().get() + begin;
   }
 
   std::vector<HugePageArray> arrays_;

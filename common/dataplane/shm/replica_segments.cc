@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/stagger.h"
 
 namespace optshard {
 namespace {
@@ -27,7 +28,7 @@ std::string GradientsOf(Rank rank) { return absl::StrCat("the gradients of rank 
 }  // namespace
 
 size_t ReplicaSegments::Bytes(const MemoryLayout& layout) {
-  size_t bytes = 0;
+  size_t bytes = kPageBytes;  // to begin anywhere in the first one
   for (const MemoryLayout::Region& region : layout.regions()) bytes += InPages(region.bytes());
   return bytes;
 }
@@ -45,7 +46,7 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
       LabelOf(SegmentKind::kGradients, rank, layout), Bytes(layout), GradientsOf(rank), budget);
   if (!gradients.ok()) return gradients.status();
   segments->gradients_ = *std::move(gradients);
-  segments->PlaceRegions(layout);
+  segments->PlaceRegions(layout, rank, rank);
   return std::shared_ptr<const ReplicaSegments>(std::move(segments));
 }
 
@@ -68,11 +69,13 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
   if (!attached.ok()) return attached.status();
   attached->CloseDescriptor();
   segments->gradients_ = *std::move(attached);
-  segments->PlaceRegions(layout);
+  segments->PlaceRegions(layout, parameters_rank.value_or(rank), rank);
   return std::shared_ptr<const ReplicaSegments>(std::move(segments));
 }
 
-void ReplicaSegments::PlaceRegions(const MemoryLayout& layout) {
+// Of shared parameters, all ranks keep to the place of the one whose they are.
+void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_rank,
+                                   Rank gradients_rank) {
   const auto at = [](const Segment& segment, size_t offset) {
     return reinterpret_cast<float*>(static_cast<char*>(segment.data()) + offset);
   };
@@ -80,8 +83,10 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout) {
   for (const MemoryLayout::Region& region : layout.regions()) {
     ReplicaRegion placed;
     if (region.elements > 0) {
-      if (has_parameters()) placed.parameters = at(*parameters_, offset);
-      placed.gradients = at(gradients_, offset);
+      if (has_parameters()) {
+        placed.parameters = at(*parameters_, offset + StaggerBytes(2 * parameters_rank));
+      }
+      placed.gradients = at(gradients_, offset + StaggerBytes(2 * gradients_rank + 1));
     }
     regions_.push_back(placed);
     offset += InPages(region.bytes());

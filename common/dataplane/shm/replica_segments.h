@@ -17,9 +17,9 @@
 
 namespace optshard {
 
-// Two segments, each with the regions of the MemoryLayout one after the other, every one from a
-// page boundary on. A rank that shares another one's parameters has gradients only.
-// Thread-compatible.
+// Two segments, each with the regions of the MemoryLayout one after the other, every one in pages
+// of its own, from a place on that differs between ranks and segments (common/stagger.h). A rank
+// that shares another one's parameters has gradients only. Thread-compatible.
 class ReplicaSegments {
  public:
   enum class Parts { kParametersAndGradients, kGradients };
@@ -48,7 +48,7 @@ class ReplicaSegments {
 
  private:
   ReplicaSegments() = default;
-  void PlaceRegions(const MemoryLayout& layout);
+  void PlaceRegions(const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank);
 
   absl::optional<Segment> parameters_;
   Segment gradients_;

@@ -26,6 +26,7 @@ def iterations(benchmark):
 
     return [
         ours(benchmark.sharded, "ours", "optshard", "ours", "--plane=shm"),
+        ours(benchmark.attached, "attached", "optshard, attached to a server", "reference"),
         ours(
             benchmark.sharded,
             "share_parameters",

@@ -23,6 +23,7 @@ class StepShm(Benchmark):
     def contestants(self):
         return [
             self._ours(self.sharded, "ours", "optshard", "ours", "--plane=shm"),
+            self._ours(self.attached, "attached", "optshard, attached to a server", "reference"),
             self._ours(
                 self.sharded,
                 "share_parameters",

@@ -36,6 +36,7 @@ class TinyStep(Benchmark):
     def contestants(self):
         apart = [
             self._ours(self.sharded, "ours", "optshard", "ours", "--plane=shm"),
+            self._ours(self.attached, "attached", "optshard, attached to a server", "reference"),
             self._ours(self.sharded, "gloo", "optshard over Gloo", "reference", "--plane=gloo"),
             self._peer("all_reduce_adam", "all-reduce + torch Adam, replicated", "replicated"),
             self._peer("all_reduce_zero", "all-reduce + torch ZeRO", "zero_bucket_view"),

@@ -19,7 +19,10 @@ from step_shm import StepShm
 from tiny_step import TinyStep
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (StepGloo, StepShm, IterationRecipe, TinyStep, PeakMemory, Scaling)}
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (StepGloo, StepShm, IterationRecipe, TinyStep, PeakMemory, Scaling)
+}
 
 
 def _parse(arguments):

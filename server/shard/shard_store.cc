@@ -5,9 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/memory_layout.h"
+#include "common/stagger.h"
 
 namespace optshard {
 namespace {
+
+constexpr int64_t kBetweenSlots = StaggerBytes(1) / sizeof(float);
 
 // A reader copies while the step's threads may be writing, and throws the copy away when the
 // sequence number says that they did: a data race on purpose, so that a step never waits for a
@@ -42,7 +45,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
       store->state_bytes_ += span.elements * own.slot_count * static_cast<int64_t>(sizeof(float));
     }
     const int64_t aligned = AlignedElements(bucket.elements, DType::kFloat32);
-    slot_elements += aligned * own.slot_count;
+    slot_elements += (aligned + kBetweenSlots) * own.slot_count;
     gradient_elements += aligned;
     store->own_.push_back(own);
   }
@@ -71,7 +74,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     const int64_t aligned = AlignedElements(own.bucket->elements, DType::kFloat32);
     for (int s = 0; s < own.slot_count; ++s) {
       own.slots[s] = slot;
-      slot += aligned;
+      slot += aligned + kBetweenSlots;
     }
     if (gradient != nullptr) {
       own.reduced_gradient = gradient;

@@ -59,5 +59,5 @@ class Scaling(Benchmark):
             [title, *("%.1f" % points[ranks] if ranks in points else "-" for ranks in _RANKS)]
             for title, points in by_title.items()
         ]
-        header = ["median ms", *("%d ranks" % ranks for ranks in _RANKS)]
+        header = ["median ms", *("%d rank%s" % (ranks, "" if ranks == 1 else "s") for ranks in _RANKS)]
         return "\n".join(["## %s: %s" % (self.name, self.title), "", *report.table(header, rows), ""])

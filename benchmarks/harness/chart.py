@@ -3,8 +3,8 @@
 import math
 from xml.sax.saxutils import escape
 
-_WIDTH, _HEIGHT = 720, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 44, 50
+_WIDTH, _HEIGHT = 780, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 250, 44, 50
 _COLORS = ("#1b6ca8", "#c0392b", "#7f8c8d", "#2e8b57", "#8e44ad", "#b9770e")
 
 

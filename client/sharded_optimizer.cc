@@ -158,8 +158,10 @@ class ShardedOptimizer::Impl {
   absl::StatusOr<StepInfo> StepWithAllTrainers(const StepInput& input) {
     const Clock& clock = Clock::Monotonic();
     const absl::Time deadline = clock.Now() + options_.step_timeout;
+    StepInput attempt = input;
     while (true) {
-      absl::StatusOr<StepInfo> info = owner_->Step(input);
+      attempt.timeout = deadline - clock.Now();
+      absl::StatusOr<StepInfo> info = owner_->Step(attempt);
       if (!options_.wait_for_trainers || !errors::IsTrainerGone(info.status()) ||
           clock.Now() >= deadline) {
         return info;

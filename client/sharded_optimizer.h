@@ -1,5 +1,5 @@
 // The optimizer that a trainer uses in place of torch::optim's: each rank keeps the state of its
-// share of the parameters only, in a shard owner embedded in this process.
+// share of the parameters only, in a shard owner in this process or in a shard server beside it.
 #ifndef OPTSHARD_CLIENT_SHARDED_OPTIMIZER_H_
 #define OPTSHARD_CLIENT_SHARDED_OPTIMIZER_H_
 

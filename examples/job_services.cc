@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kCoordinatorStart = absl::Seconds(10);
+constexpr absl::Duration kServerStart = absl::Seconds(10);
 // How long a terminated process may take to end.
 constexpr absl::Duration kTermination = absl::Seconds(5);
 
@@ -52,7 +53,7 @@ absl::StatusOr<std::unique_ptr<JobServices>> JobServices::Start(
         absl::StrCat("no directory can be made in ", fs::temp_directory_path().string()));
   }
   absl::Status started = services->StartCoordinator(options, interrupted);
-  if (started.ok() && options.shard_server) started = services->StartServer(options);
+  if (started.ok() && options.shard_server) started = services->StartServer(options, interrupted);
   if (!started.ok()) return started;
   return services;
 }
@@ -97,24 +98,37 @@ absl::Status JobServices::StartCoordinator(const Options& options,
                                                   absl::FormatDuration(kCoordinatorStart)));
 }
 
-// Trainers try until it listens.
-absl::Status JobServices::StartServer(const Options& options) {
+// Until it listens: trainers would try for longer than a server that cannot start deserves.
+absl::Status JobServices::StartServer(const Options& options,
+                                      const std::function<absl::Status()>& interrupted) {
   absl::StatusOr<std::string> binary =
       FindProgram("optshard-server", "server/node", options.server_binary, "server_binary");
   if (!binary.ok()) return binary.status();
   const std::string socket = (scratch_.path() / "shards.sock").string();
   ChildProcess::Options child;
-  child.command = {*binary,
-                   absl::StrCat("--job=", options.job),
+  child.command = {*binary, absl::StrCat("--job=", options.job),
                    absl::StrCat("--node_ranks=0-", options.world_size - 1),
                    absl::StrCat("--coordinator=", coordinator_address_),
                    absl::StrCat("--socket=", socket),
+                   // Within the time that it is given to end.
+                   absl::StrCat("--drain_timeout=", absl::FormatDuration(kTermination / 2)),
                    absl::StrCat("--log_level=", options.log_level)};
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
   server_ = *std::move(process);
   attach_ = absl::StrCat("unix:", socket);
-  return absl::OkStatus();
+  const absl::Time deadline = absl::Now() + kServerStart;
+  while (absl::Now() < deadline) {
+    if (fs::exists(socket)) return absl::OkStatus();
+    if (absl::Status status = interrupted(); !status.ok()) return status;
+    if (absl::optional<int> code = server_->exit_code()) {
+      return absl::UnavailableError(
+          absl::StrCat("the shard server ended at once with exit code ", *code));
+    }
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("the shard server does not listen at ", socket,
+                                                  " after ", absl::FormatDuration(kServerStart)));
 }
 
 }  // namespace optshard

@@ -28,7 +28,8 @@ class JobServices {
   };
 
   // `interrupted` is asked while it waits. NOT_FOUND (no such binary), UNAVAILABLE (a process ended
-  // at once), DEADLINE_EXCEEDED (the coordinator does not say its port).
+  // at once), DEADLINE_EXCEEDED (the coordinator does not say its port, the server does not
+  // listen).
   static absl::StatusOr<std::unique_ptr<JobServices>> Start(
       const Options& options, const std::function<absl::Status()>& interrupted);
 
@@ -43,7 +44,8 @@ class JobServices {
   JobServices() = default;
   absl::Status StartCoordinator(const Options& options,
                                 const std::function<absl::Status()>& interrupted);
-  absl::Status StartServer(const Options& options);
+  absl::Status StartServer(const Options& options,
+                           const std::function<absl::Status()>& interrupted);
 
   ScratchDirectory scratch_;  // the port's file, the server's socket
   std::string coordinator_address_;

@@ -18,9 +18,14 @@ std::string Key(Rank rank) { return absl::StrCat("host/", rank); }
 std::string SharingIdentity() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
-  char network[PATH_MAX] = "";
-  if (!(file >> boot) || readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) return "";
-  return absl::StrCat(boot, " ", network, " ", geteuid());
+  std::string identity;
+  if (!(file >> boot)) return "";
+  for (const char* space : {"/proc/self/ns/net", "/proc/self/ns/pid"}) {
+    char name[PATH_MAX] = "";
+    if (readlink(space, name, sizeof name - 1) < 0) return "";
+    absl::StrAppend(&identity, name, " ");
+  }
+  return absl::StrCat(identity, boot, " ", geteuid());
 }
 
 absl::StatusOr<bool> AllShareOneHost(Rendezvous& rendezvous, Rank rank, int world_size,

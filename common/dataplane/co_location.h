@@ -11,8 +11,9 @@
 
 namespace optshard {
 
-// The same for two processes if and only if they can pass descriptors to each other: one kernel,
-// one network namespace (abstract socket names), one user.
+// The same for two processes if and only if they can pass descriptors to each other and watch each
+// other's lives: one kernel, one network namespace (abstract socket names), one namespace of
+// processes (pidfds), one user.
 std::string SharingIdentity();
 
 // Tells all ranks this one's identity ("" is nobody's: it cannot share) and hears theirs: whether

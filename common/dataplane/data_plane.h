@@ -5,9 +5,10 @@
 // Buffers stay valid and unread (for outputs) or unwritten (for inputs) until the ticket's Wait has
 // returned or the plane is destroyed. Nothing waits for ever: a peer that died or hung gives, by
 // the deadline, a Status that names its rank (errors::PeerLost, errors::PeersTimedOut). After the
-// first error a plane is broken: every operation and every pending Wait returns an error. (A call
-// that is refused for its arguments, with INVALID_ARGUMENT or UNIMPLEMENTED, breaks nothing.)
-// Deadlines are in the time of Clock::Monotonic().
+// first error a plane is broken: every operation and every pending Wait returns an error. A call
+// that returns an error has told no other rank anything; from a ticket on, others may have all they
+// need. (A call that is refused for its arguments, with INVALID_ARGUMENT or UNIMPLEMENTED, breaks
+// nothing.) Deadlines are in the time of Clock::Monotonic().
 //
 // tests/common/dataplane/ holds one conformance suite for all planes.
 #ifndef OPTSHARD_COMMON_DATAPLANE_DATA_PLANE_H_

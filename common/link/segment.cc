@@ -237,6 +237,7 @@ absl::Status Segment::Map(size_t bytes, const std::string& what) {
     munmap(space, length + spare);
     return failed;
   }
+  process_ = getpid();
   if (skipped > 0) munmap(begin, skipped);
   if (spare > skipped) munmap(data + length, spare - skipped);
   data_ = data;
@@ -255,11 +256,13 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(budget_, other.budget_);
+  std::swap(process_, other.process_);
   return *this;
 }
 
 Segment::~Segment() {
-  if (data_ != nullptr) munmap(data_, WholePages(bytes_));
+  // A forked child does not have it; something else may lie there.
+  if (data_ != nullptr && getpid() == process_) munmap(data_, WholePages(bytes_));
   if (budget_ != nullptr) budget_->Release(static_cast<int64_t>(FileBytes(bytes_)));
 }
 

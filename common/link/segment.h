@@ -2,6 +2,8 @@
 #ifndef OPTSHARD_COMMON_LINK_SEGMENT_H_
 #define OPTSHARD_COMMON_LINK_SEGMENT_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -63,6 +65,7 @@ class Segment {
   UniqueFd fd_;
   void* data_ = nullptr;  // mapped up to the end of its last page
   size_t bytes_ = 0;
+  pid_t process_ = 0;               // that has mapped it
   MemoryBudget* budget_ = nullptr;  // where it was reserved, if this process did
 };
 

@@ -24,6 +24,7 @@ struct CommitVote {
   std::vector<uint64_t> hyperparameter_digests;  // by group
   uint32_t hyperparameter_text_bytes = 0;        // of the second round, should there be one
   std::vector<bool> has_gradient;                // by parameter
+  bool synchronises = false;                     // parameters, instead of stepping
 };
 
 // Every vote of a job takes the same number of bytes: about 300, 8 a group, an eighth a parameter.

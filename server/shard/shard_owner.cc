@@ -245,7 +245,8 @@ absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> re
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
   const StepEngine::Result result = engine_->SyncParameters(replica, regions, timeout);
-  return result.status.ok() ? absl::OkStatus() : Break(result);
+  if (result.status.ok() || errors::IsTrainerGone(result.status)) return result.status;
+  return Break(result);
 }
 
 absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {

@@ -79,7 +79,8 @@ class ShardOwner {
   // As a crash would look to the others, unless Stop came first.
   ~ShardOwner();
 
-  // Rank 0's parameter values go to all. Errors as Step.
+  // Rank 0's parameter values go to all. Errors as Step; some ranks' Step does not go with others'
+  // SyncParameters (INVALID_ARGUMENT).
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
@@ -93,8 +94,9 @@ class ShardOwner {
   // After any error but TrainerGone the owner is broken: each later call returns the first one.
   absl::StatusOr<StepInfo> Step(const StepInput& input);
 
-  // Takes part in the others' next step, whenever they come, so that all give it up with
-  // TrainerGone naming this rank. OK when they have; an error breaks the owner, as in Step.
+  // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
+  // it up with TrainerGone naming this rank. OK when they have; an error breaks the owner, as in
+  // Step.
   absl::Status RefuseNextStep(absl::string_view how_known);
 
   // Whatever this owner waits for on the data plane fails now, and so does all that follows. Any

@@ -80,8 +80,14 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
 
   std::vector<CommitVote> votes;
-  status = GatherVotes(replica, prepared, deadline, &votes);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kInDoubt, true);
+  bool sent = false;
+  status = GatherVotes(MakeVote(replica, prepared, false), deadline, &votes, &sent);
+  if (!status.ok()) {
+    // Without this rank's yes nobody applies the step.
+    const bool in_doubt = prepared.ok() && sent;
+    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied,
+                  true);
+  }
   CommitDecision decision =
       Decide(votes, votes[options_.rank], incarnations_, options_.gradient_mode, *options_.space);
   if (decision.hyperparameters_differ) {
@@ -123,15 +129,21 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
                                               absl::Span<const ReplicaRegion> regions,
                                               absl::Duration timeout) {
   const absl::Time deadline = options_.clock->Now() + timeout;
+  record_.step = finished_ + 1;
   options_.timeline->BeginStep(finished_);
-  absl::Status status = CheckReplica(replica, regions);
-  if (!status.ok()) {
-    // There is no vote on this: the others find out from the plane, which breaks.
-    if (options_.plane != nullptr) options_.plane->Abort(status);
-    return Failed(std::move(status), StepOutcome::kNotApplied, false);
-  }
-  status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
+  const absl::Status usable = CheckReplica(replica, regions);
+  std::vector<CommitVote> votes;
+  bool sent = false;
+  const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
+  absl::Status status = GatherVotes(MakeVote(none, usable, true), deadline, &votes, &sent);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+  status = DecideAlike(votes, votes[options_.rank], incarnations_);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, false);
+  status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
+  if (!status.ok()) {
+    return Failed(std::move(status), finished_ == 0 ? StepOutcome::kNotApplied : StepOutcome::kTorn,
+                  true);
+  }
   options_.timeline->EndStep();
   Result result;
   result.info.step = finished_;
@@ -185,32 +197,38 @@ absl::Status StepEngine::CheckHyperparameters(absl::Span<const Hyperparameters> 
   return absl::OkStatus();
 }
 
-absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::Status& prepared,
-                                     absl::Time deadline, std::vector<CommitVote>* votes) {
-  const int groups = options_.space->group_count();
-  const int parameters = options_.space->parameter_count();
+CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
+                                bool synchronises) const {
   CommitVote vote;
   vote.rank = options_.rank;
   vote.incarnation = options_.incarnation;
   vote.generation = record_.generation;
   vote.step = record_.step;
+  vote.synchronises = synchronises;
   vote.prepared = prepared;
   for (const Hyperparameters& values : record_.hyperparameters) {
     vote.hyperparameter_digests.push_back(values.Digest());
   }
   vote.hyperparameter_text_bytes = static_cast<uint32_t>(hyperparameter_text_.size());
-  vote.has_gradient.resize(parameters);
-  for (int p = 0; p < parameters; ++p) {
+  vote.has_gradient.resize(options_.space->parameter_count());
+  for (int p = 0; p < options_.space->parameter_count(); ++p) {
     vote.has_gradient[p] = replica.tensor(p).gradient != nullptr;
   }
+  return vote;
+}
+
+absl::Status StepEngine::GatherVotes(const CommitVote& own, absl::Time deadline,
+                                     std::vector<CommitVote>* votes, bool* sent) {
   if (options_.world_size() == 1) {
-    votes->push_back(std::move(vote));
+    votes->push_back(own);
     return absl::OkStatus();
   }
+  const int groups = options_.space->group_count();
+  const int parameters = options_.space->parameter_count();
   std::vector<char> contribution(CommitVoteBytes(groups, parameters));
-  EncodeVote(vote, absl::MakeSpan(contribution));
+  EncodeVote(own, absl::MakeSpan(contribution));
   std::vector<char> gathered;
-  absl::Status status = AllGather(contribution, &gathered, deadline);
+  absl::Status status = AllGather(contribution, &gathered, deadline, sent);
   for (int r = 0; status.ok() && r < options_.world_size(); ++r) {
     absl::StatusOr<CommitVote> decoded = DecodeVote(
         absl::MakeConstSpan(gathered).subspan(r * contribution.size(), contribution.size()), groups,
@@ -224,12 +242,14 @@ absl::Status StepEngine::GatherVotes(const ReplicaMemory& replica, const absl::S
 }
 
 absl::Status StepEngine::AllGather(const std::vector<char>& contribution,
-                                   std::vector<char>* gathered, absl::Time deadline) {
+                                   std::vector<char>* gathered, absl::Time deadline,
+                                   bool* started) {
   gathered->resize(contribution.size() * options_.world_size());
   absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->AllGather(
       TagOf(options_, record_.step, StepPhase::kCommit, 0), ExecutionContext(), contribution.data(),
       gathered->data(), contribution.size());
   if (!ticket.ok()) return ticket.status();
+  if (started != nullptr) *started = true;
   return (*ticket)->Wait(deadline);
 }
 
@@ -272,7 +292,12 @@ StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome, 
     options_.plane->Abort(status);
     exchange_->Abandon(options_.clock->Now() + kAbandonTimeout);
   }
-  options_.timeline->EndStep();
+  // While a trainer is away there may be many of these; the ring is for steps.
+  if (errors::IsTrainerGone(status)) {
+    options_.timeline->DropStep();
+  } else {
+    options_.timeline->EndStep();
+  }
   Result result;
   result.status = std::move(status);
   result.outcome = outcome;

@@ -50,7 +50,8 @@ class StepEngine {
   // reason. The result has that error.
   Result Refuse(const absl::Status& reason);
 
-  // Rank 0's parameter values go to all.
+  // Rank 0's parameter values go to all. What fails once values travel is kTorn, unless no step has
+  // been taken yet: then there was nothing to tear.
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
@@ -65,10 +66,13 @@ class StepEngine {
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status CheckHyperparameters(absl::Span<const Hyperparameters> given);
 
-  absl::Status GatherVotes(const ReplicaMemory& replica, const absl::Status& prepared,
-                           absl::Time deadline, std::vector<CommitVote>* votes);
+  CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
+                      bool synchronises) const;
+  // `sent`: this rank's vote may have reached others.
+  absl::Status GatherVotes(const CommitVote& own, absl::Time deadline,
+                           std::vector<CommitVote>* votes, bool* sent);
   absl::Status AllGather(const std::vector<char>& contribution, std::vector<char>* gathered,
-                         absl::Time deadline);
+                         absl::Time deadline, bool* started = nullptr);
   absl::Status NameDifferentHyperparameters(const absl::Status& differ,
                                             absl::Span<const CommitVote> votes,
                                             absl::Time deadline);

@@ -26,6 +26,8 @@ class TimelineRing {
   // bucket -1: of the whole step.
   void Record(absl::string_view phase, int bucket, absl::Time start, absl::Time end);
   void EndStep();
+  // Instead: as if it had not begun.
+  void DropStep() { current_.clear(); }
 
   // Oldest first.
   std::vector<TimelineSpan> Read() const;

@@ -134,7 +134,11 @@ class GlooTicket : public Ticket {
   uint64_t sequence() const { return sequence_; }
   GlooMesh::Messages* messages() { return &messages_; }
 
+  // Some of its messages could not be started.
+  void Fail(const absl::Status& failure) { failure_ = failure; }
+
   absl::Status Wait(absl::Time deadline) override {
+    if (!failure_.ok()) return failure_;
     absl::Status status = operations_->FinishReduces(sequence_, deadline);
     if (!status.ok()) return status;
     return operations_->mesh().Wait(&messages_, deadline, name_);
@@ -150,6 +154,7 @@ class GlooTicket : public Ticket {
   const OperationName name_;
   const uint64_t sequence_;
   GlooMesh::Messages messages_;
+  absl::Status failure_;
 };
 
 class GlooPlane : public DataPlane {
@@ -225,7 +230,10 @@ class GlooPlane : public DataPlane {
       if (peer == rank()) continue;
       absl::Status status =
           mesh_.Send(peer, slot, contribution, bytes_per_rank, ticket->messages());
-      if (!status.ok()) return status;
+      if (status.ok()) continue;
+      // Lower ranks may have theirs.
+      ticket->Fail(status);
+      break;
     }
     return std::unique_ptr<Ticket>(std::move(ticket));
   }

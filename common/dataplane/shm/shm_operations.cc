@@ -89,10 +89,15 @@ absl::Status ShmOperations::Wait(const Operation& operation, absl::Time deadline
   Bell& bell = peers_->own_mailbox().bell();
   while (true) {
     const uint32_t heard = bell.Count();
+    // Before the mailboxes: whoever closes has posted all that it ever will.
+    const std::vector<bool> closed = ClosedPeers();
     if (!gave_up_) MoveOn();
     // Also of a broken plane: what is complete is complete.
     if (operation.Done()) return absl::OkStatus();
     FindFarewells();
+    for (const Rank peer : WaitedFor(operation)) {
+      if (closed[peer]) Break(WhyPeerLeft(peer));
+    }
     absl::Status why = broken();
     if (why.ok() && bell.Wait(heard, deadline, spin_)) continue;
     gave_up_ = true;
@@ -304,6 +309,14 @@ absl::Status ShmOperations::WhyPeerLeft(Rank peer) {
       break;
   }
   return errors::PeerLost(peer, "it has given up the data plane");
+}
+
+std::vector<bool> ShmOperations::ClosedPeers() {
+  std::vector<bool> closed;
+  for (Rank peer = 0; peer < peers_->world_size(); ++peer) {
+    closed.push_back(peers_->mailbox(peer).farewell().kind == Farewell::kClosing);
+  }
+  return closed;
 }
 
 void ShmOperations::FindFarewells() {

@@ -87,6 +87,7 @@ class ShmOperations {
   bool SlotIsFree(uint64_t number);
   std::vector<Rank> WaitedFor(const Operation& operation);
   absl::Status WhyPeerLeft(Rank peer);
+  std::vector<bool> ClosedPeers();
   void FindFarewells();
   absl::Status broken() const ABSL_LOCKS_EXCLUDED(mutex_);
 

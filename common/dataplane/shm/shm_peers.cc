@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <string>
@@ -66,10 +67,18 @@ absl::Status Came(absl::Status status, Rank peer) {
 }  // namespace
 
 ShmPeers::ShmPeers(Rank rank, int world_size)
-    : rank_(rank), peers_(world_size), mailboxes_(world_size), stop_(eventfd(0, EFD_CLOEXEC)) {}
+    : rank_(rank),
+      process_(getpid()),
+      peers_(world_size),
+      mailboxes_(world_size),
+      stop_(eventfd(0, EFD_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOptions& options) {
   std::unique_ptr<ShmPeers> peers(new ShmPeers(options.rank, options.world_size));
+  if (!peers->stop_.valid()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("eventfd(): ", std::strerror(errno), "; allow the process more descriptors"));
+  }
   Peer& own = peers->peers_[options.rank];
   absl::StatusOr<Segment> mailbox =
       Segment::Create(MailboxLabel(options, options.rank), Mailbox::Bytes(options.world_size),
@@ -89,6 +98,7 @@ absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOption
 
 ShmPeers::~ShmPeers() {
   StopWatching();
+  if (getpid() != process_) return;
   for (Peer& peer : peers_) {
     if (peer.socket != nullptr) peer.socket->HangUp();
   }
@@ -144,7 +154,10 @@ absl::Status ShmPeers::AcceptHigherRanks(const ShmPlaneOptions& options, LocalLi
     absl::StatusOr<PeerCredentials> credentials = (*socket)->Peer();
     if (!credentials.ok() || !CheckUser(*credentials).ok()) continue;
     absl::Status came = ReceiveGreeting(options, *std::move(socket), -1);
-    if (!came.ok() && !absl::IsUnavailable(came)) return came;
+    if (absl::IsDeadlineExceeded(came)) {
+      return errors::PeersTimedOut(missing(), "greeting in the shared-memory plane");
+    }
+    if (!came.ok() && (!absl::IsUnavailable(came) || errors::IsPeerLost(came))) return came;
   }
   for (Rank peer = rank_ + 1; peer < world_size(); ++peer) {
     absl::Status greeted = Greet(options, *peers_[peer].socket);
@@ -257,6 +270,7 @@ void ShmPeers::Watch(std::function<void(Rank peer)> gone) {
 
 void ShmPeers::StopWatching() {
   if (!watcher_.joinable()) return;
+  if (getpid() != process_) return watcher_.detach();  // it runs in the parent only
   const uint64_t one = 1;
   // An eventfd takes it at once.
   (void)!write(stop_.get(), &one, sizeof one);

@@ -3,6 +3,8 @@
 #ifndef OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PEERS_H_
 #define OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PEERS_H_
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <thread>
@@ -64,6 +66,7 @@ class ShmPeers {
   void WatchUntilStopped(const std::function<void(Rank peer)>& gone);
 
   const Rank rank_;
+  const pid_t process_;      // a forked child has all this, too, and must leave it alone
   std::vector<Peer> peers_;  // by rank; at this rank's place its own memory
   std::vector<Mailbox> mailboxes_;
   absl::optional<PeerReplicas> replicas_;

@@ -334,6 +334,25 @@ TEST_P(DataPlaneWithPeers, Abort_FromAnotherThread_WakesTheWaitWithItsReason) {
   });
 }
 
+// A rank that has closed in good order will not come any more: nobody waits for it in vain.
+TEST_P(DataPlaneWithPeers, Wait_PeerHasClosed_EndsWithAnErrorLongBeforeItsDeadline) {
+  Meeting all_connected(world_size());
+  absl::BlockingCounter ended(world_size() - 1);
+  Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    all_connected.Attend();
+    if (plane.rank() == 0) {
+      EXPECT_FALSE(plane.Close(Clock::Monotonic().Now() + absl::Milliseconds(100)).ok());
+      return ended.Wait();
+    }
+    const absl::Time start = Clock::Monotonic().Now();
+    const absl::Status status = Barrier(plane, 1);
+    EXPECT_FALSE(status.ok());
+    EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(30)) << status;
+    ended.DecrementCount();
+  });
+}
+
 TEST_P(DataPlaneConformance, Close_OperationAfterIt_IsRefused) {
   Run([&](DataPlane& plane) {
     EXPECT_TRUE(Barrier(plane, 0).ok());

@@ -318,6 +318,48 @@ TEST(StepEngine_SyncParameters, GivesAllRanksTheValuesOfRankZero) {
   }
 }
 
+TEST(StepEngine_RefusalMeetsASynchronisation, AllGiveItUpAndMayTryAgain) {
+  EngineRig::Options options;
+  options.world_size = 3;
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  rig.OnEveryRank([&](Rank r) {
+    StepEngine& engine = *rig.rank(r).engine;
+    const TestReplica& replica = *rig.rank(r).replica;
+    const StepEngine::Result result =
+        r == 1 ? engine.Refuse(errors::TrainerGone({1}, "process 7 has ended"))
+               : engine.SyncParameters(replica.tensors(), replica.regions(), absl::Seconds(20));
+    EXPECT_TRUE(errors::IsTrainerGone(result.status)) << result.status;
+    EXPECT_FALSE(result.plane_failed);
+  });
+  rig.GiveAllGradients();
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+TEST(StepEngine_SomeStepWhileOthersSynchronise, AllAreToldWho) {
+  EngineRig::Options options;
+  options.world_size = 3;
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  rig.GiveAllGradients();
+  rig.OnEveryRank([&](Rank r) {
+    StepEngine& engine = *rig.rank(r).engine;
+    const TestReplica& replica = *rig.rank(r).replica;
+    StepInput input;
+    input.replica = replica.tensors();
+    input.regions = replica.regions();
+    input.hyperparameters = rig.rank(r).hyperparameters;
+    input.timeout = absl::Seconds(20);
+    const absl::Status differs =
+        r == 2 ? engine.SyncParameters(input.replica, input.regions, input.timeout).status
+               : engine.Step(input).status;
+    EXPECT_TRUE(errors::IsRanksDisagree(differs)) << differs;
+    EXPECT_EQ(errors::RanksOf(differs), std::vector<Rank>{2});
+  });
+}
+
 // --- Disagreement: the same error everywhere, nothing applied.
 
 void ExpectAllRefuse(const std::vector<StepEngine::Result>& results, const std::string& text) {

@@ -11,6 +11,12 @@
 namespace optshard {
 
 absl::StatusOr<ProcessHandle> ProcessHandle::Open(pid_t pid) {
+  // As the kernel shows a process that has no number here.
+  if (pid == 0) {
+    return absl::FailedPreconditionError(
+        "cannot watch a process of another PID namespace, which has no number here: let trainers "
+        "and shard servers share one PID namespace (in Kubernetes: shareProcessNamespace: true)");
+  }
   // Closed on exec, always. Debian 12's C library has no function for it.
   UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (fd.valid()) return ProcessHandle(pid, std::move(fd));

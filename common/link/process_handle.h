@@ -13,7 +13,8 @@ namespace optshard {
 // Thread-compatible; const methods from any thread.
 class ProcessHandle {
  public:
-  // NOT_FOUND where there is no such process.
+  // NOT_FOUND where there is no such process; FAILED_PRECONDITION for the number 0, which a socket
+  // gives for a peer in another PID namespace.
   static absl::StatusOr<ProcessHandle> Open(pid_t pid);
 
   pid_t pid() const { return pid_; }

@@ -11,6 +11,7 @@
 #include "client/attached_owner.h"
 #include "client/embedded_owner.h"
 #include "common/log.h"
+#include "common/partition.h"
 
 namespace optshard {
 namespace {
@@ -46,6 +47,13 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
   if (options.node.empty()) options.node = HostName();
   if (!options.log_level.empty()) {
     if (absl::Status status = SetLogLevel(options.log_level); !status.ok()) return status;
+  }
+  if (options.share_parameters && options.policy == PartitionPolicy::kReplicated) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank,
+                     " has share_parameters with the partition policy \"replicated\", with which "
+                     "every rank would update the one copy; choose another policy, or let each "
+                     "rank have its own parameters"));
   }
   if (options.attach == "embedded") {
     return StartEmbeddedOwner(options, space, rule, hyperparameters);

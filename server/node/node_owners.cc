@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/partition.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_set.h"
 
@@ -92,6 +93,13 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
   if (request.join_timeout <= absl::ZeroDuration()) {
     return field("join_timeout", absl::FormatDuration(request.join_timeout), "more than none");
   }
+  if (request.share_parameters && request.policy == PartitionPolicy::kReplicated) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", request.rank,
+                     " asks for share_parameters with the partition policy \"replicated\", with "
+                     "which every rank would update the one copy; choose another policy, or let "
+                     "each rank have its own parameters"));
+  }
   if (request.share_parameters && static_cast<int>(options_.ranks.size()) != request.world_size) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "rank %d asks for share_parameters, which needs all %d ranks of the job on one shard "
@@ -132,22 +140,25 @@ absl::StatusOr<NodeOwners::Admission> NodeOwners::Attach(const AttachRequest& re
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::FindOrHost(const AttachRequest& request) {
-  // Destroyed outside of the lock: that waits for its thread, which has ended.
-  std::shared_ptr<HostedRank> useless;
-  absl::MutexLock lock(&mutex_);
-  if (draining_) {
-    return absl::UnavailableError("the shard server is shutting down and takes no trainers");
+  const Key key = {request.optimizer, request.rank};
+  while (true) {
+    // Destroyed outside of the lock, for that waits for its thread, which has ended; and before
+    // another one is hosted, which may need the memory that this one still has.
+    std::shared_ptr<HostedRank> useless;
+    absl::MutexLock lock(&mutex_);
+    if (draining_) {
+      return absl::UnavailableError("the shard server is shutting down and takes no trainers");
+    }
+    const auto found = hosted_.find(key);
+    if (found == hosted_.end()) {
+      absl::StatusOr<std::shared_ptr<HostedRank>> made = Host(request);
+      if (made.ok()) hosted_[key] = *made;
+      return made;
+    }
+    if (!found->second->Ended()) return found->second;
+    useless = std::move(found->second);
+    hosted_.erase(found);
   }
-  std::shared_ptr<HostedRank>& hosted = hosted_[{request.optimizer, request.rank}];
-  if (hosted != nullptr && !hosted->Ended()) return hosted;
-  useless = std::exchange(hosted, nullptr);
-  absl::StatusOr<std::shared_ptr<HostedRank>> made = Host(request);
-  if (!made.ok()) {
-    hosted_.erase({request.optimizer, request.rank});
-    return made.status();
-  }
-  hosted = *std::move(made);
-  return hosted;
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {

@@ -17,6 +17,7 @@
 #include "common/link/local_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/node/memory_need.h"
 #include "server/update/hyperparameter_bytes.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/in_child.h"
@@ -72,6 +73,13 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   status = Refusal(options);
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("share_parameters"));
+
+  options = Good(rig);
+  options.share_parameters = true;
+  options.policy = PartitionPolicy::kReplicated;
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"replicated\""));
 
   options = Good(rig);
   options.rule = "nadam";
@@ -157,6 +165,22 @@ TEST(NodeAttach_RanksThatDoNotCome_AreNamed, AndTheRankMayTryAgain) {
   EXPECT_THAT(std::string(late.message()), HasSubstr("1"));
   auto trainers = rig.StartAll();
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+TEST(NodeAttach_RankThatFailedToStart_GivesItsMemoryBack, ToTheNextTrainer) {
+  const AttachRequest request = GoodRequest(0);
+  const absl::StatusOr<MemoryNeed> need =
+      MemoryNeedOf(request, MemoryLayout(request.space), true, true);
+  ASSERT_TRUE(need.ok()) << need.status();
+  NodeRig::Options rig_options;
+  rig_options.owners.memory_limit_bytes = need->total() * 3 / 2;  // not for two
+  NodeRig rig(rig_options);
+  AttachedOwner::Options options = Good(rig);
+  options.join_timeout = absl::Milliseconds(100);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const absl::Status late = Refusal(options);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  }
 }
 
 TEST(NodeAttach_SecondTrainerOfARank_IsRefusedNamingTheFirst, WhichGoesOn) {

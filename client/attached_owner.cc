@@ -1,7 +1,6 @@
 #include "client/attached_owner.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <utility>
@@ -12,6 +11,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/poll_until.h"
+#include "common/link/unique_fd.h"
 #include "server/update/hyperparameter_bytes.h"
 
 namespace optshard {
@@ -54,6 +54,8 @@ std::string NameOfServer(const LocalAddress& socket, pid_t pid) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
+  absl::StatusOr<StopEvent> stop = StopEvent::Create();
+  if (!stop.ok()) return stop.status();
   absl::StatusOr<std::unique_ptr<LocalSocket>> socket =
       LocalSocket::Connect(options.socket, Now() + std::min(options.join_timeout, kConnectTimeout));
   if (!socket.ok()) {
@@ -92,12 +94,13 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
   if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);
   return std::unique_ptr<AttachedOwner>(
       new AttachedOwner(options, *std::move(socket), *std::move(server), *std::move(reply),
-                        *std::move(memory), *std::move(doorbell)));
+                        *std::move(memory), *std::move(doorbell), *std::move(stop)));
 }
 
 AttachedOwner::AttachedOwner(const Options& options, std::unique_ptr<LocalSocket> socket,
                              ProcessHandle server, AttachReply reply,
-                             std::shared_ptr<const ReplicaSegments> memory, Doorbell doorbell)
+                             std::shared_ptr<const ReplicaSegments> memory, Doorbell doorbell,
+                             StopEvent stop)
     : options_(options),
       layout_(options.space),
       socket_(std::move(socket)),
@@ -106,7 +109,7 @@ AttachedOwner::AttachedOwner(const Options& options, std::unique_ptr<LocalSocket
       memory_(std::move(memory)),
       doorbell_(std::move(doorbell)),
       finished_(reply_.finished_step),
-      stop_(eventfd(0, EFD_CLOEXEC)),
+      stop_(std::move(stop)),
       watcher_([this] { WatchServer(); }) {}
 
 AttachedOwner::~AttachedOwner() {
@@ -120,9 +123,7 @@ AttachedOwner::~AttachedOwner() {
 
 void AttachedOwner::Detach() {
   if (!watcher_.joinable()) return;
-  const uint64_t one = 1;
-  // An eventfd takes it at once.
-  (void)!write(stop_.get(), &one, sizeof one);
+  stop_.Signal();
   watcher_.join();
   socket_->HangUp();
 }
@@ -268,7 +269,7 @@ void AttachedOwner::WatchServer() {
   absl::Status gone;
   while (gone.ok()) {
     pollfd watched[] = {
-        {stop_.get(), POLLIN, 0},
+        {stop_.fd(), POLLIN, 0},
         {server_.fd(), POLLIN, 0},
         {socket_->fd(), POLLIN | POLLRDHUP, 0},
     };

@@ -23,7 +23,7 @@
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/link/local_socket.h"
 #include "common/link/process_handle.h"
-#include "common/link/unique_fd.h"
+#include "common/link/stop_event.h"
 #include "common/memory_layout.h"
 
 namespace optshard {
@@ -88,8 +88,8 @@ class AttachedOwner : public OwnerLink {
 
  private:
   AttachedOwner(const Options& options, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
-                AttachReply reply, std::shared_ptr<const ReplicaSegments> memory,
-                Doorbell doorbell);
+                AttachReply reply, std::shared_ptr<const ReplicaSegments> memory, Doorbell doorbell,
+                StopEvent stop);
 
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
   // Rings and waits for the answer.
@@ -116,7 +116,7 @@ class AttachedOwner : public OwnerLink {
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status server_gone_ ABSL_GUARDED_BY(mutex_);
-  const UniqueFd stop_;  // an eventfd that ends the watch
+  const StopEvent stop_;  // ends the watch
   std::thread watcher_;
 };
 

@@ -1,7 +1,6 @@
 #include "server/node/attach_server.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <utility>
@@ -50,13 +49,17 @@ absl::StatusOr<std::unique_ptr<AttachServer>> AttachServer::Start(const LocalAdd
                                                                   NodeOwners* owners) {
   absl::StatusOr<std::unique_ptr<LocalListener>> listener = LocalListener::Listen(address);
   if (!listener.ok()) return listener.status();
-  return std::unique_ptr<AttachServer>(new AttachServer(*std::move(listener), owners));
+  absl::StatusOr<StopEvent> stop = StopEvent::Create();
+  if (!stop.ok()) return stop.status();
+  return std::unique_ptr<AttachServer>(
+      new AttachServer(*std::move(listener), *std::move(stop), owners));
 }
 
-AttachServer::AttachServer(std::unique_ptr<LocalListener> listener, NodeOwners* owners)
+AttachServer::AttachServer(std::unique_ptr<LocalListener> listener, StopEvent stop,
+                           NodeOwners* owners)
     : listener_(std::move(listener)),
       owners_(owners),
-      stop_(eventfd(0, EFD_CLOEXEC)),
+      stop_(std::move(stop)),
       acceptor_([this] { Accept(); }) {}
 
 AttachServer::~AttachServer() { Stop(absl::UnavailableError("the shard server has ended")); }
@@ -68,11 +71,13 @@ void AttachServer::Stop(const absl::Status& reason) {
     absl::MutexLock lock(&mutex_);
     if (!reason_.ok()) return;
     reason_ = reason;
+    // Who has not said anything yet would be waited for.
+    for (Connection& connection : connections_) {
+      if (!connection.asked) connection.socket->HangUp();
+    }
   }
   listener_->HangUp();
-  const uint64_t one = 1;
-  // An eventfd takes it at once.
-  (void)!write(stop_.get(), &one, sizeof one);
+  stop_.Signal();
   acceptor_.join();
   Reap(true);
 }
@@ -82,21 +87,23 @@ void AttachServer::Accept() {
     absl::StatusOr<std::unique_ptr<LocalSocket>> socket = listener_->Accept(absl::InfiniteFuture());
     if (absl::IsUnavailable(socket.status())) return;
     Reap(false);
-    absl::MutexLock lock(&mutex_);
-    if (!reason_.ok()) return;
-    if (!socket.ok() || connections_.size() >= kMostConnections) {
-      Log(LogLevel::kWarning, Who(-1), "cannot take a trainer: %s",
-          socket.ok() ? absl::StrCat(kMostConnections, " are connected already")
-                      : socket.status().ToString());
-      absl::SleepFor(kAcceptPause);
-      continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!reason_.ok()) return;
+      if (socket.ok() && connections_.size() < kMostConnections) {
+        Connection& connection = connections_.emplace_back();
+        connection.socket = *std::move(socket);
+        connection.thread = std::thread([this, &connection] {
+          Serve(connection);
+          connection.done = true;
+        });
+        continue;
+      }
     }
-    Connection& connection = connections_.emplace_back();
-    connection.socket = *std::move(socket);
-    connection.thread = std::thread([this, &connection] {
-      Serve(*connection.socket);
-      connection.done = true;
-    });
+    Log(LogLevel::kWarning, Who(-1), "cannot take a trainer: %s",
+        socket.ok() ? absl::StrCat(kMostConnections, " are connected already")
+                    : socket.status().ToString());
+    PollUntil(stop_.fd(), POLLIN, In(kAcceptPause));
   }
 }
 
@@ -112,8 +119,9 @@ void AttachServer::Reap(bool all) {
   for (Connection& connection : done) connection.thread.join();
 }
 
-void AttachServer::Serve(LocalSocket& socket) {
-  absl::StatusOr<NodeOwners::Admission> admission = Admit(socket);
+void AttachServer::Serve(Connection& connection) {
+  LocalSocket& socket = *connection.socket;
+  absl::StatusOr<NodeOwners::Admission> admission = Admit(connection);
   if (!admission.ok()) {
     Log(LogLevel::kInfo, Who(-1), "refused a trainer: %s", admission.status().ToString());
     socket.Send(EncodeAttachReply(admission.status()), {}, In(kMessageTimeout)).IgnoreError();
@@ -134,7 +142,8 @@ void AttachServer::Serve(LocalSocket& socket) {
   Log(LogLevel::kInfo, Who(rank), "%s", how);
 }
 
-absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(LocalSocket& socket) {
+absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(Connection& connection) {
+  LocalSocket& socket = *connection.socket;
   absl::StatusOr<PeerCredentials> peer = socket.Peer();
   if (!peer.ok()) return peer.status();
   absl::Status user = CheckUser(*peer);
@@ -143,6 +152,7 @@ absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(LocalSocket& socket) {
   if (!process.ok()) return process.status();
   absl::StatusOr<LocalSocket::Message> message = socket.Receive(In(kMessageTimeout));
   if (!message.ok()) return message.status();
+  connection.asked = true;
   absl::StatusOr<AttachRequest> request = DecodeAttachRequest(message->bytes);
   if (!request.ok()) return request.status();
   const auto here = [this, &socket] {
@@ -156,7 +166,7 @@ absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(LocalSocket& socket) {
 // How it went, for people.
 std::string AttachServer::WatchUntilGone(LocalSocket& socket, const ProcessHandle& process) {
   pollfd watched[] = {
-      {stop_.get(), POLLIN, 0},
+      {stop_.fd(), POLLIN, 0},
       {process.fd(), POLLIN, 0},
       // A forked child may keep the socket of its dead parent open: the process itself decides.
       {socket.fd(), POLLRDHUP, 0},

@@ -3,6 +3,7 @@
 #ifndef OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_
 #define OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_
 
+#include <atomic>
 #include <list>
 #include <memory>
 #include <string>
@@ -14,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/link/local_socket.h"
 #include "common/link/process_handle.h"
-#include "common/link/unique_fd.h"
+#include "common/link/stop_event.h"
 #include "server/node/node_owners.h"
 
 namespace optshard {
@@ -24,7 +25,7 @@ namespace optshard {
 class AttachServer {
  public:
   // Listens when it returns. `owners` outlives it. Errors as LocalListener::Listen: a server that
-  // is there already, a link in its place, a folder that others may write to.
+  // is there already, a link in its place, a folder that others may write to; as StopEvent::Create.
   static absl::StatusOr<std::unique_ptr<AttachServer>> Start(const LocalAddress& address,
                                                              NodeOwners* owners);
   ~AttachServer();
@@ -38,21 +39,22 @@ class AttachServer {
  private:
   struct Connection {
     std::unique_ptr<LocalSocket> socket;
+    std::atomic<bool> asked{false};  // it has said what it wants
     std::atomic<bool> done{false};
     std::thread thread;
   };
 
-  AttachServer(std::unique_ptr<LocalListener> listener, NodeOwners* owners);
+  AttachServer(std::unique_ptr<LocalListener> listener, StopEvent stop, NodeOwners* owners);
 
   void Accept();
-  void Serve(LocalSocket& socket);
-  absl::StatusOr<NodeOwners::Admission> Admit(LocalSocket& socket);
+  void Serve(Connection& connection);
+  absl::StatusOr<NodeOwners::Admission> Admit(Connection& connection);
   std::string WatchUntilGone(LocalSocket& socket, const ProcessHandle& process);
   void Reap(bool all);
 
   const std::unique_ptr<LocalListener> listener_;
   NodeOwners* const owners_;
-  const UniqueFd stop_;  // an eventfd that ends all watching
+  const StopEvent stop_;  // ends all watching
   absl::Mutex mutex_;
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // not OK: it stops
   std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);

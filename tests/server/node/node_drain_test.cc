@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/link/local_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/node/node_rig.h"
@@ -90,6 +91,17 @@ TEST(NodeDrain_WhileATrainerAttaches_SendsItAway, InBoundedTime) {
   trainer.join();
   EXPECT_LT(Now() - start, kPrompt);
   EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+}
+
+TEST(NodeDrain_ClientThatSaysNothing_IsNotWaitedFor, AtTheEnd) {
+  NodeRig rig(1);
+  auto silent = LocalSocket::Connect(rig.address(), Now() + kPrompt);
+  ASSERT_TRUE(silent.ok()) << silent.status();
+  // Who comes after it is served, so it has been taken too.
+  { ASSERT_TRUE(NodeTrainer::Start(rig.TrainerOptions(0)).ok()); }
+  const absl::Time start = Now();
+  EXPECT_TRUE(rig.Drain(kPrompt));
+  EXPECT_LT(Now() - start, kPrompt);
 }
 
 // The server as a process of its own.

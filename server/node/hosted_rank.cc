@@ -347,8 +347,6 @@ void HostedRank::Serve() {
 }
 
 void HostedRank::ServeTrainer(Attachment& trainer) {
-  request_ = DoorbellRequest();
-  hyperparameter_version_ = 0;
   refusal_pause_ = absl::ZeroDuration();
   while (!draining_) {
     // What it asked before it ended is done all the same.
@@ -402,6 +400,11 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
 }
 
 absl::Status HostedRank::TakeRequest(Attachment& trainer) {
+  if (std::exchange(asking_, trainer.incarnation) != trainer.incarnation) {
+    // Versions of hyperparameters are each trainer's own.
+    request_ = DoorbellRequest();
+    hyperparameter_version_ = 0;
+  }
   absl::Status taken = trainer.doorbell.Take(&request_);
   if (!taken.ok() || request_.kind == DoorbellRequest::Kind::kSync) return taken;
   return UseHyperparameters();

@@ -125,6 +125,7 @@ class HostedRank {
   std::vector<ReplicaTensor> all_tensors_;  // with all gradients
   std::vector<ReplicaTensor> tensors_;      // with those of the present step
   DoorbellRequest request_;
+  Incarnation asking_ = 0;               // whose request_ is
   uint64_t hyperparameter_version_ = 0;  // those decoded last; 0: none of this trainer's
   std::vector<Hyperparameters> constructed_;
   std::vector<Hyperparameters> hyperparameters_;

@@ -14,10 +14,10 @@
 
 namespace optshard {
 
-// INVALID_ARGUMENT where options.attach is neither "embedded" nor "unix:PATH"; else errors as
+// INVALID_ARGUMENT where attach is neither "embedded" nor "unix:PATH"; else errors as
 // StartEmbeddedOwner or AttachedOwner::Attach.
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
-    const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
+    const ShardedOptimizerOptions& given, const ParameterSpace& space, const std::string& rule,
     const std::vector<Hyperparameters>& hyperparameters);
 
 }  // namespace optshard

@@ -82,7 +82,7 @@ class Doorbell {
   // Writes a request and rings; returns its number: 1, 2, ... The gradients' and hyperparameters'
   // sizes are the shape's. INVALID_ARGUMENT for a blob beyond kMaxBlobBytes, or too many bytes of
   // hyperparameters: then nothing was asked.
-  absl::StatusOr<uint64_t> Ask(const DoorbellRequest& request);
+  absl::StatusOr<uint64_t> Ask(const DoorbellRequest& asked);
 
   // Returns true once the request of this number is answered; false at the deadline
   // (Clock::Monotonic()), or after WakeTrainer was called.
@@ -102,11 +102,11 @@ class Doorbell {
   bool WaitForRequest(absl::Time deadline);
   // Ends the present wait for a request, or the next one.
   void WakeServer();
-  // Takes it; it counts as begun. `request` is reused: nothing is allocated once it has grown, and
+  // Takes it; it counts as begun. `taken` is reused: nothing is allocated once it has grown, and
   // its hyperparameters stay where their version is the one that it has. INVALID_ARGUMENT naming
   // what is wrong; then Answer all the same.
-  absl::Status Take(DoorbellRequest* request);
-  void Answer(const DoorbellReply& reply);
+  absl::Status Take(DoorbellRequest* taken);
+  void Answer(const DoorbellReply& how);
 
  private:
   struct RequestLine;

@@ -8,7 +8,7 @@
 
 namespace optshard {
 
-NodeInspection::NodeInspection(std::string host, std::string own_address)
+NodeInspection::NodeInspection(const std::string& host, std::string own_address)
     : listen_(absl::StrCat(host, ":0")), own_address_(std::move(own_address)) {}
 
 absl::StatusOr<std::string> NodeInspection::AddressOf(Rank rank) {

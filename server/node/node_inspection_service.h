@@ -19,7 +19,7 @@ class NodeInspection : public Inspection {
  public:
   // Listens at `host` (an address, or one that stands for all of this host's), for each rank at any
   // free port; others reach it at `own_address` where `host` stands for all.
-  NodeInspection(std::string host, std::string own_address);
+  NodeInspection(const std::string& host, std::string own_address);
 
   absl::StatusOr<std::string> AddressOf(Rank rank) override;
   void Show(absl::string_view optimizer, Rank rank, const ShardView* view) override;

@@ -43,8 +43,9 @@ std::string RankSetText(const std::set<Rank>& ranks) {
   std::string text;
   for (auto first = ranks.begin(); first != ranks.end();) {
     auto last = first;
-    for (auto next = std::next(last); next != ranks.end() && *next == *last + 1; ++next)
+    for (auto next = std::next(last); next != ranks.end() && *next == *last + 1; ++next) {
       last = next;
+    }
     absl::StrAppend(&text, text.empty() ? "" : ",", *first);
     if (*last != *first) absl::StrAppend(&text, "-", *last);
     first = std::next(last);

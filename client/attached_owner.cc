@@ -17,8 +17,6 @@
 namespace optshard {
 namespace {
 
-// A server bounds its steps itself. Beyond its deadline and the coordinator's verdict it is stuck.
-constexpr absl::Duration kVerdictSlack = absl::Seconds(30);
 // The answer to an attachment comes by the join's deadline, which the server knows too.
 constexpr absl::Duration kAttachSlack = absl::Seconds(5);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
@@ -215,16 +213,18 @@ absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   request_.timeout = timeout;
   const absl::StatusOr<uint64_t> number = doorbell_.Ask(request_);
   if (!number.ok()) return number.status();
-  const absl::Time deadline = Now() + timeout + kVerdictSlack;
+  const absl::Duration longest = timeout + options_.answer_slack;
+  const absl::Time deadline = Now() + longest;
   while (!doorbell_.WaitForReply(*number, deadline)) {
     absl::Status gone = ServerGone(*number);
     if (!gone.ok()) return Fail(gone);
     if (Now() < deadline) continue;
-    const std::string late = absl::StrFormat("%s has not answered within %s", Server(),
-                                             absl::FormatDuration(timeout + kVerdictSlack));
-    return Fail(absl::DeadlineExceededError(
-        absl::StrFormat("rank %d, step %d: %s; whether it was applied is in doubt", options_.rank,
-                        finished_ + 1, late)));
+    const bool withdrawn = doorbell_.Withdraw(*number);
+    const absl::Status late = errors::PeersTimedOut(
+        {options_.rank}, absl::StrFormat("%s has not %s %s within %s", Server(),
+                                         withdrawn ? "begun, and will not begin," : "answered to",
+                                         What(), absl::FormatDuration(longest)));
+    return withdrawn ? late : Fail(BegunUnanswered(late));
   }
   DoorbellReply reply = doorbell_.ReadReply();
   if (reply.broken) Fail(reply.status).IgnoreError();
@@ -241,11 +241,25 @@ absl::Status AttachedOwner::ServerGone(uint64_t number) {
   if (gone.ok() || doorbell_.WaitForReply(number, absl::InfinitePast())) {
     return absl::OkStatus();
   }
-  if (!doorbell_.Begun(number)) {
-    return errors::WithContext(gone, absl::StrFormat("rank %d, step %d, which was not applied",
-                                                     options_.rank, finished_ + 1));
+  if (doorbell_.Withdraw(number)) {
+    return errors::WithContext(
+        gone, absl::StrFormat("rank %d, %s, which was not begun", options_.rank, What()));
   }
-  return errors::StepInDoubt(finished_ + 1, gone);
+  return BegunUnanswered(gone);
+}
+
+std::string AttachedOwner::What() const {
+  return request_.kind == DoorbellRequest::Kind::kSync
+             ? "the synchronisation of the first parameters"
+             : absl::StrCat("step ", finished_ + 1);
+}
+
+absl::Status AttachedOwner::BegunUnanswered(const absl::Status& cause) const {
+  if (request_.kind == DoorbellRequest::Kind::kStep) {
+    return errors::StepInDoubt(finished_ + 1, cause);
+  }
+  return errors::WithContext(
+      cause, absl::StrFormat("rank %d, %s, which was begun", options_.rank, What()));
 }
 
 absl::Status AttachedOwner::Fail(const absl::Status& failure) {

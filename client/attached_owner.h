@@ -47,6 +47,9 @@ class AttachedOwner : public OwnerLink {
     int threads = 0;
     absl::Duration join_timeout = absl::Seconds(60);
     bool share_parameters = false;
+    // A server bounds its steps itself. Beyond the call's timeout and this, which leaves time for
+    // the coordinator's verdict, it is stuck.
+    absl::Duration answer_slack = absl::Seconds(30);
   };
 
   // UNAVAILABLE naming the socket where no server listens; PERMISSION_DENIED; and what
@@ -73,8 +76,9 @@ class AttachedOwner : public OwnerLink {
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override;
-  // UNAVAILABLE where the server is gone and the step was not begun; StepInDoubt (DATA_LOSS) where
-  // it was; DEADLINE_EXCEEDED where it does not answer.
+  // Where the server is gone, or does not answer: StepInDoubt (DATA_LOSS) if it had begun the step.
+  // Else the step is not applied, later neither: UNAVAILABLE where it is gone, and PeersTimedOut
+  // (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may be made again.
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   // The rank's state stays with the server.
   absl::Status Stop(absl::Duration timeout) override;
@@ -95,10 +99,12 @@ class AttachedOwner : public OwnerLink {
   // Rings and waits for the answer.
   absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
   absl::Status ServerGone(uint64_t number);
+  absl::Status BegunUnanswered(const absl::Status& cause) const;
   absl::Status Fail(const absl::Status& failure);
   void WatchServer();
   void Detach();
   std::string Server() const;
+  std::string What() const;  // of request_, for people
 
   const Options options_;
   const pid_t process_ = getpid();

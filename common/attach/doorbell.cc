@@ -44,6 +44,7 @@ struct alignas(kLineBytes) Doorbell::RequestLine {
   std::atomic<uint32_t> hyperparameter_bytes;
   std::atomic<uint32_t> has_blob;
   std::atomic<uint32_t> blob_bytes;
+  std::atomic<uint64_t> withdrawn;
 };
 
 // The server writes it.
@@ -165,8 +166,11 @@ bool Doorbell::WaitForReply(uint64_t number, absl::Time deadline) {
 
 void Doorbell::WakeTrainer() { reply().bell.Ring(); }
 
-bool Doorbell::Begun(uint64_t number) const {
-  return reply().begun.load(std::memory_order_acquire) >= number;
+// Sequential consistency (Dekker): of a trainer that withdraws and a server that begins, each
+// writes its own word before it reads the other's, so not both overlook the other.
+bool Doorbell::Withdraw(uint64_t number) {
+  request().withdrawn.store(number, std::memory_order_seq_cst);
+  return reply().begun.load(std::memory_order_seq_cst) < number;
 }
 
 DoorbellReply Doorbell::ReadReply() const {
@@ -206,7 +210,10 @@ void Doorbell::WakeServer() { request().bell.Ring(); }
 absl::Status Doorbell::Take(DoorbellRequest* taken) {
   RequestLine& line = request();
   number_ = line.number.load(std::memory_order_acquire);
-  reply().begun.store(number_, std::memory_order_release);
+  reply().begun.store(number_, std::memory_order_seq_cst);
+  if (line.withdrawn.load(std::memory_order_seq_cst) >= number_) {
+    return absl::CancelledError(absl::StrFormat("request %d was withdrawn", number_));
+  }
   const uint32_t kind = line.kind.load(std::memory_order_relaxed);
   const int64_t timeout_ns = line.timeout_ns.load(std::memory_order_relaxed);
   const uint64_t version = line.hyperparameter_version.load(std::memory_order_relaxed);

@@ -2,7 +2,7 @@
 // call to anybody, no allocation, no copy of parameters or gradients: those lie in segments of
 // their own.
 //
-//   line 0   request bell; number of the request; its header
+//   line 0   request bell; numbers of the request and of the last one withdrawn; its header
 //   line 1   reply bell; numbers of the request that was begun and of the one that was answered
 //   then     the reply's values and its status, cut to fit
 //   then     which parameters have gradients, one bit each; the hyperparameters' bytes; the blob
@@ -89,8 +89,9 @@ class Doorbell {
   bool WaitForReply(uint64_t number, absl::Time deadline);
   // Ends the present wait for a reply, or the next one.
   void WakeTrainer();
-  // Whether the server has begun to work on it.
-  bool Begun(uint64_t number) const;
+  // Takes the request back, and whatever was asked before it. Whether nobody will work on it: false
+  // where the server had begun already, or begins at this moment.
+  bool Withdraw(uint64_t number);
   // Of the last request answered.
   DoorbellReply ReadReply() const;
 
@@ -103,8 +104,8 @@ class Doorbell {
   // Ends the present wait for a request, or the next one.
   void WakeServer();
   // Takes it; it counts as begun. `taken` is reused: nothing is allocated once it has grown, and
-  // its hyperparameters stay where their version is the one that it has. INVALID_ARGUMENT naming
-  // what is wrong; then Answer all the same.
+  // its hyperparameters stay where their version is the one that it has. CANCELLED where it was
+  // withdrawn, INVALID_ARGUMENT naming what is wrong; then Answer all the same.
   absl::Status Take(DoorbellRequest* taken);
   void Answer(const DoorbellReply& how);
 

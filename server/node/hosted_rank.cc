@@ -363,6 +363,12 @@ void HostedRank::ServeTrainer(Attachment& trainer) {
 bool HostedRank::HandleRequest(Attachment& trainer) {
   const absl::Status valid = TakeRequest(trainer);
   DoorbellReply reply;
+  // As if it had never been asked.
+  if (absl::IsCancelled(valid)) {
+    reply.status = valid;
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
   if (!options_.rounds->Enter(rank_)) {
     reply.status = ShuttingDown();
     trainer.doorbell.Answer(reply);

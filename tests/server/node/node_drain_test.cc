@@ -122,6 +122,41 @@ struct ServerProcess {
   std::unique_ptr<Child> child;
 };
 
+TEST(NodeServer_ThatDoesNotAnswer_LeavesABegunStepInDoubt, ForEver) {
+  NodeRig rig(2);
+  std::unique_ptr<NodeTrainer> trainers[2];
+  rig.OnEveryRank([&](Rank rank) {
+    AttachedOwner::Options options = rig.TrainerOptions(rank);
+    // The server would answer in time, but this trainer does not wait for so long.
+    options.answer_slack = -absl::Seconds(2);
+    auto started = NodeTrainer::Start(options);
+    ASSERT_TRUE(started.ok()) << started.status();
+    trainers[rank] = *std::move(started);
+  });
+  const absl::Status told = trainers[0]->Step(absl::Milliseconds(2200)).status();
+  EXPECT_TRUE(errors::IsStepInDoubt(told)) << told;
+  EXPECT_EQ(trainers[0]->link().failure(), told);
+}
+
+TEST(NodeServer_ThatDoesNotAnswer_IsNoStepInDoubt, WhereTheFirstValuesWereGiven) {
+  NodeRig rig(2);
+  absl::Status told;
+  std::unique_ptr<AttachedOwner> other;
+  rig.OnEveryRank([&](Rank rank) {
+    AttachedOwner::Options options = rig.TrainerOptions(rank);
+    if (rank == 0) {
+      options.answer_slack = absl::Milliseconds(200) - options.join_timeout;
+      told = NodeTrainer::Start(options).status();
+      return;
+    }
+    auto attached = AttachedOwner::Attach(options);
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    other = *std::move(attached);
+  });
+  EXPECT_TRUE(errors::IsPeersTimedOut(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("synchronisation"));
+}
+
 TEST(NodeServer_KilledBetweenSteps_IsNoticed, AsNotApplied) {
   ServerProcess server(1);
   auto trainer = NodeTrainer::Start(server.TrainerOptions(0));

@@ -211,6 +211,32 @@ TEST(NodeSuccessor_OfOneWhoDiedInsideTheStep_FindsItFinished, WithItsBlob) {
   EXPECT_EQ(Differences(**successor, 2), "");
 }
 
+TEST(NodeSuccessor_StepThatWasNotBegunInTime_IsWithdrawn, AndMayBeAskedAgain) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
+  EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
+  absl::SleepFor(absl::Milliseconds(150));  // a refusal waits for rank 0 by then
+  AttachedOwner::Options options = rig.TrainerOptions(1);
+  options.answer_slack = absl::ZeroDuration();
+  auto successor = NodeTrainer::Start(options);
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  const absl::Status late = (*successor)->Step(absl::Milliseconds(20)).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(late)) << late;
+  EXPECT_TRUE((*successor)->link().failure().ok());
+  trainers[1] = *std::move(successor);
+  EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
+  // Time enough to carry out what is at the doorbell.
+  std::thread rank_0([&] { EXPECT_TRUE(trainers[0]->StepUntil(2).ok()); });
+  absl::SleepFor(absl::Milliseconds(50));
+  const absl::Status stepped = trainers[1]->Step(absl::Seconds(20)).status();
+  EXPECT_TRUE(stepped.ok()) << stepped;
+  EXPECT_EQ(trainers[1]->finished(), 1u) << "it was done by itself";
+  EXPECT_TRUE(trainers[1]->StepUntil(2).ok());
+  rank_0.join();
+  EXPECT_EQ(Differences(*trainers[1], 2), "");
+}
+
 TEST(NodeSuccessor_OfOneWhoDiedBeforeTheFirstValues_GetsThem, FromRankZero) {
   const LocalAddress address = NewNodeAddress();
   Board* const board = Board::Make();

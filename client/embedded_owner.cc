@@ -6,41 +6,24 @@
 #include "client/client_seams.h"
 #include "client/coordinator_host.h"
 #include "common/clock.h"
-#include "common/dataplane/host_plane.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/rpc/network_choice.h"
+#include "server/shard/host_plane_factory.h"
 #include "server/shard/shard_owner_service.h"
 
 namespace optshard {
 namespace {
 
-// The plane as the options want it; over shared memory with the replica in it, where it is flat.
-PlaneFactory PlaneFactoryOf(const ShardedOptimizerOptions& options, HostPlaneKind kind,
-                            const std::string& network) {
-  const bool flat = options.parameters_as_bucket_view;
-  const bool has_parameters = !options.share_parameters || options.rank == 0;
-  return [=](const PlaneRequest& request) {
-    HostPlaneOptions plane;
-    plane.rank = request.rank;
-    plane.world_size = request.world_size;
-    plane.tree = request.tree;
-    plane.generation = request.generation;
-    plane.rendezvous = request.rendezvous;
-    plane.deadline = request.deadline;
-    plane.kind = kind;
-    plane.network = network;
-    plane.layout = request.layout;
-    if (flat) {
-      plane.replica = [&request, has_parameters] {
-        return ReplicaSegments::Create(*request.layout, request.rank,
-                                       has_parameters
-                                           ? ReplicaSegments::Parts::kParametersAndGradients
-                                           : ReplicaSegments::Parts::kGradients);
-      };
-    }
-    return CreateHostPlane(plane);
+// Where the replica is flat, it lies in segments; one copy of the parameters is rank 0's.
+ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
+  if (!options.parameters_as_bucket_view) return nullptr;
+  const auto parts = options.share_parameters && options.rank != 0
+                         ? ReplicaSegments::Parts::kGradients
+                         : ReplicaSegments::Parts::kParametersAndGradients;
+  return [parts](const PlaneRequest& request) {
+    return ReplicaSegments::Create(*request.layout, request.rank, parts);
   };
 }
 
@@ -132,8 +115,8 @@ class EmbeddedOwner : public OwnerLink {
     owner.coordinator = client_.get();
     absl::StatusOr<HostPlaneKind> kind = ParseHostPlaneKind(options_.plane);
     if (!kind.ok()) return kind.status();
-    owner.plane_factory =
-        PlaneFactoryOf(options_, *kind, options_.interface.empty() ? *network : options_.interface);
+    owner.plane_factory = MakeHostPlaneFactory(
+        *kind, options_.interface.empty() ? *network : options_.interface, ReplicaOf(options_));
     return absl::OkStatus();
   }
 

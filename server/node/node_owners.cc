@@ -9,6 +9,7 @@
 #include "common/partition.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_set.h"
+#include "server/shard/host_plane_factory.h"
 
 namespace optshard {
 namespace {
@@ -187,7 +188,10 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
   rank.replica = *replica;
 
   rank.coordinator = &coordinator_;
-  rank.plane_factory = PlaneFactoryOf(*replica);
+  rank.plane_factory = MakeHostPlaneFactory(
+      options_.plane, options_.network,
+      [replica = *replica](const PlaneRequest&)
+          -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; });
   Inspection* const inspection = options_.inspection;
   if (inspection != nullptr) {
     absl::StatusOr<std::string> address = inspection->AddressOf(request.rank);
@@ -203,26 +207,6 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
   if (rounds == nullptr) rounds = std::make_shared<StepRounds>();
   rank.rounds = rounds;
   return std::make_shared<HostedRank>(std::move(rank));
-}
-
-PlaneFactory NodeOwners::PlaneFactoryOf(
-    const std::shared_ptr<const ReplicaSegments>& replica) const {
-  return [replica, kind = options_.plane, network = options_.network](const PlaneRequest& request) {
-    HostPlaneOptions plane;
-    plane.rank = request.rank;
-    plane.world_size = request.world_size;
-    plane.tree = request.tree;
-    plane.generation = request.generation;
-    plane.rendezvous = request.rendezvous;
-    plane.deadline = request.deadline;
-    plane.kind = kind;
-    plane.network = network;
-    plane.layout = request.layout;
-    plane.replica = [replica]() -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
-      return replica;
-    };
-    return CreateHostPlane(plane);
-  };
 }
 
 std::vector<std::shared_ptr<HostedRank>> NodeOwners::Hosted() const {

@@ -75,7 +75,6 @@ class NodeOwners {
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  PlaneFactory PlaneFactoryOf(const std::shared_ptr<const ReplicaSegments>& replica) const;
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 
   const Options options_;

@@ -114,6 +114,7 @@ class HostedRank {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Settled() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static absl::Status ShuttingDown();
   std::string Name() const;
 
   const Options options_;

@@ -1,0 +1,174 @@
+// How trainers get a hosted rank, and leave it: any thread.
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "server/node/hosted_rank.h"
+
+namespace optshard {
+namespace {
+
+// For a trainer that has just hung up, or died, to be noticed.
+constexpr absl::Duration kHangUpTime = absl::Milliseconds(500);
+constexpr absl::Duration kAttachLook = absl::Milliseconds(50);
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+// The letter that /proc gives for a process's state: 'T' is stopped.
+char StateOf(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The name before it, in parentheses, may hold anything.
+  const size_t name_end = stat.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '?' : stat[name_end + 2];
+}
+
+absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
+  const bool stopped = StateOf(pid) == 'T' || StateOf(pid) == 't';
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "%s has a trainer already: process %d, which %s; process %d cannot have the rank before that "
+      "one is gone: %s",
+      rank, pid, stopped ? "is stopped (state T)" : "lives", successor,
+      stopped ? absl::StrCat("continue it (kill -CONT ", pid, ") or end it (kill -KILL ", pid, ")")
+              : "give each process a rank of its own, or end that one first"));
+}
+
+}  // namespace
+
+absl::Status HostedRank::CheckSuccessor(const AttachRequest& request) const {
+  const AttachRequest& first = options_.request;
+  const auto differs = [&](absl::string_view what, const auto& expected, const auto& actual) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the trainer that attaches to ", Name(), " has the ", what, " ", actual, ", expected ",
+        expected, " as the rank's first trainer; start all trainers of a job alike"));
+  };
+  const absl::optional<std::string> difference = FirstDifference(
+      first.space, "the rank's first trainer", request.space, "the trainer that attaches");
+  if (difference.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(), ": ", *difference));
+  }
+  if (request.world_size != first.world_size) {
+    return differs("world size", first.world_size, request.world_size);
+  }
+  if (request.rule != first.rule) return differs("rule", first.rule, request.rule);
+  if (request.gradient_mode != first.gradient_mode) {
+    return differs("gradient mode", first.gradient_mode, request.gradient_mode);
+  }
+  if (request.policy != first.policy) {
+    return differs("partition policy", NameOf(first.policy), NameOf(request.policy));
+  }
+  if (request.buckets.max_bytes != first.buckets.max_bytes ||
+      request.buckets.pack_below_bytes != first.buckets.pack_below_bytes) {
+    return differs(
+        "bucket sizes",
+        absl::StrCat(first.buckets.max_bytes, " and ", first.buckets.pack_below_bytes),
+        absl::StrCat(request.buckets.max_bytes, " and ", request.buckets.pack_below_bytes));
+  }
+  if (request.share_parameters != first.share_parameters) {
+    return differs("share_parameters", first.share_parameters, request.share_parameters);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHandle& process) {
+  if (draining_) return ShuttingDown();
+  absl::Status same = CheckSuccessor(request);
+  if (!same.ok()) return same;
+  // Who watches the holder, or waits on behalf of one that is dead, may not have told yet.
+  const auto is_free = [this] {
+    mutex_.AssertReaderHeld();
+    return attaching_ == nullptr && (attachment_ == nullptr || attachment_->ended);
+  };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&is_free), kHangUpTime)) {
+    return Taken(Name(), attaching_ != nullptr ? attaching_->pid() : attachment_->process.pid(),
+                 process.pid());
+  }
+  attaching_ = &process;
+  return absl::OkStatus();
+}
+
+bool HostedRank::Settled() const {
+  return phase_ == Phase::kEnded || (phase_ == Phase::kServing && attachment_ == nullptr && !busy_);
+}
+
+absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachRequest& request,
+                                                               ProcessHandle process,
+                                                               const std::function<bool()>& here,
+                                                               AttachReply* reply) {
+  const absl::Time deadline = Now() + request.join_timeout;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::Status place = TakePlace(request, process);
+    if (!place.ok()) return place;
+  }
+  while (true) {
+    const bool still_here = here() && !process.Gone();
+    absl::MutexLock lock(&mutex_);
+    const bool settled = mutex_.AwaitWithTimeout(absl::Condition(this, &HostedRank::Settled),
+                                                 still_here ? kAttachLook : absl::ZeroDuration());
+    // Starting has a deadline of its own, whose error says more.
+    const bool late = phase_ == Phase::kServing && Now() >= deadline;
+    if (still_here && !settled && !late) continue;
+    attaching_ = nullptr;
+    if (!still_here) {
+      if (how_gone_.empty()) {
+        how_gone_ =
+            absl::StrCat("its trainer, process ", process.pid(), ", has gone while it attached");
+      }
+      control_.Ring();
+      return absl::UnavailableError("the trainer has gone while it attached");
+    }
+    if (settled) return Admit(request, std::move(process), reply);
+    return absl::DeadlineExceededError(absl::StrCat(
+        Name(),
+        " is still in the step, or the first synchronisation, of the trainer before: other "
+        "ranks have not come to it within ",
+        absl::FormatDuration(request.join_timeout)));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachRequest& request,
+                                                              ProcessHandle process,
+                                                              AttachReply* reply) {
+  if (phase_ == Phase::kEnded) return start_status_.ok() ? ShuttingDown() : start_status_;
+  absl::Status failure = owner_->failure();
+  if (!failure.ok()) {
+    return errors::WithContext(
+        failure, absl::StrCat("the shard owner of ", Name(),
+                              " has failed, and with it the job: start the servers anew"));
+  }
+  const DoorbellShape shape = {request.space.parameter_count(), request.space.group_count()};
+  absl::StatusOr<Doorbell> doorbell = Doorbell::Create(rank_, shape, *options_.budget);
+  if (!doorbell.ok()) return doorbell.status();
+  attachment_ =
+      std::make_shared<Attachment>(++last_incarnation_, std::move(process), *std::move(doorbell));
+  reply->incarnation = attachment_->incarnation;
+  reply->resumes = synced_;
+  reply->finished_step = finished_;
+  reply->blob = blob_;
+  reply->blob_step = blob_step_;
+  reply->generation = owner_->plan().generation;
+  reply->owner_address = options_.owner_address;
+  reply->owner_addresses = owner_->owner_addresses();
+  reply->state_bytes = owner_->view().Describe().state_bytes;
+  reply->parameters_rank = rank_;
+  Wake();
+  return attachment_;
+}
+
+void HostedRank::Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how) {
+  absl::MutexLock lock(&mutex_);
+  if (attachment->ended || attachment != attachment_) return;
+  how_gone_ = std::string(how);
+  attachment->ended = true;
+  Wake();
+}
+
+}  // namespace optshard

@@ -84,9 +84,11 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_r
     ReplicaRegion placed;
     if (region.elements > 0) {
       if (has_parameters()) {
-        placed.parameters = at(*parameters_, offset + StaggerBytes(2 * parameters_rank));
+        placed.parameters =
+            at(*parameters_, offset + StaggerBytes(2 * static_cast<size_t>(parameters_rank)));
       }
-      placed.gradients = at(gradients_, offset + StaggerBytes(2 * gradients_rank + 1));
+      placed.gradients =
+          at(gradients_, offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1));
     }
     regions_.push_back(placed);
     offset += InPages(region.bytes());

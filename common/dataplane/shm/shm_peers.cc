@@ -1,10 +1,8 @@
 #include "common/dataplane/shm/shm_peers.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <random>
 #include <string>
@@ -66,19 +64,17 @@ absl::Status Came(absl::Status status, Rank peer) {
 
 }  // namespace
 
-ShmPeers::ShmPeers(Rank rank, int world_size)
+ShmPeers::ShmPeers(Rank rank, int world_size, StopEvent stop)
     : rank_(rank),
       process_(getpid()),
       peers_(world_size),
       mailboxes_(world_size),
-      stop_(eventfd(0, EFD_CLOEXEC)) {}
+      stop_(std::move(stop)) {}
 
 absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOptions& options) {
-  std::unique_ptr<ShmPeers> peers(new ShmPeers(options.rank, options.world_size));
-  if (!peers->stop_.valid()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("eventfd(): ", std::strerror(errno), "; allow the process more descriptors"));
-  }
+  absl::StatusOr<StopEvent> stop = StopEvent::Create();
+  if (!stop.ok()) return stop.status();
+  std::unique_ptr<ShmPeers> peers(new ShmPeers(options.rank, options.world_size, *std::move(stop)));
   Peer& own = peers->peers_[options.rank];
   absl::StatusOr<Segment> mailbox =
       Segment::Create(MailboxLabel(options, options.rank), Mailbox::Bytes(options.world_size),
@@ -271,14 +267,12 @@ void ShmPeers::Watch(std::function<void(Rank peer)> gone) {
 void ShmPeers::StopWatching() {
   if (!watcher_.joinable()) return;
   if (getpid() != process_) return watcher_.detach();  // it runs in the parent only
-  const uint64_t one = 1;
-  // An eventfd takes it at once.
-  (void)!write(stop_.get(), &one, sizeof one);
+  stop_.Signal();
   watcher_.join();
 }
 
 void ShmPeers::WatchUntilStopped(const std::function<void(Rank peer)>& gone) {
-  std::vector<pollfd> watched = {{stop_.get(), POLLIN, 0}};
+  std::vector<pollfd> watched = {{stop_.fd(), POLLIN, 0}};
   std::vector<Rank> ranks = {rank_};
   for (Rank rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_) continue;

@@ -19,6 +19,7 @@
 #include "common/link/local_socket.h"
 #include "common/link/process_handle.h"
 #include "common/link/segment.h"
+#include "common/link/stop_event.h"
 
 namespace optshard {
 
@@ -55,7 +56,7 @@ class ShmPeers {
     std::shared_ptr<const ReplicaSegments> replica;
   };
 
-  ShmPeers(Rank rank, int world_size);
+  ShmPeers(Rank rank, int world_size, StopEvent stop);
 
   absl::Status Meet(const ShmPlaneOptions& options);
   absl::Status AcceptHigherRanks(const ShmPlaneOptions& options, LocalListener& listener);
@@ -70,7 +71,7 @@ class ShmPeers {
   std::vector<Peer> peers_;  // by rank; at this rank's place its own memory
   std::vector<Mailbox> mailboxes_;
   absl::optional<PeerReplicas> replicas_;
-  UniqueFd stop_;  // an eventfd that ends the watch
+  const StopEvent stop_;  // of the watch
   std::thread watcher_;
 };
 

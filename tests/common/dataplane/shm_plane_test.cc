@@ -21,7 +21,7 @@ namespace {
 
 using Parts = ReplicaSegments::Parts;
 
-ParameterSpace SpaceOf(std::vector<int64_t> sizes) {
+ParameterSpace SpaceOf(const std::vector<int64_t>& sizes) {
   GroupSpec group;
   for (const int64_t size : sizes) {
     ParameterSpec parameter;

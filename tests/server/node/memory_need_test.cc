@@ -49,7 +49,7 @@ TEST(MemoryNeed_OfTheState_IsAtLeastWhatTheOwnerAllocates, AndLittleMore) {
       const int64_t state = (*ShardStore::Create(options))->state_bytes();
       EXPECT_GE(need->slots_bytes, state);
       // Padding to 64 bytes a span.
-      EXPECT_LE(need->slots_bytes, state + 2 * 64 * request.space.parameter_count() * 4);
+      EXPECT_LE(need->slots_bytes, state + int64_t{2 * 64 * 4} * request.space.parameter_count());
       EXPECT_EQ(need->reduced_bytes, 0);
     }
   }

@@ -102,7 +102,7 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
 absl::Status AnswerTo(const NodeRig& rig, const std::string& bytes) {
   auto socket = LocalSocket::Connect(rig.address(), In(absl::Seconds(5)));
   if (!socket.ok()) return socket.status();
-  const absl::Status sent = (*socket)->Send(bytes, {}, In(absl::Seconds(5)));
+  absl::Status sent = (*socket)->Send(bytes, {}, In(absl::Seconds(5)));
   if (!sent.ok()) return sent;
   auto answer = (*socket)->Receive(In(absl::Seconds(20)));
   if (!answer.ok()) return answer.status();

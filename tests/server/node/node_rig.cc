@@ -119,7 +119,7 @@ absl::StatusOr<StepInfo> NodeTrainer::Step(absl::Duration timeout) {
 
 absl::Status NodeTrainer::StepUntil(StepNumber last) {
   while (finished_ < last) {
-    const absl::Status stepped = Step().status();
+    absl::Status stepped = Step().status();
     if (stepped.ok()) continue;
     if (!errors::IsTrainerGone(stepped)) return stepped;
     absl::SleepFor(kRetry);

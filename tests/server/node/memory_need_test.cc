@@ -48,8 +48,8 @@ TEST(MemoryNeed_OfTheState_IsAtLeastWhatTheOwnerAllocates, AndLittleMore) {
       options.slot_counts.assign(request.space.group_count(), 2);
       const int64_t state = (*ShardStore::Create(options))->state_bytes();
       EXPECT_GE(need->slots_bytes, state);
-      // Padding to 64 bytes a span.
-      EXPECT_LE(need->slots_bytes, state + int64_t{2 * 64 * 4} * request.space.parameter_count());
+      // Padding to 64 bytes of two slots in up to four spans a parameter.
+      EXPECT_LE(need->slots_bytes, state + int64_t{512} * request.space.parameter_count());
       EXPECT_EQ(need->reduced_bytes, 0);
     }
   }

@@ -40,12 +40,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
  public:
   // Checks the parameters, joins the job, waits for all ranks, and gives all of them rank 0's
   // values of the parameters. Errors:
-  //   INVALID_ARGUMENT   a parameter that cannot be optimized, an unknown rule or option, a value
-  //   out
-  //                      of its range, ranks that do not agree with each other, a bad rank
-  //   ALREADY_EXISTS     the rank is taken by a living process
-  //   UNAVAILABLE        no coordinator there, or a rank was lost meanwhile
-  //   DEADLINE_EXCEEDED  ranks that never came, by number
+  //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
+  //                       out of its range, ranks that do not agree with each other, a bad rank
+  //   ALREADY_EXISTS      the rank is taken by a living process
+  //   UNAVAILABLE         no coordinator or shard server there, or a rank was lost meanwhile
+  //   DEADLINE_EXCEEDED   ranks that never came, by number
+  //   RESOURCE_EXHAUSTED  no memory for parameters, gradients or state: need and limit
+  // Where attached to a shard server also those of docs/errors.md, "Attaching".
   ShardedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
                    const RuleOptions& defaults, ShardedOptimizerOptions options = {});
   ShardedOptimizer(std::vector<at::Tensor> parameters, const RuleOptions& defaults,
@@ -68,9 +69,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      all ranks; kAveraged, and a gradient is missing on some ranks
   //   UNIMPLEMENTED      param_groups() has been changed
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
+  //                      or the trainer of another rank is gone and its successor has not come:
+  //                      nothing changed, call again (errors::IsTrainerGone; wait_for_trainers)
   //   DATA_LOSS          a rank was lost while the step was applied: the parameters here and the
-  //   state
-  //                      at the owners may be half of the old and half of the new
+  //                      state at the owners may be half of the old and half of the new
   at::Tensor step(LossClosure closure = nullptr) override;
 
   const ClientStepInfo& last_step() const;

@@ -15,6 +15,7 @@ constexpr size_t kLineBytes = 64;
 }  // namespace
 
 void StreamingCopy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;  // then either may be null
   if (bytes < kLeastBytes || reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) != 0) {
     std::memcpy(to, from, bytes);
     return;

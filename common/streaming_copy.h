@@ -6,9 +6,9 @@
 
 namespace optshard {
 
-// As memcpy. Where it is large and `to` is 16-byte aligned, what it overwrites is not read from
-// memory first, and does not push anything else out of the caches. Other threads may read it as
-// after ordinary stores.
+// As memcpy; of no bytes either may be null. Where it is large and `to` is 16-byte aligned, what it
+// overwrites is not read from memory first, and does not push anything else out of the caches.
+// Other threads may read it as after ordinary stores.
 void StreamingCopy(void* to, const void* from, size_t bytes);
 
 }  // namespace optshard

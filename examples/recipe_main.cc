@@ -2,8 +2,8 @@
 // lr 0.01, two ranks, one step, with and without sharding. Shows the measured memory, and that the
 // parameters come out the same.
 //
-// By itself it starts a coordinator and the ranks; it acts as one rank with --coordinator, --rank and
-// --world_size, or with torchrun's variables, in the mode "sharded" or "unsharded".
+// By itself it starts a coordinator and the ranks. With --coordinator, --rank and --world_size, or
+// with torchrun's variables, it acts as one rank, in the mode "sharded" or "unsharded".
 #include <ATen/Parallel.h>
 
 #include <cstdlib>

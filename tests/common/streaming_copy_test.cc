@@ -24,5 +24,7 @@ TEST(StreamingCopy_AnySizeAndAlignment, CopiesAllAndNothingElse) {
   }
 }
 
+TEST(StreamingCopy_OfNothing, TakesNullPointers) { StreamingCopy(nullptr, nullptr, 0); }
+
 }  // namespace
 }  // namespace optshard

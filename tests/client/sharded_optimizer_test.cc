@@ -28,7 +28,9 @@ using testing::RunRanks;
 using torch::optim::OptimizerParamGroup;
 
 // Small enough that sums of a few of them are exact.
-at::Tensor Gradient(const std::vector<int64_t>& shape, float value) { return at::full(shape, value); }
+at::Tensor Gradient(const std::vector<int64_t>& shape, float value) {
+  return at::full(shape, value);
+}
 
 at::Tensor Parameter(const std::vector<int64_t>& shape, float value) {
   return Gradient(shape, value).set_requires_grad(true);

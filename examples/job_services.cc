@@ -16,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kCoordinatorStart = absl::Seconds(10);
-constexpr absl::Duration kServerStart = absl::Seconds(10);
+constexpr absl::Duration kStart = absl::Seconds(10);
 // How long a terminated process may take to end.
 constexpr absl::Duration kTermination = absl::Seconds(5);
 
@@ -34,6 +33,24 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
   }
   return absl::NotFoundError(absl::StrCat("no ", name, " to run at ", places.front().string(),
                                           ": build it, or say where it is with --", flag, "=PATH"));
+}
+
+// Until a process that has just been started is `ready`: UNAVAILABLE where it ends instead,
+// DEADLINE_EXCEEDED saying what it has `not_done`.
+absl::Status WaitUntil(const std::function<bool()>& ready, ChildProcess& process,
+                       const std::string& name, const std::string& not_done,
+                       const std::function<absl::Status()>& interrupted) {
+  const absl::Time deadline = absl::Now() + kStart;
+  while (absl::Now() < deadline) {
+    if (ready()) return absl::OkStatus();
+    if (absl::Status status = interrupted(); !status.ok()) return status;
+    if (absl::optional<int> code = process.exit_code()) {
+      return absl::UnavailableError(absl::StrCat(name, " ended at once with exit code ", *code));
+    }
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(name, " ", not_done, " within ", absl::FormatDuration(kStart)));
 }
 
 void Terminate(std::unique_ptr<ChildProcess> process) {
@@ -79,23 +96,13 @@ absl::Status JobServices::StartCoordinator(const Options& options,
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
   coordinator_ = *std::move(process);
-  const absl::Time deadline = absl::Now() + kCoordinatorStart;
-  while (absl::Now() < deadline) {
-    std::string port;
-    if (std::ifstream(port_file) >> port) {
-      coordinator_address_ = absl::StrCat("127.0.0.1:", port);
-      return absl::OkStatus();
-    }
-    if (absl::Status status = interrupted(); !status.ok()) return status;
-    if (absl::optional<int> code = coordinator_->exit_code()) {
-      return absl::UnavailableError(
-          absl::StrCat("the coordinator ended at once with exit code ", *code));
-    }
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return absl::DeadlineExceededError(absl::StrCat("the coordinator has not written its port to ",
-                                                  port_file.string(), " within ",
-                                                  absl::FormatDuration(kCoordinatorStart)));
+  std::string port;
+  absl::Status started =
+      WaitUntil([&] { return static_cast<bool>(std::ifstream(port_file) >> port); }, *coordinator_,
+                "the coordinator", absl::StrCat("has not written its port to ", port_file.string()),
+                interrupted);
+  if (started.ok()) coordinator_address_ = absl::StrCat("127.0.0.1:", port);
+  return started;
 }
 
 // Until it listens: trainers would try for longer than a server that cannot start deserves.
@@ -117,18 +124,8 @@ absl::Status JobServices::StartServer(const Options& options,
   if (!process.ok()) return process.status();
   server_ = *std::move(process);
   attach_ = absl::StrCat("unix:", socket);
-  const absl::Time deadline = absl::Now() + kServerStart;
-  while (absl::Now() < deadline) {
-    if (fs::exists(socket)) return absl::OkStatus();
-    if (absl::Status status = interrupted(); !status.ok()) return status;
-    if (absl::optional<int> code = server_->exit_code()) {
-      return absl::UnavailableError(
-          absl::StrCat("the shard server ended at once with exit code ", *code));
-    }
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return absl::DeadlineExceededError(absl::StrCat("the shard server does not listen at ", socket,
-                                                  " after ", absl::FormatDuration(kServerStart)));
+  return WaitUntil([&] { return fs::exists(socket); }, *server_, "the shard server",
+                   absl::StrCat("does not listen at ", socket), interrupted);
 }
 
 }  // namespace optshard

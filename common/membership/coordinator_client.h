@@ -31,7 +31,8 @@ class MemberSession {
   virtual absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) = 0;
 
   // Called once, from a thread of the session, when the group has failed: some rank is lost, or the
-  // coordinator says it cannot go on. Set before WaitForPlan. Must not block, nor call back.
+  // coordinator says it cannot go on; StaleIncarnation where it has a group without this member and
+  // knows no more of its own. Set before WaitForPlan. Must not block, nor call back.
   virtual void OnFailure(std::function<void(const absl::Status&)> callback) = 0;
 
   // What the next heartbeat tells.

@@ -1,6 +1,7 @@
 #include "common/membership/member_session_rpc.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <thread>
 #include <utility>
@@ -164,6 +165,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   absl::Status Leave(absl::Time deadline) override {
     absl::MutexLock leave(&leave_mutex_);
     if (left_.has_value()) return *left_;
+    leaving_ = true;
     v1::LeaveRequest request;
     *request.mutable_header() = Header();
     *request.mutable_progress() = ToProto(progress());
@@ -287,9 +289,26 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       if (!status.ok() && !IsTransportError(status)) {
         Log(LogLevel::kWarning, log_, "the coordinator at %s keeps no lease for us any more: %s",
             address_, status.message());
+        if (errors::IsStaleIncarnation(status) && !leaving_) AwaitSuccessor(status);
         return;
       }
     }
+  }
+
+  // The coordinator does not know us. It may only have been started again: steps go on until it has
+  // a group without us. Nothing goes out in our name, it may give our incarnation to a successor.
+  void AwaitSuccessor(const absl::Status& stale) {
+    v1::GetStatusRequest request;
+    request.set_optimizer(id_.optimizer);
+    do {
+      v1::JobStatus response;
+      const absl::Status status =
+          Call(&v1::Coordinator::Stub::GetStatus, request, response, reply_.lease / 2);
+      if (status.ok() && response.groups_size() > 0) {
+        inbox_.DeliverFailure(errors::WithContext(stale, "the job has a group without us"));
+        return;
+      }
+    } while (!WaitForStop(reply_.heartbeat_period));
   }
 
   // PeerLost of the rank that hosts the coordinator where one does.
@@ -360,6 +379,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);  // under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
+  std::atomic<bool> leaving_{false};
   absl::Mutex leave_mutex_;
   absl::optional<absl::Status> left_ ABSL_GUARDED_BY(leave_mutex_);
 

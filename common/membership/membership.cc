@@ -22,6 +22,9 @@ std::string Of(const StepProgress& progress) {
     case StepOutcome::kTorn:
       return absl::StrCat("finished step ", progress.finished, ", step ", progress.finished + 1,
                           " is torn");
+    case StepOutcome::kApplied:
+      return absl::StrCat("finished step ", progress.finished, ", step ", progress.finished + 1,
+                          " is applied here");
   }
   return "in a step of unknown outcome";
 }
@@ -44,8 +47,14 @@ absl::string_view NameOf(StepOutcome outcome) {
       return "in doubt";
     case StepOutcome::kTorn:
       return "torn";
+    case StepOutcome::kApplied:
+      return "applied";
   }
   return "unknown";
+}
+
+StepNumber AppliedStep(const StepProgress& progress) {
+  return progress.finished + (progress.outcome == StepOutcome::kApplied ? 1 : 0);
 }
 
 absl::string_view NameOf(MemberState state) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/bucket.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
@@ -18,6 +19,31 @@
 namespace optshard {
 
 constexpr uint32_t kProtocolVersion = 1;
+
+// How far a member's steps are; carried by heartbeats and failure reports.
+enum class StepOutcome : uint8_t {
+  kIdle = 1,        // between steps: `finished` is the state
+  kInStep = 2,      // working on finished + 1
+  kNotApplied = 3,  // finished + 1 failed before anybody can have applied it
+  kInDoubt = 4,     // finished + 1 failed while ranks agreed on it; not applied here
+  kTorn = 5,        // finished + 1 failed while it was applied
+  kApplied = 6,  // all that this rank does of finished + 1 is done; whether all did theirs is open
+};
+absl::string_view NameOf(StepOutcome outcome);
+
+struct StepProgress {
+  StepNumber finished = 0;
+  StepOutcome outcome = StepOutcome::kIdle;
+};
+
+// The last step that the rank itself has applied in full; of a torn one, that before it.
+StepNumber AppliedStep(const StepProgress& progress);
+
+// A rank's state that has outlived what ended its part in the job.
+struct KeptState {
+  Generation generation = 0;  // of the plan by which it was stepped
+  StepProgress progress;
+};
 
 struct JoinRequest {
   std::string job;
@@ -34,6 +60,8 @@ struct JoinRequest {
   std::string node;           // ranks of the same node name are one node group of the tree
   std::string owner_address;  // HOST:PORT of the rank's shard owner service
   int64_t pid = 0;            // for people, in the status
+  // A rank that was in the job before, and still has its state. All ranks bring theirs, or none.
+  absl::optional<KeptState> resumes;
 };
 
 // A member's admission. The plan comes later, with the event kPlanReady.
@@ -44,27 +72,13 @@ struct JoinReply {
   Rank host_rank = -1;              // whose process embeds the coordinator; -1: one of its own
 };
 
-// How far a member's steps are; carried by heartbeats and failure reports.
-enum class StepOutcome : uint8_t {
-  kIdle = 1,        // between steps: `finished` is the state
-  kInStep = 2,      // working on finished + 1
-  kNotApplied = 3,  // finished + 1 failed before anybody can have applied it
-  kInDoubt = 4,     // finished + 1 failed while ranks agreed on it; not applied here
-  kTorn = 5,        // finished + 1 failed while it was applied
-};
-absl::string_view NameOf(StepOutcome outcome);
-
-struct StepProgress {
-  StepNumber finished = 0;
-  StepOutcome outcome = StepOutcome::kIdle;
-};
-
 // What the coordinator tells a member, in order, each once.
 struct MemberEvent {
   enum class Kind : uint8_t { kPlanReady = 1, kGroupFailed = 2 };
   uint64_t sequence = 0;  // 1, 2, ... for each member
   Kind kind = Kind::kPlanReady;
   Plan plan;                               // kPlanReady
+  StepNumber finished = 0;                 // kPlanReady: after which step all ranks go on
   std::vector<std::string> owner_address;  // kPlanReady: by rank
   absl::Status failure;  // kGroupFailed: whom the job lost, or why it cannot start
 };

@@ -130,6 +130,10 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
   proto.set_node(request.node);
   proto.set_owner_address(request.owner_address);
   proto.set_pid(request.pid);
+  if (request.resumes.has_value()) {
+    proto.mutable_resumes()->set_generation(request.resumes->generation);
+    *proto.mutable_resumes()->mutable_progress() = ToProto(request.resumes->progress);
+  }
   return proto;
 }
 
@@ -154,6 +158,11 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
   request.node = proto.node();
   request.owner_address = proto.owner_address();
   request.pid = proto.pid();
+  if (proto.has_resumes()) {
+    const absl::StatusOr<StepProgress> progress = FromProto(proto.resumes().progress());
+    if (!progress.ok()) return progress.status();
+    request.resumes = KeptState{proto.resumes().generation(), *progress};
+  }
   return request;
 }
 
@@ -183,6 +192,7 @@ v1::WatchEvent ToProto(const MemberEvent& event) {
     for (const std::string& address : event.owner_address) {
       proto.mutable_plan_ready()->add_owner_address(address);
     }
+    proto.mutable_plan_ready()->set_finished_step(event.finished);
   } else {
     *proto.mutable_group_failed()->mutable_failure() = ToProto(event.failure);
   }
@@ -199,6 +209,7 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto) {
     event.plan = *std::move(plan);
     event.owner_address.assign(proto.plan_ready().owner_address().begin(),
                                proto.plan_ready().owner_address().end());
+    event.finished = proto.plan_ready().finished_step();
     return event;
   }
   if (proto.has_group_failed()) {

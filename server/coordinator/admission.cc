@@ -81,4 +81,33 @@ absl::Status CheckAgreement(const JoinRequest& first, const JoinRequest& other) 
       absl::StrCat("optimizer \"", first.optimizer, "\" must be constructed alike on all ranks"));
 }
 
+absl::Status CheckOpen(const JoinRequest& request, GroupState state, const absl::Status& failure) {
+  const std::string group =
+      absl::StrCat("optimizer \"", request.optimizer, "\" of job \"", request.job, "\"");
+  if (state == GroupState::kFailed) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(group, " has failed, rank ", request.rank,
+                     " cannot join it any more: ", failure.message(), "; start the job again"));
+  }
+  if (state == GroupState::kFinished) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        group, " has finished: all its ranks have left; rank ", request.rank,
+        " cannot join it any more; start another job or give the optimizer another name"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AlreadyTaken(const JoinRequest& request, const Member& holder, absl::Time now) {
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "rank %d of optimizer \"%s\" in job \"%s\" is taken by pid %d%s%s (incarnation %d, %s, heard "
+      "from %s ago); pid %d cannot have it too: give each process a rank of its own",
+      request.rank, request.optimizer, request.job, holder.request.pid,
+      holder.request.node.empty() ? "" : absl::StrCat(" on ", holder.request.node),
+      holder.request.owner_address.empty() ? ""
+                                           : absl::StrCat(" at ", holder.request.owner_address),
+      holder.incarnation, NameOf(holder.state),
+      absl::FormatDuration(absl::Trunc(now - holder.pulse.last_heard, absl::Milliseconds(1))),
+      request.pid));
+}
+
 }  // namespace optshard

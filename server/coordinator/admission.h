@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/membership/membership.h"
+#include "server/coordinator/member.h"
 
 namespace optshard {
 
@@ -19,6 +21,12 @@ absl::Status CheckJoinRequest(const JoinRequest& request, absl::string_view job,
 // What all ranks must agree on: rule, gradient mode, policy, buckets, parameters. RanksDisagree
 // naming both ranks and showing both sides of the first difference.
 absl::Status CheckAgreement(const JoinRequest& first, const JoinRequest& other);
+
+// FAILED_PRECONDITION where the group has failed or finished: nobody can join it any more.
+absl::Status CheckOpen(const JoinRequest& request, GroupState state, const absl::Status& failure);
+
+// ALREADY_EXISTS showing who has the rank that the request is for.
+absl::Status AlreadyTaken(const JoinRequest& request, const Member& holder, absl::Time now);
 
 }  // namespace optshard
 

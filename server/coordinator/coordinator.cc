@@ -22,8 +22,10 @@ class AfterUnlock {
     for (const std::function<void()>& callback : deferred_) callback();
   }
 
-  void Take(Group& group) {
-    Deferred more = group.TakeDeferred();
+  // Of a Group or GroupLives.
+  template <typename Source>
+  void Take(Source& source) {
+    Deferred more = source.TakeDeferred();
     std::move(more.begin(), more.end(), std::back_inserter(deferred_));
   }
   void Add(std::function<void()> callback) { deferred_.push_back(std::move(callback)); }
@@ -38,7 +40,20 @@ absl::Status CheckPositive(absl::Duration value, absl::string_view name) {
       "the coordinator's ", name, " is ", absl::FormatDuration(value), ", expected more than 0"));
 }
 
-// Tells the log when a call has made a group change its state.
+// Tells the log in which state the group is.
+void LogState(const Group& group, const GroupOptions& options, absl::Time now, AfterUnlock& after) {
+  const LogLevel level =
+      group.state() == GroupState::kFailed ? LogLevel::kWarning : LogLevel::kInfo;
+  if (!LogEnabled(level)) return;
+  const GroupStatus status = group.Status(now);
+  LogContext context;
+  context.role = "coordinator";
+  context.job = options.job;
+  context.generation = status.generation;
+  after.Add([level, context, line = Summary(status)] { LogLine(level, context, line); });
+}
+
+// Does so when a call has made the group change it.
 class StateChange {
  public:
   StateChange(const Group& group, const GroupOptions& options, absl::Time now, AfterUnlock& after)
@@ -46,16 +61,7 @@ class StateChange {
   StateChange(const StateChange&) = delete;
   StateChange& operator=(const StateChange&) = delete;
   ~StateChange() {
-    if (group_.state() == before_) return;
-    const LogLevel level =
-        group_.state() == GroupState::kFailed ? LogLevel::kWarning : LogLevel::kInfo;
-    if (!LogEnabled(level)) return;
-    const GroupStatus status = group_.Status(now_);
-    LogContext context;
-    context.role = "coordinator";
-    context.job = options_.job;
-    context.generation = status.generation;
-    after_.Add([level, context, line = Summary(status)] { LogLine(level, context, line); });
+    if (group_.state() != before_) LogState(group_, options_, now_, after_);
   }
 
  private:
@@ -82,6 +88,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
         CheckPositive(group.verdict_grace, "grace for verdicts")}) {
     if (!status.ok()) return status;
   }
+  if (group.resume_grace < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the coordinator's grace for ranks that come back is ",
+                     absl::FormatDuration(group.resume_grace), ", expected at least 0"));
+  }
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(options)));
 }
 
@@ -93,14 +104,16 @@ absl::StatusOr<JoinReply> Coordinator::Join(const JoinRequest& request) {
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
   if (!shutdown_.ok()) return shutdown_;
-  std::unique_ptr<Group>& group = groups_[request.optimizer];
-  if (group == nullptr) group = std::make_unique<Group>(request.optimizer, options_.group);
+  GroupLives& lives =
+      groups_.try_emplace(request.optimizer, request.optimizer, options_.group).first->second;
+  const Group& before = lives.present();
   absl::StatusOr<JoinReply> reply;
   {
-    const StateChange change(*group, options_.group, now, after);
-    reply = group->Join(request, now);
+    const StateChange change(before, options_.group, now, after);
+    reply = lives.Join(request, now);
   }
-  after.Take(*group);
+  if (&lives.present() != &before) LogState(lives.present(), options_.group, now, after);
+  after.Take(lives);
   return reply;
 }
 
@@ -112,15 +125,13 @@ absl::StatusOr<Group*> Coordinator::Admit(const Caller& caller) const {
                                                    member.job, "\", this coordinator serves job \"",
                                                    options_.group.job, "\""));
   }
-  const auto group = groups_.find(member.optimizer);
-  if (group == groups_.end()) {
+  const auto lives = groups_.find(member.optimizer);
+  if (lives == groups_.end()) {
     return errors::WithContext(errors::StaleIncarnation(member.rank, member.incarnation, 0),
                                absl::StrCat("nobody has joined optimizer \"", member.optimizer,
                                             "\" at this coordinator; it may have been restarted"));
   }
-  const absl::Status known = group->second->CheckIncarnation(member);
-  if (!known.ok()) return known;
-  return group->second.get();
+  return lives->second.Find(member);
 }
 
 absl::StatusOr<WatchId> Coordinator::OpenWatch(const Caller& caller, std::function<void()> wake) {
@@ -231,8 +242,9 @@ JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {
   absl::MutexLock lock(&mutex_);
   JobStatus status;
   status.job = options_.group.job;
-  for (const auto& [name, group] : groups_) {
-    if (optimizer.empty() || optimizer == name) status.groups.push_back(group->Status(now));
+  for (const auto& [name, lives] : groups_) {
+    if (!optimizer.empty() && optimizer != name) continue;
+    status.groups.push_back(lives.present().Status(now));
   }
   return status;
 }
@@ -242,12 +254,12 @@ void Coordinator::Tick() {
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
   if (!shutdown_.ok()) return;
-  for (const auto& [name, group] : groups_) {
+  for (auto& [name, lives] : groups_) {
     {
-      const StateChange change(*group, options_.group, now, after);
-      group->Tick(now);
+      const StateChange change(lives.present(), options_.group, now, after);
+      lives.Tick(now);
     }
-    after.Take(*group);
+    after.Take(lives);
   }
 }
 
@@ -257,16 +269,17 @@ void Coordinator::Shutdown() {
   if (!shutdown_.ok()) return;
   shutdown_ = absl::UnavailableError(
       absl::StrCat("the coordinator of job \"", options_.group.job, "\" is shutting down"));
-  for (const auto& [name, group] : groups_) {
-    group->Shutdown(shutdown_);
-    after.Take(*group);
+  for (auto& [name, lives] : groups_) {
+    lives.Shutdown(shutdown_);
+    after.Take(lives);
   }
 }
 
 bool Coordinator::Settled() const {
+  const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mutex_);
   return !groups_.empty() &&
-         absl::c_all_of(groups_, [](const auto& entry) { return entry.second->Settled(); });
+         absl::c_all_of(groups_, [now](const auto& entry) { return entry.second.Settled(now); });
 }
 
 }  // namespace optshard

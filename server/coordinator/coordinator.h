@@ -18,6 +18,7 @@
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "server/coordinator/group.h"
+#include "server/coordinator/group_lives.h"
 
 namespace optshard {
 
@@ -27,8 +28,11 @@ struct Caller {
   Generation generation = 0;
 };
 
-// Thread-safe. Each optimizer name is a group of its own, which begins with its first Join. No
-// callback runs under the coordinator's lock. Every call of a member returns
+// Thread-safe. Each optimizer name is a group of its own, which begins with its first Join, and
+// which, once it has failed, forms again from ranks that bring their state back
+// (docs/decisions/0008). No callback runs under the coordinator's lock. Every call of a member is
+// answered by the life of the group that admitted it, as long as that is the present one or the one
+// before, and returns
 //   INVALID_ARGUMENT     another job, or a rank out of range
 //   FAILED_PRECONDITION  StaleIncarnation (nobody of that life is in), and where said
 //                        StaleGeneration: nothing changes
@@ -41,14 +45,19 @@ class Coordinator {
     const Clock* clock = &Clock::Monotonic();  // outlives the coordinator
   };
 
-  // INVALID_ARGUMENT: an empty job, a world size below 1, a time that is not positive.
+  // INVALID_ARGUMENT: an empty job, a world size below 1, a time that is not positive (or, for
+  // resume_grace, negative).
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
 
   //   INVALID_ARGUMENT     what CheckJoinRequest says; or RanksDisagree, and then the group fails,
   //                        so that all its ranks learn of it
   //   ALREADY_EXISTS       the rank is taken; the group is unaffected
-  //   FAILED_PRECONDITION  another protocol version; the group has failed or finished
-  // A retry (the same request id) gets the first answer.
+  //   FAILED_PRECONDITION  another protocol version; the group has finished; it has failed, and the
+  //                        request brings no state, or nobody ever had a plan
+  // With `resumes` it begins the next life of a group that has failed. So it does where the group
+  // works and its rank still counts as present: the state has come back, so its former process is
+  // dead, and the group fails with PeerLost. When all have come it goes on, or fails again, by what
+  // they bring (settlement.h). A retry (the same request id) gets the first answer.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request);
 
   // Begins the caller's event stream, in place of one it may have. `wake` is called whenever
@@ -94,7 +103,8 @@ class Coordinator {
   // Ends all streams and waits; every later call returns UNAVAILABLE. Blames nobody. Idempotent.
   void Shutdown();
 
-  // There was a group, all have finished or failed, and nobody is in any more.
+  // There was a group, all have finished or failed, nobody is in any more, and nobody is to be
+  // expected: no group that failed is within its resume_grace.
   bool Settled() const;
 
   const GroupOptions& options() const { return options_.group; }
@@ -102,12 +112,12 @@ class Coordinator {
  private:
   explicit Coordinator(Options options) : options_(std::move(options)) {}
 
-  // The caller's group, if the caller is its rank's present life.
+  // The life of a group that the caller is in.
   absl::StatusOr<Group*> Admit(const Caller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable absl::Mutex mutex_;
-  std::map<std::string, std::unique_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, GroupLives> groups_ ABSL_GUARDED_BY(mutex_);
   absl::Status shutdown_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,4 +1,6 @@
-// optshard-coordinator: one job's coordinator as a program.
+// optshard-coordinator: one job's coordinator as a program. It ends by SIGTERM or SIGINT or, with
+// --exit_when_done, with the job; not merely because all shard servers were killed, for they may be
+// about to come back with their state (--resume_grace).
 #include <pthread.h>
 
 #include <csignal>
@@ -23,7 +25,11 @@ ABSL_FLAG(absl::Duration, lease, absl::Seconds(5), "silence longer than this is 
 ABSL_FLAG(absl::Duration, join_timeout, absl::Seconds(60),
           "how long after the first rank the last one may join");
 ABSL_FLAG(bool, exit_when_done, false,
-          "exit once all optimizers are finished or failed and all ranks have left");
+          "exit once all optimizers are finished or failed and all ranks have left; after a "
+          "failure only once --resume_grace is over");
+ABSL_FLAG(absl::Duration, resume_grace, absl::Seconds(10),
+          "with --exit_when_done: how long after a failure, once no rank is in any more, to wait "
+          "for shard servers that are started again and bring their state back");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warning, error or off");
 
 namespace optshard {
@@ -62,6 +68,7 @@ int Main() {
   options.coordinator.group.world_size = absl::GetFlag(FLAGS_world_size);
   options.coordinator.group.join_timeout = absl::GetFlag(FLAGS_join_timeout);
   options.coordinator.group.liveness.lease = absl::GetFlag(FLAGS_lease);
+  options.coordinator.group.resume_grace = absl::GetFlag(FLAGS_resume_grace);
   const auto server = CoordinatorServer::Start(options);
   if (!server.ok()) return Fail(server.status());
 

@@ -36,8 +36,9 @@ class CoordinatorServer {
 
   Coordinator& coordinator();
 
-  // Waits until there was a group, all are finished or failed and everyone has left. Whether that
-  // is so within `timeout`: a host should give the others that long before it stops.
+  // Waits until there was a group, all are finished or failed, everyone has left and nobody is to
+  // come back (GroupOptions::resume_grace). Whether that is so within `timeout`: a host should give
+  // the others that long before it stops.
   bool WaitUntilSettled(absl::Duration timeout);
 
   // Ends all calls, those that wait included, within `grace`, and the listening. Members notice

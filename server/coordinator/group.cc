@@ -6,10 +6,11 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/errors.h"
 #include "common/plan.h"
 #include "server/coordinator/admission.h"
+#include "server/coordinator/losses.h"
+#include "server/coordinator/settlement.h"
 
 namespace optshard {
 namespace {
@@ -26,6 +27,36 @@ Group::Group(std::string optimizer, GroupOptions options)
       members_(options_.world_size),
       rendezvous_(std::make_unique<RendezvousStore>()) {}
 
+std::unique_ptr<Group> Group::After(const Group& failed) {
+  auto group = std::make_unique<Group>(failed.optimizer_, failed.options_);
+  for (size_t rank = 0; rank < failed.members_.size(); ++rank) {
+    group->members_[rank].incarnation = failed.members_[rank].incarnation;
+  }
+  group->last_generation_ = std::max(failed.last_generation_, failed.generation_);
+  group->resumable_ = true;
+  return group;
+}
+
+bool Group::KnowsRequest(const JoinRequest& request) const {
+  return !request.request_id.empty() &&
+         (members_[request.rank].request.request_id == request.request_id ||
+          disagreeing_request_ == request.request_id);
+}
+
+bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
+  if (!request.resumes.has_value()) return false;
+  Member& holder = members_[request.rank];
+  // While ranks gather, who begins at step 0 has no state yet that could have outlived it.
+  const bool holder_is_dead =
+      holder.present() && (state_ == GroupState::kActive ||
+                           (state_ == GroupState::kForming && holder.request.resumes.has_value()));
+  if (holder_is_dead) {
+    last_gone_ = now;
+    Fail(TakeReplaced(holder, request.rank, request.pid));
+  }
+  return state_ == GroupState::kFailed && resumable_;
+}
+
 absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now) {
   if (!shutdown_.ok()) return shutdown_;
   Member& member = members_[request.rank];
@@ -41,16 +72,9 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
     if (generation_ == 0 && errors::IsRanksDisagree(failure_) && would_have_been_told) {
       return failure_;
     }
-    return absl::FailedPreconditionError(absl::StrCat(
-        "optimizer \"", optimizer_, "\" of job \"", options_.job, "\" has failed, rank ",
-        request.rank, " cannot join it any more: ", failure_.message(), "; start the job again"));
   }
-  if (state_ == GroupState::kFinished) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "optimizer \"", optimizer_, "\" of job \"", options_.job,
-        "\" has finished: all its ranks have left; rank ", request.rank,
-        " cannot join it any more; start another job or give the optimizer another name"));
-  }
+  const absl::Status open = CheckOpen(request, state_, failure_);
+  if (!open.ok()) return open;
   if (member.state != MemberState::kMissing) return AlreadyTaken(request, member, now);
 
   if (first_.has_value()) {
@@ -65,6 +89,10 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
     first_joined_ = now;
   }
 
+  if (request.resumes.has_value()) {
+    last_generation_ = std::max(last_generation_, request.resumes->generation);
+    resumable_ = true;
+  }
   const Incarnation incarnation = member.incarnation + 1;
   member = Member();
   member.state = MemberState::kJoined;
@@ -72,28 +100,20 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   member.request = request;
   member.request.space = ParameterSpace();
   member.pulse.last_heard = now;
-  member.reply.incarnation = incarnation;
-  member.reply.lease = options_.liveness.lease;
-  member.reply.heartbeat_period =
-      std::min(options_.liveness.lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
-  member.reply.host_rank = options_.host_rank;
+  member.reply = ReplyTo(incarnation);
   const JoinReply reply = member.reply;
   if (MissingRanks().empty()) Activate();
   return reply;
 }
 
-absl::Status Group::AlreadyTaken(const JoinRequest& request, const Member& holder,
-                                 absl::Time now) const {
-  return absl::AlreadyExistsError(absl::StrFormat(
-      "rank %d of optimizer \"%s\" in job \"%s\" is taken by pid %d%s%s (incarnation %d, %s, heard "
-      "from %s ago); pid %d cannot have it too: give each process a rank of its own",
-      request.rank, optimizer_, options_.job, holder.request.pid,
-      holder.request.node.empty() ? "" : absl::StrCat(" on ", holder.request.node),
-      holder.request.owner_address.empty() ? ""
-                                           : absl::StrCat(" at ", holder.request.owner_address),
-      holder.incarnation, NameOf(holder.state),
-      absl::FormatDuration(absl::Trunc(now - holder.pulse.last_heard, absl::Milliseconds(1))),
-      request.pid));
+JoinReply Group::ReplyTo(Incarnation incarnation) const {
+  JoinReply reply;
+  reply.incarnation = incarnation;
+  reply.lease = options_.liveness.lease;
+  reply.heartbeat_period =
+      std::min(options_.liveness.lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
+  reply.host_rank = options_.host_rank;
+  return reply;
 }
 
 absl::Status Group::CheckIncarnation(const MemberId& member) const {
@@ -164,7 +184,7 @@ void Group::Record(Member& member, const StepProgress& progress, absl::Time now,
 void Group::Heartbeat(Rank rank, const StepProgress& progress, absl::Time now) {
   const bool settled = state_ == GroupState::kFailed && progress.outcome != StepOutcome::kInStep;
   Record(members_[rank], progress, now, settled);
-  FindAbandoned();
+  LookForAbandoned();
 }
 
 absl::Status Group::ReportFailure(Rank rank, const StepProgress& progress, Rank suspect,
@@ -190,12 +210,11 @@ void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
   Member& member = members_[rank];
   if (!member.present()) return;
   Record(member, progress, now, true);
+  last_gone_ = now;
   if (state_ == GroupState::kForming) {
     // The others go on waiting, for somebody else under this rank.
     member.state = MemberState::kMissing;
-    if (absl::c_none_of(members_, [](const Member& other) { return other.present(); })) {
-      first_.reset();
-    }
+    if (!AnybodyIn()) first_.reset();
   } else {
     member.state = MemberState::kLeft;
   }
@@ -210,7 +229,7 @@ void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
                       deferred_);
     return;
   }
-  FindAbandoned();
+  LookForAbandoned();
 }
 
 absl::Status Group::PutRendezvous(Rank rank, absl::string_view key, absl::string_view value,
@@ -226,7 +245,7 @@ void Group::GetRendezvous(absl::string_view key, absl::Time deadline,
 
 void Group::Tick(absl::Time now) {
   rendezvous_->Expire(now, deferred_);
-  FindLost(now);
+  LookForLost(now);
   if (state_ == GroupState::kForming && first_.has_value() &&
       now - first_joined_ >= options_.join_timeout) {
     const std::vector<Rank> missing = MissingRanks();
@@ -248,9 +267,14 @@ void Group::Shutdown(const absl::Status& reason) {
   rendezvous_->Fail(reason, deferred_);
 }
 
-bool Group::Settled() const {
-  if (absl::c_any_of(members_, [](const Member& member) { return member.present(); })) return false;
-  return state_ == GroupState::kFailed || state_ == GroupState::kFinished || !first_.has_value();
+bool Group::AnybodyIn() const {
+  return absl::c_any_of(members_, [](const Member& member) { return member.present(); });
+}
+
+bool Group::Settled(absl::Time now) const {
+  if (AnybodyIn()) return false;
+  if (state_ == GroupState::kFinished) return true;
+  return !resumable_ || now - last_gone_ >= options_.resume_grace;
 }
 
 Deferred Group::TakeDeferred() { return std::exchange(deferred_, {}); }
@@ -266,11 +290,19 @@ std::vector<Rank> Group::MissingRanks() const {
 void Group::Activate() {
   std::vector<std::string> nodes;
   std::vector<std::string> owner_address;
+  std::vector<absl::optional<KeptState>> kept;
   for (const Member& member : members_) {
     nodes.push_back(member.request.node);
     owner_address.push_back(member.request.owner_address);
+    kept.push_back(member.request.resumes);
   }
-  absl::StatusOr<Plan> plan = MakePlan(generation_ + 1, first_->space, first_->policy, nodes);
+  const absl::StatusOr<StepNumber> finished = Settle(kept);
+  if (!finished.ok()) {
+    Fail(errors::WithContext(finished.status(),
+                             absl::StrCat("optimizer \"", optimizer_, "\" cannot go on")));
+    return;
+  }
+  absl::StatusOr<Plan> plan = MakePlan(last_generation_ + 1, first_->space, first_->policy, nodes);
   if (!plan.ok()) {
     Fail(errors::WithContext(plan.status(),
                              absl::StrCat("optimizer \"", optimizer_, "\" has no plan")));
@@ -278,6 +310,7 @@ void Group::Activate() {
   }
   plan_ = *std::move(plan);
   generation_ = plan_.generation;
+  resumable_ = true;
   state_ = GroupState::kActive;
   rendezvous_ = std::make_unique<RendezvousStore>();
   for (Member& member : members_) {
@@ -285,6 +318,7 @@ void Group::Activate() {
     MemberEvent event;
     event.kind = MemberEvent::Kind::kPlanReady;
     event.plan = plan_;
+    event.finished = *finished;
     event.owner_address = owner_address;
     Send(member, std::move(event));
   }
@@ -309,54 +343,18 @@ void Group::Send(Member& member, MemberEvent event) {
   if (member.wake) deferred_.push_back(member.wake);
 }
 
-void Group::FindLost(absl::Time now) {
-  struct Loss {
-    Rank rank;
-    Death death;
-  };
-  std::vector<Loss> losses;
-  for (size_t rank = 0; rank < members_.size(); ++rank) {
-    Member& member = members_[rank];
-    if (!member.present()) continue;
-    absl::optional<Death> death = FindDeath(member.pulse, options_.liveness, now);
-    if (!death.has_value()) continue;
-    member.state = MemberState::kLost;
-    losses.push_back({static_cast<Rank>(rank), *std::move(death)});
-  }
-  if (losses.empty() || state_ == GroupState::kFailed) return;
-  // Who died first is the likely cause of the others' end.
-  absl::c_stable_sort(losses,
-                      [](const Loss& a, const Loss& b) { return a.death.when < b.death.when; });
-  const Loss& first = losses.front();
-  const JoinRequest& request = members_[first.rank].request;
-  std::string how = absl::StrCat(first.death.how_known, " (pid ", request.pid,
-                                 request.node.empty() ? "" : absl::StrCat(" on ", request.node),
-                                 ", optimizer \"", optimizer_, "\")");
-  if (losses.size() > 1) {
-    absl::StrAppend(
-        &how, "; lost after it: rank ",
-        absl::StrJoin(losses.begin() + 1, losses.end(), ", ",
-                      [](std::string* out, const Loss& loss) { absl::StrAppend(out, loss.rank); }));
-  }
-  Fail(errors::PeerLost(first.rank, how));
+void Group::LookForLost(absl::Time now) {
+  const absl::optional<absl::Status> loss =
+      TakeLosses(absl::MakeSpan(members_), optimizer_, options_.liveness, now);
+  if (!loss.has_value()) return;
+  last_gone_ = now;
+  if (state_ != GroupState::kFailed) Fail(*loss);
 }
 
-void Group::FindAbandoned() {
+void Group::LookForAbandoned() {
   if (state_ != GroupState::kActive) return;
-  for (size_t left = 0; left < members_.size(); ++left) {
-    if (members_[left].state != MemberState::kLeft) continue;
-    for (size_t rank = 0; rank < members_.size(); ++rank) {
-      const Member& member = members_[rank];
-      if (member.present() && member.progress.outcome == StepOutcome::kInStep &&
-          member.progress.finished >= members_[left].progress.finished) {
-        Fail(errors::PeerLost(
-            static_cast<Rank>(left),
-            absl::StrCat("it left the job after step ", members_[left].progress.finished, ", rank ",
-                         rank, " is in step ", member.progress.finished + 1)));
-        return;
-      }
-    }
-  }
+  const absl::optional<absl::Status> abandoned = FindAbandoned(members_);
+  if (abandoned.has_value()) Fail(*abandoned);
 }
 
 std::vector<Witness> Group::Witnesses() const {

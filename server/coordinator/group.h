@@ -29,6 +29,9 @@ struct GroupOptions {
   // How long a suspicion waits for others to turn out dead.
   absl::Duration verdict_grace = absl::Milliseconds(500);
   Rank host_rank = -1;  // whose process embeds the coordinator
+  // How long a group that has failed, and in which nobody is any more, is not settled: its ranks
+  // may be about to come back with their state. Zero where nothing starts them again.
+  absl::Duration resume_grace;
 };
 
 struct WatchEvents {
@@ -40,11 +43,25 @@ struct WatchEvents {
 //      \                      \---a rank lost, a verdict---> failed
 //       \--ranks disagree, join timeout, a rank lost---> failed
 //
+// A group that failed stays so. Ranks that still have their state form another one after it
+// (group_lives.h).
+//
 // Thread-compatible; knows no clock: each call says what time it is. What it has to tell members
 // collects as callbacks, which the caller takes (TakeDeferred) and runs once it holds no lock.
 class Group {
  public:
   Group(std::string optimizer, GroupOptions options);
+
+  // Forms anew in place of `failed`: generations and incarnations go on where they ended there.
+  static std::unique_ptr<Group> After(const Group& failed);
+
+  // Whether this group has been asked by the same request before, and so has to answer it.
+  bool KnowsRequest(const JoinRequest& request) const;
+
+  // Whether the request, which this group does not know, is for a group after this one. Where the
+  // rank's member still counts as present, that it comes proves the member's death: this group
+  // fails with PeerLost in the ordinary way.
+  bool GivesWayTo(const JoinRequest& request, absl::Time now);
 
   // The request passed CheckJoinRequest. Errors as the coordinator's Join.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request, absl::Time now);
@@ -84,22 +101,22 @@ class Group {
   GroupState state() const { return state_; }
   const absl::Status& failure() const { return failure_; }
   GroupStatus Status(absl::Time now) const;
-  // Nobody is in any more, and nobody can come.
-  bool Settled() const;
+  bool AnybodyIn() const;
+  // Nobody is in any more, and nobody is to be expected.
+  bool Settled(absl::Time now) const;
 
   Deferred TakeDeferred();
 
  private:
   std::vector<Rank> MissingRanks() const;
   std::vector<Witness> Witnesses() const;
-  absl::Status AlreadyTaken(const JoinRequest& request, const Member& holder, absl::Time now) const;
+  JoinReply ReplyTo(Incarnation incarnation) const;
   void Activate();
   void Fail(const absl::Status& failure);
   void Send(Member& member, MemberEvent event);
   void Record(Member& member, const StepProgress& progress, absl::Time now, bool final);
-  void FindLost(absl::Time now);
-  // A step that some rank works on and another has left before can never end.
-  void FindAbandoned();
+  void LookForLost(absl::Time now);
+  void LookForAbandoned();
   void Decide(absl::Time now);
 
   const std::string optimizer_;
@@ -109,7 +126,11 @@ class Group {
   std::vector<Member> members_;        // by rank
   absl::optional<JoinRequest> first_;  // whom the others must agree with
   absl::Time first_joined_;
+  absl::Time last_gone_ = absl::InfinitePast();  // when somebody who was in left, or was lost
   Generation generation_ = 0;
+  Generation last_generation_ = 0;  // of any plan before this group's
+  // Whether there can be state to go on from: somebody has had a plan, here or before.
+  bool resumable_ = false;
   Plan plan_;
   absl::Status failure_;
   // The join that made the ranks disagree, if one did: its retry gets the same answer.

@@ -19,15 +19,16 @@ MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now) {
 }
 
 bool IsTorn(absl::Span<const Member> members) {
-  absl::optional<StepNumber> finished;
+  absl::optional<StepNumber> applied;
   for (const Member& member : members) {
     if (member.progress.outcome == StepOutcome::kTorn ||
         member.progress.outcome == StepOutcome::kInDoubt) {
       return true;
     }
     if (!member.progress_is_final) continue;
-    if (finished.has_value() && *finished != member.progress.finished) return true;
-    finished = member.progress.finished;
+    const StepNumber step = AppliedStep(member.progress);
+    if (applied.has_value() && *applied != step) return true;
+    applied = step;
   }
   return false;
 }

@@ -37,7 +37,8 @@ struct Member {
 MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now);
 
 // Of the members of a failed group: whether one of them may have applied a step that others have
-// not. What a heartbeat said before the failure does not count: it was late at any rate.
+// not. What a heartbeat said before the failure does not count: it was late at any rate. Not torn
+// is a step that all have applied, even though no rank could know it of the others (kApplied).
 bool IsTorn(absl::Span<const Member> members);
 
 }  // namespace optshard

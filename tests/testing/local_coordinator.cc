@@ -49,8 +49,11 @@ class LocalMember {
   bool silent() const { return silent_; }
 
   void Beat() {
-    // The failure it may answer with comes as an event too.
-    if (!silent_) domain_.Heartbeat(caller(), progress()).IgnoreError();
+    if (silent_) return;
+    // The failure it may answer with comes as an event too, unless the group has gone on without
+    // us.
+    const absl::Status status = domain_.Heartbeat(caller(), progress()).status();
+    if (errors::IsStaleIncarnation(status) && connected()) inbox_.DeliverFailure(status);
   }
 
   const MemberId& id() const { return id_; }
@@ -74,6 +77,10 @@ class LocalMember {
   }
 
  private:
+  bool connected() const {
+    absl::MutexLock lock(&mutex_);
+    return watch_ != 0;
+  }
   void Pump() {
     WatchId watch;
     {

@@ -59,6 +59,27 @@ TEST_F(LocalCoordinatorTest, Killed_TheOthersAreToldAndTheVerdictNamesIt) {
   EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(1));
 }
 
+TEST_F(LocalCoordinatorTest, KilledAndBackWithItsState_AllGoOn) {
+  auto sessions = JoinAll();
+  coordinator_.Kill(1);
+  std::vector<std::unique_ptr<MemberSession>> successors;
+  for (Rank rank : {1, 0, 2}) {
+    JoinRequest request = TestJoin(rank, 3);
+    request.request_id = "";
+    request.resumes = KeptState{1, {12, StepOutcome::kInDoubt}};
+    successors.push_back(coordinator_.Join(request, Soon()).value());
+  }
+  for (const auto& session : successors) {
+    const absl::StatusOr<MemberEvent> event = session->WaitForPlan(Soon());
+    ASSERT_TRUE(event.ok()) << event.status();
+    EXPECT_EQ(event->plan.generation, 2u);
+    EXPECT_EQ(event->finished, 12u);
+  }
+  const absl::Status told =
+      sessions[0]->ReportFailure({}, -1, absl::UnavailableError("plane broken"), Soon());
+  EXPECT_THAT(errors::RanksOf(told), ElementsAre(1));
+}
+
 TEST_F(LocalCoordinatorTest, Stalled_IsNamedAtItsLeasesEnd) {
   auto sessions = JoinAll();
   coordinator_.Stall(2);

@@ -129,6 +129,16 @@ class Ends(Process):
         self.assertEqual(members[1].wait(_PATIENCE_S), 0)
         self.assertEqual(coordinator.wait(_PATIENCE_S), 0)
 
+    def test_exit_when_done_ends_it_after_a_failure_once_nobody_has_come_back(self):
+        coordinator, address = self.start_coordinator(
+            "--world_size=1", "--exit_when_done", "--resume_grace=500ms"
+        )
+        members = self.start_members(address, 1)
+        members[0].kill()
+        since = time.monotonic()
+        self.assertEqual(coordinator.wait(_PATIENCE_S), 0)
+        self.assertGreater(time.monotonic() - since, 0.5)
+
 
 class Losses(Process):
     def told_within(self, member, rank, seconds, since):

@@ -14,6 +14,8 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/membership/coordinator_client_rpc.h"
+#include "common/membership/member_session_rpc.h"
+#include "common/rpc/channel_rpc.h"
 #include "server/coordinator/coordinator_server_service.h"
 #include "tests/server/coordinator/join_requests.h"
 #include "tests/testing/fake_clock.h"
@@ -254,6 +256,51 @@ TEST_F(CoordinatorRpcTest, AllLeave_SettlesAndNobodyIsLost) {
   EXPECT_TRUE(members[1].session->Leave(In(absl::Seconds(20))).ok());
   EXPECT_TRUE(server_->WaitUntilSettled(absl::Seconds(20)));
   EXPECT_EQ(Group().state, GroupState::kFinished);
+}
+
+TEST_F(CoordinatorRpcTest, KilledAndBackWithItsState_AllGoOnByTheNextPlan) {
+  Start(2);
+  std::vector<Member> members = JoinAll();
+  members[1].session.reset();
+  std::vector<Member> successors;
+  for (Rank rank : {1, 0}) {
+    JoinRequest request = TestJoin(rank, 2);
+    request.request_id = "";
+    request.resumes = KeptState{1, {12, StepOutcome::kApplied}};
+    successors.push_back(Join(request).value());
+    // Unnoticed so far: that rank 1 is back tells rank 0's former session.
+    EXPECT_THAT(errors::RanksOf(members[0].Failure()), ElementsAre(1));
+  }
+  for (Member& member : successors) {
+    const absl::StatusOr<MemberEvent> event = member.session->WaitForPlan(In(absl::Seconds(20)));
+    ASSERT_TRUE(event.ok()) << event.status();
+    EXPECT_EQ(event->plan.generation, 2u);
+    EXPECT_EQ(event->finished, 13u);
+    EXPECT_EQ(member.session->id().incarnation, 2u);
+  }
+  EXPECT_TRUE(members[0].session->Leave(In(absl::Seconds(20))).ok());
+  EXPECT_EQ(Group().members[0].state, MemberState::kActive);
+}
+
+TEST_F(CoordinatorRpcTest, SessionThatNobodyKnows_IsToldAsSoonAsThereIsAGroupWithoutIt) {
+  Start(1);
+  JoinReply reply;
+  reply.incarnation = 7;
+  reply.lease = absl::Seconds(5);
+  reply.heartbeat_period = absl::Milliseconds(5);
+  Member forgotten;
+  forgotten.session = StartMemberSession(server_->address(), MakeChannel(server_->address()),
+                                         {"optshard", "default", 0, reply.incarnation}, reply);
+  forgotten.session->OnFailure(
+      [told = forgotten.told](const absl::Status& failure) { told->Tell(failure); });
+  // The coordinator may just have been started again: steps go on.
+  EXPECT_TRUE(errors::IsPeersTimedOut(
+      forgotten.session->WaitForPlan(In(absl::Milliseconds(200))).status()));
+  EXPECT_FALSE(forgotten.told->HasCome());
+  Member successor = Join(0).value();
+  EXPECT_TRUE(errors::IsStaleIncarnation(forgotten.Failure())) << forgotten.Failure();
+  EXPECT_EQ(forgotten.session->WaitForPlan(In(absl::Seconds(20))).status(), forgotten.Failure());
+  EXPECT_FALSE(successor.told->HasCome());
 }
 
 TEST_F(CoordinatorRpcTest, GetStatus_TellsWhatTheDomainKnows) {

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <vector>
 
 #include "common/errors.h"
+#include "tests/server/coordinator/job_on_fake_clock.h"
 #include "tests/server/coordinator/join_requests.h"
-#include "tests/testing/fake_clock.h"
 
 namespace optshard {
 namespace {
@@ -17,80 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A job on a fake clock, with members that open their streams as sessions do.
-class Job {
- public:
-  explicit Job(int world_size, Rank host_rank = -1) : world_size_(world_size) {
-    Coordinator::Options options;
-    options.group.world_size = world_size;
-    options.group.host_rank = host_rank;
-    options.clock = &clock_;
-    coordinator_ = Coordinator::Create(options).value();
-    callers_.resize(world_size);
-    watches_.resize(world_size);
-    wakes_.resize(world_size);
-  }
-
-  absl::Status Join(Rank rank) {
-    const absl::StatusOr<JoinReply> reply = coordinator_->Join(TestJoin(rank, world_size_));
-    if (!reply.ok()) return reply.status();
-    callers_[rank] = {{"optshard", "default", rank, reply->incarnation}, 0};
-    watches_[rank] =
-        coordinator_->OpenWatch(callers_[rank], [this, rank] { ++wakes_[rank]; }).value();
-    return absl::OkStatus();
-  }
-
-  void JoinAll() {
-    for (Rank rank = 0; rank < world_size_; ++rank) ASSERT_TRUE(Join(rank).ok());
-    for (Caller& caller : callers_) caller.generation = 1;
-  }
-
-  std::vector<MemberEvent> Events(Rank rank) {
-    return coordinator_->ReadEvents(callers_[rank], watches_[rank], 0).value().events;
-  }
-
-  // OK as long as the rank was not told of a failure.
-  absl::Status Failure(Rank rank) {
-    for (const MemberEvent& event : Events(rank)) {
-      if (event.kind == MemberEvent::Kind::kGroupFailed) return event.failure;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<Coordinator::News> Beat(Rank rank, StepProgress progress = {}) {
-    return coordinator_->Heartbeat(callers_[rank], progress);
-  }
-
-  // Lets time pass in small steps, as the ticker does, while `alive` keep their leases.
-  void Pass(absl::Duration time, const std::vector<Rank>& alive) {
-    constexpr absl::Duration kStep = absl::Milliseconds(100);
-    for (absl::Duration passed; passed < time; passed += kStep) {
-      clock_.Advance(kStep);
-      for (Rank rank : alive) Beat(rank, progress_[rank]).IgnoreError();
-      coordinator_->Tick();
-    }
-  }
-
-  void Kill(Rank rank) { coordinator_->CloseWatch(callers_[rank], watches_[rank]); }
-
-  absl::Status Report(Rank rank, Rank suspect,
-                      StepProgress progress = {0, StepOutcome::kNotApplied}) {
-    return coordinator_
-        ->ReportFailure(callers_[rank], progress, suspect,
-                        errors::PeerLost(suspect, "connection reset by peer"))
-        .status();
-  }
-
-  GroupStatus Group() { return coordinator_->GetStatus("default").groups.at(0); }
-
-  const int world_size_;
-  FakeClock clock_;
-  std::unique_ptr<Coordinator> coordinator_;
-  std::vector<Caller> callers_;
-  std::vector<WatchId> watches_;
-  std::vector<int> wakes_;
-  std::map<Rank, StepProgress> progress_;
-};
+using Job = JobOnFakeClock;
 
 TEST(CoordinatorOptions, Senseless_AreRefused) {
   Coordinator::Options options;
@@ -101,6 +27,9 @@ TEST(CoordinatorOptions, Senseless_AreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
   options.group.job = "j";
   options.group.liveness.lease = absl::ZeroDuration();
+  EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
+  options.group.liveness.lease = absl::Seconds(1);
+  options.group.resume_grace = absl::Seconds(-1);
   EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
 }
 

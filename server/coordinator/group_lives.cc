@@ -1,0 +1,50 @@
+#include "server/coordinator/group_lives.h"
+
+#include <iterator>
+#include <utility>
+
+namespace optshard {
+
+GroupLives::GroupLives(std::string optimizer, GroupOptions options)
+    : present_(std::make_unique<Group>(std::move(optimizer), std::move(options))) {}
+
+absl::StatusOr<JoinReply> GroupLives::Join(const JoinRequest& request, absl::Time now) {
+  if (present_->KnowsRequest(request)) return present_->Join(request, now);
+  if (former_ != nullptr && former_->KnowsRequest(request)) return former_->Join(request, now);
+  if (present_->GivesWayTo(request, now)) {
+    std::unique_ptr<Group> next = Group::After(*present_);
+    former_ = std::exchange(present_, std::move(next));
+  }
+  return present_->Join(request, now);
+}
+
+absl::StatusOr<Group*> GroupLives::Find(const MemberId& caller) const {
+  const absl::Status known = present_->CheckIncarnation(caller);
+  if (known.ok()) return present_.get();
+  if (former_ != nullptr && former_->CheckIncarnation(caller).ok()) return former_.get();
+  return known;
+}
+
+void GroupLives::Tick(absl::Time now) {
+  present_->Tick(now);
+  if (former_ != nullptr) former_->Tick(now);
+}
+
+void GroupLives::Shutdown(const absl::Status& reason) {
+  present_->Shutdown(reason);
+  if (former_ != nullptr) former_->Shutdown(reason);
+}
+
+bool GroupLives::Settled(absl::Time now) const {
+  return present_->Settled(now) && (former_ == nullptr || !former_->AnybodyIn());
+}
+
+Deferred GroupLives::TakeDeferred() {
+  Deferred all = present_->TakeDeferred();
+  if (former_ == nullptr) return all;
+  Deferred more = former_->TakeDeferred();
+  std::move(more.begin(), more.end(), std::back_inserter(all));
+  return all;
+}
+
+}  // namespace optshard

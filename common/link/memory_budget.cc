@@ -44,6 +44,11 @@ absl::Status MemoryBudget::Reserve(int64_t bytes, absl::string_view what) {
   return absl::OkStatus();
 }
 
+void MemoryBudget::Adopt(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  reserved_bytes_ += bytes;
+}
+
 void MemoryBudget::Release(int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   reserved_bytes_ -= bytes;

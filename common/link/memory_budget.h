@@ -27,6 +27,8 @@ class MemoryBudget {
   // reserved and not yet touched is not taken off.
   absl::Status Reserve(int64_t bytes, absl::string_view what);
   void Release(int64_t bytes);
+  // Reserves what an earlier process has taken already: never refused.
+  void Adopt(int64_t bytes);
 
   int64_t reserved_bytes() const;
 

@@ -71,6 +71,12 @@ absl::string_view KindName(uint32_t kind) {
       return "mailbox";
     case SegmentKind::kDoorbell:
       return "doorbell";
+    case SegmentKind::kSlots:
+      return "slots";
+    case SegmentKind::kLedger:
+      return "ledger";
+    case SegmentKind::kRankRecord:
+      return "rank record";
   }
   return "unknown";
 }
@@ -213,8 +219,39 @@ absl::StatusOr<Segment> Segment::Attach(UniqueFd fd, const SegmentLabel& expecte
   return segment;
 }
 
+absl::StatusOr<Segment> Segment::Adopt(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
+                                       const std::string& what, MemoryBudget& budget) {
+  absl::StatusOr<Segment> segment = Attach(std::move(fd), expected, bytes, what);
+  if (!segment.ok()) return segment;
+  budget.Adopt(static_cast<int64_t>(FileBytes(bytes)));
+  segment->budget_ = &budget;
+  return segment;
+}
+
+absl::StatusOr<size_t> Segment::BytesOf(int fd, const std::string& what) {
+  struct stat status;
+  if (fstat(fd, &status) != 0) return Failed(what, "fstat");
+  StoredLabel label;
+  const off_t at = status.st_size - static_cast<off_t>(PageBytes());
+  if (at < 0 || pread(fd, &label, sizeof(label), at) != static_cast<ssize_t>(sizeof(label)) ||
+      std::memcmp(label.magic, kMagic, sizeof(kMagic)) != 0 ||
+      label.data_bytes > static_cast<uint64_t>(at)) {
+    return Refused(what, "there is no label of optshard in its last page");
+  }
+  return label.data_bytes;
+}
+
+bool Segment::IsOf(int fd) const {
+  struct stat status;
+  return fstat(fd, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
+}
+
 absl::Status Segment::Map(size_t bytes, const std::string& what) {
   bytes_ = bytes;
+  struct stat status;
+  if (fstat(fd_.get(), &status) != 0) return Failed(what, "fstat");
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
   if (bytes == 0) return absl::OkStatus();
   const size_t length = WholePages(bytes);
   const bool large = length >= kHugePageBytes;
@@ -256,6 +293,8 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(budget_, other.budget_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   std::swap(process_, other.process_);
   return *this;
 }

@@ -18,7 +18,15 @@
 namespace optshard {
 
 // Values are stable: processes of different builds may compare them.
-enum class SegmentKind : uint32_t { kParameters = 1, kGradients = 2, kMailbox = 3, kDoorbell = 4 };
+enum class SegmentKind : uint32_t {
+  kParameters = 1,
+  kGradients = 2,
+  kMailbox = 3,
+  kDoorbell = 4,
+  kSlots = 5,
+  kLedger = 6,
+  kRankRecord = 7,
+};
 
 // What a segment holds; in its last page.
 struct SegmentLabel {
@@ -47,6 +55,14 @@ class Segment {
   static absl::StatusOr<Segment> Attach(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                         const std::string& what);
 
+  // Attach, of what an earlier process of this one's kind has created: the bytes count as reserved,
+  // as Create has it, but are never refused, for they are taken already.
+  static absl::StatusOr<Segment> Adopt(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
+                                       const std::string& what, MemoryBudget& budget);
+
+  // The bytes of data of a segment, by its label. INVALID_ARGUMENT where there is none.
+  static absl::StatusOr<size_t> BytesOf(int fd, const std::string& what);
+
   Segment() = default;
   Segment(Segment&& other) noexcept { *this = static_cast<Segment&&>(other); }
   Segment& operator=(Segment&& other) noexcept;
@@ -54,6 +70,9 @@ class Segment {
 
   void* data() const { return data_; }  // null: no bytes
   size_t bytes() const { return bytes_; }
+
+  // Whether the descriptor is one of this very segment.
+  bool IsOf(int fd) const;
 
   // To be passed on; -1 after CloseDescriptor, which leaves the mapping.
   int fd() const { return fd_.get(); }
@@ -65,6 +84,8 @@ class Segment {
   UniqueFd fd_;
   void* data_ = nullptr;  // mapped up to the end of its last page
   size_t bytes_ = 0;
+  dev_t device_ = 0;  // of the memfd, with the next: which one it is
+  ino_t inode_ = 0;
   pid_t process_ = 0;               // that has mapped it
   MemoryBudget* budget_ = nullptr;  // where it was reserved, if this process did
 };

@@ -59,7 +59,7 @@ absl::Status DirectExchange::Prepare(const StepRecord&, const ReplicaMemory&, ab
 }
 
 absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
-                                   absl::Time deadline) {
+                                   absl::Time) {
   const bool averages = context_.gradient_mode == GradientMode::kReduce;
   const int own_count = static_cast<int>(context_.store->own_buckets().size());
   for (int own = 0; own < own_count; ++own) {
@@ -77,6 +77,10 @@ absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory
       update->replicas.first = place.offset_elements + span.parameter_offset_elements;
     });
   }
+  return absl::OkStatus();
+}
+
+absl::Status DirectExchange::Complete(const StepRecord& record, absl::Time deadline) {
   return Barrier(TagOf(context_, record.step, StepPhase::kPublish, 0), deadline);
 }
 

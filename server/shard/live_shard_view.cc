@@ -152,9 +152,10 @@ std::vector<std::string> LiveShardView::SlotNames(int group) const {
 
 absl::Status LiveShardView::CheckReadable() const {
   const StepProgress progress = options_.board->progress();
-  if (progress.outcome != StepOutcome::kTorn && progress.outcome != StepOutcome::kInDoubt) {
-    return absl::OkStatus();
-  }
+  const bool whole = progress.outcome != StepOutcome::kTorn &&
+                     progress.outcome != StepOutcome::kInDoubt &&
+                     progress.outcome != StepOutcome::kApplied;
+  if (whole) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat(
       "the state of rank %d is not given out: step %d is %s (%s); restart from a checkpoint",
       options_.member.rank, progress.finished + 1, NameOf(progress.outcome),

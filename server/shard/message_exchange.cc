@@ -79,6 +79,9 @@ absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemor
   return window_->Drain(deadline);
 }
 
+// What Apply has received is all there is to wait for.
+absl::Status MessageExchange::Complete(const StepRecord&, absl::Time) { return absl::OkStatus(); }
+
 absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                              absl::Time deadline) {
   if (context_.world_size() == 1) return absl::OkStatus();

@@ -25,6 +25,7 @@ class MessageExchange : public StepExchange {
                        absl::Time deadline) override;
   absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
                      absl::Time deadline) override;
+  absl::Status Complete(const StepRecord& record, absl::Time deadline) override;
   absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
                               absl::Time deadline) override;
   void Abandon(absl::Time deadline) override;

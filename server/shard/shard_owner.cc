@@ -11,6 +11,7 @@
 #include "common/memory_layout.h"
 #include "server/shard/live_shard_view.h"
 #include "server/shard/plane_guard.h"
+#include "server/shard/shard_ledger.h"
 #include "server/shard/shard_owner_options.h"
 #include "server/shard/shard_store.h"
 #include "server/shard/step_board.h"
@@ -38,6 +39,8 @@ class ShardOwner::Impl {
 
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
   absl::Status failure() const { return board_->failure(); }
+  absl::Status lost() const { return guard_->reason(); }
+  StepNumber finished_step() const { return engine_->finished(); }
   const Plan& plan() const { return plan_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   // Null where the plane reaches no peer's memory.
@@ -81,6 +84,7 @@ class ShardOwner::Impl {
   std::unique_ptr<LiveShardView> view_;
   std::unique_ptr<DataPlane> plane_;
   std::unique_ptr<StepEngine> engine_;
+  StepNumber resumed_after_ = 0;
   bool stopped_ = false;
 };
 
@@ -117,11 +121,16 @@ absl::Status ShardOwner::Impl::Start() {
 }
 
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
+  JoinRequest request = MakeJoinRequest(options_);
+  if (options_.memory.has_value()) request.resumes = ShardLedger::Read(options_.memory->ledger);
   absl::StatusOr<std::unique_ptr<MemberSession>> session =
-      options_.coordinator->Join(MakeJoinRequest(options_), deadline);
+      options_.coordinator->Join(request, deadline);
   if (!session.ok()) return session.status();
   session_ = std::move(*session);
-  session_->OnFailure([guard = guard_](const absl::Status& failure) { guard->Abort(failure); });
+  session_->OnFailure([guard = guard_, told = options_.on_lost](const absl::Status& failure) {
+    guard->Abort(failure);
+    if (told) told();
+  });
   absl::StatusOr<MemberEvent> event = session_->WaitForPlan(deadline);
   if (!event.ok()) {
     // The rank becomes free at once for another attempt.
@@ -130,6 +139,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   }
   plan_ = std::move(event->plan);
   owner_addresses_ = std::move(event->owner_address);
+  resumed_after_ = event->finished;
   if (plan_.world_size != options_.world_size ||
       plan_.partition.slices.size() != static_cast<size_t>(options_.world_size)) {
     return absl::InternalError(
@@ -173,9 +183,10 @@ absl::Status ShardOwner::Impl::Allocate() {
   store.rank = options_.rank;
   store.keep_reduced_gradients = options_.gradient_mode == GradientMode::kReduce &&
                                  options_.world_size > 1 && peer_replicas() == nullptr;
-  absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
+  absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store, options_.memory);
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
+  store_->ledger().Begin(plan_.generation, resumed_after_);
 
   view.member = session_->id();
   view.space = &options_.space;
@@ -210,7 +221,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
   if (!created.ok()) return created.status();
   engine_ = std::move(*created);
-  Tell({0, StepOutcome::kIdle});
+  Tell({engine_->finished(), StepOutcome::kIdle});
   Log(LogLevel::kInfo, Who(), "owns %d elements in %d buckets, %d bytes of state",
       view_->Describe().owned_elements, store_->own_buckets().size(), store_->state_bytes());
   return absl::OkStatus();
@@ -301,8 +312,11 @@ absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
       result.plane_failed ? Verdict(result.outcome, result.status) : result.status;
   absl::Status failure = cause;
   if (result.outcome == StepOutcome::kTorn) failure = errors::TornStep(finished + 1, cause);
-  if (result.outcome == StepOutcome::kInDoubt) failure = errors::StepInDoubt(finished + 1, cause);
+  if (result.outcome == StepOutcome::kInDoubt || result.outcome == StepOutcome::kApplied) {
+    failure = errors::StepInDoubt(finished + 1, cause);
+  }
   board_->SetFailure(failure);
+  if (result.plane_failed) guard_->Abort(cause);
   // Where all ranks gave the step up alike, none goes before all know it: to one that still waits
   // for the votes it would look like a loss.
   if (!result.plane_failed && plane_ != nullptr) {
@@ -350,6 +364,10 @@ void ShardOwner::AbortPlane(const absl::Status& reason) { impl_->AbortPlane(reas
 absl::Status ShardOwner::Stop(absl::Duration timeout) { return impl_->Stop(timeout); }
 
 absl::Status ShardOwner::failure() const { return impl_->failure(); }
+
+absl::Status ShardOwner::lost() const { return impl_->lost(); }
+
+StepNumber ShardOwner::finished_step() const { return impl_->finished_step(); }
 
 const Plan& ShardOwner::plan() const { return impl_->plan(); }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/bucket.h"
 #include "common/clock.h"
@@ -24,6 +25,7 @@
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/plan.h"
+#include "server/shard/shard_memory.h"
 #include "server/shard/shard_view.h"
 #include "server/shard/step.h"
 #include "server/update/update_rule.h"
@@ -43,7 +45,7 @@ struct PlaneRequest {
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
 // Step, RefuseNextStep, SyncParameters and Stop come from one thread at a time; the views,
-// failure() and AbortPlane from any.
+// failure(), lost() and AbortPlane from any.
 class ShardOwner {
  public:
   struct Options {
@@ -63,6 +65,11 @@ class ShardOwner {
     std::string owner_address;
     CoordinatorClient* coordinator = nullptr;  // outlives the owner
     PlaneFactory plane_factory;
+    // Where the state lies; may hold what an earlier owner of the rank has left, and then the job
+    // goes on from there. Nothing: memory of this process alone.
+    absl::optional<ShardMemory> memory;
+    // Called once, from any thread, when lost() has begun to say something. Must not block.
+    std::function<void()> on_lost;
     absl::Duration join_timeout = absl::Seconds(60);
     // How long a failed step waits for the coordinator to say whom the job lost: longer than a
     // lease.
@@ -73,7 +80,8 @@ class ShardOwner {
 
   // Validates, joins, waits for the plan, connects the plane and allocates the slots. Errors:
   // INVALID_ARGUMENT (options, another dtype, ranks that disagree), DEADLINE_EXCEEDED naming the
-  // ranks that never came, UNAVAILABLE (no coordinator, a rank lost meanwhile), RESOURCE_EXHAUSTED.
+  // ranks that never came, UNAVAILABLE (no coordinator, a rank lost meanwhile), RESOURCE_EXHAUSTED,
+  // DATA_LOSS where the ranks go on from states that are torn or of different steps.
   static absl::StatusOr<std::unique_ptr<ShardOwner>> Start(Options options);
 
   // As a crash would look to the others, unless Stop came first.
@@ -108,6 +116,14 @@ class ShardOwner {
 
   // OK, or the first error.
   absl::Status failure() const;
+
+  // OK, or whom the job has lost, as far as this owner has heard: with all ranks back, an owner
+  // that is started over the same memory goes on. OK also where all ranks gave up because of what
+  // they were asked for. Any thread.
+  absl::Status lost() const;
+
+  // The last finished step. Bound to the thread that steps.
+  StepNumber finished_step() const;
 
   const Plan& plan() const;
   const std::vector<std::string>& owner_addresses() const;  // by rank

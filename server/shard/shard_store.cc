@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/memory_layout.h"
 #include "common/stagger.h"
 
@@ -23,15 +24,40 @@ __attribute__((no_sanitize("thread"))) void RacyCopy(const float* from, float* t
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& options) {
+ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
+  int64_t slot_elements = 0;
+  int own_buckets = 0;
+  for (const Bucket& bucket : *options.buckets) {
+    if (bucket.owner != options.rank) continue;
+    ++own_buckets;
+    slot_elements += (AlignedElements(bucket.elements, DType::kFloat32) + kBetweenSlots) *
+                     options.slot_counts[bucket.group];
+  }
+  return {slot_elements * sizeof(float),
+          ShardLedger::Bytes(options.space->parameter_count(), own_buckets)};
+}
+
+absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& options,
+                                                               absl::optional<ShardMemory> memory) {
+  const ShardMemory::Bytes bytes = BytesFor(options);
+  if (!memory.has_value()) {
+    absl::StatusOr<ShardMemory> made =
+        ShardMemory::Private(bytes, absl::StrCat("the optimizer state of rank ", options.rank));
+    if (!made.ok()) return made.status();
+    memory = *std::move(made);
+  }
+  if (memory->bytes.slots != bytes.slots || memory->bytes.ledger != bytes.ledger) {
+    return absl::InternalError(absl::StrFormat(
+        "the memory for the optimizer state of rank %d has %d bytes for slots and %d for the "
+        "ledger, expected %d and %d; was it made by another plan?",
+        options.rank, memory->bytes.slots, memory->bytes.ledger, bytes.slots, bytes.ledger));
+  }
   std::unique_ptr<ShardStore> store(new ShardStore());
+  store->memory_ = *std::move(memory);
   const ParameterSpace& space = *options.space;
   store->parameter_count_ = space.parameter_count();
   store->pieces_.resize(space.parameter_count());
-  store->step_counts_ = std::make_unique<std::atomic<StepNumber>[]>(space.parameter_count());
-  for (int p = 0; p < space.parameter_count(); ++p) store->step_counts_[p] = 0;
 
-  int64_t slot_elements = 0;
   int64_t gradient_elements = 0;
   for (const Bucket& bucket : *options.buckets) {
     if (bucket.owner != options.rank) continue;
@@ -44,9 +70,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
           {index, span.parameter_offset_elements, span.bucket_offset_elements, span.elements});
       store->state_bytes_ += span.elements * own.slot_count * static_cast<int64_t>(sizeof(float));
     }
-    const int64_t aligned = AlignedElements(bucket.elements, DType::kFloat32);
-    slot_elements += (aligned + kBetweenSlots) * own.slot_count;
-    gradient_elements += aligned;
+    gradient_elements += AlignedElements(bucket.elements, DType::kFloat32);
     store->own_.push_back(own);
   }
   for (std::vector<Piece>& pieces : store->pieces_) {
@@ -54,12 +78,8 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
       return a.parameter_offset < b.parameter_offset;
     });
   }
-  store->versions_ = std::make_unique<Version[]>(store->own_.size());
+  store->ledger_.emplace(store->memory_.ledger, static_cast<int>(store->own_.size()));
 
-  const std::string what = absl::StrCat("the optimizer state of rank ", options.rank);
-  absl::StatusOr<MappedMemory> slots = MappedMemory::Allocate(slot_elements * sizeof(float), what);
-  if (!slots.ok()) return slots.status();
-  store->slots_ = std::move(*slots);
   if (options.keep_reduced_gradients) {
     absl::StatusOr<MappedMemory> gradients =
         MappedMemory::Allocate(gradient_elements * sizeof(float),
@@ -68,7 +88,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     store->reduced_gradients_ = std::move(*gradients);
   }
 
-  float* slot = static_cast<float*>(store->slots_.data());
+  float* slot = static_cast<float*>(store->memory_.slots);
   float* gradient = static_cast<float*>(store->reduced_gradients_.data());
   for (OwnBucket& own : store->own_) {
     const int64_t aligned = AlignedElements(own.bucket->elements, DType::kFloat32);
@@ -86,26 +106,26 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
 
 void ShardStore::BeginWrite(int own) {
   // Acquire keeps the writes that follow behind it.
-  versions_[own].sequence.fetch_add(1, std::memory_order_acq_rel);
+  ledger_->version(own).sequence.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void ShardStore::EndWrite(int own, StepNumber step) {
-  versions_[own].step.store(step, std::memory_order_relaxed);
-  versions_[own].sequence.fetch_add(1, std::memory_order_release);
+  ledger_->version(own).step.store(step, std::memory_order_relaxed);
+  ledger_->version(own).sequence.fetch_add(1, std::memory_order_release);
 }
 
 void ShardStore::MarkUnchanged(int own, StepNumber step) {
-  versions_[own].step.store(step, std::memory_order_relaxed);
+  ledger_->version(own).step.store(step, std::memory_order_relaxed);
 }
 
-void ShardStore::FinishStep(StepNumber step, const std::vector<bool>& updated) {
-  counts_version_.sequence.fetch_add(1, std::memory_order_acq_rel);
+void ShardStore::CountStep(StepNumber step, const std::vector<bool>& updated) {
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);
   for (int p = 0; p < parameter_count_; ++p) {
     if (!updated[p]) continue;
-    step_counts_[p].store(step_count(p) + 1, std::memory_order_relaxed);
+    ledger_->step_count(p).store(step_count(p) + 1, std::memory_order_relaxed);
   }
-  counts_version_.step.store(step, std::memory_order_relaxed);
-  counts_version_.sequence.fetch_add(1, std::memory_order_release);
+  ledger_->counts_version().step.store(step, std::memory_order_relaxed);
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
 }
 
 bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) const {
@@ -130,7 +150,7 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
   std::vector<uint64_t> sequences;
   absl::optional<StepNumber> step;
   for (auto piece = first; piece != pieces.end() && piece->parameter_offset < end; ++piece) {
-    const Version& version = versions_[piece->own];
+    const ShardLedger::Version& version = ledger_->version(piece->own);
     const uint64_t sequence = version.sequence.load(std::memory_order_acquire);
     if (sequence % 2 != 0) return absl::nullopt;
     const StepNumber of_piece = version.step.load(std::memory_order_relaxed);
@@ -144,22 +164,22 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
   }
   auto piece = first;
   for (const uint64_t sequence : sequences) {
-    if (versions_[piece->own].sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
+    if (ledger_->version(piece->own).sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
       return absl::nullopt;
     }
     ++piece;
   }
-  if (!step.has_value()) step = counts_version_.step.load(std::memory_order_relaxed);
+  if (!step.has_value()) step = ledger_->counts_version().step.load(std::memory_order_relaxed);
   return step;
 }
 
 absl::optional<ShardStore::CountAtStep> ShardStore::TryReadStepCount(int parameter) const {
-  const uint64_t sequence = counts_version_.sequence.load(std::memory_order_acquire);
+  const uint64_t sequence = ledger_->counts_version().sequence.load(std::memory_order_acquire);
   if (sequence % 2 != 0) return absl::nullopt;
   CountAtStep read;
   read.count = step_count(parameter);
-  read.step = counts_version_.step.load(std::memory_order_relaxed);
-  if (counts_version_.sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
+  read.step = ledger_->counts_version().step.load(std::memory_order_relaxed);
+  if (ledger_->counts_version().sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
     return absl::nullopt;
   }
   return read;

@@ -16,11 +16,13 @@
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "server/shard/mapped_memory.h"
+#include "server/shard/shard_ledger.h"
+#include "server/shard/shard_memory.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
 
-// One array a slot and bucket, 64-byte aligned, with the bucket's offsets; zero at first.
+// One array a slot and bucket, 64-byte aligned, with the bucket's offsets.
 //
 // Written by one thread, the step's; read by any at the same time without making it wait: each
 // bucket has a sequence number, odd while it is written, and the number of the step whose values it
@@ -43,8 +45,13 @@ class ShardStore {
     bool keep_reduced_gradients = false;
   };
 
-  // RESOURCE_EXHAUSTED where the memory cannot be had.
-  static absl::StatusOr<std::unique_ptr<ShardStore>> Create(const Options& options);
+  // What such a store needs for its state.
+  static ShardMemory::Bytes BytesFor(const Options& options);
+
+  // The state is what `memory` holds, of just that many bytes (INTERNAL otherwise); zeros in memory
+  // of this process alone where none is given. RESOURCE_EXHAUSTED where memory cannot be had.
+  static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
+      const Options& options, absl::optional<ShardMemory> memory = absl::nullopt);
 
   const std::vector<OwnBucket>& own_buckets() const { return own_; }
   int64_t state_bytes() const { return state_bytes_; }  // of the slots, padding left out
@@ -58,13 +65,16 @@ class ShardStore {
   void MarkUnchanged(int own, StepNumber step);
 
   // Counts the step for every parameter that `updated` holds true for.
-  void FinishStep(StepNumber step, const std::vector<bool>& updated);
+  void CountStep(StepNumber step, const std::vector<bool>& updated);
+
+  // What the state is worth, should this process end now (ShardLedger::SetProgress).
+  ShardLedger& ledger() { return *ledger_; }
 
   // --- Any thread.
 
   // How often the parameter was updated (here: a parameter without slices here is not counted).
   StepNumber step_count(int parameter) const {
-    return step_counts_[parameter].load(std::memory_order_relaxed);
+    return ledger_->step_count(parameter).load(std::memory_order_relaxed);
   }
 
   // Whether [offset, offset + elements) of the parameter is all in own buckets.
@@ -90,23 +100,15 @@ class ShardStore {
     int64_t bucket_offset = 0;
     int64_t elements = 0;
   };
-  // Mutable for readers: they look at a sequence by adding 0, which orders their copies before it.
-  struct Version {
-    mutable std::atomic<uint64_t> sequence{0};
-    std::atomic<StepNumber> step{0};
-  };
-
   ShardStore() = default;
 
-  MappedMemory slots_;
+  ShardMemory memory_;
+  absl::optional<ShardLedger> ledger_;
   MappedMemory reduced_gradients_;
   std::vector<OwnBucket> own_;
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   int64_t state_bytes_ = 0;
   int parameter_count_ = 0;
-  std::unique_ptr<Version[]> versions_;  // by own bucket
-  std::unique_ptr<std::atomic<StepNumber>[]> step_counts_;
-  Version counts_version_;
 };
 
 }  // namespace optshard

@@ -2,14 +2,9 @@
 
 #include <utility>
 
+#include "server/shard/packed_progress.h"
+
 namespace optshard {
-namespace {
-
-uint64_t Pack(const StepProgress& progress) {
-  return progress.finished << 8 | static_cast<uint64_t>(progress.outcome);
-}
-
-}  // namespace
 
 StepBoard::StepBoard(std::vector<Hyperparameters> initial)
     : progress_(Pack(StepProgress{})),
@@ -21,8 +16,7 @@ void StepBoard::SetProgress(const StepProgress& progress) {
 }
 
 StepProgress StepBoard::progress() const {
-  const uint64_t packed = progress_.load(std::memory_order_acquire);
-  return {packed >> 8, static_cast<StepOutcome>(packed & 0xff)};
+  return Unpack(progress_.load(std::memory_order_acquire));
 }
 
 void StepBoard::SetFailure(const absl::Status& failure) {

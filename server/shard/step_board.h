@@ -34,7 +34,7 @@ class StepBoard {
  private:
   using Values = std::shared_ptr<const std::vector<Hyperparameters>>;
 
-  std::atomic<uint64_t> progress_;  // finished << 8 | outcome: both change at once
+  std::atomic<uint64_t> progress_;  // packed_progress.h
   Values written_;                  // the step thread's copy
 
   mutable absl::Mutex mutex_;

@@ -38,6 +38,7 @@ StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
     : options_(std::move(options)),
       no_replica_(options_.space->parameter_count()),
       exchange_(std::move(exchange)),
+      finished_(options_.store->ledger().progress().finished),
       incarnations_(options_.world_size(), 0) {
   record_.generation = options_.plan->generation;
   record_.hyperparameters = options_.hyperparameters;
@@ -107,10 +108,16 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
 
   if (!decision.skipped) {
     PrepareCoefficients();
+    ShardLedger& ledger = options_.store->ledger();
+    ledger.SetProgress({finished_, StepOutcome::kTorn});
     status = exchange_->Apply(record_, replica, deadline);
     if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
+    options_.store->CountStep(record_.step, record_.updated);
+    ledger.SetProgress({finished_, StepOutcome::kApplied});
+    status = exchange_->Complete(record_, deadline);
+    if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied, true);
     finished_ = record_.step;
-    options_.store->FinishStep(finished_, record_.updated);
+    ledger.SetProgress({finished_, StepOutcome::kIdle});
   }
   const absl::Time applied = options_.clock->Now();
   options_.timeline->Record("apply", kWholeStep, committed, applied);
@@ -139,11 +146,11 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
   status = DecideAlike(votes, votes[options_.rank], incarnations_);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, false);
+  const StepOutcome unfinished = finished_ == 0 ? StepOutcome::kNotApplied : StepOutcome::kTorn;
+  options_.store->ledger().SetProgress({finished_, unfinished});
   status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
-  if (!status.ok()) {
-    return Failed(std::move(status), finished_ == 0 ? StepOutcome::kNotApplied : StepOutcome::kTorn,
-                  true);
-  }
+  if (!status.ok()) return Failed(std::move(status), unfinished, true);
+  options_.store->ledger().SetProgress({finished_, StepOutcome::kIdle});
   options_.timeline->EndStep();
   Result result;
   result.info.step = finished_;

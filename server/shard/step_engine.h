@@ -86,7 +86,7 @@ class StepEngine {
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;
   StepRecord record_;
-  StepNumber finished_ = 0;
+  StepNumber finished_;                    // the ledger's, at first
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
 };
 

@@ -76,10 +76,13 @@ class StepExchange {
   virtual absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
                                absl::Time deadline) = 0;
 
-  // Updates what is owned here. When it returns, this rank's replica is that of the step, and
-  // nobody reads its gradients any more.
+  // Updates what is owned here, and does all that is this rank's to do for the others' replicas.
   virtual absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
                              absl::Time deadline) = 0;
+
+  // When it returns, this rank's replica is that of the step, and nobody reads its gradients any
+  // more.
+  virtual absl::Status Complete(const StepRecord& record, absl::Time deadline) = 0;
 
   // Rank 0's parameter values go to all.
   virtual absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,

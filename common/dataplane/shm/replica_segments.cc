@@ -73,6 +73,26 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
   return std::shared_ptr<const ReplicaSegments>(std::move(segments));
 }
 
+absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
+    const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
+    MemoryBudget& budget) {
+  std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
+  if (parameters.valid()) {
+    absl::StatusOr<Segment> adopted =
+        Segment::Adopt(std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout),
+                       Bytes(layout), ParametersOf(rank), budget);
+    if (!adopted.ok()) return adopted.status();
+    segments->parameters_ = *std::move(adopted);
+  }
+  absl::StatusOr<Segment> adopted =
+      Segment::Adopt(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout),
+                     Bytes(layout), GradientsOf(rank), budget);
+  if (!adopted.ok()) return adopted.status();
+  segments->gradients_ = *std::move(adopted);
+  segments->PlaceRegions(layout, rank, rank);
+  return std::shared_ptr<const ReplicaSegments>(std::move(segments));
+}
+
 // Of shared parameters, all ranks keep to the place of the one whose they are.
 void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_rank,
                                    Rank gradients_rank) {

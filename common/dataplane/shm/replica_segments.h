@@ -36,6 +36,14 @@ class ReplicaSegments {
       const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
       absl::optional<Rank> parameters_rank = absl::nullopt);
 
+  // Maps those that an earlier process of this one's kind has created, and keeps the descriptors.
+  // `parameters` may be none. INVALID_ARGUMENT as Segment::Attach.
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Adopt(const MemoryLayout& layout,
+                                                                      Rank rank,
+                                                                      UniqueFd parameters,
+                                                                      UniqueFd gradients,
+                                                                      MemoryBudget& budget);
+
   // Bytes of one of the segments.
   static size_t Bytes(const MemoryLayout& layout);
 
@@ -45,6 +53,11 @@ class ReplicaSegments {
   bool has_parameters() const { return parameters_.has_value(); }
   const Segment& parameters() const { return *parameters_; }
   const Segment& gradients() const { return gradients_; }
+
+  // Whether the descriptors are those of these very segments.
+  bool AreOf(int parameters, int gradients) const {
+    return has_parameters() && parameters_->IsOf(parameters) && gradients_.IsOf(gradients);
+  }
 
  private:
   ReplicaSegments() = default;

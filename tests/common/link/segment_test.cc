@@ -124,6 +124,39 @@ TEST(Segment, Attach_SameLabel_SharesTheMemory) {
   }
 }
 
+TEST(Segment, Adopt_BeyondTheBudget_CountsAllTheSame) {
+  const Segment segment = Created();
+  MemoryBudget budget(1);
+  {
+    const absl::StatusOr<Segment> adopted =
+        Segment::Adopt(Duplicate(segment), kLabel, kBytes, "gradients of rank 3", budget);
+    ASSERT_TRUE(adopted.ok()) << adopted.status();
+    EXPECT_EQ(budget.reserved_bytes(), static_cast<int64_t>(LabelAt(kBytes) + PageBytes()));
+    static_cast<char*>(segment.data())[7] = 'x';
+    EXPECT_EQ(static_cast<const char*>(adopted->data())[7], 'x');
+    EXPECT_TRUE(adopted->IsOf(segment.fd()));
+  }
+  EXPECT_EQ(budget.reserved_bytes(), 0);
+}
+
+TEST(Segment, IsOf_AnotherSegment_IsFalse) {
+  const Segment segment = Created();
+  const Segment other = Created();
+  EXPECT_TRUE(segment.IsOf(Duplicate(segment).get()));
+  EXPECT_FALSE(segment.IsOf(other.fd()));
+  EXPECT_FALSE(segment.IsOf(-1));
+}
+
+TEST(Segment, BytesOf_AnySize_AreThoseOfItsLabel) {
+  for (const size_t bytes : {size_t{1}, PageBytes(), kBytes}) {
+    const absl::StatusOr<size_t> read = Segment::BytesOf(Created(kLabel, bytes).fd(), "it");
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, bytes);
+  }
+  const UniqueFd empty(memfd_create("empty", MFD_CLOEXEC));
+  EXPECT_TRUE(absl::IsInvalidArgument(Segment::BytesOf(empty.get(), "it").status()));
+}
+
 TEST(Segment, CloseDescriptor_Done_LeavesTheMapping) {
   Segment segment = Created();
   const Segment attached =

@@ -36,7 +36,7 @@ class ShardStoreTest : public ::testing::Test {
 
   void WriteAll(StepNumber step) {
     for (size_t own = 0; own < store_->own_buckets().size(); ++own) Write(own, step);
-    store_->FinishStep(step, {true, true});
+    store_->CountStep(step, {true, true});
   }
 
   void Write(int own, StepNumber step) {
@@ -92,8 +92,8 @@ TEST_F(ShardStoreTest, ReadDuringAWrite_IsRefusedUntilItEnded) {
 }
 
 TEST_F(ShardStoreTest, FinishedStep_CountsOnlyUpdatedParameters) {
-  store_->FinishStep(1, {true, true});
-  store_->FinishStep(2, {false, true});
+  store_->CountStep(1, {true, true});
+  store_->CountStep(2, {false, true});
   EXPECT_EQ(store_->step_count(0), 1);
   EXPECT_EQ(store_->step_count(1), 2);
   EXPECT_EQ(store_->TryReadStepCount(0)->count, 1);
@@ -121,6 +121,36 @@ TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {
   done = true;
   reader.join();
   EXPECT_GE(reads, 3);
+}
+
+TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
+  ShardStore::Options options;
+  options.space = &space_;
+  options.buckets = &buckets_;
+  options.slot_counts = {2};
+  const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+  store_ = *ShardStore::Create(options, memory);
+  store_->ledger().Begin(3, 0);
+  WriteAll(1);
+  store_->ledger().SetProgress({1, StepOutcome::kIdle});
+  store_.reset();
+
+  const std::unique_ptr<ShardStore> other = *ShardStore::Create(options, memory);
+  EXPECT_EQ(other->step_count(0), 1u);
+  EXPECT_EQ(other->ledger().progress().finished, 1u);
+  std::vector<float> read(4000);
+  EXPECT_EQ(other->TryRead(0, 1, 0, absl::MakeSpan(read)), absl::optional<StepNumber>(1));
+  EXPECT_EQ(read[3999], 1);
+}
+
+TEST_F(ShardStoreTest, MemoryOfAnotherSize_IsRefused) {
+  ShardStore::Options options;
+  options.space = &space_;
+  options.buckets = &buckets_;
+  options.slot_counts = {2};
+  ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+  memory.bytes.slots -= 64;
+  EXPECT_TRUE(absl::IsInternal(ShardStore::Create(options, memory).status()));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "common/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/coordinator/settlement.h"
 #include "tests/server/shard/engine_rig.h"
 
 namespace optshard::testing {
@@ -63,7 +64,8 @@ void ExpectConsistent(const std::vector<StepEngine::Result>& results, Rank lost,
       continue;
     }
     // Somebody began to apply the step: then nobody may say that it cannot have been applied.
-    applied = applied || result.status.ok() || result.outcome == StepOutcome::kTorn;
+    applied = applied || result.status.ok() || result.outcome == StepOutcome::kTorn ||
+              result.outcome == StepOutcome::kApplied;
     not_applied = not_applied || result.outcome == StepOutcome::kNotApplied;
     if (result.status.ok()) continue;
     EXPECT_TRUE(result.plane_failed);
@@ -125,6 +127,49 @@ TEST(StepEngine_RankKilledAtAnyOperation_OthersNameIt, OutcomesFitTogether) {
       }
     }
   }
+}
+
+// What the ledgers say, whatever the ranks themselves have heard, is what the state is worth.
+TEST(StepEngine_RankKilledAtAnyOperation_LedgersSettle, OnTheStepThatAllBitsAreOf) {
+  int before = 0;
+  int after = 0;
+  int torn = 0;
+  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+    for (const FailureCase& failure : AllCases()) {
+      EngineRig::Options options =
+          SmallOptions(failure.world_size, failure.gradient_mode, failure.mode);
+      options.placements = {placement};
+      const int64_t operations = OperationsOfAStep(options);
+      for (int64_t at = 0; at < operations; ++at) {
+        SCOPED_TRACE(absl::StrCat("world size ", failure.world_size, ", gradients ",
+                                  std::string(NameOf(failure.gradient_mode)), ", operation ", at));
+        EngineRig rig(options);
+        rig.GiveAllGradients();
+        for (const StepEngine::Result& result : rig.Step()) ASSERT_TRUE(result.status.ok());
+        rig.StepOracleAlong();
+        rig.GiveAllGradients();
+        rig.hub().KillAt(static_cast<Rank>(at % failure.world_size), operations + at);
+        rig.Step();
+
+        std::vector<absl::optional<KeptState>> kept;
+        for (Rank r = 0; r < failure.world_size; ++r) {
+          kept.push_back(KeptState{1, rig.rank(r).store->ledger().progress()});
+        }
+        const absl::StatusOr<StepNumber> settled = Settle(kept);
+        if (!settled.ok()) {
+          EXPECT_TRUE(errors::IsTornStep(settled.status())) << settled.status();
+          ++torn;
+          continue;
+        }
+        if (*settled == 2) rig.StepOracleAlong();
+        EXPECT_EQ(rig.DifferenceToOracle(), "") << "settled on step " << *settled;
+        ++(*settled == 2 ? after : before);
+      }
+    }
+  }
+  EXPECT_GT(before, 0);
+  EXPECT_GT(after, 0);
+  EXPECT_GT(torn, 0);
 }
 
 TEST(StepEngine_RankHangsAtAnyOperation_OthersNameItByTheDeadline, OutcomesFitTogether) {

@@ -1,25 +1,22 @@
 #include "client/attached_owner.h"
 
-#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/attach/attachment_rpc.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/link/poll_until.h"
-#include "common/link/unique_fd.h"
 #include "server/update/hyperparameter_bytes.h"
 
 namespace optshard {
 namespace {
 
-// The answer to an attachment comes by the join's deadline, which the server knows too.
-constexpr absl::Duration kAttachSlack = absl::Seconds(5);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
+// For a server whose keeper starts it again to listen. Who waits for less, gives up earlier.
+constexpr absl::Duration kReturnTimeout = absl::Seconds(2);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -45,88 +42,36 @@ AttachRequest RequestOf(const AttachedOwner::Options& options, const MemoryLayou
   return request;
 }
 
-std::string NameOfServer(const LocalAddress& socket, pid_t pid) {
-  return absl::StrCat("the shard server at ", socket, " (process ", pid, ")");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
-  absl::StatusOr<StopEvent> stop = StopEvent::Create();
-  if (!stop.ok()) return stop.status();
-  absl::StatusOr<std::unique_ptr<LocalSocket>> socket =
-      LocalSocket::Connect(options.socket, Now() + std::min(options.join_timeout, kConnectTimeout));
-  if (!socket.ok()) {
-    return errors::WithContext(socket.status(),
-                               "attaching to the shard server (start optshard-server first)");
-  }
-  absl::StatusOr<PeerCredentials> peer = (*socket)->Peer();
-  if (!peer.ok()) return peer.status();
-  const std::string name = NameOfServer(options.socket, peer->pid);
-  absl::StatusOr<ProcessHandle> server = ProcessHandle::Open(peer->pid);
-  if (!server.ok()) return errors::WithContext(server.status(), name);
-
   const MemoryLayout layout(options.space);
-  const absl::Time deadline = Now() + options.join_timeout + kAttachSlack;
-  absl::Status sent =
-      (*socket)->Send(EncodeAttachRequest(RequestOf(options, layout)), {}, deadline);
-  if (!sent.ok()) return errors::WithContext(sent, name);
-  absl::StatusOr<LocalSocket::Message> message = (*socket)->Receive(deadline);
-  if (!message.ok()) {
-    return errors::WithContext(message.status(), absl::StrCat("the answer of ", name));
-  }
-  absl::StatusOr<AttachReply> reply = DecodeAttachReply(message->bytes);
-  if (!reply.ok()) return errors::WithContext(reply.status(), name);
-  std::vector<UniqueFd>& descriptors = message->descriptors;
-  if (descriptors.size() != kAttachDescriptors) {
-    return absl::InternalError(absl::StrFormat("%s sent %d descriptors, expected %d", name,
-                                               descriptors.size(), kAttachDescriptors));
-  }
+  absl::StatusOr<std::unique_ptr<ServerLine>> line = ServerLine::Open(
+      options.socket, RequestOf(options, layout), std::min(options.join_timeout, kConnectTimeout));
+  if (!line.ok()) return line.status();
   absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory =
-      ReplicaSegments::Attach(layout, options.rank, std::move(descriptors[kParametersDescriptor]),
-                              std::move(descriptors[kGradientsDescriptor]), reply->parameters_rank);
-  if (!memory.ok()) return errors::WithContext(memory.status(), name);
-  const DoorbellShape shape = {options.space.parameter_count(), options.space.group_count()};
-  absl::StatusOr<Doorbell> doorbell =
-      Doorbell::Attach(options.rank, shape, std::move(descriptors[kDoorbellDescriptor]));
-  if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);
+      ReplicaSegments::Attach(layout, options.rank, (*line)->TakeParameters(),
+                              (*line)->TakeGradients(), (*line)->reply().parameters_rank);
+  if (!memory.ok()) return errors::WithContext(memory.status(), (*line)->name());
   return std::unique_ptr<AttachedOwner>(
-      new AttachedOwner(options, *std::move(socket), *std::move(server), *std::move(reply),
-                        *std::move(memory), *std::move(doorbell), *std::move(stop)));
+      new AttachedOwner(options, *std::move(line), *std::move(memory)));
 }
 
-AttachedOwner::AttachedOwner(const Options& options, std::unique_ptr<LocalSocket> socket,
-                             ProcessHandle server, AttachReply reply,
-                             std::shared_ptr<const ReplicaSegments> memory, Doorbell doorbell,
-                             StopEvent stop)
+AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
+                             std::shared_ptr<const ReplicaSegments> memory)
     : options_(options),
       layout_(options.space),
-      socket_(std::move(socket)),
-      server_(std::move(server)),
-      reply_(std::move(reply)),
+      first_(line->reply()),
       memory_(std::move(memory)),
-      doorbell_(std::move(doorbell)),
-      finished_(reply_.finished_step),
-      stop_(std::move(stop)),
-      watcher_([this] { WatchServer(); }) {}
+      finished_(first_.finished_step),
+      line_(std::move(line)) {}
 
-AttachedOwner::~AttachedOwner() {
-  if (getpid() == process_) {
-    Detach();
-  } else {
-    // A forked child has no such thread, and its parent is still attached.
-    watcher_.detach();
-  }
+AttachedOwner::~AttachedOwner() = default;
+
+std::shared_ptr<ServerLine> AttachedOwner::line() const {
+  absl::MutexLock lock(&mutex_);
+  return line_;
 }
-
-void AttachedOwner::Detach() {
-  if (!watcher_.joinable()) return;
-  stop_.Signal();
-  watcher_.join();
-  socket_->HangUp();
-}
-
-std::string AttachedOwner::Server() const { return NameOfServer(options_.socket, server_.pid()); }
 
 absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
   if (blob.size() > kMaxBlobBytes) {
@@ -160,7 +105,7 @@ absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica
     return absl::InvalidArgumentError(absl::StrFormat(
         "parameter %d \"%s\" or its gradient does not lie in the memory of %s, where it looks for "
         "them",
-        p, space.parameter(p).name, Server()));
+        p, space.parameter(p).name, line()->name()));
   }
   return absl::OkStatus();
 }
@@ -171,6 +116,7 @@ absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> repli
   absl::Status lies_there = CheckReplica(replica);
   if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kSync;
+  request_.step = 0;
   absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   return reply.ok() ? reply->status : reply.status();
 }
@@ -179,6 +125,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   absl::Status lies_there = CheckReplica(input.replica);
   if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kStep;
+  request_.step = finished_ + 1;
   request_.has_gradient.resize(input.replica.size());
   for (size_t p = 0; p < input.replica.size(); ++p) {
     request_.has_gradient[p] = input.replica[p].gradient != nullptr;
@@ -204,48 +151,81 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
 }
 
 absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
+  const absl::Time start = Now();
   absl::Status failed = failure();
   if (!failed.ok()) return failed;
   if (stopped_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("rank ", options_.rank, " has detached from ", Server()));
+        absl::StrCat("rank ", options_.rank, " has detached from ", this->line()->name()));
   }
-  request_.timeout = timeout;
-  const absl::StatusOr<uint64_t> number = doorbell_.Ask(request_);
+  if (!this->line()->gone().ok()) {
+    absl::Status back = AttachAgain(timeout);
+    if (!back.ok()) return back;
+  }
+  const std::shared_ptr<ServerLine> attached = this->line();
+  ServerLine& line = *attached;
+  request_.timeout = std::max(timeout - (Now() - start), absl::ZeroDuration());
+  const absl::StatusOr<uint64_t> number = line.doorbell().Ask(request_);
   if (!number.ok()) return number.status();
   const absl::Duration longest = timeout + options_.answer_slack;
-  const absl::Time deadline = Now() + longest;
-  while (!doorbell_.WaitForReply(*number, deadline)) {
-    absl::Status gone = ServerGone(*number);
-    if (!gone.ok()) return Fail(gone);
+  const absl::Time deadline = start + longest;
+  while (!line.doorbell().WaitForReply(*number, deadline)) {
+    absl::Status gone = ServerGone(line, *number);
+    if (!gone.ok()) return gone;
     if (Now() < deadline) continue;
-    const bool withdrawn = doorbell_.Withdraw(*number);
+    const bool withdrawn = line.doorbell().Withdraw(*number);
     const absl::Status late = errors::PeersTimedOut(
-        {options_.rank}, absl::StrFormat("%s has not %s %s within %s", Server(),
+        {options_.rank}, absl::StrFormat("%s has not %s %s within %s", line.name(),
                                          withdrawn ? "begun, and will not begin," : "answered to",
                                          What(), absl::FormatDuration(longest)));
     return withdrawn ? late : Fail(BegunUnanswered(late));
   }
-  DoorbellReply reply = doorbell_.ReadReply();
+  DoorbellReply reply = line.doorbell().ReadReply();
   if (reply.broken) Fail(reply.status).IgnoreError();
   return reply;
 }
 
 // OK while it is there, or has answered in its last moment.
-absl::Status AttachedOwner::ServerGone(uint64_t number) {
-  absl::Status gone;
-  {
-    absl::MutexLock lock(&mutex_);
-    gone = server_gone_;
-  }
-  if (gone.ok() || doorbell_.WaitForReply(number, absl::InfinitePast())) {
+absl::Status AttachedOwner::ServerGone(ServerLine& line, uint64_t number) {
+  const absl::Status gone = line.gone();
+  if (gone.ok() || line.doorbell().WaitForReply(number, absl::InfinitePast())) {
     return absl::OkStatus();
   }
-  if (doorbell_.Withdraw(number)) {
-    return errors::WithContext(
-        gone, absl::StrFormat("rank %d, %s, which was not begun", options_.rank, What()));
+  // Whether it had begun, its successor knows.
+  if (line.comes_back()) return errors::OwnerAway({options_.rank}, gone.message());
+  if (line.doorbell().Withdraw(number)) {
+    return Fail(errors::WithContext(
+        gone, absl::StrFormat("rank %d, %s, which was not begun", options_.rank, What())));
   }
-  return BegunUnanswered(gone);
+  return Fail(BegunUnanswered(gone));
+}
+
+absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
+  AttachRequest request = RequestOf(options_, layout_);
+  request.join_timeout = std::min(timeout, options_.join_timeout);
+  absl::StatusOr<std::unique_ptr<ServerLine>> opened =
+      ServerLine::Open(options_.socket, request, std::min(timeout, kReturnTimeout));
+  if (!opened.ok()) {
+    const bool may_come_yet =
+        absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status());
+    if (!may_come_yet) return Fail(opened.status());
+    if (errors::IsOwnerAway(opened.status())) return opened.status();
+    return errors::OwnerAway({options_.rank}, opened.status().message());
+  }
+  ServerLine& line = **opened;
+  const UniqueFd parameters = line.TakeParameters();
+  const UniqueFd gradients = line.TakeGradients();
+  const StepNumber finished = line.reply().finished_step;
+  if (!memory_->AreOf(parameters.get(), gradients.get()) || finished < finished_ ||
+      finished > finished_ + 1) {
+    return Fail(absl::DataLossError(absl::StrFormat(
+        "%s has not the state of rank %d after step %d: it was started anew, and is after step "
+        "%d; start the trainers anew, from a checkpoint",
+        line.name(), options_.rank, finished_, finished)));
+  }
+  absl::MutexLock lock(&mutex_);
+  line_ = *std::move(opened);
+  return absl::OkStatus();
 }
 
 std::string AttachedOwner::What() const {
@@ -270,41 +250,14 @@ absl::Status AttachedOwner::Fail(const absl::Status& failure) {
 
 absl::Status AttachedOwner::failure() const {
   absl::MutexLock lock(&mutex_);
-  return failure_.ok() ? server_gone_ : failure_;
+  // Where the server comes back, there is somebody to attach to again.
+  return failure_.ok() && !line_->comes_back() ? line_->gone() : failure_;
 }
 
 absl::Status AttachedOwner::Stop(absl::Duration) {
   stopped_ = true;
-  Detach();
+  line()->Detach();
   return absl::OkStatus();
-}
-
-void AttachedOwner::WatchServer() {
-  absl::Status gone;
-  while (gone.ok()) {
-    pollfd watched[] = {
-        {stop_.fd(), POLLIN, 0},
-        {server_.fd(), POLLIN, 0},
-        {socket_->fd(), POLLIN | POLLRDHUP, 0},
-    };
-    PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
-    if (watched[0].revents != 0) return;
-    // It says why before it hangs up.
-    const absl::StatusOr<LocalSocket::Message> message =
-        socket_->Receive(watched[2].revents != 0 ? Now() + absl::Seconds(1) : Now());
-    if (message.ok()) {
-      gone = errors::WithContext(DecodeGoodbye(message->bytes), Server());
-    } else if (watched[1].revents != 0) {
-      gone = absl::UnavailableError(absl::StrCat(Server(), " has ended"));
-    } else {
-      gone = absl::UnavailableError(absl::StrCat(Server(), " has hung up"));
-    }
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    server_gone_ = gone;
-  }
-  doorbell_.WakeTrainer();
 }
 
 }  // namespace optshard

@@ -3,12 +3,8 @@
 #ifndef OPTSHARD_CLIENT_ATTACHED_OWNER_H_
 #define OPTSHARD_CLIENT_ATTACHED_OWNER_H_
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,12 +14,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/owner_link.h"
+#include "client/server_line.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/link/local_socket.h"
-#include "common/link/process_handle.h"
-#include "common/link/stop_event.h"
 #include "common/memory_layout.h"
 
 namespace optshard {
@@ -59,61 +54,60 @@ class AttachedOwner : public OwnerLink {
 
   // What the predecessor, or this trainer, has last given with a step that was finished, and that
   // step's number (0: none was ever given).
-  const std::string& blob() const override { return reply_.blob; }
-  StepNumber blob_step() const { return reply_.blob_step; }
+  const std::string& blob() const override { return first_.blob; }
+  StepNumber blob_step() const { return first_.blob_step; }
   // Goes with the next step, and becomes the trainer's once that is finished. INVALID_ARGUMENT
   // beyond kMaxBlobBytes.
   absl::Status SetBlob(absl::string_view blob) override;
 
-  Incarnation incarnation() const { return reply_.incarnation; }
-  Generation generation() const { return reply_.generation; }
+  Incarnation incarnation() const { return line()->reply().incarnation; }
+  Generation generation() const { return line()->reply().generation; }
 
   absl::Span<const ReplicaRegion> replica() const override { return memory_->regions(); }
   std::shared_ptr<const void> replica_memory() const override { return memory_; }
-  bool resumes() const override { return reply_.resumes; }
-  StepNumber finished_step() const override { return reply_.finished_step; }
+  bool resumes() const override { return first_.resumes; }
+  StepNumber finished_step() const override { return first_.finished_step; }
 
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override;
-  // Where the server is gone, or does not answer: StepInDoubt (DATA_LOSS) if it had begun the step.
-  // Else the step is not applied, later neither: UNAVAILABLE where it is gone, and PeersTimedOut
-  // (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may be made again.
+  // Where the server is gone and its keeper starts another one: OwnerAway (UNAVAILABLE). The next
+  // call attaches to that one, which knows whether the step is done already; it, too, says
+  // OwnerAway where the job is not complete again in time.
+  //
+  // Otherwise, where it is gone, or does not answer: StepInDoubt (DATA_LOSS) if it had begun the
+  // step. Else the step is not applied, later neither: UNAVAILABLE where it is gone, and
+  // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
+  // be made again.
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   // The rank's state stays with the server.
   absl::Status Stop(absl::Duration timeout) override;
 
   absl::Status failure() const override;
-  int64_t state_bytes() const override { return reply_.state_bytes; }
-  const std::string& owner_address() const override { return reply_.owner_address; }
+  int64_t state_bytes() const override { return first_.state_bytes; }
+  const std::string& owner_address() const override { return first_.owner_address; }
   const std::vector<std::string>& owner_addresses() const override {
-    return reply_.owner_addresses;
+    return first_.owner_addresses;
   }
 
  private:
-  AttachedOwner(const Options& options, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
-                AttachReply reply, std::shared_ptr<const ReplicaSegments> memory, Doorbell doorbell,
-                StopEvent stop);
+  AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
+                std::shared_ptr<const ReplicaSegments> memory);
 
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
   // Rings and waits for the answer.
   absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
-  absl::Status ServerGone(uint64_t number);
+  absl::Status ServerGone(ServerLine& line, uint64_t number);
+  absl::Status AttachAgain(absl::Duration timeout);
   absl::Status BegunUnanswered(const absl::Status& cause) const;
   absl::Status Fail(const absl::Status& failure);
-  void WatchServer();
-  void Detach();
-  std::string Server() const;
+  std::shared_ptr<ServerLine> line() const;
   std::string What() const;  // of request_, for people
 
   const Options options_;
-  const pid_t process_ = getpid();
   const MemoryLayout layout_;
-  const std::unique_ptr<LocalSocket> socket_;
-  const ProcessHandle server_;
-  const AttachReply reply_;
+  const AttachReply first_;  // of the server that this trainer attached to first
   const std::shared_ptr<const ReplicaSegments> memory_;
-  Doorbell doorbell_;
   DoorbellRequest request_;
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
   StepNumber finished_ = 0;
@@ -121,9 +115,7 @@ class AttachedOwner : public OwnerLink {
 
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  absl::Status server_gone_ ABSL_GUARDED_BY(mutex_);
-  const StopEvent stop_;  // ends the watch
-  std::thread watcher_;
+  std::shared_ptr<ServerLine> line_ ABSL_GUARDED_BY(mutex_);  // replaced by the trainer's thread
 };
 
 }  // namespace optshard

@@ -154,7 +154,7 @@ class ShardedOptimizer::Impl {
     return Replica::MakeFlat(list, std::move(memory));
   }
 
-  // A step that was given up because some trainer is away has changed nothing.
+  // Of a step that was given up because somebody is away, the same call made again makes one step.
   absl::StatusOr<StepInfo> StepWithAllTrainers(const StepInput& input) {
     const Clock& clock = Clock::Monotonic();
     const absl::Time deadline = clock.Now() + options_.step_timeout;
@@ -162,10 +162,9 @@ class ShardedOptimizer::Impl {
     while (true) {
       attempt.timeout = deadline - clock.Now();
       absl::StatusOr<StepInfo> info = owner_->Step(attempt);
-      if (!options_.wait_for_trainers || !errors::IsTrainerGone(info.status()) ||
-          clock.Now() >= deadline) {
-        return info;
-      }
+      const bool may_come_yet =
+          errors::IsTrainerGone(info.status()) || errors::IsOwnerAway(info.status());
+      if (!options_.wait_for_trainers || !may_come_yet || clock.Now() >= deadline) return info;
       absl::SleepFor(kTrainerPollPeriod);
     }
   }

@@ -71,6 +71,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
   //                      or the trainer of another rank is gone and its successor has not come:
   //                      nothing changed, call again (errors::IsTrainerGone; wait_for_trainers)
+  //                      or a shard server is gone, and is started again over the state it had:
+  //                      call again with the same gradients (errors::IsOwnerAway;
+  //                      wait_for_trainers)
   //   DATA_LOSS          a rank was lost while the step was applied: the parameters here and the
   //                      state at the owners may be half of the old and half of the new
   at::Tensor step(LossClosure closure = nullptr) override;

@@ -43,8 +43,8 @@ struct ShardedOptimizerOptions {
   // shared memory.
   bool share_parameters = false;
   // What step() does while the trainer of another rank is gone and its successor, which a shard
-  // server would wait for, has not come: false, an error that names it; true, wait, for
-  // step_timeout at most.
+  // server would wait for, has not come, or while a shard server is started again: false, an error
+  // that names the rank; true, wait, for step_timeout at most.
   bool wait_for_trainers = false;
 
   GradientMode gradient_mode = GradientMode::kReduce;

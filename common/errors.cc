@@ -22,15 +22,16 @@ struct Kind {
 constexpr Kind kPeerLost = {"peer_lost", absl::StatusCode::kUnavailable};
 constexpr Kind kPeersTimedOut = {"peers_timed_out", absl::StatusCode::kDeadlineExceeded};
 constexpr Kind kTrainerGone = {"trainer_gone", absl::StatusCode::kUnavailable};
+constexpr Kind kOwnerAway = {"owner_away", absl::StatusCode::kUnavailable};
 constexpr Kind kTornStep = {"torn_step", absl::StatusCode::kDataLoss};
 constexpr Kind kStepInDoubt = {"step_in_doubt", absl::StatusCode::kDataLoss};
 constexpr Kind kStaleGeneration = {"stale_generation", absl::StatusCode::kFailedPrecondition};
 constexpr Kind kStaleIncarnation = {"stale_incarnation", absl::StatusCode::kFailedPrecondition};
 constexpr Kind kRanksDisagree = {"ranks_disagree", absl::StatusCode::kInvalidArgument};
 
-constexpr const Kind* kKinds[] = {&kPeerLost,         &kPeersTimedOut, &kTrainerGone,
-                                  &kTornStep,         &kStepInDoubt,   &kStaleGeneration,
-                                  &kStaleIncarnation, &kRanksDisagree};
+constexpr const Kind* kKinds[] = {&kPeerLost,        &kPeersTimedOut,    &kTrainerGone,
+                                  &kOwnerAway,       &kTornStep,         &kStepInDoubt,
+                                  &kStaleGeneration, &kStaleIncarnation, &kRanksDisagree};
 
 // "kind:rank,rank,...", such as "peer_lost:2".
 struct Payload {
@@ -101,6 +102,12 @@ absl::Status TrainerGone(const std::vector<Rank>& ranks, absl::string_view how_k
               absl::StrCat("the trainer of ", Named(ranks), " is gone: ", how_known));
 }
 
+absl::Status OwnerAway(const std::vector<Rank>& ranks, absl::string_view how_known) {
+  return Make(kOwnerAway, ranks,
+              absl::StrCat("the shard owner of ", Named(ranks), " is away: ", how_known,
+                           "; it is started again, call again with the same gradients"));
+}
+
 absl::Status TornStep(StepNumber step, absl::string_view cause) {
   return TornStep(step, absl::UnknownError(cause));
 }
@@ -145,6 +152,7 @@ absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view dif
 bool IsPeerLost(const absl::Status& status) { return Is(status, kPeerLost); }
 bool IsPeersTimedOut(const absl::Status& status) { return Is(status, kPeersTimedOut); }
 bool IsTrainerGone(const absl::Status& status) { return Is(status, kTrainerGone); }
+bool IsOwnerAway(const absl::Status& status) { return Is(status, kOwnerAway); }
 bool IsTornStep(const absl::Status& status) { return Is(status, kTornStep); }
 bool IsStepInDoubt(const absl::Status& status) { return Is(status, kStepInDoubt); }
 bool IsStaleGeneration(const absl::Status& status) { return Is(status, kStaleGeneration); }

@@ -25,6 +25,11 @@ absl::Status PeersTimedOut(const std::vector<Rank>& waited_for, absl::string_vie
 // live, and nothing is lost. UNAVAILABLE.
 absl::Status TrainerGone(const std::vector<Rank>& ranks, absl::string_view how_known);
 
+// The shard owners of these ranks are gone, or have lost others, and are started again over the
+// state that they had. A step that was under way was applied by all or by none: the same call made
+// again, with the same gradients, finds out and goes on. UNAVAILABLE.
+absl::Status OwnerAway(const std::vector<Rank>& ranks, absl::string_view how_known);
+
 // The step was being applied when a rank was lost: the state is not that of any step. DATA_LOSS.
 // Names the ranks that `cause` names.
 absl::Status TornStep(StepNumber step, absl::string_view cause);
@@ -46,6 +51,7 @@ absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view dif
 bool IsPeerLost(const absl::Status& status);
 bool IsPeersTimedOut(const absl::Status& status);
 bool IsTrainerGone(const absl::Status& status);
+bool IsOwnerAway(const absl::Status& status);
 bool IsTornStep(const absl::Status& status);
 bool IsStepInDoubt(const absl::Status& status);
 bool IsStaleGeneration(const absl::Status& status);

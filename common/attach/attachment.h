@@ -59,6 +59,7 @@ struct AttachReply {
   std::vector<std::string> owner_addresses;
   int64_t state_bytes = 0;
   Rank parameters_rank = -1;
+  bool kept = false;
 };
 
 }  // namespace optshard

@@ -45,6 +45,7 @@ struct alignas(kLineBytes) Doorbell::RequestLine {
   std::atomic<uint32_t> has_blob;
   std::atomic<uint32_t> blob_bytes;
   std::atomic<uint64_t> withdrawn;
+  std::atomic<uint64_t> step;
 };
 
 // The server writes it.
@@ -149,6 +150,7 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
   line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
                         std::memory_order_relaxed);
+  line.step.store(asked.step, std::memory_order_relaxed);
   line.number.store(++number_, std::memory_order_release);
   line.bell.Ring();
   return number_;
@@ -243,6 +245,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   taken->timeout = absl::Nanoseconds(timeout_ns);
+  taken->step = line.step.load(std::memory_order_relaxed);
   taken->has_gradient.resize(shape_.parameters);
   const absl::Span<const uint64_t> words = gradient_words();
   for (size_t w = 0; w < words.size(); ++w) {

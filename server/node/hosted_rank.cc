@@ -21,16 +21,22 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 // once.
 constexpr absl::Duration kFirstRefusalPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestRefusalPause = absl::Milliseconds(100);
-constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
-
-constexpr float kNoElements = 0;
+// For trainers to come back to a server that has taken over, before the others are told.
+constexpr absl::Duration kReturnTime = absl::Milliseconds(1500);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
 }  // namespace
 
 HostedRank::HostedRank(Options options)
-    : options_(std::move(options)), rank_(options_.request.rank) {
+    : options_(std::move(options)),
+      first_(options_.memory->first_request()),
+      record_(options_.memory->record()),
+      rank_(first_.rank) {
+  if (record_.synced()) {
+    away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
+    return_deadline_ = Now() + kReturnTime;
+  }
   // On the memory node of the thread that has just touched the replica's memory first.
   const NumaNodes& nodes = NumaNodes::OfThisMachine();
   thread_ = std::thread([this, &nodes, node = nodes.Here()] {
@@ -50,7 +56,7 @@ absl::Status HostedRank::ShuttingDown() {
 }
 
 std::string HostedRank::Name() const {
-  return absl::StrCat("rank ", rank_, " of optimizer \"", options_.request.optimizer, "\"");
+  return absl::StrCat("rank ", rank_, " of optimizer \"", first_.optimizer, "\"");
 }
 
 // --- Any thread.
@@ -66,9 +72,9 @@ bool HostedRank::Ready() const {
          owner_->failure().ok();
 }
 
-bool HostedRank::Ended() const {
+bool HostedRank::Useless() const {
   absl::MutexLock lock(&mutex_);
-  return phase_ == Phase::kEnded;
+  return phase_ == Phase::kEnded && !record_.synced();
 }
 
 void HostedRank::Drain() {
@@ -93,84 +99,19 @@ void HostedRank::AbortPlane(const absl::Status& reason) {
 
 // --- The rank's thread.
 
-void HostedRank::Run() {
-  const absl::Status started = StartOwner();
-  if (started.ok()) {
-    options_.show(&owner_->view());
-    {
-      absl::MutexLock lock(&mutex_);
-      phase_ = Phase::kServing;
-    }
-    Serve();
-    // In good order; where others do not leave too, no longer than this.
-    owner_->Stop(kLeaveTimeout).IgnoreError();
-    options_.show(nullptr);
-  }
-  absl::MutexLock lock(&mutex_);
-  start_status_ = started;
-  phase_ = Phase::kEnded;
+absl::Status HostedRank::Away() const {
+  const absl::Status lost = owner_->lost();
+  return errors::OwnerAway(errors::RanksOf(lost), lost.message());
 }
 
-absl::Status HostedRank::StartOwner() {
-  const AttachRequest& request = options_.request;
-  ShardOwner::Options owner;
-  owner.job = request.job;
-  owner.optimizer = request.optimizer;
-  owner.rank = rank_;
-  owner.world_size = request.world_size;
-  owner.space = request.space;
-  owner.rule = request.rule;
-  for (const std::string& group : request.hyperparameters) {
-    absl::StatusOr<std::vector<Hyperparameters>> values = DecodeHyperparameters(group);
-    if (!values.ok()) return values.status();
-    owner.hyperparameters.push_back(values->front());
-  }
-  owner.gradient_mode = request.gradient_mode == NameOf(GradientMode::kAveraged)
-                            ? GradientMode::kAveraged
-                            : GradientMode::kReduce;
-  owner.policy = request.policy;
-  owner.buckets = request.buckets;
-  owner.threads = request.threads;
-  owner.node = request.node;
-  owner.owner_address = options_.owner_address;
-  owner.coordinator = options_.coordinator;
-  owner.join_timeout = request.join_timeout;
-  owner.plane_factory = options_.plane_factory;
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
-  if (!rule.ok()) return rule.status();
-  for (const Hyperparameters& group : owner.hyperparameters) {
-    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(group);
-    if (!values.ok()) return values.status();
-    constructed_.push_back(*std::move(values));
-  }
-  absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
-  if (!started.ok()) return started.status();
-  owner_ = *std::move(started);
-
-  const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
-  regions_ = shared.empty() ? options_.replica->regions()
-                            : std::vector<ReplicaRegion>(shared.begin(), shared.end());
-  if (!options_.replica->has_parameters() && shared.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Name(), " shares another rank's parameters, but the data plane shares no memory"));
-  }
-  const ParameterSpace& space = request.space;
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    const MemoryLayout::Place& place = options_.layout.place(p);
-    ReplicaTensor tensor;
-    tensor.gradient = &kNoElements;
-    if (space.parameter(p).elements() > 0) {
-      tensor.parameter = regions_[place.region].parameters + place.offset_elements;
-      tensor.gradient = regions_[place.region].gradients + place.offset_elements;
-    }
-    all_tensors_.push_back(tensor);
-  }
-  tensors_ = all_tensors_;
-  return absl::OkStatus();
+// Nothing can be done any more before all ranks are back.
+bool HostedRank::LostOthers() const {
+  return options_.kept && record_.synced() && !owner_->lost().ok();
 }
 
-void HostedRank::Serve() {
+HostedRank::Next HostedRank::Serve() {
   while (true) {
+    if (!draining_ && LostOthers()) return Next::kFormAgain;
     std::shared_ptr<Attachment> trainer;
     {
       absl::MutexLock lock(&mutex_);
@@ -178,12 +119,12 @@ void HostedRank::Serve() {
     }
     if (draining_) {
       if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast())) {
-        if (!HandleRequest(*trainer)) return;
+        if (!HandleRequest(*trainer)) return Next::kStop;
         continue;
       }
-      if (!options_.rounds->Enter(rank_)) return;
+      if (!options_.rounds->Enter(rank_)) return Next::kStop;
       // Others are in this round; they must not wait for one who will not come.
-      owner_->RefuseNextStep("its shard server is shutting down").IgnoreError();
+      if (!owner_->RefuseNextStep("its shard server is shutting down").ok()) return Next::kStop;
     } else if (trainer != nullptr) {
       ServeTrainer(*trainer);
       absl::MutexLock lock(&mutex_);
@@ -196,7 +137,7 @@ void HostedRank::Serve() {
 
 void HostedRank::ServeTrainer(Attachment& trainer) {
   refusal_pause_ = absl::ZeroDuration();
-  while (!draining_) {
+  while (!draining_ && !LostOthers()) {
     // What it asked before it ended is done all the same.
     const bool ended = trainer.ended;
     if (trainer.doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
@@ -209,13 +150,26 @@ void HostedRank::ServeTrainer(Attachment& trainer) {
 
 // Whether there may be another one.
 bool HostedRank::HandleRequest(Attachment& trainer) {
-  const absl::Status valid = TakeRequest(trainer);
+  absl::Status valid = TakeRequest(trainer);
   DoorbellReply reply;
   // As if it had never been asked.
   if (absl::IsCancelled(valid)) {
     reply.status = valid;
     trainer.doorbell.Answer(reply);
     return true;
+  }
+  const bool steps = request_.kind == DoorbellRequest::Kind::kStep;
+  if (valid.ok() && steps) valid = UseHyperparameters();
+  const StepNumber finished = owner_->finished_step();
+  if (valid.ok() && steps && request_.step != 0 && request_.step != finished + 1) {
+    // A step that has been answered to nobody: whoever asked was cut off.
+    if (request_.step == finished) {
+      reply.step = finished;
+      trainer.doorbell.Answer(reply);
+      return true;
+    }
+    valid = absl::InvalidArgumentError(absl::StrFormat(
+        "%s has finished step %d, its trainer asks for step %d", Name(), finished, request_.step));
   }
   if (!options_.rounds->Enter(rank_)) {
     reply.status = ShuttingDown();
@@ -226,31 +180,47 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     absl::MutexLock lock(&mutex_);
     busy_ = true;
   }
-  const bool syncs = valid.ok() && request_.kind == DoorbellRequest::Kind::kSync;
   if (!valid.ok()) {
     // The others must not wait for it: for them it is as if there were no trainer.
     reply.status = owner_->RefuseNextStep(
         absl::StrCat("what its trainer asked was refused: ", valid.message()));
     if (reply.status.ok()) reply.status = valid;
-  } else if (syncs) {
-    reply.status = owner_->SyncParameters(all_tensors_, regions_, request_.timeout);
+  } else if (steps) {
+    reply = Step();
   } else {
-    const absl::StatusOr<StepInfo> info = owner_->Step(InputOf(request_));
-    reply.status = info.status();
-    if (info.ok()) {
-      reply.step = info->step;
-      reply.skipped = info->skipped;
-      reply.prepare = info->prepare;
-      reply.commit = info->commit;
-      reply.apply = info->apply;
-    } else if (errors::IsTrainerGone(info.status()) && draining_) {
-      reply.status = ShuttingDown();
-    }
+    reply.status = owner_->SyncParameters(all_tensors_, regions_, request_.timeout);
   }
-  reply.broken = !reply.status.ok() && !owner_->failure().ok();
-  Finish(reply, syncs);
+  if (!reply.status.ok() && !owner_->failure().ok()) {
+    const bool goes_on = !draining_ && LostOthers() && !errors::IsTornStep(reply.status);
+    if (goes_on) reply.status = Away();
+    reply.broken = !goes_on;
+  }
+  Finish(reply, valid.ok() && !steps);
   trainer.doorbell.Answer(reply);
   return true;
+}
+
+DoorbellReply HostedRank::Step() {
+  const StepNumber next = owner_->finished_step() + 1;
+  if (request_.has_blob) {
+    record_.OfferBlob(next, request_.blob);
+  } else {
+    record_.OfferNoBlob(next);
+  }
+  DoorbellReply reply;
+  const absl::StatusOr<StepInfo> info = owner_->Step(InputOf(request_));
+  reply.status = info.status();
+  if (info.ok()) {
+    reply.step = info->step;
+    reply.skipped = info->skipped;
+    reply.prepare = info->prepare;
+    reply.commit = info->commit;
+    reply.apply = info->apply;
+    if (info->skipped && request_.has_blob) record_.MoveOffer(next, info->step);
+  } else if (errors::IsTrainerGone(info.status()) && draining_) {
+    reply.status = ShuttingDown();
+  }
+  return reply;
 }
 
 absl::Status HostedRank::TakeRequest(Attachment& trainer) {
@@ -259,9 +229,7 @@ absl::Status HostedRank::TakeRequest(Attachment& trainer) {
     request_ = DoorbellRequest();
     hyperparameter_version_ = 0;
   }
-  absl::Status taken = trainer.doorbell.Take(&request_);
-  if (!taken.ok() || request_.kind == DoorbellRequest::Kind::kSync) return taken;
-  return UseHyperparameters();
+  return trainer.doorbell.Take(&request_);
 }
 
 // Validated here already: the shard owner of a rank that gets some that are out of range breaks,
@@ -278,7 +246,7 @@ absl::Status HostedRank::UseHyperparameters() {
         absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
                         given->size(), constructed_.size()));
   }
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.request.rule);
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(first_.rule);
   if (!rule.ok()) return rule.status();
   for (size_t g = 0; g < given->size(); ++g) {
     absl::StatusOr<Hyperparameters> values = (*rule)->Validate((*given)[g]);
@@ -307,32 +275,26 @@ void HostedRank::Finish(const DoorbellReply& reply, bool synced) {
   absl::MutexLock lock(&mutex_);
   busy_ = false;
   if (!reply.status.ok()) return;
-  if (synced) {
-    synced_ = true;
-    return;
-  }
-  synced_ = true;
-  finished_ = reply.step;
-  if (!request_.has_blob) return;
-  blob_.swap(request_.blob);
-  blob_step_ = reply.step;
+  record_.SetSynced();
+  if (!synced) finished_ = reply.step;
 }
 
 // Nobody is there to ask for anything. The other ranks are told when they come to their next step.
 void HostedRank::ServeNobody() {
   const uint32_t heard = std::exchange(heard_, control_.Count());
-  bool synced = false;
+  const bool synced = record_.synced();
   std::string how;
   {
     absl::MutexLock lock(&mutex_);
     if (attachment_ != nullptr || draining_) return;
-    synced = synced_;
     how = how_gone_;
   }
-  const bool never_had_one = how.empty();
-  if (never_had_one || !owner_->failure().ok() || options_.request.world_size == 1 ||
+  if (how.empty() && Now() >= return_deadline_) how = "it has not come back to its shard server";
+  const bool may_come_yet = how.empty();
+  if (may_come_yet || !owner_->failure().ok() || first_.world_size == 1 ||
       (!synced && rank_ == 0)) {
-    control_.Wait(heard, Now() + kLook);
+    const absl::Time look = Now() + kLook;
+    control_.Wait(heard, may_come_yet ? std::min(look, return_deadline_) : look);
     return;
   }
   if (!synced) {

@@ -18,11 +18,10 @@
 #include "absl/time/time.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
-#include "common/dataplane/shm/replica_segments.h"
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
-#include "common/memory_layout.h"
+#include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
 #include "server/shard/shard_owner.h"
 
@@ -45,18 +44,19 @@ struct Attachment {
 class HostedRank {
  public:
   struct Options {
-    AttachRequest request;  // the first trainer's: what the rank is
-    MemoryLayout layout;
-    std::shared_ptr<const ReplicaSegments> replica;
+    // What the rank is, by its first trainer's request. Of an earlier server: the rank goes on.
+    std::shared_ptr<RankMemory> memory;
+    // It outlives this server: where some rank is lost, the job is formed again.
+    bool kept = false;
     // What the owner is started with; the rest follows from the request.
     CoordinatorClient* coordinator = nullptr;
-    PlaneFactory plane_factory;  // that of a plane which uses `replica`
+    PlaneFactory plane_factory;  // that of a plane which uses the memory's replica
     std::string owner_address;
     // The owner's view is there, until it is told (nullptr) that it goes.
     std::function<void(const ShardView*)> show;
     MemoryBudget* budget = nullptr;
-    std::shared_ptr<const void> memory;  // what is reserved there for the owner
-    std::shared_ptr<StepRounds> rounds;  // of all ranks of the optimizer
+    std::shared_ptr<const void> reservation;  // there, for what else the owner takes
+    std::shared_ptr<StepRounds> rounds;       // of all ranks of the optimizer
   };
 
   // Begins to join the job.
@@ -79,12 +79,12 @@ class HostedRank {
   void Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how);
 
   Rank rank() const { return rank_; }
-  const ReplicaSegments& replica() const { return *options_.replica; }
+  const ReplicaSegments& replica() const { return *options_.memory->replica(); }
 
   // Has joined, works, and has a trainer.
   bool Ready() const;
-  // The owner could not start, or the thread has ended for another reason: of no use any more.
-  bool Ended() const;
+  // The owner could not start, and there is no state yet that would be lost: of no use any more.
+  bool Useless() const;
 
   // The thread finishes its step, leaves the job in good order and ends. Does not wait.
   void Drain();
@@ -95,15 +95,25 @@ class HostedRank {
 
  private:
   enum class Phase { kStarting, kServing, kEnded };
+  // Why Serve returns.
+  enum class Next { kStop, kFormAgain };
 
   void Run();
+  absl::Status Form();
+  absl::Status FormAgain();
   absl::Status StartOwner();
-  void Serve();
+  absl::Status PlaceReplica();
+  Next Serve();
+  bool LostOthers() const;
+  absl::Status Away() const;
+  void RefuseTrainer(const absl::Status& reason, bool broken);
+
   void ServeTrainer(Attachment& trainer);
   bool HandleRequest(Attachment& trainer);
   void ServeNobody();
   absl::Status TakeRequest(Attachment& trainer);
   absl::Status UseHyperparameters();
+  DoorbellReply Step();
   StepInput InputOf(const DoorbellRequest& request);
   void Finish(const DoorbellReply& reply, bool synced);
   absl::Status CheckSuccessor(const AttachRequest& request) const;
@@ -118,6 +128,8 @@ class HostedRank {
   std::string Name() const;
 
   const Options options_;
+  const AttachRequest& first_;  // in options_.memory
+  RankRecord& record_;          // likewise
   const Rank rank_;
 
   // Of the rank's thread; the owner's view and plan are also read by others once it serves.
@@ -131,6 +143,8 @@ class HostedRank {
   std::vector<Hyperparameters> constructed_;
   std::vector<Hyperparameters> hyperparameters_;
   absl::Duration refusal_pause_;
+  // Until when the trainers of the server before may come back; far away where there was none.
+  absl::Time return_deadline_ = absl::InfiniteFuture();
   uint32_t heard_ = 0;
 
   // Rung for the thread where no trainer can ring.
@@ -140,12 +154,9 @@ class HostedRank {
   mutable absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   absl::Status start_status_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // in a step that a trainer asked for
-  bool synced_ ABSL_GUARDED_BY(mutex_) = false;  // the parameters have the job's first values
+  absl::Status away_ ABSL_GUARDED_BY(mutex_);  // of kStarting, where there is state already
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // in a step that a trainer asked for
   StepNumber finished_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string blob_ ABSL_GUARDED_BY(mutex_);
-  StepNumber blob_step_ ABSL_GUARDED_BY(mutex_) = 0;
-  Incarnation last_incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   const ProcessHandle* attaching_ ABSL_GUARDED_BY(mutex_) = nullptr;  // who waits in Attach
   std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
   std::string how_gone_ ABSL_GUARDED_BY(mutex_);  // the last trainer

@@ -43,7 +43,7 @@ absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
 }  // namespace
 
 absl::Status HostedRank::CheckSuccessor(const AttachRequest& request) const {
-  const AttachRequest& first = options_.request;
+  const AttachRequest& first = first_;
   const auto differs = [&](absl::string_view what, const auto& expected, const auto& actual) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the trainer that attaches to ", Name(), " has the ", what, " ", actual, ", expected ",
@@ -114,7 +114,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachReque
     const bool settled = mutex_.AwaitWithTimeout(absl::Condition(this, &HostedRank::Settled),
                                                  still_here ? kAttachLook : absl::ZeroDuration());
     // Starting has a deadline of its own, whose error says more.
-    const bool late = phase_ == Phase::kServing && Now() >= deadline;
+    const bool late = (phase_ == Phase::kServing || record_.synced()) && Now() >= deadline;
     if (still_here && !settled && !late) continue;
     attaching_ = nullptr;
     if (!still_here) {
@@ -126,6 +126,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachReque
       return absl::UnavailableError("the trainer has gone while it attached");
     }
     if (settled) return Admit(request, std::move(process), reply);
+    if (phase_ == Phase::kStarting) return away_;
     return absl::DeadlineExceededError(absl::StrCat(
         Name(),
         " is still in the step, or the first synchronisation, of the trainer before: other "
@@ -147,18 +148,20 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   const DoorbellShape shape = {request.space.parameter_count(), request.space.group_count()};
   absl::StatusOr<Doorbell> doorbell = Doorbell::Create(rank_, shape, *options_.budget);
   if (!doorbell.ok()) return doorbell.status();
-  attachment_ =
-      std::make_shared<Attachment>(++last_incarnation_, std::move(process), *std::move(doorbell));
+  attachment_ = std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),
+                                             *std::move(doorbell));
   reply->incarnation = attachment_->incarnation;
-  reply->resumes = synced_;
+  reply->resumes = record_.synced();
   reply->finished_step = finished_;
-  reply->blob = blob_;
-  reply->blob_step = blob_step_;
+  StepBlob blob = record_.Blob(finished_);
+  reply->blob = std::move(blob.bytes);
+  reply->blob_step = blob.step;
   reply->generation = owner_->plan().generation;
   reply->owner_address = options_.owner_address;
   reply->owner_addresses = owner_->owner_addresses();
   reply->state_bytes = owner_->view().Describe().state_bytes;
   reply->parameters_rank = rank_;
+  reply->kept = options_.kept;
   Wake();
   return attachment_;
 }

@@ -17,8 +17,13 @@ class Inspection {
  public:
   virtual ~Inspection() = default;
 
-  // HOST:PORT at which the rank can be looked into. UNAVAILABLE where it cannot be listened on.
-  virtual absl::StatusOr<std::string> AddressOf(Rank rank) = 0;
+  struct Address {
+    std::string address;  // HOST:PORT
+    int port = 0;
+  };
+  // Where the rank can be looked into: at `former_port`, if that is free and not 0, so that who
+  // knows an earlier server's address finds this one. UNAVAILABLE where it cannot be listened on.
+  virtual absl::StatusOr<Address> AddressOf(Rank rank, int former_port) = 0;
 
   // The view stays valid until it is replaced by nullptr: that returns when nobody reads it any
   // more.

@@ -10,6 +10,8 @@
 #include "common/errors.h"
 #include "common/partition.h"
 #include "common/plan.h"
+#include "server/node/rank_record.h"
+#include "server/shard/shard_store.h"
 #include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
 
@@ -17,16 +19,17 @@ namespace optshard {
 
 std::string ToString(const MemoryNeed& need) {
   return absl::StrFormat(
-      "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d)",
+      "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d, "
+      "bookkeeping %d)",
       need.total(), need.parameters_bytes, need.gradients_bytes, need.slots_bytes,
-      need.reduced_bytes);
+      need.reduced_bytes, need.ledger_bytes + need.record_bytes);
 }
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
                                         bool has_parameters, bool all_on_this_node) {
   absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
   if (!rule.ok()) return rule.status();
-  std::vector<int64_t> slot_counts;
+  std::vector<int> slot_counts;
   for (size_t g = 0; g < request.hyperparameters.size(); ++g) {
     const std::string context = absl::StrCat("param group ", g);
     absl::StatusOr<std::vector<Hyperparameters>> given =
@@ -38,7 +41,7 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
     }
     absl::StatusOr<Hyperparameters> values = (*rule)->Validate(given->front());
     if (!values.ok()) return errors::WithContext(values.status(), context);
-    slot_counts.push_back(static_cast<int64_t>((*rule)->Slots(*values).size()));
+    slot_counts.push_back(static_cast<int>((*rule)->Slots(*values).size()));
   }
   absl::StatusOr<Partition> partition =
       MakePartition(request.space, request.world_size, request.policy);
@@ -54,13 +57,21 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   need.gradients_bytes = segment_bytes;
   const bool keeps_reduced =
       request.gradient_mode == "reduce" && request.world_size > 1 && !all_on_this_node;
-  for (const Bucket& bucket : MakeBuckets(layout, plan, request.buckets)) {
-    if (bucket.owner != request.rank) continue;
-    const int64_t bytes =
+  const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.buckets);
+  for (const Bucket& bucket : buckets) {
+    if (!keeps_reduced || bucket.owner != request.rank) continue;
+    need.reduced_bytes +=
         AlignedElements(bucket.elements, bucket.dtype) * static_cast<int64_t>(SizeOf(bucket.dtype));
-    need.slots_bytes += bytes * slot_counts[bucket.group];
-    if (keeps_reduced) need.reduced_bytes += bytes;
   }
+  ShardStore::Options store;
+  store.space = &request.space;
+  store.buckets = &buckets;
+  store.rank = request.rank;
+  store.slot_counts = std::move(slot_counts);
+  const ShardMemory::Bytes state = ShardStore::BytesFor(store);
+  need.slots_bytes = static_cast<int64_t>(state.slots);
+  need.ledger_bytes = static_cast<int64_t>(state.ledger);
+  need.record_bytes = static_cast<int64_t>(RankRecord::Bytes(request));
   return need;
 }
 

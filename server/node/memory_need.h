@@ -14,13 +14,18 @@ namespace optshard {
 struct MemoryNeed {
   int64_t parameters_bytes = 0;
   int64_t gradients_bytes = 0;
-  // Exactly what the owner will allocate: partition and buckets are pure functions of the request.
+  // Exactly what the owner takes: partition and buckets are pure functions of the request.
   int64_t slots_bytes = 0;
+  int64_t ledger_bytes = 0;
+  int64_t record_bytes = 0;  // rank_record.h
   // Reduced gradients, which the owner keeps where it cannot reach the other ranks' memory. An
   // upper bound: whether it can is known only after the join.
   int64_t reduced_bytes = 0;
 
-  int64_t total() const { return parameters_bytes + gradients_bytes + slots_bytes + reduced_bytes; }
+  int64_t total() const {
+    return parameters_bytes + gradients_bytes + slots_bytes + ledger_bytes + record_bytes +
+           reduced_bytes;
+  }
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
 

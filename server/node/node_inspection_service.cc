@@ -9,19 +9,23 @@
 namespace optshard {
 
 NodeInspection::NodeInspection(const std::string& host, std::string own_address)
-    : listen_(absl::StrCat(host, ":0")), own_address_(std::move(own_address)) {}
+    : host_(host), own_address_(std::move(own_address)) {}
 
-absl::StatusOr<std::string> NodeInspection::AddressOf(Rank rank) {
+absl::StatusOr<Inspection::Address> NodeInspection::AddressOf(Rank rank, int former_port) {
   absl::MutexLock lock(&mutex_);
   std::unique_ptr<ShardOwnerServer>& server = servers_[rank];
   if (server == nullptr) {
     ShardOwnerServer::Options options;
-    options.listen = listen_;
+    options.listen = absl::StrCat(host_, ":", former_port);
     absl::StatusOr<std::unique_ptr<ShardOwnerServer>> started = ShardOwnerServer::Start(options);
+    if (!started.ok() && former_port != 0) {
+      options.listen = absl::StrCat(host_, ":0");
+      started = ShardOwnerServer::Start(options);
+    }
     if (!started.ok()) return started.status();
     server = *std::move(started);
   }
-  return ReachableAddress(listen_, server->port(), own_address_);
+  return Address{ReachableAddress(host_ + ":0", server->port(), own_address_), server->port()};
 }
 
 void NodeInspection::Show(absl::string_view optimizer, Rank rank, const ShardView* view) {

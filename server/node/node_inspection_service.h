@@ -17,15 +17,15 @@ namespace optshard {
 // Thread-safe.
 class NodeInspection : public Inspection {
  public:
-  // Listens at `host` (an address, or one that stands for all of this host's), for each rank at any
-  // free port; others reach it at `own_address` where `host` stands for all.
+  // Listens at `host` (an address, or one that stands for all of this host's), for each rank at a
+  // port of its own; others reach it at `own_address` where `host` stands for all.
   NodeInspection(const std::string& host, std::string own_address);
 
-  absl::StatusOr<std::string> AddressOf(Rank rank) override;
+  absl::StatusOr<Address> AddressOf(Rank rank, int former_port) override;
   void Show(absl::string_view optimizer, Rank rank, const ShardView* view) override;
 
  private:
-  const std::string listen_;
+  const std::string host_;
   const std::string own_address_;
   absl::Mutex mutex_;
   std::map<Rank, std::unique_ptr<ShardOwnerServer>> servers_ ABSL_GUARDED_BY(mutex_);

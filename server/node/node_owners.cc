@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/errors.h"
 #include "common/partition.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_set.h"
@@ -16,6 +17,11 @@ namespace {
 
 constexpr int64_t kSmallestBucketBytes = 64;
 constexpr int kMostThreads = 1024;
+
+// For people, and for the keeper.
+std::string UnitName(const std::string& optimizer, Rank rank) {
+  return absl::StrCat("rank ", rank, " of optimizer \"", optimizer, "\"");
+}
 
 // Reserved as long as it lives.
 class Reservation {
@@ -36,6 +42,8 @@ NodeOwners::NodeOwners(Options options)
     : options_(std::move(options)),
       coordinator_(options_.coordinator),
       budget_(options_.memory_limit_bytes) {}
+
+NodeOwners::~NodeOwners() { coordinator_.Stop(); }
 
 std::vector<int> NodeOwners::Admission::descriptors() const {
   std::vector<int> descriptors(kAttachDescriptors);
@@ -156,47 +164,89 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::FindOrHost(const AttachR
       if (made.ok()) hosted_[key] = *made;
       return made;
     }
-    if (!found->second->Ended()) return found->second;
+    if (!found->second->Useless()) return found->second;
     useless = std::move(found->second);
     hosted_.erase(found);
   }
 }
 
-absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {
-  HostedRank::Options rank;
-  rank.request = request;
-  rank.layout = MemoryLayout(request.space);
+absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) const {
   const bool has_parameters = !request.share_parameters || request.rank == *options_.ranks.begin();
   const bool all_here = static_cast<int>(options_.ranks.size()) == request.world_size &&
                         options_.plane != HostPlaneKind::kGloo;
-  absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, rank.layout, has_parameters, all_here);
-  if (!need.ok()) return need.status();
+  return MemoryNeedOf(request, MemoryLayout(request.space), has_parameters, all_here);
+}
 
-  // All of it at once, before anything is allocated; the segments then reserve their own part.
-  absl::Status fits =
-      budget_.Reserve(need->total(), absl::StrCat("rank ", request.rank, " of optimizer \"",
-                                                  request.optimizer, "\", with ", ToString(*need)));
+absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachRequest& request,
+                                                                 const MemoryNeed& need) {
+  // All of it at once, before anything is allocated; the segments then reserve their own parts.
+  absl::Status fits = budget_.Reserve(
+      need.total(),
+      absl::StrCat(UnitName(request.optimizer, request.rank), ", with ", ToString(need)));
   if (!fits.ok()) return fits;
-  budget_.Release(need->parameters_bytes + need->gradients_bytes);
-  rank.memory = std::make_shared<Reservation>(&budget_, need->slots_bytes + need->reduced_bytes);
-  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
-      ReplicaSegments::Create(rank.layout, request.rank,
-                              has_parameters ? ReplicaSegments::Parts::kParametersAndGradients
-                                             : ReplicaSegments::Parts::kGradients,
-                              budget_);
-  if (!replica.ok()) return replica.status();
-  rank.replica = *replica;
+  budget_.Release(need.total());
+  return RankMemory::Create(request, MemoryLayout(request.space), need, budget_);
+}
 
+absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {
+  const absl::StatusOr<MemoryNeed> need = NeedOf(request);
+  if (!need.ok()) return need.status();
+  absl::StatusOr<std::shared_ptr<RankMemory>> memory = Allocate(request, *need);
+  if (!memory.ok()) return memory.status();
+  if (options_.keeper != nullptr) {
+    absl::Status kept =
+        options_.keeper->Keep(UnitName(request.optimizer, request.rank), (*memory)->descriptors());
+    if (!kept.ok()) return kept;
+  }
+  return Host(*std::move(memory), need->reduced_bytes);
+}
+
+absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
+  absl::MutexLock lock(&mutex_);
+  for (KeptUnit& unit : units) {
+    absl::StatusOr<std::shared_ptr<RankMemory>> memory =
+        RankMemory::Adopt(std::move(unit.descriptors), budget_);
+    if (!memory.ok()) return errors::WithContext(memory.status(), unit.name);
+    const AttachRequest& request = (*memory)->first_request();
+    if (!(*memory)->record().synced()) {
+      // Nothing to lose yet: its trainers begin anew.
+      absl::Status forgotten = options_.keeper->Forget(unit.name);
+      if (!forgotten.ok()) return forgotten;
+      continue;
+    }
+    const absl::StatusOr<MemoryNeed> need = NeedOf(request);
+    if (!need.ok()) return errors::WithContext(need.status(), unit.name);
+    const Key key = {request.optimizer, request.rank};
+    absl::StatusOr<std::shared_ptr<HostedRank>> hosted =
+        Host(*std::move(memory), need->reduced_bytes);
+    if (!hosted.ok()) return errors::WithContext(hosted.status(), unit.name);
+    hosted_[key] = *std::move(hosted);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<RankMemory> memory,
+                                                             int64_t reduced_bytes) {
+  const AttachRequest& request = memory->first_request();
+  HostedRank::Options rank;
+  absl::Status fits = budget_.Reserve(
+      reduced_bytes,
+      absl::StrCat("the reduced gradients of ", UnitName(request.optimizer, request.rank)));
+  if (!fits.ok()) return fits;
+  rank.reservation = std::make_shared<Reservation>(&budget_, reduced_bytes);
+  rank.kept = options_.keeper != nullptr;
   rank.coordinator = &coordinator_;
   rank.plane_factory = MakeHostPlaneFactory(
       options_.plane, options_.network,
-      [replica = *replica](const PlaneRequest&)
+      [replica = memory->replica()](const PlaneRequest&)
           -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; });
   Inspection* const inspection = options_.inspection;
   if (inspection != nullptr) {
-    absl::StatusOr<std::string> address = inspection->AddressOf(request.rank);
+    absl::StatusOr<Inspection::Address> address =
+        inspection->AddressOf(request.rank, memory->record().inspection_port());
     if (!address.ok()) return address.status();
-    rank.owner_address = *std::move(address);
+    memory->record().SetInspectionPort(address->port);
+    rank.owner_address = std::move(address->address);
   }
   rank.show = [inspection, optimizer = request.optimizer,
                number = request.rank](const ShardView* view) {
@@ -206,6 +256,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
   std::shared_ptr<StepRounds>& rounds = rounds_[request.optimizer];
   if (rounds == nullptr) rounds = std::make_shared<StepRounds>();
   rank.rounds = rounds;
+  rank.memory = std::move(memory);
   return std::make_shared<HostedRank>(std::move(rank));
 }
 

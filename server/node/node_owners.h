@@ -22,8 +22,11 @@
 #include "common/dataplane/host_plane.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
+#include "server/node/descriptor_keeper.h"
 #include "server/node/hosted_rank.h"
 #include "server/node/inspection.h"
+#include "server/node/memory_need.h"
+#include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
 #include "server/node/stoppable_coordinator.h"
 
@@ -39,12 +42,18 @@ class NodeOwners {
     CoordinatorClient* coordinator = nullptr;  // outlives this
     HostPlaneKind plane = HostPlaneKind::kAuto;
     std::string network = "lo";
-    Inspection* inspection = nullptr;  // outlives this; null: none
+    Inspection* inspection = nullptr;    // outlives this; null: none
+    DescriptorKeeper* keeper = nullptr;  // likewise; null: what is here ends with this process
   };
 
   explicit NodeOwners(Options options);
   // Drain first, or it looks to the other ranks like a crash.
-  ~NodeOwners() = default;
+  ~NodeOwners();
+
+  // Takes over the ranks of an earlier server, by what its keeper held: they join the job at once,
+  // and wait for their trainers. Before all else. INVALID_ARGUMENT naming what cannot be used; then
+  // this server must not serve, for it would begin anew.
+  absl::Status TakeOver(std::vector<KeptUnit> units);
 
   // A trainer's place, with all that it needs.
   struct Admission {
@@ -73,7 +82,13 @@ class NodeOwners {
 
   absl::Status CheckRequest(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
+  absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
+                                                       const MemoryNeed& need);
+  absl::StatusOr<MemoryNeed> NeedOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<HostedRank>> Host(std::shared_ptr<RankMemory> memory,
+                                                   int64_t reduced_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 

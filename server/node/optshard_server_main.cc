@@ -20,6 +20,8 @@
 #include "server/node/attach_server.h"
 #include "server/node/byte_size.h"
 #include "server/node/dashed_flags.h"
+#include "server/node/keeper.h"
+#include "server/node/keeper_link.h"
 #include "server/node/node_health_service.h"
 #include "server/node/node_inspection_service.h"
 #include "server/node/node_owners.h"
@@ -43,12 +45,22 @@ ABSL_FLAG(std::string, port_file, "",
           "file to write the health service's port to, once trainers may attach; empty: none");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(10),
           "how long a step that is under way may last after SIGTERM");
+ABSL_FLAG(bool, keeper, true,
+          "fork a keeper, as the parent of the server: it holds what the ranks have in memory, and "
+          "starts the server again when that was killed");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warning, error or off");
 
 namespace optshard {
 namespace {
 
 constexpr timespec kLook = {0, 50'000'000};
+
+LogContext Who() {
+  LogContext who;
+  who.role = "server";
+  who.job = absl::GetFlag(FLAGS_job);
+  return who;
+}
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "optshard-server: %s\n", status.ToString().c_str());
@@ -80,19 +92,28 @@ absl::StatusOr<NodeOwners::Options> OptionsFromFlags() {
   return options;
 }
 
-int Main() {
-  absl::Status level = SetLogLevel(absl::GetFlag(FLAGS_log_level));
-  if (!level.ok()) return Fail(level);
-  absl::StatusOr<NodeOwners::Options> options = OptionsFromFlags();
-  if (!options.ok()) return Fail(options.status());
-
-  // Before any thread starts, so that all inherit it and only the loop below takes the signals.
+sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
 
+// Until the server is told to stop, or nobody keeps it any more: without its keeper nobody would
+// find it, and nothing would outlive it.
+void WaitForTheEnd(const KeeperLink* keeper, const NodeOwners& owners, NodeHealthServer& health) {
+  const sigset_t signals = StopSignals();
+  while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
+    health.SetServing(owners.Ready());
+    if (keeper == nullptr || !keeper->KeeperGone()) continue;
+    Log(LogLevel::kWarning, Who(), "the keeper has ended");
+    return;
+  }
+}
+
+// `keeper` is null where there is none.
+int Serve(NodeOwners::Options options, KeeperLink* keeper) {
   const std::string coordinator = absl::GetFlag(FLAGS_coordinator);
   absl::StatusOr<std::string> network = AddressTowards(coordinator);
   if (!network.ok()) return Fail(network.status());
@@ -100,13 +121,18 @@ int Main() {
   if (!client.ok()) return Fail(client.status());
   const std::string listen = absl::GetFlag(FLAGS_owner_listen);
   NodeInspection inspection(listen.substr(0, listen.rfind(':')), *network);
-  options->coordinator = client->get();
-  options->network = absl::GetFlag(FLAGS_interface);
-  if (options->network.empty()) options->network = *network;
-  options->inspection = &inspection;
+  options.coordinator = client->get();
+  options.network = absl::GetFlag(FLAGS_interface);
+  if (options.network.empty()) options.network = *network;
+  options.inspection = &inspection;
+  options.keeper = keeper;
   absl::StatusOr<std::unique_ptr<NodeHealthServer>> health = NodeHealthServer::Start(listen);
   if (!health.ok()) return Fail(health.status());
-  NodeOwners owners(*options);
+  NodeOwners owners(options);
+  if (keeper != nullptr) {
+    absl::Status taken_over = owners.TakeOver(keeper->TakeInherited());
+    if (!taken_over.ok()) return Fail(taken_over);
+  }
   absl::StatusOr<std::unique_ptr<AttachServer>> server =
       AttachServer::Start(absl::GetFlag(FLAGS_socket), &owners);
   if (!server.ok()) return Fail(server.status());
@@ -115,27 +141,38 @@ int Main() {
     absl::Status written = WritePortFile(port_file, (*health)->port());
     if (!written.ok()) return Fail(written);
   }
-  LogContext who;
-  who.role = "server";
-  who.job = options->job;
-  Log(LogLevel::kInfo, who, "ranks %s attach at %s, health at port %d", RankSetText(options->ranks),
-      absl::GetFlag(FLAGS_socket), (*health)->port());
+  Log(LogLevel::kInfo, Who(), "ranks %s attach at %s, health at port %d",
+      RankSetText(options.ranks), absl::GetFlag(FLAGS_socket), (*health)->port());
 
-  while (sigtimedwait(&signals, nullptr, &kLook) < 0) (*health)->SetServing(owners.Ready());
+  WaitForTheEnd(keeper, owners, **health);
 
-  Log(LogLevel::kInfo, who, "shutting down");
+  Log(LogLevel::kInfo, Who(), "shutting down");
   (*health)->SetServing(false);
   (*server)->StopListening();
   const bool in_order = owners.Drain(absl::GetFlag(FLAGS_drain_timeout));
   (*server)->Stop(absl::UnavailableError("the shard server is shutting down"));
   if (!in_order) {
     // Some thread still waits for another node. The kernel takes what it holds.
-    Log(LogLevel::kWarning, who, "a step did not end in time; its ranks look lost to the others");
+    Log(LogLevel::kWarning, Who(), "a step did not end in time; its ranks look lost to the others");
     std::fflush(nullptr);
     std::_Exit(0);
   }
-  Log(LogLevel::kInfo, who, "stopped");
+  Log(LogLevel::kInfo, Who(), "stopped");
   return 0;
+}
+
+int Main() {
+  absl::Status level = SetLogLevel(absl::GetFlag(FLAGS_log_level));
+  if (!level.ok()) return Fail(level);
+  const absl::StatusOr<NodeOwners::Options> options = OptionsFromFlags();
+  if (!options.ok()) return Fail(options.status());
+  // Before any thread starts, so that all inherit it and only the wait for the end takes them.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  if (!absl::GetFlag(FLAGS_keeper)) return Serve(*options, nullptr);
+  KeeperOptions keeper;
+  keeper.serve = [&options](KeeperLink& link) { return Serve(*options, &link); };
+  return RunKeeper(keeper);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -17,13 +18,19 @@ namespace optshard {
 // Of the ranks of one optimizer. Thread-safe.
 class StepRounds {
  public:
+  // The rank works by the plan of this generation from now on: with it the rounds begin anew.
+  void Begin(Rank rank, Generation generation) {
+    absl::MutexLock lock(&mutex_);
+    entered_[rank] = {generation, 0};
+  }
+
   // Whether the rank is to take part in one more round. While the server drains: as long as some
   // other rank has begun a round that this one has not.
   bool Enter(Rank rank) {
     absl::MutexLock lock(&mutex_);
-    int64_t& entered = entered_[rank];
+    Round& entered = entered_[rank];
     if (draining_ && entered >= last_) return false;
-    ++entered;
+    ++entered.second;
     return true;
   }
 
@@ -35,10 +42,12 @@ class StepRounds {
   }
 
  private:
+  using Round = std::pair<Generation, int64_t>;  // its number within the generation
+
   absl::Mutex mutex_;
-  std::map<Rank, int64_t> entered_ ABSL_GUARDED_BY(mutex_);
+  std::map<Rank, Round> entered_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  Round last_ ABSL_GUARDED_BY(mutex_) = {0, 0};
 };
 
 }  // namespace optshard

@@ -28,13 +28,14 @@ int64_t NowMicros() { return absl::ToUnixMicros(Clock::Monotonic().Now()); }
 
 class ShardServerTest : public ::testing::Test {
  protected:
-  void StartServer(const std::vector<std::string>& arguments = {}) {
+  void StartServer(const std::vector<std::string>& arguments = {},
+                   const std::string& ranks = "0-2") {
     MiniCluster::Options options;
     options.world_size = kWorldSize;
     auto cluster = MiniCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
-    const absl::StatusOr<std::string> attach = cluster_->AddServer("0-2", arguments);
+    const absl::StatusOr<std::string> attach = cluster_->AddServer(ranks, arguments);
     ASSERT_TRUE(attach.ok()) << attach.status();
     attach_ = *attach;
   }
@@ -49,6 +50,20 @@ class ShardServerTest : public ::testing::Test {
 
   nlohmann::json Event(int trainer, const std::string& event) {
     const auto line = cluster_->trainer(trainer).WaitFor(event, Deadline());
+    EXPECT_TRUE(line.ok()) << line.status();
+    return line.ok() ? *line : nlohmann::json();
+  }
+
+  // The server itself, not its keeper.
+  void KillServer(int server) {
+    const absl::StatusOr<pid_t> process = cluster_->ServerProcess(server);
+    ASSERT_TRUE(process.ok()) << process.status();
+    ASSERT_EQ(kill(*process, SIGKILL), 0);
+  }
+
+  // How it ended.
+  nlohmann::json End(int trainer) {
+    const auto line = cluster_->trainer(trainer).WaitForAny({"done", "error"}, Deadline());
     EXPECT_TRUE(line.ok()) << line.status();
     return line.ok() ? *line : nlohmann::json();
   }
@@ -133,8 +148,106 @@ TEST_F(ShardServerTest, Kill_TrainerAtAnyMoment_SuccessorGoesOnWithTheSameBits) 
   }
 }
 
-TEST_F(ShardServerTest, Kill_Server_AllTrainersAreToldSoon) {
+TEST_F(ShardServerTest, Kill_ServerBetweenSteps_TrainersGoOnWithTheSameBits) {
+  const std::string expected = Undisturbed({"--steps=6"});
   StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
+  }
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  KillServer(0);
+  for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    EXPECT_EQ(Event(rank, "done").at("checksum").dump(), expected) << "rank " << rank;
+    EXPECT_EQ(*cluster_->trainer(rank).process().Wait(Deadline()), 0);
+  }
+}
+
+TEST_F(ShardServerTest, Kill_ServerAndATrainer_ASuccessorGoesOnWithTheSameBits) {
+  const std::string expected = Undisturbed({"--steps=6"});
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
+  }
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  Kill(1);
+  KillServer(0);
+  for (const int rank : {0, 2}) cluster_->trainer(rank).Release();
+  const int successor = Add(1, {"--steps=6"});
+  const nlohmann::json joined = Event(successor, "joined");
+  EXPECT_EQ(joined.at("finished_step"), 3);
+  EXPECT_EQ(joined.at("blob"), "after step 3");
+  for (const int trainer : {0, 2, successor}) {
+    EXPECT_EQ(Event(trainer, "done").at("checksum").dump(), expected) << "trainer " << trainer;
+  }
+}
+
+// Two servers of one host, or as if of two: the one that lives joins the job anew.
+TEST_F(ShardServerTest, Kill_OneServerOfTwo_AllGoOnWithTheSameBits) {
+  const std::string expected = Undisturbed({"--steps=6"});
+  for (const std::string plane : {"--plane=shm", "--plane=gloo"}) {
+    StartServer({plane}, "0-1");
+    const absl::StatusOr<std::string> other = cluster_->AddServer("2", {plane});
+    ASSERT_TRUE(other.ok()) << other.status();
+    const std::vector<std::string> servers = {attach_, attach_, *other};
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      attach_ = servers[rank];
+      Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+    KillServer(1);
+    for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      EXPECT_EQ(Event(rank, "done").at("checksum").dump(), expected) << plane << ", rank " << rank;
+    }
+    cluster_.reset();
+    added_ = 0;
+  }
+}
+
+// What strikes while a step is applied tears it: that is said to all. Whatever else it strikes is
+// made good: then nobody but the log knows of it.
+TEST_F(ShardServerTest, Kill_ServerAtAnyMoment_TheSameBitsOrDataLossForAll) {
+  const std::vector<std::string> job = {"--steps=40", "--elements=300000", "--wait_for_trainers"};
+  const std::string expected = Undisturbed(job);
+  for (int trial = 0; trial < 5; ++trial) {
+    StartServer();
+    for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, job);
+    Event(0, "step");
+    absl::SleepFor(absl::Microseconds(2300 * trial));
+    KillServer(0);
+    int lost = 0;
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      const nlohmann::json end = End(rank);
+      if (end.at("event") == "done") {
+        EXPECT_EQ(end.at("checksum").dump(), expected) << "rank " << rank;
+        continue;
+      }
+      ++lost;
+      EXPECT_EQ(end.at("code"), "DATA_LOSS") << end;
+      EXPECT_THAT(end.at("message").get<std::string>(), HasSubstr("torn")) << end;
+    }
+    EXPECT_TRUE(lost == 0 || lost == kWorldSize) << lost;
+    cluster_.reset();
+    added_ = 0;
+  }
+}
+
+// Nobody could find a server that had lost its keeper, nor start it again.
+TEST_F(ShardServerTest, Kill_Keeper_ServerEndsInOrderAndTrainersAreTold) {
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=1000000"});
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
+  cluster_->server(0).Signal(SIGKILL);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    const nlohmann::json error = Event(rank, "error");
+    EXPECT_EQ(error.at("code"), "UNAVAILABLE") << error;
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("shutting down")) << error;
+  }
+}
+
+TEST_F(ShardServerTest, Kill_ServerWithoutAKeeper_AllTrainersAreToldSoon) {
+  StartServer({"--nokeeper"});
   for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=1000000"});
   for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
   const int64_t killed = NowMicros();

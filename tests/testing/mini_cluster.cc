@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
 namespace optshard::testing {
@@ -74,20 +76,26 @@ bool TestTrainer::ReadMore(absl::Time deadline) {
 }
 
 absl::StatusOr<nlohmann::json> TestTrainer::WaitFor(const std::string& event, absl::Time deadline) {
+  return WaitForAny({event}, deadline);
+}
+
+absl::StatusOr<nlohmann::json> TestTrainer::WaitForAny(const std::vector<std::string>& events,
+                                                       absl::Time deadline) {
+  const std::string names = absl::StrJoin(events, " or ");
   while (true) {
     for (size_t end; (end = output_.find('\n', consumed_)) != std::string::npos;) {
       const nlohmann::json line = nlohmann::json::parse(output_.substr(consumed_, end - consumed_),
                                                         nullptr, /*allow_exceptions=*/false);
       consumed_ = end + 1;
-      if (line.is_object() && line.value("event", "") == event) return line;
+      if (line.is_object() && absl::c_linear_search(events, line.value("event", ""))) return line;
     }
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("no event \"", event, "\" so far; it said:\n", output_));
+          absl::StrCat("no event \"", names, "\" so far; it said:\n", output_));
     }
     if (!ReadMore(deadline)) {
       return absl::UnavailableError(
-          absl::StrCat("it ended without the event \"", event, "\"; it said:\n", output_));
+          absl::StrCat("it ended without the event \"", names, "\"; it said:\n", output_));
     }
   }
 }
@@ -140,6 +148,15 @@ absl::StatusOr<std::string> MiniCluster::AddServer(const std::string& ranks,
   if (!process.ok()) return process.status();
   servers_.push_back(*std::move(process));
   return absl::StrCat("unix:", socket);
+}
+
+absl::StatusOr<pid_t> MiniCluster::ServerProcess(int index) const {
+  const pid_t keeper = servers_[index]->pid();
+  pid_t child = 0;
+  if (std::ifstream(absl::StrCat("/proc/", keeper, "/task/", keeper, "/children")) >> child) {
+    return child;
+  }
+  return absl::NotFoundError(absl::StrCat("keeper ", keeper, " has no child"));
 }
 
 absl::Status MiniCluster::AddTrainer(int rank, const std::vector<std::string>& arguments) {

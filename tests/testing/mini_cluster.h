@@ -25,6 +25,9 @@ class TestTrainer {
   // The next event of that kind; earlier ones of other kinds are passed over. UNAVAILABLE with all
   // that it said where the trainer has ended instead; DEADLINE_EXCEEDED.
   absl::StatusOr<nlohmann::json> WaitFor(const std::string& event, absl::Time deadline);
+  // Of one of these kinds.
+  absl::StatusOr<nlohmann::json> WaitForAny(const std::vector<std::string>& events,
+                                            absl::Time deadline);
 
   // Lets a trainer end that waits for it after its last step or its error.
   void Release();
@@ -67,7 +70,10 @@ class MiniCluster {
   TestTrainer& trainer(int index) { return *trainers_[index]; }
   const std::string& coordinator_address() const { return address_; }
   ChildProcess& coordinator() { return *coordinator_; }
+  // The keeper, where the server has one.
   ChildProcess& server(int index) { return *servers_[index]; }
+  // The keeper's child, which serves. NOT_FOUND where it has none at present.
+  absl::StatusOr<pid_t> ServerProcess(int index) const;
 
  private:
   MiniCluster() = default;

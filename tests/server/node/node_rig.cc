@@ -1,5 +1,7 @@
 #include "tests/server/node/node_rig.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -121,7 +123,7 @@ absl::Status NodeTrainer::StepUntil(StepNumber last) {
   while (finished_ < last) {
     absl::Status stepped = Step().status();
     if (stepped.ok()) continue;
-    if (!errors::IsTrainerGone(stepped)) return stepped;
+    if (!errors::IsTrainerGone(stepped) && !errors::IsOwnerAway(stepped)) return stepped;
     absl::SleepFor(kRetry);
   }
   return absl::OkStatus();
@@ -160,13 +162,98 @@ std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber st
   return parameters;
 }
 
-NodeRig::NodeRig(Options options) : options_(std::move(options)) {
-  coordinator_ = std::make_unique<LocalCoordinator>(options_.world_size);
+class SeverableCoordinator : public CoordinatorClient {
+ public:
+  explicit SeverableCoordinator(CoordinatorClient* client) : client_(*client) {}
+
+  void Sever() { severed_ = true; }
+
+  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
+                                                      absl::Time deadline) override {
+    if (severed_) return absl::UnavailableError("cut off from the coordinator");
+    absl::StatusOr<std::unique_ptr<MemberSession>> session = client_.Join(request, deadline);
+    if (!session.ok()) return session.status();
+    return std::unique_ptr<MemberSession>(
+        std::make_unique<Session>(*std::move(session), &severed_));
+  }
+  absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
+    return client_.GetStatus(deadline);
+  }
+
+ private:
+  class Session : public MemberSession {
+   public:
+    Session(std::unique_ptr<MemberSession> session, const std::atomic<bool>* severed)
+        : session_(std::move(session)), severed_(*severed) {}
+
+    const MemberId& id() const override { return session_->id(); }
+    absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) override {
+      return session_->WaitForPlan(deadline);
+    }
+    void OnFailure(std::function<void(const absl::Status&)> callback) override {
+      session_->OnFailure(std::move(callback));
+    }
+    void SetProgress(const StepProgress& progress) override {
+      if (!severed_) session_->SetProgress(progress);
+    }
+    absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
+                               const absl::Status& observed, absl::Time deadline) override {
+      return severed_ ? observed : session_->ReportFailure(progress, suspect, observed, deadline);
+    }
+    Rendezvous& rendezvous() override { return session_->rendezvous(); }
+    absl::Status Leave(absl::Time deadline) override {
+      return severed_ ? absl::OkStatus() : session_->Leave(deadline);
+    }
+
+   private:
+    const std::unique_ptr<MemberSession> session_;
+    const std::atomic<bool>& severed_;
+  };
+
+  CoordinatorClient& client_;
+  std::atomic<bool> severed_{false};
+};
+
+absl::Status FakeKeeper::Keep(absl::string_view name, absl::Span<const int> descriptors) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<UniqueFd>& unit = units_[std::string(name)];
+  unit.clear();
+  for (const int fd : descriptors) unit.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  return absl::OkStatus();
+}
+
+absl::Status FakeKeeper::Forget(absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  units_.erase(std::string(name));
+  return absl::OkStatus();
+}
+
+std::vector<KeptUnit> FakeKeeper::Units() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<KeptUnit> units;
+  for (const auto& [name, descriptors] : units_) {
+    KeptUnit& unit = units.emplace_back();
+    unit.name = name;
+    for (const UniqueFd& fd : descriptors) {
+      unit.descriptors.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    }
+  }
+  return units;
+}
+
+NodeRig::NodeRig(Options options, std::vector<KeptUnit> units) : options_(std::move(options)) {
+  if (options_.owners.coordinator == nullptr) {
+    coordinator_ = std::make_unique<LocalCoordinator>(options_.world_size);
+    options_.owners.coordinator = coordinator_.get();
+  }
   if (options_.owners.ranks.empty()) {
     for (Rank rank = 0; rank < options_.world_size; ++rank) options_.owners.ranks.insert(rank);
   }
-  options_.owners.coordinator = coordinator_.get();
+  severable_ = std::make_unique<SeverableCoordinator>(options_.owners.coordinator);
+  options_.owners.coordinator = severable_.get();
   owners_ = std::make_unique<NodeOwners>(options_.owners);
+  const absl::Status taken_over = owners_->TakeOver(std::move(units));
+  EXPECT_TRUE(taken_over.ok()) << taken_over;
   server_ = AttachServer::Start(options_.address, owners_.get()).value();
 }
 
@@ -177,7 +264,15 @@ NodeRig::NodeRig(int world_size)
         return options;
       }()) {}
 
-NodeRig::~NodeRig() { Drain(absl::Seconds(20)); }
+NodeRig::~NodeRig() {
+  if (server_ != nullptr) Drain(absl::Seconds(20));
+}
+
+void NodeRig::Die() {
+  severable_->Sever();
+  server_.reset();
+  owners_.reset();
+}
 
 bool NodeRig::Drain(absl::Duration grace) {
   server_->StopListening();

@@ -4,6 +4,7 @@
 #define OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "client/attached_owner.h"
 #include "common/memory_layout.h"
 #include "server/node/attach_server.h"
+#include "server/node/descriptor_keeper.h"
 #include "server/node/node_owners.h"
 #include "tests/server/shard/step_oracle.h"
 #include "tests/testing/local_coordinator.h"
@@ -65,14 +67,30 @@ class NodeTrainer {
 // What all replicas must hold after `steps` steps, by parameter.
 std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber steps);
 
+// Holds what a shard server gives it, for the next one.
+class FakeKeeper : public DescriptorKeeper {
+ public:
+  absl::Status Keep(absl::string_view name, absl::Span<const int> descriptors) override;
+  absl::Status Forget(absl::string_view name) override;
+
+  std::vector<KeptUnit> Units() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::vector<UniqueFd>> units_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Another one, until it is cut off: then nothing goes out any more.
+class SeverableCoordinator;
+
 class NodeRig {
  public:
   struct Options {
     int world_size = 2;
     LocalAddress address = NewNodeAddress();
-    NodeOwners::Options owners;  // job, ranks and coordinator are filled in
+    NodeOwners::Options owners;  // job, ranks and, unless given, coordinator are filled in
   };
-  explicit NodeRig(Options options);
+  explicit NodeRig(Options options, std::vector<KeptUnit> units = {});
   explicit NodeRig(int world_size);
   ~NodeRig();
 
@@ -82,6 +100,9 @@ class NodeRig {
   AttachedOwner::Options TrainerOptions(Rank rank) const {
     return NodeTrainer::DefaultOptions(options_.address, rank, options_.world_size);
   }
+  // As SIGKILL would look to the coordinator, and to trainers but for a goodbye. The rig is of no
+  // use any more.
+  void Die();
   // As SIGTERM does.
   bool Drain(absl::Duration grace);
 
@@ -92,6 +113,7 @@ class NodeRig {
  private:
   Options options_;
   std::unique_ptr<LocalCoordinator> coordinator_;
+  std::unique_ptr<SeverableCoordinator> severable_;
   std::unique_ptr<NodeOwners> owners_;
   std::unique_ptr<AttachServer> server_;
 };

@@ -26,5 +26,18 @@ TEST(StepRounds_WhileItDrains_LetsTheOthersCatchUp, AndNoMore) {
   EXPECT_FALSE(rounds.Enter(2));
 }
 
+TEST(StepRounds_OfAnotherGeneration_BeginAnew, ForEachRank) {
+  StepRounds rounds;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(rounds.Enter(0));
+  EXPECT_TRUE(rounds.Enter(1));
+  rounds.Begin(0, 2);
+  rounds.Begin(1, 2);
+  EXPECT_TRUE(rounds.Enter(1));
+  rounds.Drain();
+  EXPECT_TRUE(rounds.Enter(0)) << "rank 1 is in round 1 of generation 2";
+  EXPECT_FALSE(rounds.Enter(0));
+  EXPECT_FALSE(rounds.Enter(1));
+}
+
 }  // namespace
 }  // namespace optshard

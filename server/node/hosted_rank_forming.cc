@@ -1,0 +1,193 @@
+// How a hosted rank becomes part of its job, and does so again when the job has lost a rank: the
+// rank's thread.
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "server/node/hosted_rank.h"
+#include "server/update/hyperparameter_bytes.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+namespace {
+
+// A trainer that goes wild may spoil its bell. Then the thread still looks this often.
+constexpr absl::Duration kLook = absl::Seconds(1);
+// Between two attempts to form the job again.
+constexpr absl::Duration kFormPause = absl::Milliseconds(200);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+
+constexpr float kNoElements = 0;
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+}  // namespace
+
+void HostedRank::Run() {
+  absl::Status formed = Form();
+  while (formed.ok()) {
+    options_.rounds->Begin(rank_, owner_->plan().generation);
+    options_.show(&owner_->view());
+    {
+      absl::MutexLock lock(&mutex_);
+      phase_ = Phase::kServing;
+      finished_ = owner_->finished_step();
+    }
+    if (Serve() == Next::kStop) break;
+    formed = FormAgain();
+  }
+  if (owner_ != nullptr) {
+    // In good order; where others do not leave too, no longer than this.
+    owner_->Stop(kLeaveTimeout).IgnoreError();
+    options_.show(nullptr);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    start_status_ = formed;
+    phase_ = Phase::kEnded;
+  }
+  owner_.reset();
+  while (!formed.ok() && !draining_) RefuseTrainer(formed, true);
+}
+
+// The owner, when all ranks are there. Of a rank that has state: however long that takes.
+absl::Status HostedRank::Form() {
+  while (true) {
+    absl::Status started = StartOwner();
+    const bool may_come_yet = absl::IsUnavailable(started) || absl::IsDeadlineExceeded(started);
+    if (!may_come_yet || !options_.kept || !record_.synced() || draining_) return started;
+    LogContext who;
+    who.role = "server";
+    who.job = first_.job;
+    who.rank = rank_;
+    Log(LogLevel::kWarning, who, "cannot go on yet: %s", started.message());
+    control_.Wait(control_.Count(), Now() + kFormPause);
+  }
+}
+
+// Meanwhile the trainer is told, as often as it asks.
+absl::Status HostedRank::FormAgain() {
+  const absl::Status away = Away();
+  std::unique_ptr<ShardOwner> broken;
+  {
+    absl::MutexLock lock(&mutex_);
+    phase_ = Phase::kStarting;
+    away_ = away;
+    broken = std::move(owner_);
+  }
+  options_.show(nullptr);
+  broken->Stop(kLeaveTimeout).IgnoreError();
+  broken.reset();
+
+  absl::Status formed;
+  std::atomic<bool> done{false};
+  std::thread former([this, &formed, &done] {
+    formed = Form();
+    done = true;
+    absl::MutexLock lock(&mutex_);
+    Wake();
+  });
+  while (!done) RefuseTrainer(away, false);
+  former.join();
+  return formed;
+}
+
+absl::Status HostedRank::StartOwner() {
+  const AttachRequest& request = first_;
+  ShardOwner::Options owner;
+  owner.job = request.job;
+  owner.optimizer = request.optimizer;
+  owner.rank = rank_;
+  owner.world_size = request.world_size;
+  owner.space = request.space;
+  owner.rule = request.rule;
+  for (const std::string& group : request.hyperparameters) {
+    absl::StatusOr<std::vector<Hyperparameters>> values = DecodeHyperparameters(group);
+    if (!values.ok()) return values.status();
+    owner.hyperparameters.push_back(values->front());
+  }
+  owner.gradient_mode = request.gradient_mode == NameOf(GradientMode::kAveraged)
+                            ? GradientMode::kAveraged
+                            : GradientMode::kReduce;
+  owner.policy = request.policy;
+  owner.buckets = request.buckets;
+  owner.threads = request.threads;
+  owner.node = request.node;
+  owner.owner_address = options_.owner_address;
+  owner.coordinator = options_.coordinator;
+  owner.join_timeout = request.join_timeout;
+  owner.plane_factory = options_.plane_factory;
+  owner.memory = RankMemory::ShardOf(options_.memory);
+  owner.on_lost = [this] {
+    absl::MutexLock lock(&mutex_);
+    Wake();
+  };
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
+  if (!rule.ok()) return rule.status();
+  constructed_.clear();
+  for (const Hyperparameters& group : owner.hyperparameters) {
+    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(group);
+    if (!values.ok()) return values.status();
+    constructed_.push_back(*std::move(values));
+  }
+  absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
+  if (!started.ok()) return started.status();
+  owner_ = *std::move(started);
+  return PlaceReplica();
+}
+
+// Where the owner looks for the rank's tensors.
+absl::Status HostedRank::PlaceReplica() {
+  const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
+  regions_ = shared.empty() ? replica().regions()
+                            : std::vector<ReplicaRegion>(shared.begin(), shared.end());
+  if (!replica().has_parameters() && shared.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Name(), " shares another rank's parameters, but the data plane shares no memory"));
+  }
+  const ParameterSpace& space = first_.space;
+  all_tensors_.clear();
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    const MemoryLayout::Place& place = options_.memory->layout().place(p);
+    ReplicaTensor tensor;
+    tensor.gradient = &kNoElements;
+    if (space.parameter(p).elements() > 0) {
+      tensor.parameter = regions_[place.region].parameters + place.offset_elements;
+      tensor.gradient = regions_[place.region].gradients + place.offset_elements;
+    }
+    all_tensors_.push_back(tensor);
+  }
+  tensors_ = all_tensors_;
+  return absl::OkStatus();
+}
+
+// There is no owner that could do what the trainer asks for.
+void HostedRank::RefuseTrainer(const absl::Status& reason, bool broken) {
+  const uint32_t heard = std::exchange(heard_, control_.Count());
+  std::shared_ptr<Attachment> trainer;
+  {
+    absl::MutexLock lock(&mutex_);
+    trainer = attachment_;
+  }
+  if (trainer == nullptr) {
+    control_.Wait(heard, Now() + kLook);
+    return;
+  }
+  const bool ended = trainer->ended;
+  if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
+    DoorbellReply reply;
+    reply.status = TakeRequest(*trainer);
+    if (reply.status.ok()) reply.status = reason;
+    reply.broken = broken;
+    trainer->doorbell.Answer(reply);
+  } else if (ended) {
+    absl::MutexLock lock(&mutex_);
+    if (attachment_ == trainer) attachment_ = nullptr;
+  }
+}
+
+}  // namespace optshard

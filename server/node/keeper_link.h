@@ -1,0 +1,74 @@
+// The shard server's end of the line to its keeper (keeper.h).
+#ifndef OPTSHARD_SERVER_NODE_KEEPER_LINK_H_
+#define OPTSHARD_SERVER_NODE_KEEPER_LINK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/link/unique_fd.h"
+#include "server/node/descriptor_keeper.h"
+#include "server/node/keeper_line.h"
+
+namespace optshard {
+
+// Thread-safe. Keep and Forget wait for the keeper's answer, one call after the other.
+//
+// UNAVAILABLE, of both, says that the keeper has ended: this server goes on, but when it dies no
+// next one is started and what it holds is lost. DEADLINE_EXCEEDED: the keeper did not answer in
+// time (it is stopped, or starved): it holds the unit as it was before or as it was to be, whole.
+class KeeperLink final : public DescriptorKeeper {
+ public:
+  // What the keeper makes for each server that it starts.
+  struct Options {
+    UniqueFd line;
+    std::vector<KeptUnit> inherited;
+    int life = 1;
+    absl::Duration answer_timeout;
+  };
+  explicit KeeperLink(Options options);
+
+  // Returns once the keeper holds duplicates: from then on they outlive this process. Replaces what
+  // it held under the name. Also INVALID_ARGUMENT for an empty or long name, or no or too many
+  // descriptors; RESOURCE_EXHAUSTED where the keeper may hold no more, and then what it held under
+  // the name stays.
+  absl::Status Keep(absl::string_view name, absl::Span<const int> descriptors) override;
+
+  // Nothing under the name: OK.
+  absl::Status Forget(absl::string_view name) override;
+
+  // What the predecessor left, by name, and the keeper still holds; of the first server, and of any
+  // later call: nothing. What is not taken is closed with this.
+  std::vector<KeptUnit> TakeInherited();
+
+  // 1 for the first server of this keeper, 2 for the one started after it died, and so on.
+  int life() const { return life_; }
+
+  // Nothing is lost by that so far, but the server should say so in its log.
+  bool KeeperGone() const;
+
+  // For poll, without events: POLLHUP once the keeper is gone.
+  int fd() const { return line_.get(); }
+
+ private:
+  absl::Status Ask(KeeperRequest::Kind kind, absl::string_view name,
+                   absl::Span<const int> descriptors);
+  absl::Status WaitForAnswer(uint64_t number, absl::Time deadline) const;
+
+  const UniqueFd line_;
+  const int life_;
+  const absl::Duration answer_timeout_;
+  absl::Mutex mutex_;
+  std::vector<KeptUnit> inherited_ ABSL_GUARDED_BY(mutex_);
+  uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_KEEPER_LINK_H_

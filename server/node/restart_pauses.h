@@ -1,0 +1,35 @@
+// How long to wait before what has died is started again.
+#ifndef OPTSHARD_SERVER_NODE_RESTART_PAUSES_H_
+#define OPTSHARD_SERVER_NODE_RESTART_PAUSES_H_
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/time.h"
+
+namespace optshard {
+
+// No pause after a long life; after short ones none, `first`, twice as long each time, `longest`.
+// Thread-compatible.
+class RestartPauses {
+ public:
+  RestartPauses(absl::Duration first, absl::Duration longest, absl::Duration long_life)
+      : first_(first), longest_(longest), long_life_(long_life) {}
+
+  // `lived`: of the life that just ended.
+  absl::Duration Next(absl::Duration lived) {
+    if (lived > long_life_) next_ = absl::ZeroDuration();
+    const absl::Duration after = next_ == absl::ZeroDuration() ? first_ : 2 * next_;
+    return std::exchange(next_, std::min(after, longest_));
+  }
+
+ private:
+  const absl::Duration first_;
+  const absl::Duration longest_;
+  const absl::Duration long_life_;
+  absl::Duration next_ = absl::ZeroDuration();
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_RESTART_PAUSES_H_

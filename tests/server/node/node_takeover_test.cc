@@ -1,0 +1,198 @@
+// A shard server that dies, and the one that takes over what it had in memory.
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/node/descriptor_keeper.h"
+#include "server/node/rank_memory.h"
+#include "server/shard/shard_ledger.h"
+#include "tests/server/node/node_rig.h"
+#include "tests/server/shard/test_replica.h"
+#include "tests/testing/local_coordinator.h"
+
+namespace optshard {
+namespace {
+
+using testing::BitDifference;
+using testing::ExpectedParameters;
+using testing::FakeKeeper;
+using ::testing::HasSubstr;
+using testing::NodeRig;
+using testing::NodeTrainer;
+using ::testing::SizeIs;
+
+std::string Differences(const NodeTrainer& trainer, int world_size) {
+  std::string all;
+  const std::vector<std::vector<float>> expected =
+      ExpectedParameters(world_size, trainer.finished());
+  for (size_t p = 0; p < expected.size(); ++p) {
+    all += BitDifference(expected[p], trainer.Parameter(static_cast<int>(p)));
+  }
+  return all;
+}
+
+// Servers of one job that come one after the other, or side by side, and what keeps their memory.
+class NodeTakeover : public ::testing::Test {
+ protected:
+  std::unique_ptr<NodeRig> StartServer(const std::set<Rank>& ranks, std::vector<KeptUnit> units) {
+    NodeRig::Options options;
+    options.world_size = kWorldSize;
+    options.owners.ranks = ranks;
+    options.owners.coordinator = &coordinator_;
+    options.owners.keeper = &keeper_;
+    return std::make_unique<NodeRig>(std::move(options), std::move(units));
+  }
+
+  // What is kept of the rank, as its next server will find it.
+  std::shared_ptr<RankMemory> Kept(Rank rank) {
+    for (KeptUnit& unit : keeper_.Units()) {
+      std::shared_ptr<RankMemory> memory = *RankMemory::Adopt(std::move(unit.descriptors), budget_);
+      if (memory->first_request().rank == rank) return memory;
+    }
+    ADD_FAILURE() << "nothing is kept of rank " << rank;
+    return nullptr;
+  }
+
+  static constexpr int kWorldSize = 2;
+  FakeKeeper keeper_;
+  MemoryBudget budget_;
+  LocalCoordinator coordinator_{kWorldSize};
+};
+
+TEST_F(NodeTakeover, OfAllRanks_GoesOnWithTheirBits) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  first->OnEveryRank([&](Rank rank) {
+    ASSERT_TRUE(trainers[rank]->link().SetBlob(rank == 0 ? "zero" : "one").ok());
+    ASSERT_TRUE(trainers[rank]->StepUntil(3).ok());
+  });
+  EXPECT_THAT(keeper_.Units(), SizeIs(2));
+  trainers.clear();
+  first->Die();
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  trainers = second->StartAll();
+  second->OnEveryRank([&](Rank rank) {
+    EXPECT_TRUE(trainers[rank]->link().resumes());
+    EXPECT_EQ(trainers[rank]->finished(), 3u);
+    EXPECT_EQ(trainers[rank]->link().blob(), rank == 0 ? "zero" : "one");
+    EXPECT_EQ(trainers[rank]->link().incarnation(), 2u);
+    EXPECT_EQ(trainers[rank]->link().generation(), 2u);
+    const absl::Status stepped = trainers[rank]->StepUntil(6);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
+  });
+}
+
+TEST_F(NodeTakeover, OfOneServerOfTwo_TellsTheOthersTrainers_AndTheyGoOn) {
+  auto stays = StartServer({0}, {});
+  auto dies = StartServer({1}, {});
+  std::vector<std::unique_ptr<NodeTrainer>> trainers(kWorldSize);
+  const std::vector<NodeRig*> servers = {stays.get(), dies.get()};
+  stays->OnEveryRank([&](Rank rank) {
+    auto started = NodeTrainer::Start(servers[rank]->TrainerOptions(rank));
+    ASSERT_TRUE(started.ok()) << started.status();
+    trainers[rank] = *std::move(started);
+    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
+  });
+  trainers[1].reset();
+  dies->Die();
+
+  const absl::Status away = trainers[0]->Step().status();
+  EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
+  EXPECT_TRUE(absl::IsUnavailable(away)) << away;
+  EXPECT_EQ(errors::RanksOf(away), std::vector<Rank>{1});
+  EXPECT_TRUE(trainers[0]->link().failure().ok());
+
+  std::vector<KeptUnit> units = keeper_.Units();
+  ASSERT_THAT(units, SizeIs(2));
+  units.erase(units.begin());
+  auto next = StartServer({1}, std::move(units));
+  stays->OnEveryRank([&](Rank rank) {
+    if (rank == 1) {
+      auto successor = NodeTrainer::Start(next->TrainerOptions(1));
+      ASSERT_TRUE(successor.ok()) << successor.status();
+      EXPECT_EQ((*successor)->finished(), 2u);
+      trainers[1] = *std::move(successor);
+    }
+    const absl::Status stepped = trainers[rank]->StepUntil(5);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
+  });
+  trainers.clear();
+}
+
+TEST_F(NodeTakeover, OfATornStep_IsNeverGivenOut) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(2).ok()); });
+  trainers.clear();
+  first->Die();
+  // As it would be, had the server died while it applied step 3.
+  ShardLedger(RankMemory::ShardOf(Kept(1)).ledger, 0).SetProgress({2, StepOutcome::kTorn});
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  second->OnEveryRank([&](Rank rank) {
+    const absl::Status refused = NodeTrainer::Start(second->TrainerOptions(rank)).status();
+    EXPECT_TRUE(errors::IsTornStep(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("step 3"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 1"));
+  });
+  EXPECT_FALSE(second->owners().Ready());
+}
+
+TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(4).ok()); });
+  trainers.clear();
+  first->Die();
+  // The server died when all had been done, and nobody had heard of it.
+  for (const Rank rank : {0, 1}) {
+    ShardLedger(RankMemory::ShardOf(Kept(rank)).ledger, 0).SetProgress({3, StepOutcome::kApplied});
+  }
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  trainers = second->StartAll();
+  second->OnEveryRank([&](Rank rank) {
+    EXPECT_EQ(trainers[rank]->finished(), 4u);
+    const absl::Status stepped = trainers[rank]->StepUntil(6);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
+  });
+}
+
+TEST_F(NodeTakeover, OfRanksWithoutFirstValues_BeginsAnew) {
+  auto first = StartServer({0, 1}, {});
+  std::vector<std::unique_ptr<AttachedOwner>> links(kWorldSize);
+  first->OnEveryRank([&](Rank rank) {
+    links[rank] = *AttachedOwner::Attach(first->TrainerOptions(rank));
+    EXPECT_FALSE(links[rank]->resumes());
+  });
+  EXPECT_THAT(keeper_.Units(), SizeIs(2));
+  links.clear();
+  first->Die();
+  const auto second = StartServer({0, 1}, keeper_.Units());
+  EXPECT_THAT(keeper_.Units(), SizeIs(0));
+}
+
+TEST_F(NodeTakeover, OfSomethingElse_IsRefused) {
+  std::vector<KeptUnit> units(1);
+  units[0].name = "rank 0 of optimizer \"default\"";
+  NodeOwners::Options options;
+  options.ranks = {0, 1};
+  options.coordinator = &coordinator_;
+  options.keeper = &keeper_;
+  NodeOwners owners(options);
+  const absl::Status refused = owners.TakeOver(std::move(units));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 0 of optimizer"));
+}
+
+}  // namespace
+}  // namespace optshard

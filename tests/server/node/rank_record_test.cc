@@ -1,0 +1,91 @@
+#include "server/node/rank_record.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/server/shard/engine_rig.h"
+
+namespace optshard {
+namespace {
+
+AttachRequest Request() {
+  AttachRequest request;
+  request.job = "job";
+  request.optimizer = "adam of the generator";
+  request.rank = 3;
+  request.world_size = 4;
+  request.space = testing::MixedSpace();
+  return request;
+}
+
+class RankRecordTest : public ::testing::Test {
+ protected:
+  struct alignas(64) Line {
+    char bytes[64];
+  };
+
+  RankRecordTest() : memory_((RankRecord::Bytes(Request()) + 63) / 64, Line{}) {
+    record().SetFirstRequest(Request());
+  }
+
+  // Always another one: what it knows is in the memory.
+  RankRecord record() { return RankRecord(memory_.data()); }
+
+  std::vector<Line> memory_;
+};
+
+TEST_F(RankRecordTest, FirstRequest_ThereAndBack_IsTheSame) {
+  const absl::StatusOr<AttachRequest> read = record().FirstRequest();
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->optimizer, Request().optimizer);
+  EXPECT_EQ(read->rank, 3);
+  EXPECT_FALSE(
+      FirstDifference(read->space, "the record", Request().space, "the request").has_value());
+}
+
+TEST_F(RankRecordTest, New_IsNotSynced_AndCountsTrainers) {
+  EXPECT_FALSE(record().synced());
+  record().SetSynced();
+  EXPECT_TRUE(record().synced());
+  EXPECT_EQ(record().NextIncarnation(), 1u);
+  EXPECT_EQ(record().NextIncarnation(), 2u);
+}
+
+TEST_F(RankRecordTest, OfferedBlob_Counts_OnceItsStepIsFinished) {
+  EXPECT_EQ(record().Blob(10).step, 0u);
+  record().OfferBlob(1, "one");
+  EXPECT_EQ(record().Blob(0).bytes, "");
+  EXPECT_EQ(record().Blob(1).bytes, "one");
+  record().OfferNoBlob(2);
+  EXPECT_EQ(record().Blob(2).bytes, "one");
+  EXPECT_EQ(record().Blob(2).step, 1u);
+  record().OfferBlob(3, "three");
+  EXPECT_EQ(record().Blob(2).bytes, "one") << "step 3 is not finished";
+  EXPECT_EQ(record().Blob(3).bytes, "three");
+}
+
+TEST_F(RankRecordTest, OfferOfAStepThatWasGivenUp_IsForgotten) {
+  record().OfferBlob(1, "one");
+  record().OfferBlob(2, "two, given up");
+  record().OfferNoBlob(2);
+  EXPECT_EQ(record().Blob(2).bytes, "one");
+  record().OfferBlob(3, "three, given up");
+  record().OfferBlob(3, "three");
+  EXPECT_EQ(record().Blob(2).bytes, "one");
+  EXPECT_EQ(record().Blob(3).bytes, "three");
+}
+
+TEST_F(RankRecordTest, OfferOfASkippedStep_CountsAtOnce) {
+  record().OfferBlob(5, "five");
+  record().OfferBlob(6, "with a step that was skipped");
+  record().MoveOffer(6, 5);
+  EXPECT_EQ(record().Blob(5).bytes, "with a step that was skipped");
+  record().OfferNoBlob(6);
+  EXPECT_EQ(record().Blob(6).bytes, "with a step that was skipped");
+  EXPECT_EQ(record().Blob(6).step, 5u);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -206,4 +206,10 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
   return "";
 }
 
+void ExpectAllOk(const std::vector<StepEngine::Result>& results) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    ASSERT_TRUE(results[r].status.ok()) << "rank " << r << ": " << results[r].status;
+  }
+}
+
 }  // namespace optshard::testing

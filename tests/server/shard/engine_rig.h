@@ -100,6 +100,9 @@ class EngineRig {
   std::vector<std::vector<bool>> has_;
 };
 
+// Every rank has stepped.
+void ExpectAllOk(const std::vector<StepEngine::Result>& results);
+
 }  // namespace optshard::testing
 
 #endif  // OPTSHARD_TESTS_SERVER_SHARD_ENGINE_RIG_H_

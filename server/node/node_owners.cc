@@ -280,6 +280,12 @@ bool NodeOwners::Ready() const {
                      [](const std::shared_ptr<HostedRank>& rank) { return rank->Ready(); });
 }
 
+bool NodeOwners::WaitsForOthers(const std::string& optimizer, Rank rank) const {
+  absl::MutexLock lock(&mutex_);
+  const auto rounds = rounds_.find(optimizer);
+  return rounds != rounds_.end() && rounds->second->IsAhead(rank);
+}
+
 bool NodeOwners::Drain(absl::Duration grace) {
   const absl::Time deadline = Clock::Monotonic().Now() + grace;
   {

@@ -73,6 +73,10 @@ class NodeOwners {
   // Whether every rank of this server, of each optimizer there is, has a trainer and can step.
   bool Ready() const;
 
+  // Whether the rank has begun a step, or the refusal of one, that some other rank of this server
+  // has not: it waits for that one. False where the rank is not there.
+  bool WaitsForOthers(const std::string& optimizer, Rank rank) const;
+
   // Refuses trainers from now on, lets the step that is under way end, leaves the job in good
   // order. Whether that was done within `grace`; if not, what still waits is cut off.
   bool Drain(absl::Duration grace);

@@ -34,6 +34,15 @@ class StepRounds {
     return true;
   }
 
+  // Whether the rank is in a round that some other rank has not begun: it waits for that one.
+  bool IsAhead(Rank rank) const {
+    absl::MutexLock lock(&mutex_);
+    const auto own = entered_.find(rank);
+    return own != entered_.end() && own->second.second > 0 &&
+           std::any_of(entered_.begin(), entered_.end(),
+                       [own](const auto& other) { return other.second < own->second; });
+  }
+
   void Drain() {
     absl::MutexLock lock(&mutex_);
     if (draining_) return;
@@ -44,7 +53,7 @@ class StepRounds {
  private:
   using Round = std::pair<Generation, int64_t>;  // its number within the generation
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<Rank, Round> entered_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   Round last_ ABSL_GUARDED_BY(mutex_) = {0, 0};

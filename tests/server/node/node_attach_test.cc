@@ -205,10 +205,7 @@ TEST(NodeAttach_StoppedTrainer_IsNamedAsStopped, AndGoesOnWhenContinued) {
     if (read(go[0], &byte, 1) != 1) return 2;
     return (*trainer)->StepUntil(1).ok() ? 0 : 3;
   });
-  NodeRig::Options options;
-  options.world_size = 1;
-  options.address = address;
-  NodeRig rig(options);
+  NodeRig rig(1, address);
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   ASSERT_EQ(kill(stopped.pid(), SIGSTOP), 0);
   int state = 0;
@@ -253,11 +250,9 @@ TEST(NodeAttach_TrainerThatDiesWhileItAttaches_LeavesThePlace, ToAnotherOne) {
     // The answer does not come: rank 1 is not there.
     return (*socket)->Receive(In(absl::Seconds(20))).ok() ? 3 : 4;
   });
-  NodeRig::Options options;
-  options.address = address;
-  NodeRig rig(options);
+  NodeRig rig(2, address);
   ASSERT_EQ(read(asked[0], &byte, 1), 1);
-  absl::SleepFor(absl::Milliseconds(50));  // it holds the place by then
+  ASSERT_TRUE(rig.AwaitJoined(0));  // by then the victim has the place, or takes it
   victim.Kill();
   EXPECT_EQ(victim.Wait(), -SIGKILL);
   auto trainers = rig.StartAll();

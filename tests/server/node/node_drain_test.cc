@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/blocking_counter.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/local_socket.h"
@@ -18,6 +19,7 @@
 namespace optshard {
 namespace {
 
+using testing::Board;
 using testing::Child;
 using ::testing::HasSubstr;
 using testing::NewNodeAddress;
@@ -39,17 +41,20 @@ TEST(NodeDrain_NoTrainers_IsPrompt, AndInOrder) {
 TEST(NodeDrain_WhileTrainersStep_EndsBetweenTwoSteps, OnAllRanksAlike) {
   NodeRig rig(3);
   auto trainers = rig.StartAll();
+  absl::BlockingCounter to_step(3);
   std::thread drain([&] {
-    absl::SleepFor(absl::Milliseconds(30));
+    to_step.Wait();
     EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
   });
   rig.OnEveryRank([&](Rank rank) {
+    EXPECT_TRUE(trainers[rank]->StepUntil(5).ok());
+    to_step.DecrementCount();
     const absl::Status told = trainers[rank]->StepUntil(1000000);
     EXPECT_TRUE(absl::IsUnavailable(told)) << told;
     EXPECT_THAT(std::string(told.message()), HasSubstr("shutting down"));
   });
   drain.join();
-  EXPECT_GT(trainers[0]->finished(), 0u);
+  EXPECT_GE(trainers[0]->finished(), 5u);
   EXPECT_EQ(trainers[0]->finished(), trainers[1]->finished());
   EXPECT_EQ(trainers[0]->finished(), trainers[2]->finished());
 }
@@ -58,7 +63,7 @@ TEST(NodeDrain_OneTrainerInItsStep_IsToldThatItWasNotApplied, WhileTheOtherNever
   NodeRig rig(2);
   auto trainers = rig.StartAll();
   std::thread drain([&] {
-    absl::SleepFor(absl::Milliseconds(30));
+    EXPECT_TRUE(rig.AwaitWaiting(0));
     EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
   });
   const absl::Status told = trainers[0]->Step().status();
@@ -77,7 +82,7 @@ TEST(NodeDrain_WhileARankWaitsForASuccessor, IsInOrder) {
   rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
   EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
   EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
-  absl::SleepFor(absl::Milliseconds(150));  // a refusal is under way by then
+  ASSERT_TRUE(rig.AwaitWaiting(1));  // in a refusal
   EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
 }
 
@@ -85,7 +90,7 @@ TEST(NodeDrain_WhileATrainerAttaches_SendsItAway, InBoundedTime) {
   NodeRig rig(2);
   absl::Status told;
   std::thread trainer([&] { told = AttachedOwner::Attach(rig.TrainerOptions(0)).status(); });
-  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_TRUE(rig.AwaitJoined(0));
   const absl::Time start = Now();
   EXPECT_TRUE(rig.Drain(kPrompt));
   trainer.join();
@@ -110,6 +115,7 @@ struct ServerProcess {
     options.world_size = world_size;
     child = std::make_unique<Child>([this] {
       NodeRig rig(options);
+      if (Board::Await(board->ready, 1) && rig.AwaitWaiting(0)) board->stage = 1;
       pause();
       return 0;
     });
@@ -119,6 +125,8 @@ struct ServerProcess {
   }
 
   NodeRig::Options options;
+  // ready 1: the trainers are; stage 1: since then, rank 0 waits for another one.
+  const std::shared_ptr<Board> board = Board::Make();
   std::unique_ptr<Child> child;
 };
 
@@ -181,9 +189,10 @@ TEST(NodeServer_KilledInsideAStep_LeavesItInDoubt, WithinTwoSeconds) {
     });
   }
   for (std::thread& start : starts) start.join();
+  server.board->ready = 1;
   absl::Time killed;
   std::thread killer([&] {
-    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_TRUE(Board::Await(server.board->stage, 1));
     killed = Now();
     server.child->Kill();
   });

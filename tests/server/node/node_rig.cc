@@ -1,9 +1,10 @@
 #include "tests/server/node/node_rig.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
+#include <new>
 #include <random>
 #include <thread>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/membership/coordinator_client.h"
 #include "gtest/gtest.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine_rig.h"
@@ -20,6 +22,7 @@ namespace optshard::testing {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(2);
+constexpr absl::Duration kPatience = absl::Seconds(30);
 
 Hyperparameters Group(double rate) {
   Hyperparameters group;
@@ -162,6 +165,37 @@ std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber st
   return parameters;
 }
 
+std::string Differences(const NodeTrainer& trainer, int world_size) {
+  std::string all;
+  const std::vector<std::vector<float>> expected =
+      ExpectedParameters(world_size, trainer.finished());
+  for (size_t p = 0; p < expected.size(); ++p) {
+    const std::string one = BitDifference(expected[p], trainer.Parameter(static_cast<int>(p)));
+    if (!one.empty()) absl::StrAppend(&all, "parameter ", p, ": ", one, "\n");
+  }
+  return all;
+}
+
+bool Await(const std::function<bool()>& condition) {
+  const absl::Time deadline = Clock::Monotonic().Now() + kPatience;
+  while (!condition()) {
+    if (Clock::Monotonic().Now() >= deadline) return false;
+    absl::SleepFor(kRetry);
+  }
+  return true;
+}
+
+std::shared_ptr<Board> Board::Make() {
+  void* const memory =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return std::shared_ptr<Board>(new (memory) Board,
+                                [](Board* board) { munmap(board, sizeof(Board)); });
+}
+
+bool Board::Await(const std::atomic<int>& value, int at_least) {
+  return testing::Await([&] { return value >= at_least; });
+}
+
 class SeverableCoordinator : public CoordinatorClient {
  public:
   explicit SeverableCoordinator(CoordinatorClient* client) : client_(*client) {}
@@ -257,15 +291,33 @@ NodeRig::NodeRig(Options options, std::vector<KeptUnit> units) : options_(std::m
   server_ = AttachServer::Start(options_.address, owners_.get()).value();
 }
 
-NodeRig::NodeRig(int world_size)
-    : NodeRig([world_size] {
+NodeRig::NodeRig(int world_size, const LocalAddress& address)
+    : NodeRig([world_size, &address] {
         Options options;
         options.world_size = world_size;
+        options.address = address;
         return options;
       }()) {}
 
 NodeRig::~NodeRig() {
   if (server_ != nullptr) Drain(absl::Seconds(20));
+}
+
+bool NodeRig::AwaitWaiting(Rank rank) const {
+  const std::string optimizer = TrainerOptions(rank).optimizer;
+  return Await([&] { return owners_->WaitsForOthers(optimizer, rank); });
+}
+
+bool NodeRig::AwaitJoined(Rank rank) {
+  return Await([this, rank] {
+    const absl::StatusOr<JobStatus> job =
+        severable_->GetStatus(Clock::Monotonic().Now() + kPatience);
+    if (!job.ok() || job->groups.empty()) return false;
+    for (const MemberStatus& member : job->groups[0].members) {
+      if (member.rank == rank) return member.state == MemberState::kJoined;
+    }
+    return false;
+  });
 }
 
 void NodeRig::Die() {

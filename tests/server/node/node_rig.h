@@ -3,6 +3,7 @@
 #ifndef OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
 #define OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,6 +68,22 @@ class NodeTrainer {
 // What all replicas must hold after `steps` steps, by parameter.
 std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber steps);
 
+// "" where the trainer has the parameters that it must have after its last step, to the bit.
+std::string Differences(const NodeTrainer& trainer, int world_size);
+
+// Looks every other millisecond until it holds; false where it does not do so for half a minute.
+bool Await(const std::function<bool()>& condition);
+
+// What parent and children tell each other, in memory that they share.
+struct Board {
+  std::atomic<int> stage{0};
+  std::atomic<int> ready{0};
+
+  // Of the process that makes it, and of those that it forks then.
+  static std::shared_ptr<Board> Make();
+  static bool Await(const std::atomic<int>& value, int at_least);
+};
+
 // Holds what a shard server gives it, for the next one.
 class FakeKeeper : public DescriptorKeeper {
  public:
@@ -91,7 +108,7 @@ class NodeRig {
     NodeOwners::Options owners;  // job, ranks and, unless given, coordinator are filled in
   };
   explicit NodeRig(Options options, std::vector<KeptUnit> units = {});
-  explicit NodeRig(int world_size);
+  explicit NodeRig(int world_size, const LocalAddress& address = NewNodeAddress());
   ~NodeRig();
 
   const LocalAddress& address() const { return options_.address; }
@@ -100,6 +117,11 @@ class NodeRig {
   AttachedOwner::Options TrainerOptions(Rank rank) const {
     return NodeTrainer::DefaultOptions(options_.address, rank, options_.world_size);
   }
+  // Until the rank waits for others: it has begun a step, or the refusal of one, and they have not.
+  bool AwaitWaiting(Rank rank) const;
+  // Until the rank has joined the job, whose other ranks may be missing.
+  bool AwaitJoined(Rank rank);
+
   // As SIGKILL would look to the coordinator, and to trainers but for a goodbye. The rig is of no
   // use any more.
   void Die();

@@ -1,11 +1,8 @@
 // Trainers that leave, or die, and those who come after them.
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <memory>
-#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,48 +12,19 @@
 #include "common/errors.h"
 #include "gtest/gtest.h"
 #include "tests/server/node/node_rig.h"
-#include "tests/server/shard/test_replica.h"
 #include "tests/testing/in_child.h"
 
 namespace optshard {
 namespace {
 
-using testing::BitDifference;
+using testing::Board;
 using testing::Child;
-using testing::ExpectedParameters;
+using testing::Differences;
 using testing::NewNodeAddress;
 using testing::NodeRig;
 using testing::NodeTrainer;
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
-
-// "" where the trainer has the parameters that it must have after its last step.
-std::string Differences(const NodeTrainer& trainer, int world_size) {
-  std::string all;
-  const std::vector<std::vector<float>> expected =
-      ExpectedParameters(world_size, trainer.finished());
-  for (size_t p = 0; p < expected.size(); ++p) {
-    all += BitDifference(expected[p], trainer.Parameter(static_cast<int>(p)));
-  }
-  return all;
-}
-
-// What parent and children tell each other.
-struct Board {
-  std::atomic<int> stage{0};
-  std::atomic<int> ready{0};
-
-  static Board* Make() {
-    void* const memory =
-        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return new (memory) Board;
-  }
-  static bool Await(const std::atomic<int>& value, int at_least) {
-    const absl::Time deadline = Now() + absl::Seconds(30);
-    while (value < at_least && Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-    return value >= at_least;
-  }
-};
 
 TEST(NodeSuccessor_AfterAnOrderlyExit_ResumesWithBlobAndBits, BetweenSteps) {
   NodeRig rig(2);
@@ -110,7 +78,7 @@ TEST(NodeSuccessor_AllTrainersLeave_AndOthersCome, WithTheSameState) {
 
 TEST(NodeSuccessor_AfterSigkillBetweenSteps_HasTheBits, AndTheOthersWereTold) {
   const LocalAddress address = NewNodeAddress();
-  Board* const board = Board::Make();
+  const std::shared_ptr<Board> board = Board::Make();
   const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
   // Forked before this process has threads.
   Child victim([&] {
@@ -128,9 +96,7 @@ TEST(NodeSuccessor_AfterSigkillBetweenSteps_HasTheBits, AndTheOthersWereTold) {
     if (!(*trainer)->StepUntil(5).ok()) return 4;
     return Differences(**trainer, 2).empty() ? 0 : 5;
   });
-  NodeRig::Options rig_options;
-  rig_options.address = address;
-  NodeRig rig(rig_options);
+  NodeRig rig(2, address);
   auto trainer = NodeTrainer::Start(rig.TrainerOptions(0));
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   ASSERT_TRUE((*trainer)->StepUntil(2).ok());
@@ -153,7 +119,7 @@ TEST(NodeSuccessor_AfterSigkillBetweenSteps_HasTheBits, AndTheOthersWereTold) {
 
 TEST(NodeSuccessor_WhileTheOtherWaitsInItsStep_SigkillIsTold, WithinTwoSeconds) {
   const LocalAddress address = NewNodeAddress();
-  Board* const board = Board::Make();
+  const std::shared_ptr<Board> board = Board::Make();
   const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
   Child victim([&] {
     auto trainer = NodeTrainer::Start(options);
@@ -161,15 +127,13 @@ TEST(NodeSuccessor_WhileTheOtherWaitsInItsStep_SigkillIsTold, WithinTwoSeconds) 
     pause();
     return 2;
   });
-  NodeRig::Options rig_options;
-  rig_options.address = address;
-  NodeRig rig(rig_options);
+  NodeRig rig(2, address);
   auto trainer = NodeTrainer::Start(rig.TrainerOptions(0));
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   ASSERT_TRUE(Board::Await(board->ready, 1));
   absl::Time killed;
   std::thread killer([&] {
-    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_TRUE(rig.AwaitWaiting(0));
     killed = Now();
     victim.Kill();
   });
@@ -182,7 +146,7 @@ TEST(NodeSuccessor_WhileTheOtherWaitsInItsStep_SigkillIsTold, WithinTwoSeconds) 
 
 TEST(NodeSuccessor_OfOneWhoDiedInsideTheStep_FindsItFinished, WithItsBlob) {
   const LocalAddress address = NewNodeAddress();
-  Board* const board = Board::Make();
+  const std::shared_ptr<Board> board = Board::Make();
   const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
   Child victim([&] {
     auto trainer = NodeTrainer::Start(options);
@@ -192,13 +156,11 @@ TEST(NodeSuccessor_OfOneWhoDiedInsideTheStep_FindsItFinished, WithItsBlob) {
     (*trainer)->Step(absl::Seconds(30)).status().IgnoreError();
     return 2;
   });
-  NodeRig::Options rig_options;
-  rig_options.address = address;
-  NodeRig rig(rig_options);
+  NodeRig rig(2, address);
   auto trainer = NodeTrainer::Start(rig.TrainerOptions(0));
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   ASSERT_TRUE(Board::Await(board->ready, 1));
-  absl::SleepFor(absl::Milliseconds(100));  // it has rung by then
+  ASSERT_TRUE(rig.AwaitWaiting(1));
   victim.Kill();
   EXPECT_EQ(victim.Wait(), -SIGKILL);
   const absl::StatusOr<StepInfo> info = (*trainer)->Step();
@@ -216,7 +178,7 @@ TEST(NodeSuccessor_StepThatWasNotBegunInTime_IsWithdrawn, AndMayBeAskedAgain) {
   auto trainers = rig.StartAll();
   EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
   EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
-  absl::SleepFor(absl::Milliseconds(150));  // a refusal waits for rank 0 by then
+  ASSERT_TRUE(rig.AwaitWaiting(1));  // in a refusal, for rank 0
   AttachedOwner::Options options = rig.TrainerOptions(1);
   options.answer_slack = absl::ZeroDuration();
   auto successor = NodeTrainer::Start(options);
@@ -226,9 +188,9 @@ TEST(NodeSuccessor_StepThatWasNotBegunInTime_IsWithdrawn, AndMayBeAskedAgain) {
   EXPECT_TRUE((*successor)->link().failure().ok());
   trainers[1] = *std::move(successor);
   EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
-  // Time enough to carry out what is at the doorbell.
+  // Whoever carried out what is at the doorbell would have begun before rank 0 asks.
   std::thread rank_0([&] { EXPECT_TRUE(trainers[0]->StepUntil(2).ok()); });
-  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_TRUE(rig.AwaitWaiting(0));
   const absl::Status stepped = trainers[1]->Step(absl::Seconds(20)).status();
   EXPECT_TRUE(stepped.ok()) << stepped;
   EXPECT_EQ(trainers[1]->finished(), 1u) << "it was done by itself";
@@ -239,7 +201,7 @@ TEST(NodeSuccessor_StepThatWasNotBegunInTime_IsWithdrawn, AndMayBeAskedAgain) {
 
 TEST(NodeSuccessor_OfOneWhoDiedBeforeTheFirstValues_GetsThem, FromRankZero) {
   const LocalAddress address = NewNodeAddress();
-  Board* const board = Board::Make();
+  const std::shared_ptr<Board> board = Board::Make();
   const AttachedOwner::Options options = NodeTrainer::DefaultOptions(address, 1, 2);
   Child victim([&] {
     auto link = AttachedOwner::Attach(options);
@@ -247,9 +209,7 @@ TEST(NodeSuccessor_OfOneWhoDiedBeforeTheFirstValues_GetsThem, FromRankZero) {
     pause();
     return 2;
   });
-  NodeRig::Options rig_options;
-  rig_options.address = address;
-  NodeRig rig(rig_options);
+  NodeRig rig(2, address);
   // It attaches only: the values come later.
   auto link = AttachedOwner::Attach(rig.TrainerOptions(0));
   ASSERT_TRUE(link.ok()) << link.status();

@@ -39,5 +39,22 @@ TEST(StepRounds_OfAnotherGeneration_BeginAnew, ForEachRank) {
   EXPECT_FALSE(rounds.Enter(1));
 }
 
+TEST(StepRounds_RankInARoundThatAnotherHasNotBegun, IsAhead) {
+  StepRounds rounds;
+  EXPECT_FALSE(rounds.IsAhead(0));
+  rounds.Begin(0, 1);
+  rounds.Begin(1, 1);
+  EXPECT_FALSE(rounds.IsAhead(0));
+  EXPECT_TRUE(rounds.Enter(0));
+  EXPECT_TRUE(rounds.IsAhead(0));
+  EXPECT_FALSE(rounds.IsAhead(1));
+  EXPECT_TRUE(rounds.Enter(1));
+  EXPECT_FALSE(rounds.IsAhead(0));
+  rounds.Begin(0, 2);
+  EXPECT_FALSE(rounds.IsAhead(0)) << "it is in no round yet";
+  EXPECT_TRUE(rounds.Enter(0));
+  EXPECT_TRUE(rounds.IsAhead(0));
+}
+
 }  // namespace
 }  // namespace optshard

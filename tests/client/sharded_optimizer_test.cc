@@ -387,6 +387,13 @@ TEST(ShardedOptimizerTest, Construct_BadInput_SaysWhat) {
          ShardedOptimizer(groups, Sgd(1), options);
        },
        {"\"adam\"", "\"sgd\""}},
+      {"one copy that every rank would update",
+       [](ShardedOptimizerOptions options) {
+         options.share_parameters = true;
+         options.policy = PartitionPolicy::kReplicated;
+         ShardedOptimizer({Parameter({1}, 1)}, Sgd(1), options);
+       },
+       {"share_parameters", "\"replicated\""}},
   };
   for (const Case& each : cases) {
     SCOPED_TRACE(each.what);

@@ -152,6 +152,7 @@ void ShmOperations::Break(const absl::Status& reason) {
     if (!broken_.ok()) return;
     broken_ = reason;
   }
+  if (peers_->in_forked_child()) return;  // its parent goes on, and has the mailboxes
   peers_->own_mailbox().SayFarewell(FarewellFor(reason));
   for (Rank rank = 0; rank < peers_->world_size(); ++rank) peers_->mailbox(rank).bell().Ring();
 }

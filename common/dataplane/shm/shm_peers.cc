@@ -94,11 +94,13 @@ absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOption
 
 ShmPeers::~ShmPeers() {
   StopWatching();
-  if (getpid() != process_) return;
+  if (in_forked_child()) return;
   for (Peer& peer : peers_) {
     if (peer.socket != nullptr) peer.socket->HangUp();
   }
 }
+
+bool ShmPeers::in_forked_child() const { return getpid() != process_; }
 
 absl::Status ShmPeers::Meet(const ShmPlaneOptions& options) {
   if (options.world_size == 1) return absl::OkStatus();
@@ -266,7 +268,7 @@ void ShmPeers::Watch(std::function<void(Rank peer)> gone) {
 
 void ShmPeers::StopWatching() {
   if (!watcher_.joinable()) return;
-  if (getpid() != process_) return watcher_.detach();  // it runs in the parent only
+  if (in_forked_child()) return watcher_.detach();  // it runs in the parent only
   stop_.Signal();
   watcher_.join();
 }

@@ -35,6 +35,8 @@ class ShmPeers {
 
   Rank rank() const { return rank_; }
   int world_size() const { return static_cast<int>(mailboxes_.size()); }
+  // A forked child has all this, too, but not the mailboxes' memory; it may only destroy it.
+  bool in_forked_child() const;
   Mailbox& mailbox(Rank rank) { return mailboxes_[rank]; }
   Mailbox& own_mailbox() { return mailboxes_[rank_]; }
 
@@ -67,7 +69,7 @@ class ShmPeers {
   void WatchUntilStopped(const std::function<void(Rank peer)>& gone);
 
   const Rank rank_;
-  const pid_t process_;      // a forked child has all this, too, and must leave it alone
+  const pid_t process_;      // that it was made in
   std::vector<Peer> peers_;  // by rank; at this rank's place its own memory
   std::vector<Mailbox> mailboxes_;
   absl::optional<PeerReplicas> replicas_;

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,8 +20,11 @@
 namespace optshard {
 namespace {
 
+using testing::Await;
+using testing::AwaitAsleep;
 using testing::Board;
 using testing::Child;
+using testing::Differences;
 using ::testing::HasSubstr;
 using testing::NewNodeAddress;
 using testing::NodeRig;
@@ -84,6 +88,59 @@ TEST(NodeDrain_WhileARankWaitsForASuccessor, IsInOrder) {
   EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
   ASSERT_TRUE(rig.AwaitWaiting(1));  // in a refusal
   EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+}
+
+TEST(NodeDrain_RequestOfASuccessorBehindARefusal_IsAnswered, AsNotBegun) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+  EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
+  EXPECT_TRUE(errors::IsTrainerGone(trainers[0]->Step().status()));
+  ASSERT_TRUE(rig.AwaitWaiting(1));  // in a refusal, for rank 0
+  auto successor = NodeTrainer::Start(rig.TrainerOptions(1));
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  std::atomic<pid_t> asker{0};
+  absl::Status told;
+  std::thread asks([&] {
+    asker = gettid();
+    told = (*successor)->Step().status();
+  });
+  EXPECT_TRUE(Await([&] { return asker != 0; }));
+  EXPECT_TRUE(AwaitAsleep(asker));  // it has rung
+  const absl::Time start = Now();
+  EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+  asks.join();
+  EXPECT_LT(Now() - start, kPrompt);
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("shutting down"));
+  EXPECT_EQ((*successor)->finished(), 1u);
+  EXPECT_EQ(Differences(**successor, 2), "");
+}
+
+TEST(NodeDrain_RequestOfASuccessorOthersWaitFor_IsDoneOrAnswered, OnAllRanksAlike) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    NodeRig rig(2);
+    auto trainers = rig.StartAll();
+    rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+    EXPECT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
+    auto successor = NodeTrainer::Start(rig.TrainerOptions(1));
+    ASSERT_TRUE(successor.ok()) << successor.status();
+    trainers[1] = *std::move(successor);
+    absl::BlockingCounter about_to_ask(2);
+    std::thread drain([&] {
+      about_to_ask.Wait();
+      EXPECT_TRUE(rig.Drain(absl::Seconds(20)));
+    });
+    rig.OnEveryRank([&](Rank rank) {
+      about_to_ask.DecrementCount();
+      const absl::Status told = trainers[rank]->StepUntil(1000000);
+      EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+      EXPECT_THAT(std::string(told.message()), HasSubstr("shutting down"));
+    });
+    drain.join();
+    EXPECT_EQ(trainers[0]->finished(), trainers[1]->finished());
+    for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, 2), "");
+  }
 }
 
 TEST(NodeDrain_WhileATrainerAttaches_SendsItAway, InBoundedTime) {

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <new>
 #include <random>
 #include <thread>
@@ -183,6 +185,17 @@ bool Await(const std::function<bool()>& condition) {
     absl::SleepFor(kRetry);
   }
   return true;
+}
+
+bool AwaitAsleep(pid_t thread) {
+  return Await([thread] {
+    std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/stat"));
+    const std::string stat((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+    // The name before the state, in parentheses, may hold anything.
+    const size_t name_end = stat.rfind(')');
+    return name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0;
+  });
 }
 
 std::shared_ptr<Board> Board::Make() {

@@ -3,6 +3,8 @@
 #ifndef OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
 #define OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
@@ -73,6 +75,8 @@ std::string Differences(const NodeTrainer& trainer, int world_size);
 
 // Looks every other millisecond until it holds; false where it does not do so for half a minute.
 bool Await(const std::function<bool()>& condition);
+// Until the thread, of this process, sleeps.
+bool AwaitAsleep(pid_t thread);
 
 // What parent and children tell each other, in memory that they share.
 struct Board {

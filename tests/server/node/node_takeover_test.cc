@@ -1,4 +1,5 @@
 // A shard server that dies, and the one that takes over what it had in memory.
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -28,12 +29,30 @@ using ::testing::SizeIs;
 class NodeTakeover : public ::testing::Test {
  protected:
   std::unique_ptr<NodeRig> StartServer(const std::set<Rank>& ranks, std::vector<KeptUnit> units) {
+    return StartServer(kWorldSize, &coordinator_, ranks, std::move(units));
+  }
+  std::unique_ptr<NodeRig> StartServer(int world_size, LocalCoordinator* coordinator,
+                                       const std::set<Rank>& ranks, std::vector<KeptUnit> units) {
     NodeRig::Options options;
-    options.world_size = kWorldSize;
+    options.world_size = world_size;
     options.owners.ranks = ranks;
-    options.owners.coordinator = &coordinator_;
+    options.owners.coordinator = coordinator;
     options.owners.keeper = &keeper_;
     return std::make_unique<NodeRig>(std::move(options), std::move(units));
+  }
+
+  // Trainers of all ranks, with the options that `change` leaves.
+  static std::vector<std::unique_ptr<NodeTrainer>> StartAll(
+      NodeRig& server, const std::function<void(AttachedOwner::Options*)>& change) {
+    std::vector<std::unique_ptr<NodeTrainer>> trainers(kWorldSize);
+    server.OnEveryRank([&](Rank rank) {
+      AttachedOwner::Options options = server.TrainerOptions(rank);
+      change(&options);
+      auto started = NodeTrainer::Start(options);
+      ASSERT_TRUE(started.ok()) << "rank " << rank << ": " << started.status();
+      trainers[rank] = *std::move(started);
+    });
+    return trainers;
   }
 
   // What is kept of the rank, as its next server will find it.
@@ -115,6 +134,81 @@ TEST_F(NodeTakeover, OfOneServerOfTwo_TellsTheOthersTrainers_AndTheyGoOn) {
     EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
   });
   trainers.clear();
+}
+
+TEST_F(NodeTakeover, OfTwoOptimizers_GoesOnWithTheBitsOfEach) {
+  const std::vector<std::string> names = {"generator", "discriminator"};
+  const auto named = [&](size_t n) {
+    return [&names, n](AttachedOwner::Options* options) { options->optimizer = names[n]; };
+  };
+  auto first = StartServer({0, 1}, {});
+  std::vector<std::unique_ptr<NodeTrainer>> trainers[2];
+  for (size_t n = 0; n < names.size(); ++n) trainers[n] = StartAll(*first, named(n));
+  first->OnEveryRank([&](Rank rank) {
+    // In turn, as one trainer steps both; not equally often.
+    for (StepNumber step = 1; step <= 3; ++step) {
+      ASSERT_TRUE(trainers[0][rank]->StepUntil(step).ok());
+      ASSERT_TRUE(trainers[1][rank]->StepUntil(2 * step).ok());
+    }
+  });
+  EXPECT_THAT(keeper_.Units(), SizeIs(4));
+  for (auto& each : trainers) each.clear();
+  first->Die();
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  for (size_t n = 0; n < names.size(); ++n) trainers[n] = StartAll(*second, named(n));
+  second->OnEveryRank([&](Rank rank) {
+    for (size_t n = 0; n < names.size(); ++n) {
+      NodeTrainer& trainer = *trainers[n][rank];
+      EXPECT_TRUE(trainer.link().resumes());
+      EXPECT_EQ(trainer.finished(), n == 0 ? 3u : 6u);
+      const absl::Status stepped = trainer.StepUntil(8);
+      EXPECT_TRUE(stepped.ok()) << names[n] << ": " << stepped;
+      EXPECT_EQ(Differences(trainer, kWorldSize), "") << names[n];
+    }
+  });
+  EXPECT_TRUE(second->owners().Ready());
+}
+
+TEST_F(NodeTakeover, OfSharedParameters_GoesOnWithTheOneCopy) {
+  const auto shared = [](AttachedOwner::Options* options) { options->share_parameters = true; };
+  auto first = StartServer({0, 1}, {});
+  auto trainers = StartAll(*first, shared);
+  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(3).ok()); });
+  trainers.clear();
+  first->Die();
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  trainers = StartAll(*second, shared);
+  second->OnEveryRank([&](Rank rank) {
+    EXPECT_TRUE(trainers[rank]->link().resumes());
+    EXPECT_EQ(trainers[rank]->finished(), 3u);
+    const absl::Status stepped = trainers[rank]->StepUntil(6);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  });
+  for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, kWorldSize), "");
+  // What one writes is what the others read.
+  *trainers[1]->link().replica()[0].parameters = 4711;
+  EXPECT_EQ(*trainers[0]->link().replica()[0].parameters, 4711);
+}
+
+TEST_F(NodeTakeover, OfAJobOfOneRank_GoesOnWithItsBits) {
+  LocalCoordinator coordinator(1);
+  auto first = StartServer(1, &coordinator, {0}, {});
+  auto trainers = first->StartAll();
+  ASSERT_TRUE(trainers[0]->link().SetBlob("cursor").ok());
+  ASSERT_TRUE(trainers[0]->StepUntil(3).ok());
+  trainers.clear();
+  first->Die();
+
+  auto second = StartServer(1, &coordinator, {0}, keeper_.Units());
+  trainers = second->StartAll();
+  EXPECT_TRUE(trainers[0]->link().resumes());
+  EXPECT_EQ(trainers[0]->finished(), 3u);
+  EXPECT_EQ(trainers[0]->link().blob(), "cursor");
+  const absl::Status stepped = trainers[0]->StepUntil(6);
+  EXPECT_TRUE(stepped.ok()) << stepped;
+  EXPECT_EQ(Differences(*trainers[0], 1), "");
 }
 
 TEST_F(NodeTakeover, OfATornStep_IsNeverGivenOut) {

@@ -4,15 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/dataplane/tree_average.h"
+#include "common/dataplane/operation_checks.h"
 #include "common/errors.h"
 #include "tests/testing/fake_hub_state.h"
 #include "tests/testing/fake_stream.h"
 
 namespace optshard::testing {
 namespace {
-
-constexpr size_t kMaxGatherBytes = 1 << 20;
 
 class FakeTicket : public Ticket {
  public:
@@ -57,8 +55,8 @@ class FakePlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  Rank owner, DType dtype, const void* contribution,
                                                  void* result, int64_t elements) override {
-    if (absl::Status status = CheckReducible(dtype); !status.ok()) return status;
-    if (absl::Status status = CheckOwner(owner); !status.ok()) return status;
+    const absl::Status valid = CheckReduce(owner, world_size(), dtype, elements);
+    if (!valid.ok()) return valid;
     FakeOperation op;
     op.kind = FakeKind::kReduce;
     op.tag = tag;
@@ -70,7 +68,7 @@ class FakePlane : public DataPlane {
 
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
                                                   Rank owner, void* data, size_t bytes) override {
-    if (absl::Status status = CheckOwner(owner); !status.ok()) return status;
+    if (absl::Status status = CheckPublish(owner, world_size()); !status.ok()) return status;
     FakeOperation op;
     op.kind = FakeKind::kPublish;
     op.tag = tag;
@@ -82,10 +80,7 @@ class FakePlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag, const ExecutionContext&,
                                                     const void* contribution, void* gathered,
                                                     size_t bytes_per_rank) override {
-    if (bytes_per_rank > kMaxGatherBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("AllGather of ", bytes_per_rank,
-                                                     " bytes a rank: at most ", kMaxGatherBytes));
-    }
+    if (absl::Status status = CheckAllGather(bytes_per_rank); !status.ok()) return status;
     FakeOperation op;
     op.kind = FakeKind::kAllGather;
     op.tag = tag;
@@ -104,12 +99,6 @@ class FakePlane : public DataPlane {
   absl::Status Close(absl::Time deadline) override { return state_->Close(rank_, deadline); }
 
  private:
-  absl::Status CheckOwner(Rank owner) const {
-    if (owner >= 0 && owner < world_size()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size()));
-  }
-
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const FakeOperation& op, const void* input,
                                                 void* output) {
     const absl::StatusOr<int64_t> number = state_->Start(rank_, op, input, output);

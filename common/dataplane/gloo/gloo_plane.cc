@@ -8,13 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/dataplane/gloo/gloo_mesh.h"
 #include "common/dataplane/gloo/scratch_pool.h"
+#include "common/dataplane/operation_checks.h"
 #include "common/dataplane/tree_average.h"
 #include "common/errors.h"
 
 namespace optshard {
 namespace {
-
-constexpr size_t kMaxGatherBytes = 1 << 20;
 
 // What an operation is called in errors.
 struct OperationName {
@@ -171,11 +170,9 @@ class GlooPlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  Rank owner, DType dtype, const void* contribution,
                                                  void* result, int64_t elements) override {
-    if (absl::Status status = CheckReducible(dtype); !status.ok()) return status;
-    if (absl::Status status = CheckStart(owner); !status.ok()) return status;
-    if (elements < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("Reduce of ", elements, " elements"));
-    }
+    absl::Status may_start = CheckReduce(owner, world_size(), dtype, elements);
+    may_start.Update(mesh_.status());
+    if (!may_start.ok()) return may_start;
     auto ticket = std::make_unique<GlooTicket>(operations_, OperationName{"Reduce", tag});
     const size_t bytes = elements * SizeOf(dtype);
     absl::Status status;
@@ -191,7 +188,9 @@ class GlooPlane : public DataPlane {
 
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
                                                   Rank owner, void* data, size_t bytes) override {
-    if (absl::Status status = CheckStart(owner); !status.ok()) return status;
+    absl::Status may_start = CheckPublish(owner, world_size());
+    may_start.Update(mesh_.status());
+    if (!may_start.ok()) return may_start;
     auto ticket = std::make_unique<GlooTicket>(operations_, OperationName{"Publish", tag});
     const uint64_t slot = Slot(tag, bytes);
     absl::Status status;
@@ -209,11 +208,9 @@ class GlooPlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag, const ExecutionContext&,
                                                     const void* contribution, void* gathered,
                                                     size_t bytes_per_rank) override {
-    if (bytes_per_rank > kMaxGatherBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("AllGather of ", bytes_per_rank,
-                                                     " bytes a rank: at most ", kMaxGatherBytes));
-    }
-    if (absl::Status status = CheckStart(rank()); !status.ok()) return status;
+    absl::Status may_start = CheckAllGather(bytes_per_rank);
+    may_start.Update(mesh_.status());
+    if (!may_start.ok()) return may_start;
     auto ticket = std::make_unique<GlooTicket>(operations_, OperationName{"AllGather", tag});
     if (bytes_per_rank == 0) return std::unique_ptr<Ticket>(std::move(ticket));
     const uint64_t slot = Slot(tag, bytes_per_rank);
@@ -243,14 +240,6 @@ class GlooPlane : public DataPlane {
   absl::Status Close(absl::Time deadline) override { return mesh_.Close(deadline); }
 
  private:
-  absl::Status CheckStart(Rank owner) const {
-    if (owner < 0 || owner >= world_size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size()));
-    }
-    return mesh_.status();
-  }
-
   const std::shared_ptr<Operations> operations_;
   GlooMesh& mesh_;
 };

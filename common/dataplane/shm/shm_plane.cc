@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/dataplane/operation_checks.h"
 #include "common/dataplane/shm/shm_operations.h"
 #include "common/dataplane/shm/shm_peers.h"
 #include "common/dataplane/tree_average.h"
 
 namespace optshard {
 namespace {
-
-constexpr size_t kMaxGatherBytes = 1 << 20;
 
 using Operation = ShmOperations::Operation;
 
@@ -60,11 +59,9 @@ class ShmPlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  Rank owner, DType dtype, const void* contribution,
                                                  void* result, int64_t elements) override {
-    if (absl::Status status = CheckReducible(dtype); !status.ok()) return status;
-    if (absl::Status status = CheckStart(owner); !status.ok()) return status;
-    if (elements < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("Reduce of ", elements, " elements"));
-    }
+    absl::Status may_start = CheckReduce(owner, world_size(), dtype, elements);
+    may_start.Update(operations_->status());
+    if (!may_start.ok()) return may_start;
     auto operation = std::make_shared<Operation>();
     operation->kind = "Reduce";
     operation->tag = tag;
@@ -90,7 +87,9 @@ class ShmPlane : public DataPlane {
 
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
                                                   Rank owner, void* data, size_t bytes) override {
-    if (absl::Status status = CheckStart(owner); !status.ok()) return status;
+    absl::Status may_start = CheckPublish(owner, world_size());
+    may_start.Update(operations_->status());
+    if (!may_start.ok()) return may_start;
     auto operation = std::make_shared<Operation>();
     operation->kind = "Publish";
     operation->tag = tag;
@@ -106,11 +105,9 @@ class ShmPlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag, const ExecutionContext&,
                                                     const void* contribution, void* gathered,
                                                     size_t bytes_per_rank) override {
-    if (bytes_per_rank > kMaxGatherBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("AllGather of ", bytes_per_rank,
-                                                     " bytes a rank: at most ", kMaxGatherBytes));
-    }
-    if (absl::Status status = CheckStart(rank_); !status.ok()) return status;
+    absl::Status may_start = CheckAllGather(bytes_per_rank);
+    may_start.Update(operations_->status());
+    if (!may_start.ok()) return may_start;
     const auto place = [&](Rank of) { return static_cast<char*>(gathered) + of * bytes_per_rank; };
     if (bytes_per_rank > 0) std::memmove(place(rank_), contribution, bytes_per_rank);
     auto operation = std::make_shared<Operation>();
@@ -127,14 +124,6 @@ class ShmPlane : public DataPlane {
   absl::Status Close(absl::Time deadline) override { return operations_->Close(deadline); }
 
  private:
-  absl::Status CheckStart(Rank owner) const {
-    if (owner < 0 || owner >= world_size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size()));
-    }
-    return operations_->status();
-  }
-
   absl::StatusOr<std::unique_ptr<Ticket>> Start(std::shared_ptr<Operation> operation,
                                                 absl::Span<const Rank> senders, size_t bytes) {
     operations_->Start(operation, senders, bytes);

@@ -126,6 +126,17 @@ TEST_P(DataPlaneConformance, Operation_OwnerOutOfRange_IsRefused) {
   });
 }
 
+TEST_P(DataPlaneConformance, Reduce_LessThanNoElements_IsRefused) {
+  Run([&](DataPlane& plane) {
+    float value = 1;
+    EXPECT_EQ(WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, 0, DType::kFloat32, &value,
+                                   &value, -1))
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+}
+
 TEST_P(DataPlaneConformance, Publish_FromEveryOwner_GivesAllItsBytes) {
   Run([&](DataPlane& plane) {
     int32_t bucket = 0;

@@ -64,6 +64,7 @@ AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine>
       first_(line->reply()),
       memory_(std::move(memory)),
       finished_(first_.finished_step),
+      skipped_(first_.skipped_steps),
       line_(std::move(line)) {}
 
 AttachedOwner::~AttachedOwner() = default;
@@ -126,6 +127,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kStep;
   request_.step = finished_ + 1;
+  request_.skipped = skipped_;
   request_.has_gradient.resize(input.replica.size());
   for (size_t p = 0; p < input.replica.size(); ++p) {
     request_.has_gradient[p] = input.replica[p].gradient != nullptr;
@@ -143,6 +145,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   request_.has_blob = false;
   StepInfo info;
   info.step = finished_ = reply->step;
+  skipped_ = reply->skipped ? skipped_ + 1 : 0;
   info.skipped = reply->skipped;
   info.prepare = reply->prepare;
   info.commit = reply->commit;
@@ -161,10 +164,14 @@ absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   if (!this->line()->gone().ok()) {
     absl::Status back = AttachAgain(timeout);
     if (!back.ok()) return back;
+    // Too late to ask: the others would not come in time, and that would be an error for all.
+    if (Now() - start > timeout / 2) {
+      return errors::OwnerAway({options_.rank}, "it has come back only now");
+    }
   }
   const std::shared_ptr<ServerLine> attached = this->line();
   ServerLine& line = *attached;
-  request_.timeout = std::max(timeout - (Now() - start), absl::ZeroDuration());
+  request_.timeout = timeout - (Now() - start);
   const absl::StatusOr<uint64_t> number = line.doorbell().Ask(request_);
   if (!number.ok()) return number.status();
   const absl::Duration longest = timeout + options_.answer_slack;
@@ -206,8 +213,11 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
   absl::StatusOr<std::unique_ptr<ServerLine>> opened =
       ServerLine::Open(options_.socket, request, std::min(timeout, kReturnTimeout));
   if (!opened.ok()) {
+    // NOT_FOUND: it has ended again just now; ALREADY_EXISTS: it has not seen yet that an attempt
+    // of this trainer's own was given up.
     const bool may_come_yet =
-        absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status());
+        absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status()) ||
+        absl::IsNotFound(opened.status()) || absl::IsAlreadyExists(opened.status());
     if (!may_come_yet) return Fail(opened.status());
     if (errors::IsOwnerAway(opened.status())) return opened.status();
     return errors::OwnerAway({options_.rank}, opened.status().message());

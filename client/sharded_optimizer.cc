@@ -164,7 +164,8 @@ class ShardedOptimizer::Impl {
       absl::StatusOr<StepInfo> info = owner_->Step(attempt);
       const bool may_come_yet =
           errors::IsTrainerGone(info.status()) || errors::IsOwnerAway(info.status());
-      if (!options_.wait_for_trainers || !may_come_yet || clock.Now() >= deadline) return info;
+      const bool time_left = clock.Now() + kTrainerPollPeriod < deadline;
+      if (!options_.wait_for_trainers || !may_come_yet || !time_left) return info;
       absl::SleepFor(kTrainerPollPeriod);
     }
   }

@@ -105,7 +105,7 @@ absl::Status TrainerGone(const std::vector<Rank>& ranks, absl::string_view how_k
 absl::Status OwnerAway(const std::vector<Rank>& ranks, absl::string_view how_known) {
   return Make(kOwnerAway, ranks,
               absl::StrCat("the shard owner of ", Named(ranks), " is away: ", how_known,
-                           "; it is started again, call again with the same gradients"));
+                           "; call again with the same gradients once it is back"));
 }
 
 absl::Status TornStep(StepNumber step, absl::string_view cause) {

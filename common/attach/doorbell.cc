@@ -15,6 +15,9 @@ namespace {
 constexpr size_t kLineBytes = 64;
 constexpr size_t kBitsPerWord = 64;
 constexpr size_t kStatusBytes = 4032;
+// As the ledger of a shard has room for.
+constexpr int kSkippedBits = 16;
+constexpr uint64_t kSkippedMask = (uint64_t{1} << kSkippedBits) - 1;
 constexpr absl::Duration kLongestTimeout = absl::Hours(24);
 
 size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
@@ -45,7 +48,7 @@ struct alignas(kLineBytes) Doorbell::RequestLine {
   std::atomic<uint32_t> has_blob;
   std::atomic<uint32_t> blob_bytes;
   std::atomic<uint64_t> withdrawn;
-  std::atomic<uint64_t> step;
+  std::atomic<uint64_t> call;  // step << 16 | skipped
 };
 
 // The server writes it.
@@ -150,7 +153,8 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
   line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
                         std::memory_order_relaxed);
-  line.step.store(asked.step, std::memory_order_relaxed);
+  line.call.store(asked.step << kSkippedBits | (asked.skipped & kSkippedMask),
+                  std::memory_order_relaxed);
   line.number.store(++number_, std::memory_order_release);
   line.bell.Ring();
   return number_;
@@ -245,7 +249,9 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   taken->timeout = absl::Nanoseconds(timeout_ns);
-  taken->step = line.step.load(std::memory_order_relaxed);
+  const uint64_t call = line.call.load(std::memory_order_relaxed);
+  taken->step = call >> kSkippedBits;
+  taken->skipped = static_cast<uint32_t>(call & kSkippedMask);
   taken->has_gradient.resize(shape_.parameters);
   const absl::Span<const uint64_t> words = gradient_words();
   for (size_t w = 0; w < words.size(); ++w) {

@@ -44,9 +44,11 @@ struct DoorbellRequest {
   enum class Kind : uint32_t { kStep = 1, kSync = 2 };
   Kind kind = Kind::kStep;
   absl::Duration timeout;
-  // Of kStep: its number. One that is finished already is answered at once: the trainer asks again
-  // where it got no answer. 0: whichever comes next.
+  // Of kStep: which call it is, by the step that it is to become and how many were skipped since
+  // the one before. One that is done already is answered at once: the trainer asks again where it
+  // got no answer. 0: whichever comes next.
   StepNumber step = 0;
+  uint32_t skipped = 0;
   std::vector<bool> has_gradient;  // by parameter
   // Written anew only when they change; the version tells whether they did. 0: none given yet.
   uint64_t hyperparameter_version = 0;

@@ -27,6 +27,7 @@ v1::StepProgress ToProto(const StepProgress& progress) {
   v1::StepProgress proto;
   proto.set_finished_step(progress.finished);
   proto.set_outcome(static_cast<v1::StepOutcome>(progress.outcome));
+  proto.set_skipped_steps(progress.skipped);
   return proto;
 }
 
@@ -39,6 +40,7 @@ absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
   StepProgress progress;
   progress.finished = proto.finished_step();
   progress.outcome = static_cast<StepOutcome>(proto.outcome());
+  progress.skipped = proto.skipped_steps();
   return progress;
 }
 

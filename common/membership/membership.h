@@ -34,6 +34,7 @@ absl::string_view NameOf(StepOutcome outcome);
 struct StepProgress {
   StepNumber finished = 0;
   StepOutcome outcome = StepOutcome::kIdle;
+  uint32_t skipped = 0;  // calls since then in which nobody had a gradient
 };
 
 // The last step that the rank itself has applied in full; of a torn one, that before it.
@@ -78,7 +79,8 @@ struct MemberEvent {
   uint64_t sequence = 0;  // 1, 2, ... for each member
   Kind kind = Kind::kPlanReady;
   Plan plan;                               // kPlanReady
-  StepNumber finished = 0;                 // kPlanReady: after which step all ranks go on
+  StepNumber finished = 0;                 // kPlanReady: after which step all ranks go on ...
+  uint32_t skipped = 0;                    // ... and after how many skipped calls
   std::vector<std::string> owner_address;  // kPlanReady: by rank
   absl::Status failure;  // kGroupFailed: whom the job lost, or why it cannot start
 };

@@ -193,6 +193,7 @@ v1::WatchEvent ToProto(const MemberEvent& event) {
       proto.mutable_plan_ready()->add_owner_address(address);
     }
     proto.mutable_plan_ready()->set_finished_step(event.finished);
+    proto.mutable_plan_ready()->set_skipped_steps(event.skipped);
   } else {
     *proto.mutable_group_failed()->mutable_failure() = ToProto(event.failure);
   }
@@ -210,6 +211,7 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto) {
     event.owner_address.assign(proto.plan_ready().owner_address().begin(),
                                proto.plan_ready().owner_address().end());
     event.finished = proto.plan_ready().finished_step();
+    event.skipped = proto.plan_ready().skipped_steps();
     return event;
   }
   if (proto.has_group_failed()) {

@@ -38,19 +38,23 @@ std::unique_ptr<Group> Group::After(const Group& failed) {
 }
 
 bool Group::KnowsRequest(const JoinRequest& request) const {
-  return !request.request_id.empty() &&
-         (members_[request.rank].request.request_id == request.request_id ||
-          disagreeing_request_ == request.request_id);
+  if (request.request_id.empty()) return false;
+  const Member& member = members_[request.rank];
+  // One that was lost before it had its answer comes again with its state.
+  const bool comes_again = request.resumes.has_value() && !member.present();
+  return (member.request.request_id == request.request_id && !comes_again) ||
+         disagreeing_request_ == request.request_id;
 }
 
 bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
   if (!request.resumes.has_value()) return false;
   Member& holder = members_[request.rank];
   // While ranks gather, who begins at step 0 has no state yet that could have outlived it.
-  const bool holder_is_dead =
-      holder.present() && (state_ == GroupState::kActive ||
-                           (state_ == GroupState::kForming && holder.request.resumes.has_value()));
-  if (holder_is_dead) {
+  const bool holder_is_gone = state_ == GroupState::kActive
+                                  ? holder.state != MemberState::kMissing
+                                  : state_ == GroupState::kForming && holder.present() &&
+                                        holder.request.resumes.has_value();
+  if (holder_is_gone) {
     last_gone_ = now;
     Fail(TakeReplaced(holder, request.rank, request.pid));
   }
@@ -296,9 +300,9 @@ void Group::Activate() {
     owner_address.push_back(member.request.owner_address);
     kept.push_back(member.request.resumes);
   }
-  const absl::StatusOr<StepNumber> finished = Settle(kept);
-  if (!finished.ok()) {
-    Fail(errors::WithContext(finished.status(),
+  const absl::StatusOr<StepProgress> settled = Settle(kept);
+  if (!settled.ok()) {
+    Fail(errors::WithContext(settled.status(),
                              absl::StrCat("optimizer \"", optimizer_, "\" cannot go on")));
     return;
   }
@@ -318,7 +322,8 @@ void Group::Activate() {
     MemberEvent event;
     event.kind = MemberEvent::Kind::kPlanReady;
     event.plan = plan_;
-    event.finished = *finished;
+    event.finished = settled->finished;
+    event.skipped = settled->skipped;
     event.owner_address = owner_address;
     Send(member, std::move(event));
   }

@@ -45,8 +45,10 @@ absl::optional<absl::Status> TakeLosses(absl::Span<Member> members, absl::string
 
 absl::Status TakeReplaced(Member& member, Rank rank, int64_t successor_pid) {
   member.state = MemberState::kLost;
-  return errors::PeerLost(rank, absl::StrCat("its shard server was started again (pid ",
-                                             member.request.pid, ", now pid ", successor_pid, ")"));
+  const std::string how =
+      member.request.pid == successor_pid ? "it joins again" : "its shard server was started again";
+  return errors::PeerLost(
+      rank, absl::StrCat(how, " (pid ", member.request.pid, ", now pid ", successor_pid, ")"));
 }
 
 absl::optional<absl::Status> FindAbandoned(absl::Span<const Member> members) {

@@ -56,10 +56,10 @@ absl::Status CheckNoneTorn(absl::Span<const absl::optional<KeptState>> kept) {
 
 }  // namespace
 
-absl::StatusOr<StepNumber> Settle(absl::Span<const absl::optional<KeptState>> kept) {
+absl::StatusOr<StepProgress> Settle(absl::Span<const absl::optional<KeptState>> kept) {
   absl::Status usable = CheckAllBring(kept);
   if (!usable.ok()) return usable;
-  if (kept.empty() || !kept[0].has_value()) return StepNumber{0};
+  if (kept.empty() || !kept[0].has_value()) return StepProgress();
   usable = CheckNoneTorn(kept);
   if (!usable.ok()) return usable;
 
@@ -74,7 +74,15 @@ absl::StatusOr<StepNumber> Settle(absl::Span<const absl::optional<KeptState>> ke
   for (size_t rank = 0; rank < kept.size(); ++rank) {
     if (AppliedStep(kept[rank]->progress) != step) behind.push_back(static_cast<Rank>(rank));
   }
-  if (behind.empty()) return step;
+  if (behind.empty()) {
+    StepProgress all = {step, StepOutcome::kIdle};
+    for (const absl::optional<KeptState>& each : kept) {
+      // Of one that has not heard that the step is finished: since the one before.
+      if (each->progress.finished == step)
+        all.skipped = std::max(all.skipped, each->progress.skipped);
+    }
+    return all;
+  }
   return Torn(step, behind,
               absl::StrFormat("rank %d has applied it, %s the state of step %d", ahead,
                               Bring(behind), AppliedStep(kept[behind.front()]->progress)));

@@ -21,8 +21,6 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 // once.
 constexpr absl::Duration kFirstRefusalPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestRefusalPause = absl::Milliseconds(100);
-// For trainers to come back to a server that has taken over, before the others are told.
-constexpr absl::Duration kReturnTime = absl::Milliseconds(1500);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -32,15 +30,16 @@ HostedRank::HostedRank(Options options)
     : options_(std::move(options)),
       first_(options_.memory->first_request()),
       record_(options_.memory->record()),
-      rank_(first_.rank) {
-  if (record_.synced()) {
+      rank_(first_.rank),
+      takes_over_(record_.synced()) {
+  if (takes_over_) {
     away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
-    return_deadline_ = Now() + kReturnTime;
   }
-  // On the memory node of the thread that has just touched the replica's memory first.
+  // On the memory node of the thread that has just touched the memory first; where that of an
+  // earlier server lies is not known here.
   const NumaNodes& nodes = NumaNodes::OfThisMachine();
   thread_ = std::thread([this, &nodes, node = nodes.Here()] {
-    nodes.KeepThisThreadOn(node);
+    if (!takes_over_) nodes.KeepThisThreadOn(node);
     Run();
   });
 }
@@ -99,9 +98,11 @@ void HostedRank::AbortPlane(const absl::Status& reason) {
 
 // --- The rank's thread.
 
+// Who is gone comes back; who did not come in time, or what failed on the plane, is told as it is.
 absl::Status HostedRank::Away() const {
   const absl::Status lost = owner_->lost();
-  return errors::OwnerAway(errors::RanksOf(lost), lost.message());
+  const bool gone = errors::IsPeerLost(lost) || errors::IsStaleIncarnation(lost);
+  return gone ? errors::OwnerAway(errors::RanksOf(lost), lost.message()) : lost;
 }
 
 // Nothing can be done any more before all ranks are back.
@@ -160,16 +161,21 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   }
   const bool steps = request_.kind == DoorbellRequest::Kind::kStep;
   if (valid.ok() && steps) valid = UseHyperparameters();
-  const StepNumber finished = owner_->finished_step();
-  if (valid.ok() && steps && request_.step != 0 && request_.step != finished + 1) {
-    // A step that has been answered to nobody: whoever asked was cut off.
-    if (request_.step == finished) {
-      reply.step = finished;
+  if (valid.ok() && steps && request_.step != 0) {
+    const Asked asked = WhichCall();
+    if (asked == Asked::kDone) {
+      reply.step = owner_->progress().finished;
+      reply.skipped = owner_->progress().skipped > 0;
       trainer.doorbell.Answer(reply);
       return true;
     }
-    valid = absl::InvalidArgumentError(absl::StrFormat(
-        "%s has finished step %d, its trainer asks for step %d", Name(), finished, request_.step));
+    if (asked == Asked::kOther) {
+      valid = absl::InvalidArgumentError(absl::StrFormat(
+          "%s has finished step %d and then skipped %d calls, its trainer asks for step %d after "
+          "%d skipped ones",
+          Name(), owner_->progress().finished, owner_->progress().skipped, request_.step,
+          request_.skipped));
+    }
   }
   if (!options_.rounds->Enter(rank_)) {
     reply.status = ShuttingDown();
@@ -195,13 +201,24 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     if (goes_on) reply.status = Away();
     reply.broken = !goes_on;
   }
-  Finish(reply, valid.ok() && !steps);
+  Finish(reply);
   trainer.doorbell.Answer(reply);
   return true;
 }
 
+// What the trainer asks for, if it is not what comes next, may have been done when its server died:
+// then nobody was answered.
+HostedRank::Asked HostedRank::WhichCall() const {
+  const StepProgress done = owner_->progress();
+  if (request_.step == done.finished + 1) {
+    if (request_.skipped == done.skipped) return Asked::kNext;
+    return request_.skipped + 1 == done.skipped ? Asked::kDone : Asked::kOther;
+  }
+  return request_.step == done.finished && done.skipped == 0 ? Asked::kDone : Asked::kOther;
+}
+
 DoorbellReply HostedRank::Step() {
-  const StepNumber next = owner_->finished_step() + 1;
+  const StepNumber next = owner_->progress().finished + 1;
   if (request_.has_blob) {
     record_.OfferBlob(next, request_.blob);
   } else {
@@ -271,12 +288,12 @@ StepInput HostedRank::InputOf(const DoorbellRequest& request) {
   return input;
 }
 
-void HostedRank::Finish(const DoorbellReply& reply, bool synced) {
+void HostedRank::Finish(const DoorbellReply& reply) {
   absl::MutexLock lock(&mutex_);
   busy_ = false;
   if (!reply.status.ok()) return;
   record_.SetSynced();
-  if (!synced) finished_ = reply.step;
+  progress_ = owner_->progress();
 }
 
 // Nobody is there to ask for anything. The other ranks are told when they come to their next step.
@@ -284,12 +301,16 @@ void HostedRank::ServeNobody() {
   const uint32_t heard = std::exchange(heard_, control_.Count());
   const bool synced = record_.synced();
   std::string how;
+  bool attaching = false;
   {
     absl::MutexLock lock(&mutex_);
     if (attachment_ != nullptr || draining_) return;
     how = how_gone_;
+    attaching = attaching_ != nullptr;
   }
-  if (how.empty() && Now() >= return_deadline_) how = "it has not come back to its shard server";
+  if (how.empty() && !attaching && Now() >= return_deadline_) {
+    how = "it has not come back to its shard server";
+  }
   const bool may_come_yet = how.empty();
   if (may_come_yet || !owner_->failure().ok() || first_.world_size == 1 ||
       (!synced && rank_ == 0)) {
@@ -306,7 +327,7 @@ void HostedRank::ServeNobody() {
     }
     DoorbellReply reply;
     reply.status = owner_->SyncParameters(all_tensors_, regions_, absl::Hours(24));
-    Finish(reply, true);
+    Finish(reply);
     return;
   }
   if (control_.Wait(heard, Now() + refusal_pause_)) return;

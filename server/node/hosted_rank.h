@@ -97,6 +97,8 @@ class HostedRank {
   enum class Phase { kStarting, kServing, kEnded };
   // Why Serve returns.
   enum class Next { kStop, kFormAgain };
+  // Which call of its step() a trainer asks for.
+  enum class Asked { kNext, kDone, kOther };
 
   void Run();
   absl::Status Form();
@@ -113,9 +115,10 @@ class HostedRank {
   void ServeNobody();
   absl::Status TakeRequest(Attachment& trainer);
   absl::Status UseHyperparameters();
+  Asked WhichCall() const;
   DoorbellReply Step();
   StepInput InputOf(const DoorbellRequest& request);
-  void Finish(const DoorbellReply& reply, bool synced);
+  void Finish(const DoorbellReply& reply);
   absl::Status CheckSuccessor(const AttachRequest& request) const;
   absl::Status TakePlace(const AttachRequest& request, const ProcessHandle& process)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -131,6 +134,7 @@ class HostedRank {
   const AttachRequest& first_;  // in options_.memory
   RankRecord& record_;          // likewise
   const Rank rank_;
+  const bool takes_over_;  // from an earlier server, which had synchronised it
 
   // Of the rank's thread; the owner's view and plan are also read by others once it serves.
   std::unique_ptr<ShardOwner> owner_;
@@ -156,7 +160,7 @@ class HostedRank {
   absl::Status start_status_ ABSL_GUARDED_BY(mutex_);
   absl::Status away_ ABSL_GUARDED_BY(mutex_);  // of kStarting, where there is state already
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // in a step that a trainer asked for
-  StepNumber finished_ ABSL_GUARDED_BY(mutex_) = 0;
+  StepProgress progress_ ABSL_GUARDED_BY(mutex_);
   const ProcessHandle* attaching_ ABSL_GUARDED_BY(mutex_) = nullptr;  // who waits in Attach
   std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
   std::string how_gone_ ABSL_GUARDED_BY(mutex_);  // the last trainer

@@ -1,5 +1,6 @@
 // How a hosted rank becomes part of its job, and does so again when the job has lost a rank: the
 // rank's thread.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -17,13 +18,25 @@ namespace {
 
 // A trainer that goes wild may spoil its bell. Then the thread still looks this often.
 constexpr absl::Duration kLook = absl::Seconds(1);
+// For trainers to come back to a server that has taken over, before the others are told.
+constexpr absl::Duration kReturnTime = absl::Milliseconds(1500);
 // Between two attempts to form the job again.
-constexpr absl::Duration kFormPause = absl::Milliseconds(200);
+constexpr absl::Duration kFirstFormPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestFormPause = absl::Seconds(2);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
 constexpr float kNoElements = 0;
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
+
+// Whether another attempt to start the owner would fail alike: the states do not fit together, or
+// this rank's place is no more.
+bool IsFinal(const absl::Status& failure) {
+  if (absl::IsFailedPrecondition(failure)) {
+    return !errors::IsStaleIncarnation(failure) && !errors::IsStaleGeneration(failure);
+  }
+  return absl::IsDataLoss(failure) || absl::IsInvalidArgument(failure);
+}
 
 }  // namespace
 
@@ -35,7 +48,10 @@ void HostedRank::Run() {
     {
       absl::MutexLock lock(&mutex_);
       phase_ = Phase::kServing;
-      finished_ = owner_->finished_step();
+      progress_ = owner_->progress();
+      if (takes_over_ && return_deadline_ == absl::InfiniteFuture()) {
+        return_deadline_ = Now() + kReturnTime;
+      }
     }
     if (Serve() == Next::kStop) break;
     formed = FormAgain();
@@ -56,16 +72,18 @@ void HostedRank::Run() {
 
 // The owner, when all ranks are there. Of a rank that has state: however long that takes.
 absl::Status HostedRank::Form() {
+  absl::Duration pause = kFirstFormPause;
   while (true) {
     absl::Status started = StartOwner();
-    const bool may_come_yet = absl::IsUnavailable(started) || absl::IsDeadlineExceeded(started);
-    if (!may_come_yet || !options_.kept || !record_.synced() || draining_) return started;
+    const bool has_state = options_.kept && record_.synced();
+    if (started.ok() || !has_state || draining_ || IsFinal(started)) return started;
     LogContext who;
     who.role = "server";
     who.job = first_.job;
     who.rank = rank_;
     Log(LogLevel::kWarning, who, "cannot go on yet: %s", started.message());
-    control_.Wait(control_.Count(), Now() + kFormPause);
+    control_.Wait(control_.Count(), Now() + pause);
+    pause = std::min(2 * pause, kLongestFormPause);
   }
 }
 
@@ -85,14 +103,14 @@ absl::Status HostedRank::FormAgain() {
 
   absl::Status formed;
   std::atomic<bool> done{false};
-  std::thread former([this, &formed, &done] {
+  std::thread forming([this, &formed, &done] {
     formed = Form();
     done = true;
     absl::MutexLock lock(&mutex_);
     Wake();
   });
   while (!done) RefuseTrainer(away, false);
-  former.join();
+  forming.join();
   return formed;
 }
 

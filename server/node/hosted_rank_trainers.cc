@@ -95,7 +95,8 @@ absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHa
 }
 
 bool HostedRank::Settled() const {
-  return phase_ == Phase::kEnded || (phase_ == Phase::kServing && attachment_ == nullptr && !busy_);
+  if (phase_ == Phase::kServing) return attachment_ == nullptr && !busy_ && !LostOthers();
+  return phase_ == Phase::kEnded;
 }
 
 absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachRequest& request,
@@ -152,8 +153,9 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
                                              *std::move(doorbell));
   reply->incarnation = attachment_->incarnation;
   reply->resumes = record_.synced();
-  reply->finished_step = finished_;
-  StepBlob blob = record_.Blob(finished_);
+  reply->finished_step = progress_.finished;
+  reply->skipped_steps = progress_.skipped;
+  StepBlob blob = record_.Blob(progress_.finished);
   reply->blob = std::move(blob.bytes);
   reply->blob_step = blob.step;
   reply->generation = owner_->plan().generation;

@@ -38,7 +38,8 @@ struct KeeperOptions {
 //    call.
 //  - 1 where the first server cannot be started, said in the log.
 //
-// A server that is stopped has not died. Where the keeper is killed the server goes on without one.
+// A server that is stopped has not died. Where the keeper is killed, `serve` goes on: what
+// it does then (KeeperLink::KeeperGone) is its own decision.
 // As process 1 of a container the keeper also reaps orphans.
 int RunKeeper(const KeeperOptions& options);
 

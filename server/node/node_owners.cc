@@ -161,13 +161,25 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::FindOrHost(const AttachR
     const auto found = hosted_.find(key);
     if (found == hosted_.end()) {
       absl::StatusOr<std::shared_ptr<HostedRank>> made = Host(request);
-      if (made.ok()) hosted_[key] = *made;
+      if (made.ok()) {
+        hosted_[key] = *made;
+      } else {
+        Forget(key).IgnoreError();
+      }
       return made;
     }
     if (!found->second->Useless()) return found->second;
     useless = std::move(found->second);
     hosted_.erase(found);
+    absl::Status forgotten = Forget(key);
+    if (!forgotten.ok()) return forgotten;
   }
+}
+
+// Or its memory would stay taken.
+absl::Status NodeOwners::Forget(const Key& key) {
+  if (options_.keeper == nullptr) return absl::OkStatus();
+  return options_.keeper->Forget(UnitName(key.first, key.second));
 }
 
 absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) const {

@@ -88,6 +88,7 @@ class NodeOwners {
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
   absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
                                                        const MemoryNeed& need);
+  absl::Status Forget(const Key& key);
   absl::StatusOr<MemoryNeed> NeedOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -103,8 +103,9 @@ void RankRecord::OfferNoBlob(StepNumber step) {
 void RankRecord::MoveOffer(StepNumber step, StepNumber finished) {
   const int offered = Current(step);
   if (offered < 0 || slot(offered).step.load(std::memory_order_relaxed) != step) return;
-  slot(1 - offered).step.store(0, std::memory_order_release);
+  // In this order: one of them always counts.
   slot(offered).step.store(finished, std::memory_order_release);
+  slot(1 - offered).step.store(0, std::memory_order_release);
 }
 
 StepBlob RankRecord::Blob(StepNumber finished) const {

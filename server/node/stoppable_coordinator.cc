@@ -10,6 +10,7 @@ namespace {
 
 // How often a wait looks whether it is to end.
 constexpr absl::Duration kLook = absl::Milliseconds(250);
+constexpr absl::Duration kJoinLook = absl::Seconds(2);
 
 class StoppableSession final : public MemberSession {
  public:
@@ -47,7 +48,14 @@ class StoppableSession final : public MemberSession {
 
 absl::StatusOr<std::unique_ptr<MemberSession>> StoppableCoordinator::Join(
     const JoinRequest& request, absl::Time deadline) {
-  absl::StatusOr<std::unique_ptr<MemberSession>> session = client_->Join(request, deadline);
+  absl::StatusOr<std::unique_ptr<MemberSession>> session =
+      absl::UnavailableError("the shard server is shutting down");
+  while (!stopped_) {
+    // A retry of the same request gets the first answer, so that one which was late is not lost.
+    const absl::Time now = Clock::Monotonic().Now();
+    session = client_->Join(request, std::min(deadline, now + kJoinLook));
+    if (!absl::IsUnavailable(session.status()) || now + kJoinLook >= deadline) break;
+  }
   if (!session.ok()) return session.status();
   return std::unique_ptr<MemberSession>(
       std::make_unique<StoppableSession>(*std::move(session), &stopped_));

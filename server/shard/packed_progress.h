@@ -8,13 +8,15 @@
 
 namespace optshard {
 
-// finished << 8 | outcome
+// finished << 24 | skipped << 8 | outcome
 inline uint64_t Pack(const StepProgress& progress) {
-  return progress.finished << 8 | static_cast<uint64_t>(progress.outcome);
+  return progress.finished << 24 | static_cast<uint64_t>(progress.skipped & 0xffff) << 8 |
+         static_cast<uint64_t>(progress.outcome);
 }
 
 inline StepProgress Unpack(uint64_t packed) {
-  return {packed >> 8, static_cast<StepOutcome>(packed & 0xff)};
+  return {packed >> 24, static_cast<StepOutcome>(packed & 0xff),
+          static_cast<uint32_t>(packed >> 8 & 0xffff)};
 }
 
 }  // namespace optshard

@@ -33,13 +33,15 @@ ShardLedger::ShardLedger(void* memory, int own_buckets)
       versions_(reinterpret_cast<Version*>(static_cast<char*>(memory) + sizeof(Head))),
       step_counts_(reinterpret_cast<std::atomic<StepNumber>*>(versions_ + 1 + own_buckets)) {}
 
-void ShardLedger::Begin(Generation generation, StepNumber finished) {
-  SetProgress({finished, StepOutcome::kIdle});
+void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
+  SetProgress(progress);
   head_->generation.store(generation, std::memory_order_release);
 }
 
 void ShardLedger::SetProgress(const StepProgress& progress) {
   head_->progress.store(Pack(progress), std::memory_order_release);
+  // What is written after it in the program is written after it.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
 StepProgress ShardLedger::progress() const {

@@ -39,8 +39,8 @@ class ShardLedger {
   // `memory` is aligned to a cache line and outlives this.
   ShardLedger(void* memory, int own_buckets);
 
-  // From now on the state is that after step `finished`, stepped by the plan of this generation.
-  void Begin(Generation generation, StepNumber finished);
+  // From now on the state is that of `progress`, stepped by the plan of this generation.
+  void Begin(Generation generation, const StepProgress& progress);
 
   // Of `outcome`, what a process that is killed leaves behind: kIdle, kTorn while a step is being
   // applied, kApplied when all that is this shard's to do is done.

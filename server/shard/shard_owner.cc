@@ -40,7 +40,7 @@ class ShardOwner::Impl {
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
   absl::Status failure() const { return board_->failure(); }
   absl::Status lost() const { return guard_->reason(); }
-  StepNumber finished_step() const { return engine_->finished(); }
+  StepProgress progress() const { return engine_->progress(); }
   const Plan& plan() const { return plan_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   // Null where the plane reaches no peer's memory.
@@ -84,7 +84,8 @@ class ShardOwner::Impl {
   std::unique_ptr<LiveShardView> view_;
   std::unique_ptr<DataPlane> plane_;
   std::unique_ptr<StepEngine> engine_;
-  StepNumber resumed_after_ = 0;
+  bool resumes_ = false;  // goes on from state that the memory held ...
+  StepProgress resumed_;  // ... after this
   bool stopped_ = false;
 };
 
@@ -139,7 +140,16 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   }
   plan_ = std::move(event->plan);
   owner_addresses_ = std::move(event->owner_address);
-  resumed_after_ = event->finished;
+  resumes_ = request.resumes.has_value();
+  resumed_ = {event->finished, StepOutcome::kIdle, event->skipped};
+  if (resumes_ && resumed_.finished != AppliedStep(request.resumes->progress)) {
+    return absl::DataLossError(
+        absl::StrFormat("the coordinator says that the job goes on after step %d, but rank %d has "
+                        "the state of step "
+                        "%d; run the same version of optshard everywhere",
+                        resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
+  }
+  session_->SetProgress(resumed_);
   if (plan_.world_size != options_.world_size ||
       plan_.partition.slices.size() != static_cast<size_t>(options_.world_size)) {
     return absl::InternalError(
@@ -186,7 +196,7 @@ absl::Status ShardOwner::Impl::Allocate() {
   absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store, options_.memory);
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
-  store_->ledger().Begin(plan_.generation, resumed_after_);
+  store_->ledger().Begin(plan_.generation, resumed_);
 
   view.member = session_->id();
   view.space = &options_.space;
@@ -218,6 +228,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   engine.clock = options_.clock;
   engine.incarnation = session_->id().incarnation;
   engine.hyperparameters = hyperparameters_;
+  engine.has_values = resumes_;
   absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
   if (!created.ok()) return created.status();
   engine_ = std::move(*created);
@@ -298,7 +309,7 @@ void ShardOwner::Impl::Tell(const StepProgress& progress) {
 // up because of it (docs/decisions/0005).
 absl::Status ShardOwner::Impl::Verdict(StepOutcome outcome, const absl::Status& observed) {
   const std::vector<Rank> blamed = errors::RanksOf(observed);
-  const StepNumber finished = engine_ == nullptr ? 0 : engine_->finished();
+  const StepNumber finished = engine_ == nullptr ? resumed_.finished : engine_->finished();
   return session_->ReportFailure({finished, outcome}, blamed.empty() ? -1 : blamed.front(),
                                  observed, options_.clock->Now() + options_.verdict_timeout);
 }
@@ -367,7 +378,7 @@ absl::Status ShardOwner::failure() const { return impl_->failure(); }
 
 absl::Status ShardOwner::lost() const { return impl_->lost(); }
 
-StepNumber ShardOwner::finished_step() const { return impl_->finished_step(); }
+StepProgress ShardOwner::progress() const { return impl_->progress(); }
 
 const Plan& ShardOwner::plan() const { return impl_->plan(); }
 

@@ -122,8 +122,8 @@ class ShardOwner {
   // they were asked for. Any thread.
   absl::Status lost() const;
 
-  // The last finished step. Bound to the thread that steps.
-  StepNumber finished_step() const;
+  // The last finished step, and how many calls were skipped since. Bound to the thread that steps.
+  StepProgress progress() const;
 
   const Plan& plan() const;
   const std::vector<std::string>& owner_addresses() const;  // by rank

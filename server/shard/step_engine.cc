@@ -39,6 +39,8 @@ StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
       no_replica_(options_.space->parameter_count()),
       exchange_(std::move(exchange)),
       finished_(options_.store->ledger().progress().finished),
+      skipped_(options_.store->ledger().progress().skipped),
+      has_values_(options_.has_values),
       incarnations_(options_.world_size(), 0) {
   record_.generation = options_.plan->generation;
   record_.hyperparameters = options_.hyperparameters;
@@ -106,21 +108,15 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   }
   record_.updated = std::move(decision.updated);
 
-  if (!decision.skipped) {
-    PrepareCoefficients();
-    ShardLedger& ledger = options_.store->ledger();
-    ledger.SetProgress({finished_, StepOutcome::kTorn});
-    status = exchange_->Apply(record_, replica, deadline);
-    if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
-    options_.store->CountStep(record_.step, record_.updated);
-    ledger.SetProgress({finished_, StepOutcome::kApplied});
-    status = exchange_->Complete(record_, deadline);
-    if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied, true);
-    finished_ = record_.step;
-    ledger.SetProgress({finished_, StepOutcome::kIdle});
+  if (decision.skipped) {
+    ++skipped_;
+    options_.store->ledger().SetProgress(progress());
+  } else {
+    Result applied = Apply(replica, deadline);
+    if (!applied.status.ok()) return applied;
   }
-  const absl::Time applied = options_.clock->Now();
-  options_.timeline->Record("apply", kWholeStep, committed, applied);
+  const absl::Time end = options_.clock->Now();
+  options_.timeline->Record("apply", kWholeStep, committed, end);
   options_.timeline->EndStep();
 
   Result result;
@@ -128,8 +124,25 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   result.info.skipped = decision.skipped;
   result.info.prepare = reduced - start;
   result.info.commit = committed - reduced;
-  result.info.apply = applied - committed;
+  result.info.apply = end - committed;
   return result;
+}
+
+// The ledger is never behind what has happened, whenever this process ends.
+StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time deadline) {
+  PrepareCoefficients();
+  ShardLedger& ledger = options_.store->ledger();
+  ledger.SetProgress({finished_, StepOutcome::kTorn, skipped_});
+  absl::Status status = exchange_->Apply(record_, replica, deadline);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
+  options_.store->CountStep(record_.step, record_.updated);
+  ledger.SetProgress({finished_, StepOutcome::kApplied, skipped_});
+  status = exchange_->Complete(record_, deadline);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied, true);
+  finished_ = record_.step;
+  skipped_ = 0;
+  ledger.SetProgress(progress());
+  return Result();
 }
 
 StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
@@ -146,11 +159,12 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
   status = DecideAlike(votes, votes[options_.rank], incarnations_);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, false);
-  const StepOutcome unfinished = finished_ == 0 ? StepOutcome::kNotApplied : StepOutcome::kTorn;
-  options_.store->ledger().SetProgress({finished_, unfinished});
+  const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
+  options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
   status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished, true);
-  options_.store->ledger().SetProgress({finished_, StepOutcome::kIdle});
+  options_.store->ledger().SetProgress(progress());
+  has_values_ = true;
   options_.timeline->EndStep();
   Result result;
   result.info.step = finished_;

@@ -29,6 +29,7 @@ class StepEngine {
   struct Options : StepContext {
     Incarnation incarnation = 0;
     std::vector<Hyperparameters> hyperparameters;  // validated: they decided the slots
+    bool has_values = false;  // the parameters have the job's first values already
   };
 
   struct Result {
@@ -50,18 +51,21 @@ class StepEngine {
   // reason. The result has that error.
   Result Refuse(const absl::Status& reason);
 
-  // Rank 0's parameter values go to all. What fails once values travel is kTorn, unless no step has
-  // been taken yet: then there was nothing to tear.
+  // Rank 0's parameter values go to all. What fails once values travel is kTorn, but the first
+  // time: then there was nothing to tear.
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
   StepNumber finished() const { return finished_; }
+  // The ledger's, between steps.
+  StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }
   const StepRecord& record() const { return record_; }  // of the last step
 
  private:
   StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
+  Result Apply(const ReplicaMemory& replica, absl::Time deadline);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status CheckHyperparameters(absl::Span<const Hyperparameters> given);
@@ -86,7 +90,9 @@ class StepEngine {
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;
   StepRecord record_;
-  StepNumber finished_;                    // the ledger's, at first
+  StepNumber finished_;  // the ledger's, at first; and ...
+  uint32_t skipped_;     // ... since then
+  bool has_values_;
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
 };
 

@@ -29,9 +29,10 @@ struct GoesOn {
 class SettleGoesOn : public ::testing::TestWithParam<GoesOn> {};
 
 TEST_P(SettleGoesOn, WhereAllHaveAppliedTheSame) {
-  const absl::StatusOr<StepNumber> settled = Settle(GetParam().kept);
+  const absl::StatusOr<StepProgress> settled = Settle(GetParam().kept);
   ASSERT_TRUE(settled.ok()) << settled.status();
-  EXPECT_EQ(*settled, GetParam().after);
+  EXPECT_EQ(settled->finished, GetParam().after);
+  EXPECT_EQ(settled->skipped, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -55,6 +56,16 @@ INSTANTIATE_TEST_SUITE_P(
                              {State(7, StepOutcome::kApplied), State(8, StepOutcome::kInDoubt)},
                              8}),
     [](const auto& info) { return info.param.name; });
+
+TEST(Settle_OfCallsThatWereSkipped, KnowsTheLastThatAnybodyKnowsOf) {
+  const KeptState behind = {1, {7, StepOutcome::kIdle, 2}};
+  const KeptState ahead = {1, {7, StepOutcome::kIdle, 3}};
+  const KeptState applied = {1, {6, StepOutcome::kApplied, 9}};
+  const absl::StatusOr<StepProgress> settled = Settle(Kept{behind, ahead, applied});
+  ASSERT_TRUE(settled.ok()) << settled.status();
+  EXPECT_EQ(settled->finished, 7u);
+  EXPECT_EQ(settled->skipped, 3u);
+}
 
 struct Refuses {
   const char* name;

@@ -26,19 +26,20 @@ TEST(ShardLedger_OfZeros_HasNothing, ToGoOnFrom) {
 TEST(ShardLedger_Begun_SaysAfterWhichStep, AndOfWhichGeneration) {
   std::vector<Line> memory = Memory();
   ShardLedger ledger(memory.data(), kBuckets);
-  ledger.Begin(7, 41);
+  ledger.Begin(7, {41, StepOutcome::kIdle, 3});
   const absl::optional<KeptState> kept = ShardLedger::Read(memory.data());
   ASSERT_TRUE(kept.has_value());
   EXPECT_EQ(kept->generation, 7u);
   EXPECT_EQ(kept->progress.finished, 41u);
   EXPECT_EQ(kept->progress.outcome, StepOutcome::kIdle);
+  EXPECT_EQ(kept->progress.skipped, 3u);
 }
 
 TEST(ShardLedger_OverTheSameMemory_GoesOn, WithCountsAndVersions) {
   std::vector<Line> memory = Memory();
   {
     ShardLedger ledger(memory.data(), kBuckets);
-    ledger.Begin(1, 0);
+    ledger.Begin(1, StepProgress());
     for (int p = 0; p < kParameters; ++p) ledger.step_count(p) = 10 + p;
     for (int own = 0; own < kBuckets; ++own) ledger.version(own).step = 20 + own;
     ledger.counts_version().step = 30;

@@ -130,7 +130,7 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   options.slot_counts = {2};
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   store_ = *ShardStore::Create(options, memory);
-  store_->ledger().Begin(3, 0);
+  store_->ledger().Begin(3, StepProgress());
   WriteAll(1);
   store_->ledger().SetProgress({1, StepOutcome::kIdle});
   store_.reset();

@@ -155,15 +155,15 @@ TEST(StepEngine_RankKilledAtAnyOperation_LedgersSettle, OnTheStepThatAllBitsAreO
         for (Rank r = 0; r < failure.world_size; ++r) {
           kept.push_back(KeptState{1, rig.rank(r).store->ledger().progress()});
         }
-        const absl::StatusOr<StepNumber> settled = Settle(kept);
+        const absl::StatusOr<StepProgress> settled = Settle(kept);
         if (!settled.ok()) {
           EXPECT_TRUE(errors::IsTornStep(settled.status())) << settled.status();
           ++torn;
           continue;
         }
-        if (*settled == 2) rig.StepOracleAlong();
-        EXPECT_EQ(rig.DifferenceToOracle(), "") << "settled on step " << *settled;
-        ++(*settled == 2 ? after : before);
+        if (settled->finished == 2) rig.StepOracleAlong();
+        EXPECT_EQ(rig.DifferenceToOracle(), "") << "settled on step " << settled->finished;
+        ++(settled->finished == 2 ? after : before);
       }
     }
   }

@@ -13,6 +13,7 @@ ABSL_FLAG(std::string, coordinator, "", "HOST:PORT of the coordinator");
 ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT at which rank 0 runs the coordinator");
 ABSL_FLAG(std::string, gradients, "reduce", "averaged: they are; reduce: by the service");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
+ABSL_FLAG(int, threads, 1, "of the update, a rank; 0: the default, the rank's share of the CPUs");
 
 namespace optshard {
 
@@ -33,7 +34,7 @@ ShardedOptimizerOptions JobOptions() {
   options.gradient_mode =
       gradients == NameOf(GradientMode::kReduce) ? GradientMode::kReduce : GradientMode::kAveraged;
   options.parameters_as_bucket_view = true;
-  options.threads = 1;
+  options.threads = absl::GetFlag(FLAGS_threads);
   return options;
 }
 

@@ -16,12 +16,15 @@ from peak_memory import PeakMemory
 from scaling import Scaling
 from step_gloo import StepGloo
 from step_shm import StepShm
+from step_threads import StepThreads
 from tiny_step import TinyStep
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BENCHMARKS = {
     benchmark.name: benchmark
-    for benchmark in (StepGloo, StepShm, IterationRecipe, TinyStep, PeakMemory, Scaling)
+    for benchmark in (
+        StepGloo, StepShm, StepThreads, IterationRecipe, TinyStep, PeakMemory, Scaling,
+    )
 }
 
 

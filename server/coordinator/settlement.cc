@@ -77,9 +77,9 @@ absl::StatusOr<StepProgress> Settle(absl::Span<const absl::optional<KeptState>> 
   if (behind.empty()) {
     StepProgress all = {step, StepOutcome::kIdle};
     for (const absl::optional<KeptState>& each : kept) {
-      // Of one that has not heard that the step is finished: since the one before.
-      if (each->progress.finished == step)
-        all.skipped = std::max(all.skipped, each->progress.skipped);
+      // Those of one that has not heard that the step is finished are of the step before.
+      if (each->progress.finished != step) continue;
+      all.skipped = std::max(all.skipped, each->progress.skipped);
     }
     return all;
   }

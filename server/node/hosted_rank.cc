@@ -315,7 +315,7 @@ void HostedRank::ServeNobody() {
   if (may_come_yet || !owner_->failure().ok() || first_.world_size == 1 ||
       (!synced && rank_ == 0)) {
     const absl::Time look = Now() + kLook;
-    control_.Wait(heard, may_come_yet ? std::min(look, return_deadline_) : look);
+    control_.Wait(heard, return_deadline_ > Now() ? std::min(look, return_deadline_) : look);
     return;
   }
   if (!synced) {

@@ -208,7 +208,8 @@ TEST_F(ShardServerTest, Kill_OneServerOfTwo_AllGoOnWithTheSameBits) {
 // What strikes while a step is applied tears it: that is said to all. Whatever else it strikes is
 // made good: then nobody but the log knows of it.
 TEST_F(ShardServerTest, Kill_ServerAtAnyMoment_TheSameBitsOrDataLossForAll) {
-  const std::vector<std::string> job = {"--steps=40", "--elements=300000", "--wait_for_trainers"};
+  const std::vector<std::string> job = {"--steps=40", "--elements=300000", "--skip_every=2",
+                                        "--wait_for_trainers"};
   const std::string expected = Undisturbed(job);
   for (int trial = 0; trial < 5; ++trial) {
     StartServer();

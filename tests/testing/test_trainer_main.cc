@@ -42,6 +42,7 @@ ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
 ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
+ABSL_FLAG(int, skip_every, 0, "before each of so many steps, a call without gradients; 0: none");
 ABSL_FLAG(int, parameters, 6, "how many");
 ABSL_FLAG(int, elements, 10000, "of the largest parameter");
 ABSL_FLAG(std::string, first_name, "parameter_0", "of the first parameter");
@@ -118,6 +119,8 @@ void Dump(const std::vector<at::Tensor>& parameters) {
 void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters,
           std::vector<at::Tensor>& gradients, int step) {
   optimizer.zero_grad();
+  const int skip_every = absl::GetFlag(FLAGS_skip_every);
+  if (skip_every > 0 && step % skip_every == 0) optimizer.step();
   const auto rank = static_cast<uint64_t>(absl::GetFlag(FLAGS_rank));
   for (size_t i = 0; i < parameters.size(); ++i) {
     FillOrderSensitive(1 + i + 100 * rank + 10000 * static_cast<uint64_t>(step), gradients[i]);

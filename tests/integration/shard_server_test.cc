@@ -208,14 +208,15 @@ TEST_F(ShardServerTest, Kill_OneServerOfTwo_AllGoOnWithTheSameBits) {
 // What strikes while a step is applied tears it: that is said to all. Whatever else it strikes is
 // made good: then nobody but the log knows of it.
 TEST_F(ShardServerTest, Kill_ServerAtAnyMoment_TheSameBitsOrDataLossForAll) {
-  const std::vector<std::string> job = {"--steps=40", "--elements=300000", "--skip_every=2",
+  const std::vector<std::string> job = {"--steps=20", "--elements=1500000", "--skip_every=2",
                                         "--wait_for_trainers"};
   const std::string expected = Undisturbed(job);
-  for (int trial = 0; trial < 5; ++trial) {
+  for (int trial = 0; trial < 8; ++trial) {
     StartServer();
     for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, job);
-    Event(0, "step");
-    absl::SleepFor(absl::Microseconds(2300 * trial));
+    // All are about to ask for a step: soon it is under way.
+    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "stepping");
+    absl::SleepFor(absl::Microseconds(700 * trial));
     KillServer(0);
     int lost = 0;
     for (int rank = 0; rank < kWorldSize; ++rank) {

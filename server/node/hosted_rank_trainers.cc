@@ -1,6 +1,4 @@
 // How trainers get a hosted rank, and leave it: any thread.
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include "absl/types/optional.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/link/process_stat.h"
 #include "server/node/hosted_rank.h"
 
 namespace optshard {
@@ -21,17 +20,13 @@ constexpr absl::Duration kAttachLook = absl::Milliseconds(50);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
-// The letter that /proc gives for a process's state: 'T' is stopped.
-char StateOf(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // The name before it, in parentheses, may hold anything.
-  const size_t name_end = stat.rfind(')');
-  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '?' : stat[name_end + 2];
+bool LivesStill(const RankRecord::Trainer& trainer) {
+  const absl::optional<ProcessStat> stat = StatOfProcess(trainer.pid);
+  return stat.has_value() && !stat->ended() && stat->start_ticks == trainer.start_ticks;
 }
 
 absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
-  const bool stopped = StateOf(pid) == 'T' || StateOf(pid) == 't';
+  const bool stopped = StatOfProcess(pid).value_or(ProcessStat()).stopped();
   return absl::AlreadyExistsError(absl::StrFormat(
       "%s has a trainer already: process %d, which %s; process %d cannot have the rank before that "
       "one is gone: %s",
@@ -89,6 +84,12 @@ absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHa
   if (!mutex_.AwaitWithTimeout(absl::Condition(&is_free), kHangUpTime)) {
     return Taken(Name(), attaching_ != nullptr ? attaching_->pid() : attachment_->process.pid(),
                  process.pid());
+  }
+  // Of an earlier server's trainer, which this one has not heard of yet.
+  const RankRecord::Trainer before = record_.trainer();
+  if (attachment_ == nullptr && before.pid != 0 && before.pid != process.pid() &&
+      LivesStill(before)) {
+    return Taken(Name(), before.pid, process.pid());
   }
   attaching_ = &process;
   return absl::OkStatus();
@@ -151,6 +152,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   if (!doorbell.ok()) return doorbell.status();
   attachment_ = std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),
                                              *std::move(doorbell));
+  const pid_t pid = attachment_->process.pid();
+  record_.SetTrainer({pid, StatOfProcess(pid).value_or(ProcessStat()).start_ticks});
   reply->incarnation = attachment_->incarnation;
   reply->resumes = record_.synced();
   reply->finished_step = progress_.finished;
@@ -172,6 +175,7 @@ void HostedRank::Detach(const std::shared_ptr<Attachment>& attachment, absl::str
   absl::MutexLock lock(&mutex_);
   if (attachment->ended || attachment != attachment_) return;
   how_gone_ = std::string(how);
+  record_.SetTrainer(RankRecord::Trainer());
   attachment->ended = true;
   Wake();
 }

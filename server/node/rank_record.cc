@@ -20,6 +20,8 @@ struct alignas(kLineBytes) RankRecord::Head {
   std::atomic<Incarnation> last_incarnation;
   std::atomic<uint64_t> request_bytes;
   std::atomic<int32_t> inspection_port;
+  std::atomic<int32_t> trainer_pid;
+  std::atomic<uint64_t> trainer_start_ticks;
 };
 
 struct alignas(kLineBytes) RankRecord::Slot {
@@ -64,6 +66,20 @@ int RankRecord::inspection_port() const {
 
 void RankRecord::SetInspectionPort(int port) {
   head().inspection_port.store(port, std::memory_order_relaxed);
+}
+
+RankRecord::Trainer RankRecord::trainer() const {
+  Trainer trainer;
+  trainer.pid = head().trainer_pid.load(std::memory_order_acquire);
+  trainer.start_ticks = head().trainer_start_ticks.load(std::memory_order_relaxed);
+  return trainer;
+}
+
+void RankRecord::SetTrainer(const Trainer& trainer) {
+  // Nobody in between, should this process end here.
+  head().trainer_pid.store(0, std::memory_order_release);
+  head().trainer_start_ticks.store(trainer.start_ticks, std::memory_order_release);
+  head().trainer_pid.store(trainer.pid, std::memory_order_release);
 }
 
 Incarnation RankRecord::NextIncarnation() {

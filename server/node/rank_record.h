@@ -3,7 +3,10 @@
 #ifndef OPTSHARD_SERVER_NODE_RANK_RECORD_H_
 #define OPTSHARD_SERVER_NODE_RANK_RECORD_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -39,6 +42,14 @@ class RankRecord {
   // Where the rank can be looked into; 0: nowhere yet.
   int inspection_port() const;
   void SetInspectionPort(int port);
+
+  // Who has the rank. A pid may be given again; when its process was started tells them apart.
+  struct Trainer {
+    pid_t pid = 0;  // 0: nobody
+    uint64_t start_ticks = 0;
+  };
+  Trainer trainer() const;
+  void SetTrainer(const Trainer& trainer);
 
   // 1, 2, ...: numbers the rank's trainers.
   Incarnation NextIncarnation();

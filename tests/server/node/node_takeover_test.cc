@@ -1,4 +1,6 @@
 // A shard server that dies, and the one that takes over what it had in memory.
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <set>
@@ -6,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/link/process_stat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
@@ -209,6 +213,26 @@ TEST_F(NodeTakeover, OfAJobOfOneRank_GoesOnWithItsBits) {
   const absl::Status stepped = trainers[0]->StepUntil(6);
   EXPECT_TRUE(stepped.ok()) << stepped;
   EXPECT_EQ(Differences(*trainers[0], 1), "");
+}
+
+// It may be in the middle of a long backward, and come back later.
+TEST_F(NodeTakeover, OfARankWhoseTrainerLives_KeepsItsPlace) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+  trainers.clear();
+  first->Die();
+  const pid_t living = getppid();
+  const absl::optional<ProcessStat> stat = StatOfProcess(living);
+  ASSERT_TRUE(stat.has_value());
+  Kept(1)->record().SetTrainer({living, stat->start_ticks});
+  Kept(0)->record().SetTrainer({living, stat->start_ticks + 1});  // somebody else by now
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  const absl::Status taken = NodeTrainer::Start(second->TrainerOptions(1)).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+  EXPECT_THAT(std::string(taken.message()), HasSubstr(absl::StrCat("process ", living)));
+  EXPECT_TRUE(NodeTrainer::Start(second->TrainerOptions(0)).ok());
 }
 
 TEST_F(NodeTakeover, OfATornStep_IsNeverGivenOut) {

@@ -53,6 +53,15 @@ TEST_F(RankRecordTest, New_IsNotSynced_AndCountsTrainers) {
   EXPECT_EQ(record().NextIncarnation(), 2u);
 }
 
+TEST_F(RankRecordTest, Trainer_ThereAndBack_IsTheSame) {
+  EXPECT_EQ(record().trainer().pid, 0);
+  record().SetTrainer({77, 1234});
+  EXPECT_EQ(record().trainer().pid, 77);
+  EXPECT_EQ(record().trainer().start_ticks, 1234u);
+  record().SetTrainer(RankRecord::Trainer());
+  EXPECT_EQ(record().trainer().pid, 0);
+}
+
 TEST_F(RankRecordTest, OfferedBlob_Counts_OnceItsStepIsFinished) {
   EXPECT_EQ(record().Blob(10).step, 0u);
   record().OfferBlob(1, "one");

@@ -145,7 +145,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   request_.has_blob = false;
   StepInfo info;
   info.step = finished_ = reply->step;
-  skipped_ = reply->skipped ? skipped_ + 1 : 0;
+  skipped_ = reply->skipped ? static_cast<SkipCount>(skipped_ + 1) : SkipCount{0};
   info.skipped = reply->skipped;
   info.prepare = reply->prepare;
   info.commit = reply->commit;

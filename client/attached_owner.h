@@ -111,7 +111,7 @@ class AttachedOwner : public OwnerLink {
   DoorbellRequest request_;
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
   StepNumber finished_ = 0;
-  uint32_t skipped_ = 0;  // calls since then
+  SkipCount skipped_ = 0;
   bool stopped_ = false;
 
   mutable absl::Mutex mutex_;

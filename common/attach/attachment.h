@@ -52,7 +52,7 @@ struct AttachReply {
   Incarnation incarnation = 0;
   bool resumes = false;
   StepNumber finished_step = 0;
-  uint32_t skipped_steps = 0;
+  SkipCount skipped_steps = 0;
   std::string blob;
   StepNumber blob_step = 0;
   Generation generation = 0;

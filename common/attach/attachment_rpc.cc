@@ -108,7 +108,7 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   reply.incarnation = proto.incarnation();
   reply.resumes = proto.resumes();
   reply.finished_step = proto.finished_step();
-  reply.skipped_steps = proto.skipped_steps();
+  reply.skipped_steps = static_cast<SkipCount>(proto.skipped_steps());
   reply.blob = proto.blob();
   reply.blob_step = proto.blob_step();
   reply.generation = proto.generation();

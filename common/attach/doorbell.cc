@@ -15,9 +15,8 @@ namespace {
 constexpr size_t kLineBytes = 64;
 constexpr size_t kBitsPerWord = 64;
 constexpr size_t kStatusBytes = 4032;
-// As the ledger of a shard has room for.
 constexpr int kSkippedBits = 16;
-constexpr uint64_t kSkippedMask = (uint64_t{1} << kSkippedBits) - 1;
+static_assert(sizeof(SkipCount) * 8 == kSkippedBits, "of a word that both ends read");
 constexpr absl::Duration kLongestTimeout = absl::Hours(24);
 
 size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
@@ -153,8 +152,7 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
   line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
                         std::memory_order_relaxed);
-  line.call.store(asked.step << kSkippedBits | (asked.skipped & kSkippedMask),
-                  std::memory_order_relaxed);
+  line.call.store(asked.step << kSkippedBits | asked.skipped, std::memory_order_relaxed);
   line.number.store(++number_, std::memory_order_release);
   line.bell.Ring();
   return number_;
@@ -251,7 +249,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   taken->timeout = absl::Nanoseconds(timeout_ns);
   const uint64_t call = line.call.load(std::memory_order_relaxed);
   taken->step = call >> kSkippedBits;
-  taken->skipped = static_cast<uint32_t>(call & kSkippedMask);
+  taken->skipped = static_cast<SkipCount>(call);
   taken->has_gradient.resize(shape_.parameters);
   const absl::Span<const uint64_t> words = gradient_words();
   for (size_t w = 0; w < words.size(); ++w) {

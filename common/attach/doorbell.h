@@ -48,7 +48,7 @@ struct DoorbellRequest {
   // the one before. One that is done already is answered at once: the trainer asks again where it
   // got no answer. 0: whichever comes next.
   StepNumber step = 0;
-  uint32_t skipped = 0;
+  SkipCount skipped = 0;
   std::vector<bool> has_gradient;  // by parameter
   // Written anew only when they change; the version tells whether they did. 0: none given yet.
   uint64_t hyperparameter_version = 0;

@@ -40,7 +40,7 @@ absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
   StepProgress progress;
   progress.finished = proto.finished_step();
   progress.outcome = static_cast<StepOutcome>(proto.outcome());
-  progress.skipped = proto.skipped_steps();
+  progress.skipped = static_cast<SkipCount>(proto.skipped_steps());
   return progress;
 }
 

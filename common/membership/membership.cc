@@ -57,6 +57,11 @@ StepNumber AppliedStep(const StepProgress& progress) {
   return progress.finished + (progress.outcome == StepOutcome::kApplied ? 1 : 0);
 }
 
+bool IsOpen(StepOutcome outcome) {
+  return outcome == StepOutcome::kInDoubt || outcome == StepOutcome::kTorn ||
+         outcome == StepOutcome::kApplied;
+}
+
 absl::string_view NameOf(MemberState state) {
   switch (state) {
     case MemberState::kMissing:

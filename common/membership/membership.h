@@ -30,11 +30,13 @@ enum class StepOutcome : uint8_t {
   kApplied = 6,  // all that this rank does of finished + 1 is done; whether all did theirs is open
 };
 absl::string_view NameOf(StepOutcome outcome);
+// Whether it leaves open, at least, what step this rank's state and the others' are of.
+bool IsOpen(StepOutcome outcome);
 
 struct StepProgress {
   StepNumber finished = 0;
   StepOutcome outcome = StepOutcome::kIdle;
-  uint32_t skipped = 0;  // calls since then in which nobody had a gradient
+  SkipCount skipped = 0;
 };
 
 // The last step that the rank itself has applied in full; of a torn one, that before it.
@@ -80,7 +82,7 @@ struct MemberEvent {
   Kind kind = Kind::kPlanReady;
   Plan plan;                               // kPlanReady
   StepNumber finished = 0;                 // kPlanReady: after which step all ranks go on ...
-  uint32_t skipped = 0;                    // ... and after how many skipped calls
+  SkipCount skipped = 0;                   // ... and after which skipped call
   std::vector<std::string> owner_address;  // kPlanReady: by rank
   absl::Status failure;  // kGroupFailed: whom the job lost, or why it cannot start
 };

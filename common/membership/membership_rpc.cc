@@ -211,7 +211,7 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto) {
     event.owner_address.assign(proto.plan_ready().owner_address().begin(),
                                proto.plan_ready().owner_address().end());
     event.finished = proto.plan_ready().finished_step();
-    event.skipped = proto.plan_ready().skipped_steps();
+    event.skipped = static_cast<SkipCount>(proto.plan_ready().skipped_steps());
     return event;
   }
   if (proto.has_group_failed()) {

@@ -178,9 +178,7 @@ absl::StatusOr<WatchEvents> Group::ReadEvents(Rank rank, WatchId watch,
 
 void Group::Record(Member& member, const StepProgress& progress, absl::Time now, bool final) {
   // What a step tore stays torn, whatever a late heartbeat says.
-  const bool spoilt = member.progress.outcome == StepOutcome::kTorn ||
-                      member.progress.outcome == StepOutcome::kInDoubt;
-  if (!spoilt) member.progress = progress;
+  if (!IsOpen(member.progress.outcome)) member.progress = progress;
   member.progress_is_final |= final;
   member.pulse.last_heard = now;
 }

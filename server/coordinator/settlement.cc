@@ -76,10 +76,14 @@ absl::StatusOr<StepProgress> Settle(absl::Span<const absl::optional<KeptState>> 
   }
   if (behind.empty()) {
     StepProgress all = {step, StepOutcome::kIdle};
+    bool any = false;
     for (const absl::optional<KeptState>& each : kept) {
       // Those of one that has not heard that the step is finished are of the step before.
       if (each->progress.finished != step) continue;
-      all.skipped = std::max(all.skipped, each->progress.skipped);
+      // They count modulo 2^16, and differ by one at most.
+      const auto ahead = static_cast<SkipCount>(each->progress.skipped - all.skipped);
+      if (!any || ahead == 1) all.skipped = each->progress.skipped;
+      any = true;
     }
     return all;
   }

@@ -165,7 +165,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     const Asked asked = WhichCall();
     if (asked == Asked::kDone) {
       reply.step = owner_->progress().finished;
-      reply.skipped = owner_->progress().skipped > 0;
+      reply.skipped = request_.step != reply.step;
       trainer.doorbell.Answer(reply);
       return true;
     }
@@ -212,7 +212,8 @@ HostedRank::Asked HostedRank::WhichCall() const {
   const StepProgress done = owner_->progress();
   if (request_.step == done.finished + 1) {
     if (request_.skipped == done.skipped) return Asked::kNext;
-    return request_.skipped + 1 == done.skipped ? Asked::kDone : Asked::kOther;
+    const auto next = static_cast<SkipCount>(request_.skipped + 1);
+    return next == done.skipped ? Asked::kDone : Asked::kOther;
   }
   return request_.step == done.finished && done.skipped == 0 ? Asked::kDone : Asked::kOther;
 }

@@ -152,10 +152,7 @@ std::vector<std::string> LiveShardView::SlotNames(int group) const {
 
 absl::Status LiveShardView::CheckReadable() const {
   const StepProgress progress = options_.board->progress();
-  const bool whole = progress.outcome != StepOutcome::kTorn &&
-                     progress.outcome != StepOutcome::kInDoubt &&
-                     progress.outcome != StepOutcome::kApplied;
-  if (whole) return absl::OkStatus();
+  if (!IsOpen(progress.outcome)) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat(
       "the state of rank %d is not given out: step %d is %s (%s); restart from a checkpoint",
       options_.member.rank, progress.finished + 1, NameOf(progress.outcome),

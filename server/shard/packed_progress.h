@@ -10,13 +10,13 @@ namespace optshard {
 
 // finished << 24 | skipped << 8 | outcome
 inline uint64_t Pack(const StepProgress& progress) {
-  return progress.finished << 24 | static_cast<uint64_t>(progress.skipped & 0xffff) << 8 |
+  return progress.finished << 24 | static_cast<uint64_t>(progress.skipped) << 8 |
          static_cast<uint64_t>(progress.outcome);
 }
 
 inline StepProgress Unpack(uint64_t packed) {
   return {packed >> 24, static_cast<StepOutcome>(packed & 0xff),
-          static_cast<uint32_t>(packed >> 8 & 0xffff)};
+          static_cast<SkipCount>(packed >> 8)};
 }
 
 }  // namespace optshard

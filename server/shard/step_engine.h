@@ -91,7 +91,7 @@ class StepEngine {
   std::string hyperparameter_text_;
   StepRecord record_;
   StepNumber finished_;  // the ledger's, at first; and ...
-  uint32_t skipped_;     // ... since then
+  SkipCount skipped_;    // ... since then
   bool has_values_;
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
 };

@@ -42,13 +42,17 @@ DoorbellRequest StepRequest(int parameters) {
 TEST(Doorbell_Request_Arrives, Whole) {
   for (const int parameters : {0, 1, 63, 64, 65, 1000}) {
     Ends ends({parameters, 2});
-    const DoorbellRequest asked = StepRequest(parameters);
+    DoorbellRequest asked = StepRequest(parameters);
+    asked.step = 7'000'000'000;
+    asked.skipped = 65535;
     EXPECT_EQ(*ends.trainer.Ask(asked), 1u);
     ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
     DoorbellRequest taken;
     ASSERT_TRUE(ends.server.Take(&taken).ok());
     EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kStep);
     EXPECT_EQ(taken.timeout, asked.timeout);
+    EXPECT_EQ(taken.step, asked.step);
+    EXPECT_EQ(taken.skipped, asked.skipped);
     EXPECT_EQ(taken.has_gradient, asked.has_gradient);
     EXPECT_EQ(taken.hyperparameter_version, 1u);
     EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);

@@ -67,6 +67,13 @@ TEST(Settle_OfCallsThatWereSkipped, KnowsTheLastThatAnybodyKnowsOf) {
   EXPECT_EQ(settled->skipped, 3u);
 }
 
+TEST(Settle_OfCallsThatWereSkipped, CountsOnAroundTheEnd) {
+  const KeptState behind = {1, {7, StepOutcome::kIdle, 65535}};
+  const KeptState ahead = {1, {7, StepOutcome::kIdle, 0}};
+  EXPECT_EQ(Settle(Kept{behind, ahead})->skipped, 0u);
+  EXPECT_EQ(Settle(Kept{ahead, behind})->skipped, 0u);
+}
+
 struct Refuses {
   const char* name;
   Kept kept;

@@ -36,6 +36,11 @@ struct SegmentLabel {
   uint64_t layout_digest = 0;  // of the MemoryLayout; 0 where there is none
 };
 
+// Of a rank's memory that is laid out alike in all generations.
+inline SegmentLabel LabelOf(SegmentKind kind, Rank rank, uint64_t layout_digest) {
+  return {kind, rank, 0, layout_digest};
+}
+
 // Data first, mapped from a page boundary on (of 2 MiB where the segment is as large), then the
 // label's page, which is not mapped. All of it is allocated before anybody uses it, never grows or
 // shrinks, and is not inherited by forked children: one that touches it dies. Move-only;

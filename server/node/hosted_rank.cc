@@ -15,8 +15,6 @@
 namespace optshard {
 namespace {
 
-// A trainer that goes wild may spoil its bell. Then the thread still looks this often.
-constexpr absl::Duration kLook = absl::Seconds(1);
 // Between two refusals, so that ranks that all refuse do not do so without end. The first comes at
 // once.
 constexpr absl::Duration kFirstRefusalPause = absl::Milliseconds(10);

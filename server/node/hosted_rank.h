@@ -94,6 +94,9 @@ class HostedRank {
   void AbortPlane(const absl::Status& reason);
 
  private:
+  // A trainer that goes wild may spoil its bell. Then the thread still looks this often.
+  static constexpr absl::Duration kLook = absl::Seconds(1);
+
   enum class Phase { kStarting, kServing, kEnded };
   // Why Serve returns.
   enum class Next { kStop, kFormAgain };

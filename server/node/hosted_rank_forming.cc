@@ -16,8 +16,6 @@
 namespace optshard {
 namespace {
 
-// A trainer that goes wild may spoil its bell. Then the thread still looks this often.
-constexpr absl::Duration kLook = absl::Seconds(1);
 // For trainers to come back to a server that has taken over, before the others are told.
 constexpr absl::Duration kReturnTime = absl::Milliseconds(1500);
 // Between two attempts to form the job again.

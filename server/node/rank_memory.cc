@@ -13,14 +13,6 @@ namespace {
 enum Descriptor : size_t { kRecord, kSlotsOf, kLedgerOf, kGradientsOf, kParametersOf };
 constexpr size_t kFewest = kParametersOf;
 
-SegmentLabel LabelOf(SegmentKind kind, Rank rank, const MemoryLayout& layout) {
-  SegmentLabel label;
-  label.kind = kind;
-  label.rank = rank;
-  label.layout_digest = layout.Digest();
-  return label;
-}
-
 // The record says whose it is; nothing is known before it is read.
 SegmentLabel RecordLabel() {
   SegmentLabel label;
@@ -44,12 +36,12 @@ absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Create(const AttachReque
   std::shared_ptr<RankMemory> memory(new RankMemory(first, layout, *std::move(record)));
   memory->record_.SetFirstRequest(first);
   absl::StatusOr<Segment> slots =
-      Segment::Create(LabelOf(SegmentKind::kSlots, first.rank, layout),
+      Segment::Create(LabelOf(SegmentKind::kSlots, first.rank, layout.Digest()),
                       static_cast<size_t>(need.slots_bytes), SlotsName(first.rank), budget);
   if (!slots.ok()) return slots.status();
   memory->slots_ = *std::move(slots);
   absl::StatusOr<Segment> ledger =
-      Segment::Create(LabelOf(SegmentKind::kLedger, first.rank, layout),
+      Segment::Create(LabelOf(SegmentKind::kLedger, first.rank, layout.Digest()),
                       static_cast<size_t>(need.ledger_bytes), LedgerName(first.rank), budget);
   if (!ledger.ok()) return ledger.status();
   memory->ledger_ = *std::move(ledger);
@@ -86,14 +78,14 @@ absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Adopt(std::vector<Unique
   if (!need.ok()) return need.status();
 
   std::shared_ptr<RankMemory> memory(new RankMemory(*std::move(first), layout, *std::move(record)));
-  absl::StatusOr<Segment> slots =
-      Segment::Adopt(std::move(descriptors[kSlotsOf]), LabelOf(SegmentKind::kSlots, rank, layout),
-                     static_cast<size_t>(need->slots_bytes), SlotsName(rank), budget);
+  absl::StatusOr<Segment> slots = Segment::Adopt(
+      std::move(descriptors[kSlotsOf]), LabelOf(SegmentKind::kSlots, rank, layout.Digest()),
+      static_cast<size_t>(need->slots_bytes), SlotsName(rank), budget);
   if (!slots.ok()) return slots.status();
   memory->slots_ = *std::move(slots);
-  absl::StatusOr<Segment> ledger =
-      Segment::Adopt(std::move(descriptors[kLedgerOf]), LabelOf(SegmentKind::kLedger, rank, layout),
-                     static_cast<size_t>(need->ledger_bytes), LedgerName(rank), budget);
+  absl::StatusOr<Segment> ledger = Segment::Adopt(
+      std::move(descriptors[kLedgerOf]), LabelOf(SegmentKind::kLedger, rank, layout.Digest()),
+      static_cast<size_t>(need->ledger_bytes), LedgerName(rank), budget);
   if (!ledger.ok()) return ledger.status();
   memory->ledger_ = *std::move(ledger);
   absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica = ReplicaSegments::Adopt(

@@ -48,6 +48,15 @@ class ShardServerTest : public ::testing::Test {
     return added_++;
   }
 
+  // Trainers of all ranks, attached to these servers, after the third of six steps.
+  void PauseAll(const std::vector<std::string>& servers) {
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      attach_ = servers[rank];
+      Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  }
+
   nlohmann::json Event(int trainer, const std::string& event) {
     const auto line = cluster_->trainer(trainer).WaitFor(event, Deadline());
     EXPECT_TRUE(line.ok()) << line.status();
@@ -151,10 +160,7 @@ TEST_F(ShardServerTest, Kill_TrainerAtAnyMoment_SuccessorGoesOnWithTheSameBits) 
 TEST_F(ShardServerTest, Kill_ServerBetweenSteps_TrainersGoOnWithTheSameBits) {
   const std::string expected = Undisturbed({"--steps=6"});
   StartServer();
-  for (int rank = 0; rank < kWorldSize; ++rank) {
-    Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
-  }
-  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  PauseAll({attach_, attach_, attach_});
   KillServer(0);
   for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
   for (int rank = 0; rank < kWorldSize; ++rank) {
@@ -166,10 +172,7 @@ TEST_F(ShardServerTest, Kill_ServerBetweenSteps_TrainersGoOnWithTheSameBits) {
 TEST_F(ShardServerTest, Kill_ServerAndATrainer_ASuccessorGoesOnWithTheSameBits) {
   const std::string expected = Undisturbed({"--steps=6"});
   StartServer();
-  for (int rank = 0; rank < kWorldSize; ++rank) {
-    Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
-  }
-  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  PauseAll({attach_, attach_, attach_});
   Kill(1);
   KillServer(0);
   for (const int rank : {0, 2}) cluster_->trainer(rank).Release();
@@ -189,12 +192,7 @@ TEST_F(ShardServerTest, Kill_OneServerOfTwo_AllGoOnWithTheSameBits) {
     StartServer({plane}, "0-1");
     const absl::StatusOr<std::string> other = cluster_->AddServer("2", {plane});
     ASSERT_TRUE(other.ok()) << other.status();
-    const std::vector<std::string> servers = {attach_, attach_, *other};
-    for (int rank = 0; rank < kWorldSize; ++rank) {
-      attach_ = servers[rank];
-      Add(rank, {"--steps=6", "--pause_after=3", "--wait_for_trainers"});
-    }
-    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+    PauseAll({attach_, attach_, *other});
     KillServer(1);
     for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
     for (int rank = 0; rank < kWorldSize; ++rank) {

@@ -14,14 +14,6 @@ constexpr size_t kPageBytes = 4096;
 
 size_t InPages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
-SegmentLabel LabelOf(SegmentKind kind, Rank rank, const MemoryLayout& layout) {
-  SegmentLabel label;
-  label.kind = kind;
-  label.rank = rank;
-  label.layout_digest = layout.Digest();
-  return label;
-}
-
 std::string ParametersOf(Rank rank) { return absl::StrCat("the parameters of rank ", rank); }
 std::string GradientsOf(Rank rank) { return absl::StrCat("the gradients of rank ", rank); }
 
@@ -37,13 +29,15 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
     const MemoryLayout& layout, Rank rank, Parts parts, MemoryBudget& budget) {
   std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
   if (parts == Parts::kParametersAndGradients) {
-    absl::StatusOr<Segment> parameters = Segment::Create(
-        LabelOf(SegmentKind::kParameters, rank, layout), Bytes(layout), ParametersOf(rank), budget);
+    absl::StatusOr<Segment> parameters =
+        Segment::Create(LabelOf(SegmentKind::kParameters, rank, layout.Digest()), Bytes(layout),
+                        ParametersOf(rank), budget);
     if (!parameters.ok()) return parameters.status();
     segments->parameters_ = *std::move(parameters);
   }
-  absl::StatusOr<Segment> gradients = Segment::Create(
-      LabelOf(SegmentKind::kGradients, rank, layout), Bytes(layout), GradientsOf(rank), budget);
+  absl::StatusOr<Segment> gradients =
+      Segment::Create(LabelOf(SegmentKind::kGradients, rank, layout.Digest()), Bytes(layout),
+                      GradientsOf(rank), budget);
   if (!gradients.ok()) return gradients.status();
   segments->gradients_ = *std::move(gradients);
   segments->PlaceRegions(layout, rank, rank);
@@ -56,15 +50,15 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
   std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
   if (parameters.valid()) {
     const Rank of = parameters_rank.value_or(rank);
-    absl::StatusOr<Segment> attached =
-        Segment::Attach(std::move(parameters), LabelOf(SegmentKind::kParameters, of, layout),
-                        Bytes(layout), ParametersOf(of));
+    absl::StatusOr<Segment> attached = Segment::Attach(
+        std::move(parameters), LabelOf(SegmentKind::kParameters, of, layout.Digest()),
+        Bytes(layout), ParametersOf(of));
     if (!attached.ok()) return attached.status();
     attached->CloseDescriptor();
     segments->parameters_ = *std::move(attached);
   }
   absl::StatusOr<Segment> attached =
-      Segment::Attach(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout),
+      Segment::Attach(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
                       Bytes(layout), GradientsOf(rank));
   if (!attached.ok()) return attached.status();
   attached->CloseDescriptor();
@@ -78,14 +72,14 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
     MemoryBudget& budget) {
   std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
   if (parameters.valid()) {
-    absl::StatusOr<Segment> adopted =
-        Segment::Adopt(std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout),
-                       Bytes(layout), ParametersOf(rank), budget);
+    absl::StatusOr<Segment> adopted = Segment::Adopt(
+        std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout.Digest()),
+        Bytes(layout), ParametersOf(rank), budget);
     if (!adopted.ok()) return adopted.status();
     segments->parameters_ = *std::move(adopted);
   }
   absl::StatusOr<Segment> adopted =
-      Segment::Adopt(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout),
+      Segment::Adopt(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
                      Bytes(layout), GradientsOf(rank), budget);
   if (!adopted.ok()) return adopted.status();
   segments->gradients_ = *std::move(adopted);

@@ -1,10 +1,8 @@
 // How servers and their keeper end, and what the other does then.
 #include <sched.h>
 
-#include <fstream>
-
-#include "absl/strings/str_cat.h"
 #include "common/link/process_handle.h"
+#include "common/link/process_stat.h"
 #include "gmock/gmock.h"
 #include "server/node/keeper.h"
 #include "tests/server/node/keeper_rig.h"
@@ -16,18 +14,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// As of signal(7): R, S, T (stopped), Z.
-char StateOf(pid_t pid) {
-  std::ifstream in(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const size_t name_end = text.rfind(')');
-  return name_end == std::string::npos ? '?' : text.at(name_end + 2);
-}
-
 bool WaitUntilStopped(pid_t pid) {
   const absl::Time deadline = Soon();
-  while (StateOf(pid) != 'T' && Clock::Monotonic().Now() < deadline) sched_yield();
-  return StateOf(pid) == 'T';
+  const auto stopped = [pid] { return StatOfProcess(pid).value_or(ProcessStat()).stopped(); };
+  while (!stopped() && Clock::Monotonic().Now() < deadline) sched_yield();
+  return stopped();
 }
 
 TEST(KeeperEnd, ServerExitsInOrder_KeeperDoesToo) {

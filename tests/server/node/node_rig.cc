@@ -4,8 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <new>
 #include <random>
 #include <thread>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/link/process_stat.h"
 #include "common/membership/coordinator_client.h"
 #include "gtest/gtest.h"
 #include "server/update/update_rule.h"
@@ -188,14 +187,7 @@ bool Await(const std::function<bool()>& condition) {
 }
 
 bool AwaitAsleep(pid_t thread) {
-  return Await([thread] {
-    std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/stat"));
-    const std::string stat((std::istreambuf_iterator<char>(file)),
-                           std::istreambuf_iterator<char>());
-    // The name before the state, in parentheses, may hold anything.
-    const size_t name_end = stat.rfind(')');
-    return name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0;
-  });
+  return Await([thread] { return StatOfProcess(thread).value_or(ProcessStat()).state == 'S'; });
 }
 
 std::shared_ptr<Board> Board::Make() {

@@ -259,6 +259,30 @@ TEST(NodeAttach_TrainerThatDiesWhileItAttaches_LeavesThePlace, ToAnotherOne) {
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
 }
 
+// An abstract name lets everybody connect: it is the server that looks who comes.
+TEST(NodeAttach_AnotherUser_IsRefused, AndTheRankStaysFree) {
+  constexpr uid_t kNobody = 65534;
+  constexpr int kCannotBecomeAnother = 100;
+  const LocalAddress address = NewNodeAddress();
+  const std::string request = EncodeAttachRequest(GoodRequest(0));
+  Child stranger([&] {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return kCannotBecomeAnother;
+    auto socket = LocalSocket::Connect(address, In(absl::Seconds(20)));
+    if (!socket.ok()) return kCannotBecomeAnother + 1;
+    // It may be refused before it has said anything.
+    (*socket)->Send(request, {}, In(absl::Seconds(20))).IgnoreError();
+    const auto answer = (*socket)->Receive(In(absl::Seconds(20)));
+    if (!answer.ok()) return kCannotBecomeAnother + 2;
+    return static_cast<int>(DecodeAttachReply(answer->bytes).status().code());
+  });
+  NodeRig rig(2, address);
+  const int code = stranger.Wait();
+  if (code == kCannotBecomeAnother) GTEST_SKIP() << "only root can become another user";
+  EXPECT_EQ(code, static_cast<int>(absl::StatusCode::kPermissionDenied));
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
 TEST(NodeAttach_ServerTwiceOnOneSocket_IsRefused, AndALinkToo) {
   // Test folders have names that are too long for a socket's.
   char folder[] = "/tmp/optshard-XXXXXX";

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "common/gradient_mode.h"
 
 ABSL_FLAG(int, rank, 0, "this process's rank");
 ABSL_FLAG(int, world_size, 1, "number of ranks");

@@ -15,6 +15,7 @@
 #include "benchmarks/round_protocol.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer.h"
+#include "common/gradient_mode.h"
 
 ABSL_FLAG(std::string, model, "layers",
           "layers: --layers of Linear(2000, 2000); tiny: 1000 elements");

@@ -10,12 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/owner_choice.h"
-#include "client/parameter_list.h"
-#include "client/replica.h"
+#include "client/owner/owner_choice.h"
+#include "client/replica/parameter_list.h"
+#include "client/replica/replica.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "server/shard/engine/step_input.h"
 
 namespace optshard {
 namespace {

@@ -13,7 +13,7 @@
 #include "client/rule_options.h"
 #include "client/sharded_optimizer_options.h"
 #include "client/status_error.h"
-#include "server/shard/step.h"
+#include "common/step_info.h"
 
 namespace torch::nn {
 class Module;

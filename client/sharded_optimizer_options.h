@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/bucket.h"
+#include "common/gradient_mode.h"
 #include "common/ids.h"
 #include "common/partition.h"
-#include "server/shard/step.h"
 
 namespace optshard {
 
@@ -77,7 +77,7 @@ struct ShardedOptimizerOptions {
   // "debug", "info", "warning", "error", "off"; empty: as it is.
   std::string log_level;
 
-  // For tests: another coordinator and data plane (client/client_seams.h).
+  // For tests: another coordinator and data plane (client/owner/client_seams.h).
   std::shared_ptr<const ClientSeams> seams;
 
   // From the variables that torchrun sets, and the project's own:

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/log.h"
-#include "server/coordinator/coordinator_server_service.h"
+#include "server/coordinator/coordinator_server.h"
 #include "server/coordinator/port_file.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "HOST:PORT to listen at; port 0: any free one");

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/step_info.h"
 #include "server/update/hyperparameter_bytes.h"
 #include "server/update/numa_nodes.h"
 #include "server/update/update_rule.h"

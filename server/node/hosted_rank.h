@@ -23,6 +23,7 @@
 #include "common/link/process_handle.h"
 #include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
+#include "server/shard/engine/step_input.h"
 #include "server/shard/shard_owner.h"
 
 namespace optshard {

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/gradient_mode.h"
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
+#include "server/shard/engine/step_input.h"
 #include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/ids.h"
-#include "server/shard/shard_view.h"
+#include "server/shard/inspection/shard_view.h"
 
 namespace optshard {
 

@@ -11,7 +11,7 @@
 #include "common/partition.h"
 #include "common/plan.h"
 #include "server/node/rank_record.h"
-#include "server/shard/shard_store.h"
+#include "server/shard/state/shard_store.h"
 #include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
 

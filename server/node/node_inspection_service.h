@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/node/inspection.h"
-#include "server/shard/shard_owner_service.h"
+#include "server/shard/inspection/shard_owner_server.h"
 
 namespace optshard {
 

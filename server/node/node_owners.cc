@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/gradient_mode.h"
 #include "common/partition.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_set.h"

@@ -15,7 +15,7 @@
 #include "common/memory_layout.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_record.h"
-#include "server/shard/shard_memory.h"
+#include "server/shard/state/shard_memory.h"
 
 namespace optshard {
 

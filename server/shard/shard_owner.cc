@@ -9,14 +9,14 @@
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/memory_layout.h"
-#include "server/shard/live_shard_view.h"
+#include "server/shard/engine/step_engine.h"
+#include "server/shard/inspection/live_shard_view.h"
+#include "server/shard/inspection/step_board.h"
+#include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/plane_guard.h"
-#include "server/shard/shard_ledger.h"
 #include "server/shard/shard_owner_options.h"
-#include "server/shard/shard_store.h"
-#include "server/shard/step_board.h"
-#include "server/shard/step_engine.h"
-#include "server/shard/timeline_ring.h"
+#include "server/shard/state/shard_ledger.h"
+#include "server/shard/state/shard_store.h"
 
 namespace optshard {
 class ShardOwner::Impl {

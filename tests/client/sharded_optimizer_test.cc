@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/gradient_mode.h"
 #include "tests/testing/client_ranks.h"
 
 namespace optshard {

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "tests/server/node/node_rig.h"
-#include "tests/server/shard/test_replica.h"
+#include "tests/server/shard/engine/test_replica.h"
 #include "tests/testing/command.h"
 #include "tests/testing/mini_cluster.h"
 

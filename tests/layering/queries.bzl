@@ -4,7 +4,7 @@ def _of(*folders):
     return "filter(\"^//(%s)[:/]\", $all)" % "|".join(folders)
 
 # Adapters may know gRPC, and programs must; their names say what they are.
-_ADAPTERS = "(filter(\"_(rpc|service|grpc|main)$\", $all) union kind(\"cc_binary rule\", $all))"
+_ADAPTERS = "(filter(\"_(rpc|service|server|grpc|main)$\", $all) union kind(\"cc_binary rule\", $all))"
 
 # name -> the query
 FORBIDDEN = {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <thread>
 
-#include "client/client_seams.h"
+#include "client/owner/client_seams.h"
 #include "client/status_error.h"
 #include "tests/testing/local_coordinator.h"
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/errors.h"
+#include "common/gradient_mode.h"
 #include "tests/server/coordinator/join_requests.h"
 
 namespace optshard {

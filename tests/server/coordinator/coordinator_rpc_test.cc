@@ -16,7 +16,7 @@
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/rpc/channel_rpc.h"
-#include "server/coordinator/coordinator_server_service.h"
+#include "server/coordinator/coordinator_server.h"
 #include "tests/server/coordinator/join_requests.h"
 #include "tests/testing/fake_clock.h"
 

@@ -7,10 +7,10 @@
 #include "common/plan.h"
 #include "gtest/gtest.h"
 #include "server/node/rank_record.h"
-#include "server/shard/shard_store.h"
+#include "server/shard/state/shard_store.h"
 #include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
-#include "tests/server/shard/engine_rig.h"
+#include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
 namespace {

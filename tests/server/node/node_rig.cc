@@ -12,12 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/gradient_mode.h"
 #include "common/link/process_stat.h"
 #include "common/membership/coordinator_client.h"
 #include "gtest/gtest.h"
 #include "server/update/update_rule.h"
-#include "tests/server/shard/engine_rig.h"
-#include "tests/server/shard/test_replica.h"
+#include "tests/server/shard/engine/engine_rig.h"
+#include "tests/server/shard/engine/test_replica.h"
 
 namespace optshard::testing {
 namespace {

@@ -15,12 +15,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/attached_owner.h"
+#include "client/owner/attached_owner.h"
 #include "common/memory_layout.h"
+#include "common/step_info.h"
 #include "server/node/attach_server.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/node_owners.h"
-#include "tests/server/shard/step_oracle.h"
+#include "server/shard/engine/step_input.h"
+#include "tests/server/shard/engine/step_oracle.h"
 #include "tests/testing/local_coordinator.h"
 
 namespace optshard::testing {

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/step_info.h"
 #include "gtest/gtest.h"
+#include "server/shard/engine/step_input.h"
 #include "tests/server/node/node_rig.h"
 
 namespace optshard {

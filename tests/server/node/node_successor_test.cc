@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/step_info.h"
 #include "gtest/gtest.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/in_child.h"

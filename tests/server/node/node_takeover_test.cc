@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/rank_memory.h"
-#include "server/shard/shard_ledger.h"
+#include "server/shard/state/shard_ledger.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/local_coordinator.h"
 

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "server/update/hyperparameter_bytes.h"
-#include "tests/server/shard/engine_rig.h"
+#include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/server/shard/engine_rig.h"
+#include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
 namespace {

@@ -3,7 +3,8 @@
 #include <thread>
 #include <utility>
 
-#include "tests/server/shard/engine_rig.h"
+#include "common/gradient_mode.h"
+#include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard::testing {
 namespace {

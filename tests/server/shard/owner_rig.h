@@ -11,8 +11,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/step_info.h"
+#include "server/shard/engine/step_input.h"
 #include "server/shard/shard_owner.h"
-#include "tests/server/shard/test_replica.h"
+#include "tests/server/shard/engine/test_replica.h"
 #include "tests/testing/fake_plane.h"
 #include "tests/testing/local_coordinator.h"
 

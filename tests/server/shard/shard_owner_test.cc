@@ -11,10 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/gradient_mode.h"
+#include "common/step_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/server/shard/engine/step_oracle.h"
 #include "tests/server/shard/owner_rig.h"
-#include "tests/server/shard/step_oracle.h"
 
 namespace optshard::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/shard/engine_rig.h"
+#include "tests/server/shard/engine/engine_rig.h"
 #include "tests/server/shard/owner_rig.h"
 
 namespace optshard::testing {

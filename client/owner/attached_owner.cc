@@ -1,0 +1,273 @@
+#include "client/owner/attached_owner.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "server/update/hyperparameter_bytes.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
+// For a server whose keeper starts it again to listen. Who waits for less, gives up earlier.
+constexpr absl::Duration kReturnTimeout = absl::Seconds(2);
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+AttachRequest RequestOf(const AttachedOwner::Options& options, const MemoryLayout& layout) {
+  AttachRequest request;
+  request.job = options.job;
+  request.optimizer = options.optimizer;
+  request.rank = options.rank;
+  request.world_size = options.world_size;
+  request.layout_digest = layout.Digest();
+  request.space = options.space;
+  request.rule = options.rule;
+  for (const Hyperparameters& group : options.hyperparameters) {
+    request.hyperparameters.push_back(EncodeHyperparameters({group}));
+  }
+  request.gradient_mode = std::string(NameOf(options.gradient_mode));
+  request.policy = options.policy;
+  request.buckets = options.buckets;
+  request.node = options.node;
+  request.threads = options.threads;
+  request.join_timeout = options.join_timeout;
+  request.share_parameters = options.share_parameters;
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
+  const MemoryLayout layout(options.space);
+  absl::StatusOr<std::unique_ptr<ServerLine>> line = ServerLine::Open(
+      options.socket, RequestOf(options, layout), std::min(options.join_timeout, kConnectTimeout));
+  if (!line.ok()) return line.status();
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory =
+      ReplicaSegments::Attach(layout, options.rank, (*line)->TakeParameters(),
+                              (*line)->TakeGradients(), (*line)->reply().parameters_rank);
+  if (!memory.ok()) return errors::WithContext(memory.status(), (*line)->name());
+  return std::unique_ptr<AttachedOwner>(
+      new AttachedOwner(options, *std::move(line), *std::move(memory)));
+}
+
+AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
+                             std::shared_ptr<const ReplicaSegments> memory)
+    : options_(options),
+      layout_(options.space),
+      first_(line->reply()),
+      memory_(std::move(memory)),
+      finished_(first_.finished_step),
+      skipped_(first_.skipped_steps),
+      line_(std::move(line)) {}
+
+AttachedOwner::~AttachedOwner() = default;
+
+std::shared_ptr<ServerLine> AttachedOwner::line() const {
+  absl::MutexLock lock(&mutex_);
+  return line_;
+}
+
+absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
+  if (blob.size() > kMaxBlobBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the blob of rank %d has %d bytes, at most %d are kept; save what is larger to a file and "
+        "keep its name",
+        options_.rank, blob.size(), kMaxBlobBytes));
+  }
+  request_.blob.assign(blob.data(), blob.size());
+  request_.has_blob = true;
+  return absl::OkStatus();
+}
+
+absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica) const {
+  const ParameterSpace& space = options_.space;
+  if (static_cast<int>(replica.size()) != space.parameter_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",
+                        replica.size(), space.parameter_count()));
+  }
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    if (space.parameter(p).elements() == 0) continue;
+    const MemoryLayout::Place& place = layout_.place(p);
+    const ReplicaRegion& region = memory_->regions()[place.region];
+    const ReplicaTensor& tensor = replica[p];
+    if (tensor.parameter == region.parameters + place.offset_elements &&
+        (tensor.gradient == nullptr ||
+         tensor.gradient == region.gradients + place.offset_elements)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "parameter %d \"%s\" or its gradient does not lie in the memory of %s, where it looks for "
+        "them",
+        p, space.parameter(p).name, line()->name()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                           absl::Span<const ReplicaRegion>,
+                                           absl::Duration timeout) {
+  absl::Status lies_there = CheckReplica(replica);
+  if (!lies_there.ok()) return lies_there;
+  request_.kind = DoorbellRequest::Kind::kSync;
+  request_.step = 0;
+  absl::StatusOr<DoorbellReply> reply = Ask(timeout);
+  return reply.ok() ? reply->status : reply.status();
+}
+
+absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
+  absl::Status lies_there = CheckReplica(input.replica);
+  if (!lies_there.ok()) return lies_there;
+  request_.kind = DoorbellRequest::Kind::kStep;
+  request_.step = finished_ + 1;
+  request_.skipped = skipped_;
+  request_.has_gradient.resize(input.replica.size());
+  for (size_t p = 0; p < input.replica.size(); ++p) {
+    request_.has_gradient[p] = input.replica[p].gradient != nullptr;
+  }
+  // Mostly they are the last step's.
+  if (input.hyperparameters != absl::MakeConstSpan(hyperparameters_) ||
+      request_.hyperparameter_version == 0) {
+    hyperparameters_.assign(input.hyperparameters.begin(), input.hyperparameters.end());
+    request_.hyperparameters = EncodeHyperparameters(hyperparameters_);
+    ++request_.hyperparameter_version;
+  }
+  const absl::StatusOr<DoorbellReply> reply = Ask(input.timeout);
+  if (!reply.ok()) return reply.status();
+  if (!reply->status.ok()) return reply->status;
+  request_.has_blob = false;
+  StepInfo info;
+  info.step = finished_ = reply->step;
+  skipped_ = reply->skipped ? static_cast<SkipCount>(skipped_ + 1) : SkipCount{0};
+  info.skipped = reply->skipped;
+  info.prepare = reply->prepare;
+  info.commit = reply->commit;
+  info.apply = reply->apply;
+  return info;
+}
+
+absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
+  const absl::Time start = Now();
+  absl::Status failed = failure();
+  if (!failed.ok()) return failed;
+  if (stopped_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", options_.rank, " has detached from ", this->line()->name()));
+  }
+  if (!this->line()->gone().ok()) {
+    absl::Status back = AttachAgain(timeout);
+    if (!back.ok()) return back;
+    // Too late to ask: the others would not come in time, and that would be an error for all.
+    if (Now() - start > timeout / 2) {
+      return errors::OwnerAway({options_.rank}, "it has come back only now");
+    }
+  }
+  const std::shared_ptr<ServerLine> attached = this->line();
+  ServerLine& line = *attached;
+  request_.timeout = timeout - (Now() - start);
+  const absl::StatusOr<uint64_t> number = line.doorbell().Ask(request_);
+  if (!number.ok()) return number.status();
+  const absl::Duration longest = timeout + options_.answer_slack;
+  const absl::Time deadline = start + longest;
+  while (!line.doorbell().WaitForReply(*number, deadline)) {
+    absl::Status gone = ServerGone(line, *number);
+    if (!gone.ok()) return gone;
+    if (Now() < deadline) continue;
+    const bool withdrawn = line.doorbell().Withdraw(*number);
+    const absl::Status late = errors::PeersTimedOut(
+        {options_.rank}, absl::StrFormat("%s has not %s %s within %s", line.name(),
+                                         withdrawn ? "begun, and will not begin," : "answered to",
+                                         What(), absl::FormatDuration(longest)));
+    return withdrawn ? late : Fail(BegunUnanswered(late));
+  }
+  DoorbellReply reply = line.doorbell().ReadReply();
+  if (reply.broken) Fail(reply.status).IgnoreError();
+  return reply;
+}
+
+// OK while it is there, or has answered in its last moment.
+absl::Status AttachedOwner::ServerGone(ServerLine& line, uint64_t number) {
+  const absl::Status gone = line.gone();
+  if (gone.ok() || line.doorbell().WaitForReply(number, absl::InfinitePast())) {
+    return absl::OkStatus();
+  }
+  // Whether it had begun, its successor knows.
+  if (line.comes_back()) return errors::OwnerAway({options_.rank}, gone.message());
+  if (line.doorbell().Withdraw(number)) {
+    return Fail(errors::WithContext(
+        gone, absl::StrFormat("rank %d, %s, which was not begun", options_.rank, What())));
+  }
+  return Fail(BegunUnanswered(gone));
+}
+
+absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
+  AttachRequest request = RequestOf(options_, layout_);
+  request.join_timeout = std::min(timeout, options_.join_timeout);
+  absl::StatusOr<std::unique_ptr<ServerLine>> opened =
+      ServerLine::Open(options_.socket, request, std::min(timeout, kReturnTimeout));
+  if (!opened.ok()) {
+    // NOT_FOUND: it has ended again just now; ALREADY_EXISTS: it has not seen yet that an attempt
+    // of this trainer's own was given up.
+    const bool may_come_yet =
+        absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status()) ||
+        absl::IsNotFound(opened.status()) || absl::IsAlreadyExists(opened.status());
+    if (!may_come_yet) return Fail(opened.status());
+    if (errors::IsOwnerAway(opened.status())) return opened.status();
+    return errors::OwnerAway({options_.rank}, opened.status().message());
+  }
+  ServerLine& line = **opened;
+  const UniqueFd parameters = line.TakeParameters();
+  const UniqueFd gradients = line.TakeGradients();
+  const StepNumber finished = line.reply().finished_step;
+  if (!memory_->AreOf(parameters.get(), gradients.get()) || finished < finished_ ||
+      finished > finished_ + 1) {
+    return Fail(absl::DataLossError(absl::StrFormat(
+        "%s has not the state of rank %d after step %d: it was started anew, and is after step "
+        "%d; start the trainers anew, from a checkpoint",
+        line.name(), options_.rank, finished_, finished)));
+  }
+  absl::MutexLock lock(&mutex_);
+  line_ = *std::move(opened);
+  return absl::OkStatus();
+}
+
+std::string AttachedOwner::What() const {
+  return request_.kind == DoorbellRequest::Kind::kSync
+             ? "the synchronisation of the first parameters"
+             : absl::StrCat("step ", finished_ + 1);
+}
+
+absl::Status AttachedOwner::BegunUnanswered(const absl::Status& cause) const {
+  if (request_.kind == DoorbellRequest::Kind::kStep) {
+    return errors::StepInDoubt(finished_ + 1, cause);
+  }
+  return errors::WithContext(
+      cause, absl::StrFormat("rank %d, %s, which was begun", options_.rank, What()));
+}
+
+absl::Status AttachedOwner::Fail(const absl::Status& failure) {
+  absl::MutexLock lock(&mutex_);
+  failure_.Update(failure);
+  return failure_;
+}
+
+absl::Status AttachedOwner::failure() const {
+  absl::MutexLock lock(&mutex_);
+  // Where the server comes back, there is somebody to attach to again.
+  return failure_.ok() && !line_->comes_back() ? line_->gone() : failure_;
+}
+
+absl::Status AttachedOwner::Stop(absl::Duration) {
+  stopped_ = true;
+  line()->Detach();
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

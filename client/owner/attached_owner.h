@@ -1,0 +1,127 @@
+// The trainer's end of its attachment to the shard server of its node: asks for steps through the
+// doorbell, over memory that the server has given.
+#ifndef OPTSHARD_CLIENT_OWNER_ATTACHED_OWNER_H_
+#define OPTSHARD_CLIENT_OWNER_ATTACHED_OWNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/owner/owner_link.h"
+#include "client/owner/server_line.h"
+#include "common/attach/attachment.h"
+#include "common/attach/doorbell.h"
+#include "common/dataplane/shm/replica_segments.h"
+#include "common/gradient_mode.h"
+#include "common/link/local_socket.h"
+#include "common/memory_layout.h"
+#include "common/step_info.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+// A forked child must not use it, and holds nothing of it.
+class AttachedOwner : public OwnerLink {
+ public:
+  struct Options {
+    LocalAddress socket;  // the shard server's
+    std::string job = "optshard";
+    std::string optimizer = "default";
+    Rank rank = 0;
+    int world_size = 1;
+    ParameterSpace space;
+    std::string rule;
+    std::vector<Hyperparameters> hyperparameters;  // by group
+    GradientMode gradient_mode = GradientMode::kReduce;
+    PartitionPolicy policy = PartitionPolicy::kGreedy;
+    BucketOptions buckets;
+    std::string node;
+    int threads = 0;
+    absl::Duration join_timeout = absl::Seconds(60);
+    bool share_parameters = false;
+    // A server bounds its steps itself. Beyond the call's timeout and this, which leaves time for
+    // the coordinator's verdict, it is stuck.
+    absl::Duration answer_slack = absl::Seconds(30);
+  };
+
+  // UNAVAILABLE naming the socket where no server listens; PERMISSION_DENIED; and what
+  // proto/optshard/v1/attach.proto says of its answer.
+  static absl::StatusOr<std::unique_ptr<AttachedOwner>> Attach(const Options& options);
+  ~AttachedOwner() override;
+
+  // What the predecessor, or this trainer, has last given with a step that was finished, and that
+  // step's number (0: none was ever given).
+  const std::string& blob() const override { return first_.blob; }
+  StepNumber blob_step() const { return first_.blob_step; }
+  // Goes with the next step, and becomes the trainer's once that is finished. INVALID_ARGUMENT
+  // beyond kMaxBlobBytes.
+  absl::Status SetBlob(absl::string_view blob) override;
+
+  Incarnation incarnation() const { return line()->reply().incarnation; }
+  Generation generation() const { return line()->reply().generation; }
+
+  absl::Span<const ReplicaRegion> replica() const override { return memory_->regions(); }
+  std::shared_ptr<const void> replica_memory() const override { return memory_; }
+  bool resumes() const override { return first_.resumes; }
+  StepNumber finished_step() const override { return first_.finished_step; }
+
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions,
+                              absl::Duration timeout) override;
+  // Where the server is gone and its keeper starts another one: OwnerAway (UNAVAILABLE). The next
+  // call attaches to that one, which knows whether the step is done already; it, too, says
+  // OwnerAway where the job is not complete again in time.
+  //
+  // Otherwise, where it is gone, or does not answer: StepInDoubt (DATA_LOSS) if it had begun the
+  // step. Else the step is not applied, later neither: UNAVAILABLE where it is gone, and
+  // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
+  // be made again.
+  absl::StatusOr<StepInfo> Step(const StepInput& input) override;
+  // The rank's state stays with the server.
+  absl::Status Stop(absl::Duration timeout) override;
+
+  absl::Status failure() const override;
+  int64_t state_bytes() const override { return first_.state_bytes; }
+  const std::string& owner_address() const override { return first_.owner_address; }
+  const std::vector<std::string>& owner_addresses() const override {
+    return first_.owner_addresses;
+  }
+
+ private:
+  AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
+                std::shared_ptr<const ReplicaSegments> memory);
+
+  absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
+  // Rings and waits for the answer.
+  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
+  absl::Status ServerGone(ServerLine& line, uint64_t number);
+  absl::Status AttachAgain(absl::Duration timeout);
+  absl::Status BegunUnanswered(const absl::Status& cause) const;
+  absl::Status Fail(const absl::Status& failure);
+  std::shared_ptr<ServerLine> line() const;
+  std::string What() const;  // of request_, for people
+
+  const Options options_;
+  const MemoryLayout layout_;
+  const AttachReply first_;  // of the server that this trainer attached to first
+  const std::shared_ptr<const ReplicaSegments> memory_;
+  DoorbellRequest request_;
+  std::vector<Hyperparameters> hyperparameters_;  // those of request_
+  StepNumber finished_ = 0;
+  SkipCount skipped_ = 0;
+  bool stopped_ = false;
+
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ServerLine> line_ ABSL_GUARDED_BY(mutex_);  // replaced by the trainer's thread
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_ATTACHED_OWNER_H_

@@ -1,0 +1,19 @@
+// Where a ShardedOptimizer can be given another coordinator and another data plane: tests run
+// several ranks as threads of one process over fakes.
+#ifndef OPTSHARD_CLIENT_OWNER_CLIENT_SEAMS_H_
+#define OPTSHARD_CLIENT_OWNER_CLIENT_SEAMS_H_
+
+#include "common/membership/coordinator_client.h"
+#include "server/shard/shard_owner.h"
+
+namespace optshard {
+
+// With these no socket is opened: there is no shard owner service either.
+struct ClientSeams {
+  CoordinatorClient* coordinator = nullptr;  // outlives the optimizer
+  PlaneFactory plane;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_CLIENT_SEAMS_H_

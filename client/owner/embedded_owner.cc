@@ -1,0 +1,182 @@
+#include "client/owner/embedded_owner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/owner/client_seams.h"
+#include "client/owner/coordinator_host.h"
+#include "common/clock.h"
+#include "common/dataplane/shm/replica_segments.h"
+#include "common/log.h"
+#include "common/membership/coordinator_client_rpc.h"
+#include "common/rpc/network_choice.h"
+#include "common/step_info.h"
+#include "server/shard/engine/step_input.h"
+#include "server/shard/host_plane_factory.h"
+#include "server/shard/inspection/shard_owner_server.h"
+
+namespace optshard {
+namespace {
+
+// Where the replica is flat, it lies in segments; one copy of the parameters is rank 0's.
+ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
+  if (!options.parameters_as_bucket_view) return nullptr;
+  const auto parts = options.share_parameters && options.rank != 0
+                         ? ReplicaSegments::Parts::kGradients
+                         : ReplicaSegments::Parts::kParametersAndGradients;
+  return [parts](const PlaneRequest& request) {
+    return ReplicaSegments::Create(*request.layout, request.rank, parts);
+  };
+}
+
+// Destroyed from the last member to the first: the service before the owner that it looks into.
+class EmbeddedOwner : public OwnerLink {
+ public:
+  explicit EmbeddedOwner(const ShardedOptimizerOptions& options) : options_(options) {}
+
+  ~EmbeddedOwner() override {
+    if (server_) server_->Unregister(options_.optimizer);
+  }
+
+  absl::Status Start(ShardOwner::Options owner) {
+    if (absl::Status status = Connect(owner); !status.ok()) return status;
+    owner.owner_address = owner_address_;
+    absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
+    if (!started.ok()) return started.status();
+    owner_ = *std::move(started);
+    if (!server_) return absl::OkStatus();
+    return server_->Register(options_.optimizer, &owner_->view());
+  }
+
+  absl::Span<const ReplicaRegion> replica() const override { return owner_->shared_replica(); }
+  std::shared_ptr<const void> replica_memory() const override {
+    return owner_->shared_replica_memory();
+  }
+  // The state ends with the process.
+  bool resumes() const override { return false; }
+  StepNumber finished_step() const override { return 0; }
+
+  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions,
+                              absl::Duration timeout) override {
+    return owner_->SyncParameters(replica, regions, timeout);
+  }
+
+  absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
+
+  absl::Status Stop(absl::Duration timeout) override {
+    const Clock& clock = Clock::Monotonic();
+    const absl::Time deadline = clock.Now() + timeout;
+    absl::Status stopped = owner_->Stop(timeout);
+    // Where other optimizers of this process use the coordinator too, the last one waits.
+    if (coordinator_host_.use_count() == 1 &&
+        !coordinator_host_->WaitUntilSettled(deadline - clock.Now())) {
+      Log(LogLevel::kWarning, {"client", options_.job, options_.rank},
+          "this process ends the coordinator although ranks have not left the job");
+    }
+    return stopped;
+  }
+
+  // It would end with the trainer.
+  absl::Status SetBlob(absl::string_view) override {
+    return absl::FailedPreconditionError(
+        "an embedded shard owner ends with its trainer and keeps no blob for a successor: attach "
+        "to "
+        "a shard server");
+  }
+  const std::string& blob() const override { return no_blob_; }
+
+  absl::Status failure() const override { return owner_->failure(); }
+  int64_t state_bytes() const override { return owner_->view().Describe().state_bytes; }
+  const std::string& owner_address() const override { return owner_address_; }
+  const std::vector<std::string>& owner_addresses() const override {
+    return owner_->owner_addresses();
+  }
+
+ private:
+  // Everything that an owner needs around it.
+  absl::Status Connect(ShardOwner::Options& owner) {
+    if (options_.seams) {
+      owner.coordinator = options_.seams->coordinator;
+      owner.plane_factory = options_.seams->plane;
+      return absl::OkStatus();
+    }
+    absl::StatusOr<std::string> address = CoordinatorAddress();
+    if (!address.ok()) return address.status();
+    absl::StatusOr<std::string> network = AddressTowards(*address);
+    if (!network.ok()) return network.status();
+    ShardOwnerServer::Options server;
+    server.listen = options_.owner_listen;
+    absl::StatusOr<std::unique_ptr<ShardOwnerServer>> started = ShardOwnerServer::Start(server);
+    if (!started.ok()) return started.status();
+    server_ = *std::move(started);
+    owner_address_ = ReachableAddress(options_.owner_listen, server_->port(), *network);
+    absl::StatusOr<std::unique_ptr<CoordinatorClient>> client = MakeCoordinatorClient(*address);
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    owner.coordinator = client_.get();
+    absl::StatusOr<HostPlaneKind> kind = ParseHostPlaneKind(options_.plane);
+    if (!kind.ok()) return kind.status();
+    owner.plane_factory = MakeHostPlaneFactory(
+        *kind, options_.interface.empty() ? *network : options_.interface, ReplicaOf(options_));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> CoordinatorAddress() {
+    if (!options_.coordinator.empty()) return options_.coordinator;
+    if (options_.embedded_coordinator.empty() && options_.world_size > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", options_.rank, " of ", options_.world_size,
+          " does not know where the coordinator is: give coordinator=HOST:PORT of a running "
+          "optshard-coordinator, or on all ranks the same embedded_coordinator=HOST:PORT, where "
+          "rank 0 runs one"));
+    }
+    if (options_.rank != 0) return options_.embedded_coordinator;
+    CoordinatorHost::Options host;
+    host.listen =
+        options_.embedded_coordinator.empty() ? "127.0.0.1:0" : options_.embedded_coordinator;
+    host.job = options_.job;
+    host.world_size = options_.world_size;
+    // Its verdict, which names who is missing to all alike, comes before the members' own
+    // deadlines.
+    host.join_timeout = 0.9 * options_.join_timeout;
+    absl::StatusOr<std::shared_ptr<CoordinatorHost>> started = CoordinatorHost::Get(host);
+    if (!started.ok()) return started.status();
+    coordinator_host_ = *std::move(started);
+    return coordinator_host_->address();
+  }
+
+  const ShardedOptimizerOptions options_;
+  const std::string no_blob_;
+  std::string owner_address_;
+  std::shared_ptr<CoordinatorHost> coordinator_host_;
+  std::unique_ptr<CoordinatorClient> client_;
+  std::unique_ptr<ShardOwner> owner_;
+  std::unique_ptr<ShardOwnerServer> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
+    const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
+    const std::vector<Hyperparameters>& hyperparameters) {
+  ShardOwner::Options owner;
+  owner.job = options.job;
+  owner.optimizer = options.optimizer;
+  owner.rank = options.rank;
+  owner.world_size = options.world_size;
+  owner.space = space;
+  owner.rule = rule;
+  owner.hyperparameters = hyperparameters;
+  owner.gradient_mode = options.gradient_mode;
+  owner.policy = options.policy;
+  owner.buckets = options.buckets;
+  owner.threads = options.threads;
+  owner.node = options.node;
+  owner.join_timeout = options.join_timeout;
+  auto embedded = std::make_unique<EmbeddedOwner>(options);
+  if (absl::Status status = embedded->Start(std::move(owner)); !status.ok()) return status;
+  return std::unique_ptr<OwnerLink>(std::move(embedded));
+}
+
+}  // namespace optshard

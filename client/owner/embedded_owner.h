@@ -1,0 +1,26 @@
+// A shard owner in the trainer's process, with the service that lets others look into it, and on
+// rank 0 the job's coordinator where none is given.
+#ifndef OPTSHARD_CLIENT_OWNER_EMBEDDED_OWNER_H_
+#define OPTSHARD_CLIENT_OWNER_EMBEDDED_OWNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/owner/owner_link.h"
+#include "client/sharded_optimizer_options.h"
+#include "common/parameter_space.h"
+#include "server/update/hyperparameters.h"
+
+namespace optshard {
+
+// Errors as the constructor of ShardedOptimizer. Stop leaves the job in good order; a coordinator
+// in this process goes on until all have left, for the timeout at most.
+absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
+    const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
+    const std::vector<Hyperparameters>& hyperparameters);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_EMBEDDED_OWNER_H_

@@ -1,0 +1,72 @@
+// The shard owner of this trainer's rank, wherever it runs: embedded in this process
+// (embedded_owner.h) or in the shard server of the node (attached_owner.h).
+#ifndef OPTSHARD_CLIENT_OWNER_OWNER_LINK_H_
+#define OPTSHARD_CLIENT_OWNER_OWNER_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/dataplane/peer_replicas.h"
+#include "common/step_info.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+// Bound to the trainer's thread, except where noted. Destroying a link whose Stop was never called
+// looks like a death of the trainer.
+class OwnerLink {
+ public:
+  virtual ~OwnerLink() = default;
+
+  // Where this rank's parameters and gradients have to lie, by region of the MemoryLayout. Empty:
+  // anywhere.
+  virtual absl::Span<const ReplicaRegion> replica() const = 0;
+  // Keeps that memory mapped, also beyond the link's life: the trainer's tensors may outlive it.
+  virtual std::shared_ptr<const void> replica_memory() const = 0;
+
+  // Whether that memory holds the values of the last finished step, which win over the trainer's:
+  // this trainer is the successor of another one. False: the trainer puts its own values there.
+  virtual bool resumes() const = 0;
+  virtual StepNumber finished_step() const = 0;
+
+  // Rank 0's parameter values go to all; not where the link resumes. Errors as Step.
+  virtual absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                      absl::Span<const ReplicaRegion> regions,
+                                      absl::Duration timeout) = 0;
+
+  // As ShardOwner::Step; and errors::IsTrainerGone (UNAVAILABLE, naming the rank) where another
+  // rank's trainer is gone and has no successor yet: nothing has changed, and the call may be made
+  // again with the same gradients.
+  virtual absl::StatusOr<StepInfo> Step(const StepInput& input) = 0;
+
+  // A few bytes of the trainer's own (random state, data cursor), which go with the next step and
+  // are kept once it is finished, for a successor. INVALID_ARGUMENT beyond 64 KiB;
+  // FAILED_PRECONDITION where nothing outlives the trainer.
+  virtual absl::Status SetBlob(absl::string_view blob) = 0;
+  // Those that came with the last finished step that brought some, the predecessor's at first.
+  virtual const std::string& blob() const = 0;
+
+  // Leaves in good order. Idempotent.
+  virtual absl::Status Stop(absl::Duration timeout) = 0;
+
+  // OK, or the error after which nothing works any more. Any thread.
+  virtual absl::Status failure() const = 0;
+
+  // Bytes of the optimizer state that this rank's owner keeps. Any thread.
+  virtual int64_t state_bytes() const = 0;
+
+  // HOST:PORT of the owner's inspection service, and all ranks', by rank. Any thread.
+  virtual const std::string& owner_address() const = 0;
+  virtual const std::vector<std::string>& owner_addresses() const = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_OWNER_LINK_H_

@@ -1,0 +1,141 @@
+#include "client/owner/server_line.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/attach/attachment_rpc.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/link/poll_until.h"
+
+namespace optshard {
+namespace {
+
+// The answer to an attachment comes by the join's deadline, which the server knows too.
+constexpr absl::Duration kAttachSlack = absl::Seconds(5);
+// For a server that hangs up to say why.
+constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(1);
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress& address,
+                                                             const AttachRequest& request,
+                                                             absl::Duration connect_timeout) {
+  absl::StatusOr<StopEvent> stop = StopEvent::Create();
+  if (!stop.ok()) return stop.status();
+  absl::StatusOr<std::unique_ptr<LocalSocket>> socket =
+      LocalSocket::Connect(address, Now() + connect_timeout);
+  if (!socket.ok()) {
+    return errors::WithContext(socket.status(),
+                               "attaching to the shard server (start optshard-server first)");
+  }
+  absl::StatusOr<PeerCredentials> peer = (*socket)->Peer();
+  if (!peer.ok()) return peer.status();
+  const std::string name =
+      absl::StrCat("the shard server at ", address, " (process ", peer->pid, ")");
+  absl::StatusOr<ProcessHandle> server = ProcessHandle::Open(peer->pid);
+  if (!server.ok()) return errors::WithContext(server.status(), name);
+
+  const absl::Time deadline = Now() + request.join_timeout + kAttachSlack;
+  absl::Status sent = (*socket)->Send(EncodeAttachRequest(request), {}, deadline);
+  if (!sent.ok()) return errors::WithContext(sent, name);
+  absl::StatusOr<LocalSocket::Message> message = (*socket)->Receive(deadline);
+  if (!message.ok()) {
+    return errors::WithContext(message.status(), absl::StrCat("the answer of ", name));
+  }
+  absl::StatusOr<AttachReply> reply = DecodeAttachReply(message->bytes);
+  if (!reply.ok()) return errors::WithContext(reply.status(), name);
+  std::vector<UniqueFd>& descriptors = message->descriptors;
+  if (descriptors.size() != kAttachDescriptors) {
+    return absl::InternalError(absl::StrFormat("%s sent %d descriptors, expected %d", name,
+                                               descriptors.size(), kAttachDescriptors));
+  }
+  const DoorbellShape shape = {request.space.parameter_count(), request.space.group_count()};
+  absl::StatusOr<Doorbell> doorbell =
+      Doorbell::Attach(request.rank, shape, std::move(descriptors[kDoorbellDescriptor]));
+  if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);
+  std::unique_ptr<ServerLine> line(new ServerLine(name, *std::move(socket), *std::move(server),
+                                                  *std::move(reply), *std::move(doorbell),
+                                                  *std::move(stop)));
+  line->parameters_ = std::move(descriptors[kParametersDescriptor]);
+  line->gradients_ = std::move(descriptors[kGradientsDescriptor]);
+  return line;
+}
+
+ServerLine::ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
+                       AttachReply reply, Doorbell doorbell, StopEvent stop)
+    : process_(getpid()),
+      name_(std::move(name)),
+      socket_(std::move(socket)),
+      server_(std::move(server)),
+      reply_(std::move(reply)),
+      doorbell_(std::move(doorbell)),
+      stop_(std::move(stop)),
+      watcher_([this] { Watch(); }) {}
+
+ServerLine::~ServerLine() {
+  if (getpid() != process_) {
+    // A forked child has no such thread, and its parent is still attached.
+    watcher_.detach();
+    return;
+  }
+  Detach();
+}
+
+void ServerLine::Detach() {
+  if (!watcher_.joinable()) return;
+  stop_.Signal();
+  watcher_.join();
+  socket_->HangUp();
+}
+
+absl::Status ServerLine::gone() const {
+  absl::MutexLock lock(&mutex_);
+  return gone_;
+}
+
+bool ServerLine::comes_back() const {
+  absl::MutexLock lock(&mutex_);
+  return reply_.kept && !said_goodbye_;
+}
+
+void ServerLine::Watch() {
+  absl::Status gone;
+  bool said_goodbye = false;
+  while (gone.ok()) {
+    pollfd watched[] = {
+        {stop_.fd(), POLLIN, 0},
+        {server_.fd(), POLLIN, 0},
+        {socket_->fd(), POLLIN | POLLRDHUP, 0},
+    };
+    PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
+    if (watched[0].revents != 0) return;
+    // It says why before it hangs up.
+    const absl::StatusOr<LocalSocket::Message> message =
+        socket_->Receive(watched[2].revents != 0 ? Now() + kGoodbyeTimeout : Now());
+    if (message.ok()) {
+      gone = errors::WithContext(DecodeGoodbye(message->bytes), name_);
+      said_goodbye = true;
+    } else if (watched[1].revents != 0) {
+      gone = absl::UnavailableError(absl::StrCat(name_, " has ended"));
+    } else {
+      gone = absl::UnavailableError(absl::StrCat(name_, " has hung up"));
+    }
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    gone_ = gone;
+    said_goodbye_ = said_goodbye;
+  }
+  doorbell_.WakeTrainer();
+}
+
+}  // namespace optshard

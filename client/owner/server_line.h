@@ -1,0 +1,81 @@
+// A trainer's line to the shard server of its node: the socket it has attached over, the doorbell
+// it was given, and the watch over the server's life.
+#ifndef OPTSHARD_CLIENT_OWNER_SERVER_LINE_H_
+#define OPTSHARD_CLIENT_OWNER_SERVER_LINE_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/attach/attachment.h"
+#include "common/attach/doorbell.h"
+#include "common/link/local_socket.h"
+#include "common/link/process_handle.h"
+#include "common/link/stop_event.h"
+#include "common/link/unique_fd.h"
+
+namespace optshard {
+
+// Bound to the trainer's thread, except where noted. In a forked child nothing of it may be
+// used, and destroying it leaves the parent's attachment alone.
+class ServerLine {
+ public:
+  // Attaches. UNAVAILABLE naming the socket where no server listens within `connect_timeout`;
+  // PERMISSION_DENIED; and what proto/optshard/v1/attach.proto says of its answer, which comes
+  // within the request's join_timeout.
+  static absl::StatusOr<std::unique_ptr<ServerLine>> Open(const LocalAddress& address,
+                                                          const AttachRequest& request,
+                                                          absl::Duration connect_timeout);
+  ~ServerLine();  // detaches
+
+  // In good order, as the server sees it. Idempotent.
+  void Detach();
+
+  const AttachReply& reply() const { return reply_; }
+  Doorbell& doorbell() { return doorbell_; }
+
+  // Of the rank's memory, as AttachDescriptor says; to be taken.
+  UniqueFd TakeParameters() { return std::move(parameters_); }
+  UniqueFd TakeGradients() { return std::move(gradients_); }
+
+  // Not OK once the server has ended, or has hung up: UNAVAILABLE, or its own reason. Then whoever
+  // waits for a reply at the doorbell is woken. Any thread.
+  absl::Status gone() const;
+  // Another server takes over where this one goes: it is kept, and has not said goodbye. Any
+  // thread.
+  bool comes_back() const;
+
+  // For people: "the shard server at PATH (process 7)". Any thread.
+  const std::string& name() const { return name_; }
+
+ private:
+  ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
+             AttachReply reply, Doorbell doorbell, StopEvent stop);
+  void Watch();
+
+  const pid_t process_;
+  const std::string name_;
+  const std::unique_ptr<LocalSocket> socket_;
+  const ProcessHandle server_;
+  const AttachReply reply_;
+  Doorbell doorbell_;
+  UniqueFd parameters_;
+  UniqueFd gradients_;
+  mutable absl::Mutex mutex_;
+  absl::Status gone_ ABSL_GUARDED_BY(mutex_);
+  bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
+  const StopEvent stop_;  // ends the watch
+  std::thread watcher_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_SERVER_LINE_H_

@@ -1,0 +1,33 @@
+// A trainer's tensors, checked and described: what the ranks compare when they join.
+#ifndef OPTSHARD_CLIENT_REPLICA_PARAMETER_LIST_H_
+#define OPTSHARD_CLIENT_REPLICA_PARAMETER_LIST_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/parameter_space.h"
+
+namespace optshard {
+
+struct ParameterList {
+  ParameterSpace space;
+  std::vector<at::Tensor> tensors;  // by parameter index
+};
+
+// INVALID_ARGUMENT naming the parameter, its group and its place there: no parameter at all, an
+// undefined tensor, one that is not dense float32 on the CPU, not a leaf, given twice or sharing
+// memory with another; a number of names that is neither 0 nor that of the parameters.
+absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at::Tensor>>& groups,
+                                                const std::vector<std::string>& names);
+
+// That a gradient can be reduced and applied: dense float32 on the CPU, of the parameter's shape.
+// INVALID_ARGUMENT naming the parameter.
+absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradient,
+                           const std::string& name);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_REPLICA_PARAMETER_LIST_H_

@@ -1,0 +1,65 @@
+#include "client/replica/replica.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace optshard {
+namespace {
+
+// A trainer may have replaced the values (torch::load does), but not by something else.
+absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec) {
+  if (parameter.layout() == at::kStrided && parameter.device().is_cpu() &&
+      parameter.scalar_type() == at::kFloat && parameter.sizes() == at::IntArrayRef(spec.shape)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameter \"", spec.name, "\" has become ", c10::toString(parameter.scalar_type()), " [",
+      absl::StrJoin(parameter.sizes(), ", "), "] on ", parameter.device().str(),
+      " since the optimizer was made with it as Float [", absl::StrJoin(spec.shape, ", "),
+      "] on cpu: make another optimizer after such a change"));
+}
+
+}  // namespace
+
+Replica::Replica(const ParameterList& list) : list_(list), tensors_(list.tensors.size()) {}
+
+absl::Status Replica::Check() const {
+  for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    const at::Tensor& parameter = list_.tensors[i];
+    const ParameterSpec& spec = list_.space.parameter(static_cast<int>(i));
+    if (absl::Status status = CheckValues(parameter, spec); !status.ok()) return status;
+    if (!parameter.requires_grad() || !parameter.grad().defined()) continue;
+    absl::Status status = CheckGradient(parameter, parameter.grad(), spec.name);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Replica::Gather() {
+  if (absl::Status status = Check(); !status.ok()) return status;
+  c10::InferenceMode normal_tensors(false);
+  at::NoGradGuard no_grad;
+  gradients_copied_ = 0;
+  for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    const at::Tensor& parameter = list_.tensors[i];
+    const at::Tensor& gradient = parameter.grad();
+    const bool has_gradient = parameter.requires_grad() && gradient.defined();
+    tensors_[i].parameter = parameter.numel() > 0 ? GatherParameter(i) : nullptr;
+    tensors_[i].gradient = has_gradient ? GatherGradient(i, gradient) : nullptr;
+  }
+  return absl::OkStatus();
+}
+
+void Replica::Scatter() {
+  c10::InferenceMode normal_tensors(false);
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    ScatterParameter(i);
+    list_.tensors[i].unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+}  // namespace optshard

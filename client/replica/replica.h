@@ -1,0 +1,87 @@
+// A rank's replica of the parameters: where the trainer's tensors lie and what the step engine gets
+// to see of them.
+#ifndef OPTSHARD_CLIENT_REPLICA_REPLICA_H_
+#define OPTSHARD_CLIENT_REPLICA_REPLICA_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/replica/parameter_list.h"
+#include "common/dataplane/peer_replicas.h"
+#include "common/parameter_space.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+// Flat memory that a replica is laid out in, by region of the MemoryLayout.
+struct FlatMemory {
+  std::vector<ReplicaRegion> regions;
+  std::shared_ptr<const void> owner;  // keeps it mapped as long as a tensor lies in it
+  // It holds values already, which win over the trainer's.
+  bool has_values = false;
+
+  // Of this process alone, all zeros. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<FlatMemory> Private(const ParameterSpace& space);
+};
+
+// Bound to the trainer's thread.
+class Replica {
+ public:
+  // Moves the values into flat memory: param.data becomes a view of it, and so does param.grad as
+  // soon as backward has computed it. What the trainer puts elsewhere is copied in: gradients that
+  // it sets itself, values that torch::load has put there.
+  static std::unique_ptr<Replica> MakeFlat(const ParameterList& list, FlatMemory memory);
+
+  // Leaves every tensor where it is. One that is not contiguous is stepped in a contiguous copy.
+  static std::unique_ptr<Replica> MakeInPlace(const ParameterList& list);
+
+  virtual ~Replica() = default;
+
+  // Fills tensors() for a step. Parameters with requires_grad() false have no gradient.
+  // INVALID_ARGUMENT naming a parameter whose values or gradient cannot be used; nothing changed.
+  absl::Status Gather();
+  absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
+  // The flat memory, by region of the MemoryLayout; empty where tensors lie each on their own.
+  virtual absl::Span<const ReplicaRegion> regions() const { return {}; }
+
+  // How many gradients the last Gather copied.
+  int64_t gradients_copied() const { return gradients_copied_; }
+
+  // After a step, or one that failed: the trainer's tensors have the engine's values, and autograd
+  // knows that they changed, so that a backward through the old ones is an error.
+  void Scatter();
+
+  // As torch::optim::Optimizer::zero_grad.
+  virtual void ZeroGradients(bool set_to_none) = 0;
+
+ protected:
+  explicit Replica(const ParameterList& list);
+
+  // Where the parameter's values are, contiguous.
+  virtual float* GatherParameter(size_t index) = 0;
+  // Where its gradient is, contiguous; &kNoElements for one of no elements; null for none.
+  // `gradient` is defined, and checked.
+  virtual const float* GatherGradient(size_t index, const at::Tensor& gradient) = 0;
+  virtual void ScatterParameter(size_t index) = 0;
+
+  static constexpr float kNoElements = 0;
+  const std::vector<at::Tensor>& parameters() const { return list_.tensors; }
+  void CountCopy() { ++gradients_copied_; }
+
+ private:
+  absl::Status Check() const;
+
+  const ParameterList list_;
+  std::vector<ReplicaTensor> tensors_;
+  int64_t gradients_copied_ = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_REPLICA_REPLICA_H_

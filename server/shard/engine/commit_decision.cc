@@ -1,0 +1,176 @@
+#include "server/shard/engine/commit_decision.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+// "rank 1" or "ranks 1, 2".
+std::string RankList(const std::vector<Rank>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+absl::Status CheckIdentities(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                             absl::Span<const Incarnation> incarnations) {
+  for (size_t r = 0; r < votes.size(); ++r) {
+    const CommitVote& vote = votes[r];
+    const Rank rank = static_cast<Rank>(r);
+    if (vote.rank != rank) {
+      return absl::InternalError(
+          absl::StrFormat("the vote of rank %d came in the place of rank %d", vote.rank, rank));
+    }
+    if (vote.generation != expected.generation) {
+      return errors::WithContext(errors::StaleGeneration(vote.generation, expected.generation),
+                                 absl::StrCat("rank ", rank));
+    }
+    if (incarnations[r] != 0 && vote.incarnation != incarnations[r]) {
+      return errors::StaleIncarnation(rank, vote.incarnation, incarnations[r]);
+    }
+  }
+  // Compared with rank 0's, so that all ranks say the same.
+  std::vector<Rank> elsewhere;
+  for (const CommitVote& vote : votes) {
+    if (vote.step != votes[0].step) elsewhere.push_back(vote.rank);
+  }
+  if (elsewhere.empty()) return absl::OkStatus();
+  return errors::RanksDisagree(
+      elsewhere, absl::StrFormat("rank 0 takes step %d, %s takes step %d", votes[0].step,
+                                 RankList({elsewhere[0]}), votes[elsewhere[0]].step));
+}
+
+absl::Status CheckPrepared(absl::Span<const CommitVote> votes) {
+  std::vector<std::string> reasons;
+  std::vector<Rank> gone;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  for (const CommitVote& vote : votes) {
+    if (vote.prepared.ok()) continue;
+    if (absl::IsUnavailable(vote.prepared)) gone.push_back(vote.rank);
+    if (code == absl::StatusCode::kOk) code = vote.prepared.code();
+    reasons.push_back(absl::StrCat("rank ", vote.rank, ": ", vote.prepared.message()));
+  }
+  if (reasons.empty()) return absl::OkStatus();
+  if (gone.size() == reasons.size()) {
+    return errors::TrainerGone(
+        gone, absl::StrFormat("step %d was given up by all ranks (%s); it may be tried again",
+                              votes[0].step, absl::StrJoin(reasons, "; ")));
+  }
+  return absl::Status(code, absl::StrFormat("step %d was given up by all ranks, since it could not "
+                                            "be prepared: %s",
+                                            votes[0].step, absl::StrJoin(reasons, "; ")));
+}
+
+absl::Status CheckHyperparameters(absl::Span<const CommitVote> votes) {
+  const size_t groups = votes[0].hyperparameter_digests.size();
+  for (size_t g = 0; g < groups; ++g) {
+    std::vector<Rank> differing;
+    for (const CommitVote& vote : votes) {
+      if (vote.hyperparameter_digests[g] != votes[0].hyperparameter_digests[g]) {
+        differing.push_back(vote.rank);
+      }
+    }
+    if (differing.empty()) continue;
+    return errors::RanksDisagree(
+        differing, absl::StrFormat("step %d: the hyperparameters of group %d are others on %s than "
+                                   "on rank 0; set them alike on all ranks before step()",
+                                   votes[0].step, g, RankList(differing)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGradients(absl::Span<const CommitVote> votes, const ParameterSpace& space) {
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    std::vector<Rank> have;
+    std::vector<Rank> miss;
+    for (const CommitVote& vote : votes) (vote.has_gradient[p] ? have : miss).push_back(vote.rank);
+    if (have.empty() || miss.empty()) continue;
+    return errors::RanksDisagree(
+        miss, absl::StrFormat(
+                  "step %d: parameter %d \"%s\" has a gradient on %s but none on %s; averaged "
+                  "gradients must exist on all ranks or on none (gradient mode \"reduce\" "
+                  "counts a missing one as zero)",
+                  votes[0].step, p, space.parameter(p).name, RankList(have), RankList(miss)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status DecideAlike(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                         absl::Span<const Incarnation> incarnations) {
+  absl::Status identities = CheckIdentities(votes, expected, incarnations);
+  if (!identities.ok()) return identities;
+  absl::Status prepared = CheckPrepared(votes);
+  if (!prepared.ok()) return prepared;
+  std::vector<Rank> differing;
+  for (const CommitVote& vote : votes) {
+    if (vote.synchronises != votes[0].synchronises) differing.push_back(vote.rank);
+  }
+  if (differing.empty()) return absl::OkStatus();
+  return errors::RanksDisagree(
+      differing,
+      absl::StrFormat("rank 0 %s while %s %s",
+                      votes[0].synchronises ? "synchronises the parameters" : "steps",
+                      RankList(differing), votes[0].synchronises ? "step" : "synchronise"));
+}
+
+CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                      absl::Span<const Incarnation> incarnations, GradientMode mode,
+                      const ParameterSpace& space) {
+  CommitDecision decision;
+  decision.status = DecideAlike(votes, expected, incarnations);
+  if (!decision.status.ok()) return decision;
+  decision.status = CheckHyperparameters(votes);
+  if (!decision.status.ok()) {
+    decision.hyperparameters_differ = true;
+    return decision;
+  }
+  if (mode == GradientMode::kAveraged) decision.status = CheckGradients(votes, space);
+  if (!decision.status.ok()) return decision;
+
+  decision.updated.resize(space.parameter_count());
+  for (const CommitVote& vote : votes) {
+    for (int p = 0; p < space.parameter_count(); ++p) {
+      if (vote.has_gradient[p]) decision.updated[p] = true;
+    }
+  }
+  decision.skipped =
+      std::find(decision.updated.begin(), decision.updated.end(), true) == decision.updated.end();
+  return decision;
+}
+
+std::string HyperparameterText(absl::Span<const Hyperparameters> groups) {
+  std::string text;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const auto& [name, value] : groups[g].values()) {
+      absl::StrAppend(&text, "group ", g, ": ", name, " is ", ToString(value), "\n");
+    }
+  }
+  return text;
+}
+
+std::string DescribeDifference(absl::Span<const std::string> texts) {
+  const std::vector<absl::string_view> first = absl::StrSplit(texts[0], '\n');
+  for (size_t r = 1; r < texts.size(); ++r) {
+    if (texts[r] == texts[0]) continue;
+    const std::vector<absl::string_view> other = absl::StrSplit(texts[r], '\n');
+    for (size_t line = 0; line < std::min(first.size(), other.size()); ++line) {
+      if (first[line] == other[line]) continue;
+      // "group 1: lr is 0.01" and "group 1: lr is 0.02": the value is what follows the last " is ".
+      const size_t value = other[line].rfind(" is ");
+      return absl::StrCat(
+          first[line], " on rank 0 but ",
+          value == absl::string_view::npos ? other[line] : other[line].substr(value + 4),
+          " on rank ", r);
+    }
+  }
+  return "";
+}
+
+}  // namespace optshard

@@ -1,0 +1,55 @@
+// What the votes of all ranks come to: a pure function, so that every rank decides alike.
+#ifndef OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_DECISION_H_
+#define OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_DECISION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/gradient_mode.h"
+#include "common/ids.h"
+#include "common/parameter_space.h"
+#include "server/shard/engine/commit_vote.h"
+#include "server/update/hyperparameters.h"
+
+namespace optshard {
+
+struct CommitDecision {
+  // OK: the step is applied. Otherwise all ranks give it up, with this error.
+  absl::Status status;
+  // By parameter: whether it is updated, since some rank has a gradient of it.
+  std::vector<bool> updated;
+  bool skipped = false;  // nothing is updated
+  // The hyperparameters differ: the ranks tell each other theirs in a second round, and `status` is
+  // completed by DescribeDifference.
+  bool hyperparameters_differ = false;
+};
+
+// `votes` by rank; `expected` is this rank's own. `incarnations` are those seen in earlier steps
+// (0: none yet). Reasons to give up, the first that holds:
+//   StaleGeneration, StaleIncarnation  a process of another life of the job takes part
+//   RanksDisagree                      ranks are at different steps
+//   TrainerGone                        the ranks that give up do so because their trainers are gone
+//   a rank's own code, naming it       it could not prepare the step (its input is invalid)
+//   RanksDisagree                      some ranks step, others synchronise their parameters
+//   RanksDisagree                      hyperparameters of a group differ
+//   RanksDisagree                      kAveraged, and a gradient is missing on some ranks
+CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                      absl::Span<const Incarnation> incarnations, GradientMode mode,
+                      const ParameterSpace& space);
+
+// Of a synchronisation of the parameters: as Decide, as far as it concerns that.
+absl::Status DecideAlike(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                         absl::Span<const Incarnation> incarnations);
+
+// The text of the second round: every hyperparameter of every group, a line each.
+std::string HyperparameterText(absl::Span<const Hyperparameters> groups);
+
+// From the texts of all ranks, the first difference with both values, such as
+//   group 1: lr is 0.01 on rank 0 but 0.02 on rank 2
+std::string DescribeDifference(absl::Span<const std::string> texts);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_DECISION_H_

@@ -1,0 +1,96 @@
+#include "server/shard/engine/commit_vote.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+namespace optshard {
+namespace {
+
+constexpr uint32_t kMagic = 0x6f707476;  // "optv"
+constexpr size_t kReasonBytes = 240;
+
+// Host byte order: the ranks of a job are machines of one kind (docs/assumptions.md).
+struct Header {
+  uint32_t magic = kMagic;
+  int32_t rank = 0;
+  uint64_t incarnation = 0;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  int32_t code = 0;
+  uint32_t reason_bytes = 0;
+  uint32_t hyperparameter_text_bytes = 0;
+  uint32_t synchronises = 0;
+  char reason[kReasonBytes] = {};
+};
+static_assert(sizeof(Header) == 48 + kReasonBytes, "no padding");
+
+size_t BitmapBytes(int parameters) { return (static_cast<size_t>(parameters) + 7) / 8; }
+
+}  // namespace
+
+size_t CommitVoteBytes(int groups, int parameters) {
+  return sizeof(Header) + static_cast<size_t>(groups) * sizeof(uint64_t) + BitmapBytes(parameters);
+}
+
+void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
+  Header header;
+  header.rank = vote.rank;
+  header.incarnation = vote.incarnation;
+  header.generation = vote.generation;
+  header.step = vote.step;
+  header.synchronises = vote.synchronises ? 1 : 0;
+  header.code = static_cast<int32_t>(vote.prepared.code());
+  header.reason_bytes = static_cast<uint32_t>(
+      absl::string_view(vote.prepared.message()).copy(header.reason, kReasonBytes));
+  header.hyperparameter_text_bytes = vote.hyperparameter_text_bytes;
+
+  char* at = to.data();
+  std::memcpy(at, &header, sizeof(header));
+  at += sizeof(header);
+  const size_t digest_bytes = vote.hyperparameter_digests.size() * sizeof(uint64_t);
+  std::copy_n(reinterpret_cast<const char*>(vote.hyperparameter_digests.data()), digest_bytes, at);
+  at += digest_bytes;
+  std::memset(at, 0, BitmapBytes(static_cast<int>(vote.has_gradient.size())));
+  for (size_t p = 0; p < vote.has_gradient.size(); ++p) {
+    if (vote.has_gradient[p]) at[p / 8] = static_cast<char>(at[p / 8] | (1 << (p % 8)));
+  }
+}
+
+absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, int parameters) {
+  Header header;
+  if (from.size() != CommitVoteBytes(groups, parameters)) {
+    return absl::InternalError(absl::StrFormat("a commit vote has %d bytes, expected %d",
+                                               from.size(), CommitVoteBytes(groups, parameters)));
+  }
+  std::memcpy(&header, from.data(), sizeof(header));
+  if (header.magic != kMagic || header.reason_bytes > kReasonBytes) {
+    return absl::InternalError(
+        absl::StrFormat("a commit vote starts with 0x%08x, expected 0x%08x: the data plane mixed "
+                        "up its messages",
+                        header.magic, kMagic));
+  }
+  CommitVote vote;
+  vote.rank = header.rank;
+  vote.incarnation = header.incarnation;
+  vote.generation = header.generation;
+  vote.step = header.step;
+  vote.synchronises = header.synchronises != 0;
+  if (header.code != 0) {
+    vote.prepared = absl::Status(static_cast<absl::StatusCode>(header.code),
+                                 absl::string_view(header.reason, header.reason_bytes));
+  }
+  vote.hyperparameter_text_bytes = header.hyperparameter_text_bytes;
+  const char* at = from.data() + sizeof(header);
+  vote.hyperparameter_digests.resize(groups);
+  std::copy_n(at, groups * sizeof(uint64_t),
+              reinterpret_cast<char*>(vote.hyperparameter_digests.data()));
+  at += groups * sizeof(uint64_t);
+  vote.has_gradient.resize(parameters);
+  for (int p = 0; p < parameters; ++p) vote.has_gradient[p] = (at[p / 8] >> (p % 8)) & 1;
+  return vote;
+}
+
+}  // namespace optshard

@@ -1,0 +1,128 @@
+#include "server/shard/engine/direct_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "common/gradient_mode.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+DirectExchange::DirectExchange(const StepContext& context)
+    : context_(context),
+      replicas_(context.plane->peer_replicas()->regions),
+      updater_(context),
+      incomplete_(context.space->parameter_count()),
+      gathered_(context.world_size()) {
+  for (const std::vector<Rank>& group : context.plan->tree.node_groups) {
+    group_sizes_.push_back(static_cast<int>(group.size()));
+    tree_order_.insert(tree_order_.end(), group.begin(), group.end());
+  }
+  const bool publishes = context.plan->policy != PartitionPolicy::kReplicated;
+  regions_.resize(context.layout->regions().size());
+  for (size_t r = 0; r < regions_.size(); ++r) {
+    Region& region = regions_[r];
+    for (const Rank rank : tree_order_) region.gradients.push_back(replicas_[rank][r].gradients);
+    // Ranks may share one copy.
+    std::vector<float*> known = {replicas_[context.rank][r].parameters};
+    for (Rank rank = 0; publishes && rank < context.world_size(); ++rank) {
+      float* const copy = replicas_[rank][r].parameters;
+      if (std::find(known.begin(), known.end(), copy) != known.end()) continue;
+      known.push_back(copy);
+      region.copies.push_back(copy);
+    }
+  }
+}
+
+absl::Status DirectExchange::Check(const ReplicaMemory& replica) const {
+  for (int p = 0; p < context_.space->parameter_count(); ++p) {
+    if (context_.space->parameter(p).elements() == 0) continue;
+    const ReplicaTensor& tensor = replica.tensor(p);
+    const MemoryLayout::Place& place = context_.layout->place(p);
+    const ReplicaRegion& region = replicas_[context_.rank][place.region];
+    const bool parameter_lies_there = tensor.parameter == region.parameters + place.offset_elements;
+    const bool gradient_lies_there =
+        tensor.gradient == nullptr || tensor.gradient == region.gradients + place.offset_elements;
+    if (parameter_lies_there && gradient_lies_there) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the %s of parameter %d \"%s\" does not lie in the memory that the ranks of this host "
+        "share, "
+        "where the others look for it",
+        parameter_lies_there ? "gradient" : "memory", p, context_.space->parameter(p).name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectExchange::Prepare(const StepRecord&, const ReplicaMemory&, absl::Time) {
+  return absl::OkStatus();
+}
+
+absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
+                                   absl::Time) {
+  const bool averages = context_.gradient_mode == GradientMode::kReduce;
+  const int own_count = static_cast<int>(context_.store->own_buckets().size());
+  for (int own = 0; own < own_count; ++own) {
+    updater_.Update(own, record, [&](const BucketSpan& span, SpanUpdate* update) {
+      const MemoryLayout::Place& place = context_.layout->place(span.parameter);
+      const ReplicaTensor& tensor = replica.tensor(span.parameter);
+      update->parameter = tensor.parameter + span.parameter_offset_elements;
+      if (averages) {
+        update->replicas.gradients = Gradients(record, span.parameter, place.region);
+        update->replicas.group_sizes = group_sizes_;
+      } else {
+        update->gradient = tensor.gradient + span.parameter_offset_elements;
+      }
+      update->replicas.copies = regions_[place.region].copies;
+      update->replicas.first = place.offset_elements + span.parameter_offset_elements;
+    });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectExchange::Complete(const StepRecord& record, absl::Time deadline) {
+  return Barrier(TagOf(context_, record.step, StepPhase::kPublish, 0), deadline);
+}
+
+absl::Status DirectExchange::SyncParameters(StepNumber step, const ReplicaMemory&,
+                                            absl::Time deadline) {
+  // Rank 0's values are there ...
+  absl::Status ready = Barrier(TagOf(context_, step, StepPhase::kControl, 0), deadline);
+  if (!ready.ok()) return ready;
+  for (size_t r = 0; r < regions_.size(); ++r) {
+    const float* const from = replicas_[0][r].parameters;
+    float* const to = replicas_[context_.rank][r].parameters;
+    if (from != to) std::memcpy(to, from, context_.layout->regions()[r].bytes());
+  }
+  // ... and stay until all have them.
+  return Barrier(TagOf(context_, step, StepPhase::kControl, 1), deadline);
+}
+
+// A barrier's ticket needs no other end: it touches no memory of a caller.
+void DirectExchange::Abandon(absl::Time) {}
+
+absl::Status DirectExchange::Barrier(const StepTag& tag, absl::Time deadline) {
+  const char here = 1;
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+      context_.plane->AllGather(tag, ExecutionContext(), &here, gathered_.data(), 1);
+  if (!ticket.ok()) return ticket.status();
+  return (*ticket)->Wait(deadline);
+}
+
+absl::Span<const float* const> DirectExchange::Gradients(const StepRecord& record, int parameter,
+                                                         int region) {
+  const std::vector<const float*>& all = regions_[region].gradients;
+  std::vector<const float*>& some = incomplete_[parameter];
+  bool complete = true;
+  some.clear();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool has = record.has_gradient[tree_order_[i]][parameter];
+    complete = complete && has;
+    some.push_back(has ? all[i] : nullptr);
+  }
+  return complete ? absl::MakeConstSpan(all) : absl::MakeConstSpan(some);
+}
+
+}  // namespace optshard

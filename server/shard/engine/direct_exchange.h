@@ -1,0 +1,56 @@
+// One pass over the replicas themselves, where the plane reaches those of all ranks: each owner
+// reads every replica's gradients and writes every replica's parameters. Nothing is sent but votes.
+#ifndef OPTSHARD_SERVER_SHARD_ENGINE_DIRECT_EXCHANGE_H_
+#define OPTSHARD_SERVER_SHARD_ENGINE_DIRECT_EXCHANGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/shard/engine/bucket_updater.h"
+#include "server/shard/engine/step_exchange.h"
+
+namespace optshard {
+
+// The plane has peer_replicas(), and the replica given to a step is this rank's among them.
+// Gradients are read where they lie, until the last owner is done: the step ends with a barrier.
+class DirectExchange : public StepExchange {
+ public:
+  explicit DirectExchange(const StepContext& context);
+
+  absl::Status Check(const ReplicaMemory& replica) const override;
+  absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
+                       absl::Time deadline) override;
+  absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
+                     absl::Time deadline) override;
+  absl::Status Complete(const StepRecord& record, absl::Time deadline) override;
+  absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
+                              absl::Time deadline) override;
+  void Abandon(absl::Time deadline) override;
+
+ private:
+  // A region's replicas, as an update takes them.
+  struct Region {
+    std::vector<const float*> gradients;  // in the order of the reduction tree
+    std::vector<float*> copies;           // of the parameters, but for this rank's own
+  };
+
+  absl::Status Barrier(const StepTag& tag, absl::Time deadline);
+  // Gradients of the parameter by all ranks that have one; null where one has none.
+  absl::Span<const float* const> Gradients(const StepRecord& record, int parameter, int region);
+
+  const StepContext context_;
+  const std::vector<std::vector<ReplicaRegion>>& replicas_;  // by rank, by region
+  std::vector<Rank> tree_order_;
+  std::vector<int> group_sizes_;
+  std::vector<Region> regions_;
+  BucketUpdater updater_;
+  // By parameter: gradients of which some rank has none. Kept for their memory.
+  std::vector<std::vector<const float*>> incomplete_;
+  std::vector<char> gathered_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_ENGINE_DIRECT_EXCHANGE_H_

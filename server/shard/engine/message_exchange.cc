@@ -1,0 +1,140 @@
+#include "server/shard/engine/message_exchange.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "common/gradient_mode.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(const StepContext& context) {
+  int64_t staging_bytes = 0;
+  for (const Bucket& bucket : *context.buckets) {
+    staging_bytes = std::max(staging_bytes, bucket.bytes());
+  }
+  if (context.world_size() == 1) staging_bytes = 0;
+  absl::StatusOr<std::unique_ptr<OperationWindow>> window =
+      OperationWindow::Create(context.window, context.staging_buffers, staging_bytes);
+  if (!window.ok()) return window.status();
+  std::unique_ptr<MessageExchange> exchange(new MessageExchange(context));
+  exchange->window_ = std::move(*window);
+  return std::unique_ptr<StepExchange>(std::move(exchange));
+}
+
+MessageExchange::MessageExchange(const StepContext& context)
+    : context_(context),
+      reduces_(context.gradient_mode == GradientMode::kReduce && context.world_size() > 1),
+      publishes_(context.plan->policy != PartitionPolicy::kReplicated && context.world_size() > 1),
+      updater_(context) {}
+
+absl::Status MessageExchange::Check(const ReplicaMemory&) const { return absl::OkStatus(); }
+
+absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMemory& replica,
+                                      absl::Time deadline) {
+  if (!reduces_) return absl::OkStatus();
+  int own = 0;
+  for (const Bucket& bucket : *context_.buckets) {
+    float* const result = bucket.owner == context_.rank
+                              ? context_.store->own_buckets()[own++].reduced_gradient
+                              : nullptr;
+    OperationWindow::Operation operation;
+    operation.bucket = &bucket;
+    operation.start = context_.clock->Now();
+    const float* contribution = replica.GradientsInPlace(bucket);
+    if (contribution == nullptr) {
+      float* packed = result;
+      if (packed == nullptr) {
+        absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
+        if (!staging.ok()) return staging.status();
+        packed = operation.staging = *staging;
+      }
+      replica.PackGradients(bucket, packed);
+      contribution = packed;
+    }
+    absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Reduce(
+        TagOf(context_, record.step, StepPhase::kReduce, bucket.index), ExecutionContext(),
+        bucket.owner, bucket.dtype, contribution, result, bucket.elements);
+    if (!ticket.ok()) return ticket.status();
+    operation.ticket = std::move(*ticket);
+    operation.done = [this](const OperationWindow::Operation& reduced) {
+      context_.timeline->Record("reduce", reduced.bucket->index, reduced.start,
+                                context_.clock->Now());
+    };
+    absl::Status pushed = window_->Push(std::move(operation), deadline);
+    if (!pushed.ok()) return pushed;
+  }
+  return window_->Drain(deadline);
+}
+
+absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
+                                    absl::Time deadline) {
+  int own = 0;
+  for (const Bucket& bucket : *context_.buckets) {
+    if (bucket.owner == context_.rank) Update(own++, record, replica);
+    if (!publishes_ || !AnyUpdated(bucket, record)) continue;
+    absl::Status published =
+        Publish(bucket, bucket.owner,
+                TagOf(context_, record.step, StepPhase::kPublish, bucket.index), replica, deadline);
+    if (!published.ok()) return published;
+  }
+  return window_->Drain(deadline);
+}
+
+// What Apply has received is all there is to wait for.
+absl::Status MessageExchange::Complete(const StepRecord&, absl::Time) { return absl::OkStatus(); }
+
+absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemory& replica,
+                                             absl::Time deadline) {
+  if (context_.world_size() == 1) return absl::OkStatus();
+  for (const Bucket& bucket : *context_.buckets) {
+    // Where every rank owns everything, rank 0's buckets hold it all.
+    if (context_.plan->policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
+    absl::Status published = Publish(
+        bucket, 0, TagOf(context_, step, StepPhase::kControl, bucket.index), replica, deadline);
+    if (!published.ok()) return published;
+  }
+  return window_->Drain(deadline);
+}
+
+void MessageExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline); }
+
+void MessageExchange::Update(int own, const StepRecord& record, const ReplicaMemory& replica) {
+  const float* const reduced = context_.store->own_buckets()[own].reduced_gradient;
+  updater_.Update(own, record, [&](const BucketSpan& span, SpanUpdate* update) {
+    const ReplicaTensor& tensor = replica.tensor(span.parameter);
+    update->parameter = tensor.parameter + span.parameter_offset_elements;
+    update->gradient = reduces_ ? reduced + span.bucket_offset_elements
+                                : tensor.gradient + span.parameter_offset_elements;
+  });
+}
+
+absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const StepTag& tag,
+                                      const ReplicaMemory& replica, absl::Time deadline) {
+  OperationWindow::Operation operation;
+  operation.bucket = &bucket;
+  operation.start = context_.clock->Now();
+  const bool sends = from == context_.rank;
+  float* data = replica.ParametersInPlace(bucket);
+  if (data == nullptr) {
+    absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
+    if (!staging.ok()) return staging.status();
+    data = operation.staging = *staging;
+    if (sends) replica.PackParameters(bucket, data);
+  }
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+      context_.plane->Publish(tag, ExecutionContext(), from, data, bucket.bytes());
+  if (!ticket.ok()) return ticket.status();
+  operation.ticket = std::move(*ticket);
+  operation.done = [this, sends, &replica](const OperationWindow::Operation& published) {
+    if (!sends && published.staging != nullptr) {
+      replica.UnpackParameters(*published.bucket, published.staging);
+    }
+    context_.timeline->Record("publish", published.bucket->index, published.start,
+                              context_.clock->Now());
+  };
+  return window_->Push(std::move(operation), deadline);
+}
+
+}  // namespace optshard

@@ -1,0 +1,329 @@
+#include "server/shard/engine/step_engine.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "server/shard/engine/commit_decision.h"
+#include "server/shard/engine/direct_exchange.h"
+#include "server/shard/engine/message_exchange.h"
+
+namespace optshard {
+namespace {
+
+// An aborted plane lets go of its buffers at once; this only bounds the wait for one that does not.
+constexpr absl::Duration kAbandonTimeout = absl::Seconds(5);
+
+constexpr int kWholeStep = -1;  // as a bucket of the timeline
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(Options options) {
+  std::unique_ptr<StepExchange> exchange;
+  if (options.plane != nullptr && options.plane->peer_replicas() != nullptr) {
+    exchange = std::make_unique<DirectExchange>(options);
+  } else {
+    absl::StatusOr<std::unique_ptr<StepExchange>> created = MessageExchange::Create(options);
+    if (!created.ok()) return created.status();
+    exchange = *std::move(created);
+  }
+  return std::unique_ptr<StepEngine>(new StepEngine(std::move(options), std::move(exchange)));
+}
+
+StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
+    : options_(std::move(options)),
+      no_replica_(options_.space->parameter_count()),
+      exchange_(std::move(exchange)),
+      finished_(options_.store->ledger().progress().finished),
+      skipped_(options_.store->ledger().progress().skipped),
+      has_values_(options_.has_values),
+      incarnations_(options_.world_size(), 0) {
+  record_.generation = options_.plan->generation;
+  record_.hyperparameters = options_.hyperparameters;
+  record_.updated.resize(options_.space->parameter_count());
+  record_.coefficients.resize(options_.space->parameter_count());
+  owned_.resize(options_.space->parameter_count());
+  for (const ShardStore::OwnBucket& own : options_.store->own_buckets()) {
+    for (const BucketSpan& span : own.bucket->spans) owned_[span.parameter] = true;
+  }
+}
+
+StepEngine::Result StepEngine::Step(const StepInput& input) {
+  return TakePart(input, absl::OkStatus(), options_.clock->Now() + input.timeout);
+}
+
+StepEngine::Result StepEngine::Refuse(const absl::Status& reason) {
+  // No deadline: nobody is late, the others need not come at all.
+  return TakePart(StepInput(), reason, absl::InfiniteFuture());
+}
+
+StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Status& willing,
+                                        absl::Time deadline) {
+  const absl::Time start = options_.clock->Now();
+  record_.step = finished_ + 1;
+  options_.timeline->BeginStep(record_.step);
+
+  // A rank whose input is invalid takes part all the same, with nothing to contribute, until the
+  // commit tells all ranks why: leaving now would let them wait for it.
+  const absl::Status replica_ok =
+      willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
+  absl::Status prepared = replica_ok;
+  if (willing.ok()) prepared.Update(CheckHyperparameters(input.hyperparameters));
+  const ReplicaMemory replica = replica_ok.ok()
+                                    ? ReplicaMemory(input.replica, input.regions)
+                                    : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());
+
+  absl::Status status = exchange_->Prepare(record_, replica, deadline);
+  const absl::Time reduced = options_.clock->Now();
+  options_.timeline->Record("prepare", kWholeStep, start, reduced);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+
+  std::vector<CommitVote> votes;
+  bool sent = false;
+  status = GatherVotes(MakeVote(replica, prepared, false), deadline, &votes, &sent);
+  if (!status.ok()) {
+    // Without this rank's yes nobody applies the step.
+    const bool in_doubt = prepared.ok() && sent;
+    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied,
+                  true);
+  }
+  CommitDecision decision =
+      Decide(votes, votes[options_.rank], incarnations_, options_.gradient_mode, *options_.space);
+  if (decision.hyperparameters_differ) {
+    decision.status = NameDifferentHyperparameters(decision.status, votes, deadline);
+  }
+  const absl::Time committed = options_.clock->Now();
+  options_.timeline->Record("commit", kWholeStep, reduced, committed);
+  if (!decision.status.ok()) {
+    return Failed(std::move(decision.status), StepOutcome::kNotApplied, false);
+  }
+  record_.has_gradient.clear();
+  for (CommitVote& vote : votes) {
+    incarnations_[vote.rank] = vote.incarnation;
+    record_.has_gradient.push_back(std::move(vote.has_gradient));
+  }
+  record_.updated = std::move(decision.updated);
+
+  if (decision.skipped) {
+    ++skipped_;
+    options_.store->ledger().SetProgress(progress());
+  } else {
+    Result applied = Apply(replica, deadline);
+    if (!applied.status.ok()) return applied;
+  }
+  const absl::Time end = options_.clock->Now();
+  options_.timeline->Record("apply", kWholeStep, committed, end);
+  options_.timeline->EndStep();
+
+  Result result;
+  result.info.step = finished_;
+  result.info.skipped = decision.skipped;
+  result.info.prepare = reduced - start;
+  result.info.commit = committed - reduced;
+  result.info.apply = end - committed;
+  return result;
+}
+
+// The ledger is never behind what has happened, whenever this process ends.
+StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time deadline) {
+  PrepareCoefficients();
+  ShardLedger& ledger = options_.store->ledger();
+  ledger.SetProgress({finished_, StepOutcome::kTorn, skipped_});
+  absl::Status status = exchange_->Apply(record_, replica, deadline);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
+  options_.store->CountStep(record_.step, record_.updated);
+  ledger.SetProgress({finished_, StepOutcome::kApplied, skipped_});
+  status = exchange_->Complete(record_, deadline);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied, true);
+  finished_ = record_.step;
+  skipped_ = 0;
+  ledger.SetProgress(progress());
+  return Result();
+}
+
+StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  record_.step = finished_ + 1;
+  options_.timeline->BeginStep(finished_);
+  const absl::Status usable = CheckReplica(replica, regions);
+  std::vector<CommitVote> votes;
+  bool sent = false;
+  const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
+  absl::Status status = GatherVotes(MakeVote(none, usable, true), deadline, &votes, &sent);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+  status = DecideAlike(votes, votes[options_.rank], incarnations_);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, false);
+  const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
+  options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
+  status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
+  if (!status.ok()) return Failed(std::move(status), unfinished, true);
+  options_.store->ledger().SetProgress(progress());
+  has_values_ = true;
+  options_.timeline->EndStep();
+  Result result;
+  result.info.step = finished_;
+  return result;
+}
+
+absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
+                                      absl::Span<const ReplicaRegion> regions) const {
+  const ParameterSpace& space = *options_.space;
+  if (static_cast<int>(replica.size()) != space.parameter_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",
+                        replica.size(), space.parameter_count()));
+  }
+  if (!regions.empty() && regions.size() != options_.layout->regions().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d flat regions were given, expected none or one for each of the %d of "
+                        "the memory layout",
+                        regions.size(), options_.layout->regions().size()));
+  }
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    if (replica[p].parameter == nullptr && space.parameter(p).elements() > 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
+    }
+  }
+  return exchange_->Check(ReplicaMemory(replica, regions));
+}
+
+absl::Status StepEngine::CheckHyperparameters(absl::Span<const Hyperparameters> given) {
+  if (static_cast<int>(given.size()) != options_.space->group_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
+                        given.size(), options_.space->group_count()));
+  }
+  // Mostly they are the last step's.
+  if (given == absl::MakeConstSpan(given_)) return absl::OkStatus();
+  std::vector<Hyperparameters> validated;
+  for (size_t g = 0; g < given.size(); ++g) {
+    absl::StatusOr<Hyperparameters> values = options_.rule->Validate(given[g]);
+    if (!values.ok()) {
+      return errors::WithContext(values.status(), absl::StrCat("param group ", g));
+    }
+    absl::Status changeable = options_.rule->ValidateChange(options_.hyperparameters[g], *values);
+    if (!changeable.ok()) return errors::WithContext(changeable, absl::StrCat("param group ", g));
+    validated.push_back(std::move(*values));
+  }
+  given_.assign(given.begin(), given.end());
+  record_.hyperparameters = std::move(validated);
+  hyperparameter_text_ = HyperparameterText(record_.hyperparameters);
+  return absl::OkStatus();
+}
+
+CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
+                                bool synchronises) const {
+  CommitVote vote;
+  vote.rank = options_.rank;
+  vote.incarnation = options_.incarnation;
+  vote.generation = record_.generation;
+  vote.step = record_.step;
+  vote.synchronises = synchronises;
+  vote.prepared = prepared;
+  for (const Hyperparameters& values : record_.hyperparameters) {
+    vote.hyperparameter_digests.push_back(values.Digest());
+  }
+  vote.hyperparameter_text_bytes = static_cast<uint32_t>(hyperparameter_text_.size());
+  vote.has_gradient.resize(options_.space->parameter_count());
+  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+    vote.has_gradient[p] = replica.tensor(p).gradient != nullptr;
+  }
+  return vote;
+}
+
+absl::Status StepEngine::GatherVotes(const CommitVote& own, absl::Time deadline,
+                                     std::vector<CommitVote>* votes, bool* sent) {
+  if (options_.world_size() == 1) {
+    votes->push_back(own);
+    return absl::OkStatus();
+  }
+  const int groups = options_.space->group_count();
+  const int parameters = options_.space->parameter_count();
+  std::vector<char> contribution(CommitVoteBytes(groups, parameters));
+  EncodeVote(own, absl::MakeSpan(contribution));
+  std::vector<char> gathered;
+  absl::Status status = AllGather(contribution, &gathered, deadline, sent);
+  for (int r = 0; status.ok() && r < options_.world_size(); ++r) {
+    absl::StatusOr<CommitVote> decoded = DecodeVote(
+        absl::MakeConstSpan(gathered).subspan(r * contribution.size(), contribution.size()), groups,
+        parameters);
+    if (!decoded.ok()) {
+      return errors::WithContext(decoded.status(), absl::StrCat("the vote of rank ", r));
+    }
+    votes->push_back(std::move(*decoded));
+  }
+  return status;
+}
+
+absl::Status StepEngine::AllGather(const std::vector<char>& contribution,
+                                   std::vector<char>* gathered, absl::Time deadline,
+                                   bool* started) {
+  gathered->resize(contribution.size() * options_.world_size());
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->AllGather(
+      TagOf(options_, record_.step, StepPhase::kCommit, 0), ExecutionContext(), contribution.data(),
+      gathered->data(), contribution.size());
+  if (!ticket.ok()) return ticket.status();
+  if (started != nullptr) *started = true;
+  return (*ticket)->Wait(deadline);
+}
+
+absl::Status StepEngine::NameDifferentHyperparameters(const absl::Status& differ,
+                                                      absl::Span<const CommitVote> votes,
+                                                      absl::Time deadline) {
+  size_t longest = 0;
+  for (const CommitVote& vote : votes) {
+    longest = std::max<size_t>(longest, vote.hyperparameter_text_bytes);
+  }
+  // The plane takes 1 MiB; thousands of groups get the short message.
+  if (longest > (1 << 20)) return differ;
+  std::vector<char> contribution(hyperparameter_text_.begin(), hyperparameter_text_.end());
+  contribution.resize(longest);
+  std::vector<char> gathered;
+  if (!AllGather(contribution, &gathered, deadline).ok()) return differ;
+  std::vector<std::string> texts;
+  for (const CommitVote& vote : votes) {
+    texts.emplace_back(gathered.data() + vote.rank * longest, vote.hyperparameter_text_bytes);
+  }
+  const std::string difference = DescribeDifference(texts);
+  return difference.empty() ? differ : errors::WithContext(differ, difference);
+}
+
+void StepEngine::PrepareCoefficients() {
+  // Parameters of a group mostly have the same count; the powers need not be computed for each.
+  std::map<std::pair<int, StepNumber>, Coefficients> known;
+  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+    if (!owned_[p] || !record_.updated[p]) continue;
+    const int group = options_.space->group_of(p);
+    const StepNumber count = options_.store->step_count(p) + 1;
+    const auto [entry, is_new] = known.try_emplace({group, count});
+    if (is_new) entry->second = options_.rule->Prepare(record_.hyperparameters[group], count);
+    record_.coefficients[p] = entry->second;
+  }
+}
+
+StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome, bool plane_failed) {
+  if (plane_failed && options_.plane != nullptr) {
+    options_.plane->Abort(status);
+    exchange_->Abandon(options_.clock->Now() + kAbandonTimeout);
+  }
+  // While a trainer is away there may be many of these; the ring is for steps.
+  if (errors::IsTrainerGone(status)) {
+    options_.timeline->DropStep();
+  } else {
+    options_.timeline->EndStep();
+  }
+  Result result;
+  result.status = std::move(status);
+  result.outcome = outcome;
+  result.plane_failed = plane_failed && options_.plane != nullptr;
+  return result;
+}
+
+}  // namespace optshard

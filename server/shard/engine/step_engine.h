@@ -1,0 +1,102 @@
+// Runs the steps of one rank: prepare, commit, apply and publish (docs/life_of_a_step.md).
+#ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_ENGINE_H_
+#define OPTSHARD_SERVER_SHARD_ENGINE_STEP_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "common/step_info.h"
+#include "server/shard/engine/commit_vote.h"
+#include "server/shard/engine/replica_memory.h"
+#include "server/shard/engine/step_exchange.h"
+#include "server/shard/engine/step_input.h"
+#include "server/shard/engine/step_record.h"
+#include "server/update/hyperparameters.h"
+
+namespace optshard {
+
+// Bound to one thread. After a result that says plane_failed no other call may follow; after
+// another error nothing has changed, and the same step may be tried again.
+class StepEngine {
+ public:
+  struct Options : StepContext {
+    Incarnation incarnation = 0;
+    std::vector<Hyperparameters> hyperparameters;  // validated: they decided the slots
+    bool has_values = false;  // the parameters have the job's first values already
+  };
+
+  struct Result {
+    absl::Status status;
+    // Where not OK: how far the step can have come. kIdle otherwise.
+    StepOutcome outcome = StepOutcome::kIdle;
+    // The status is the data plane's: it has been aborted, some rank may be lost. Otherwise all
+    // ranks gave the step up alike.
+    bool plane_failed = false;
+    StepInfo info;
+  };
+
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<StepEngine>> Create(Options options);
+
+  Result Step(const StepInput& input);
+
+  // Takes part in the others' next step, whenever they come, so that all give it up for this
+  // reason. The result has that error.
+  Result Refuse(const absl::Status& reason);
+
+  // Rank 0's parameter values go to all. What fails once values travel is kTorn, but the first
+  // time: then there was nothing to tear.
+  Result SyncParameters(absl::Span<const ReplicaTensor> replica,
+                        absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+
+  StepNumber finished() const { return finished_; }
+  // The ledger's, between steps.
+  StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }
+  const StepRecord& record() const { return record_; }  // of the last step
+
+ private:
+  StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
+
+  Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
+  Result Apply(const ReplicaMemory& replica, absl::Time deadline);
+  absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
+                            absl::Span<const ReplicaRegion> regions) const;
+  absl::Status CheckHyperparameters(absl::Span<const Hyperparameters> given);
+
+  CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
+                      bool synchronises) const;
+  // `sent`: this rank's vote may have reached others.
+  absl::Status GatherVotes(const CommitVote& own, absl::Time deadline,
+                           std::vector<CommitVote>* votes, bool* sent);
+  absl::Status AllGather(const std::vector<char>& contribution, std::vector<char>* gathered,
+                         absl::Time deadline, bool* started = nullptr);
+  absl::Status NameDifferentHyperparameters(const absl::Status& differ,
+                                            absl::Span<const CommitVote> votes,
+                                            absl::Time deadline);
+  void PrepareCoefficients();
+  Result Failed(absl::Status status, StepOutcome outcome, bool plane_failed);
+
+  const Options options_;
+  const std::vector<ReplicaTensor> no_replica_;
+  const std::unique_ptr<StepExchange> exchange_;
+  std::vector<bool> owned_;             // by parameter: whether some of it is
+  std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
+  std::string hyperparameter_text_;
+  StepRecord record_;
+  StepNumber finished_;  // the ledger's, at first; and ...
+  SkipCount skipped_;    // ... since then
+  bool has_values_;
+  std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_ENGINE_STEP_ENGINE_H_

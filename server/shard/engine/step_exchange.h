@@ -1,0 +1,97 @@
+// How, within a step, gradients reach their owners and new parameter values reach the replicas.
+#ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_EXCHANGE_H_
+#define OPTSHARD_SERVER_SHARD_ENGINE_STEP_EXCHANGE_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/bucket.h"
+#include "common/clock.h"
+#include "common/dataplane/data_plane.h"
+#include "common/gradient_mode.h"
+#include "common/ids.h"
+#include "common/memory_layout.h"
+#include "common/parameter_space.h"
+#include "common/plan.h"
+#include "server/shard/engine/replica_memory.h"
+#include "server/shard/engine/step_record.h"
+#include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// What stays the same from step to step. Whatever is pointed to outlives its users.
+struct StepContext {
+  Rank rank = 0;
+  const Plan* plan = nullptr;
+  const ParameterSpace* space = nullptr;
+  const MemoryLayout* layout = nullptr;
+  const std::vector<Bucket>* buckets = nullptr;
+  GradientMode gradient_mode = GradientMode::kReduce;
+  const UpdateRule* rule = nullptr;
+  DriverKind driver = DriverKind::kSimd;
+  int threads = 1;
+  DataPlane* plane = nullptr;  // null where there is one rank
+  ShardStore* store = nullptr;
+  TimelineRing* timeline = nullptr;
+  const Clock* clock = nullptr;
+  // How many plane operations may be under way: enough that a rank which is ahead goes on
+  // updating and publishing. How many of them through staging memory, of one bucket each.
+  int window = 64;
+  int staging_buffers = 8;
+
+  int world_size() const { return plan->world_size; }
+};
+
+inline StepTag TagOf(const StepContext& context, StepNumber step, StepPhase phase, int bucket) {
+  StepTag tag;
+  tag.generation = context.plan->generation;
+  tag.step = step;
+  tag.bucket = bucket;
+  tag.phase = phase;
+  return tag;
+}
+
+// Whether some of the bucket's parameters are updated.
+inline bool AnyUpdated(const Bucket& bucket, const StepRecord& record) {
+  for (const BucketSpan& span : bucket.spans) {
+    if (record.updated[span.parameter]) return true;
+  }
+  return false;
+}
+
+// Two implementations: by messages of the plane (message_exchange.h), and in one pass over the
+// replicas themselves (direct_exchange.h). Bound to the step's thread. Errors are the plane's,
+// except Check's; after one only Abandon may follow.
+class StepExchange {
+ public:
+  virtual ~StepExchange() = default;
+
+  // INVALID_ARGUMENT naming the parameter whose memory cannot be used.
+  virtual absl::Status Check(const ReplicaMemory& replica) const = 0;
+
+  // When all ranks have returned OK, the owners can read whatever Apply reads.
+  virtual absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
+                               absl::Time deadline) = 0;
+
+  // Updates what is owned here, and does all that is this rank's to do for the others' replicas.
+  virtual absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
+                             absl::Time deadline) = 0;
+
+  // When it returns, this rank's replica is that of the step, and nobody reads its gradients any
+  // more.
+  virtual absl::Status Complete(const StepRecord& record, absl::Time deadline) = 0;
+
+  // Rank 0's parameter values go to all.
+  virtual absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
+                                      absl::Time deadline) = 0;
+
+  // Ends what is under way on a plane that has been aborted: no buffer is in use afterwards.
+  virtual void Abandon(absl::Time deadline) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_ENGINE_STEP_EXCHANGE_H_

@@ -1,0 +1,30 @@
+// What a trainer brings to a step of its shard owner.
+#ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_INPUT_H_
+#define OPTSHARD_SERVER_SHARD_ENGINE_STEP_INPUT_H_
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/dataplane/peer_replicas.h"
+#include "server/update/hyperparameters.h"
+
+namespace optshard {
+
+// One parameter of this rank's replica, in host memory, contiguous, float32.
+struct ReplicaTensor {
+  float* parameter = nullptr;       // null only for a zero-size parameter
+  const float* gradient = nullptr;  // null: none this step
+};
+
+struct StepInput {
+  absl::Span<const ReplicaTensor> replica;  // by parameter index
+  // By region, or empty: memory whose padding, too, may be sent from and received into. Without it
+  // only the tensors' own elements are touched, and buckets with padding are copied through
+  // staging.
+  absl::Span<const ReplicaRegion> regions;
+  absl::Span<const Hyperparameters> hyperparameters;  // by group; validated by the step
+  absl::Duration timeout;                             // of the whole step
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_ENGINE_STEP_INPUT_H_

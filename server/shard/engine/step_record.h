@@ -1,0 +1,27 @@
+// All that the drivers of a step read besides gradients, parameters and slots.
+#ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_RECORD_H_
+#define OPTSHARD_SERVER_SHARD_ENGINE_STEP_RECORD_H_
+
+#include <vector>
+
+#include "common/ids.h"
+#include "server/update/hyperparameters.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// Made by Prepare and completed by Commit; equal on all ranks except for the coefficients, which
+// exist for what a rank owns. Thread-compatible.
+struct StepRecord {
+  StepNumber step = 0;
+  Generation generation = 0;
+  std::vector<Hyperparameters> hyperparameters;  // by group, validated
+  std::vector<std::vector<bool>> has_gradient;   // by rank, by parameter
+  std::vector<bool> updated;                     // by parameter: it has a gradient on some rank
+  // By parameter, for owned ones that are updated.
+  std::vector<Coefficients> coefficients;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_ENGINE_STEP_RECORD_H_

@@ -1,0 +1,178 @@
+#include "server/shard/inspection/live_shard_view.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace optshard {
+namespace {
+
+// PyTorch's name of the parameter's own step count.
+constexpr absl::string_view kStepSlot = "step";
+
+// A reader tries this often until no step is writing what it reads; the pauses grow from a
+// microsecond to a few milliseconds, in all about a second and a half.
+constexpr int kReadAttempts = 400;
+
+void PauseBeforeRetry(int attempt) {
+  absl::SleepFor(absl::Microseconds(1 << std::min(attempt / 4, 12)));
+}
+
+template <typename TryOnce>
+auto Retry(const TryOnce& try_once) {
+  auto result = try_once();
+  for (int attempt = 0; !result.has_value() && attempt < kReadAttempts; ++attempt) {
+    PauseBeforeRetry(attempt);
+    result = try_once();
+  }
+  return result;
+}
+
+}  // namespace
+
+LiveShardView::LiveShardView(Options options) : options_(std::move(options)) {
+  int32_t last = -1;
+  for (const Slice& slice : slices()) {
+    if (slice.parameter != last) ++owned_parameters_;
+    last = slice.parameter;
+    owned_elements_ += slice.elements;
+  }
+}
+
+ShardDescription LiveShardView::Describe() const {
+  ShardDescription description;
+  description.member = options_.member;
+  description.generation = options_.plan->generation;
+  description.world_size = options_.plan->world_size;
+  description.rule = options_.rule->spec().name;
+  description.gradient_mode = std::string(NameOf(options_.gradient_mode));
+  description.policy = std::string(NameOf(options_.plan->policy));
+  description.progress = options_.board->progress();
+  description.failure = options_.board->failure();
+  description.owned_parameters = owned_parameters_;
+  description.owned_elements = owned_elements_;
+  description.state_bytes = options_.store->state_bytes();
+  description.bucket_count = options_.bucket_count;
+  description.hyperparameters = options_.board->hyperparameters();
+  return description;
+}
+
+std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) const {
+  std::vector<OwnedSlice> result;
+  const int64_t end = std::min(first + count, static_cast<int64_t>(slices().size()));
+  for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
+    const Slice& slice = slices()[i];
+    const ParameterSpec& parameter = options_.space->parameter(slice.parameter);
+    OwnedSlice owned;
+    owned.parameter = slice.parameter;
+    owned.name = parameter.name;
+    owned.shape = parameter.shape;
+    owned.group = options_.space->group_of(slice.parameter);
+    owned.offset_elements = slice.offset_elements;
+    owned.elements = slice.elements;
+    owned.step = options_.store->step_count(slice.parameter);
+    owned.slots = SlotNames(owned.group);
+    owned.state_bytes =
+        slice.elements * static_cast<int64_t>(options_.slots[owned.group].size() * sizeof(float));
+    result.push_back(std::move(owned));
+  }
+  return result;
+}
+
+absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::string_view slot,
+                                                   int64_t offset_elements,
+                                                   absl::Span<float> out) const {
+  if (parameter < 0 || parameter >= options_.space->parameter_count()) {
+    return absl::NotFoundError(absl::StrFormat("no parameter %d: the optimizer has 0 to %d",
+                                               parameter, options_.space->parameter_count() - 1));
+  }
+  const int group = options_.space->group_of(parameter);
+  std::vector<std::string> names = SlotNames(group);
+  if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
+  if (std::find(names.begin(), names.end(), slot) == names.end()) {
+    return absl::NotFoundError(
+        absl::StrFormat("parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
+                        options_.space->parameter(parameter).name, slot, options_.rule->spec().name,
+                        names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  }
+  absl::Status readable = CheckReadable();
+  if (!readable.ok()) return readable;
+
+  const int64_t end = offset_elements + static_cast<int64_t>(out.size());
+  absl::optional<StepNumber> step;
+  if (slot == kStepSlot) {
+    absl::Status owned = CheckOwned(parameter, 0, 0);
+    if (!owned.ok()) return owned;
+    if (offset_elements < 0 || end > 1) {
+      return absl::OutOfRangeError(absl::StrFormat(
+          "slot \"step\" has 1 element; elements [%d, %d) were asked for", offset_elements, end));
+    }
+    const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
+    if (read.has_value()) {
+      if (!out.empty()) out[0] = static_cast<float>(read->count);
+      step = read->step;
+    }
+  } else {
+    absl::Status owned = CheckOwned(parameter, offset_elements, end);
+    if (!owned.ok()) return owned;
+    const auto& specs = options_.slots[group];
+    const auto spec = std::find_if(specs.begin(), specs.end(),
+                                   [&](const SlotSpec& known) { return known.name == slot; });
+    const int index = static_cast<int>(spec - specs.begin());
+    step = Retry([&] { return options_.store->TryRead(parameter, index, offset_elements, out); });
+  }
+  if (!step.has_value()) {
+    return absl::AbortedError(absl::StrFormat(
+        "steps kept overtaking the copy of elements [%d, %d) of \"%s\" of parameter %d; ask again, "
+        "or for fewer elements",
+        offset_elements, end, slot, parameter));
+  }
+  // The step may have been torn meanwhile.
+  readable = CheckReadable();
+  if (!readable.ok()) return readable;
+  return *step;
+}
+
+std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }
+
+const std::vector<Slice>& LiveShardView::slices() const {
+  return options_.plan->partition.slices[options_.member.rank];
+}
+
+std::vector<std::string> LiveShardView::SlotNames(int group) const {
+  std::vector<std::string> names;
+  for (const SlotSpec& slot : options_.slots[group]) names.push_back(slot.name);
+  return names;
+}
+
+absl::Status LiveShardView::CheckReadable() const {
+  const StepProgress progress = options_.board->progress();
+  if (!IsOpen(progress.outcome)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "the state of rank %d is not given out: step %d is %s (%s); restart from a checkpoint",
+      options_.member.rank, progress.finished + 1, NameOf(progress.outcome),
+      options_.board->failure().message()));
+}
+
+absl::Status LiveShardView::CheckOwned(int32_t parameter, int64_t first, int64_t end) const {
+  std::vector<std::string> ranges;
+  for (const Slice& slice : slices()) {
+    if (slice.parameter != parameter) continue;
+    ranges.push_back(
+        absl::StrFormat("[%d, %d)", slice.offset_elements, slice.offset_elements + slice.elements));
+  }
+  if (!ranges.empty() && first >= 0 && options_.store->Owns(parameter, first, end - first)) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(absl::StrFormat(
+      "elements [%d, %d) of parameter %d \"%s\" are not all owned by rank %d, which owns %s of it",
+      first, end, parameter, options_.space->parameter(parameter).name, options_.member.rank,
+      ranges.empty() ? "nothing" : absl::StrJoin(ranges, ", ")));
+}
+
+}  // namespace optshard

@@ -1,0 +1,63 @@
+// Looks into a running shard: the store, the board and the timeline of one owner.
+#ifndef OPTSHARD_SERVER_SHARD_INSPECTION_LIVE_SHARD_VIEW_H_
+#define OPTSHARD_SERVER_SHARD_INSPECTION_LIVE_SHARD_VIEW_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/gradient_mode.h"
+#include "common/ids.h"
+#include "common/parameter_space.h"
+#include "common/plan.h"
+#include "server/shard/inspection/shard_view.h"
+#include "server/shard/inspection/step_board.h"
+#include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// Thread-safe.
+class LiveShardView final : public ShardView {
+ public:
+  struct Options {
+    MemberId member;
+    const ParameterSpace* space = nullptr;
+    const Plan* plan = nullptr;
+    const UpdateRule* rule = nullptr;
+    std::vector<std::vector<SlotSpec>> slots;  // by group, as the store has them
+    GradientMode gradient_mode = GradientMode::kReduce;
+    int bucket_count = 0;
+    const ShardStore* store = nullptr;
+    const StepBoard* board = nullptr;
+    const TimelineRing* timeline = nullptr;
+  };  // whatever is pointed to outlives the view
+
+  explicit LiveShardView(Options options);
+
+  ShardDescription Describe() const override;
+  std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override;
+  absl::StatusOr<StepNumber> ReadSlot(int32_t parameter, absl::string_view slot,
+                                      int64_t offset_elements,
+                                      absl::Span<float> out) const override;
+  std::vector<TimelineSpan> Timeline() const override;
+
+ private:
+  const std::vector<Slice>& slices() const;
+  std::vector<std::string> SlotNames(int group) const;
+  absl::Status CheckReadable() const;
+  absl::Status CheckOwned(int32_t parameter, int64_t first, int64_t end) const;
+
+  const Options options_;
+  int owned_parameters_ = 0;
+  int64_t owned_elements_ = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_INSPECTION_LIVE_SHARD_VIEW_H_

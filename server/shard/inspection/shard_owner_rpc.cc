@@ -1,0 +1,194 @@
+#include "server/shard/inspection/shard_owner_rpc.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/membership/common_proto.h"
+#include "common/partition.h"
+#include "server/shard/inspection/size_text.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kLongestNameInSummary = 200;
+constexpr size_t kNamesInErrors = 10;
+
+// Calls `see` with every owned slice; stops when it returns false.
+template <typename See>
+void ForEachSlice(const ShardView& view, const See& see) {
+  for (int64_t first = 0;; first += kLargestPageSize) {
+    const std::vector<OwnedSlice> slices = view.Slices(first, kLargestPageSize);
+    for (const OwnedSlice& slice : slices) {
+      if (!see(slice)) return;
+    }
+    if (slices.size() < static_cast<size_t>(kLargestPageSize)) return;
+  }
+}
+
+std::string Summary(const ShardDescription& description) {
+  std::string line = absl::StrFormat(
+      "rank %d of %d of %s/%s: %s, %d parameters, %d elements, %s of state, step %d %s",
+      description.member.rank, description.world_size, description.member.job,
+      description.member.optimizer, description.rule, description.owned_parameters,
+      description.owned_elements, SizeText(description.state_bytes), description.progress.finished,
+      NameOf(description.progress.outcome));
+  if (!description.failure.ok()) {
+    absl::StrAppend(&line, ", failed: ", description.failure.ToString());
+  }
+  return line;
+}
+
+std::string Summary(const OwnedSlice& slice) {
+  std::string line = absl::StrFormat("%d %s float32 [%s]", slice.parameter,
+                                     absl::string_view(slice.name).substr(0, kLongestNameInSummary),
+                                     absl::StrJoin(slice.shape, ", "));
+  int64_t elements = 1;
+  for (const int64_t extent : slice.shape) elements *= extent;
+  if (slice.elements != elements) {
+    absl::StrAppendFormat(&line, " elements [%d, %d)", slice.offset_elements,
+                          slice.offset_elements + slice.elements);
+  }
+  absl::StrAppendFormat(&line, " step %d: %s (%s)", slice.step,
+                        slice.slots.empty() ? "no slots" : absl::StrJoin(slice.slots, ", "),
+                        SizeText(slice.state_bytes));
+  return line;
+}
+
+// A page token is the number of the page's first slice.
+absl::StatusOr<int64_t> FirstOf(absl::string_view token) {
+  int64_t first = 0;
+  if (token.empty()) return first;
+  if (!absl::SimpleAtoi(token, &first) || first < 0 || absl::StrCat(first) != token) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_token \"", token, "\" is none that this call has returned"));
+  }
+  return first;
+}
+
+}  // namespace
+
+v1::ShardDescription ToProto(const ShardDescription& description) {
+  v1::ShardDescription proto;
+  proto.set_summary(Summary(description));
+  proto.set_job(description.member.job);
+  proto.set_optimizer(description.member.optimizer);
+  proto.set_rank(description.member.rank);
+  proto.set_world_size(description.world_size);
+  proto.set_incarnation(description.member.incarnation);
+  proto.set_generation(description.generation);
+  proto.set_rule(description.rule);
+  proto.set_gradient_mode(description.gradient_mode);
+  const absl::StatusOr<PartitionPolicy> policy = ParsePartitionPolicy(description.policy);
+  if (policy.ok()) proto.set_policy(ToProto(*policy));
+  *proto.mutable_progress() = ToProto(description.progress);
+  *proto.mutable_failure() = ToProto(description.failure);
+  proto.set_owned_parameters(description.owned_parameters);
+  proto.set_owned_elements(description.owned_elements);
+  proto.set_state_bytes(description.state_bytes);
+  proto.set_state_gib(static_cast<double>(description.state_bytes) / (int64_t{1} << 30));
+  proto.set_bucket_count(description.bucket_count);
+  for (size_t g = 0; g < description.hyperparameters.size(); ++g) {
+    v1::GroupHyperparameters& group = *proto.add_hyperparameters();
+    group.set_group(static_cast<int32_t>(g));
+    group.set_values(description.hyperparameters[g].ToString());
+    // Thousands of groups: the first of them, rather than a reply that no client takes.
+    if (proto.ByteSizeLong() > kPageBytes) break;
+  }
+  return proto;
+}
+
+v1::OwnedParameter ToProto(const OwnedSlice& slice) {
+  v1::OwnedParameter proto;
+  proto.set_summary(Summary(slice));
+  proto.set_parameter(slice.parameter);
+  proto.set_name(slice.name);
+  for (const int64_t extent : slice.shape) proto.add_shape(extent);
+  proto.set_group(slice.group);
+  proto.set_offset_elements(slice.offset_elements);
+  proto.set_elements(slice.elements);
+  proto.set_step(slice.step);
+  for (const std::string& slot : slice.slots) proto.add_slots(slot);
+  proto.set_state_bytes(slice.state_bytes);
+  return proto;
+}
+
+absl::StatusOr<v1::ListParametersResponse> ListParameters(
+    const ShardView& view, const v1::ListParametersRequest& request) {
+  if (request.page_size() < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("page_size is %d, expected 0 (for %d) to %d",
+                                                      request.page_size(), kDefaultPageSize,
+                                                      kLargestPageSize));
+  }
+  const absl::StatusOr<int64_t> first = FirstOf(request.page_token());
+  if (!first.ok()) return first.status();
+  const int page_size =
+      request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kLargestPageSize);
+  v1::ListParametersResponse response;
+  int64_t next = *first;
+  size_t bytes = 0;
+  // One more than the page: whether there is another.
+  const std::vector<OwnedSlice> slices = view.Slices(*first, page_size + 1);
+  for (const OwnedSlice& slice : slices) {
+    if (next - *first == page_size || bytes > kPageBytes) {
+      response.set_next_page_token(absl::StrCat(next));
+      break;
+    }
+    v1::OwnedParameter& parameter = *response.add_parameters();
+    parameter = ToProto(slice);
+    bytes += parameter.ByteSizeLong();
+    ++next;
+  }
+  const ShardDescription description = view.Describe();
+  response.set_summary(absl::StrFormat(
+      "rank %d owns %d parameters, %s of state; this page has %d slices%s", description.member.rank,
+      description.owned_parameters, SizeText(description.state_bytes), next - *first,
+      response.next_page_token().empty() ? ", the last ones" : ", there are more"));
+  return response;
+}
+
+absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlotRequest& request) {
+  if (request.parameter() < 0 || request.offset_elements() < 0 || request.elements() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("parameter %d, offset_elements %d, elements %d: none may be negative",
+                        request.parameter(), request.offset_elements(), request.elements()));
+  }
+  SlotRange range;
+  range.parameter = request.name().empty() ? request.parameter() : -1;
+  range.offset_elements = request.offset_elements();
+  std::vector<std::string> names;
+  int64_t reached = request.offset_elements();
+  ForEachSlice(view, [&](const OwnedSlice& slice) {
+    if (range.parameter < 0 && slice.name == request.name()) range.parameter = slice.parameter;
+    if (names.size() < kNamesInErrors && (names.empty() || names.back() != slice.name)) {
+      names.push_back(slice.name);
+    }
+    if (slice.parameter != range.parameter) return true;
+    range.name = slice.name;
+    // Slices of a parameter come in order: how far they reach without a gap.
+    if (slice.offset_elements <= reached) {
+      reached = std::max(reached, slice.offset_elements + slice.elements);
+    }
+    return true;
+  });
+  if (range.parameter < 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "rank ", view.Describe().member.rank, " owns nothing of a parameter \"", request.name(),
+        "\"; it owns ", names.empty() ? "nothing" : absl::StrJoin(names, ", "),
+        names.size() == kNamesInErrors ? ", ..." : ""));
+  }
+  if (range.name.empty()) range.name = absl::StrCat("parameter ", range.parameter);
+  range.elements = request.elements();
+  // The step count is one number, however large the parameter.
+  if (range.elements == 0) {
+    range.elements = request.slot() == "step" ? 1 - std::min<int64_t>(1, range.offset_elements)
+                                              : reached - range.offset_elements;
+  }
+  return range;
+}
+
+}  // namespace optshard

@@ -1,0 +1,38 @@
+// What a view shows as the messages of proto/optshard/v1/shard_owner.proto, each with its summary.
+#ifndef OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_RPC_H_
+#define OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_RPC_H_
+
+#include "absl/status/statusor.h"
+#include "proto/optshard/v1/shard_owner.pb.h"
+#include "server/shard/inspection/shard_view.h"
+
+namespace optshard {
+
+constexpr int kDefaultPageSize = 100;
+constexpr int kLargestPageSize = 1000;
+// A page ends where it has grown to this, whatever its size: clients refuse replies over 4 MiB.
+constexpr size_t kPageBytes = 1 << 20;
+constexpr int64_t kChunkElements = 64 << 10;
+
+v1::ShardDescription ToProto(const ShardDescription& description);
+v1::OwnedParameter ToProto(const OwnedSlice& slice);
+
+// INVALID_ARGUMENT for a negative page size or a token that is none of ours.
+absl::StatusOr<v1::ListParametersResponse> ListParameters(const ShardView& view,
+                                                          const v1::ListParametersRequest& request);
+
+// Which elements of which parameter a request is for.
+struct SlotRange {
+  int32_t parameter = 0;
+  std::string name;
+  int64_t offset_elements = 0;
+  int64_t elements = 0;
+};
+
+// NOT_FOUND where no owned parameter has the name (some that there are are listed);
+// INVALID_ARGUMENT for negative numbers. Whether the range is owned, the view says.
+absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlotRequest& request);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_RPC_H_

@@ -1,0 +1,177 @@
+#include "server/shard/inspection/shard_owner_server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/channel_rpc.h"
+#include "common/rpc/server_rpc.h"
+#include "common/rpc/status_rpc.h"
+#include "proto/optshard/v1/shard_owner.grpc.pb.h"
+#include "server/shard/inspection/shard_owner_rpc.h"
+#include "server/shard/inspection/shard_view_registry.h"
+#include "server/shard/inspection/timeline_json.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kTimelineChunkBytes = 1 << 20;
+
+// Finds a view for each piece of work anew, so that an owner that goes away waits for one piece,
+// not for a client that reads slowly.
+class ShardOwnerService final : public v1::ShardOwner::Service {
+ public:
+  explicit ShardOwnerService(ShardViewRegistry* views) : views_(views) {}
+
+  grpc::Status DescribeShard(grpc::ServerContext*, const v1::DescribeShardRequest* request,
+                             v1::ShardDescription* response) override {
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request->optimizer());
+    if (!view.ok()) return ToGrpc(view.status());
+    *response = ToProto((*view)->Describe());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListParameters(grpc::ServerContext*, const v1::ListParametersRequest* request,
+                              v1::ListParametersResponse* response) override {
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request->optimizer());
+    if (!view.ok()) return ToGrpc(view.status());
+    absl::StatusOr<v1::ListParametersResponse> page = optshard::ListParameters(**view, *request);
+    if (!page.ok()) return ToGrpc(page.status());
+    *response = std::move(*page);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ReadSlot(grpc::ServerContext*, const v1::ReadSlotRequest* request,
+                        grpc::ServerWriter<v1::SlotChunk>* writer) override {
+    absl::StatusOr<SlotRange> range = Locate(*request);
+    if (!range.ok()) return ToGrpc(range.status());
+    StepNumber first_step = 0;
+    int64_t done = 0;
+    // At least one chunk, also of nothing: it says which step that is.
+    do {
+      v1::SlotChunk chunk;
+      const absl::Status read = ReadChunk(*request, *range, done, &chunk);
+      if (!read.ok()) return ToGrpc(read);
+      if (done == 0) first_step = chunk.step();
+      if (chunk.step() != first_step) {
+        return ToGrpc(absl::AbortedError(absl::StrFormat(
+            "step %d came while step %d was read, after %d of %d elements; ask again, or for at "
+            "most %d elements at a time",
+            chunk.step(), first_step, done, range->elements, kChunkElements)));
+      }
+      done += chunk.values_size();
+      if (!writer->Write(chunk)) return grpc::Status::CANCELLED;
+    } while (done < range->elements);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetTimeline(grpc::ServerContext*, const v1::GetTimelineRequest* request,
+                           grpc::ServerWriter<v1::TimelineChunk>* writer) override {
+    const absl::StatusOr<std::string> json = Timeline(*request);
+    if (!json.ok()) return ToGrpc(json.status());
+    for (size_t sent = 0; sent < json->size(); sent += kTimelineChunkBytes) {
+      v1::TimelineChunk chunk;
+      chunk.set_json(json->substr(sent, kTimelineChunkBytes));
+      if (!writer->Write(chunk)) return grpc::Status::CANCELLED;
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  absl::StatusOr<SlotRange> Locate(const v1::ReadSlotRequest& request) {
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request.optimizer());
+    if (!view.ok()) return view.status();
+    return FindSlotRange(**view, request);
+  }
+
+  absl::Status ReadChunk(const v1::ReadSlotRequest& request, const SlotRange& range, int64_t done,
+                         v1::SlotChunk* chunk) {
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request.optimizer());
+    if (!view.ok()) return view.status();
+    const int64_t offset = range.offset_elements + done;
+    const int64_t elements = std::min(range.elements - done, kChunkElements);
+    chunk->mutable_values()->Resize(static_cast<int>(elements), 0);
+    const absl::StatusOr<StepNumber> step =
+        (*view)->ReadSlot(range.parameter, request.slot(), offset,
+                          absl::MakeSpan(chunk->mutable_values()->mutable_data(), elements));
+    if (!step.ok()) return step.status();
+    chunk->set_step(*step);
+    chunk->set_offset_elements(offset);
+    chunk->set_summary(absl::StrFormat("%s of %s, elements [%d, %d), step %d", request.slot(),
+                                       range.name, offset, offset + elements, *step));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Timeline(const v1::GetTimelineRequest& request) {
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request.optimizer());
+    if (!view.ok()) return view.status();
+    return TimelineJson((*view)->Describe().member, (*view)->Timeline());
+  }
+
+  ShardViewRegistry* const views_;
+};
+
+}  // namespace
+
+class ShardOwnerServer::Impl {
+ public:
+  Impl() : service_(&views_) {}
+  ~Impl() { Stop(absl::Seconds(1)); }
+
+  absl::Status Start(const Options& options) {
+    absl::StatusOr<ListeningServer> listening = StartServer(options.listen, {&service_});
+    if (!listening.ok()) return listening.status();
+    port_ = listening->port;
+    absl::MutexLock lock(&stop_mutex_);
+    server_ = std::move(listening->server);
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+  ShardViewRegistry& views() { return views_; }
+
+  void Stop(absl::Duration grace) {
+    // Held throughout: whoever calls second returns when it is done, too.
+    absl::MutexLock lock(&stop_mutex_);
+    if (server_ == nullptr) return;
+    server_->Shutdown(DeadlineAfter(grace));
+    server_->Wait();
+    server_.reset();
+  }
+
+ private:
+  ShardViewRegistry views_;
+  ShardOwnerService service_;
+  int port_ = 0;
+  absl::Mutex stop_mutex_;
+  std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(stop_mutex_);
+};
+
+absl::StatusOr<std::unique_ptr<ShardOwnerServer>> ShardOwnerServer::Start(const Options& options) {
+  auto impl = std::make_unique<Impl>();
+  const absl::Status started = impl->Start(options);
+  if (!started.ok()) return started;
+  return std::unique_ptr<ShardOwnerServer>(new ShardOwnerServer(std::move(impl)));
+}
+
+ShardOwnerServer::ShardOwnerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ShardOwnerServer::~ShardOwnerServer() = default;
+
+int ShardOwnerServer::port() const { return impl_->port(); }
+
+absl::Status ShardOwnerServer::Register(absl::string_view optimizer, const ShardView* view) {
+  return impl_->views().Register(optimizer, view);
+}
+
+void ShardOwnerServer::Unregister(absl::string_view optimizer) {
+  impl_->views().Unregister(optimizer);
+}
+
+void ShardOwnerServer::Stop(absl::Duration grace) { impl_->Stop(grace); }
+
+}  // namespace optshard

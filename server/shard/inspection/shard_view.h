@@ -1,0 +1,84 @@
+// What can be looked into of a shard owner while it trains. Takes no lock that a step waits for.
+#ifndef OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_VIEW_H_
+#define OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_VIEW_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "common/parameter_space.h"
+#include "server/update/hyperparameters.h"
+
+namespace optshard {
+
+struct ShardDescription {
+  MemberId member;
+  Generation generation = 0;
+  int world_size = 0;
+  std::string rule;
+  std::string gradient_mode;
+  std::string policy;
+  StepProgress progress;
+  absl::Status failure;
+  int owned_parameters = 0;  // with at least one owned element, or zero-size and owned
+  int64_t owned_elements = 0;
+  int64_t state_bytes = 0;  // of the live slots, padding left out
+  int bucket_count = 0;
+  std::vector<Hyperparameters> hyperparameters;  // of the last step; before it, the initial ones
+};
+
+// A slice that this rank owns.
+struct OwnedSlice {
+  int32_t parameter = 0;
+  std::string name;
+  std::vector<int64_t> shape;
+  int group = 0;
+  int64_t offset_elements = 0;
+  int64_t elements = 0;
+  StepNumber step = 0;             // updates of the parameter so far
+  std::vector<std::string> slots;  // one value an element each; the step count is apart
+  int64_t state_bytes = 0;
+};
+
+// One operation of a step, for timelines. Times in microseconds since the owner started.
+struct TimelineSpan {
+  StepNumber step = 0;
+  int bucket = -1;    // -1: of the whole step
+  std::string phase;  // "reduce", "update", "publish", "prepare", "commit", "apply"
+  int64_t start_us = 0;
+  int64_t duration_us = 0;
+};
+
+// Thread-safe.
+class ShardView {
+ public:
+  virtual ~ShardView() = default;
+
+  virtual ShardDescription Describe() const = 0;
+
+  // The owned slices by (parameter, offset), from the first'th on, at most `count`.
+  virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
+
+  // Copies elements of a slot: [offset, offset + out.size()) of the parameter, all owned here. Slot
+  // "step", where the rule exports it, is one element: the parameter's count of updates. Returns
+  // the number of the step whose values they are, all of the same one. NOT_FOUND (no such parameter
+  // or slot; what is known is listed), OUT_OF_RANGE (not owned here; the owned ranges are listed),
+  // ABORTED (steps kept overtaking the copy: ask again, or for less), DATA_LOSS (the state is torn
+  // or in doubt and is not given out).
+  virtual absl::StatusOr<StepNumber> ReadSlot(int32_t parameter, absl::string_view slot,
+                                              int64_t offset_elements,
+                                              absl::Span<float> out) const = 0;
+
+  // Of the last steps, oldest first.
+  virtual std::vector<TimelineSpan> Timeline() const = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_VIEW_H_

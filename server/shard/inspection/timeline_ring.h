@@ -1,0 +1,51 @@
+// The timeline of the last steps: when which bucket was reduced, updated and published.
+#ifndef OPTSHARD_SERVER_SHARD_INSPECTION_TIMELINE_RING_H_
+#define OPTSHARD_SERVER_SHARD_INSPECTION_TIMELINE_RING_H_
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "server/shard/inspection/shard_view.h"
+
+namespace optshard {
+
+// Recording is bound to the step's thread and never waits for a reader; Read may come from any.
+class TimelineRing {
+ public:
+  // Keeps the last `steps` finished or failed steps; times count from now on.
+  TimelineRing(int steps, const Clock& clock);
+
+  void BeginStep(StepNumber step);
+  // bucket -1: of the whole step.
+  void Record(absl::string_view phase, int bucket, absl::Time start, absl::Time end);
+  void EndStep();
+  // Instead: as if it had not begun.
+  void DropStep() { current_.clear(); }
+
+  // Oldest first.
+  std::vector<TimelineSpan> Read() const;
+
+ private:
+  using Spans = std::shared_ptr<const std::vector<TimelineSpan>>;
+
+  const int steps_;
+  const absl::Time origin_;
+  std::vector<TimelineSpan> current_;
+  StepNumber current_step_ = 0;
+  // Ended steps that a reader kept from being handed over; they go with the next one.
+  std::deque<Spans> ended_;
+
+  mutable absl::Mutex mutex_;
+  std::deque<Spans> kept_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_INSPECTION_TIMELINE_RING_H_

@@ -1,0 +1,51 @@
+#include "server/shard/state/shard_ledger.h"
+
+#include "server/shard/state/packed_progress.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kLineBytes = 64;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
+
+}  // namespace
+
+struct alignas(kLineBytes) ShardLedger::Head {
+  std::atomic<Generation> generation;  // 0: none has begun
+  std::atomic<uint64_t> progress;      // packed_progress.h
+};
+
+size_t ShardLedger::Bytes(int parameters, int own_buckets) {
+  return sizeof(Head) + (1 + static_cast<size_t>(own_buckets)) * sizeof(Version) +
+         static_cast<size_t>(parameters) * sizeof(std::atomic<StepNumber>);
+}
+
+absl::optional<KeptState> ShardLedger::Read(const void* memory) {
+  const Head* const head = static_cast<const Head*>(memory);
+  const Generation generation = head->generation.load(std::memory_order_acquire);
+  if (generation == 0) return absl::nullopt;
+  return KeptState{generation, Unpack(head->progress.load(std::memory_order_acquire))};
+}
+
+ShardLedger::ShardLedger(void* memory, int own_buckets)
+    : head_(static_cast<Head*>(memory)),
+      versions_(reinterpret_cast<Version*>(static_cast<char*>(memory) + sizeof(Head))),
+      step_counts_(reinterpret_cast<std::atomic<StepNumber>*>(versions_ + 1 + own_buckets)) {}
+
+void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
+  SetProgress(progress);
+  head_->generation.store(generation, std::memory_order_release);
+}
+
+void ShardLedger::SetProgress(const StepProgress& progress) {
+  head_->progress.store(Pack(progress), std::memory_order_release);
+  // What is written after it in the program is written after it.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+StepProgress ShardLedger::progress() const {
+  return Unpack(head_->progress.load(std::memory_order_acquire));
+}
+
+}  // namespace optshard

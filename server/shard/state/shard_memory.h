@@ -1,0 +1,33 @@
+// Where a shard owner's lasting state lies.
+#ifndef OPTSHARD_SERVER_SHARD_STATE_SHARD_MEMORY_H_
+#define OPTSHARD_SERVER_SHARD_STATE_SHARD_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace optshard {
+
+// The slots, and the ledger that says of which step they are (shard_ledger.h). Both are zeros at
+// first, 64-byte aligned, and may have outlived the process that wrote them. A value: copies share
+// the memory. Thread-compatible.
+struct ShardMemory {
+  struct Bytes {
+    size_t slots = 0;
+    size_t ledger = 0;
+  };
+
+  Bytes bytes;
+  void* slots = nullptr;  // null: no bytes
+  void* ledger = nullptr;
+  std::shared_ptr<const void> owner;  // keeps both mapped
+
+  // Of this process alone, gone with it. RESOURCE_EXHAUSTED naming `what`.
+  static absl::StatusOr<ShardMemory> Private(const Bytes& bytes, const std::string& what);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_STATE_SHARD_MEMORY_H_

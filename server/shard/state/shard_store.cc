@@ -1,0 +1,188 @@
+#include "server/shard/state/shard_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/memory_layout.h"
+#include "common/stagger.h"
+
+namespace optshard {
+namespace {
+
+constexpr int64_t kBetweenSlots = StaggerBytes(1) / sizeof(float);
+
+// A reader copies while the step's threads may be writing, and throws the copy away when the
+// sequence number says that they did: a data race on purpose, so that a step never waits for a
+// reader. The loads are relaxed atomics (a plain load each on x86-64), which makes the copy defined
+// on the reader's side; the writers' plain and vector stores are what tsan would report.
+__attribute__((no_sanitize("thread"))) void RacyCopy(const float* from, float* to,
+                                                     int64_t elements) {
+  for (int64_t i = 0; i < elements; ++i) __atomic_load(from + i, to + i, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
+  int64_t slot_elements = 0;
+  int own_buckets = 0;
+  for (const Bucket& bucket : *options.buckets) {
+    if (bucket.owner != options.rank) continue;
+    ++own_buckets;
+    slot_elements += (AlignedElements(bucket.elements, DType::kFloat32) + kBetweenSlots) *
+                     options.slot_counts[bucket.group];
+  }
+  return {slot_elements * sizeof(float),
+          ShardLedger::Bytes(options.space->parameter_count(), own_buckets)};
+}
+
+absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& options,
+                                                               absl::optional<ShardMemory> memory) {
+  const ShardMemory::Bytes bytes = BytesFor(options);
+  if (!memory.has_value()) {
+    absl::StatusOr<ShardMemory> made =
+        ShardMemory::Private(bytes, absl::StrCat("the optimizer state of rank ", options.rank));
+    if (!made.ok()) return made.status();
+    memory = *std::move(made);
+  }
+  if (memory->bytes.slots != bytes.slots || memory->bytes.ledger != bytes.ledger) {
+    return absl::InternalError(absl::StrFormat(
+        "the memory for the optimizer state of rank %d has %d bytes for slots and %d for the "
+        "ledger, expected %d and %d; was it made by another plan?",
+        options.rank, memory->bytes.slots, memory->bytes.ledger, bytes.slots, bytes.ledger));
+  }
+  std::unique_ptr<ShardStore> store(new ShardStore());
+  store->memory_ = *std::move(memory);
+  const ParameterSpace& space = *options.space;
+  store->parameter_count_ = space.parameter_count();
+  store->pieces_.resize(space.parameter_count());
+
+  int64_t gradient_elements = 0;
+  for (const Bucket& bucket : *options.buckets) {
+    if (bucket.owner != options.rank) continue;
+    OwnBucket own;
+    own.bucket = &bucket;
+    own.slot_count = options.slot_counts[bucket.group];
+    const int index = static_cast<int>(store->own_.size());
+    for (const BucketSpan& span : bucket.spans) {
+      store->pieces_[span.parameter].push_back(
+          {index, span.parameter_offset_elements, span.bucket_offset_elements, span.elements});
+      store->state_bytes_ += span.elements * own.slot_count * static_cast<int64_t>(sizeof(float));
+    }
+    gradient_elements += AlignedElements(bucket.elements, DType::kFloat32);
+    store->own_.push_back(own);
+  }
+  for (std::vector<Piece>& pieces : store->pieces_) {
+    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+      return a.parameter_offset < b.parameter_offset;
+    });
+  }
+  store->ledger_.emplace(store->memory_.ledger, static_cast<int>(store->own_.size()));
+
+  if (options.keep_reduced_gradients) {
+    absl::StatusOr<MappedMemory> gradients =
+        MappedMemory::Allocate(gradient_elements * sizeof(float),
+                               absl::StrCat("the reduced gradients of rank ", options.rank));
+    if (!gradients.ok()) return gradients.status();
+    store->reduced_gradients_ = std::move(*gradients);
+  }
+
+  float* slot = static_cast<float*>(store->memory_.slots);
+  float* gradient = static_cast<float*>(store->reduced_gradients_.data());
+  for (OwnBucket& own : store->own_) {
+    const int64_t aligned = AlignedElements(own.bucket->elements, DType::kFloat32);
+    for (int s = 0; s < own.slot_count; ++s) {
+      own.slots[s] = slot;
+      slot += aligned + kBetweenSlots;
+    }
+    if (gradient != nullptr) {
+      own.reduced_gradient = gradient;
+      gradient += aligned;
+    }
+  }
+  return store;
+}
+
+void ShardStore::BeginWrite(int own) {
+  // Acquire keeps the writes that follow behind it.
+  ledger_->version(own).sequence.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void ShardStore::EndWrite(int own, StepNumber step) {
+  ledger_->version(own).step.store(step, std::memory_order_relaxed);
+  ledger_->version(own).sequence.fetch_add(1, std::memory_order_release);
+}
+
+void ShardStore::MarkUnchanged(int own, StepNumber step) {
+  ledger_->version(own).step.store(step, std::memory_order_relaxed);
+}
+
+void ShardStore::CountStep(StepNumber step, const std::vector<bool>& updated) {
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);
+  for (int p = 0; p < parameter_count_; ++p) {
+    if (!updated[p]) continue;
+    ledger_->step_count(p).store(step_count(p) + 1, std::memory_order_relaxed);
+  }
+  ledger_->counts_version().step.store(step, std::memory_order_relaxed);
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
+}
+
+bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) const {
+  int64_t reached = offset_elements;
+  for (const Piece& piece : pieces_[parameter]) {
+    if (reached >= offset_elements + elements) break;
+    if (piece.parameter_offset > reached) return false;
+    reached = std::max(reached, piece.parameter_offset + piece.elements);
+  }
+  return reached >= offset_elements + elements;
+}
+
+absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,
+                                               absl::Span<float> out) const {
+  const int64_t end = offset_elements + static_cast<int64_t>(out.size());
+  const std::vector<Piece>& pieces = pieces_[parameter];
+  // The first piece that reaches beyond the offset.
+  const auto first = std::upper_bound(pieces.begin(), pieces.end(), offset_elements,
+                                      [](int64_t offset, const Piece& piece) {
+                                        return offset < piece.parameter_offset + piece.elements;
+                                      });
+  std::vector<uint64_t> sequences;
+  absl::optional<StepNumber> step;
+  for (auto piece = first; piece != pieces.end() && piece->parameter_offset < end; ++piece) {
+    const ShardLedger::Version& version = ledger_->version(piece->own);
+    const uint64_t sequence = version.sequence.load(std::memory_order_acquire);
+    if (sequence % 2 != 0) return absl::nullopt;
+    const StepNumber of_piece = version.step.load(std::memory_order_relaxed);
+    if (step.has_value() && *step != of_piece) return absl::nullopt;
+    step = of_piece;
+    sequences.push_back(sequence);
+    const int64_t from = std::max(offset_elements, piece->parameter_offset);
+    const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
+    RacyCopy(own_[piece->own].slots[slot] + piece->bucket_offset + (from - piece->parameter_offset),
+             out.data() + (from - offset_elements), to - from);
+  }
+  auto piece = first;
+  for (const uint64_t sequence : sequences) {
+    if (ledger_->version(piece->own).sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
+      return absl::nullopt;
+    }
+    ++piece;
+  }
+  if (!step.has_value()) step = ledger_->counts_version().step.load(std::memory_order_relaxed);
+  return step;
+}
+
+absl::optional<ShardStore::CountAtStep> ShardStore::TryReadStepCount(int parameter) const {
+  const uint64_t sequence = ledger_->counts_version().sequence.load(std::memory_order_acquire);
+  if (sequence % 2 != 0) return absl::nullopt;
+  CountAtStep read;
+  read.count = step_count(parameter);
+  read.step = ledger_->counts_version().step.load(std::memory_order_relaxed);
+  if (ledger_->counts_version().sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
+    return absl::nullopt;
+  }
+  return read;
+}
+
+}  // namespace optshard

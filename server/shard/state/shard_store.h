@@ -1,0 +1,116 @@
+// The optimizer state of the buckets that one rank owns: the slots, the reduced gradients, the
+// parameters' step counts.
+#ifndef OPTSHARD_SERVER_SHARD_STATE_SHARD_STORE_H_
+#define OPTSHARD_SERVER_SHARD_STATE_SHARD_STORE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "common/bucket.h"
+#include "common/ids.h"
+#include "common/parameter_space.h"
+#include "server/shard/state/mapped_memory.h"
+#include "server/shard/state/shard_ledger.h"
+#include "server/shard/state/shard_memory.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// One array a slot and bucket, 64-byte aligned, with the bucket's offsets.
+//
+// Written by one thread, the step's; read by any at the same time without making it wait: each
+// bucket has a sequence number, odd while it is written, and the number of the step whose values it
+// holds. Readers look at both before and after they copy (a seqlock).
+class ShardStore {
+ public:
+  struct OwnBucket {
+    const Bucket* bucket = nullptr;
+    int slot_count = 0;
+    std::array<float*, kMaxSlots> slots{};
+    // Where gradients are reduced to; null where they are used in place.
+    float* reduced_gradient = nullptr;
+  };
+
+  struct Options {
+    const ParameterSpace* space = nullptr;         // outlives the store
+    const std::vector<Bucket>* buckets = nullptr;  // all ranks'; outlives the store
+    Rank rank = 0;
+    std::vector<int> slot_counts;  // by group
+    bool keep_reduced_gradients = false;
+  };
+
+  // What such a store needs for its state.
+  static ShardMemory::Bytes BytesFor(const Options& options);
+
+  // The state is what `memory` holds, of just that many bytes (INTERNAL otherwise); zeros in memory
+  // of this process alone where none is given. RESOURCE_EXHAUSTED where memory cannot be had.
+  static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
+      const Options& options, absl::optional<ShardMemory> memory = absl::nullopt);
+
+  const std::vector<OwnBucket>& own_buckets() const { return own_; }
+  int64_t state_bytes() const { return state_bytes_; }  // of the slots, padding left out
+
+  // --- The step's thread.
+
+  // Around the update of the own_buckets()[own].
+  void BeginWrite(int own);
+  void EndWrite(int own, StepNumber step);
+  // Instead of both, where the step leaves the bucket as it is.
+  void MarkUnchanged(int own, StepNumber step);
+
+  // Counts the step for every parameter that `updated` holds true for.
+  void CountStep(StepNumber step, const std::vector<bool>& updated);
+
+  // What the state is worth, should this process end now (ShardLedger::SetProgress).
+  ShardLedger& ledger() { return *ledger_; }
+
+  // --- Any thread.
+
+  // How often the parameter was updated (here: a parameter without slices here is not counted).
+  StepNumber step_count(int parameter) const {
+    return ledger_->step_count(parameter).load(std::memory_order_relaxed);
+  }
+
+  // Whether [offset, offset + elements) of the parameter is all in own buckets.
+  bool Owns(int parameter, int64_t offset_elements, int64_t elements) const;
+
+  // Copies elements of a slot that are owned here. Returns the step whose values they are, all of
+  // one step, or nothing where a step is just writing them or has written only some: try again.
+  absl::optional<StepNumber> TryRead(int parameter, int slot, int64_t offset_elements,
+                                     absl::Span<float> out) const;
+
+  // Likewise for the parameter's step count.
+  struct CountAtStep {
+    StepNumber count = 0;
+    StepNumber step = 0;
+  };
+  absl::optional<CountAtStep> TryReadStepCount(int parameter) const;
+
+ private:
+  // Where a stretch of a parameter lies.
+  struct Piece {
+    int own = 0;
+    int64_t parameter_offset = 0;
+    int64_t bucket_offset = 0;
+    int64_t elements = 0;
+  };
+  ShardStore() = default;
+
+  ShardMemory memory_;
+  absl::optional<ShardLedger> ledger_;
+  MappedMemory reduced_gradients_;
+  std::vector<OwnBucket> own_;
+  std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
+  int64_t state_bytes_ = 0;
+  int parameter_count_ = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_STATE_SHARD_STORE_H_

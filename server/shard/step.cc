@@ -1,9 +1,0 @@
-#include "server/shard/step.h"
-
-namespace optshard {
-
-absl::string_view NameOf(GradientMode mode) {
-  return mode == GradientMode::kAveraged ? "averaged" : "reduce";
-}
-
-}  // namespace optshard

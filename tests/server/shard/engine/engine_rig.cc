@@ -1,0 +1,216 @@
+#include "tests/server/shard/engine/engine_rig.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/memory_layout.h"
+#include "gtest/gtest.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard::testing {
+namespace {
+
+ParameterSpec Spec(std::string name, std::vector<int64_t> shape) {
+  ParameterSpec spec;
+  spec.name = std::move(name);
+  spec.shape = std::move(shape);
+  return spec;
+}
+
+}  // namespace
+
+ParameterSpace MixedSpace() {
+  GroupSpec first;
+  first.parameters = {Spec("conv.weight", {30, 3, 3, 3}), Spec("conv.bias", {7}),
+                      Spec("none", {0, 5}), Spec("fc.weight", {41, 23}), Spec("scale", {})};
+  GroupSpec second;
+  second.parameters = {Spec("head.weight", {3000}), Spec("head.bias", {10}),
+                       Spec("tail.weight", {64, 20}), Spec("tail.bias", {16})};
+  return ParameterSpace({first, second});
+}
+
+EngineRig::EngineRig(Options options) : options_(std::move(options)) {
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.rule);
+  EXPECT_TRUE(rule.ok()) << rule.status();
+  rule_ = *rule;
+  options_.hyperparameters.resize(options_.space.group_count());
+  for (Hyperparameters& group : options_.hyperparameters) {
+    absl::StatusOr<Hyperparameters> values = rule_->Validate(group);
+    EXPECT_TRUE(values.ok()) << values.status();
+    group = *values;
+  }
+  if (options_.nodes.empty()) options_.nodes.resize(options_.world_size, "node");
+  absl::StatusOr<Plan> plan = MakePlan(7, options_.space, options_.policy, options_.nodes);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  plan_ = *plan;
+  layout_ = std::make_unique<MemoryLayout>(options_.space);
+  buckets_ = MakeBuckets(*layout_, plan_, options_.buckets);
+  FakeHub::Options hub;
+  hub.world_size = options_.world_size;
+  hub.mode = options_.mode;
+  hub.tree = plan_.tree;
+  hub_ = std::make_unique<FakeHub>(hub);
+
+  oracle_ = std::make_unique<StepOracle>(options_.space, *rule_, options_.hyperparameters);
+  ranks_.resize(options_.world_size);
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    RankState& rank = ranks_[r];
+    rank.replica = std::make_unique<TestReplica>(
+        options_.space, options_.placements[r % options_.placements.size()],
+        r == 0 ? nullptr : ranks_[0].replica.get());
+  }
+  const bool reachable = options_.placements[0] == Placement::kReachable ||
+                         options_.placements[0] == Placement::kOneCopy;
+  if (reachable) {
+    PeerReplicas replicas;
+    for (const RankState& rank : ranks_) replicas.regions.push_back(rank.replica->regions());
+    hub_->ShareReplicas(std::move(replicas));
+  }
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    RankState& rank = ranks_[r];
+    if (options_.world_size > 1) rank.plane = hub_->MakePlane(r);
+    rank.timeline = std::make_unique<TimelineRing>(4, Clock::Monotonic());
+    rank.hyperparameters = options_.hyperparameters;
+
+    ShardStore::Options store;
+    store.space = &options_.space;
+    store.buckets = &buckets_;
+    store.rank = r;
+    for (const Hyperparameters& group : options_.hyperparameters) {
+      store.slot_counts.push_back(static_cast<int>(rule_->Slots(group).size()));
+    }
+    store.keep_reduced_gradients =
+        options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1 && !reachable;
+    absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
+    EXPECT_TRUE(created.ok()) << created.status();
+    rank.store = std::move(*created);
+
+    StepEngine::Options engine;
+    engine.rank = r;
+    engine.plan = &plan_;
+    engine.incarnation = 100 + r;
+    engine.space = &options_.space;
+    engine.layout = layout_.get();
+    engine.buckets = &buckets_;
+    engine.gradient_mode = options_.gradient_mode;
+    engine.rule = rule_;
+    engine.hyperparameters = options_.hyperparameters;
+    engine.driver = options_.driver;
+    engine.threads = options_.threads;
+    engine.plane = rank.plane.get();
+    engine.store = rank.store.get();
+    engine.timeline = rank.timeline.get();
+    engine.clock = &Clock::Monotonic();
+    engine.window = options_.window;
+    engine.staging_buffers = options_.staging_buffers;
+    absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(std::move(engine));
+    EXPECT_TRUE(made.ok()) << made.status();
+    rank.engine = std::move(*made);
+  }
+  for (int p = 0; p < options_.space.parameter_count(); ++p) {
+    const std::vector<float> values =
+        OrderSensitiveValues(options_.space.parameter(p).elements(), options_.seed * 7919 + p);
+    oracle_->SetParameter(p, values);
+    for (RankState& rank : ranks_) rank.replica->SetParameter(p, values);
+  }
+}
+
+EngineRig::~EngineRig() { hub_->ReleaseHung(); }
+
+void EngineRig::GiveGradients(const Presence& presence) {
+  ++given_;
+  gradients_.assign(options_.world_size, {});
+  has_.assign(options_.world_size, {});
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    for (int p = 0; p < options_.space.parameter_count(); ++p) {
+      // Averaged gradients are the same on all ranks.
+      const Rank source = options_.gradient_mode == GradientMode::kAveraged ? 0 : r;
+      const uint64_t seed = ((options_.seed * 1000 + given_) * 100 + source) * 1000 + p;
+      gradients_[r].push_back(OrderSensitiveValues(options_.space.parameter(p).elements(), seed));
+      has_[r].push_back(presence(given_, r, p));
+      if (has_[r][p]) {
+        ranks_[r].replica->SetGradient(p, gradients_[r][p]);
+      } else {
+        ranks_[r].replica->DropGradient(p);
+      }
+    }
+  }
+}
+
+void EngineRig::GiveAllGradients() {
+  GiveGradients([](StepNumber, Rank, int) { return true; });
+}
+
+void EngineRig::OnEveryRank(const std::function<void(Rank)>& work) {
+  std::vector<std::thread> threads;
+  for (Rank r = 0; r < options_.world_size; ++r) threads.emplace_back([&work, r] { work(r); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<StepEngine::Result> EngineRig::Step() {
+  std::vector<StepEngine::Result> results(options_.world_size);
+  OnEveryRank([&](Rank r) {
+    RankState& rank = ranks_[r];
+    StepInput input;
+    input.replica = rank.replica->tensors();
+    input.regions = rank.replica->regions();
+    input.hyperparameters = rank.hyperparameters;
+    input.timeout = options_.timeout;
+    results[r] = rank.engine->Step(input);
+  });
+  return results;
+}
+
+void EngineRig::StepOracleAlong() {
+  oracle_->Step(gradients_, has_, options_.gradient_mode, plan_.tree, ranks_[0].hyperparameters);
+}
+
+std::string EngineRig::DifferenceToOracle() const {
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    for (int p = 0; p < options_.space.parameter_count(); ++p) {
+      const std::string difference =
+          BitDifference(oracle_->Parameter(p), ranks_[r].replica->Parameter(p));
+      if (difference.empty()) continue;
+      return absl::StrCat("rank ", r, ", parameter ", p, " ", options_.space.parameter(p).name,
+                          ", ", difference, ", seed ", options_.seed);
+    }
+    for (const Slice& slice : plan_.partition.slices[r]) {
+      const std::string difference = SlotDifference(r, slice);
+      if (!difference.empty()) return absl::StrCat(difference, ", seed ", options_.seed);
+    }
+  }
+  return "";
+}
+
+std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
+  const int p = slice.parameter;
+  const std::string where =
+      absl::StrCat("rank ", rank, ", parameter ", p, " ", options_.space.parameter(p).name, ", ");
+  const ShardStore& store = *ranks_[rank].store;
+  if (store.step_count(p) != oracle_->step_count(p)) {
+    return absl::StrCat(where, "step count: expected ", oracle_->step_count(p), ", got ",
+                        store.step_count(p));
+  }
+  for (int s = 0; s < oracle_->slot_count(p); ++s) {
+    std::vector<float> actual(slice.elements);
+    if (!store.TryRead(p, s, slice.offset_elements, absl::MakeSpan(actual)).has_value()) {
+      return absl::StrCat(where, "slot ", s, " cannot be read although no step is running");
+    }
+    const auto first = oracle_->Slot(p, s).begin() + slice.offset_elements;
+    const std::string difference = BitDifference({first, first + slice.elements}, actual);
+    if (!difference.empty()) {
+      return absl::StrCat(where, "slot ", s, " from ", slice.offset_elements, ", ", difference);
+    }
+  }
+  return "";
+}
+
+void ExpectAllOk(const std::vector<StepEngine::Result>& results) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    ASSERT_TRUE(results[r].status.ok()) << "rank " << r << ": " << results[r].status;
+  }
+}
+
+}  // namespace optshard::testing

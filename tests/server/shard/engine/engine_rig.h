@@ -1,0 +1,109 @@
+// A group of ranks, one thread each, that step together over the fake data plane.
+#ifndef OPTSHARD_TESTS_SERVER_SHARD_ENGINE_ENGINE_RIG_H_
+#define OPTSHARD_TESTS_SERVER_SHARD_ENGINE_ENGINE_RIG_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/bucket.h"
+#include "common/gradient_mode.h"
+#include "common/memory_layout.h"
+#include "common/parameter_space.h"
+#include "common/plan.h"
+#include "server/shard/engine/step_engine.h"
+#include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/update_rule.h"
+#include "tests/server/shard/engine/step_oracle.h"
+#include "tests/server/shard/engine/test_replica.h"
+#include "tests/testing/fake_plane.h"
+
+namespace optshard::testing {
+
+// Two groups with large, small, scalar and empty parameters.
+ParameterSpace MixedSpace();
+
+class EngineRig {
+ public:
+  struct Options {
+    int world_size = 2;
+    FakeHub::Mode mode = FakeHub::Mode::kImmediate;
+    GradientMode gradient_mode = GradientMode::kReduce;
+    PartitionPolicy policy = PartitionPolicy::kGreedy;
+    std::vector<Placement> placements = {Placement::kFlatRegions};  // by rank, in turn
+    ParameterSpace space = MixedSpace();
+    std::string rule = "adam";
+    std::vector<Hyperparameters> hyperparameters;  // empty: the rule's defaults
+    std::vector<std::string> nodes;                // empty: all ranks on one
+    BucketOptions buckets = {2048, 512};           // many buckets, contiguous and packed ones
+    DriverKind driver = DriverKind::kSimd;
+    int threads = 1;
+    int window = 4;
+    int staging_buffers = 2;
+    uint64_t seed = 1;
+    absl::Duration timeout = absl::Seconds(20);
+  };
+
+  struct RankState {
+    std::unique_ptr<TestReplica> replica;
+    std::unique_ptr<DataPlane> plane;
+    std::unique_ptr<ShardStore> store;
+    std::unique_ptr<TimelineRing> timeline;
+    std::unique_ptr<StepEngine> engine;
+    std::vector<Hyperparameters> hyperparameters;
+  };
+
+  explicit EngineRig(Options options);
+  ~EngineRig();
+
+  // Whether the rank has a gradient of the parameter in the step.
+  using Presence = std::function<bool(StepNumber step, Rank rank, int parameter)>;
+
+  // Gradients of a step on every rank, where `presence` says so; the oracle's step, too.
+  void GiveGradients(const Presence& presence);
+  void GiveAllGradients();
+
+  // Steps every rank, each on a thread of its own, all with the gradients they have.
+  std::vector<StepEngine::Result> Step();
+  // The same for any work.
+  void OnEveryRank(const std::function<void(Rank)>& work);
+
+  // The oracle takes the step whose gradients were given last.
+  void StepOracleAlong();
+
+  // Parameters on all ranks and slots and counts at their owners equal the oracle's to the bit: ""
+  // or what differs, with the seed.
+  std::string DifferenceToOracle() const;
+
+  RankState& rank(Rank rank) { return ranks_[rank]; }
+  FakeHub& hub() { return *hub_; }
+  const Options& options() const { return options_; }
+  const ParameterSpace& space() const { return options_.space; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const Plan& plan() const { return plan_; }
+  const UpdateRule& rule() const { return *rule_; }
+
+ private:
+  std::string SlotDifference(Rank rank, const Slice& slice) const;
+
+  Options options_;
+  const UpdateRule* rule_ = nullptr;
+  Plan plan_;
+  std::unique_ptr<MemoryLayout> layout_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<FakeHub> hub_;
+  std::vector<RankState> ranks_;
+  std::unique_ptr<StepOracle> oracle_;
+  StepNumber given_ = 0;
+  std::vector<std::vector<std::vector<float>>> gradients_;
+  std::vector<std::vector<bool>> has_;
+};
+
+// Every rank has stepped.
+void ExpectAllOk(const std::vector<StepEngine::Result>& results);
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_SHARD_ENGINE_ENGINE_RIG_H_

@@ -1,0 +1,44 @@
+// One process that keeps everything: gradients summed in tree order, each parameter stepped whole
+// by the scalar driver. What a sharded step must equal to the bit.
+#ifndef OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_
+#define OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_
+
+#include <vector>
+
+#include "common/gradient_mode.h"
+#include "common/parameter_space.h"
+#include "common/plan.h"
+#include "server/update/update_rule.h"
+
+namespace optshard::testing {
+
+class StepOracle {
+ public:
+  // The parameters are all zero at first.
+  StepOracle(const ParameterSpace& space, const UpdateRule& rule,
+             const std::vector<Hyperparameters>& groups);
+
+  void SetParameter(int parameter, const std::vector<float>& values);
+
+  // gradients[rank][parameter]; an empty one of a parameter with elements is missing, and has[rank]
+  // [parameter] says so for those without. kAveraged takes the lowest rank's that has one.
+  void Step(const std::vector<std::vector<std::vector<float>>>& gradients,
+            const std::vector<std::vector<bool>>& has, GradientMode mode, const ReductionTree& tree,
+            const std::vector<Hyperparameters>& groups);
+
+  const std::vector<float>& Parameter(int parameter) const { return parameters_[parameter]; }
+  const std::vector<float>& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
+  int slot_count(int parameter) const { return static_cast<int>(slots_[parameter].size()); }
+  StepNumber step_count(int parameter) const { return counts_[parameter]; }
+
+ private:
+  ParameterSpace space_;
+  const UpdateRule& rule_;
+  std::vector<std::vector<float>> parameters_;
+  std::vector<std::vector<std::vector<float>>> slots_;
+  std::vector<StepNumber> counts_;
+};
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_

@@ -1,0 +1,41 @@
+// A shard to look into without an owner behind it.
+#ifndef OPTSHARD_TESTS_SERVER_SHARD_INSPECTION_FAKE_SHARD_VIEW_H_
+#define OPTSHARD_TESTS_SERVER_SHARD_INSPECTION_FAKE_SHARD_VIEW_H_
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "server/shard/inspection/shard_view.h"
+
+namespace optshard::testing {
+
+// Thread-safe as long as its fields stay as they are.
+class FakeShardView final : public ShardView {
+ public:
+  ShardDescription description;
+  std::vector<OwnedSlice> slices;
+  std::vector<TimelineSpan> timeline;
+  // Called by ReadSlot; by default element i of a parameter has the value i, at step 1.
+  std::function<absl::StatusOr<StepNumber>(int64_t offset, absl::Span<float> out)> read =
+      [](int64_t offset, absl::Span<float> out) -> absl::StatusOr<StepNumber> {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(offset + i);
+    return StepNumber{1};
+  };
+
+  ShardDescription Describe() const override { return description; }
+  std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override {
+    const int64_t size = static_cast<int64_t>(slices.size());
+    const int64_t begin = std::min(first, size);
+    return {slices.begin() + begin, slices.begin() + std::min(begin + count, size)};
+  }
+  absl::StatusOr<StepNumber> ReadSlot(int32_t, absl::string_view, int64_t offset_elements,
+                                      absl::Span<float> out) const override {
+    return read(offset_elements, out);
+  }
+  std::vector<TimelineSpan> Timeline() const override { return timeline; }
+};
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_SHARD_INSPECTION_FAKE_SHARD_VIEW_H_

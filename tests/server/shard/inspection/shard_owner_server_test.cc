@@ -1,0 +1,362 @@
+// The service over a loopback server, by its real stub.
+
+#include "server/shard/inspection/shard_owner_server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/rpc/channel_rpc.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "proto/optshard/v1/shard_owner.grpc.pb.h"
+#include "tests/server/shard/inspection/fake_shard_view.h"
+
+namespace optshard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ShardOwnerServiceTest : public ::testing::Test {
+ protected:
+  ShardOwnerServiceTest() {
+    absl::StatusOr<std::unique_ptr<ShardOwnerServer>> server =
+        ShardOwnerServer::Start(ShardOwnerServer::Options());
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = std::move(*server);
+    stub_ = v1::ShardOwner::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
+    view_.description.member = {"job", "default", 1, 42};
+    view_.description.world_size = 2;
+    view_.description.generation = 3;
+    view_.description.rule = "adam";
+    view_.description.gradient_mode = "reduce";
+    view_.description.policy = "balanced";
+    view_.description.progress = {12, StepOutcome::kIdle};
+    view_.description.owned_parameters = 2;
+    view_.description.state_bytes = 5 << 20;
+    AddSlice("fc.weight", {10, 64}, 0, 640);
+    AddSlice("fc.bias", {100000}, 50000, 50000);
+  }
+
+  // In reverse: the server stops before the view goes.
+  ~ShardOwnerServiceTest() override { server_->Stop(absl::Seconds(1)); }
+
+  void AddSlice(const std::string& name, std::vector<int64_t> shape, int64_t offset,
+                int64_t elements) {
+    OwnedSlice slice;
+    slice.parameter = static_cast<int32_t>(view_.slices.size());
+    slice.name = name;
+    slice.shape = std::move(shape);
+    slice.offset_elements = offset;
+    slice.elements = elements;
+    slice.step = 12;
+    slice.slots = {"exp_avg", "exp_avg_sq"};
+    slice.state_bytes = elements * 8;
+    view_.slices.push_back(slice);
+  }
+
+  void Register() { ASSERT_TRUE(server_->Register("default", &view_).ok()); }
+
+  std::unique_ptr<grpc::ClientContext> Context() {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(DeadlineAfter(absl::Seconds(20)));
+    return context;
+  }
+
+  grpc::Status Describe(const std::string& optimizer, v1::ShardDescription* response) {
+    v1::DescribeShardRequest request;
+    request.set_optimizer(optimizer);
+    return stub_->DescribeShard(Context().get(), request, response);
+  }
+
+  grpc::Status List(int page_size, const std::string& token, v1::ListParametersResponse* response) {
+    v1::ListParametersRequest request;
+    request.set_page_size(page_size);
+    request.set_page_token(token);
+    response->Clear();
+    return stub_->ListParameters(Context().get(), request, response);
+  }
+
+  grpc::Status Read(const v1::ReadSlotRequest& request, std::vector<v1::SlotChunk>* chunks) {
+    const auto context = Context();
+    const auto reader = stub_->ReadSlot(context.get(), request);
+    v1::SlotChunk chunk;
+    while (reader->Read(&chunk)) chunks->push_back(chunk);
+    return reader->Finish();
+  }
+
+  FakeShardView view_;
+  std::unique_ptr<ShardOwnerServer> server_;
+  std::unique_ptr<v1::ShardOwner::Stub> stub_;
+};
+
+TEST_F(ShardOwnerServiceTest, NoViewYet_IsUnavailable) {
+  v1::ShardDescription description;
+  const grpc::Status status = Describe("default", &description);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("\"default\" is not served here"));
+}
+
+TEST_F(ShardOwnerServiceTest, UnregisteredView_IsUnavailableAgain) {
+  Register();
+  v1::ShardDescription description;
+  ASSERT_TRUE(Describe("", &description).ok());
+  server_->Unregister("default");
+  EXPECT_EQ(Describe("", &description).error_code(), grpc::StatusCode::UNAVAILABLE);
+  Register();
+  EXPECT_TRUE(Describe("default", &description).ok());
+}
+
+TEST_F(ShardOwnerServiceTest, SeveralOptimizers_MustBeNamed) {
+  Register();
+  FakeShardView critic;
+  critic.description.member.optimizer = "critic";
+  ASSERT_TRUE(server_->Register("critic", &critic).ok());
+  EXPECT_EQ(server_->Register("critic", &critic).code(), absl::StatusCode::kAlreadyExists);
+  v1::ShardDescription description;
+  const grpc::Status unnamed = Describe("", &description);
+  EXPECT_EQ(unnamed.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(unnamed.error_message(), HasSubstr("\"critic\", \"default\""));
+  ASSERT_TRUE(Describe("critic", &description).ok());
+  EXPECT_EQ(description.optimizer(), "critic");
+  server_->Unregister("critic");
+}
+
+TEST_F(ShardOwnerServiceTest, Describe_SaysWhoAndHowFar) {
+  view_.description.failure = absl::UnavailableError("rank 0 is lost");
+  view_.description.hyperparameters.resize(1);
+  view_.description.hyperparameters[0].Set("lr", 0.25);
+  Register();
+  v1::ShardDescription description;
+  ASSERT_TRUE(Describe("default", &description).ok());
+  EXPECT_THAT(
+      description.summary(),
+      AllOf(HasSubstr("rank 1 of 2 of job/default: adam, 2 parameters"),
+            HasSubstr("5.0 MiB of state"), HasSubstr("step 12"), HasSubstr("rank 0 is lost")));
+  EXPECT_EQ(description.rank(), 1);
+  EXPECT_EQ(description.incarnation(), 42);
+  EXPECT_EQ(description.generation(), 3);
+  EXPECT_EQ(description.policy(), v1::PARTITION_POLICY_BALANCED);
+  EXPECT_EQ(description.progress().finished_step(), 12);
+  EXPECT_EQ(description.progress().outcome(), v1::STEP_OUTCOME_IDLE);
+  EXPECT_EQ(description.failure().message(), "rank 0 is lost");
+  EXPECT_DOUBLE_EQ(description.state_gib(), 5.0 / 1024);
+  EXPECT_EQ(description.hyperparameters(0).values(), "lr=0.25");
+}
+
+TEST_F(ShardOwnerServiceTest, List_SummarisesEachParameter) {
+  Register();
+  v1::ListParametersResponse page;
+  ASSERT_TRUE(List(0, "", &page).ok());
+  ASSERT_EQ(page.parameters_size(), 2);
+  EXPECT_EQ(page.parameters(0).summary(),
+            "0 fc.weight float32 [10, 64] step 12: exp_avg, exp_avg_sq (5.0 KiB)");
+  EXPECT_EQ(page.parameters(1).summary(),
+            "1 fc.bias float32 [100000] elements [50000, 100000) step 12: exp_avg, exp_avg_sq "
+            "(390.6 KiB)");
+  EXPECT_EQ(page.next_page_token(), "");
+}
+
+TEST_F(ShardOwnerServiceTest, ListOfManyParameters_ComesInPagesFarUnderTheLimit) {
+  for (int i = 0; i < 3000; ++i) AddSlice(absl::StrCat(std::string(3000, 'x'), i), {4}, 0, 4);
+  Register();
+  std::vector<int> sizes;
+  size_t seen = 0;
+  v1::ListParametersResponse page;
+  do {
+    const std::string token = page.next_page_token();
+    ASSERT_TRUE(List(100000, token, &page).ok());
+    EXPECT_LT(page.ByteSizeLong(), 2u << 20);
+    for (const v1::OwnedParameter& parameter : page.parameters()) {
+      ASSERT_EQ(parameter.parameter(), static_cast<int>(seen++));
+    }
+    sizes.push_back(page.parameters_size());
+  } while (!page.next_page_token().empty());
+  EXPECT_EQ(seen, view_.slices.size());
+  EXPECT_GT(sizes.size(), 8);
+
+  ASSERT_TRUE(List(0, "", &page).ok());
+  EXPECT_EQ(page.parameters_size(), 100);
+}
+
+TEST_F(ShardOwnerServiceTest, ForeignPageToken_IsRefused) {
+  Register();
+  v1::ListParametersResponse page;
+  for (const std::string token : {"abc", "-1", "1 ", "01", "99999999999999999999"}) {
+    EXPECT_EQ(List(0, token, &page).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << token;
+  }
+  EXPECT_EQ(List(-1, "", &page).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ShardOwnerServiceTest, ReadSlot_StreamsAllThatIsOwnedInOrder) {
+  AddSlice("large", {200000}, 0, 200000);
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_name("large");
+  request.set_slot("exp_avg");
+  std::vector<v1::SlotChunk> chunks;
+  ASSERT_TRUE(Read(request, &chunks).ok());
+  int64_t next = 0;
+  for (const v1::SlotChunk& chunk : chunks) {
+    EXPECT_EQ(chunk.offset_elements(), next);
+    EXPECT_EQ(chunk.step(), 1);
+    EXPECT_LE(chunk.values_size(), 65536);
+    for (const float value : chunk.values()) ASSERT_EQ(value, static_cast<float>(next++));
+  }
+  EXPECT_EQ(next, 200000);
+  EXPECT_EQ(chunks.size(), 4);
+  EXPECT_EQ(chunks[0].summary(), "exp_avg of large, elements [0, 65536), step 1");
+
+  // A part, by index; and from the slice's beginning on.
+  request.clear_name();
+  request.set_parameter(1);
+  request.set_offset_elements(50001);
+  request.set_elements(2);
+  chunks.clear();
+  ASSERT_TRUE(Read(request, &chunks).ok());
+  ASSERT_EQ(chunks.size(), 1);
+  EXPECT_THAT(chunks[0].values(), ::testing::ElementsAre(50001, 50002));
+}
+
+TEST_F(ShardOwnerServiceTest, ReadOfTheStepCount_IsOneNumber) {
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_slot("step");
+  std::vector<v1::SlotChunk> chunks;
+  ASSERT_TRUE(Read(request, &chunks).ok());
+  ASSERT_EQ(chunks.size(), 1);
+  EXPECT_EQ(chunks[0].values_size(), 1);
+}
+
+TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {
+  AddSlice("empty", {0}, 0, 0);
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_name("empty");
+  request.set_slot("exp_avg");
+  std::vector<v1::SlotChunk> chunks;
+  ASSERT_TRUE(Read(request, &chunks).ok());
+  ASSERT_EQ(chunks.size(), 1);
+  EXPECT_EQ(chunks[0].values_size(), 0);
+  EXPECT_EQ(chunks[0].step(), 1);
+}
+
+TEST_F(ShardOwnerServiceTest, StepBetweenTwoChunks_Aborts) {
+  AddSlice("large", {200000}, 0, 200000);
+  view_.read = [](int64_t offset, absl::Span<float>) -> absl::StatusOr<StepNumber> {
+    return offset < 100000 ? 7 : 8;
+  };
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_name("large");
+  request.set_slot("exp_avg");
+  std::vector<v1::SlotChunk> chunks;
+  const grpc::Status status = Read(request, &chunks);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("step 8 came while step 7 was read"));
+  EXPECT_EQ(chunks.size(), 2);
+}
+
+TEST_F(ShardOwnerServiceTest, BadRead_SaysWhatThereIs) {
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_name("conv");
+  std::vector<v1::SlotChunk> chunks;
+  grpc::Status status = Read(request, &chunks);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("fc.weight, fc.bias"));
+
+  request.set_name("fc.bias");
+  request.set_offset_elements(-1);
+  EXPECT_EQ(Read(request, &chunks).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+
+  request.set_offset_elements(0);
+  request.set_elements(5);
+  view_.read = [](int64_t, absl::Span<float>) -> absl::StatusOr<StepNumber> {
+    return absl::OutOfRangeError("owned: [50000, 100000)");
+  };
+  status = Read(request, &chunks);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::OUT_OF_RANGE);
+  EXPECT_EQ(status.error_message(), "owned: [50000, 100000)");
+  EXPECT_TRUE(chunks.empty());
+}
+
+TEST_F(ShardOwnerServiceTest, Timeline_IsJsonInPieces) {
+  for (int i = 0; i < 20000; ++i) {
+    TimelineSpan span;
+    span.step = 5;
+    span.bucket = i;
+    span.phase = "update";
+    span.start_us = int64_t{10} * i;
+    span.duration_us = 7;
+    view_.timeline.push_back(span);
+  }
+  Register();
+  const auto context = Context();
+  const auto reader = stub_->GetTimeline(context.get(), v1::GetTimelineRequest());
+  std::string json;
+  int pieces = 0;
+  v1::TimelineChunk chunk;
+  for (; reader->Read(&chunk); ++pieces) json += chunk.json();
+  ASSERT_TRUE(reader->Finish().ok());
+  EXPECT_GT(pieces, 1);
+  const nlohmann::json trace = nlohmann::json::parse(json);
+  EXPECT_GT(trace["traceEvents"].size(), 20000);
+}
+
+TEST_F(ShardOwnerServiceTest, UnregisterWhileACallReads_WaitsForItAndNoLonger) {
+  AddSlice("large", {200000}, 0, 200000);
+  absl::Notification reading;
+  absl::Notification go_on;
+  bool left = false;
+  view_.read = [&](int64_t offset, absl::Span<float>) -> absl::StatusOr<StepNumber> {
+    EXPECT_FALSE(left);
+    if (offset == 0) {
+      reading.Notify();
+      go_on.WaitForNotification();
+    }
+    return StepNumber{1};
+  };
+  Register();
+  grpc::Status status;
+  std::vector<v1::SlotChunk> chunks;
+  std::thread client([&] {
+    v1::ReadSlotRequest request;
+    request.set_name("large");
+    request.set_slot("exp_avg");
+    status = Read(request, &chunks);
+  });
+  reading.WaitForNotification();
+  std::thread owner([&] {
+    server_->Unregister("default");
+    left = true;
+  });
+  // From the moment when Unregister has begun no other call finds the view.
+  v1::ShardDescription description;
+  while (Describe("default", &description).ok()) std::this_thread::yield();
+  go_on.Notify();
+  owner.join();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(chunks.size(), 1);
+}
+
+TEST(ShardOwnerServer_AddressTaken, SaysWhich) {
+  const auto first = ShardOwnerServer::Start(ShardOwnerServer::Options());
+  ASSERT_TRUE(first.ok());
+  ShardOwnerServer::Options options;
+  options.listen = absl::StrCat("127.0.0.1:", (*first)->port());
+  const auto second = ShardOwnerServer::Start(options);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(options.listen));
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -1,0 +1,57 @@
+#include "server/shard/state/shard_ledger.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+constexpr int kParameters = 5;
+constexpr int kBuckets = 3;
+
+struct alignas(64) Line {
+  char bytes[64];
+};
+
+std::vector<Line> Memory() {
+  return std::vector<Line>((ShardLedger::Bytes(kParameters, kBuckets) + 63) / 64, Line{});
+}
+
+TEST(ShardLedger_OfZeros_HasNothing, ToGoOnFrom) {
+  const std::vector<Line> memory = Memory();
+  EXPECT_FALSE(ShardLedger::Read(memory.data()).has_value());
+}
+
+TEST(ShardLedger_Begun_SaysAfterWhichStep, AndOfWhichGeneration) {
+  std::vector<Line> memory = Memory();
+  ShardLedger ledger(memory.data(), kBuckets);
+  ledger.Begin(7, {41, StepOutcome::kIdle, 3});
+  const absl::optional<KeptState> kept = ShardLedger::Read(memory.data());
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->generation, 7u);
+  EXPECT_EQ(kept->progress.finished, 41u);
+  EXPECT_EQ(kept->progress.outcome, StepOutcome::kIdle);
+  EXPECT_EQ(kept->progress.skipped, 3u);
+}
+
+TEST(ShardLedger_OverTheSameMemory_GoesOn, WithCountsAndVersions) {
+  std::vector<Line> memory = Memory();
+  {
+    ShardLedger ledger(memory.data(), kBuckets);
+    ledger.Begin(1, StepProgress());
+    for (int p = 0; p < kParameters; ++p) ledger.step_count(p) = 10 + p;
+    for (int own = 0; own < kBuckets; ++own) ledger.version(own).step = 20 + own;
+    ledger.counts_version().step = 30;
+    ledger.SetProgress({9, StepOutcome::kApplied});
+  }
+  const ShardLedger ledger(memory.data(), kBuckets);
+  EXPECT_EQ(ledger.progress().finished, 9u);
+  EXPECT_EQ(ledger.progress().outcome, StepOutcome::kApplied);
+  for (int p = 0; p < kParameters; ++p) EXPECT_EQ(ledger.step_count(p), 10u + p);
+  for (int own = 0; own < kBuckets; ++own) EXPECT_EQ(ledger.version(own).step, 20u + own);
+  EXPECT_EQ(ledger.counts_version().step, 30u);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,157 @@
+#include "server/shard/state/shard_store.h"
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "common/memory_layout.h"
+#include "common/plan.h"
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+// One rank owns "a" (4,000 elements in many buckets) and "b".
+class ShardStoreTest : public ::testing::Test {
+ protected:
+  ShardStoreTest() {
+    GroupSpec group;
+    for (const int64_t elements : {4000, 10}) {
+      ParameterSpec spec;
+      spec.name = elements == 4000 ? "a" : "b";
+      spec.shape = {elements};
+      group.parameters.push_back(spec);
+    }
+    space_ = ParameterSpace({group});
+    const absl::StatusOr<Plan> plan = MakePlan(1, space_, PartitionPolicy::kGreedy, {"node"});
+    buckets_ = MakeBuckets(MemoryLayout(space_), *plan, {2048, 256});
+    ShardStore::Options options;
+    options.space = &space_;
+    options.buckets = &buckets_;
+    options.slot_counts = {2};
+    options.keep_reduced_gradients = true;
+    store_ = *ShardStore::Create(options);
+  }
+
+  void WriteAll(StepNumber step) {
+    for (size_t own = 0; own < store_->own_buckets().size(); ++own) Write(own, step);
+    store_->CountStep(step, {true, true});
+  }
+
+  void Write(int own, StepNumber step) {
+    const ShardStore::OwnBucket& bucket = store_->own_buckets()[own];
+    store_->BeginWrite(own);
+    for (int s = 0; s < bucket.slot_count; ++s) {
+      for (int64_t i = 0; i < bucket.bucket->elements; ++i) {
+        bucket.slots[s][i] = static_cast<float>(step);
+      }
+    }
+    store_->EndWrite(own, step);
+  }
+
+  ParameterSpace space_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<ShardStore> store_;
+};
+
+TEST_F(ShardStoreTest, NewSlots_AreZeroAndAligned) {
+  ASSERT_GT(store_->own_buckets().size(), 4);
+  for (const ShardStore::OwnBucket& own : store_->own_buckets()) {
+    for (int s = 0; s < own.slot_count; ++s) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(own.slots[s]) % 64, 0);
+      for (int64_t i = 0; i < own.bucket->elements; ++i) ASSERT_EQ(own.slots[s][i], 0.0f);
+    }
+    EXPECT_EQ(own.slots[2], nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(own.reduced_gradient) % 64, 0);
+  }
+  EXPECT_EQ(store_->state_bytes(), 4010 * 2 * 4);
+}
+
+TEST_F(ShardStoreTest, Owns_OnlyWhatItsBucketsHold) {
+  EXPECT_TRUE(store_->Owns(0, 0, 4000));
+  EXPECT_TRUE(store_->Owns(0, 3999, 1));
+  EXPECT_TRUE(store_->Owns(1, 10, 0));
+  EXPECT_FALSE(store_->Owns(0, 3999, 2));
+  EXPECT_FALSE(store_->Owns(1, 10, 1));
+}
+
+TEST_F(ShardStoreTest, ReadDuringAWrite_IsRefusedUntilItEnded) {
+  WriteAll(1);
+  std::vector<float> out(4000);
+  EXPECT_EQ(store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{1});
+  store_->BeginWrite(2);
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out)).has_value());
+  store_->EndWrite(2, 2);
+  // Now one bucket is a step ahead of the others: no step's values.
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out)).has_value());
+  for (size_t own = 0; own < store_->own_buckets().size(); ++own) {
+    if (own != 2) store_->MarkUnchanged(own, 2);
+  }
+  EXPECT_EQ(store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{2});
+}
+
+TEST_F(ShardStoreTest, FinishedStep_CountsOnlyUpdatedParameters) {
+  store_->CountStep(1, {true, true});
+  store_->CountStep(2, {false, true});
+  EXPECT_EQ(store_->step_count(0), 1);
+  EXPECT_EQ(store_->step_count(1), 2);
+  EXPECT_EQ(store_->TryReadStepCount(0)->count, 1);
+  EXPECT_EQ(store_->TryReadStepCount(0)->step, 2);
+}
+
+TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {
+  std::atomic<bool> done{false};
+  int64_t reads = 0;
+  std::thread reader([&] {
+    std::vector<float> out(4000);
+    // Also once after the writer is done, so that there is at least one.
+    for (bool last = false; !last;) {
+      last = done;
+      for (const int64_t offset : {0, 600, 3900}) {
+        const absl::Span<float> part = absl::MakeSpan(out).subspan(0, 4000 - offset);
+        const absl::optional<StepNumber> step = store_->TryRead(0, 1, offset, part);
+        if (!step.has_value()) continue;
+        ++reads;
+        for (const float value : part) ASSERT_EQ(value, static_cast<float>(*step));
+      }
+    }
+  });
+  for (StepNumber step = 1; step <= 3000; ++step) WriteAll(step);
+  done = true;
+  reader.join();
+  EXPECT_GE(reads, 3);
+}
+
+TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
+  ShardStore::Options options;
+  options.space = &space_;
+  options.buckets = &buckets_;
+  options.slot_counts = {2};
+  const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+  store_ = *ShardStore::Create(options, memory);
+  store_->ledger().Begin(3, StepProgress());
+  WriteAll(1);
+  store_->ledger().SetProgress({1, StepOutcome::kIdle});
+  store_.reset();
+
+  const std::unique_ptr<ShardStore> other = *ShardStore::Create(options, memory);
+  EXPECT_EQ(other->step_count(0), 1u);
+  EXPECT_EQ(other->ledger().progress().finished, 1u);
+  std::vector<float> read(4000);
+  EXPECT_EQ(other->TryRead(0, 1, 0, absl::MakeSpan(read)), absl::optional<StepNumber>(1));
+  EXPECT_EQ(read[3999], 1);
+}
+
+TEST_F(ShardStoreTest, MemoryOfAnotherSize_IsRefused) {
+  ShardStore::Options options;
+  options.space = &space_;
+  options.buckets = &buckets_;
+  options.slot_counts = {2};
+  ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+  memory.bytes.slots -= 64;
+  EXPECT_TRUE(absl::IsInternal(ShardStore::Create(options, memory).status()));
+}
+
+}  // namespace
+}  // namespace optshard

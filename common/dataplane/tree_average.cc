@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/default_floating_point.h"
 
 namespace optshard {
 namespace {
@@ -70,6 +71,7 @@ absl::Status CheckReducible(DType dtype) {
 
 void TreeAverage(const ReductionTree& tree, DType dtype,
                  absl::Span<const void* const> contributions, int64_t elements, void* result) {
+  const DefaultFloatingPoint default_mode;
   if (dtype == DType::kFloat64) {
     Average(tree, contributions, elements, static_cast<double*>(result));
   } else {

@@ -17,8 +17,8 @@ absl::Status CheckReducible(DType dtype);
 
 // result[i] = (the sum of contributions[rank][i]: in rank order within each node group, then of
 // the groups' sums in group order) / world size, in one IEEE division; accumulated in the type
-// itself (float32, float64). `contributions` has one array a rank. `result` may be one of them.
-// Requires a checked tree and a reducible dtype.
+// itself (float32, float64), in the default floating-point mode. `contributions` has one array a
+// rank. `result` may be one of them. Requires a checked tree and a reducible dtype.
 void TreeAverage(const ReductionTree& tree, DType dtype,
                  absl::Span<const void* const> contributions, int64_t elements, void* result);
 

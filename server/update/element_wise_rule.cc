@@ -1,34 +1,12 @@
 #include "server/update/element_wise_rule.h"
 
-#include <xmmintrin.h>
-
 #include <utility>
 
+#include "common/default_floating_point.h"
 #include "common/fatal.h"
 
 namespace optshard {
 namespace {
-
-// A trainer may have changed its thread's rounding or may flush denormals to zero
-// (torch.set_flush_denormal); the bits of an update must not depend on which thread runs it. On
-// x86-64 floats are SSE's, whose control register is read in a few cycles: mostly nothing is to do.
-class DefaultFloatingPoint {
- public:
-  DefaultFloatingPoint() : saved_(_mm_getcsr()) {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
-  }
-  ~DefaultFloatingPoint() {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
-  }
-  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
-  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
-
- private:
-  static constexpr unsigned kDefault = 0x1f80;  // round to nearest, all exceptions masked
-  static constexpr unsigned kFlags = 0x3f;      // which exceptions there were
-
-  const unsigned saved_;
-};
 
 FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate& span) {
   FormulaArguments arguments;
@@ -82,7 +60,7 @@ void ElementWiseRule::Update(DriverKind driver, const Coefficients& coefficients
   const FormulaArguments arguments = ArgumentsOf(coefficients, span);
   CheckVariant(spec_, drivers_, arguments.slot_count);
   CheckGroups(spec_, arguments);
-  const DefaultFloatingPoint scope;
+  const DefaultFloatingPoint default_mode;
   const int64_t done = driver == DriverKind::kSimd ? drivers_.simd(arguments) : 0;
   if (done == span.elements) return;
   drivers_.scalar(ArgumentsOf(coefficients, span.Part(done, span.elements - done)));

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/default_floating_point.h"
 #include "server/update/numa_nodes.h"
 
 namespace optshard {
@@ -103,6 +104,7 @@ class UpdateThreads::Pool {
   };
 
   void Work(int part) {
+    const DefaultFloatingPoint default_mode;  // it has inherited that of a trainer's thread
     Wait wait{this, part, 0};
     while (true) {
       Job job;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/default_floating_point.h"
 #include "common/errors.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/direct_exchange.h"
@@ -63,6 +64,7 @@ StepEngine::Result StepEngine::Refuse(const absl::Status& reason) {
 
 StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Status& willing,
                                         absl::Time deadline) {
+  const DefaultFloatingPoint default_mode;  // coefficients are computed here, too
   const absl::Time start = options_.clock->Now();
   record_.step = finished_ + 1;
   options_.timeline->BeginStep(record_.step);

@@ -1,7 +1,10 @@
 #include "tests/common/dataplane/conformance.h"
 
+#include <xmmintrin.h>
+
 #include <thread>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
@@ -87,6 +90,43 @@ TEST_P(DataPlaneConformance, Reduce_OrderSensitiveValues_AveragesInTreeOrder) {
       EXPECT_TRUE(plane.Close(FarDeadline()).ok());
     });
   }
+}
+
+TEST_P(DataPlaneConformance, Reduce_CallersFlushDenormalsAndRoundDown_AveragesInTheDefaultMode) {
+  // From here, so that threads which a plane starts inherit it.
+  const unsigned saved = _mm_getcsr();
+  _mm_setcsr(saved | _MM_FLUSH_ZERO_ON | 0x0040 /* denormals are zero */ | _MM_ROUND_DOWN);
+  const int64_t elements = 1025;
+  const auto value = [](Rank rank, int64_t i) {
+    const uint32_t denormal = 1 + (static_cast<uint32_t>(i) * 7919 + rank * 104729) % 0x3fffff;
+    return i % 2 == 0 ? absl::bit_cast<float>(denormal) : 1.0f + static_cast<float>(i + rank) / 3;
+  };
+  std::vector<std::vector<float>> values(world_size(), std::vector<float>(elements));
+  std::vector<float> expected(elements);
+  _mm_setcsr(saved);
+  for (int64_t i = 0; i < elements; ++i) {
+    for (Rank rank = 0; rank < world_size(); ++rank) {
+      values[rank][i] = value(rank, i);
+      expected[i] += values[rank][i];
+    }
+    expected[i] /= static_cast<float>(world_size());
+  }
+  _mm_setcsr(saved | _MM_FLUSH_ZERO_ON | 0x0040 | _MM_ROUND_DOWN);
+  Run([&](DataPlane& plane) {
+    for (Rank owner = 0; owner < world_size(); ++owner) {
+      std::vector<float> result(elements);
+      ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, owner), kHost, owner,
+                                       DType::kFloat32, values[plane.rank()].data(),
+                                       owner == plane.rank() ? result.data() : nullptr, elements))
+                      .ok());
+      if (owner == plane.rank()) {
+        EXPECT_TRUE(SameBits(result, expected));
+      }
+    }
+    EXPECT_EQ(_mm_getcsr() & 0xe040u, 0xa040u) << "the caller's mode was not put back";
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+  });
+  _mm_setcsr(saved);
 }
 
 TEST_P(DataPlaneConformance, Reduce_Float64_AveragesInFloat64) {

@@ -1,5 +1,8 @@
 #include "tests/server/shard/engine/engine_rig.h"
 
+#include <xmmintrin.h>
+
+#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -129,6 +132,9 @@ void EngineRig::GiveGradients(const Presence& presence) {
       const Rank source = options_.gradient_mode == GradientMode::kAveraged ? 0 : r;
       const uint64_t seed = ((options_.seed * 1000 + given_) * 100 + source) * 1000 + p;
       gradients_[r].push_back(OrderSensitiveValues(options_.space.parameter(p).elements(), seed));
+      for (float& value : gradients_[r].back()) {
+        value = std::ldexp(value, options_.gradient_exponent);
+      }
       has_[r].push_back(presence(given_, r, p));
       if (has_[r][p]) {
         ranks_[r].replica->SetGradient(p, gradients_[r][p]);
@@ -145,7 +151,15 @@ void EngineRig::GiveAllGradients() {
 
 void EngineRig::OnEveryRank(const std::function<void(Rank)>& work) {
   std::vector<std::thread> threads;
-  for (Rank r = 0; r < options_.world_size; ++r) threads.emplace_back([&work, r] { work(r); });
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    threads.emplace_back([this, &work, r] {
+      // The thread ends with it: nobody puts it back.
+      if (!options_.floating_point_modes.empty()) {
+        _mm_setcsr(_mm_getcsr() | options_.floating_point_modes[r]);
+      }
+      work(r);
+    });
+  }
   for (std::thread& thread : threads) thread.join();
 }
 

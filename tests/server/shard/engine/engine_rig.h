@@ -43,6 +43,9 @@ class EngineRig {
     int window = 4;
     int staging_buffers = 2;
     uint64_t seed = 1;
+    int gradient_exponent = 0;  // gradients are multiplied by 2 to the power of it
+    // By rank: bits of MXCSR that its thread sets before it calls, such as _MM_FLUSH_ZERO_ON.
+    std::vector<unsigned> floating_point_modes;
     absl::Duration timeout = absl::Seconds(20);
   };
 

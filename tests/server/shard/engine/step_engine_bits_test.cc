@@ -1,5 +1,7 @@
 // Steps over everything that must not change their bits: they equal one process's.
 
+#include <xmmintrin.h>
+
 #include <string>
 #include <tuple>
 #include <vector>
@@ -123,6 +125,46 @@ TEST(StepEngineBits_EveryRule, EqualOneProcessToTheBit) {
       rig.StepOracleAlong();
     }
     EXPECT_EQ(rig.DifferenceToOracle(), "") << options.rule;
+  }
+}
+
+// torch.set_flush_denormal on some ranks; and another rounding, which shows in ordinary values,
+// too.
+TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) {
+  constexpr unsigned kFlushDenormals = _MM_FLUSH_ZERO_ON | 0x0040;  // and take them for zero
+  struct Case {
+    std::string rule;
+    int gradient_exponent;
+    double lr;
+  };
+  // Gradients that are denormals; a coefficient that is one.
+  for (const Case& c : {Case{"adam", -135, 1e-3}, Case{"sgd", 100, 1e-40}}) {
+    for (const Placement placement : {Placement::kReachable, Placement::kFlatRegions}) {
+      for (const PartitionPolicy policy :
+           {PartitionPolicy::kBalanced, PartitionPolicy::kReplicated}) {
+        for (const FakeHub::Mode mode : {FakeHub::Mode::kImmediate, FakeHub::Mode::kDelayed}) {
+          SCOPED_TRACE(absl::StrCat(c.rule, " ", NameOf(placement), PolicyName(policy), " ",
+                                    ModeName(mode)));
+          EngineRig::Options options;
+          options.world_size = 3;
+          options.mode = mode;
+          options.policy = policy;
+          options.placements = {placement};
+          options.rule = c.rule;
+          options.hyperparameters.resize(2);
+          for (Hyperparameters& group : options.hyperparameters) group.Set("lr", c.lr);
+          options.gradient_exponent = c.gradient_exponent;
+          options.floating_point_modes = {0, kFlushDenormals, kFlushDenormals | _MM_ROUND_DOWN};
+          EngineRig rig(options);
+          for (int step = 1; step <= 2; ++step) {
+            rig.GiveAllGradients();
+            ExpectAllOk(rig.Step());
+            rig.StepOracleAlong();
+            EXPECT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+          }
+        }
+      }
+    }
   }
 }
 

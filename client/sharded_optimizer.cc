@@ -44,7 +44,9 @@ std::vector<std::vector<at::Tensor>> TensorsOf(const std::vector<OptimizerParamG
 struct ShardedOptimizer::Prepared {
   Prepared(std::vector<OptimizerParamGroup> given, const RuleOptions& rule,
            ShardedOptimizerOptions client_options)
-      : groups(std::move(given)), defaults(rule.Complete()), options(std::move(client_options)) {
+      : groups(std::move(given)),
+        defaults(rule.Complete()),
+        options(ValueOrThrow(WithKnownRank(std::move(client_options)))) {
     for (OptimizerParamGroup& group : groups) {
       RuleOptions merged = rule;
       if (group.has_options()) {

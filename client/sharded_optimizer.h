@@ -41,19 +41,20 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Checks the parameters, joins the job, waits for all ranks, and gives all of them rank 0's
   // values of the parameters. Errors:
   //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
-  //                       out of its range, ranks that do not agree with each other, a bad rank
+  //                       out of its range, ranks that do not agree with each other, a rank or
+  //                       world size that is not set or out of range
   //   ALREADY_EXISTS      the rank is taken by a living process
   //   UNAVAILABLE         no coordinator or shard server there, or a rank was lost meanwhile
   //   DEADLINE_EXCEEDED   ranks that never came, by number
   //   RESOURCE_EXHAUSTED  no memory for parameters, gradients or state: need and limit
   // Where attached to a shard server also those of docs/errors.md, "Attaching".
   ShardedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
-                   const RuleOptions& defaults, ShardedOptimizerOptions options = {});
+                   const RuleOptions& defaults, ShardedOptimizerOptions options);
   ShardedOptimizer(std::vector<at::Tensor> parameters, const RuleOptions& defaults,
-                   ShardedOptimizerOptions options = {});
+                   ShardedOptimizerOptions options);
   // The module's parameters, by their names.
   ShardedOptimizer(const torch::nn::Module& module, const RuleOptions& defaults,
-                   ShardedOptimizerOptions options = {});
+                   ShardedOptimizerOptions options);
 
   ShardedOptimizer(ShardedOptimizer&&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer&&) = delete;

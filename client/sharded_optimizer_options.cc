@@ -1,6 +1,7 @@
 #include "client/sharded_optimizer_options.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -27,7 +28,12 @@ absl::StatusOr<int> Number(const char* name, const char* value, int least, int m
 absl::Status TakeRank(const Variables& variable, ShardedOptimizerOptions& options) {
   const char* rank = variable("RANK");
   const char* world_size = variable("WORLD_SIZE");
-  if (rank == nullptr && world_size == nullptr) return absl::OkStatus();
+  if (rank == nullptr && world_size == nullptr) {
+    return absl::InvalidArgumentError(
+        "the environment variables RANK and WORLD_SIZE are not set, so this process does not know "
+        "which rank of how many it is: start the trainer with torchrun, or set both for every "
+        "process; RANK=0 WORLD_SIZE=1 is one rank alone");
+  }
   if (rank == nullptr || world_size == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
         "environment variable ", rank == nullptr ? "WORLD_SIZE" : "RANK", " is set but ",
@@ -52,10 +58,51 @@ absl::Status TakeMaster(const Variables& variable, ShardedOptimizerOptions& opti
   return absl::OkStatus();
 }
 
+const char* FromProcess(const char* name) { return std::getenv(name); }
+
+// "RANK=1, WORLD_SIZE is not set"
+std::string WhatIsSaid(const Variables& variable) {
+  std::string said;
+  for (const char* name : {"RANK", "WORLD_SIZE"}) {
+    const char* value = variable(name);
+    absl::StrAppend(&said, said.empty() ? "" : ", ", name,
+                    value == nullptr ? " is not set" : absl::StrCat("=", value));
+  }
+  return said;
+}
+
+std::string NumberOrNotSet(int number) {
+  return number == ShardedOptimizerOptions::kNotSet ? "not set" : absl::StrCat(number);
+}
+
 }  // namespace
 
 absl::StatusOr<ShardedOptimizerOptions> ShardedOptimizerOptions::FromEnvironment() {
-  return FromVariables([](const char* name) -> const char* { return std::getenv(name); });
+  return FromVariables(FromProcess);
+}
+
+absl::StatusOr<ShardedOptimizerOptions> WithKnownRank(ShardedOptimizerOptions options) {
+  return WithKnownRank(std::move(options), FromProcess);
+}
+
+absl::StatusOr<ShardedOptimizerOptions> WithKnownRank(ShardedOptimizerOptions options,
+                                                      const Variables& variable) {
+  constexpr int kNotSet = ShardedOptimizerOptions::kNotSet;
+  if (options.world_size == 1 && options.rank == kNotSet) options.rank = 0;
+  if (options.world_size == kNotSet || options.rank == kNotSet) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ShardedOptimizerOptions: rank is ", NumberOrNotSet(options.rank), " and world_size is ",
+        NumberOrNotSet(options.world_size), ", expected both (in the environment ",
+        WhatIsSaid(variable),
+        "): take the options from ShardedOptimizerOptions::FromEnvironment(), or set rank and "
+        "world_size; world_size = 1 is one rank alone"));
+  }
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ShardedOptimizerOptions: rank is ", options.rank, " and world_size is ",
+                     options.world_size, ", expected a rank of at least 0 and below world_size"));
+  }
+  return options;
 }
 
 absl::StatusOr<ShardedOptimizerOptions> ShardedOptimizerOptions::FromVariables(

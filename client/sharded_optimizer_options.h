@@ -22,8 +22,12 @@ struct ShardedOptimizerOptions {
   // All ranks of a job give the same names; a job with two optimizers gives them two names.
   std::string job = "optshard";
   std::string optimizer = "default";
-  Rank rank = 0;
-  int world_size = 1;
+  // This process's rank, and how many ranks the job has. Neither is guessed: processes that each
+  // took themselves for the only rank would train apart without a word. FromEnvironment sets both.
+  // One rank alone sets world_size to 1.
+  static constexpr int kNotSet = -1;
+  Rank rank = kNotSet;
+  int world_size = kNotSet;
 
   // HOST:PORT of the job's coordinator. Empty: rank 0 runs one in its own process.
   std::string coordinator;
@@ -81,18 +85,26 @@ struct ShardedOptimizerOptions {
   std::shared_ptr<const ClientSeams> seams;
 
   // From the variables that torchrun sets, and the project's own:
-  //   RANK, WORLD_SIZE             rank, world_size; without both of them one rank alone
+  //   RANK, WORLD_SIZE             rank, world_size; one rank alone is RANK=0 WORLD_SIZE=1
   //   OPTSHARD_COORDINATOR         coordinator
   //   OPTSHARD_ATTACH              attach
   //   OPTSHARD_PLANE               plane
   //   MASTER_ADDR, MASTER_PORT     embedded_coordinator = MASTER_ADDR:(MASTER_PORT + 1)
   //   OPTSHARD_JOB, OPTSHARD_INTERFACE, OPTSHARD_OWNER_LISTEN, OPTSHARD_NODE, OPTSHARD_LOG_LEVEL
-  // INVALID_ARGUMENT naming the variable, its value and what was expected.
+  // INVALID_ARGUMENT naming the variable, its value and what was expected; also where RANK and
+  // WORLD_SIZE are not set.
   static absl::StatusOr<ShardedOptimizerOptions> FromEnvironment();
   // As above from any other source; it returns null for a variable that is not set.
   static absl::StatusOr<ShardedOptimizerOptions> FromVariables(
       const std::function<const char*(const char*)>& variable);
 };
+
+// `options` with a rank and a world size that are known and fit each other. INVALID_ARGUMENT where
+// they are not set, with what the environment says of them and what to do, or out of range.
+absl::StatusOr<ShardedOptimizerOptions> WithKnownRank(ShardedOptimizerOptions options);
+// As above with variables from any other source.
+absl::StatusOr<ShardedOptimizerOptions> WithKnownRank(
+    ShardedOptimizerOptions options, const std::function<const char*(const char*)>& variable);
 
 }  // namespace optshard
 

@@ -388,6 +388,11 @@ TEST(ShardedOptimizerTest, Construct_BadInput_SaysWhat) {
          ShardedOptimizer(groups, Sgd(1), options);
        },
        {"\"adam\"", "\"sgd\""}},
+      {"no rank and no world size",
+       [](const ShardedOptimizerOptions&) {
+         ShardedOptimizer({Parameter({1}, 1)}, Sgd(1), ShardedOptimizerOptions());
+       },
+       {"rank is not set", "world_size is not set", "FromEnvironment()"}},
       {"one copy that every rank would update",
        [](ShardedOptimizerOptions options) {
          options.share_parameters = true;

@@ -320,12 +320,17 @@ void HostedRank::ServeNobody() {
   }
   if (!synced) {
     // The first values are rank 0's: this needs no trainer of its own.
-    if (!options_.rounds->Enter(rank_)) return;
     {
       absl::MutexLock lock(&mutex_);
+      // A trainer that has been admitted meanwhile synchronises itself, and nobody does so twice.
+      if (attachment_ != nullptr) return;
       busy_ = true;
     }
     DoorbellReply reply;
+    if (!options_.rounds->Enter(rank_)) {
+      reply.status = ShuttingDown();
+      return Finish(reply);
+    }
     reply.status = owner_->SyncParameters(all_tensors_, regions_, absl::Hours(24));
     Finish(reply);
     return;

@@ -163,7 +163,8 @@ class HostedRank {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   absl::Status start_status_ ABSL_GUARDED_BY(mutex_);
   absl::Status away_ ABSL_GUARDED_BY(mutex_);  // of kStarting, where there is state already
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // in a step that a trainer asked for
+  bool busy_ ABSL_GUARDED_BY(mutex_) =
+      false;  // in what a trainer asked for, or the first synchronisation
   StepProgress progress_ ABSL_GUARDED_BY(mutex_);
   const ProcessHandle* attaching_ ABSL_GUARDED_BY(mutex_) = nullptr;  // who waits in Attach
   std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);

@@ -217,6 +217,8 @@ TEST(NodeSuccessor_OfOneWhoDiedBeforeTheFirstValues_GetsThem, FromRankZero) {
   ASSERT_TRUE(Board::Await(board->ready, 1));
   victim.Kill();
   victim.Wait();
+  // A successor that is there before the owner takes part for the dead one would do so itself.
+  ASSERT_TRUE(rig.AwaitWaiting(1));
   EXPECT_TRUE((*link)->Stop(absl::Seconds(1)).ok());
   rig.OnEveryRank([&](Rank rank) {
     auto successor = NodeTrainer::Start(rig.TrainerOptions(rank));

@@ -52,6 +52,11 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const GlooPlaneOptio
     }
     wire = *std::move(made);
   }
+  return ConnectOver(std::move(wire), options);
+}
+
+absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::ConnectOver(std::unique_ptr<GlooWire> wire,
+                                                                const GlooPlaneOptions& options) {
   auto mesh = std::unique_ptr<GlooMesh>(new GlooMesh(options, std::move(wire)));
   if (mesh->wire_ == nullptr) return mesh;
   if (absl::Status status = mesh->ConnectAll(options); !status.ok()) return status;
@@ -112,11 +117,20 @@ absl::Status GlooMesh::ReceiveFarewells() {
   return absl::OkStatus();
 }
 
-absl::Status GlooMesh::status() const {
+absl::Status GlooMesh::status() {
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
   absl::MutexLock lock(&mutex_);
-  if (!broken_.ok()) return broken_;
-  if (closing_) return absl::FailedPreconditionError("the data plane is closed");
-  return absl::OkStatus();
+  return closing_ ? absl::FailedPreconditionError("the data plane is closed") : absl::OkStatus();
+}
+
+absl::Status GlooMesh::Failure() {
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    failure = broken_;
+  }
+  if (!failure.ok()) Cut(failure);
+  return failure;
 }
 
 absl::Status GlooMesh::Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
@@ -151,15 +165,10 @@ absl::Status GlooMesh::Receive(Rank peer, uint64_t slot, void* data, size_t byte
 
 absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
                             absl::FunctionRef<std::string()> what) {
-  absl::Status broken;
   for (size_t i = 0; i < messages->size(); ++i) {
     Message& message = (*messages)[i];
-    {
-      absl::MutexLock lock(&mutex_);
-      broken = broken_;
-    }
     // Break's abort ends one wait for a message only; whoever comes later finds out here.
-    if (!broken.ok()) return BrokenBecause(broken);
+    if (absl::Status failure = Failure(); !failure.ok()) return failure;
     std::string why;
     switch (WaitFor(*message.transfer, deadline, &why)) {
       case GlooTransfer::Outcome::kDone: {
@@ -176,8 +185,7 @@ absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
     }
   }
   messages->clear();
-  absl::MutexLock lock(&mutex_);
-  return broken_;
+  return Failure();
 }
 
 GlooTransfer::Outcome GlooMesh::WaitFor(GlooTransfer& transfer, absl::Time deadline,
@@ -215,15 +223,16 @@ absl::Status GlooMesh::TimedOut(const Messages& messages, size_t first_late,
     if (outcome != GlooTransfer::Outcome::kDone && is_new) late.push_back(messages[i].peer);
   }
   std::sort(late.begin(), late.end());
-  absl::MutexLock lock(&mutex_);
-  if (broken_ == first) broken_ = errors::PeersTimedOut(late, what);
-  return broken_;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (broken_ == first) broken_ = errors::PeersTimedOut(late, what);
+  }
+  return Failure();
 }
 
 absl::Status GlooMesh::BrokenBecause(const absl::Status& reason) {
   Break(reason);
-  absl::MutexLock lock(&mutex_);
-  return broken_;
+  return Failure();
 }
 
 void GlooMesh::Break(const absl::Status& reason) {
@@ -234,6 +243,11 @@ void GlooMesh::Break(const absl::Status& reason) {
       for (const auto& transfer : pending_) transfer->Abort();
     }
   }
+  Cut(reason);
+}
+
+// Whoever comes first cuts; the others wait until that is done.
+void GlooMesh::Cut(const absl::Status& reason) {
   absl::MutexLock lock(&cut_mutex_);
   if (!disconnected_ && wire_ != nullptr) {
     SayWhy(reason);
@@ -328,9 +342,9 @@ absl::Status GlooMesh::Close(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
     for (const Message& from : farewells_) pending_.insert(from.transfer);
-    // Break did not see them before.
-    if (!broken_.ok()) return broken_;
   }
+  // Break did not see them before.
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const auto what = [] { return std::string("Close of the data plane"); };
   if (absl::Status status = Wait(&farewells_, deadline, what); !status.ok()) return status;
   if (absl::Status status = Wait(&sent, deadline, what); !status.ok()) return status;

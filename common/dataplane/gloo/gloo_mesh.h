@@ -17,12 +17,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/dataplane/gloo/gloo_plane.h"
+#include "common/dataplane/gloo/gloo_plane_options.h"
 #include "common/dataplane/gloo/gloo_wire.h"
+#include "common/ids.h"
 
 namespace optshard {
 
-// Thread-safe, but messages are started and waited for by one thread at a time.
+// Thread-safe, but messages are started and waited for by one thread at a time. Any call that
+// returns why the mesh broke returns only after the connections are cut: from then on no thread
+// touches the memory of any message.
 class GlooMesh {
  public:
   // Messages under way.
@@ -34,6 +37,9 @@ class GlooMesh {
 
   // Connects to all other ranks; errors as CreateGlooPlane's.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(const GlooPlaneOptions& options);
+  // The same over a given wire; null in a world of one.
+  static absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectOver(std::unique_ptr<GlooWire> wire,
+                                                               const GlooPlaneOptions& options);
 
   // Breaks the mesh, if it is not closed.
   ~GlooMesh();
@@ -45,7 +51,7 @@ class GlooMesh {
   Rank rank() const { return rank_; }
 
   // OK while operations may start; then why not.
-  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status status() ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
 
   // Starts a message and appends it to `messages`. The slot is the same on both sides.
   absl::Status Send(Rank peer, uint64_t slot, const void* data, size_t bytes, Messages* messages)
@@ -53,8 +59,7 @@ class GlooMesh {
   absl::Status Receive(Rank peer, uint64_t slot, void* data, size_t bytes, Messages* messages)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits for all of them. An error has broken the mesh, and no memory of any message is touched
-  // any more. `what` names the operation in it.
+  // Waits for all of them. An error has broken the mesh. `what` names the operation in it.
   absl::Status Wait(Messages* messages, absl::Time deadline, absl::FunctionRef<std::string()> what)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -76,7 +81,11 @@ class GlooMesh {
   void StopWatching() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
                    Messages* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status BrokenBecause(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Why the mesh broke, once the connections are cut; OK while it has not. Callers learn of a
+  // failure from here only, because they free their memory when they do.
+  absl::Status Failure() ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
+  absl::Status BrokenBecause(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
+  void Cut(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(cut_mutex_);
   GlooTransfer::Outcome WaitFor(GlooTransfer& transfer, absl::Time deadline, std::string* why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TimedOut(const Messages& messages, size_t first_late, const std::string& what)

@@ -38,7 +38,7 @@ uint64_t Slot(const StepTag& tag, size_t bytes) {
 class Operations {
  public:
   Operations(std::unique_ptr<GlooMesh> mesh, const GlooPlaneOptions& options)
-      : mesh_(std::move(mesh)), tree_(options.tree), scratch_(options.reduce_window_bytes) {}
+      : tree_(options.tree), scratch_(options.reduce_window_bytes), mesh_(std::move(mesh)) {}
 
   GlooMesh& mesh() { return *mesh_; }
   uint64_t NextSequence() { return next_sequence_++; }
@@ -117,12 +117,13 @@ class Operations {
     return absl::OkStatus();
   }
 
-  const std::unique_ptr<GlooMesh> mesh_;
   const ReductionTree tree_;
   uint64_t next_sequence_ = 0;
   ScratchPool scratch_;
   std::deque<OwnedReduce> owned_reduces_;
   size_t receiving_ = 0;  // how many of them have memory and receive
+  // Destroyed first: then nothing is received into scratch memory any more.
+  const std::unique_ptr<GlooMesh> mesh_;
 };
 
 class GlooTicket : public Ticket {

@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
        {CheckPositive(group.join_timeout, "join timeout"),
         CheckPositive(group.liveness.lease, "lease"),
         CheckPositive(group.liveness.session_grace, "grace for broken sessions"),
-        CheckPositive(group.verdict_grace, "grace for verdicts")}) {
+        CheckPositive(group.verdict_grace, "grace for verdicts"),
+        CheckPositive(options.longest_step, "longest step of time")}) {
     if (!status.ok()) return status;
   }
   if (group.resume_grace < absl::ZeroDuration()) {
@@ -100,9 +101,9 @@ absl::StatusOr<JoinReply> Coordinator::Join(const JoinRequest& request) {
   const absl::Status valid =
       CheckJoinRequest(request, options_.group.job, options_.group.world_size);
   if (!valid.ok()) return valid;
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   if (!shutdown_.ok()) return shutdown_;
   GroupLives& lives =
       groups_.try_emplace(request.optimizer, request.optimizer, options_.group).first->second;
@@ -135,9 +136,9 @@ absl::StatusOr<Group*> Coordinator::Admit(const Caller& caller) const {
 }
 
 absl::StatusOr<WatchId> Coordinator::OpenWatch(const Caller& caller, std::function<void()> wake) {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   if (!group.ok()) return group.status();
   const WatchId watch = (*group)->OpenWatch(caller.member.rank, std::move(wake), now);
@@ -146,8 +147,8 @@ absl::StatusOr<WatchId> Coordinator::OpenWatch(const Caller& caller, std::functi
 }
 
 void Coordinator::CloseWatch(const Caller& caller, WatchId watch) {
-  const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   if (group.ok()) (*group)->CloseWatch(caller.member.rank, watch, now);
 }
@@ -162,9 +163,9 @@ absl::StatusOr<WatchEvents> Coordinator::ReadEvents(const Caller& caller, WatchI
 
 absl::StatusOr<Coordinator::News> Coordinator::Heartbeat(const Caller& caller,
                                                          const StepProgress& progress) {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   if (!group.ok()) return group.status();
   {
@@ -179,9 +180,9 @@ absl::StatusOr<Coordinator::News> Coordinator::ReportFailure(const Caller& calle
                                                              const StepProgress& progress,
                                                              Rank suspect,
                                                              const absl::Status& observed) {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   if (!group.ok()) return group.status();
   absl::Status status = (*group)->CheckGeneration(caller.generation);
@@ -195,9 +196,9 @@ absl::StatusOr<Coordinator::News> Coordinator::ReportFailure(const Caller& calle
 }
 
 absl::Status Coordinator::Leave(const Caller& caller, const StepProgress& progress) {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   if (!group.ok()) return group.status();
   {
@@ -210,9 +211,9 @@ absl::Status Coordinator::Leave(const Caller& caller, const StepProgress& progre
 
 absl::Status Coordinator::PutRendezvous(const Caller& caller, absl::string_view key,
                                         absl::string_view value) {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   if (!group.ok()) return group.status();
   absl::Status status = (*group)->CheckGeneration(caller.generation);
@@ -223,9 +224,9 @@ absl::Status Coordinator::PutRendezvous(const Caller& caller, absl::string_view 
 
 void Coordinator::GetRendezvous(const Caller& caller, absl::string_view key, absl::Duration wait,
                                 RendezvousStore::GetCallback callback) {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
   absl::Status status = group.status();
   if (status.ok()) status = (*group)->CheckGeneration(caller.generation);
@@ -238,8 +239,8 @@ void Coordinator::GetRendezvous(const Caller& caller, absl::string_view key, abs
 }
 
 JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {
-  const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = time_.At(options_.clock->Now());
   JobStatus status;
   status.job = options_.group.job;
   for (const auto& [name, lives] : groups_) {
@@ -250,9 +251,9 @@ JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {
 }
 
 void Coordinator::Tick() {
-  const absl::Time now = options_.clock->Now();
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
   if (!shutdown_.ok()) return;
   for (auto& [name, lives] : groups_) {
     {
@@ -276,8 +277,8 @@ void Coordinator::Shutdown() {
 }
 
 bool Coordinator::Settled() const {
-  const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = time_.At(options_.clock->Now());
   return !groups_.empty() &&
          absl::c_all_of(groups_, [now](const auto& entry) { return entry.second.Settled(now); });
 }

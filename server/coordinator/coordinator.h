@@ -19,6 +19,7 @@
 #include "common/membership/membership.h"
 #include "server/coordinator/group.h"
 #include "server/coordinator/group_lives.h"
+#include "server/coordinator/running_time.h"
 
 namespace optshard {
 
@@ -43,6 +44,9 @@ class Coordinator {
   struct Options {
     GroupOptions group;
     const Clock* clock = &Clock::Monotonic();  // outlives the coordinator
+    // More time than this between two calls, Tick included, does not count: the coordinator was
+    // paused and could hear nobody.
+    absl::Duration longest_step = absl::Milliseconds(100);
   };
 
   // INVALID_ARGUMENT: an empty job, a world size below 1, a time that is not positive (or, for
@@ -97,7 +101,8 @@ class Coordinator {
   // Of one optimizer, or of all for an empty name. Changes nothing.
   JobStatus GetStatus(absl::string_view optimizer) const;
 
-  // What time brings: timeouts, leases, broken sessions, verdicts. To be called often.
+  // What time brings: timeouts, leases, broken sessions, verdicts. To be called every few
+  // milliseconds (Options::longest_step).
   void Tick();
 
   // Ends all streams and waits; every later call returns UNAVAILABLE. Blames nobody. Idempotent.
@@ -110,13 +115,20 @@ class Coordinator {
   const GroupOptions& options() const { return options_.group; }
 
  private:
-  explicit Coordinator(Options options) : options_(std::move(options)) {}
+  explicit Coordinator(Options options)
+      : options_(std::move(options)), time_(options_.longest_step) {}
+
+  // The present time, by which all leases and timeouts are reckoned.
+  absl::Time Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return time_.Observe(options_.clock->Now());
+  }
 
   // The life of a group that the caller is in.
   absl::StatusOr<Group*> Admit(const Caller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable absl::Mutex mutex_;
+  RunningTime time_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, GroupLives> groups_ ABSL_GUARDED_BY(mutex_);
   absl::Status shutdown_ ABSL_GUARDED_BY(mutex_);
 };

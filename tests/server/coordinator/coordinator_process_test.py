@@ -1,6 +1,7 @@
 """optshard-coordinator as a program: flags, signals, grpc_cli, members that are killed or stopped."""
 
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -162,6 +163,20 @@ class Losses(Process):
         since = time.monotonic()
         self.told_within(members[0], 2, 1 + 2, since)
         self.told_within(members[1], 2, 1 + 2, since)
+
+    def test_coordinator_that_is_paused_for_longer_than_the_lease_loses_nobody(self):
+        coordinator, address = self.start_coordinator("--world_size=2", "--lease=1s")
+        members = self.start_members(address, 2)
+        coordinator.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        coordinator.send_signal(signal.SIGCONT)
+        # As long as the lease: whoever is not heard from by then is lost.
+        said, _, _ = select.select([member.stdout for member in members], [], [], 1.2)
+        self.assertEqual([pipe.readline() for pipe in said], [])
+        for member in members:
+            member.stdin.close()
+            self.assertEqual(member.stdout.readline(), "left\n")
+            self.assertEqual(member.wait(_PATIENCE_S), 0)
 
     def test_rank_that_never_comes_is_named(self):
         _, address = self.start_coordinator("--world_size=2", "--join_timeout=500ms")

@@ -31,6 +31,9 @@ TEST(CoordinatorOptions, Senseless_AreRefused) {
   options.group.liveness.lease = absl::Seconds(1);
   options.group.resume_grace = absl::Seconds(-1);
   EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
+  options.group.resume_grace = absl::ZeroDuration();
+  options.longest_step = absl::ZeroDuration();
+  EXPECT_TRUE(absl::IsInvalidArgument(Coordinator::Create(options).status()));
 }
 
 TEST(CoordinatorJoin, AllRanksIn_AllGetTheSamePlan) {
@@ -211,6 +214,51 @@ TEST(CoordinatorLoss, WhileForming_FailsTheOthersAtOnce) {
   job.Kill(0);
   job.Pass(absl::Milliseconds(300), {1});
   EXPECT_THAT(errors::RanksOf(job.Failure(1)), ElementsAre(0));
+}
+
+TEST(CoordinatorPause, LongerThanTheLease_KillsNobody) {
+  Job job(2);
+  job.JoinAll();
+  job.Pass(absl::Seconds(1), {0, 1});
+  job.clock_.Advance(absl::Seconds(7));
+  job.coordinator_->Tick();
+  job.Pass(absl::Seconds(10), {0, 1});
+  EXPECT_TRUE(job.Failure(0).ok()) << job.Failure(0);
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
+}
+
+// A call may come before the late tick does.
+TEST(CoordinatorPause, CallIsTheFirstThingAfterIt_KillsNobody) {
+  Job job(2);
+  job.JoinAll();
+  job.clock_.Advance(absl::Seconds(7));
+  ASSERT_TRUE(job.Beat(0).ok());
+  job.coordinator_->Tick();
+  job.Pass(absl::Seconds(10), {0, 1});
+  EXPECT_TRUE(job.Failure(0).ok()) << job.Failure(0);
+}
+
+TEST(CoordinatorPause, RankThatDiedMeanwhile_IsNamedAfterALeaseOfRunning) {
+  Job job(2);
+  job.JoinAll();
+  job.Pass(absl::Seconds(2), {0});  // rank 1 is silent already
+  job.clock_.Advance(absl::Hours(1));
+  job.coordinator_->Tick();
+  job.Pass(absl::Milliseconds(2800), {0});
+  EXPECT_TRUE(job.Failure(0).ok()) << job.Failure(0);
+  job.Pass(absl::Milliseconds(200), {0});
+  EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
+  EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("not heard from it for 5s"));
+}
+
+TEST(CoordinatorPause, WhileRanksGather_DoesNotCountAsTheirDelay) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  job.clock_.Advance(absl::Hours(1));
+  job.coordinator_->Tick();
+  job.Pass(absl::Seconds(1), {0});
+  EXPECT_TRUE(job.Join(1).ok());
+  EXPECT_EQ(job.Group().state, GroupState::kActive);
 }
 
 TEST(CoordinatorVerdict, CascadeAfterAKill_NamesTheDeadNotTheInnocent) {

@@ -84,6 +84,7 @@ struct FakeMember {
   int64_t started = 0;
   absl::optional<int64_t> kill_at;
   absl::optional<int64_t> hang_at;
+  absl::optional<int64_t> kill_in_wait_for;
   bool hung = false;
   bool closing = false;
   absl::Status broken;  // what every call and wait of this rank returns
@@ -160,6 +161,18 @@ class FakeHubState {
     if (found == operations_.end() || found->second.parts[rank].waited) return member.broken;
     FakeOperation& op = found->second;
     if (member.broken.ok()) Capture(op, rank);
+    if (member.kill_in_wait_for == number) {
+      const auto others_have_waited = [&] {
+        mutex_.AssertReaderHeld();
+        for (int other = 0; other < world_size(); ++other) {
+          if (other != rank && !op.parts[other].waited) return !member.broken.ok();
+        }
+        return true;
+      };
+      AwaitUntil(others_have_waited, deadline);
+      Kill(rank);
+      return member.broken;
+    }
     const auto done = [&] {
       mutex_.AssertReaderHeld();
       return !member.broken.ok() || op.parts[rank].delivered || InputsAreThere(op);
@@ -221,6 +234,11 @@ class FakeHubState {
     if (hang_at.has_value()) members_[rank].hang_at = hang_at;
   }
 
+  void KillInWaitFor(Rank rank, int64_t operation) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    members_[rank].kill_in_wait_for = operation;
+  }
+
   void ReleaseHung() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     release_hung_ = true;
@@ -260,12 +278,14 @@ class FakeHubState {
     }
   }
 
+  void Kill(Rank rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    LoseLocked(rank, absl::CancelledError(absl::StrCat("rank ", rank, " was killed by the test")),
+               errors::PeerLost(rank, "killed by the test"));
+  }
+
   void ApplyFaults(Rank rank, int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     FakeMember& member = members_[rank];
-    if (member.kill_at == number) {
-      LoseLocked(rank, absl::CancelledError(absl::StrCat("rank ", rank, " was killed by the test")),
-                 errors::PeerLost(rank, "killed by the test"));
-    }
+    if (member.kill_at == number) Kill(rank);
     if (member.hang_at == number) {
       member.hung = true;
       const auto released = [&] {

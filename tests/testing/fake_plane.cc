@@ -130,6 +130,10 @@ void FakeHub::HangAt(Rank rank, int64_t operation) {
   state_->SetFault(rank, absl::nullopt, operation);
 }
 
+void FakeHub::KillInWaitFor(Rank rank, int64_t operation) {
+  state_->KillInWaitFor(rank, operation);
+}
+
 void FakeHub::Kill(Rank rank) {
   state_->Lose(rank, absl::CancelledError(absl::StrCat("rank ", rank, " was killed by the test")),
                errors::PeerLost(rank, "killed by the test"));

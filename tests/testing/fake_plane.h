@@ -49,6 +49,9 @@ class FakeHub {
   // blocks until ReleaseHung and then returns CANCELLED; the others time out, naming it.
   void KillAt(Rank rank, int64_t operation);
   void HangAt(Rank rank, int64_t operation);
+  // The rank takes its part in that operation and dies while it waits for it, when all others have
+  // waited: they have what it gave, and it does not know. A later operation of theirs fails.
+  void KillInWaitFor(Rank rank, int64_t operation);
   void Kill(Rank rank);  // now
   void ReleaseHung();
 

@@ -88,16 +88,13 @@ absl::Status DirectExchange::Complete(const StepRecord& record, absl::Time deadl
 
 absl::Status DirectExchange::SyncParameters(StepNumber step, const ReplicaMemory&,
                                             absl::Time deadline) {
-  // Rank 0's values are there ...
-  absl::Status ready = Barrier(TagOf(context_, step, StepPhase::kControl, 0), deadline);
-  if (!ready.ok()) return ready;
   for (size_t r = 0; r < regions_.size(); ++r) {
     const float* const from = replicas_[0][r].parameters;
     float* const to = replicas_[context_.rank][r].parameters;
     if (from != to) std::memcpy(to, from, context_.layout->regions()[r].bytes());
   }
-  // ... and stay until all have them.
-  return Barrier(TagOf(context_, step, StepPhase::kControl, 1), deadline);
+  // Rank 0 may change its values once all have them.
+  return Barrier(TagOf(context_, step, StepPhase::kControl, 0), deadline);
 }
 
 // A barrier's ticket needs no other end: it touches no memory of a caller.

@@ -158,11 +158,20 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   bool sent = false;
   const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
   absl::Status status = GatherVotes(MakeVote(none, usable, true), deadline, &votes, &sent);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+  if (!status.ok()) {
+    // Others may have all votes and begin. The first time there is nothing to tear.
+    const bool in_doubt = has_values_ && usable.ok() && sent;
+    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied,
+                  true);
+  }
   status = DecideAlike(votes, votes[options_.rank], incarnations_);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, false);
   const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
   options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
+  // A process may have been killed before its ledger said so. No value travels before every ledger
+  // does: otherwise nothing would tell that rank's old values from the new ones of the others.
+  status = Barrier(kLedgersAreMarked, deadline);
+  if (!status.ok()) return Failed(std::move(status), unfinished, true);
   status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished, true);
   options_.store->ledger().SetProgress(progress());
@@ -251,7 +260,7 @@ absl::Status StepEngine::GatherVotes(const CommitVote& own, absl::Time deadline,
   std::vector<char> contribution(CommitVoteBytes(groups, parameters));
   EncodeVote(own, absl::MakeSpan(contribution));
   std::vector<char> gathered;
-  absl::Status status = AllGather(contribution, &gathered, deadline, sent);
+  absl::Status status = AllGather(kVotes, contribution, &gathered, deadline, sent);
   for (int r = 0; status.ok() && r < options_.world_size(); ++r) {
     absl::StatusOr<CommitVote> decoded = DecodeVote(
         absl::MakeConstSpan(gathered).subspan(r * contribution.size(), contribution.size()), groups,
@@ -264,13 +273,19 @@ absl::Status StepEngine::GatherVotes(const CommitVote& own, absl::Time deadline,
   return status;
 }
 
-absl::Status StepEngine::AllGather(const std::vector<char>& contribution,
+absl::Status StepEngine::Barrier(CommitRound round, absl::Time deadline) {
+  if (options_.world_size() == 1) return absl::OkStatus();
+  std::vector<char> gathered;
+  return AllGather(round, {1}, &gathered, deadline);
+}
+
+absl::Status StepEngine::AllGather(CommitRound round, const std::vector<char>& contribution,
                                    std::vector<char>* gathered, absl::Time deadline,
                                    bool* started) {
   gathered->resize(contribution.size() * options_.world_size());
   absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->AllGather(
-      TagOf(options_, record_.step, StepPhase::kCommit, 0), ExecutionContext(), contribution.data(),
-      gathered->data(), contribution.size());
+      TagOf(options_, record_.step, StepPhase::kCommit, round), ExecutionContext(),
+      contribution.data(), gathered->data(), contribution.size());
   if (!ticket.ok()) return ticket.status();
   if (started != nullptr) *started = true;
   return (*ticket)->Wait(deadline);
@@ -288,7 +303,7 @@ absl::Status StepEngine::NameDifferentHyperparameters(const absl::Status& differ
   std::vector<char> contribution(hyperparameter_text_.begin(), hyperparameter_text_.end());
   contribution.resize(longest);
   std::vector<char> gathered;
-  if (!AllGather(contribution, &gathered, deadline).ok()) return differ;
+  if (!AllGather(kHyperparameters, contribution, &gathered, deadline).ok()) return differ;
   std::vector<std::string> texts;
   for (const CommitVote& vote : votes) {
     texts.emplace_back(gathered.data() + vote.rank * longest, vote.hyperparameter_text_bytes);

@@ -63,6 +63,9 @@ class StepEngine {
   const StepRecord& record() const { return record_; }  // of the last step
 
  private:
+  // The gathers of a commit, as the bucket of their tags.
+  enum CommitRound : int32_t { kVotes = 0, kHyperparameters = 1, kLedgersAreMarked = 2 };
+
   StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
@@ -76,8 +79,10 @@ class StepEngine {
   // `sent`: this rank's vote may have reached others.
   absl::Status GatherVotes(const CommitVote& own, absl::Time deadline,
                            std::vector<CommitVote>* votes, bool* sent);
-  absl::Status AllGather(const std::vector<char>& contribution, std::vector<char>* gathered,
-                         absl::Time deadline, bool* started = nullptr);
+  // Returns OK when all ranks have called it.
+  absl::Status Barrier(CommitRound round, absl::Time deadline);
+  absl::Status AllGather(CommitRound round, const std::vector<char>& contribution,
+                         std::vector<char>* gathered, absl::Time deadline, bool* started = nullptr);
   absl::Status NameDifferentHyperparameters(const absl::Status& differ,
                                             absl::Span<const CommitVote> votes,
                                             absl::Time deadline);

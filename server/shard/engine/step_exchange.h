@@ -84,7 +84,7 @@ class StepExchange {
   // more.
   virtual absl::Status Complete(const StepRecord& record, absl::Time deadline) = 0;
 
-  // Rank 0's parameter values go to all.
+  // Rank 0's parameter values go to all, once all ranks have come to this call.
   virtual absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                       absl::Time deadline) = 0;
 

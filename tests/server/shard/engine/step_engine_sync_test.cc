@@ -1,10 +1,13 @@
-// The first synchronisation of the parameters.
+// Synchronisations of the parameters: the first one, and refreshes.
 
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "common/errors.h"
 #include "gtest/gtest.h"
+#include "server/coordinator/settlement.h"
 #include "server/shard/engine/step_engine.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
@@ -62,6 +65,164 @@ TEST(StepEngine_RefusalMeetsASynchronisation, AllGiveItUpAndMayTryAgain) {
   ExpectAllOk(rig.Step());
   rig.StepOracleAlong();
   EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+StepEngine::Result Sync(EngineRig& rig, Rank rank) {
+  const TestReplica& replica = *rig.rank(rank).replica;
+  return rig.rank(rank).engine->SyncParameters(replica.tensors(), replica.regions(),
+                                               absl::Seconds(20));
+}
+
+std::vector<StepEngine::Result> SyncAll(EngineRig& rig) {
+  std::vector<StepEngine::Result> results(rig.options().world_size);
+  rig.OnEveryRank([&](Rank r) { results[r] = Sync(rig, r); });
+  return results;
+}
+
+// Other values, on rank 0 only: what a refresh gives to all.
+void ChangeRankZero(EngineRig& rig) {
+  for (int p = 0; p < rig.space().parameter_count(); ++p) {
+    rig.rank(0).replica->SetParameter(
+        p, OrderSensitiveValues(rig.space().parameter(p).elements(), 7000 + p));
+  }
+}
+
+// Whether all parameters of the rank are rank 0's.
+bool HasRankZeros(EngineRig& rig, Rank rank) {
+  for (int p = 0; p < rig.space().parameter_count(); ++p) {
+    if (rig.rank(rank).replica->Parameter(p) != rig.rank(0).replica->Parameter(p)) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<StepProgress> SettleLedgers(EngineRig& rig) {
+  std::vector<absl::optional<KeptState>> kept;
+  for (Rank r = 0; r < rig.options().world_size; ++r) {
+    kept.push_back(KeptState{1, rig.rank(r).store->ledger().progress()});
+  }
+  return Settle(kept);
+}
+
+EngineRig::Options RefreshOptions(int world_size, FakeHub::Mode mode, Placement placement) {
+  EngineRig::Options options;
+  options.world_size = world_size;
+  options.mode = mode;
+  options.placements = {placement};
+  return options;
+}
+
+// What is known of a refresh in which a rank was lost fits what the parameters are.
+void ExpectKnown(EngineRig& rig, const std::vector<StepEngine::Result>& results, Rank lost) {
+  int new_values = 0;
+  bool begun = false;
+  bool not_begun = false;
+  for (Rank r = 0; r < rig.options().world_size; ++r) {
+    if (r > 0 && HasRankZeros(rig, r)) ++new_values;
+    if (r == lost) continue;
+    begun = begun || results[r].status.ok() || results[r].outcome == StepOutcome::kTorn;
+    not_begun = not_begun || results[r].outcome == StepOutcome::kNotApplied;
+  }
+  EXPECT_FALSE(begun && not_begun);
+  const bool mixed = new_values > 0 && new_values < rig.options().world_size - 1;
+  const absl::StatusOr<StepProgress> settled = SettleLedgers(rig);
+  if (settled.ok()) {
+    EXPECT_FALSE(mixed) << new_values << " ranks have the new values";
+  } else {
+    EXPECT_TRUE(errors::IsTornStep(settled.status())) << settled.status();
+  }
+}
+
+const std::vector<FakeHub::Mode> kModes = {FakeHub::Mode::kImmediate, FakeHub::Mode::kDelayed};
+const std::vector<Placement> kPlacements = {Placement::kFlatRegions, Placement::kReachable};
+
+TEST(StepEngine_RankKilledAnywhereInARefresh, LedgersSettleOnlyOnValuesThatAllHave) {
+  for (const Placement placement : kPlacements) {
+    for (const FakeHub::Mode mode : kModes) {
+      const EngineRig::Options options = RefreshOptions(3, mode, placement);
+      int64_t operations = 0;
+      {
+        EngineRig rig(options);
+        ExpectAllOk(SyncAll(rig));
+        operations = rig.hub().OperationsStarted(0);
+      }
+      ASSERT_GE(operations, 3);
+      for (int64_t at = 0; at < operations; ++at) {
+        for (const bool in_wait : {false, true}) {
+          const Rank lost = static_cast<Rank>(at % 3);
+          SCOPED_TRACE(absl::StrCat(NameOf(placement), ", rank ", lost, " killed ",
+                                    in_wait ? "while it waits for" : "at", " operation ", at));
+          EngineRig rig(options);
+          ExpectAllOk(SyncAll(rig));
+          ChangeRankZero(rig);
+          if (in_wait) {
+            rig.hub().KillInWaitFor(lost, operations + at);
+          } else {
+            rig.hub().KillAt(lost, operations + at);
+          }
+          ExpectKnown(rig, SyncAll(rig), lost);
+        }
+      }
+    }
+  }
+}
+
+TEST(StepEngine_RankKilledBetweenVoteAndLedgerOfARefresh, IsInDoubtAndTheOthersAreTorn) {
+  for (const Placement placement : kPlacements) {
+    for (const FakeHub::Mode mode : kModes) {
+      EngineRig rig(RefreshOptions(3, mode, placement));
+      ExpectAllOk(SyncAll(rig));
+      ChangeRankZero(rig);
+      // The votes come first.
+      rig.hub().KillInWaitFor(2, rig.hub().OperationsStarted(2));
+      const std::vector<StepEngine::Result> results = SyncAll(rig);
+      EXPECT_EQ(results[0].outcome, StepOutcome::kTorn) << results[0].status;
+      EXPECT_EQ(results[1].outcome, StepOutcome::kTorn) << results[1].status;
+      EXPECT_EQ(results[2].outcome, StepOutcome::kInDoubt) << results[2].status;
+      EXPECT_EQ(rig.rank(2).store->ledger().progress().outcome, StepOutcome::kIdle);
+      EXPECT_TRUE(errors::IsTornStep(SettleLedgers(rig).status()));
+    }
+  }
+}
+
+TEST(StepEngine_RankKilledInTheFirstSynchronisation, TearsNothing) {
+  for (const Placement placement : kPlacements) {
+    EngineRig rig(RefreshOptions(3, FakeHub::Mode::kImmediate, placement));
+    rig.hub().KillInWaitFor(2, 0);
+    for (const StepEngine::Result& result : SyncAll(rig)) {
+      EXPECT_FALSE(result.status.ok());
+      EXPECT_EQ(result.outcome, StepOutcome::kNotApplied);
+    }
+    EXPECT_TRUE(SettleLedgers(rig).ok());
+  }
+}
+
+// Whoever refuses knows that nobody begins.
+TEST(StepEngine_RankThatRefusesARefreshAndLosesTheOthers, IsNotInDoubt) {
+  EngineRig rig(RefreshOptions(3, FakeHub::Mode::kImmediate, Placement::kReachable));
+  ExpectAllOk(SyncAll(rig));
+  rig.hub().KillInWaitFor(1, rig.hub().OperationsStarted(1));
+  std::vector<StepEngine::Result> results(3);
+  rig.OnEveryRank([&](Rank r) {
+    if (r != 1) {
+      results[r] = Sync(rig, r);
+      return;
+    }
+    results[r] = rig.rank(r).engine->SyncParameters({}, {}, absl::Seconds(20));
+  });
+  EXPECT_TRUE(results[1].plane_failed);
+  EXPECT_EQ(results[1].outcome, StepOutcome::kNotApplied);
+}
+
+// Rank 0 must not change its values while others still copy them.
+TEST(StepEngine_RankKilledInTheLastBarrierOfASynchronisation, IsMissedByRankZero) {
+  EngineRig rig(RefreshOptions(2, FakeHub::Mode::kImmediate, Placement::kReachable));
+  ExpectAllOk(SyncAll(rig));
+  const int64_t operations = rig.hub().OperationsStarted(1);
+  ChangeRankZero(rig);
+  rig.hub().KillAt(1, 2 * operations - 1);
+  const std::vector<StepEngine::Result> results = SyncAll(rig);
+  EXPECT_EQ(results[0].outcome, StepOutcome::kTorn) << results[0].status;
+  EXPECT_TRUE(HasRankZeros(rig, 1));
 }
 
 }  // namespace

@@ -1,23 +1,17 @@
 #include "common/parameter_space.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/checked_math.h"
 #include "common/digest.h"
 
 namespace optshard {
 namespace {
-
-constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-
-// Of non-negative numbers.
-int64_t SaturatingAdd(int64_t a, int64_t b) { return a > kMax - b ? kMax : a + b; }
-int64_t SaturatingMultiply(int64_t a, int64_t b) { return b != 0 && a > kMax / b ? kMax : a * b; }
 
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
@@ -96,7 +90,8 @@ absl::Status ParameterSpace::Validate() const {
       return error("unknown dtype number ", static_cast<int>(spec.dtype));
     }
     if (spec.device.empty()) return error("it has no device; expected one such as \"cpu\"");
-    bytes = SaturatingAdd(bytes, SaturatingMultiply(spec.elements(), SizeOf(spec.dtype)));
+    bytes = SaturatingAdd(
+        bytes, SaturatingMultiply(spec.elements(), static_cast<int64_t>(SizeOf(spec.dtype))));
     if (bytes > kMaxSpaceBytes) {
       return error("its shape ", ShapeText(spec.shape),
                    " brings all parameters together to more than ", kMaxSpaceBytes, " bytes");

@@ -37,6 +37,10 @@ absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown step outcome ", static_cast<int>(proto.outcome())));
   }
+  if (proto.finished_step() > kLargestStep) {
+    return absl::InvalidArgumentError(absl::StrCat("finished_step is ", proto.finished_step(),
+                                                   ", expected at most ", kLargestStep));
+  }
   StepProgress progress;
   progress.finished = proto.finished_step();
   progress.outcome = static_cast<StepOutcome>(proto.outcome());

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
@@ -13,11 +14,17 @@
 
 namespace optshard {
 
+// Larger numbers of steps and plans are refused where they come in. So nobody has to ask whether
+// the next one can be counted, and packed_progress.h has bits for all of them. A job that steps
+// each millisecond takes 34 years to get there.
+constexpr StepNumber kLargestStep = (StepNumber{1} << 40) - 1;
+constexpr Generation kLargestGeneration = (Generation{1} << 40) - 1;
+
 v1::StatusProto ToProto(const absl::Status& status);
 absl::Status FromProto(const v1::StatusProto& proto);
 
 v1::StepProgress ToProto(const StepProgress& progress);
-// INVALID_ARGUMENT for an unknown outcome.
+// INVALID_ARGUMENT for an unknown outcome, or for a step beyond kLargestStep.
 absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto);
 
 v1::PartitionPolicy ToProto(PartitionPolicy policy);

@@ -161,6 +161,11 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
   if (proto.has_resumes()) {
     const absl::StatusOr<StepProgress> progress = FromProto(proto.resumes().progress());
     if (!progress.ok()) return progress.status();
+    if (proto.resumes().generation() > kLargestGeneration) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the state that rank ", request.rank, " brings is of generation ",
+                       proto.resumes().generation(), ", expected at most ", kLargestGeneration));
+    }
     request.resumes = KeptState{proto.resumes().generation(), *progress};
   }
   return request;

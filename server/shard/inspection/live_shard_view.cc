@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/checked_math.h"
 
 namespace optshard {
 namespace {
@@ -64,7 +65,7 @@ ShardDescription LiveShardView::Describe() const {
 
 std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) const {
   std::vector<OwnedSlice> result;
-  const int64_t end = std::min(first + count, static_cast<int64_t>(slices().size()));
+  const int64_t end = std::min(SaturatingAdd(first, count), static_cast<int64_t>(slices().size()));
   for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
     const Slice& slice = slices()[i];
     const ParameterSpec& parameter = options_.space->parameter(slice.parameter);
@@ -103,14 +104,15 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
   absl::Status readable = CheckReadable();
   if (!readable.ok()) return readable;
 
-  const int64_t end = offset_elements + static_cast<int64_t>(out.size());
+  const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
   if (slot == kStepSlot) {
     absl::Status owned = CheckOwned(parameter, 0, 0);
     if (!owned.ok()) return owned;
-    if (offset_elements < 0 || end > 1) {
-      return absl::OutOfRangeError(absl::StrFormat(
-          "slot \"step\" has 1 element; elements [%d, %d) were asked for", offset_elements, end));
+    if (offset_elements < 0 || offset_elements > 1 || elements > 1 - offset_elements) {
+      return absl::OutOfRangeError(
+          absl::StrFormat("slot \"step\" has 1 element; %d elements from %d on were asked for",
+                          elements, offset_elements));
     }
     const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
     if (read.has_value()) {
@@ -118,7 +120,7 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
       step = read->step;
     }
   } else {
-    absl::Status owned = CheckOwned(parameter, offset_elements, end);
+    absl::Status owned = CheckOwned(parameter, offset_elements, elements);
     if (!owned.ok()) return owned;
     const auto& specs = options_.slots[group];
     const auto spec = std::find_if(specs.begin(), specs.end(),
@@ -128,9 +130,9 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
   }
   if (!step.has_value()) {
     return absl::AbortedError(absl::StrFormat(
-        "steps kept overtaking the copy of elements [%d, %d) of \"%s\" of parameter %d; ask again, "
-        "or for fewer elements",
-        offset_elements, end, slot, parameter));
+        "steps kept overtaking the copy of %d elements from %d on of \"%s\" of parameter %d; ask "
+        "again, or for fewer elements",
+        elements, offset_elements, slot, parameter));
   }
   // The step may have been torn meanwhile.
   readable = CheckReadable();
@@ -159,20 +161,25 @@ absl::Status LiveShardView::CheckReadable() const {
       options_.board->failure().message()));
 }
 
-absl::Status LiveShardView::CheckOwned(int32_t parameter, int64_t first, int64_t end) const {
+absl::Status LiveShardView::CheckOwned(int32_t parameter, int64_t offset_elements,
+                                       int64_t elements) const {
   std::vector<std::string> ranges;
   for (const Slice& slice : slices()) {
     if (slice.parameter != parameter) continue;
     ranges.push_back(
         absl::StrFormat("[%d, %d)", slice.offset_elements, slice.offset_elements + slice.elements));
   }
-  if (!ranges.empty() && first >= 0 && options_.store->Owns(parameter, first, end - first)) {
+  const ParameterSpec& spec = options_.space->parameter(parameter);
+  if (!ranges.empty() && offset_elements >= 0 && offset_elements <= spec.elements() &&
+      options_.store->Owns(parameter, offset_elements, elements)) {
     return absl::OkStatus();
   }
-  return absl::OutOfRangeError(absl::StrFormat(
-      "elements [%d, %d) of parameter %d \"%s\" are not all owned by rank %d, which owns %s of it",
-      first, end, parameter, options_.space->parameter(parameter).name, options_.member.rank,
-      ranges.empty() ? "nothing" : absl::StrJoin(ranges, ", ")));
+  return absl::OutOfRangeError(
+      absl::StrFormat("%d elements from %d on of parameter %d \"%s\" are not all owned by rank %d, "
+                      "which owns %s of "
+                      "it",
+                      elements, offset_elements, parameter, spec.name, options_.member.rank,
+                      ranges.empty() ? "nothing" : absl::StrJoin(ranges, ", ")));
 }
 
 }  // namespace optshard

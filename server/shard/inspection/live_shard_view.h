@@ -51,7 +51,7 @@ class LiveShardView final : public ShardView {
   const std::vector<Slice>& slices() const;
   std::vector<std::string> SlotNames(int group) const;
   absl::Status CheckReadable() const;
-  absl::Status CheckOwned(int32_t parameter, int64_t first, int64_t end) const;
+  absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;
 
   const Options options_;
   int owned_parameters_ = 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/checked_math.h"
 #include "common/membership/common_proto.h"
 #include "common/partition.h"
 #include "server/shard/inspection/size_text.h"
@@ -59,13 +60,18 @@ std::string Summary(const OwnedSlice& slice) {
   return line;
 }
 
+absl::Status ForeignToken(absl::string_view token) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("page_token is \"", token,
+                   "\", expected a next_page_token that ListParameters has returned"));
+}
+
 // A page token is the number of the page's first slice.
 absl::StatusOr<int64_t> FirstOf(absl::string_view token) {
   int64_t first = 0;
   if (token.empty()) return first;
   if (!absl::SimpleAtoi(token, &first) || first < 0 || absl::StrCat(first) != token) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_token \"", token, "\" is none that this call has returned"));
+    return ForeignToken(token);
   }
   return first;
 }
@@ -133,6 +139,7 @@ absl::StatusOr<v1::ListParametersResponse> ListParameters(
   size_t bytes = 0;
   // One more than the page: whether there is another.
   const std::vector<OwnedSlice> slices = view.Slices(*first, page_size + 1);
+  if (slices.empty() && *first > 0) return ForeignToken(request.page_token());
   for (const OwnedSlice& slice : slices) {
     if (next - *first == page_size || bytes > kPageBytes) {
       response.set_next_page_token(absl::StrCat(next));
@@ -156,6 +163,10 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
     return absl::InvalidArgumentError(
         absl::StrFormat("parameter %d, offset_elements %d, elements %d: none may be negative",
                         request.parameter(), request.offset_elements(), request.elements()));
+  }
+  if (!CheckedAdd(request.offset_elements(), request.elements()).has_value()) {
+    return absl::OutOfRangeError(absl::StrFormat("no parameter has %d elements from %d on",
+                                                 request.elements(), request.offset_elements()));
   }
   SlotRange range;
   range.parameter = request.name().empty() ? request.parameter() : -1;

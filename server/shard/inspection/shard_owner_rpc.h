@@ -17,7 +17,7 @@ constexpr int64_t kChunkElements = 64 << 10;
 v1::ShardDescription ToProto(const ShardDescription& description);
 v1::OwnedParameter ToProto(const OwnedSlice& slice);
 
-// INVALID_ARGUMENT for a negative page size or a token that is none of ours.
+// INVALID_ARGUMENT for a negative page size, or for a token that no call has returned.
 absl::StatusOr<v1::ListParametersResponse> ListParameters(const ShardView& view,
                                                           const v1::ListParametersRequest& request);
 
@@ -29,8 +29,9 @@ struct SlotRange {
   int64_t elements = 0;
 };
 
-// NOT_FOUND where no owned parameter has the name (some that there are are listed);
-// INVALID_ARGUMENT for negative numbers. Whether the range is owned, the view says.
+// NOT_FOUND: no owned parameter has the name; some of the owned ones are listed.
+// INVALID_ARGUMENT: a negative number. OUT_OF_RANGE: the range ends beyond the largest int64.
+// Whether the range is owned is for the view to say.
 absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlotRequest& request);
 
 }  // namespace optshard

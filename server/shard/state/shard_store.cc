@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checked_math.h"
 #include "common/memory_layout.h"
 #include "common/stagger.h"
 
@@ -129,13 +130,15 @@ void ShardStore::CountStep(StepNumber step, const std::vector<bool>& updated) {
 }
 
 bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) const {
+  const absl::optional<int64_t> end = CheckedAdd(offset_elements, elements);
+  if (!end.has_value()) return false;
   int64_t reached = offset_elements;
   for (const Piece& piece : pieces_[parameter]) {
-    if (reached >= offset_elements + elements) break;
+    if (reached >= *end) break;
     if (piece.parameter_offset > reached) return false;
     reached = std::max(reached, piece.parameter_offset + piece.elements);
   }
-  return reached >= offset_elements + elements;
+  return reached >= *end;
 }
 
 absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,

@@ -77,7 +77,8 @@ class ShardStore {
     return ledger_->step_count(parameter).load(std::memory_order_relaxed);
   }
 
-  // Whether [offset, offset + elements) of the parameter is all in own buckets.
+  // Whether [offset, offset + elements) of the parameter is all in own buckets. Any two numbers
+  // that are not negative may be asked for.
   bool Owns(int parameter, int64_t offset_elements, int64_t elements) const;
 
   // Copies elements of a slot that are owned here. Returns the step whose values they are, all of

@@ -58,6 +58,18 @@ TEST(MembershipRpc, UnknownEnums_AreInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::StepProgress()).status()));
 }
 
+TEST(MembershipRpc, NumbersThatNoJobReaches_AreInvalid) {
+  v1::StepProgress progress = ToProto(StepProgress{kLargestStep, StepOutcome::kIdle});
+  EXPECT_TRUE(FromProto(progress).ok());
+  progress.set_finished_step(kLargestStep + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(progress).status()));
+  JoinRequest join;
+  join.resumes = KeptState{kLargestGeneration, {}};
+  EXPECT_TRUE(FromProto(ToProto(join)).ok());
+  join.resumes->generation = ~Generation{0};
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(ToProto(join)).status()));
+}
+
 TEST(MembershipRpc, PlanEvent_ComesBackWhole) {
   MemberEvent event;
   event.sequence = 4;

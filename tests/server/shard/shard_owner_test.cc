@@ -307,7 +307,16 @@ TEST(ShardOwnerView_BadQuestion, IsAnsweredWithWhatThereIs) {
   }
   EXPECT_EQ(read(0, "exp_avg", -1).code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(read(view.Slices(0, 1)[0].parameter, "step", 0).code(), absl::StatusCode::kOutOfRange);
+  const int64_t largest = std::numeric_limits<int64_t>::max();
+  const int32_t own = view.Slices(0, 1)[0].parameter;
+  for (const char* slot : {"exp_avg", "step"}) {
+    for (const int64_t offset : {largest, largest - 2, largest - 4}) {
+      EXPECT_EQ(read(own, slot, offset).code(), absl::StatusCode::kOutOfRange) << slot << offset;
+    }
+    EXPECT_EQ(view.ReadSlot(own, slot, largest, {}).status().code(), absl::StatusCode::kOutOfRange);
+  }
   EXPECT_TRUE(view.Slices(1000, 10).empty());
+  EXPECT_TRUE(view.Slices(largest, largest).empty());
   EXPECT_EQ(view.Slices(1, 1)[0].parameter, view.Slices(0, 2)[1].parameter);
   ExpectOk(rig.Stop());
 }

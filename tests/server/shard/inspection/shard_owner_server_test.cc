@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -189,7 +190,8 @@ TEST_F(ShardOwnerServiceTest, ListOfManyParameters_ComesInPagesFarUnderTheLimit)
 TEST_F(ShardOwnerServiceTest, ForeignPageToken_IsRefused) {
   Register();
   v1::ListParametersResponse page;
-  for (const std::string token : {"abc", "-1", "1 ", "01", "99999999999999999999"}) {
+  for (const std::string token :
+       {"abc", "-1", "1 ", "01", "2", "9223372036854775807", "99999999999999999999"}) {
     EXPECT_EQ(List(0, token, &page).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << token;
   }
   EXPECT_EQ(List(-1, "", &page).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -286,6 +288,23 @@ TEST_F(ShardOwnerServiceTest, BadRead_SaysWhatThereIs) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::OUT_OF_RANGE);
   EXPECT_EQ(status.error_message(), "owned: [50000, 100000)");
   EXPECT_TRUE(chunks.empty());
+}
+
+TEST_F(ShardOwnerServiceTest, ReadBeyondAllNumbers_IsOutOfRange) {
+  Register();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  for (const std::string slot : {"exp_avg", "step"}) {
+    v1::ReadSlotRequest request;
+    request.set_slot(slot);
+    request.set_offset_elements(kMax);
+    request.set_elements(1);
+    std::vector<v1::SlotChunk> chunks;
+    EXPECT_EQ(Read(request, &chunks).error_code(), grpc::StatusCode::OUT_OF_RANGE);
+    request.set_offset_elements(1);
+    request.set_elements(kMax);
+    EXPECT_EQ(Read(request, &chunks).error_code(), grpc::StatusCode::OUT_OF_RANGE);
+    EXPECT_TRUE(chunks.empty());
+  }
 }
 
 TEST_F(ShardOwnerServiceTest, Timeline_IsJsonInPieces) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -74,6 +75,13 @@ TEST_F(ShardStoreTest, Owns_OnlyWhatItsBucketsHold) {
   EXPECT_TRUE(store_->Owns(1, 10, 0));
   EXPECT_FALSE(store_->Owns(0, 3999, 2));
   EXPECT_FALSE(store_->Owns(1, 10, 1));
+}
+
+TEST_F(ShardStoreTest, OwnsOfARangeBeyondAllNumbers_IsFalse) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(store_->Owns(0, kMax, 1));
+  EXPECT_FALSE(store_->Owns(0, 1, kMax));
+  EXPECT_FALSE(store_->Owns(0, kMax, kMax));
 }
 
 TEST_F(ShardStoreTest, ReadDuringAWrite_IsRefusedUntilItEnded) {

@@ -15,6 +15,9 @@ _GCC_ONLY = {
     "-Wno-free-nonheap-object",
 }
 
+# GCC ignores the annotations of absl/base/thread_annotations.h: clang-tidy and clangd check them.
+_CLANG_ONLY = ["-Wthread-safety"]
+
 
 def command(arguments, workspace, output_base):
     """One entry, or None for a source that is not in the workspace (generated, external)."""
@@ -27,7 +30,7 @@ def command(arguments, workspace, output_base):
         for argument in arguments
         if argument not in _GCC_ONLY
     ]
-    return {"directory": workspace, "file": source, "arguments": absolute}
+    return {"directory": workspace, "file": source, "arguments": absolute + _CLANG_ONLY}
 
 
 def main():

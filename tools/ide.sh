@@ -2,11 +2,12 @@
 # Writes compile_commands.json, and builds the generated headers that it refers to.
 set -euo pipefail
 
-output_base=$(bazel info --noshow_progress output_base 2>/dev/null)
-protos=$(bazel query --noshow_progress 'filter("_generated$", kind(genrule, //...))' 2>/dev/null)
+quiet=(--noshow_progress --ui_event_filters=-info)
+output_base=$(bazel info "${quiet[@]}" output_base)
+protos=$(bazel query "${quiet[@]}" 'filter("_generated$", kind(genrule, //...))')
 # shellcheck disable=SC2086  # Labels hold no spaces.
-[[ -z $protos ]] || bazel build --noshow_progress --ui_event_filters=-info $protos
-bazel aquery --noshow_progress --ui_event_filters=-info --noinclude_artifacts --output=jsonproto \
+[[ -z $protos ]] || bazel build "${quiet[@]}" $protos
+bazel aquery "${quiet[@]}" --noinclude_artifacts --output=jsonproto \
   'mnemonic("CppCompile", //...)' |
   python3 tools/compile_commands.py "$output_base" >compile_commands.json.new
 mv compile_commands.json.new compile_commands.json

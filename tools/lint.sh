@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# clang-tidy (.clang-tidy) over the given sources, or all; then shellcheck over the scripts.
-#   lint.sh [FILE...]
+# clang-tidy (.clang-tidy), with clang's thread-safety analysis.
+#   lint.sh            all sources
+#   lint.sh FILE...    these
+#   lint.sh --ci       all but *_test.cc that this branch or commit did not change
 set -euo pipefail
 
 tools/ide.sh
-mapfile -t sources < <(
-  python3 -c '
-import json, sys
-known = {entry["file"] for entry in json.load(open("compile_commands.json"))}
-wanted = set(sys.argv[1:])
-print("\n".join(sorted(known & wanted if wanted else known)))' "$@"
-)
-status=0
-if [[ -n ${sources[*]} ]]; then
-  printf 'clang-tidy: %d files\n' "${#sources[@]}"
-  printf '%s\0' "${sources[@]}" |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 --quiet -p . 2> >(grep -v 'warnings\? generated' >&2) ||
-    status=1
+mapfile -t sources < <(python3 -c '
+import json
+print("\n".join(entry["file"] for entry in json.load(open("compile_commands.json"))))')
+wanted=("$@")
+if [[ ${1:-} == --ci ]]; then
+  mapfile -t wanted < <(
+    tools/changed_files.sh
+    printf '%s\n' "${sources[@]}" | grep -v '_test\.cc$'
+  )
 fi
-mapfile -t scripts < <(git ls-files -- run .ci/run '*.sh')
-shellcheck "${scripts[@]}" || status=1
-exit $status
+if [[ ${#wanted[@]} != 0 ]]; then
+  mapfile -t sources < <(comm -12 <(printf '%s\n' "${sources[@]}" | sort -u) \
+    <(printf '%s\n' "${wanted[@]}" | sort -u))
+fi
+[[ ${#sources[@]} != 0 ]] || exit 0
+printf 'clang-tidy: %d files\n' "${#sources[@]}"
+printf '%s\0' "${sources[@]}" |
+  xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 --quiet -p . 2> >(grep -v 'warnings\? generated' >&2)

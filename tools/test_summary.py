@@ -5,6 +5,7 @@ a file left over from an earlier run never counts. A target that does not build,
 has lost its cases and counts as one failure.
 """
 
+import collections
 import json
 import os
 import urllib.parse
@@ -28,6 +29,8 @@ class Summary:
         self.passed = 0
         self.failed = []
         self.skipped = []
+        # Label -> how many of its cases ran, skipped ones not counted.
+        self.ran = collections.Counter()
 
     def total_line(self):
         line = "%d passed, %d failed" % (self.passed, len(self.failed))
@@ -35,8 +38,13 @@ class Summary:
 
     def report(self):
         lines = ["SKIPPED %s: %s" % entry for entry in self.skipped]
+        lines += ["SKIPPED WHOLE %s: no case of it ran" % label for label in self._skipped_whole()]
         lines += ["FAILED %s: %s" % entry for entry in self.failed]
         return "\n".join(lines + [self.total_line()])
+
+    def _skipped_whole(self):
+        labels = {name.partition(" ")[0] for name, _ in self.skipped}
+        return sorted(label for label in labels if not self.ran[label])
 
     def exit_code(self):
         return 0 if self.passed and not self.failed else 1
@@ -45,6 +53,7 @@ class Summary:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.ran += other.ran
 
 
 def _path(uri):
@@ -69,6 +78,7 @@ def _add_cases(summary, label, xml_path):
         skipped = case.find("skipped")
         if bad is not None:
             any_failed = True
+            summary.ran[label] += 1
             summary.failed.append((name, _one_line(bad.get("message") or bad.text or "failed")[:200]))
         elif skipped is not None:
             reason = _one_line(skipped.get("message") or skipped.text or "")
@@ -77,6 +87,7 @@ def _add_cases(summary, label, xml_path):
             summary.skipped.append((name, "disabled by its name"))
         else:
             summary.passed += 1
+            summary.ran[label] += 1
     return any_failed
 
 

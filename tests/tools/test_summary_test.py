@@ -28,6 +28,11 @@ SKIPPING = """<testsuites><testsuite name="Simd">
   <testcase name="DISABLED_Later" status="notrun" result="suppressed" classname="Simd"/>
 </testsuite></testsuites>"""
 
+ALL_SKIPPED = """<testsuites><testsuite name="Trainer">
+  <testcase name="One" status="run" result="skipped" classname="Trainer"><skipped message="no"/></testcase>
+  <testcase name="Two" status="run" result="skipped" classname="Trainer"><skipped message="no"/></testcase>
+</testsuite></testsuites>"""
+
 # What Bazel writes itself for a test that left no XML.
 CRASHED = """<testsuites><testsuite name="plan_test" tests="1" failures="0" errors="1">
   <testcase name="plan_test" status="run" duration="1" time="1">
@@ -82,6 +87,15 @@ class TestSummary(unittest.TestCase):
             "1 passed, 0 failed, 2 skipped",
         )
         self.assertEqual(summary.exit_code(), 0)
+
+    def test_target_that_skipped_every_case_is_named(self):
+        summary = self.summarize(
+            self.result("//a:trainer_test", "PASSED", ALL_SKIPPED),
+            self.result("//b:simd_test", "PASSED", SKIPPING),
+        )
+        self.assertIn("SKIPPED WHOLE //a:trainer_test: no case of it ran", summary.report())
+        self.assertNotIn("SKIPPED WHOLE //b:simd_test", summary.report())
+        self.assertEqual(summary.total_line(), "1 passed, 0 failed, 4 skipped")
 
     def test_crash_counts_as_one_failure(self):
         summary = self.summarize(self.result("//a:plan_test", "FAILED", CRASHED), code=3)

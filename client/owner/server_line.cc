@@ -35,7 +35,9 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
       LocalSocket::Connect(address, Now() + connect_timeout);
   if (!socket.ok()) {
     return errors::WithContext(socket.status(),
-                               "attaching to the shard server (start optshard-server first)");
+                               absl::IsUnavailable(socket.status())
+                                   ? "attaching to the shard server (start optshard-server first)"
+                                   : "attaching to the shard server");
   }
   absl::StatusOr<PeerCredentials> peer = (*socket)->Peer();
   if (!peer.ok()) return peer.status();

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/errors.h"
 #include "common/link/local_address.h"
 #include "common/link/poll_until.h"
 #include "common/link/protocol_version.h"
@@ -82,7 +85,11 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) return absl::ErrnoToStatus(errno, "cannot make a Unix socket");
     if (connect(fd.get(), kernel->get(), kernel->bytes) == 0) {
-      return std::make_unique<LocalSocket>(std::move(fd));
+      auto socket = std::make_unique<LocalSocket>(std::move(fd));
+      absl::Status user = socket->CheckPeerUser();
+      if (!user.ok())
+        return errors::WithContext(user, absl::StrCat("connected to '", address, "'"));
+      return socket;
     }
     const int error = errno;
     const std::string failed = absl::StrCat("cannot connect to '", address, "'");
@@ -283,6 +290,15 @@ absl::StatusOr<PeerCredentials> LocalSocket::Peer() const {
     return absl::ErrnoToStatus(errno, "cannot ask who the peer of a local socket is");
   }
   return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+}
+
+absl::Status LocalSocket::CheckPeerUser() const {
+  const absl::StatusOr<PeerCredentials> peer = Peer();
+  if (!peer.ok()) return peer.status();
+  if (peer->uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrFormat(
+      "process %d at the other end runs as user %d, this process as user %d; run both as one user",
+      peer->pid, peer->uid, geteuid()));
 }
 
 void LocalSocket::HangUp() {

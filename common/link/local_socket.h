@@ -21,8 +21,8 @@
 
 namespace optshard {
 
-// A path of the file system, or "@NAME" for Linux's abstract names (which end with their process
-// and have no permissions: check the peer's credentials).
+// A path of the file system, or "@NAME" for one of Linux's abstract names. An abstract name ends
+// with its process and has no permissions: any user can bind it or connect to it.
 using LocalAddress = std::string;
 
 struct PeerCredentials {
@@ -42,8 +42,10 @@ class LocalSocket {
   static constexpr size_t kMaxMessageBytes = size_t{256} << 20;
   static constexpr size_t kMaxDescriptors = 64;
 
-  // UNAVAILABLE naming the address where nobody listens (by the deadline: it asks again until
-  // then); PERMISSION_DENIED where this user may not.
+  // Connects to a process of the same user. Nothing is sent to anybody else: another user may have
+  // bound the name first.
+  //   UNAVAILABLE        nobody listens at the address by the deadline; it tries again until then
+  //   PERMISSION_DENIED  this user may not connect, or a process of another user listens
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address,
                                                               absl::Time deadline);
 
@@ -63,8 +65,12 @@ class LocalSocket {
   // large; RESOURCE_EXHAUSTED where descriptors got lost (this process may open no more).
   absl::StatusOr<Message> Receive(absl::Time deadline);
 
-  // The process at the other end when it connected (or listened).
+  // The process at the other end, as it was when it connected or began to listen.
   absl::StatusOr<PeerCredentials> Peer() const;
+
+  // PERMISSION_DENIED unless that process runs as the user of this one. Connect has checked it; who
+  // accepts a connection has to.
+  absl::Status CheckPeerUser() const;
 
   // Pending and later calls return UNAVAILABLE, here and at the peer (once it has received what was
   // sent before). Any thread.
@@ -109,8 +115,7 @@ class LocalListener {
   ~LocalListener();
 
   // DEADLINE_EXCEEDED; UNAVAILABLE after HangUp; RESOURCE_EXHAUSTED where this process may open no
-  // more descriptors. The peer's credentials are for the caller to
-  // check.
+  // more descriptors. Anybody may have connected: call CheckPeerUser before anything else.
   absl::StatusOr<std::unique_ptr<LocalSocket>> Accept(absl::Time deadline);
   void HangUp();
 

@@ -1,14 +1,13 @@
 #include "server/node/attach_server.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/attach/attachment_rpc.h"
 #include "common/clock.h"
+#include "common/errors.h"
 #include "common/link/poll_until.h"
 #include "common/log.h"
 
@@ -29,13 +28,6 @@ LogContext Who(Rank rank) {
   context.role = "server";
   context.rank = rank;
   return context;
-}
-
-absl::Status CheckUser(const PeerCredentials& peer) {
-  if (peer.uid == geteuid()) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrFormat(
-      "process %d of user %d wants to attach to the shard server of user %d; run both as one user",
-      peer.pid, peer.uid, geteuid()));
 }
 
 bool HungUp(const LocalSocket& socket) {
@@ -144,10 +136,10 @@ void AttachServer::Serve(Connection& connection) {
 
 absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(Connection& connection) {
   LocalSocket& socket = *connection.socket;
+  absl::Status user = socket.CheckPeerUser();
+  if (!user.ok()) return errors::WithContext(user, "attaching to the shard server");
   absl::StatusOr<PeerCredentials> peer = socket.Peer();
   if (!peer.ok()) return peer.status();
-  absl::Status user = CheckUser(*peer);
-  if (!user.ok()) return user;
   absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(peer->pid);
   if (!process.ok()) return process.status();
   absl::StatusOr<LocalSocket::Message> message = socket.Receive(In(kMessageTimeout));

@@ -34,21 +34,13 @@ SegmentLabel MailboxLabel(const ShmPlaneOptions& options, Rank rank) {
   return label;
 }
 
-// The name must not be one that a process of another job has taken; who connects is checked.
+// Random, so that no process of another job has taken the name. Both ends check each other's user.
 LocalAddress NewAddress(Rank rank) {
   std::random_device random;
   return absl::StrFormat("@optshard-plane-%d-%d-%08x%08x", getpid(), rank, random(), random());
 }
 
 std::string Key(Rank rank) { return absl::StrCat("shm/", rank); }
-
-absl::Status CheckUser(const PeerCredentials& peer) {
-  if (peer.uid == geteuid()) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrFormat(
-      "process %d of user %d wants to share memory with a process of user %d; the ranks of a host "
-      "must run as one user",
-      peer.pid, peer.uid, geteuid()));
-}
 
 absl::Status Came(absl::Status status, Rank peer) {
   if (status.ok()) return status;
@@ -148,9 +140,9 @@ absl::Status ShmPeers::AcceptHigherRanks(const ShmPlaneOptions& options, LocalLi
                  ? errors::PeersTimedOut(missing(), "connecting the shared-memory plane")
                  : socket.status();
     }
-    // Anybody may find the address: who is of another user, or goes away again, is no peer.
-    absl::StatusOr<PeerCredentials> credentials = (*socket)->Peer();
-    if (!credentials.ok() || !CheckUser(*credentials).ok()) continue;
+    // Anybody may find the address. A process of another user, or one that hangs up again, is not a
+    // peer.
+    if (!(*socket)->CheckPeerUser().ok()) continue;
     absl::Status came = ReceiveGreeting(options, *std::move(socket), -1);
     if (absl::IsDeadlineExceeded(came)) {
       return errors::PeersTimedOut(missing(), "greeting in the shared-memory plane");
@@ -186,8 +178,6 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
                                        std::unique_ptr<LocalSocket> socket, Rank expected) {
   absl::StatusOr<PeerCredentials> credentials = socket->Peer();
   if (!credentials.ok()) return credentials.status();
-  absl::Status user = CheckUser(*credentials);
-  if (!user.ok()) return user;
   absl::StatusOr<LocalSocket::Message> message = socket->Receive(options.deadline);
   if (!message.ok()) return message.status();
   Greeting greeting;

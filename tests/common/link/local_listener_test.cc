@@ -18,15 +18,19 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/in_child.h"
+#include "tests/testing/other_user.h"
 
 namespace optshard {
 namespace {
 
 using ::testing::AllOf;
+using testing::BecomeOtherUser;
+using testing::ConnectUnchecked;
+using testing::ForeignListener;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr uid_t kNobody = 65534;
+using testing::KnowsOtherUser;
+using testing::kOtherUser;
 
 absl::Time In(absl::Duration duration) { return Clock::Monotonic().Now() + duration; }
 absl::Time Soon() { return In(absl::Seconds(30)); }
@@ -63,15 +67,6 @@ class LocalListenerTest : public ::testing::Test {
       names.push_back(entry.path().filename().string());
     }
     return names;
-  }
-
-  // Root, and not of a user namespace that knows no other users.
-  bool KnowsOtherUsers() const {
-    const std::string file = folder_ + "/probe";
-    std::ofstream(file) << "x";
-    const bool does = geteuid() == 0 && chown(file.c_str(), kNobody, kNobody) == 0;
-    std::filesystem::remove(file);
-    return does;
   }
 
   absl::Status ListenStatus() const { return LocalListener::Listen(path_).status(); }
@@ -257,24 +252,57 @@ TEST_F(LocalListenerTest, Listen_OthersMayWriteToTheFolder_IsRefusedUnlessSticky
 }
 
 TEST_F(LocalListenerTest, Listen_FolderOfAnotherUser_IsRefused) {
-  if (!KnowsOtherUsers()) GTEST_SKIP() << "only root can give a folder away";
-  ASSERT_EQ(chown(folder_.c_str(), kNobody, kNobody), 0);
+  if (!KnowsOtherUser()) GTEST_SKIP() << "only root can give a folder away";
+  ASSERT_EQ(chown(folder_.c_str(), kOtherUser, kOtherUser), 0);
   const absl::Status status = ListenStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("belongs to user 65534"));
 }
 
 TEST_F(LocalListenerTest, Connect_AnotherUser_IsDenied) {
-  if (!KnowsOtherUsers()) GTEST_SKIP() << "only root can become another user";
+  if (!KnowsOtherUser()) GTEST_SKIP() << "only root can become another user";
   ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
   const auto listener = *LocalListener::Listen(path_);
   const auto connect = [&] {
-    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return 100;
+    if (!BecomeOtherUser()) return 100;
+    if (ConnectUnchecked(path_) != nullptr) return 101;
     return static_cast<int>(LocalSocket::Connect(path_, Soon()).status().code());
   };
   EXPECT_EQ(testing::Child(connect).Wait(), static_cast<int>(absl::StatusCode::kPermissionDenied));
   ASSERT_EQ(chmod(path_.c_str(), 0777), 0);  // it is the mode that keeps it out
-  EXPECT_EQ(testing::Child(connect).Wait(), static_cast<int>(absl::StatusCode::kOk));
+  EXPECT_EQ(testing::Child(connect).Wait(), 101);
+}
+
+TEST(LocalListener, Accept_AnotherUserHasConnected_CheckPeerUserNamesBoth) {
+  if (!KnowsOtherUser()) GTEST_SKIP() << "only root can become another user";
+  const std::string name = absl::StrCat("@optshard_test_", getpid());
+  const auto listener = *LocalListener::Listen(name);
+  testing::Child stranger([&] {
+    if (!BecomeOtherUser()) return 100;
+    const auto socket = ConnectUnchecked(name);
+    if (socket == nullptr) return 101;
+    return absl::IsUnavailable(socket->Receive(Soon()).status()) ? 0 : 102;
+  });
+  {
+    const auto accepted = listener->Accept(Soon());
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    const absl::Status user = (*accepted)->CheckPeerUser();
+    EXPECT_EQ(user.code(), absl::StatusCode::kPermissionDenied) << user;
+    EXPECT_THAT(std::string(user.message()),
+                AllOf(HasSubstr(absl::StrCat("process ", stranger.pid())), HasSubstr("user 65534"),
+                      HasSubstr("user 0")));
+  }
+  EXPECT_EQ(stranger.Wait(), 0);
+}
+
+TEST(LocalListener, Connect_AnotherUserListens_IsDeniedAndSendsNothing) {
+  if (!KnowsOtherUser()) GTEST_SKIP() << "only root can become another user";
+  const std::string name = absl::StrCat("@optshard_test_", getpid());
+  ForeignListener stranger(name);
+  const absl::Status status = LocalSocket::Connect(name, Soon()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(name), HasSubstr("user 65534")));
+  EXPECT_EQ(stranger.WhatCame(), "");
 }
 
 TEST_F(LocalListenerTest, Listen_LongestPath_IsTakenAndOneMoreRefused) {

@@ -21,6 +21,7 @@
 #include "server/update/hyperparameter_bytes.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/in_child.h"
+#include "tests/testing/other_user.h"
 
 namespace optshard {
 namespace {
@@ -259,28 +260,41 @@ TEST(NodeAttach_TrainerThatDiesWhileItAttaches_LeavesThePlace, ToAnotherOne) {
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
 }
 
-// An abstract name lets everybody connect: it is the server that looks who comes.
+// An abstract name lets everybody connect, so the server checks who comes.
 TEST(NodeAttach_AnotherUser_IsRefused, AndTheRankStaysFree) {
-  constexpr uid_t kNobody = 65534;
-  constexpr int kCannotBecomeAnother = 100;
+  if (!testing::KnowsOtherUser()) GTEST_SKIP() << "only root can become another user";
   const LocalAddress address = NewNodeAddress();
   const std::string request = EncodeAttachRequest(GoodRequest(0));
+  int listens[2];
+  ASSERT_EQ(pipe(listens), 0);
+  char byte = 0;
   Child stranger([&] {
-    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return kCannotBecomeAnother;
-    auto socket = LocalSocket::Connect(address, In(absl::Seconds(20)));
-    if (!socket.ok()) return kCannotBecomeAnother + 1;
+    if (!testing::BecomeOtherUser()) return 100;
+    if (read(listens[0], &byte, 1) != 1) return 101;
+    const auto socket = testing::ConnectUnchecked(address);
+    if (socket == nullptr) return 102;
     // It may be refused before it has said anything.
-    (*socket)->Send(request, {}, In(absl::Seconds(20))).IgnoreError();
-    const auto answer = (*socket)->Receive(In(absl::Seconds(20)));
-    if (!answer.ok()) return kCannotBecomeAnother + 2;
+    socket->Send(request, {}, In(absl::Seconds(20))).IgnoreError();
+    const auto answer = socket->Receive(In(absl::Seconds(20)));
+    if (!answer.ok()) return 103;
     return static_cast<int>(DecodeAttachReply(answer->bytes).status().code());
   });
   NodeRig rig(2, address);
-  const int code = stranger.Wait();
-  if (code == kCannotBecomeAnother) GTEST_SKIP() << "only root can become another user";
-  EXPECT_EQ(code, static_cast<int>(absl::StatusCode::kPermissionDenied));
+  EXPECT_EQ(write(listens[1], &byte, 1), 1);
+  EXPECT_EQ(stranger.Wait(), static_cast<int>(absl::StatusCode::kPermissionDenied));
   auto trainers = rig.StartAll();
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+TEST(NodeAttach_AnotherUserHasTakenTheName_IsRefused, AndGetsNothing) {
+  if (!testing::KnowsOtherUser()) GTEST_SKIP() << "only root can become another user";
+  const LocalAddress address = NewNodeAddress();
+  testing::ForeignListener stranger(address);
+  const absl::Status status = Refusal(NodeTrainer::DefaultOptions(address, 0, 1));
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("user 65534"));
+  EXPECT_EQ(stranger.WhatCame(), "");
 }
 
 TEST(NodeAttach_ServerTwiceOnOneSocket_IsRefused, AndALinkToo) {

@@ -84,15 +84,15 @@ absl::Status JobServices::StartCoordinator(const Options& options,
                                            const std::function<absl::Status()>& interrupted) {
   absl::StatusOr<std::string> binary =
       FindProgram("optshard-coordinator", "server/coordinator", options.coordinator_binary,
-                  "coordinator_binary");
+                  "coordinator-binary");
   if (!binary.ok()) return binary.status();
   const fs::path port_file = scratch_.path() / "port";
   ChildProcess::Options child;
   child.command = {*binary, "--listen=127.0.0.1:0", absl::StrCat("--job=", options.job),
-                   absl::StrCat("--world_size=", options.world_size),
-                   absl::StrCat("--port_file=", port_file.string()),
+                   absl::StrCat("--world-size=", options.world_size),
+                   absl::StrCat("--port-file=", port_file.string()),
                    // Before the ranks' own deadlines, so that all are told alike who is missing.
-                   "--join_timeout=50s", absl::StrCat("--log_level=", options.log_level)};
+                   "--join-timeout=50s", absl::StrCat("--log-level=", options.log_level)};
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
   coordinator_ = *std::move(process);
@@ -109,17 +109,17 @@ absl::Status JobServices::StartCoordinator(const Options& options,
 absl::Status JobServices::StartServer(const Options& options,
                                       const std::function<absl::Status()>& interrupted) {
   absl::StatusOr<std::string> binary =
-      FindProgram("optshard-server", "server/node", options.server_binary, "server_binary");
+      FindProgram("optshard-server", "server/node", options.server_binary, "server-binary");
   if (!binary.ok()) return binary.status();
   const std::string socket = (scratch_.path() / "shards.sock").string();
   ChildProcess::Options child;
   child.command = {*binary, absl::StrCat("--job=", options.job),
-                   absl::StrCat("--node_ranks=0-", options.world_size - 1),
+                   absl::StrCat("--node-ranks=0-", options.world_size - 1),
                    absl::StrCat("--coordinator=", coordinator_address_),
                    absl::StrCat("--socket=", socket),
                    // Within the time that it is given to end.
-                   absl::StrCat("--drain_timeout=", absl::FormatDuration(kTermination / 2)),
-                   absl::StrCat("--log_level=", options.log_level)};
+                   absl::StrCat("--drain-timeout=", absl::FormatDuration(kTermination / 2)),
+                   absl::StrCat("--log-level=", options.log_level)};
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
   server_ = *std::move(process);

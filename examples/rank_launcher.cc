@@ -90,7 +90,7 @@ class RankLauncher::Impl {
     command_ = {fs::read_symlink("/proc/self/exe").string(),
                 absl::StrCat("--coordinator=", services_->coordinator()),
                 absl::StrCat("--attach=", services_->attach()),
-                absl::StrCat("--world_size=", options.services.world_size), "--launched"};
+                absl::StrCat("--world-size=", options.services.world_size), "--launched"};
     command_.insert(command_.end(), options.arguments.begin(), options.arguments.end());
     ranks_.resize(options.services.world_size);
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {

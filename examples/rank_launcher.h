@@ -13,7 +13,7 @@
 
 namespace optshard {
 
-// A rank is this binary again, with --coordinator, --attach, --rank, --world_size and --launched.
+// A rank is this binary again, with --coordinator, --attach, --rank, --world-size and --launched.
 // One that ends with RankLink::kReplaceMe is started once more, with --successor. SIGINT and
 // SIGTERM are taken by this process, which then ends the children. Bound to the thread that starts
 // it.

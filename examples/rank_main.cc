@@ -5,68 +5,81 @@
 #include <exception>
 #include <filesystem>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "client/status_error.h"
-
-ABSL_FLAG(int, ranks, 2, "how many ranks to start");
-ABSL_FLAG(std::string, coordinator_binary, "", "optshard-coordinator; empty: beside this binary");
-ABSL_FLAG(std::string, server_binary, "", "optshard-server; empty: beside this binary");
-ABSL_FLAG(std::string, coordinator, "", "HOST:PORT, to act as one rank");
-ABSL_FLAG(std::string, attach, "",
-          "as one rank: embedded, or unix:PATH of a shard server; empty: OPTSHARD_ATTACH");
-ABSL_FLAG(int, rank, -1, "to act as one rank; torchrun's variables do as well");
-ABSL_FLAG(int, world_size, 1, "to act as one rank");
-ABSL_FLAG(bool, launched, false, "set by the process that started this rank");
-ABSL_FLAG(std::string, log_level, "warning", "debug, info, warning, error or off");
+#include "common/cli/log_level_option.h"
 
 namespace optshard {
 
-int RankMain(int argc, char** argv, const std::string& usage,
-             const std::function<int(const std::vector<std::string>& arguments)>& run) {
-  absl::SetProgramUsageMessage(usage);
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  absl::ParseCommandLine(argc, argv);
+void AddRankOptions(CommandLine& line, RankFlags* flags) {
+  line.Group("To start ranks");
+  line.Add("ranks", &flags->ranks, "how many ranks to start").AtLeast(1);
+  line.Add("coordinator-binary", &flags->coordinator_binary, "optshard-coordinator")
+      .Value("PATH")
+      .Default("beside this program");
+  line.Add("server-binary", &flags->server_binary, "optshard-server")
+      .Value("PATH")
+      .Default("beside this program");
+  line.Group("To act as one rank");
+  line.Add("rank", &flags->rank, "this process's rank")
+      .AtLeast(0)
+      .Default("torchrun's RANK; without it the program starts ranks");
+  line.Add("world-size", &flags->world_size, "with --rank: how many ranks there are").AtLeast(1);
+  line.Add("coordinator", &flags->coordinator, "with --rank: address of the job's coordinator")
+      .Value("HOST:PORT")
+      .Default("for one rank alone, one of its own");
+  line.Add("attach", &flags->attach,
+           "where the shard owner runs: embedded, or unix:PATH of a shard server's socket")
+      .Value("WHERE")
+      .Default("OPTSHARD_ATTACH of the environment, else embedded");
+  line.Add("launched", &flags->launched, "set by the process that started this rank").Hidden();
+  line.Group("Messages");
+  AddLogLevelOption(line, &flags->log_level);
+}
+
+int RankMain(int argc, char** argv, CommandLine line, RankFlags* flags,
+             const std::function<int()>& run) {
+  flags->arguments.assign(argv + 1, argv + argc);
+  if (const auto end = line.ParseOrEnd(argc, argv)) return *end;
   try {
-    return run(arguments);
+    return run();
   } catch (const std::exception& error) {
-    const int rank = absl::GetFlag(FLAGS_rank);
     const std::string program = std::filesystem::path(argv[0]).filename();
     std::fprintf(stderr, "%s%s: %s\n", program.c_str(),
-                 rank < 0 ? "" : absl::StrCat(" (rank ", rank, ")").c_str(), error.what());
+                 flags->rank < 0 ? "" : absl::StrCat(" (rank ", flags->rank, ")").c_str(),
+                 error.what());
     return EXIT_FAILURE;
   }
 }
 
-bool ActsAsRank() { return absl::GetFlag(FLAGS_rank) >= 0 || std::getenv("RANK") != nullptr; }
+bool ActsAsRank(const RankFlags& flags) {
+  return flags.rank >= 0 || std::getenv("RANK") != nullptr;
+}
 
-ShardedOptimizerOptions RankOptions() {
+ShardedOptimizerOptions RankOptions(const RankFlags& flags) {
   ShardedOptimizerOptions options;
-  if (absl::GetFlag(FLAGS_rank) < 0) {
+  if (flags.rank < 0) {
     options = ValueOrThrow(ShardedOptimizerOptions::FromEnvironment());
   } else {
-    options.rank = absl::GetFlag(FLAGS_rank);
-    options.world_size = absl::GetFlag(FLAGS_world_size);
-    options.coordinator = absl::GetFlag(FLAGS_coordinator);
+    options.rank = flags.rank;
+    options.world_size = flags.world_size;
+    options.coordinator = flags.coordinator;
   }
-  if (!absl::GetFlag(FLAGS_attach).empty()) options.attach = absl::GetFlag(FLAGS_attach);
-  options.log_level = absl::GetFlag(FLAGS_log_level);
+  if (!flags.attach.empty()) options.attach = flags.attach;
+  options.log_level = flags.log_level;
   return options;
 }
 
-RankLink LinkToLauncher() { return RankLink(absl::GetFlag(FLAGS_launched)); }
+RankLink LinkToLauncher(const RankFlags& flags) { return RankLink(flags.launched); }
 
-RankLauncher::Options LauncherOptions(const std::string& job,
-                                      const std::vector<std::string>& arguments) {
+RankLauncher::Options LauncherOptions(const RankFlags& flags, const std::string& job) {
   RankLauncher::Options options;
   options.services.job = job;
-  options.services.world_size = absl::GetFlag(FLAGS_ranks);
-  options.services.coordinator_binary = absl::GetFlag(FLAGS_coordinator_binary);
-  options.services.server_binary = absl::GetFlag(FLAGS_server_binary);
-  options.services.log_level = absl::GetFlag(FLAGS_log_level);
-  options.arguments = arguments;
+  options.services.world_size = flags.ranks;
+  options.services.coordinator_binary = flags.coordinator_binary;
+  options.services.server_binary = flags.server_binary;
+  options.services.log_level = flags.log_level;
+  options.arguments = flags.arguments;
   return options;
 }
 

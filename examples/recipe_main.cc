@@ -2,7 +2,7 @@
 // lr 0.01, two ranks, one step, with and without sharding. Shows the measured memory, and that the
 // parameters come out the same.
 //
-// By itself it starts a coordinator and the ranks. With --coordinator, --rank and --world_size, or
+// By itself it starts a coordinator and the ranks. With --coordinator, --rank and --world-size, or
 // with torchrun's variables, it acts as one rank, in the mode "sharded" or "unsharded".
 #include <ATen/Parallel.h>
 
@@ -13,27 +13,18 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
+#include "common/cli/command_line.h"
 #include "examples/process_memory.h"
 #include "examples/rank_launcher.h"
 #include "examples/rank_link.h"
 #include "examples/rank_main.h"
 #include "examples/recipe_model.h"
 #include "examples/recipe_report.h"
-
-ABSL_FLAG(std::string, mode, "compare", "sharded, unsharded, or compare: the one, then the other");
-ABSL_FLAG(std::string, json, "", "where to write the measurements for scripts");
-ABSL_FLAG(int, layers, 20, "of the model");
-ABSL_FLAG(int, width, 2000, "of a layer");
-ABSL_FLAG(int, rows, 20, "of a rank's random inputs and targets");
-ABSL_FLAG(int, steps, 1, "of the optimizer");
-ABSL_FLAG(double, lr, 0.01, "Adam's learning rate");
-ABSL_FLAG(bool, bucket_view, true, "parameters_as_bucket_view");
 
 namespace optshard {
 namespace {
@@ -46,24 +37,61 @@ constexpr uint64_t kModelSeed = 0;
 constexpr uint64_t kDataSeed = 1;  // plus the rank's number
 constexpr absl::Duration kTogether = absl::Minutes(10);
 
-RecipeReport MeasureRank(ShardedOptimizerOptions options, const std::string& mode,
-                         RankLink& launcher) {
+struct Flags {
+  std::string mode = kCompare;
+  std::string json;
+  int layers = 20;
+  int width = 2000;
+  int rows = 20;
+  int steps = 1;
+  double lr = 0.01;
+  bool bucket_view = true;
+  RankFlags rank;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line(
+      {"optshard-recipe",
+       "Measures what sharding the optimizer saves, by PyTorch's own example of it: 20 x "
+       "Linear(2000, 2000) with Adam. By itself it starts a coordinator and the ranks, first with "
+       "sharded optimizer state, then without. With --rank, or under torchrun, it acts as one "
+       "rank.",
+       {"optshard-recipe", "optshard-recipe --mode=sharded --ranks=4 --steps=3"}});
+  line.Group("Measuring");
+  line.Add("mode", &flags.mode, "compare runs first the one and then the other; not for one rank")
+      .OneOf({kSharded, kUnsharded, kCompare});
+  line.Add("steps", &flags.steps, "of the optimizer").AtLeast(1);
+  line.Add("json", &flags.json, "where to write the measurements for scripts")
+      .Value("PATH")
+      .Default("none");
+  line.Group("Model");
+  line.Add("layers", &flags.layers, "how many").AtLeast(1);
+  line.Add("width", &flags.width, "inputs and outputs of a layer").AtLeast(1);
+  line.Add("rows", &flags.rows, "of a rank's random inputs and targets").AtLeast(1);
+  line.Add("lr", &flags.lr, "Adam's learning rate");
+  line.Add("bucket-view", &flags.bucket_view,
+           "parameters_as_bucket_view: the parameters and gradients are views of flat memory");
+  AddRankOptions(line, &flags.rank);
+  return line;
+}
+
+RecipeReport MeasureRank(const Flags& flags, ShardedOptimizerOptions options, RankLink& launcher) {
+  const std::string& mode = flags.mode;
   at::set_num_threads(1);  // the ranks share this machine
   options.job = kJob;
   options.policy = mode == kUnsharded ? PartitionPolicy::kReplicated : PartitionPolicy::kGreedy;
-  options.parameters_as_bucket_view = absl::GetFlag(FLAGS_bucket_view);
+  options.parameters_as_bucket_view = flags.bucket_view;
   options.close_timeout = absl::Seconds(30);
 
   RecipeReport report;
   report.mode = mode;
   report.rank = options.rank;
-  RecipeModel model(absl::GetFlag(FLAGS_layers), absl::GetFlag(FLAGS_width), kModelSeed);
+  RecipeModel model(flags.layers, flags.width, kModelSeed);
   report.model_built_bytes = ResidentBytes();
-  ShardedOptimizer optimizer(model, RuleOptions("adam").Set("lr", absl::GetFlag(FLAGS_lr)),
-                             options);
-  for (int step = 0; step < absl::GetFlag(FLAGS_steps); ++step) {
+  ShardedOptimizer optimizer(model, RuleOptions("adam").Set("lr", flags.lr), options);
+  for (int step = 0; step < flags.steps; ++step) {
     optimizer.zero_grad();
-    model.Loss(absl::GetFlag(FLAGS_rows), kDataSeed + options.rank).backward();
+    model.Loss(flags.rows, kDataSeed + options.rank).backward();
     report.before_step_bytes = ResidentBytes();
     const absl::Time start = absl::Now();
     optimizer.step();
@@ -80,10 +108,10 @@ RecipeReport MeasureRank(ShardedOptimizerOptions options, const std::string& mod
   return report;
 }
 
-std::vector<RecipeReport> RunJob(std::vector<std::string> arguments, const std::string& mode) {
+std::vector<RecipeReport> RunJob(const Flags& flags, const std::string& mode) {
   const absl::Time deadline = absl::Now() + kTogether;
-  arguments.push_back(absl::StrCat("--mode=", mode));
-  const RankLauncher::Options options = LauncherOptions(kJob, arguments);
+  RankLauncher::Options options = LauncherOptions(flags.rank, kJob);
+  options.arguments.push_back(absl::StrCat("--mode=", mode));
   Print(absl::StrCat(options.services.world_size, " ranks, ", mode, " ...\n"));
   const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
   std::vector<RecipeReport> reports;
@@ -94,13 +122,13 @@ std::vector<RecipeReport> RunJob(std::vector<std::string> arguments, const std::
   return reports;
 }
 
-int Show(const std::vector<RecipeReport>& reports) {
+int Show(const Flags& flags, const std::vector<RecipeReport>& reports) {
   Print(RecipeTable(reports));
   const bool equal = SumsEqual(reports);
   if (reports.size() > 1) {
     Print(equal ? "All sums are the same.\n" : "THE PARAMETERS DIFFER.\n");
   }
-  const std::filesystem::path json = absl::GetFlag(FLAGS_json);
+  const std::filesystem::path json = flags.json;
   if (!json.empty()) {
     if (json.has_parent_path()) std::filesystem::create_directories(json.parent_path());
     std::ofstream file(json);
@@ -112,31 +140,31 @@ int Show(const std::vector<RecipeReport>& reports) {
   return equal ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-int Main(const std::vector<std::string>& arguments) {
-  const std::string mode = absl::GetFlag(FLAGS_mode);
-  if (mode != kSharded && mode != kUnsharded && (mode != kCompare || ActsAsRank())) {
-    throw StatusError(absl::InvalidArgumentError(
-        absl::StrCat("--mode=\"", mode, "\": expected \"", kSharded, "\" or \"", kUnsharded, "\"",
-                     ActsAsRank() ? " of one rank" : absl::StrCat(", or \"", kCompare, "\""))));
-  }
-  if (ActsAsRank()) {
-    RankLink launcher = LinkToLauncher();
-    const RecipeReport report = MeasureRank(RankOptions(), mode, launcher);
-    return launcher.launched() ? EXIT_SUCCESS : Show({report});
+int Main(const Flags& flags) {
+  if (ActsAsRank(flags.rank)) {
+    if (flags.mode == kCompare) {
+      throw StatusError(absl::InvalidArgumentError(
+          absl::StrCat("--mode=", kCompare, " is not for one rank: expected --mode=", kSharded,
+                       " or --mode=", kUnsharded)));
+    }
+    RankLink launcher = LinkToLauncher(flags.rank);
+    const RecipeReport report = MeasureRank(flags, RankOptions(flags.rank), launcher);
+    return launcher.launched() ? EXIT_SUCCESS : Show(flags, {report});
   }
   std::vector<RecipeReport> reports;
-  for (const std::string& each : mode == kCompare ? std::vector<std::string>{kSharded, kUnsharded}
-                                                  : std::vector<std::string>{mode}) {
-    for (RecipeReport& report : RunJob(arguments, each)) reports.push_back(std::move(report));
+  for (const std::string& mode : flags.mode == kCompare
+                                     ? std::vector<std::string>{kSharded, kUnsharded}
+                                     : std::vector<std::string>{flags.mode}) {
+    for (RecipeReport& report : RunJob(flags, mode)) reports.push_back(std::move(report));
   }
-  return Show(reports);
+  return Show(flags, reports);
 }
 
 }  // namespace
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  return optshard::RankMain(
-      argc, argv, "Measures what sharding the optimizer saves, on 20 x Linear(2000, 2000).",
-      optshard::Main);
+  optshard::Flags flags;
+  return optshard::RankMain(argc, argv, optshard::CommandLineOf(flags), &flags.rank,
+                            [&flags] { return optshard::Main(flags); });
 }

@@ -17,13 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
+#include "common/cli/command_line.h"
 #include "examples/digits_data.h"
 #include "examples/digits_model.h"
 #include "examples/digits_report.h"
@@ -33,23 +33,59 @@
 #include "examples/rank_main.h"
 #include "examples/shard_inspection_rpc.h"
 
-ABSL_FLAG(int, epochs, 12, "how often to go through the digits");
-ABSL_FLAG(int, batch_size, 64, "digits of a step, of all ranks together");
-ABSL_FLAG(double, lr, 2e-3, "Adam's learning rate");
-ABSL_FLAG(uint64_t, seed, 20240229,
-          "of the model's first values, the held-out digits and the order");
-ABSL_FLAG(std::string, policy, "balanced", "how the sharded run is divided: greedy, balanced ...");
-ABSL_FLAG(bool, shard_server, true,
-          "keep the sharded run's state in a shard server, not in the ranks");
-ABSL_FLAG(int, replace_after, 120,
-          "step of the sharded run after which the last rank's process is replaced by another one; "
-          "0: never");
-ABSL_FLAG(bool, successor, false, "set by the process that started this rank: it replaces another");
-ABSL_FLAG(std::string, data, "", "digits.csv.gz; empty: where the build puts it");
-ABSL_FLAG(std::string, json, "", "where to write the results for scripts");
-
 namespace optshard {
 namespace {
+
+struct Flags {
+  int epochs = 12;
+  int batch_size = 64;
+  double lr = 2e-3;
+  uint64_t seed = 20240229;
+  std::string policy = "balanced";
+  bool shard_server = true;
+  int replace_after = 120;
+  bool successor = false;
+  std::string data;
+  std::string json;
+  RankFlags rank;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line(
+      {"optshard-train-digits",
+       "Trains a small classifier of handwritten digits twice, with the optimizer state sharded "
+       "and "
+       "unsharded, and shows that all bytes of the parameters come out the same. By itself it "
+       "starts a coordinator, a shard server and the ranks; half-way through the sharded run it "
+       "replaces the last rank's process by a new one, which goes on. With --rank, or under "
+       "torchrun, it acts as one rank.",
+       {"optshard-train-digits", "optshard-train-digits --ranks=4 --epochs=6 --json=out/demo.json",
+        "optshard-train-digits --no-shard-server --policy=greedy"}});
+  line.Group("Training");
+  line.Add("epochs", &flags.epochs, "how often to go through the digits").AtLeast(1);
+  line.Add("batch-size", &flags.batch_size,
+           "digits of a step, of all ranks together; a multiple of the number of ranks")
+      .AtLeast(1);
+  line.Add("lr", &flags.lr, "Adam's learning rate");
+  line.Add("seed", &flags.seed, "of the model's first values, the held-out digits and the order");
+  line.Group("Sharding");
+  line.Add("policy", &flags.policy, "how the sharded run's parameters are divided")
+      .OneOf({"greedy", "balanced", "replicated"});
+  line.Add("shard-server", &flags.shard_server,
+           "keep the sharded run's state in a shard server, not in the ranks");
+  line.Add("replace-after", &flags.replace_after,
+           "step of the sharded run after which the last rank's process is replaced; 0 is never. "
+           "Only with a shard server")
+      .AtLeast(0);
+  line.Group("Files");
+  line.Add("data", &flags.data, "digits.csv.gz").Value("PATH").Default("where the build puts it");
+  line.Add("json", &flags.json, "where to write the results for scripts")
+      .Value("PATH")
+      .Default("none");
+  line.Add("successor", &flags.successor, "set by the process that started this rank").Hidden();
+  AddRankOptions(line, &flags.rank);
+  return line;
+}
 
 constexpr char kJob[] = "digits";
 constexpr char kSharded[] = "sharded";
@@ -57,17 +93,16 @@ constexpr char kUnsharded[] = "unsharded";
 constexpr absl::Duration kInspection = absl::Seconds(5);
 constexpr absl::Duration kTogether = absl::Minutes(10);
 
-DigitsSplit LoadDigits() {
-  const std::string given = absl::GetFlag(FLAGS_data);
-  return Split(ValueOrThrow(ReadDigits(given.empty() ? DigitsPath() : given)),
-               absl::GetFlag(FLAGS_seed));
+DigitsSplit LoadDigits(const Flags& flags) {
+  return Split(ValueOrThrow(ReadDigits(flags.data.empty() ? DigitsPath() : flags.data)),
+               flags.seed);
 }
 
-DigitsTraining TrainingOf(int rank, int world_size) {
+DigitsTraining TrainingOf(const Flags& flags, int rank, int world_size) {
   DigitsTraining training;
-  training.epochs = absl::GetFlag(FLAGS_epochs);
-  training.batch_size = absl::GetFlag(FLAGS_batch_size);
-  training.seed = absl::GetFlag(FLAGS_seed);
+  training.epochs = flags.epochs;
+  training.batch_size = flags.batch_size;
+  training.seed = flags.seed;
   training.rank = rank;
   training.world_size = world_size;
   return training;
@@ -95,30 +130,30 @@ double Train(const DigitsTraining& training, const DigitsSplit& digits, DigitsMo
 }
 
 // As a crash would: without a word, between two steps.
-void EndToBeReplaced(int64_t finished_steps) {
-  Print(absl::StrFormat("%-10s rank %d, process %d, ends after step %d\n", kSharded,
-                        RankOptions().rank, getpid(), finished_steps));
+void EndToBeReplaced(int rank, int64_t finished_steps) {
+  Print(absl::StrFormat("%-10s rank %d, process %d, ends after step %d\n", kSharded, rank, getpid(),
+                        finished_steps));
   std::_Exit(RankLink::kReplaceMe);
 }
 
 // What happens after each step of the sharded run.
-std::function<void(int64_t)> AfterShardedStep(const ShardedOptimizerOptions& options) {
-  const int64_t last = absl::GetFlag(FLAGS_replace_after);
-  if (!LinkToLauncher().launched() || options.attach == "embedded" || last == 0 ||
-      options.rank != options.world_size - 1 || absl::GetFlag(FLAGS_successor)) {
+std::function<void(int64_t)> AfterShardedStep(const Flags& flags,
+                                              const ShardedOptimizerOptions& options) {
+  const int64_t last = flags.replace_after;
+  if (!LinkToLauncher(flags.rank).launched() || options.attach == "embedded" || last == 0 ||
+      options.rank != options.world_size - 1 || flags.successor) {
     return nullptr;
   }
-  return [last](int64_t finished_steps) {
-    if (finished_steps == last) EndToBeReplaced(finished_steps);
+  return [last, rank = options.rank](int64_t finished_steps) {
+    if (finished_steps == last) EndToBeReplaced(rank, finished_steps);
   };
 }
 
-DigitsRun TrainWithTorch(const DigitsSplit& digits) {
-  DigitsModel model(absl::GetFlag(FLAGS_seed));
-  torch::optim::Adam optimizer(model.parameters(),
-                               torch::optim::AdamOptions(absl::GetFlag(FLAGS_lr)));
+DigitsRun TrainWithTorch(const Flags& flags, const DigitsSplit& digits) {
+  DigitsModel model(flags.seed);
+  torch::optim::Adam optimizer(model.parameters(), torch::optim::AdamOptions(flags.lr));
   DigitsRun run;
-  run.accuracy = Train(TrainingOf(0, 1), digits, model, optimizer, "torch");
+  run.accuracy = Train(TrainingOf(flags, 0, 1), digits, model, optimizer, "torch");
   run.checksum = ParametersChecksum(model.parameters());
   int64_t bytes = 0;
   for (const auto& [parameter, state] : optimizer.state()) {
@@ -142,11 +177,10 @@ std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
 // can be looked into.
 class Run {
  public:
-  Run(const ShardedOptimizerOptions& options, const DigitsSplit& digits,
+  Run(const Flags& flags, const ShardedOptimizerOptions& options, const DigitsSplit& digits,
       const std::function<void(int64_t finished_steps)>& step_ended = nullptr)
-      : model_(absl::GetFlag(FLAGS_seed)),
-        optimizer_(model_, torch::optim::AdamOptions(absl::GetFlag(FLAGS_lr)), options) {
-    DigitsTraining training = TrainingOf(options.rank, options.world_size);
+      : model_(flags.seed), optimizer_(model_, torch::optim::AdamOptions(flags.lr), options) {
+    DigitsTraining training = TrainingOf(flags, options.rank, options.world_size);
     training.finished_steps = static_cast<int64_t>(optimizer_.finished_step());
     if (training.finished_steps > 0) {
       Print(absl::StrFormat("%-10s rank %d, process %d, goes on after step %d\n", options.optimizer,
@@ -166,7 +200,7 @@ class Run {
   DigitsRun result_;
 };
 
-void Show(const std::vector<DigitsReport>& reports) {
+void Show(const Flags& flags, const std::vector<DigitsReport>& reports) {
   Print("\n" + DigitsTable(reports));
   // The last rank's: where the ranks were started by this process, another process than this.
   const std::string& owner = reports[0].owner_addresses.back();
@@ -174,7 +208,7 @@ void Show(const std::vector<DigitsReport>& reports) {
   for (const std::string& line : ValueOrThrow(ListParametersOf(owner, kSharded, kInspection))) {
     Print(absl::StrCat("  ", line, "\n"));
   }
-  const std::filesystem::path json = absl::GetFlag(FLAGS_json);
+  const std::filesystem::path json = flags.json;
   if (json.empty()) return;
   if (json.has_parent_path()) std::filesystem::create_directories(json.parent_path());
   std::ofstream file(json);
@@ -184,29 +218,29 @@ void Show(const std::vector<DigitsReport>& reports) {
   }
 }
 
-int RunRank(ShardedOptimizerOptions options) {
+int RunRank(const Flags& flags, ShardedOptimizerOptions options) {
   at::set_num_threads(1);  // the ranks share this machine
   options.job = kJob;
   options.close_timeout = absl::Seconds(30);
-  const DigitsSplit digits = LoadDigits();
+  const DigitsSplit digits = LoadDigits(flags);
   options.optimizer = kSharded;
-  options.policy = ValueOrThrow(ParsePartitionPolicy(absl::GetFlag(FLAGS_policy)));
+  options.policy = ValueOrThrow(ParsePartitionPolicy(flags.policy));
   options.wait_for_trainers = true;
-  Run sharded(options, digits, AfterShardedStep(options));
+  Run sharded(flags, options, digits, AfterShardedStep(flags, options));
   options.optimizer = kUnsharded;
   options.attach = "embedded";
   options.policy = PartitionPolicy::kReplicated;
-  Run unsharded(options, digits);
+  Run unsharded(flags, options, digits);
 
   DigitsReport report;
   report.rank = options.rank;
   report.sharded = sharded.result();
   report.unsharded = unsharded.result();
   report.owner_addresses = sharded.optimizer().owner_addresses();
-  if (options.rank == 0) report.torch = TrainWithTorch(digits);
+  if (options.rank == 0) report.torch = TrainWithTorch(flags, digits);
 
-  RankLink launcher = LinkToLauncher();
-  if (!launcher.launched() && options.rank == 0) Show({report});
+  RankLink launcher = LinkToLauncher(flags.rank);
+  if (!launcher.launched() && options.rank == 0) Show(flags, {report});
   launcher.Report(ToJson(report));
   launcher.WaitForRelease();
   unsharded.optimizer().Close();
@@ -214,10 +248,10 @@ int RunRank(ShardedOptimizerOptions options) {
   return ParametersEqual({report}) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-int RunJob(const std::vector<std::string>& arguments) {
+int RunJob(const Flags& flags) {
   const absl::Time deadline = absl::Now() + kTogether;
-  RankLauncher::Options options = LauncherOptions(kJob, arguments);
-  options.services.shard_server = absl::GetFlag(FLAGS_shard_server);
+  RankLauncher::Options options = LauncherOptions(flags.rank, kJob);
+  options.services.shard_server = flags.shard_server;
   Print(absl::StrCat("Starting a coordinator",
                      options.services.shard_server ? ", a shard server" : "", " and ",
                      options.services.world_size, " ranks.\n"));
@@ -226,27 +260,27 @@ int RunJob(const std::vector<std::string>& arguments) {
   for (const std::string& text : ValueOrThrow(launcher->WaitForReports(deadline))) {
     reports.push_back(ValueOrThrow(DigitsReportFromJson(text)));
   }
-  Show(reports);
+  Show(flags, reports);
   ThrowIfError(launcher->Finish(deadline));
   return ParametersEqual(reports) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-int Main(const std::vector<std::string>& arguments) {
-  if (!ActsAsRank()) return RunJob(arguments);
-  const ShardedOptimizerOptions options = RankOptions();
-  if (absl::GetFlag(FLAGS_batch_size) % options.world_size != 0) {
+int Main(const Flags& flags) {
+  if (!ActsAsRank(flags.rank)) return RunJob(flags);
+  const ShardedOptimizerOptions options = RankOptions(flags.rank);
+  if (flags.batch_size % options.world_size != 0) {
     throw StatusError(absl::InvalidArgumentError(
-        absl::StrCat("--batch_size=", absl::GetFlag(FLAGS_batch_size),
+        absl::StrCat("--batch-size=", flags.batch_size,
                      " is not a multiple of the number of ranks, ", options.world_size)));
   }
-  return RunRank(options);
+  return RunRank(flags, options);
 }
 
 }  // namespace
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  return optshard::RankMain(
-      argc, argv, "Trains a classifier of handwritten digits, sharded and unsharded, and compares.",
-      optshard::Main);
+  optshard::Flags flags;
+  return optshard::RankMain(argc, argv, optshard::CommandLineOf(flags), &flags.rank,
+                            [&flags] { return optshard::Main(flags); });
 }

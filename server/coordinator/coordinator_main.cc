@@ -1,6 +1,6 @@
-// optshard-coordinator: one job's coordinator as a program. It ends by SIGTERM or SIGINT or, with
-// --exit_when_done, with the job; not merely because all shard servers were killed, for they may be
-// about to come back with their state (--resume_grace).
+// optshard-coordinator: one job's coordinator as a program. SIGTERM and SIGINT end it; with
+// --exit-when-done so does the end of the job. That all shard servers were killed is not the end,
+// for they may be about to come back with their state (--resume-grace).
 #include <pthread.h>
 
 #include <csignal>
@@ -8,32 +8,58 @@
 #include <ctime>
 #include <string>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/cli/command_line.h"
+#include "common/cli/log_level_option.h"
 #include "common/log.h"
+#include "common/port_file.h"
 #include "server/coordinator/coordinator_server.h"
-#include "server/coordinator/port_file.h"
-
-ABSL_FLAG(std::string, listen, "127.0.0.1:0", "HOST:PORT to listen at; port 0: any free one");
-ABSL_FLAG(std::string, job, "optshard", "name of the job; members of another one are refused");
-ABSL_FLAG(int, world_size, 0, "how many ranks the job has (required)");
-ABSL_FLAG(std::string, port_file, "", "file to write the port to, once it listens; empty: none");
-ABSL_FLAG(absl::Duration, lease, absl::Seconds(5), "silence longer than this is a rank's death");
-ABSL_FLAG(absl::Duration, join_timeout, absl::Seconds(60),
-          "how long after the first rank the last one may join");
-ABSL_FLAG(bool, exit_when_done, false,
-          "exit once all optimizers are finished or failed and all ranks have left; after a "
-          "failure only once --resume_grace is over");
-ABSL_FLAG(absl::Duration, resume_grace, absl::Seconds(10),
-          "with --exit_when_done: how long after a failure, once no rank is in any more, to wait "
-          "for shard servers that are started again and bring their state back");
-ABSL_FLAG(std::string, log_level, "info", "debug, info, warning, error or off");
 
 namespace optshard {
 namespace {
+
+struct Flags {
+  Flags() { server.coordinator.group.resume_grace = absl::Seconds(10); }
+
+  CoordinatorServer::Options server;
+  std::string port_file;
+  bool exit_when_done = false;
+  std::string log_level = "info";
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line(
+      {"optshard-coordinator",
+       "The coordinator of one training job. It decides who takes part and who owns "
+       "what, notices which ranks are lost, and tells all others. Start one for each "
+       "job, before its shard servers and trainers.",
+       {"optshard-coordinator --world-size=2 --listen=127.0.0.1:4700",
+        "optshard-coordinator --world-size=16 --listen=0.0.0.0:4700 --exit-when-done"}});
+  auto& group = flags.server.coordinator.group;
+  line.Group("Job");
+  line.Add("world-size", &group.world_size, "how many ranks the job has").AtLeast(1).Required();
+  line.Add("job", &group.job, "name of the job; members of another one are refused").Value("NAME");
+  line.Add("join-timeout", &group.join_timeout,
+           "how long after the first rank the last one may join");
+  line.Add("lease", &group.liveness.lease, "silence longer than this counts as a rank's death");
+  line.Group("Network");
+  line.Add("listen", &flags.server.listen, "address to listen at; port 0 is any free one")
+      .Value("HOST:PORT");
+  line.Add("port-file", &flags.port_file, "file to write the port to, once it listens")
+      .Value("PATH")
+      .Default("none");
+  line.Group("End");
+  line.Add("exit-when-done", &flags.exit_when_done,
+           "exit once all optimizers are finished or failed and all ranks have left; after a "
+           "failure only once --resume-grace is over. SIGTERM and SIGINT end the program in any "
+           "case");
+  line.Add("resume-grace", &group.resume_grace,
+           "with --exit-when-done: how long to wait after a failure, once no rank is in any more, "
+           "for shard servers that are started again and bring their state back");
+  line.Group("Messages");
+  AddLogLevelOption(line, &flags.log_level);
+  return line;
+}
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "optshard-coordinator: %s\n", status.ToString().c_str());
@@ -51,8 +77,8 @@ void WaitForTheEnd(const sigset_t& signals, CoordinatorServer& server, bool exit
   }
 }
 
-int Main() {
-  const absl::Status level = SetLogLevel(absl::GetFlag(FLAGS_log_level));
+int Main(const Flags& flags) {
+  const absl::Status level = SetLogLevel(flags.log_level);
   if (!level.ok()) return Fail(level);
 
   // Before any thread starts, so that all inherit it and only WaitForTheEnd takes the signals.
@@ -62,28 +88,19 @@ int Main() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  CoordinatorServer::Options options;
-  options.listen = absl::GetFlag(FLAGS_listen);
-  options.coordinator.group.job = absl::GetFlag(FLAGS_job);
-  options.coordinator.group.world_size = absl::GetFlag(FLAGS_world_size);
-  options.coordinator.group.join_timeout = absl::GetFlag(FLAGS_join_timeout);
-  options.coordinator.group.liveness.lease = absl::GetFlag(FLAGS_lease);
-  options.coordinator.group.resume_grace = absl::GetFlag(FLAGS_resume_grace);
-  const auto server = CoordinatorServer::Start(options);
+  const auto server = CoordinatorServer::Start(flags.server);
   if (!server.ok()) return Fail(server.status());
-
-  const std::string port_file = absl::GetFlag(FLAGS_port_file);
-  if (!port_file.empty()) {
-    const absl::Status written = WritePortFile(port_file, (*server)->port());
+  if (!flags.port_file.empty()) {
+    const absl::Status written = WritePortFile(flags.port_file, (*server)->port());
     if (!written.ok()) return Fail(written);
   }
   LogContext context;
   context.role = "coordinator";
-  context.job = options.coordinator.group.job;
+  context.job = flags.server.coordinator.group.job;
   Log(LogLevel::kInfo, context, "listening at %s, world size %d", (*server)->address(),
-      options.coordinator.group.world_size);
+      flags.server.coordinator.group.world_size);
 
-  WaitForTheEnd(signals, **server, absl::GetFlag(FLAGS_exit_when_done));
+  WaitForTheEnd(signals, **server, flags.exit_when_done);
   (*server)->Stop(absl::Seconds(1));
   Log(LogLevel::kInfo, context, "stopped");
   return 0;
@@ -93,13 +110,7 @@ int Main() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Coordinates the ranks of one training job: who takes part, who owns what, who is lost.\n"
-      "  optshard-coordinator --world_size=2 --listen=127.0.0.1:4700");
-  const auto rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    std::fprintf(stderr, "optshard-coordinator: unexpected argument %s; see --help\n", rest[1]);
-    return 1;
-  }
-  return optshard::Main();
+  optshard::Flags flags;
+  const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv);
+  return end ? *end : optshard::Main(flags);
 }

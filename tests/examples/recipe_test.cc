@@ -75,7 +75,7 @@ TEST_F(RecipeTest, OneMode_Sharded_ShowsItsRanksOnly) {
 
 TEST_F(RecipeTest, UnknownMode_IsAnErrorThatListsTheKnownOnes) {
   Command recipe(Recipe({"--mode=both"}));
-  EXPECT_EQ(*recipe.Wait(In(60)), 1);
+  EXPECT_EQ(*recipe.Wait(In(60)), 2);
   EXPECT_THAT(recipe.output(), AllOf(HasSubstr("both"), HasSubstr("sharded"),
                                      HasSubstr("unsharded"), HasSubstr("compare")));
 }

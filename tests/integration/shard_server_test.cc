@@ -247,7 +247,7 @@ TEST_F(ShardServerTest, Kill_Keeper_ServerEndsInOrderAndTrainersAreTold) {
 }
 
 TEST_F(ShardServerTest, Kill_ServerWithoutAKeeper_AllTrainersAreToldSoon) {
-  StartServer({"--nokeeper"});
+  StartServer({"--no-keeper"});
   for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=1000000"});
   for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
   const int64_t killed = NowMicros();

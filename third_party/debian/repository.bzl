@@ -33,6 +33,7 @@ _ABSL = " ".join([
 _LIBRARIES = {
     "absl": (_ABSL, [], []),
     "absl_flags": ("absl_flags absl_flags_parse absl_flags_usage", [], ["absl"]),
+    "cli11": ("", [], []),
     "gloo": ("", ["-lgloo"], []),
     "grpcpp": ("grpc++", [], ["protobuf", "absl"]),
     "grpcpp_reflection": ("", ["-lgrpc++_reflection"], ["grpcpp"]),

@@ -83,21 +83,36 @@ class Process(unittest.TestCase):
 
 
 class Flags(Process):
-    def ended(self, *flags):
+    def ended(self, *flags, code=1):
         result = subprocess.run(
             [_COORDINATOR, *flags],
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             timeout=_PATIENCE_S,
         )
-        self.assertNotEqual(result.returncode, 0)
-        return result.stderr
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result.stdout + result.stderr
 
-    def test_no_world_size_is_an_error(self):
-        self.assertIn("world size is 0", self.ended())
+    def test_help_is_a_page_with_defaults_and_an_example(self):
+        page = self.ended("--help", code=0)
+        for part in (
+            "The coordinator of one training job.",
+            "--world-size=N  (required)",
+            "--lease=DURATION  (default: 5s)",
+            "--resume-grace=DURATION  (default: 10s)",
+            "\nExamples:\n  optshard-coordinator --world-size=2",
+        ):
+            self.assertIn(part, page)
 
-    def test_unknown_log_level_lists_the_known(self):
-        self.assertIn("warning", self.ended("--world_size=1", "--log_level=loud"))
+    def test_wrong_command_lines_end_with_2_and_name_what_is_wrong(self):
+        self.assertIn("--world-size is missing", self.ended(code=2))
+        self.assertIn("stray", self.ended("--world-size=1", "stray", code=2))
+        self.assertIn("--wrold-size=1", self.ended("--wrold-size=1", code=2))
+        self.assertIn(
+            "--lease=5: expected a duration", self.ended("--world_size=1", "--lease=5", code=2)
+        )
+        self.assertIn("warning", self.ended("--world_size=1", "--log_level=loud", code=2))
 
     def test_unwritable_port_file_is_named(self):
         self.assertIn("/nowhere/port", self.ended("--world_size=1", "--port_file=/nowhere/port"))
@@ -105,9 +120,6 @@ class Flags(Process):
     def test_taken_port_is_named(self):
         _, address = self.start_coordinator("--world_size=1")
         self.assertIn(address, self.ended("--world_size=1", "--listen=" + address))
-
-    def test_stray_argument_is_named(self):
-        self.assertIn("stray", self.ended("--world_size=1", "stray"))
 
 
 class Ends(Process):

@@ -1,0 +1,66 @@
+// The command line of a program: what it understands, its help page, and what was given.
+#ifndef OPTSHARD_COMMON_CLI_COMMAND_LINE_H_
+#define OPTSHARD_COMMON_CLI_COMMAND_LINE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "common/cli/option.h"
+
+namespace optshard {
+
+// Options are written --name=VALUE or --name VALUE, with dashes or underscores within the name. The
+// last of several values counts. Thread-compatible.
+class CommandLine {
+ public:
+  struct Page {
+    std::string program;                // "optshard-server"
+    std::string what;                   // what the program is, in whole sentences
+    std::vector<std::string> examples;  // whole command lines
+  };
+  explicit CommandLine(Page page);
+
+  // The options that are added from here on stand below this title on the help page.
+  void Group(std::string title);
+
+  // `target` and `help` as in CommandOption's constructors. The reference is good for the life of
+  // this object.
+  template <typename Target>
+  CommandOption& Add(std::string name, Target target, std::string help) {
+    return AddOption(
+        std::make_unique<CommandOption>(std::move(name), std::move(target), std::move(help)));
+  }
+
+  // Sets the targets; `arguments` are without the program's name. INVALID_ARGUMENT for an unknown
+  // option, a stray argument, a bad or missing value, or an absent required option. With --help
+  // only the last of these is no error.
+  absl::Status Parse(const std::vector<std::string>& arguments);
+  // Whether the arguments had --help or -h.
+  bool wants_help() const { return wants_help_; }
+
+  std::string Help() const;
+
+  // For main: parses, and prints the help page or the error. Returns the exit code where the
+  // program must end now: 0 after the help page, 2 after an error.
+  absl::optional<int> ParseOrEnd(int argc, char** argv);
+
+ private:
+  struct Titled {
+    std::string title;
+    std::vector<std::unique_ptr<CommandOption>> options;
+  };
+
+  CommandOption& AddOption(std::unique_ptr<CommandOption> option);
+
+  const Page page_;
+  std::vector<Titled> groups_;
+  bool wants_help_ = false;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_CLI_COMMAND_LINE_H_

@@ -84,8 +84,8 @@ class Bench {
     auto receive = Get(raw_->Receive(1 - rank_, 1, memory_[1 - rank_].data(), bytes_));
     auto send = Get(raw_->Send(1 - rank_, 1, memory_[rank_].data(), bytes_));
     std::string why;
-    if (receive->Wait(absl::Seconds(60), &why) != GlooTransfer::Outcome::kDone ||
-        send->Wait(absl::Seconds(60), &why) != GlooTransfer::Outcome::kDone) {
+    if (receive->Wait(absl::Seconds(60), &why) != Transfer::Outcome::kDone ||
+        send->Wait(absl::Seconds(60), &why) != Transfer::Outcome::kDone) {
       Check(absl::UnavailableError(why));
     }
   }

@@ -18,12 +18,13 @@ from step_gloo import StepGloo
 from step_shm import StepShm
 from step_threads import StepThreads
 from tiny_step import TinyStep
+from tiny_step_gloo import TinyStepGloo
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        StepGloo, StepShm, StepThreads, IterationRecipe, TinyStep, PeakMemory, Scaling,
+        StepGloo, StepShm, StepThreads, IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling,
     )
 }
 

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/dataplane/disconnect_reason.h"
 #include "common/dataplane/gloo/gloo_loader.h"
+#include "common/dataplane/gloo/tcp_peers.h"
 #include "common/errors.h"
 
 namespace optshard {
@@ -21,11 +23,12 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(20);
 // How much later than the watcher Gloo itself would end a wait.
 constexpr absl::Duration kWatchPatience = absl::Seconds(1);
 
-// How long a rank that gives up tries to say why.
-constexpr absl::Duration kFarewellPatience = absl::Milliseconds(50);
+// How long a rank that gives up tries to say why, and how long the others listen for it.
+constexpr absl::Duration kReasonPatience = absl::Milliseconds(50);
 
-// No operation's slot: they never have all bits of the phase set.
-constexpr uint64_t kFarewellSlot = ~uint64_t{0};
+// No operation's slots: those never have all bits of the phase set.
+constexpr uint64_t kReasonSlot = ~uint64_t{0};
+constexpr uint64_t kSentinelSlot = ~uint64_t{1};
 
 constexpr absl::string_view kConnecting = "connecting the Gloo data plane";
 
@@ -39,6 +42,7 @@ std::string AddressKey(Generation generation, Rank of, Rank for_peer) {
 
 absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const GlooPlaneOptions& options) {
   std::unique_ptr<GlooWire> wire;
+  std::vector<UniqueFd> connections;
   if (options.world_size > 1) {
     GlooWire::Options wire_options;
     wire_options.rank = options.rank;
@@ -51,25 +55,38 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const GlooPlaneOptio
           made.status(), absl::StrCat("Gloo data plane on the network \"", options.network, "\""));
     }
     wire = *std::move(made);
+    absl::StatusOr<std::vector<UniqueFd>> connected = ConnectTcpPeers(options);
+    if (!connected.ok()) return connected.status();
+    connections = *std::move(connected);
   }
-  return ConnectOver(std::move(wire), options);
+  return ConnectOver(std::move(wire), std::move(connections), options);
 }
 
 absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::ConnectOver(std::unique_ptr<GlooWire> wire,
+                                                                std::vector<UniqueFd> connections,
                                                                 const GlooPlaneOptions& options) {
-  auto mesh = std::unique_ptr<GlooMesh>(new GlooMesh(options, std::move(wire)));
+  std::shared_ptr<SmallMessages> small;
+  if (wire != nullptr) {
+    absl::StatusOr<std::shared_ptr<SmallMessages>> made =
+        SmallMessages::Create(std::move(connections));
+    if (!made.ok()) return made.status();
+    small = *std::move(made);
+  }
+  auto mesh = std::unique_ptr<GlooMesh>(new GlooMesh(options, std::move(wire), std::move(small)));
   if (mesh->wire_ == nullptr) return mesh;
   if (absl::Status status = mesh->ConnectAll(options); !status.ok()) return status;
-  if (absl::Status status = mesh->ReceiveFarewells(); !status.ok()) return status;
-  mesh->watcher_ = std::thread(&GlooMesh::WatchConnections, mesh.get());
+  if (absl::Status status = mesh->StartWatching(); !status.ok()) return status;
   return mesh;
 }
 
-GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire)
+GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire,
+                   std::shared_ptr<SmallMessages> small)
     : rank_(options.rank),
       world_size_(options.world_size),
       wire_(std::move(wire)),
-      received_farewells_(options.world_size) {}
+      small_(std::move(small)),
+      received_reasons_(options.world_size),
+      never_received_(options.world_size) {}
 
 GlooMesh::~GlooMesh() {
   Break(absl::CancelledError("the data plane is destroyed"));
@@ -106,14 +123,17 @@ absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
   return late.empty() ? absl::OkStatus() : errors::PeersTimedOut(late, kConnecting);
 }
 
-absl::Status GlooMesh::ReceiveFarewells() {
+absl::Status GlooMesh::StartWatching() {
   for (Rank peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    auto started =
-        wire_->Receive(peer, kFarewellSlot, &received_farewells_[peer], sizeof(Farewell));
-    if (!started.ok()) return errors::PeerLost(peer, started.status().message());
-    farewells_.push_back({peer, *std::move(started)});
+    auto reason = small_->Receive(peer, kReasonSlot, &received_reasons_[peer], sizeof(uint64_t));
+    if (!reason.ok()) return errors::PeerLost(peer, reason.status().message());
+    disconnects_.push_back({peer, *std::move(reason)});
+    auto sentinel = wire_->Receive(peer, kSentinelSlot, &never_received_[peer], sizeof(char));
+    if (!sentinel.ok()) return errors::PeerLost(peer, sentinel.status().message());
+    sentinels_.push_back({peer, *std::move(sentinel)});
   }
+  watcher_ = std::thread(&GlooMesh::WatchConnections, this);
   return absl::OkStatus();
 }
 
@@ -133,54 +153,62 @@ absl::Status GlooMesh::Failure() {
   return failure;
 }
 
-absl::Status GlooMesh::Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
-                           Messages* messages) {
-  if (!started.ok()) return LostConnection(peer, "starting a message", started.status().message());
-  std::shared_ptr<GlooTransfer> transfer = *std::move(started);
-  pending_.insert(transfer);
-  messages->push_back({peer, std::move(transfer)});
-  return absl::OkStatus();
-}
-
 absl::Status GlooMesh::Send(Rank peer, uint64_t slot, const void* data, size_t bytes,
                             Messages* messages) {
-  absl::Status status;
-  {
-    // Held while the message starts, so that Break cannot miss it.
-    absl::MutexLock lock(&mutex_);
-    status = broken_.ok() ? Add(peer, wire_->Send(peer, slot, data, bytes), messages) : broken_;
-  }
-  return status.ok() ? status : BrokenBecause(status);
+  return Start(peer, messages, [&] {
+    return bytes <= SmallMessages::kMaxBytes ? small_->Send(peer, slot, data, bytes)
+                                             : wire_->Send(peer, slot, data, bytes);
+  });
 }
 
 absl::Status GlooMesh::Receive(Rank peer, uint64_t slot, void* data, size_t bytes,
                                Messages* messages) {
-  absl::Status status;
+  return Start(peer, messages, [&] {
+    return bytes <= SmallMessages::kMaxBytes ? small_->Receive(peer, slot, data, bytes)
+                                             : wire_->Receive(peer, slot, data, bytes);
+  });
+}
+
+absl::Status GlooMesh::Start(Rank peer, Messages* messages,
+                             absl::FunctionRef<absl::StatusOr<std::unique_ptr<Transfer>>()> start) {
+  std::string why;
   {
+    // Held while the message starts, so that Break cannot miss it.
     absl::MutexLock lock(&mutex_);
-    status = broken_.ok() ? Add(peer, wire_->Receive(peer, slot, data, bytes), messages) : broken_;
+    if (broken_.ok()) {
+      absl::StatusOr<std::unique_ptr<Transfer>> started = start();
+      if (started.ok()) {
+        std::shared_ptr<Transfer> transfer = *std::move(started);
+        pending_.insert(transfer);
+        messages->push_back({peer, std::move(transfer)});
+        return absl::OkStatus();
+      }
+      why = std::string(started.status().message());
+    }
   }
-  return status.ok() ? status : BrokenBecause(status);
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
+  return BrokenBecause(LostConnection(peer, "starting a message", why));
 }
 
 absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
                             absl::FunctionRef<std::string()> what) {
+  if (small_ != nullptr) small_->Flush();
   for (size_t i = 0; i < messages->size(); ++i) {
     Message& message = (*messages)[i];
     // Break's abort ends one wait for a message only; whoever comes later finds out here.
     if (absl::Status failure = Failure(); !failure.ok()) return failure;
     std::string why;
     switch (WaitFor(*message.transfer, deadline, &why)) {
-      case GlooTransfer::Outcome::kDone: {
+      case Transfer::Outcome::kDone: {
         absl::MutexLock lock(&mutex_);
         pending_.erase(message.transfer);
         break;
       }
-      case GlooTransfer::Outcome::kAborted:
+      case Transfer::Outcome::kAborted:
         return BrokenBecause(absl::InternalError("a message was aborted by nobody"));
-      case GlooTransfer::Outcome::kBroken:
+      case Transfer::Outcome::kBroken:
         return BrokenBecause(LostConnection(message.peer, what(), why));
-      case GlooTransfer::Outcome::kTimedOut:
+      case Transfer::Outcome::kTimedOut:
         return TimedOut(*messages, i, what());
     }
   }
@@ -188,8 +216,7 @@ absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
   return Failure();
 }
 
-GlooTransfer::Outcome GlooMesh::WaitFor(GlooTransfer& transfer, absl::Time deadline,
-                                        std::string* why) {
+Transfer::Outcome GlooMesh::WaitFor(Transfer& transfer, absl::Time deadline, std::string* why) {
   absl::Duration timeout = Until(deadline);
   {
     absl::MutexLock lock(&mutex_);
@@ -198,11 +225,11 @@ GlooTransfer::Outcome GlooMesh::WaitFor(GlooTransfer& transfer, absl::Time deadl
     timed_out_ = false;
     if (!stop_watching_) timeout += kWatchPatience;
   }
-  const GlooTransfer::Outcome outcome = transfer.Wait(timeout, why);
+  const Transfer::Outcome outcome = transfer.Wait(timeout, why);
   absl::MutexLock lock(&mutex_);
   waited_for_ = nullptr;
-  const bool by_watcher = outcome == GlooTransfer::Outcome::kAborted && timed_out_ && broken_.ok();
-  return by_watcher ? GlooTransfer::Outcome::kTimedOut : outcome;
+  const bool by_watcher = outcome == Transfer::Outcome::kAborted && timed_out_ && broken_.ok();
+  return by_watcher ? Transfer::Outcome::kTimedOut : outcome;
 }
 
 absl::Status GlooMesh::TimedOut(const Messages& messages, size_t first_late,
@@ -213,14 +240,14 @@ absl::Status GlooMesh::TimedOut(const Messages& messages, size_t first_late,
   // Who else is late can only be asked now: Gloo closes the connections of who asks in vain.
   for (size_t i = first_late + 1; i < messages.size(); ++i) {
     std::string why;
-    GlooTransfer& transfer = *messages[i].transfer;
-    GlooTransfer::Outcome outcome = transfer.Wait(absl::ZeroDuration(), &why);
+    Transfer& transfer = *messages[i].transfer;
+    Transfer::Outcome outcome = transfer.Wait(absl::ZeroDuration(), &why);
     // Break's abort comes first, whether or not it was done.
-    if (outcome == GlooTransfer::Outcome::kAborted) {
+    if (outcome == Transfer::Outcome::kAborted) {
       outcome = transfer.Wait(absl::ZeroDuration(), &why);
     }
     const bool is_new = std::find(late.begin(), late.end(), messages[i].peer) == late.end();
-    if (outcome != GlooTransfer::Outcome::kDone && is_new) late.push_back(messages[i].peer);
+    if (outcome != Transfer::Outcome::kDone && is_new) late.push_back(messages[i].peer);
   }
   std::sort(late.begin(), late.end());
   {
@@ -250,24 +277,24 @@ void GlooMesh::Break(const absl::Status& reason) {
 void GlooMesh::Cut(const absl::Status& reason) {
   absl::MutexLock lock(&cut_mutex_);
   if (!disconnected_ && wire_ != nullptr) {
-    SayWhy(reason);
+    TellPeersWhy(reason);
+    small_->Cut();
     wire_->Cut();
   }
   disconnected_ = true;
 }
 
-void GlooMesh::SayWhy(const absl::Status& reason) {
+void GlooMesh::TellPeersWhy(const absl::Status& reason) {
   const std::vector<Rank> blamed = errors::RanksOf(reason);
   if (blamed.empty()) return;
-  giving_up_farewell_.kind = errors::IsPeerLost(reason) ? Farewell::kLost : Farewell::kLate;
-  giving_up_farewell_.about = blamed[0];
-  std::vector<std::unique_ptr<GlooTransfer>> sent;
+  const uint64_t encoded = DisconnectReason::Of(reason).Encode();
+  std::vector<std::unique_ptr<Transfer>> sent;
   for (Rank peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_ || std::find(blamed.begin(), blamed.end(), peer) != blamed.end()) continue;
-    auto started = wire_->Send(peer, kFarewellSlot, &giving_up_farewell_, sizeof(Farewell));
+    auto started = small_->Send(peer, kReasonSlot, &encoded, sizeof(encoded));
     if (started.ok()) sent.push_back(*std::move(started));
   }
-  const absl::Time deadline = Clock::Monotonic().Now() + kFarewellPatience;
+  const absl::Time deadline = Clock::Monotonic().Now() + kReasonPatience;
   for (const auto& transfer : sent) {
     // A failure changes nothing: the connections are cut next.
     std::string why;
@@ -275,18 +302,11 @@ void GlooMesh::SayWhy(const absl::Status& reason) {
   }
 }
 
-absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what,
-                                      absl::string_view why) const {
-  const Farewell& farewell = received_farewells_[peer];
-  switch (farewell.kind) {
-    case Farewell::kLost:
-      return errors::PeerLost(farewell.about, absl::StrCat(what, ": rank ", peer, " says so"));
-    case Farewell::kLate:
-      return errors::PeersTimedOut(
-          {farewell.about}, absl::StrCat(what, ": rank ", peer, " waited for it and gave up"));
-    default:
-      return errors::PeerLost(peer, absl::StrCat(what, ": ", why));
-  }
+absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what, absl::string_view why) {
+  // The reason comes over another connection than the one that may have broken.
+  small_->ReadToEnd(peer, kReasonPatience);
+  return PeerDisconnected(rank_, peer, DisconnectReason::Decode(received_reasons_[peer]),
+                          absl::StrCat(what, ": ", why));
 }
 
 void GlooMesh::WatchConnections() {
@@ -309,13 +329,15 @@ void GlooMesh::WatchConnections() {
         waited_for_ = nullptr;
       }
     }
-    for (const Message& farewell : farewells_) {
-      // Looks without waiting.
-      std::string why;
-      farewell.transfer->Abort();
-      if (farewell.transfer->Wait(absl::Hours(1), &why) == GlooTransfer::Outcome::kBroken) {
-        Break(LostConnection(farewell.peer, "watching the connections", why));
-        return;
+    for (const Messages* watched : {&disconnects_, &sentinels_}) {
+      for (const Message& message : *watched) {
+        // Looks without waiting. For short messages this also moves on what a full socket held up.
+        std::string why;
+        message.transfer->Abort();
+        if (message.transfer->Wait(absl::Hours(1), &why) == Transfer::Outcome::kBroken) {
+          Break(LostConnection(message.peer, "watching the connections", why));
+          return;
+        }
       }
     }
   }
@@ -332,24 +354,27 @@ void GlooMesh::StopWatching() {
 absl::Status GlooMesh::Close(absl::Time deadline) {
   if (absl::Status usable = status(); !usable.ok()) return usable;
   StopWatching();
+  const uint64_t closed = DisconnectReason{DisconnectReason::kClosed, -1}.Encode();
   Messages sent;
-  for (Message& from : farewells_) {
-    absl::Status status =
-        Send(from.peer, kFarewellSlot, &closing_farewell_, sizeof(Farewell), &sent);
+  for (const Message& from : disconnects_) {
+    absl::Status status = Send(from.peer, kReasonSlot, &closed, sizeof(closed), &sent);
     if (!status.ok()) return status;
   }
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
-    for (const Message& from : farewells_) pending_.insert(from.transfer);
+    for (const Message& from : disconnects_) pending_.insert(from.transfer);
   }
   // Break did not see them before.
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const auto what = [] { return std::string("Close of the data plane"); };
-  if (absl::Status status = Wait(&farewells_, deadline, what); !status.ok()) return status;
+  if (absl::Status status = Wait(&disconnects_, deadline, what); !status.ok()) return status;
   if (absl::Status status = Wait(&sent, deadline, what); !status.ok()) return status;
   absl::MutexLock lock(&cut_mutex_);
-  if (!disconnected_ && wire_ != nullptr) wire_->Finish();
+  if (!disconnected_ && wire_ != nullptr) {
+    small_->Finish();
+    wire_->Finish();
+  }
   disconnected_ = true;
   return absl::OkStatus();
 }

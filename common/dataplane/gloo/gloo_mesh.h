@@ -19,7 +19,10 @@
 #include "absl/time/time.h"
 #include "common/dataplane/gloo/gloo_plane_options.h"
 #include "common/dataplane/gloo/gloo_wire.h"
+#include "common/dataplane/gloo/small_messages.h"
+#include "common/dataplane/gloo/transfer.h"
 #include "common/ids.h"
+#include "common/link/unique_fd.h"
 
 namespace optshard {
 
@@ -31,14 +34,16 @@ class GlooMesh {
   // Messages under way.
   struct Message {
     Rank peer = -1;
-    std::shared_ptr<GlooTransfer> transfer;
+    std::shared_ptr<Transfer> transfer;
   };
   using Messages = std::vector<Message>;
 
   // Connects to all other ranks; errors as CreateGlooPlane's.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(const GlooPlaneOptions& options);
-  // The same over a given wire; null in a world of one.
+  // The same over a given wire and, for short messages, given sockets by rank; without either in a
+  // world of one.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectOver(std::unique_ptr<GlooWire> wire,
+                                                               std::vector<UniqueFd> connections,
                                                                const GlooPlaneOptions& options);
 
   // Breaks the mesh, if it is not closed.
@@ -53,7 +58,8 @@ class GlooMesh {
   // OK while operations may start; then why not.
   absl::Status status() ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
 
-  // Starts a message and appends it to `messages`. The slot is the same on both sides.
+  // Starts a message and appends it to `messages`. The slot is the same on both sides. A short
+  // message may stay here until this rank waits for any message.
   absl::Status Send(Rank peer, uint64_t slot, const void* data, size_t bytes, Messages* messages)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Receive(Rank peer, uint64_t slot, void* data, size_t bytes, Messages* messages)
@@ -67,33 +73,37 @@ class GlooMesh {
   // reason stays. Any thread.
   void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Says farewell to all peers, waits for theirs, and closes the connections.
+  // Tells all peers that this rank closes, waits until they do, and ends the connections.
   absl::Status Close(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire);
+  GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire,
+           std::shared_ptr<SmallMessages> small);
 
   absl::Status ConnectAll(const GlooPlaneOptions& options);
-  absl::Status ReceiveFarewells();
+  absl::Status StartWatching();
   void WatchConnections();
-  void SayWhy(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cut_mutex_);
-  absl::Status LostConnection(Rank peer, absl::string_view what, absl::string_view why) const;
+  void TellPeersWhy(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cut_mutex_);
+  absl::Status LostConnection(Rank peer, absl::string_view what, absl::string_view why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void StopWatching() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Add(Rank peer, absl::StatusOr<std::unique_ptr<GlooTransfer>> started,
-                   Messages* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Start(Rank peer, Messages* messages,
+                     absl::FunctionRef<absl::StatusOr<std::unique_ptr<Transfer>>()> start)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Why the mesh broke, once the connections are cut; OK while it has not. Callers learn of a
   // failure from here only, because they free their memory when they do.
   absl::Status Failure() ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
   absl::Status BrokenBecause(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
   void Cut(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(cut_mutex_);
-  GlooTransfer::Outcome WaitFor(GlooTransfer& transfer, absl::Time deadline, std::string* why)
+  Transfer::Outcome WaitFor(Transfer& transfer, absl::Time deadline, std::string* why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TimedOut(const Messages& messages, size_t first_late, const std::string& what)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Rank rank_;
   const int world_size_;
-  const std::unique_ptr<GlooWire> wire_;  // null in a world of one
+  const std::unique_ptr<GlooWire> wire_;        // null in a world of one
+  const std::shared_ptr<SmallMessages> small_;  // null in a world of one
 
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
@@ -101,30 +111,23 @@ class GlooMesh {
   bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
   // What is waited for, and whether the watcher ended that because of the deadline. Gloo's own
   // time-outs close all connections before one can say why.
-  GlooTransfer* waited_for_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Transfer* waited_for_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::Time wait_deadline_ ABSL_GUARDED_BY(mutex_);
   bool timed_out_ ABSL_GUARDED_BY(mutex_) = false;
   // What Break has to wake.
-  std::unordered_set<std::shared_ptr<GlooTransfer>> pending_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<std::shared_ptr<Transfer>> pending_ ABSL_GUARDED_BY(mutex_);
 
   absl::Mutex cut_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   bool disconnected_ ABSL_GUARDED_BY(cut_mutex_) = false;
 
-  // A peer's last message: it closes, or it gives up because another rank is lost or late. That
-  // rank, and not the peer, is then to blame for the connection that breaks next. It comes if the
-  // connection is free for it.
-  struct Farewell {
-    enum Kind : int32_t { kNone = 0, kClosing = 1, kLost = 2, kLate = 3 };
-    Kind kind = kNone;
-    Rank about = -1;
-  };
-  // One receive a peer: an idle connection, too, thus has somebody to tell that it broke. The
-  // watcher's until it stops, then Close's.
-  Messages farewells_;
-  // By rank. Read only after a connection broke: Gloo's thread writes them before it says so.
-  std::vector<Farewell> received_farewells_;
-  const Farewell closing_farewell_ = {Farewell::kClosing, -1};
-  Farewell giving_up_farewell_ ABSL_GUARDED_BY(cut_mutex_);
+  // One receive a peer for its disconnect reason, and one through Gloo that no message ever
+  // answers: Gloo tells somebody that an idle connection broke only where something is under way.
+  // The watcher's until it stops, then Close's.
+  Messages disconnects_;
+  Messages sentinels_;
+  // By rank, encoded. Read only after the connection for short messages has ended.
+  std::vector<uint64_t> received_reasons_;
+  std::vector<char> never_received_;
 
   std::thread watcher_;
 };

@@ -75,11 +75,11 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return absl::ToChronoMilliseconds(absl::Ceil(clamped, absl::Milliseconds(1)));
 }
 
-class Transfer : public GlooTransfer {
+class GlooTransfer : public Transfer {
  public:
   enum class Direction { kSend, kReceive };
 
-  Transfer(Direction direction, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
+  GlooTransfer(Direction direction, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
       : direction_(direction), buffer_(std::move(buffer)) {}
 
   Outcome Wait(absl::Duration timeout, std::string* why) override {
@@ -148,15 +148,15 @@ class Wire : public GlooWire {
     }
   }
 
-  absl::StatusOr<std::unique_ptr<GlooTransfer>> Send(Rank peer, uint64_t slot, const void* data,
-                                                     size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<Transfer>> Send(Rank peer, uint64_t slot, const void* data,
+                                                 size_t bytes) override {
     // Gloo has one buffer type for both directions; it does not write to what it sends.
-    return Start(Transfer::Direction::kSend, peer, slot, const_cast<void*>(data), bytes);
+    return Start(GlooTransfer::Direction::kSend, peer, slot, const_cast<void*>(data), bytes);
   }
 
-  absl::StatusOr<std::unique_ptr<GlooTransfer>> Receive(Rank peer, uint64_t slot, void* data,
-                                                        size_t bytes) override {
-    return Start(Transfer::Direction::kReceive, peer, slot, data, bytes);
+  absl::StatusOr<std::unique_ptr<Transfer>> Receive(Rank peer, uint64_t slot, void* data,
+                                                    size_t bytes) override {
+    return Start(GlooTransfer::Direction::kReceive, peer, slot, data, bytes);
   }
 
   void Finish() override {
@@ -171,18 +171,18 @@ class Wire : public GlooWire {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<GlooTransfer>> Start(Transfer::Direction direction, Rank peer,
-                                                      uint64_t slot, void* data, size_t bytes) {
+  absl::StatusOr<std::unique_ptr<Transfer>> Start(GlooTransfer::Direction direction, Rank peer,
+                                                  uint64_t slot, void* data, size_t bytes) {
     const SigpipeHeldBack guard;
     try {
       auto buffer = context_->createUnboundBuffer(data, bytes);
-      if (direction == Transfer::Direction::kSend) {
+      if (direction == GlooTransfer::Direction::kSend) {
         buffer->send(peer, slot, 0, bytes);
       } else {
         buffer->recv(peer, slot, 0, bytes);
       }
-      return std::unique_ptr<GlooTransfer>(
-          std::make_unique<Transfer>(direction, std::move(buffer)));
+      return std::unique_ptr<Transfer>(
+          std::make_unique<GlooTransfer>(direction, std::move(buffer)));
     } catch (const std::exception& error) {
       return absl::UnavailableError(error.what());
     }

@@ -12,29 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/dataplane/gloo/transfer.h"
 #include "common/ids.h"
 
 namespace optshard {
-
-// One message to or from one peer, under way. Bound to a thread, but for Abort.
-class GlooTransfer {
- public:
-  enum class Outcome {
-    kDone,      // received, or handed to the kernel
-    kAborted,   // by Abort
-    kTimedOut,  // Gloo then closes all its connections
-    kBroken,    // the connection is
-  };
-
-  virtual ~GlooTransfer() = default;
-
-  // Where the outcome is kBroken, `why` gets Gloo's words.
-  virtual Outcome Wait(absl::Duration timeout, std::string* why) = 0;
-
-  // The Wait that is going on, or else the next one, returns kAborted (or kBroken, if it is). Any
-  // thread.
-  virtual void Abort() = 0;
-};
 
 // Connections to all peers. Thread-safe, but for Listen and Connect, which come first and from one
 // thread. Errors carry Gloo's words.
@@ -58,10 +39,10 @@ class GlooWire {
 
   // Messages of a slot between two ranks match in order. Memory stays valid until the transfer is
   // done or the connections are closed.
-  virtual absl::StatusOr<std::unique_ptr<GlooTransfer>> Send(Rank peer, uint64_t slot,
-                                                             const void* data, size_t bytes) = 0;
-  virtual absl::StatusOr<std::unique_ptr<GlooTransfer>> Receive(Rank peer, uint64_t slot,
-                                                                void* data, size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Transfer>> Send(Rank peer, uint64_t slot, const void* data,
+                                                         size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Transfer>> Receive(Rank peer, uint64_t slot, void* data,
+                                                            size_t bytes) = 0;
 
   // Both return once no thread touches any transfer's memory any more. Finish lets what was sent
   // arrive; Cut resets the connections.

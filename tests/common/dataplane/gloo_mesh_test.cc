@@ -1,6 +1,7 @@
 // What becomes of callers' memory when the mesh breaks, over a wire that is a fake.
 #include "common/dataplane/gloo/gloo_mesh.h"
 
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,12 +11,14 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/process_stat.h"
+#include "common/link/unique_fd.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_rendezvous.h"
 
@@ -23,7 +26,7 @@ namespace optshard {
 namespace {
 
 // A message that never arrives.
-class FakeTransfer : public GlooTransfer {
+class FakeTransfer : public Transfer {
  public:
   Outcome Wait(absl::Duration timeout, std::string*) override {
     if (!aborted_.WaitForNotificationWithTimeout(timeout)) return Outcome::kTimedOut;
@@ -49,11 +52,11 @@ class FakeWire : public GlooWire {
 
   absl::StatusOr<std::string> Listen(Rank) override { return std::string("address"); }
   absl::Status Connect(Rank, const std::string&) override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<GlooTransfer>> Send(Rank, uint64_t, const void*, size_t) override {
-    return std::unique_ptr<GlooTransfer>(std::make_unique<FakeTransfer>());
+  absl::StatusOr<std::unique_ptr<Transfer>> Send(Rank, uint64_t, const void*, size_t) override {
+    return std::unique_ptr<Transfer>(std::make_unique<FakeTransfer>());
   }
-  absl::StatusOr<std::unique_ptr<GlooTransfer>> Receive(Rank, uint64_t, void*, size_t) override {
-    return std::unique_ptr<GlooTransfer>(std::make_unique<FakeTransfer>());
+  absl::StatusOr<std::unique_ptr<Transfer>> Receive(Rank, uint64_t, void*, size_t) override {
+    return std::unique_ptr<Transfer>(std::make_unique<FakeTransfer>());
   }
   void Finish() override { Cut(); }
   void Cut() override {
@@ -73,7 +76,14 @@ class GlooMeshThatBreaks : public ::testing::Test {
     options.rank = 0;
     options.world_size = 2;
     options.rendezvous = &rendezvous_;
-    mesh_ = GlooMesh::ConnectOver(std::make_unique<FakeWire>(&wire_), options).value();
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    std::vector<UniqueFd> connections(2);
+    connections[1] = UniqueFd(ends[0]);
+    peers_end_ = UniqueFd(ends[1]);
+    mesh_ =
+        GlooMesh::ConnectOver(std::make_unique<FakeWire>(&wire_), std::move(connections), options)
+            .value();
   }
 
   // Breaks the mesh on another thread, and calls `call` on a third one while the connections are
@@ -104,6 +114,7 @@ class GlooMeshThatBreaks : public ::testing::Test {
   }
 
   testing::FakeRendezvous rendezvous_;
+  UniqueFd peers_end_;
   FakeWire::Control wire_;
   std::unique_ptr<GlooMesh> mesh_;
   GlooMesh::Messages messages_;

@@ -1,0 +1,48 @@
+#include "common/dataplane/disconnect_reason.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+
+namespace optshard {
+
+uint64_t DisconnectReason::Encode() const {
+  if (kind == kNone) return 0;
+  return static_cast<uint64_t>(kind) << 32 | static_cast<uint32_t>(about);
+}
+
+DisconnectReason DisconnectReason::Decode(uint64_t encoded) {
+  if (encoded == 0) return DisconnectReason();
+  return {static_cast<Kind>(encoded >> 32), static_cast<Rank>(encoded & 0xffffffff)};
+}
+
+DisconnectReason DisconnectReason::Of(const absl::Status& failure) {
+  const std::vector<Rank> ranks = errors::RanksOf(failure);
+  if (ranks.empty()) return {kOther, -1};
+  return {errors::IsPeersTimedOut(failure) ? kPeerTimedOut : kPeerLost, ranks.front()};
+}
+
+absl::Status PeerDisconnected(Rank self, Rank peer, const DisconnectReason& reason,
+                              absl::string_view observed) {
+  const bool blames_another = reason.about != self;
+  switch (reason.kind) {
+    case DisconnectReason::kPeerLost:
+      if (!blames_another) break;
+      return errors::PeerLost(reason.about,
+                              absl::StrCat(observed, ": rank ", peer, " reports that it is lost"));
+    case DisconnectReason::kPeerTimedOut:
+      if (!blames_another) break;
+      return errors::PeersTimedOut(
+          {reason.about}, absl::StrCat(observed, ": rank ", peer, " waited for it and gave up"));
+    case DisconnectReason::kClosed:
+      return errors::PeerLost(peer, absl::StrCat(observed, ": it has closed the data plane"));
+    case DisconnectReason::kNone:
+      return errors::PeerLost(peer, observed);
+    case DisconnectReason::kOther:
+      break;
+  }
+  return errors::PeerLost(peer, absl::StrCat(observed, ": it has given up the data plane"));
+}
+
+}  // namespace optshard

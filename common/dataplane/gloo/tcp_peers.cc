@@ -1,0 +1,217 @@
+#include "common/dataplane/gloo/tcp_peers.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/link/poll_until.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::string_view kConnecting = "connecting the data plane over TCP";
+
+// Somebody who connects and says nothing must not keep the others out.
+constexpr absl::Duration kGreetingPatience = absl::Seconds(1);
+
+// Where a rank listens, and what to say there. Its bytes are the value of a rendezvous key.
+struct Address {
+  sockaddr_storage socket = {};
+  socklen_t bytes = 0;
+  uint64_t secret[2] = {};
+};
+
+// The first thing that a connecting rank sends.
+struct Greeting {
+  uint64_t secret[2] = {};
+  Rank rank = -1;
+  int32_t world_size = 0;
+};
+
+absl::Status Failed(const char* what) {
+  const std::string text = absl::StrCat(kConnecting, ": ", what, ": ", strerror(errno));
+  if (errno == EMFILE || errno == ENFILE) return absl::ResourceExhaustedError(text);
+  return absl::UnavailableError(text);
+}
+
+socklen_t BytesOf(sa_family_t family) {
+  return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
+
+// The network is an interface or a numeric address of one; port 0.
+absl::StatusOr<Address> AddressOn(const std::string& network) {
+  Address address;
+  auto* const v4 = reinterpret_cast<sockaddr_in*>(&address.socket);
+  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&address.socket);
+  if (inet_pton(AF_INET, network.c_str(), &v4->sin_addr) == 1) {
+    address.socket.ss_family = AF_INET;
+  } else if (inet_pton(AF_INET6, network.c_str(), &v6->sin6_addr) == 1) {
+    address.socket.ss_family = AF_INET6;
+  } else {
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all) != 0) return Failed("getifaddrs");
+    const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, &freeifaddrs);
+    // The first one, as Gloo does.
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || network != one->ifa_name) continue;
+      const sa_family_t family = one->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      std::memcpy(&address.socket, one->ifa_addr, BytesOf(family));
+      break;
+    }
+  }
+  if (address.socket.ss_family == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no network interface or address \"", network, "\""));
+  }
+  address.bytes = BytesOf(address.socket.ss_family);
+  return address;
+}
+
+UniqueFd NewSocket(int family) {
+  return UniqueFd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+void SendWithoutDelay(const UniqueFd& socket) {
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+std::string KeyOf(Generation generation, Rank rank) {
+  return absl::StrCat("tcp/", generation, "/", rank);
+}
+
+// Listens, and makes the address complete.
+absl::StatusOr<UniqueFd> Listen(const GlooPlaneOptions& options, Address* address) {
+  absl::StatusOr<Address> local = AddressOn(options.network);
+  if (!local.ok()) return local.status();
+  *address = *local;
+  UniqueFd listener = NewSocket(address->socket.ss_family);
+  if (!listener.valid()) return Failed("socket");
+  auto* const name = reinterpret_cast<sockaddr*>(&address->socket);
+  if (bind(listener.get(), name, address->bytes) != 0) return Failed("bind");
+  if (listen(listener.get(), options.world_size) != 0) return Failed("listen");
+  if (getsockname(listener.get(), name, &address->bytes) != 0) return Failed("getsockname");
+  if (getrandom(address->secret, sizeof(address->secret), 0) != sizeof(address->secret)) {
+    return Failed("getrandom");
+  }
+  return listener;
+}
+
+absl::StatusOr<UniqueFd> ConnectTo(Rank peer, const Address& address,
+                                   const GlooPlaneOptions& options) {
+  UniqueFd connection = NewSocket(address.socket.ss_family);
+  if (!connection.valid()) return Failed("socket");
+  const int started =
+      connect(connection.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.bytes);
+  if (started != 0 && errno != EINPROGRESS)
+    return errors::PeerLost(peer, Failed("connect").message());
+  if (!PollUntil(connection.get(), POLLOUT, options.deadline)) {
+    return errors::PeersTimedOut({peer}, kConnecting);
+  }
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  Greeting greeting;
+  std::copy(std::begin(address.secret), std::end(address.secret), greeting.secret);
+  greeting.rank = options.rank;
+  greeting.world_size = options.world_size;
+  // The first bytes of a connection always have room.
+  if (error == 0 && send(connection.get(), &greeting, sizeof(greeting), MSG_NOSIGNAL) ==
+                        static_cast<ssize_t>(sizeof(greeting))) {
+    SendWithoutDelay(connection);
+    return connection;
+  }
+  if (error != 0) errno = error;
+  return errors::PeerLost(peer, Failed("connect").message());
+}
+
+bool ReceiveGreeting(const UniqueFd& connection, Greeting* greeting, absl::Time deadline) {
+  size_t done = 0;
+  while (done < sizeof(*greeting)) {
+    if (!PollUntil(connection.get(), POLLIN, deadline)) return false;
+    const ssize_t got = recv(connection.get(), reinterpret_cast<char*>(greeting) + done,
+                             sizeof(*greeting) - done, 0);
+    if (got <= 0) return false;
+    done += got;
+  }
+  return true;
+}
+
+// Until all higher ranks have come. Who does not know the secret is none of them.
+absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
+                               const GlooPlaneOptions& options,
+                               std::vector<UniqueFd>* connections) {
+  while (true) {
+    std::vector<Rank> missing;
+    for (Rank peer = options.rank + 1; peer < options.world_size; ++peer) {
+      if (!(*connections)[peer].valid()) missing.push_back(peer);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    if (!PollUntil(listener.get(), POLLIN, options.deadline)) {
+      return errors::PeersTimedOut(missing, kConnecting);
+    }
+    UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection.valid() && (errno == EMFILE || errno == ENFILE)) return Failed("accept");
+    if (!connection.valid()) continue;
+    Greeting greeting;
+    const absl::Time patience =
+        std::min(options.deadline, Clock::Monotonic().Now() + kGreetingPatience);
+    if (!ReceiveGreeting(connection, &greeting, patience)) continue;
+    const bool expected =
+        std::equal(std::begin(address.secret), std::end(address.secret), greeting.secret) &&
+        greeting.world_size == options.world_size &&
+        std::find(missing.begin(), missing.end(), greeting.rank) != missing.end();
+    if (!expected) continue;
+    SendWithoutDelay(connection);
+    (*connections)[greeting.rank] = std::move(connection);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<UniqueFd>> ConnectTcpPeers(const GlooPlaneOptions& options) {
+  Address own;
+  absl::StatusOr<UniqueFd> listener = Listen(options, &own);
+  if (!listener.ok()) return listener.status();
+  const absl::Status put =
+      options.rendezvous->Put(KeyOf(options.generation, options.rank),
+                              absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)));
+  if (!put.ok()) return errors::WithContext(put, kConnecting);
+  std::vector<UniqueFd> connections(options.world_size);
+  for (Rank peer = 0; peer < options.rank; ++peer) {
+    const absl::StatusOr<std::string> found =
+        options.rendezvous->Get(KeyOf(options.generation, peer), options.deadline);
+    if (absl::IsDeadlineExceeded(found.status())) return errors::PeersTimedOut({peer}, kConnecting);
+    if (!found.ok()) return errors::WithContext(found.status(), kConnecting);
+    Address address;
+    if (found->size() != sizeof(address)) {
+      return absl::InternalError(absl::StrCat(kConnecting, ": the address of rank ", peer, " has ",
+                                              found->size(), " bytes, expected ", sizeof(address)));
+    }
+    std::memcpy(&address, found->data(), sizeof(address));
+    absl::StatusOr<UniqueFd> connection = ConnectTo(peer, address, options);
+    if (!connection.ok()) return connection.status();
+    connections[peer] = *std::move(connection);
+  }
+  const absl::Status accepted = AcceptHigherRanks(*listener, own, options, &connections);
+  if (!accepted.ok()) return accepted;
+  return connections;
+}
+
+}  // namespace optshard

@@ -1,0 +1,25 @@
+// One TCP connection between every two ranks.
+#ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_TCP_PEERS_H_
+#define OPTSHARD_COMMON_DATAPLANE_GLOO_TCP_PEERS_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/dataplane/gloo/gloo_plane_options.h"
+#include "common/link/unique_fd.h"
+
+namespace optshard {
+
+// Every rank listens on a port of its own, says where through the rendezvous, connects to all lower
+// ranks, and accepts those who know the secret that it put beside the address. Returns the sockets
+// by rank; at this rank's own place there is none.
+//   INVALID_ARGUMENT      there is no such network
+//   RESOURCE_EXHAUSTED    no descriptors left
+//   UNAVAILABLE           PeerLost: a rank is gone again
+//   DEADLINE_EXCEEDED     PeersTimedOut: ranks that did not come
+// and what the rendezvous returns.
+absl::StatusOr<std::vector<UniqueFd>> ConnectTcpPeers(const GlooPlaneOptions& options);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_GLOO_TCP_PEERS_H_

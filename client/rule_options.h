@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "server/update/hyperparameters.h"
+#include "common/hyperparameters.h"
 
 namespace torch::optim {
 struct AdamOptions;

@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "common/optimizer_spec.h"
 #include "server/shard/engine/step_input.h"
 
 namespace optshard {
@@ -69,8 +70,7 @@ class ShardedOptimizer::Impl {
       : options_(prepared.options),
         rule_(prepared.defaults.rule()),
         tensors_(TensorsOf(prepared.groups)),
-        owner_(ValueOrThrow(
-            StartOwner(options_, prepared.list.space, rule_, HyperparametersOf(prepared.groups)))),
+        owner_(ValueOrThrow(StartOwner(options_, SpecOf(prepared)))),
         owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)) {
     if (!owner_->resumes()) RefreshParameters();
@@ -137,6 +137,19 @@ class ShardedOptimizer::Impl {
   const ShardedOptimizerOptions& options() const { return options_; }
 
  private:
+  OptimizerSpec SpecOf(const Prepared& prepared) const {
+    OptimizerSpec spec;
+    spec.world_size = options_.world_size;
+    spec.space = prepared.list.space;
+    spec.rule = rule_;
+    spec.hyperparameters = HyperparametersOf(prepared.groups);
+    spec.gradient_mode = options_.gradient_mode;
+    spec.policy = options_.policy;
+    spec.buckets = options_.buckets;
+    spec.share_parameters = options_.share_parameters;
+    return spec;
+  }
+
   std::unique_ptr<Replica> MakeReplica(const ParameterList& list) const {
     const absl::Span<const ReplicaRegion> linked = owner_->replica();
     if (linked.empty()) {

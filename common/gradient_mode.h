@@ -8,6 +8,7 @@
 
 namespace optshard {
 
+// Values are stable: they are part of messages.
 enum class GradientMode : uint8_t {
   // The trainer's gradients are averaged over the ranks already (DDP). A gradient that some ranks
   // have and others miss is an error naming parameter and ranks.

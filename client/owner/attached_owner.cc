@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "server/update/hyperparameter_bytes.h"
+#include "common/hyperparameter_bytes.h"
 
 namespace optshard {
 namespace {
@@ -25,27 +25,18 @@ AttachRequest RequestOf(const AttachedOwner::Options& options, const MemoryLayou
   request.job = options.job;
   request.optimizer = options.optimizer;
   request.rank = options.rank;
-  request.world_size = options.world_size;
+  request.spec = options.spec;
   request.layout_digest = layout.Digest();
-  request.space = options.space;
-  request.rule = options.rule;
-  for (const Hyperparameters& group : options.hyperparameters) {
-    request.hyperparameters.push_back(EncodeHyperparameters({group}));
-  }
-  request.gradient_mode = std::string(NameOf(options.gradient_mode));
-  request.policy = options.policy;
-  request.buckets = options.buckets;
   request.node = options.node;
   request.threads = options.threads;
   request.join_timeout = options.join_timeout;
-  request.share_parameters = options.share_parameters;
   return request;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
-  const MemoryLayout layout(options.space);
+  const MemoryLayout layout(options.spec.space);
   absl::StatusOr<std::unique_ptr<ServerLine>> line = ServerLine::Open(
       options.socket, RequestOf(options, layout), std::min(options.join_timeout, kConnectTimeout));
   if (!line.ok()) return line.status();
@@ -60,7 +51,7 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
 AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
                              std::shared_ptr<const ReplicaSegments> memory)
     : options_(options),
-      layout_(options.space),
+      layout_(options.spec.space),
       first_(line->reply()),
       memory_(std::move(memory)),
       finished_(first_.finished_step),
@@ -87,7 +78,7 @@ absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
 }
 
 absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica) const {
-  const ParameterSpace& space = options_.space;
+  const ParameterSpace& space = options_.spec.space;
   if (static_cast<int>(replica.size()) != space.parameter_count()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",

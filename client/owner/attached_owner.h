@@ -18,9 +18,9 @@
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
 #include "common/dataplane/shm/replica_segments.h"
-#include "common/gradient_mode.h"
 #include "common/link/local_socket.h"
 #include "common/memory_layout.h"
+#include "common/optimizer_spec.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 
@@ -34,17 +34,10 @@ class AttachedOwner : public OwnerLink {
     std::string job = "optshard";
     std::string optimizer = "default";
     Rank rank = 0;
-    int world_size = 1;
-    ParameterSpace space;
-    std::string rule;
-    std::vector<Hyperparameters> hyperparameters;  // by group
-    GradientMode gradient_mode = GradientMode::kReduce;
-    PartitionPolicy policy = PartitionPolicy::kGreedy;
-    BucketOptions buckets;
+    OptimizerSpec spec;
     std::string node;
     int threads = 0;
     absl::Duration join_timeout = absl::Seconds(60);
-    bool share_parameters = false;
     // A server bounds its steps itself. Beyond the call's timeout and this, which leaves time for
     // the coordinator's verdict, it is stuck.
     absl::Duration answer_slack = absl::Seconds(30);

@@ -158,19 +158,12 @@ class EmbeddedOwner : public OwnerLink {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
-    const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
-    const std::vector<Hyperparameters>& hyperparameters) {
+    const ShardedOptimizerOptions& options, const OptimizerSpec& spec) {
   ShardOwner::Options owner;
   owner.job = options.job;
   owner.optimizer = options.optimizer;
   owner.rank = options.rank;
-  owner.world_size = options.world_size;
-  owner.space = space;
-  owner.rule = rule;
-  owner.hyperparameters = hyperparameters;
-  owner.gradient_mode = options.gradient_mode;
-  owner.policy = options.policy;
-  owner.buckets = options.buckets;
+  owner.spec = spec;
   owner.threads = options.threads;
   owner.node = options.node;
   owner.join_timeout = options.join_timeout;

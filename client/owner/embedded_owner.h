@@ -4,22 +4,18 @@
 #define OPTSHARD_CLIENT_OWNER_EMBEDDED_OWNER_H_
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/owner/owner_link.h"
 #include "client/sharded_optimizer_options.h"
-#include "common/parameter_space.h"
-#include "server/update/hyperparameters.h"
+#include "common/optimizer_spec.h"
 
 namespace optshard {
 
 // Errors as the constructor of ShardedOptimizer. Stop leaves the job in good order; a coordinator
 // in this process goes on until all have left, for the timeout at most.
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
-    const ShardedOptimizerOptions& options, const ParameterSpace& space, const std::string& rule,
-    const std::vector<Hyperparameters>& hyperparameters);
+    const ShardedOptimizerOptions& options, const OptimizerSpec& spec);
 
 }  // namespace optshard
 

@@ -10,8 +10,8 @@
 #include "absl/strings/strip.h"
 #include "client/owner/attached_owner.h"
 #include "client/owner/embedded_owner.h"
+#include "common/errors.h"
 #include "common/log.h"
-#include "common/partition.h"
 
 namespace optshard {
 namespace {
@@ -22,41 +22,32 @@ std::string HostName() {
   return name;
 }
 
-AttachedOwner::Options AttachmentOf(const ShardedOptimizerOptions& options) {
+AttachedOwner::Options AttachmentOf(const ShardedOptimizerOptions& options,
+                                    const OptimizerSpec& spec) {
   AttachedOwner::Options attachment;
   attachment.job = options.job;
   attachment.optimizer = options.optimizer;
   attachment.rank = options.rank;
-  attachment.world_size = options.world_size;
-  attachment.gradient_mode = options.gradient_mode;
-  attachment.policy = options.policy;
-  attachment.buckets = options.buckets;
+  attachment.spec = spec;
   attachment.node = options.node;
   attachment.threads = options.threads;
   attachment.join_timeout = options.join_timeout;
-  attachment.share_parameters = options.share_parameters;
   return attachment;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
-    const ShardedOptimizerOptions& given, const ParameterSpace& space, const std::string& rule,
-    const std::vector<Hyperparameters>& hyperparameters) {
+absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(const ShardedOptimizerOptions& given,
+                                                      const OptimizerSpec& spec) {
   ShardedOptimizerOptions options = given;
   if (options.node.empty()) options.node = HostName();
   if (!options.log_level.empty()) {
     if (absl::Status status = SetLogLevel(options.log_level); !status.ok()) return status;
   }
-  if (options.share_parameters && options.policy == PartitionPolicy::kReplicated) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank,
-                     " has share_parameters with the partition policy \"replicated\", with which "
-                     "every rank would update the one copy; choose another policy, or let each "
-                     "rank have its own parameters"));
-  }
+  absl::Status valid = spec.Validate();
+  if (!valid.ok()) return errors::WithContext(valid, absl::StrCat("rank ", options.rank));
   if (options.attach == "embedded") {
-    return StartEmbeddedOwner(options, space, rule, hyperparameters);
+    return StartEmbeddedOwner(options, spec);
   }
   absl::string_view socket = options.attach;
   if (!absl::ConsumePrefix(&socket, "unix:") || socket.empty()) {
@@ -65,11 +56,8 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
                      "\": expected \"embedded\", or \"unix:PATH\" with the socket of this node's "
                      "optshard-server"));
   }
-  AttachedOwner::Options attachment = AttachmentOf(options);
+  AttachedOwner::Options attachment = AttachmentOf(options, spec);
   attachment.socket = std::string(socket);
-  attachment.space = space;
-  attachment.rule = rule;
-  attachment.hyperparameters = hyperparameters;
   absl::StatusOr<std::unique_ptr<AttachedOwner>> attached = AttachedOwner::Attach(attachment);
   if (!attached.ok()) return attached.status();
   return std::unique_ptr<OwnerLink>(*std::move(attached));

@@ -3,22 +3,18 @@
 #define OPTSHARD_CLIENT_OWNER_OWNER_CHOICE_H_
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/owner/owner_link.h"
 #include "client/sharded_optimizer_options.h"
-#include "common/parameter_space.h"
-#include "server/update/hyperparameters.h"
+#include "common/optimizer_spec.h"
 
 namespace optshard {
 
 // INVALID_ARGUMENT where attach is neither "embedded" nor "unix:PATH"; else errors as
 // StartEmbeddedOwner or AttachedOwner::Attach.
-absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
-    const ShardedOptimizerOptions& given, const ParameterSpace& space, const std::string& rule,
-    const std::vector<Hyperparameters>& hyperparameters);
+absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(const ShardedOptimizerOptions& given,
+                                                      const OptimizerSpec& spec);
 
 }  // namespace optshard
 

@@ -60,7 +60,8 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
     return absl::InternalError(absl::StrFormat("%s sent %d descriptors, expected %d", name,
                                                descriptors.size(), kAttachDescriptors));
   }
-  const DoorbellShape shape = {request.space.parameter_count(), request.space.group_count()};
+  const DoorbellShape shape = {request.spec.space.parameter_count(),
+                               request.spec.space.group_count()};
   absl::StatusOr<Doorbell> doorbell =
       Doorbell::Attach(request.rank, shape, std::move(descriptors[kDoorbellDescriptor]));
   if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);

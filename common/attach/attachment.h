@@ -9,10 +9,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/bucket.h"
 #include "common/ids.h"
-#include "common/parameter_space.h"
-#include "common/partition.h"
+#include "common/optimizer_spec.h"
 
 namespace optshard {
 
@@ -34,18 +32,11 @@ struct AttachRequest {
   std::string job;
   std::string optimizer;
   Rank rank = -1;
-  int world_size = 0;
+  OptimizerSpec spec;
   uint64_t layout_digest = 0;
-  ParameterSpace space;
-  std::string rule;
-  std::vector<std::string> hyperparameters;  // by group, encoded
-  std::string gradient_mode;
-  PartitionPolicy policy = PartitionPolicy::kGreedy;
-  BucketOptions buckets;
   std::string node;
   int threads = 0;  // 0: the rank's share of the CPUs
   absl::Duration join_timeout = absl::Seconds(60);
-  bool share_parameters = false;
 };
 
 struct AttachReply {

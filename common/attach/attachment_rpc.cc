@@ -27,19 +27,11 @@ std::string EncodeAttachRequest(const AttachRequest& request) {
   proto.set_job(request.job);
   proto.set_optimizer(request.optimizer);
   proto.set_rank(request.rank);
-  proto.set_world_size(request.world_size);
+  *proto.mutable_spec() = ToProto(request.spec);
   proto.set_layout_digest(request.layout_digest);
-  *proto.mutable_space() = ToProto(request.space);
-  proto.set_rule(request.rule);
-  for (const std::string& group : request.hyperparameters) proto.add_hyperparameters(group);
-  proto.set_gradient_mode(request.gradient_mode);
-  proto.set_policy(ToProto(request.policy));
-  proto.set_bucket_max_bytes(request.buckets.max_bytes);
-  proto.set_bucket_pack_below_bytes(request.buckets.pack_below_bytes);
   proto.set_node(request.node);
   proto.set_threads(request.threads);
   proto.set_join_timeout_ms(absl::ToInt64Milliseconds(request.join_timeout));
-  proto.set_share_parameters(request.share_parameters);
   return proto.SerializeAsString();
 }
 
@@ -53,28 +45,18 @@ absl::StatusOr<AttachRequest> DecodeAttachRequest(absl::string_view bytes) {
         " of the attach protocol, this shard server version ", kAttachProtocolVersion,
         "; install the same release of optshard for both"));
   }
-  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
-  if (!policy.ok()) return policy.status();
-  absl::StatusOr<ParameterSpace> space = FromProto(proto.space());
-  if (!space.ok()) return space.status();
+  absl::StatusOr<OptimizerSpec> spec = FromProto(proto.spec());
+  if (!spec.ok()) return spec.status();
   AttachRequest request;
   request.protocol_version = proto.protocol_version();
   request.job = proto.job();
   request.optimizer = proto.optimizer();
   request.rank = proto.rank();
-  request.world_size = proto.world_size();
+  request.spec = *std::move(spec);
   request.layout_digest = proto.layout_digest();
-  request.space = *std::move(space);
-  request.rule = proto.rule();
-  request.hyperparameters.assign(proto.hyperparameters().begin(), proto.hyperparameters().end());
-  request.gradient_mode = proto.gradient_mode();
-  request.policy = *policy;
-  request.buckets.max_bytes = proto.bucket_max_bytes();
-  request.buckets.pack_below_bytes = proto.bucket_pack_below_bytes();
   request.node = proto.node();
   request.threads = proto.threads();
   request.join_timeout = absl::Milliseconds(proto.join_timeout_ms());
-  request.share_parameters = proto.share_parameters();
   return request;
 }
 

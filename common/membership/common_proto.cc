@@ -21,7 +21,8 @@ absl::Status FromProto(const v1::StatusProto& proto) {
   return status;
 }
 
-// The enums' values are ours (membership.h, partition.h, dtype.h say that they are stable).
+// The enums' values are ours (membership.h, gradient_mode.h, partition.h, dtype.h say that they are
+// stable).
 
 v1::StepProgress ToProto(const StepProgress& progress) {
   v1::StepProgress proto;
@@ -46,6 +47,16 @@ absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
   progress.outcome = static_cast<StepOutcome>(proto.outcome());
   progress.skipped = static_cast<SkipCount>(proto.skipped_steps());
   return progress;
+}
+
+v1::GradientMode ToProto(GradientMode mode) { return static_cast<v1::GradientMode>(mode); }
+
+absl::StatusOr<GradientMode> FromProto(v1::GradientMode proto) {
+  if (!v1::GradientMode_IsValid(proto) || proto == v1::GRADIENT_MODE_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown gradient mode ", static_cast<int>(proto)));
+  }
+  return static_cast<GradientMode>(proto);
 }
 
 v1::PartitionPolicy ToProto(PartitionPolicy policy) {
@@ -96,6 +107,89 @@ absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
     }
   }
   return ParameterSpace(std::move(groups));
+}
+
+namespace {
+
+v1::Hyperparameters ToProto(const Hyperparameters& group) {
+  v1::Hyperparameters proto;
+  for (const auto& [name, value] : group.values()) {
+    v1::Hyperparameter& one = *proto.add_values();
+    one.set_name(name);
+    if (const bool* flag = absl::get_if<bool>(&value)) {
+      one.set_flag(*flag);
+    } else if (const double* number = absl::get_if<double>(&value)) {
+      one.set_number(*number);
+    } else {
+      const Betas& pair = absl::get<Betas>(value);
+      one.mutable_pair()->set_first(pair[0]);
+      one.mutable_pair()->set_second(pair[1]);
+    }
+  }
+  return proto;
+}
+
+absl::StatusOr<Hyperparameters> FromProto(const v1::Hyperparameters& proto) {
+  Hyperparameters group;
+  for (const v1::Hyperparameter& one : proto.values()) {
+    switch (one.value_case()) {
+      case v1::Hyperparameter::kFlag:
+        group.Set(one.name(), one.flag());
+        break;
+      case v1::Hyperparameter::kNumber:
+        group.Set(one.name(), one.number());
+        break;
+      case v1::Hyperparameter::kPair:
+        group.Set(one.name(), Betas{one.pair().first(), one.pair().second()});
+        break;
+      case v1::Hyperparameter::VALUE_NOT_SET:
+        return absl::InvalidArgumentError(
+            absl::StrCat("the hyperparameter \"", one.name(), "\" has no value of a known kind"));
+    }
+  }
+  return group;
+}
+
+}  // namespace
+
+v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
+  v1::OptimizerSpec proto;
+  proto.set_world_size(spec.world_size);
+  *proto.mutable_space() = ToProto(spec.space);
+  proto.set_rule(spec.rule);
+  for (const Hyperparameters& group : spec.hyperparameters) {
+    *proto.add_hyperparameters() = ToProto(group);
+  }
+  proto.set_gradient_mode(ToProto(spec.gradient_mode));
+  proto.set_policy(ToProto(spec.policy));
+  proto.set_bucket_max_bytes(spec.buckets.max_bytes);
+  proto.set_bucket_pack_below_bytes(spec.buckets.pack_below_bytes);
+  proto.set_share_parameters(spec.share_parameters);
+  return proto;
+}
+
+absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto) {
+  absl::StatusOr<ParameterSpace> space = FromProto(proto.space());
+  if (!space.ok()) return space.status();
+  const absl::StatusOr<GradientMode> gradient_mode = FromProto(proto.gradient_mode());
+  if (!gradient_mode.ok()) return gradient_mode.status();
+  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
+  if (!policy.ok()) return policy.status();
+  OptimizerSpec spec;
+  spec.world_size = proto.world_size();
+  spec.space = *std::move(space);
+  spec.rule = proto.rule();
+  for (const v1::Hyperparameters& group_proto : proto.hyperparameters()) {
+    absl::StatusOr<Hyperparameters> group = FromProto(group_proto);
+    if (!group.ok()) return group.status();
+    spec.hyperparameters.push_back(*std::move(group));
+  }
+  spec.gradient_mode = *gradient_mode;
+  spec.policy = *policy;
+  spec.buckets.max_bytes = proto.bucket_max_bytes();
+  spec.buckets.pack_below_bytes = proto.bucket_pack_below_bytes();
+  spec.share_parameters = proto.share_parameters();
+  return spec;
 }
 
 v1::Plan ToProto(const Plan& plan) {

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
+#include "common/optimizer_spec.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/plan.h"
@@ -27,6 +28,10 @@ v1::StepProgress ToProto(const StepProgress& progress);
 // INVALID_ARGUMENT for an unknown outcome, or for a step beyond kLargestStep.
 absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto);
 
+v1::GradientMode ToProto(GradientMode mode);
+// INVALID_ARGUMENT for an unknown mode.
+absl::StatusOr<GradientMode> FromProto(v1::GradientMode proto);
+
 v1::PartitionPolicy ToProto(PartitionPolicy policy);
 // INVALID_ARGUMENT for an unknown policy.
 absl::StatusOr<PartitionPolicy> FromProto(v1::PartitionPolicy proto);
@@ -34,6 +39,11 @@ absl::StatusOr<PartitionPolicy> FromProto(v1::PartitionPolicy proto);
 v1::ParameterSpace ToProto(const ParameterSpace& space);
 // INVALID_ARGUMENT naming a parameter of unknown dtype. The space is not validated.
 absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto);
+
+v1::OptimizerSpec ToProto(const OptimizerSpec& spec);
+// INVALID_ARGUMENT for an unknown policy or gradient mode, a parameter of unknown dtype or a
+// hyperparameter without a value. The spec is not validated.
+absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto);
 
 v1::Plan ToProto(const Plan& plan);
 // INVALID_ARGUMENT for an unknown policy or a tree that does not fit the world size.

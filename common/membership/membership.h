@@ -10,9 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "common/bucket.h"
 #include "common/ids.h"
-#include "common/parameter_space.h"
+#include "common/optimizer_spec.h"
 #include "common/partition.h"
 #include "common/plan.h"
 
@@ -52,14 +51,9 @@ struct JoinRequest {
   std::string job;
   std::string optimizer;
   Rank rank = -1;
-  int world_size = 0;
   std::string request_id;  // the same for retries of one join
   uint32_t protocol_version = kProtocolVersion;
-  ParameterSpace space;
-  std::string rule;           // "adam", ...
-  std::string gradient_mode;  // "averaged" or "reduce"
-  PartitionPolicy policy = PartitionPolicy::kGreedy;
-  BucketOptions buckets;      // all ranks must cut the same ones
+  OptimizerSpec spec;         // of all ranks alike
   std::string node;           // ranks of the same node name are one node group of the tree
   std::string owner_address;  // HOST:PORT of the rank's shard owner service
   int64_t pid = 0;            // for people, in the status

@@ -120,13 +120,7 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
   *proto.mutable_header() =
       MakeHeader({request.job, request.optimizer, request.rank, 0}, 0, request.request_id);
   proto.set_protocol_version(request.protocol_version);
-  proto.set_world_size(request.world_size);
-  *proto.mutable_space() = ToProto(request.space);
-  proto.set_rule(request.rule);
-  proto.set_gradient_mode(request.gradient_mode);
-  proto.set_policy(ToProto(request.policy));
-  proto.set_bucket_max_bytes(request.buckets.max_bytes);
-  proto.set_bucket_pack_below_bytes(request.buckets.pack_below_bytes);
+  *proto.mutable_spec() = ToProto(request.spec);
   proto.set_node(request.node);
   proto.set_owner_address(request.owner_address);
   proto.set_pid(request.pid);
@@ -138,23 +132,15 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
 }
 
 absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
-  absl::StatusOr<ParameterSpace> space = FromProto(proto.space());
-  if (!space.ok()) return space.status();
-  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
-  if (!policy.ok()) return policy.status();
+  absl::StatusOr<OptimizerSpec> spec = FromProto(proto.spec());
+  if (!spec.ok()) return spec.status();
   JoinRequest request;
   request.job = proto.header().job();
   request.optimizer = proto.header().optimizer();
   request.rank = proto.header().rank();
   request.request_id = proto.header().request_id();
   request.protocol_version = proto.protocol_version();
-  request.world_size = proto.world_size();
-  request.space = *std::move(space);
-  request.rule = proto.rule();
-  request.gradient_mode = proto.gradient_mode();
-  request.policy = *policy;
-  request.buckets.max_bytes = proto.bucket_max_bytes();
-  request.buckets.pack_below_bytes = proto.bucket_pack_below_bytes();
+  request.spec = *std::move(spec);
   request.node = proto.node();
   request.owner_address = proto.owner_address();
   request.pid = proto.pid();

@@ -4,25 +4,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
 #include "common/errors.h"
-#include "common/parameter_space.h"
+#include "common/optimizer_spec.h"
 
 namespace optshard {
-namespace {
-
-std::string BucketText(const BucketOptions& buckets) {
-  return absl::StrFormat("max_bytes=%d pack_below_bytes=%d", buckets.max_bytes,
-                         buckets.pack_below_bytes);
-}
-
-// "rule: rank 0 has "adam", rank 1 has "sgd"", or "" where both are the same.
-std::string Difference(absl::string_view what, absl::string_view a, Rank a_rank,
-                       absl::string_view b, Rank b_rank) {
-  if (a == b) return "";
-  return absl::StrFormat("%s: rank %d has \"%s\", rank %d has \"%s\"", what, a_rank, a, b_rank, b);
-}
-
-}  // namespace
-
 absl::Status CheckJoinRequest(const JoinRequest& request, absl::string_view job, int world_size) {
   const std::string who = absl::StrFormat(
       "rank %d (pid %d) wants to join optimizer \"%s\" of job \"%s\": ", request.rank, request.pid,
@@ -36,9 +20,9 @@ absl::Status CheckJoinRequest(const JoinRequest& request, absl::string_view job,
     return absl::InvalidArgumentError(absl::StrCat(who, "this coordinator serves job \"", job,
                                                    "\"; check the job's name and the address"));
   }
-  if (request.world_size != world_size) {
+  if (request.spec.world_size != world_size) {
     return absl::InvalidArgumentError(absl::StrCat(who, "it says the world size is ",
-                                                   request.world_size, ", the coordinator ",
+                                                   request.spec.world_size, ", the coordinator ",
                                                    world_size, "; start all with the same one"));
   }
   if (request.rank < 0 || request.rank >= world_size) {
@@ -48,36 +32,15 @@ absl::Status CheckJoinRequest(const JoinRequest& request, absl::string_view job,
   if (request.optimizer.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(who, "the optimizer's name is empty"));
   }
-  if (request.rule.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(who, "the update rule's name is empty"));
-  }
-  if (request.gradient_mode.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(who, "the gradient mode is empty"));
-  }
-  return errors::WithContext(request.space.Validate(), who.substr(0, who.size() - 2));
+  return errors::WithContext(request.spec.Validate(), who.substr(0, who.size() - 2));
 }
 
 absl::Status CheckAgreement(const JoinRequest& first, const JoinRequest& other) {
-  const Rank a = first.rank;
-  const Rank b = other.rank;
-  std::string difference = Difference("update rule", first.rule, a, other.rule, b);
-  if (difference.empty()) {
-    difference = Difference("gradient mode", first.gradient_mode, a, other.gradient_mode, b);
-  }
-  if (difference.empty()) {
-    difference = Difference("partition policy", NameOf(first.policy), a, NameOf(other.policy), b);
-  }
-  if (difference.empty()) {
-    difference = Difference("buckets", BucketText(first.buckets), a, BucketText(other.buckets), b);
-  }
-  if (difference.empty()) {
-    const absl::optional<std::string> in_space = FirstDifference(
-        first.space, absl::StrCat("rank ", a), other.space, absl::StrCat("rank ", b));
-    if (in_space.has_value()) difference = *in_space;
-  }
-  if (difference.empty()) return absl::OkStatus();
+  const absl::optional<std::string> difference = FirstDifference(
+      first.spec, absl::StrCat("rank ", first.rank), other.spec, absl::StrCat("rank ", other.rank));
+  if (!difference.has_value()) return absl::OkStatus();
   return errors::WithContext(
-      errors::RanksDisagree({b}, difference),
+      errors::RanksDisagree({other.rank}, *difference),
       absl::StrCat("optimizer \"", first.optimizer, "\" must be constructed alike on all ranks"));
 }
 

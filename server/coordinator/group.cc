@@ -102,7 +102,7 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   member.state = MemberState::kJoined;
   member.incarnation = incarnation;
   member.request = request;
-  member.request.space = ParameterSpace();
+  member.request.spec = OptimizerSpec();
   member.pulse.last_heard = now;
   member.reply = ReplyTo(incarnation);
   const JoinReply reply = member.reply;
@@ -304,7 +304,8 @@ void Group::Activate() {
                              absl::StrCat("optimizer \"", optimizer_, "\" cannot go on")));
     return;
   }
-  absl::StatusOr<Plan> plan = MakePlan(last_generation_ + 1, first_->space, first_->policy, nodes);
+  absl::StatusOr<Plan> plan =
+      MakePlan(last_generation_ + 1, first_->spec.space, first_->spec.policy, nodes);
   if (!plan.ok()) {
     Fail(errors::WithContext(plan.status(),
                              absl::StrCat("optimizer \"", optimizer_, "\" has no plan")));
@@ -385,10 +386,10 @@ GroupStatus Group::Status(absl::Time now) const {
   status.generation = generation_;
   status.world_size = options_.world_size;
   if (first_.has_value()) {
-    status.rule = first_->rule;
-    status.policy = first_->policy;
-    status.parameter_count = first_->space.parameter_count();
-    status.total_elements = first_->space.total_elements();
+    status.rule = first_->spec.rule;
+    status.policy = first_->spec.policy;
+    status.parameter_count = first_->spec.space.parameter_count();
+    status.total_elements = first_->spec.space.total_elements();
   }
   status.failure = failure_;
   status.torn = state_ == GroupState::kFailed && IsTorn(members_);

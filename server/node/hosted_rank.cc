@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/hyperparameter_bytes.h"
 #include "common/step_info.h"
-#include "server/update/hyperparameter_bytes.h"
 #include "server/update/numa_nodes.h"
 #include "server/update/update_rule.h"
 
@@ -263,7 +263,7 @@ absl::Status HostedRank::UseHyperparameters() {
         absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
                         given->size(), constructed_.size()));
   }
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(first_.rule);
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(first_.spec.rule);
   if (!rule.ok()) return rule.status();
   for (size_t g = 0; g < given->size(); ++g) {
     absl::StatusOr<Hyperparameters> values = (*rule)->Validate((*given)[g]);
@@ -312,7 +312,7 @@ void HostedRank::ServeNobody() {
     how = "it has not come back to its shard server";
   }
   const bool may_come_yet = how.empty();
-  if (may_come_yet || !owner_->failure().ok() || first_.world_size == 1 ||
+  if (may_come_yet || !owner_->failure().ok() || first_.spec.world_size == 1 ||
       (!synced && rank_ == 0)) {
     const absl::Time look = Now() + kLook;
     control_.Wait(heard, return_deadline_ > Now() ? std::min(look, return_deadline_) : look);

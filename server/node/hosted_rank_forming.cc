@@ -8,11 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/gradient_mode.h"
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
 #include "server/shard/engine/step_input.h"
-#include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -120,19 +118,7 @@ absl::Status HostedRank::StartOwner() {
   owner.job = request.job;
   owner.optimizer = request.optimizer;
   owner.rank = rank_;
-  owner.world_size = request.world_size;
-  owner.space = request.space;
-  owner.rule = request.rule;
-  for (const std::string& group : request.hyperparameters) {
-    absl::StatusOr<std::vector<Hyperparameters>> values = DecodeHyperparameters(group);
-    if (!values.ok()) return values.status();
-    owner.hyperparameters.push_back(values->front());
-  }
-  owner.gradient_mode = request.gradient_mode == NameOf(GradientMode::kAveraged)
-                            ? GradientMode::kAveraged
-                            : GradientMode::kReduce;
-  owner.policy = request.policy;
-  owner.buckets = request.buckets;
+  owner.spec = request.spec;
   owner.threads = request.threads;
   owner.node = request.node;
   owner.owner_address = options_.owner_address;
@@ -144,10 +130,10 @@ absl::Status HostedRank::StartOwner() {
     absl::MutexLock lock(&mutex_);
     Wake();
   };
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(owner.spec.rule);
   if (!rule.ok()) return rule.status();
   constructed_.clear();
-  for (const Hyperparameters& group : owner.hyperparameters) {
+  for (const Hyperparameters& group : owner.spec.hyperparameters) {
     absl::StatusOr<Hyperparameters> values = (*rule)->Validate(group);
     if (!values.ok()) return values.status();
     constructed_.push_back(*std::move(values));
@@ -167,7 +153,7 @@ absl::Status HostedRank::PlaceReplica() {
     return absl::FailedPreconditionError(absl::StrCat(
         Name(), " shares another rank's parameters, but the data plane shares no memory"));
   }
-  const ParameterSpace& space = first_.space;
+  const ParameterSpace& space = first_.spec.space;
   all_tensors_.clear();
   for (int p = 0; p < space.parameter_count(); ++p) {
     const MemoryLayout::Place& place = options_.memory->layout().place(p);

@@ -38,38 +38,11 @@ absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
 }  // namespace
 
 absl::Status HostedRank::CheckSuccessor(const AttachRequest& request) const {
-  const AttachRequest& first = first_;
-  const auto differs = [&](absl::string_view what, const auto& expected, const auto& actual) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the trainer that attaches to ", Name(), " has the ", what, " ", actual, ", expected ",
-        expected, " as the rank's first trainer; start all trainers of a job alike"));
-  };
   const absl::optional<std::string> difference = FirstDifference(
-      first.space, "the rank's first trainer", request.space, "the trainer that attaches");
-  if (difference.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(Name(), ": ", *difference));
-  }
-  if (request.world_size != first.world_size) {
-    return differs("world size", first.world_size, request.world_size);
-  }
-  if (request.rule != first.rule) return differs("rule", first.rule, request.rule);
-  if (request.gradient_mode != first.gradient_mode) {
-    return differs("gradient mode", first.gradient_mode, request.gradient_mode);
-  }
-  if (request.policy != first.policy) {
-    return differs("partition policy", NameOf(first.policy), NameOf(request.policy));
-  }
-  if (request.buckets.max_bytes != first.buckets.max_bytes ||
-      request.buckets.pack_below_bytes != first.buckets.pack_below_bytes) {
-    return differs(
-        "bucket sizes",
-        absl::StrCat(first.buckets.max_bytes, " and ", first.buckets.pack_below_bytes),
-        absl::StrCat(request.buckets.max_bytes, " and ", request.buckets.pack_below_bytes));
-  }
-  if (request.share_parameters != first.share_parameters) {
-    return differs("share_parameters", first.share_parameters, request.share_parameters);
-  }
-  return absl::OkStatus();
+      first_.spec, "the rank's first trainer", request.spec, "the trainer that attaches");
+  if (!difference.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(Name(), ": ", *difference, "; start all trainers of a job alike"));
 }
 
 absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHandle& process) {
@@ -147,7 +120,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
         failure, absl::StrCat("the shard owner of ", Name(),
                               " has failed, and with it the job: start the servers anew"));
   }
-  const DoorbellShape shape = {request.space.parameter_count(), request.space.group_count()};
+  const DoorbellShape shape = {request.spec.space.parameter_count(),
+                               request.spec.space.group_count()};
   absl::StatusOr<Doorbell> doorbell = Doorbell::Create(rank_, shape, *options_.budget);
   if (!doorbell.ok()) return doorbell.status();
   attachment_ = std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),

@@ -12,7 +12,6 @@
 #include "common/plan.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_store.h"
-#include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -27,44 +26,36 @@ std::string ToString(const MemoryNeed& need) {
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
                                         bool has_parameters, bool all_on_this_node) {
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.rule);
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.spec.rule);
   if (!rule.ok()) return rule.status();
   std::vector<int> slot_counts;
-  for (size_t g = 0; g < request.hyperparameters.size(); ++g) {
-    const std::string context = absl::StrCat("param group ", g);
-    absl::StatusOr<std::vector<Hyperparameters>> given =
-        DecodeHyperparameters(request.hyperparameters[g]);
-    if (!given.ok()) return errors::WithContext(given.status(), context);
-    if (given->size() != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(context, " has the hyperparameters of ", given->size(), " groups"));
-    }
-    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(given->front());
-    if (!values.ok()) return errors::WithContext(values.status(), context);
+  for (size_t g = 0; g < request.spec.hyperparameters.size(); ++g) {
+    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(request.spec.hyperparameters[g]);
+    if (!values.ok()) return errors::WithContext(values.status(), absl::StrCat("param group ", g));
     slot_counts.push_back(static_cast<int>((*rule)->Slots(*values).size()));
   }
   absl::StatusOr<Partition> partition =
-      MakePartition(request.space, request.world_size, request.policy);
+      MakePartition(request.spec.space, request.spec.world_size, request.spec.policy);
   if (!partition.ok()) return partition.status();
   Plan plan;
-  plan.world_size = request.world_size;
-  plan.policy = request.policy;
+  plan.world_size = request.spec.world_size;
+  plan.policy = request.spec.policy;
   plan.partition = *std::move(partition);
 
   MemoryNeed need;
   const auto segment_bytes = static_cast<int64_t>(ReplicaSegments::Bytes(layout));
   if (has_parameters) need.parameters_bytes = segment_bytes;
   need.gradients_bytes = segment_bytes;
-  const bool keeps_reduced =
-      request.gradient_mode == "reduce" && request.world_size > 1 && !all_on_this_node;
-  const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.buckets);
+  const bool keeps_reduced = request.spec.gradient_mode == GradientMode::kReduce &&
+                             request.spec.world_size > 1 && !all_on_this_node;
+  const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.spec.buckets);
   for (const Bucket& bucket : buckets) {
     if (!keeps_reduced || bucket.owner != request.rank) continue;
     need.reduced_bytes +=
         AlignedElements(bucket.elements, bucket.dtype) * static_cast<int64_t>(SizeOf(bucket.dtype));
   }
   ShardStore::Options store;
-  store.space = &request.space;
+  store.space = &request.spec.space;
   store.buckets = &buckets;
   store.rank = request.rank;
   store.slot_counts = std::move(slot_counts);

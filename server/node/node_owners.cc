@@ -7,8 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/gradient_mode.h"
-#include "common/partition.h"
+#include "common/memory_layout.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_set.h"
 #include "server/shard/host_plane_factory.h"
@@ -16,7 +15,6 @@
 namespace optshard {
 namespace {
 
-constexpr int64_t kSmallestBucketBytes = 64;
 constexpr int kMostThreads = 1024;
 
 // For people, and for the keeper.
@@ -65,15 +63,17 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
         "rank ", request.rank, " is none of this shard server's: it hosts the ranks ",
         RankSetText(options_.ranks), " (--node-ranks); attach to the server of the rank's node"));
   }
-  if (request.world_size <= *options_.ranks.rbegin()) {
+  if (request.spec.world_size <= *options_.ranks.rbegin()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the trainer of rank %d says that the world size is %d, but this shard "
                         "server hosts the ranks %s (--node-ranks)",
-                        request.rank, request.world_size, RankSetText(options_.ranks)));
+                        request.rank, request.spec.world_size, RankSetText(options_.ranks)));
   }
-  absl::Status valid = request.space.Validate();
-  if (!valid.ok()) return valid;
-  const uint64_t digest = MemoryLayout(request.space).Digest();
+  absl::Status valid = request.spec.Validate();
+  if (!valid.ok()) {
+    return errors::WithContext(valid, absl::StrCat("the trainer of rank ", request.rank));
+  }
+  const uint64_t digest = MemoryLayout(request.spec.space).Digest();
   if (request.layout_digest != digest) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the trainer of rank %d lays its parameters out with the digest 0x%016x, this shard server "
@@ -84,18 +84,6 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
     return absl::InvalidArgumentError(absl::StrCat("the trainer of rank ", request.rank, " gives ",
                                                    name, " = ", actual, ", expected ", expected));
   };
-  if (static_cast<int>(request.hyperparameters.size()) != request.space.group_count()) {
-    return field("hyperparameters of as many groups", request.hyperparameters.size(),
-                 absl::StrCat(request.space.group_count()));
-  }
-  if (request.gradient_mode != NameOf(GradientMode::kAveraged) &&
-      request.gradient_mode != NameOf(GradientMode::kReduce)) {
-    return field("gradient mode", request.gradient_mode, "averaged or reduce");
-  }
-  if (request.buckets.max_bytes < kSmallestBucketBytes) {
-    return field("bucket_max_bytes", request.buckets.max_bytes,
-                 absl::StrCat("at least ", kSmallestBucketBytes));
-  }
   if (request.threads < 0 || request.threads > kMostThreads) {
     return field("threads", request.threads,
                  absl::StrCat("0 (a share of the CPUs) to ", kMostThreads));
@@ -103,18 +91,12 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
   if (request.join_timeout <= absl::ZeroDuration()) {
     return field("join_timeout", absl::FormatDuration(request.join_timeout), "more than none");
   }
-  if (request.share_parameters && request.policy == PartitionPolicy::kReplicated) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", request.rank,
-                     " asks for share_parameters with the partition policy \"replicated\", with "
-                     "which every rank would update the one copy; choose another policy, or let "
-                     "each rank have its own parameters"));
-  }
-  if (request.share_parameters && static_cast<int>(options_.ranks.size()) != request.world_size) {
+  if (request.spec.share_parameters &&
+      static_cast<int>(options_.ranks.size()) != request.spec.world_size) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "rank %d asks for share_parameters, which needs all %d ranks of the job on one shard "
         "server; this one hosts %s (--node-ranks)",
-        request.rank, request.world_size, RankSetText(options_.ranks)));
+        request.rank, request.spec.world_size, RankSetText(options_.ranks)));
   }
   return absl::OkStatus();
 }
@@ -184,10 +166,11 @@ absl::Status NodeOwners::Forget(const Key& key) {
 }
 
 absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) const {
-  const bool has_parameters = !request.share_parameters || request.rank == *options_.ranks.begin();
-  const bool all_here = static_cast<int>(options_.ranks.size()) == request.world_size &&
+  const bool has_parameters =
+      !request.spec.share_parameters || request.rank == *options_.ranks.begin();
+  const bool all_here = static_cast<int>(options_.ranks.size()) == request.spec.world_size &&
                         options_.plane != HostPlaneKind::kGloo;
-  return MemoryNeedOf(request, MemoryLayout(request.space), has_parameters, all_here);
+  return MemoryNeedOf(request, MemoryLayout(request.spec.space), has_parameters, all_here);
 }
 
 absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachRequest& request,
@@ -198,7 +181,7 @@ absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachReq
       absl::StrCat(UnitName(request.optimizer, request.rank), ", with ", ToString(need)));
   if (!fits.ok()) return fits;
   budget_.Release(need.total());
-  return RankMemory::Create(request, MemoryLayout(request.space), need, budget_);
+  return RankMemory::Create(request, MemoryLayout(request.spec.space), need, budget_);
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {

@@ -71,7 +71,7 @@ absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Adopt(std::vector<Unique
   if (!record.ok()) return record.status();
   absl::StatusOr<AttachRequest> first = RankRecord(record->data()).FirstRequest();
   if (!first.ok()) return first.status();
-  const MemoryLayout layout(first->space);
+  const MemoryLayout layout(first->spec.space);
   const Rank rank = first->rank;
   const bool has_parameters = descriptors.size() > kParametersOf;
   const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(*first, layout, has_parameters, true);

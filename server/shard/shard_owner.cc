@@ -92,16 +92,16 @@ class ShardOwner::Impl {
 absl::Status ShardOwner::Impl::Start() {
   absl::Status valid = CheckOwnerOptions(options_);
   if (!valid.ok()) return valid;
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.rule);
+  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.spec.rule);
   if (!rule.ok()) return rule.status();
   rule_ = *rule;
-  if (!rule_->spec().element_wise && options_.policy == PartitionPolicy::kBalanced) {
+  if (!rule_->spec().element_wise && options_.spec.policy == PartitionPolicy::kBalanced) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "rule %s needs whole parameters, which the partition \"balanced\" cuts; use \"greedy\"",
-        options_.rule));
+        options_.spec.rule));
   }
-  for (size_t g = 0; g < options_.hyperparameters.size(); ++g) {
-    absl::StatusOr<Hyperparameters> values = rule_->Validate(options_.hyperparameters[g]);
+  for (size_t g = 0; g < options_.spec.hyperparameters.size(); ++g) {
+    absl::StatusOr<Hyperparameters> values = rule_->Validate(options_.spec.hyperparameters[g]);
     if (!values.ok()) {
       return errors::WithContext(values.status(), absl::StrCat("param group ", g));
     }
@@ -113,7 +113,7 @@ absl::Status ShardOwner::Impl::Start() {
   const absl::Time deadline = options_.clock->Now() + options_.join_timeout;
   absl::Status joined = JoinJob(deadline);
   if (!joined.ok()) return joined;
-  layout_ = std::make_unique<MemoryLayout>(options_.space);
+  layout_ = std::make_unique<MemoryLayout>(options_.spec.space);
   absl::Status connected = ConnectPlane(deadline);
   if (!connected.ok()) return connected;
   absl::Status allocated = Allocate();
@@ -150,20 +150,20 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
                         resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
   }
   session_->SetProgress(resumed_);
-  if (plan_.world_size != options_.world_size ||
-      plan_.partition.slices.size() != static_cast<size_t>(options_.world_size)) {
+  if (plan_.world_size != options_.spec.world_size ||
+      plan_.partition.slices.size() != static_cast<size_t>(options_.spec.world_size)) {
     return absl::InternalError(
         absl::StrFormat("the coordinator's plan is for %d ranks and has slices of %d, expected %d",
-                        plan_.world_size, plan_.partition.slices.size(), options_.world_size));
+                        plan_.world_size, plan_.partition.slices.size(), options_.spec.world_size));
   }
-  return CheckPartition(options_.space, plan_.partition, plan_.policy);
+  return CheckPartition(options_.spec.space, plan_.partition, plan_.policy);
 }
 
 absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
-  if (options_.world_size == 1) return absl::OkStatus();
+  if (options_.spec.world_size == 1) return absl::OkStatus();
   PlaneRequest request;
   request.rank = options_.rank;
-  request.world_size = options_.world_size;
+  request.world_size = options_.spec.world_size;
   request.generation = plan_.generation;
   request.tree = plan_.tree;
   request.layout = layout_.get();
@@ -180,7 +180,7 @@ absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
 }
 
 absl::Status ShardOwner::Impl::Allocate() {
-  buckets_ = MakeBuckets(*layout_, plan_, options_.buckets);
+  buckets_ = MakeBuckets(*layout_, plan_, options_.spec.buckets);
 
   LiveShardView::Options view;
   ShardStore::Options store;
@@ -188,21 +188,21 @@ absl::Status ShardOwner::Impl::Allocate() {
     view.slots.push_back(rule_->Slots(group));
     store.slot_counts.push_back(static_cast<int>(view.slots.back().size()));
   }
-  store.space = &options_.space;
+  store.space = &options_.spec.space;
   store.buckets = &buckets_;
   store.rank = options_.rank;
-  store.keep_reduced_gradients = options_.gradient_mode == GradientMode::kReduce &&
-                                 options_.world_size > 1 && peer_replicas() == nullptr;
+  store.keep_reduced_gradients = options_.spec.gradient_mode == GradientMode::kReduce &&
+                                 options_.spec.world_size > 1 && peer_replicas() == nullptr;
   absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store, options_.memory);
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
   store_->ledger().Begin(plan_.generation, resumed_);
 
   view.member = session_->id();
-  view.space = &options_.space;
+  view.space = &options_.spec.space;
   view.plan = &plan_;
   view.rule = rule_;
-  view.gradient_mode = options_.gradient_mode;
+  view.gradient_mode = options_.spec.gradient_mode;
   view.bucket_count = static_cast<int>(store_->own_buckets().size());
   view.store = store_.get();
   view.board = board_.get();
@@ -215,10 +215,10 @@ absl::Status ShardOwner::Impl::StartEngine() {
   StepEngine::Options engine;
   engine.rank = options_.rank;
   engine.plan = &plan_;
-  engine.space = &options_.space;
+  engine.space = &options_.spec.space;
   engine.layout = layout_.get();
   engine.buckets = &buckets_;
-  engine.gradient_mode = options_.gradient_mode;
+  engine.gradient_mode = options_.spec.gradient_mode;
   engine.rule = rule_;
   engine.driver = options_.driver;
   engine.threads = options_.threads > 0 ? options_.threads : ThreadsOf(plan_.tree, options_.rank);

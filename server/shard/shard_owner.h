@@ -15,16 +15,13 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "common/bucket.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/rendezvous.h"
-#include "common/gradient_mode.h"
 #include "common/ids.h"
 #include "common/membership/coordinator_client.h"
 #include "common/memory_layout.h"
-#include "common/parameter_space.h"
-#include "common/partition.h"
+#include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
@@ -54,13 +51,7 @@ class ShardOwner {
     std::string job = "optshard";
     std::string optimizer = "default";
     Rank rank = 0;
-    int world_size = 1;
-    ParameterSpace space;  // float32 on "cpu" only, for now
-    std::string rule;
-    std::vector<Hyperparameters> hyperparameters;  // by group, as given by the user
-    GradientMode gradient_mode = GradientMode::kReduce;
-    PartitionPolicy policy = PartitionPolicy::kGreedy;
-    BucketOptions buckets;
+    OptimizerSpec spec;  // float32 on "cpu" only, for now
     DriverKind driver = DriverKind::kSimd;
     int threads = 0;  // of the update; 0: this rank's share of the CPUs, among those of its node
     std::string node;

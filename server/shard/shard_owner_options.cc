@@ -14,8 +14,6 @@ namespace optshard {
 namespace {
 
 absl::Status CheckSpace(const ParameterSpace& space) {
-  absl::Status valid = space.Validate();
-  if (!valid.ok()) return valid;
   for (int p = 0; p < space.parameter_count(); ++p) {
     const ParameterSpec& parameter = space.parameter(p);
     if (parameter.dtype != DType::kFloat32 || parameter.device != "cpu") {
@@ -30,10 +28,10 @@ absl::Status CheckSpace(const ParameterSpace& space) {
 }  // namespace
 
 absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+  if (options.spec.world_size < 1 || options.rank < 0 || options.rank >= options.spec.world_size) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rank %d of world size %d: the rank must be in [0, world size)",
-                        options.rank, options.world_size));
+                        options.rank, options.spec.world_size));
   }
   if (options.threads < 0) {
     return absl::InvalidArgumentError(
@@ -44,15 +42,12 @@ absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
   if (options.coordinator == nullptr) {
     return absl::InvalidArgumentError("a shard owner needs a coordinator");
   }
-  if (options.world_size > 1 && options.plane_factory == nullptr) {
+  if (options.spec.world_size > 1 && options.plane_factory == nullptr) {
     return absl::InvalidArgumentError("more than one rank need a data plane");
   }
-  if (static_cast<int>(options.hyperparameters.size()) != options.space.group_count()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
-                        options.hyperparameters.size(), options.space.group_count()));
-  }
-  return CheckSpace(options.space);
+  absl::Status valid = options.spec.Validate();
+  if (!valid.ok()) return valid;
+  return CheckSpace(options.spec.space);
 }
 
 int ThreadsOf(const ReductionTree& tree, Rank rank) {
@@ -70,15 +65,10 @@ JoinRequest MakeJoinRequest(const ShardOwner::Options& options) {
   request.job = options.job;
   request.optimizer = options.optimizer;
   request.rank = options.rank;
-  request.world_size = options.world_size;
   // One join of one process: retries of it are the client's.
   static std::atomic<int> joins{0};
   request.request_id = absl::StrCat("owner-", getpid(), "-", joins.fetch_add(1));
-  request.space = options.space;
-  request.rule = options.rule;
-  request.gradient_mode = std::string(NameOf(options.gradient_mode));
-  request.policy = options.policy;
-  request.buckets = options.buckets;
+  request.spec = options.spec;
   request.node = options.node;
   request.owner_address = options.owner_address;
   request.pid = getpid();

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
-#include "server/update/hyperparameters.h"
 
 namespace optshard {
 

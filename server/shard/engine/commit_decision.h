@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/gradient_mode.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "server/shard/engine/commit_vote.h"
-#include "server/update/hyperparameters.h"
 
 namespace optshard {
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/step_info.h"
@@ -19,7 +20,6 @@
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/engine/step_record.h"
-#include "server/update/hyperparameters.h"
 
 namespace optshard {
 

@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/dataplane/peer_replicas.h"
-#include "server/update/hyperparameters.h"
+#include "common/hyperparameters.h"
 
 namespace optshard {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "common/hyperparameters.h"
 #include "common/ids.h"
-#include "server/update/hyperparameters.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {

@@ -51,8 +51,8 @@ ShardDescription LiveShardView::Describe() const {
   description.generation = options_.plan->generation;
   description.world_size = options_.plan->world_size;
   description.rule = options_.rule->spec().name;
-  description.gradient_mode = std::string(NameOf(options_.gradient_mode));
-  description.policy = std::string(NameOf(options_.plan->policy));
+  description.gradient_mode = options_.gradient_mode;
+  description.policy = options_.plan->policy;
   description.progress = options_.board->progress();
   description.failure = options_.board->failure();
   description.owned_parameters = owned_parameters_;

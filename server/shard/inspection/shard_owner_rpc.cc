@@ -88,9 +88,8 @@ v1::ShardDescription ToProto(const ShardDescription& description) {
   proto.set_incarnation(description.member.incarnation);
   proto.set_generation(description.generation);
   proto.set_rule(description.rule);
-  proto.set_gradient_mode(description.gradient_mode);
-  const absl::StatusOr<PartitionPolicy> policy = ParsePartitionPolicy(description.policy);
-  if (policy.ok()) proto.set_policy(ToProto(*policy));
+  proto.set_gradient_mode(ToProto(description.gradient_mode));
+  proto.set_policy(ToProto(description.policy));
   *proto.mutable_progress() = ToProto(description.progress);
   *proto.mutable_failure() = ToProto(description.failure);
   proto.set_owned_parameters(description.owned_parameters);

@@ -10,10 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/gradient_mode.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/parameter_space.h"
-#include "server/update/hyperparameters.h"
+#include "common/partition.h"
 
 namespace optshard {
 
@@ -22,8 +24,8 @@ struct ShardDescription {
   Generation generation = 0;
   int world_size = 0;
   std::string rule;
-  std::string gradient_mode;
-  std::string policy;
+  GradientMode gradient_mode = GradientMode::kReduce;
+  PartitionPolicy policy = PartitionPolicy::kGreedy;
   StepProgress progress;
   absl::Status failure;
   int owned_parameters = 0;  // with at least one owned element, or zero-size and owned

@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/hyperparameters.h"
 #include "common/membership/membership.h"
-#include "server/update/hyperparameters.h"
 
 namespace optshard {
 

@@ -7,26 +7,34 @@
 namespace optshard {
 namespace {
 
+Hyperparameters SomeHyperparameters() {
+  Hyperparameters values;
+  values.Set("lr", 0.1);
+  values.Set("amsgrad", true);
+  values.Set("betas", Betas{0.5, 0.75});
+  return values;
+}
+
 AttachRequest SomeRequest() {
   AttachRequest request;
   request.job = "job";
   request.optimizer = "generator";
   request.rank = 2;
-  request.world_size = 4;
+  request.spec.world_size = 4;
   ParameterSpec parameter;
   parameter.name = "fc.weight";
   parameter.shape = {10, 64};
-  request.space = ParameterSpace({{{parameter}}, {{}}});
-  request.layout_digest = MemoryLayout(request.space).Digest();
-  request.rule = "adam";
-  request.hyperparameters = {std::string("\0a", 2), ""};
-  request.gradient_mode = "reduce";
-  request.policy = PartitionPolicy::kBalanced;
-  request.buckets = {123, 45};
+  request.spec.space = ParameterSpace({{{parameter}}, {{}}});
+  request.layout_digest = MemoryLayout(request.spec.space).Digest();
+  request.spec.rule = "adam";
+  request.spec.hyperparameters = {SomeHyperparameters(), Hyperparameters()};
+  request.spec.gradient_mode = GradientMode::kAveraged;
+  request.spec.policy = PartitionPolicy::kBalanced;
+  request.spec.buckets = {123, 45};
   request.node = "here";
   request.threads = 3;
   request.join_timeout = absl::Milliseconds(1500);
-  request.share_parameters = true;
+  request.spec.share_parameters = true;
   return request;
 }
 
@@ -37,19 +45,19 @@ TEST(AttachRequest_ThereAndBack, IsTheSame) {
   EXPECT_EQ(came->job, sent.job);
   EXPECT_EQ(came->optimizer, sent.optimizer);
   EXPECT_EQ(came->rank, sent.rank);
-  EXPECT_EQ(came->world_size, sent.world_size);
+  EXPECT_EQ(came->spec.world_size, sent.spec.world_size);
   EXPECT_EQ(came->layout_digest, sent.layout_digest);
-  EXPECT_EQ(came->space.Digest(), sent.space.Digest());
-  EXPECT_EQ(came->rule, sent.rule);
-  EXPECT_EQ(came->hyperparameters, sent.hyperparameters);
-  EXPECT_EQ(came->gradient_mode, sent.gradient_mode);
-  EXPECT_EQ(came->policy, sent.policy);
-  EXPECT_EQ(came->buckets.max_bytes, sent.buckets.max_bytes);
-  EXPECT_EQ(came->buckets.pack_below_bytes, sent.buckets.pack_below_bytes);
+  EXPECT_EQ(came->spec.space.Digest(), sent.spec.space.Digest());
+  EXPECT_EQ(came->spec.rule, sent.spec.rule);
+  EXPECT_EQ(came->spec.hyperparameters, sent.spec.hyperparameters);
+  EXPECT_EQ(came->spec.gradient_mode, sent.spec.gradient_mode);
+  EXPECT_EQ(came->spec.policy, sent.spec.policy);
+  EXPECT_EQ(came->spec.buckets.max_bytes, sent.spec.buckets.max_bytes);
+  EXPECT_EQ(came->spec.buckets.pack_below_bytes, sent.spec.buckets.pack_below_bytes);
   EXPECT_EQ(came->node, sent.node);
   EXPECT_EQ(came->threads, sent.threads);
   EXPECT_EQ(came->join_timeout, sent.join_timeout);
-  EXPECT_EQ(came->share_parameters, sent.share_parameters);
+  EXPECT_EQ(came->spec.share_parameters, sent.spec.share_parameters);
 }
 
 TEST(AttachRequest_AnotherProtocolVersion_IsRefused, ShowingBoth) {

@@ -21,14 +21,19 @@ JoinRequest Request() {
   request.job = "job";
   request.optimizer = "generator";
   request.rank = 2;
-  request.world_size = 3;
+  request.spec.world_size = 3;
   request.request_id = "id";
   request.protocol_version = 9;
-  request.space = Space();
-  request.rule = "sgd";
-  request.gradient_mode = "averaged";
-  request.policy = PartitionPolicy::kBalanced;
-  request.buckets = {1024, 64};
+  request.spec.space = Space();
+  request.spec.rule = "sgd";
+  request.spec.hyperparameters.resize(3);
+  request.spec.hyperparameters[0].Set("lr", 0.1);
+  request.spec.hyperparameters[1].Set("nesterov", true);
+  request.spec.hyperparameters[2].Set("betas", Betas{0.5, 0.75});
+  request.spec.share_parameters = true;
+  request.spec.gradient_mode = GradientMode::kAveraged;
+  request.spec.policy = PartitionPolicy::kBalanced;
+  request.spec.buckets = {1024, 64};
   request.node = "node";
   request.owner_address = "host:1";
   request.pid = 42;
@@ -39,20 +44,20 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   const v1::JoinRequest proto = ToProto(Request());
   const absl::StatusOr<JoinRequest> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(FirstDifference(Space(), "sent", back->space, "received"), absl::nullopt);
+  EXPECT_EQ(FirstDifference(Space(), "sent", back->spec.space, "received"), absl::nullopt);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(ToProto(*back), proto));
-  EXPECT_EQ(back->policy, PartitionPolicy::kBalanced);
-  EXPECT_EQ(back->buckets.pack_below_bytes, 64);
+  EXPECT_EQ(back->spec.policy, PartitionPolicy::kBalanced);
+  EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
 }
 
 TEST(MembershipRpc, UnknownEnums_AreInvalid) {
   v1::JoinRequest proto = ToProto(Request());
-  proto.set_policy(v1::PARTITION_POLICY_UNSPECIFIED);
+  proto.mutable_spec()->set_policy(v1::PARTITION_POLICY_UNSPECIFIED);
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
-  proto.set_policy(static_cast<v1::PartitionPolicy>(99));
+  proto.mutable_spec()->set_policy(static_cast<v1::PartitionPolicy>(99));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
   proto = ToProto(Request());
-  proto.mutable_space()->mutable_groups(0)->mutable_parameters(0)->set_dtype(
+  proto.mutable_spec()->mutable_space()->mutable_groups(0)->mutable_parameters(0)->set_dtype(
       static_cast<v1::DType>(77));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::StepProgress()).status()));

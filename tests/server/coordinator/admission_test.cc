@@ -52,10 +52,7 @@ TEST(CheckJoinRequest, EmptyNames_AreInvalid) {
   JoinRequest request = TestJoin(1, 2, "");
   EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
   request = TestJoin(1, 2);
-  request.rule = "";
-  EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
-  request = TestJoin(1, 2);
-  request.gradient_mode = "";
+  request.spec.rule = "";
   EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
 }
 
@@ -64,7 +61,7 @@ TEST(CheckJoinRequest, BadSpace_IsInvalidAndNamesRankAndParameter) {
   ParameterSpec twice;
   twice.name = "fc.weight";
   twice.shape = {1};
-  request.space = ParameterSpace({GroupSpec{{twice, twice}}});
+  request.spec.space = ParameterSpace({GroupSpec{{twice, twice}}});
   const absl::Status status = CheckJoinRequest(request, "optshard", 2);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 1"), HasSubstr("fc.weight")));
@@ -97,16 +94,18 @@ TEST_P(CheckAgreementOn, Difference_ShowsBothSidesAndRanks) {
 INSTANTIATE_TEST_SUITE_P(
     All, CheckAgreementOn,
     ::testing::Values(
-        Difference{"Rule", [](JoinRequest& r) { r.rule = "sgd"; }, "\"adam\"", "\"sgd\""},
-        Difference{"GradientMode", [](JoinRequest& r) { r.gradient_mode = "averaged"; },
+        Difference{"Rule", [](JoinRequest& r) { r.spec.rule = "sgd"; }, "\"adam\"", "\"sgd\""},
+        Difference{"GradientMode",
+                   [](JoinRequest& r) { r.spec.gradient_mode = GradientMode::kAveraged; },
                    "\"reduce\"", "\"averaged\""},
-        Difference{"Policy", [](JoinRequest& r) { r.policy = PartitionPolicy::kBalanced; },
+        Difference{"Policy", [](JoinRequest& r) { r.spec.policy = PartitionPolicy::kBalanced; },
                    "\"greedy\"", "\"balanced\""},
-        Difference{"Buckets", [](JoinRequest& r) { r.buckets.max_bytes = 1024; },
+        Difference{"Buckets", [](JoinRequest& r) { r.spec.buckets.max_bytes = 1024; },
                    "max_bytes=4194304", "max_bytes=1024"},
-        Difference{"PackBelow", [](JoinRequest& r) { r.buckets.pack_below_bytes = 7; },
+        Difference{"PackBelow", [](JoinRequest& r) { r.spec.buckets.pack_below_bytes = 7; },
                    "pack_below_bytes=262144", "pack_below_bytes=7"},
-        Difference{"Space", [](JoinRequest& r) { r.space = TestSpace(5); }, "[4, 8]", "[5, 8]"}),
+        Difference{"Space", [](JoinRequest& r) { r.spec.space = TestSpace(5); }, "[4, 8]",
+                   "[5, 8]"}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

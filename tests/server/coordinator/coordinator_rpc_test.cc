@@ -147,7 +147,7 @@ TEST_F(CoordinatorRpcTest, RefusedJoin_KeepsCodeTextAndKind) {
   EXPECT_TRUE(absl::IsAlreadyExists(Join(taken).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Join(TestJoin(5, 2)).status()));
   JoinRequest other = TestJoin(1, 2);
-  other.space = TestSpace(5);
+  other.spec.space = TestSpace(5);
   const absl::Status status = Join(other).status();
   EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
   EXPECT_THAT(errors::RanksOf(status), ElementsAre(1));

@@ -113,7 +113,7 @@ TEST(CoordinatorJoin, OtherParameters_EveryRankGetsTheFirstDifference) {
   Job job(3);
   ASSERT_TRUE(job.Join(0).ok());
   JoinRequest other = TestJoin(1, 3);
-  other.space = TestSpace(5);
+  other.spec.space = TestSpace(5);
   const absl::Status status = job.coordinator_->Join(other).status();
   EXPECT_TRUE(errors::IsRanksDisagree(status));
   EXPECT_THAT(status.ToString(), AllOf(HasSubstr("[4, 8]"), HasSubstr("[5, 8]")));
@@ -145,7 +145,7 @@ TEST(CoordinatorJoin, LeavesWhileForming_RankIsFreeAgainWithAHigherIncarnation) 
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[0], {}).ok());
   EXPECT_TRUE(job.coordinator_->Settled());
   JoinRequest successor = TestJoin(0, 2);
-  successor.rule = "sgd";  // nobody is in whom it would have to agree with
+  successor.spec.rule = "sgd";  // nobody is in whom it would have to agree with
   EXPECT_EQ(job.coordinator_->Join(successor)->incarnation, 2u);
   EXPECT_TRUE(errors::IsStaleIncarnation(job.Beat(0).status()));
 }

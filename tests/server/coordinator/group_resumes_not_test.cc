@@ -103,7 +103,7 @@ TEST_F(GroupResumes, OtherParameters_TheDisagreementIsTheRetrysAnswerToo) {
   KillRankOneAndNotice();
   ASSERT_TRUE(Resume(1, Kept(12)).ok());
   JoinRequest other = Successor(0, Kept(12));
-  other.space = TestSpace(5);
+  other.spec.space = TestSpace(5);
   const absl::Status status = job_.coordinator_->Join(other).status();
   EXPECT_TRUE(errors::IsRanksDisagree(status));
   EXPECT_EQ(job_.Failure(1), status);

@@ -8,7 +8,6 @@
 #include "gtest/gtest.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_store.h"
-#include "server/update/hyperparameter_bytes.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
@@ -18,14 +17,13 @@ namespace {
 AttachRequest Request(Rank rank, int world_size, PartitionPolicy policy) {
   AttachRequest request;
   request.rank = rank;
-  request.world_size = world_size;
-  request.space = testing::MixedSpace();
-  request.rule = "adam";
-  request.hyperparameters.assign(request.space.group_count(),
-                                 EncodeHyperparameters({Hyperparameters()}));
-  request.gradient_mode = "reduce";
-  request.policy = policy;
-  request.buckets = {2048, 512};
+  request.spec.world_size = world_size;
+  request.spec.space = testing::MixedSpace();
+  request.spec.rule = "adam";
+  request.spec.hyperparameters.resize(request.spec.space.group_count());
+  request.spec.gradient_mode = GradientMode::kReduce;
+  request.spec.policy = policy;
+  request.spec.buckets = {2048, 512};
   return request;
 }
 
@@ -34,19 +32,19 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
        {PartitionPolicy::kGreedy, PartitionPolicy::kBalanced, PartitionPolicy::kReplicated}) {
     for (Rank rank = 0; rank < 3; ++rank) {
       const AttachRequest request = Request(rank, 3, policy);
-      const MemoryLayout layout(request.space);
+      const MemoryLayout layout(request.spec.space);
       const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, layout, true, true);
       ASSERT_TRUE(need.ok()) << need.status();
       Plan plan;
       plan.world_size = 3;
       plan.policy = policy;
-      plan.partition = *MakePartition(request.space, 3, policy);
-      const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.buckets);
+      plan.partition = *MakePartition(request.spec.space, 3, policy);
+      const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.spec.buckets);
       ShardStore::Options options;
-      options.space = &request.space;
+      options.space = &request.spec.space;
       options.buckets = &buckets;
       options.rank = rank;
-      options.slot_counts.assign(request.space.group_count(), 2);
+      options.slot_counts.assign(request.spec.space.group_count(), 2);
       const ShardMemory::Bytes state = ShardStore::BytesFor(options);
       EXPECT_EQ(static_cast<size_t>(need->slots_bytes), state.slots);
       EXPECT_EQ(static_cast<size_t>(need->ledger_bytes), state.ledger);
@@ -58,7 +56,7 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
 
 TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   AttachRequest request = Request(0, 2, PartitionPolicy::kGreedy);
-  const MemoryLayout layout(request.space);
+  const MemoryLayout layout(request.spec.space);
   const MemoryNeed need = *MemoryNeedOf(request, layout, true, false);
   // Adam has two slots; they lie a little apart.
   EXPECT_GT(need.reduced_bytes * 2, need.slots_bytes / 2);
@@ -67,20 +65,17 @@ TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   EXPECT_EQ(need.total(), 2 * need.parameters_bytes + need.slots_bytes + need.ledger_bytes +
                               need.record_bytes + need.reduced_bytes);
   EXPECT_EQ(MemoryNeedOf(request, layout, false, false)->parameters_bytes, 0);
-  request.gradient_mode = "averaged";
+  request.spec.gradient_mode = GradientMode::kAveraged;
   EXPECT_EQ(MemoryNeedOf(request, layout, true, false)->reduced_bytes, 0);
 }
 
 TEST(MemoryNeed_BadHyperparameters_AreRefused, NamingTheGroup) {
   AttachRequest request = Request(0, 2, PartitionPolicy::kGreedy);
-  const MemoryLayout layout(request.space);
-  for (const std::string& bad : {std::string("garbage"), std::string(),
-                                 EncodeHyperparameters(std::vector<Hyperparameters>(2))}) {
-    request.hyperparameters[1] = bad;
-    const absl::Status status = MemoryNeedOf(request, layout, true, true).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_NE(status.message().find("group 1"), absl::string_view::npos) << status;
-  }
+  const MemoryLayout layout(request.spec.space);
+  request.spec.hyperparameters[1].Set("eps", -1.0);
+  const absl::Status status = MemoryNeedOf(request, layout, true, true).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_NE(status.message().find("param group 1"), absl::string_view::npos) << status;
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/node/memory_need.h"
-#include "server/update/hyperparameter_bytes.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/in_child.h"
 #include "tests/testing/other_user.h"
@@ -56,40 +55,40 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
 
   options = Good(rig);
   options.rank = 7;
-  options.world_size = 8;
+  options.spec.world_size = 8;
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 7"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 0-1"));
 
   options = Good(rig);
-  options.world_size = 1;
+  options.spec.world_size = 1;
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("world size is 1"));
 
   options = Good(rig);
-  options.world_size = 3;
-  options.share_parameters = true;
+  options.spec.world_size = 3;
+  options.spec.share_parameters = true;
   status = Refusal(options);
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("share_parameters"));
 
   options = Good(rig);
-  options.share_parameters = true;
-  options.policy = PartitionPolicy::kReplicated;
+  options.spec.share_parameters = true;
+  options.spec.policy = PartitionPolicy::kReplicated;
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"replicated\""));
 
   options = Good(rig);
-  options.rule = "nadam";
+  options.spec.rule = "nadam";
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("adam"));
 
   options = Good(rig);
-  options.hyperparameters[1].Set("lr", -1.0);
+  options.spec.hyperparameters[1].Set("lr", -1.0);
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("param group 1"));
@@ -117,15 +116,8 @@ AttachRequest GoodRequest(Rank rank) {
   request.job = good.job;
   request.optimizer = good.optimizer;
   request.rank = rank;
-  request.world_size = good.world_size;
-  request.space = good.space;
-  request.layout_digest = MemoryLayout(good.space).Digest();
-  request.rule = good.rule;
-  for (const Hyperparameters& group : good.hyperparameters) {
-    request.hyperparameters.push_back(EncodeHyperparameters({group}));
-  }
-  request.gradient_mode = "reduce";
-  request.buckets = good.buckets;
+  request.spec = good.spec;
+  request.layout_digest = MemoryLayout(good.spec.space).Digest();
   request.node = good.node;
   return request;
 }
@@ -171,7 +163,7 @@ TEST(NodeAttach_RanksThatDoNotCome_AreNamed, AndTheRankMayTryAgain) {
 TEST(NodeAttach_RankThatFailedToStart_GivesItsMemoryBack, ToTheNextTrainer) {
   const AttachRequest request = GoodRequest(0);
   const absl::StatusOr<MemoryNeed> need =
-      MemoryNeedOf(request, MemoryLayout(request.space), true, true);
+      MemoryNeedOf(request, MemoryLayout(request.spec.space), true, true);
   ASSERT_TRUE(need.ok()) << need.status();
   NodeRig::Options rig_options;
   rig_options.owners.memory_limit_bytes = need->total() * 3 / 2;  // not for two
@@ -224,15 +216,17 @@ TEST(NodeAttach_SuccessorOfAnotherKind_IsRefused, ShowingBothSides) {
   NodeRig rig(1);
   { ASSERT_TRUE(NodeTrainer::Start(rig.TrainerOptions(0)).ok()); }
   AttachedOwner::Options options = rig.TrainerOptions(0);
-  options.rule = "sgd";
-  for (Hyperparameters& group : options.hyperparameters) group = Hyperparameters();
+  options.spec.rule = "sgd";
+  for (Hyperparameters& group : options.spec.hyperparameters) group = Hyperparameters();
   absl::Status status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rule sgd"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("update rule: the rank's first trainer has \"adam\", the trainer that "
+                        "attaches has \"sgd\""));
   options = rig.TrainerOptions(0);
-  std::vector<GroupSpec> groups = options.space.groups();
+  std::vector<GroupSpec> groups = options.spec.space.groups();
   groups[0].parameters[0].shape.push_back(1);
-  options.space = ParameterSpace(groups);
+  options.spec.space = ParameterSpace(groups);
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("parameter 0"));

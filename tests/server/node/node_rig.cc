@@ -58,11 +58,11 @@ AttachedOwner::Options NodeTrainer::DefaultOptions(const LocalAddress& socket, R
   AttachedOwner::Options options;
   options.socket = socket;
   options.rank = rank;
-  options.world_size = world_size;
-  options.space = MixedSpace();
-  options.rule = "adam";
-  options.hyperparameters.assign(options.space.group_count(), Group(0.01));
-  options.buckets = {2048, 512};
+  options.spec.world_size = world_size;
+  options.spec.space = MixedSpace();
+  options.spec.rule = "adam";
+  options.spec.hyperparameters.assign(options.spec.space.group_count(), Group(0.01));
+  options.spec.buckets = {2048, 512};
   options.node = "node";
   options.join_timeout = absl::Seconds(20);
   return options;
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<NodeTrainer>> NodeTrainer::Start(
 }
 
 absl::Status NodeTrainer::Begin() {
-  const bool gives_values = !options_.share_parameters || options_.rank == 0;
+  const bool gives_values = !options_.spec.share_parameters || options_.rank == 0;
   for (int p = 0; p < space().parameter_count(); ++p) {
     const MemoryLayout::Place& place = layout_.place(p);
     ReplicaTensor tensor;

@@ -54,7 +54,7 @@ class NodeTrainer {
   std::vector<float> Parameter(int parameter) const;
   AttachedOwner& link() { return *link_; }
   StepNumber finished() const { return finished_; }
-  const ParameterSpace& space() const { return options_.space; }
+  const ParameterSpace& space() const { return options_.spec.space; }
   void SetLearningRate(double rate) { rate_ = rate; }
 
  private:
@@ -62,7 +62,7 @@ class NodeTrainer {
   absl::Status Begin();
 
   const AttachedOwner::Options options_;
-  const MemoryLayout layout_{options_.space};
+  const MemoryLayout layout_{options_.spec.space};
   std::unique_ptr<AttachedOwner> link_;
   std::vector<ReplicaTensor> tensors_;
   StepNumber finished_ = 0;

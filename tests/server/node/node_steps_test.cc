@@ -50,7 +50,7 @@ TEST(NodeSteps_SharedParameters_AreOneCopy, WithTheSameBits) {
   std::vector<std::unique_ptr<NodeTrainer>> trainers(3);
   rig.OnEveryRank([&](Rank rank) {
     AttachedOwner::Options options = rig.TrainerOptions(rank);
-    options.share_parameters = true;
+    options.spec.share_parameters = true;
     absl::StatusOr<std::unique_ptr<NodeTrainer>> started = NodeTrainer::Start(options);
     ASSERT_TRUE(started.ok()) << started.status();
     trainers[rank] = *std::move(started);

@@ -175,7 +175,9 @@ TEST_F(NodeTakeover, OfTwoOptimizers_GoesOnWithTheBitsOfEach) {
 }
 
 TEST_F(NodeTakeover, OfSharedParameters_GoesOnWithTheOneCopy) {
-  const auto shared = [](AttachedOwner::Options* options) { options->share_parameters = true; };
+  const auto shared = [](AttachedOwner::Options* options) {
+    options->spec.share_parameters = true;
+  };
   auto first = StartServer({0, 1}, {});
   auto trainers = StartAll(*first, shared);
   first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(3).ok()); });

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/update/hyperparameter_bytes.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
@@ -17,19 +16,18 @@ namespace {
 AttachRequest Request() {
   AttachRequest request;
   request.rank = 1;
-  request.world_size = 2;
-  request.space = testing::MixedSpace();
-  request.rule = "adam";
-  request.hyperparameters.assign(request.space.group_count(),
-                                 EncodeHyperparameters({Hyperparameters()}));
-  request.gradient_mode = "reduce";
-  request.buckets = {2048, 512};
+  request.spec.world_size = 2;
+  request.spec.space = testing::MixedSpace();
+  request.spec.rule = "adam";
+  request.spec.hyperparameters.resize(request.spec.space.group_count());
+  request.spec.gradient_mode = GradientMode::kReduce;
+  request.spec.buckets = {2048, 512};
   return request;
 }
 
 std::shared_ptr<RankMemory> Create(bool has_parameters, MemoryBudget& budget) {
   const AttachRequest request = Request();
-  const MemoryLayout layout(request.space);
+  const MemoryLayout layout(request.spec.space);
   const MemoryNeed need = *MemoryNeedOf(request, layout, has_parameters, true);
   absl::StatusOr<std::shared_ptr<RankMemory>> memory =
       RankMemory::Create(request, layout, need, budget);

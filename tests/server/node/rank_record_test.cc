@@ -15,8 +15,8 @@ AttachRequest Request() {
   request.job = "job";
   request.optimizer = "adam of the generator";
   request.rank = 3;
-  request.world_size = 4;
-  request.space = testing::MixedSpace();
+  request.spec.world_size = 4;
+  request.spec.space = testing::MixedSpace();
   return request;
 }
 
@@ -41,8 +41,8 @@ TEST_F(RankRecordTest, FirstRequest_ThereAndBack_IsTheSame) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->optimizer, Request().optimizer);
   EXPECT_EQ(read->rank, 3);
-  EXPECT_FALSE(
-      FirstDifference(read->space, "the record", Request().space, "the request").has_value());
+  EXPECT_FALSE(FirstDifference(read->spec.space, "the record", Request().spec.space, "the request")
+                   .has_value());
 }
 
 TEST_F(RankRecordTest, New_IsNotSynced_AndCountsTrainers) {

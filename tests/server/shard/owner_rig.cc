@@ -59,10 +59,10 @@ class MortalPlane final : public DataPlane {
 OwnerRig::Options OwnerRig::MixedOptions(int world_size) {
   Options options;
   options.world_size = world_size;
-  options.owner.space = MixedSpace();
-  options.owner.rule = "adam";
-  options.owner.hyperparameters.resize(2);
-  options.owner.buckets = {2048, 512};
+  options.owner.spec.space = MixedSpace();
+  options.owner.spec.rule = "adam";
+  options.owner.spec.hyperparameters.resize(2);
+  options.owner.spec.buckets = {2048, 512};
   options.owner.join_timeout = absl::Seconds(20);
   return options;
 }
@@ -78,15 +78,15 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
   owners_.resize(options_.world_size);
   for (Rank r = 0; r < options_.world_size; ++r) {
     replicas_.push_back(std::make_unique<TestReplica>(
-        options_.owner.space, r % 2 == 0 ? Placement::kFlatRegions : Placement::kScattered));
-    for (int p = 0; p < options_.owner.space.parameter_count(); ++p) {
+        options_.owner.spec.space, r % 2 == 0 ? Placement::kFlatRegions : Placement::kScattered));
+    for (int p = 0; p < options_.owner.spec.space.parameter_count(); ++p) {
       // Rank 0's go to all.
       replicas_[r]->SetParameter(
-          p, OrderSensitiveValues(options_.owner.space.parameter(p).elements(), 17 * r + p));
+          p, OrderSensitiveValues(options_.owner.spec.space.parameter(p).elements(), 17 * r + p));
     }
     ShardOwner::Options owner = options_.owner;
     owner.rank = r;
-    owner.world_size = options_.world_size;
+    owner.spec.world_size = options_.world_size;
     owner.node = "node";
     owner.coordinator = coordinator_.get();
     owner.plane_factory = [this](const PlaneRequest& request) {
@@ -144,7 +144,7 @@ std::vector<absl::Status> OwnerRig::Start() {
 
 void OwnerRig::GiveGradients(uint64_t seed) {
   for (Rank r = 0; r < options_.world_size; ++r) {
-    const Rank source = options_.owner.gradient_mode == GradientMode::kAveraged ? 0 : r;
+    const Rank source = options_.owner.spec.gradient_mode == GradientMode::kAveraged ? 0 : r;
     for (int p = 0; p < space().parameter_count(); ++p) {
       replicas_[r]->SetGradient(p, OrderSensitiveValues(space().parameter(p).elements(),
                                                         (seed * 100 + source) * 100 + p));
@@ -156,7 +156,7 @@ StepInput OwnerRig::InputOf(Rank rank) const {
   StepInput input;
   input.replica = replicas_[rank]->tensors();
   input.regions = replicas_[rank]->regions();
-  input.hyperparameters = owner_options_[rank].hyperparameters;
+  input.hyperparameters = owner_options_[rank].spec.hyperparameters;
   input.timeout = options_.timeout;
   return input;
 }

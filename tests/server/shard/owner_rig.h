@@ -56,7 +56,7 @@ class OwnerRig {
   TestReplica& replica(Rank rank) { return *replicas_[rank]; }
   FakeHub& hub() { return *hub_; }
   LocalCoordinator& coordinator() { return *coordinator_; }
-  const ParameterSpace& space() const { return options_.owner.space; }
+  const ParameterSpace& space() const { return options_.owner.spec.space; }
   StepInput InputOf(Rank rank) const;
 
  private:

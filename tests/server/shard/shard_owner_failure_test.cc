@@ -29,10 +29,10 @@ OwnerRig::Options SmallOptions(int world_size, GradientMode mode) {
     group.parameters.push_back(spec);
   }
   OwnerRig::Options options = OwnerRig::MixedOptions(world_size);
-  options.owner.space = ParameterSpace({group});
-  options.owner.hyperparameters.resize(1);
-  options.owner.buckets = {512, 128};
-  options.owner.gradient_mode = mode;
+  options.owner.spec.space = ParameterSpace({group});
+  options.owner.spec.hyperparameters.resize(1);
+  options.owner.spec.buckets = {512, 128};
+  options.owner.spec.gradient_mode = mode;
   return options;
 }
 

@@ -45,7 +45,7 @@ class Follower {
  public:
   explicit Follower(OwnerRig& rig)
       : rig_(rig),
-        rule_(**RuleRegistry::Find(rig.owner_options(0).rule)),
+        rule_(**RuleRegistry::Find(rig.owner_options(0).spec.rule)),
         oracle_(rig.space(), rule_, Groups()) {
     for (int p = 0; p < rig.space().parameter_count(); ++p) {
       oracle_.SetParameter(p, rig.replica(0).Parameter(p));
@@ -55,7 +55,7 @@ class Follower {
   void Step() {
     std::vector<std::vector<std::vector<float>>> gradients;
     std::vector<std::vector<bool>> has;
-    const int world_size = rig_.owner_options(0).world_size;
+    const int world_size = rig_.owner_options(0).spec.world_size;
     for (Rank r = 0; r < world_size; ++r) {
       gradients.emplace_back();
       has.emplace_back(rig_.space().parameter_count(), true);
@@ -63,8 +63,8 @@ class Follower {
         gradients[r].push_back(rig_.replica(r).Gradient(p));
       }
     }
-    oracle_.Step(gradients, has, rig_.owner_options(0).gradient_mode, rig_.owner(0).plan().tree,
-                 Groups());
+    oracle_.Step(gradients, has, rig_.owner_options(0).spec.gradient_mode,
+                 rig_.owner(0).plan().tree, Groups());
   }
 
   const StepOracle& oracle() const { return oracle_; }
@@ -73,7 +73,7 @@ class Follower {
  private:
   std::vector<Hyperparameters> Groups() const {
     std::vector<Hyperparameters> groups;
-    for (const Hyperparameters& group : rig_.owner_options(0).hyperparameters) {
+    for (const Hyperparameters& group : rig_.owner_options(0).spec.hyperparameters) {
       groups.push_back(*rule_.Validate(group));
     }
     return groups;
@@ -106,8 +106,8 @@ TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
     EXPECT_EQ(description.member.rank, r);
     EXPECT_EQ(description.world_size, 3);
     EXPECT_EQ(description.rule, "adam");
-    EXPECT_EQ(description.gradient_mode, "reduce");
-    EXPECT_EQ(description.policy, "greedy");
+    EXPECT_EQ(description.gradient_mode, GradientMode::kReduce);
+    EXPECT_EQ(description.policy, PartitionPolicy::kGreedy);
     EXPECT_EQ(description.progress.finished, 3);
     EXPECT_EQ(description.progress.outcome, StepOutcome::kIdle);
     EXPECT_TRUE(description.failure.ok());
@@ -174,7 +174,7 @@ TEST(ShardOwner_TrainerGoneOnOneRank, AllGiveTheStepUpAndMayTryAgain) {
 TEST(ShardOwner_OneRank, NeedsNoDataPlane) {
   for (const GradientMode mode : {GradientMode::kAveraged, GradientMode::kReduce}) {
     OwnerRig::Options options = OwnerRig::MixedOptions(1);
-    options.owner.gradient_mode = mode;
+    options.owner.spec.gradient_mode = mode;
     OwnerRig rig(options);
     rig.owner_options(0).plane_factory = nullptr;
     ExpectOk(rig.Start());
@@ -205,20 +205,20 @@ TEST(ShardOwner_BadOption, IsNamed) {
     EXPECT_THAT(Text(status), HasSubstr(text));
   };
   expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
-  expect([](ShardOwner::Options& options) { options.rule = "adamant"; }, "adam");
+  expect([](ShardOwner::Options& options) { options.spec.rule = "adamant"; }, "adam");
   expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads");
   expect([](ShardOwner::Options& options) { options.coordinator = nullptr; }, "coordinator");
-  expect([](ShardOwner::Options& options) { options.hyperparameters.resize(1); }, "groups");
+  expect([](ShardOwner::Options& options) { options.spec.hyperparameters.resize(1); }, "groups");
   expect(
       [](ShardOwner::Options& options) {
-        options.hyperparameters[1].Set("lr", std::numeric_limits<double>::quiet_NaN());
+        options.spec.hyperparameters[1].Set("lr", std::numeric_limits<double>::quiet_NaN());
       },
       "param group 1");
   expect(
       [](ShardOwner::Options& options) {
-        std::vector<GroupSpec> groups = options.space.groups();
+        std::vector<GroupSpec> groups = options.spec.space.groups();
         groups[0].parameters[3].dtype = DType::kFloat16;
-        options.space = ParameterSpace(groups);
+        options.spec.space = ParameterSpace(groups);
       },
       "parameter 3 \"fc.weight\" is float16 on cpu");
 }
@@ -227,7 +227,7 @@ TEST(ShardOwner_ParameterListsDiffer, EveryRankIsShownTheDifference) {
   OwnerRig rig(OwnerRig::MixedOptions(2));
   std::vector<GroupSpec> groups = rig.space().groups();
   groups[0].parameters[1].shape = {8};
-  rig.owner_options(1).space = ParameterSpace(groups);
+  rig.owner_options(1).spec.space = ParameterSpace(groups);
   for (const absl::Status& status : rig.Start()) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(Text(status), AllOf(HasSubstr("conv.bias"), HasSubstr("[7]"), HasSubstr("[8]")));
@@ -247,9 +247,9 @@ TEST(ShardOwner_AfterAnError_IsBroken, EachCallReturnsTheFirstError) {
   ExpectOk(rig.Start());
   rig.GiveGradients(1);
   ExpectOk(rig.Step());
-  rig.owner_options(1).hyperparameters[0].Set("lr", 0.5);
+  rig.owner_options(1).spec.hyperparameters[0].Set("lr", 0.5);
   std::vector<absl::StatusOr<StepInfo>> results = rig.Step();
-  rig.owner_options(1).hyperparameters[0].Set("lr", 0.001);
+  rig.owner_options(1).spec.hyperparameters[0].Set("lr", 0.001);
   for (Rank r = 0; r < 2; ++r) {
     EXPECT_TRUE(errors::IsRanksDisagree(results[r].status())) << results[r].status();
     EXPECT_EQ(rig.owner(r).Step(rig.InputOf(r)).status(), results[r].status());
@@ -284,7 +284,7 @@ TEST(ShardOwner_Stopped, RefusesAndStopsOnlyOnce) {
 
 TEST(ShardOwnerView_BadQuestion, IsAnsweredWithWhatThereIs) {
   OwnerRig::Options options = OwnerRig::MixedOptions(2);
-  options.owner.policy = PartitionPolicy::kBalanced;
+  options.owner.spec.policy = PartitionPolicy::kBalanced;
   OwnerRig rig(options);
   ExpectOk(rig.Start());
   const ShardView& view = rig.owner(0).view();

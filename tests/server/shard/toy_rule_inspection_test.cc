@@ -32,8 +32,8 @@ TEST(ToyRule_SteppedSharded_EqualsOneProcessToTheBit, WithoutFurtherCode) {
 
 TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
   OwnerRig::Options options = OwnerRig::MixedOptions(2);
-  options.owner.rule = "toy";
-  options.owner.hyperparameters[1].Set("keep_largest", true);
+  options.owner.spec.rule = "toy";
+  options.owner.spec.hyperparameters[1].Set("keep_largest", true);
   OwnerRig rig(options);
   for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
   rig.GiveGradients(1);
@@ -61,8 +61,8 @@ TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
 
 TEST(ToyRule_BadOption_IsRefusedAtTheStart, WithoutFurtherCode) {
   OwnerRig::Options options = OwnerRig::MixedOptions(1);
-  options.owner.rule = "toy";
-  options.owner.hyperparameters[0].Set("bound", -1.0);
+  options.owner.spec.rule = "toy";
+  options.owner.spec.hyperparameters[0].Set("bound", -1.0);
   OwnerRig rig(options);
   const absl::Status status = rig.Start()[0];
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -37,8 +37,8 @@ class ShardOwnerServiceTest : public ::testing::Test {
     view_.description.world_size = 2;
     view_.description.generation = 3;
     view_.description.rule = "adam";
-    view_.description.gradient_mode = "reduce";
-    view_.description.policy = "balanced";
+    view_.description.gradient_mode = GradientMode::kReduce;
+    view_.description.policy = PartitionPolicy::kBalanced;
     view_.description.progress = {12, StepOutcome::kIdle};
     view_.description.owned_parameters = 2;
     view_.description.state_bytes = 5 << 20;

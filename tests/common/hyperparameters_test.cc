@@ -1,4 +1,4 @@
-#include "server/update/hyperparameters.h"
+#include "common/hyperparameters.h"
 
 #include <limits>
 

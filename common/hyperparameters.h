@@ -1,6 +1,6 @@
 // The hyperparameters of one param group, by PyTorch's names: lr, betas, eps, weight_decay, ...
-#ifndef OPTSHARD_SERVER_UPDATE_HYPERPARAMETERS_H_
-#define OPTSHARD_SERVER_UPDATE_HYPERPARAMETERS_H_
+#ifndef OPTSHARD_COMMON_HYPERPARAMETERS_H_
+#define OPTSHARD_COMMON_HYPERPARAMETERS_H_
 
 #include <array>
 #include <cstdint>
@@ -45,4 +45,4 @@ class Hyperparameters {
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_UPDATE_HYPERPARAMETERS_H_
+#endif  // OPTSHARD_COMMON_HYPERPARAMETERS_H_

@@ -1,6 +1,6 @@
 // Hyperparameters as bytes, exactly, for processes that share a host's memory or sockets.
-#ifndef OPTSHARD_SERVER_UPDATE_HYPERPARAMETER_BYTES_H_
-#define OPTSHARD_SERVER_UPDATE_HYPERPARAMETER_BYTES_H_
+#ifndef OPTSHARD_COMMON_HYPERPARAMETER_BYTES_H_
+#define OPTSHARD_COMMON_HYPERPARAMETER_BYTES_H_
 
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/update/hyperparameters.h"
+#include "common/hyperparameters.h"
 
 namespace optshard {
 
@@ -18,4 +18,4 @@ absl::StatusOr<std::vector<Hyperparameters>> DecodeHyperparameters(absl::string_
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_UPDATE_HYPERPARAMETER_BYTES_H_
+#endif  // OPTSHARD_COMMON_HYPERPARAMETER_BYTES_H_

@@ -1,4 +1,4 @@
-#include "server/update/hyperparameter_bytes.h"
+#include "common/hyperparameter_bytes.h"
 
 #include <cstdint>
 #include <cstring>

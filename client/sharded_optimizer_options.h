@@ -39,9 +39,10 @@ struct ShardedOptimizerOptions {
   // node, "unix:PATH" of its socket. With a server all tensors become views of memory that it
   // shares with the trainer, and the state outlives this process.
   std::string attach = "embedded";
-  // How an embedded owner reaches the others': "shm", "gloo", or "auto": in shared memory where all
-  // ranks run on one host and have parameters_as_bucket_view, else over Gloo. (A server chooses by
-  // itself.) The same on all ranks.
+  // How an embedded owner reaches the others: "shm", "gloo", or "auto", which is shared memory
+  // where all ranks run on one host, else Gloo. In shared memory, ranks that all have
+  // parameters_as_bucket_view step in one pass; others send messages. The same on all ranks. (A
+  // shard server has an option of its own.)
   std::string plane = "auto";
   // One copy of the parameters for all ranks of a host, which have their own gradients only. Needs
   // shared memory.

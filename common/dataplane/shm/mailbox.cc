@@ -22,15 +22,13 @@ const Mailbox::PieceHeader& Mailbox::piece_header(uint64_t number) const {
 
 const void* Mailbox::piece(uint64_t number) const { return slot(number).data; }
 
-void Mailbox::SayFarewell(const Farewell& farewell) {
+void Mailbox::SetDisconnectReason(const DisconnectReason& reason) {
   uint64_t none = 0;
-  fixed().farewell.compare_exchange_strong(
-      none, static_cast<uint64_t>(farewell.kind) << 32 | static_cast<uint32_t>(farewell.about));
+  fixed().disconnect_reason.compare_exchange_strong(none, reason.Encode());
 }
 
-Farewell Mailbox::farewell() const {
-  const uint64_t value = fixed().farewell.load();
-  return {static_cast<Farewell::Kind>(value >> 32), static_cast<Rank>(value & 0xffffffff)};
+DisconnectReason Mailbox::disconnect_reason() const {
+  return DisconnectReason::Decode(fixed().disconnect_reason.load());
 }
 
 }  // namespace optshard

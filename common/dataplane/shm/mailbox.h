@@ -1,5 +1,5 @@
-// Where a rank lies open to the others of its host: what it has sent, how much of theirs it has
-// taken, why it left.
+// The memory through which one rank sends to the others of its host: its messages, how many of
+// theirs it has taken, and why it left.
 #ifndef OPTSHARD_COMMON_DATAPLANE_SHM_MAILBOX_H_
 #define OPTSHARD_COMMON_DATAPLANE_SHM_MAILBOX_H_
 
@@ -8,33 +8,22 @@
 #include <cstdint>
 
 #include "common/dataplane/data_plane.h"
+#include "common/dataplane/disconnect_reason.h"
 #include "common/ids.h"
 #include "common/link/bell.h"
 
 namespace optshard {
 
-// How a rank ends its use of the plane.
-struct Farewell {
-  enum Kind : uint32_t {
-    kNone = 0,
-    kClosing = 1,  // in good order
-    kLost = 2,     // it gives up because rank `about` is lost
-    kLate = 3,     // it gives up because rank `about` did not come
-    kGone = 4,     // it gives up for a reason of its own
-  };
-  Kind kind = kNone;
-  Rank about = -1;
-};
-
-// A view of shared memory, zero at first. A message is cut into pieces; a rank's pieces have
-// consecutive numbers, and number n lies in slot n % kSlots until all its readers have taken it.
-// The rank itself writes the mailbox, its peers only ring its bell. Thread-safe in that sense.
+// A view of shared memory, which is zero at first. A message is cut into pieces. A rank's pieces
+// have consecutive numbers; piece n lies in slot n % kSlots until all its readers have taken it.
+// The rank itself writes its mailbox; its peers read it and ring its bell. Safe for threads that
+// keep to that.
 class Mailbox {
  public:
   static constexpr uint64_t kSlots = 8;
   static constexpr size_t kPieceBytes = size_t{256} << 10;
 
-  // What a piece belongs to: two ranks whose operations differ find out.
+  // The message that a piece belongs to: ranks compare it, and so notice operations that differ.
   struct PieceHeader {
     StepTag tag;
     uint64_t message_bytes = 0;
@@ -45,35 +34,36 @@ class Mailbox {
   Mailbox() = default;
   explicit Mailbox(void* memory) : memory_(static_cast<char*>(memory)) {}
 
-  // Rung for this rank: by whoever posted something for it, took something that it waits for to be
-  // taken, or left.
+  // Wakes this rank. A peer rings it when it has posted a piece for this rank, has taken one that
+  // this rank waits to be taken, or leaves.
   Bell& bell() const { return fixed().bell; }
 
-  // --- Pieces that this rank posts.
+  // --- The pieces that this rank posts.
   void WritePiece(uint64_t number, const PieceHeader& header, const void* data, size_t bytes);
-  // How many there are; those below may be read.
+  // How many there are. Pieces with lower numbers may be read.
   uint64_t posted() const { return fixed().posted.load(std::memory_order_acquire); }
   const PieceHeader& piece_header(uint64_t number) const;
   const void* piece(uint64_t number) const;
 
-  // --- What this rank has taken of others.
+  // --- How many pieces of each other rank this rank has taken.
   void SetTaken(Rank from, uint64_t pieces) { taken_of(from).store(pieces); }
   uint64_t taken(Rank from) const { return taken_of(from).load(); }
 
-  // --- Whether this rank waits for others to take its pieces; they ring only then.
+  // --- Whether this rank waits for others to take its pieces. Only then do they ring when they
+  // did.
   void SetWaitsForSpace(bool waits) { fixed().waits_for_space.store(waits); }
   bool waits_for_space() const { return fixed().waits_for_space.load(); }
 
-  // The first one stays.
-  void SayFarewell(const Farewell& farewell);
-  Farewell farewell() const;
+  // Why this rank leaves. The first reason stays.
+  void SetDisconnectReason(const DisconnectReason& reason);
+  DisconnectReason disconnect_reason() const;
 
  private:
   struct Fixed {
     alignas(64) Bell bell;
     alignas(64) std::atomic<uint64_t> posted;
     alignas(64) std::atomic<bool> waits_for_space;
-    alignas(64) std::atomic<uint64_t> farewell;  // kind << 32 | about
+    alignas(64) std::atomic<uint64_t> disconnect_reason;  // encoded
   };
   struct alignas(64) Slot {
     PieceHeader header;

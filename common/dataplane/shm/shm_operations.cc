@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/dataplane/disconnect_reason.h"
 #include "common/dataplane/tree_average.h"
 #include "common/errors.h"
 
@@ -32,12 +33,6 @@ bool SameTag(const StepTag& a, const StepTag& b) {
          a.phase == b.phase;
 }
 
-Farewell FarewellFor(const absl::Status& reason) {
-  const std::vector<Rank> about = errors::RanksOf(reason);
-  if (about.empty()) return {Farewell::kGone, -1};
-  return {errors::IsPeersTimedOut(reason) ? Farewell::kLate : Farewell::kLost, about.front()};
-}
-
 }  // namespace
 
 bool ShmOperations::Operation::Done() const {
@@ -56,7 +51,8 @@ ShmOperations::ShmOperations(std::unique_ptr<ShmPeers> peers, const ShmPlaneOpti
       contributions_(options.world_size) {
   peers_->Watch([this](Rank peer) {
     // One that closed in good order has taken and given all before.
-    if (peers_->mailbox(peer).farewell().kind != Farewell::kClosing) Break(WhyPeerLeft(peer));
+    if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed)
+      Break(WhyPeerLeft(peer));
     peers_->own_mailbox().bell().Ring();
   });
 }
@@ -94,7 +90,7 @@ absl::Status ShmOperations::Wait(const Operation& operation, absl::Time deadline
     if (!gave_up_) MoveOn();
     // Also of a broken plane: what is complete is complete.
     if (operation.Done()) return absl::OkStatus();
-    FindFarewells();
+    BreakIfAPeerLeft();
     for (const Rank peer : WaitedFor(operation)) {
       if (closed[peer]) Break(WhyPeerLeft(peer));
     }
@@ -115,17 +111,18 @@ absl::Status ShmOperations::Close(absl::Time deadline) {
     closing_ = true;
   }
   const int world_size = peers_->world_size();
-  peers_->own_mailbox().SayFarewell({Farewell::kClosing, -1});
+  peers_->own_mailbox().SetDisconnectReason({DisconnectReason::kClosed, -1});
   for (Rank peer = 0; peer < world_size; ++peer) peers_->mailbox(peer).bell().Ring();
   Bell& bell = peers_->own_mailbox().bell();
   while (true) {
     const uint32_t heard = bell.Count();
     std::vector<Rank> open;
     for (Rank peer = 0; peer < world_size; ++peer) {
-      if (peers_->mailbox(peer).farewell().kind != Farewell::kClosing) open.push_back(peer);
+      if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed)
+        open.push_back(peer);
     }
     if (open.empty()) return absl::OkStatus();
-    FindFarewells();
+    BreakIfAPeerLeft();
     absl::Status why = broken();
     if (!why.ok()) return why;
     if (bell.Wait(heard, deadline, spin_)) continue;
@@ -153,7 +150,7 @@ void ShmOperations::Break(const absl::Status& reason) {
     broken_ = reason;
   }
   if (peers_->in_forked_child()) return;  // its parent goes on, and has the mailboxes
-  peers_->own_mailbox().SayFarewell(FarewellFor(reason));
+  peers_->own_mailbox().SetDisconnectReason(DisconnectReason::Of(reason));
   for (Rank rank = 0; rank < peers_->world_size(); ++rank) peers_->mailbox(rank).bell().Ring();
 }
 
@@ -293,38 +290,27 @@ std::vector<Rank> ShmOperations::WaitedFor(const Operation& operation) {
 }
 
 absl::Status ShmOperations::WhyPeerLeft(Rank peer) {
-  const Farewell farewell = peers_->mailbox(peer).farewell();
-  switch (farewell.kind) {
-    case Farewell::kLost:
-      if (farewell.about == rank_) break;
-      return errors::PeerLost(farewell.about, absl::StrFormat("rank %d says so", peer));
-    case Farewell::kLate:
-      if (farewell.about == rank_) break;
-      return errors::PeersTimedOut({farewell.about},
-                                   absl::StrFormat("rank %d has waited for it", peer));
-    case Farewell::kNone:
-      return errors::PeerLost(peer, "its process has ended");
-    case Farewell::kClosing:
-      return errors::PeerLost(peer, "it has closed the data plane");
-    case Farewell::kGone:
-      break;
-  }
-  return errors::PeerLost(peer, "it has given up the data plane");
+  const DisconnectReason reason = peers_->mailbox(peer).disconnect_reason();
+  return PeerDisconnected(rank_, peer, reason,
+                          reason.kind == DisconnectReason::kNone
+                              ? "its process has ended"
+                              : "its last message in shared memory");
 }
 
 std::vector<bool> ShmOperations::ClosedPeers() {
   std::vector<bool> closed;
   for (Rank peer = 0; peer < peers_->world_size(); ++peer) {
-    closed.push_back(peers_->mailbox(peer).farewell().kind == Farewell::kClosing);
+    closed.push_back(peers_->mailbox(peer).disconnect_reason().kind == DisconnectReason::kClosed);
   }
   return closed;
 }
 
-void ShmOperations::FindFarewells() {
+void ShmOperations::BreakIfAPeerLeft() {
   for (Rank peer = 0; peer < peers_->world_size(); ++peer) {
     if (peer == rank_) continue;
-    const Farewell::Kind kind = peers_->mailbox(peer).farewell().kind;
-    if (kind != Farewell::kNone && kind != Farewell::kClosing) Break(WhyPeerLeft(peer));
+    const DisconnectReason::Kind kind = peers_->mailbox(peer).disconnect_reason().kind;
+    if (kind != DisconnectReason::kNone && kind != DisconnectReason::kClosed)
+      Break(WhyPeerLeft(peer));
   }
 }
 

@@ -20,26 +20,27 @@
 
 namespace optshard {
 
-// All ranks start the same operations in the same order, so each knows which pieces of which rank's
-// mailbox belong to which operation: the numbers follow from the sizes. There is no thread: whoever
-// waits for an operation moves all of them on. Bound to the step's thread, except Break.
+// All ranks start the same operations in the same order. So each rank can compute from the sizes
+// alone which pieces in which mailbox belong to which operation. No thread moves bytes in the
+// background: whoever waits for one operation advances all of them. Bound to the step's thread,
+// except Break.
 class ShmOperations {
  public:
-  // One operation as this rank sees it.
+  // This rank's part in one operation.
   struct Operation {
     const char* kind = "";
     StepTag tag;
 
-    // What it posts, and for whom.
+    // What this rank posts, and for whom.
     const char* send = nullptr;
     size_t send_bytes = 0;
     std::vector<Rank> readers;
     uint64_t first_send = 0, next_send = 0, end_send = 0;  // numbers of pieces
 
-    // What it takes, and where to.
+    // What this rank takes, and where to.
     struct Receive {
       Rank from = -1;
-      char* to = nullptr;  // null in a reduction, which sums
+      char* to = nullptr;  // null in a reduction, which adds it to the sum
       uint64_t first = 0, next = 0, end = 0;
     };
     std::vector<Receive> receives;
@@ -60,13 +61,13 @@ class ShmOperations {
   ShmPeers& peers() { return *peers_; }
   const ShmPeers& peers() const { return *peers_; }
 
-  // Gives the operation its place among all, and starts it. `senders` are the ranks that post
-  // `bytes` each in it.
+  // Puts the operation last in the order of all, and starts it. Each of the `senders` posts `bytes`
+  // in it.
   void Start(const std::shared_ptr<Operation>& operation, absl::Span<const Rank> senders,
              size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Until it is done. Its error has broken the plane, and no memory of any operation is touched any
-  // more.
+  // Waits until the operation is done. When it returns an error, the plane is broken and nothing
+  // touches the memory of any operation any more.
   absl::Status Wait(const Operation& operation, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Close(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -74,7 +75,7 @@ class ShmOperations {
   // OK while operations may start; then why not. Any thread.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tells the peers, too. The first reason stays. Any thread.
+  // Breaks the plane for this reason and tells the peers. The first reason stays. Any thread.
   void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -88,7 +89,7 @@ class ShmOperations {
   std::vector<Rank> WaitedFor(const Operation& operation);
   absl::Status WhyPeerLeft(Rank peer);
   std::vector<bool> ClosedPeers();
-  void FindFarewells();
+  void BreakIfAPeerLeft();
   absl::Status broken() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Rank rank_;
@@ -97,18 +98,19 @@ class ShmOperations {
   const std::unique_ptr<ShmPeers> peers_;
 
   std::deque<std::shared_ptr<Operation>> pending_;
-  std::vector<uint64_t> next_number_;  // by rank: of the first piece that no operation has yet
-  // By slot of the own mailbox: the piece that is in it, and who has to take it.
+  std::vector<uint64_t> next_number_;  // by rank: the first piece that belongs to no operation yet
+  // By slot of this rank's mailbox: the piece that lies in it, and who has to take it.
   struct Occupant {
     uint64_t number = 0;
     std::vector<Rank> readers;
   };
   std::array<Occupant, Mailbox::kSlots> occupants_;
-  // Of one pass of MoveOn: pieces of a rank are posted and taken in order.
+  // During one pass of MoveOn: what has to wait for an earlier piece, because pieces of a rank are
+  // posted and taken in order.
   bool send_is_blocked_ = false;
   std::vector<bool> receive_is_blocked_;  // by rank
   std::vector<const void*> contributions_;
-  // An error was returned: buffers of pending operations may be gone.
+  // True once an error was returned: from then on the buffers of pending operations may be gone.
   bool gave_up_ = false;
 
   mutable absl::Mutex mutex_;

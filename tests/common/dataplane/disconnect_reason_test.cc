@@ -1,0 +1,51 @@
+#include "common/dataplane/disconnect_reason.h"
+
+#include "common/errors.h"
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+constexpr Rank kSelf = 0;
+constexpr Rank kPeer = 1;
+constexpr Rank kOther = 2;
+
+absl::Status Heard(DisconnectReason::Kind kind, Rank about) {
+  const DisconnectReason sent = {kind, about};
+  return PeerDisconnected(kSelf, kPeer, DisconnectReason::Decode(sent.Encode()), "it was seen");
+}
+
+TEST(DisconnectReason_OfAFailure, NamesTheRankAtFault) {
+  const DisconnectReason lost = DisconnectReason::Of(errors::PeerLost(kOther, "killed"));
+  EXPECT_EQ(lost.kind, DisconnectReason::kPeerLost);
+  EXPECT_EQ(lost.about, kOther);
+  const DisconnectReason late = DisconnectReason::Of(errors::PeersTimedOut({kOther, 3}, "a wait"));
+  EXPECT_EQ(late.kind, DisconnectReason::kPeerTimedOut);
+  EXPECT_EQ(late.about, kOther);
+  const DisconnectReason own = DisconnectReason::Of(absl::InternalError("a bug"));
+  EXPECT_EQ(own.kind, DisconnectReason::kOther);
+}
+
+TEST(PeerDisconnected_PeerGaveUpForAThirdRank, ThatOneIsNamed) {
+  const absl::Status lost = Heard(DisconnectReason::kPeerLost, kOther);
+  EXPECT_TRUE(errors::IsPeerLost(lost)) << lost;
+  EXPECT_EQ(errors::RanksOf(lost), std::vector<Rank>{kOther});
+  const absl::Status late = Heard(DisconnectReason::kPeerTimedOut, kOther);
+  EXPECT_TRUE(errors::IsPeersTimedOut(late)) << late;
+  EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{kOther});
+}
+
+TEST(PeerDisconnected_AllOtherReasons, ThePeerIsLost) {
+  for (const DisconnectReason& reason :
+       {DisconnectReason{}, DisconnectReason{DisconnectReason::kClosed, -1},
+        DisconnectReason{DisconnectReason::kOther, -1},
+        DisconnectReason{DisconnectReason::kPeerLost, kSelf},
+        DisconnectReason{DisconnectReason::kPeerTimedOut, kSelf}}) {
+    const absl::Status status = Heard(reason.kind, reason.about);
+    EXPECT_TRUE(errors::IsPeerLost(status)) << status;
+    EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{kPeer}) << status;
+  }
+}
+
+}  // namespace
+}  // namespace optshard

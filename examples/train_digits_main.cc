@@ -70,7 +70,7 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("seed", &flags.seed, "of the model's first values, the held-out digits and the order");
   line.Group("Sharding");
   line.Add("policy", &flags.policy, "how the sharded run's parameters are divided")
-      .OneOf({"greedy", "balanced", "replicated"});
+      .OneOf({"greedy", "greedy_in_order", "balanced", "replicated"});
   line.Add("shard-server", &flags.shard_server,
            "keep the sharded run's state in a shard server, not in the ranks");
   line.Add("replace-after", &flags.replace_after,

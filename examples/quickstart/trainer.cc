@@ -1,0 +1,44 @@
+// The trainer of docs/quickstart.md: one rank of a data-parallel job.
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "client/sharded_optimizer.h"
+
+namespace {
+
+void Train() {
+  // Which rank of how many this is, and where the others are: from the environment.
+  const auto options = optshard::ValueOrThrow(optshard::ShardedOptimizerOptions::FromEnvironment());
+
+  torch::nn::Sequential model(torch::nn::Linear(8, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, 1));
+  // Waits until all ranks are there, and gives all of them rank 0's parameters.
+  optshard::ShardedOptimizer optimizer(*model, torch::optim::AdamOptions(1e-2), options);
+
+  torch::manual_seed(1 + options.rank);  // every rank trains on its own data
+  for (int step = 1; step <= 200; ++step) {
+    const auto x = torch::randn({32, 8});
+    const auto loss = torch::mse_loss(model->forward(x), x.sum(1, /*keepdim=*/true));
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer
+        .step();  // averages the gradients, updates this rank's share, publishes the parameters
+    if (step % 50 == 0) {
+      std::printf("rank %d step %d loss %.4f\n", options.rank, step, loss.item<double>());
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  try {
+    Train();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,99 @@
+"""That docs/quickstart.md works as it stands: its files are those of examples/quickstart, its commands run."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+
+_PATIENCE_S = 120
+_ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
+
+
+def _read(path):
+    with open(os.path.join(_ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def _blocks(language):
+    return re.findall(r"(?ms)^```%s\n(.*?)^```$" % language, _read("docs/quickstart.md"))
+
+
+def _free_port():
+    """A port P such that P and P + 1 are free: rank 0 runs its coordinator at MASTER_PORT + 1."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no two neighbouring free ports")
+
+
+class Files(unittest.TestCase):
+    def test_Shown_AreThoseOfTheExample(self):
+        self.assertEqual(_blocks("cpp"), [_read("examples/quickstart/trainer.cc")])
+        self.assertEqual(_blocks("python"), [_read("examples/quickstart/BUILD.bazel")])
+
+
+class Commands(unittest.TestCase):
+    def _run(self, script):
+        """Output of a block, with programs, ports and paths of this test's own."""
+        with tempfile.TemporaryDirectory() as folder:
+            for shown, ours in (
+                ("bazel-bin/", ""),
+                ("bin/optshard-coordinator", "server/coordinator/optshard-coordinator"),
+                ("bin/optshard-server", "server/node/optshard-server"),
+                ("29500", str(_free_port())),
+                ("4700", str(_free_port())),
+                ("$PWD/", folder + "/"),
+            ):
+                script = script.replace(shown, ours)
+            shell = subprocess.Popen(
+                ["bash", "-eu", "-c", script],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                output, _ = shell.communicate(timeout=_PATIENCE_S)
+            finally:
+                try:
+                    os.killpg(shell.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        self.assertEqual(shell.returncode, 0, output)
+        return output
+
+    def test_EveryBlock_Runs_AllRanksTrain(self):
+        scripts = _blocks("sh")
+        self.assertEqual(len(scripts), 3)
+        for script, ranks in zip(scripts, (2, 1, 2)):
+            with self.subTest(script=script):
+                output = self._run(script)
+                for rank in range(ranks):
+                    losses = re.findall(r"(?m)^rank %d step \d+ loss ([\d.]+)$" % rank, output)
+                    self.assertEqual(len(losses), 4, output)
+                    self.assertLess(float(losses[-1]), float(losses[0]), output)
+
+    def test_Trainer_WithoutRankAndWorldSize_EndsWithAnError(self):
+        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+        result = subprocess.run(
+            ["examples/quickstart/trainer"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=_PATIENCE_S,
+        )
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("RANK and WORLD_SIZE are not set", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -35,5 +35,13 @@ class StepShm(Benchmark):
             self._peer("all_reduce_adam", "all-reduce + torch Adam, replicated", "peer", "replicated"),
             self._peer("all_reduce_zero", "all-reduce + torch ZeRO", "peer", "zero_bucket_view"),
             self._peer("all_reduce_oss", "all-reduce + fairscale OSS", "peer", "oss"),
+            self.one_process(
+                "one_process",
+                "torch Adam in one process of 2 threads, no transport",
+                "reference",
+                "one_process_step.py",
+                ["--replicas=2"],
+                same_result=True,
+            ),
             recipe.memory_bound(self, "memory bound of the one-pass step", world_size=2, replicas=2),
         ]

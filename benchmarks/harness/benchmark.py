@@ -105,6 +105,11 @@ class Benchmark:
         ]
         return Contestant(name, title, role, commands, _ENVIRONMENT, **kwargs)
 
+    def one_process(self, name, title, role, script, arguments, **kwargs):
+        """A contestant in Python that has all replicas in one process."""
+        command = [self.python_program, os.path.join(_PEERS, script), *arguments]
+        return Contestant(name, title, role, [command], _ENVIRONMENT, **kwargs)
+
     def program(self, name, title, role, program, arguments, world_size=2, **kwargs):
         """A contestant that is one of the project's programs; all ranks get the same arguments."""
         path = os.path.join(self.binaries, program)

@@ -150,7 +150,11 @@ void Coordinator::CloseWatch(const Caller& caller, WatchId watch) {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
-  if (group.ok()) (*group)->CloseWatch(caller.member.rank, watch, now);
+  if (!group.ok()) return;
+  const LivenessOptions& liveness = options_.group.liveness;
+  const bool after_pause = now - time_.last_long_pause() < liveness.lease;
+  (*group)->CloseWatch(caller.member.rank, watch,
+                       after_pause ? liveness.lease : liveness.session_grace, now);
 }
 
 absl::StatusOr<WatchEvents> Coordinator::ReadEvents(const Caller& caller, WatchId watch,

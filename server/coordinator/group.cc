@@ -147,17 +147,19 @@ WatchId Group::OpenWatch(Rank rank, std::function<void()> wake, absl::Time now) 
   if (member.wake) deferred_.push_back(std::move(member.wake));
   member.wake = std::move(wake);
   member.watch = ++last_watch_;
-  member.pulse.session_broken_since.reset();
+  member.pulse.broken_session.reset();
   member.pulse.last_heard = now;
   return member.watch;
 }
 
-void Group::CloseWatch(Rank rank, WatchId watch, absl::Time now) {
+void Group::CloseWatch(Rank rank, WatchId watch, absl::Duration grace, absl::Time now) {
   Member& member = members_[rank];
   if (member.watch != watch) return;
   member.wake = nullptr;
   // After a failure we end the stream ourselves; then only the lease tells who is alive.
-  if (member.present() && state_ != GroupState::kFailed) member.pulse.session_broken_since = now;
+  if (member.present() && state_ != GroupState::kFailed) {
+    member.pulse.broken_session = BrokenSession{now, grace};
+  }
 }
 
 absl::StatusOr<WatchEvents> Group::ReadEvents(Rank rank, WatchId watch,

@@ -76,8 +76,9 @@ class Group {
   // Begins the member's event stream, in place of one it may have. `wake` is deferred whenever
   // ReadEvents has more to give.
   WatchId OpenWatch(Rank rank, std::function<void()> wake, absl::Time now);
-  // Ended by the member or the network. A stream that was replaced changes nothing.
-  void CloseWatch(Rank rank, WatchId watch, absl::Time now);
+  // Ended by the member or the network; the member has `grace` to resume it. A stream that was
+  // replaced changes nothing.
+  void CloseWatch(Rank rank, WatchId watch, absl::Duration grace, absl::Time now);
   // ABORTED where another stream took over.
   absl::StatusOr<WatchEvents> ReadEvents(Rank rank, WatchId watch, uint64_t after_sequence) const;
 

@@ -6,11 +6,11 @@ namespace optshard {
 
 absl::optional<Death> FindDeath(const Pulse& pulse, const LivenessOptions& options,
                                 absl::Time now) {
-  if (pulse.session_broken_since.has_value() &&
-      now - *pulse.session_broken_since >= options.session_grace) {
-    return Death{*pulse.session_broken_since,
+  const absl::optional<BrokenSession>& broken = pulse.broken_session;
+  if (broken.has_value() && now - broken->since >= broken->grace) {
+    return Death{broken->since,
                  absl::StrCat("its connection to the coordinator broke and was not resumed within ",
-                              absl::FormatDuration(options.session_grace))};
+                              absl::FormatDuration(broken->grace))};
   }
   const absl::Duration silence = now - pulse.last_heard;
   if (silence >= options.lease) {

@@ -12,14 +12,22 @@ namespace optshard {
 struct LivenessOptions {
   // Silence longer than this is death: what a stopped process or an unreachable host looks like.
   absl::Duration lease = absl::Seconds(5);
-  // A broken event stream that is not resumed within this is death: what a kill looks like.
+  // A broken event stream that is not resumed within this is death: what a kill looks like. Where
+  // the coordinator was paused shortly before, the lease counts instead: the pause may have broken
+  // the stream, and a member may need some time to connect again.
   absl::Duration session_grace = absl::Milliseconds(300);
+};
+
+// A member's event stream has broken.
+struct BrokenSession {
+  absl::Time since;
+  absl::Duration grace;  // how long the member has to resume it
 };
 
 // Signs of life of one member.
 struct Pulse {
   absl::Time last_heard;
-  absl::optional<absl::Time> session_broken_since;
+  absl::optional<BrokenSession> broken_session;
 };
 
 struct Death {

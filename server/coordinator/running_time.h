@@ -18,6 +18,9 @@ namespace optshard {
 // Thread-compatible. The result has the clock's origin, minus what was left out so far.
 class RunningTime {
  public:
+  // A pause that long may also have cost the members their connections.
+  static constexpr absl::Duration kLongPause = absl::Seconds(1);
+
   explicit RunningTime(absl::Duration longest_step) : longest_step_(longest_step) {}
 
   // `reading` is the clock's. A reading that is older than the one before counts as that one.
@@ -25,8 +28,13 @@ class RunningTime {
     const absl::Time before = last_reading_.value_or(reading);
     last_reading_ = std::max(before, reading);
     left_out_ += LeftOut(before, reading);
-    return *last_reading_ - left_out_;
+    const absl::Time now = *last_reading_ - left_out_;
+    if (reading - before >= kLongPause) last_long_pause_ = now;
+    return now;
   }
+
+  // When the last long pause ended, as Observe said then.
+  absl::Time last_long_pause() const { return last_long_pause_; }
 
   // What Observe would say.
   absl::Time At(absl::Time reading) const {
@@ -42,6 +50,7 @@ class RunningTime {
   const absl::Duration longest_step_;
   absl::optional<absl::Time> last_reading_;
   absl::Duration left_out_;
+  absl::Time last_long_pause_ = absl::InfinitePast();
 };
 
 }  // namespace optshard

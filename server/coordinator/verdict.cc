@@ -52,7 +52,7 @@ absl::optional<absl::Status> Arbitrate(absl::Span<const Suspicion> suspicions,
   bool all_heard = true;
   for (const Witness& witness : witnesses) {
     if (!IsPresent(witness)) continue;
-    broken |= witness.pulse.session_broken_since.has_value();
+    broken |= witness.pulse.broken_session.has_value();
     all_heard &= witness.pulse.last_heard > raised ||
                  absl::c_any_of(suspicions, [&](const Suspicion& suspicion) {
                    return suspicion.reporter == witness.rank;

@@ -251,6 +251,24 @@ TEST(CoordinatorPause, RankThatDiedMeanwhile_IsNamedAfterALeaseOfRunning) {
   EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("not heard from it for 5s"));
 }
 
+TEST(CoordinatorPause, StreamsThatItCost_MayBeResumedWithinALease) {
+  Job job(2);
+  job.JoinAll();
+  job.clock_.Advance(absl::Seconds(30));
+  job.Kill(0);
+  job.Kill(1);
+  job.Pass(absl::Milliseconds(600), {0, 1});
+  for (Rank rank : {0, 1}) {
+    job.watches_[rank] = job.coordinator_->OpenWatch(job.callers_[rank], [] {}).value();
+  }
+  job.Pass(absl::Seconds(10), {0, 1});
+  EXPECT_TRUE(job.Failure(0).ok()) << job.Failure(0);
+  // From then on a kill is noticed as soon as ever.
+  job.Kill(1);
+  job.Pass(absl::Milliseconds(300), {0});
+  EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
+}
+
 TEST(CoordinatorPause, WhileRanksGather_DoesNotCountAsTheirDelay) {
   Job job(2);
   ASSERT_TRUE(job.Join(0).ok());

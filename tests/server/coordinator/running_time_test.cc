@@ -29,6 +29,17 @@ TEST(RunningTime, OlderReading_DoesNotGoBack) {
   EXPECT_EQ(time.Observe(kStart + kStep) - start, kStep);
 }
 
+TEST(RunningTime, LongPause_IsRemembered) {
+  RunningTime time(kStep);
+  time.Observe(kStart);
+  time.Observe(kStart + absl::Milliseconds(999));
+  EXPECT_EQ(time.last_long_pause(), absl::InfinitePast());
+  const absl::Time after = time.Observe(kStart + absl::Seconds(2));
+  EXPECT_EQ(time.last_long_pause(), after);
+  time.Observe(kStart + absl::Seconds(2) + kStep);
+  EXPECT_EQ(time.last_long_pause(), after);
+}
+
 TEST(RunningTime, At_SaysWhatObserveWouldAndChangesNothing) {
   RunningTime time(kStep);
   const absl::Time start = time.Observe(kStart);

@@ -48,7 +48,7 @@ TEST(Arbitrate, SomebodyNotHeardSince_WaitsPastTheGrace) {
 TEST(Arbitrate, SomebodysSessionBroken_Waits) {
   const absl::Time now = kStart + absl::Seconds(1);
   Witness broken = Alive(2, now);
-  broken.pulse.session_broken_since = now;
+  broken.pulse.broken_session = BrokenSession{now, absl::Milliseconds(300)};
   EXPECT_FALSE(Arbitrate({Lost(0, 1)}, {Alive(0, now), Alive(1, now), broken}, kGrace, now));
 }
 
@@ -139,7 +139,7 @@ TEST(FindDeath, SilenceOfALease_IsDeath) {
 TEST(FindDeath, BrokenSession_IsDeathAfterItsGrace) {
   const LivenessOptions options;
   const absl::Time broken = kStart + absl::Milliseconds(10);
-  const Pulse pulse{kStart, broken};
+  const Pulse pulse{kStart, BrokenSession{broken, options.session_grace}};
   EXPECT_FALSE(FindDeath(pulse, options, broken + absl::Milliseconds(299)));
   const auto death = FindDeath(pulse, options, broken + absl::Milliseconds(300));
   ASSERT_TRUE(death.has_value());

@@ -18,6 +18,7 @@
 #include "common/membership/coordinator_contact.h"
 #include "common/membership/member_inbox.h"
 #include "common/membership/membership_rpc.h"
+#include "common/membership/retry_pause.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
@@ -29,23 +30,13 @@ namespace {
 constexpr absl::Duration kAttempt = absl::Milliseconds(500);
 // Between two attempts, and between two looks at whether the coordinator is gone.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
+// Before a broken stream is opened again, at first and at most.
+constexpr absl::Duration kFirstWatchPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestWatchPause = absl::Seconds(1);
 constexpr absl::Duration kRendezvousWait = absl::Seconds(5);
 constexpr absl::Duration kPutTimeout = absl::Seconds(10);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
-
-// Whether gRPC says this, not the coordinator.
-bool IsTransportError(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kCancelled:
-      return errors::EncodePayload(status).empty();
-    default:
-      return false;
-  }
-}
 
 class RpcMemberSession final : public MemberSession, public Rendezvous {
  public:
@@ -218,7 +209,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   }
 
   void WatchEvents() {
-    absl::Duration pause = kPause / 10;
+    RetryPause pause(kFirstWatchPause, kLongestWatchPause);
     while (true) {
       grpc::ClientContext context;
       {
@@ -226,8 +217,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
         if (stopping_) return;
         calls_.insert(&context);
       }
-      const uint64_t resumed_after = inbox_.last_sequence();
-      const absl::Status status = ReadStream(context);
+      const absl::Status status = ReadStream(context, pause);
       {
         absl::MutexLock lock(&mutex_);
         calls_.erase(&context);
@@ -241,13 +231,12 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
             status.message());
         return;
       }
-      if (inbox_.last_sequence() != resumed_after) pause = kPause / 10;
-      if (WaitForStop(pause)) return;
-      pause = std::min(2 * pause, kLongestWatchPause);
+      if (WaitForStop(pause.Next())) return;
     }
   }
 
-  absl::Status ReadStream(grpc::ClientContext& context) {
+  // A stream that opens resets `pause`: its break is another trouble than the one before.
+  absl::Status ReadStream(grpc::ClientContext& context, RetryPause& pause) {
     v1::WatchRequest request;
     *request.mutable_header() = Header();
     request.set_after_sequence(inbox_.last_sequence());
@@ -256,6 +245,8 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
     v1::WatchEvent message;
     while (reader->Read(&message)) {
       contact_.Answered(Now());
+      pause.Reset();
+      if (message.has_stream_opened()) continue;
       absl::StatusOr<MemberEvent> event = FromProto(message);
       if (!event.ok()) {
         inbox_.DeliverFailure(event.status());

@@ -31,4 +31,15 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return result;
 }
 
+bool IsTransportError(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return errors::EncodePayload(status).empty();
+    default:
+      return false;
+  }
+}
+
 }  // namespace optshard

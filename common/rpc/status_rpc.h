@@ -12,6 +12,10 @@ namespace optshard {
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
+// Whether gRPC itself made this error, not the service that was called: nobody answered, or not in
+// time, or the call was cancelled.
+bool IsTransportError(const absl::Status& status);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_COMMON_RPC_STATUS_RPC_H_

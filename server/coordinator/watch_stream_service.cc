@@ -93,6 +93,12 @@ class WatchState : public std::enable_shared_from_this<WatchState> {
       return Action::kFinish;
     }
     if (watch_ == 0) return Action::kNone;
+    if (!opened_) {
+      message_.mutable_stream_opened();
+      opened_ = true;
+      writing_ = true;
+      return Action::kWrite;
+    }
     const absl::StatusOr<WatchEvents> read =
         coordinator_->ReadEvents(caller_, watch_, written_sequence_);
     if (!read.ok() || (read->events.empty() && read->last)) {
@@ -114,6 +120,7 @@ class WatchState : public std::enable_shared_from_this<WatchState> {
   absl::Mutex mutex_;
   WatchId watch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t written_sequence_ ABSL_GUARDED_BY(mutex_);
+  bool opened_ ABSL_GUARDED_BY(mutex_) = false;  // StreamOpened is written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

@@ -317,6 +317,9 @@ void Group::Activate() {
   generation_ = plan_.generation;
   resumable_ = true;
   state_ = GroupState::kActive;
+  // Keys are those of a generation. A wait for one of no generation yet must end, or it would hold
+  // up the coordinator's shutdown.
+  rendezvous_->Fail(errors::StaleGeneration(0, generation_), deferred_);
   rendezvous_ = std::make_unique<RendezvousStore>();
   for (Member& member : members_) {
     member.state = MemberState::kActive;

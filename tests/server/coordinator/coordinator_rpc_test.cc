@@ -350,6 +350,19 @@ TEST_F(CoordinatorRpcTest, StopWithStreamsAndWaitsOpen_ReturnsSoon) {
   getter.join();
 }
 
+TEST_F(CoordinatorRpcTest, StopAfterAWaitOfBeforeThePlan_ReturnsSoon) {
+  Start(2);
+  Member first = Join(0).value();
+  std::thread getter(
+      [&] { EXPECT_FALSE(first.session->rendezvous().Get("k", In(absl::Seconds(60))).ok()); });
+  Member second = Join(1).value();
+  ASSERT_TRUE(first.session->WaitForPlan(In(absl::Seconds(20))).ok());
+  const absl::Time start = Clock::Monotonic().Now();
+  server_->Stop(absl::Seconds(10));
+  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(8));
+  getter.join();
+}
+
 TEST_F(CoordinatorRpcTest, CoordinatorStartsLater_JoinFindsIt) {
   Start(1);
   const int port = server_->port();

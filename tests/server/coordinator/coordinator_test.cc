@@ -447,6 +447,18 @@ TEST(CoordinatorRendezvous, FailureOfTheGroup_EndsAWait) {
   EXPECT_TRUE(errors::IsPeerLost(answer->status()));
 }
 
+TEST(CoordinatorRendezvous, WaitOfBeforeThePlan_EndsWithThePlan) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  absl::optional<absl::StatusOr<std::string>> answer;
+  job.coordinator_->GetRendezvous(
+      job.callers_[0], "k", absl::Seconds(10),
+      [&answer](absl::StatusOr<std::string> value) { answer = std::move(value); });
+  ASSERT_TRUE(job.Join(1).ok());
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_TRUE(errors::IsStaleGeneration(answer->status())) << answer->status();
+}
+
 TEST(CoordinatorShutdown, StreamsWaitsAndCalls_EndUnavailable) {
   Job job(2);
   job.JoinAll();

@@ -1,9 +1,6 @@
 #include "common/membership/coordinator_client_rpc.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -14,6 +11,7 @@
 #include "common/clock.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/membership/membership_rpc.h"
+#include "common/request_id.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
@@ -25,12 +23,6 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 // Join and GetStatus answer at once; a coordinator that does not is as good as none.
 constexpr absl::Duration kAttempt = absl::Seconds(5);
-
-// Not the same for two joins: not of one process, nor of two on one host or on different ones.
-std::string NewRequestId() {
-  static std::atomic<uint64_t> count{0};
-  return absl::StrCat(absl::Hex(absl::ToUnixNanos(absl::Now())), "-", getpid(), "-", ++count);
-}
 
 class RpcCoordinatorClient final : public CoordinatorClient {
  public:

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/request_id.h"
 
 namespace optshard {
 namespace {
@@ -65,9 +65,7 @@ JoinRequest MakeJoinRequest(const ShardOwner::Options& options) {
   request.job = options.job;
   request.optimizer = options.optimizer;
   request.rank = options.rank;
-  // One join of one process: retries of it are the client's.
-  static std::atomic<int> joins{0};
-  request.request_id = absl::StrCat("owner-", getpid(), "-", joins.fetch_add(1));
+  request.request_id = NewRequestId();
   request.spec = options.spec;
   request.node = options.node;
   request.owner_address = options.owner_address;

@@ -13,7 +13,8 @@ namespace optshard {
 // INVALID_ARGUMENT naming the first option that cannot be.
 absl::Status CheckOwnerOptions(const ShardOwner::Options& options);
 
-// Of one join; another call gives another join.
+// Identifies one join attempt of this process: every call has a new request id. Retries of the
+// attempt are the client's and keep the id.
 JoinRequest MakeJoinRequest(const ShardOwner::Options& options);
 
 // The rank's share of the CPUs that this process may use, among the ranks of its node.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/gradient_mode.h"
+#include "common/membership/coordinator_client.h"
 #include "common/step_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -377,6 +378,35 @@ TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
         << ", said to be of step " << sample.step;
   }
   ExpectOk(rig.Stop());
+}
+
+// Notes what comes and refuses it.
+class NotingCoordinator final : public CoordinatorClient {
+ public:
+  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
+                                                      absl::Time) override {
+    ids.push_back(request.request_id);
+    return absl::UnavailableError("refused");
+  }
+  absl::StatusOr<JobStatus> GetStatus(absl::Time) override { return JobStatus(); }
+
+  std::vector<std::string> ids;
+};
+
+// In a container each trainer has pid 1, and its first join is its first: neither tells a process
+// that was started again from a retry.
+TEST(ShardOwnerJoin, EachAttempt_HasARandomId) {
+  NotingCoordinator coordinator;
+  ShardOwner::Options options = OwnerRig::MixedOptions(1).owner;
+  options.coordinator = &coordinator;
+  EXPECT_FALSE(ShardOwner::Start(options).ok());
+  EXPECT_FALSE(ShardOwner::Start(options).ok());
+  ASSERT_EQ(coordinator.ids.size(), 2u);
+  EXPECT_NE(coordinator.ids[0], coordinator.ids[1]);
+  for (const std::string& id : coordinator.ids) {
+    EXPECT_EQ(id.size(), 32u) << id;
+    EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
+  }
 }
 
 }  // namespace

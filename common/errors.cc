@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/incarnation.h"
 
 namespace optshard::errors {
 namespace {
@@ -136,11 +137,15 @@ absl::Status StaleGeneration(Generation got, Generation current) {
 }
 
 absl::Status StaleIncarnation(Rank rank, Incarnation got, Incarnation current) {
-  return Make(
-      kStaleIncarnation, {rank},
-      absl::StrCat("call of incarnation ", got, " of rank ", rank, ", the current one is ", current,
-                   ": nothing was changed; a successor has taken this rank, so "
-                   "this process must end"));
+  const std::string call =
+      absl::StrCat("call of incarnation ", IncarnationText(got), " of rank ", rank, ", ");
+  const std::string end = ": nothing was changed; ";
+  return Make(kStaleIncarnation, {rank},
+              current == 0
+                  ? absl::StrCat(call, "but nobody of this rank is in", end,
+                                 "this process is not part of the job")
+                  : absl::StrCat(call, "the current one is ", IncarnationText(current), end,
+                                 "a successor has taken this rank, so this process must end"));
 }
 
 absl::Status RanksDisagree(const std::vector<Rank>& ranks, absl::string_view difference) {

@@ -40,7 +40,8 @@ absl::Status TornStep(StepNumber step, const absl::Status& cause);
 absl::Status StepInDoubt(StepNumber step, absl::string_view cause);
 absl::Status StepInDoubt(StepNumber step, const absl::Status& cause);
 
-// A call of an old generation or incarnation: nothing changed. FAILED_PRECONDITION.
+// A call of an old generation or incarnation: nothing changed. FAILED_PRECONDITION. `current` is 0
+// where nobody is in under that rank.
 absl::Status StaleGeneration(Generation got, Generation current);
 absl::Status StaleIncarnation(Rank rank, Incarnation got, Incarnation current);
 

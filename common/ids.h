@@ -13,7 +13,8 @@ using Rank = int32_t;
 // Number of the plan; grows by one with every plan of an optimizer. Every mutating call carries it.
 using Generation = uint64_t;
 
-// Number of a process's life under a rank; a successor has a higher one. 0 is nobody.
+// Number of a process's life under a rank; a successor has a higher one. 0 is nobody. Those that a
+// coordinator gives out carry its epoch (common/incarnation.h).
 using Incarnation = uint64_t;
 
 // A step of the optimizer; the first one is 1, 0 means "none yet".

@@ -280,14 +280,15 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       if (!status.ok() && !IsTransportError(status)) {
         Log(LogLevel::kWarning, log_, "the coordinator at %s keeps no lease for us any more: %s",
             address_, status.message());
-        if (errors::IsStaleIncarnation(status) && !leaving_) AwaitSuccessor(status);
+        const bool stale = errors::IsStaleIncarnation(status) || errors::IsStaleGeneration(status);
+        if (stale && !leaving_) AwaitSuccessor(status);
         return;
       }
     }
   }
 
   // The coordinator does not know us. It may only have been started again: steps go on until it has
-  // a group without us. Nothing goes out in our name, it may give our incarnation to a successor.
+  // a group without us.
   void AwaitSuccessor(const absl::Status& stale) {
     v1::GetStatusRequest request;
     request.set_optimizer(id_.optimizer);

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/incarnation.h"
 
 namespace optshard {
 namespace {
@@ -97,6 +98,7 @@ std::string Summary(const MemberStatus& member) {
   if (member.state == MemberState::kMissing) return line;
   absl::StrAppend(&line, ": ", Of(member.progress), "; pid ", member.pid);
   if (!member.node.empty()) absl::StrAppend(&line, " on ", member.node);
+  absl::StrAppend(&line, ", incarnation ", IncarnationText(member.incarnation));
   if (!member.owner_address.empty()) absl::StrAppend(&line, ", owner at ", member.owner_address);
   if (member.state != MemberState::kLeft) {
     absl::StrAppendFormat(&line, ", heard from %.1f s ago",

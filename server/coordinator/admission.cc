@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
 #include "common/errors.h"
+#include "common/incarnation.h"
 #include "common/optimizer_spec.h"
 
 namespace optshard {
@@ -62,13 +63,13 @@ absl::Status CheckOpen(const JoinRequest& request, GroupState state, const absl:
 
 absl::Status AlreadyTaken(const JoinRequest& request, const Member& holder, absl::Time now) {
   return absl::AlreadyExistsError(absl::StrFormat(
-      "rank %d of optimizer \"%s\" in job \"%s\" is taken by pid %d%s%s (incarnation %d, %s, heard "
+      "rank %d of optimizer \"%s\" in job \"%s\" is taken by pid %d%s%s (incarnation %s, %s, heard "
       "from %s ago); pid %d cannot have it too: give each process a rank of its own",
       request.rank, request.optimizer, request.job, holder.request.pid,
       holder.request.node.empty() ? "" : absl::StrCat(" on ", holder.request.node),
       holder.request.owner_address.empty() ? ""
                                            : absl::StrCat(" at ", holder.request.owner_address),
-      holder.incarnation, NameOf(holder.state),
+      IncarnationText(holder.incarnation), NameOf(holder.state),
       absl::FormatDuration(absl::Trunc(now - holder.pulse.last_heard, absl::Milliseconds(1))),
       request.pid));
 }

@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
 #include "server/coordinator/admission.h"
@@ -94,6 +95,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
         absl::StrCat("the coordinator's grace for ranks that come back is ",
                      absl::FormatDuration(group.resume_grace), ", expected at least 0"));
   }
+  if (group.epoch == 0) options.group.epoch = absl::ToUnixMillis(absl::Now());
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(options)));
 }
 
@@ -132,7 +134,11 @@ absl::StatusOr<Group*> Coordinator::Admit(const Caller& caller) const {
                                absl::StrCat("nobody has joined optimizer \"", member.optimizer,
                                             "\" at this coordinator; it may have been restarted"));
   }
-  return lives->second.Find(member);
+  absl::StatusOr<Group*> group = lives->second.Find(member);
+  if (!group.ok() || caller.generation == 0) return group;
+  absl::Status generation = (*group)->CheckGeneration(caller.generation);
+  if (!generation.ok()) return generation;
+  return group;
 }
 
 absl::StatusOr<WatchId> Coordinator::OpenWatch(const Caller& caller, std::function<void()> wake) {

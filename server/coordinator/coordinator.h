@@ -23,7 +23,8 @@
 
 namespace optshard {
 
-// Who calls, and by which plan.
+// Who calls, and by which plan. A member that has not heard of its plan yet says generation 0,
+// which is good for all calls but ReportFailure and those of the rendezvous.
 struct Caller {
   MemberId member;
   Generation generation = 0;
@@ -35,8 +36,8 @@ struct Caller {
 // answered by the life of the group that admitted it, as long as that is the present one or the one
 // before, and returns
 //   INVALID_ARGUMENT     another job, or a rank out of range
-//   FAILED_PRECONDITION  StaleIncarnation (nobody of that life is in), and where said
-//                        StaleGeneration: nothing changes
+//   FAILED_PRECONDITION  StaleIncarnation: nobody of that life is in. StaleGeneration: the caller
+//                        works by another plan. Nothing changes
 //   UNAVAILABLE          the coordinator is shutting down
 // beside what is said for it.
 class Coordinator {
@@ -82,15 +83,14 @@ class Coordinator {
   absl::StatusOr<News> Heartbeat(const Caller& caller, const StepProgress& progress);
 
   // The caller's operation failed; -1 suspects nobody. The verdict comes as an event to all.
-  //   INVALID_ARGUMENT     the suspect is no rank, `observed` is OK
-  //   FAILED_PRECONDITION  also StaleGeneration
+  // INVALID_ARGUMENT: the suspect is no rank, `observed` is OK.
   absl::StatusOr<News> ReportFailure(const Caller& caller, const StepProgress& progress,
                                      Rank suspect, const absl::Status& observed);
 
   // In good order. Idempotent.
   absl::Status Leave(const Caller& caller, const StepProgress& progress);
 
-  // Also StaleGeneration, ALREADY_EXISTS (the key holds another value), or the group's failure.
+  // Also ALREADY_EXISTS (the key holds another value), or the group's failure.
   absl::Status PutRendezvous(const Caller& caller, absl::string_view key, absl::string_view value);
 
   // Calls back once: the value as soon as it is there; NOT_FOUND after `wait`; errors as

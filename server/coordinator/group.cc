@@ -97,7 +97,8 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
     last_generation_ = std::max(last_generation_, request.resumes->generation);
     resumable_ = true;
   }
-  const Incarnation incarnation = member.incarnation + 1;
+  const Incarnation incarnation =
+      std::max(member.incarnation + 1, FirstIncarnation(options_.epoch));
   member = Member();
   member.state = MemberState::kJoined;
   member.incarnation = incarnation;

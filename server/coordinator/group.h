@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/ids.h"
+#include "common/incarnation.h"
 #include "common/membership/membership.h"
 #include "server/coordinator/liveness.h"
 #include "server/coordinator/member.h"
@@ -29,6 +30,8 @@ struct GroupOptions {
   // How long a suspicion waits for others to turn out dead.
   absl::Duration verdict_grace = absl::Milliseconds(500);
   Rank host_rank = -1;  // whose process embeds the coordinator
+  // Of the incarnations that are given out. 0: the wall-clock time when the coordinator is created.
+  Epoch epoch = 0;
   // How long a group that has failed, and in which nobody is any more, is not settled: its ranks
   // may be about to come back with their state. Zero where nothing starts them again.
   absl::Duration resume_grace;
@@ -68,7 +71,7 @@ class Group {
 
   // FAILED_PRECONDITION (StaleIncarnation) where the caller is not the rank's present life.
   absl::Status CheckIncarnation(const MemberId& member) const;
-  // FAILED_PRECONDITION (StaleGeneration) where the caller works by another plan.
+  // FAILED_PRECONDITION (StaleGeneration) where the caller works by another plan, or has none yet.
   absl::Status CheckGeneration(Generation generation) const;
 
   // The callers of what follows passed CheckIncarnation.

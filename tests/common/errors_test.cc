@@ -8,9 +8,11 @@
 namespace optshard::errors {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 struct Case {
   const char* name;
@@ -73,6 +75,14 @@ std::vector<Case> AllKinds() {
        {0, 2},
        {"ranks 0, 2", "lr of group 1"}},
   };
+}
+
+TEST(Errors, StaleIncarnationWhereNobodyIsIn_NamesNoSuccessor) {
+  const absl::Status status = StaleIncarnation(2, (Incarnation{1763782129123} << 20) | 3, 0);
+  EXPECT_TRUE(IsStaleIncarnation(status));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("incarnation 1763782129123.3"), HasSubstr("nobody of this rank"),
+                    Not(HasSubstr("successor"))));
 }
 
 TEST(Errors, Kind_Each_MatchesItsPredicateAloneAndNamesItsRanks) {

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/incarnation.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/rpc/channel_rpc.h"
@@ -136,7 +137,7 @@ TEST_F(CoordinatorRpcTest, AllJoin_EachGetsThePlanAndTheOwners) {
                 ElementsAre("127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.1:4002"));
   }
   EXPECT_EQ(members[0].session->id().rank, 2);
-  EXPECT_EQ(members[0].session->id().incarnation, 1u);
+  EXPECT_EQ(CountOf(members[0].session->id().incarnation), 1u);
 }
 
 TEST_F(CoordinatorRpcTest, RefusedJoin_KeepsCodeTextAndKind) {
@@ -276,7 +277,7 @@ TEST_F(CoordinatorRpcTest, KilledAndBackWithItsState_AllGoOnByTheNextPlan) {
     ASSERT_TRUE(event.ok()) << event.status();
     EXPECT_EQ(event->plan.generation, 2u);
     EXPECT_EQ(event->finished, 13u);
-    EXPECT_EQ(member.session->id().incarnation, 2u);
+    EXPECT_EQ(CountOf(member.session->id().incarnation), 2u);
   }
   EXPECT_TRUE(members[0].session->Leave(In(absl::Seconds(20))).ok());
   EXPECT_EQ(Group().members[0].state, MemberState::kActive);
@@ -376,6 +377,18 @@ TEST_F(CoordinatorRpcTest, CoordinatorStartsLater_JoinFindsIt) {
   const auto session = client->Join(TestJoin(0, 1), In(absl::Seconds(20)));
   starter.join();
   EXPECT_TRUE(session.ok()) << session.status();
+}
+
+TEST_F(CoordinatorRpcTest, CoordinatorStartedAnew_SessionOfTheFormerRunIsNotTakenForTheNewOne) {
+  Start(1);
+  Member former = std::move(JoinAll()[0]);
+  options_.listen = server_->address();
+  server_.reset();
+  server_ = CoordinatorServer::Start(options_).value();
+  Member successor = Join(0).value();
+  EXPECT_TRUE(errors::IsStaleIncarnation(former.Failure())) << former.Failure();
+  EXPECT_TRUE(successor.session->WaitForPlan(In(absl::Seconds(20))).ok());
+  EXPECT_FALSE(successor.told->HasCome());
 }
 
 TEST_F(CoordinatorRpcTest, NobodyListens_JoinNamesTheAddressAndHowLongItTried) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/incarnation.h"
 #include "tests/server/coordinator/job_on_fake_clock.h"
 #include "tests/server/coordinator/join_requests.h"
 
@@ -70,7 +71,7 @@ TEST(CoordinatorJoin, ReadAfterASequence_GivesOnlyLaterEvents) {
 TEST(CoordinatorJoin, Reply_SaysLeasePeriodAndHost) {
   Job job(2, 0);
   const JoinReply reply = job.coordinator_->Join(TestJoin(1, 2)).value();
-  EXPECT_EQ(reply.incarnation, 1u);
+  EXPECT_EQ(reply.incarnation, FirstIncarnation(1));
   EXPECT_EQ(reply.lease, absl::Seconds(5));
   EXPECT_EQ(reply.heartbeat_period, absl::Seconds(1));
   EXPECT_EQ(reply.host_rank, 0);
@@ -146,7 +147,7 @@ TEST(CoordinatorJoin, LeavesWhileForming_RankIsFreeAgainWithAHigherIncarnation) 
   EXPECT_TRUE(job.coordinator_->Settled());
   JoinRequest successor = TestJoin(0, 2);
   successor.spec.rule = "sgd";  // nobody is in whom it would have to agree with
-  EXPECT_EQ(job.coordinator_->Join(successor)->incarnation, 2u);
+  EXPECT_EQ(job.coordinator_->Join(successor)->incarnation, FirstIncarnation(1) + 1);
   EXPECT_TRUE(errors::IsStaleIncarnation(job.Beat(0).status()));
 }
 
@@ -433,6 +434,47 @@ TEST(CoordinatorCallers, StaleIncarnationOrGeneration_ChangesNothing) {
   EXPECT_TRUE(absl::IsInvalidArgument(job.coordinator_->Heartbeat(old, {}).status()));
 }
 
+TEST(CoordinatorCallers, OtherGeneration_IsStaleInEveryCall) {
+  Job job(2);
+  job.JoinAll();
+  Caller other = job.callers_[0];
+  other.generation = 4;
+  EXPECT_TRUE(errors::IsStaleGeneration(job.coordinator_->OpenWatch(other, [] {}).status()));
+  EXPECT_TRUE(errors::IsStaleGeneration(job.coordinator_->Heartbeat(other, {}).status()));
+  EXPECT_TRUE(errors::IsStaleGeneration(job.coordinator_->Leave(other, {})));
+  EXPECT_EQ(job.Group().members[0].state, MemberState::kActive);
+  // Who has not heard of the plan yet is known by its incarnation.
+  other.generation = 0;
+  EXPECT_TRUE(job.coordinator_->Heartbeat(other, {}).ok());
+}
+
+TEST(CoordinatorStartedAnew, ProcessesOfTheFormerRun_AreNotTakenForTheNewOnes) {
+  Job job(2);
+  job.JoinAll();
+  const Caller former = job.callers_[0];
+  job.StartCoordinator();
+  job.JoinAll();
+  EXPECT_GT(job.callers_[0].member.incarnation, former.member.incarnation);
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Heartbeat(former, {}).status()));
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->OpenWatch(former, [] {}).status()));
+  EXPECT_TRUE(errors::IsStaleIncarnation(
+      job.coordinator_->ReportFailure(former, {}, 1, absl::UnavailableError("reset")).status()));
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->PutRendezvous(former, "k", "v")));
+  EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Leave(former, {})));
+  job.Pass(absl::Seconds(2), {0, 1});
+  EXPECT_EQ(job.Group().members[0].state, MemberState::kActive);
+  EXPECT_TRUE(job.Failure(1).ok()) << job.Failure(1);
+}
+
+TEST(CoordinatorStartedAnew, NoEpochIsGiven_TakesTheTime) {
+  Coordinator::Options options;
+  const Incarnation incarnation =
+      Coordinator::Create(options).value()->Join(TestJoin(0, 1))->incarnation;
+  EXPECT_EQ(CountOf(incarnation), 1u);
+  // Some time after 2020.
+  EXPECT_GT(EpochOf(incarnation), 1'577'836'800'000u);
+}
+
 TEST(CoordinatorRendezvous, FailureOfTheGroup_EndsAWait) {
   Job job(2);
   job.JoinAll();
@@ -492,8 +534,8 @@ TEST(CoordinatorStatus, Summaries_ReadWell) {
             "default active: 2 ranks, step 12, generation 1; adam, greedy, 2 parameters, 36 "
             "elements");
   EXPECT_EQ(Summary(job.Group().members[0]),
-            "rank 0 active: in step 13; pid 100 on node-a, owner at 127.0.0.1:4000, heard from 0.0 "
-            "s ago");
+            "rank 0 active: in step 13; pid 100 on node-a, incarnation 1.1, owner at "
+            "127.0.0.1:4000, heard from 0.0 s ago");
   EXPECT_EQ(Summary(job.coordinator_->GetStatus("")), "job optshard: 1 optimizer (default active)");
   EXPECT_TRUE(job.coordinator_->GetStatus("other").groups.empty());
 }

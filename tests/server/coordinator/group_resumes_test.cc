@@ -27,8 +27,8 @@ TEST_F(GroupResumes, KilledAndStartedAgain_AllGoOnByTheNextPlan) {
   EXPECT_EQ(job_.Group().state, GroupState::kForming);
   ASSERT_TRUE(Resume(0, Kept(12)).ok());
   ExpectActive(2, 12);
-  EXPECT_EQ(job_.callers_[0].member.incarnation, 2u);
-  EXPECT_EQ(job_.callers_[1].member.incarnation, 2u);
+  EXPECT_EQ(job_.LifeCount(0), 2u);
+  EXPECT_EQ(job_.LifeCount(1), 2u);
 }
 
 TEST_F(GroupResumes, BackBeforeItsDeathWasNoticed_ProvesTheDeath) {
@@ -127,7 +127,7 @@ TEST_F(GroupResumes, KilledAgainAndAgain_NumbersGrow) {
     ASSERT_TRUE(Resume(1, kept).ok());
     ASSERT_TRUE(Resume(0, kept).ok());
     ExpectActive(generation, 10 + generation);
-    EXPECT_EQ(job_.callers_[1].member.incarnation, generation);
+    EXPECT_EQ(job_.LifeCount(1), generation);
     job_.Kill(1);
     job_.Pass(absl::Milliseconds(300), {0});
     EXPECT_TRUE(errors::IsPeerLost(job_.Failure(0)));
@@ -156,8 +156,8 @@ TEST_F(GroupResumes, RankNeverComesBack_TheNextJoinFormsAgain) {
   ASSERT_TRUE(Resume(1, Kept(12)).ok());
   ASSERT_TRUE(Resume(0, Kept(12)).ok());
   ExpectActive(2, 12);
-  EXPECT_EQ(job_.callers_[0].member.incarnation, 3u);
-  EXPECT_EQ(job_.callers_[1].member.incarnation, 2u);
+  EXPECT_EQ(job_.LifeCount(0), 3u);
+  EXPECT_EQ(job_.LifeCount(1), 2u);
 }
 
 TEST_F(GroupResumes, KilledWhileFormingAndBackUnnoticed_TheOthersAreToldAndComeAgain) {
@@ -168,7 +168,7 @@ TEST_F(GroupResumes, KilledWhileFormingAndBackUnnoticed_TheOthersAreToldAndComeA
   EXPECT_TRUE(errors::IsPeerLost(job_.coordinator_->Heartbeat(killed.caller, {})->failure));
   ASSERT_TRUE(Resume(0, Kept(12)).ok());
   ExpectActive(2, 12);
-  EXPECT_EQ(job_.callers_[1].member.incarnation, 3u);
+  EXPECT_EQ(job_.LifeCount(1), 3u);
 }
 
 TEST_F(GroupResumes, CoordinatorThatWasStartedAgain_FormsTheGroup) {

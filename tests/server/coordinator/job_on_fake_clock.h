@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
+#include "common/incarnation.h"
 #include "common/membership/membership.h"
 #include "server/coordinator/coordinator.h"
 #include "tests/server/coordinator/join_requests.h"
@@ -33,7 +34,16 @@ class JobOnFakeClock {
   }
 
   // A new one, which knows nobody, in place of one there may be.
-  void StartCoordinator() { coordinator_ = Coordinator::Create(options_).value(); }
+  void StartCoordinator() {
+    ++options_.group.epoch;
+    coordinator_ = Coordinator::Create(options_).value();
+  }
+
+  // Which life of its rank the member is, as the present coordinator counts.
+  uint64_t LifeCount(Rank rank) const {
+    EXPECT_EQ(EpochOf(callers_[rank].member.incarnation), options_.group.epoch);
+    return CountOf(callers_[rank].member.incarnation);
+  }
 
   absl::Status Join(Rank rank) { return Join(TestJoin(rank, world_size_)); }
 

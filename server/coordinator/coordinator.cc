@@ -210,7 +210,12 @@ absl::Status Coordinator::Leave(const Caller& caller, const StepProgress& progre
   absl::MutexLock lock(&mutex_);
   const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
-  if (!group.ok()) return group.status();
+  if (!group.ok()) {
+    const auto lives = groups_.find(caller.member.optimizer);
+    const bool again = lives != groups_.end() && caller.member.job == options_.group.job &&
+                       lives->second.LeftWhileForming(caller.member);
+    return again && shutdown_.ok() ? absl::OkStatus() : group.status();
+  }
   {
     const StateChange change(**group, options_.group, now, after);
     (*group)->Leave(caller.member.rank, progress, now);

@@ -25,6 +25,7 @@ Group::Group(std::string optimizer, GroupOptions options)
     : optimizer_(std::move(optimizer)),
       options_(std::move(options)),
       members_(options_.world_size),
+      joins_(options_.world_size),
       rendezvous_(std::make_unique<RendezvousStore>()) {}
 
 std::unique_ptr<Group> Group::After(const Group& failed) {
@@ -38,12 +39,15 @@ std::unique_ptr<Group> Group::After(const Group& failed) {
 }
 
 bool Group::KnowsRequest(const JoinRequest& request) const {
-  if (request.request_id.empty()) return false;
-  const Member& member = members_[request.rank];
+  const JoinResults::Answer* first = joins_.Find(request.rank, request.request_id);
   // One that was lost before it had its answer comes again with its state.
-  const bool comes_again = request.resumes.has_value() && !member.present();
-  return (member.request.request_id == request.request_id && !comes_again) ||
-         disagreeing_request_ == request.request_id;
+  return first != nullptr && !(request.resumes.has_value() && IsOfLostMember(request.rank, *first));
+}
+
+bool Group::IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const {
+  const Member& member = members_[rank];
+  return answer.ok() && answer->incarnation == member.incarnation &&
+         member.state == MemberState::kLost;
 }
 
 bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
@@ -64,18 +68,16 @@ bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
 absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now) {
   if (!shutdown_.ok()) return shutdown_;
   Member& member = members_[request.rank];
-  const bool retry = !request.request_id.empty() && member.request.request_id == request.request_id;
-  if (retry && member.present()) {
-    member.pulse.last_heard = now;
-    return member.reply;
+  const JoinResults::Answer* first = joins_.Find(request.rank, request.request_id);
+  // A member that was lost is told below why the group has failed.
+  if (first != nullptr && !IsOfLostMember(request.rank, *first)) {
+    if (member.present()) member.pulse.last_heard = now;
+    return *first;
   }
-  if (state_ == GroupState::kFailed) {
-    // Who comes to a group that disagreed before it was complete is told what the others were told.
-    const bool would_have_been_told =
-        member.state == MemberState::kMissing || request.request_id == disagreeing_request_;
-    if (generation_ == 0 && errors::IsRanksDisagree(failure_) && would_have_been_told) {
-      return failure_;
-    }
+  // Who comes to a group that disagreed before it was complete is told what the others were told.
+  if (state_ == GroupState::kFailed && generation_ == 0 && errors::IsRanksDisagree(failure_) &&
+      member.state == MemberState::kMissing) {
+    return failure_;
   }
   const absl::Status open = CheckOpen(request, state_, failure_);
   if (!open.ok()) return open;
@@ -84,7 +86,7 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   if (first_.has_value()) {
     const absl::Status agreement = CheckAgreement(*first_, request);
     if (!agreement.ok()) {
-      disagreeing_request_ = request.request_id;
+      joins_.Record(request.rank, request.request_id, agreement);
       Fail(agreement);
       return agreement;
     }
@@ -105,8 +107,8 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   member.request = request;
   member.request.spec = OptimizerSpec();
   member.pulse.last_heard = now;
-  member.reply = ReplyTo(incarnation);
-  const JoinReply reply = member.reply;
+  const JoinReply reply = ReplyTo(incarnation);
+  joins_.Record(request.rank, request.request_id, reply);
   if (MissingRanks().empty()) Activate();
   return reply;
 }
@@ -119,6 +121,13 @@ JoinReply Group::ReplyTo(Incarnation incarnation) const {
       std::min(options_.liveness.lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
   reply.host_rank = options_.host_rank;
   return reply;
+}
+
+bool Group::LeftWhileForming(const MemberId& member) const {
+  if (member.rank < 0 || member.rank >= options_.world_size) return false;
+  const Member& present = members_[member.rank];
+  return joins_.Admitted(member.rank, member.incarnation) &&
+         (present.state == MemberState::kMissing || present.incarnation != member.incarnation);
 }
 
 absl::Status Group::CheckIncarnation(const MemberId& member) const {

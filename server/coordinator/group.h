@@ -15,6 +15,7 @@
 #include "common/ids.h"
 #include "common/incarnation.h"
 #include "common/membership/membership.h"
+#include "server/coordinator/join_results.h"
 #include "server/coordinator/liveness.h"
 #include "server/coordinator/member.h"
 #include "server/coordinator/rendezvous_store.h"
@@ -69,6 +70,10 @@ class Group {
   // The request passed CheckJoinRequest. Errors as the coordinator's Join.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request, absl::Time now);
 
+  // Whether this group admitted the caller, who left again before the group was complete: its rank
+  // was then free for another process.
+  bool LeftWhileForming(const MemberId& member) const;
+
   // FAILED_PRECONDITION (StaleIncarnation) where the caller is not the rank's present life.
   absl::Status CheckIncarnation(const MemberId& member) const;
   // FAILED_PRECONDITION (StaleGeneration) where the caller works by another plan, or has none yet.
@@ -115,6 +120,7 @@ class Group {
   std::vector<Rank> MissingRanks() const;
   std::vector<Witness> Witnesses() const;
   JoinReply ReplyTo(Incarnation incarnation) const;
+  bool IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const;
   void Activate();
   void Fail(const absl::Status& failure);
   void Send(Member& member, MemberEvent event);
@@ -137,8 +143,7 @@ class Group {
   bool resumable_ = false;
   Plan plan_;
   absl::Status failure_;
-  // The join that made the ranks disagree, if one did: its retry gets the same answer.
-  std::string disagreeing_request_;
+  JoinResults joins_;
   std::vector<Suspicion> suspicions_;
   std::unique_ptr<RendezvousStore> rendezvous_;
   WatchId last_watch_ = 0;

@@ -25,6 +25,11 @@ absl::StatusOr<Group*> GroupLives::Find(const MemberId& caller) const {
   return known;
 }
 
+bool GroupLives::LeftWhileForming(const MemberId& caller) const {
+  return present_->LeftWhileForming(caller) ||
+         (former_ != nullptr && former_->LeftWhileForming(caller));
+}
+
 void GroupLives::Tick(absl::Time now) {
   present_->Tick(now);
   if (former_ != nullptr) former_->Tick(now);

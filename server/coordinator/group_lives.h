@@ -29,6 +29,9 @@ class GroupLives {
   // StaleIncarnation.
   absl::StatusOr<Group*> Find(const MemberId& caller) const;
 
+  // As Group::LeftWhileForming, of either life.
+  bool LeftWhileForming(const MemberId& caller) const;
+
   Group& present() { return *present_; }
   const Group& present() const { return *present_; }
 

@@ -22,7 +22,6 @@ struct Member {
   MemberState state = MemberState::kMissing;
   Incarnation incarnation = 0;  // of the present life, or of the last
   JoinRequest request;          // without its space
-  JoinReply reply;
   Pulse pulse;
   StepProgress progress;
   // Whether progress is what the failure left behind, not a heartbeat of before.

@@ -146,9 +146,32 @@ TEST(CoordinatorJoin, LeavesWhileForming_RankIsFreeAgainWithAHigherIncarnation) 
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[0], {}).ok());
   EXPECT_TRUE(job.coordinator_->Settled());
   JoinRequest successor = TestJoin(0, 2);
+  successor.request_id = "successor";
   successor.spec.rule = "sgd";  // nobody is in whom it would have to agree with
   EXPECT_EQ(job.coordinator_->Join(successor)->incarnation, FirstIncarnation(1) + 1);
   EXPECT_TRUE(errors::IsStaleIncarnation(job.Beat(0).status()));
+}
+
+TEST(CoordinatorJoin, RetryAfterItLeftWhileForming_GetsTheFirstAnswerAndAdmitsNobody) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[0], {}).ok());
+  EXPECT_EQ(job.coordinator_->Join(TestJoin(0, 2))->incarnation,
+            job.callers_[0].member.incarnation);
+  EXPECT_EQ(job.Group().members[0].state, MemberState::kMissing);
+}
+
+TEST(CoordinatorLeave, RepeatedWhileForming_IsOkAlsoOnceTheRankIsTakenAgain) {
+  Job job(2);
+  ASSERT_TRUE(job.Join(0).ok());
+  const Caller left = job.callers_[0];
+  ASSERT_TRUE(job.coordinator_->Leave(left, {}).ok());
+  EXPECT_TRUE(job.coordinator_->Leave(left, {}).ok());
+  JoinRequest successor = TestJoin(0, 2);
+  successor.request_id = "successor";
+  ASSERT_TRUE(job.Join(successor).ok());
+  EXPECT_TRUE(job.coordinator_->Leave(left, {}).ok());
+  EXPECT_EQ(job.Group().members[0].state, MemberState::kJoined);
 }
 
 TEST(CoordinatorJoin, OptimizersOfOtherNames_AreGroupsOfTheirOwn) {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/cancellation.h"
 #include "common/dataplane/rendezvous.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
@@ -57,9 +58,15 @@ class CoordinatorClient {
 
   // UNAVAILABLE naming the address where nobody answers by the deadline; INVALID_ARGUMENT (rank out
   // of range, wrong job or world size, parameter lists that differ ...) and ALREADY_EXISTS (the
-  // rank is taken) as the coordinator says.
+  // rank is taken) as the coordinator says. `cancellation` ends this call and the session's
+  // WaitForPlan with its reason. It outlives the session; null: none.
   virtual absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                              absl::Time deadline) = 0;
+                                                              absl::Time deadline,
+                                                              Cancellation* cancellation) = 0;
+  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
+                                                      absl::Time deadline) {
+    return Join(request, deadline, nullptr);
+  }
 
   virtual absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) = 0;
 };

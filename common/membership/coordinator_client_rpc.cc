@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/membership/membership_rpc.h"
@@ -31,7 +30,10 @@ class RpcCoordinatorClient final : public CoordinatorClient {
         status_stub_(v1::Coordinator::NewStub(MakeChannel(address_))) {}
 
   absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                      absl::Time deadline) override {
+                                                      absl::Time deadline,
+                                                      Cancellation* cancellation) override {
+    Cancellation never;
+    Cancellation& cancelled = cancellation != nullptr ? *cancellation : never;
     const std::shared_ptr<grpc::Channel> channel = MakeChannel(address_);
     const std::unique_ptr<v1::Coordinator::Stub> stub = v1::Coordinator::NewStub(channel);
     v1::JoinRequest message = ToProto(request);
@@ -44,16 +46,22 @@ class RpcCoordinatorClient final : public CoordinatorClient {
       grpc::ClientContext context;
       context.set_deadline(DeadlineAfter(std::min(left, kAttempt)));
       v1::JoinResponse response;
-      const absl::Status status = FromGrpc(stub->Join(&context, message, &response));
+      absl::Status status;
+      {
+        const Cancellation::Callback end_call(&cancelled, [&context] { context.TryCancel(); });
+        status = FromGrpc(stub->Join(&context, message, &response));
+      }
       if (status.ok()) {
         MemberId id{request.job, request.optimizer, request.rank, response.incarnation()};
-        return StartMemberSession(address_, channel, std::move(id), FromProto(response));
+        return StartMemberSession(address_, channel, std::move(id), FromProto(response),
+                                  cancellation);
       }
+      if (!cancelled.reason().ok()) return cancelled.reason();
       // The coordinator itself answers a join with neither of these, except while it shuts down.
       if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
       const absl::Time now = Clock::Monotonic().Now();
       if (now + pause >= deadline) return NobodyThere(request.rank, now - start, status);
-      absl::SleepFor(pause);
+      if (cancelled.WaitFor(pause)) return cancelled.reason();
       pause = std::min(2 * pause, kLongestPause);
     }
   }

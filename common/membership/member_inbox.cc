@@ -53,10 +53,15 @@ absl::Status MemberInbox::failure() const {
 
 absl::optional<absl::StatusOr<MemberEvent>> MemberInbox::WaitForPlan(absl::Duration timeout) const {
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(this, &MemberInbox::PlanOrFailure), timeout);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &MemberInbox::PlanFailureOrEnd), timeout);
   if (!failure_.ok()) return absl::StatusOr<MemberEvent>(failure_);
   if (plan_.has_value()) return absl::StatusOr<MemberEvent>(*plan_);
   return absl::nullopt;
+}
+
+void MemberInbox::EndWaitForPlan() {
+  absl::MutexLock lock(&mutex_);
+  wait_for_plan_ended_ = true;
 }
 
 absl::optional<absl::Status> MemberInbox::WaitForFailure(absl::Duration timeout) const {

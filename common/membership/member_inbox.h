@@ -34,21 +34,25 @@ class MemberInbox {
   // OK as long as the group has not failed.
   absl::Status failure() const;
 
-  // The plan's event, or the group's failure; nullopt after `timeout`.
+  // The plan's event, or the group's failure; nullopt after `timeout`, or once EndWaitForPlan has
+  // been called.
   absl::optional<absl::StatusOr<MemberEvent>> WaitForPlan(absl::Duration timeout) const;
+
+  void EndWaitForPlan();
 
   // The group's failure; nullopt after `timeout`.
   absl::optional<absl::Status> WaitForFailure(absl::Duration timeout) const;
 
  private:
-  bool PlanOrFailure() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return plan_.has_value() || !failure_.ok();
+  bool PlanFailureOrEnd() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return plan_.has_value() || !failure_.ok() || wait_for_plan_ended_;
   }
   bool Failed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); }
 
   mutable absl::Mutex mutex_;
   uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::optional<MemberEvent> plan_ ABSL_GUARDED_BY(mutex_);
+  bool wait_for_plan_ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
 };

@@ -41,12 +41,14 @@ absl::Time Now() { return Clock::Monotonic().Now(); }
 class RpcMemberSession final : public MemberSession, public Rendezvous {
  public:
   RpcMemberSession(std::string address, std::shared_ptr<grpc::Channel> channel, MemberId id,
-                   const JoinReply& reply)
+                   const JoinReply& reply, Cancellation* cancellation)
       : address_(std::move(address)),
         stub_(v1::Coordinator::NewStub(std::move(channel))),
         id_(std::move(id)),
         reply_(reply),
         contact_(reply.lease, Now()),
+        cancellation_(cancellation),
+        end_wait_(cancellation, [this] { inbox_.EndWaitForPlan(); }),
         watcher_([this] { WatchEvents(); }),
         heart_([this] { KeepLease(); }) {}
 
@@ -61,6 +63,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       absl::optional<absl::StatusOr<MemberEvent>> event =
           inbox_.WaitForPlan(std::clamp(left, absl::ZeroDuration(), kPause));
       if (event.has_value()) return *std::move(event);
+      if (cancellation_ != nullptr && !cancellation_->reason().ok()) return cancellation_->reason();
       if (contact_.Gone(Now())) return CoordinatorGone("waited for all ranks to join");
       if (left <= absl::ZeroDuration()) return NotAllJoined();
     }
@@ -364,6 +367,8 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   const LogContext log_ = {"client", id_.job, id_.rank, 0, 0};
   CoordinatorContact contact_;
   MemberInbox inbox_;
+  Cancellation* const cancellation_;  // may be null
+  const Cancellation::Callback end_wait_;
 
   mutable absl::Mutex mutex_;
   StepProgress progress_ ABSL_GUARDED_BY(mutex_);
@@ -384,9 +389,10 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
 
 std::unique_ptr<MemberSession> StartMemberSession(std::string address,
                                                   std::shared_ptr<grpc::Channel> channel,
-                                                  MemberId id, const JoinReply& reply) {
+                                                  MemberId id, const JoinReply& reply,
+                                                  Cancellation* cancellation) {
   return std::make_unique<RpcMemberSession>(std::move(address), std::move(channel), std::move(id),
-                                            reply);
+                                            reply, cancellation);
 }
 
 }  // namespace optshard

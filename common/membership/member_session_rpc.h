@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "common/cancellation.h"
 #include "common/ids.h"
 #include "common/membership/coordinator_client.h"
 #include "common/membership/membership.h"
@@ -15,9 +16,11 @@ namespace optshard {
 
 // Of a member whom the coordinator at `address` has admitted with `reply`, over `channel`, which
 // nobody else uses. Two threads keep the lease and read the events; the object's end stops them.
+// `cancellation` as in CoordinatorClient::Join.
 std::unique_ptr<MemberSession> StartMemberSession(std::string address,
                                                   std::shared_ptr<grpc::Channel> channel,
-                                                  MemberId id, const JoinReply& reply);
+                                                  MemberId id, const JoinReply& reply,
+                                                  Cancellation* cancellation = nullptr);
 
 }  // namespace optshard
 

@@ -2,11 +2,12 @@
 // --exit-when-done so does the end of the job. That all shard servers were killed is not the end,
 // for they may be about to come back with their state (--resume-grace).
 #include <pthread.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <string>
+#include <thread>
 
 #include "absl/time/time.h"
 #include "common/cli/command_line.h"
@@ -66,22 +67,26 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-// Waits for SIGTERM or SIGINT, or, if asked to, for the end of all work.
-void WaitForTheEnd(const sigset_t& signals, CoordinatorServer& server, bool exit_when_done) {
-  constexpr timespec kNow = {0, 0};
-  while (!exit_when_done) {
-    if (sigwaitinfo(&signals, nullptr) > 0) return;
+// Waits for SIGTERM or SIGINT or, if asked to, for the end of all work; then stops the server.
+void ServeUntilTheEnd(const sigset_t& signals, CoordinatorServer& server, bool exit_when_done) {
+  std::thread until_settled;
+  if (exit_when_done) {
+    // It ends this program as somebody else would, so that one wait is enough.
+    until_settled = std::thread([&server] {
+      if (server.WaitUntilSettled(absl::InfiniteDuration())) kill(getpid(), SIGTERM);
+    });
   }
-  while (!server.WaitUntilSettled(absl::Milliseconds(100))) {
-    if (sigtimedwait(&signals, nullptr, &kNow) > 0) return;
+  while (sigwaitinfo(&signals, nullptr) < 0) {
   }
+  server.Stop(absl::Seconds(1));
+  if (until_settled.joinable()) until_settled.join();
 }
 
 int Main(const Flags& flags) {
   const absl::Status level = SetLogLevel(flags.log_level);
   if (!level.ok()) return Fail(level);
 
-  // Before any thread starts, so that all inherit it and only WaitForTheEnd takes the signals.
+  // Before any thread starts, so that all inherit it and only ServeUntilTheEnd takes the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -100,8 +105,7 @@ int Main(const Flags& flags) {
   Log(LogLevel::kInfo, context, "listening at %s, world size %d", (*server)->address(),
       flags.server.coordinator.group.world_size);
 
-  WaitForTheEnd(signals, **server, flags.exit_when_done);
-  (*server)->Stop(absl::Seconds(1));
+  ServeUntilTheEnd(signals, **server, flags.exit_when_done);
   Log(LogLevel::kInfo, context, "stopped");
   return 0;
 }

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
+#include "common/cancellation.h"
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
@@ -51,7 +52,8 @@ class HostedRank {
     bool kept = false;
     // What the owner is started with; the rest follows from the request.
     CoordinatorClient* coordinator = nullptr;
-    PlaneFactory plane_factory;  // that of a plane which uses the memory's replica
+    Cancellation* joining = nullptr;  // ends the wait for the other ranks
+    PlaneFactory plane_factory;       // that of a plane which uses the memory's replica
     std::string owner_address;
     // The owner's view is there, until it is told (nullptr) that it goes.
     std::function<void(const ShardView*)> show;

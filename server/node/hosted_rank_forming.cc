@@ -123,6 +123,7 @@ absl::Status HostedRank::StartOwner() {
   owner.node = request.node;
   owner.owner_address = options_.owner_address;
   owner.coordinator = options_.coordinator;
+  owner.joining = options_.joining;
   owner.join_timeout = request.join_timeout;
   owner.plane_factory = options_.plane_factory;
   owner.memory = RankMemory::ShardOf(options_.memory);

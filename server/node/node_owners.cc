@@ -35,14 +35,14 @@ class Reservation {
   const int64_t bytes_;
 };
 
+absl::Status ShuttingDown() { return absl::UnavailableError("the shard server is shutting down"); }
+
 }  // namespace
 
 NodeOwners::NodeOwners(Options options)
-    : options_(std::move(options)),
-      coordinator_(options_.coordinator),
-      budget_(options_.memory_limit_bytes) {}
+    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {}
 
-NodeOwners::~NodeOwners() { coordinator_.Stop(); }
+NodeOwners::~NodeOwners() { joining_.Cancel(ShuttingDown()); }
 
 std::vector<int> NodeOwners::Admission::descriptors() const {
   std::vector<int> descriptors(kAttachDescriptors);
@@ -231,7 +231,8 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   if (!fits.ok()) return fits;
   rank.reservation = std::make_shared<Reservation>(&budget_, reduced_bytes);
   rank.kept = options_.keeper != nullptr;
-  rank.coordinator = &coordinator_;
+  rank.coordinator = options_.coordinator;
+  rank.joining = &joining_;
   rank.plane_factory = MakeHostPlaneFactory(
       options_.plane, options_.network,
       [replica = memory->replica()](const PlaneRequest&)
@@ -289,7 +290,7 @@ bool NodeOwners::Drain(absl::Duration grace) {
     draining_ = true;
     for (const auto& [optimizer, rounds] : rounds_) rounds->Drain();
   }
-  coordinator_.Stop();
+  joining_.Cancel(ShuttingDown());
   const std::vector<std::shared_ptr<HostedRank>> hosted = Hosted();
   for (const std::shared_ptr<HostedRank>& rank : hosted) rank->Drain();
   bool in_order = true;
@@ -298,7 +299,7 @@ bool NodeOwners::Drain(absl::Duration grace) {
   }
   if (in_order) return true;
   for (const std::shared_ptr<HostedRank>& rank : hosted) {
-    rank->AbortPlane(absl::UnavailableError("the shard server is shutting down"));
+    rank->AbortPlane(ShuttingDown());
   }
   return false;
 }

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/attach/attachment.h"
+#include "common/cancellation.h"
 #include "common/dataplane/host_plane.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
@@ -28,7 +29,6 @@
 #include "server/node/memory_need.h"
 #include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
-#include "server/node/stoppable_coordinator.h"
 
 namespace optshard {
 
@@ -98,7 +98,7 @@ class NodeOwners {
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 
   const Options options_;
-  StoppableCoordinator coordinator_;
+  Cancellation joining_;  // ends when the server does: ranks may never come
   mutable absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::shared_ptr<StepRounds>> rounds_ ABSL_GUARDED_BY(mutex_);

@@ -125,7 +125,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   JoinRequest request = MakeJoinRequest(options_);
   if (options_.memory.has_value()) request.resumes = ShardLedger::Read(options_.memory->ledger);
   absl::StatusOr<std::unique_ptr<MemberSession>> session =
-      options_.coordinator->Join(request, deadline);
+      options_.coordinator->Join(request, deadline, options_.joining);
   if (!session.ok()) return session.status();
   session_ = std::move(*session);
   session_->OnFailure([guard = guard_, told = options_.on_lost](const absl::Status& failure) {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "common/cancellation.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/rendezvous.h"
@@ -57,6 +58,9 @@ class ShardOwner {
     std::string node;
     std::string owner_address;
     CoordinatorClient* coordinator = nullptr;  // outlives the owner
+    // Ends Start while it waits for the coordinator and the other ranks, with its reason. Outlives
+    // the owner; null: none.
+    Cancellation* joining = nullptr;
     PlaneFactory plane_factory;
     // Where the state lies; may hold what an earlier owner of the rank has left, and then the job
     // goes on from there. Nothing: memory of this process alone.

@@ -106,11 +106,14 @@ class LocalMember {
 
 class LocalSession final : public MemberSession, public Rendezvous {
  public:
-  LocalSession(LocalCoordinator* coordinator, std::shared_ptr<LocalMember> member)
+  LocalSession(LocalCoordinator* coordinator, std::shared_ptr<LocalMember> member,
+               Cancellation* cancellation)
       : coordinator_(coordinator),
         domain_(coordinator->domain()),
         member_(std::move(member)),
-        id_(member_->id()) {}
+        id_(member_->id()),
+        cancellation_(cancellation),
+        end_wait_(cancellation, [this] { member_->inbox().EndWaitForPlan(); }) {}
 
   ~LocalSession() override {
     coordinator_->Remove(member_);
@@ -123,6 +126,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
     absl::optional<absl::StatusOr<MemberEvent>> event =
         member_->inbox().WaitForPlan(Until(deadline));
     if (!event.has_value()) {
+      if (cancellation_ != nullptr && !cancellation_->reason().ok()) return cancellation_->reason();
       std::vector<Rank> missing;
       for (const GroupStatus& group : domain_.GetStatus(id_.optimizer).groups) {
         for (const MemberStatus& member : group.members) {
@@ -194,6 +198,8 @@ class LocalSession final : public MemberSession, public Rendezvous {
   Coordinator& domain_;
   const std::shared_ptr<LocalMember> member_;
   const MemberId id_;
+  Cancellation* const cancellation_;  // may be null
+  const Cancellation::Callback end_wait_;
 };
 
 Coordinator::Options LocalCoordinator::QuickOptions(int world_size) {
@@ -219,7 +225,8 @@ LocalCoordinator::~LocalCoordinator() {
 }
 
 absl::StatusOr<std::unique_ptr<MemberSession>> LocalCoordinator::Join(const JoinRequest& request,
-                                                                      absl::Time) {
+                                                                      absl::Time,
+                                                                      Cancellation* cancellation) {
   const absl::StatusOr<JoinReply> reply = domain_->Join(request);
   if (!reply.ok()) return reply.status();
   const auto member = std::make_shared<LocalMember>(
@@ -230,7 +237,7 @@ absl::StatusOr<std::unique_ptr<MemberSession>> LocalCoordinator::Join(const Join
     absl::MutexLock lock(&mutex_);
     members_.insert(member);
   }
-  return std::make_unique<LocalSession>(this, member);
+  return std::make_unique<LocalSession>(this, member, cancellation);
 }
 
 absl::StatusOr<JobStatus> LocalCoordinator::GetStatus(absl::Time) { return domain_->GetStatus(""); }

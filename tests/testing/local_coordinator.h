@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/cancellation.h"
 #include "common/membership/coordinator_client.h"
 #include "common/membership/membership.h"
 #include "server/coordinator/coordinator.h"
@@ -31,8 +32,10 @@ class LocalCoordinator : public CoordinatorClient {
   explicit LocalCoordinator(Coordinator::Options options);
   ~LocalCoordinator() override;
 
+  using CoordinatorClient::Join;
   absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                      absl::Time deadline) override;
+                                                      absl::Time deadline,
+                                                      Cancellation* cancellation) override;
   absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override;
 
   // As SIGKILL would look to the coordinator. The session object lives on, cut off.

@@ -30,6 +30,14 @@ TEST(MemberInbox, NothingThere_WaitsEndWithNothing) {
   EXPECT_TRUE(inbox.failure().ok());
 }
 
+TEST(MemberInbox, WaitForPlanEnded_ReturnsAtOnceUnlessThePlanIsThere) {
+  MemberInbox inbox;
+  inbox.EndWaitForPlan();
+  EXPECT_FALSE(inbox.WaitForPlan(absl::Hours(1)).has_value());
+  inbox.Deliver(Plan(1));
+  EXPECT_TRUE(inbox.WaitForPlan(absl::Hours(1))->ok());
+}
+
 TEST(MemberInbox, SameEventAgain_ChangesNothing) {
   MemberInbox inbox;
   inbox.Deliver(Plan(1));

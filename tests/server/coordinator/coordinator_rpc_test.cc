@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/cancellation.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/incarnation.h"
@@ -389,6 +390,32 @@ TEST_F(CoordinatorRpcTest, CoordinatorStartedAnew_SessionOfTheFormerRunIsNotTake
   EXPECT_TRUE(errors::IsStaleIncarnation(former.Failure())) << former.Failure();
   EXPECT_TRUE(successor.session->WaitForPlan(In(absl::Seconds(20))).ok());
   EXPECT_FALSE(successor.told->HasCome());
+}
+
+TEST_F(CoordinatorRpcTest, CancelledWhileOthersAreAwaited_EndsTheWaitAndLeaveStillWorks) {
+  Start(2);
+  const auto client = MakeCoordinatorClient(server_->address()).value();
+  Cancellation cancellation;
+  const auto session = client->Join(TestJoin(0, 2), In(absl::Seconds(20)), &cancellation).value();
+  std::thread canceller([&] { cancellation.Cancel(absl::UnavailableError("shutting down")); });
+  const absl::Status status = session->WaitForPlan(In(absl::Hours(1))).status();
+  canceller.join();
+  EXPECT_EQ(status, absl::UnavailableError("shutting down"));
+  EXPECT_TRUE(session->Leave(In(absl::Seconds(20))).ok());
+  EXPECT_EQ(Group().members[0].state, MemberState::kMissing);
+}
+
+TEST_F(CoordinatorRpcTest, CancelledWhileNobodyListens_EndsTheJoin) {
+  Start(1);
+  const std::string address = server_->address();
+  server_.reset();
+  const auto client = MakeCoordinatorClient(address).value();
+  Cancellation cancellation;
+  std::thread canceller([&] { cancellation.Cancel(absl::UnavailableError("shutting down")); });
+  const absl::Status status =
+      client->Join(TestJoin(0, 1), In(absl::Hours(1)), &cancellation).status();
+  canceller.join();
+  EXPECT_EQ(status, absl::UnavailableError("shutting down"));
 }
 
 TEST_F(CoordinatorRpcTest, NobodyListens_JoinNamesTheAddressAndHowLongItTried) {

@@ -209,9 +209,11 @@ class SeverableCoordinator : public CoordinatorClient {
   void Sever() { severed_ = true; }
 
   absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                      absl::Time deadline) override {
+                                                      absl::Time deadline,
+                                                      Cancellation* cancellation) override {
     if (severed_) return absl::UnavailableError("cut off from the coordinator");
-    absl::StatusOr<std::unique_ptr<MemberSession>> session = client_.Join(request, deadline);
+    absl::StatusOr<std::unique_ptr<MemberSession>> session =
+        client_.Join(request, deadline, cancellation);
     if (!session.ok()) return session.status();
     return std::unique_ptr<MemberSession>(
         std::make_unique<Session>(*std::move(session), &severed_));

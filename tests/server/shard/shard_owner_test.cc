@@ -383,8 +383,8 @@ TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
 // Notes what comes and refuses it.
 class NotingCoordinator final : public CoordinatorClient {
  public:
-  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                      absl::Time) override {
+  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request, absl::Time,
+                                                      Cancellation*) override {
     ids.push_back(request.request_id);
     return absl::UnavailableError("refused");
   }

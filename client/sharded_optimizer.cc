@@ -18,6 +18,8 @@
 #include "common/log.h"
 #include "common/optimizer_spec.h"
 #include "server/shard/engine/step_input.h"
+#include "server/update/step_hyperparameters.h"
+#include "server/update/update_rule.h"
 
 namespace optshard {
 namespace {
@@ -72,6 +74,7 @@ class ShardedOptimizer::Impl {
         tensors_(TensorsOf(prepared.groups)),
         owner_(ValueOrThrow(StartOwner(options_, SpecOf(prepared)))),
         owner_addresses_(owner_->owner_addresses()),
+        constructed_(ValidHyperparametersOf(prepared.groups)),
         replica_(MakeReplica(prepared.list)) {
     if (!owner_->resumes()) RefreshParameters();
   }
@@ -92,9 +95,22 @@ class ShardedOptimizer::Impl {
     ThrowIfError(owner_->failure());
   }
 
+  // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
+  const std::vector<Hyperparameters>& CheckHyperparameters(
+      const std::vector<OptimizerParamGroup>& groups) {
+    if (groups.size() != tensors_.size()) throw StatusError(GroupsAreFixed());
+    std::vector<Hyperparameters> given = HyperparametersOf(groups);
+    if (given != checked_) {
+      const UpdateRule& rule = *ValueOrThrow(RuleRegistry::Find(rule_));
+      ThrowIfError(ValidateForStep(rule, constructed_, given).status());
+      checked_ = std::move(given);
+    }
+    return checked_;
+  }
+
   void Step(const std::vector<OptimizerParamGroup>& groups) {
     if (TensorsDiffer(groups)) throw StatusError(GroupsAreFixed());
-    const std::vector<Hyperparameters> hyperparameters = HyperparametersOf(groups);
+    const std::vector<Hyperparameters>& hyperparameters = CheckHyperparameters(groups);
     ThrowIfError(replica_->Gather());
     StepInput input;
     input.replica = replica_->tensors();
@@ -201,6 +217,16 @@ class ShardedOptimizer::Impl {
     return result;
   }
 
+  std::vector<Hyperparameters> ValidHyperparametersOf(
+      const std::vector<OptimizerParamGroup>& groups) const {
+    const UpdateRule& rule = *ValueOrThrow(RuleRegistry::Find(rule_));
+    std::vector<Hyperparameters> valid;
+    for (const Hyperparameters& group : HyperparametersOf(groups)) {
+      valid.push_back(ValueOrThrow(rule.Validate(group)));
+    }
+    return valid;
+  }
+
   bool TensorsDiffer(const std::vector<OptimizerParamGroup>& groups) const {
     if (groups.size() != tensors_.size()) return true;
     for (size_t i = 0; i < groups.size(); ++i) {
@@ -218,6 +244,8 @@ class ShardedOptimizer::Impl {
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
   const std::unique_ptr<OwnerLink> owner_;
   const std::vector<std::string> owner_addresses_;
+  const std::vector<Hyperparameters> constructed_;  // validated: they decided the slots
+  std::vector<Hyperparameters> checked_;            // of the last step
   const std::unique_ptr<Replica> replica_;
   const int exceptions_ = std::uncaught_exceptions();
   ClientStepInfo last_step_;
@@ -240,7 +268,10 @@ ShardedOptimizer::ShardedOptimizer(const Prepared& prepared)
 ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
 
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
-  impl_->CheckUsable();  // before the closure's work
+  // Before the closure's work. This rank's own mistake comes first: where all ranks make the same
+  // one, each names it, also if another rank has ended because of it.
+  impl_->CheckHyperparameters(param_groups());
+  impl_->CheckUsable();
   at::Tensor loss;
   if (closure != nullptr) {
     const c10::AutoGradMode gradients(true);

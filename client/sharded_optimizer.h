@@ -28,9 +28,9 @@ struct ClientStepInfo : StepInfo {
 };
 
 // All ranks of the optimizer construct it, step it and close it together. Errors are thrown as
-// StatusError. After a step has failed on the way to or at the other ranks the optimizer is broken:
-// each later step()
-// and Close() throws the first error.
+// StatusError. A step that this rank or all ranks refuse for what they were given changes nothing:
+// correct it and call again. After any other error the optimizer is broken: each later step() and
+// Close() throws the first one.
 //
 // param_groups()[i].options() are RuleOptions; what is set there between steps reaches the owners,
 // so torch::optim's LR schedulers drive it. All ranks set the same.
@@ -65,9 +65,11 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   // One step by all ranks together (docs/life_of_a_step.md). Returns the closure's loss, or an
   // undefined tensor. Errors:
-  //   INVALID_ARGUMENT   a gradient or parameter of this rank that cannot be used (nothing is sent;
-  //                      mend it and call again); hyperparameters out of range or not the same on
-  //                      all ranks; kAveraged, and a gradient is missing on some ranks
+  //   INVALID_ARGUMENT   a gradient, parameter or hyperparameter of this rank that cannot be used:
+  //                      nothing is sent, and the others wait until this rank calls again
+  //   INVALID_ARGUMENT   on all ranks: hyperparameters that differ; kAveraged, and a gradient is
+  //                      missing on some ranks; some ranks call refresh_parameters. Nothing
+  //                      changes, and all may call again
   //   UNIMPLEMENTED      param_groups() has been changed
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
   //                      or the trainer of another rank is gone and its successor has not come:

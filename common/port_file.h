@@ -8,9 +8,10 @@
 
 namespace optshard {
 
-// Writes "PORT\n" so that a reader sees either no file, or all of it. It is written under a temporary
-// name in the same folder first, which is created anew: whatever another user of that folder planted
-// there, a symbolic link too, is neither followed nor written to. INTERNAL naming the file.
+// Writes "PORT\n" so that a reader sees either no file, or all of it. It is written under a
+// temporary name in the same folder first, which is created anew: whatever another user of that
+// folder planted there, a symbolic link too, is neither followed nor written to. INTERNAL naming
+// the file.
 absl::Status WritePortFile(const std::string& path, int port);
 
 }  // namespace optshard

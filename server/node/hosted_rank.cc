@@ -11,6 +11,7 @@
 #include "common/hyperparameter_bytes.h"
 #include "common/step_info.h"
 #include "server/update/numa_nodes.h"
+#include "server/update/step_hyperparameters.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -249,8 +250,8 @@ absl::Status HostedRank::TakeRequest(Attachment& trainer) {
   return trainer.doorbell.Take(&request_);
 }
 
-// Validated here already: the shard owner of a rank that gets some that are out of range breaks,
-// and with it the job.
+// Validated here already: for the others it is then as if there were no trainer, and they can wait
+// until it has corrected its own.
 absl::Status HostedRank::UseHyperparameters() {
   if (request_.hyperparameter_version == hyperparameter_version_ && hyperparameter_version_ != 0) {
     return absl::OkStatus();
@@ -258,19 +259,11 @@ absl::Status HostedRank::UseHyperparameters() {
   absl::StatusOr<std::vector<Hyperparameters>> given =
       DecodeHyperparameters(request_.hyperparameters);
   if (!given.ok()) return given.status();
-  if (given->size() != constructed_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
-                        given->size(), constructed_.size()));
-  }
   absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(first_.spec.rule);
   if (!rule.ok()) return rule.status();
-  for (size_t g = 0; g < given->size(); ++g) {
-    absl::StatusOr<Hyperparameters> values = (*rule)->Validate((*given)[g]);
-    absl::Status changeable = values.status();
-    if (values.ok()) changeable = (*rule)->ValidateChange(constructed_[g], *values);
-    if (!changeable.ok()) return errors::WithContext(changeable, absl::StrCat("param group ", g));
-  }
+  const absl::StatusOr<std::vector<Hyperparameters>> usable =
+      ValidateForStep(**rule, constructed_, *given);
+  if (!usable.ok()) return usable.status();
   hyperparameters_ = *std::move(given);
   hyperparameter_version_ = request_.hyperparameter_version;
   return absl::OkStatus();

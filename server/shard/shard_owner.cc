@@ -243,7 +243,7 @@ absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
   if (!usable.ok()) return usable;
   Tell({engine_->finished(), StepOutcome::kInStep});
   const StepEngine::Result result = engine_->Step(input);
-  if (errors::IsTrainerGone(result.status)) {
+  if (result.refused) {
     Tell({engine_->finished(), StepOutcome::kIdle});
     return result.status;
   }
@@ -258,7 +258,7 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   if (!usable.ok()) return usable;
   const StepEngine::Result result =
       engine_->Refuse(errors::TrainerGone({options_.rank}, how_known));
-  return errors::IsTrainerGone(result.status) ? absl::OkStatus() : Break(result);
+  return result.refused ? absl::OkStatus() : Break(result);
 }
 
 absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> replica,
@@ -267,7 +267,7 @@ absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> re
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
   const StepEngine::Result result = engine_->SyncParameters(replica, regions, timeout);
-  if (result.status.ok() || errors::IsTrainerGone(result.status)) return result.status;
+  if (result.status.ok() || result.refused) return result.status;
   return Break(result);
 }
 
@@ -296,8 +296,10 @@ absl::Status ShardOwner::Impl::CheckUsable() const {
 absl::Status ShardOwner::Impl::CheckNothingLost() {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return usable;
-  const absl::Status lost = guard_->reason();
-  return lost.ok() ? lost : Break({lost, StepOutcome::kNotApplied, false, StepInfo()});
+  StepEngine::Result lost;
+  lost.status = guard_->reason();
+  lost.outcome = StepOutcome::kNotApplied;
+  return lost.status.ok() ? absl::OkStatus() : Break(lost);
 }
 
 void ShardOwner::Impl::Tell(const StepProgress& progress) {
@@ -328,11 +330,6 @@ absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   }
   board_->SetFailure(failure);
   if (result.plane_failed) guard_->Abort(cause);
-  // Where all ranks gave the step up alike, none goes before all know it: to one that still waits
-  // for the votes it would look like a loss.
-  if (!result.plane_failed && plane_ != nullptr) {
-    plane_->Close(options_.clock->Now() + options_.verdict_timeout).IgnoreError();
-  }
   // Not louder: the caller is told.
   Log(LogLevel::kInfo, Who(), "step %d: %s", finished + 1, failure.ToString());
   return failure;

@@ -90,18 +90,22 @@ class ShardOwner {
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
-  //   INVALID_ARGUMENT  hyperparameters out of range or not equal on all ranks; kAveraged and a
-  //                     gradient is missing on some ranks
+  // Refused by all ranks alike: nothing has changed, and the call may be made again.
+  //   INVALID_ARGUMENT  hyperparameters out of range or not equal on all ranks; memory that cannot
+  //                     be used; some ranks synchronise; kAveraged and a gradient is missing on
+  //                     some ranks
+  //   UNAVAILABLE       TrainerGone: another rank's owner refused
+  // After any other error the owner is broken, and each later call returns the first one.
   //   UNAVAILABLE       PeerLost: not applied by anybody
   //   DEADLINE_EXCEEDED PeersTimedOut: not applied by anybody
-  //   UNAVAILABLE       TrainerGone: another rank's owner refused; nothing changed, try again
   //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause
-  // After any error but TrainerGone the owner is broken: each later call returns the first one.
+  //   FAILED_PRECONDITION, INVALID_ARGUMENT  a process of another life of the job takes part, or
+  //                     ranks are at different steps
   absl::StatusOr<StepInfo> Step(const StepInput& input);
 
   // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
-  // it up with TrainerGone naming this rank. OK when they have; an error breaks the owner, as in
-  // Step.
+  // it up: with TrainerGone naming this rank, unless another rank has a reason of its own. OK when
+  // they have; an error breaks the owner, as in Step.
   absl::Status RefuseNextStep(absl::string_view how_known);
 
   // Whatever this owner waits for on the data plane fails now, and so does all that follows. Any

@@ -101,9 +101,19 @@ TEST(ShardedOptimizerTest, Step_AveragedModeAndGradientOnOneRankOnly_IsAnErrorOn
     const at::Tensor a = Parameter({1}, 1);
     ShardedOptimizer optimizer({a}, Sgd(1), options);
     if (options.rank == 1) a.mutable_grad() = Gradient({1}, 1);
-    EXPECT_THROW(optimizer.step(), StatusError);
+    absl::Status refused;
+    try {
+      optimizer.step();
+    } catch (const StatusError& error) {
+      refused = error.status();
+    }
     EXPECT_EQ(First(a), 1);
-    optimizer.step();  // broken: the first error again
+    // Nothing has changed: it can be corrected.
+    a.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 0);
+    optimizer.Close();
+    throw StatusError(refused);
   });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -231,12 +241,52 @@ TEST(ShardedOptimizerTest, Step_LrNotANumber_NamesItAndItsRange) {
         ShardedOptimizer optimizer({a}, Sgd(1), options);
         a.mutable_grad() = Gradient({1}, 1);
         optimizer.param_groups()[0].options().set_lr(std::numeric_limits<double>::quiet_NaN());
-        optimizer.step();
+        absl::Status refused;
+        try {
+          optimizer.step();
+        } catch (const StatusError& error) {
+          refused = error.status();
+        }
+        optimizer.Close();  // with all others, so that none is lost to them
+        throw StatusError(refused);
       });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("lr"), HasSubstr("nan")));
   }
+}
+
+TEST(ShardedOptimizerTest, Step_LrOutOfRange_CanBeCorrectedAndCalledAgain) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    a.mutable_grad() = Gradient({1}, 1);
+    // On all ranks first, then on one alone: the other one goes on waiting for it.
+    for (const bool on_all : {true, false}) {
+      if (on_all || options.rank == 1) {
+        optimizer.param_groups()[0].options().set_lr(-1);
+        EXPECT_THROW(optimizer.step(), StatusError);
+        optimizer.param_groups()[0].options().set_lr(1);
+      }
+      optimizer.step();
+    }
+    EXPECT_EQ(First(a), -1);
+    optimizer.Close();
+  }));
+}
+
+TEST(ShardedOptimizerTest, Step_LrsThatDiffer_CanBeCorrectedAndCalledAgain) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    a.mutable_grad() = Gradient({1}, 1);
+    if (options.rank == 1) optimizer.param_groups()[0].options().set_lr(0.5);
+    EXPECT_THROW(optimizer.step(), StatusError);
+    optimizer.param_groups()[0].options().set_lr(1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 0);
+    optimizer.Close();
+  }));
 }
 
 TEST(ShardedOptimizerTest, Step_SparseGradient_CanBeMendedAndCalledAgain) {

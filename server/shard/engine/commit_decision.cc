@@ -102,29 +102,30 @@ absl::Status CheckGradients(absl::Span<const CommitVote> votes, const ParameterS
 
 }  // namespace
 
-absl::Status DecideAlike(absl::Span<const CommitVote> votes, const CommitVote& expected,
-                         absl::Span<const Incarnation> incarnations) {
-  absl::Status identities = CheckIdentities(votes, expected, incarnations);
-  if (!identities.ok()) return identities;
-  absl::Status prepared = CheckPrepared(votes);
-  if (!prepared.ok()) return prepared;
+CommitDecision DecideSynchronisation(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                                     absl::Span<const Incarnation> incarnations) {
+  CommitDecision decision;
+  decision.status = CheckIdentities(votes, expected, incarnations);
+  decision.is_final = !decision.status.ok();
+  if (decision.status.ok()) decision.status = CheckPrepared(votes);
+  if (!decision.status.ok()) return decision;
   std::vector<Rank> differing;
   for (const CommitVote& vote : votes) {
     if (vote.synchronises != votes[0].synchronises) differing.push_back(vote.rank);
   }
-  if (differing.empty()) return absl::OkStatus();
-  return errors::RanksDisagree(
+  if (differing.empty()) return decision;
+  decision.status = errors::RanksDisagree(
       differing,
       absl::StrFormat("rank 0 %s while %s %s",
                       votes[0].synchronises ? "synchronises the parameters" : "steps",
                       RankList(differing), votes[0].synchronises ? "step" : "synchronise"));
+  return decision;
 }
 
 CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expected,
                       absl::Span<const Incarnation> incarnations, GradientMode mode,
                       const ParameterSpace& space) {
-  CommitDecision decision;
-  decision.status = DecideAlike(votes, expected, incarnations);
+  CommitDecision decision = DecideSynchronisation(votes, expected, incarnations);
   if (!decision.status.ok()) return decision;
   decision.status = CheckHyperparameters(votes);
   if (!decision.status.ok()) {

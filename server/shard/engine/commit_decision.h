@@ -18,6 +18,9 @@ namespace optshard {
 struct CommitDecision {
   // OK: the step is applied. Otherwise all ranks give it up, with this error.
   absl::Status status;
+  // Of an error: the ranks do not belong together. Otherwise a later call can succeed, once what
+  // the error says is corrected.
+  bool is_final = false;
   // By parameter: whether it is updated, since some rank has a gradient of it.
   std::vector<bool> updated;
   bool skipped = false;  // nothing is updated
@@ -28,8 +31,8 @@ struct CommitDecision {
 
 // `votes` by rank; `expected` is this rank's own. `incarnations` are those seen in earlier steps
 // (0: none yet). Reasons to give up, the first that holds:
-//   StaleGeneration, StaleIncarnation  a process of another life of the job takes part
-//   RanksDisagree                      ranks are at different steps
+//   StaleGeneration, StaleIncarnation  a process of another life of the job takes part; final
+//   RanksDisagree                      ranks are at different steps; final
 //   TrainerGone                        the ranks that give up do so because their trainers are gone
 //   a rank's own code, naming it       it could not prepare the step (its input is invalid)
 //   RanksDisagree                      some ranks step, others synchronise their parameters
@@ -39,9 +42,10 @@ CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expe
                       absl::Span<const Incarnation> incarnations, GradientMode mode,
                       const ParameterSpace& space);
 
-// Of a synchronisation of the parameters: as Decide, as far as it concerns that.
-absl::Status DecideAlike(absl::Span<const CommitVote> votes, const CommitVote& expected,
-                         absl::Span<const Incarnation> incarnations);
+// As Decide, for a synchronisation of the parameters: without what concerns hyperparameters and
+// gradients.
+CommitDecision DecideSynchronisation(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                                     absl::Span<const Incarnation> incarnations);
 
 // The text of the second round: every hyperparameter of every group, a line each.
 std::string HyperparameterText(absl::Span<const Hyperparameters> groups);

@@ -12,6 +12,7 @@
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/direct_exchange.h"
 #include "server/shard/engine/message_exchange.h"
+#include "server/update/step_hyperparameters.h"
 
 namespace optshard {
 namespace {
@@ -74,7 +75,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const absl::Status replica_ok =
       willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
   absl::Status prepared = replica_ok;
-  if (willing.ok()) prepared.Update(CheckHyperparameters(input.hyperparameters));
+  if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
   const ReplicaMemory replica = replica_ok.ok()
                                     ? ReplicaMemory(input.replica, input.regions)
                                     : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());
@@ -82,7 +83,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   absl::Status status = exchange_->Prepare(record_, replica, deadline);
   const absl::Time reduced = options_.clock->Now();
   options_.timeline->Record("prepare", kWholeStep, start, reduced);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, true);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
 
   std::vector<CommitVote> votes;
   bool sent = false;
@@ -90,19 +91,17 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   if (!status.ok()) {
     // Without this rank's yes nobody applies the step.
     const bool in_doubt = prepared.ok() && sent;
-    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied,
-                  true);
+    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied);
   }
   CommitDecision decision =
       Decide(votes, votes[options_.rank], incarnations_, options_.gradient_mode, *options_.space);
   if (decision.hyperparameters_differ) {
-    decision.status = NameDifferentHyperparameters(decision.status, votes, deadline);
+    status = NameDifferentHyperparameters(votes, deadline, &decision);
+    if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
   }
   const absl::Time committed = options_.clock->Now();
   options_.timeline->Record("commit", kWholeStep, reduced, committed);
-  if (!decision.status.ok()) {
-    return Failed(std::move(decision.status), StepOutcome::kNotApplied, false);
-  }
+  if (!decision.status.ok()) return GivenUp(decision, deadline);
   record_.has_gradient.clear();
   for (CommitVote& vote : votes) {
     incarnations_[vote.rank] = vote.incarnation;
@@ -136,11 +135,11 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
   ShardLedger& ledger = options_.store->ledger();
   ledger.SetProgress({finished_, StepOutcome::kTorn, skipped_});
   absl::Status status = exchange_->Apply(record_, replica, deadline);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn, true);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn);
   options_.store->CountStep(record_.step, record_.updated);
   ledger.SetProgress({finished_, StepOutcome::kApplied, skipped_});
   status = exchange_->Complete(record_, deadline);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied, true);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied);
   finished_ = record_.step;
   skipped_ = 0;
   ledger.SetProgress(progress());
@@ -161,19 +160,18 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   if (!status.ok()) {
     // Others may have all votes and begin. The first time there is nothing to tear.
     const bool in_doubt = has_values_ && usable.ok() && sent;
-    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied,
-                  true);
+    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied);
   }
-  status = DecideAlike(votes, votes[options_.rank], incarnations_);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied, false);
+  const CommitDecision decision = DecideSynchronisation(votes, votes[options_.rank], incarnations_);
+  if (!decision.status.ok()) return GivenUp(decision, deadline);
   const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
   options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
   // A process may have been killed before its ledger said so. No value travels before every ledger
   // does: otherwise nothing would tell that rank's old values from the new ones of the others.
   status = Barrier(kLedgersAreMarked, deadline);
-  if (!status.ok()) return Failed(std::move(status), unfinished, true);
+  if (!status.ok()) return Failed(std::move(status), unfinished);
   status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
-  if (!status.ok()) return Failed(std::move(status), unfinished, true);
+  if (!status.ok()) return Failed(std::move(status), unfinished);
   options_.store->ledger().SetProgress(progress());
   has_values_ = true;
   options_.timeline->EndStep();
@@ -205,26 +203,14 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
   return exchange_->Check(ReplicaMemory(replica, regions));
 }
 
-absl::Status StepEngine::CheckHyperparameters(absl::Span<const Hyperparameters> given) {
-  if (static_cast<int>(given.size()) != options_.space->group_count()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
-                        given.size(), options_.space->group_count()));
-  }
+absl::Status StepEngine::UseHyperparameters(absl::Span<const Hyperparameters> given) {
   // Mostly they are the last step's.
   if (given == absl::MakeConstSpan(given_)) return absl::OkStatus();
-  std::vector<Hyperparameters> validated;
-  for (size_t g = 0; g < given.size(); ++g) {
-    absl::StatusOr<Hyperparameters> values = options_.rule->Validate(given[g]);
-    if (!values.ok()) {
-      return errors::WithContext(values.status(), absl::StrCat("param group ", g));
-    }
-    absl::Status changeable = options_.rule->ValidateChange(options_.hyperparameters[g], *values);
-    if (!changeable.ok()) return errors::WithContext(changeable, absl::StrCat("param group ", g));
-    validated.push_back(std::move(*values));
-  }
+  absl::StatusOr<std::vector<Hyperparameters>> validated =
+      ValidateForStep(*options_.rule, options_.hyperparameters, given);
+  if (!validated.ok()) return validated.status();
   given_.assign(given.begin(), given.end());
-  record_.hyperparameters = std::move(validated);
+  record_.hyperparameters = *std::move(validated);
   hyperparameter_text_ = HyperparameterText(record_.hyperparameters);
   return absl::OkStatus();
 }
@@ -291,25 +277,29 @@ absl::Status StepEngine::AllGather(CommitRound round, const std::vector<char>& c
   return (*ticket)->Wait(deadline);
 }
 
-absl::Status StepEngine::NameDifferentHyperparameters(const absl::Status& differ,
-                                                      absl::Span<const CommitVote> votes,
-                                                      absl::Time deadline) {
+absl::Status StepEngine::NameDifferentHyperparameters(absl::Span<const CommitVote> votes,
+                                                      absl::Time deadline,
+                                                      CommitDecision* decision) {
   size_t longest = 0;
   for (const CommitVote& vote : votes) {
     longest = std::max<size_t>(longest, vote.hyperparameter_text_bytes);
   }
   // The plane takes 1 MiB; thousands of groups get the short message.
-  if (longest > (1 << 20)) return differ;
+  if (longest > (1 << 20)) return absl::OkStatus();
   std::vector<char> contribution(hyperparameter_text_.begin(), hyperparameter_text_.end());
   contribution.resize(longest);
   std::vector<char> gathered;
-  if (!AllGather(kHyperparameters, contribution, &gathered, deadline).ok()) return differ;
+  absl::Status status = AllGather(kHyperparameters, contribution, &gathered, deadline);
+  if (!status.ok()) return status;
   std::vector<std::string> texts;
   for (const CommitVote& vote : votes) {
     texts.emplace_back(gathered.data() + vote.rank * longest, vote.hyperparameter_text_bytes);
   }
   const std::string difference = DescribeDifference(texts);
-  return difference.empty() ? differ : errors::WithContext(differ, difference);
+  if (!difference.empty()) {
+    decision->status = errors::WithContext(decision->status, difference);
+  }
+  return absl::OkStatus();
 }
 
 void StepEngine::PrepareCoefficients() {
@@ -325,22 +315,46 @@ void StepEngine::PrepareCoefficients() {
   }
 }
 
-StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome, bool plane_failed) {
-  if (plane_failed && options_.plane != nullptr) {
-    options_.plane->Abort(status);
-    exchange_->Abandon(options_.clock->Now() + kAbandonTimeout);
+StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome) {
+  Abandon(status);
+  EndTimeline(status);
+  Result result;
+  result.status = std::move(status);
+  result.outcome = outcome;
+  result.plane_failed = options_.plane != nullptr;
+  return result;
+}
+
+StepEngine::Result StepEngine::GivenUp(const CommitDecision& decision, absl::Time deadline) {
+  // The error may end this rank's process. To a rank that still waits for the votes it would look
+  // lost; so none returns before all know why. While a trainer is away its rank refuses often, and
+  // stays.
+  if (!errors::IsTrainerGone(decision.status)) {
+    const absl::Status known = Barrier(kRefusalIsKnown, deadline);
+    // A rank that is lost only now is the next call's error.
+    if (!known.ok()) Abandon(known);
   }
+  EndTimeline(decision.status);
+  Result result;
+  result.status = decision.status;
+  result.outcome = StepOutcome::kNotApplied;
+  result.refused = !decision.is_final;
+  return result;
+}
+
+void StepEngine::Abandon(const absl::Status& reason) {
+  if (options_.plane == nullptr) return;
+  options_.plane->Abort(reason);
+  exchange_->Abandon(options_.clock->Now() + kAbandonTimeout);
+}
+
+void StepEngine::EndTimeline(const absl::Status& status) {
   // While a trainer is away there may be many of these; the ring is for steps.
   if (errors::IsTrainerGone(status)) {
     options_.timeline->DropStep();
   } else {
     options_.timeline->EndStep();
   }
-  Result result;
-  result.status = std::move(status);
-  result.outcome = outcome;
-  result.plane_failed = plane_failed && options_.plane != nullptr;
-  return result;
 }
 
 }  // namespace optshard

@@ -15,6 +15,7 @@
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/step_info.h"
+#include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/commit_vote.h"
 #include "server/shard/engine/replica_memory.h"
 #include "server/shard/engine/step_exchange.h"
@@ -23,8 +24,7 @@
 
 namespace optshard {
 
-// Bound to one thread. After a result that says plane_failed no other call may follow; after
-// another error nothing has changed, and the same step may be tried again.
+// Bound to one thread. After an error that is not `refused` no other call may follow.
 class StepEngine {
  public:
   struct Options : StepContext {
@@ -37,9 +37,12 @@ class StepEngine {
     absl::Status status;
     // Where not OK: how far the step can have come. kIdle otherwise.
     StepOutcome outcome = StepOutcome::kIdle;
-    // The status is the data plane's: it has been aborted, some rank may be lost. Otherwise all
-    // ranks gave the step up alike.
+    // The status is the data plane's, which has been aborted: some rank may be lost. Otherwise all
+    // ranks return this error, by their votes.
     bool plane_failed = false;
+    // By their votes, and the next call can succeed, once what the error says is corrected. Nothing
+    // has changed.
+    bool refused = false;
     StepInfo info;
   };
 
@@ -64,7 +67,12 @@ class StepEngine {
 
  private:
   // The gathers of a commit, as the bucket of their tags.
-  enum CommitRound : int32_t { kVotes = 0, kHyperparameters = 1, kLedgersAreMarked = 2 };
+  enum CommitRound : int32_t {
+    kVotes = 0,
+    kHyperparameters = 1,
+    kLedgersAreMarked = 2,
+    kRefusalIsKnown = 3,
+  };
 
   StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
 
@@ -72,7 +80,7 @@ class StepEngine {
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
-  absl::Status CheckHyperparameters(absl::Span<const Hyperparameters> given);
+  absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
 
   CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
                       bool synchronises) const;
@@ -83,11 +91,16 @@ class StepEngine {
   absl::Status Barrier(CommitRound round, absl::Time deadline);
   absl::Status AllGather(CommitRound round, const std::vector<char>& contribution,
                          std::vector<char>* gathered, absl::Time deadline, bool* started = nullptr);
-  absl::Status NameDifferentHyperparameters(const absl::Status& differ,
-                                            absl::Span<const CommitVote> votes,
-                                            absl::Time deadline);
+  // Adds the first difference to the decision's error; the data plane's error where it fails.
+  absl::Status NameDifferentHyperparameters(absl::Span<const CommitVote> votes, absl::Time deadline,
+                                            CommitDecision* decision);
   void PrepareCoefficients();
-  Result Failed(absl::Status status, StepOutcome outcome, bool plane_failed);
+  // The data plane's error ends the call.
+  Result Failed(absl::Status status, StepOutcome outcome);
+  // The votes do.
+  Result GivenUp(const CommitDecision& decision, absl::Time deadline);
+  void Abandon(const absl::Status& reason);
+  void EndTimeline(const absl::Status& status);
 
   const Options options_;
   const std::vector<ReplicaTensor> no_replica_;

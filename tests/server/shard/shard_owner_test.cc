@@ -248,24 +248,43 @@ TEST(ShardOwner_AfterAnError_IsBroken, EachCallReturnsTheFirstError) {
   ExpectOk(rig.Start());
   rig.GiveGradients(1);
   ExpectOk(rig.Step());
-  rig.owner_options(1).spec.hyperparameters[0].Set("lr", 0.5);
-  std::vector<absl::StatusOr<StepInfo>> results = rig.Step();
-  rig.owner_options(1).spec.hyperparameters[0].Set("lr", 0.001);
-  for (Rank r = 0; r < 2; ++r) {
-    EXPECT_TRUE(errors::IsRanksDisagree(results[r].status())) << results[r].status();
-    EXPECT_EQ(rig.owner(r).Step(rig.InputOf(r)).status(), results[r].status());
-    EXPECT_EQ(rig.owner(r).failure(), results[r].status());
-    EXPECT_EQ(rig.owner(r).SyncParameters(rig.replica(r).tensors(), rig.replica(r).regions(),
-                                          absl::Seconds(1)),
-              results[r].status());
-    // Nothing was applied: what the last step left can be read.
-    const OwnedSlice slice = rig.owner(r).view().Slices(0, 1)[0];
-    std::vector<float> values(slice.elements);
-    EXPECT_TRUE(rig.owner(r)
-                    .view()
-                    .ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values))
-                    .ok());
+  rig.owner(0).AbortPlane(errors::PeerLost(1, "said by the test"));
+  const absl::Status first = rig.owner(0).Step(rig.InputOf(0)).status();
+  EXPECT_TRUE(errors::IsPeerLost(first)) << first;
+  EXPECT_EQ(rig.owner(0).Step(rig.InputOf(0)).status(), first);
+  EXPECT_EQ(rig.owner(0).failure(), first);
+  EXPECT_EQ(rig.owner(0).SyncParameters(rig.replica(0).tensors(), rig.replica(0).regions(),
+                                        absl::Seconds(1)),
+            first);
+  // Nothing was applied: what the last step left can be read.
+  const OwnedSlice slice = rig.owner(0).view().Slices(0, 1)[0];
+  std::vector<float> values(slice.elements);
+  EXPECT_TRUE(rig.owner(0)
+                  .view()
+                  .ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values))
+                  .ok());
+}
+
+TEST(ShardOwner_StepRefusedByAll_IsNotBroken, TheNextStepWorks) {
+  OwnerRig rig(OwnerRig::MixedOptions(2));
+  ExpectOk(rig.Start());
+  Follower follower(rig);
+  for (const double wrong : {0.5, -1.0}) {
+    rig.GiveGradients(1);
+    rig.owner_options(1).spec.hyperparameters[0].Set("lr", wrong);
+    for (const absl::StatusOr<StepInfo>& result : rig.Step()) {
+      EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
+      EXPECT_THAT(Text(result.status()), HasSubstr("lr"));
+    }
+    rig.owner_options(1).spec.hyperparameters[0].Set("lr", 0.001);
+    for (Rank r = 0; r < 2; ++r) {
+      EXPECT_TRUE(rig.owner(r).failure().ok());
+      EXPECT_EQ(rig.owner(r).view().Describe().progress.outcome, StepOutcome::kIdle);
+    }
+    ExpectOk(rig.Step());
+    follower.Step();
   }
+  EXPECT_EQ(BitDifference(follower.oracle().Parameter(0), rig.replica(1).Parameter(0)), "");
   ExpectOk(rig.Stop());
 }
 

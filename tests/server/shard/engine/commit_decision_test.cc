@@ -166,5 +166,33 @@ TEST(CommitVote_OtherBytes_AreNoVote, AndThatIsSaid) {
   EXPECT_EQ(DecodeVote(bytes, 2, 1).status().code(), absl::StatusCode::kInternal);
 }
 
+TEST_F(CommitDecisionTest, RefusalOfWhatRanksWereGiven_IsNotFinal) {
+  votes_[1].prepared = absl::InvalidArgumentError("lr is -1");
+  EXPECT_FALSE(Decide().status.ok());
+  EXPECT_FALSE(Decide().is_final);
+  votes_[1].prepared = absl::OkStatus();
+  votes_[1].hyperparameter_digests = {78};
+  EXPECT_FALSE(Decide().status.ok());
+  EXPECT_FALSE(Decide().is_final);
+  votes_[1].hyperparameter_digests = {77};
+  votes_[1].synchronises = true;
+  EXPECT_FALSE(Decide().status.ok());
+  EXPECT_FALSE(Decide().is_final);
+}
+
+TEST_F(CommitDecisionTest, RanksThatDoNotBelongTogether_AreFinal) {
+  votes_[1].step = 6;
+  EXPECT_TRUE(errors::IsRanksDisagree(Decide().status));
+  EXPECT_TRUE(Decide().is_final);
+  votes_[1].step = 5;
+  votes_[1].generation = 3;
+  EXPECT_TRUE(errors::IsStaleGeneration(Decide().status));
+  EXPECT_TRUE(Decide().is_final);
+  votes_[1].generation = 2;
+  incarnations_ = {10, 12, 12};
+  EXPECT_TRUE(errors::IsStaleIncarnation(Decide().status));
+  EXPECT_TRUE(Decide().is_final);
+}
+
 }  // namespace
 }  // namespace optshard

@@ -24,7 +24,20 @@ void ExpectAllRefuse(const std::vector<StepEngine::Result>& results, const std::
     EXPECT_THAT(std::string(results[r].status.message()), HasSubstr(text)) << "rank " << r;
     EXPECT_EQ(results[r].outcome, StepOutcome::kNotApplied);
     EXPECT_FALSE(results[r].plane_failed);
+    EXPECT_TRUE(results[r].refused);
   }
+}
+
+// With what was wrong corrected, all go on as if nothing had been.
+void ExpectNextStepIsGood(EngineRig& rig) {
+  for (Rank r = 0; r < rig.options().world_size; ++r) {
+    rig.rank(r).hyperparameters = rig.rank(0).hyperparameters;
+  }
+  rig.GiveAllGradients();
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  EXPECT_EQ(rig.rank(0).engine->finished(), 1);
 }
 
 TEST(StepEngine_HyperparametersDiffer, NamesGroupOptionAndValues) {
@@ -38,6 +51,7 @@ TEST(StepEngine_HyperparametersDiffer, NamesGroupOptionAndValues) {
   EXPECT_TRUE(errors::IsRanksDisagree(results[0].status));
   EXPECT_THAT(errors::RanksOf(results[0].status), ElementsAre(2));
   EXPECT_EQ(rig.DifferenceToOracle(), "");
+  ExpectNextStepIsGood(rig);
 }
 
 TEST(StepEngine_HyperparametersChangeOnAllRanks, AreUsed) {
@@ -65,6 +79,7 @@ TEST(StepEngine_AveragedGradientMissingOnOneRank, NamesParameterAndRanks) {
                   "rank 1");
   EXPECT_THAT(errors::RanksOf(results[2].status), ElementsAre(1));
   EXPECT_EQ(rig.DifferenceToOracle(), "");
+  ExpectNextStepIsGood(rig);
 }
 
 TEST(StepEngine_InvalidHyperparameterOnOneRank, AllRanksAreToldWhoAndWhat) {
@@ -77,6 +92,7 @@ TEST(StepEngine_InvalidHyperparameterOnOneRank, AllRanksAreToldWhoAndWhat) {
     rig.rank(1).hyperparameters[0].Set("lr", std::numeric_limits<double>::quiet_NaN());
     ExpectAllRefuse(rig.Step(), "rank 1: param group 0");
     EXPECT_EQ(rig.DifferenceToOracle(), "");
+    ExpectNextStepIsGood(rig);
   }
 }
 
@@ -106,6 +122,7 @@ TEST(StepEngine_ReplicaWithoutMemoryOnOneRank, AllRanksAreToldWhoAndWhat) {
       results[r] = rig.rank(r).engine->Step(input);
     });
     ExpectAllRefuse(results, "rank 1: parameter 3 \"fc.weight\" has no memory");
+    ExpectNextStepIsGood(rig);
   }
 }
 
@@ -129,6 +146,52 @@ TEST(StepEngine_SomeStepWhileOthersSynchronise, AllAreToldWho) {
     EXPECT_TRUE(errors::IsRanksDisagree(differs)) << differs;
     EXPECT_EQ(errors::RanksOf(differs), std::vector<Rank>{2});
   });
+  ExpectNextStepIsGood(rig);
+}
+
+// Its operations are the votes, the hyperparameters' texts, and the wait until all know the
+// refusal.
+std::vector<StepEngine::Result> RefusedWithALoss(int64_t operation) {
+  EngineRig::Options options;
+  options.world_size = 3;
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  rig.GiveAllGradients();
+  rig.rank(2).hyperparameters[1].Set("lr", 0.5);
+  rig.hub().KillInWaitFor(1, operation);
+  std::vector<StepEngine::Result> results = rig.Step();
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  return results;
+}
+
+TEST(StepEngine_RankLostWhileTheHyperparametersAreCompared, IsWhatTheOthersSay) {
+  const std::vector<StepEngine::Result> results = RefusedWithALoss(0);
+  for (const Rank r : {0, 2}) {
+    EXPECT_TRUE(errors::IsPeerLost(results[r].status)) << results[r].status;
+    EXPECT_THAT(errors::RanksOf(results[r].status), ElementsAre(1));
+    EXPECT_EQ(results[r].outcome, StepOutcome::kNotApplied);
+    EXPECT_TRUE(results[r].plane_failed);
+  }
+}
+
+// Such as a process that ends because of the refusal.
+TEST(StepEngine_RankLostAfterARefusal, TheOthersSayTheRefusal) {
+  const std::vector<StepEngine::Result> results = RefusedWithALoss(1);
+  for (const Rank r : {0, 2}) {
+    EXPECT_TRUE(errors::IsRanksDisagree(results[r].status)) << results[r].status;
+    EXPECT_TRUE(results[r].refused);
+  }
+}
+
+// Nobody returns while others may still wait for the votes.
+TEST(StepEngine_RankThatDoesNotHearOfARefusal, IsWaitedFor) {
+  EngineRig::Options options;
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  rig.GiveGradients([](StepNumber, Rank, int) { return true; });
+  for (Rank r = 0; r < 2; ++r) rig.rank(r).hyperparameters[0].Set("lr", -1.0);
+  ExpectAllRefuse(rig.Step(), "lr");
+  EXPECT_EQ(rig.hub().OperationsStarted(0), 2);
 }
 
 }  // namespace

@@ -113,6 +113,15 @@ absl::StatusOr<StepInfo> NodeTrainer::Step(absl::Duration timeout) {
     std::copy(values.begin(), values.end(), gradients + place.offset_elements);
     tensors_[p].gradient = gradients + place.offset_elements;
   }
+  return StepWithGradients(timeout);
+}
+
+absl::StatusOr<StepInfo> NodeTrainer::Skip() {
+  for (ReplicaTensor& tensor : tensors_) tensor.gradient = nullptr;
+  return StepWithGradients(absl::Seconds(20));
+}
+
+absl::StatusOr<StepInfo> NodeTrainer::StepWithGradients(absl::Duration timeout) {
   const std::vector<Hyperparameters> groups(space().group_count(), Group(rate_));
   StepInput input;
   input.replica = tensors_;

@@ -48,6 +48,8 @@ class NodeTrainer {
 
   // The next step, with its gradients.
   absl::StatusOr<StepInfo> Step(absl::Duration timeout = absl::Seconds(20));
+  // The next call, without any gradient.
+  absl::StatusOr<StepInfo> Skip();
   // Until this one is finished; comes again as long as trainers are missing.
   absl::Status StepUntil(StepNumber last);
 
@@ -58,6 +60,7 @@ class NodeTrainer {
   void SetLearningRate(double rate) { rate_ = rate; }
 
  private:
+  absl::StatusOr<StepInfo> StepWithGradients(absl::Duration timeout);
   explicit NodeTrainer(const AttachedOwner::Options& options) : options_(options) {}
   absl::Status Begin();
 

@@ -77,6 +77,55 @@ TEST(NodeSuccessor_AllTrainersLeave_AndOthersCome, WithTheSameState) {
   });
 }
 
+TEST(NodeSuccessor_OfOneWhoseStepWasGivenUp_DoesNotFindItsBlob, ButTheOneBefore) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  ASSERT_TRUE(trainers[1]->link().SetBlob("of step 1").ok());
+  rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+  trainers[0].reset();
+  ASSERT_TRUE(trainers[1]->link().SetBlob("of a step that was given up").ok());
+  const absl::Status gone = trainers[1]->Step().status();
+  EXPECT_TRUE(errors::IsTrainerGone(gone)) << gone;
+  trainers[1].reset();
+
+  trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) {
+    EXPECT_EQ(trainers[rank]->link().blob(), rank == 1 ? "of step 1" : "");
+    const absl::Status stepped = trainers[rank]->StepUntil(2);
+    ASSERT_TRUE(stepped.ok()) << stepped;
+  });
+  trainers.clear();
+  auto last = NodeTrainer::Start(rig.TrainerOptions(1));
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ((*last)->finished(), 2u);
+  EXPECT_EQ((*last)->link().blob(), "of step 1");
+  EXPECT_EQ((*last)->link().blob_step(), 1u);
+}
+
+// Each trainer numbers what it gives from 1 on.
+TEST(NodeSuccessor_WithOtherHyperparameters_StepsWithItsOwn, FromItsFirstStepOn) {
+  NodeRig rig(1);
+  auto first = NodeTrainer::Start(rig.TrainerOptions(0));
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE((*first)->Step().ok());
+  first->reset();
+  auto successor = NodeTrainer::Start(rig.TrainerOptions(0));
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  (*successor)->SetLearningRate(0.5);
+  ASSERT_TRUE((*successor)->Step().ok());
+
+  NodeRig other(1);
+  auto alone = NodeTrainer::Start(other.TrainerOptions(0));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  ASSERT_TRUE((*alone)->Step().ok());
+  (*alone)->SetLearningRate(0.5);
+  ASSERT_TRUE((*alone)->Step().ok());
+  for (int p = 0; p < (*alone)->space().parameter_count(); ++p) {
+    EXPECT_EQ((*successor)->Parameter(p), (*alone)->Parameter(p)) << p;
+  }
+  EXPECT_NE(Differences(**alone, 1), "") << "the rates make no difference";
+}
+
 TEST(NodeSuccessor_AfterSigkillBetweenSteps_HasTheBits, AndTheOthersWereTold) {
   const LocalAddress address = NewNodeAddress();
   const std::shared_ptr<Board> board = Board::Make();

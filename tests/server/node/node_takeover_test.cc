@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/link/process_stat.h"
+#include "common/step_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
@@ -95,6 +96,37 @@ TEST_F(NodeTakeover, OfAllRanks_GoesOnWithTheirBits) {
     EXPECT_EQ(trainers[rank]->link().incarnation(), 2u);
     EXPECT_EQ(trainers[rank]->link().generation(), 2u);
     const absl::Status stepped = trainers[rank]->StepUntil(6);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
+  });
+}
+
+TEST_F(NodeTakeover, AfterSkippedCalls_StillCountsThem) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  first->OnEveryRank([&](Rank rank) {
+    ASSERT_TRUE(trainers[rank]->StepUntil(1).ok());
+    for (int skipped = 0; skipped < 2; ++skipped) {
+      const absl::StatusOr<StepInfo> info = trainers[rank]->Skip();
+      ASSERT_TRUE(info.ok()) << info.status();
+      EXPECT_TRUE(info->skipped);
+    }
+  });
+  trainers.clear();
+  first->Die();
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  trainers = second->StartAll();
+  for (const Rank rank : {0, 1}) {
+    const absl::optional<KeptState> kept =
+        ShardLedger::Read(RankMemory::ShardOf(Kept(rank)).ledger);
+    ASSERT_TRUE(kept.has_value());
+    EXPECT_EQ(kept->generation, 2u);
+    EXPECT_EQ(kept->progress.finished, 1u);
+    EXPECT_EQ(kept->progress.skipped, 2u);
+  }
+  second->OnEveryRank([&](Rank rank) {
+    const absl::Status stepped = trainers[rank]->StepUntil(3);
     EXPECT_TRUE(stepped.ok()) << stepped;
     EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
   });

@@ -19,6 +19,7 @@ class MortalPlane final : public DataPlane {
 
   Rank rank() const override { return plane_->rank(); }
   int world_size() const override { return plane_->world_size(); }
+  const PeerReplicas* peer_replicas() const override { return plane_->peer_replicas(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag,
                                                  const ExecutionContext& context, Rank owner,
@@ -77,8 +78,10 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
   hub_ = std::make_unique<FakeHub>(hub);
   owners_.resize(options_.world_size);
   for (Rank r = 0; r < options_.world_size; ++r) {
-    replicas_.push_back(std::make_unique<TestReplica>(
-        options_.owner.spec.space, r % 2 == 0 ? Placement::kFlatRegions : Placement::kScattered));
+    const Placement placement = options_.reachable ? Placement::kReachable
+                                : r % 2 == 0       ? Placement::kFlatRegions
+                                                   : Placement::kScattered;
+    replicas_.push_back(std::make_unique<TestReplica>(options_.owner.spec.space, placement));
     for (int p = 0; p < options_.owner.spec.space.parameter_count(); ++p) {
       // Rank 0's go to all.
       replicas_[r]->SetParameter(
@@ -100,6 +103,10 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
     };
     owner_options_.push_back(std::move(owner));
   }
+  if (!options_.reachable) return;
+  PeerReplicas reached;
+  for (const auto& replica : replicas_) reached.regions.push_back(replica->regions());
+  hub_->ShareReplicas(std::move(reached));
 }
 
 OwnerRig::~OwnerRig() {

@@ -28,6 +28,7 @@ class OwnerRig {
     absl::Duration lease = absl::Seconds(1);
     ShardOwner::Options owner;  // of every rank; rank, world size and the like are filled in
     absl::Duration timeout = absl::Seconds(20);
+    bool reachable = false;  // the plane reaches the replicas of all ranks
   };
   // Two groups of adam, mixed sizes, small buckets.
   static Options MixedOptions(int world_size);

@@ -1,6 +1,7 @@
 #include "server/update/update_rule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_join.h"
@@ -157,6 +158,40 @@ TEST(UpdateRuleTest, Update_SlotsOfNoVariant_Dies) {
 
 TEST(UpdateRuleTest, Update_NoElements_NullPointersAreFine) {
   Rule("adam").Update(DriverKind::kSimd, Coefficients{}, SpanUpdate{});
+}
+
+// By hand, in numbers whose squares are exact.
+TEST(UpdateRuleTest, Update_AdamWithAmsgrad_DividesByTheLargestSquareSoFar) {
+  Hyperparameters group = With("amsgrad", true);
+  group.Set("lr", 1.0);
+  group.Set("betas", Betas{0.5, 0.5});
+  group.Set("eps", 0.0);
+  const UpdateRule& rule = Rule("adam");
+  group = *rule.Validate(group);
+  float parameter = 0;
+  float gradient = 2;
+  float slots[3] = {};
+  SpanUpdate span;
+  span.parameter = &parameter;
+  span.gradient = &gradient;
+  for (int s = 0; s < 3; ++s) span.slots[s] = &slots[s];
+  span.elements = 1;
+
+  // Its own square counts already: sqrt(2) / sqrt(1 - 0.5) is 2.
+  rule.Update(DriverKind::kScalar, rule.Prepare(group, 1), span);
+  EXPECT_EQ(slots[0], 1);
+  EXPECT_EQ(slots[1], 2);
+  EXPECT_EQ(slots[2], 2);
+  EXPECT_FLOAT_EQ(parameter, -1);
+
+  // The largest is taken before the bias is corrected: sqrt(2) / sqrt(1 - 0.25).
+  gradient = 0;
+  parameter = 0;
+  rule.Update(DriverKind::kScalar, rule.Prepare(group, 2), span);
+  EXPECT_EQ(slots[0], 0.5);
+  EXPECT_EQ(slots[1], 1);
+  EXPECT_EQ(slots[2], 2);
+  EXPECT_FLOAT_EQ(parameter, -(1 / 0.75F) * 0.5F / (std::sqrt(2.0F) / std::sqrt(0.75F)));
 }
 
 }  // namespace

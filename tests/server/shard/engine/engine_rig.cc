@@ -90,27 +90,7 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     EXPECT_TRUE(created.ok()) << created.status();
     rank.store = std::move(*created);
 
-    StepEngine::Options engine;
-    engine.rank = r;
-    engine.plan = &plan_;
-    engine.incarnation = 100 + r;
-    engine.space = &options_.space;
-    engine.layout = layout_.get();
-    engine.buckets = &buckets_;
-    engine.gradient_mode = options_.gradient_mode;
-    engine.rule = rule_;
-    engine.hyperparameters = options_.hyperparameters;
-    engine.driver = options_.driver;
-    engine.threads = options_.threads;
-    engine.plane = rank.plane.get();
-    engine.store = rank.store.get();
-    engine.timeline = rank.timeline.get();
-    engine.clock = &Clock::Monotonic();
-    engine.window = options_.window;
-    engine.staging_buffers = options_.staging_buffers;
-    absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(std::move(engine));
-    EXPECT_TRUE(made.ok()) << made.status();
-    rank.engine = std::move(*made);
+    RemakeEngine(r);
   }
   for (int p = 0; p < options_.space.parameter_count(); ++p) {
     const std::vector<float> values =
@@ -118,6 +98,31 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     oracle_->SetParameter(p, values);
     for (RankState& rank : ranks_) rank.replica->SetParameter(p, values);
   }
+}
+
+void EngineRig::RemakeEngine(Rank r) {
+  RankState& rank = ranks_[r];
+  StepEngine::Options engine;
+  engine.rank = r;
+  engine.plan = &plan_;
+  engine.incarnation = 100 + r;
+  engine.space = &options_.space;
+  engine.layout = layout_.get();
+  engine.buckets = &buckets_;
+  engine.gradient_mode = options_.gradient_mode;
+  engine.rule = rule_;
+  engine.hyperparameters = options_.hyperparameters;
+  engine.driver = options_.driver;
+  engine.threads = options_.threads;
+  engine.plane = rank.plane.get();
+  engine.store = rank.store.get();
+  engine.timeline = rank.timeline.get();
+  engine.clock = &Clock::Monotonic();
+  engine.window = options_.window;
+  engine.staging_buffers = options_.staging_buffers;
+  absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(std::move(engine));
+  EXPECT_TRUE(made.ok()) << made.status();
+  rank.engine = std::move(*made);
 }
 
 EngineRig::~EngineRig() { hub_->ReleaseHung(); }

@@ -70,7 +70,10 @@ class EngineRig {
 
   // Steps every rank, each on a thread of its own, all with the gradients they have.
   std::vector<StepEngine::Result> Step();
-  // The same for any work.
+  // Another engine of the rank, over what the one before has left.
+  void RemakeEngine(Rank rank);
+
+  // The same as Step for any work.
   void OnEveryRank(const std::function<void(Rank)>& work);
 
   // The oracle takes the step whose gradients were given last.

@@ -131,11 +131,10 @@ TEST(StepEngine_RankKilledAtAnyOperation_OthersNameIt, OutcomesFitTogether) {
   }
 }
 
-// What the ledgers say, whatever the ranks themselves have heard, is what the state is worth.
+// What the ledgers say, whatever the ranks themselves have heard, is what the state is worth. How
+// far the others have come when a rank dies depends on scheduling; step_engine_progress_test.cc has
+// the points at which it does not.
 TEST(StepEngine_RankKilledAtAnyOperation_LedgersSettle, OnTheStepThatAllBitsAreOf) {
-  int before = 0;
-  int after = 0;
-  int torn = 0;
   for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
     for (const FailureCase& failure : AllCases()) {
       EngineRig::Options options =
@@ -160,18 +159,13 @@ TEST(StepEngine_RankKilledAtAnyOperation_LedgersSettle, OnTheStepThatAllBitsAreO
         const absl::StatusOr<StepProgress> settled = Settle(kept);
         if (!settled.ok()) {
           EXPECT_TRUE(errors::IsTornStep(settled.status())) << settled.status();
-          ++torn;
           continue;
         }
         if (settled->finished == 2) rig.StepOracleAlong();
         EXPECT_EQ(rig.DifferenceToOracle(), "") << "settled on step " << settled->finished;
-        ++(settled->finished == 2 ? after : before);
       }
     }
   }
-  EXPECT_GT(before, 0);
-  EXPECT_GT(after, 0);
-  EXPECT_GT(torn, 0);
 }
 
 TEST(StepEngine_RankHangsAtAnyOperation_OthersNameItByTheDeadline, OutcomesFitTogether) {

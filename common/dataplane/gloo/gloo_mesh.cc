@@ -270,7 +270,9 @@ void GlooMesh::Break(const absl::Status& reason) {
       for (const auto& transfer : pending_) transfer->Abort();
     }
   }
-  Cut(reason);
+  // With the first reason, whoever cuts: a thread that was woken by it has none of its own, and the
+  // peers would blame this rank.
+  Failure().IgnoreError();
 }
 
 // Whoever comes first cuts; the others wait until that is done.

@@ -11,14 +11,14 @@
 
 namespace optshard {
 
-// The same for two processes if and only if they can pass descriptors to each other and watch each
-// other's lives: one kernel, one network namespace (abstract socket names), one namespace of
-// processes (pidfds), one user.
+// Identifies what processes need to have in common to share memory: the kernel, the network
+// namespace (for abstract socket names), the process namespace (for pidfds) and the user. Two
+// processes with the same identity can pass descriptors to each other and notice each other's end.
 std::string SharingIdentity();
 
-// Tells all ranks this one's identity ("" is nobody's: it cannot share) and hears theirs: whether
-// all are the same. Every rank gets the same answer. PeersTimedOut naming the first rank that did
-// not say; or what the rendezvous returns.
+// Exchanges identities with all ranks, and returns whether all are the same. "" is the identity of
+// a rank that cannot share. Every rank gets the same answer. PeersTimedOut naming the first rank
+// that did not give its identity, or the error of the rendezvous.
 absl::StatusOr<bool> AllShareOneHost(Rendezvous& rendezvous, Rank rank, int world_size,
                                      const std::string& identity, absl::Time deadline);
 

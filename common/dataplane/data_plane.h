@@ -1,14 +1,17 @@
 // The collective data plane: how gradients reach owners and parameters reach replicas.
 //
-// Operations are asynchronous: a call starts one and returns a ticket. All ranks issue the same
-// operations with the same tags in the same order; up to a plane's own limit many may be under way.
-// Buffers stay valid and unread (for outputs) or unwritten (for inputs) until the ticket's Wait has
-// returned or the plane is destroyed. Nothing waits for ever: a peer that died or hung gives, by
-// the deadline, a Status that names its rank (errors::PeerLost, errors::PeersTimedOut). After the
-// first error a plane is broken: every operation and every pending Wait returns an error. A call
-// that returns an error has told no other rank anything; from a ticket on, others may have all they
-// need. (A call that is refused for its arguments, with INVALID_ARGUMENT or UNIMPLEMENTED, breaks
-// nothing.) Deadlines are in the time of Clock::Monotonic().
+// Operations are asynchronous: a call starts one and returns a ticket. All ranks start the same
+// operations with the same tags in the same order. Many may be under way at the same time, up to a
+// limit of each plane. Until the ticket's Wait has returned, or the plane is destroyed, the caller
+// keeps the buffers valid, does not read outputs and does not write inputs.
+//
+// No wait lasts for ever. When a peer dies or hangs, the wait ends by its deadline with a Status
+// that names the rank (errors::PeerLost, errors::PeersTimedOut). The first error breaks the plane:
+// every later operation and every pending Wait returns an error, and nothing touches the callers'
+// memory any more. A call that returns an error has told no other rank anything; once it has
+// returned a ticket, others may have all they need. A call whose arguments are refused
+// (INVALID_ARGUMENT, UNIMPLEMENTED) does not break the plane. Deadlines are in the time of
+// Clock::Monotonic().
 //
 // tests/common/dataplane/ holds one conformance suite for all planes.
 #ifndef OPTSHARD_COMMON_DATAPLANE_DATA_PLANE_H_
@@ -31,7 +34,7 @@ namespace optshard {
 // Values are stable: they are part of the wire's message tags.
 enum class StepPhase : uint8_t { kReduce = 1, kCommit = 2, kPublish = 3, kControl = 4 };
 
-// Names an operation. Equal on all ranks of the operation; a plane checks what it cheaply can.
+// Names an operation. All ranks give the same tag; a plane checks as much of that as is cheap.
 struct StepTag {
   Generation generation = 0;
   StepNumber step = 0;
@@ -39,24 +42,24 @@ struct StepTag {
   StepPhase phase = StepPhase::kControl;
 };
 
-// Where an operation's memory lies and in which order it runs there.
+// Where an operation's memory lies, and on which stream the operation runs there.
 struct ExecutionContext {
   std::string device = "cpu";
   void* stream = nullptr;  // opaque: a CUDA stream, a fake's stream; null on hosts
 };
 
-// A started operation. Bound to the thread that waits for it; one Wait a ticket. Destroying a
-// ticket whose Wait was never called is allowed only once its plane is broken or closed.
+// An operation that has been started. Bound to the thread that waits for it. Wait is called once. A
+// ticket whose Wait was never called may be destroyed only once its plane is broken or closed.
 class Ticket {
  public:
   virtual ~Ticket() = default;
 
-  // Blocks until the operation is complete on this rank, its error, or the deadline (then
-  // PeersTimedOut naming the ranks waited for, and the plane is broken). Outputs may be read and
-  // inputs written after it returned OK. May do the operation's arithmetic on the calling thread.
+  // Blocks until the operation is complete on this rank, has failed, or the deadline has passed.
+  // Then the error is PeersTimedOut naming the ranks that it waited for, and the plane is broken.
+  // After OK, outputs may be read and inputs written. May compute on the calling thread.
   virtual absl::Status Wait(absl::Time deadline) = 0;
 
-  // Orders later work on context's stream after the operation, without blocking the host.
+  // Makes later work on the context's stream wait for the operation, without blocking the host.
   // FAILED_PRECONDITION on a plane whose memory is the host's: wait instead.
   virtual absl::Status OrderOn(const ExecutionContext& context) = 0;
 };
@@ -69,10 +72,10 @@ class DataPlane {
   virtual Rank rank() const = 0;
   virtual int world_size() const = 0;
 
-  // The replicas of all ranks, where this process reaches their memory directly: then gradients
-  // need not be reduced nor parameters published by operations. What a peer wrote before it started
-  // an AllGather may be read after the wait for it. Valid as long as the plane; null for most
-  // planes.
+  // The replicas of all ranks, where this process can access their memory directly. Then gradients
+  // need not be reduced, nor parameters published, by operations. What a peer wrote before it
+  // started an AllGather may be read after the wait for that. Valid as long as the plane. Null for
+  // most planes.
   virtual const PeerReplicas* peer_replicas() const { return nullptr; }
 
   // Sums `elements` values of every rank in the order of the plan's reduction tree and divides by
@@ -97,12 +100,12 @@ class DataPlane {
                                                             void* gathered,
                                                             size_t bytes_per_rank) = 0;
 
-  // Breaks the plane: pending and later waits return `reason` promptly. Idempotent (the first
-  // reason stays), any thread.
+  // Breaks the plane: pending and later waits return `reason` promptly. The first reason stays. Any
+  // thread.
   virtual void Abort(const absl::Status& reason) = 0;
 
-  // Ends use in good order: returns when all ranks have called it, or at the deadline. After it no
-  // operation may start.
+  // Closes the plane cleanly: returns when all ranks have called it, or at the deadline. No
+  // operation may be started after it.
   virtual absl::Status Close(absl::Time deadline) = 0;
 };
 

@@ -23,7 +23,7 @@ namespace optshard {
 enum class HostPlaneKind {
   kAuto,  // shared memory if all ranks can, else Gloo
   kShm,   // shared memory, or an error
-  kGloo,  // Gloo, for all ranks, whatever the others ask for
+  kGloo,  // Gloo for all ranks, whatever the others ask for
 };
 absl::string_view NameOf(HostPlaneKind kind);  // "auto", "shm", "gloo"
 // INVALID_ARGUMENT, listing the known names, for any other text.
@@ -40,18 +40,18 @@ struct HostPlaneOptions {
   HostPlaneKind kind = HostPlaneKind::kAuto;
   std::string network = "lo";  // of Gloo: an interface by name, or a numeric address of one
 
-  // Of shared memory: what the other ranks are to reach of this one's replica, which lies by
-  // `layout`. Called once it is known that all ranks share the host; its error is returned. None:
-  // no rank reaches another one's replica.
+  // For shared memory: returns what the other ranks may access of this rank's replica, which is
+  // laid out by `layout`. Called once it is known that all ranks share the host. Its error is
+  // returned. Empty: no rank accesses another rank's replica.
   std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>()> replica;
   const MemoryLayout* layout = nullptr;  // used by CreateHostPlane only; not owned
 
   std::string identity = SharingIdentity();
 };
 
-// Connects to all other ranks; they need not give the same kind, and all get the same one.
-// FAILED_PRECONDITION for kShm where a rank runs elsewhere, or asks for Gloo; else errors as
-// AllShareOneHost, CreateShmPlane and CreateGlooPlane.
+// Connects to all other ranks. Ranks may ask for different kinds; all get the same one.
+// FAILED_PRECONDITION for kShm where a rank runs on another host or asks for Gloo. Other errors are
+// those of AllShareOneHost, CreateShmPlane and CreateGlooPlane.
 absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOptions& options);
 
 }  // namespace optshard

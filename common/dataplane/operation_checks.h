@@ -1,4 +1,4 @@
-// What every plane refuses at the start of an operation, whatever its own state is.
+// Checks of an operation's arguments that all planes share.
 #ifndef OPTSHARD_COMMON_DATAPLANE_OPERATION_CHECKS_H_
 #define OPTSHARD_COMMON_DATAPLANE_OPERATION_CHECKS_H_
 
@@ -13,7 +13,7 @@
 
 namespace optshard {
 
-// Pure functions. INVALID_ARGUMENT with what was given and what is allowed.
+// Pure functions. Errors are INVALID_ARGUMENT, with the value that was given and what is allowed.
 
 inline absl::Status CheckPublish(Rank owner, int world_size) {
   if (owner >= 0 && owner < world_size) return absl::OkStatus();
@@ -21,7 +21,7 @@ inline absl::Status CheckPublish(Rank owner, int world_size) {
       absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size));
 }
 
-// Also UNIMPLEMENTED as CheckReducible.
+// UNIMPLEMENTED as CheckReducible, too.
 inline absl::Status CheckReduce(Rank owner, int world_size, DType dtype, int64_t elements) {
   absl::Status valid = CheckReducible(dtype);
   valid.Update(CheckPublish(owner, world_size));

@@ -1,4 +1,4 @@
-// The replicas of co-located ranks, where a plane reaches them directly.
+// The replicas of all ranks of a host, where a plane gives direct access to their memory.
 #ifndef OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_
 #define OPTSHARD_COMMON_DATAPLANE_PEER_REPLICAS_H_
 
@@ -13,8 +13,8 @@ struct ReplicaRegion {
   float* gradients = nullptr;   // null: the gradients lie elsewhere
 };
 
-// In this process's address space, of all ranks, this one included. Where ranks share one copy of
-// the parameters their regions have the same address.
+// The replicas of all ranks, this one included, in this process's address space. Where ranks share
+// one copy of the parameters, their regions have the same address.
 struct PeerReplicas {
   std::vector<std::vector<ReplicaRegion>> regions;  // by rank, then by region of the layout
   // Keeps all of it mapped, also beyond the plane's life.

@@ -9,13 +9,13 @@
 
 namespace optshard {
 
-// Whether the object keeps to its own Gloo where LibTorch's is in the process. False under asan and
-// tsan, which refuse RTLD_DEEPBIND.
+// Whether the object uses its own Gloo also where LibTorch's is in the same process. False under
+// asan and tsan, which refuse RTLD_DEEPBIND.
 bool GlooIsIsolated();
 
-// Loads the object at the first call; it stays. FAILED_PRECONDITION, with the loader's words, where
-// it cannot be loaded, or where it is not isolated and would meet LibTorch's Gloo; INVALID_ARGUMENT
-// where there is no such network. Thread-safe.
+// The first call loads the object, which is never unloaded. FAILED_PRECONDITION with the loader's
+// message where it cannot be loaded, or where it is not isolated and LibTorch's Gloo is in the
+// process. INVALID_ARGUMENT where there is no such network. Thread-safe.
 absl::StatusOr<std::unique_ptr<GlooWire>> MakeGlooWire(const GlooWire::Options& options);
 
 }  // namespace optshard

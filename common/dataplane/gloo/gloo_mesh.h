@@ -1,5 +1,5 @@
-// The connections of one rank to all others, and what becomes of them: messages that are waited for
-// with a deadline and errors that name the peer.
+// The connections of one rank to all others: messages with deadlines, and errors that name the
+// peer.
 #ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_MESH_H_
 #define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_MESH_H_
 
@@ -38,7 +38,7 @@ class GlooMesh {
   };
   using Messages = std::vector<Message>;
 
-  // Connects to all other ranks; errors as CreateGlooPlane's.
+  // Connects to all other ranks. Errors are those of CreateGlooPlane.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(const GlooPlaneOptions& options);
   // The same over a given wire and, for short messages, given sockets by rank; without either in a
   // world of one.
@@ -46,7 +46,7 @@ class GlooMesh {
                                                                std::vector<UniqueFd> connections,
                                                                const GlooPlaneOptions& options);
 
-  // Breaks the mesh, if it is not closed.
+  // Breaks the mesh, unless it is closed.
   ~GlooMesh();
 
   GlooMesh(const GlooMesh&) = delete;
@@ -55,7 +55,7 @@ class GlooMesh {
   int world_size() const { return world_size_; }
   Rank rank() const { return rank_; }
 
-  // OK while operations may start; then why not.
+  // OK while operations may start, else the reason why not.
   absl::Status status() ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
 
   // Starts a message and appends it to `messages`. The slot is the same on both sides. A short
@@ -69,8 +69,8 @@ class GlooMesh {
   absl::Status Wait(Messages* messages, absl::Time deadline, absl::FunctionRef<std::string()> what)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Pending and later calls return `reason`; the connections are cut when it returns. The first
-  // reason stays. Any thread.
+  // Makes pending and later calls return `reason`, and returns once the connections are cut. The
+  // first reason stays. Any thread.
   void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tells all peers that this rank closes, waits until they do, and ends the connections.
@@ -109,12 +109,12 @@ class GlooMesh {
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
-  // What is waited for, and whether the watcher ended that because of the deadline. Gloo's own
-  // time-outs close all connections before one can say why.
+  // The transfer that is waited for, and whether the watcher ended that wait at its deadline.
+  // Gloo's own time-outs are not used: they close all connections before the peers can be told why.
   Transfer* waited_for_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::Time wait_deadline_ ABSL_GUARDED_BY(mutex_);
   bool timed_out_ ABSL_GUARDED_BY(mutex_) = false;
-  // What Break has to wake.
+  // The transfers under way, which Break aborts.
   std::unordered_set<std::shared_ptr<Transfer>> pending_ ABSL_GUARDED_BY(mutex_);
 
   absl::Mutex cut_mutex_ ABSL_ACQUIRED_AFTER(mutex_);

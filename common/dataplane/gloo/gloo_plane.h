@@ -1,9 +1,11 @@
 // The data plane between CPU hosts, over Gloo's TCP transport. docs/dataplane.md describes it.
 //
 // Every message goes point to point: contributions to the owner, which sums them in the order of
-// the reduction tree; published bytes from the owner to each other rank, straight out of and into
-// the callers' memory. Gloo has one thread a plane; another watches the connections, because Gloo
-// tells nobody of a connection that breaks in the middle of a message.
+// the reduction tree, and published bytes from the owner to each other rank. Long messages go
+// through Gloo, straight out of and into the callers' memory; short ones are sent and received by
+// the threads that wait (small_messages.h). A plane has one thread of Gloo, and one that watches
+// the connections, because Gloo does not report a connection that breaks in the middle of a
+// message.
 #ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_PLANE_H_
 #define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_PLANE_H_
 

@@ -1,4 +1,4 @@
-// What a Gloo plane is made of.
+// The options of the Gloo plane.
 #ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_PLANE_OPTIONS_H_
 #define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_PLANE_OPTIONS_H_
 
@@ -19,13 +19,14 @@ struct GlooPlaneOptions {
   Generation generation = 0;
   Rendezvous* rendezvous = nullptr;  // used by CreateGlooPlane only; not owned
 
-  // A network interface by name, or a numeric address of one; all ranks in one address family.
+  // A network interface by name, or a numeric address of one. All ranks use one address family.
   std::string network = "lo";
 
-  // Of CreateGlooPlane, in the time of Clock::Monotonic().
+  // By when CreateGlooPlane has to be done, in the time of Clock::Monotonic().
   absl::Time deadline = absl::InfiniteFuture();
 
-  // Memory in which an owner receives contributions; at least one bucket's are always received.
+  // How much memory an owner uses to receive contributions. Those of one bucket are always
+  // received.
   size_t reduce_window_bytes = size_t{64} << 20;
 };
 

@@ -1,6 +1,6 @@
-// The little that the Gloo plane needs of Gloo: connections between ranks and messages over them.
-// No Gloo type appears here, because its implementation lives in a shared object of its own
-// (docs/decisions/0002-gloo-in-its-own-shared-object.md). No exception leaves it.
+// What the Gloo plane uses of Gloo: connections between ranks and messages over them. No Gloo type
+// appears here, because the implementation is in a shared object of its own
+// (docs/decisions/0002-gloo-in-its-own-shared-object.md). It throws no exceptions.
 #ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_WIRE_H_
 #define OPTSHARD_COMMON_DATAPLANE_GLOO_GLOO_WIRE_H_
 
@@ -17,8 +17,8 @@
 
 namespace optshard {
 
-// Connections to all peers. Thread-safe, but for Listen and Connect, which come first and from one
-// thread. Errors carry Gloo's words.
+// Connections to all peers. Listen and Connect are called first, from one thread; the rest is
+// thread-safe. Errors contain Gloo's message.
 class GlooWire {
  public:
   struct Options {
@@ -37,21 +37,21 @@ class GlooWire {
   // Returns once connected to the socket that the peer opened for this rank.
   virtual absl::Status Connect(Rank peer, const std::string& address) = 0;
 
-  // Messages of a slot between two ranks match in order. Memory stays valid until the transfer is
-  // done or the connections are closed.
+  // Messages with the same slot between two ranks match in order. The caller keeps the memory valid
+  // until the transfer is done or the connections are closed.
   virtual absl::StatusOr<std::unique_ptr<Transfer>> Send(Rank peer, uint64_t slot, const void* data,
                                                          size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Transfer>> Receive(Rank peer, uint64_t slot, void* data,
                                                             size_t bytes) = 0;
 
-  // Both return once no thread touches any transfer's memory any more. Finish lets what was sent
-  // arrive; Cut resets the connections.
+  // Both close the connections, and return once no thread touches any transfer's memory any more.
+  // Finish lets what was sent arrive; Cut resets the connections.
   virtual void Finish() = 0;
   virtual void Cut() = 0;
 };
 
-// What the shared object exports, as `optshard_make_gloo_wire`. INVALID_ARGUMENT where there is no
-// such network.
+// The function that the shared object exports as `optshard_make_gloo_wire`. INVALID_ARGUMENT where
+// there is no such network.
 using MakeGlooWireFunction = void (*)(const GlooWire::Options& options,
                                       std::unique_ptr<GlooWire>* wire, absl::Status* status);
 

@@ -1,4 +1,4 @@
-// Reused memory for values on their way into a sum, bounded in total.
+// A bounded pool of memory for contributions that have been received and not yet summed.
 #ifndef OPTSHARD_COMMON_DATAPLANE_GLOO_SCRATCH_POOL_H_
 #define OPTSHARD_COMMON_DATAPLANE_GLOO_SCRATCH_POOL_H_
 
@@ -18,10 +18,10 @@ class ScratchPool {
     size_t bytes = 0;              // may be more than asked for
   };
 
-  // All blocks together stay within `limit_bytes`, but for a single one that is larger by itself.
+  // All blocks together stay within `limit_bytes`, except that one block may be larger by itself.
   explicit ScratchPool(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // A block of at least `bytes`; none while the blocks in use leave no room.
+  // Returns a block of at least `bytes`, or nothing while the blocks in use leave no room for it.
   absl::optional<Block> Take(size_t bytes);
 
   void Return(Block block);

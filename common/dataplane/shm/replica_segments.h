@@ -17,9 +17,10 @@
 
 namespace optshard {
 
-// Two segments, each with the regions of the MemoryLayout one after the other, every one in pages
-// of its own, from a place on that differs between ranks and segments (common/stagger.h). A rank
-// that shares another one's parameters has gradients only. Thread-compatible.
+// Two segments, one for parameters and one for gradients. Each has the regions of the MemoryLayout
+// one after the other, every region in pages of its own. The first region begins at a place that
+// differs between ranks and segments (common/stagger.h). A rank that uses another rank's parameters
+// has a segment for gradients only. Thread-compatible.
 class ReplicaSegments {
  public:
   enum class Parts { kParametersAndGradients, kGradients };

@@ -1,7 +1,7 @@
 // The data plane between the ranks of one host, in shared memory. docs/dataplane.md describes it.
 //
-// Co-located ranks see each other's replicas directly (peer_replicas()); with those nothing needs
-// to be sent but votes. Reduce and Publish work for any memory, through a mailbox of 2 MiB a rank.
+// The ranks of a host can access each other's replicas directly (peer_replicas()); then nothing but
+// votes is sent. Reduce and Publish work for any memory, through a mailbox of 2 MiB for each rank.
 #ifndef OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PLANE_H_
 #define OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PLANE_H_
 
@@ -25,16 +25,16 @@ struct ShmPlaneOptions {
   Generation generation = 0;
   Rendezvous* rendezvous = nullptr;  // used by CreateShmPlane only; not owned
 
-  // This rank's own replica, where all ranks give theirs: then peer_replicas() has all of them. The
-  // plane keeps them mapped. `layout` is theirs.
+  // This rank's own replica. Where all ranks give theirs, peer_replicas() has all of them, and the
+  // plane keeps them mapped. `layout` is how they are laid out.
   std::shared_ptr<const ReplicaSegments> replica;
   const MemoryLayout* layout = nullptr;  // used by CreateShmPlane only; not owned
 
-  // Of CreateShmPlane, in the time of Clock::Monotonic().
+  // By when CreateShmPlane has to be done, in the time of Clock::Monotonic().
   absl::Time deadline = absl::InfiniteFuture();
 
-  // How long a wait looks before it sleeps. Waking a thread takes tens of microseconds; ranks of a
-  // small model arrive within less.
+  // How long a rank that waits keeps looking before it sleeps. Waking a thread takes tens of
+  // microseconds; the ranks of a small model are less than that apart.
   absl::Duration spin = absl::Microseconds(20);
 };
 

@@ -1,4 +1,4 @@
-// The data plane operations that are under way, oldest first, and the staging memory they use.
+// The data plane operations that are under way, oldest first, and the staging memory that they use.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_OPERATION_WINDOW_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_OPERATION_WINDOW_H_
 
@@ -16,8 +16,8 @@
 
 namespace optshard {
 
-// Bounds how many operations are under way and how much staging memory they take; where a bound is
-// reached, the oldest operation is waited for. Bound to the step's thread.
+// Limits how many operations are under way and how much staging memory they take. At a limit it
+// waits for the oldest operation. Bound to the step's thread.
 class OperationWindow {
  public:
   struct Operation {
@@ -37,13 +37,14 @@ class OperationWindow {
   // A staging buffer; waits for operations until one is free. After an error: Abandon.
   absl::StatusOr<float*> TakeStaging(absl::Time deadline);
 
-  // Waits for the oldest first where the window is full. After an error: Abandon.
+  // Where the window is full, waits for the oldest operation first. After an error: Abandon.
   absl::Status Push(Operation operation, absl::Time deadline);
 
   // Waits for all, in order. After an error: Abandon.
   absl::Status Drain(absl::Time deadline);
 
-  // Ends what is under way on a plane that has been aborted, so that no buffer is in use any more.
+  // Ends the operations that are under way on a plane that has been aborted. Afterwards no buffer
+  // is in use.
   void Abandon(absl::Time deadline);
 
  private:

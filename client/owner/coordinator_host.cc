@@ -54,8 +54,8 @@ absl::StatusOr<std::shared_ptr<CoordinatorHost>> CoordinatorHost::Get(const Opti
 
 std::string CoordinatorHost::address() const { return impl_->server->address(); }
 
-bool CoordinatorHost::WaitUntilSettled(absl::Duration timeout) {
-  return impl_->server->WaitUntilSettled(timeout);
+bool CoordinatorHost::WaitUntilDone(absl::Duration timeout) {
+  return impl_->server->WaitUntilDone(timeout);
 }
 
 }  // namespace optshard

@@ -29,7 +29,7 @@ class CoordinatorHost {
   std::string address() const;
 
   // Waits until all members of all optimizers have left; false where `timeout` came first.
-  bool WaitUntilSettled(absl::Duration timeout);
+  bool WaitUntilDone(absl::Duration timeout);
 
  private:
   class Impl;

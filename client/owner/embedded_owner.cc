@@ -70,7 +70,7 @@ class EmbeddedOwner : public OwnerLink {
     absl::Status stopped = owner_->Stop(timeout);
     // Where other optimizers of this process use the coordinator too, the last one waits.
     if (coordinator_host_.use_count() == 1 &&
-        !coordinator_host_->WaitUntilSettled(deadline - clock.Now())) {
+        !coordinator_host_->WaitUntilDone(deadline - clock.Now())) {
       Log(LogLevel::kWarning, {"client", options_.job, options_.rank},
           "this process ends the coordinator although ranks have not left the job");
     }

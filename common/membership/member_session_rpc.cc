@@ -104,9 +104,9 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
         const bool hosted_elsewhere = reply_.host_rank >= 0 && reply_.host_rank != id_.rank;
         return hosted_elsewhere ? CoordinatorGone("asked for the cause of a failure") : observed;
       }
-      const absl::optional<absl::Status> verdict =
+      const absl::optional<absl::Status> failure =
           inbox_.WaitForFailure(std::clamp(deadline - Now(), absl::ZeroDuration(), kPause));
-      if (verdict.has_value()) return *verdict;
+      if (failure.has_value()) return *failure;
     }
   }
 

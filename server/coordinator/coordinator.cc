@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
        {CheckPositive(group.join_timeout, "join timeout"),
         CheckPositive(group.liveness.lease, "lease"),
         CheckPositive(group.liveness.session_grace, "grace for broken sessions"),
-        CheckPositive(group.verdict_grace, "grace for verdicts"),
+        CheckPositive(group.attribution_grace, "grace for the attribution of failures"),
         CheckPositive(options.longest_step, "longest step of time")}) {
     if (!status.ok()) return status;
   }
@@ -171,8 +171,8 @@ absl::StatusOr<WatchEvents> Coordinator::ReadEvents(const Caller& caller, WatchI
   return (*group)->ReadEvents(caller.member.rank, watch, after_sequence);
 }
 
-absl::StatusOr<Coordinator::News> Coordinator::Heartbeat(const Caller& caller,
-                                                         const StepProgress& progress) {
+absl::StatusOr<Coordinator::Answer> Coordinator::Heartbeat(const Caller& caller,
+                                                           const StepProgress& progress) {
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
   const absl::Time now = Now();
@@ -183,13 +183,13 @@ absl::StatusOr<Coordinator::News> Coordinator::Heartbeat(const Caller& caller,
     (*group)->Heartbeat(caller.member.rank, progress, now);
   }
   after.Take(**group);
-  return News{(*group)->failure()};
+  return Answer{(*group)->failure()};
 }
 
-absl::StatusOr<Coordinator::News> Coordinator::ReportFailure(const Caller& caller,
-                                                             const StepProgress& progress,
-                                                             Rank suspect,
-                                                             const absl::Status& observed) {
+absl::StatusOr<Coordinator::Answer> Coordinator::ReportFailure(const Caller& caller,
+                                                               const StepProgress& progress,
+                                                               Rank suspect,
+                                                               const absl::Status& observed) {
   AfterUnlock after;
   absl::MutexLock lock(&mutex_);
   const absl::Time now = Now();
@@ -202,7 +202,7 @@ absl::StatusOr<Coordinator::News> Coordinator::ReportFailure(const Caller& calle
   }
   after.Take(**group);
   if (!status.ok()) return status;
-  return News{(*group)->failure()};
+  return Answer{(*group)->failure()};
 }
 
 absl::Status Coordinator::Leave(const Caller& caller, const StepProgress& progress) {
@@ -291,11 +291,11 @@ void Coordinator::Shutdown() {
   }
 }
 
-bool Coordinator::Settled() const {
+bool Coordinator::Done() const {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = time_.At(options_.clock->Now());
   return !groups_.empty() &&
-         absl::c_all_of(groups_, [now](const auto& entry) { return entry.second.Settled(now); });
+         absl::c_all_of(groups_, [now](const auto& entry) { return entry.second.Done(now); });
 }
 
 }  // namespace optshard

@@ -62,7 +62,7 @@ class Coordinator {
   // With `resumes` it begins the next life of a group that has failed. So it does where the group
   // works and its rank still counts as present: the state has come back, so its former process is
   // dead, and the group fails with PeerLost. When all have come it goes on, or fails again, by what
-  // they bring (settlement.h). A retry (the same request id) gets the first answer.
+  // they bring (recovery_point.h). A retry (the same request id) gets the first answer.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request);
 
   // Begins the caller's event stream, in place of one it may have. `wake` is called whenever
@@ -75,17 +75,17 @@ class Coordinator {
                                          uint64_t after_sequence) const;
 
   // What a member is told in answer to its news.
-  struct News {
+  struct Answer {
     absl::Status failure;  // the group's; OK while it works
   };
 
   // Renews the lease.
-  absl::StatusOr<News> Heartbeat(const Caller& caller, const StepProgress& progress);
+  absl::StatusOr<Answer> Heartbeat(const Caller& caller, const StepProgress& progress);
 
   // The caller's operation failed; -1 suspects nobody. The verdict comes as an event to all.
   // INVALID_ARGUMENT: the suspect is no rank, `observed` is OK.
-  absl::StatusOr<News> ReportFailure(const Caller& caller, const StepProgress& progress,
-                                     Rank suspect, const absl::Status& observed);
+  absl::StatusOr<Answer> ReportFailure(const Caller& caller, const StepProgress& progress,
+                                       Rank suspect, const absl::Status& observed);
 
   // In good order. Idempotent.
   absl::Status Leave(const Caller& caller, const StepProgress& progress);
@@ -110,7 +110,7 @@ class Coordinator {
 
   // There was a group, all have finished or failed, nobody is in any more, and nobody is to be
   // expected: no group that failed is within its resume_grace.
-  bool Settled() const;
+  bool Done() const;
 
   const GroupOptions& options() const { return options_.group; }
 

@@ -69,17 +69,17 @@ int Fail(const absl::Status& status) {
 
 // Waits for SIGTERM or SIGINT or, if asked to, for the end of all work; then stops the server.
 void ServeUntilTheEnd(const sigset_t& signals, CoordinatorServer& server, bool exit_when_done) {
-  std::thread until_settled;
+  std::thread until_done;
   if (exit_when_done) {
     // It ends this program as somebody else would, so that one wait is enough.
-    until_settled = std::thread([&server] {
-      if (server.WaitUntilSettled(absl::InfiniteDuration())) kill(getpid(), SIGTERM);
+    until_done = std::thread([&server] {
+      if (server.WaitUntilDone(absl::InfiniteDuration())) kill(getpid(), SIGTERM);
     });
   }
   while (sigwaitinfo(&signals, nullptr) < 0) {
   }
   server.Stop(absl::Seconds(1));
-  if (until_settled.joinable()) until_settled.join();
+  if (until_done.joinable()) until_done.join();
 }
 
 int Main(const Flags& flags) {

@@ -33,10 +33,10 @@ class CoordinatorServer::Impl {
   std::string address() const { return WithPort(options_.listen, port_); }
   Coordinator& coordinator() { return *coordinator_; }
 
-  bool WaitUntilSettled(absl::Duration timeout) {
+  bool WaitUntilDone(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &Impl::SettledOrStopping), timeout);
-    return settled_;
+    mutex_.AwaitWithTimeout(absl::Condition(this, &Impl::DoneOrStopping), timeout);
+    return done_;
   }
 
   void Stop(absl::Duration grace) {
@@ -56,16 +56,14 @@ class CoordinatorServer::Impl {
   }
 
  private:
-  bool SettledOrStopping() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return settled_ || stopping_;
-  }
+  bool DoneOrStopping() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return done_ || stopping_; }
 
   void Tick() {
     while (true) {
       coordinator_->Tick();
-      const bool settled = coordinator_->Settled();
+      const bool done = coordinator_->Done();
       absl::MutexLock lock(&mutex_);
-      settled_ = settled;
+      done_ = done;
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.tick)) return;
     }
   }
@@ -78,7 +76,7 @@ class CoordinatorServer::Impl {
   std::thread ticker_;
   absl::Mutex stop_mutex_;  // one Stop at a time; the others wait for it
   absl::Mutex mutex_;
-  bool settled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -97,8 +95,8 @@ CoordinatorServer::~CoordinatorServer() = default;
 int CoordinatorServer::port() const { return impl_->port(); }
 std::string CoordinatorServer::address() const { return impl_->address(); }
 Coordinator& CoordinatorServer::coordinator() { return impl_->coordinator(); }
-bool CoordinatorServer::WaitUntilSettled(absl::Duration timeout) {
-  return impl_->WaitUntilSettled(timeout);
+bool CoordinatorServer::WaitUntilDone(absl::Duration timeout) {
+  return impl_->WaitUntilDone(timeout);
 }
 void CoordinatorServer::Stop(absl::Duration grace) { impl_->Stop(grace); }
 

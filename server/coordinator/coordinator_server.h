@@ -39,7 +39,7 @@ class CoordinatorServer {
   // Waits until there was a group, all are finished or failed, everyone has left and nobody is to
   // come back (GroupOptions::resume_grace). Whether that is so within `timeout`: a host should give
   // the others that long before it stops.
-  bool WaitUntilSettled(absl::Duration timeout);
+  bool WaitUntilDone(absl::Duration timeout);
 
   // Ends all calls, those that wait included, within `grace`, and the listening. Members notice
   // that the coordinator is gone; their steps go on. Idempotent.

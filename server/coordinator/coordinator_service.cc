@@ -50,7 +50,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerCont
                                                         v1::HeartbeatResponse* response) {
   const absl::StatusOr<StepProgress> progress = FromProto(request->progress());
   if (!progress.ok()) return Answer(context, progress.status());
-  const absl::StatusOr<Coordinator::News> news =
+  const absl::StatusOr<Coordinator::Answer> news =
       coordinator_->Heartbeat(CallerOf(request->header()), *progress);
   if (news.ok() && !news->failure.ok()) *response->mutable_failure() = ToProto(news->failure);
   return Answer(context, news.status());
@@ -61,7 +61,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ReportFailure(grpc::CallbackServer
                                                             v1::ReportFailureResponse* response) {
   const absl::StatusOr<StepProgress> progress = FromProto(request->progress());
   if (!progress.ok()) return Answer(context, progress.status());
-  const absl::StatusOr<Coordinator::News> news =
+  const absl::StatusOr<Coordinator::Answer> news =
       coordinator_->ReportFailure(CallerOf(request->header()), *progress, request->suspect_rank(),
                                   FromProto(request->observed()));
   if (news.ok() && !news->failure.ok()) *response->mutable_verdict() = ToProto(news->failure);

@@ -10,7 +10,7 @@
 #include "common/plan.h"
 #include "server/coordinator/admission.h"
 #include "server/coordinator/losses.h"
-#include "server/coordinator/settlement.h"
+#include "server/coordinator/recovery_point.h"
 
 namespace optshard {
 namespace {
@@ -60,7 +60,7 @@ bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
                                         holder.request.resumes.has_value();
   if (holder_is_gone) {
     last_gone_ = now;
-    Fail(TakeReplaced(holder, request.rank, request.pid));
+    Fail(MarkReplaced(holder, request.rank, request.pid));
   }
   return state_ == GroupState::kFailed && resumable_;
 }
@@ -196,8 +196,8 @@ void Group::Record(Member& member, const StepProgress& progress, absl::Time now,
 }
 
 void Group::Heartbeat(Rank rank, const StepProgress& progress, absl::Time now) {
-  const bool settled = state_ == GroupState::kFailed && progress.outcome != StepOutcome::kInStep;
-  Record(members_[rank], progress, now, settled);
+  const bool final = state_ == GroupState::kFailed && progress.outcome != StepOutcome::kInStep;
+  Record(members_[rank], progress, now, final);
   LookForAbandoned();
 }
 
@@ -285,7 +285,7 @@ bool Group::AnybodyIn() const {
   return absl::c_any_of(members_, [](const Member& member) { return member.present(); });
 }
 
-bool Group::Settled(absl::Time now) const {
+bool Group::Done(absl::Time now) const {
   if (AnybodyIn()) return false;
   if (state_ == GroupState::kFinished) return true;
   return !resumable_ || now - last_gone_ >= options_.resume_grace;
@@ -310,9 +310,9 @@ void Group::Activate() {
     owner_address.push_back(member.request.owner_address);
     kept.push_back(member.request.resumes);
   }
-  const absl::StatusOr<StepProgress> settled = Settle(kept);
-  if (!settled.ok()) {
-    Fail(errors::WithContext(settled.status(),
+  const absl::StatusOr<StepProgress> recovery_point = FindRecoveryPoint(kept);
+  if (!recovery_point.ok()) {
+    Fail(errors::WithContext(recovery_point.status(),
                              absl::StrCat("optimizer \"", optimizer_, "\" cannot go on")));
     return;
   }
@@ -336,8 +336,8 @@ void Group::Activate() {
     MemberEvent event;
     event.kind = MemberEvent::Kind::kPlanReady;
     event.plan = plan_;
-    event.finished = settled->finished;
-    event.skipped = settled->skipped;
+    event.finished = recovery_point->finished;
+    event.skipped = recovery_point->skipped;
     event.owner_address = owner_address;
     Send(member, std::move(event));
   }
@@ -364,7 +364,7 @@ void Group::Send(Member& member, MemberEvent event) {
 
 void Group::LookForLost(absl::Time now) {
   const absl::optional<absl::Status> loss =
-      TakeLosses(absl::MakeSpan(members_), optimizer_, options_.liveness, now);
+      MarkLost(absl::MakeSpan(members_), optimizer_, options_.liveness, now);
   if (!loss.has_value()) return;
   last_gone_ = now;
   if (state_ != GroupState::kFailed) Fail(*loss);
@@ -376,22 +376,22 @@ void Group::LookForAbandoned() {
   if (abandoned.has_value()) Fail(*abandoned);
 }
 
-std::vector<Witness> Group::Witnesses() const {
-  std::vector<Witness> witnesses;
-  witnesses.reserve(members_.size());
+std::vector<Evidence> Group::Evidences() const {
+  std::vector<Evidence> evidence;
+  evidence.reserve(members_.size());
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& member = members_[rank];
-    witnesses.push_back(
+    evidence.push_back(
         {static_cast<Rank>(rank), member.state, member.progress.finished, member.pulse});
   }
-  return witnesses;
+  return evidence;
 }
 
 void Group::Decide(absl::Time now) {
   if (state_ == GroupState::kFailed || state_ == GroupState::kFinished) return;
-  const absl::optional<absl::Status> verdict =
-      Arbitrate(suspicions_, Witnesses(), options_.verdict_grace, now);
-  if (verdict.has_value()) Fail(*verdict);
+  const absl::optional<absl::Status> failure =
+      AttributeFailure(suspicions_, Evidences(), options_.attribution_grace, now);
+  if (failure.has_value()) Fail(*failure);
 }
 
 GroupStatus Group::Status(absl::Time now) const {

@@ -15,11 +15,11 @@
 #include "common/ids.h"
 #include "common/incarnation.h"
 #include "common/membership/membership.h"
+#include "server/coordinator/failure_attribution.h"
 #include "server/coordinator/join_results.h"
 #include "server/coordinator/liveness.h"
 #include "server/coordinator/member.h"
 #include "server/coordinator/rendezvous_store.h"
-#include "server/coordinator/verdict.h"
 
 namespace optshard {
 
@@ -29,7 +29,7 @@ struct GroupOptions {
   absl::Duration join_timeout = absl::Seconds(60);  // from the first join to the last
   LivenessOptions liveness;
   // How long a suspicion waits for others to turn out dead.
-  absl::Duration verdict_grace = absl::Milliseconds(500);
+  absl::Duration attribution_grace = absl::Milliseconds(500);
   Rank host_rank = -1;  // whose process embeds the coordinator
   // Of the incarnations that are given out. 0: the wall-clock time when the coordinator is created.
   Epoch epoch = 0;
@@ -112,13 +112,13 @@ class Group {
   GroupStatus Status(absl::Time now) const;
   bool AnybodyIn() const;
   // Nobody is in any more, and nobody is to be expected.
-  bool Settled(absl::Time now) const;
+  bool Done(absl::Time now) const;
 
   Deferred TakeDeferred();
 
  private:
   std::vector<Rank> MissingRanks() const;
-  std::vector<Witness> Witnesses() const;
+  std::vector<Evidence> Evidences() const;
   JoinReply ReplyTo(Incarnation incarnation) const;
   bool IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const;
   void Activate();

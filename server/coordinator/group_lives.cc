@@ -40,8 +40,8 @@ void GroupLives::Shutdown(const absl::Status& reason) {
   if (former_ != nullptr) former_->Shutdown(reason);
 }
 
-bool GroupLives::Settled(absl::Time now) const {
-  return present_->Settled(now) && (former_ == nullptr || !former_->AnybodyIn());
+bool GroupLives::Done(absl::Time now) const {
+  return present_->Done(now) && (former_ == nullptr || !former_->AnybodyIn());
 }
 
 Deferred GroupLives::TakeDeferred() {

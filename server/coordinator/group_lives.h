@@ -37,7 +37,7 @@ class GroupLives {
 
   void Tick(absl::Time now);
   void Shutdown(const absl::Status& reason);
-  bool Settled(absl::Time now) const;
+  bool Done(absl::Time now) const;
   Deferred TakeDeferred();
 
  private:

@@ -11,8 +11,8 @@
 
 namespace optshard {
 
-absl::optional<absl::Status> TakeLosses(absl::Span<Member> members, absl::string_view optimizer,
-                                        const LivenessOptions& options, absl::Time now) {
+absl::optional<absl::Status> MarkLost(absl::Span<Member> members, absl::string_view optimizer,
+                                      const LivenessOptions& options, absl::Time now) {
   struct Loss {
     Rank rank;
     Death death;
@@ -43,7 +43,7 @@ absl::optional<absl::Status> TakeLosses(absl::Span<Member> members, absl::string
   return errors::PeerLost(first.rank, how);
 }
 
-absl::Status TakeReplaced(Member& member, Rank rank, int64_t successor_pid) {
+absl::Status MarkReplaced(Member& member, Rank rank, int64_t successor_pid) {
   member.state = MemberState::kLost;
   const std::string how =
       member.request.pid == successor_pid ? "it joins again" : "its shard server was started again";

@@ -15,12 +15,12 @@ namespace optshard {
 
 // Members, by rank, that are found dead become kLost. PeerLost naming the one that died first, the
 // likely cause of the others' end; nullopt where nobody has died.
-absl::optional<absl::Status> TakeLosses(absl::Span<Member> members, absl::string_view optimizer,
-                                        const LivenessOptions& options, absl::Time now);
+absl::optional<absl::Status> MarkLost(absl::Span<Member> members, absl::string_view optimizer,
+                                      const LivenessOptions& options, absl::Time now);
 
 // The member's state has come back with another process, so the member is dead though nobody has
 // noticed: it becomes kLost. PeerLost naming it.
-absl::Status TakeReplaced(Member& member, Rank rank, int64_t successor_pid);
+absl::Status MarkReplaced(Member& member, Rank rank, int64_t successor_pid);
 
 // A step that some rank works on and another has left before can never end. PeerLost naming the one
 // that left; nullopt where there is no such step.

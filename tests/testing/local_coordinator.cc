@@ -150,7 +150,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
                              const absl::Status& observed, absl::Time deadline) override {
     SetProgress(progress);
     if (!member_->silent()) {
-      const absl::StatusOr<Coordinator::News> news =
+      const absl::StatusOr<Coordinator::Answer> news =
           domain_.ReportFailure(member_->caller(), progress, suspect, observed);
       if (!news.ok()) return observed;
       if (!news->failure.ok()) return news->failure;
@@ -208,7 +208,7 @@ Coordinator::Options LocalCoordinator::QuickOptions(int world_size) {
   options.group.join_timeout = absl::Seconds(5);
   options.group.liveness.lease = absl::Seconds(1);
   options.group.liveness.session_grace = absl::Milliseconds(20);
-  options.group.verdict_grace = absl::Milliseconds(60);
+  options.group.attribution_grace = absl::Milliseconds(60);
   return options;
 }
 

@@ -176,27 +176,27 @@ TEST_F(CoordinatorRpcTest, SessionEndsWithoutLeave_TheOthersAreToldAtOnce) {
   EXPECT_EQ(members[2].Failure(), members[0].Failure());
 }
 
-TEST_F(CoordinatorRpcTest, Verdict_ReachesTheReporterAndNamesTheDead) {
+TEST_F(CoordinatorRpcTest, AttributedFailure_ReachesTheReporterAndNamesTheDead) {
   Start(3);
   std::vector<Member> members = JoinAll();
   members[1].session.reset();
-  absl::Status verdict;
+  absl::Status cause;
   std::atomic<bool> there{false};
   std::thread reporter([&] {
-    verdict = members[2].session->ReportFailure({4, StepOutcome::kInDoubt}, 0,
-                                                errors::PeerLost(0, "connection reset"),
-                                                In(absl::Seconds(20)));
+    cause = members[2].session->ReportFailure({4, StepOutcome::kInDoubt}, 0,
+                                              errors::PeerLost(0, "connection reset"),
+                                              In(absl::Seconds(20)));
     there = true;
   });
   EXPECT_TRUE(PassUntil([&] { return there.load(); }));
   reporter.join();
-  EXPECT_TRUE(errors::IsPeerLost(verdict));
-  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(1));
+  EXPECT_TRUE(errors::IsPeerLost(cause));
+  EXPECT_THAT(errors::RanksOf(cause), ElementsAre(1));
   EXPECT_TRUE(Group().torn);
   EXPECT_EQ(Group().members[2].progress.finished, 4u);
 }
 
-TEST_F(CoordinatorRpcTest, VerdictDoesNotCome_ReporterGetsWhatItSaw) {
+TEST_F(CoordinatorRpcTest, FailureIsNotAttributed_ReporterGetsWhatItSaw) {
   Start(2);
   std::vector<Member> members = JoinAll();
   // The clock stands still: the coordinator never decides.
@@ -245,7 +245,7 @@ TEST_F(CoordinatorRpcTest, RendezvousKeyNeverWritten_DeadlineNamesIt) {
   EXPECT_THAT(status.ToString(), HasSubstr("\"missing\""));
 }
 
-TEST_F(CoordinatorRpcTest, AllLeave_SettlesAndNobodyIsLost) {
+TEST_F(CoordinatorRpcTest, AllLeave_IsDoneAndNobodyIsLost) {
   Start(2);
   std::vector<Member> members = JoinAll();
   members[0].session->SetProgress({3, StepOutcome::kIdle});
@@ -256,7 +256,7 @@ TEST_F(CoordinatorRpcTest, AllLeave_SettlesAndNobodyIsLost) {
   EXPECT_EQ(Group().members[0].progress.finished, 3u);
   EXPECT_FALSE(members[1].told->HasCome());
   EXPECT_TRUE(members[1].session->Leave(In(absl::Seconds(20))).ok());
-  EXPECT_TRUE(server_->WaitUntilSettled(absl::Seconds(20)));
+  EXPECT_TRUE(server_->WaitUntilDone(absl::Seconds(20)));
   EXPECT_EQ(Group().state, GroupState::kFinished);
 }
 
@@ -332,10 +332,10 @@ TEST_F(CoordinatorRpcTest, CoordinatorsHostDies_ItIsTheOneLost) {
   Start(3, 0);
   std::vector<Member> members = JoinAll();
   server_->Stop(absl::Seconds(1));
-  const absl::Status verdict = members[2].session->ReportFailure(
+  const absl::Status cause = members[2].session->ReportFailure(
       {}, 1, errors::PeerLost(1, "connection reset"), In(absl::Seconds(60)));
-  EXPECT_TRUE(errors::IsPeerLost(verdict));
-  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(0));
+  EXPECT_TRUE(errors::IsPeerLost(cause));
+  EXPECT_THAT(errors::RanksOf(cause), ElementsAre(0));
 }
 
 TEST_F(CoordinatorRpcTest, StopWithStreamsAndWaitsOpen_ReturnsSoon) {

@@ -144,7 +144,7 @@ TEST(CoordinatorJoin, LeavesWhileForming_RankIsFreeAgainWithAHigherIncarnation) 
   Job job(2);
   ASSERT_TRUE(job.Join(0).ok());
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[0], {}).ok());
-  EXPECT_TRUE(job.coordinator_->Settled());
+  EXPECT_TRUE(job.coordinator_->Done());
   JoinRequest successor = TestJoin(0, 2);
   successor.request_id = "successor";
   successor.spec.rule = "sgd";  // nobody is in whom it would have to agree with
@@ -226,7 +226,7 @@ TEST(CoordinatorLoss, Stopped_IsNamedAtItsLeasesEnd) {
   EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
   EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
   // Continued after all, it learns that it was given up.
-  const absl::StatusOr<Coordinator::News> news = job.Beat(1);
+  const absl::StatusOr<Coordinator::Answer> news = job.Beat(1);
   ASSERT_TRUE(news.ok());
   EXPECT_THAT(errors::RanksOf(news->failure), ElementsAre(1));
 }
@@ -303,7 +303,7 @@ TEST(CoordinatorPause, WhileRanksGather_DoesNotCountAsTheirDelay) {
   EXPECT_EQ(job.Group().state, GroupState::kActive);
 }
 
-TEST(CoordinatorVerdict, CascadeAfterAKill_NamesTheDeadNotTheInnocent) {
+TEST(CoordinatorAttribution, CascadeAfterAKill_NamesTheDeadNotTheInnocent) {
   Job job(3);
   job.JoinAll();
   // Rank 2 sees rank 0 close its connection before anybody notices that rank 1 is dead.
@@ -316,7 +316,7 @@ TEST(CoordinatorVerdict, CascadeAfterAKill_NamesTheDeadNotTheInnocent) {
   EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
 }
 
-TEST(CoordinatorVerdict, StoppedProcess_WaitsForItsLeaseAndNamesIt) {
+TEST(CoordinatorAttribution, StoppedProcess_WaitsForItsLeaseAndNamesIt) {
   Job job(3);
   job.JoinAll();
   // Rank 1 is stopped; rank 2 suspects rank 0, which itself waits for rank 1.
@@ -327,7 +327,7 @@ TEST(CoordinatorVerdict, StoppedProcess_WaitsForItsLeaseAndNamesIt) {
   EXPECT_THAT(errors::RanksOf(job.Failure(2)), ElementsAre(1));
 }
 
-TEST(CoordinatorVerdict, AllAlive_NamesTheSuspectAfterTheGrace) {
+TEST(CoordinatorAttribution, AllAlive_NamesTheSuspectAfterTheGrace) {
   Job job(3);
   job.JoinAll();
   ASSERT_TRUE(job.Report(0, 1).ok());
@@ -338,19 +338,19 @@ TEST(CoordinatorVerdict, AllAlive_NamesTheSuspectAfterTheGrace) {
   EXPECT_THAT(job.Failure(2).ToString(), HasSubstr("although both processes are alive"));
 }
 
-TEST(CoordinatorVerdict, ReportAfterTheFailure_IsAnsweredWithIt) {
+TEST(CoordinatorAttribution, ReportAfterTheFailure_IsAnsweredWithIt) {
   Job job(2);
   job.JoinAll();
   job.Kill(1);
   job.Pass(absl::Milliseconds(300), {0});
-  const absl::StatusOr<Coordinator::News> news = job.coordinator_->ReportFailure(
+  const absl::StatusOr<Coordinator::Answer> news = job.coordinator_->ReportFailure(
       job.callers_[0], {3, StepOutcome::kTorn}, 1, absl::UnavailableError("reset"));
   ASSERT_TRUE(news.ok());
   EXPECT_EQ(news->failure, job.Failure(0));
   EXPECT_TRUE(job.Group().torn);
 }
 
-TEST(CoordinatorVerdict, SenselessReport_IsInvalid) {
+TEST(CoordinatorAttribution, SenselessReport_IsInvalid) {
   Job job(2);
   job.JoinAll();
   EXPECT_TRUE(absl::IsInvalidArgument(job.Report(0, 2)));
@@ -400,11 +400,11 @@ TEST(CoordinatorLeave, AllLeave_FinishesTheGroup) {
   job.Kill(0);  // its stream ends with it
   job.Pass(absl::Seconds(10), {1});
   EXPECT_TRUE(job.Failure(1).ok());
-  EXPECT_FALSE(job.coordinator_->Settled());
+  EXPECT_FALSE(job.coordinator_->Done());
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {9, StepOutcome::kIdle}).ok());
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {9, StepOutcome::kIdle}).ok());
   EXPECT_EQ(job.Group().state, GroupState::kFinished);
-  EXPECT_TRUE(job.coordinator_->Settled());
+  EXPECT_TRUE(job.coordinator_->Done());
   JoinRequest late = TestJoin(0, 2);
   late.request_id = "late";
   EXPECT_TRUE(absl::IsFailedPrecondition(job.coordinator_->Join(late).status()));
@@ -423,7 +423,7 @@ TEST(CoordinatorLeave, OthersInAStepItNeverDoes_AreToldThatItLeft) {
   EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("left the job after step 4"));
 }
 
-TEST(CoordinatorLeave, SuspectHasLeft_IsTheVerdict) {
+TEST(CoordinatorLeave, SuspectHasLeft_IsToBlame) {
   Job job(2);
   job.JoinAll();
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {4, StepOutcome::kIdle}).ok());

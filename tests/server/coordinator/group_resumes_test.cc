@@ -198,35 +198,35 @@ TEST_F(GroupResumes, Retry_GetsTheFirstAnswer) {
   EXPECT_EQ(job_.Group().state, GroupState::kActive);
 }
 
-TEST_F(GroupResumes, Settles_OnlyOnceNobodyComesBackWithinTheGrace) {
+TEST_F(GroupResumes, Done_OnlyOnceNobodyComesBackWithinTheGrace) {
   job_.options_.group.resume_grace = absl::Seconds(10);
   job_.StartCoordinator();
   KillRankOneAndNotice();
   ASSERT_TRUE(job_.coordinator_->Leave(job_.callers_[0], {12, StepOutcome::kIdle}).ok());
-  EXPECT_FALSE(job_.coordinator_->Settled());
+  EXPECT_FALSE(job_.coordinator_->Done());
   job_.Pass(absl::Seconds(9), {});
   ASSERT_TRUE(Resume(1, Kept(12)).ok());
-  EXPECT_FALSE(job_.coordinator_->Settled());
+  EXPECT_FALSE(job_.coordinator_->Done());
   job_.Kill(1);
   job_.Pass(absl::Seconds(9), {});
-  EXPECT_FALSE(job_.coordinator_->Settled());
+  EXPECT_FALSE(job_.coordinator_->Done());
   job_.Pass(absl::Seconds(2), {});
-  EXPECT_TRUE(job_.coordinator_->Settled());
+  EXPECT_TRUE(job_.coordinator_->Done());
 }
 
-TEST_F(GroupResumes, Settles_AtOnceWithoutAGraceOrWhenTheNextLifeFinishes) {
+TEST_F(GroupResumes, Done_AtOnceWithoutAGraceOrWhenTheNextLifeFinishes) {
   KillRankOneAndNotice();
-  EXPECT_FALSE(job_.coordinator_->Settled());
+  EXPECT_FALSE(job_.coordinator_->Done());
   ASSERT_TRUE(job_.coordinator_->Leave(job_.callers_[0], {12, StepOutcome::kIdle}).ok());
-  EXPECT_TRUE(job_.coordinator_->Settled());
+  EXPECT_TRUE(job_.coordinator_->Done());
   ASSERT_TRUE(Resume(0, Kept(12)).ok());
   ASSERT_TRUE(Resume(1, Kept(12)).ok());
   for (Rank rank : {0, 1}) {
-    EXPECT_FALSE(job_.coordinator_->Settled());
+    EXPECT_FALSE(job_.coordinator_->Done());
     ASSERT_TRUE(job_.coordinator_->Leave(job_.callers_[rank], {14, StepOutcome::kIdle}).ok());
   }
   EXPECT_EQ(job_.Group().state, GroupState::kFinished);
-  EXPECT_TRUE(job_.coordinator_->Settled());
+  EXPECT_TRUE(job_.coordinator_->Done());
 }
 
 TEST_F(GroupResumes, Shutdown_EndsTheStreamsOfBothLives) {

@@ -74,7 +74,7 @@ class JobOnFakeClock {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Coordinator::News> Beat(Rank rank, StepProgress progress = {}) {
+  absl::StatusOr<Coordinator::Answer> Beat(Rank rank, StepProgress progress = {}) {
     return coordinator_->Heartbeat(callers_[rank], progress);
   }
 

@@ -11,7 +11,7 @@
 #include "common/gradient_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/coordinator/settlement.h"
+#include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/step_input.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
@@ -156,7 +156,7 @@ TEST(StepEngine_RankKilledAtAnyOperation_LedgersSettle, OnTheStepThatAllBitsAreO
         for (Rank r = 0; r < failure.world_size; ++r) {
           kept.push_back(KeptState{1, rig.rank(r).store->ledger().progress()});
         }
-        const absl::StatusOr<StepProgress> settled = Settle(kept);
+        const absl::StatusOr<StepProgress> settled = FindRecoveryPoint(kept);
         if (!settled.ok()) {
           EXPECT_TRUE(errors::IsTornStep(settled.status())) << settled.status();
           continue;

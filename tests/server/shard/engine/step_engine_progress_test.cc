@@ -9,7 +9,7 @@
 #include "common/errors.h"
 #include "common/gradient_mode.h"
 #include "gtest/gtest.h"
-#include "server/coordinator/settlement.h"
+#include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/shard/engine/step_input.h"
 #include "tests/server/shard/engine/engine_rig.h"
@@ -52,7 +52,7 @@ StepProgress LedgerOf(EngineRig& rig, Rank rank) {
 absl::StatusOr<StepProgress> SettleLedgers(EngineRig& rig) {
   std::vector<absl::optional<KeptState>> kept;
   for (Rank r = 0; r < kRanks; ++r) kept.push_back(KeptState{1, LedgerOf(rig, r)});
-  return Settle(kept);
+  return FindRecoveryPoint(kept);
 }
 
 TEST(StepEngine_RankKilledBeforeItsVote, LedgersSettleOnTheStepBefore) {

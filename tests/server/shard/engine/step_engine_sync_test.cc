@@ -7,7 +7,7 @@
 #include "absl/types/optional.h"
 #include "common/errors.h"
 #include "gtest/gtest.h"
-#include "server/coordinator/settlement.h"
+#include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/step_engine.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
@@ -100,7 +100,7 @@ absl::StatusOr<StepProgress> SettleLedgers(EngineRig& rig) {
   for (Rank r = 0; r < rig.options().world_size; ++r) {
     kept.push_back(KeptState{1, rig.rank(r).store->ledger().progress()});
   }
-  return Settle(kept);
+  return FindRecoveryPoint(kept);
 }
 
 EngineRig::Options RefreshOptions(int world_size, FakeHub::Mode mode, Placement placement) {

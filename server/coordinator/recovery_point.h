@@ -1,6 +1,6 @@
 // After which step ranks go on that bring back what they kept: a pure function.
-#ifndef OPTSHARD_SERVER_COORDINATOR_SETTLEMENT_H_
-#define OPTSHARD_SERVER_COORDINATOR_SETTLEMENT_H_
+#ifndef OPTSHARD_SERVER_COORDINATOR_RECOVERY_POINT_H_
+#define OPTSHARD_SERVER_COORDINATOR_RECOVERY_POINT_H_
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
@@ -20,8 +20,8 @@ namespace optshard {
 //   DATA_LOSS         TornStep naming the ranks: one was ended while it applied a step, or some
 //   have
 //                     applied a step that others have not
-absl::StatusOr<StepProgress> Settle(absl::Span<const absl::optional<KeptState>> kept);
+absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<KeptState>> kept);
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_COORDINATOR_SETTLEMENT_H_
+#endif  // OPTSHARD_SERVER_COORDINATOR_RECOVERY_POINT_H_

@@ -1,4 +1,4 @@
-#include "server/coordinator/verdict.h"
+#include "server/coordinator/failure_attribution.h"
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -7,8 +7,8 @@
 namespace optshard {
 namespace {
 
-bool IsPresent(const Witness& witness) {
-  return witness.state == MemberState::kJoined || witness.state == MemberState::kActive;
+bool IsPresent(const Evidence& each) {
+  return each.state == MemberState::kJoined || each.state == MemberState::kActive;
 }
 
 // That the operation failed for a reason of the reporter's own, not because a peer was cut off.
@@ -42,31 +42,31 @@ absl::Status Blame(const Suspicion& suspicion) {
 
 }  // namespace
 
-absl::optional<absl::Status> Arbitrate(absl::Span<const Suspicion> suspicions,
-                                       absl::Span<const Witness> witnesses, absl::Duration grace,
-                                       absl::Time now) {
+absl::optional<absl::Status> AttributeFailure(absl::Span<const Suspicion> suspicions,
+                                              absl::Span<const Evidence> evidence,
+                                              absl::Duration grace, absl::Time now) {
   if (suspicions.empty()) return absl::nullopt;
   const absl::Time raised = suspicions.front().when;
 
   bool broken = false;
   bool all_heard = true;
-  for (const Witness& witness : witnesses) {
-    if (!IsPresent(witness)) continue;
-    broken |= witness.pulse.broken_session.has_value();
-    all_heard &= witness.pulse.last_heard > raised ||
+  for (const Evidence& each : evidence) {
+    if (!IsPresent(each)) continue;
+    broken |= each.pulse.broken_session.has_value();
+    all_heard &= each.pulse.last_heard > raised ||
                  absl::c_any_of(suspicions, [&](const Suspicion& suspicion) {
-                   return suspicion.reporter == witness.rank;
+                   return suspicion.reporter == each.rank;
                  });
   }
   // Whoever's session is broken is dead, or back, within its own grace.
   if (broken) return absl::nullopt;
 
   for (const Suspicion& suspicion : suspicions) {
-    for (const Witness& witness : witnesses) {
-      if (witness.rank == suspicion.suspect && witness.state == MemberState::kLeft) {
+    for (const Evidence& each : evidence) {
+      if (each.rank == suspicion.suspect && each.state == MemberState::kLeft) {
         return errors::PeerLost(
-            witness.rank, absl::StrCat("it left the job after step ", witness.finished, ", rank ",
-                                       suspicion.reporter, " still needs it"));
+            each.rank, absl::StrCat("it left the job after step ", each.finished, ", rank ",
+                                    suspicion.reporter, " still needs it"));
       }
     }
   }

@@ -1,4 +1,4 @@
-#include "server/coordinator/settlement.h"
+#include "server/coordinator/recovery_point.h"
 
 #include <algorithm>
 #include <string>
@@ -56,7 +56,7 @@ absl::Status CheckNoneTorn(absl::Span<const absl::optional<KeptState>> kept) {
 
 }  // namespace
 
-absl::StatusOr<StepProgress> Settle(absl::Span<const absl::optional<KeptState>> kept) {
+absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<KeptState>> kept) {
   absl::Status usable = CheckAllBring(kept);
   if (!usable.ok()) return usable;
   if (kept.empty() || !kept[0].has_value()) return StepProgress();

@@ -3,8 +3,8 @@
 // Failures cascade: rank 1 is killed, rank 0 notices and closes its connections, rank 2 sees rank
 // 0's close first and suspects rank 0. So a suspicion waits until each member has either shown that
 // it lives or turned out to be dead (docs/decisions/0005).
-#ifndef OPTSHARD_SERVER_COORDINATOR_VERDICT_H_
-#define OPTSHARD_SERVER_COORDINATOR_VERDICT_H_
+#ifndef OPTSHARD_SERVER_COORDINATOR_FAILURE_ATTRIBUTION_H_
+#define OPTSHARD_SERVER_COORDINATOR_FAILURE_ATTRIBUTION_H_
 
 #include <string>
 
@@ -25,24 +25,24 @@ struct Suspicion {
   absl::Time when;
 };
 
-struct Witness {
+struct Evidence {
   Rank rank = -1;
   MemberState state = MemberState::kMissing;
   StepNumber finished = 0;
   Pulse pulse;
 };
 
-// The group's failure, once it is certain; nullopt: wait. `witnesses` are all ranks, none of them
+// The group's failure, once it is certain; nullopt: wait. `evidence` are all ranks, none of them
 // found dead; `suspicions` are in the order in which they came. In order of precedence:
 //   1. a suspect that has left the job: PeerLost
 //   2. once all have been heard from since the first suspicion, and `grace` is over:
 //      a. an error of the reporter's own (it suspects nobody): that error
 //      b. a suspect that has not itself reported anything, else the first suspect: PeersTimedOut
 //         where that was observed, else PeerLost
-absl::optional<absl::Status> Arbitrate(absl::Span<const Suspicion> suspicions,
-                                       absl::Span<const Witness> witnesses, absl::Duration grace,
-                                       absl::Time now);
+absl::optional<absl::Status> AttributeFailure(absl::Span<const Suspicion> suspicions,
+                                              absl::Span<const Evidence> evidence,
+                                              absl::Duration grace, absl::Time now);
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_COORDINATOR_VERDICT_H_
+#endif  // OPTSHARD_SERVER_COORDINATOR_FAILURE_ATTRIBUTION_H_

@@ -1,4 +1,4 @@
-#include "server/coordinator/settlement.h"
+#include "server/coordinator/recovery_point.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,17 +26,17 @@ struct GoesOn {
   StepNumber after;
 };
 
-class SettleGoesOn : public ::testing::TestWithParam<GoesOn> {};
+class RecoveryPointFound : public ::testing::TestWithParam<GoesOn> {};
 
-TEST_P(SettleGoesOn, WhereAllHaveAppliedTheSame) {
-  const absl::StatusOr<StepProgress> settled = Settle(GetParam().kept);
-  ASSERT_TRUE(settled.ok()) << settled.status();
-  EXPECT_EQ(settled->finished, GetParam().after);
-  EXPECT_EQ(settled->skipped, 0u);
+TEST_P(RecoveryPointFound, WhereAllHaveAppliedTheSame) {
+  const absl::StatusOr<StepProgress> point = FindRecoveryPoint(GetParam().kept);
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_EQ(point->finished, GetParam().after);
+  EXPECT_EQ(point->skipped, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, SettleGoesOn,
+    All, RecoveryPointFound,
     ::testing::Values(GoesOn{"NobodyBringsState", {absl::nullopt, absl::nullopt}, 0},
                       GoesOn{"KilledBeforeTheFirstStep", {State(0), State(0)}, 0},
                       GoesOn{"Idle", {State(7), State(7)}, 7},
@@ -57,21 +57,21 @@ INSTANTIATE_TEST_SUITE_P(
                              8}),
     [](const auto& info) { return info.param.name; });
 
-TEST(Settle_OfCallsThatWereSkipped, KnowsTheLastThatAnybodyKnowsOf) {
+TEST(RecoveryPointOfSkippedCalls, KnowsTheLastThatAnybodyKnowsOf) {
   const KeptState behind = {1, {7, StepOutcome::kIdle, 2}};
   const KeptState ahead = {1, {7, StepOutcome::kIdle, 3}};
   const KeptState applied = {1, {6, StepOutcome::kApplied, 9}};
-  const absl::StatusOr<StepProgress> settled = Settle(Kept{behind, ahead, applied});
-  ASSERT_TRUE(settled.ok()) << settled.status();
-  EXPECT_EQ(settled->finished, 7u);
-  EXPECT_EQ(settled->skipped, 3u);
+  const absl::StatusOr<StepProgress> point = FindRecoveryPoint(Kept{behind, ahead, applied});
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_EQ(point->finished, 7u);
+  EXPECT_EQ(point->skipped, 3u);
 }
 
-TEST(Settle_OfCallsThatWereSkipped, CountsOnAroundTheEnd) {
+TEST(RecoveryPointOfSkippedCalls, CountsOnAroundTheEnd) {
   const KeptState behind = {1, {7, StepOutcome::kIdle, 65535}};
   const KeptState ahead = {1, {7, StepOutcome::kIdle, 0}};
-  EXPECT_EQ(Settle(Kept{behind, ahead})->skipped, 0u);
-  EXPECT_EQ(Settle(Kept{ahead, behind})->skipped, 0u);
+  EXPECT_EQ(FindRecoveryPoint(Kept{behind, ahead})->skipped, 0u);
+  EXPECT_EQ(FindRecoveryPoint(Kept{ahead, behind})->skipped, 0u);
 }
 
 struct Refuses {
@@ -82,17 +82,17 @@ struct Refuses {
   std::vector<std::string> texts;
 };
 
-class SettleRefuses : public ::testing::TestWithParam<Refuses> {};
+class RecoveryPointRefused : public ::testing::TestWithParam<Refuses> {};
 
-TEST_P(SettleRefuses, NamingTheRanks) {
-  const absl::Status status = Settle(GetParam().kept).status();
+TEST_P(RecoveryPointRefused, NamingTheRanks) {
+  const absl::Status status = FindRecoveryPoint(GetParam().kept).status();
   EXPECT_TRUE(GetParam().kind(status)) << status;
   EXPECT_EQ(errors::RanksOf(status), GetParam().ranks);
   for (const std::string& text : GetParam().texts) EXPECT_THAT(status.ToString(), HasSubstr(text));
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, SettleRefuses,
+    All, RecoveryPointRefused,
     ::testing::Values(
         Refuses{"SomeBringNone",
                 {absl::nullopt, State(12)},

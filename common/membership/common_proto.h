@@ -1,5 +1,5 @@
-// Our values as the messages of proto/optshard/v1/common.proto, and back. What comes back from a
-// message is not trusted: FromProto checks what the types cannot hold.
+// Converts values to the messages of proto/optshard/v1/common.proto and back. A message is not
+// trusted: FromProto checks what the types do not rule out.
 #ifndef OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_
 #define OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_
 

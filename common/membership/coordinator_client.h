@@ -18,36 +18,37 @@
 
 namespace optshard {
 
-// A joined member: keeps its lease alive in the background until it leaves or is destroyed.
-// Destroying a session without Leave looks to the others like a death. Thread-safe.
+// A member that has joined. Renews its lease in the background until it leaves or is destroyed. To
+// the other ranks, a session that is destroyed without Leave has died. Thread-safe.
 class MemberSession {
  public:
   virtual ~MemberSession() = default;
 
   virtual const MemberId& id() const = 0;
 
-  // Waits until all ranks have joined; returns the plan (and each rank's owner address).
+  // Waits until all ranks have joined. Returns the plan and each rank's owner address.
   // DEADLINE_EXCEEDED naming the missing ranks; the group's failure where it cannot start (such as
   // RanksDisagree with the first difference, on every rank).
   virtual absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) = 0;
 
-  // Called once, from a thread of the session, when the group has failed: some rank is lost, or the
-  // coordinator says it cannot go on; StaleIncarnation where it has a group without this member and
-  // knows no more of its own. Set before WaitForPlan. Must not block, nor call back.
+  // Sets what is called once the group has failed: a rank is lost, or the ranks cannot go on.
+  // StaleIncarnation where the coordinator has a group without this member and no longer knows the
+  // member's own. Called once, from a thread of the session. Set it before WaitForPlan. It must not
+  // block, nor call the session.
   virtual void OnFailure(std::function<void(const absl::Status&)> callback) = 0;
 
-  // What the next heartbeat tells.
+  // What the next heartbeat reports.
   virtual void SetProgress(const StepProgress& progress) = 0;
 
-  // Tells the coordinator that an operation failed and whom it blames (-1: nobody), then waits for
-  // its verdict: the group's failure, which names the dead rank to all members alike. By the
-  // deadline at the latest returns `observed` itself.
+  // Reports to the coordinator that an operation failed and which rank is suspected (-1: none).
+  // Then waits until the coordinator has attributed the failure: all members get the same error,
+  // which names the dead rank. Returns `observed` where that has not happened by the deadline.
   virtual absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
                                      const absl::Status& observed, absl::Time deadline) = 0;
 
   virtual Rendezvous& rendezvous() = 0;
 
-  // In good order: the others are not told of a loss. Idempotent.
+  // Leaves the job cleanly: for the other ranks nobody is lost. Idempotent.
   virtual absl::Status Leave(absl::Time deadline) = 0;
 };
 

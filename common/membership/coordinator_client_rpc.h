@@ -10,10 +10,10 @@
 
 namespace optshard {
 
-// Of the coordinator at HOST:PORT, which need not be there yet: Join tries until its deadline.
-// INVALID_ARGUMENT for an empty address. Every session has a connection of its own, whose end tells
-// the coordinator that the member is gone. Losing the coordinator later is logged and does not fail
-// the group; the sessions go on trying to reach it.
+// A client of the coordinator at HOST:PORT. The coordinator need not run yet: Join tries until its
+// deadline. INVALID_ARGUMENT for an empty address. Every session has a connection of its own: when
+// it closes, the coordinator knows that the member is gone. When the coordinator is lost later, a
+// session logs that and goes on trying to reach it; the group does not fail.
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> MakeCoordinatorClient(
     const std::string& address);
 

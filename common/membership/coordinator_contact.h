@@ -16,18 +16,18 @@ class CoordinatorContact {
   // A process that was killed refuses connections; allow for a network that hiccups.
   static constexpr absl::Duration kRefusedFor = absl::Seconds(1);
 
-  // `lease` is how long it may be silent without refusing: as long as it would allow a member.
+  // `lease` is how long the coordinator may be silent: as long as it allows a member.
   CoordinatorContact(absl::Duration lease, absl::Time now) : lease_(lease), last_answer_(now) {}
 
-  // It answered a call, be it with an error of its own.
+  // The coordinator answered a call; an error that it made is an answer, too.
   void Answered(absl::Time now) {
     absl::MutexLock lock(&mutex_);
     last_answer_ = now;
     refused_since_.reset();
   }
 
-  // A call failed in transport: `unavailable` if it could not be made, else it was not answered in
-  // its time. Whether that is news: there has been an answer since the last failure.
+  // A call failed in transport. `unavailable`: it could not be made. Otherwise it was not answered
+  // in time. Returns whether this is the first failure since the last answer.
   bool Failed(bool unavailable, absl::Time now) {
     absl::MutexLock lock(&mutex_);
     const bool news = last_failure_ <= last_answer_;

@@ -1,4 +1,4 @@
-// Where a member's events arrive and where its threads wait for them.
+// The events of a member that have arrived, and the waits for them.
 #ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBER_INBOX_H_
 #define OPTSHARD_COMMON_MEMBERSHIP_MEMBER_INBOX_H_
 
@@ -18,17 +18,17 @@ namespace optshard {
 // Thread-safe.
 class MemberInbox {
  public:
-  // Runs once, without a lock, in the thread that delivers the failure, or here and now where the
-  // group has failed already.
+  // `callback` runs once, without a lock, in the thread that delivers the failure. Where the group
+  // has failed already, it runs within this call.
   void OnFailure(std::function<void(const absl::Status&)> callback);
 
-  // An event that came already (by its sequence number) changes nothing.
+  // An event whose sequence number has come before changes nothing.
   void Deliver(const MemberEvent& event);
 
-  // The group's failure, learnt otherwise than as an event.
+  // The group's failure, where it was not learnt from an event.
   void DeliverFailure(const absl::Status& failure);
 
-  // Of the last event delivered: where to resume.
+  // The sequence number of the last event delivered: where a new stream resumes.
   uint64_t last_sequence() const;
 
   // OK as long as the group has not failed.

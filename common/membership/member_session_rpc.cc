@@ -86,15 +86,15 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
     *request.mutable_progress() = ToProto(progress);
     request.set_suspect_rank(suspect);
     *request.mutable_observed() = ToProto(observed);
-    // Each attempt is also a look at whether the verdict is there: the stream that should bring it
-    // may be what is broken.
+    // Each attempt also asks whether the failure has been attributed: the stream that should bring
+    // it may be what is broken.
     while (true) {
       const absl::Duration left = deadline - Now();
       if (left <= absl::ZeroDuration()) return observed;
       v1::ReportFailureResponse response;
       const absl::Status status =
           Call(&v1::Coordinator::Stub::ReportFailure, request, response, std::min(left, kAttempt));
-      if (status.ok() && response.has_verdict()) return FromProto(response.verdict());
+      if (status.ok() && response.has_failure()) return FromProto(response.failure());
       if (!status.ok() && !IsTransportError(status)) {
         Log(LogLevel::kWarning, log_, "the coordinator takes no report of \"%s\": %s",
             observed.message(), status.message());

@@ -14,8 +14,8 @@
 
 namespace optshard {
 
-// Of a member whom the coordinator at `address` has admitted with `reply`, over `channel`, which
-// nobody else uses. Two threads keep the lease and read the events; the object's end stops them.
+// A session of a member that the coordinator at `address` has admitted with `reply`. Nobody else
+// uses `channel`. Two threads renew the lease and read the events until the session is destroyed.
 // `cancellation` as in CoordinatorClient::Join.
 std::unique_ptr<MemberSession> StartMemberSession(std::string address,
                                                   std::shared_ptr<grpc::Channel> channel,

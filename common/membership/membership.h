@@ -1,4 +1,4 @@
-// What a member of a job says to its coordinator and hears from it, as plain values.
+// What a member of a job and its coordinator exchange, as plain values.
 #ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
 #define OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
 
@@ -19,17 +19,17 @@ namespace optshard {
 
 constexpr uint32_t kProtocolVersion = 1;
 
-// How far a member's steps are; carried by heartbeats and failure reports.
+// How far a member is in its steps. Heartbeats and failure reports carry it.
 enum class StepOutcome : uint8_t {
   kIdle = 1,        // between steps: `finished` is the state
   kInStep = 2,      // working on finished + 1
   kNotApplied = 3,  // finished + 1 failed before anybody can have applied it
   kInDoubt = 4,     // finished + 1 failed while ranks agreed on it; not applied here
   kTorn = 5,        // finished + 1 failed while it was applied
-  kApplied = 6,  // all that this rank does of finished + 1 is done; whether all did theirs is open
+  kApplied = 6,     // finished + 1 is applied here; whether the others applied it is not known
 };
 absl::string_view NameOf(StepOutcome outcome);
-// Whether it leaves open, at least, what step this rank's state and the others' are of.
+// Whether the outcome leaves open of which step the ranks' states are.
 bool IsOpen(StepOutcome outcome);
 
 struct StepProgress {
@@ -38,10 +38,11 @@ struct StepProgress {
   SkipCount skipped = 0;
 };
 
-// The last step that the rank itself has applied in full; of a torn one, that before it.
+// The last step that the rank has applied in full. Where a step is torn, it is the one before.
 StepNumber AppliedStep(const StepProgress& progress);
 
-// A rank's state that has outlived what ended its part in the job.
+// A rank's optimizer state that is still there after the process that used it has ended or was cut
+// off.
 struct KeptState {
   Generation generation = 0;  // of the plan by which it was stepped
   StepProgress progress;
@@ -57,7 +58,8 @@ struct JoinRequest {
   std::string node;           // ranks of the same node name are one node group of the tree
   std::string owner_address;  // HOST:PORT of the rank's shard owner service
   int64_t pid = 0;            // for people, in the status
-  // A rank that was in the job before, and still has its state. All ranks bring theirs, or none.
+  // Set by a rank that was in the job before and still has its state. Either all ranks set it or
+  // none.
   absl::optional<KeptState> resumes;
 };
 
@@ -69,7 +71,7 @@ struct JoinReply {
   Rank host_rank = -1;              // whose process embeds the coordinator; -1: one of its own
 };
 
-// What the coordinator tells a member, in order, each once.
+// An event for a member. Events come in order, each once.
 struct MemberEvent {
   enum class Kind : uint8_t { kPlanReady = 1, kGroupFailed = 2 };
   uint64_t sequence = 0;  // 1, 2, ... for each member
@@ -82,10 +84,10 @@ struct MemberEvent {
 };
 
 enum class MemberState : uint8_t {
-  kMissing = 1,  // nobody has joined under this rank, or who had left before the group was complete
+  kMissing = 1,  // nobody has joined under this rank, or left again before the group was complete
   kJoined = 2,   // waits for the others
   kActive = 3,   // works by the plan
-  kLeft = 4,     // in good order
+  kLeft = 4,     // has left cleanly
   kLost = 5,     // dead: killed, or silent past its lease
 };
 absl::string_view NameOf(MemberState state);  // "missing", "joined", ...
@@ -115,7 +117,7 @@ struct GroupStatus {
   int parameter_count = 0;
   int64_t total_elements = 0;
   absl::Status failure;
-  // Of a failed group: whether some rank may have applied a step that others have not.
+  // Whether, in a group that has failed, some rank may have applied a step that others have not.
   bool torn = false;
   std::vector<MemberStatus> members;
 };

@@ -1,5 +1,5 @@
-// What members and coordinator say to each other as the messages of proto/optshard/v1/
-// coordinator.proto, and back. FromProto checks what the types cannot hold.
+// Converts what members and coordinator exchange to the messages of proto/optshard/v1/
+// coordinator.proto and back. FromProto checks what the types do not rule out.
 #ifndef OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_RPC_H_
 #define OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_RPC_H_
 
@@ -26,7 +26,7 @@ JoinReply FromProto(const v1::JoinResponse& proto);
 v1::WatchEvent ToProto(const MemberEvent& event);
 absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto);
 
-// These with a summary in every message, for people.
+// These messages also carry a summary for people.
 v1::MemberStatus ToProto(const MemberStatus& member);
 absl::StatusOr<MemberStatus> FromProto(const v1::MemberStatus& proto);
 v1::GroupStatus ToProto(const GroupStatus& group);

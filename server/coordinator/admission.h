@@ -12,7 +12,7 @@
 
 namespace optshard {
 
-// What concerns the caller alone; the group goes on waiting for the right one.
+// Checks what concerns the caller alone. The group goes on waiting for a process that may join.
 //   INVALID_ARGUMENT     another job or world size, a rank out of range, an empty name, a parameter
 //                        space that does not validate
 //   FAILED_PRECONDITION  another protocol version

@@ -30,16 +30,15 @@ struct Caller {
   Generation generation = 0;
 };
 
-// Thread-safe. Each optimizer name is a group of its own, which begins with its first Join, and
-// which, once it has failed, forms again from ranks that bring their state back
-// (docs/decisions/0008). No callback runs under the coordinator's lock. Every call of a member is
-// answered by the life of the group that admitted it, as long as that is the present one or the one
-// before, and returns
+// Thread-safe. No callback runs under the coordinator's lock. Each optimizer name has a group of
+// its own, which begins with the first Join. A group that has failed forms again from ranks that
+// bring their state back (docs/decisions/0008). The life of the group that admitted a member
+// answers its calls, as long as it is the present life or the one before. In addition to what is
+// listed with each call, a member's call returns
 //   INVALID_ARGUMENT     another job, or a rank out of range
 //   FAILED_PRECONDITION  StaleIncarnation: nobody of that life is in. StaleGeneration: the caller
 //                        works by another plan. Nothing changes
 //   UNAVAILABLE          the coordinator is shutting down
-// beside what is said for it.
 class Coordinator {
  public:
   struct Options {
@@ -59,10 +58,11 @@ class Coordinator {
   //   ALREADY_EXISTS       the rank is taken; the group is unaffected
   //   FAILED_PRECONDITION  another protocol version; the group has finished; it has failed, and the
   //                        request brings no state, or nobody ever had a plan
-  // With `resumes` it begins the next life of a group that has failed. So it does where the group
-  // works and its rank still counts as present: the state has come back, so its former process is
-  // dead, and the group fails with PeerLost. When all have come it goes on, or fails again, by what
-  // they bring (recovery_point.h). A retry (the same request id) gets the first answer.
+  // A request with `resumes` begins the next life of a group that has failed. It also does so where
+  // the group works and the rank still counts as present: the state has come back, so the former
+  // process is dead, and the group fails with PeerLost. When all ranks have joined, the group goes
+  // on from the recovery point of their states, or fails again (recovery_point.h). A retry (the
+  // same request id) gets the first answer.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request);
 
   // Begins the caller's event stream, in place of one it may have. `wake` is called whenever
@@ -74,7 +74,7 @@ class Coordinator {
   absl::StatusOr<WatchEvents> ReadEvents(const Caller& caller, WatchId watch,
                                          uint64_t after_sequence) const;
 
-  // What a member is told in answer to its news.
+  // The answer to a heartbeat or a report.
   struct Answer {
     absl::Status failure;  // the group's; OK while it works
   };
@@ -82,12 +82,12 @@ class Coordinator {
   // Renews the lease.
   absl::StatusOr<Answer> Heartbeat(const Caller& caller, const StepProgress& progress);
 
-  // The caller's operation failed; -1 suspects nobody. The verdict comes as an event to all.
-  // INVALID_ARGUMENT: the suspect is no rank, `observed` is OK.
+  // The caller's operation failed; -1 suspects nobody. All members get an event that names the
+  // cause. INVALID_ARGUMENT: the suspect is no rank, `observed` is OK.
   absl::StatusOr<Answer> ReportFailure(const Caller& caller, const StepProgress& progress,
                                        Rank suspect, const absl::Status& observed);
 
-  // In good order. Idempotent.
+  // The caller ends its part in the job cleanly: nobody is lost. Idempotent.
   absl::Status Leave(const Caller& caller, const StepProgress& progress);
 
   // Also ALREADY_EXISTS (the key holds another value), or the group's failure.
@@ -101,15 +101,15 @@ class Coordinator {
   // Of one optimizer, or of all for an empty name. Changes nothing.
   JobStatus GetStatus(absl::string_view optimizer) const;
 
-  // What time brings: timeouts, leases, broken sessions, verdicts. To be called every few
+  // Looks at timeouts, leases, broken sessions and pending reports. To be called every few
   // milliseconds (Options::longest_step).
   void Tick();
 
   // Ends all streams and waits; every later call returns UNAVAILABLE. Blames nobody. Idempotent.
   void Shutdown();
 
-  // There was a group, all have finished or failed, nobody is in any more, and nobody is to be
-  // expected: no group that failed is within its resume_grace.
+  // Whether there is nothing left to do: there was a group, all groups have finished or failed, all
+  // members are gone, and no group that failed is within its resume_grace.
   bool Done() const;
 
   const GroupOptions& options() const { return options_.group; }

@@ -1,5 +1,5 @@
-// A coordinator that listens: the domain class, its gRPC service and the thread that lets time
-// pass. Also for embedding: rank 0's trainer hosts one where none is given.
+// A coordinator that listens: the domain class, its gRPC service and the thread that calls Tick.
+// Rank 0's trainer embeds one where no address of a coordinator is given.
 #ifndef OPTSHARD_SERVER_COORDINATOR_COORDINATOR_SERVER_H_
 #define OPTSHARD_SERVER_COORDINATOR_COORDINATOR_SERVER_H_
 
@@ -21,8 +21,8 @@ class CoordinatorServer {
     absl::Duration tick = absl::Milliseconds(20);  // how often leases and timeouts are looked at
   };
 
-  // Listens when it returns. INVALID_ARGUMENT as Coordinator::Create; UNAVAILABLE naming the
-  // address where it cannot be listened on.
+  // The server listens when this returns. INVALID_ARGUMENT as Coordinator::Create; UNAVAILABLE
+  // naming the address where it cannot listen there.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(Options options);
 
   // Stops, with a grace of a second.
@@ -36,13 +36,13 @@ class CoordinatorServer {
 
   Coordinator& coordinator();
 
-  // Waits until there was a group, all are finished or failed, everyone has left and nobody is to
-  // come back (GroupOptions::resume_grace). Whether that is so within `timeout`: a host should give
-  // the others that long before it stops.
+  // Waits until Coordinator::Done, or until Stop. Whether the coordinator is done within `timeout`.
+  // A process that embeds the server should wait here before it stops, so that the other ranks can
+  // leave.
   bool WaitUntilDone(absl::Duration timeout);
 
-  // Ends all calls, those that wait included, within `grace`, and the listening. Members notice
-  // that the coordinator is gone; their steps go on. Idempotent.
+  // Stops listening and ends all calls within `grace`, also those that wait. Members notice that
+  // the coordinator is gone; their steps go on. Idempotent.
   void Stop(absl::Duration grace);
 
  private:

@@ -64,7 +64,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ReportFailure(grpc::CallbackServer
   const absl::StatusOr<Coordinator::Answer> news =
       coordinator_->ReportFailure(CallerOf(request->header()), *progress, request->suspect_rank(),
                                   FromProto(request->observed()));
-  if (news.ok() && !news->failure.ok()) *response->mutable_verdict() = ToProto(news->failure);
+  if (news.ok() && !news->failure.ok()) *response->mutable_failure() = ToProto(news->failure);
   return Answer(context, news.status());
 }
 

@@ -10,8 +10,8 @@
 
 namespace optshard {
 
-// Thread-safe. To end: shut the coordinator down first, which ends the calls that wait, then the
-// gRPC server; both outlive the service's calls.
+// Thread-safe. To shut down, first shut down the coordinator, which ends the calls that wait, then
+// the gRPC server. Both outlive the service's calls.
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
   explicit CoordinatorService(Coordinator* coordinator) : coordinator_(coordinator) {}

@@ -1,8 +1,9 @@
-// Whom to blame when a member's operation failed though nobody is known to be dead (yet).
+// Failure attribution: which rank is to blame when a member reports a failed operation and no rank
+// is known to be dead.
 //
-// Failures cascade: rank 1 is killed, rank 0 notices and closes its connections, rank 2 sees rank
-// 0's close first and suspects rank 0. So a suspicion waits until each member has either shown that
-// it lives or turned out to be dead (docs/decisions/0005).
+// Failures cascade: rank 1 is killed, rank 0 notices and closes its connections, rank 2 sees that
+// rank 0 closed its connection and suspects rank 0. So a suspicion waits until each member has
+// either shown that it is alive or turned out to be dead (docs/decisions/0005).
 #ifndef OPTSHARD_SERVER_COORDINATOR_FAILURE_ATTRIBUTION_H_
 #define OPTSHARD_SERVER_COORDINATOR_FAILURE_ATTRIBUTION_H_
 
@@ -25,6 +26,7 @@ struct Suspicion {
   absl::Time when;
 };
 
+// What the coordinator knows of one rank.
 struct Evidence {
   Rank rank = -1;
   MemberState state = MemberState::kMissing;
@@ -32,8 +34,8 @@ struct Evidence {
   Pulse pulse;
 };
 
-// The group's failure, once it is certain; nullopt: wait. `evidence` are all ranks, none of them
-// found dead; `suspicions` are in the order in which they came. In order of precedence:
+// The group's failure once it is certain; nullopt: wait. `evidence` is of all ranks, none of which
+// counts as dead. `suspicions` are in the order in which they came. In order of precedence:
 //   1. a suspect that has left the job: PeerLost
 //   2. once all have been heard from since the first suspicion, and `grace` is over:
 //      a. an error of the reporter's own (it suspects nobody): that error

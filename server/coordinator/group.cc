@@ -13,14 +13,6 @@
 #include "server/coordinator/recovery_point.h"
 
 namespace optshard {
-namespace {
-
-// A member speaks this many times in a lease: one lost or late message kills nobody.
-constexpr int kHeartbeatsPerLease = 5;
-constexpr absl::Duration kLongestHeartbeatPeriod = absl::Seconds(1);
-
-}  // namespace
-
 Group::Group(std::string optimizer, GroupOptions options)
     : optimizer_(std::move(optimizer)),
       options_(std::move(options)),
@@ -109,7 +101,7 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   member.pulse.last_heard = now;
   const JoinReply reply = ReplyTo(incarnation);
   joins_.Record(request.rank, request.request_id, reply);
-  if (MissingRanks().empty()) Activate();
+  if (MissingRanks(members_).empty()) Activate();
   return reply;
 }
 
@@ -117,8 +109,7 @@ JoinReply Group::ReplyTo(Incarnation incarnation) const {
   JoinReply reply;
   reply.incarnation = incarnation;
   reply.lease = options_.liveness.lease;
-  reply.heartbeat_period =
-      std::min(options_.liveness.lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
+  reply.heartbeat_period = HeartbeatPeriod(options_.liveness.lease);
   reply.host_rank = options_.host_rank;
   return reply;
 }
@@ -228,7 +219,7 @@ void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
   if (state_ == GroupState::kForming) {
     // The others go on waiting, for somebody else under this rank.
     member.state = MemberState::kMissing;
-    if (!AnybodyIn()) first_.reset();
+    if (!HasMembers()) first_.reset();
   } else {
     member.state = MemberState::kLeft;
   }
@@ -262,7 +253,7 @@ void Group::Tick(absl::Time now) {
   LookForLost(now);
   if (state_ == GroupState::kForming && first_.has_value() &&
       now - first_joined_ >= options_.join_timeout) {
-    const std::vector<Rank> missing = MissingRanks();
+    const std::vector<Rank> missing = MissingRanks(members_);
     Fail(errors::PeersTimedOut(
         missing,
         absl::StrFormat("joining optimizer \"%s\" of job \"%s\" (%d of %d ranks joined "
@@ -281,25 +272,17 @@ void Group::Shutdown(const absl::Status& reason) {
   rendezvous_->Fail(reason, deferred_);
 }
 
-bool Group::AnybodyIn() const {
+bool Group::HasMembers() const {
   return absl::c_any_of(members_, [](const Member& member) { return member.present(); });
 }
 
 bool Group::Done(absl::Time now) const {
-  if (AnybodyIn()) return false;
+  if (HasMembers()) return false;
   if (state_ == GroupState::kFinished) return true;
   return !resumable_ || now - last_gone_ >= options_.resume_grace;
 }
 
 Deferred Group::TakeDeferred() { return std::exchange(deferred_, {}); }
-
-std::vector<Rank> Group::MissingRanks() const {
-  std::vector<Rank> missing;
-  for (size_t rank = 0; rank < members_.size(); ++rank) {
-    if (members_[rank].state == MemberState::kMissing) missing.push_back(static_cast<Rank>(rank));
-  }
-  return missing;
-}
 
 void Group::Activate() {
   std::vector<std::string> nodes;
@@ -376,21 +359,10 @@ void Group::LookForAbandoned() {
   if (abandoned.has_value()) Fail(*abandoned);
 }
 
-std::vector<Evidence> Group::Evidences() const {
-  std::vector<Evidence> evidence;
-  evidence.reserve(members_.size());
-  for (size_t rank = 0; rank < members_.size(); ++rank) {
-    const Member& member = members_[rank];
-    evidence.push_back(
-        {static_cast<Rank>(rank), member.state, member.progress.finished, member.pulse});
-  }
-  return evidence;
-}
-
 void Group::Decide(absl::Time now) {
   if (state_ == GroupState::kFailed || state_ == GroupState::kFinished) return;
   const absl::optional<absl::Status> failure =
-      AttributeFailure(suspicions_, Evidences(), options_.attribution_grace, now);
+      AttributeFailure(suspicions_, EvidenceOf(members_), options_.attribution_grace, now);
   if (failure.has_value()) Fail(*failure);
 }
 

@@ -28,13 +28,13 @@ struct GroupOptions {
   int world_size = 1;
   absl::Duration join_timeout = absl::Seconds(60);  // from the first join to the last
   LivenessOptions liveness;
-  // How long a suspicion waits for others to turn out dead.
+  // How long a report of a failure waits in case another rank turns out to be dead.
   absl::Duration attribution_grace = absl::Milliseconds(500);
   Rank host_rank = -1;  // whose process embeds the coordinator
   // Of the incarnations that are given out. 0: the wall-clock time when the coordinator is created.
   Epoch epoch = 0;
-  // How long a group that has failed, and in which nobody is any more, is not settled: its ranks
-  // may be about to come back with their state. Zero where nothing starts them again.
+  // How long a group that has failed and has no members left is not done: its ranks may be about to
+  // come back with their state. Zero where nothing restarts them.
   absl::Duration resume_grace;
 };
 
@@ -44,27 +44,27 @@ struct WatchEvents {
 };
 
 //   forming --all joined--> active --all left--> finished
-//      \                      \---a rank lost, a verdict---> failed
+//      \                      \---a rank lost, a failure attributed---> failed
 //       \--ranks disagree, join timeout, a rank lost---> failed
 //
 // A group that failed stays so. Ranks that still have their state form another one after it
 // (group_lives.h).
 //
-// Thread-compatible; knows no clock: each call says what time it is. What it has to tell members
-// collects as callbacks, which the caller takes (TakeDeferred) and runs once it holds no lock.
+// Thread-compatible. It knows no clock: each call says what time it is. It runs no callback: the
+// caller takes them (TakeDeferred) and runs them once it holds no lock.
 class Group {
  public:
   Group(std::string optimizer, GroupOptions options);
 
-  // Forms anew in place of `failed`: generations and incarnations go on where they ended there.
+  // A group that replaces `failed`. Generations and incarnations go on where they ended there.
   static std::unique_ptr<Group> After(const Group& failed);
 
-  // Whether this group has been asked by the same request before, and so has to answer it.
+  // Whether the request is a retry of one that this group has answered.
   bool KnowsRequest(const JoinRequest& request) const;
 
-  // Whether the request, which this group does not know, is for a group after this one. Where the
-  // rank's member still counts as present, that it comes proves the member's death: this group
-  // fails with PeerLost in the ordinary way.
+  // Whether a request that this group does not know is for the group that replaces it. Where the
+  // rank's member still counts as present, the request proves that the member is dead: this group
+  // then fails with PeerLost.
   bool GivesWayTo(const JoinRequest& request, absl::Time now);
 
   // The request passed CheckJoinRequest. Errors as the coordinator's Join.
@@ -104,21 +104,19 @@ class Group {
   // Join timeout, leases, broken sessions, suspicions, rendezvous waits.
   void Tick(absl::Time now);
 
-  // The coordinator ends: all streams and waits end with `reason`, nobody is blamed.
+  // The coordinator ends: all streams and waits end with `reason`, and no rank is blamed.
   void Shutdown(const absl::Status& reason);
 
   GroupState state() const { return state_; }
   const absl::Status& failure() const { return failure_; }
   GroupStatus Status(absl::Time now) const;
-  bool AnybodyIn() const;
-  // Nobody is in any more, and nobody is to be expected.
+  bool HasMembers() const;
+  // Whether all members are gone and none is expected to come back.
   bool Done(absl::Time now) const;
 
   Deferred TakeDeferred();
 
  private:
-  std::vector<Rank> MissingRanks() const;
-  std::vector<Evidence> Evidences() const;
   JoinReply ReplyTo(Incarnation incarnation) const;
   bool IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const;
   void Activate();

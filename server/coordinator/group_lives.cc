@@ -41,7 +41,7 @@ void GroupLives::Shutdown(const absl::Status& reason) {
 }
 
 bool GroupLives::Done(absl::Time now) const {
-  return present_->Done(now) && (former_ == nullptr || !former_->AnybodyIn());
+  return present_->Done(now) && (former_ == nullptr || !former_->HasMembers());
 }
 
 Deferred GroupLives::TakeDeferred() {

@@ -1,4 +1,5 @@
-// One optimizer's groups, each in place of one that failed: the lives of the group.
+// The lives of one optimizer's group: each is a Group, which replaces the one that failed before
+// it.
 #ifndef OPTSHARD_SERVER_COORDINATOR_GROUP_LIVES_H_
 #define OPTSHARD_SERVER_COORDINATOR_GROUP_LIVES_H_
 
@@ -14,19 +15,18 @@
 
 namespace optshard {
 
-// Knows the present life and the one before: survivors still have to hear, from the life that
-// admitted them, why it failed, while others already form the next. Nothing that comes to the
-// former life touches the present one. Thread-compatible; clock and callbacks as in Group.
+// Keeps the present life and the one before. While some ranks already form the present life,
+// survivors of the former one still have to be told why it failed. No call to the former life
+// changes the present one. Thread-compatible; clock and callbacks as in Group.
 class GroupLives {
  public:
   GroupLives(std::string optimizer, GroupOptions options);
 
-  // As Group::Join. A request that brings state, to a group that has failed, begins the next life
-  // (Group::GivesWayTo); a retry goes to the life that the first attempt came to.
+  // As Group::Join. A request with state begins the next life of a group that has failed
+  // (Group::GivesWayTo). A retry goes to the life that answered the first attempt.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request, absl::Time now);
 
-  // The life that the caller is in. As Group::CheckIncarnation: a caller of neither life gets
-  // StaleIncarnation.
+  // The life that the caller is a member of. StaleIncarnation for a member of neither life.
   absl::StatusOr<Group*> Find(const MemberId& caller) const;
 
   // As Group::LeftWhileForming, of either life.

@@ -1,8 +1,20 @@
 #include "server/coordinator/liveness.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace optshard {
+namespace {
+
+constexpr int kHeartbeatsPerLease = 5;
+constexpr absl::Duration kLongestHeartbeatPeriod = absl::Seconds(1);
+
+}  // namespace
+
+absl::Duration HeartbeatPeriod(absl::Duration lease) {
+  return std::min(lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
+}
 
 absl::optional<Death> FindDeath(const Pulse& pulse, const LivenessOptions& options,
                                 absl::Time now) {

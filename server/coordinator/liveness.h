@@ -1,4 +1,4 @@
-// Whether a member is dead, and how that is known: pure functions of what was heard and when.
+// Whether a member counts as dead, and why: pure functions of what was heard from it and when.
 #ifndef OPTSHARD_SERVER_COORDINATOR_LIVENESS_H_
 #define OPTSHARD_SERVER_COORDINATOR_LIVENESS_H_
 
@@ -10,13 +10,18 @@
 namespace optshard {
 
 struct LivenessOptions {
-  // Silence longer than this is death: what a stopped process or an unreachable host looks like.
+  // A member that is silent for longer than this counts as dead. This finds stopped processes and
+  // unreachable hosts.
   absl::Duration lease = absl::Seconds(5);
-  // A broken event stream that is not resumed within this is death: what a kill looks like. Where
-  // the coordinator was paused shortly before, the lease counts instead: the pause may have broken
-  // the stream, and a member may need some time to connect again.
+  // A member whose event stream breaks and is not resumed within this counts as dead. This finds
+  // killed processes. Shortly after a pause of the coordinator the lease holds instead: the pause
+  // may have broken the stream, and the member may need some time to connect again.
   absl::Duration session_grace = absl::Milliseconds(300);
 };
+
+// How often a member speaks: several times in a lease, so that one message that is lost or late
+// kills nobody.
+absl::Duration HeartbeatPeriod(absl::Duration lease);
 
 // A member's event stream has broken.
 struct BrokenSession {

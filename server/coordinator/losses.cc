@@ -51,6 +51,17 @@ absl::Status MarkReplaced(Member& member, Rank rank, int64_t successor_pid) {
       rank, absl::StrCat(how, " (pid ", member.request.pid, ", now pid ", successor_pid, ")"));
 }
 
+std::vector<Evidence> EvidenceOf(absl::Span<const Member> members) {
+  std::vector<Evidence> evidence;
+  evidence.reserve(members.size());
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    const Member& member = members[rank];
+    evidence.push_back(
+        {static_cast<Rank>(rank), member.state, member.progress.finished, member.pulse});
+  }
+  return evidence;
+}
+
 absl::optional<absl::Status> FindAbandoned(absl::Span<const Member> members) {
   for (size_t left = 0; left < members.size(); ++left) {
     if (members[left].state != MemberState::kLeft) continue;

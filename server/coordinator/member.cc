@@ -4,6 +4,14 @@
 
 namespace optshard {
 
+std::vector<Rank> MissingRanks(absl::Span<const Member> members) {
+  std::vector<Rank> missing;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].state == MemberState::kMissing) missing.push_back(static_cast<Rank>(rank));
+  }
+  return missing;
+}
+
 MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now) {
   MemberStatus status;
   status.rank = rank;

@@ -20,11 +20,12 @@ using WatchId = uint64_t;
 // Thread-compatible.
 struct Member {
   MemberState state = MemberState::kMissing;
-  Incarnation incarnation = 0;  // of the present life, or of the last
-  JoinRequest request;          // without its space
+  Incarnation incarnation = 0;  // of the present life or, while the rank is free, of the last
+  JoinRequest request;          // without its parameter space
   Pulse pulse;
   StepProgress progress;
-  // Whether progress is what the failure left behind, not a heartbeat of before.
+  // Whether `progress` is how far the member was after the group's failure. Otherwise it is from an
+  // earlier heartbeat.
   bool progress_is_final = false;
   WatchId watch = 0;
   std::function<void()> wake;
@@ -33,11 +34,14 @@ struct Member {
   bool present() const { return state == MemberState::kJoined || state == MemberState::kActive; }
 };
 
+// The ranks under which nobody has joined.
+std::vector<Rank> MissingRanks(absl::Span<const Member> members);
+
 MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now);
 
-// Of the members of a failed group: whether one of them may have applied a step that others have
-// not. What a heartbeat said before the failure does not count: it was late at any rate. Not torn
-// is a step that all have applied, even though no rank could know it of the others (kApplied).
+// Whether a member of a failed group may have applied a step that others have not. Heartbeats from
+// before the failure do not count, since they are out of date. A step that all have applied is not
+// torn, even though no rank could know that of the others (kApplied).
 bool IsTorn(absl::Span<const Member> members);
 
 }  // namespace optshard

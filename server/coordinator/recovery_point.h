@@ -1,4 +1,4 @@
-// After which step ranks go on that bring back what they kept: a pure function.
+// The recovery point: the step after which ranks go on that bring their state back.
 #ifndef OPTSHARD_SERVER_COORDINATOR_RECOVERY_POINT_H_
 #define OPTSHARD_SERVER_COORDINATOR_RECOVERY_POINT_H_
 
@@ -10,15 +10,14 @@
 
 namespace optshard {
 
-// `kept` is by rank, nullopt for one that brings nothing. Step 0 where nobody does: all begin.
-// Otherwise the step that all have applied and none has gone beyond, and how many calls were
-// skipped since: as many as anybody knows of, for all had agreed to each of them. A step that
-// failed in doubt is settled by that: here is known, of every rank, whether it applied it. The
-// generations may differ: a server that is killed while the job forms again has taken over the new
-// plan for some of its ranks only. What counts is the step.
-//   INVALID_ARGUMENT  RanksDisagree: some bring state and some do not
-//   DATA_LOSS         TornStep naming the ranks: one was ended while it applied a step, or some
-//   have
+// A pure function. `kept` is by rank, nullopt for a rank that brings nothing. Where no rank brings
+// state, the recovery point is step 0. Otherwise it is the step that all have applied and none has
+// gone beyond, and the highest count of skipped calls since then: all ranks agreed to each skip.
+// This also settles a step that failed in doubt, because it is known of every rank whether it
+// applied it. The generations may differ: a server that is killed while the job forms again may
+// have taken over the new plan for only some of its ranks. Only the step counts.
+//   INVALID_ARGUMENT  RanksDisagree: some ranks bring state and some do not
+//   DATA_LOSS         TornStep naming the ranks: one ended while it applied a step, or some have
 //                     applied a step that others have not
 absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<KeptState>> kept);
 

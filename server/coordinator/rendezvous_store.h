@@ -18,8 +18,8 @@ namespace optshard {
 // Callbacks to run once no lock is held.
 using Deferred = std::vector<std::function<void()>>;
 
-// Keys of one generation of one optimizer. Thread-compatible. Runs no callback itself: it appends
-// them to `deferred`.
+// Holds the keys of one generation of one optimizer. Thread-compatible. It runs no callback itself
+// but appends it to `deferred`. Fail must be called before the end, so that every Get is answered.
 class RendezvousStore {
  public:
   using GetCallback = std::function<void(absl::StatusOr<std::string>)>;
@@ -27,8 +27,8 @@ class RendezvousStore {
   // INVALID_ARGUMENT for an empty key; ALREADY_EXISTS where it holds another value.
   absl::Status Put(absl::string_view key, absl::string_view value, Deferred& deferred);
 
-  // Calls back with the value as soon as it is there, with NOT_FOUND once Expire sees that the
-  // deadline is past, or with the status given to Fail.
+  // Calls back once: with the value as soon as it is there, with NOT_FOUND when Expire finds the
+  // deadline past, or with the status given to Fail.
   void Get(absl::string_view key, absl::Time deadline, GetCallback callback, Deferred& deferred);
 
   void Expire(absl::Time now, Deferred& deferred);

@@ -11,8 +11,8 @@
 
 namespace optshard {
 
-// Begins a stream that writes the caller's events after `after_sequence` as they come. It owns
-// itself: gRPC's OnDone ends it.
+// Starts a stream that writes StreamOpened and then the caller's events after `after_sequence` as
+// they come. The stream deletes itself in gRPC's OnDone.
 grpc::ServerWriteReactor<v1::WatchEvent>* StartWatchStream(Coordinator* coordinator, Caller caller,
                                                            uint64_t after_sequence);
 

@@ -53,8 +53,10 @@ class SlowCoordinator final : public CoordinatorClient {
       : coordinator_(coordinator), asked_(std::move(asked)) {}
 
   absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                      absl::Time deadline) override {
-    absl::StatusOr<std::unique_ptr<MemberSession>> session = coordinator_->Join(request, deadline);
+                                                      absl::Time deadline,
+                                                      Cancellation* cancellation) override {
+    absl::StatusOr<std::unique_ptr<MemberSession>> session =
+        coordinator_->Join(request, deadline, cancellation);
     if (!session.ok()) return session.status();
     return std::make_unique<SlowSession>(*std::move(session), asked_);
   }

@@ -23,7 +23,9 @@ namespace {
 
 constexpr int kWorldSize = 3;
 constexpr Rank kVictim = 1;
-constexpr size_t kBucketBytes = 4 << 20;
+// Through Gloo, and through the connections for short messages.
+constexpr size_t kLongBytes = 4 << 20;
+constexpr size_t kShortBytes = 4 << 10;
 
 // What a rank's process tells the test, in one write to a pipe.
 struct Report {
@@ -37,9 +39,9 @@ struct Report {
 
 int64_t NowNs() { return absl::ToUnixNanos(Clock::Monotonic().Now()); }
 
-absl::Status Steps(DataPlane& plane, absl::Duration patience,
+absl::Status Steps(DataPlane& plane, absl::Duration patience, size_t bucket_bytes,
                    const std::function<void(int64_t)>& after_step) {
-  std::vector<std::vector<char>> parameters(kWorldSize, std::vector<char>(kBucketBytes, 1));
+  std::vector<std::vector<char>> parameters(kWorldSize, std::vector<char>(bucket_bytes, 1));
   for (StepNumber step = 1;; ++step) {
     const absl::Time deadline = Clock::Monotonic().Now() + patience;
     std::vector<std::unique_ptr<Ticket>> tickets;
@@ -47,7 +49,7 @@ absl::Status Steps(DataPlane& plane, absl::Duration patience,
       const Rank owner = bucket % kWorldSize;
       // Each bucket's memory is used four times at once, always with the same bytes.
       auto ticket = plane.Publish({1, step, bucket, StepPhase::kPublish}, {}, owner,
-                                  parameters[owner].data(), kBucketBytes);
+                                  parameters[owner].data(), bucket_bytes);
       if (!ticket.ok()) return ticket.status();
       tickets.push_back(*std::move(ticket));
     }
@@ -58,7 +60,8 @@ absl::Status Steps(DataPlane& plane, absl::Duration patience,
   }
 }
 
-[[noreturn]] void RunRank(Rank rank, const std::string& folder, int pipe, absl::Duration patience) {
+[[noreturn]] void RunRank(Rank rank, const std::string& folder, int pipe, absl::Duration patience,
+                          size_t bucket_bytes) {
   FileRendezvous rendezvous(folder);
   GlooPlaneOptions options;
   options.rank = rank;
@@ -75,7 +78,7 @@ absl::Status Steps(DataPlane& plane, absl::Duration patience,
   auto plane = CreateGlooPlane(options);
   absl::Status status = plane.status();
   if (plane.ok()) {
-    status = Steps(**plane, patience, [&](int64_t steps) {
+    status = Steps(**plane, patience, bucket_bytes, [&](int64_t steps) {
       report.steps = steps;
       send();
     });
@@ -93,14 +96,14 @@ absl::Status Steps(DataPlane& plane, absl::Duration patience,
 
 class GlooProcesses : public ::testing::Test {
  protected:
-  void Start(absl::Duration patience) {
+  void Start(absl::Duration patience, size_t bucket_bytes = kLongBytes) {
     folder_ = std::filesystem::path(::testing::TempDir()) / "optshard_gloo_XXXXXX";
     ASSERT_NE(mkdtemp(folder_.data()), nullptr);
     ASSERT_EQ(pipe(pipe_), 0);
     for (int rank = 0; rank < kWorldSize; ++rank) {
       pids_[rank] = fork();
       ASSERT_GE(pids_[rank], 0);
-      if (pids_[rank] == 0) RunRank(rank, folder_, pipe_[1], patience);
+      if (pids_[rank] == 0) RunRank(rank, folder_, pipe_[1], patience, bucket_bytes);
     }
     close(pipe_[1]);
   }
@@ -156,8 +159,16 @@ class GlooProcesses : public ::testing::Test {
   int64_t signalled_ns_ = 0;
 };
 
-TEST_F(GlooProcesses, RankKilled_OthersNameItWithinTwoSeconds) {
-  Start(absl::Seconds(60));
+class GlooProcessesOfEachKind : public GlooProcesses,
+                                public ::testing::WithParamInterface<size_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Messages, GlooProcessesOfEachKind,
+                         ::testing::Values(kLongBytes, kShortBytes), [](const auto& bytes) {
+                           return bytes.param == kLongBytes ? "Long" : "Short";
+                         });
+
+TEST_P(GlooProcessesOfEachKind, RankKilled_OthersNameItWithinTwoSeconds) {
+  Start(absl::Seconds(60), GetParam());
   AwaitSteps(2);
   for (const Report& end : SignalVictim(SIGKILL)) {
     EXPECT_EQ(end.kind, Report::kLost) << "rank " << end.rank;

@@ -1,0 +1,131 @@
+#include "common/dataplane/gloo/tcp_peers.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "gtest/gtest.h"
+#include "tests/testing/fake_rendezvous.h"
+
+namespace optshard {
+namespace {
+
+constexpr int kWorldSize = 3;
+
+class TcpPeers : public ::testing::Test {
+ protected:
+  GlooPlaneOptions Options(Rank rank, absl::Duration patience) {
+    GlooPlaneOptions options;
+    options.rank = rank;
+    options.world_size = kWorldSize;
+    options.generation = 7;
+    options.rendezvous = &rendezvous_;
+    options.network = "127.0.0.1";
+    options.deadline = Clock::Monotonic().Now() + patience;
+    return options;
+  }
+
+  testing::FakeRendezvous rendezvous_;
+};
+
+// A socket connected to where the rank listens.
+UniqueFd ConnectAsStranger(testing::FakeRendezvous& rendezvous, Rank rank) {
+  const std::string address =
+      rendezvous.Get(absl::StrCat("tcp/7/", rank), Clock::Monotonic().Now() + absl::Seconds(20))
+          .value();
+  sockaddr_in name;
+  std::memcpy(&name, address.data(), sizeof(name));
+  UniqueFd stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  return stranger;
+}
+
+TEST_F(TcpPeers, AllRanksCome_EveryTwoAreConnected) {
+  std::vector<std::vector<UniqueFd>> connections(kWorldSize);
+  std::vector<std::thread> ranks;
+  for (Rank rank = 0; rank < kWorldSize; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto connected = ConnectTcpPeers(Options(rank, absl::Seconds(20)));
+      ASSERT_TRUE(connected.ok()) << connected.status();
+      connections[rank] = *std::move(connected);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (Rank from = 0; from < kWorldSize; ++from) {
+    for (Rank to = 0; to < kWorldSize; ++to) {
+      ASSERT_EQ(connections[from][to].valid(), from != to);
+      if (from == to) continue;
+      const char byte = static_cast<char>(10 * from + to);
+      EXPECT_EQ(send(connections[from][to].get(), &byte, 1, MSG_NOSIGNAL), 1);
+    }
+  }
+  for (Rank to = 0; to < kWorldSize; ++to) {
+    for (Rank from = 0; from < kWorldSize; ++from) {
+      if (from == to) continue;
+      char byte = 0;
+      EXPECT_EQ(recv(connections[to][from].get(), &byte, 1, 0), 1);
+      EXPECT_EQ(byte, 10 * from + to);
+    }
+  }
+}
+
+TEST_F(TcpPeers, SomebodyWithoutTheSecret_IsNotTakenForARank) {
+  std::vector<std::thread> ranks;
+  ranks.emplace_back([this] {
+    const auto connected = ConnectTcpPeers(Options(0, absl::Seconds(20)));
+    EXPECT_TRUE(connected.ok()) << connected.status();
+  });
+  const UniqueFd stranger = ConnectAsStranger(rendezvous_, 0);
+  // As long as a greeting, from "rank 1".
+  const uint64_t greeting[3] = {0, 0, uint64_t{kWorldSize} << 32 | 1};
+  ASSERT_EQ(send(stranger.get(), greeting, sizeof(greeting), MSG_NOSIGNAL),
+            static_cast<ssize_t>(sizeof(greeting)));
+  char byte = 0;
+  EXPECT_LE(recv(stranger.get(), &byte, 1, 0), 0) << "it is hung up on";
+  for (Rank rank = 1; rank < kWorldSize; ++rank) {
+    ranks.emplace_back([this, rank] {
+      const auto connected = ConnectTcpPeers(Options(rank, absl::Seconds(20)));
+      EXPECT_TRUE(connected.ok()) << connected.status();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(TcpPeers, HigherRanksDoNotCome_AreNamedAtTheDeadline) {
+  const absl::Status status = ConnectTcpPeers(Options(0, absl::Milliseconds(20))).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), (std::vector<Rank>{1, 2}));
+}
+
+TEST_F(TcpPeers, LowerRankDoesNotCome_IsNamedAtTheDeadline) {
+  const absl::Status status = ConnectTcpPeers(Options(2, absl::Milliseconds(20))).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{0});
+}
+
+TEST_F(TcpPeers, RankIsGoneAgain_IsLost) {
+  EXPECT_FALSE(ConnectTcpPeers(Options(0, absl::ZeroDuration())).ok());
+  const absl::Status status = ConnectTcpPeers(Options(1, absl::Seconds(20))).status();
+  EXPECT_TRUE(errors::IsPeerLost(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{0});
+}
+
+TEST_F(TcpPeers, NoSuchNetwork_IsRefusedByName) {
+  GlooPlaneOptions options = Options(0, absl::Seconds(20));
+  options.network = "no-such-interface";
+  const absl::Status status = ConnectTcpPeers(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("\"no-such-interface\""), absl::string_view::npos) << status;
+}
+
+}  // namespace
+}  // namespace optshard

@@ -31,14 +31,14 @@ TEST(RuleOptionsTest, Construct_UnknownRule_ListsTheKnownOnes) {
   const absl::Status status = StatusOf([] { RuleOptions("adagrad"); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("adagrad"), HasSubstr("adam"), HasSubstr("adamw"), HasSubstr("sgd")));
+              AllOf(HasSubstr("\"adagrad\""), HasSubstr("known rules: adam, adamw, sgd")));
 }
 
 TEST(RuleOptionsTest, Complete_UnknownOption_ListsTheKnownOnes) {
   const absl::Status status = StatusOf([] { RuleOptions("adam").Set("momentum", 0.9).Complete(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("momentum"), HasSubstr("betas"), HasSubstr("amsgrad")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("no option \"momentum\"; it has "),
+                                                   HasSubstr("betas"), HasSubstr("amsgrad")));
 }
 
 TEST(RuleOptionsTest, Complete_NothingSet_HasPyTorchsDefaults) {

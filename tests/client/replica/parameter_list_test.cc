@@ -106,7 +106,8 @@ TEST(ParameterListTest, Make_TensorsThatShareMemory_NamesBoth) {
 }
 
 TEST(ParameterListTest, Make_NameGivenTwice_IsAnError) {
-  EXPECT_THAT(ErrorOf({{Parameter({1}), Parameter({1})}}, {"a", "a"}), HasSubstr("a"));
+  EXPECT_THAT(ErrorOf({{Parameter({1}), Parameter({1})}}, {"a", "a"}),
+              AllOf(HasSubstr("\"a\""), HasSubstr("has the same name")));
 }
 
 TEST(CheckGradientTest, Dense_IsOk) {

@@ -2,10 +2,30 @@
 
 #include "common/errors.h"
 #include "common/memory_layout.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "proto/optshard/v1/attach.pb.h"
+#include "tests/testing/same_fields.h"
 
 namespace optshard {
 namespace {
+
+using ::google::protobuf::util::MessageDifferencer;
+using ::testing::ElementsAre;
+using testing::SameFields;
+
+v1::AttachRequest MessageOf(const AttachRequest& request) {
+  v1::AttachRequest message;
+  EXPECT_TRUE(message.ParseFromString(EncodeAttachRequest(request)));
+  return message;
+}
+
+v1::AttachResponse MessageOf(const AttachReply& reply) {
+  v1::AttachResponse message;
+  EXPECT_TRUE(message.ParseFromString(EncodeAttachReply(reply)));
+  return message;
+}
 
 Hyperparameters SomeHyperparameters() {
   Hyperparameters values;
@@ -42,6 +62,10 @@ TEST(AttachRequest_ThereAndBack, IsTheSame) {
   const AttachRequest sent = SomeRequest();
   const absl::StatusOr<AttachRequest> came = DecodeAttachRequest(EncodeAttachRequest(sent));
   ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(MessageOf(*came), MessageOf(sent)));
+  // Another protocol version would be refused.
+  EXPECT_THAT(SameFields(MessageOf(sent), MessageOf(AttachRequest())),
+              ElementsAre("protocol_version"));
   EXPECT_EQ(came->job, sent.job);
   EXPECT_EQ(came->optimizer, sent.optimizer);
   EXPECT_EQ(came->rank, sent.rank);
@@ -83,6 +107,8 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   sent.incarnation = 3;
   sent.resumes = true;
   sent.finished_step = 12;
+  sent.skipped_steps = 4;
+  sent.kept = true;
   sent.blob = std::string("\0\1", 2);
   sent.blob_step = 11;
   sent.generation = 5;
@@ -92,6 +118,10 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   sent.parameters_rank = 1;
   const absl::StatusOr<AttachReply> came = DecodeAttachReply(EncodeAttachReply(sent));
   ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(MessageOf(*came), MessageOf(sent)));
+  // The status of a reply is OK: an error goes instead of it.
+  EXPECT_THAT(SameFields(MessageOf(sent), MessageOf(AttachReply())),
+              ElementsAre("status.code", "status.message", "status.payload"));
   EXPECT_EQ(came->incarnation, sent.incarnation);
   EXPECT_EQ(came->resumes, sent.resumes);
   EXPECT_EQ(came->finished_step, sent.finished_step);

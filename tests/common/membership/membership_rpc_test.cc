@@ -1,13 +1,19 @@
 #include "common/membership/membership_rpc.h"
 
-#include <gtest/gtest.h>
-
 #include "common/errors.h"
 #include "common/membership/common_proto.h"
+#include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "tests/testing/same_fields.h"
 
 namespace optshard {
 namespace {
+
+using ::google::protobuf::util::MessageDifferencer;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using testing::SameFields;
 
 ParameterSpace Space() {
   ParameterSpec weight{"w", {3, 0, 5}, DType::kBFloat16, "cuda:1"};
@@ -37,6 +43,7 @@ JoinRequest Request() {
   request.node = "node";
   request.owner_address = "host:1";
   request.pid = 42;
+  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}};
   return request;
 }
 
@@ -45,9 +52,31 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   const absl::StatusOr<JoinRequest> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(FirstDifference(Space(), "sent", back->spec.space, "received"), absl::nullopt);
-  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(ToProto(*back), proto));
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
+  // A join has neither generation nor incarnation yet.
+  EXPECT_THAT(SameFields(proto, ToProto(JoinRequest())),
+              ElementsAre("header.generation", "header.incarnation"));
   EXPECT_EQ(back->spec.policy, PartitionPolicy::kBalanced);
   EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
+}
+
+TEST(MembershipRpc, CallHeader_ComesBackWhole) {
+  const v1::CallHeader proto = MakeHeader({"job", "generator", 2, 7}, 5, "id");
+  EXPECT_THAT(SameFields(proto, v1::CallHeader()), IsEmpty());
+  const MemberId back = MemberOf(proto);
+  EXPECT_TRUE(
+      MessageDifferencer::Equals(MakeHeader(back, proto.generation(), proto.request_id()), proto));
+}
+
+TEST(MembershipRpc, JoinReply_ComesBackWhole) {
+  JoinReply reply;
+  reply.incarnation = 3;
+  reply.lease = absl::Seconds(5);
+  reply.heartbeat_period = absl::Seconds(1);
+  reply.host_rank = 2;
+  const v1::JoinResponse proto = ToProto(reply);
+  EXPECT_THAT(SameFields(proto, ToProto(JoinReply())), IsEmpty());
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(FromProto(proto)), proto));
 }
 
 TEST(MembershipRpc, UnknownEnums_AreInvalid) {
@@ -85,8 +114,13 @@ TEST(MembershipRpc, PlanEvent_ComesBackWhole) {
   event.plan.partition.slices = {{{0, 0, 7}, {1, 1024, 1}}, {}};
   event.plan.tree.node_groups = {{1}, {0}};
   event.owner_address = {"a:1", "b:2"};
-  const absl::StatusOr<MemberEvent> back = FromProto(ToProto(event));
+  event.finished = 11;
+  event.skipped = 3;
+  const v1::WatchEvent proto = ToProto(event);
+  EXPECT_THAT(SameFields(proto, ToProto(MemberEvent())), IsEmpty());
+  const absl::StatusOr<MemberEvent> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
   EXPECT_EQ(back->sequence, 4u);
   EXPECT_EQ(back->plan.generation, 5u);
   EXPECT_EQ(back->plan.policy, PartitionPolicy::kReplicated);
@@ -113,8 +147,11 @@ TEST(MembershipRpc, FailureEvent_KeepsItsKind) {
   event.sequence = 2;
   event.kind = MemberEvent::Kind::kGroupFailed;
   event.failure = errors::PeerLost(1, "killed");
-  const absl::StatusOr<MemberEvent> back = FromProto(ToProto(event));
+  const v1::WatchEvent proto = ToProto(event);
+  EXPECT_THAT(SameFields(proto, v1::WatchEvent()), IsEmpty());
+  const absl::StatusOr<MemberEvent> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
   EXPECT_EQ(back->kind, MemberEvent::Kind::kGroupFailed);
   EXPECT_EQ(back->failure, event.failure);
 }
@@ -138,20 +175,23 @@ TEST(MembershipRpc, JobStatus_ComesBackWhole) {
   group.failure = errors::PeerLost(0, "killed");
   group.torn = true;
   MemberStatus member;
-  member.rank = 0;
+  member.rank = 1;
   member.state = MemberState::kLost;
   member.incarnation = 6;
   member.node = "n";
   member.owner_address = "a:1";
   member.pid = 7;
   member.silent_for = absl::Milliseconds(8);
-  member.progress = {9, StepOutcome::kTorn};
+  member.progress = {9, StepOutcome::kTorn, 4};
   group.members = {member};
   status.groups = {group};
   const v1::JobStatus proto = ToProto(status);
   const absl::StatusOr<JobStatus> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(ToProto(*back), proto));
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
+  EXPECT_THAT(SameFields(proto, ToProto(JobStatus())), IsEmpty());
+  EXPECT_THAT(SameFields(proto.groups(0), ToProto(GroupStatus())), IsEmpty());
+  EXPECT_THAT(SameFields(proto.groups(0).members(0), ToProto(MemberStatus())), IsEmpty());
   EXPECT_EQ(back->groups[0].failure, group.failure);
   EXPECT_EQ(back->groups[0].members[0].state, MemberState::kLost);
   EXPECT_EQ(back->groups[0].members[0].progress.outcome, StepOutcome::kTorn);

@@ -45,7 +45,8 @@ TEST(CheckJoinRequest, OtherProtocol_IsFailedPrecondition) {
   request.protocol_version = 7;
   const absl::Status status = CheckJoinRequest(request, "optshard", 2);
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(Text(status), AllOf(HasSubstr("version 7"), HasSubstr("version 1")));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("speaks protocol version 7,"),
+                                  HasSubstr("this coordinator version 1;")));
 }
 
 TEST(CheckJoinRequest, EmptyNames_AreInvalid) {
@@ -64,7 +65,7 @@ TEST(CheckJoinRequest, BadSpace_IsInvalidAndNamesRankAndParameter) {
   request.spec.space = ParameterSpace({GroupSpec{{twice, twice}}});
   const absl::Status status = CheckJoinRequest(request, "optshard", 2);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 1"), HasSubstr("fc.weight")));
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 1 (pid"), HasSubstr("\"fc.weight\"")));
 }
 
 TEST(CheckAgreement, EqualRequests_AreOk) {

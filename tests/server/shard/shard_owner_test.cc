@@ -206,10 +206,13 @@ TEST(ShardOwner_BadOption, IsNamed) {
     EXPECT_THAT(Text(status), HasSubstr(text));
   };
   expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
-  expect([](ShardOwner::Options& options) { options.spec.rule = "adamant"; }, "adam");
-  expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads");
-  expect([](ShardOwner::Options& options) { options.coordinator = nullptr; }, "coordinator");
-  expect([](ShardOwner::Options& options) { options.spec.hyperparameters.resize(1); }, "groups");
+  expect([](ShardOwner::Options& options) { options.spec.rule = "adamant"; },
+         "known rules: adam, adamw,");
+  expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads is -1");
+  expect([](ShardOwner::Options& options) { options.coordinator = nullptr; },
+         "needs a coordinator");
+  expect([](ShardOwner::Options& options) { options.spec.hyperparameters.resize(1); },
+         "of 1 groups");
   expect(
       [](ShardOwner::Options& options) {
         options.spec.hyperparameters[1].Set("lr", std::numeric_limits<double>::quiet_NaN());

@@ -66,7 +66,7 @@ TEST(ToyRule_BadOption_IsRefusedAtTheStart, WithoutFurtherCode) {
   OwnerRig rig(options);
   const absl::Status status = rig.Start()[0];
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("bound"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("option \"bound\" is -1"));
 }
 
 }  // namespace

@@ -12,11 +12,11 @@ namespace optshard::testing {
 ReplicaData::ReplicaData(const RuleCase& rule_case, const ReplicaShape& shape, uint32_t seed)
     : rule_(rule_case.rule), shape_(shape), seed_(seed) {
   const size_t count = std::accumulate(shape.group_sizes.begin(), shape.group_sizes.end(), 0);
-  const int slots = static_cast<int>(rule_->Slots(rule_case.group).size());
   owner_ = seed % count;
   for (size_t replica = 0; replica < count; ++replica) {
-    replicas_.emplace_back(replica == owner_ ? slots : 0, shape.elements, shape.misalignment,
-                           /*specials=*/true, seed + static_cast<uint32_t>(replica));
+    replicas_.emplace_back(replica == owner_ ? rule_case.signed_slots : std::vector<bool>(),
+                           shape.elements, shape.misalignment, /*specials=*/true,
+                           seed + static_cast<uint32_t>(replica));
   }
 }
 

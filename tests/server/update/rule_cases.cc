@@ -1,5 +1,6 @@
 #include "tests/server/update/rule_cases.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -63,6 +64,29 @@ bool SameBits(float a, float b) {
   return Bits(a) == Bits(b) || (std::isnan(a) && std::isnan(b));
 }
 
+// Which slots the rule itself makes negative values of, begun at zero.
+std::vector<bool> SignedSlots(const UpdateRule& rule, const Hyperparameters& group) {
+  constexpr int64_t kElements = 64;
+  std::mt19937 random(1);
+  std::vector<float> gradient(kElements);
+  std::vector<float> parameter(kElements);
+  std::vector<std::vector<float>> slots(rule.Slots(group).size(), std::vector<float>(kElements));
+  SpanUpdate span;
+  span.gradient = gradient.data();
+  span.parameter = parameter.data();
+  for (size_t slot = 0; slot < slots.size(); ++slot) span.slots[slot] = slots[slot].data();
+  span.elements = kElements;
+  for (StepNumber step = 1; step <= 3; ++step) {
+    for (float& value : gradient) value = Ordinary(random);
+    rule.Update(DriverKind::kScalar, rule.Prepare(group, step), span);
+  }
+  std::vector<bool> are_signed;
+  for (const std::vector<float>& slot : slots) {
+    are_signed.push_back(*std::min_element(slot.begin(), slot.end()) < 0);
+  }
+  return are_signed;
+}
+
 std::string TensorName(size_t tensor) {
   if (tensor < 2) return tensor == 0 ? "gradient" : "parameter";
   return absl::StrCat("slot ", tensor - 2);
@@ -81,20 +105,23 @@ std::vector<RuleCase> AllRuleCases() {
       }
       const absl::StatusOr<Hyperparameters> group = rule->Validate(given);
       if (!group.ok()) continue;  // options that do not go together
-      cases.push_back({rule, *group, absl::StrCat(rule->spec().name, " ", group->ToString())});
+      cases.push_back({rule, *group, absl::StrCat(rule->spec().name, " ", group->ToString()),
+                       SignedSlots(*rule, *group)});
     }
   }
   return cases;
 }
 
-RuleData::RuleData(int slots, int64_t elements, int misalignment, bool specials, uint32_t seed)
+RuleData::RuleData(const std::vector<bool>& signed_slots, int64_t elements, int misalignment,
+                   bool specials, uint32_t seed)
     : elements_(elements), offset_(kGuard + misalignment), seed_(seed) {
   std::mt19937 random(seed);
-  for (int tensor = 0; tensor < slots + 2; ++tensor) {
+  for (size_t tensor = 0; tensor < signed_slots.size() + 2; ++tensor) {
+    const bool is_signed = tensor < 2 || signed_slots[tensor - 2];
     AlignedFloats values(static_cast<size_t>(elements) + size_t{2} * kGuard + misalignment);
     for (float& value : values) {
       value = specials && random() % 4 == 0 ? Special(random) : Ordinary(random);
-      if (tensor > 2) value = std::fabs(value);
+      if (!is_signed) value = std::fabs(value);
     }
     tensors_.push_back(std::move(values));
   }
@@ -109,6 +136,13 @@ SpanUpdate RuleData::Span() {
   }
   span.elements = elements_;
   return span;
+}
+
+bool RuleData::HasNan() const {
+  const auto is_nan = [](float value) { return std::isnan(value); };
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const AlignedFloats& tensor) {
+    return std::any_of(tensor.begin(), tensor.end(), is_nan);
+  });
 }
 
 std::string RuleData::DifferenceTo(const RuleData& expected) const {

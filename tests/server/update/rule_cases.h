@@ -15,8 +15,9 @@ namespace optshard::testing {
 
 struct RuleCase {
   const UpdateRule* rule = nullptr;
-  Hyperparameters group;  // validated
-  std::string name;       // "adam amsgrad=true ..."
+  Hyperparameters group;           // validated
+  std::string name;                // "adam amsgrad=true ..."
+  std::vector<bool> signed_slots;  // whether a slot can hold negative values
 };
 
 // Every registered rule with every subset of its options that are zero or false by default switched
@@ -44,8 +45,9 @@ using AlignedFloats = std::vector<float, CacheLineAllocator<float>>;
 class RuleData {
  public:
   // `specials`: infinities, NaN, both zeros and denormals among ordinary values of many magnitudes.
-  // Slots are what slots can be: squares and their maxima are not negative.
-  RuleData(int slots, int64_t elements, int misalignment, bool specials, uint32_t seed);
+  // A slot that is not signed has no negative value: a square root would make a NaN of it.
+  RuleData(const std::vector<bool>& signed_slots, int64_t elements, int misalignment, bool specials,
+           uint32_t seed);
 
   SpanUpdate Span();
   int64_t elements() const { return elements_; }
@@ -53,6 +55,8 @@ class RuleData {
   // "" where parameter, slots and guards have the same bits as `expected`'s (any NaN equals any
   // NaN); otherwise tensor, index, both values in hex and the seed.
   std::string DifferenceTo(const RuleData& expected) const;
+  // Whether any value is not a number.
+  bool HasNan() const;
 
  private:
   float* Start(int tensor) { return tensors_[tensor].data() + offset_; }

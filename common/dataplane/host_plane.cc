@@ -11,13 +11,7 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<DataPlane>> CreateShm(const HostPlaneOptions& options) {
   ShmPlaneOptions shm;
-  shm.rank = options.rank;
-  shm.world_size = options.world_size;
-  shm.tree = options.tree;
-  shm.generation = options.generation;
-  shm.rendezvous = options.rendezvous;
-  shm.layout = options.layout;
-  shm.deadline = options.deadline;
+  static_cast<PlaneRequest&>(shm) = options;
   if (options.replica != nullptr) {
     absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica = options.replica();
     if (!replica.ok()) return replica.status();
@@ -28,13 +22,8 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateShm(const HostPlaneOptions& opt
 
 absl::StatusOr<std::unique_ptr<DataPlane>> CreateGloo(const HostPlaneOptions& options) {
   GlooPlaneOptions gloo;
-  gloo.rank = options.rank;
-  gloo.world_size = options.world_size;
-  gloo.tree = options.tree;
-  gloo.generation = options.generation;
-  gloo.rendezvous = options.rendezvous;
+  static_cast<PlaneRequest&>(gloo) = options;
   gloo.network = options.network;
-  gloo.deadline = options.deadline;
   return CreateGlooPlane(gloo);
 }
 

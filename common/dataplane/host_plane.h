@@ -9,14 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "common/dataplane/co_location.h"
 #include "common/dataplane/data_plane.h"
-#include "common/dataplane/rendezvous.h"
+#include "common/dataplane/plane_request.h"
 #include "common/dataplane/shm/replica_segments.h"
-#include "common/ids.h"
-#include "common/memory_layout.h"
-#include "common/plan.h"
 
 namespace optshard {
 
@@ -29,14 +25,7 @@ absl::string_view NameOf(HostPlaneKind kind);  // "auto", "shm", "gloo"
 // INVALID_ARGUMENT, listing the known names, for any other text.
 absl::StatusOr<HostPlaneKind> ParseHostPlaneKind(absl::string_view name);
 
-struct HostPlaneOptions {
-  Rank rank = 0;
-  int world_size = 1;
-  ReductionTree tree;
-  Generation generation = 0;
-  Rendezvous* rendezvous = nullptr;              // used by CreateHostPlane only; not owned
-  absl::Time deadline = absl::InfiniteFuture();  // of CreateHostPlane; Clock::Monotonic()
-
+struct HostPlaneOptions : PlaneRequest {
   HostPlaneKind kind = HostPlaneKind::kAuto;
   std::string network = "lo";  // of Gloo: an interface by name, or a numeric address of one
 
@@ -44,7 +33,6 @@ struct HostPlaneOptions {
   // laid out by `layout`. Called once it is known that all ranks share the host. Its error is
   // returned. Empty: no rank accesses another rank's replica.
   std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>()> replica;
-  const MemoryLayout* layout = nullptr;  // used by CreateHostPlane only; not owned
 
   std::string identity = SharingIdentity();
 };

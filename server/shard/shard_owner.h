@@ -18,7 +18,7 @@
 #include "common/cancellation.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
-#include "common/dataplane/rendezvous.h"
+#include "common/dataplane/plane_request.h"
 #include "common/ids.h"
 #include "common/membership/coordinator_client.h"
 #include "common/memory_layout.h"
@@ -32,16 +32,6 @@
 
 namespace optshard {
 
-// What a plane is made from, once the plan is known.
-struct PlaneRequest {
-  Rank rank = 0;
-  int world_size = 1;
-  Generation generation = 0;
-  ReductionTree tree;
-  const MemoryLayout* layout = nullptr;  // these live as long as the plane
-  Rendezvous* rendezvous = nullptr;
-  absl::Time deadline;
-};
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
 // Step, RefuseNextStep, SyncParameters and Stop come from one thread at a time; the views,

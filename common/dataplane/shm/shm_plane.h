@@ -10,31 +10,18 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/dataplane/data_plane.h"
-#include "common/dataplane/rendezvous.h"
+#include "common/dataplane/plane_request.h"
 #include "common/dataplane/shm/replica_segments.h"
-#include "common/ids.h"
-#include "common/memory_layout.h"
-#include "common/plan.h"
 
 namespace optshard {
 
-struct ShmPlaneOptions {
-  Rank rank = 0;
-  int world_size = 1;
-  ReductionTree tree;
-  Generation generation = 0;
-  Rendezvous* rendezvous = nullptr;  // used by CreateShmPlane only; not owned
-
-  // This rank's own replica. Where all ranks give theirs, peer_replicas() has all of them, and the
-  // plane keeps them mapped. `layout` is how they are laid out.
+struct ShmPlaneOptions : PlaneRequest {
+  // This rank's own replica. If every rank gives one, peer_replicas() has all of them, and the
+  // plane keeps them mapped.
   std::shared_ptr<const ReplicaSegments> replica;
-  const MemoryLayout* layout = nullptr;  // used by CreateShmPlane only; not owned
 
-  // By when CreateShmPlane has to be done, in the time of Clock::Monotonic().
-  absl::Time deadline = absl::InfiniteFuture();
-
-  // How long a rank that waits keeps looking before it sleeps. Waking a thread takes tens of
-  // microseconds; the ranks of a small model are less than that apart.
+  // How long a wait polls before it sleeps. Waking a thread takes tens of microseconds; ranks of a
+  // small model arrive within less.
   absl::Duration spin = absl::Microseconds(20);
 };
 

@@ -31,4 +31,14 @@ DisconnectReason Mailbox::disconnect_reason() const {
   return DisconnectReason::Decode(fixed().disconnect_reason.load());
 }
 
+// Both look at the disconnect reason first: a rank that closes has posted and taken all that it
+// ever will.
+bool Mailbox::ClosedWithoutPosting(uint64_t number) const {
+  return disconnect_reason().kind == DisconnectReason::kClosed && posted() <= number;
+}
+
+bool Mailbox::ClosedWithoutTaking(Rank from, uint64_t number) const {
+  return disconnect_reason().kind == DisconnectReason::kClosed && taken(from) <= number;
+}
+
 }  // namespace optshard

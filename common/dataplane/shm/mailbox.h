@@ -58,6 +58,11 @@ class Mailbox {
   void SetDisconnectReason(const DisconnectReason& reason);
   DisconnectReason disconnect_reason() const;
 
+  // The rank has closed the plane and will never post this piece, or take this piece of `from`.
+  // What it did before it closed counts, also where this is asked at the same moment.
+  bool ClosedWithoutPosting(uint64_t number) const;
+  bool ClosedWithoutTaking(Rank from, uint64_t number) const;
+
  private:
   struct Fixed {
     alignas(64) Bell bell;

@@ -85,15 +85,11 @@ absl::Status ShmOperations::Wait(const Operation& operation, absl::Time deadline
   Bell& bell = peers_->own_mailbox().bell();
   while (true) {
     const uint32_t heard = bell.Count();
-    // Before the mailboxes: whoever closes has posted all that it ever will.
-    const std::vector<bool> closed = ClosedPeers();
     if (!gave_up_) MoveOn();
     // Also of a broken plane: what is complete is complete.
     if (operation.Done()) return absl::OkStatus();
     BreakIfAPeerLeft();
-    for (const Rank peer : WaitedFor(operation)) {
-      if (closed[peer]) Break(WhyPeerLeft(peer));
-    }
+    for (const Rank peer : ClosedTooEarly(operation)) Break(WhyPeerLeft(peer));
     absl::Status why = broken();
     if (why.ok() && bell.Wait(heard, deadline, spin_)) continue;
     gave_up_ = true;
@@ -297,12 +293,24 @@ absl::Status ShmOperations::WhyPeerLeft(Rank peer) {
                               : "its last message in shared memory");
 }
 
-std::vector<bool> ShmOperations::ClosedPeers() {
-  std::vector<bool> closed;
-  for (Rank peer = 0; peer < peers_->world_size(); ++peer) {
-    closed.push_back(peers_->mailbox(peer).disconnect_reason().kind == DisconnectReason::kClosed);
+// The peers that have closed the plane although an operation that is not done needs them.
+std::vector<Rank> ShmOperations::ClosedTooEarly(const Operation& operation) {
+  std::vector<Rank> ranks;
+  for (const Operation::Receive& receive : operation.receives) {
+    if (receive.next < receive.end &&
+        peers_->mailbox(receive.from).ClosedWithoutPosting(receive.next)) {
+      ranks.push_back(receive.from);
+    }
   }
-  return closed;
+  if (operation.next_send < operation.end_send) {
+    const Occupant& occupant = occupants_[operation.next_send % Mailbox::kSlots];
+    for (const Rank reader : occupant.readers) {
+      if (peers_->mailbox(reader).ClosedWithoutTaking(rank_, occupant.number)) {
+        ranks.push_back(reader);
+      }
+    }
+  }
+  return ranks;
 }
 
 void ShmOperations::BreakIfAPeerLeft() {

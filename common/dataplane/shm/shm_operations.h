@@ -88,7 +88,7 @@ class ShmOperations {
   bool SlotIsFree(uint64_t number);
   std::vector<Rank> WaitedFor(const Operation& operation);
   absl::Status WhyPeerLeft(Rank peer);
-  std::vector<bool> ClosedPeers();
+  std::vector<Rank> ClosedTooEarly(const Operation& operation);
   void BreakIfAPeerLeft();
   absl::Status broken() const ABSL_LOCKS_EXCLUDED(mutex_);
 

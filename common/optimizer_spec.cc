@@ -2,6 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checked_math.h"
+#include "common/dtype.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 namespace {
@@ -13,6 +16,42 @@ std::string TextOf(const BucketOptions& buckets) {
                          buckets.pack_below_bytes);
 }
 
+absl::Status CheckHyperparameters(const std::vector<Hyperparameters>& groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const std::string where = absl::StrCat("param group ", g, ": ");
+    absl::Status valid =
+        CheckCount(absl::StrCat(where, "the number of hyperparameters"),
+                   static_cast<int64_t>(groups[g].values().size()), kMaxHyperparametersPerGroup);
+    for (const auto& [name, value] : groups[g].values()) {
+      valid.Update(CheckLength(absl::StrCat(where, "the name of a hyperparameter"), name));
+    }
+    if (!valid.ok()) return valid;
+  }
+  return absl::OkStatus();
+}
+
+// What is computed from a space that is valid itself.
+absl::Status CheckProducts(const OptimizerSpec& spec) {
+  const int64_t parameters = spec.space.parameter_count();
+  absl::Status valid =
+      CheckCount(absl::StrCat("world size ", spec.world_size, " times ", parameters, " parameters"),
+                 spec.world_size * parameters, kMaxRanksTimesParameters);
+  int64_t bytes = 0;
+  for (int i = 0; i < spec.space.parameter_count(); ++i) {
+    const ParameterSpec& parameter = spec.space.parameter(i);
+    bytes += parameter.elements() * static_cast<int64_t>(SizeOf(parameter.dtype));
+  }
+  // No bucket is cut into more; a replicated parameter is in the buckets of every rank.
+  const int64_t copies = spec.policy == PartitionPolicy::kReplicated ? spec.world_size : 1;
+  const int64_t pieces = SaturatingMultiply(copies, parameters + bytes / spec.buckets.max_bytes);
+  valid.Update(CheckCount(
+      absl::StrFormat("the number of pieces into which buckets.max_bytes = %d and the partition "
+                      "policy \"%s\" cut %d bytes of parameters",
+                      spec.buckets.max_bytes, NameOf(spec.policy), bytes),
+      pieces, kMaxBucketPieces));
+  return valid;
+}
+
 absl::string_view TextOf(bool flag) { return flag ? "true" : "false"; }
 
 }  // namespace
@@ -22,6 +61,9 @@ absl::Status OptimizerSpec::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("the world size is ", world_size, ", expected at least 1"));
   }
+  absl::Status size = CheckCount("the world size", world_size, kMaxWorldSize);
+  size.Update(CheckLength("the update rule's name", rule));
+  if (!size.ok()) return size;
   if (rule.empty()) return absl::InvalidArgumentError("the update rule's name is empty");
   if (hyperparameters.size() != space.groups().size()) {
     return absl::InvalidArgumentError(
@@ -32,13 +74,20 @@ absl::Status OptimizerSpec::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("buckets.max_bytes is ", buckets.max_bytes,
                                                    ", expected at least ", kSmallestBucketBytes));
   }
+  if (buckets.pack_below_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "buckets.pack_below_bytes is ", buckets.pack_below_bytes, ", expected at least 0"));
+  }
   if (share_parameters && policy == PartitionPolicy::kReplicated) {
     return absl::InvalidArgumentError(
         "share_parameters does not go with the partition policy \"replicated\", with which every "
         "rank would update the one copy; choose another policy, or let each rank have its own "
         "parameters");
   }
-  return space.Validate();
+  absl::Status valid = space.Validate();
+  if (valid.ok()) valid = CheckHyperparameters(hyperparameters);
+  if (valid.ok()) valid = CheckProducts(*this);
+  return valid;
 }
 
 absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string_view a_name,

@@ -31,8 +31,10 @@ struct OptimizerSpec {
   // One copy of the parameters for all ranks of a host.
   bool share_parameters = false;
 
-  // INVALID_ARGUMENT naming the field, its value and what was expected. Neither the rule nor the
-  // values of hyperparameters are looked at: that takes the registry of rules.
+  // INVALID_ARGUMENT naming the field, its value and what was expected; the limits are those of
+  // common/request_limits.h. What a valid spec leads to (layout, partition, buckets) fits into
+  // memory and is computed within a second or so. Neither the rule nor the values of
+  // hyperparameters are checked: that takes the registry of rules.
   absl::Status Validate() const;
 };
 

@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/checked_math.h"
 #include "common/digest.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 namespace {
@@ -68,10 +70,33 @@ int64_t ParameterSpace::total_elements() const {
 }
 
 absl::Status ParameterSpace::Validate() const {
+  absl::Status count = CheckCount("the number of param groups", group_count(), kMaxGroups);
+  count.Update(CheckCount("the number of parameters", parameter_count(), kMaxParameters));
+  if (!count.ok()) return count;
   absl::flat_hash_map<absl::string_view, int> by_name;
+  absl::flat_hash_set<absl::string_view> devices;
   int64_t bytes = 0;
   for (int i = 0; i < parameter_count(); ++i) {
     const ParameterSpec& spec = parameter(i);
+    // The texts are made only where there is something to say: there may be very many parameters.
+    const auto where = [&](absl::string_view what) {
+      return absl::StrCat("parameter ", i, " (group ", group_of(i), "): ", what);
+    };
+    if (spec.name.size() > kMaxParameterNameBytes) {
+      return CheckLength(where("its name"), spec.name, kMaxParameterNameBytes);
+    }
+    if (spec.device.size() > kMaxNameBytes) {
+      return CheckLength(where("the name of its device"), spec.device);
+    }
+    if (spec.shape.size() > kMaxDimensions) {
+      return CheckCount(where("the number of its dimensions"),
+                        static_cast<int64_t>(spec.shape.size()), kMaxDimensions);
+    }
+    devices.insert(spec.device);
+    if (devices.size() > kMaxDevices) {
+      return CheckCount(where("the number of devices up to it"),
+                        static_cast<int64_t>(devices.size()), kMaxDevices);
+    }
     const auto error = [&](const auto&... what) {
       return absl::InvalidArgumentError(absl::StrCat("parameter ", i, " (group ", group_of(i), ") ",
                                                      Quoted(spec.name), ": ", what...));

@@ -47,8 +47,8 @@ class ParameterSpace {
   int64_t total_elements() const;  // INT64_MAX where it is larger than that
 
   // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an unknown
-  // dtype, no device, or more than kMaxSpaceBytes up to and with it. Sums of sizes of a valid space
-  // never overflow.
+  // dtype, no device, more than kMaxSpaceBytes up to and with it, or what common/request_limits.h
+  // does not allow. Sums of sizes of a valid space never overflow.
   absl::Status Validate() const;
 
   // XXH3 of names, shapes, dtypes, devices and groups: equal for equal spaces on every machine.

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/link/unique_fd.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 
@@ -39,7 +40,7 @@ class LocalSocket {
     std::string bytes;
     std::vector<UniqueFd> descriptors;
   };
-  static constexpr size_t kMaxMessageBytes = size_t{256} << 20;
+  static constexpr size_t kMaxMessageBytes = kMaxLocalMessageBytes;
   static constexpr size_t kMaxDescriptors = 64;
 
   // Connects to a process of the same user. Nothing is sent to anybody else: another user may have

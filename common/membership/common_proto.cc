@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 
@@ -87,6 +88,12 @@ v1::ParameterSpace ToProto(const ParameterSpace& space) {
 }
 
 absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
+  // Before anything as large is made of it.
+  int64_t parameters = 0;
+  for (const v1::ParameterGroup& group : proto.groups()) parameters += group.parameters_size();
+  absl::Status count = CheckCount("the number of param groups", proto.groups_size(), kMaxGroups);
+  count.Update(CheckCount("the number of parameters", parameters, kMaxParameters));
+  if (!count.ok()) return count;
   std::vector<GroupSpec> groups;
   groups.reserve(proto.groups_size());
   for (const v1::ParameterGroup& group_proto : proto.groups()) {

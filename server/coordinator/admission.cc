@@ -6,9 +6,28 @@
 #include "common/errors.h"
 #include "common/incarnation.h"
 #include "common/optimizer_spec.h"
+#include "common/request_limits.h"
 
 namespace optshard {
+namespace {
+
+absl::Status CheckLengths(const JoinRequest& request) {
+  absl::Status valid = CheckLength("the job's name", request.job);
+  valid.Update(CheckLength("the optimizer's name", request.optimizer));
+  valid.Update(CheckLength("the request id", request.request_id));
+  valid.Update(CheckLength("the node's name", request.node));
+  valid.Update(CheckLength("the owner's address", request.owner_address));
+  return valid;
+}
+
+}  // namespace
+
 absl::Status CheckJoinRequest(const JoinRequest& request, absl::string_view job, int world_size) {
+  const absl::Status lengths = CheckLengths(request);
+  if (!lengths.ok()) {
+    return errors::WithContext(
+        lengths, absl::StrFormat("rank %d (pid %d) wants to join", request.rank, request.pid));
+  }
   const std::string who = absl::StrFormat(
       "rank %d (pid %d) wants to join optimizer \"%s\" of job \"%s\": ", request.rank, request.pid,
       request.optimizer, request.job);

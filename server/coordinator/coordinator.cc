@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "common/request_limits.h"
 #include "server/coordinator/admission.h"
 
 namespace optshard {
@@ -107,6 +108,13 @@ absl::StatusOr<JoinReply> Coordinator::Join(const JoinRequest& request) {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = Now();
   if (!shutdown_.ok()) return shutdown_;
+  if (groups_.count(request.optimizer) == 0 && groups_.size() >= kMaxOptimizers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", request.rank, " wants to join optimizer \"", request.optimizer,
+                     "\": this job has ", groups_.size(),
+                     " optimizers already, the most there may "
+                     "be"));
+  }
   GroupLives& lives =
       groups_.try_emplace(request.optimizer, request.optimizer, options_.group).first->second;
   const Group& before = lives.present();

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/memory_layout.h"
+#include "common/request_limits.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_set.h"
 #include "server/shard/host_plane_factory.h"
@@ -53,6 +54,12 @@ std::vector<int> NodeOwners::Admission::descriptors() const {
 }
 
 absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
+  absl::Status length = CheckLength("the job's name", request.job);
+  length.Update(CheckLength("the optimizer's name", request.optimizer));
+  length.Update(CheckLength("the node's name", request.node));
+  if (!length.ok()) {
+    return errors::WithContext(length, absl::StrCat("the trainer of rank ", request.rank));
+  }
   if (request.job != options_.job) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the trainer of rank ", request.rank, " belongs to the job \"", request.job,

@@ -4,6 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 namespace {
@@ -93,6 +99,104 @@ TEST(OptimizerSpec, Validate_BadField_NamesItWithItsValue) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << change.difference;
     EXPECT_THAT(std::string(status.message()), HasSubstr(change.difference));
   }
+}
+
+// `count` parameters of one element.
+ParameterSpace Scalars(int count) {
+  GroupSpec group;
+  group.parameters.resize(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) group.parameters[i].name = absl::StrCat(i);
+  return ParameterSpace({group});
+}
+
+ParameterSpace One(const ParameterSpec& parameter) {
+  return ParameterSpace({GroupSpec{{parameter}}});
+}
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+// Each would cost memory or minutes if something were computed from it.
+TEST(OptimizerSpec, Validate_BeyondALimit_NamesWhatActualAndAllowed) {
+  const Change changes[] = {
+      {"the world size is 2147483647, expected at most 65536",
+       [](OptimizerSpec& spec) { spec.world_size = std::numeric_limits<int>::max(); }},
+      {"the update rule's name has 1000000 bytes, expected at most 256",
+       [](OptimizerSpec& spec) { spec.rule = std::string(1000000, 'a'); }},
+      {"the number of param groups is 16385, expected at most 16384",
+       [](OptimizerSpec& spec) {
+         spec.space = ParameterSpace(std::vector<GroupSpec>(kMaxGroups + 1));
+         spec.hyperparameters.resize(kMaxGroups + 1);
+       }},
+      {"the number of parameters is 262145, expected at most 262144",
+       [](OptimizerSpec& spec) { spec.space = Scalars(kMaxParameters + 1); }},
+      {"parameter 0 (group 0): its name has 1025 bytes, expected at most 1024",
+       [](OptimizerSpec& spec) {
+         spec.space = One({std::string(1025, 'a'), {1}});
+       }},
+      {"parameter 0 (group 0): the name of its device has 257 bytes, expected at most 256",
+       [](OptimizerSpec& spec) {
+         spec.space = One({"a", {1}, DType::kFloat32, std::string(257, 'd')});
+       }},
+      {"parameter 0 (group 0): the number of its dimensions is 65, expected at most 64",
+       [](OptimizerSpec& spec) {
+         spec.space = One({"a", std::vector<int64_t>(65, 1)});
+       }},
+      {"parameter 64 (group 0): the number of devices up to it is 65, expected at most 64",
+       [](OptimizerSpec& spec) {
+         GroupSpec group;
+         for (int i = 0; i < 65; ++i) {
+           group.parameters.push_back(
+               {absl::StrCat(i), {1}, DType::kFloat32, absl::StrCat("device:", i)});
+         }
+         spec.space = ParameterSpace({group});
+       }},
+      {"brings all parameters together to more than",
+       [](OptimizerSpec& spec) {
+         spec.space = One({"a", {kHuge, kHuge}});
+       }},
+      {"world size 65536 times 4097 parameters is 268500992, expected at most 268435456",
+       [](OptimizerSpec& spec) {
+         spec.world_size = kMaxWorldSize;
+         spec.space = Scalars(4097);
+       }},
+      {"policy \"greedy\" cut 1125899906842624 bytes of parameters is 17592186044417, expected at "
+       "most 4194304",
+       [](OptimizerSpec& spec) {
+         spec.space = One({"a", {int64_t{1} << 48}});
+         spec.buckets.max_bytes = 64;
+       }},
+      {"policy \"replicated\" cut 4096 bytes of parameters is 67108864, expected at most 4194304",
+       [](OptimizerSpec& spec) {
+         spec.world_size = kMaxWorldSize;
+         spec.policy = PartitionPolicy::kReplicated;
+         spec.space = Scalars(1024);
+       }},
+      {"buckets.pack_below_bytes is -1, expected at least 0",
+       [](OptimizerSpec& spec) { spec.buckets.pack_below_bytes = -1; }},
+      {"param group 0: the number of hyperparameters is 65, expected at most 64",
+       [](OptimizerSpec& spec) {
+         for (int i = 0; i < 65; ++i) spec.hyperparameters[0].Set(absl::StrCat(i), 1.0);
+       }},
+      {"param group 0: the name of a hyperparameter has 257 bytes, expected at most 256",
+       [](OptimizerSpec& spec) { spec.hyperparameters[0].Set(std::string(257, 'a'), 1.0); }},
+  };
+  for (const Change& change : changes) {
+    OptimizerSpec spec = Spec();
+    change.make(spec);
+    const absl::Status status = spec.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << change.difference;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(change.difference));
+    EXPECT_LT(status.message().size(), 1000u);
+  }
+}
+
+TEST(OptimizerSpec, Validate_AtTheLimits_IsOk) {
+  OptimizerSpec spec = Spec();
+  spec.world_size = kMaxWorldSize;
+  EXPECT_EQ(spec.Validate(), absl::OkStatus());
+  spec.world_size = static_cast<int>(kMaxRanksTimesParameters / kMaxParameters);
+  spec.space = Scalars(kMaxParameters);
+  EXPECT_EQ(spec.Validate(), absl::OkStatus());
 }
 
 }  // namespace

@@ -57,6 +57,38 @@ TEST(CheckJoinRequest, EmptyNames_AreInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
 }
 
+TEST(CheckJoinRequest, TooLongTexts_AreInvalidAndNotRepeated) {
+  const struct {
+    const char* what;
+    void (*lengthen)(JoinRequest&, const std::string&);
+  } texts[] = {
+      {"the job's name", [](JoinRequest& r, const std::string& text) { r.job = text; }},
+      {"the optimizer's name", [](JoinRequest& r, const std::string& text) { r.optimizer = text; }},
+      {"the request id", [](JoinRequest& r, const std::string& text) { r.request_id = text; }},
+      {"the node's name", [](JoinRequest& r, const std::string& text) { r.node = text; }},
+      {"the owner's address",
+       [](JoinRequest& r, const std::string& text) { r.owner_address = text; }},
+  };
+  for (const auto& text : texts) {
+    JoinRequest request = TestJoin(1, 2);
+    text.lengthen(request, std::string(1000000, 'x'));
+    const absl::Status status = CheckJoinRequest(request, "optshard", 2);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text.what;
+    EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 1"), HasSubstr(text.what),
+                                    HasSubstr("1000000 bytes, expected at most 256")));
+    EXPECT_LT(status.message().size(), 1000u);
+  }
+}
+
+TEST(CheckJoinRequest, BeyondALimit_IsInvalid) {
+  JoinRequest request = TestJoin(1, 2);
+  request.spec.space = ParameterSpace(std::vector<GroupSpec>(20000));
+  request.spec.hyperparameters.resize(20000);
+  const absl::Status status = CheckJoinRequest(request, "optshard", 2);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(Text(status), HasSubstr("param groups is 20000"));
+}
+
 TEST(CheckJoinRequest, BadSpace_IsInvalidAndNamesRankAndParameter) {
   JoinRequest request = TestJoin(1, 2);
   ParameterSpec twice;

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -137,6 +138,50 @@ TEST(NodeAttach_OtherProtocolOrLayout_IsRefused, BeforeAnythingIsMade) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("0x0000000000004711"));
 
   EXPECT_TRUE(absl::IsInvalidArgument(AnswerTo(rig, "\xff garbage")));
+}
+
+// Whatever a trainer sends, the server says no at once and goes on.
+TEST(NodeAttach_BeyondALimit_IsRefused, BeforeAnythingIsComputed) {
+  NodeRig rig(2);
+  const auto with = [](const std::function<void(AttachRequest&)>& change) {
+    AttachRequest request = GoodRequest(0);
+    change(request);
+    return EncodeAttachRequest(request);
+  };
+  const struct {
+    const char* error;
+    std::string message;
+  } cases[] = {
+      {"the world size is 2147483647, expected at most 65536",
+       with([](AttachRequest& r) { r.spec.world_size = std::numeric_limits<int>::max(); })},
+      {"the partition policy \"greedy\" cut", with([](AttachRequest& r) {
+         r.spec.space = ParameterSpace({GroupSpec{{{"a", {int64_t{1} << 50}}}}});
+         r.spec.hyperparameters.resize(1);
+         r.spec.buckets.max_bytes = 64;
+       })},
+      {"the number of param groups is 1000000, expected at most", with([](AttachRequest& r) {
+         r.spec.space = ParameterSpace(std::vector<GroupSpec>(1000000));
+       })},
+      {"the job's name has 1000000 bytes",
+       with([](AttachRequest& r) { r.job = std::string(1000000, 'j'); })},
+      {"the optimizer's name has 1000000 bytes",
+       with([](AttachRequest& r) { r.optimizer = std::string(1000000, 'o'); })},
+      {"the node's name has 1000000 bytes",
+       with([](AttachRequest& r) { r.node = std::string(1000000, 'n'); })},
+      {"threads = 2147483647",
+       with([](AttachRequest& r) { r.threads = std::numeric_limits<int>::max(); })},
+      {"param group 0: the number of hyperparameters is 100001", with([](AttachRequest& r) {
+         for (int i = 0; i < 100000; ++i) r.spec.hyperparameters[0].Set(absl::StrCat(i), 1.0);
+       })},
+  };
+  for (const auto& each : cases) {
+    const absl::Status status = AnswerTo(rig, each.message);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(each.error));
+    EXPECT_LT(status.message().size(), 1000u);
+  }
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
 }
 
 TEST(NodeAttach_BeyondTheMemoryLimit_IsRefused, WithNeedAndLimit) {

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/local_address.h"
+#include "common/link/passed_descriptors.h"
 #include "common/link/poll_until.h"
 #include "common/link/protocol_version.h"
 
@@ -40,27 +41,6 @@ uint64_t Get(const unsigned char* from, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) value |= uint64_t{from[i]} << (8 * i);
   return value;
 }
-
-// Room for the control message of so many descriptors.
-union Control {
-  cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int) * LocalSocket::kMaxDescriptors)];
-};
-
-void Take(msghdr& message, std::vector<UniqueFd>& descriptors) {
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
-       part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(fd));
-      descriptors.emplace_back(fd);
-    }
-  }
-}
-
-bool IsGone(int error) { return error == EPIPE || error == ECONNRESET || error == ENOTCONN; }
 
 absl::Status PeerGone(absl::string_view when) {
   return absl::UnavailableError(absl::StrCat("the peer of the local socket hung up ", when));
@@ -125,7 +105,7 @@ absl::Status LocalSocket::Send(absl::string_view bytes, absl::Span<const int> de
   Put(bytes.size(), 8, header.data() + 8);
   Put(descriptors.size(), 4, header.data() + 16);
 
-  Control control = {};
+  DescriptorRoom<LocalSocket::kMaxDescriptors> room = {};
   const size_t total = kHeaderBytes + bytes.size();
   size_t sent = 0;
   while (sent < total) {
@@ -141,15 +121,7 @@ absl::Status LocalSocket::Send(absl::string_view bytes, absl::Span<const int> de
       // sendmsg does not write to it.
       parts[message.msg_iovlen++] = {const_cast<char*>(bytes.data()) + body, bytes.size() - body};
     }
-    if (sent == 0 && !descriptors.empty()) {
-      message.msg_control = &control;
-      message.msg_controllen = CMSG_SPACE(sizeof(int) * descriptors.size());
-      cmsghdr* const part = CMSG_FIRSTHDR(&message);
-      part->cmsg_level = SOL_SOCKET;
-      part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
-      std::memcpy(CMSG_DATA(part), descriptors.data(), sizeof(int) * descriptors.size());
-    }
+    if (sent == 0) PutDescriptors(descriptors, room.bytes, &message);
     const ssize_t some = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (some >= 0) {
       sent += static_cast<size_t>(some);
@@ -157,11 +129,9 @@ absl::Status LocalSocket::Send(absl::string_view bytes, absl::Span<const int> de
     }
     const int error = errno;
     if (error == EINTR) continue;
-    if (IsGone(error)) return hung_up_.load() ? HungUp() : PeerGone("while a message was sent");
-    if (error == ETOOMANYREFS) {
-      return absl::ResourceExhaustedError(
-          "too many descriptors are on their way between processes of this user: nothing was sent");
-    }
+    if (IsClosedByPeer(error))
+      return hung_up_.load() ? HungUp() : PeerGone("while a message was sent");
+    if (error == ETOOMANYREFS) return TooManyDescriptorsUnderWay();
     if (error != EAGAIN) return absl::ErrnoToStatus(error, "sending on a local socket failed");
     if (PollUntil(fd_.get(), POLLOUT, deadline)) continue;
     // The rest can never follow: another message would be taken for it.
@@ -222,16 +192,16 @@ absl::Status LocalSocket::ReceiveBody(absl::Time deadline) {
 absl::StatusOr<size_t> LocalSocket::ReceiveSome(void* to, size_t bytes, absl::Time deadline) {
   while (true) {
     if (hung_up_.load()) return HungUp();
-    Control control;
+    DescriptorRoom<LocalSocket::kMaxDescriptors> room;
     iovec part = {to, bytes};
     msghdr message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
+    message.msg_control = room.bytes;
+    message.msg_controllen = sizeof(room);
     const ssize_t some = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (some > 0) {
-      Take(message, incoming_.message.descriptors);
+      TakeDescriptors(&message, &incoming_.message.descriptors);
       if ((message.msg_flags & MSG_CTRUNC) != 0) {
         return absl::ResourceExhaustedError(
             absl::StrCat("descriptors that the peer of the local socket sent got lost: more than ",
@@ -242,7 +212,7 @@ absl::StatusOr<size_t> LocalSocket::ReceiveSome(void* to, size_t bytes, absl::Ti
       return static_cast<size_t>(some);
     }
     const int error = errno;
-    if (some == 0 || IsGone(error)) {
+    if (some == 0 || IsClosedByPeer(error)) {
       if (hung_up_.load()) return HungUp();
       return PeerGone(incoming_.header_bytes == 0 ? "between two messages"
                                                   : "in the middle of a message");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/link/passed_descriptors.h"
 #include "common/link/poll_until.h"
 
 namespace optshard {
@@ -32,10 +33,7 @@ struct AnswerHead {
   absl::StatusCode code;
 };
 
-union Control {
-  cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int) * kMaxPacketDescriptors)];
-};
+using Room = DescriptorRoom<kMaxPacketDescriptors>;
 
 template <typename Head>
 std::string WithText(const Head& head, absl::string_view text) {
@@ -59,8 +57,6 @@ absl::StatusOr<Head> HeadOf(absl::string_view packet) {
 }
 
 absl::Status Ended() { return absl::UnavailableError("the other end of the line is closed"); }
-
-bool IsEnded(int error) { return error == EPIPE || error == ECONNRESET || error == ENOTCONN; }
 
 }  // namespace
 
@@ -122,25 +118,13 @@ absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const in
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  Control control = {};
-  if (!descriptors.empty()) {
-    message.msg_control = &control;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * descriptors.size());
-    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
-    std::memcpy(CMSG_DATA(rights), descriptors.data(), sizeof(int) * descriptors.size());
-  }
+  Room room = {};
+  PutDescriptors(descriptors, room.bytes, &message);
   while (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     const int error = errno;
     if (error == EINTR) continue;
-    if (IsEnded(error)) return Ended();
-    if (error == ETOOMANYREFS) {
-      return absl::ResourceExhaustedError(
-          "too many descriptors are on their way between processes of this user: nothing was sent; "
-          "raise the limit of open files (ulimit -n)");
-    }
+    if (IsClosedByPeer(error)) return Ended();
+    if (error == ETOOMANYREFS) return TooManyDescriptorsUnderWay();
     if (error != EAGAIN) return absl::ErrnoToStatus(error, "sending a packet failed");
     if (!PollUntil(socket, POLLOUT, deadline)) {
       return absl::DeadlineExceededError("the other end of the line takes nothing: is it stopped?");
@@ -153,35 +137,26 @@ absl::StatusOr<Packet> ReceivePacket(int socket, absl::Time deadline) {
   Packet packet;
   packet.bytes.resize(kMaxPacketBytes);
   iovec part = {&packet.bytes[0], packet.bytes.size()};
-  Control control;
+  Room room;
   msghdr message;
   ssize_t bytes;
   while (true) {
     message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
+    message.msg_control = room.bytes;
+    message.msg_controllen = sizeof(room);
     bytes = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (bytes >= 0) break;
     const int error = errno;
     if (error == EINTR) continue;
-    if (IsEnded(error)) return Ended();
+    if (IsClosedByPeer(error)) return Ended();
     if (error != EAGAIN) return absl::ErrnoToStatus(error, "receiving a packet failed");
     if (!PollUntil(socket, POLLIN, deadline)) {
       return absl::DeadlineExceededError("the other end of the line says nothing: is it stopped?");
     }
   }
-  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
-       each = CMSG_NXTHDR(&message, each)) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(each) + i * sizeof(int), sizeof(fd));
-      packet.descriptors.emplace_back(fd);
-    }
-  }
+  TakeDescriptors(&message, &packet.descriptors);
   if (bytes == 0) return Ended();
   packet.bytes.resize(static_cast<size_t>(bytes));
   packet.descriptors_lost = (message.msg_flags & MSG_CTRUNC) != 0;

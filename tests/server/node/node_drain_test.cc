@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/in_child.h"
+#include "tests/testing/local_coordinator.h"
 
 namespace optshard {
 namespace {
@@ -78,6 +79,48 @@ TEST(NodeDrain_OneTrainerInItsStep_IsToldThatItWasNotApplied, WhileTheOtherNever
   const absl::Status later = trainers[1]->Step().status();
   EXPECT_TRUE(absl::IsUnavailable(later)) << later;
   EXPECT_THAT(std::string(later.message()), HasSubstr("shutting down"));
+}
+
+// The ranks are on two nodes, so the server that drains cannot end the step of the other one.
+TEST(NodeDrain_StepThatAnotherNodeDoesNotJoin_IsGivenUpAfterTheGrace, AndItsTrainerIsTold) {
+  LocalCoordinator coordinator(2);
+  std::unique_ptr<NodeRig> rigs[2];
+  std::unique_ptr<NodeTrainer> trainers[2];
+  for (const Rank rank : {0, 1}) {
+    NodeRig::Options options;
+    options.world_size = 2;
+    options.owners.ranks = {rank};
+    options.owners.coordinator = &coordinator;
+    rigs[rank] = std::make_unique<NodeRig>(options);
+  }
+  std::thread second([&] {
+    auto started = NodeTrainer::Start(rigs[1]->TrainerOptions(1));
+    ASSERT_TRUE(started.ok()) << started.status();
+    trainers[1] = *std::move(started);
+  });
+  auto started = NodeTrainer::Start(rigs[0]->TrainerOptions(0));
+  second.join();
+  ASSERT_TRUE(started.ok() && trainers[1] != nullptr) << started.status();
+  trainers[0] = *std::move(started);
+
+  const auto in_step = [&] {
+    const absl::StatusOr<JobStatus> status = coordinator.GetStatus(Now() + kPrompt);
+    return status.ok() && !status->groups.empty() &&
+           status->groups[0].members[0].progress.outcome == StepOutcome::kInStep;
+  };
+  const absl::Duration grace = absl::Milliseconds(50);
+  std::thread drain([&] {
+    EXPECT_TRUE(Await(in_step));
+    const absl::Time start = Now();
+    EXPECT_FALSE(rigs[0]->Drain(grace));
+    EXPECT_GE(Now() - start, grace);
+    EXPECT_LT(Now() - start, kPrompt);
+  });
+  const absl::Status told = trainers[0]->Step().status();
+  drain.join();
+  // Rank 0 had voted for the step, so the other rank may yet apply it.
+  EXPECT_TRUE(errors::IsStepInDoubt(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("shutting down"));
 }
 
 TEST(NodeDrain_WhileARankWaitsForASuccessor, IsInOrder) {

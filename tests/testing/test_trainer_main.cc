@@ -37,6 +37,8 @@ ABSL_FLAG(std::string, rule, "adam", "update rule");
 ABSL_FLAG(bool, views, false, "parameters_as_bucket_view");
 ABSL_FLAG(std::string, plane, "auto", "auto, shm or gloo");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
+ABSL_FLAG(std::string, interface, "", "network interface or address of the Gloo plane");
+ABSL_FLAG(std::string, owner_listen, "127.0.0.1:0", "where the owner's service listens");
 ABSL_FLAG(std::string, node, "", "node name; ranks of one are summed first");
 ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
@@ -94,6 +96,8 @@ ShardedOptimizerOptions Options() {
   options.parameters_as_bucket_view = absl::GetFlag(FLAGS_views);
   options.plane = absl::GetFlag(FLAGS_plane);
   options.share_parameters = absl::GetFlag(FLAGS_share_parameters);
+  options.interface = absl::GetFlag(FLAGS_interface);
+  options.owner_listen = absl::GetFlag(FLAGS_owner_listen);
   options.node = absl::GetFlag(FLAGS_node);
   options.attach = absl::GetFlag(FLAGS_attach);
   options.wait_for_trainers = absl::GetFlag(FLAGS_wait_for_trainers);

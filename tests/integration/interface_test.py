@@ -1,0 +1,161 @@
+"""A job of two hosts: network namespaces with one link between them, and no shared loopback."""
+
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+_COORDINATOR = "server/coordinator/optshard-coordinator"
+_TRAINER = "tests/testing/test-trainer"
+_GRPC_CLI = "external/grpc_cli/grpc_cli"
+
+# Nobody else has these: RFC 5737.
+_ADDRESSES = ("192.0.2.1", "192.0.2.2")
+_LINK = "veth-optshard"
+# No test waits as long as that when things work.
+_PATIENCE_S = 60
+
+
+def _ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+class TwoHosts(unittest.TestCase):
+    def setUp(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can make network namespaces")
+        if shutil.which("ip") is None:
+            self.skipTest("there is no ip (Debian's package iproute2)")
+        self._hosts = ["optshard-%d-%d" % (os.getpid(), host) for host in range(2)]
+        try:
+            for host in self._hosts:
+                _ip("netns", "add", host)
+                self.addCleanup(_ip, "netns", "delete", host)
+        except subprocess.CalledProcessError as error:
+            self.skipTest("no network namespace: %s" % error.stderr.decode().strip())
+        _ip("-n", self._hosts[0], "link", "add", _LINK, "type", "veth", "peer", "name", _LINK,
+            "netns", self._hosts[1])
+        for host, address in zip(self._hosts, _ADDRESSES):
+            _ip("-n", host, "address", "add", address + "/24", "dev", _LINK)
+            _ip("-n", host, "link", "set", _LINK, "up")
+            # A host's way to its own addresses.
+            _ip("-n", host, "link", "set", "lo", "up")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self._port_file = os.path.join(folder.name, "port")
+
+    def on(self, host, *command):
+        # A proxy of the environment is not for these addresses.
+        return ["env", "no_grpc_proxy=" + ",".join(_ADDRESSES), "ip", "netns", "exec",
+                self._hosts[host], *command]
+
+    def start(self, host, *command, **kwargs):
+        process = subprocess.Popen(self.on(host, *command), **kwargs)
+
+        def end():
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+        self.addCleanup(end)
+        return process
+
+    def start_coordinator(self, host):
+        process = self.start(host, _COORDINATOR, "--job=test", "--world-size=2",
+                             "--listen=%s:0" % _ADDRESSES[host],
+                             "--port-file=" + self._port_file)
+        deadline = time.monotonic() + _PATIENCE_S
+        while not os.path.exists(self._port_file):
+            self.assertIsNone(process.poll(), "the coordinator has ended")
+            self.assertLess(time.monotonic(), deadline, "no port file")
+            time.sleep(0.01)
+        with open(self._port_file, encoding="ascii") as port:
+            return "%s:%d" % (_ADDRESSES[host], int(port.read()))
+
+    def start_trainer(self, host, *flags):
+        """The trainer, and the socket whose end lets it go on after a pause."""
+        ours, link = socket.socketpair()
+        self.addCleanup(ours.close)
+        with link:
+            trainer = self.start(
+                host,
+                # The trainer expects its link as descriptor 3.
+                "bash", "-c", 'exec 3<&%d "$@"' % link.fileno(), "trainer",
+                _TRAINER, "--rank=%d" % host, "--world_size=2", "--plane=gloo", "--node=host%d" % host,
+                *flags,
+                pass_fds=[link.fileno()],
+                stdout=subprocess.PIPE,
+            )
+        return trainer, ours
+
+    def wait_for(self, trainer, event):
+        """The next event of that kind."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            left = max(0, deadline - time.monotonic())
+            self.assertTrue(select.select([trainer.stdout], [], [], left)[0], "no event " + event)
+            text = self._read_line(trainer)
+            self.assertTrue(text, "the trainer has ended before the event " + event)
+            line = json.loads(text)
+            self.assertNotEqual(line["event"], "error", line)
+            if line["event"] == event:
+                return line
+
+    @staticmethod
+    def _read_line(trainer):
+        # Unbuffered, so that select sees what is left.
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = os.read(trainer.stdout.fileno(), 1)
+            if not byte:
+                break
+            line += byte
+        return line
+
+    def received_bytes(self, host):
+        counter = "/sys/class/net/%s/statistics/rx_bytes" % _LINK
+        return int(subprocess.check_output(self.on(host, "cat", counter)))
+
+    def test_ranks_on_another_interface_train_alike_and_reach_each_others_owners(self):
+        address = self.start_coordinator(0)
+        elements = 200000
+        job = ["--coordinator=" + address, "--interface=" + _LINK, "--elements=%d" % elements,
+               "--parameters=1", "--steps=3", "--pause_after=2"]
+        trainers = [
+            # Listens everywhere: what it advertises must be reachable all the same.
+            self.start_trainer(0, *job, "--owner_listen=0.0.0.0:0"),
+            self.start_trainer(1, *job, "--owner_listen=%s:0" % _ADDRESSES[1]),
+        ]
+        owners = [self.wait_for(trainer, "joined")["owner_address"] for trainer, _ in trainers]
+        for trainer, _ in trainers:
+            self.wait_for(trainer, "paused")
+        for host, owner in enumerate(owners):
+            self.assertTrue(owner.startswith(_ADDRESSES[host] + ":"), owners)
+            listed = subprocess.run(
+                self.on(1 - host, _GRPC_CLI, "ls", owner),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_PATIENCE_S,
+                check=False,
+            )
+            self.assertIn("optshard.v1.ShardOwner", listed.stdout)
+        # Each step moves the one parameter's gradient to its owner, or its values from there.
+        for host in range(2):
+            self.assertGreater(self.received_bytes(host), 2 * elements * 4)
+        for _, link in trainers:
+            link.close()
+        checksums = [self.wait_for(trainer, "done")["checksum"] for trainer, _ in trainers]
+        self.assertEqual(checksums[0], checksums[1])
+        for trainer, _ in trainers:
+            self.assertEqual(trainer.wait(_PATIENCE_S), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

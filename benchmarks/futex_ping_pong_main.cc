@@ -16,8 +16,7 @@
 #include <system_error>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "benchmarks/bench_flags.h"
 #include "benchmarks/round_protocol.h"
 
 ABSL_FLAG(int, rank, 0, "0 serves, 1 returns");
@@ -80,7 +79,6 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("One end of a ping-pong; run_bench.py drives it.");
-  absl::ParseCommandLine(argc, argv);
+  optshard::ParseBenchFlags(argc, argv, "One end of a ping-pong; run_bench.py drives it.");
   return optshard::ServeRounds(optshard::SetUp);
 }

@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "benchmarks/bench_flags.h"
 #include "benchmarks/file_rendezvous.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/gloo_loader.h"
@@ -197,8 +196,8 @@ void RunRank(Rank rank, const std::string& folder) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Compares the Gloo plane with Gloo itself, between two processes.");
-  absl::ParseCommandLine(argc, argv);
+  optshard::ParseBenchFlags(argc, argv,
+                            "Compares the Gloo plane with Gloo itself, between two processes.");
   std::string folder = std::filesystem::temp_directory_path() / "optshard_gloo_XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const pid_t child = fork();

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "benchmarks/bench_flags.h"
 #include "benchmarks/huge_page_array.h"
 #include "benchmarks/round_protocol.h"
 #include "benchmarks/stream_rule.h"
@@ -80,7 +79,6 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("The memory bound of one rank; run_bench.py drives it.");
-  absl::ParseCommandLine(argc, argv);
+  optshard::ParseBenchFlags(argc, argv, "The memory bound of one rank; run_bench.py drives it.");
   return optshard::ServeRounds(optshard::SetUp);
 }

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "benchmarks/bench_flags.h"
 #include "benchmarks/bench_models.h"
 #include "benchmarks/job_options.h"
 #include "benchmarks/round_protocol.h"
@@ -51,7 +50,6 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("One rank of ours in a benchmark; run_bench.py drives it.");
-  absl::ParseCommandLine(argc, argv);
+  optshard::ParseBenchFlags(argc, argv, "One rank of ours in a benchmark; run_bench.py drives it.");
   return optshard::ServeRounds(optshard::SetUp);
 }

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "benchmarks/bench_flags.h"
 #include "benchmarks/file_rendezvous.h"
 #include "benchmarks/round_protocol.h"
 #include "common/clock.h"
@@ -69,7 +68,6 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("One end of a ping-pong over TCP; run_bench.py drives it.");
-  absl::ParseCommandLine(argc, argv);
+  optshard::ParseBenchFlags(argc, argv, "One end of a ping-pong over TCP; run_bench.py drives it.");
   return optshard::ServeRounds(optshard::SetUp);
 }

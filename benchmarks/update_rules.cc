@@ -15,8 +15,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "benchmarks/bench_flags.h"
 #include "benchmarks/huge_page_array.h"
 #include "benchmarks/shared_array.h"
 #include "benchmarks/stream_rule.h"
@@ -139,7 +138,6 @@ int Main() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Times an update rule's kernel beside the memory's speed.");
-  absl::ParseCommandLine(argc, argv);
+  optshard::ParseBenchFlags(argc, argv, "Times an update rule's kernel beside the memory's speed.");
   return optshard::Main();
 }

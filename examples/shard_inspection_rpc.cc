@@ -22,52 +22,52 @@ absl::Status FromRpc(const grpc::Status& status, const std::string& call,
 // One call after the other, all within the timeout.
 class Inspector {
  public:
-  Inspector(const std::string& address, absl::Duration timeout)
-      : address_(address),
+  Inspector(const OwnerName& owner, absl::Duration timeout)
+      : owner_(owner),
         deadline_(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout)),
         stub_(v1::ShardOwner::NewStub(
-            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
+            grpc::CreateChannel(owner.address, grpc::InsecureChannelCredentials()))) {}
 
-  absl::StatusOr<v1::ShardDescription> Describe(const std::string& optimizer) {
+  absl::StatusOr<v1::ShardDescription> Describe() {
     v1::DescribeShardRequest request;
-    request.set_optimizer(optimizer);
+    request.set_optimizer(owner_.optimizer);
+    request.set_rank(owner_.rank);
     grpc::ClientContext context;
     context.set_deadline(deadline_);
     v1::ShardDescription description;
     const grpc::Status status = stub_->DescribeShard(&context, request, &description);
-    if (!status.ok()) return FromRpc(status, "DescribeShard", address_);
+    if (!status.ok()) return FromRpc(status, "DescribeShard", owner_.address);
     return description;
   }
 
-  absl::StatusOr<v1::ListParametersResponse> ListPage(const std::string& optimizer,
-                                                      const std::string& page_token) {
+  absl::StatusOr<v1::ListParametersResponse> ListPage(const std::string& page_token) {
     v1::ListParametersRequest request;
-    request.set_optimizer(optimizer);
+    request.set_optimizer(owner_.optimizer);
+    request.set_rank(owner_.rank);
     request.set_page_token(page_token);
     grpc::ClientContext context;
     context.set_deadline(deadline_);
     v1::ListParametersResponse page;
     const grpc::Status status = stub_->ListParameters(&context, request, &page);
-    if (!status.ok()) return FromRpc(status, "ListParameters", address_);
+    if (!status.ok()) return FromRpc(status, "ListParameters", owner_.address);
     return page;
   }
 
  private:
-  const std::string address_;
+  const OwnerName owner_;
   const std::chrono::system_clock::time_point deadline_;
   const std::unique_ptr<v1::ShardOwner::Stub> stub_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ListParametersOf(const std::string& owner_address,
-                                                          const std::string& optimizer,
+absl::StatusOr<std::vector<std::string>> ListParametersOf(const OwnerName& owner,
                                                           absl::Duration timeout) {
-  Inspector inspector(owner_address, timeout);
+  Inspector inspector(owner, timeout);
   std::vector<std::string> lines;
   std::string page_token;
   do {
-    absl::StatusOr<v1::ListParametersResponse> page = inspector.ListPage(optimizer, page_token);
+    absl::StatusOr<v1::ListParametersResponse> page = inspector.ListPage(page_token);
     if (!page.ok()) return page.status();
     if (lines.empty()) lines.push_back(page->summary());
     for (const v1::OwnedParameter& parameter : page->parameters()) {
@@ -78,10 +78,8 @@ absl::StatusOr<std::vector<std::string>> ListParametersOf(const std::string& own
   return lines;
 }
 
-absl::StatusOr<int64_t> StateBytesOf(const std::string& owner_address, const std::string& optimizer,
-                                     absl::Duration timeout) {
-  absl::StatusOr<v1::ShardDescription> description =
-      Inspector(owner_address, timeout).Describe(optimizer);
+absl::StatusOr<int64_t> StateBytesOf(const OwnerName& owner, absl::Duration timeout) {
+  absl::StatusOr<v1::ShardDescription> description = Inspector(owner, timeout).Describe();
   if (!description.ok()) return description.status();
   return description->state_bytes();
 }

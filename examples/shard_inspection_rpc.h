@@ -1,4 +1,4 @@
-// Looks into a live shard owner over gRPC, as any client may while training runs.
+// Reads from a live shard owner over gRPC, as any client may while training runs.
 #ifndef OPTSHARD_EXAMPLES_SHARD_INSPECTION_RPC_H_
 #define OPTSHARD_EXAMPLES_SHARD_INSPECTION_RPC_H_
 
@@ -11,15 +11,20 @@
 
 namespace optshard {
 
-// The owner's one-line summary, then one line a parameter that it owns. UNAVAILABLE naming the
-// address where nobody answers.
-absl::StatusOr<std::vector<std::string>> ListParametersOf(const std::string& owner_address,
-                                                          const std::string& optimizer,
+// Which owner: a server may host several ranks and optimizers at one address.
+struct OwnerName {
+  std::string address;  // HOST:PORT
+  std::string optimizer;
+  int rank = 0;
+};
+
+// The owner's one-line summary, then one line for each parameter that it owns. UNAVAILABLE naming
+// the address where nobody answers.
+absl::StatusOr<std::vector<std::string>> ListParametersOf(const OwnerName& owner,
                                                           absl::Duration timeout);
 
-// Bytes of the optimizer state that it keeps.
-absl::StatusOr<int64_t> StateBytesOf(const std::string& owner_address, const std::string& optimizer,
-                                     absl::Duration timeout);
+// How many bytes of optimizer state the owner keeps.
+absl::StatusOr<int64_t> StateBytesOf(const OwnerName& owner, absl::Duration timeout);
 
 }  // namespace optshard
 

@@ -166,9 +166,10 @@ DigitsRun TrainWithTorch(const Flags& flags, const DigitsSplit& digits) {
 
 std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
   std::vector<int64_t> bytes;
-  for (const std::string& address : optimizer.owner_addresses()) {
-    bytes.push_back(
-        ValueOrThrow(StateBytesOf(address, optimizer.options().optimizer, kInspection)));
+  const std::vector<std::string>& addresses = optimizer.owner_addresses();
+  for (int rank = 0; rank < static_cast<int>(addresses.size()); ++rank) {
+    const OwnerName owner = {addresses[rank], optimizer.options().optimizer, rank};
+    bytes.push_back(ValueOrThrow(StateBytesOf(owner, kInspection)));
   }
   return bytes;
 }
@@ -203,9 +204,11 @@ class Run {
 void Show(const Flags& flags, const std::vector<DigitsReport>& reports) {
   Print("\n" + DigitsTable(reports));
   // The last rank's: where the ranks were started by this process, another process than this.
-  const std::string& owner = reports[0].owner_addresses.back();
-  Print(absl::StrCat("\nThe shard owner at ", owner, ", asked over gRPC:\n"));
-  for (const std::string& line : ValueOrThrow(ListParametersOf(owner, kSharded, kInspection))) {
+  const std::vector<std::string>& addresses = reports[0].owner_addresses;
+  const OwnerName owner = {addresses.back(), kSharded, static_cast<int>(addresses.size()) - 1};
+  Print(absl::StrCat("\nThe shard owner of rank ", owner.rank, " at ", owner.address,
+                     ", asked over gRPC:\n"));
+  for (const std::string& line : ValueOrThrow(ListParametersOf(owner, kInspection))) {
     Print(absl::StrCat("  ", line, "\n"));
   }
   const std::filesystem::path json = flags.json;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/owner/client_seams.h"
 #include "client/owner/coordinator_host.h"
+#include "client/owner/inspection_host.h"
 #include "common/clock.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/log.h"
@@ -13,7 +14,6 @@
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/host_plane_factory.h"
-#include "server/shard/inspection/shard_owner_server.h"
 
 namespace optshard {
 namespace {
@@ -29,13 +29,12 @@ ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
   };
 }
 
-// Destroyed from the last member to the first: the service before the owner that it looks into.
 class EmbeddedOwner : public OwnerLink {
  public:
   explicit EmbeddedOwner(const ShardedOptimizerOptions& options) : options_(options) {}
 
   ~EmbeddedOwner() override {
-    if (server_) server_->Unregister(options_.optimizer);
+    if (inspection_) inspection_->views().Unregister(options_.optimizer, options_.rank);
   }
 
   absl::Status Start(ShardOwner::Options owner) {
@@ -44,8 +43,8 @@ class EmbeddedOwner : public OwnerLink {
     absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
     if (!started.ok()) return started.status();
     owner_ = *std::move(started);
-    if (!server_) return absl::OkStatus();
-    return server_->Register(options_.optimizer, &owner_->view());
+    if (!inspection_) return absl::OkStatus();
+    return inspection_->views().Register(options_.optimizer, options_.rank, &owner_->view());
   }
 
   absl::Span<const ReplicaRegion> replica() const override { return owner_->shared_replica(); }
@@ -105,12 +104,13 @@ class EmbeddedOwner : public OwnerLink {
     if (!address.ok()) return address.status();
     absl::StatusOr<std::string> network = AddressTowards(*address);
     if (!network.ok()) return network.status();
-    ShardOwnerServer::Options server;
-    server.listen = options_.owner_listen;
-    absl::StatusOr<std::unique_ptr<ShardOwnerServer>> started = ShardOwnerServer::Start(server);
-    if (!started.ok()) return started.status();
-    server_ = *std::move(started);
-    owner_address_ = ReachableAddress(options_.owner_listen, server_->port(), *network);
+    absl::StatusOr<std::shared_ptr<InspectionHost>> inspection =
+        InspectionHost::Get(options_.owner_listen);
+    if (!inspection.ok()) return inspection.status();
+    inspection_ = *std::move(inspection);
+    inspection_->views().AddRank(options_.rank);
+    owner_address_ =
+        ReachableAddress(options_.owner_listen, inspection_->port(), *network, HostAddresses());
     absl::StatusOr<std::unique_ptr<CoordinatorClient>> client = MakeCoordinatorClient(*address);
     if (!client.ok()) return client.status();
     client_ = *std::move(client);
@@ -152,7 +152,7 @@ class EmbeddedOwner : public OwnerLink {
   std::shared_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<ShardOwner> owner_;
-  std::unique_ptr<ShardOwnerServer> server_;
+  std::shared_ptr<InspectionHost> inspection_;
 };
 
 }  // namespace

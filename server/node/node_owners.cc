@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/log.h"
 #include "common/memory_layout.h"
 #include "common/request_limits.h"
 #include "server/node/memory_need.h"
@@ -38,10 +39,28 @@ class Reservation {
 
 absl::Status ShuttingDown() { return absl::UnavailableError("the shard server is shutting down"); }
 
+// Lets others read the rank's view. Null: no more; when this returns nobody reads it any longer.
+void Show(ShardViewRegistry& views, const std::string& optimizer, Rank rank,
+          const ShardView* view) {
+  if (view == nullptr) {
+    views.Unregister(optimizer, rank);
+    return;
+  }
+  const absl::Status shown = views.Register(optimizer, rank, view);
+  if (shown.ok()) return;
+  LogContext context;
+  context.role = "server";
+  context.rank = rank;
+  Log(LogLevel::kWarning, context, "the rank cannot be inspected: %s", shown.ToString());
+}
+
 }  // namespace
 
 NodeOwners::NodeOwners(Options options)
-    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {}
+    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
+  if (options_.views == nullptr) return;
+  for (const Rank rank : options_.ranks) options_.views->AddRank(rank);
+}
 
 NodeOwners::~NodeOwners() { joining_.Cancel(ShuttingDown()); }
 
@@ -244,17 +263,10 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
       options_.plane, options_.network,
       [replica = memory->replica()](const PlaneRequest&)
           -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; });
-  Inspection* const inspection = options_.inspection;
-  if (inspection != nullptr) {
-    absl::StatusOr<Inspection::Address> address =
-        inspection->AddressOf(request.rank, memory->record().inspection_port());
-    if (!address.ok()) return address.status();
-    memory->record().SetInspectionPort(address->port);
-    rank.owner_address = std::move(address->address);
-  }
-  rank.show = [inspection, optimizer = request.optimizer,
+  rank.owner_address = options_.owner_address;
+  rank.show = [views = options_.views, optimizer = request.optimizer,
                number = request.rank](const ShardView* view) {
-    if (inspection != nullptr) inspection->Show(optimizer, number, view);
+    if (views != nullptr) Show(*views, optimizer, number, view);
   };
   rank.budget = &budget_;
   std::shared_ptr<StepRounds>& rounds = rounds_[request.optimizer];

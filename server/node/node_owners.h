@@ -25,10 +25,10 @@
 #include "common/link/process_handle.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/hosted_rank.h"
-#include "server/node/inspection.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
+#include "server/shard/inspection/shard_view_registry.h"
 
 namespace optshard {
 
@@ -42,8 +42,11 @@ class NodeOwners {
     CoordinatorClient* coordinator = nullptr;  // outlives this
     HostPlaneKind plane = HostPlaneKind::kAuto;
     std::string network = "lo";
-    Inspection* inspection = nullptr;    // outlives this; null: none
-    DescriptorKeeper* keeper = nullptr;  // likewise; null: what is here ends with this process
+    // Where the ranks can be read by others, and the address under which others reach it. Outlives
+    // this; null: nowhere.
+    ShardViewRegistry* views = nullptr;
+    std::string owner_address;           // HOST:PORT
+    DescriptorKeeper* keeper = nullptr;  // outlives this; null: what is here ends with this process
   };
 
   explicit NodeOwners(Options options);

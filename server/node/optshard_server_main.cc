@@ -19,10 +19,10 @@
 #include "server/node/byte_size.h"
 #include "server/node/keeper.h"
 #include "server/node/keeper_link.h"
-#include "server/node/node_health_service.h"
-#include "server/node/node_inspection_service.h"
 #include "server/node/node_owners.h"
 #include "server/node/rank_set.h"
+#include "server/shard/inspection/shard_owner_server.h"
+#include "server/shard/inspection/shard_view_registry.h"
 
 namespace optshard {
 namespace {
@@ -94,10 +94,10 @@ CommandLine CommandLineOf(Flags& flags) {
       .Value("NAME")
       .Default("the one towards the coordinator");
   line.Add("owner-listen", &flags.owner_listen,
-           "address of the health service; the ranks are inspected at free ports of the same host")
+           "address of the gRPC port: health, reflection and the inspection of all ranks")
       .Value("HOST:PORT");
   line.Add("port-file", &flags.port_file,
-           "file to write the health service's port to, once trainers may attach")
+           "file to write the gRPC port to, once trainers may attach")
       .Value("PATH")
       .Default("none");
   line.Group("End");
@@ -131,10 +131,10 @@ sigset_t StopSignals() {
 // Until the server is told to stop, or nobody keeps it any more: without its keeper nobody would
 // find it, and nothing would outlive it.
 void WaitForTheEnd(const Flags& flags, const KeeperLink* keeper, const NodeOwners& owners,
-                   NodeHealthServer& health) {
+                   ShardOwnerServer& inspection) {
   const sigset_t signals = StopSignals();
   while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
-    health.SetServing(owners.Ready());
+    inspection.SetServing(owners.Ready());
     if (keeper == nullptr || !keeper->KeeperGone()) continue;
     Log(LogLevel::kWarning, Who(flags), "the keeper has ended");
     return;
@@ -148,15 +148,20 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
   absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
       MakeCoordinatorClient(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const std::string& listen = flags.owner_listen;
-  NodeInspection inspection(listen.substr(0, listen.rfind(':')), *network);
+  ShardOwnerServer::Options inspection_options;
+  inspection_options.listen = flags.owner_listen;
+  inspection_options.serving = false;
+  ShardViewRegistry views;
+  absl::StatusOr<std::unique_ptr<ShardOwnerServer>> inspection =
+      ShardOwnerServer::Start(inspection_options, &views);
+  if (!inspection.ok()) return Fail(inspection.status());
   NodeOwners::Options options = flags.owners;
   options.coordinator = client->get();
   options.network = flags.interface.empty() ? *network : flags.interface;
-  options.inspection = &inspection;
+  options.views = &views;
+  options.owner_address =
+      ReachableAddress(flags.owner_listen, (*inspection)->port(), *network, HostAddresses());
   options.keeper = keeper;
-  absl::StatusOr<std::unique_ptr<NodeHealthServer>> health = NodeHealthServer::Start(listen);
-  if (!health.ok()) return Fail(health.status());
   NodeOwners owners(options);
   if (keeper != nullptr) {
     absl::Status taken_over = owners.TakeOver(keeper->TakeInherited());
@@ -165,16 +170,16 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
   absl::StatusOr<std::unique_ptr<AttachServer>> server = AttachServer::Start(flags.socket, &owners);
   if (!server.ok()) return Fail(server.status());
   if (!flags.port_file.empty()) {
-    absl::Status written = WritePortFile(flags.port_file, (*health)->port());
+    absl::Status written = WritePortFile(flags.port_file, (*inspection)->port());
     if (!written.ok()) return Fail(written);
   }
-  Log(LogLevel::kInfo, Who(flags), "ranks %s attach at %s, health at port %d",
-      RankSetText(options.ranks), flags.socket, (*health)->port());
+  Log(LogLevel::kInfo, Who(flags), "ranks %s attach at %s; health and inspection at %s",
+      RankSetText(options.ranks), flags.socket, options.owner_address);
 
-  WaitForTheEnd(flags, keeper, owners, **health);
+  WaitForTheEnd(flags, keeper, owners, **inspection);
 
   Log(LogLevel::kInfo, Who(flags), "shutting down");
-  (*health)->SetServing(false);
+  (*inspection)->SetServing(false);
   (*server)->StopListening();
   const bool in_order = owners.Drain(flags.drain_timeout);
   (*server)->Stop(absl::UnavailableError("the shard server is shutting down"));

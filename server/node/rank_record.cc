@@ -19,7 +19,6 @@ struct alignas(kLineBytes) RankRecord::Head {
   std::atomic<uint64_t> synced;
   std::atomic<Incarnation> last_incarnation;
   std::atomic<uint64_t> request_bytes;
-  std::atomic<int32_t> inspection_port;
   std::atomic<int32_t> trainer_pid;
   std::atomic<uint64_t> trainer_start_ticks;
 };
@@ -59,14 +58,6 @@ absl::StatusOr<AttachRequest> RankRecord::FirstRequest() const {
 bool RankRecord::synced() const { return head().synced.load(std::memory_order_acquire) != 0; }
 
 void RankRecord::SetSynced() { head().synced.store(1, std::memory_order_release); }
-
-int RankRecord::inspection_port() const {
-  return head().inspection_port.load(std::memory_order_relaxed);
-}
-
-void RankRecord::SetInspectionPort(int port) {
-  head().inspection_port.store(port, std::memory_order_relaxed);
-}
 
 RankRecord::Trainer RankRecord::trainer() const {
   Trainer trainer;

@@ -39,10 +39,6 @@ class RankRecord {
   bool synced() const;
   void SetSynced();
 
-  // Where the rank can be looked into; 0: nowhere yet.
-  int inspection_port() const;
-  void SetInspectionPort(int port);
-
   // Who has the rank. A pid may be given again; when its process was started tells them apart.
   struct Trainer {
     pid_t pid = 0;  // 0: nobody

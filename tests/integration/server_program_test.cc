@@ -28,6 +28,7 @@ namespace {
 
 using testing::BitDifference;
 using testing::Command;
+using ::testing::ElementsAre;
 using testing::ExpectedParameters;
 using ::testing::HasSubstr;
 using testing::MiniCluster;
@@ -142,14 +143,23 @@ TEST(ShardServer_TwoServersOfOneJob_StepTogether, AndEndOnSigterm) {
   while (!Serves(port) && Clock::Monotonic().Now() < ready) absl::SleepFor(absl::Milliseconds(20));
   EXPECT_TRUE(Serves(port));
 
-  // Each rank can be looked into where the coordinator says.
+  // Each rank can be inspected where the coordinator says: one port for all ranks of a server, and
+  // for its health.
+  const std::vector<std::string>& addresses = trainers[0]->link().owner_addresses();
+  EXPECT_THAT(addresses, ElementsAre(absl::StrCat("127.0.0.1:", port), addresses[0], addresses[3],
+                                     absl::StrCat("127.0.0.1:", second.AwaitPort())));
   for (Rank rank = 0; rank < 4; ++rank) {
-    const auto stub = v1::ShardOwner::NewStub(grpc::CreateChannel(
-        trainers[0]->link().owner_addresses()[rank], grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
+    const auto stub = v1::ShardOwner::NewStub(
+        grpc::CreateChannel(addresses[rank], grpc::InsecureChannelCredentials()));
     v1::ShardDescription description;
-    const grpc::Status called =
-        stub->DescribeShard(&context, v1::DescribeShardRequest(), &description);
+    v1::DescribeShardRequest request;
+    grpc::ClientContext unnamed_context;
+    const grpc::Status unnamed = stub->DescribeShard(&unnamed_context, request, &description);
+    EXPECT_EQ(unnamed.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(unnamed.error_message(), HasSubstr(rank < 2 ? "0, 1" : "2, 3"));
+    request.set_rank(rank);
+    grpc::ClientContext context;
+    const grpc::Status called = stub->DescribeShard(&context, request, &description);
     ASSERT_TRUE(called.ok()) << called.error_message();
     EXPECT_EQ(description.rank(), rank);
     EXPECT_EQ(description.progress().finished_step(), 3u);

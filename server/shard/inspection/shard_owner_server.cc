@@ -1,6 +1,7 @@
 #include "server/shard/inspection/shard_owner_server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,13 +15,20 @@
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "server/shard/inspection/shard_owner_rpc.h"
-#include "server/shard/inspection/shard_view_registry.h"
 #include "server/shard/inspection/timeline_json.h"
 
 namespace optshard {
 namespace {
 
 constexpr size_t kTimelineChunkBytes = 1 << 20;
+
+template <typename Request>
+ShardViewRegistry::Selector Selected(const Request& request) {
+  ShardViewRegistry::Selector selector;
+  selector.optimizer = request.optimizer();
+  if (request.has_rank()) selector.rank = request.rank();
+  return selector;
+}
 
 // Finds a view for each piece of work anew, so that an owner that goes away waits for one piece,
 // not for a client that reads slowly.
@@ -30,7 +38,7 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
 
   grpc::Status DescribeShard(grpc::ServerContext*, const v1::DescribeShardRequest* request,
                              v1::ShardDescription* response) override {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request->optimizer());
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(*request));
     if (!view.ok()) return ToGrpc(view.status());
     *response = ToProto((*view)->Describe());
     return grpc::Status::OK;
@@ -38,7 +46,7 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
 
   grpc::Status ListParameters(grpc::ServerContext*, const v1::ListParametersRequest* request,
                               v1::ListParametersResponse* response) override {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request->optimizer());
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(*request));
     if (!view.ok()) return ToGrpc(view.status());
     absl::StatusOr<v1::ListParametersResponse> page = optshard::ListParameters(**view, *request);
     if (!page.ok()) return ToGrpc(page.status());
@@ -84,14 +92,14 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
 
  private:
   absl::StatusOr<SlotRange> Locate(const v1::ReadSlotRequest& request) {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request.optimizer());
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
     if (!view.ok()) return view.status();
     return FindSlotRange(**view, request);
   }
 
   absl::Status ReadChunk(const v1::ReadSlotRequest& request, const SlotRange& range, int64_t done,
                          v1::SlotChunk* chunk) {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request.optimizer());
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
     if (!view.ok()) return view.status();
     const int64_t offset = range.offset_elements + done;
     const int64_t elements = std::min(range.elements - done, kChunkElements);
@@ -108,7 +116,7 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
   }
 
   absl::StatusOr<std::string> Timeline(const v1::GetTimelineRequest& request) {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(request.optimizer());
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
     if (!view.ok()) return view.status();
     return TimelineJson((*view)->Describe().member, (*view)->Timeline());
   }
@@ -120,20 +128,27 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
 
 class ShardOwnerServer::Impl {
  public:
-  Impl() : service_(&views_) {}
+  explicit Impl(ShardViewRegistry* views) : service_(views) {}
   ~Impl() { Stop(absl::Seconds(1)); }
 
   absl::Status Start(const Options& options) {
     absl::StatusOr<ListeningServer> listening = StartServer(options.listen, {&service_});
     if (!listening.ok()) return listening.status();
     port_ = listening->port;
-    absl::MutexLock lock(&stop_mutex_);
-    server_ = std::move(listening->server);
+    {
+      absl::MutexLock lock(&stop_mutex_);
+      server_ = std::move(listening->server);
+    }
+    SetServing(options.serving);
     return absl::OkStatus();
   }
 
   int port() const { return port_; }
-  ShardViewRegistry& views() { return views_; }
+
+  void SetServing(bool serving) {
+    absl::MutexLock lock(&stop_mutex_);
+    if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(serving);
+  }
 
   void Stop(absl::Duration grace) {
     // Held throughout: whoever calls second returns when it is done, too.
@@ -145,15 +160,15 @@ class ShardOwnerServer::Impl {
   }
 
  private:
-  ShardViewRegistry views_;
   ShardOwnerService service_;
   int port_ = 0;
   absl::Mutex stop_mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(stop_mutex_);
 };
 
-absl::StatusOr<std::unique_ptr<ShardOwnerServer>> ShardOwnerServer::Start(const Options& options) {
-  auto impl = std::make_unique<Impl>();
+absl::StatusOr<std::unique_ptr<ShardOwnerServer>> ShardOwnerServer::Start(
+    const Options& options, ShardViewRegistry* views) {
+  auto impl = std::make_unique<Impl>(views);
   const absl::Status started = impl->Start(options);
   if (!started.ok()) return started;
   return std::unique_ptr<ShardOwnerServer>(new ShardOwnerServer(std::move(impl)));
@@ -161,17 +176,8 @@ absl::StatusOr<std::unique_ptr<ShardOwnerServer>> ShardOwnerServer::Start(const 
 
 ShardOwnerServer::ShardOwnerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ShardOwnerServer::~ShardOwnerServer() = default;
-
 int ShardOwnerServer::port() const { return impl_->port(); }
-
-absl::Status ShardOwnerServer::Register(absl::string_view optimizer, const ShardView* view) {
-  return impl_->views().Register(optimizer, view);
-}
-
-void ShardOwnerServer::Unregister(absl::string_view optimizer) {
-  impl_->views().Unregister(optimizer);
-}
-
+void ShardOwnerServer::SetServing(bool serving) { impl_->SetServing(serving); }
 void ShardOwnerServer::Stop(absl::Duration grace) { impl_->Stop(grace); }
 
 }  // namespace optshard

@@ -29,7 +29,7 @@ class ShardOwnerServiceTest : public ::testing::Test {
  protected:
   ShardOwnerServiceTest() {
     absl::StatusOr<std::unique_ptr<ShardOwnerServer>> server =
-        ShardOwnerServer::Start(ShardOwnerServer::Options());
+        ShardOwnerServer::Start(ShardOwnerServer::Options(), &views_);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = std::move(*server);
     stub_ = v1::ShardOwner::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
@@ -63,7 +63,7 @@ class ShardOwnerServiceTest : public ::testing::Test {
     view_.slices.push_back(slice);
   }
 
-  void Register() { ASSERT_TRUE(server_->Register("default", &view_).ok()); }
+  void Register() { ASSERT_TRUE(views_.Register("default", 1, &view_).ok()); }
 
   std::unique_ptr<grpc::ClientContext> Context() {
     auto context = std::make_unique<grpc::ClientContext>();
@@ -93,23 +93,39 @@ class ShardOwnerServiceTest : public ::testing::Test {
     return reader->Finish();
   }
 
+  // `json` may be null.
+  grpc::Status Timeline(const v1::GetTimelineRequest& request, std::string* json) {
+    const auto context = Context();
+    const auto reader = stub_->GetTimeline(context.get(), request);
+    v1::TimelineChunk chunk;
+    while (reader->Read(&chunk)) {
+      if (json != nullptr) *json += chunk.json();
+    }
+    return reader->Finish();
+  }
+
   FakeShardView view_;
+  ShardViewRegistry views_;
   std::unique_ptr<ShardOwnerServer> server_;
   std::unique_ptr<v1::ShardOwner::Stub> stub_;
 };
 
 TEST_F(ShardOwnerServiceTest, NoViewYet_IsUnavailable) {
   v1::ShardDescription description;
-  const grpc::Status status = Describe("default", &description);
+  grpc::Status status = Describe("default", &description);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(status.error_message(), HasSubstr("\"default\" is not served here"));
+  EXPECT_THAT(status.error_message(), HasSubstr("no rank is hosted here yet"));
+  views_.AddRank(1);
+  status = Describe("default", &description);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("\"default\" of rank 1 is not served here"));
 }
 
 TEST_F(ShardOwnerServiceTest, UnregisteredView_IsUnavailableAgain) {
   Register();
   v1::ShardDescription description;
   ASSERT_TRUE(Describe("", &description).ok());
-  server_->Unregister("default");
+  views_.Unregister("default", 1);
   EXPECT_EQ(Describe("", &description).error_code(), grpc::StatusCode::UNAVAILABLE);
   Register();
   EXPECT_TRUE(Describe("default", &description).ok());
@@ -119,15 +135,73 @@ TEST_F(ShardOwnerServiceTest, SeveralOptimizers_MustBeNamed) {
   Register();
   FakeShardView critic;
   critic.description.member.optimizer = "critic";
-  ASSERT_TRUE(server_->Register("critic", &critic).ok());
-  EXPECT_EQ(server_->Register("critic", &critic).code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(views_.Register("critic", 1, &critic).ok());
+  EXPECT_EQ(views_.Register("critic", 1, &critic).code(), absl::StatusCode::kAlreadyExists);
   v1::ShardDescription description;
   const grpc::Status unnamed = Describe("", &description);
   EXPECT_EQ(unnamed.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(unnamed.error_message(), HasSubstr("\"critic\", \"default\""));
   ASSERT_TRUE(Describe("critic", &description).ok());
   EXPECT_EQ(description.optimizer(), "critic");
-  server_->Unregister("critic");
+  views_.Unregister("critic", 1);
+}
+
+TEST_F(ShardOwnerServiceTest, SeveralRanks_MustBeNamedInEveryCall) {
+  Register();
+  FakeShardView other;
+  other.description.member = {"job", "default", 3, 1};
+  other.slices = {view_.slices[1]};
+  ASSERT_TRUE(views_.Register("default", 3, &other).ok());
+  v1::ShardDescription description;
+  grpc::Status status = Describe("", &description);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("set `rank` to one of: 1, 3"));
+  v1::ListParametersResponse page;
+  EXPECT_EQ(List(0, "", &page).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  v1::ReadSlotRequest read;
+  read.set_slot("exp_avg");
+  std::vector<v1::SlotChunk> chunks;
+  EXPECT_EQ(Read(read, &chunks).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Timeline(v1::GetTimelineRequest(), nullptr).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+
+  for (const Rank rank : {1, 3}) {
+    v1::DescribeShardRequest describe;
+    describe.set_rank(rank);
+    ASSERT_TRUE(stub_->DescribeShard(Context().get(), describe, &description).ok());
+    EXPECT_EQ(description.rank(), rank);
+    v1::ListParametersRequest list;
+    list.set_rank(rank);
+    ASSERT_TRUE(stub_->ListParameters(Context().get(), list, &page).ok());
+    EXPECT_EQ(page.parameters_size(), rank == 1 ? 2 : 1);
+    read.set_rank(rank);
+    read.set_name("fc.bias");
+    EXPECT_TRUE(Read(read, &chunks).ok());
+    read.set_name("fc.weight");
+    EXPECT_EQ(Read(read, &chunks).ok(), rank == 1);
+    v1::GetTimelineRequest timeline;
+    timeline.set_rank(rank);
+    std::string json;
+    EXPECT_TRUE(Timeline(timeline, &json).ok());
+    EXPECT_THAT(json, HasSubstr(absl::StrCat("rank ", rank, " of job/default")));
+  }
+  views_.Unregister("default", 3);
+}
+
+TEST_F(ShardOwnerServiceTest, RankThatIsNotHosted_IsNotFoundListingTheHosted) {
+  Register();
+  views_.AddRank(2);
+  v1::DescribeShardRequest request;
+  v1::ShardDescription description;
+  for (const Rank rank : {0, -1, 7}) {
+    request.set_rank(rank);
+    const grpc::Status status = stub_->DescribeShard(Context().get(), request, &description);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_THAT(status.error_message(), HasSubstr("the hosted ranks are: 1, 2"));
+  }
+  request.set_rank(2);
+  EXPECT_EQ(stub_->DescribeShard(Context().get(), request, &description).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(ShardOwnerServiceTest, Describe_SaysWhoAndHowFar) {
@@ -354,7 +428,7 @@ TEST_F(ShardOwnerServiceTest, UnregisterWhileACallReads_WaitsForItAndNoLonger) {
   });
   reading.WaitForNotification();
   std::thread owner([&] {
-    server_->Unregister("default");
+    views_.Unregister("default", 1);
     left = true;
   });
   // From the moment when Unregister has begun no other call finds the view.
@@ -368,11 +442,12 @@ TEST_F(ShardOwnerServiceTest, UnregisterWhileACallReads_WaitsForItAndNoLonger) {
 }
 
 TEST(ShardOwnerServer_AddressTaken, SaysWhich) {
-  const auto first = ShardOwnerServer::Start(ShardOwnerServer::Options());
+  ShardViewRegistry views;
+  const auto first = ShardOwnerServer::Start(ShardOwnerServer::Options(), &views);
   ASSERT_TRUE(first.ok());
   ShardOwnerServer::Options options;
   options.listen = absl::StrCat("127.0.0.1:", (*first)->port());
-  const auto second = ShardOwnerServer::Start(options);
+  const auto second = ShardOwnerServer::Start(options, &views);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(options.listen));
 }

@@ -93,8 +93,7 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
                                                parameter, options_.space->parameter_count() - 1));
   }
   const int group = options_.space->group_of(parameter);
-  std::vector<std::string> names = SlotNames(group);
-  if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
+  const std::vector<std::string> names = SlotNames(group);
   if (std::find(names.begin(), names.end(), slot) == names.end()) {
     return absl::NotFoundError(
         absl::StrFormat("parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
@@ -149,6 +148,7 @@ const std::vector<Slice>& LiveShardView::slices() const {
 std::vector<std::string> LiveShardView::SlotNames(int group) const {
   std::vector<std::string> names;
   for (const SlotSpec& slot : options_.slots[group]) names.push_back(slot.name);
+  if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
   return names;
 }
 

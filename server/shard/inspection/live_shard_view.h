@@ -49,6 +49,7 @@ class LiveShardView final : public ShardView {
 
  private:
   const std::vector<Slice>& slices() const;
+  // What ReadSlot serves of a parameter of the group.
   std::vector<std::string> SlotNames(int group) const;
   absl::Status CheckReadable() const;
   absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;

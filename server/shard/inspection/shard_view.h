@@ -44,7 +44,7 @@ struct OwnedSlice {
   int64_t offset_elements = 0;
   int64_t elements = 0;
   StepNumber step = 0;             // updates of the parameter so far
-  std::vector<std::string> slots;  // one value an element each; the step count is apart
+  std::vector<std::string> slots;  // what ReadSlot serves
   int64_t state_bytes = 0;
 };
 

@@ -119,7 +119,7 @@ TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
     for (const OwnedSlice& slice : slices) {
       owned_elements += slice.elements;
       EXPECT_EQ(slice.step, 3);
-      EXPECT_THAT(slice.slots, ElementsAre("exp_avg", "exp_avg_sq"));
+      EXPECT_THAT(slice.slots, ElementsAre("exp_avg", "exp_avg_sq", "step"));
       for (int s = 0; s < 2; ++s) {
         std::vector<float> values(slice.elements);
         const absl::StatusOr<StepNumber> step =

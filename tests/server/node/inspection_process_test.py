@@ -1,0 +1,144 @@
+"""grpc_cli against a shard server whose ranks train."""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+
+_COORDINATOR = "server/coordinator/optshard-coordinator"
+_SERVER = "server/node/optshard-server"
+_TRAINER = "tests/server/node/node_trainer"
+_GRPC_CLI = "external/grpc_cli/grpc_cli"
+
+# Slow machines under sanitizers; no test waits as long as that when things work.
+_PATIENCE_S = 60
+_RANKS = 2
+_STEPS = 3
+
+
+class GrpcCli(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls._folder = tempfile.TemporaryDirectory()
+        cls._processes = []
+        try:
+            coordinator = cls._start_with_port(_COORDINATOR, "--world-size=%d" % _RANKS, "--job=test")
+            socket = os.path.join(cls._folder.name, "socket")
+            cls._address = cls._start_with_port(
+                _SERVER,
+                "--node-ranks=0-%d" % (_RANKS - 1),
+                "--coordinator=" + coordinator,
+                "--socket=" + socket,
+                "--job=test",
+            )
+            trainers = [
+                cls._start(_TRAINER, socket, str(rank), str(_RANKS), str(_STEPS))
+                for rank in range(_RANKS)
+            ]
+            for trainer in trainers:
+                line = trainer.stdout.readline()
+                if line != "stepped\n":
+                    raise RuntimeError("a trainer says " + repr(line))
+        except Exception:
+            cls.tearDownClass()
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        for process in reversed(cls._processes):
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+        cls._folder.cleanup()
+
+    @classmethod
+    def _start(cls, *command):
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        cls._processes.append(process)
+        return process
+
+    @classmethod
+    def _start_with_port(cls, program, *flags):
+        port_file = os.path.join(cls._folder.name, os.path.basename(program) + ".port")
+        process = cls._start(program, "--port-file=" + port_file, *flags)
+        deadline = time.monotonic() + _PATIENCE_S
+        while not os.path.exists(port_file):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(program + " does not start")
+            time.sleep(0.01)
+        with open(port_file, encoding="ascii") as port:
+            return "127.0.0.1:%d" % int(port.read())
+
+    def _run(self, *arguments):
+        return subprocess.run(
+            [_GRPC_CLI, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE_S,
+            # A proxy of the environment is not for the loopback.
+            env={**os.environ, "no_grpc_proxy": "127.0.0.1"},
+        )
+
+    def _call(self, method, request):
+        result = self._run("call", self._address, "optshard.v1.ShardOwner." + method, request)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return result.stdout
+
+    def test_Services_InspectionHealthAndReflection_AreAtOnePort(self):
+        services = self._run("ls", self._address).stdout.split()
+        self.assertEqual(
+            sorted(services),
+            [
+                "grpc.health.v1.Health",
+                "grpc.reflection.v1alpha.ServerReflection",
+                "optshard.v1.ShardOwner",
+            ],
+        )
+
+    def test_Describe_EachRank_IsSummarised(self):
+        for rank in range(_RANKS):
+            shard = self._call("DescribeShard", "rank: %d" % rank)
+            self.assertRegex(
+                shard, r'summary: "rank %d of 2 of test/default: adam, .* step 3 idle"' % rank
+            )
+            self.assertIn("outcome: STEP_OUTCOME_IDLE", shard)
+
+    def test_Describe_WithoutARank_ListsThem(self):
+        result = self._run("call", self._address, "optshard.v1.ShardOwner.DescribeShard", "")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("set `rank` to one of: 0, 1", result.stdout)
+
+    def test_EveryListedSlot_CanBeRead(self):
+        page = self._call("ListParameters", "rank: 1")
+        summaries = re.findall(r'summary: "(\d+) (\S+) float32 .* step 3: (.*) \(', page)
+        self.assertGreater(len(summaries), 2, page)
+        for parameter, _, slots in summaries[:2]:
+            self.assertEqual(slots, "exp_avg, exp_avg_sq, step")
+            for slot in slots.split(", "):
+                request = "rank: 1 parameter: %s slot: '%s'" % (parameter, slot)
+                self.assertIn("values: ", self._call("ReadSlot", request))
+
+    def test_Pages_AreJoinedByTheirTokens(self):
+        first = self._call("ListParameters", "rank: 0 page_size: 1")
+        self.assertEqual(first.count("parameters {"), 1)
+        token = re.search(r'next_page_token: "(.*)"', first).group(1)
+        second = self._call("ListParameters", "rank: 0 page_size: 1 page_token: '%s'" % token)
+        self.assertEqual(second.count("parameters {"), 1)
+        self.assertNotEqual(first, second)
+
+    def test_Timeline_IsJson(self):
+        text = self._call("GetTimeline", "rank: 0")
+        pieces = re.findall(r'json: "(.*)"', text)
+        trace = json.loads("".join(pieces).encode().decode("unicode_escape"))
+        self.assertTrue(trace["traceEvents"])
+
+
+if __name__ == "__main__":
+    unittest.main()

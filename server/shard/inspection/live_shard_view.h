@@ -1,4 +1,4 @@
-// Looks into a running shard: the store, the board and the timeline of one owner.
+// The view of a shard owner that runs: it reads the owner's store, board and timeline.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_LIVE_SHARD_VIEW_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_LIVE_SHARD_VIEW_H_
 
@@ -36,7 +36,7 @@ class LiveShardView final : public ShardView {
     const ShardStore* store = nullptr;
     const StepBoard* board = nullptr;
     const TimelineRing* timeline = nullptr;
-  };  // whatever is pointed to outlives the view
+  };  // everything that is pointed to outlives the view
 
   explicit LiveShardView(Options options);
 

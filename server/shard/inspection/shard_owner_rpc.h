@@ -1,4 +1,5 @@
-// What a view shows as the messages of proto/optshard/v1/shard_owner.proto, each with its summary.
+// Turns what a view shows into the messages of proto/optshard/v1/shard_owner.proto, with a summary
+// in each.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_RPC_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_RPC_H_
 
@@ -10,7 +11,8 @@ namespace optshard {
 
 constexpr int kDefaultPageSize = 100;
 constexpr int kLargestPageSize = 1000;
-// A page ends where it has grown to this, whatever its size: clients refuse replies over 4 MiB.
+// A page ends once it has grown to this, also where fewer slices than asked for are in it: clients
+// refuse replies of more than 4 MiB.
 constexpr size_t kPageBytes = 1 << 20;
 constexpr int64_t kChunkElements = 64 << 10;
 

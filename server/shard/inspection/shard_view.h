@@ -1,4 +1,5 @@
-// What can be looked into of a shard owner while it trains. Takes no lock that a step waits for.
+// What can be read from a shard owner while it trains. A reader takes no lock that a step waits
+// for.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_VIEW_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_VIEW_H_
 
@@ -28,11 +29,11 @@ struct ShardDescription {
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   StepProgress progress;
   absl::Status failure;
-  int owned_parameters = 0;  // with at least one owned element, or zero-size and owned
+  int owned_parameters = 0;  // of which at least one slice is owned, be it an empty one
   int64_t owned_elements = 0;
-  int64_t state_bytes = 0;  // of the live slots, padding left out
+  int64_t state_bytes = 0;  // of all slots, without padding
   int bucket_count = 0;
-  std::vector<Hyperparameters> hyperparameters;  // of the last step; before it, the initial ones
+  std::vector<Hyperparameters> hyperparameters;  // of the last step; the initial ones before it
 };
 
 // A slice that this rank owns.
@@ -48,7 +49,7 @@ struct OwnedSlice {
   int64_t state_bytes = 0;
 };
 
-// One operation of a step, for timelines. Times in microseconds since the owner started.
+// One operation of a step, for timelines. Times are in microseconds since the owner started.
 struct TimelineSpan {
   StepNumber step = 0;
   int bucket = -1;    // -1: of the whole step
@@ -64,20 +65,21 @@ class ShardView {
 
   virtual ShardDescription Describe() const = 0;
 
-  // The owned slices by (parameter, offset), from the first'th on, at most `count`.
+  // At most `count` of the owned slices, in order of parameter and offset, from number `first` on.
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
 
-  // Copies elements of a slot: [offset, offset + out.size()) of the parameter, all owned here. Slot
-  // "step", where the rule exports it, is one element: the parameter's count of updates. Returns
-  // the number of the step whose values they are, all of the same one. NOT_FOUND (no such parameter
-  // or slot; what is known is listed), OUT_OF_RANGE (not owned here; the owned ranges are listed),
-  // ABORTED (steps kept overtaking the copy: ask again, or for less), DATA_LOSS (the state is torn
-  // or in doubt and is not given out).
+  // Copies elements [offset, offset + out.size()) of a slot of the parameter. The slot "step",
+  // which a rule may export, has one element: how often the parameter was updated. Returns the
+  // number of the step whose values these are; all are of the same one.
+  //   NOT_FOUND     no such parameter or slot; the known ones are listed
+  //   OUT_OF_RANGE  not all of the elements are owned here; the owned ranges are listed
+  //   ABORTED       steps kept changing the values during the copy: ask again, or for fewer
+  //   elements DATA_LOSS     the state is torn or in doubt and is not given out
   virtual absl::StatusOr<StepNumber> ReadSlot(int32_t parameter, absl::string_view slot,
                                               int64_t offset_elements,
                                               absl::Span<float> out) const = 0;
 
-  // Of the last steps, oldest first.
+  // The operations of the last steps, the oldest first.
   virtual std::vector<TimelineSpan> Timeline() const = 0;
 };
 

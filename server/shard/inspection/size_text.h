@@ -1,4 +1,4 @@
-// Sizes for people.
+// Sizes in bytes as people read them.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_SIZE_TEXT_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_SIZE_TEXT_H_
 

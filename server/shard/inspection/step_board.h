@@ -1,4 +1,4 @@
-// What the step's thread tells whoever looks in: progress, the first failure, the hyperparameters.
+// What the step's thread shows to readers: progress, the first failure, the hyperparameters.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_STEP_BOARD_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_STEP_BOARD_H_
 
@@ -15,7 +15,7 @@
 
 namespace optshard {
 
-// Written by the step's thread, which never waits for a reader; read by any.
+// The step's thread writes, and never waits for a reader. Any thread reads.
 class StepBoard {
  public:
   explicit StepBoard(std::vector<Hyperparameters> initial);
@@ -23,11 +23,12 @@ class StepBoard {
   void SetProgress(const StepProgress& progress);
   StepProgress progress() const;
 
-  // Keeps the first one. Not on the path of a step that goes well.
+  // Keeps the first failure. Takes a lock, so that no step which succeeds calls it.
   void SetFailure(const absl::Status& failure);
   absl::Status failure() const;
 
-  // Those of the last step. Shown from the next call on where a reader is just looking.
+  // Those of the last step. Where a reader holds the lock just now, they are shown by the next
+  // call.
   void SetHyperparameters(const std::vector<Hyperparameters>& values);
   std::vector<Hyperparameters> hyperparameters() const;
 

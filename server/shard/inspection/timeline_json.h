@@ -10,9 +10,9 @@
 
 namespace optshard {
 
-// An object with "traceEvents": one complete event ("ph": "X") a span. A process is a rank; whole
-// phases, reduce, update and publish are its rows. Overlapping spans of one phase get rows of their
-// own, since a row of a trace can nest events but not overlap them.
+// An object whose "traceEvents" has one complete event ("ph": "X") for each span. The rank is shown
+// as a process. Its rows are the whole steps, reduce, update and publish. Spans of one phase that
+// overlap get rows of their own, since events in a row of a trace may be nested but not overlap.
 std::string TimelineJson(const MemberId& member, absl::Span<const TimelineSpan> spans);
 
 }  // namespace optshard

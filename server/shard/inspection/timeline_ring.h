@@ -1,4 +1,4 @@
-// The timeline of the last steps: when which bucket was reduced, updated and published.
+// The timeline of the last steps: when each bucket was reduced, updated and published.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_TIMELINE_RING_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_TIMELINE_RING_H_
 
@@ -16,20 +16,20 @@
 
 namespace optshard {
 
-// Recording is bound to the step's thread and never waits for a reader; Read may come from any.
+// Recording is bound to the step's thread and never waits for a reader. Any thread may call Read.
 class TimelineRing {
  public:
-  // Keeps the last `steps` finished or failed steps; times count from now on.
+  // Keeps the last `steps` steps, finished or failed. Times count from now on.
   TimelineRing(int steps, const Clock& clock);
 
   void BeginStep(StepNumber step);
   // bucket -1: of the whole step.
   void Record(absl::string_view phase, int bucket, absl::Time start, absl::Time end);
   void EndStep();
-  // Instead: as if it had not begun.
+  // Instead of EndStep: forgets the step.
   void DropStep() { current_.clear(); }
 
-  // Oldest first.
+  // The oldest first.
   std::vector<TimelineSpan> Read() const;
 
  private:
@@ -39,7 +39,7 @@ class TimelineRing {
   const absl::Time origin_;
   std::vector<TimelineSpan> current_;
   StepNumber current_step_ = 0;
-  // Ended steps that a reader kept from being handed over; they go with the next one.
+  // Steps that ended while a reader held the lock. They are handed over with the next one.
   std::deque<Spans> ended_;
 
   mutable absl::Mutex mutex_;

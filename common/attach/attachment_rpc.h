@@ -1,6 +1,6 @@
-// The messages of proto/optshard/v1/attach.proto as bytes on a local socket, and back. What comes
-// back is not trusted: it is INVALID_ARGUMENT where the bytes are no such message, or hold what the
-// types cannot.
+// Encodes the messages of proto/optshard/v1/attach.proto for a local socket, and decodes them. What
+// is decoded is not trusted: bytes that are not such a message, or that hold a value which the
+// types cannot hold or common/request_limits.h does not allow, are INVALID_ARGUMENT.
 #ifndef OPTSHARD_COMMON_ATTACH_ATTACHMENT_RPC_H_
 #define OPTSHARD_COMMON_ATTACH_ATTACHMENT_RPC_H_
 
@@ -14,7 +14,7 @@
 namespace optshard {
 
 std::string EncodeAttachRequest(const AttachRequest& request);
-// FAILED_PRECONDITION for another protocol version, before anything else of it is looked at.
+// FAILED_PRECONDITION for another protocol version, which is checked before anything else.
 absl::StatusOr<AttachRequest> DecodeAttachRequest(absl::string_view bytes);
 
 // The reply, or why there is none.

@@ -32,8 +32,8 @@ struct PeerCredentials {
   gid_t gid = 0;
 };
 
-// One end of a connection. Deadlines are in the time of Clock::Monotonic(). Not more than one
-// thread sends and one receives at a time; HangUp is for any.
+// One end of a connection. Deadlines are in the time of Clock::Monotonic(). At most one thread
+// sends and one receives at a time. Any thread may call HangUp.
 class LocalSocket {
  public:
   struct Message {
@@ -52,18 +52,20 @@ class LocalSocket {
 
   explicit LocalSocket(UniqueFd fd) : fd_(static_cast<UniqueFd&&>(fd)) {}
 
-  // Both ends of a message are this class: a message arrives whole, with its descriptors, which
-  // stay the sender's too. UNAVAILABLE where the peer is gone; DEADLINE_EXCEEDED (a message that
-  // was sent in part by then ends the connection); INVALID_ARGUMENT for what is too large,
-  // RESOURCE_EXHAUSTED where too many descriptors are under way: nothing was sent.
+  // A message arrives whole, with duplicates of its descriptors.
+  //   UNAVAILABLE         the peer is gone
+  //   DEADLINE_EXCEEDED   a message of which a part was sent by then ends the connection
+  //   INVALID_ARGUMENT    too many bytes or descriptors; nothing was sent
+  //   RESOURCE_EXHAUSTED  too many descriptors are under way; nothing was sent
   absl::Status Send(absl::string_view bytes, absl::Span<const int> descriptors,
                     absl::Time deadline);
 
-  // UNAVAILABLE where the peer is gone and all that it sent whole was received; DEADLINE_EXCEEDED:
-  // what has come of a message by then is kept for the next call. Each of the rest is returned by
-  // all later calls too, and the descriptors that came are closed: FAILED_PRECONDITION where the
-  // peer speaks another protocol version; INVALID_ARGUMENT where what comes is no message, or too
-  // large; RESOURCE_EXHAUSTED where descriptors got lost (this process may open no more).
+  //   UNAVAILABLE          the peer is gone, and all its complete messages were received
+  //   DEADLINE_EXCEEDED    the part of a message that has come is kept for the next call
+  //   FAILED_PRECONDITION  the peer speaks another protocol version
+  //   INVALID_ARGUMENT     what comes is not a message, or is too large
+  //   RESOURCE_EXHAUSTED   descriptors got lost: this process may open no more
+  // After the last three the descriptors that came are closed, and later calls return the same.
   absl::StatusOr<Message> Receive(absl::Time deadline);
 
   // The process at the other end, as it was when it connected or began to listen.
@@ -73,8 +75,8 @@ class LocalSocket {
   // accepts a connection has to.
   absl::Status CheckPeerUser() const;
 
-  // Pending and later calls return UNAVAILABLE, here and at the peer (once it has received what was
-  // sent before). Any thread.
+  // Pending and later calls return UNAVAILABLE, here and at the peer, which first receives what was
+  // sent before. Any thread.
   void HangUp();
 
   int fd() const { return fd_.get(); }  // for poll: POLLRDHUP, POLLHUP when the peer is gone
@@ -102,14 +104,14 @@ class LocalSocket {
   absl::Status receive_status_;  // likewise
 };
 
-// Thread-compatible; HangUp is for any thread.
+// Thread-compatible. Any thread may call HangUp.
 class LocalListener {
  public:
-  // A path becomes a socket of mode 0700, with a lock file PATH.lock beside it. ALREADY_EXISTS
-  // where a living process listens there, or something else stands there; INVALID_ARGUMENT for a
-  // symbolic link, a name that is too long, a folder that is not there or that other users may
-  // write to (unless it is sticky, as /tmp is). What a dead process has left is replaced. Children
-  // that are forked meanwhile, and do not exec, keep the lock alive.
+  // A path becomes a socket of mode 0700, with a lock file PATH.lock beside it. The socket of a
+  // dead process is replaced. A forked child that does not exec keeps the lock.
+  //   ALREADY_EXISTS    a living process listens there, or another kind of file is there
+  //   INVALID_ARGUMENT  a symbolic link; a name that is too long; a folder that does not exist, or
+  //                     that other users may write to (unless it is sticky, like /tmp)
   static absl::StatusOr<std::unique_ptr<LocalListener>> Listen(const LocalAddress& address);
 
   // Removes the path, if it is still its own, and the lock file. In a forked child: nothing.

@@ -1,5 +1,5 @@
-// Refuses memory that is not there before anybody takes it: an allocation that goes beyond the
-// cgroup's limit would get some process of it killed.
+// Refuses memory that is not available before anybody allocates it. An allocation beyond the
+// cgroup's limit would get one of its processes killed.
 #ifndef OPTSHARD_COMMON_LINK_MEMORY_BUDGET_H_
 #define OPTSHARD_COMMON_LINK_MEMORY_BUDGET_H_
 
@@ -18,21 +18,21 @@ namespace optshard {
 // Thread-safe.
 class MemoryBudget {
  public:
-  // `limit_bytes`: of all that is reserved at a time; none where nothing is given.
+  // `limit_bytes` bounds the sum of all reservations. Without it there is no such bound.
   explicit MemoryBudget(absl::optional<int64_t> limit_bytes = absl::nullopt,
                         std::function<absl::optional<int64_t>()> headroom = MemoryHeadroom);
 
-  // RESOURCE_EXHAUSTED with what is needed, what for, the limit and what is taken of it already,
-  // and what to do; then nothing is reserved. The headroom is that of the call: what others have
-  // reserved and not yet touched is not taken off.
+  // RESOURCE_EXHAUSTED says what is needed and what for, the limit, how much of it is taken, and
+  // what to do; nothing is reserved then. The headroom is read at the time of the call. Memory that
+  // others have reserved but not touched yet still counts as available.
   absl::Status Reserve(int64_t bytes, absl::string_view what);
   void Release(int64_t bytes);
-  // Reserves what an earlier process has taken already: never refused.
+  // Reserves what an earlier process has allocated already. Never refused.
   void Adopt(int64_t bytes);
 
   int64_t reserved_bytes() const;
 
-  // No limit but the headroom's. Lives for ever.
+  // Has no limit except the headroom. Never destroyed.
   static MemoryBudget& Unlimited();
 
  private:

@@ -1,4 +1,4 @@
-// A process that is told apart from a later one of the same number: a pidfd.
+// A pidfd: it identifies a process even after its number is given to another one.
 #ifndef OPTSHARD_COMMON_LINK_PROCESS_HANDLE_H_
 #define OPTSHARD_COMMON_LINK_PROCESS_HANDLE_H_
 
@@ -21,9 +21,9 @@ class ProcessHandle {
   // Readable (POLLIN) once the process is gone; for poll.
   int fd() const { return fd_.get(); }
 
-  // Gone: ended, be it not yet reaped.
+  // Whether the process has ended, even if it is not reaped yet.
   bool Gone() const;
-  // Whether it is gone by the deadline (Clock::Monotonic()).
+  // Waits until it has ended. Returns false at the deadline (Clock::Monotonic()).
   bool WaitUntilGone(absl::Time deadline) const;
 
  private:

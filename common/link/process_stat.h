@@ -1,4 +1,4 @@
-// What /proc tells of a process.
+// What /proc says about a process.
 #ifndef OPTSHARD_COMMON_LINK_PROCESS_STAT_H_
 #define OPTSHARD_COMMON_LINK_PROCESS_STAT_H_
 

@@ -1,4 +1,4 @@
-// The version of what processes of one host tell each other.
+// The version of the protocol between processes of one host.
 #ifndef OPTSHARD_COMMON_LINK_PROTOCOL_VERSION_H_
 #define OPTSHARD_COMMON_LINK_PROTOCOL_VERSION_H_
 
@@ -6,7 +6,7 @@
 
 namespace optshard {
 
-// Of segments' labels and of the messages that pass descriptors on.
+// Covers the labels of segments and the frames of local sockets.
 constexpr uint32_t kLinkProtocolVersion = 1;
 
 }  // namespace optshard

@@ -41,31 +41,31 @@ inline SegmentLabel LabelOf(SegmentKind kind, Rank rank, uint64_t layout_digest)
   return {kind, rank, 0, layout_digest};
 }
 
-// Data first, mapped from a page boundary on (of 2 MiB where the segment is as large), then the
-// label's page, which is not mapped. All of it is allocated before anybody uses it, never grows or
-// shrinks, and is not inherited by forked children: one that touches it dies. Move-only;
-// thread-compatible.
+// The data comes first and is mapped at a page boundary, or at one of 2 MiB if the segment is that
+// large. The label's page follows and is not mapped. All memory is allocated before anybody uses
+// the segment, which never grows or shrinks. Forked children do not inherit it: a child that
+// touches it dies. Move-only; thread-compatible.
 class Segment {
  public:
-  // Zeros. RESOURCE_EXHAUSTED naming `what`, need and limit: by the budget, before anything is
-  // allocated, or by the system. The bytes (whole pages, and the label's) count as reserved until
-  // the segment is destroyed; `budget` must outlive it.
+  // Filled with zeros. RESOURCE_EXHAUSTED names `what`, need and limit; it comes from the budget,
+  // before anything is allocated, or from the system. The bytes (whole pages, and the label's)
+  // count as reserved until the segment is destroyed. `budget` must outlive it.
   static absl::StatusOr<Segment> Create(const SegmentLabel& label, size_t bytes,
                                         const std::string& what,
                                         MemoryBudget& budget = MemoryBudget::Unlimited());
 
-  // Maps what another process has created. INVALID_ARGUMENT where it is no sealed, writable segment
-  // of `bytes` bytes of this protocol version with this label: names the first difference, both
-  // sides shown.
+  // Maps a segment that another process has created. INVALID_ARGUMENT if it is not a sealed,
+  // writable segment of `bytes` bytes with this label and protocol version: names the first
+  // difference with both sides.
   static absl::StatusOr<Segment> Attach(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                         const std::string& what);
 
-  // Attach, of what an earlier process of this one's kind has created: the bytes count as reserved,
-  // as Create has it, but are never refused, for they are taken already.
+  // Like Attach, for a segment of this process's predecessor. The bytes count as reserved, as with
+  // Create, but are never refused: they are allocated already.
   static absl::StatusOr<Segment> Adopt(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                        const std::string& what, MemoryBudget& budget);
 
-  // The bytes of data of a segment, by its label. INVALID_ARGUMENT where there is none.
+  // How many bytes of data a segment has, according to its label. INVALID_ARGUMENT if it has none.
   static absl::StatusOr<size_t> BytesOf(int fd, const std::string& what);
 
   Segment() = default;
@@ -79,7 +79,7 @@ class Segment {
   // Whether the descriptor is one of this very segment.
   bool IsOf(int fd) const;
 
-  // To be passed on; -1 after CloseDescriptor, which leaves the mapping.
+  // To be sent to another process. -1 after CloseDescriptor, which keeps the mapping.
   int fd() const { return fd_.get(); }
   void CloseDescriptor() { fd_ = UniqueFd(); }
 

@@ -1,7 +1,7 @@
-// What a shard server and its keeper say to each other, over a socketpair of packets
-// (SOCK_SEQPACKET): a packet arrives whole with its descriptors or not at all, so a server that
-// dies in the middle of a request has not made it, and a packet whose descriptors got lost spoils
-// no other. Both ends are one program, forked: the layout is the machine's own.
+// The messages between a shard server and its keeper, over a socketpair of packets
+// (SOCK_SEQPACKET). A packet arrives whole with its descriptors or not at all. So a server that
+// dies in the middle of a request has not made it, and a packet that loses descriptors does not
+// affect the next one. Both ends are one program, forked, so structs travel as they are in memory.
 #ifndef OPTSHARD_SERVER_NODE_KEEPER_LINE_H_
 #define OPTSHARD_SERVER_NODE_KEEPER_LINE_H_
 
@@ -19,7 +19,7 @@
 
 namespace optshard {
 
-// INVALID_ARGUMENT where no unit may have this name, or so many descriptors.
+// INVALID_ARGUMENT if a unit may not have this name, or this many descriptors.
 absl::Status CheckKeptName(absl::string_view name);
 absl::Status CheckKeptDescriptors(absl::string_view name, size_t descriptors);
 
@@ -27,7 +27,7 @@ struct KeeperRequest {
   enum class Kind : uint32_t { kKeep = 1, kForget = 2 };
 
   Kind kind = Kind::kKeep;
-  uint64_t number = 0;  // the answer's, too: one that comes late is told apart
+  uint64_t number = 0;  // repeated in the answer, so that a late answer is recognized
   std::string name;
 };
 
@@ -38,7 +38,7 @@ struct KeeperAnswer {
 
 std::string Encode(const KeeperRequest& request);
 std::string Encode(const KeeperAnswer& answer);
-// INVALID_ARGUMENT where it is none.
+// INVALID_ARGUMENT if the packet is not one.
 absl::StatusOr<KeeperRequest> DecodeRequest(absl::string_view packet);
 absl::StatusOr<KeeperAnswer> DecodeAnswer(absl::string_view packet);
 
@@ -48,9 +48,9 @@ struct Packet {
   bool descriptors_lost = false;  // this process could not open them all
 };
 
-// The socket does not block; deadlines are in the time of Clock::Monotonic(), and each call looks
-// once where they have passed. Both: UNAVAILABLE where the other end is closed, DEADLINE_EXCEEDED.
-// Send also: RESOURCE_EXHAUSTED where too many descriptors are under way: nothing was sent.
+// The socket is non-blocking. Deadlines are in the time of Clock::Monotonic(); each call tries at
+// least once. Both return UNAVAILABLE if the other end is closed, or DEADLINE_EXCEEDED. SendPacket
+// also returns RESOURCE_EXHAUSTED if too many descriptors are under way; nothing was sent then.
 absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> descriptors,
                         absl::Time deadline);
 // An empty packet is taken for a closed end.

@@ -1,4 +1,4 @@
-// How much memory a rank takes of its node, known before anything is allocated.
+// How much memory a rank needs on its node, computed before anything is allocated.
 #ifndef OPTSHARD_SERVER_NODE_MEMORY_NEED_H_
 #define OPTSHARD_SERVER_NODE_MEMORY_NEED_H_
 

@@ -1,4 +1,4 @@
-// How long to wait before what has died is started again.
+// How long to wait before a process that died is started again.
 #ifndef OPTSHARD_SERVER_NODE_RESTART_PAUSES_H_
 #define OPTSHARD_SERVER_NODE_RESTART_PAUSES_H_
 
@@ -9,14 +9,14 @@
 
 namespace optshard {
 
-// No pause after a long life; after short ones none, `first`, twice as long each time, `longest`.
-// Thread-compatible.
+// There is no pause after a long life. After short lives the pauses are none, `first`, then twice
+// as long each time, up to `longest`. Thread-compatible.
 class RestartPauses {
  public:
   RestartPauses(absl::Duration first, absl::Duration longest, absl::Duration long_life)
       : first_(first), longest_(longest), long_life_(long_life) {}
 
-  // `lived`: of the life that just ended.
+  // `lived` is how long the process lived that just died.
   absl::Duration Next(absl::Duration lived) {
     if (lived > long_life_) next_ = absl::ZeroDuration();
     const absl::Duration after = next_ == absl::ZeroDuration() ? first_ : 2 * next_;

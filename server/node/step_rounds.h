@@ -1,6 +1,6 @@
-// How the ranks that a server hosts stop together. What they do on the data plane (a step, or the
-// refusal of one) they do all together or hang: so all must have done equally many of these rounds
-// before they leave.
+// How the ranks of a server stop together. A round is what all ranks do together on the data plane:
+// a step, or the refusal of one. A rank that does a round alone hangs, so all must have done
+// equally many before they leave.
 #ifndef OPTSHARD_SERVER_NODE_STEP_ROUNDS_H_
 #define OPTSHARD_SERVER_NODE_STEP_ROUNDS_H_
 
@@ -18,13 +18,13 @@ namespace optshard {
 // Of the ranks of one optimizer. Thread-safe.
 class StepRounds {
  public:
-  // The rank works by the plan of this generation from now on: with it the rounds begin anew.
+  // The rank uses the plan of this generation from now on. Rounds are counted anew.
   void Begin(Rank rank, Generation generation) {
     absl::MutexLock lock(&mutex_);
     entered_[rank] = {generation, 0};
   }
 
-  // Whether the rank is to take part in one more round. While the server drains: as long as some
+  // Whether the rank takes part in one more round. While the server drains, it does as long as some
   // other rank has begun a round that this one has not.
   bool Enter(Rank rank) {
     absl::MutexLock lock(&mutex_);

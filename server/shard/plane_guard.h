@@ -1,4 +1,4 @@
-// Lets the membership's thread break the data plane when the job has lost a rank.
+// Lets the membership's thread abort the data plane when the job has lost a rank.
 #ifndef OPTSHARD_SERVER_SHARD_PLANE_GUARD_H_
 #define OPTSHARD_SERVER_SHARD_PLANE_GUARD_H_
 
@@ -11,10 +11,10 @@
 
 namespace optshard {
 
-// The news may come before there is a plane, and after it is gone. Thread-safe.
+// The failure may be reported before the plane exists or after it is destroyed. Thread-safe.
 class PlaneGuard {
  public:
-  // A plane attached after the news is broken at once.
+  // A plane that is attached after the failure was reported is aborted at once.
   void Attach(DataPlane* plane) {
     absl::MutexLock lock(&mutex_);
     plane_ = plane;
@@ -27,13 +27,13 @@ class PlaneGuard {
     if (plane_ != nullptr) plane_->Abort(reason_);
   }
 
-  // The plane may be destroyed after this.
+  // After this the plane may be destroyed.
   void Detach() {
     absl::MutexLock lock(&mutex_);
     plane_ = nullptr;
   }
 
-  // OK while there is no bad news.
+  // The first failure reported; OK while there is none.
   absl::Status reason() const {
     absl::MutexLock lock(&mutex_);
     return reason_;

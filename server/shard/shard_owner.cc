@@ -63,10 +63,10 @@ class ShardOwner::Impl {
   absl::Status StartEngine();
   absl::Status CheckUsable() const;
   absl::Status CheckNothingLost();
-  void Tell(const StepProgress& progress);
+  void PublishProgress(const StepProgress& progress);
   absl::Status Verdict(StepOutcome outcome, const absl::Status& observed);
   absl::Status Break(const StepEngine::Result& result);
-  LogContext Who() const;
+  LogContext MakeLogContext() const;
 
   Options options_;
   const UpdateRule* rule_ = nullptr;
@@ -232,8 +232,8 @@ absl::Status ShardOwner::Impl::StartEngine() {
   absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
   if (!created.ok()) return created.status();
   engine_ = std::move(*created);
-  Tell({engine_->finished(), StepOutcome::kIdle});
-  Log(LogLevel::kInfo, Who(), "owns %d elements in %d buckets, %d bytes of state",
+  PublishProgress({engine_->finished(), StepOutcome::kIdle});
+  Log(LogLevel::kInfo, MakeLogContext(), "owns %d elements in %d buckets, %d bytes of state",
       view_->Describe().owned_elements, store_->own_buckets().size(), store_->state_bytes());
   return absl::OkStatus();
 }
@@ -241,15 +241,15 @@ absl::Status ShardOwner::Impl::StartEngine() {
 absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
-  Tell({engine_->finished(), StepOutcome::kInStep});
+  PublishProgress({engine_->finished(), StepOutcome::kInStep});
   const StepEngine::Result result = engine_->Step(input);
   if (result.refused) {
-    Tell({engine_->finished(), StepOutcome::kIdle});
+    PublishProgress({engine_->finished(), StepOutcome::kIdle});
     return result.status;
   }
   if (!result.status.ok()) return Break(result);
   board_->SetHyperparameters(engine_->record().hyperparameters);
-  Tell({engine_->finished(), StepOutcome::kIdle});
+  PublishProgress({engine_->finished(), StepOutcome::kIdle});
   return result.info;
 }
 
@@ -302,13 +302,13 @@ absl::Status ShardOwner::Impl::CheckNothingLost() {
   return lost.status.ok() ? absl::OkStatus() : Break(lost);
 }
 
-void ShardOwner::Impl::Tell(const StepProgress& progress) {
+void ShardOwner::Impl::PublishProgress(const StepProgress& progress) {
   board_->SetProgress(progress);
   session_->SetProgress(progress);
 }
 
-// Asks the coordinator whom the job lost: the first error seen may blame an innocent, who only hung
-// up because of it (docs/decisions/0005).
+// Asks the coordinator which rank the job lost. The first error seen may name a rank that only hung
+// up because of the loss (docs/decisions/0005).
 absl::Status ShardOwner::Impl::Verdict(StepOutcome outcome, const absl::Status& observed) {
   const std::vector<Rank> blamed = errors::RanksOf(observed);
   const StepNumber finished = engine_ == nullptr ? resumed_.finished : engine_->finished();
@@ -320,7 +320,7 @@ absl::Status ShardOwner::Impl::Verdict(StepOutcome outcome, const absl::Status& 
 absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   const StepNumber finished = engine_->finished();
   // Before the verdict, which may take as long as a lease: a torn state is not given out meanwhile.
-  Tell({finished, result.outcome});
+  PublishProgress({finished, result.outcome});
   const absl::Status cause =
       result.plane_failed ? Verdict(result.outcome, result.status) : result.status;
   absl::Status failure = cause;
@@ -331,11 +331,11 @@ absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   board_->SetFailure(failure);
   if (result.plane_failed) guard_->Abort(cause);
   // Not louder: the caller is told.
-  Log(LogLevel::kInfo, Who(), "step %d: %s", finished + 1, failure.ToString());
+  Log(LogLevel::kInfo, MakeLogContext(), "step %d: %s", finished + 1, failure.ToString());
   return failure;
 }
 
-LogContext ShardOwner::Impl::Who() const {
+LogContext ShardOwner::Impl::MakeLogContext() const {
   LogContext context;
   context.role = "owner";
   context.job = options_.job;

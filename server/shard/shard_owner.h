@@ -1,5 +1,5 @@
 // A shard owner: keeps the optimizer state of one rank's partition and runs the step for it.
-// Domain class: knows no gRPC. shard_owner_service.h serves its inspection over RPC.
+// Domain class: knows no gRPC. server/shard/inspection serves what can be read of it over RPC.
 #ifndef OPTSHARD_SERVER_SHARD_SHARD_OWNER_H_
 #define OPTSHARD_SERVER_SHARD_SHARD_OWNER_H_
 
@@ -52,14 +52,14 @@ class ShardOwner {
     // the owner; null: none.
     Cancellation* joining = nullptr;
     PlaneFactory plane_factory;
-    // Where the state lies; may hold what an earlier owner of the rank has left, and then the job
-    // goes on from there. Nothing: memory of this process alone.
+    // Where the state lies. If it holds the state of an earlier owner of the rank, the job
+    // continues from there. Without it, private memory is allocated.
     absl::optional<ShardMemory> memory;
-    // Called once, from any thread, when lost() has begun to say something. Must not block.
+    // Called once, from any thread, when lost() becomes an error. Must not block.
     std::function<void()> on_lost;
     absl::Duration join_timeout = absl::Seconds(60);
-    // How long a failed step waits for the coordinator to say whom the job lost: longer than a
-    // lease.
+    // How long a failed step waits for the coordinator to say which rank the job lost. It must be
+    // longer than a lease.
     absl::Duration verdict_timeout = absl::Seconds(15);
     int timeline_steps = 16;  // how many of the last steps' timelines are kept
     Clock* clock = &Clock::Monotonic();
@@ -71,7 +71,7 @@ class ShardOwner {
   // DATA_LOSS where the ranks go on from states that are torn or of different steps.
   static absl::StatusOr<std::unique_ptr<ShardOwner>> Start(Options options);
 
-  // As a crash would look to the others, unless Stop came first.
+  // Unless Stop was called first, this looks to the other ranks like a crash.
   ~ShardOwner();
 
   // Rank 0's parameter values go to all. Errors as Step; some ranks' Step does not go with others'
@@ -98,19 +98,17 @@ class ShardOwner {
   // they have; an error breaks the owner, as in Step.
   absl::Status RefuseNextStep(absl::string_view how_known);
 
-  // Whatever this owner waits for on the data plane fails now, and so does all that follows. Any
-  // thread.
+  // Every pending and later operation of this owner on the data plane fails. Any thread.
   void AbortPlane(const absl::Status& reason);
 
-  // Leaves the job in good order. Idempotent.
+  // Leaves the job cleanly. Idempotent.
   absl::Status Stop(absl::Duration timeout);
 
   // OK, or the first error.
   absl::Status failure() const;
 
-  // OK, or whom the job has lost, as far as this owner has heard: with all ranks back, an owner
-  // that is started over the same memory goes on. OK also where all ranks gave up because of what
-  // they were asked for. Any thread.
+  // OK, or the loss of a rank that this owner has been told of. An owner that is started over the
+  // same memory continues once all ranks are back. Any thread.
   absl::Status lost() const;
 
   // The last finished step, and how many calls were skipped since. Bound to the thread that steps.
@@ -125,7 +123,7 @@ class ShardOwner {
   absl::Span<const ReplicaRegion> shared_replica() const;
   std::shared_ptr<const void> shared_replica_memory() const;  // keeps it mapped
 
-  // What may be looked into while training runs; valid as long as the owner. Thread-safe.
+  // What can be inspected while training runs. Valid as long as the owner; thread-safe.
   const ShardView& view() const;
 
  private:

@@ -1,4 +1,4 @@
-// What follows from a shard owner's options alone.
+// Checks and values that depend on a shard owner's options alone.
 #ifndef OPTSHARD_SERVER_SHARD_SHARD_OWNER_OPTIONS_H_
 #define OPTSHARD_SERVER_SHARD_SHARD_OWNER_OPTIONS_H_
 
@@ -10,7 +10,7 @@
 
 namespace optshard {
 
-// INVALID_ARGUMENT naming the first option that cannot be.
+// INVALID_ARGUMENT naming the first option that is out of its range or missing.
 absl::Status CheckOwnerOptions(const ShardOwner::Options& options);
 
 // Identifies one join attempt of this process: every call has a new request id. Retries of the

@@ -19,7 +19,7 @@ class BucketUpdater {
   // Fills in where a span's gradient and parameter lie; the rest of `update` is filled in already.
   using Place = absl::FunctionRef<void(const BucketSpan& span, SpanUpdate* update)>;
 
-  // Updates the store's own_buckets()[own]: those of its parameters that the record says.
+  // Updates the parameters of the store's own_buckets()[own] that the record lists as updated.
   void Update(int own, const StepRecord& record, Place place);
 
  private:

@@ -1,4 +1,4 @@
-// What the votes of all ranks come to: a pure function, so that every rank decides alike.
+// Decides from the votes of all ranks: a pure function, so that every rank decides alike.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_DECISION_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_DECISION_H_
 
@@ -24,8 +24,8 @@ struct CommitDecision {
   // By parameter: whether it is updated, since some rank has a gradient of it.
   std::vector<bool> updated;
   bool skipped = false;  // nothing is updated
-  // The hyperparameters differ: the ranks tell each other theirs in a second round, and `status` is
-  // completed by DescribeDifference.
+  // The hyperparameters differ: in a second round the ranks exchange their texts, and
+  // DescribeDifference completes `status`.
   bool hyperparameters_differ = false;
 };
 

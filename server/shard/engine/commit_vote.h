@@ -1,4 +1,4 @@
-// What a rank tells the others before a step is applied: the message of the commit's all-gather.
+// The vote that a rank sends to all others before a step is applied, by the commit's all-gather.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_VOTE_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_COMMIT_VOTE_H_
 
@@ -18,22 +18,23 @@ struct CommitVote {
   Incarnation incarnation = 0;
   Generation generation = 0;
   StepNumber step = 0;
-  // Not OK: the rank gives the step up; UNAVAILABLE: because its trainer is gone. Only code and (a
-  // cut) message travel.
+  // Not OK: the rank refuses the step. UNAVAILABLE: it does so because its trainer is gone. Only
+  // the code and a truncated message travel.
   absl::Status prepared;
   std::vector<uint64_t> hyperparameter_digests;  // by group
-  uint32_t hyperparameter_text_bytes = 0;        // of the second round, should there be one
+  uint32_t hyperparameter_text_bytes = 0;        // of the second round, if there is one
   std::vector<bool> has_gradient;                // by parameter
   bool synchronises = false;                     // parameters, instead of stepping
 };
 
-// Every vote of a job takes the same number of bytes: about 300, 8 a group, an eighth a parameter.
+// All votes of a job have the same size: about 300 bytes, 8 for each group, a bit for each
+// parameter.
 size_t CommitVoteBytes(int groups, int parameters);
 
 // `to` holds CommitVoteBytes.
 void EncodeVote(const CommitVote& vote, absl::Span<char> to);
 
-// INTERNAL where the bytes are no vote.
+// INTERNAL where the bytes are not a vote.
 absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, int parameters);
 
 }  // namespace optshard

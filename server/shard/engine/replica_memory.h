@@ -1,5 +1,4 @@
-// How one rank's tensors lie in memory, bucket by bucket: in place where that is safe, packed
-// otherwise.
+// Where the buckets of one rank's replica lie: in place where that is safe, packed otherwise.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_REPLICA_MEMORY_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_REPLICA_MEMORY_H_
 

@@ -76,19 +76,19 @@ class StepExchange {
   virtual absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
                                absl::Time deadline) = 0;
 
-  // Updates what is owned here, and does all that is this rank's to do for the others' replicas.
+  // Updates the buckets that this rank owns and does its part for the other ranks' replicas.
   virtual absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
                              absl::Time deadline) = 0;
 
-  // When it returns, this rank's replica is that of the step, and nobody reads its gradients any
-  // more.
+  // When it returns OK, this rank's replica holds the values of the step, and no rank reads its
+  // gradients any more.
   virtual absl::Status Complete(const StepRecord& record, absl::Time deadline) = 0;
 
   // Rank 0's parameter values go to all, once all ranks have come to this call.
   virtual absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                       absl::Time deadline) = 0;
 
-  // Ends what is under way on a plane that has been aborted: no buffer is in use afterwards.
+  // Ends the operations that are under way on an aborted plane. Afterwards no buffer is in use.
   virtual void Abandon(absl::Time deadline) = 0;
 };
 

@@ -1,4 +1,4 @@
-// All that the drivers of a step read besides gradients, parameters and slots.
+// What the drivers of a step read besides gradients, parameters and slots.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_RECORD_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_STEP_RECORD_H_
 
@@ -10,8 +10,8 @@
 
 namespace optshard {
 
-// Made by Prepare and completed by Commit; equal on all ranks except for the coefficients, which
-// exist for what a rank owns. Thread-compatible.
+// Filled in by Prepare and completed by the commit. Equal on all ranks, except that a rank has
+// coefficients only for parameters it owns. Thread-compatible.
 struct StepRecord {
   StepNumber step = 0;
   Generation generation = 0;

@@ -1,6 +1,6 @@
-// A shard's own account of its state, in the memory that the state lies in: after which step it
-// is, whether one was being applied, how often each parameter was updated. Whoever finds the memory
-// after its process has ended knows from it what it is worth.
+// Records, in the same memory as the state, which step the state belongs to, whether a step was
+// being applied, and how often each parameter was updated. A process that takes over the memory
+// learns from it whether the state can be used.
 //
 //   line 0     generation of the plan; progress
 //   then       the version of the step counts, and of each own bucket
@@ -33,17 +33,17 @@ class ShardLedger {
 
   static size_t Bytes(int parameters, int own_buckets);
 
-  // What the memory of an earlier ledger says; nothing where none has begun there.
+  // What an earlier ledger in this memory recorded; nothing if there was none.
   static absl::optional<KeptState> Read(const void* memory);
 
   // `memory` is aligned to a cache line and outlives this.
   ShardLedger(void* memory, int own_buckets);
 
-  // From now on the state is that of `progress`, stepped by the plan of this generation.
+  // Starts the record: the state is that of `progress`, and the plan of this generation steps it.
   void Begin(Generation generation, const StepProgress& progress);
 
-  // Of `outcome`, what a process that is killed leaves behind: kIdle, kTorn while a step is being
-  // applied, kApplied when all that is this shard's to do is done.
+  // `outcome` is what a process that is killed leaves behind: kIdle between steps, kTorn while a
+  // step is being applied, kApplied once this shard has done its part of it.
   void SetProgress(const StepProgress& progress);
   StepProgress progress() const;
 

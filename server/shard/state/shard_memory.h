@@ -1,4 +1,4 @@
-// Where a shard owner's lasting state lies.
+// The memory that holds a shard owner's state.
 #ifndef OPTSHARD_SERVER_SHARD_STATE_SHARD_MEMORY_H_
 #define OPTSHARD_SERVER_SHARD_STATE_SHARD_MEMORY_H_
 
@@ -24,7 +24,7 @@ struct ShardMemory {
   void* ledger = nullptr;
   std::shared_ptr<const void> owner;  // keeps both mapped
 
-  // Of this process alone, gone with it. RESOURCE_EXHAUSTED naming `what`.
+  // Private to this process; it ends with it. RESOURCE_EXHAUSTED naming `what`.
   static absl::StatusOr<ShardMemory> Private(const Bytes& bytes, const std::string& what);
 };
 

@@ -45,11 +45,12 @@ class ShardStore {
     bool keep_reduced_gradients = false;
   };
 
-  // What such a store needs for its state.
+  // How many bytes a store with these options needs.
   static ShardMemory::Bytes BytesFor(const Options& options);
 
-  // The state is what `memory` holds, of just that many bytes (INTERNAL otherwise); zeros in memory
-  // of this process alone where none is given. RESOURCE_EXHAUSTED where memory cannot be had.
+  // Uses the state in `memory`, which must have exactly BytesFor bytes (INTERNAL otherwise).
+  // Without it, private memory is allocated and zeroed. RESOURCE_EXHAUSTED where there is too
+  // little.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
       const Options& options, absl::optional<ShardMemory> memory = absl::nullopt);
 
@@ -67,7 +68,7 @@ class ShardStore {
   // Counts the step for every parameter that `updated` holds true for.
   void CountStep(StepNumber step, const std::vector<bool>& updated);
 
-  // What the state is worth, should this process end now (ShardLedger::SetProgress).
+  // What a process that takes over this memory will find (ShardLedger::SetProgress).
   ShardLedger& ledger() { return *ledger_; }
 
   // --- Any thread.

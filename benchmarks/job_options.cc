@@ -14,6 +14,7 @@ ABSL_FLAG(std::string, coordinator, "", "HOST:PORT of the coordinator");
 ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT at which rank 0 runs the coordinator");
 ABSL_FLAG(std::string, gradients, "reduce", "averaged: they are; reduce: by the service");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
+ABSL_FLAG(std::string, bucket_view, "auto", "parameters_as_bucket_view: auto, on or off");
 ABSL_FLAG(int, threads, 1, "of the update, a rank; 0: the default, the rank's share of the CPUs");
 
 namespace optshard {
@@ -34,7 +35,9 @@ ShardedOptimizerOptions JobOptions() {
   }
   options.gradient_mode =
       gradients == NameOf(GradientMode::kReduce) ? GradientMode::kReduce : GradientMode::kAveraged;
-  options.parameters_as_bucket_view = true;
+  const absl::StatusOr<BucketView> view = ParseBucketView(absl::GetFlag(FLAGS_bucket_view));
+  if (!view.ok()) throw std::invalid_argument(std::string(view.status().message()));
+  options.parameters_as_bucket_view = *view;
   options.threads = absl::GetFlag(FLAGS_threads);
   return options;
 }

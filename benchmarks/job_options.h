@@ -6,7 +6,8 @@
 
 namespace optshard {
 
-// One thread, views of flat memory. Throws std::invalid_argument where a flag has no meaning.
+// One thread; what no flag gives has its default. Throws std::invalid_argument where a flag has no
+// meaning.
 ShardedOptimizerOptions JobOptions();
 
 }  // namespace optshard

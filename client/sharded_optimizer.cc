@@ -11,6 +11,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/owner/owner_choice.h"
+#include "client/replica/flat_memory.h"
+#include "client/replica/memory_choice.h"
 #include "client/replica/parameter_list.h"
 #include "client/replica/replica.h"
 #include "common/clock.h"
@@ -72,10 +74,12 @@ class ShardedOptimizer::Impl {
       : options_(prepared.options),
         rule_(prepared.defaults.rule()),
         tensors_(TensorsOf(prepared.groups)),
-        owner_(ValueOrThrow(StartOwner(options_, SpecOf(prepared)))),
+        memory_(ValueOrThrow(ChooseMemory(options_, prepared.list))),
+        owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), SpecOf(prepared)))),
         owner_addresses_(owner_->owner_addresses()),
         constructed_(ValidHyperparametersOf(prepared.groups)),
         replica_(MakeReplica(prepared.list)) {
+    if (!memory_.warning.empty()) Warn(memory_.warning);
     if (!owner_->resumes()) RefreshParameters();
   }
 
@@ -137,10 +141,7 @@ class ShardedOptimizer::Impl {
       return;
     }
     const absl::Status stopped = owner_->Stop(options_.close_timeout);
-    if (!stopped.ok()) {
-      Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "leaving the job: %s",
-          stopped.ToString());
-    }
+    if (!stopped.ok()) Warn(absl::StrCat("leaving the job: ", stopped.ToString()));
   }
 
   void SetBlob(absl::string_view blob) { ThrowIfError(owner_->SetBlob(blob)); }
@@ -171,12 +172,18 @@ class ShardedOptimizer::Impl {
     if (linked.empty()) {
       if (options_.share_parameters && options_.world_size > 1) {
         throw StatusError(absl::FailedPreconditionError(
-            "share_parameters needs memory that all ranks share: run them on one host, with "
-            "parameters_as_bucket_view = true or attached to a shard server, and plane \"auto\" or "
-            "\"shm\""));
+            "share_parameters needs memory that all ranks share: run them on one host, embedded or "
+            "attached to a shard server, set share_parameters on all of them, and leave plane at "
+            "\"auto\" or \"shm\""));
       }
-      if (!options_.parameters_as_bucket_view) return Replica::MakeInPlace(list);
-      return Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space)));
+      if (!memory_.flat) return Replica::MakeInPlace(list);
+      absl::StatusOr<FlatMemory> flat = FlatMemory::Private(list.space);
+      if (flat.ok()) return Replica::MakeFlat(list, *std::move(flat));
+      if (!memory_.may_stay) throw StatusError(flat.status());
+      Warn(
+          absl::StrCat("all tensors stay where they are, and steps are slower than they could be: ",
+                       flat.status().ToString()));
+      return Replica::MakeInPlace(list);
     }
     FlatMemory memory;
     memory.regions.assign(linked.begin(), linked.end());
@@ -184,6 +191,17 @@ class ShardedOptimizer::Impl {
     // One copy of the parameters for all ranks: it gets rank 0's values, and only those.
     memory.has_values = owner_->resumes() || (options_.share_parameters && options_.rank != 0);
     return Replica::MakeFlat(list, std::move(memory));
+  }
+
+  // The options for the owner, which offers the tensors' memory to the other ranks where they move.
+  static ShardedOptimizerOptions WithMemory(ShardedOptimizerOptions options,
+                                            const MemoryChoice& memory) {
+    if (!memory.flat) options.parameters_as_bucket_view = BucketView::kOff;
+    return options;
+  }
+
+  void Warn(absl::string_view message) const {
+    Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "%s", message);
   }
 
   // Of a step that was given up because somebody is away, the same call made again makes one step.
@@ -242,6 +260,7 @@ class ShardedOptimizer::Impl {
   const ShardedOptimizerOptions options_;
   const std::string rule_;
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
+  const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
   const std::vector<std::string> owner_addresses_;
   const std::vector<Hyperparameters> constructed_;  // validated: they decided the slots

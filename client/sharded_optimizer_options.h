@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/bucket_view.h"
 #include "common/bucket.h"
 #include "common/gradient_mode.h"
 #include "common/ids.h"
@@ -39,13 +40,13 @@ struct ShardedOptimizerOptions {
   // node, "unix:PATH" of its socket. With a server all tensors become views of memory that it
   // shares with the trainer, and the state outlives this process.
   std::string attach = "embedded";
-  // How an embedded owner reaches the others: "shm", "gloo", or "auto", which is shared memory
-  // where all ranks run on one host, else Gloo. In shared memory, ranks that all have
-  // parameters_as_bucket_view step in one pass; others send messages. The same on all ranks. (A
-  // shard server has an option of its own.)
+  // How an embedded owner reaches the others': "shm" for shared memory, "gloo", or "auto" for the
+  // faster one that all ranks can use: shared memory where they run on one host, Gloo otherwise.
+  // The ranks decide together; one that asks for "gloo" decides for all. (A server has its own
+  // option.) log_level "info" shows which was chosen, and why.
   std::string plane = "auto";
   // One copy of the parameters for all ranks of a host, which have their own gradients only. Needs
-  // shared memory.
+  // shared memory, and moves the parameters there whatever they share their storage with.
   bool share_parameters = false;
   // What step() does while the trainer of another rank is gone and its successor, which a shard
   // server would wait for, has not come, or while a shard server is started again: false, an error
@@ -54,9 +55,20 @@ struct ShardedOptimizerOptions {
 
   GradientMode gradient_mode = GradientMode::kReduce;
   PartitionPolicy policy = PartitionPolicy::kGreedy;
-  // True: the values of all parameters and of their gradients are moved into one flat memory per
-  // group; param.data and param.grad are views of it. False: every tensor stays where it is.
-  bool parameters_as_bucket_view = false;
+  // Whether the values of all parameters and of their gradients are moved into one flat memory per
+  // group, of which param.data and param.grad become views. Only then can ranks of one host step in
+  // one pass over the memory of all of them, which is several times as fast as messages.
+  //   automatic (default)  moved, unless that would break something for the trainer: a parameter
+  //                        that shares its storage with another tensor, that lies in memory which
+  //                        LibTorch did not allocate, or that is not contiguous. Then every tensor
+  //                        of this rank stays where it is, and a warning names the parameter.
+  //   true                 moved in any case, as by PyTorch's option of this name
+  //   false                every tensor stays where it is. PyTorch's default; not the one here,
+  //                        because it is the slow way.
+  // The ranks need not choose alike: those of one host step in one pass if all of them have moved
+  // their values, and by messages otherwise. Choose false where the process forks children that use
+  // the parameters: they do not inherit memory that ranks share.
+  BucketView parameters_as_bucket_view;
   // How the plane cuts its messages; the same on all ranks.
   BucketOptions buckets;
   // For the update of the owned parameters, the one that steps included. 0: this rank's share of

@@ -45,7 +45,7 @@ struct Flags {
   int rows = 20;
   int steps = 1;
   double lr = 0.01;
-  bool bucket_view = true;
+  std::string bucket_view = "auto";
   RankFlags rank;
 };
 
@@ -70,7 +70,8 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("rows", &flags.rows, "of a rank's random inputs and targets").AtLeast(1);
   line.Add("lr", &flags.lr, "Adam's learning rate");
   line.Add("bucket-view", &flags.bucket_view,
-           "parameters_as_bucket_view: the parameters and gradients are views of flat memory");
+           "parameters_as_bucket_view: the parameters and gradients are views of flat memory")
+      .OneOf({"auto", "on", "off"});
   AddRankOptions(line, &flags.rank);
   return line;
 }
@@ -80,7 +81,7 @@ RecipeReport MeasureRank(const Flags& flags, ShardedOptimizerOptions options, Ra
   at::set_num_threads(1);  // the ranks share this machine
   options.job = kJob;
   options.policy = mode == kUnsharded ? PartitionPolicy::kReplicated : PartitionPolicy::kGreedy;
-  options.parameters_as_bucket_view = flags.bucket_view;
+  options.parameters_as_bucket_view = ValueOrThrow(ParseBucketView(flags.bucket_view));
   options.close_timeout = absl::Seconds(30);
 
   RecipeReport report;

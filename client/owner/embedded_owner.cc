@@ -18,15 +18,26 @@
 namespace optshard {
 namespace {
 
-// Where the replica is flat, it lies in segments; one copy of the parameters is rank 0's.
+// A flat replica lies in segments; where there is one copy of the parameters, rank 0 has it. A rank
+// that has no memory for segments does without, unless it was told to have them.
 ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
-  if (!options.parameters_as_bucket_view) return nullptr;
+  if (options.parameters_as_bucket_view == BucketView::kOff) return nullptr;
   const auto parts = options.share_parameters && options.rank != 0
                          ? ReplicaSegments::Parts::kGradients
                          : ReplicaSegments::Parts::kParametersAndGradients;
-  return [parts](const PlaneRequest& request) {
-    return ReplicaSegments::Create(*request.layout, request.rank, parts);
-  };
+  const bool required =
+      options.parameters_as_bucket_view == BucketView::kOn || options.share_parameters;
+  return
+      [parts, required, job = options.job](
+          const PlaneRequest& request) -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
+        absl::StatusOr<std::shared_ptr<const ReplicaSegments>> segments =
+            ReplicaSegments::Create(*request.layout, request.rank, parts);
+        if (required || !absl::IsResourceExhausted(segments.status())) return segments;
+        Log(LogLevel::kWarning, {"client", job, request.rank},
+            "steps send messages, which is slower than one pass over shared memory: %s",
+            segments.status().ToString());
+        return nullptr;
+      };
 }
 
 class EmbeddedOwner : public OwnerLink {
@@ -97,7 +108,8 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status Connect(ShardOwner::Options& owner) {
     if (options_.seams) {
       owner.coordinator = options_.seams->coordinator;
-      owner.plane_factory = options_.seams->plane;
+      owner.plane_factory = [plane = options_.seams->plane, replica = ReplicaOf(options_)](
+                                const PlaneRequest& request) { return plane(request, replica); };
       return absl::OkStatus();
     }
     absl::StatusOr<std::string> address = CoordinatorAddress();

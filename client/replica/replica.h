@@ -10,25 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/replica/flat_memory.h"
 #include "client/replica/parameter_list.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/parameter_space.h"
 #include "server/shard/engine/step_input.h"
 
 namespace optshard {
-
-// Flat memory that a replica is laid out in, by region of the MemoryLayout.
-struct FlatMemory {
-  std::vector<ReplicaRegion> regions;
-  std::shared_ptr<const void> owner;  // keeps it mapped as long as a tensor lies in it
-  // It holds values already, which win over the trainer's.
-  bool has_values = false;
-
-  // Of this process alone, all zeros. RESOURCE_EXHAUSTED.
-  static absl::StatusOr<FlatMemory> Private(const ParameterSpace& space);
-};
 
 // Bound to the trainer's thread.
 class Replica {

@@ -13,6 +13,22 @@ namespace {
 
 std::string Key(Rank rank) { return absl::StrCat("host/", rank); }
 
+// Two letters, then the identity.
+std::string Encode(const RankOffer& offer) {
+  return absl::StrCat(offer.asks_for_gloo ? "G" : "-", offer.has_replica ? "R" : "-",
+                      offer.identity);
+}
+
+absl::StatusOr<RankOffer> Decode(const std::string& text, Rank rank) {
+  if (text.size() < 2 || (text[0] != 'G' && text[0] != '-') || (text[1] != 'R' && text[1] != '-')) {
+    return absl::InternalError(
+        absl::StrCat("rank ", rank,
+                     " describes its host in a way that this version does not understand; run "
+                     "the same version of optshard everywhere"));
+  }
+  return RankOffer{text.substr(2), text[0] == 'G', text[1] == 'R'};
+}
+
 }  // namespace
 
 std::string SharingIdentity() {
@@ -28,22 +44,23 @@ std::string SharingIdentity() {
   return absl::StrCat(identity, boot, " ", geteuid());
 }
 
-absl::StatusOr<bool> AllShareOneHost(Rendezvous& rendezvous, Rank rank, int world_size,
-                                     const std::string& identity, absl::Time deadline) {
-  absl::Status told = rendezvous.Put(Key(rank), identity);
+absl::StatusOr<std::vector<RankOffer>> ExchangeOffers(Rendezvous& rendezvous, Rank rank,
+                                                      int world_size, const RankOffer& own,
+                                                      absl::Time deadline) {
+  absl::Status told = rendezvous.Put(Key(rank), Encode(own));
   if (!told.ok()) return told;
-  bool all = !identity.empty();
-  std::string first;
+  std::vector<RankOffer> offers;
   for (Rank peer = 0; peer < world_size; ++peer) {
     absl::StatusOr<std::string> heard = rendezvous.Get(Key(peer), deadline);
     if (absl::IsDeadlineExceeded(heard.status())) {
       return errors::PeersTimedOut({peer}, "asking the ranks which host they run on");
     }
     if (!heard.ok()) return heard.status();
-    if (peer == 0) first = *heard;
-    all = all && *heard == first && !heard->empty();
+    absl::StatusOr<RankOffer> offer = Decode(*heard, peer);
+    if (!offer.ok()) return offer.status();
+    offers.push_back(*std::move(offer));
   }
-  return all;
+  return offers;
 }
 
 }  // namespace optshard

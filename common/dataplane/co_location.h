@@ -1,8 +1,10 @@
-// Whether the ranks of a job run on one host, so that they can share memory.
+// What the ranks of a job tell each other before they choose a data plane: whether they can share
+// memory, and what they offer.
 #ifndef OPTSHARD_COMMON_DATAPLANE_CO_LOCATION_H_
 #define OPTSHARD_COMMON_DATAPLANE_CO_LOCATION_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -11,16 +13,23 @@
 
 namespace optshard {
 
-// Identifies what processes need to have in common to share memory: the kernel, the network
-// namespace (for abstract socket names), the process namespace (for pidfds) and the user. Two
-// processes with the same identity can pass descriptors to each other and notice each other's end.
+// Two processes have the same identity if and only if they can pass descriptors to each other and
+// watch each other's lives. That takes one kernel, one network namespace (abstract socket names),
+// one process namespace (pidfds) and one user. Empty where it cannot be found out.
 std::string SharingIdentity();
 
-// Exchanges identities with all ranks, and returns whether all are the same. "" is the identity of
-// a rank that cannot share. Every rank gets the same answer. PeersTimedOut naming the first rank
-// that did not give its identity, or the error of the rendezvous.
-absl::StatusOr<bool> AllShareOneHost(Rendezvous& rendezvous, Rank rank, int world_size,
-                                     const std::string& identity, absl::Time deadline);
+struct RankOffer {
+  std::string identity;        // SharingIdentity(); a rank without one shares memory with nobody
+  bool asks_for_gloo = false;  // then no rank uses shared memory
+  bool has_replica = false;    // the other ranks may reach its parameters and gradients directly
+};
+
+// Tells all ranks this rank's offer and collects theirs, by rank: every rank gets the same list.
+// Errors: PeersTimedOut, naming the first rank that made no offer; INTERNAL for an offer that this
+// version does not understand; and what the rendezvous returns.
+absl::StatusOr<std::vector<RankOffer>> ExchangeOffers(Rendezvous& rendezvous, Rank rank,
+                                                      int world_size, const RankOffer& own,
+                                                      absl::Time deadline);
 
 }  // namespace optshard
 

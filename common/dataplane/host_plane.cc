@@ -1,18 +1,21 @@
 #include "common/dataplane/host_plane.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/dataplane/gloo/gloo_plane.h"
 #include "common/dataplane/shm/shm_plane.h"
 
 namespace optshard {
 namespace {
 
-absl::StatusOr<std::unique_ptr<DataPlane>> CreateShm(const HostPlaneOptions& options) {
+absl::StatusOr<std::unique_ptr<DataPlane>> CreateShm(const HostPlaneOptions& options,
+                                                     bool with_replica) {
   ShmPlaneOptions shm;
   static_cast<PlaneRequest&>(shm) = options;
-  if (options.replica != nullptr) {
+  if (with_replica) {
     absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica = options.replica();
     if (!replica.ok()) return replica.status();
     shm.replica = *std::move(replica);
@@ -25,6 +28,10 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateGloo(const HostPlaneOptions& op
   static_cast<PlaneRequest&>(gloo) = options;
   gloo.network = options.network;
   return CreateGlooPlane(gloo);
+}
+
+std::string Ranks(const std::vector<Rank>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
 }
 
 }  // namespace
@@ -50,20 +57,66 @@ absl::StatusOr<HostPlaneKind> ParseHostPlaneKind(absl::string_view name) {
       absl::StrCat("unknown data plane \"", name, "\"; known are auto, shm, gloo"));
 }
 
+std::string HostPlaneChoice::Text() const {
+  switch (way) {
+    case HostPlaneWay::kOnePass:
+      return "steps run in one pass over the memory that all ranks share";
+    case HostPlaneWay::kShmMessages:
+      return absl::StrCat("steps send messages through shared memory, because ", reason);
+    case HostPlaneWay::kGloo:
+      return absl::StrCat("steps send messages over Gloo, because ", reason);
+  }
+  return reason;
+}
+
+HostPlaneChoice ChooseHostPlane(absl::Span<const RankOffer> offers) {
+  std::vector<Rank> gloo;
+  std::vector<Rank> elsewhere;  // as seen from rank 0
+  std::vector<Rank> without_replica;
+  for (size_t rank = 0; rank < offers.size(); ++rank) {
+    const RankOffer& offer = offers[rank];
+    if (offer.asks_for_gloo) gloo.push_back(static_cast<Rank>(rank));
+    if (offer.identity.empty() || offer.identity != offers[0].identity) {
+      elsewhere.push_back(static_cast<Rank>(rank));
+    }
+    if (!offer.has_replica) without_replica.push_back(static_cast<Rank>(rank));
+  }
+  if (!gloo.empty()) {
+    return {HostPlaneWay::kGloo, absl::StrCat(Ranks(gloo), " asked for \"gloo\"")};
+  }
+  if (!elsewhere.empty()) {
+    return {HostPlaneWay::kGloo,
+            absl::StrCat(Ranks(elsewhere),
+                         " cannot share memory with rank 0 (another host, user, network namespace "
+                         "or process namespace)")};
+  }
+  if (!without_replica.empty()) {
+    return {HostPlaneWay::kShmMessages, absl::StrCat("the parameters of ", Ranks(without_replica),
+                                                     " are not in shared memory")};
+  }
+  return {HostPlaneWay::kOnePass, ""};
+}
+
 absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOptions& options) {
-  // "" is nobody's identity: one rank that wants Gloo decides for all.
-  absl::StatusOr<bool> one_host = AllShareOneHost(
-      *options.rendezvous, options.rank, options.world_size,
-      options.kind == HostPlaneKind::kGloo ? std::string() : options.identity, options.deadline);
-  if (!one_host.ok()) return one_host.status();
-  if (*one_host) return CreateShm(options);
-  if (options.kind == HostPlaneKind::kShm) {
+  const RankOffer own = {options.identity, options.kind == HostPlaneKind::kGloo,
+                         options.replica != nullptr};
+  const absl::StatusOr<std::vector<RankOffer>> offers =
+      ExchangeOffers(*options.rendezvous, options.rank, options.world_size, own, options.deadline);
+  if (!offers.ok()) return offers.status();
+  HostPlaneChoice choice = ChooseHostPlane(*offers);
+  if (choice.way == HostPlaneWay::kGloo && options.kind == HostPlaneKind::kShm) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", options.rank, " of ", options.world_size,
-        " is to share memory with all ranks (data plane \"shm\"), but not all of them run on this "
-        "host, as this user, or some ask for \"gloo\"; give \"auto\" or \"gloo\""));
+        " was given the data plane \"shm\", but ", choice.reason, "; give \"auto\" or \"gloo\""));
   }
-  return CreateGloo(options);
+  absl::StatusOr<std::unique_ptr<DataPlane>> plane =
+      choice.way == HostPlaneWay::kGloo ? CreateGloo(options)
+                                        : CreateShm(options, choice.way == HostPlaneWay::kOnePass);
+  if (plane.ok() && choice.way == HostPlaneWay::kOnePass && (*plane)->peer_replicas() == nullptr) {
+    choice = {HostPlaneWay::kShmMessages, "a rank could not allocate its replica in shared memory"};
+  }
+  if (plane.ok() && options.chosen != nullptr) *options.chosen = choice;
+  return plane;
 }
 
 }  // namespace optshard

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/dataplane/co_location.h"
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/plane_request.h"
@@ -25,21 +26,41 @@ absl::string_view NameOf(HostPlaneKind kind);  // "auto", "shm", "gloo"
 // INVALID_ARGUMENT, listing the known names, for any other text.
 absl::StatusOr<HostPlaneKind> ParseHostPlaneKind(absl::string_view name);
 
+// How gradients and parameters travel, the fastest way first.
+enum class HostPlaneWay {
+  kOnePass,      // every rank reads and writes the replicas of all ranks
+  kShmMessages,  // messages through shared memory
+  kGloo,         // messages over Gloo
+};
+
+struct HostPlaneChoice {
+  HostPlaneWay way = HostPlaneWay::kGloo;
+  std::string reason;  // for people: why no faster way; empty for the fastest
+
+  // One sentence for a log.
+  std::string Text() const;
+};
+
+// What all ranks use, given what each of them offers.
+HostPlaneChoice ChooseHostPlane(absl::Span<const RankOffer> offers);
+
 struct HostPlaneOptions : PlaneRequest {
   HostPlaneKind kind = HostPlaneKind::kAuto;
   std::string network = "lo";  // of Gloo: an interface by name, or a numeric address of one
 
-  // For shared memory: returns what the other ranks may access of this rank's replica, which is
-  // laid out by `layout`. Called once it is known that all ranks share the host. Its error is
-  // returned. Empty: no rank accesses another rank's replica.
+  // Creates this rank's replica, laid out by `layout`, for the other ranks to reach directly. It is
+  // called only once all ranks are known to share the host and to have one; its error is returned.
+  // Without the function, or where it returns null on any rank, no rank reaches another's replica.
   std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>()> replica;
 
   std::string identity = SharingIdentity();
+
+  HostPlaneChoice* chosen = nullptr;  // set once the plane is connected; not owned
 };
 
-// Connects to all other ranks. Ranks may ask for different kinds; all get the same one.
-// FAILED_PRECONDITION for kShm where a rank runs on another host or asks for Gloo. Other errors are
-// those of AllShareOneHost, CreateShmPlane and CreateGlooPlane.
+// Connects to all other ranks. They need not ask for the same kind, but all get the same one.
+// FAILED_PRECONDITION for kShm where a rank runs elsewhere or asks for Gloo; otherwise errors as
+// ExchangeOffers, CreateShmPlane and CreateGlooPlane.
 absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOptions& options);
 
 }  // namespace optshard

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/log.h"
+
 namespace optshard {
 
 PlaneFactory MakeHostPlaneFactory(HostPlaneKind kind, const std::string& network,
@@ -12,7 +14,17 @@ PlaneFactory MakeHostPlaneFactory(HostPlaneKind kind, const std::string& network
     plane.kind = kind;
     plane.network = network;
     if (replica != nullptr) plane.replica = [&] { return replica(request); };
-    return CreateHostPlane(plane);
+    HostPlaneChoice chosen;
+    plane.chosen = &chosen;
+    absl::StatusOr<std::unique_ptr<DataPlane>> connected = CreateHostPlane(plane);
+    if (connected.ok()) {
+      LogContext who;
+      who.role = "owner";
+      who.rank = request.rank;
+      who.generation = request.generation;
+      Log(LogLevel::kInfo, who, "%s", chosen.Text());
+    }
+    return connected;
   };
 }
 

@@ -13,12 +13,12 @@
 
 namespace optshard {
 
-// What the other ranks of the host are to reach of this one's replica.
+// Returns what the other ranks of the host may reach of this rank's replica, or null for nothing.
 using ReplicaOfRank = std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>(
     const PlaneRequest& request)>;
 
-// Makes planes by CreateHostPlane. `replica` is asked once it is known that all ranks share the
-// host; none: no rank reaches another one's.
+// Makes planes by CreateHostPlane and logs which one, and why. `replica` is called once all ranks
+// are known to share the host and to have a replica to share; null where this rank has none.
 PlaneFactory MakeHostPlaneFactory(HostPlaneKind kind, const std::string& network,
                                   ReplicaOfRank replica);
 

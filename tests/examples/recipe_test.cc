@@ -61,7 +61,7 @@ TEST_F(RecipeTest, Compare_ItsOwnSize_HalvesTheStateAndKeepsTheSums) {
 
 TEST_F(RecipeTest, Compare_ThreeRanksInPlaceSeveralSteps_HasTheSameSums) {
   const nlohmann::json summary =
-      RunForJson({"--layers=5", "--width=100", "--ranks=3", "--steps=3", "--bucket_view=false"});
+      RunForJson({"--layers=5", "--width=100", "--ranks=3", "--steps=3", "--bucket_view=off"});
   EXPECT_EQ(summary.at("sums_equal"), true);
   EXPECT_EQ(summary.at("runs").size(), 6u);
 }

@@ -106,20 +106,20 @@ class IntegrationBitsTest : public ::testing::TestWithParam<int> {
 // one pass over memory that the ranks share.
 const std::vector<std::vector<std::string>>& Ways() {
   static const auto* const kWays = new std::vector<std::vector<std::string>>{
+      {"--plane=gloo", "--policy=greedy", "--bucket_view=off"},
+      {"--plane=gloo", "--policy=balanced", "--bucket_view=off"},
       {"--plane=gloo", "--policy=greedy"},
-      {"--plane=gloo", "--policy=balanced"},
-      {"--plane=gloo", "--policy=greedy", "--views"},
+      {"--plane=shm", "--policy=balanced", "--bucket_view=off"},
+      {"--plane=shm", "--policy=greedy"},
       {"--plane=shm", "--policy=balanced"},
-      {"--plane=shm", "--policy=greedy", "--views"},
-      {"--plane=shm", "--policy=balanced", "--views"},
-      {"--plane=shm", "--policy=balanced", "--views", "--share_parameters"},
+      {"--plane=shm", "--policy=balanced", "--share_parameters"},
   };
   return *kWays;
 }
 
 TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
   const std::vector<std::vector<float>> unsharded =
-      TrainOn(GetParam(), {"--plane=gloo", "--policy=replicated"});
+      TrainOn(GetParam(), {"--plane=gloo", "--policy=replicated", "--bucket_view=off"});
   for (int rank = 1; rank < GetParam(); ++rank) {
     EXPECT_EQ(Difference(unsharded[0], unsharded[rank]), "") << "replica of rank " << rank;
   }
@@ -135,7 +135,8 @@ TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
 TEST(IntegrationBits, Train_FourRanksInTwoNodeGroups_HasTheSameBitsOverEveryPlane) {
   if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
   const std::vector<std::string> nodes = {"a", "b", "a", "b"};
-  const std::vector<std::vector<float>> gloo = TrainOn(4, {"--plane=gloo"}, nodes);
+  const std::vector<std::vector<float>> gloo =
+      TrainOn(4, {"--plane=gloo", "--bucket_view=off"}, nodes);
   for (const std::vector<std::string>& way : Ways()) {
     const std::vector<std::vector<float>> other = TrainOn(4, way, nodes);
     for (int rank = 0; rank < 4; ++rank) {
@@ -150,13 +151,13 @@ TEST(IntegrationBits, Train_FourRanksInTwoNodeGroups_HasTheSameBitsOverEveryPlan
       {{0, 1, {"--plane=gloo"}}, {2, 3, {"--plane=gloo"}}},
   };
   for (size_t way = 0; way < ways.size(); ++way) {
-    const std::vector<std::vector<float>> other = TrainOn(4, {"--views"}, nodes, ways[way]);
+    const std::vector<std::vector<float>> other = TrainOn(4, {}, nodes, ways[way]);
     for (int rank = 0; rank < 4; ++rank) {
       EXPECT_EQ(Difference(gloo[0], other[rank]), "") << "servers " << way << ", rank " << rank;
     }
   }
   // The values would show another order.
-  EXPECT_NE(Difference(gloo[0], TrainOn(4, {"--plane=gloo"})[0]), "");
+  EXPECT_NE(Difference(gloo[0], TrainOn(4, {"--plane=gloo", "--bucket_view=off"})[0]), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, IntegrationBitsTest, ::testing::Values(1, 2, 3, 4));

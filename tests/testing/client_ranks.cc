@@ -1,30 +1,23 @@
 #include "tests/testing/client_ranks.h"
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
 #include "client/owner/client_seams.h"
 #include "client/status_error.h"
+#include "common/dataplane/host_plane.h"
+#include "server/shard/host_plane_factory.h"
 #include "tests/testing/local_coordinator.h"
 
 namespace optshard::testing {
+namespace {
 
-std::vector<absl::Status> RunRanks(int world_size,
-                                   const std::function<void(ShardedOptimizerOptions)>& body,
-                                   FakeHub::Mode mode) {
-  FakeHub::Options options;
-  options.world_size = world_size;
-  options.mode = mode;
-  FakeHub hub(options);
-  return RunRanks(hub, world_size, body);
-}
-
-std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
-                                   const std::function<void(ShardedOptimizerOptions)>& body) {
+std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
+                                  const std::function<void(ShardedOptimizerOptions)>& body) {
   LocalCoordinator coordinator(world_size);
-  auto seams = std::make_shared<ClientSeams>();
+  auto seams = std::make_shared<ClientSeams>(given);
   seams->coordinator = &coordinator;
-  seams->plane = [&hub](const PlaneRequest& request) { return hub.MakePlane(request.rank); };
   std::vector<absl::Status> thrown(world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -45,6 +38,42 @@ std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
   }
   for (std::thread& thread : threads) thread.join();
   return thrown;
+}
+
+}  // namespace
+
+std::vector<absl::Status> RunRanks(int world_size,
+                                   const std::function<void(ShardedOptimizerOptions)>& body,
+                                   FakeHub::Mode mode) {
+  FakeHub::Options options;
+  options.world_size = world_size;
+  options.mode = mode;
+  FakeHub hub(options);
+  return RunRanks(hub, world_size, body);
+}
+
+std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
+                                   const std::function<void(ShardedOptimizerOptions)>& body) {
+  ClientSeams seams;
+  seams.plane = [&hub](const PlaneRequest& request, const ReplicaOfRank&) {
+    return hub.MakePlane(request.rank);
+  };
+  return RunWith(seams, world_size, body);
+}
+
+HostRun RunRanksOfOneHost(int world_size,
+                          const std::function<void(ShardedOptimizerOptions)>& body) {
+  std::atomic<int> one_pass_ranks = 0;
+  ClientSeams seams;
+  seams.plane = [&one_pass_ranks](const PlaneRequest& request, const ReplicaOfRank& replica) {
+    auto plane = MakeHostPlaneFactory(HostPlaneKind::kAuto, "lo", replica)(request);
+    if (plane.ok() && (*plane)->peer_replicas() != nullptr) ++one_pass_ranks;
+    return plane;
+  };
+  HostRun run;
+  run.thrown = RunWith(seams, world_size, body);
+  run.one_pass_ranks = one_pass_ranks;
+  return run;
 }
 
 }  // namespace optshard::testing

@@ -22,6 +22,13 @@ std::vector<absl::Status> RunRanks(int world_size,
 std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
                                    const std::function<void(ShardedOptimizerOptions)>& body);
 
+// As above, over the data plane that ranks of one host choose, in shared memory.
+struct HostRun {
+  std::vector<absl::Status> thrown;
+  int one_pass_ranks = 0;  // how many of them reach the others' replicas
+};
+HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body);
+
 }  // namespace optshard::testing
 
 #endif  // OPTSHARD_TESTS_TESTING_CLIENT_RANKS_H_

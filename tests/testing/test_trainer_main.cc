@@ -34,7 +34,7 @@ ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(int, world_size, 1, "");
 ABSL_FLAG(std::string, policy, "greedy", "PartitionPolicy");
 ABSL_FLAG(std::string, rule, "adam", "update rule");
-ABSL_FLAG(bool, views, false, "parameters_as_bucket_view");
+ABSL_FLAG(std::string, bucket_view, "auto", "parameters_as_bucket_view: auto, on or off");
 ABSL_FLAG(std::string, plane, "auto", "auto, shm or gloo");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
 ABSL_FLAG(std::string, interface, "", "network interface or address of the Gloo plane");
@@ -93,7 +93,8 @@ ShardedOptimizerOptions Options() {
   options.rank = absl::GetFlag(FLAGS_rank);
   options.world_size = absl::GetFlag(FLAGS_world_size);
   options.policy = ValueOrThrow(ParsePartitionPolicy(absl::GetFlag(FLAGS_policy)));
-  options.parameters_as_bucket_view = absl::GetFlag(FLAGS_views);
+  options.parameters_as_bucket_view =
+      ValueOrThrow(ParseBucketView(absl::GetFlag(FLAGS_bucket_view)));
   options.plane = absl::GetFlag(FLAGS_plane);
   options.share_parameters = absl::GetFlag(FLAGS_share_parameters);
   options.interface = absl::GetFlag(FLAGS_interface);

@@ -230,13 +230,19 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
 
 void ShmPeers::CollectReplicas() {
   const ReplicaSegments* with_parameters = nullptr;  // of the lowest rank that has some
+  bool all_give_theirs = true;
   for (const Peer& peer : peers_) {
-    if (peer.replica == nullptr) return;
-    if (with_parameters == nullptr && peer.replica->has_parameters()) {
+    if (peer.replica == nullptr) {
+      all_give_theirs = false;
+    } else if (with_parameters == nullptr && peer.replica->has_parameters()) {
       with_parameters = peer.replica.get();
     }
   }
-  if (with_parameters == nullptr) return;
+  if (!all_give_theirs || with_parameters == nullptr) {
+    // Nobody uses them: their memory is worth more elsewhere.
+    for (Peer& peer : peers_) peer.replica.reset();
+    return;
+  }
   PeerReplicas replicas;
   auto memory = std::make_shared<std::vector<std::shared_ptr<const ReplicaSegments>>>();
   for (const Peer& peer : peers_) {

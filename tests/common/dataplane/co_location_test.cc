@@ -13,46 +13,51 @@ namespace {
 
 absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
 
-// What every rank is told, given what each says.
-std::vector<bool> Told(const std::vector<std::string>& identities) {
+RankOffer Offer(const std::string& identity, bool asks_for_gloo, bool has_replica) {
+  return {identity, asks_for_gloo, has_replica};
+}
+
+TEST(ExchangeOffers_RanksThatDiffer, EveryRankHearsAll) {
+  const std::vector<RankOffer> offers = {Offer("a", false, true), Offer("", true, false),
+                                         Offer("- GR", true, true)};
+  const int world_size = static_cast<int>(offers.size());
   testing::FakeRendezvous rendezvous;
-  const int world_size = static_cast<int>(identities.size());
-  std::vector<int> told(identities.size());
   std::vector<std::thread> ranks;
   for (Rank rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
-      const absl::StatusOr<bool> all =
-          AllShareOneHost(rendezvous, rank, world_size, identities[rank], In(absl::Seconds(20)));
-      ASSERT_TRUE(all.ok()) << all.status();
-      told[rank] = *all ? 1 : 0;
+      const absl::StatusOr<std::vector<RankOffer>> heard =
+          ExchangeOffers(rendezvous, rank, world_size, offers[rank], In(absl::Seconds(20)));
+      ASSERT_TRUE(heard.ok()) << heard.status();
+      ASSERT_EQ(heard->size(), offers.size());
+      for (size_t i = 0; i < offers.size(); ++i) {
+        EXPECT_EQ((*heard)[i].identity, offers[i].identity) << "rank " << rank << " of " << i;
+        EXPECT_EQ((*heard)[i].asks_for_gloo, offers[i].asks_for_gloo);
+        EXPECT_EQ((*heard)[i].has_replica, offers[i].has_replica);
+      }
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  return {told.begin(), told.end()};
 }
 
-TEST(CoLocation_SameIdentities, AllShare) {
-  EXPECT_EQ(Told({"a", "a", "a"}), std::vector<bool>(3, true));
-}
-
-TEST(CoLocation_OneElsewhere_NobodyShares, ForAnyRank) {
-  for (int odd = 0; odd < 3; ++odd) {
-    std::vector<std::string> identities(3, "a");
-    identities[odd] = "b";
-    EXPECT_EQ(Told(identities), std::vector<bool>(3, false)) << "rank " << odd;
-    identities[odd] = "";
-    EXPECT_EQ(Told(identities), std::vector<bool>(3, false)) << "rank " << odd;
-  }
-  EXPECT_EQ(Told({"", "", ""}), std::vector<bool>(3, false));
-}
-
-TEST(CoLocation_RankThatSaysNothing, IsNamed) {
+TEST(ExchangeOffers_RankThatSaysNothing, IsNamed) {
   testing::FakeRendezvous rendezvous;
-  ASSERT_TRUE(rendezvous.Put("host/1", "a").ok());
+  ASSERT_TRUE(rendezvous.Put("host/1", "--a").ok());
   const absl::Status late =
-      AllShareOneHost(rendezvous, 0, 3, "a", In(absl::Milliseconds(20))).status();
+      ExchangeOffers(rendezvous, 0, 3, Offer("a", false, true), In(absl::Milliseconds(20)))
+          .status();
   EXPECT_TRUE(errors::IsPeersTimedOut(late)) << late;
   EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{2});
+}
+
+TEST(ExchangeOffers_OfferOfAnotherVersion, IsRefusedNamingTheRank) {
+  for (const char* text : {"", "G", "xRa", "GGa"}) {
+    testing::FakeRendezvous rendezvous;
+    ASSERT_TRUE(rendezvous.Put("host/1", text).ok());
+    const absl::Status refused =
+        ExchangeOffers(rendezvous, 0, 2, Offer("a", false, true), In(absl::Seconds(20))).status();
+    EXPECT_TRUE(absl::IsInternal(refused)) << refused;
+    EXPECT_NE(refused.message().find("rank 1"), absl::string_view::npos) << refused;
+  }
 }
 
 TEST(SharingIdentity_OfThisProcess, IsKnownAndStays) {

@@ -23,8 +23,11 @@ MemoryLayout OneParameter() {
 struct Wish {
   HostPlaneKind kind = HostPlaneKind::kAuto;
   std::string identity = "here";
+  enum Replica { kGiven, kNone, kNotAllocated } replica = kGiven;
 };
-std::vector<absl::StatusOr<std::unique_ptr<DataPlane>>> PlanesOf(const std::vector<Wish>& wishes) {
+std::vector<absl::StatusOr<std::unique_ptr<DataPlane>>> PlanesOf(
+    const std::vector<Wish>& wishes, std::vector<HostPlaneChoice>* chosen = nullptr) {
+  if (chosen != nullptr) chosen->resize(wishes.size());
   const MemoryLayout layout = OneParameter();
   testing::FakeRendezvous rendezvous;
   const int world_size = static_cast<int>(wishes.size());
@@ -42,10 +45,14 @@ std::vector<absl::StatusOr<std::unique_ptr<DataPlane>>> PlanesOf(const std::vect
       options.kind = wishes[rank].kind;
       options.identity = wishes[rank].identity;
       options.layout = &layout;
-      options.replica = [&layout, rank] {
-        return ReplicaSegments::Create(layout, rank,
-                                       ReplicaSegments::Parts::kParametersAndGradients);
-      };
+      if (chosen != nullptr) options.chosen = &(*chosen)[rank];
+      if (wishes[rank].replica != Wish::kNone) {
+        options.replica = [&, rank]() -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
+          if (wishes[rank].replica == Wish::kNotAllocated) return nullptr;
+          return ReplicaSegments::Create(layout, rank,
+                                         ReplicaSegments::Parts::kParametersAndGradients);
+        };
+      }
       planes[rank] = CreateHostPlane(options);
     });
   }
@@ -58,6 +65,50 @@ TEST(HostPlane_AllRanksOnOneHost, ReachEachOthersReplicas) {
     ASSERT_TRUE(plane.ok()) << plane.status();
     ASSERT_NE((*plane)->peer_replicas(), nullptr);
     EXPECT_EQ((*plane)->peer_replicas()->regions.size(), 3u);
+  }
+}
+
+TEST(HostPlane_OneRankWithoutReplica_AllSendMessages, AndKnowWhose) {
+  std::vector<HostPlaneChoice> chosen;
+  const auto planes = PlanesOf({{}, {HostPlaneKind::kAuto, "here", Wish::kNone}, {}}, &chosen);
+  for (size_t rank = 0; rank < planes.size(); ++rank) {
+    ASSERT_TRUE(planes[rank].ok()) << planes[rank].status();
+    EXPECT_EQ((*planes[rank])->peer_replicas(), nullptr);
+    EXPECT_EQ(chosen[rank].way, HostPlaneWay::kShmMessages);
+    EXPECT_EQ(chosen[rank].reason, "the parameters of rank 1 are not in shared memory");
+  }
+}
+
+TEST(HostPlane_OneRankWithoutMemoryForItsReplica_AllSendMessages, InsteadOfFailing) {
+  std::vector<HostPlaneChoice> chosen;
+  const auto planes =
+      PlanesOf({{}, {HostPlaneKind::kAuto, "here", Wish::kNotAllocated}, {}}, &chosen);
+  for (size_t rank = 0; rank < planes.size(); ++rank) {
+    ASSERT_TRUE(planes[rank].ok()) << planes[rank].status();
+    EXPECT_EQ((*planes[rank])->peer_replicas(), nullptr);
+    EXPECT_EQ(chosen[rank].way, HostPlaneWay::kShmMessages);
+  }
+}
+
+TEST(ChooseHostPlane_WhatRanksOffer_DecidesAndSaysWhy, ForEachWay) {
+  struct Case {
+    std::vector<RankOffer> offers;
+    HostPlaneWay way;
+    const char* reason;
+  };
+  const RankOffer good = {"a", false, true};
+  const std::vector<Case> cases = {
+      {{good, good}, HostPlaneWay::kOnePass, ""},
+      {{good, {"b", false, true}, {"", false, true}}, HostPlaneWay::kGloo, "ranks 1, 2 cannot"},
+      {{{"", false, true}, {"", false, true}}, HostPlaneWay::kGloo, "ranks 0, 1 cannot"},
+      {{good, {"b", true, true}}, HostPlaneWay::kGloo, "rank 1 asked for \"gloo\""},
+      {{{"a", false, false}, good}, HostPlaneWay::kShmMessages, "parameters of rank 0"},
+  };
+  for (const Case& each : cases) {
+    const HostPlaneChoice choice = ChooseHostPlane(each.offers);
+    EXPECT_EQ(choice.way, each.way) << choice.reason;
+    EXPECT_NE(choice.reason.find(each.reason), std::string::npos) << choice.reason;
+    EXPECT_EQ(choice.reason.empty(), each.way == HostPlaneWay::kOnePass) << choice.reason;
   }
 }
 

@@ -1,0 +1,73 @@
+#include "client/replica/flat_memory.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/memory_layout.h"
+#include "server/shard/state/mapped_memory.h"
+
+namespace optshard {
+namespace {
+
+// The deleter of a tensor's memory tells whose it is.
+void ReleaseFlatMemory(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
+
+bool IsOfLibTorchOrOurs(const c10::Storage& storage) {
+  const c10::DeleterFnPtr deleter = storage.data_ptr().get_deleter();
+  return deleter == &ReleaseFlatMemory || deleter == c10::GetCPUAllocator()->raw_deleter();
+}
+
+const char* WhatItBreaks(const at::Tensor& parameter) {
+  if (parameter.numel() == 0) return nullptr;
+  if (parameter.storage().use_count() > 1) return "shares its storage with another tensor";
+  if (!IsOfLibTorchOrOurs(parameter.storage()))
+    return "lies in memory that LibTorch did not allocate";
+  if (!parameter.is_contiguous()) return "is not contiguous";
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
+  // In huge pages where the system has them: an update of gigabytes otherwise spends a tenth of its
+  // time on looking addresses up.
+  auto owned = std::make_shared<std::vector<MappedMemory>>();
+  FlatMemory memory;
+  const MemoryLayout layout(space);
+  for (const MemoryLayout::Region& region : layout.regions()) {
+    ReplicaRegion placed;
+    for (const auto& [data, what] : {std::pair(&placed.parameters, "the parameters"),
+                                     std::pair(&placed.gradients, "the gradients")}) {
+      absl::StatusOr<MappedMemory> allocated = MappedMemory::Allocate(region.bytes(), what);
+      if (!allocated.ok()) return allocated.status();
+      *data = static_cast<float*>(allocated->data());
+      owned->push_back(*std::move(allocated));
+    }
+    memory.regions.push_back(placed);
+  }
+  memory.owner = std::move(owned);
+  return memory;
+}
+
+at::Tensor FlatTensor(float* data, at::IntArrayRef sizes, std::shared_ptr<const void> owner) {
+  auto context = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
+  return at::for_blob(data, sizes)
+      .context(context.release(), &ReleaseFlatMemory)
+      .options(at::TensorOptions().dtype(at::kFloat))
+      .make_tensor();
+}
+
+std::string WhatFlatMemoryBreaks(const ParameterList& list) {
+  for (size_t i = 0; i < list.tensors.size(); ++i) {
+    const char* const what = WhatItBreaks(list.tensors[i]);
+    if (what == nullptr) continue;
+    return absl::StrCat("parameter \"", list.space.parameter(static_cast<int>(i)).name, "\" ",
+                        what);
+  }
+  return "";
+}
+
+}  // namespace optshard

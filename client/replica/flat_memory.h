@@ -1,0 +1,43 @@
+// Flat memory that a trainer's tensors can be views of, and what speaks against moving them there.
+#ifndef OPTSHARD_CLIENT_REPLICA_FLAT_MEMORY_H_
+#define OPTSHARD_CLIENT_REPLICA_FLAT_MEMORY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/replica/parameter_list.h"
+#include "common/dataplane/peer_replicas.h"
+#include "common/parameter_space.h"
+
+namespace optshard {
+
+// By region of the MemoryLayout.
+struct FlatMemory {
+  std::vector<ReplicaRegion> regions;
+  std::shared_ptr<const void> owner;  // keeps it mapped as long as a tensor lies in it
+  // It holds values already, which win over the trainer's.
+  bool has_values = false;
+
+  // Of this process alone, all zeros. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<FlatMemory> Private(const ParameterSpace& space);
+};
+
+// A tensor over `data`, with a storage and a version counter of its own. It keeps `owner` alive.
+at::Tensor FlatTensor(float* data, at::IntArrayRef sizes, std::shared_ptr<const void> owner);
+
+// What moving the values into flat memory would break for the trainer, for people; empty where it
+// breaks nothing. Names the first such parameter:
+//   - it shares its storage with another tensor, which would keep the old values from then on;
+//   - it lies in memory that LibTorch did not allocate (from_blob, a mapped file), which somebody
+//     else may read or write. The flat memory of an earlier optimizer is all right;
+//   - it is not contiguous (channels_last, say): the view would be, and kernels chosen for the
+//     layout would no longer be used.
+std::string WhatFlatMemoryBreaks(const ParameterList& list);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_REPLICA_FLAT_MEMORY_H_

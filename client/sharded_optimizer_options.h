@@ -3,7 +3,6 @@
 #define OPTSHARD_CLIENT_SHARDED_OPTIMIZER_OPTIONS_H_
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,8 +15,6 @@
 #include "common/partition.h"
 
 namespace optshard {
-
-struct ClientSeams;
 
 struct ShardedOptimizerOptions {
   // All ranks of a job give the same names; a job with two optimizers gives them two names.
@@ -93,9 +90,6 @@ struct ShardedOptimizerOptions {
   std::string node;
   // "debug", "info", "warning", "error", "off"; empty: as it is.
   std::string log_level;
-
-  // For tests: another coordinator and data plane (client/owner/client_seams.h).
-  std::shared_ptr<const ClientSeams> seams;
 
   // From the variables that torchrun sets, and the project's own:
   //   RANK, WORLD_SIZE             rank, world_size; one rank alone is RANK=0 WORLD_SIZE=1

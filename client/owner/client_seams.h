@@ -1,5 +1,5 @@
-// Where a ShardedOptimizer can be given another coordinator and another data plane: tests run
-// several ranks as threads of one process over fakes.
+// Lets tests run several ranks as threads of one process, over a coordinator and data planes of
+// their own.
 #ifndef OPTSHARD_CLIENT_OWNER_CLIENT_SEAMS_H_
 #define OPTSHARD_CLIENT_OWNER_CLIENT_SEAMS_H_
 
@@ -14,13 +14,25 @@
 
 namespace optshard {
 
-// With these no socket is opened: there is no shard owner service either.
+// With these no socket is opened, so there is no shard owner service either.
 struct ClientSeams {
-  CoordinatorClient* coordinator = nullptr;  // outlives the optimizer
+  CoordinatorClient* coordinator = nullptr;  // outlives the optimizers
   // `replica` is what the rank has for the others to reach; null for nothing.
   std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest& request,
                                                            const ReplicaOfRank& replica)>
       plane;
+};
+
+// While it lives, embedded owners that its thread starts use these seams.
+class ScopedClientSeams {
+ public:
+  explicit ScopedClientSeams(const ClientSeams& seams);  // which outlive it
+  ~ScopedClientSeams();
+  ScopedClientSeams(const ScopedClientSeams&) = delete;
+  ScopedClientSeams& operator=(const ScopedClientSeams&) = delete;
+
+  // The seams of this thread; null where there are none.
+  static const ClientSeams* Current();
 };
 
 }  // namespace optshard

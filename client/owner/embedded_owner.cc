@@ -106,9 +106,9 @@ class EmbeddedOwner : public OwnerLink {
  private:
   // Everything that an owner needs around it.
   absl::Status Connect(ShardOwner::Options& owner) {
-    if (options_.seams) {
-      owner.coordinator = options_.seams->coordinator;
-      owner.plane_factory = [plane = options_.seams->plane, replica = ReplicaOf(options_)](
+    if (const ClientSeams* seams = ScopedClientSeams::Current(); seams != nullptr) {
+      owner.coordinator = seams->coordinator;
+      owner.plane_factory = [plane = seams->plane, replica = ReplicaOf(options_)](
                                 const PlaneRequest& request) { return plane(request, replica); };
       return absl::OkStatus();
     }

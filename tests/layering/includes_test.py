@@ -15,6 +15,17 @@ _ROOTS = ("common", "server", "client", "examples", "benchmarks", "tests", "tool
 
 _RPC_FILE = re.compile(r"(_service|_rpc|_server|_main)\.(h|cc)$")
 
+# Of common/, what users of the client get to see.
+_VALUE_TYPES = (
+    "bucket",
+    "errors",
+    "gradient_mode",
+    "hyperparameters",
+    "ids",
+    "partition",
+    "step_info",
+)
+
 # What is included -> where that is allowed, as (explanation, predicate of the path).
 _RULES = [
     (
@@ -56,6 +67,11 @@ _RULES = [
         re.compile(r"^(grpc|grpcpp|nccl|cuda|cuda_runtime|driver_types)\b|\.grpc\.pb\.h$"),
         "headers of the client carry no gRPC, NCCL or CUDA type",
         lambda path: not re.match(r"client/.*\.h$", path),
+    ),
+    (
+        re.compile(r"^(server/|proto/|client/[^/]+/|common/(?!(%s)\.h$))" % "|".join(_VALUE_TYPES)),
+        "users' headers include other users' headers, common's value types, LibTorch and absl only",
+        lambda path: not re.match(r"client/[^/]+\.h$", path),
     ),
 ]
 
@@ -113,6 +129,11 @@ class Includes(unittest.TestCase):
             ("client/sharded_optimizer.cc", '#include "tests/testing/fake_clock.h"'),
             ("client/sharded_optimizer.h", "#include <cuda_runtime.h>"),
             ("client/sharded_optimizer.h", "#include <nccl.h>"),
+            ("client/sharded_optimizer.h", '#include "server/update/update_rule.h"'),
+            ("client/sharded_optimizer.h", '#include "client/owner/client_seams.h"'),
+            ("client/rule_options.h", '#include "common/dataplane/data_plane.h"'),
+            ("client/rule_options.h", '#include "common/log.h"'),
+            ("client/status_error.h", '#include "proto/optshard/v1/common.pb.h"'),
         ]:
             with self.subTest(path=path, line=line):
                 self.assertNotEqual(self._violations_of(path, line), [])
@@ -123,6 +144,9 @@ class Includes(unittest.TestCase):
             ("client/coordinator_client_rpc.cc", "#include <grpcpp/grpcpp.h>"),
             ("server/coordinator/coordinator_main.cc", "#include <grpcpp/grpcpp.h>"),
             ("client/sharded_optimizer.h", "#include <torch/optim.h>"),
+            ("client/sharded_optimizer.h", '#include "client/rule_options.h"'),
+            ("client/sharded_optimizer.h", '#include "common/step_info.h"'),
+            ("client/owner/client_seams.h", '#include "server/shard/shard_owner.h"'),
             ("common/dataplane/gloo/gloo_plane.cc", "#include <gloo/context.h>"),
             ("server/update/simd_driver.cc", "#include <hwy/highway.h>"),
             ("client/sharded_optimizer.cc", '#include "server/shard/shard_owner.h"'),

@@ -1,7 +1,6 @@
 #include "tests/testing/client_ranks.h"
 
 #include <atomic>
-#include <memory>
 #include <thread>
 
 #include "client/owner/client_seams.h"
@@ -16,8 +15,8 @@ namespace {
 std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
                                   const std::function<void(ShardedOptimizerOptions)>& body) {
   LocalCoordinator coordinator(world_size);
-  auto seams = std::make_shared<ClientSeams>(given);
-  seams->coordinator = &coordinator;
+  ClientSeams seams = given;
+  seams.coordinator = &coordinator;
   std::vector<absl::Status> thrown(world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -25,10 +24,10 @@ std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
     options.rank = rank;
     options.world_size = world_size;
     options.node = "test";
-    options.seams = seams;
     options.join_timeout = absl::Seconds(20);
     options.step_timeout = absl::Seconds(20);
-    threads.emplace_back([&body, &thrown, rank, options] {
+    threads.emplace_back([&body, &thrown, &seams, rank, options] {
+      const ScopedClientSeams scoped(seams);
       try {
         body(options);
       } catch (const StatusError& error) {

@@ -31,11 +31,11 @@ using torch::optim::OptimizerParamGroup;
 // How often a step is tried again while a trainer is away.
 constexpr absl::Duration kTrainerPollPeriod = absl::Milliseconds(50);
 
-absl::Status GroupsAreFixed() {
-  return absl::UnimplementedError(
-      "groups and parameters can be given at construction only: make another optimizer (with a "
-      "name of its own) for them");
-}
+constexpr char kGroupsAreFixed[] =
+    "groups and parameters can be given at construction only; make another optimizer, with a name "
+    "of its own, for them";
+
+absl::Status GroupsAreFixed() { return absl::UnimplementedError(kGroupsAreFixed); }
 
 std::vector<std::vector<at::Tensor>> TensorsOf(const std::vector<OptimizerParamGroup>& groups) {
   std::vector<std::vector<at::Tensor>> tensors;
@@ -102,7 +102,6 @@ class ShardedOptimizer::Impl {
   // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
   const std::vector<Hyperparameters>& CheckHyperparameters(
       const std::vector<OptimizerParamGroup>& groups) {
-    if (groups.size() != tensors_.size()) throw StatusError(GroupsAreFixed());
     std::vector<Hyperparameters> given = HyperparametersOf(groups);
     if (given != checked_) {
       const UpdateRule& rule = *ValueOrThrow(RuleRegistry::Find(rule_));
@@ -112,8 +111,18 @@ class ShardedOptimizer::Impl {
     return checked_;
   }
 
+  // torch::optim::Optimizer's add_param_group is not virtual: called through that class it
+  // succeeds. UNIMPLEMENTED, before anything is sent, as long as param_groups() has been changed.
+  void CheckGroups(const std::vector<OptimizerParamGroup>& groups) const {
+    const std::string change = WhatChanged(groups);
+    if (change.empty()) return;
+    throw StatusError(absl::UnimplementedError(
+        absl::StrCat(change, ", but ", kGroupsAreFixed,
+                     ". Undo the change to param_groups(), and this one goes on")));
+  }
+
   void Step(const std::vector<OptimizerParamGroup>& groups) {
-    if (TensorsDiffer(groups)) throw StatusError(GroupsAreFixed());
+    CheckGroups(groups);
     const std::vector<Hyperparameters>& hyperparameters = CheckHyperparameters(groups);
     ThrowIfError(replica_->Gather());
     StepInput input;
@@ -245,16 +254,23 @@ class ShardedOptimizer::Impl {
     return valid;
   }
 
-  bool TensorsDiffer(const std::vector<OptimizerParamGroup>& groups) const {
-    if (groups.size() != tensors_.size()) return true;
+  // How the groups differ from those of the construction, for people; empty if they do not.
+  std::string WhatChanged(const std::vector<OptimizerParamGroup>& groups) const {
+    if (groups.size() != tensors_.size()) {
+      return absl::StrCat("param_groups() has ", groups.size(), " groups, and had ",
+                          tensors_.size(), " when the optimizer was constructed");
+    }
     for (size_t i = 0; i < groups.size(); ++i) {
       const std::vector<at::Tensor>& params = groups[i].params();
-      if (params.size() != tensors_[i].size()) return true;
-      for (size_t j = 0; j < params.size(); ++j) {
-        if (!params[j].is_same(tensors_[i][j])) return true;
+      const bool same = std::equal(
+          params.begin(), params.end(), tensors_[i].begin(), tensors_[i].end(),
+          [](const at::Tensor& now, const at::Tensor& then) { return now.is_same(then); });
+      if (!same) {
+        return absl::StrCat("group ", i, " of param_groups() has other parameters than when the "
+                            "optimizer was constructed");
       }
     }
-    return false;
+    return "";
   }
 
   const ShardedOptimizerOptions options_;
@@ -289,6 +305,7 @@ ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
   // Before the closure's work. This rank's own mistake comes first: where all ranks make the same
   // one, each names it, also if another rank has ended because of it.
+  impl_->CheckGroups(param_groups());
   impl_->CheckHyperparameters(param_groups());
   impl_->CheckUsable();
   at::Tensor loss;
@@ -306,6 +323,7 @@ const std::string& ShardedOptimizer::blob() const { return impl_->owner().blob()
 
 void ShardedOptimizer::refresh_parameters() {
   impl_->CheckUsable();
+  impl_->CheckGroups(param_groups());
   impl_->RefreshParameters();
 }
 

@@ -70,7 +70,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   INVALID_ARGUMENT   on all ranks: hyperparameters that differ; kAveraged, and a gradient is
   //                      missing on some ranks; some ranks call refresh_parameters. Nothing
   //                      changes, and all may call again
-  //   UNIMPLEMENTED      param_groups() has been changed
+  //   UNIMPLEMENTED      param_groups() has other groups or parameters than at construction
+  //                      (nothing is sent; undo that and call again)
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
   //                      or the trainer of another rank is gone and its successor has not come:
   //                      nothing changed, call again (errors::IsTrainerGone; wait_for_trainers)
@@ -103,7 +104,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // all ranks. All ranks call it. Errors as step.
   void refresh_parameters();
 
-  // UNIMPLEMENTED: groups and parameters can be given at construction only.
+  // UNIMPLEMENTED: groups and parameters can be given at construction only. Called through a
+  // reference to torch::optim::Optimizer, where it is not virtual, this is noticed by the next step.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void add_parameters(const std::vector<at::Tensor>& parameters);
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/errors.h"
 #include "common/gradient_mode.h"
 #include "tests/testing/client_ranks.h"
@@ -381,9 +382,83 @@ TEST(ShardedOptimizerTest, Groups_AddedAfterConstruction_AreUnimplemented) {
     const OptimizerParamGroup more(std::vector<at::Tensor>{Parameter({1}, 1)});
     EXPECT_EQ(code([&] { optimizer.add_param_group(more); }), absl::StatusCode::kUnimplemented);
     EXPECT_EQ(code([&] { optimizer.add_parameters({}); }), absl::StatusCode::kUnimplemented);
-    static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(more);
-    EXPECT_EQ(code([&] { optimizer.step(); }), absl::StatusCode::kUnimplemented);
   }));
+}
+
+// Of a base class whose function is not virtual.
+TEST(ShardedOptimizerTest, Step_GroupAddedThroughTheBaseClass_IsNoticedFirstAndCanBeUndone) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(0.25), options);
+    a.mutable_grad() = Gradient({1}, 1);
+    if (options.rank == 1) {
+      static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(
+          OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 1)}));
+      bool called = false;
+      const auto closure = [&called] {
+        called = true;
+        return at::zeros({});
+      };
+      for (const auto& call : {std::function<void()>([&] { optimizer.step(closure); }),
+                               std::function<void()>([&] { optimizer.refresh_parameters(); })}) {
+        try {
+          call();
+          ADD_FAILURE() << "a group was added without a word";
+        } catch (const StatusError& error) {
+          EXPECT_EQ(error.status().code(), absl::StatusCode::kUnimplemented);
+          EXPECT_THAT(error.what(), AllOf(HasSubstr("has 2 groups, and had 1"),
+                                          HasSubstr("Undo the change")));
+        }
+      }
+      EXPECT_FALSE(called);
+      optimizer.param_groups().pop_back();
+    }
+    optimizer.step();
+    EXPECT_EQ(First(a), 0.75);
+  }));
+}
+
+TEST(ShardedOptimizerTest, Refresh_ValuesEditedOnEveryRank_AreRankZerosAfterwards) {
+  for (const bool views : {false, true}) {
+    ExpectAllOk(RunRanks(3, [views](ShardedOptimizerOptions options) {
+      options.parameters_as_bucket_view = views;
+      const at::Tensor a = Parameter({2000}, 1);
+      const at::Tensor b = Parameter({2}, 1);
+      ShardedOptimizer optimizer({a, b}, Sgd(0.25), options);
+      a.set_data(Gradient({2000}, static_cast<float>(options.rank + 5)));  // as torch::load does
+      {
+        const at::NoGradGuard no_grad;
+        b.fill_(static_cast<float>(options.rank + 6));
+      }
+      optimizer.refresh_parameters();
+      EXPECT_EQ(First(a), 5);
+      EXPECT_EQ(First(b), 6);
+      a.mutable_grad() = Gradient({2000}, 1);
+      optimizer.step();
+      EXPECT_EQ(First(a), 4.75);
+    }));
+  }
+}
+
+TEST(ShardedOptimizerTest, Step_LivingRankThatDoesNotStep_IsNamedAfterTheTimeout) {
+  absl::Notification told;
+  const std::vector<absl::Status> statuses = RunRanks(2, [&told](ShardedOptimizerOptions options) {
+    if (options.rank == 0) options.step_timeout = absl::Milliseconds(30);
+    const at::Tensor a = Parameter({1}, 1);
+    ShardedOptimizer optimizer({a}, Sgd(1), options);
+    a.mutable_grad() = Gradient({1}, 1);
+    if (options.rank == 1) return told.WaitForNotification();
+    try {
+      optimizer.step();
+    } catch (const StatusError&) {
+      EXPECT_EQ(First(a), 1);
+      told.Notify();
+      throw;
+    }
+    told.Notify();
+  });
+  EXPECT_TRUE(errors::IsPeersTimedOut(statuses[0])) << statuses[0];
+  EXPECT_EQ(errors::RanksOf(statuses[0]), std::vector<Rank>{1});
 }
 
 TEST(ShardedOptimizerTest, Step_AfterClose_IsFailedPrecondition) {

@@ -101,6 +101,15 @@ TEST(NodeSteps_HyperparametersOutOfRange_LetTheOthersGoOn, OnceTheyAreMended) {
   for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, 2), "");
 }
 
+TEST(NodeSteps_LivingTrainerThatDoesNotStep_IsNamedAfterTheTimeout, AndNothingChanged) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  const absl::Status late = trainers[0]->Step(absl::Milliseconds(30)).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(late)) << late;
+  EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{1});
+  EXPECT_EQ(Differences(*trainers[0], 2), "");
+}
+
 TEST(NodeSteps_TensorsThatLieElsewhere_AreRefused, BeforeAnythingIsAsked) {
   NodeRig rig(1);
   auto trainers = rig.StartAll();

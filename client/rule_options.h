@@ -18,9 +18,9 @@ struct SGDOptions;
 namespace optshard {
 
 // Options of a param group, by PyTorch's names: "adam" has lr, betas, eps, weight_decay, amsgrad,
-// maximize. What is not set has the rule's default; in a group that is given to the constructor of
-// an optimizer, what is not set there has the optimizer's value. Names and values are checked by
-// the optimizer's constructor and, since they may be changed between steps, by every step.
+// maximize. An option that is not set has the rule's default. In a group that is given to the
+// constructor of an optimizer, it has the value of the optimizer's defaults. The constructor of the
+// optimizer checks names and values, and so does every step, since they may change between steps.
 //
 // torch::optim's LR schedulers drive it through get_lr and set_lr. Thread-compatible value type.
 class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> {
@@ -44,11 +44,11 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   RuleOptions& Set(absl::string_view name, const char* value) = delete;  // else it would be a bool
 
   const std::string& rule() const { return rule_; }
-  // What was set; the rest has its default.
+  // The options that were set. The others have their defaults.
   const Hyperparameters& values() const { return values_; }
 
-  // These values, and defaults' where they are not set. Throws StatusError (INVALID_ARGUMENT) where
-  // the rules differ.
+  // These options, and those of `defaults` where this has none. Throws StatusError
+  // (INVALID_ARGUMENT) where the rules differ.
   RuleOptions OverridingDefaults(const RuleOptions& defaults) const;
 
   // All options of the rule. Throws StatusError (INVALID_ARGUMENT) naming rule, option, value and

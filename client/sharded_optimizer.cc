@@ -266,7 +266,8 @@ class ShardedOptimizer::Impl {
           params.begin(), params.end(), tensors_[i].begin(), tensors_[i].end(),
           [](const at::Tensor& now, const at::Tensor& then) { return now.is_same(then); });
       if (!same) {
-        return absl::StrCat("group ", i, " of param_groups() has other parameters than when the "
+        return absl::StrCat("group ", i,
+                            " of param_groups() has other parameters than when the "
                             "optimizer was constructed");
       }
     }

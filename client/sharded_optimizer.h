@@ -23,7 +23,7 @@ namespace optshard {
 
 // What the last step did, on this rank.
 struct ClientStepInfo : StepInfo {
-  // Gradients that were not where they are sent from and had to be copied first.
+  // Gradients that did not lie where the step reads them, so that it copied them first.
   int64_t gradients_copied = 0;
 };
 
@@ -59,8 +59,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   ShardedOptimizer(ShardedOptimizer&&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer&&) = delete;
 
-  // As Close, but without an error, and only where all is in good order: a broken optimizer, or one
-  // destroyed because an exception is on its way, looks to the others like a rank that is lost.
+  // Closes the optimizer as Close does, but reports no error. A broken optimizer is not closed, and
+  // neither is one that is destroyed because of an exception: the other ranks then lose this one.
   ~ShardedOptimizer() override;
 
   // One step by all ranks together (docs/life_of_a_step.md). Returns the closure's loss, or an
@@ -89,23 +89,24 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // parameters have been given that step's values, and training goes on after it.
   StepNumber finished_step() const;
 
-  // As torch's. With set_to_none it touches no memory, and the next backward writes each gradient
-  // once instead of adding it to zeros.
+  // As torch::optim::Optimizer's. With set_to_none it touches no memory, and the next backward
+  // writes each gradient once instead of adding it to zeros.
   void zero_grad(bool set_to_none = true);
 
-  // A few bytes of the trainer's own, random state or the place in its data, for its successor:
-  // they go with the next step and are kept by the shard server once that is finished.
+  // Keeps a few bytes for the trainer that succeeds this one, such as random state or the position
+  // in the data. They are sent with the next step; the shard server keeps them once it is finished.
   // INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION where the shard owner is embedded.
   void set_blob(const std::string& blob);
-  // The predecessor's last one; empty where there is none.
+  // The last blob of the trainer that this one succeeds; empty if there is none.
   const std::string& blob() const;
 
-  // After the parameters were edited by hand (a checkpoint was loaded, say): rank 0's values go to
-  // all ranks. All ranks call it. Errors as step.
+  // Gives rank 0's values of the parameters to all ranks, for example after a checkpoint was loaded
+  // into them. All ranks call it. Errors as step.
   void refresh_parameters();
 
   // UNIMPLEMENTED: groups and parameters can be given at construction only. Called through a
-  // reference to torch::optim::Optimizer, where it is not virtual, this is noticed by the next step.
+  // reference to torch::optim::Optimizer, where it is not virtual, this is noticed by the next
+  // step.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void add_parameters(const std::vector<at::Tensor>& parameters);
 
@@ -113,15 +114,15 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  // Leaves the job in good order: waits, for close_timeout at most, until all ranks have called it.
+  // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most.
   // Idempotent. Afterwards only the parameters can be used. Errors as step.
   void Close();
 
   // Bytes of the optimizer state that this rank keeps, from its live slots. Any thread.
   int64_t state_bytes() const;
 
-  // HOST:PORT of this rank's shard owner service (grpc_cli can look into it), and all ranks', by
-  // rank. Any thread.
+  // HOST:PORT of this rank's shard owner service, which grpc_cli can inspect, and those of all
+  // ranks, by rank. Any thread.
   const std::string& owner_address() const;
   const std::vector<std::string>& owner_addresses() const;
 

@@ -45,9 +45,9 @@ struct ShardedOptimizerOptions {
   // One copy of the parameters for all ranks of a host, which have their own gradients only. Needs
   // shared memory, and moves the parameters there whatever they share their storage with.
   bool share_parameters = false;
-  // What step() does while the trainer of another rank is gone and its successor, which a shard
-  // server would wait for, has not come, or while a shard server is started again: false, an error
-  // that names the rank; true, wait, for step_timeout at most.
+  // What step() does while another rank cannot take part, because its trainer is gone and its
+  // successor has not yet attached to the shard server, or because its shard server is restarting.
+  // False: it returns an error that names the rank. True: it waits, for step_timeout at most.
   bool wait_for_trainers = false;
 
   GradientMode gradient_mode = GradientMode::kReduce;
@@ -78,7 +78,7 @@ struct ShardedOptimizerOptions {
 
   absl::Duration join_timeout = absl::Seconds(60);  // until all ranks are there
   absl::Duration step_timeout = absl::Seconds(60);  // of a whole step, stragglers included
-  absl::Duration close_timeout = absl::Seconds(5);  // of leaving in good order
+  absl::Duration close_timeout = absl::Seconds(5);  // of leaving the job cleanly
 
   // Network interface ("eth0") or address of this host that the data plane uses. Empty: the
   // loopback where the coordinator is on it, else the address from which the coordinator is

@@ -48,12 +48,11 @@ class AttachedOwner : public OwnerLink {
   static absl::StatusOr<std::unique_ptr<AttachedOwner>> Attach(const Options& options);
   ~AttachedOwner() override;
 
-  // What the predecessor, or this trainer, has last given with a step that was finished, and that
-  // step's number (0: none was ever given).
+  // The predecessor's last blob that went with a finished step, and that step's number; 0 if there
+  // never was a blob.
   const std::string& blob() const override { return first_.blob; }
   StepNumber blob_step() const { return first_.blob_step; }
-  // Goes with the next step, and becomes the trainer's once that is finished. INVALID_ARGUMENT
-  // beyond kMaxBlobBytes.
+  // Sent with the next step, and kept once that is finished. INVALID_ARGUMENT beyond kMaxBlobBytes.
   absl::Status SetBlob(absl::string_view blob) override;
 
   Incarnation incarnation() const { return line()->reply().incarnation; }

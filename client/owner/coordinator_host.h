@@ -1,4 +1,4 @@
-// The coordinator of a job that has none of its own: it runs in rank 0's process.
+// The coordinator in rank 0's process, for a job that was not given another one.
 #ifndef OPTSHARD_CLIENT_OWNER_COORDINATOR_HOST_H_
 #define OPTSHARD_CLIENT_OWNER_COORDINATOR_HOST_H_
 

@@ -1,5 +1,5 @@
-// A shard owner in the trainer's process, with the service that lets others look into it, and on
-// rank 0 the job's coordinator where none is given.
+// A shard owner in the trainer's process, with the service that inspects it, and on rank 0 the
+// job's coordinator if none is given.
 #ifndef OPTSHARD_CLIENT_OWNER_EMBEDDED_OWNER_H_
 #define OPTSHARD_CLIENT_OWNER_EMBEDDED_OWNER_H_
 
@@ -12,8 +12,8 @@
 
 namespace optshard {
 
-// Errors as the constructor of ShardedOptimizer. Stop leaves the job in good order; a coordinator
-// in this process goes on until all have left, for the timeout at most.
+// Errors as the constructor of ShardedOptimizer. Stop leaves the job cleanly. A coordinator
+// in this process goes on until all ranks have left, for the timeout at most.
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const OptimizerSpec& spec);
 

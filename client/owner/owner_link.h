@@ -31,12 +31,12 @@ class OwnerLink {
   // Keeps that memory mapped, also beyond the link's life: the trainer's tensors may outlive it.
   virtual std::shared_ptr<const void> replica_memory() const = 0;
 
-  // Whether that memory holds the values of the last finished step, which win over the trainer's:
-  // this trainer is the successor of another one. False: the trainer puts its own values there.
+  // Whether this trainer succeeds another one. Then that memory holds the values of the last
+  // finished step, and they replace the trainer's. Otherwise the trainer puts its own values there.
   virtual bool resumes() const = 0;
   virtual StepNumber finished_step() const = 0;
 
-  // Rank 0's parameter values go to all; not where the link resumes. Errors as Step.
+  // Gives rank 0's parameter values to all ranks. Not called if the link resumes. Errors as Step.
   virtual absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions,
                                       absl::Duration timeout) = 0;
@@ -46,17 +46,17 @@ class OwnerLink {
   // again with the same gradients.
   virtual absl::StatusOr<StepInfo> Step(const StepInput& input) = 0;
 
-  // A few bytes of the trainer's own (random state, data cursor), which go with the next step and
-  // are kept once it is finished, for a successor. INVALID_ARGUMENT beyond 64 KiB;
-  // FAILED_PRECONDITION where nothing outlives the trainer.
+  // Keeps a few bytes for the trainer's successor (random state, data cursor). They go with the
+  // next step and are kept once it is finished. INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION
+  // if nothing outlives the trainer.
   virtual absl::Status SetBlob(absl::string_view blob) = 0;
-  // Those that came with the last finished step that brought some, the predecessor's at first.
+  // The predecessor's last blob; empty if there is none.
   virtual const std::string& blob() const = 0;
 
-  // Leaves in good order. Idempotent.
+  // Leaves the job cleanly. Idempotent.
   virtual absl::Status Stop(absl::Duration timeout) = 0;
 
-  // OK, or the error after which nothing works any more. Any thread.
+  // OK, or the error that broke the link for good. Any thread.
   virtual absl::Status failure() const = 0;
 
   // Bytes of the optimizer state that this rank's owner keeps. Any thread.

@@ -36,24 +36,24 @@ class ServerLine {
                                                           absl::Duration connect_timeout);
   ~ServerLine();  // detaches
 
-  // In good order, as the server sees it. Idempotent.
+  // Detaches cleanly. Idempotent.
   void Detach();
 
   const AttachReply& reply() const { return reply_; }
   Doorbell& doorbell() { return doorbell_; }
 
-  // Of the rank's memory, as AttachDescriptor says; to be taken.
+  // Descriptors of the rank's memory (AttachDescriptor). Each can be taken once.
   UniqueFd TakeParameters() { return std::move(parameters_); }
   UniqueFd TakeGradients() { return std::move(gradients_); }
 
-  // Not OK once the server has ended, or has hung up: UNAVAILABLE, or its own reason. Then whoever
-  // waits for a reply at the doorbell is woken. Any thread.
+  // Not OK once the server has ended or hung up: UNAVAILABLE, or the reason that the server gave.
+  // Whoever waits for a reply at the doorbell is then woken. Any thread.
   absl::Status gone() const;
-  // Another server takes over where this one goes: it is kept, and has not said goodbye. Any
-  // thread.
+  // Whether another server takes over if this one ends: a keeper holds its memory, and it has not
+  // said goodbye. Any thread.
   bool comes_back() const;
 
-  // For people: "the shard server at PATH (process 7)". Any thread.
+  // For messages: "the shard server at PATH (process 7)". Any thread.
   const std::string& name() const { return name_; }
 
  private:

@@ -1,5 +1,5 @@
-// A rank's replica of the parameters: where the trainer's tensors lie and what the step engine gets
-// to see of them.
+// A rank's replica of the parameters: where the trainer's tensors lie, and how the step engine sees
+// them.
 #ifndef OPTSHARD_CLIENT_REPLICA_REPLICA_H_
 #define OPTSHARD_CLIENT_REPLICA_REPLICA_H_
 
@@ -42,8 +42,8 @@ class Replica {
   // How many gradients the last Gather copied.
   int64_t gradients_copied() const { return gradients_copied_; }
 
-  // After a step, or one that failed: the trainer's tensors have the engine's values, and autograd
-  // knows that they changed, so that a backward through the old ones is an error.
+  // Called after every step, also after one that failed. Gives the trainer's tensors the engine's
+  // values, and tells autograd that they changed: a backward through the old ones is then an error.
   void Scatter();
 
   // As torch::optim::Optimizer::zero_grad.

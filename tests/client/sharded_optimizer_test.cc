@@ -406,8 +406,8 @@ TEST(ShardedOptimizerTest, Step_GroupAddedThroughTheBaseClass_IsNoticedFirstAndC
           ADD_FAILURE() << "a group was added without a word";
         } catch (const StatusError& error) {
           EXPECT_EQ(error.status().code(), absl::StatusCode::kUnimplemented);
-          EXPECT_THAT(error.what(), AllOf(HasSubstr("has 2 groups, and had 1"),
-                                          HasSubstr("Undo the change")));
+          EXPECT_THAT(error.what(),
+                      AllOf(HasSubstr("has 2 groups, and had 1"), HasSubstr("Undo the change")));
         }
       }
       EXPECT_FALSE(called);

@@ -71,7 +71,8 @@ TEST(GradientPlacementTest, Backward_TensorHooksSetBeforeAndAfter_ChangeTheGradi
   const at::Tensor place = Place();
   a.register_hook([](const at::Tensor& gradient) { return gradient.mul(10); });
   const GradientPlacement placement(a, place);
-  const unsigned added = a.register_hook([](const at::Tensor& gradient) { return gradient.add(1); });
+  const unsigned added =
+      a.register_hook([](const at::Tensor& gradient) { return gradient.add(1); });
   a.mul(3).sum().backward();
   EXPECT_TRUE(a.grad().is_same(place));
   EXPECT_EQ(First(place), 31);

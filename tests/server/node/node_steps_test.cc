@@ -101,12 +101,13 @@ TEST(NodeSteps_HyperparametersOutOfRange_LetTheOthersGoOn, OnceTheyAreMended) {
   for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, 2), "");
 }
 
-TEST(NodeSteps_LivingTrainerThatDoesNotStep_IsNamedAfterTheTimeout, AndNothingChanged) {
+// Over memory that all ranks share nothing precedes the vote, which may have arrived.
+TEST(NodeSteps_LivingTrainerThatDoesNotStep_IsNamedAfterTheTimeout, AndNothingChangedHere) {
   NodeRig rig(2);
   auto trainers = rig.StartAll();
   const absl::Status late = trainers[0]->Step(absl::Milliseconds(30)).status();
-  EXPECT_TRUE(errors::IsPeersTimedOut(late)) << late;
-  EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{1});
+  EXPECT_TRUE(errors::IsStepInDoubt(late)) << late;
+  EXPECT_NE(late.message().find("rank 1's process is alive"), absl::string_view::npos) << late;
   EXPECT_EQ(Differences(*trainers[0], 2), "");
 }
 

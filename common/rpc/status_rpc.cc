@@ -4,21 +4,37 @@
 
 #include "absl/strings/string_view.h"
 #include "common/errors.h"
+#include "common/utf8_prefix.h"
 
 namespace optshard {
 namespace {
 
-// gRPC carries the message in an HTTP/2 header, whose size (8 KiB) a difference between two long
-// parameter names could exceed; the call would then fail with another error.
+// gRPC carries the message in an HTTP/2 header of at most 8 KiB, which a difference between two long
+// parameter names could exceed. The call would then fail with another error.
 constexpr size_t kLongestMessage = 4096;
+
+// In a header each byte that is not printable ASCII, and the percent sign, takes three.
+size_t HeaderBytes(char byte) { return byte < ' ' || byte > '~' || byte == '%' ? 3 : 1; }
+
+// As much of the message as a header holds.
+absl::string_view Fitting(absl::string_view message) {
+  size_t header_bytes = 0;
+  size_t fitting = 0;
+  while (fitting < message.size()) {
+    header_bytes += HeaderBytes(message[fitting]);
+    if (header_bytes > kLongestMessage) break;
+    ++fitting;
+  }
+  return Utf8Prefix(message, fitting);
+}
 
 }  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  absl::string_view message = status.message();
-  std::string text(message.substr(0, kLongestMessage));
-  if (message.size() > kLongestMessage) text += " ...";
+  const absl::string_view message = status.message();
+  std::string text(Fitting(message));
+  if (text.size() < message.size()) text += " ...";
   // absl's codes are gRPC's.
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text,
                       errors::EncodePayload(status));

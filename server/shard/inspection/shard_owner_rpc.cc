@@ -11,6 +11,7 @@
 #include "common/checked_math.h"
 #include "common/membership/common_proto.h"
 #include "common/partition.h"
+#include "common/utf8_prefix.h"
 #include "server/shard/inspection/size_text.h"
 
 namespace optshard {
@@ -46,7 +47,7 @@ std::string Summary(const ShardDescription& description) {
 
 std::string Summary(const OwnedSlice& slice) {
   std::string line = absl::StrFormat("%d %s float32 [%s]", slice.parameter,
-                                     absl::string_view(slice.name).substr(0, kLongestNameInSummary),
+                                     Utf8Prefix(slice.name, kLongestNameInSummary),
                                      absl::StrJoin(slice.shape, ", "));
   int64_t elements = 1;
   for (const int64_t extent : slice.shape) elements *= extent;

@@ -239,6 +239,27 @@ TEST_F(ShardOwnerServiceTest, List_SummarisesEachParameter) {
   EXPECT_EQ(page.next_page_token(), "");
 }
 
+TEST_F(ShardOwnerServiceTest, LongNameOfManyByteCharacters_IsCutBetweenTwo) {
+  std::string name = "x";
+  for (int i = 0; i < 200; ++i) name += "\xc3\xa4";
+  AddSlice(name, {4}, 0, 4);
+  Register();
+  v1::ListParametersResponse page;
+  const grpc::Status listed = List(0, "", &page);
+  ASSERT_TRUE(listed.ok()) << listed.error_message();
+  EXPECT_EQ(page.parameters(2).name(), name);
+  EXPECT_THAT(page.parameters(2).summary(), HasSubstr(name.substr(0, 199) + " float32"));
+}
+
+TEST_F(ShardOwnerServiceTest, ErrorWithALongNameOfManyByteCharacters_StaysThatError) {
+  Register();
+  v1::ReadSlotRequest request;
+  for (int i = 0; i < 5000; ++i) request.mutable_name()->append("\xc3\xa4");
+  std::vector<v1::SlotChunk> chunks;
+  const grpc::Status status = Read(request, &chunks);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << status.error_message();
+}
+
 TEST_F(ShardOwnerServiceTest, ListOfManyParameters_ComesInPagesFarUnderTheLimit) {
   for (int i = 0; i < 3000; ++i) AddSlice(absl::StrCat(std::string(3000, 'x'), i), {4}, 0, 4);
   Register();

@@ -1,0 +1,34 @@
+// Which answers tell of a defect, whatever the request was.
+#ifndef OPTSHARD_TESTS_FUZZ_ANSWER_CHECK_H_
+#define OPTSHARD_TESTS_FUZZ_ANSWER_CHECK_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace optshard::testing {
+
+// "" where the status is one that a request may bring about. `may_wait`: it may also have waited
+// until its deadline.
+inline std::string CheckStatus(const grpc::Status& status, bool may_wait = false) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      if (may_wait) return "";
+      break;
+    // The service threw, or its answer cannot be parsed.
+    case grpc::StatusCode::INTERNAL:
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      break;
+    default:
+      return "";
+  }
+  return absl::StrCat("status ", status.error_code(), ": ", status.error_message());
+}
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_FUZZ_ANSWER_CHECK_H_

@@ -1,0 +1,161 @@
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/membership/common_proto.h"
+#include "common/membership/membership_rpc.h"
+#include "common/rpc/channel_rpc.h"
+#include "proto/optshard/v1/coordinator.grpc.pb.h"
+#include "server/coordinator/coordinator_server.h"
+#include "tests/fuzz/answer_check.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/server/coordinator/join_requests.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr int kWorldSize = 2;
+constexpr absl::Duration kPatience = absl::Seconds(30);
+// Of calls that may wait for something that never comes.
+constexpr absl::Duration kShortWait = absl::Milliseconds(3);
+
+// A coordinator that listens, whose two ranks have joined.
+class CoordinatorTarget final : public FuzzTarget {
+ public:
+  CoordinatorTarget() {
+    CoordinatorServer::Options options;
+    options.coordinator.group.job = TestJoin(0, kWorldSize).job;
+    options.coordinator.group.world_size = kWorldSize;
+    options.coordinator.group.liveness.lease = absl::Hours(1);
+    server_ = CoordinatorServer::Start(options).value();
+    stub_ = v1::Coordinator::NewStub(MakeChannel(server_->address()));
+  }
+
+  std::vector<FuzzRequest> Seeds() override {
+    std::vector<FuzzRequest> seeds;
+    std::vector<Incarnation> incarnations;
+    for (Rank rank = 0; rank < kWorldSize; ++rank) {
+      const JoinRequest join = TestJoin(rank, kWorldSize);
+      grpc::ClientContext context;
+      v1::JoinResponse joined;
+      stub_->Join(&context, ToProto(join), &joined);
+      incarnations.push_back(joined.incarnation());
+    }
+    grpc::ClientContext context;
+    v1::JobStatus status;
+    stub_->GetStatus(&context, v1::GetStatusRequest(), &status);
+    const Generation generation = status.groups_size() > 0 ? status.groups(0).generation() : 0;
+    for (Rank rank = 0; rank < kWorldSize; ++rank) {
+      const JoinRequest join = TestJoin(rank, kWorldSize);
+      AddMemberSeeds({join.job, join.optimizer, rank, incarnations[rank]}, generation, seeds);
+      JoinRequest again = join;
+      again.request_id += "-again";
+      Add("Join", ToProto(again), seeds);
+      again.resumes = KeptState{generation, {3, StepOutcome::kIdle}};
+      Add("Join", ToProto(again), seeds);
+    }
+    Add("GetStatus", v1::GetStatusRequest(), seeds);
+    return seeds;
+  }
+
+  std::string Send(const FuzzRequest& request) override {
+    const std::string& method = request.method;
+    grpc::ClientContext context;
+    if (method == "Join") return Call<v1::JoinResponse>(&v1::Coordinator::Stub::Join, request);
+    if (method == "Heartbeat") {
+      return Call<v1::HeartbeatResponse>(&v1::Coordinator::Stub::Heartbeat, request);
+    }
+    if (method == "ReportFailure") {
+      return Call<v1::ReportFailureResponse>(&v1::Coordinator::Stub::ReportFailure, request);
+    }
+    if (method == "Leave") return Call<v1::LeaveResponse>(&v1::Coordinator::Stub::Leave, request);
+    if (method == "PutRendezvous") {
+      return Call<v1::PutRendezvousResponse>(&v1::Coordinator::Stub::PutRendezvous, request);
+    }
+    if (method == "GetRendezvous") {
+      return Call<v1::GetRendezvousResponse>(&v1::Coordinator::Stub::GetRendezvous, request, true);
+    }
+    if (method == "GetStatus")
+      return Call<v1::JobStatus>(&v1::Coordinator::Stub::GetStatus, request);
+    return Watch(static_cast<const v1::WatchRequest&>(*request.message));
+  }
+
+ private:
+  template <typename Message>
+  static void Add(const std::string& method, const Message& message,
+                  std::vector<FuzzRequest>& seeds) {
+    seeds.push_back({method, std::make_shared<Message>(message)});
+  }
+
+  static void AddMemberSeeds(const MemberId& member, Generation generation,
+                             std::vector<FuzzRequest>& seeds) {
+    const v1::CallHeader header =
+        MakeHeader(member, generation, absl::StrCat("call-", member.rank));
+    const StepProgress progress = {5, StepOutcome::kInStep, 1};
+    const auto with_header = [&header](auto message) {
+      *message.mutable_header() = header;
+      return message;
+    };
+    v1::WatchRequest watch = with_header(v1::WatchRequest());
+    watch.set_after_sequence(1);
+    Add("Watch", watch, seeds);
+    v1::HeartbeatRequest heartbeat = with_header(v1::HeartbeatRequest());
+    *heartbeat.mutable_progress() = ToProto(progress);
+    Add("Heartbeat", heartbeat, seeds);
+    v1::ReportFailureRequest report = with_header(v1::ReportFailureRequest());
+    *report.mutable_progress() = ToProto(progress);
+    report.set_suspect_rank(1 - member.rank);
+    *report.mutable_observed() = ToProto(absl::UnavailableError("the connection broke"));
+    Add("ReportFailure", report, seeds);
+    v1::LeaveRequest leave = with_header(v1::LeaveRequest());
+    *leave.mutable_progress() = ToProto(progress);
+    Add("Leave", leave, seeds);
+    v1::PutRendezvousRequest put = with_header(v1::PutRendezvousRequest());
+    put.set_key("key");
+    put.set_value("value");
+    Add("PutRendezvous", put, seeds);
+    v1::GetRendezvousRequest get = with_header(v1::GetRendezvousRequest());
+    get.set_key("key");
+    get.set_wait_ms(1);
+    Add("GetRendezvous", get, seeds);
+  }
+
+  template <typename Response, typename Request>
+  std::string Call(grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                 const Request&, Response*),
+                   const FuzzRequest& request, bool may_wait = false) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(may_wait ? kShortWait : kPatience));
+    Response response;
+    return CheckStatus(
+        (stub_.get()->*method)(&context, static_cast<const Request&>(*request.message), &response),
+        may_wait);
+  }
+
+  std::string Watch(const v1::WatchRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kShortWait));
+    const auto stream = stub_->Watch(&context, request);
+    v1::WatchEvent event;
+    while (stream->Read(&event)) {
+      if (event.event_case() == v1::WatchEvent::kStreamOpened) continue;  // has no number
+      if (event.sequence() <= request.after_sequence()) return "an event that was not asked for";
+    }
+    return CheckStatus(stream->Finish(), true);
+  }
+
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+};
+
+}  // namespace
+
+std::unique_ptr<FuzzTarget> MakeCoordinatorTarget() {
+  return std::make_unique<CoordinatorTarget>();
+}
+
+}  // namespace optshard::testing

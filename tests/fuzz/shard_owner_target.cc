@@ -1,0 +1,177 @@
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/channel_rpc.h"
+#include "proto/optshard/v1/shard_owner.grpc.pb.h"
+#include "server/shard/inspection/shard_owner_server.h"
+#include "server/shard/inspection/shard_view_registry.h"
+#include "tests/fuzz/answer_check.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/server/shard/owner_rig.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr int kWorldSize = 2;
+constexpr char kOptimizer[] = "default";
+constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr int kLargestPage = 1000;
+constexpr size_t kLargestAnswer = 4 << 20;
+
+// Two shard owners over the fake data plane, after a step, behind one server.
+class ShardOwnerTarget final : public FuzzTarget {
+ public:
+  ShardOwnerTarget() : rig_(RigOptions()) {
+    for (const absl::Status& started : rig_.Start()) Require(started);
+    rig_.GiveGradients(1);
+    for (const auto& stepped : rig_.Step()) Require(stepped.status());
+    for (Rank rank = 0; rank < kWorldSize; ++rank) {
+      Require(views_.Register(kOptimizer, rank, &rig_.owner(rank).view()));
+    }
+    server_ = ShardOwnerServer::Start(ShardOwnerServer::Options(), &views_).value();
+    stub_ = v1::ShardOwner::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
+  }
+
+  ~ShardOwnerTarget() override {
+    server_->Stop(absl::Seconds(1));
+    for (Rank rank = 0; rank < kWorldSize; ++rank) views_.Unregister(kOptimizer, rank);
+    rig_.Stop();
+  }
+
+  std::vector<FuzzRequest> Seeds() override {
+    std::vector<FuzzRequest> seeds;
+    for (Rank rank = 0; rank < kWorldSize; ++rank) {
+      Add("DescribeShard", v1::DescribeShardRequest(), rank, seeds);
+      v1::ListParametersRequest list;
+      list.set_page_size(1);
+      list.set_page_token("1");
+      Add("ListParameters", list, rank, seeds);
+      Add("GetTimeline", v1::GetTimelineRequest(), rank, seeds);
+      for (const OwnedSlice& slice : rig_.owner(rank).view().Slices(0, kLargestPage)) {
+        for (const char* slot : {"exp_avg", "step"}) {
+          v1::ReadSlotRequest read;
+          read.set_name(slice.name);
+          read.set_slot(slot);
+          Add("ReadSlot", read, rank, seeds);
+          read.clear_name();
+          read.set_parameter(slice.parameter);
+          read.set_offset_elements(slice.offset_elements);
+          read.set_elements(1);
+          Add("ReadSlot", read, rank, seeds);
+        }
+      }
+    }
+    return seeds;
+  }
+
+  std::string Send(const FuzzRequest& request) override {
+    if (request.method == "DescribeShard") {
+      return Describe(static_cast<const v1::DescribeShardRequest&>(*request.message));
+    }
+    if (request.method == "ListParameters") {
+      return List(static_cast<const v1::ListParametersRequest&>(*request.message));
+    }
+    if (request.method == "GetTimeline") {
+      return Timeline(static_cast<const v1::GetTimelineRequest&>(*request.message));
+    }
+    return Read(static_cast<const v1::ReadSlotRequest&>(*request.message));
+  }
+
+ private:
+  static OwnerRig::Options RigOptions() {
+    OwnerRig::Options options = OwnerRig::MixedOptions(kWorldSize);
+    options.owner.spec.policy = PartitionPolicy::kBalanced;
+    options.owner.optimizer = kOptimizer;
+    return options;
+  }
+
+  static void Require(const absl::Status& status) {
+    if (status.ok()) return;
+    std::fprintf(stderr, "the job to be fuzzed cannot be made: %s\n", status.ToString().c_str());
+    std::abort();
+  }
+
+  template <typename Message>
+  static void Add(const std::string& method, Message message, Rank rank,
+                  std::vector<FuzzRequest>& seeds) {
+    message.set_rank(rank);
+    message.set_optimizer(kOptimizer);
+    seeds.push_back({method, std::make_shared<Message>(message)});
+  }
+
+  std::string Describe(const v1::DescribeShardRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::ShardDescription description;
+    return CheckStatus(stub_->DescribeShard(&context, request, &description));
+  }
+
+  std::string List(const v1::ListParametersRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::ListParametersResponse page;
+    const grpc::Status status = stub_->ListParameters(&context, request, &page);
+    if (!status.ok()) return CheckStatus(status);
+    if (page.parameters_size() == 0) return "a page without slices";
+    if (page.parameters_size() > kLargestPage || page.ByteSizeLong() >= kLargestAnswer) {
+      return absl::StrCat("a page of ", page.parameters_size(), " slices");
+    }
+    return "";
+  }
+
+  std::string Timeline(const v1::GetTimelineRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    const auto stream = stub_->GetTimeline(&context, request);
+    v1::TimelineChunk chunk;
+    while (stream->Read(&chunk)) {
+    }
+    return CheckStatus(stream->Finish());
+  }
+
+  std::string Read(const v1::ReadSlotRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    const auto stream = stub_->ReadSlot(&context, request);
+    int64_t values = 0;
+    v1::SlotChunk chunk;
+    while (stream->Read(&chunk)) values += chunk.values_size();
+    const grpc::Status status = stream->Finish();
+    if (!status.ok()) return CheckStatus(status);
+    const int64_t size = request.slot() == "step" ? 1 : ElementsOf(request);
+    const int64_t offset = request.offset_elements();
+    if (offset < 0 || offset > size || values > size - offset ||
+        (request.elements() != 0 && values != request.elements())) {
+      return absl::StrCat("OK with ", values, " values from ", offset, " on of a slot of ", size,
+                          " elements");
+    }
+    return "";
+  }
+
+  // -1 where there is no such parameter.
+  int64_t ElementsOf(const v1::ReadSlotRequest& request) const {
+    const ParameterSpace& space = rig_.space();
+    for (int p = 0; p < space.parameter_count(); ++p) {
+      const bool meant = request.name().empty() ? p == request.parameter()
+                                                : space.parameter(p).name == request.name();
+      if (meant) return space.parameter(p).elements();
+    }
+    return -1;
+  }
+
+  OwnerRig rig_;
+  ShardViewRegistry views_;
+  std::unique_ptr<ShardOwnerServer> server_;
+  std::unique_ptr<v1::ShardOwner::Stub> stub_;
+};
+
+}  // namespace
+
+std::unique_ptr<FuzzTarget> MakeShardOwnerTarget() { return std::make_unique<ShardOwnerTarget>(); }
+
+}  // namespace optshard::testing

@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
 #include "server/shard/engine/step_input.h"
+#include "server/update/group_validation.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -133,12 +134,10 @@ absl::Status HostedRank::StartOwner() {
   };
   absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(owner.spec.rule);
   if (!rule.ok()) return rule.status();
-  constructed_.clear();
-  for (const Hyperparameters& group : owner.spec.hyperparameters) {
-    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(group);
-    if (!values.ok()) return values.status();
-    constructed_.push_back(*std::move(values));
-  }
+  absl::StatusOr<std::vector<Hyperparameters>> groups =
+      ValidateGroups(**rule, owner.spec.hyperparameters);
+  if (!groups.ok()) return groups.status();
+  constructed_ = *std::move(groups);
   absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
   if (!started.ok()) return started.status();
   owner_ = *std::move(started);

@@ -12,6 +12,7 @@
 #include "common/plan.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/group_validation.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -28,11 +29,12 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
                                         bool has_parameters, bool all_on_this_node) {
   absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.spec.rule);
   if (!rule.ok()) return rule.status();
+  const absl::StatusOr<std::vector<Hyperparameters>> groups =
+      ValidateGroups(**rule, request.spec.hyperparameters);
+  if (!groups.ok()) return groups.status();
   std::vector<int> slot_counts;
-  for (size_t g = 0; g < request.spec.hyperparameters.size(); ++g) {
-    absl::StatusOr<Hyperparameters> values = (*rule)->Validate(request.spec.hyperparameters[g]);
-    if (!values.ok()) return errors::WithContext(values.status(), absl::StrCat("param group ", g));
-    slot_counts.push_back(static_cast<int>((*rule)->Slots(*values).size()));
+  for (const Hyperparameters& group : *groups) {
+    slot_counts.push_back(static_cast<int>((*rule)->Slots(group).size()));
   }
   absl::StatusOr<Partition> partition =
       MakePartition(request.spec.space, request.spec.world_size, request.spec.policy);

@@ -17,6 +17,7 @@
 #include "server/shard/shard_owner_options.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/group_validation.h"
 
 namespace optshard {
 class ShardOwner::Impl {
@@ -100,13 +101,10 @@ absl::Status ShardOwner::Impl::Start() {
         "rule %s needs whole parameters, which the partition \"balanced\" cuts; use \"greedy\"",
         options_.spec.rule));
   }
-  for (size_t g = 0; g < options_.spec.hyperparameters.size(); ++g) {
-    absl::StatusOr<Hyperparameters> values = rule_->Validate(options_.spec.hyperparameters[g]);
-    if (!values.ok()) {
-      return errors::WithContext(values.status(), absl::StrCat("param group ", g));
-    }
-    hyperparameters_.push_back(std::move(*values));
-  }
+  absl::StatusOr<std::vector<Hyperparameters>> groups =
+      ValidateGroups(*rule_, options_.spec.hyperparameters);
+  if (!groups.ok()) return groups.status();
+  hyperparameters_ = *std::move(groups);
   board_ = std::make_unique<StepBoard>(hyperparameters_);
   timeline_ = std::make_unique<TimelineRing>(options_.timeline_steps, *options_.clock);
 

@@ -1,0 +1,19 @@
+// Validates the hyperparameters of all param groups of an optimizer.
+#ifndef OPTSHARD_SERVER_UPDATE_GROUP_VALIDATION_H_
+#define OPTSHARD_SERVER_UPDATE_GROUP_VALIDATION_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// The groups with the rule's defaults filled in. INVALID_ARGUMENT: the first error of
+// UpdateRule::Validate, with the number of its group.
+absl::StatusOr<std::vector<Hyperparameters>> ValidateGroups(
+    const UpdateRule& rule, const std::vector<Hyperparameters>& given);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_GROUP_VALIDATION_H_

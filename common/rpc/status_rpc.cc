@@ -9,8 +9,8 @@
 namespace optshard {
 namespace {
 
-// gRPC carries the message in an HTTP/2 header of at most 8 KiB, which a difference between two long
-// parameter names could exceed. The call would then fail with another error.
+// gRPC carries the message in an HTTP/2 header of at most 8 KiB, which a difference between two
+// long parameter names could exceed. The call would then fail with another error.
 constexpr size_t kLongestMessage = 4096;
 
 // In a header each byte that is not printable ASCII, and the percent sign, takes three.

@@ -31,7 +31,7 @@ def alive(pid):
     try:
         with open("/proc/%d/stat" % pid, encoding="ascii") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between open and read
         return False
 
 

@@ -1,5 +1,5 @@
-// What a trainer and its node's shard server tell each other when it attaches, as plain values.
-// proto/optshard/v1/attach.proto says what each means and in which order they come.
+// The messages between a trainer and its node's shard server when the trainer attaches, as plain
+// values. proto/optshard/v1/attach.proto explains each field and the order of the messages.
 #ifndef OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_
 #define OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_
 

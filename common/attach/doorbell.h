@@ -1,5 +1,5 @@
-// The segment through which a trainer asks its shard owner for a step and hears how it went. No
-// call to anybody, no allocation, no copy of parameters or gradients: those lie in segments of
+// The segment through which a trainer asks its shard owner for a step and gets the result. A step
+// takes no RPC, no allocation and no copy of parameters or gradients, which lie in segments of
 // their own.
 //
 //   line 0   request bell; numbers of the request and of the last one withdrawn; its header
@@ -33,7 +33,7 @@ struct DoorbellShape {
   int parameters = 0;
   int groups = 0;
 
-  // At most this much of hyperparameters, all groups together.
+  // Room for the encoded hyperparameters of all groups together.
   size_t hyperparameter_bytes() const { return size_t{4096} * (1 + groups); }
   size_t bytes() const;
 };
@@ -44,20 +44,20 @@ struct DoorbellRequest {
   enum class Kind : uint32_t { kStep = 1, kSync = 2 };
   Kind kind = Kind::kStep;
   absl::Duration timeout;
-  // Of kStep: which call it is, by the step that it is to become and how many were skipped since
-  // the one before. One that is done already is answered at once: the trainer asks again where it
-  // got no answer. 0: whichever comes next.
+  // For kStep: identifies the call by the step that it is to become and by how many calls were
+  // skipped since the step before. A call that was made already is answered at once: a trainer that
+  // got no answer asks again. 0: the next call, whichever that is.
   StepNumber step = 0;
   SkipCount skipped = 0;
   std::vector<bool> has_gradient;  // by parameter
-  // Written anew only when they change; the version tells whether they did. 0: none given yet.
+  // Written only when they change; the version tells whether they did. 0: none given yet.
   uint64_t hyperparameter_version = 0;
   std::string hyperparameters;
   bool has_blob = false;
   std::string blob;
 };
 
-// How it went.
+// The result of a request.
 struct DoorbellReply {
   absl::Status status;
   StepNumber step = 0;
@@ -68,16 +68,16 @@ struct DoorbellReply {
   absl::Duration apply;
 };
 
-// One trainer's doorbell, as either end sees it. Who waits sleeps at once: a trainer that spins
-// keeps its core from the very thread it waits for, where a host has not two cores a rank to spare.
-// Of the calls below each belongs to one end, and to one thread there, except Wake*, which any
-// thread may call.
+// One trainer's doorbell, as either end sees it. A waiting end sleeps at once: on a host without
+// two cores a rank, a trainer that spins would keep its core from the thread that it waits for.
+// Each call below belongs to one end and to one thread there, except Wake*, which any thread may
+// call.
 class Doorbell {
  public:
-  // The server's: zeros. RESOURCE_EXHAUSTED as Segment::Create.
+  // The server's end; the segment is all zeros. RESOURCE_EXHAUSTED as Segment::Create.
   static absl::StatusOr<Doorbell> Create(Rank rank, const DoorbellShape& shape,
                                          MemoryBudget& budget);
-  // The trainer's. INVALID_ARGUMENT as Segment::Attach.
+  // The trainer's end. INVALID_ARGUMENT as Segment::Attach.
   static absl::StatusOr<Doorbell> Attach(Rank rank, const DoorbellShape& shape, UniqueFd fd);
 
   const Segment& segment() const { return segment_; }
@@ -94,10 +94,10 @@ class Doorbell {
   bool WaitForReply(uint64_t number, absl::Time deadline);
   // Ends the present wait for a reply, or the next one.
   void WakeTrainer();
-  // Takes the request back, and whatever was asked before it. Whether nobody will work on it: false
-  // where the server had begun already, or begins at this moment.
+  // Takes back the request and all before it. Returns whether the server will not work on it; false
+  // where it has begun already, or begins at this moment.
   bool Withdraw(uint64_t number);
-  // Of the last request answered.
+  // The reply to the last answered request.
   DoorbellReply ReadReply() const;
 
   // --- The server's end. Nothing that a trainer writes is trusted: it is copied once, then
@@ -108,9 +108,10 @@ class Doorbell {
   bool WaitForRequest(absl::Time deadline);
   // Ends the present wait for a request, or the next one.
   void WakeServer();
-  // Takes it; it counts as begun. `taken` is reused: nothing is allocated once it has grown, and
-  // its hyperparameters stay where their version is the one that it has. CANCELLED where it was
-  // withdrawn, INVALID_ARGUMENT naming what is wrong; then Answer all the same.
+  // Takes the request, which counts as begun. `taken` is reused: nothing is allocated once it has
+  // grown, and its hyperparameters stay as they are where their version has not changed. CANCELLED
+  // where the request was withdrawn, INVALID_ARGUMENT naming what is wrong with it; call Answer in
+  // either case.
   absl::Status Take(DoorbellRequest* taken);
   void Answer(const DoorbellReply& how);
 

@@ -18,7 +18,7 @@ struct KernelAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
 };
 
-// Of a path or "@NAME". INVALID_ARGUMENT where it is empty or longer than the kernel takes.
+// Converts a path or "@NAME". INVALID_ARGUMENT where it is empty or longer than the kernel allows.
 absl::StatusOr<KernelAddress> ToKernel(const std::string& address);
 
 inline bool IsAbstract(const std::string& address) { return !address.empty() && address[0] == '@'; }

@@ -9,12 +9,12 @@
 
 namespace optshard {
 
-// How many of `descriptors` have something to tell (their `revents`); 0 at the deadline (in the
-// time of Clock::Monotonic()); -1 with errno. Looks once, also where the deadline has passed. Goes
-// on after signals. Without descriptors: sleeps. Thread-safe.
+// Returns how many of `descriptors` have events (in their `revents`); 0 at the deadline, in the
+// time of Clock::Monotonic(); -1 with errno. Polls at least once, even past the deadline. Continues
+// after signals. Sleeps where there are no descriptors. Thread-safe.
 int PollUntil(absl::Span<pollfd> descriptors, absl::Time deadline);
 
-// The same for `events` of one descriptor: true where there are any, or an error or a hang-up.
+// The same for `events` of one descriptor. Returns whether there are any, or an error or a hang-up.
 bool PollUntil(int fd, int events, absl::Time deadline);
 
 }  // namespace optshard

@@ -1,5 +1,5 @@
 // Where trainers attach to the ranks of a shard server: its Unix socket. Domain class over
-// common/link; proto/optshard/v1/attach.proto says what is said there.
+// common/link; proto/optshard/v1/attach.proto has the messages.
 #ifndef OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_
 #define OPTSHARD_SERVER_NODE_ATTACH_SERVER_H_
 
@@ -20,26 +20,28 @@
 
 namespace optshard {
 
-// One thread a connection, which sleeps once the trainer is attached: it watches the trainer's
-// life. Thread-safe.
+// Has a thread for each connection. Once the trainer is attached the thread sleeps until the
+// trainer is gone. Thread-safe.
 class AttachServer {
  public:
-  // Listens when it returns. `owners` outlives it. Errors as LocalListener::Listen: a server that
-  // is there already, a link in its place, a folder that others may write to; as StopEvent::Create.
+  // Listens when it returns. `owners` outlives the server. Errors as LocalListener::Listen (another
+  // server listens there, the path is a link, others may write to the folder) and as
+  // StopEvent::Create.
   static absl::StatusOr<std::unique_ptr<AttachServer>> Start(const LocalAddress& address,
                                                              NodeOwners* owners);
   ~AttachServer();
 
-  // No trainer is let in any more; those that are attached stay.
+  // Admits no more trainers. Those that are attached stay.
   void StopListening();
 
-  // Tells the attached trainers why, hangs up, and ends all threads. Idempotent.
+  // Sends `reason` to the attached trainers, closes their connections and ends all threads.
+  // Idempotent.
   void Stop(const absl::Status& reason);
 
  private:
   struct Connection {
     std::unique_ptr<LocalSocket> socket;
-    std::atomic<bool> asked{false};  // it has said what it wants
+    std::atomic<bool> asked{false};  // the request has arrived
     std::atomic<bool> done{false};
     std::thread thread;
   };

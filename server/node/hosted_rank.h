@@ -1,5 +1,5 @@
 // One rank that a shard server hosts: the memory of its replica, its shard owner, the thread that
-// steps it, and whoever is its trainer at present. Trainers come and go, the rank stays.
+// steps it, and its present trainer, if any. Trainers come and go, the rank stays.
 #ifndef OPTSHARD_SERVER_NODE_HOSTED_RANK_H_
 #define OPTSHARD_SERVER_NODE_HOSTED_RANK_H_
 
@@ -29,7 +29,7 @@
 
 namespace optshard {
 
-// One trainer's time with its rank.
+// One trainer's attachment to its rank, from admission until the trainer is gone.
 struct Attachment {
   Attachment(Incarnation incarnation_, ProcessHandle process_, Doorbell doorbell_)
       : incarnation(incarnation_),
@@ -38,7 +38,7 @@ struct Attachment {
 
   const Incarnation incarnation;
   const ProcessHandle process;
-  Doorbell doorbell;  // the rank's thread's; others wake it
+  Doorbell doorbell;  // used by the rank's thread; others only wake it
   std::atomic<bool> ended{false};
 };
 
@@ -46,58 +46,61 @@ struct Attachment {
 class HostedRank {
  public:
   struct Options {
-    // What the rank is, by its first trainer's request. Of an earlier server: the rank goes on.
+    // Holds the first trainer's request, which says what the rank is. Where an earlier server has
+    // left the memory, the rank continues from the state in it.
     std::shared_ptr<RankMemory> memory;
-    // It outlives this server: where some rank is lost, the job is formed again.
+    // The memory outlives this server. Then the rank joins the job again when a rank is lost.
     bool kept = false;
-    // What the owner is started with; the rest follows from the request.
+    // For starting the owner; everything else follows from the request.
     CoordinatorClient* coordinator = nullptr;
     Cancellation* joining = nullptr;  // ends the wait for the other ranks
-    PlaneFactory plane_factory;       // that of a plane which uses the memory's replica
+    PlaneFactory plane_factory;       // its planes use the replica in `memory`
     std::string owner_address;
-    // The owner's view is there, until it is told (nullptr) that it goes.
+    // Called with the owner's view once there is one, and with nullptr before the view is
+    // destroyed.
     std::function<void(const ShardView*)> show;
     MemoryBudget* budget = nullptr;
-    std::shared_ptr<const void> reservation;  // there, for what else the owner takes
+    std::shared_ptr<const void> reservation;  // in the budget, for the owner's private memory
     std::shared_ptr<StepRounds> rounds;       // of all ranks of the optimizer
   };
 
-  // Begins to join the job.
+  // Starts the thread, which joins the job.
   explicit HostedRank(Options options);
-  // Ends the thread; Drain and WaitEnded first, or it looks to the others like a crash.
+  // Ends the thread. Call Drain and WaitEnded first: otherwise the other ranks see a crash.
   ~HostedRank();
 
-  // A trainer wants the rank. Waits until the owner has started and the predecessor's last step is
-  // done, for as long as the request says; `here` says whether the trainer still waits.
-  //   INVALID_ARGUMENT   it is not what the first trainer was
+  // Admits a trainer. Waits until the owner has started and the predecessor's last step is done,
+  // for at most the request's join timeout. `here` returns whether the trainer still waits.
+  //   INVALID_ARGUMENT   the request differs from the first trainer's
   //   ALREADY_EXISTS     a living trainer has the rank
   //   DEADLINE_EXCEEDED  the predecessor's last step does not end
-  //   UNAVAILABLE        shutting down; the trainer is gone again
-  // and what has kept the owner from starting, or how it has failed.
+  //   UNAVAILABLE        the server is shutting down, or the trainer is gone
+  // Also the error that kept the owner from starting, or with which it has failed.
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const AttachRequest& request,
                                                      ProcessHandle process,
                                                      const std::function<bool()>& here,
                                                      AttachReply* reply);
-  // The trainer is gone: `how`, for people.
+  // Records that the trainer is gone. `how` is text for error messages.
   void Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how);
 
   Rank rank() const { return rank_; }
   const ReplicaSegments& replica() const { return *options_.memory->replica(); }
 
-  // Has joined, works, and has a trainer.
+  // Whether the owner has joined the job and works, and a trainer is attached.
   bool Ready() const;
-  // The owner could not start, and there is no state yet that would be lost: of no use any more.
+  // Whether the owner could not start and no state would be lost: the rank can be dropped.
   bool Useless() const;
 
-  // The thread finishes its step, leaves the job in good order and ends. Does not wait.
+  // Makes the thread finish its step, leave the job cleanly and end. Does not wait for it.
   void Drain();
   // Whether the thread has ended by the deadline (Clock::Monotonic()).
   bool WaitEnded(absl::Time deadline) const;
-  // Whatever the owner waits for on the data plane fails now.
+  // Makes the owner's pending operation on the data plane fail with `reason`.
   void AbortPlane(const absl::Status& reason);
 
  private:
-  // A trainer that goes wild may spoil its bell. Then the thread still looks this often.
+  // How often the thread looks for requests without being rung: a faulty trainer may overwrite
+  // its bell.
   static constexpr absl::Duration kLook = absl::Seconds(1);
 
   enum class Phase { kStarting, kServing, kEnded };
@@ -142,7 +145,8 @@ class HostedRank {
   const Rank rank_;
   const bool takes_over_;  // from an earlier server, which had synchronised it
 
-  // Of the rank's thread; the owner's view and plan are also read by others once it serves.
+  // Used by the rank's thread only, except that others read the owner's view and plan once it
+  // serves.
   std::unique_ptr<ShardOwner> owner_;
   std::vector<ReplicaRegion> regions_;
   std::vector<ReplicaTensor> all_tensors_;  // with all gradients
@@ -153,11 +157,11 @@ class HostedRank {
   std::vector<Hyperparameters> constructed_;
   std::vector<Hyperparameters> hyperparameters_;
   absl::Duration refusal_pause_;
-  // Until when the trainers of the server before may come back; far away where there was none.
+  // When the trainers of the previous server count as gone. Infinite without a previous server.
   absl::Time return_deadline_ = absl::InfiniteFuture();
   uint32_t heard_ = 0;
 
-  // Rung for the thread where no trainer can ring.
+  // Wakes the thread while no trainer is attached.
   Bell control_;
   std::atomic<bool> draining_{false};
 
@@ -170,7 +174,7 @@ class HostedRank {
   StepProgress progress_ ABSL_GUARDED_BY(mutex_);
   const ProcessHandle* attaching_ ABSL_GUARDED_BY(mutex_) = nullptr;  // who waits in Attach
   std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
-  std::string how_gone_ ABSL_GUARDED_BY(mutex_);  // the last trainer
+  std::string how_gone_ ABSL_GUARDED_BY(mutex_);  // how the last trainer went
 
   std::thread thread_;
 };

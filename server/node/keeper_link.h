@@ -20,9 +20,9 @@ namespace optshard {
 
 // Thread-safe. Keep and Forget wait for the keeper's answer, one call after the other.
 //
-// UNAVAILABLE, of both, says that the keeper has ended: this server goes on, but when it dies no
-// next one is started and what it holds is lost. DEADLINE_EXCEEDED: the keeper did not answer in
-// time (it is stopped, or starved): it holds the unit as it was before or as it was to be, whole.
+// Both return UNAVAILABLE where the keeper has ended: this server goes on, but when it dies no
+// other is started and its memory is lost. Both return DEADLINE_EXCEEDED where the keeper did not
+// answer in time (it is stopped, or starved): it holds either the old or the new unit, whole.
 class KeeperLink final : public DescriptorKeeper {
  public:
   // What the keeper makes for each server that it starts.
@@ -40,17 +40,17 @@ class KeeperLink final : public DescriptorKeeper {
   // the name stays.
   absl::Status Keep(absl::string_view name, absl::Span<const int> descriptors) override;
 
-  // Nothing under the name: OK.
+  // OK also where nothing is held under the name.
   absl::Status Forget(absl::string_view name) override;
 
-  // What the predecessor left, by name, and the keeper still holds; of the first server, and of any
-  // later call: nothing. What is not taken is closed with this.
+  // The units that the predecessor left, by name; the keeper still holds them. Empty for the first
+  // server and on every later call. Units that are not taken are closed with this object.
   std::vector<KeptUnit> TakeInherited();
 
   // 1 for the first server of this keeper, 2 for the one started after it died, and so on.
   int life() const { return life_; }
 
-  // Nothing is lost by that so far, but the server should say so in its log.
+  // Whether the keeper has ended. Nothing is lost yet, but the server should log it.
   bool KeeperGone() const;
 
   // For poll, without events: POLLHUP once the keeper is gone.

@@ -42,28 +42,28 @@ class NodeOwners {
     CoordinatorClient* coordinator = nullptr;  // outlives this
     HostPlaneKind plane = HostPlaneKind::kAuto;
     std::string network = "lo";
-    // Where the ranks can be read by others, and the address under which others reach it. Outlives
-    // this; null: nowhere.
+    // Where the ranks' views are registered for inspection. Outlives this; null: nowhere.
     ShardViewRegistry* views = nullptr;
-    std::string owner_address;           // HOST:PORT
-    DescriptorKeeper* keeper = nullptr;  // outlives this; null: what is here ends with this process
+    std::string owner_address;           // HOST:PORT at which others reach the inspection
+    DescriptorKeeper* keeper = nullptr;  // outlives this; null: the state ends with this process
   };
 
   explicit NodeOwners(Options options);
-  // Drain first, or it looks to the other ranks like a crash.
+  // Call Drain first: otherwise the other ranks see a crash.
   ~NodeOwners();
 
-  // Takes over the ranks of an earlier server, by what its keeper held: they join the job at once,
-  // and wait for their trainers. Before all else. INVALID_ARGUMENT naming what cannot be used; then
-  // this server must not serve, for it would begin anew.
+  // Takes over the ranks of an earlier server from the memory that its keeper held. They join the
+  // job at once and wait for their trainers. Call it before anything else. INVALID_ARGUMENT naming
+  // the memory that cannot be used: this server must not serve then, because it would start the
+  // ranks without their state.
   absl::Status TakeOver(std::vector<KeptUnit> units);
 
-  // A trainer's place, with all that it needs.
+  // What an admitted trainer gets.
   struct Admission {
     std::shared_ptr<HostedRank> rank;
     std::shared_ptr<Attachment> attachment;
     AttachReply reply;
-    // Whose parameters its own are: `rank`, or the one that shares them with all.
+    // The rank whose parameters the trainer uses: `rank` itself, or the one that shares its own.
     std::shared_ptr<HostedRank> parameters;
 
     std::vector<int> descriptors() const;  // as AttachDescriptor says
@@ -76,12 +76,12 @@ class NodeOwners {
   // Whether every rank of this server, of each optimizer there is, has a trainer and can step.
   bool Ready() const;
 
-  // Whether the rank has begun a step, or the refusal of one, that some other rank of this server
-  // has not: it waits for that one. False where the rank is not there.
+  // Whether the rank has begun a step, or the refusal of one, that another rank of this server has
+  // not begun: it waits for that rank. False for a rank that is not hosted.
   bool WaitsForOthers(const std::string& optimizer, Rank rank) const;
 
-  // Refuses trainers from now on, lets the step that is under way end, leaves the job in good
-  // order. Whether that was done within `grace`; if not, what still waits is cut off.
+  // Refuses trainers from now on, lets the running step end and leaves the job cleanly. Returns
+  // whether that took at most `grace`; if not, pending operations on the data plane are aborted.
   bool Drain(absl::Duration grace);
 
  private:
@@ -101,7 +101,7 @@ class NodeOwners {
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 
   const Options options_;
-  Cancellation joining_;  // ends when the server does: ranks may never come
+  Cancellation joining_;  // ends the wait for ranks, which may never come, when the server ends
   mutable absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::shared_ptr<StepRounds>> rounds_ ABSL_GUARDED_BY(mutex_);

@@ -22,18 +22,19 @@ namespace optshard {
 // Thread-compatible.
 class RankMemory {
  public:
-  // Zeros, but for the record of the first trainer's request. `need` is the request's.
+  // All zeros, except for the record of the first trainer's request. `need` is computed from it.
   // RESOURCE_EXHAUSTED as Segment::Create.
   static absl::StatusOr<std::shared_ptr<RankMemory>> Create(const AttachRequest& first,
                                                             const MemoryLayout& layout,
                                                             const MemoryNeed& need,
                                                             MemoryBudget& budget);
 
-  // What an earlier server has left, by its descriptors(). INVALID_ARGUMENT as Segment::Attach.
+  // The memory that an earlier server has left, given by its descriptors(). INVALID_ARGUMENT as
+  // Segment::Attach.
   static absl::StatusOr<std::shared_ptr<RankMemory>> Adopt(std::vector<UniqueFd> descriptors,
                                                            MemoryBudget& budget);
 
-  // To be held by a process that lets them outlive this one.
+  // For a process that holds them beyond the end of this one.
   std::vector<int> descriptors() const;
 
   const AttachRequest& first_request() const { return first_; }
@@ -41,7 +42,7 @@ class RankMemory {
   const std::shared_ptr<const ReplicaSegments>& replica() const { return replica_; }
   RankRecord& record() { return record_; }
 
-  // Keeps `memory` alive.
+  // The part that the shard owner uses. Keeps `memory` alive.
   static ShardMemory ShardOf(const std::shared_ptr<RankMemory>& memory);
 
  private:

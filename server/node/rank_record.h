@@ -1,5 +1,5 @@
-// What a shard server remembers of a rank beside its parameters and its state, in memory that may
-// outlive it: who its trainers were, and what they have left for each other.
+// What a shard server records of a rank beside parameters and state, in memory that may outlive the
+// server: the rank's trainers, and the blobs that they keep for their successors.
 #ifndef OPTSHARD_SERVER_NODE_RANK_RECORD_H_
 #define OPTSHARD_SERVER_NODE_RANK_RECORD_H_
 
@@ -31,15 +31,15 @@ class RankRecord {
   // `memory` is aligned to a cache line and outlives this.
   explicit RankRecord(void* memory) : memory_(memory) {}
 
-  // The first trainer's request: what the rank is. Written once, before all else.
+  // The first trainer's request, which says what the rank is. Written once, before everything else.
   void SetFirstRequest(const AttachRequest& first);
   absl::StatusOr<AttachRequest> FirstRequest() const;
 
-  // Whether the parameters have the job's first values: from then on the rank is worth keeping.
+  // Whether the parameters have the job's first values. From then on the rank is worth keeping.
   bool synced() const;
   void SetSynced();
 
-  // Who has the rank. A pid may be given again; when its process was started tells them apart.
+  // The rank's present trainer. Pids are reused, so the process's start time belongs to it.
   struct Trainer {
     pid_t pid = 0;  // 0: nobody
     uint64_t start_ticks = 0;
@@ -47,16 +47,16 @@ class RankRecord {
   Trainer trainer() const;
   void SetTrainer(const Trainer& trainer);
 
-  // 1, 2, ...: numbers the rank's trainers.
+  // Numbers the rank's trainers: 1, 2, ...
   Incarnation NextIncarnation();
 
-  // The trainer's blob goes with `step`, which is about to begin; or none does. It counts once that
-  // step is finished.
+  // Call one of the two before `step` begins: the trainer's blob goes with that step, or no blob
+  // does. A blob is valid once its step is finished.
   void OfferBlob(StepNumber step, absl::string_view blob);
   void OfferNoBlob(StepNumber step);
-  // What was offered with `step` counts as of `finished` instead: the step was skipped.
+  // After a skipped call: the blob that was offered with `step` belongs to `finished` instead.
   void MoveOffer(StepNumber step, StepNumber finished);
-  // After step `finished`: the last that counts.
+  // The last valid blob after step `finished`.
   StepBlob Blob(StepNumber finished) const;
 
  private:

@@ -30,6 +30,7 @@ using torch::optim::OptimizerParamGroup;
 
 // How often a step is tried again while a trainer is away.
 constexpr absl::Duration kTrainerPollPeriod = absl::Milliseconds(50);
+constexpr absl::Duration kLeastAttempt = absl::Seconds(1);
 
 constexpr char kGroupsAreFixed[] =
     "groups and parameters can be given at construction only; make another optimizer, with a name "
@@ -219,13 +220,15 @@ class ShardedOptimizer::Impl {
     const absl::Time deadline = clock.Now() + options_.step_timeout;
     StepInput attempt = input;
     while (true) {
-      attempt.timeout = deadline - clock.Now();
       absl::StatusOr<StepInfo> info = owner_->Step(attempt);
       const bool may_come_yet =
           errors::IsTrainerGone(info.status()) || errors::IsOwnerAway(info.status());
       const bool time_left = clock.Now() + kTrainerPollPeriod < deadline;
       if (!options_.wait_for_trainers || !may_come_yet || !time_left) return info;
       absl::SleepFor(kTrainerPollPeriod);
+      // The rank that is missing refuses in time. An attempt that timed out just before that would
+      // leave the step in doubt.
+      attempt.timeout = std::max(deadline - clock.Now(), kLeastAttempt);
     }
   }
 

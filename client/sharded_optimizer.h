@@ -80,6 +80,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      wait_for_trainers)
   //   DATA_LOSS          a rank was lost while the step was applied: the parameters here and the
   //                      state at the owners may be half of the old and half of the new
+  //                      (errors::IsTornStep); or ranks voted for the step and one did not come to
+  //                      it in step_timeout, so that only others may have applied it
+  //                      (errors::IsStepInDoubt; in one pass over shared memory the vote is the
+  //                      first thing that a rank waits for)
   at::Tensor step(LossClosure closure = nullptr) override;
 
   const ClientStepInfo& last_step() const;

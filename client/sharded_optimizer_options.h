@@ -47,7 +47,8 @@ struct ShardedOptimizerOptions {
   bool share_parameters = false;
   // What step() does while another rank cannot take part, because its trainer is gone and its
   // successor has not yet attached to the shard server, or because its shard server is restarting.
-  // False: it returns an error that names the rank. True: it waits, for step_timeout at most.
+  // False: it returns an error that names the rank. True: it waits, for step_timeout and at
+  // most a second more.
   bool wait_for_trainers = false;
 
   GradientMode gradient_mode = GradientMode::kReduce;

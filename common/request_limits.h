@@ -44,6 +44,9 @@ constexpr size_t kMaxParameterNameBytes = 1024;
 // Of a job, an optimizer, a rule, a device, a node, an address, a hyperparameter, a request id.
 constexpr size_t kMaxNameBytes = 256;
 
+// --- What ranks leave at the rendezvous: addresses, of a few hundred bytes.
+constexpr size_t kMaxRendezvousValueBytes = size_t{64} << 10;
+
 // --- Messages between processes of one host. A message of 2-byte elements takes some 25 times its
 // size once it is decoded.
 constexpr size_t kMaxLocalMessageBytes = size_t{32} << 20;

@@ -26,6 +26,7 @@ SANITIZED = (
     " except (rdeps(tests(//...), @libtorch//:torch)"
     " except tests(//tests/client/...) except rdeps(tests(//...), //tests/testing:test-trainer))"
     " except rdeps(tests(//...), //tests/testing:trainers_run)"
+    " except //tests/integration:interface_test"
 )
 
 

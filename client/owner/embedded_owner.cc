@@ -44,9 +44,7 @@ class EmbeddedOwner : public OwnerLink {
  public:
   explicit EmbeddedOwner(const ShardedOptimizerOptions& options) : options_(options) {}
 
-  ~EmbeddedOwner() override {
-    if (inspection_) inspection_->views().Unregister(options_.optimizer, options_.rank);
-  }
+  ~EmbeddedOwner() override { EndInspection(); }
 
   absl::Status Start(ShardOwner::Options owner) {
     if (absl::Status status = Connect(owner); !status.ok()) return status;
@@ -54,8 +52,8 @@ class EmbeddedOwner : public OwnerLink {
     absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
     if (!started.ok()) return started.status();
     owner_ = *std::move(started);
-    if (!inspection_) return absl::OkStatus();
-    return inspection_->views().Register(options_.optimizer, options_.rank, &owner_->view());
+    BeginInspection();
+    return absl::OkStatus();
   }
 
   absl::Span<const ReplicaRegion> replica() const override { return owner_->shared_replica(); }
@@ -78,6 +76,7 @@ class EmbeddedOwner : public OwnerLink {
     const Clock& clock = Clock::Monotonic();
     const absl::Time deadline = clock.Now() + timeout;
     absl::Status stopped = owner_->Stop(timeout);
+    EndInspection();
     // Where other optimizers of this process use the coordinator too, the last one waits.
     if (coordinator_host_.use_count() == 1 &&
         !coordinator_host_->WaitUntilDone(deadline - clock.Now())) {
@@ -104,6 +103,23 @@ class EmbeddedOwner : public OwnerLink {
   }
 
  private:
+  // Another optimizer of this process may have the same name, in another job. It can train all the
+  // same.
+  void BeginInspection() {
+    if (!inspection_) return;
+    const absl::Status shown =
+        inspection_->views().Register(options_.optimizer, options_.rank, &owner_->view());
+    inspected_ = shown.ok();
+    if (inspected_) return;
+    Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "cannot be inspected: %s",
+        shown.ToString());
+  }
+
+  void EndInspection() {
+    if (!std::exchange(inspected_, false)) return;
+    inspection_->views().Unregister(options_.optimizer, options_.rank);
+  }
+
   // Everything that an owner needs around it.
   absl::Status Connect(ShardOwner::Options& owner) {
     if (const ClientSeams* seams = ScopedClientSeams::Current(); seams != nullptr) {
@@ -165,6 +181,7 @@ class EmbeddedOwner : public OwnerLink {
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<ShardOwner> owner_;
   std::shared_ptr<InspectionHost> inspection_;
+  bool inspected_ = false;  // the view is registered there
 };
 
 }  // namespace

@@ -58,6 +58,7 @@ class Coordinator {
   //   ALREADY_EXISTS       the rank is taken; the group is unaffected
   //   FAILED_PRECONDITION  another protocol version; the group has finished; it has failed, and the
   //                        request brings no state, or nobody ever had a plan
+  //   RESOURCE_EXHAUSTED   the job has kMaxOptimizers optimizers already
   // A request with `resumes` begins the next life of a group that has failed. It also does so where
   // the group works and the rank still counts as present: the state has come back, so the former
   // process is dead, and the group fails with PeerLost. When all ranks have joined, the group goes

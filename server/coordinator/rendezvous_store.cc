@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 namespace {
@@ -20,6 +21,9 @@ absl::Status RendezvousStore::Put(absl::string_view key, absl::string_view value
                                   Deferred& deferred) {
   if (!failure_.ok()) return failure_;
   if (key.empty()) return absl::InvalidArgumentError("the rendezvous key is empty");
+  absl::Status fits = CheckLength("the rendezvous key", key);
+  fits.Update(CheckLength("the value at the rendezvous", value, kMaxRendezvousValueBytes));
+  if (!fits.ok()) return fits;
   const auto [entry, inserted] = values_.emplace(std::string(key), std::string(value));
   if (!inserted && entry->second != value) {
     return absl::AlreadyExistsError(

@@ -24,7 +24,8 @@ class RendezvousStore {
  public:
   using GetCallback = std::function<void(absl::StatusOr<std::string>)>;
 
-  // INVALID_ARGUMENT for an empty key; ALREADY_EXISTS where it holds another value.
+  // INVALID_ARGUMENT for an empty key, or a key or value that is too long (request_limits.h);
+  // ALREADY_EXISTS where the key holds another value.
   absl::Status Put(absl::string_view key, absl::string_view value, Deferred& deferred);
 
   // Calls back once: with the value as soon as it is there, with NOT_FOUND when Expire finds the

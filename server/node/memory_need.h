@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/attach/attachment.h"
+#include "common/checked_math.h"
 #include "common/memory_layout.h"
 
 namespace optshard {
@@ -23,8 +24,12 @@ struct MemoryNeed {
   int64_t reduced_bytes = 0;
 
   int64_t total() const {
-    return parameters_bytes + gradients_bytes + slots_bytes + ledger_bytes + record_bytes +
-           reduced_bytes;
+    int64_t sum = 0;  // the largest number where it is more
+    for (const int64_t bytes : {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes,
+                                record_bytes, reduced_bytes}) {
+      sum = SaturatingAdd(sum, bytes);
+    }
+    return sum;
   }
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."

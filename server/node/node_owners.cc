@@ -96,6 +96,7 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
                         request.rank, request.spec.world_size, RankSetText(options_.ranks)));
   }
   absl::Status valid = request.spec.Validate();
+  valid.Update(CheckSupported(request.spec.space));
   if (!valid.ok()) {
     return errors::WithContext(valid, absl::StrCat("the trainer of rank ", request.rank));
   }

@@ -34,6 +34,9 @@ namespace optshard {
 
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
+// INVALID_ARGUMENT naming the first parameter whose dtype or device no shard owner can step.
+absl::Status CheckSupported(const ParameterSpace& space);
+
 // Step, RefuseNextStep, SyncParameters and Stop come from one thread at a time; the views,
 // failure(), lost() and AbortPlane from any.
 class ShardOwner {
@@ -87,7 +90,9 @@ class ShardOwner {
   //   UNAVAILABLE       TrainerGone: another rank's owner refused
   // After any other error the owner is broken, and each later call returns the first one.
   //   UNAVAILABLE       PeerLost: not applied by anybody
-  //   DEADLINE_EXCEEDED PeersTimedOut: not applied by anybody
+  //   DEADLINE_EXCEEDED PeersTimedOut: a rank did not come; not applied by anybody. In one pass
+  //   over
+  //                     shared memory, where nothing precedes the vote, it is StepInDoubt
   //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause
   //   FAILED_PRECONDITION, INVALID_ARGUMENT  a process of another life of the job takes part, or
   //                     ranks are at different steps

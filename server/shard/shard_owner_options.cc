@@ -10,9 +10,8 @@
 #include "common/request_id.h"
 
 namespace optshard {
-namespace {
 
-absl::Status CheckSpace(const ParameterSpace& space) {
+absl::Status CheckSupported(const ParameterSpace& space) {
   for (int p = 0; p < space.parameter_count(); ++p) {
     const ParameterSpec& parameter = space.parameter(p);
     if (parameter.dtype != DType::kFloat32 || parameter.device != "cpu") {
@@ -23,8 +22,6 @@ absl::Status CheckSpace(const ParameterSpace& space) {
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
   if (options.spec.world_size < 1 || options.rank < 0 || options.rank >= options.spec.world_size) {
@@ -46,7 +43,7 @@ absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
   }
   absl::Status valid = options.spec.Validate();
   if (!valid.ok()) return valid;
-  return CheckSpace(options.spec.space);
+  return CheckSupported(options.spec.space);
 }
 
 int ThreadsOf(const ReductionTree& tree, Rank rank) {

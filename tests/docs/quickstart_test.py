@@ -49,11 +49,12 @@ class Commands(unittest.TestCase):
                 ("bazel-bin/", ""),
                 ("bin/optshard-coordinator", "server/coordinator/optshard-coordinator"),
                 ("bin/optshard-server", "server/node/optshard-server"),
-                ("29500", str(_free_port())),
-                ("4700", str(_free_port())),
                 ("$PWD/", folder + "/"),
             ):
                 script = script.replace(shown, ours)
+            # In one pass: a port of ours may contain the other one's digits.
+            ports = {"29500": str(_free_port()), "4700": str(_free_port())}
+            script = re.sub(r"\b(29500|4700)\b", lambda port: ports[port.group()], script)
             shell = subprocess.Popen(
                 ["bash", "-eu", "-c", script],
                 stdout=subprocess.PIPE,

@@ -306,9 +306,11 @@ void GlooMesh::TellPeersWhy(const absl::Status& reason) {
 
 absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what, absl::string_view why) {
   // The reason comes over another connection than the one that may have broken.
-  small_->ReadToEnd(peer, kReasonPatience);
-  return PeerDisconnected(rank_, peer, DisconnectReason::Decode(received_reasons_[peer]),
-                          absl::StrCat(what, ": ", why));
+  const bool ended = small_->ReadToEnd(peer, kReasonPatience);
+  // Until it has ended the step's thread may be receiving the reason.
+  const DisconnectReason reason =
+      ended ? DisconnectReason::Decode(received_reasons_[peer]) : DisconnectReason();
+  return PeerDisconnected(rank_, peer, reason, absl::StrCat(what, ": ", why));
 }
 
 void GlooMesh::WatchConnections() {

@@ -198,11 +198,15 @@ class GlooPlane : public DataPlane {
     if (owner != rank() && bytes > 0) {
       status = mesh_.Receive(owner, slot, data, bytes, ticket->messages());
     }
-    for (Rank peer = 0; peer < world_size() && owner == rank() && bytes > 0 && status.ok();
-         ++peer) {
-      if (peer != rank()) status = mesh_.Send(peer, slot, data, bytes, ticket->messages());
-    }
     if (!status.ok()) return status;
+    for (Rank peer = 0; peer < world_size() && owner == rank() && bytes > 0; ++peer) {
+      if (peer == rank()) continue;
+      status = mesh_.Send(peer, slot, data, bytes, ticket->messages());
+      if (status.ok()) continue;
+      // Lower ranks may have theirs.
+      ticket->Fail(status);
+      break;
+    }
     return std::unique_ptr<Ticket>(std::move(ticket));
   }
 

@@ -122,13 +122,14 @@ void SmallMessages::Flush() {
   WriteAll();
 }
 
-void SmallMessages::ReadToEnd(Rank peer, absl::Duration patience) {
+bool SmallMessages::ReadToEnd(Rank peer, absl::Duration patience) {
   const absl::Time deadline = Clock::Monotonic().Now() + patience;
   absl::MutexLock lock(&mutex_);
   Line& line = lines_[peer];
   do {
     Read(line);
   } while (line.why_broken.empty() && PollUntil(line.socket.get(), POLLIN, deadline));
+  return !line.why_broken.empty();
 }
 
 void SmallMessages::Finish() {

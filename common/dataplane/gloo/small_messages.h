@@ -27,7 +27,8 @@
 
 namespace optshard {
 
-// Thread-safe; one thread waits at a time, others may look (wait for no time). The memory of
+// Thread-safe. The step's thread waits; the thread that cuts the connections may wait too, and then
+// cuts them, since one wait may take a wake-up that was meant for the other. The memory of
 // messages is touched under the lock only, and not at all after Cut or Finish.
 class SmallMessages : public std::enable_shared_from_this<SmallMessages> {
  public:
@@ -52,8 +53,9 @@ class SmallMessages : public std::enable_shared_from_this<SmallMessages> {
   // Writes what is queued, as far as the sockets take it at once. Every wait begins with it.
   void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Reads what the peer sent until its connection has ended, or for as long as `patience`.
-  void ReadToEnd(Rank peer, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads what the peer sent until its connection has ended, or for as long as `patience`. Returns
+  // whether it has ended: then no memory of a message from this peer is written any more.
+  bool ReadToEnd(Rank peer, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Both end all connections. Finish lets what was written arrive; after Cut, transfers that are
   // not done are broken.

@@ -29,6 +29,9 @@ constexpr absl::string_view kConnecting = "connecting the data plane over TCP";
 // Somebody who connects and says nothing must not keep the others out.
 constexpr absl::Duration kGreetingPatience = absl::Seconds(1);
 
+// How often a rank that waits for others asks whether the group still works.
+constexpr absl::Duration kGroupLookInterval = absl::Milliseconds(200);
+
 // Where a rank listens, and what to say there. Its bytes are the value of a rendezvous key.
 struct Address {
   sockaddr_storage socket = {};
@@ -141,6 +144,21 @@ absl::StatusOr<UniqueFd> ConnectTo(Rank peer, const Address& address,
   return errors::PeerLost(peer, Failed("connect").message());
 }
 
+// Waits until the rank listens.
+absl::StatusOr<Address> AddressOf(Rank peer, const GlooPlaneOptions& options) {
+  const absl::StatusOr<std::string> found =
+      options.rendezvous->Get(KeyOf(options.generation, peer), options.deadline);
+  if (absl::IsDeadlineExceeded(found.status())) return errors::PeersTimedOut({peer}, kConnecting);
+  if (!found.ok()) return errors::WithContext(found.status(), kConnecting);
+  Address address;
+  if (found->size() != sizeof(address)) {
+    return absl::InternalError(absl::StrCat(kConnecting, ": the address of rank ", peer, " has ",
+                                            found->size(), " bytes, expected ", sizeof(address)));
+  }
+  std::memcpy(&address, found->data(), sizeof(address));
+  return address;
+}
+
 bool ReceiveGreeting(const UniqueFd& connection, Greeting* greeting, absl::Time deadline) {
   size_t done = 0;
   while (done < sizeof(*greeting)) {
@@ -163,8 +181,14 @@ absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
       if (!(*connections)[peer].valid()) missing.push_back(peer);
     }
     if (missing.empty()) return absl::OkStatus();
-    if (!PollUntil(listener.get(), POLLIN, options.deadline)) {
-      return errors::PeersTimedOut(missing, kConnecting);
+    const absl::Time look = Clock::Monotonic().Now() + kGroupLookInterval;
+    if (!PollUntil(listener.get(), POLLIN, std::min(look, options.deadline))) {
+      if (look >= options.deadline) return errors::PeersTimedOut(missing, kConnecting);
+      // A rank that has failed will not come. The rendezvous knows: it then fails for all.
+      const absl::Status group = AddressOf(options.rank, options).status();
+      if (errors::IsPeersTimedOut(group)) return errors::PeersTimedOut(missing, kConnecting);
+      if (!group.ok()) return group;
+      continue;
     }
     UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection.valid() && (errno == EMFILE || errno == ENFILE)) return Failed("accept");
@@ -195,17 +219,9 @@ absl::StatusOr<std::vector<UniqueFd>> ConnectTcpPeers(const GlooPlaneOptions& op
   if (!put.ok()) return errors::WithContext(put, kConnecting);
   std::vector<UniqueFd> connections(options.world_size);
   for (Rank peer = 0; peer < options.rank; ++peer) {
-    const absl::StatusOr<std::string> found =
-        options.rendezvous->Get(KeyOf(options.generation, peer), options.deadline);
-    if (absl::IsDeadlineExceeded(found.status())) return errors::PeersTimedOut({peer}, kConnecting);
-    if (!found.ok()) return errors::WithContext(found.status(), kConnecting);
-    Address address;
-    if (found->size() != sizeof(address)) {
-      return absl::InternalError(absl::StrCat(kConnecting, ": the address of rank ", peer, " has ",
-                                              found->size(), " bytes, expected ", sizeof(address)));
-    }
-    std::memcpy(&address, found->data(), sizeof(address));
-    absl::StatusOr<UniqueFd> connection = ConnectTo(peer, address, options);
+    absl::StatusOr<Address> address = AddressOf(peer, options);
+    if (!address.ok()) return address.status();
+    absl::StatusOr<UniqueFd> connection = ConnectTo(peer, *address, options);
     if (!connection.ok()) return connection.status();
     connections[peer] = *std::move(connection);
   }

@@ -51,8 +51,11 @@ absl::Status CheckPrepared(absl::Span<const CommitVote> votes) {
   absl::StatusCode code = absl::StatusCode::kOk;
   for (const CommitVote& vote : votes) {
     if (vote.prepared.ok()) continue;
-    if (absl::IsUnavailable(vote.prepared)) gone.push_back(vote.rank);
-    if (code == absl::StatusCode::kOk) code = vote.prepared.code();
+    if (absl::IsUnavailable(vote.prepared)) {
+      gone.push_back(vote.rank);
+    } else if (code == absl::StatusCode::kOk) {
+      code = vote.prepared.code();
+    }
     reasons.push_back(absl::StrCat("rank ", vote.rank, ": ", vote.prepared.message()));
   }
   if (reasons.empty()) return absl::OkStatus();

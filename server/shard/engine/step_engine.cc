@@ -20,6 +20,8 @@ namespace {
 // An aborted plane lets go of its buffers at once; this only bounds the wait for one that does not.
 constexpr absl::Duration kAbandonTimeout = absl::Seconds(5);
 
+constexpr absl::Duration kRefusalTimeout = absl::Seconds(5);
+
 constexpr int kWholeStep = -1;  // as a bucket of the timeline
 
 }  // namespace
@@ -205,7 +207,7 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
 
 absl::Status StepEngine::UseHyperparameters(absl::Span<const Hyperparameters> given) {
   // Mostly they are the last step's.
-  if (given == absl::MakeConstSpan(given_)) return absl::OkStatus();
+  if (!given_.empty() && given == absl::MakeConstSpan(given_)) return absl::OkStatus();
   absl::StatusOr<std::vector<Hyperparameters>> validated =
       ValidateForStep(*options_.rule, options_.hyperparameters, given);
   if (!validated.ok()) return validated.status();
@@ -330,7 +332,9 @@ StepEngine::Result StepEngine::GivenUp(const CommitDecision& decision, absl::Tim
   // lost; so none returns before all know why. While a trainer is away its rank refuses often, and
   // stays.
   if (!errors::IsTrainerGone(decision.status)) {
-    const absl::Status known = Barrier(kRefusalIsKnown, deadline);
+    // All ranks have voted, so all are here, however late the last one came.
+    const absl::Time soon = options_.clock->Now() + kRefusalTimeout;
+    const absl::Status known = Barrier(kRefusalIsKnown, std::max(deadline, soon));
     // A rank that is lost only now is the next call's error.
     if (!known.ok()) Abandon(known);
   }

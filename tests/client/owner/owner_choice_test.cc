@@ -55,6 +55,18 @@ TEST(OwnerChoice_AttachIsEmbedded, NoServerIsAsked) {
   EXPECT_FALSE(rig.owners().Ready());
 }
 
+TEST(OwnerChoice_SameNameInTwoJobsOfAProcess, BothStartAndEndInAnyOrder) {
+  const Environment environment("OPTSHARD_ATTACH", "embedded");
+  auto first = StartFromEnvironment();
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto second = StartFromEnvironment();
+  ASSERT_TRUE(second.ok()) << second.status();
+  second->reset();
+  EXPECT_TRUE((*first)->Stop(absl::Seconds(5)).ok());
+  // The first one's view is gone with its part in the job; a third one has the place.
+  EXPECT_TRUE(StartFromEnvironment().ok());
+}
+
 TEST(OwnerChoice_AttachIsNeither, IsRefusedShowingIt) {
   const Environment environment("OPTSHARD_ATTACH", "/run/optshard");
   const absl::Status status = StartFromEnvironment().status();

@@ -91,9 +91,9 @@ class GlooMeshThatBreaks : public ::testing::Test {
   bool IsCutWhenItFails(const std::function<absl::Status()>& call) {
     bool was_cut = false;
     std::thread caller;
+    std::atomic<pid_t> thread{0};
+    std::atomic<bool> returned{false};
     wire_.during_cut = [&] {
-      std::atomic<pid_t> thread{0};
-      std::atomic<bool> returned{false};
       caller = std::thread([&, this] {
         thread = static_cast<pid_t>(syscall(SYS_gettid));
         EXPECT_TRUE(errors::IsPeerLost(call()));

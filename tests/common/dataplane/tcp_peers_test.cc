@@ -106,6 +106,19 @@ TEST_F(TcpPeers, HigherRanksDoNotCome_AreNamedAtTheDeadline) {
   EXPECT_EQ(errors::RanksOf(status), (std::vector<Rank>{1, 2}));
 }
 
+TEST_F(TcpPeers, GroupFailsWhileHigherRanksAreAwaited_EndsTheWait) {
+  absl::Status status;
+  const absl::Time start = Clock::Monotonic().Now();
+  std::thread rank([&] { status = ConnectTcpPeers(Options(0, absl::Seconds(60))).status(); });
+  // It listens; ranks 1 and 2 will never come.
+  ConnectAsStranger(rendezvous_, 0);
+  rendezvous_.Fail(errors::PeerLost(2, "it has no such network"));
+  rank.join();
+  EXPECT_TRUE(errors::IsPeerLost(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{2});
+  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(30));
+}
+
 TEST_F(TcpPeers, LowerRankDoesNotCome_IsNamedAtTheDeadline) {
   const absl::Status status = ConnectTcpPeers(Options(2, absl::Milliseconds(20))).status();
   EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;

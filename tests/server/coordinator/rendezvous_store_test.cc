@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/types/optional.h"
+#include "common/request_limits.h"
 
 namespace optshard {
 namespace {
@@ -34,6 +35,14 @@ TEST_F(RendezvousStoreTest, GetAfterPut_AnswersAtOnceButNotWithinTheCall) {
   Run();
   ASSERT_TRUE(answer_.has_value());
   EXPECT_EQ(**answer_, "v");
+}
+
+TEST_F(RendezvousStoreTest, PutThatIsTooLong_IsInvalidAndLeavesNothing) {
+  const std::string value(kMaxRendezvousValueBytes + 1, 'v');
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.Put("k", value, deferred_)));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(store_.Put(std::string(kMaxNameBytes + 1, 'k'), "v", deferred_)));
+  EXPECT_TRUE(store_.Put("k", value.substr(1), deferred_).ok());
 }
 
 TEST_F(RendezvousStoreTest, GetBeforePut_WaitsForIt) {

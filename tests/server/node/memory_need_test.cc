@@ -1,5 +1,6 @@
 #include "server/node/memory_need.h"
 
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -67,6 +68,12 @@ TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   EXPECT_EQ(MemoryNeedOf(request, layout, false, false)->parameters_bytes, 0);
   request.spec.gradient_mode = GradientMode::kAveraged;
   EXPECT_EQ(MemoryNeedOf(request, layout, true, false)->reduced_bytes, 0);
+}
+
+TEST(MemoryNeed_OfMoreThanANumberHolds, IsTheLargestNumber) {
+  MemoryNeed need;
+  need.parameters_bytes = need.gradients_bytes = need.slots_bytes = int64_t{1} << 62;
+  EXPECT_EQ(need.total(), std::numeric_limits<int64_t>::max());
 }
 
 TEST(MemoryNeed_BadHyperparameters_AreRefused, NamingTheGroup) {

@@ -94,6 +94,14 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("param group 1"));
 
+  options = Good(rig);
+  std::vector<GroupSpec> halves = options.spec.space.groups();
+  halves[0].parameters[0].dtype = DType::kFloat16;
+  options.spec.space = ParameterSpace(halves);
+  status = Refusal(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("only float32 on cpu is supported"));
+
   // The others go on.
   auto trainers = rig.StartAll();
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });

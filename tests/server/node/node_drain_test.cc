@@ -108,7 +108,7 @@ TEST(NodeDrain_StepThatAnotherNodeDoesNotJoin_IsGivenUpAfterTheGrace, AndItsTrai
     return status.ok() && !status->groups.empty() &&
            status->groups[0].members[0].progress.outcome == StepOutcome::kInStep;
   };
-  const absl::Duration grace = absl::Milliseconds(50);
+  const absl::Duration grace = absl::Milliseconds(500);
   std::thread drain([&] {
     EXPECT_TRUE(Await(in_step));
     const absl::Time start = Now();

@@ -64,6 +64,14 @@ TEST_F(CommitDecisionTest, GradientOnOneRank_UpdatesInReduceAndIsRefusedInAverag
               HasSubstr("parameter 0 \"a\" has a gradient on rank 1 but none on ranks 0, 2"));
 }
 
+TEST_F(CommitDecisionTest, OneTrainerGoneAndAnotherRankInvalid_HasTheCodeOfTheMistake) {
+  votes_[0].prepared = absl::UnavailableError("its trainer has ended");
+  votes_[1].prepared = absl::InvalidArgumentError("parameter 0 has no memory");
+  const CommitDecision decision = Decide();
+  EXPECT_EQ(decision.status.code(), absl::StatusCode::kInvalidArgument) << decision.status;
+  EXPECT_FALSE(decision.is_final);
+}
+
 TEST_F(CommitDecisionTest, NoGradientAnywhere_Skips) {
   for (CommitVote& vote : votes_) vote.has_gradient = {false, false};
   const CommitDecision decision = Decide(GradientMode::kAveraged);

@@ -23,8 +23,9 @@ bool IsOfLibTorchOrOurs(const c10::Storage& storage) {
 const char* WhatItBreaks(const at::Tensor& parameter) {
   if (parameter.numel() == 0) return nullptr;
   if (parameter.storage().use_count() > 1) return "shares its storage with another tensor";
-  if (!IsOfLibTorchOrOurs(parameter.storage()))
+  if (!IsOfLibTorchOrOurs(parameter.storage())) {
     return "lies in memory that LibTorch did not allocate";
+  }
   if (!parameter.is_contiguous()) return "is not contiguous";
   return nullptr;
 }

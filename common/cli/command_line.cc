@@ -87,7 +87,7 @@ absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
   }
   for (const auto& [option, given] : declared) {
     if (given->count() == 0) continue;
-    const absl::Status set = option->Set(given->results().back());
+    absl::Status set = option->Set(given->results().back());
     if (!set.ok()) return set;
   }
   wants_help_ = help->count() > 0;

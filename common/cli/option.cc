@@ -125,7 +125,7 @@ CommandOption& CommandOption::Hidden() {
 absl::Status CommandOption::Set(const std::string& text) const {
   const bool unknown =
       !values_.empty() && std::find(values_.begin(), values_.end(), text) == values_.end();
-  const absl::Status parsed =
+  absl::Status parsed =
       unknown ? Expected(absl::StrCat("one of ", absl::StrJoin(values_, ", "))) : parser_(text);
   if (parsed.ok()) return parsed;
   return absl::InvalidArgumentError(absl::StrCat("--", name_, "=", text, ": ", parsed.message()));

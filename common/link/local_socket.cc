@@ -67,8 +67,9 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
     if (connect(fd.get(), kernel->get(), kernel->bytes) == 0) {
       auto socket = std::make_unique<LocalSocket>(std::move(fd));
       absl::Status user = socket->CheckPeerUser();
-      if (!user.ok())
+      if (!user.ok()) {
         return errors::WithContext(user, absl::StrCat("connected to '", address, "'"));
+      }
       return socket;
     }
     const int error = errno;
@@ -129,8 +130,9 @@ absl::Status LocalSocket::Send(absl::string_view bytes, absl::Span<const int> de
     }
     const int error = errno;
     if (error == EINTR) continue;
-    if (IsClosedByPeer(error))
+    if (IsClosedByPeer(error)) {
       return hung_up_.load() ? HungUp() : PeerGone("while a message was sent");
+    }
     if (error == ETOOMANYREFS) return TooManyDescriptorsUnderWay();
     if (error != EAGAIN) return absl::ErrnoToStatus(error, "sending on a local socket failed");
     if (PollUntil(fd_.get(), POLLOUT, deadline)) continue;

@@ -79,8 +79,9 @@ class CoordinatorTarget final : public FuzzTarget {
     if (method == "GetRendezvous") {
       return Call<v1::GetRendezvousResponse>(&v1::Coordinator::Stub::GetRendezvous, request, true);
     }
-    if (method == "GetStatus")
+    if (method == "GetStatus") {
       return Call<v1::JobStatus>(&v1::Coordinator::Stub::GetStatus, request);
+    }
     return Watch(static_cast<const v1::WatchRequest&>(*request.message));
   }
 

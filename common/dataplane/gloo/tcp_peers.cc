@@ -122,8 +122,9 @@ absl::StatusOr<UniqueFd> ConnectTo(Rank peer, const Address& address,
   if (!connection.valid()) return Failed("socket");
   const int started =
       connect(connection.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.bytes);
-  if (started != 0 && errno != EINPROGRESS)
+  if (started != 0 && errno != EINPROGRESS) {
     return errors::PeerLost(peer, Failed("connect").message());
+  }
   if (!PollUntil(connection.get(), POLLOUT, options.deadline)) {
     return errors::PeersTimedOut({peer}, kConnecting);
   }

@@ -51,8 +51,9 @@ ShmOperations::ShmOperations(std::unique_ptr<ShmPeers> peers, const ShmPlaneOpti
       contributions_(options.world_size) {
   peers_->Watch([this](Rank peer) {
     // One that closed in good order has taken and given all before.
-    if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed)
+    if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed) {
       Break(WhyPeerLeft(peer));
+    }
     peers_->own_mailbox().bell().Ring();
   });
 }
@@ -114,8 +115,9 @@ absl::Status ShmOperations::Close(absl::Time deadline) {
     const uint32_t heard = bell.Count();
     std::vector<Rank> open;
     for (Rank peer = 0; peer < world_size; ++peer) {
-      if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed)
+      if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed) {
         open.push_back(peer);
+      }
     }
     if (open.empty()) return absl::OkStatus();
     BreakIfAPeerLeft();
@@ -317,8 +319,9 @@ void ShmOperations::BreakIfAPeerLeft() {
   for (Rank peer = 0; peer < peers_->world_size(); ++peer) {
     if (peer == rank_) continue;
     const DisconnectReason::Kind kind = peers_->mailbox(peer).disconnect_reason().kind;
-    if (kind != DisconnectReason::kNone && kind != DisconnectReason::kClosed)
+    if (kind != DisconnectReason::kNone && kind != DisconnectReason::kClosed) {
       Break(WhyPeerLeft(peer));
+    }
   }
 }
 

@@ -44,10 +44,11 @@ struct Flags {
 // Stores in `target` what `parse` makes of an option's text.
 template <typename Parse, typename Target>
 CommandOption::Parser Into(Target* target, Parse parse) {
-  return [target, parse](const std::string& text) {
+  return [target, parse](const std::string& text) -> absl::Status {
     auto parsed = parse(text);
-    if (parsed.ok()) *target = *std::move(parsed);
-    return parsed.status();
+    if (!parsed.ok()) return parsed.status();
+    *target = *std::move(parsed);
+    return absl::OkStatus();
   };
 }
 

@@ -186,7 +186,7 @@ absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
     if (!PollUntil(listener.get(), POLLIN, std::min(look, options.deadline))) {
       if (look >= options.deadline) return errors::PeersTimedOut(missing, kConnecting);
       // A rank that has failed will not come. The rendezvous knows: it then fails for all.
-      const absl::Status group = AddressOf(options.rank, options).status();
+      absl::Status group = AddressOf(options.rank, options).status();
       if (errors::IsPeersTimedOut(group)) return errors::PeersTimedOut(missing, kConnecting);
       if (!group.ok()) return group;
       continue;

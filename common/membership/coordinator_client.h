@@ -33,8 +33,9 @@ class MemberSession {
 
   // Sets what is called once the group has failed: a rank is lost, or the ranks cannot go on.
   // StaleIncarnation where the coordinator has a group without this member and no longer knows the
-  // member's own. Called once, from a thread of the session. Set it before WaitForPlan. It must not
-  // block, nor call the session.
+  // member's own. Called once, from a thread of the session, and never after Leave or the session's
+  // destruction: both wait for a call that runs. Set it before WaitForPlan. It must not block, nor
+  // call the session.
   virtual void OnFailure(std::function<void(const absl::Status&)> callback) = 0;
 
   // What the next heartbeat reports.

@@ -37,8 +37,18 @@ void MemberInbox::DeliverFailure(const absl::Status& failure) {
     if (!failure_.ok() || failure.ok()) return;
     failure_ = failure;
     callback = std::exchange(on_failure_, nullptr);
+    if (!callback) return;
+    calling_ = true;
   }
-  if (callback) callback(failure);
+  callback(failure);
+  absl::MutexLock lock(&mutex_);
+  calling_ = false;
+}
+
+void MemberInbox::EndCallbacks() {
+  absl::MutexLock lock(&mutex_);
+  on_failure_ = nullptr;
+  mutex_.Await(absl::Condition(this, &MemberInbox::Idle));
 }
 
 uint64_t MemberInbox::last_sequence() const {

@@ -22,6 +22,9 @@ class MemberInbox {
   // has failed already, it runs within this call.
   void OnFailure(std::function<void(const absl::Status&)> callback);
 
+  // Forgets the callback. When this returns it does not run, nor will it. Not from the callback.
+  void EndCallbacks();
+
   // An event whose sequence number has come before changes nothing.
   void Deliver(const MemberEvent& event);
 
@@ -48,6 +51,7 @@ class MemberInbox {
     return plan_.has_value() || !failure_.ok() || wait_for_plan_ended_;
   }
   bool Failed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); }
+  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calling_; }
 
   mutable absl::Mutex mutex_;
   uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -55,6 +59,7 @@ class MemberInbox {
   bool wait_for_plan_ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
+  bool calling_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace optshard

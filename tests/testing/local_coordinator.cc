@@ -117,7 +117,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
 
   ~LocalSession() override {
     coordinator_->Remove(member_);
-    member_->Disconnect();
+    End();
   }
 
   const MemberId& id() const override { return id_; }
@@ -189,11 +189,16 @@ class LocalSession final : public MemberSession, public Rendezvous {
   absl::Status Leave(absl::Time) override {
     absl::Status status = domain_.Leave(member_->caller(), member_->progress());
     coordinator_->Remove(member_);
-    member_->Disconnect();
+    End();
     return status;
   }
 
  private:
+  void End() {
+    member_->Disconnect();
+    member_->inbox().EndCallbacks();
+  }
+
   LocalCoordinator* const coordinator_;
   Coordinator& domain_;
   const std::shared_ptr<LocalMember> member_;

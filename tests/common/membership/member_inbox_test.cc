@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/errors.h"
 
 namespace optshard {
@@ -70,6 +75,35 @@ TEST(MemberInbox, CallbackSetAfterTheFailure_RunsAtOnce) {
   int calls = 0;
   inbox.OnFailure([&](const absl::Status&) { ++calls; });
   EXPECT_EQ(calls, 1);
+}
+
+TEST(MemberInbox, EndCallbacks_WaitsForTheOneThatRuns) {
+  MemberInbox inbox;
+  absl::Notification runs;
+  absl::Notification ending;
+  std::atomic<bool> done{false};
+  inbox.OnFailure([&](const absl::Status&) {
+    runs.Notify();
+    ending.WaitForNotification();
+    // For one that does not wait to be through.
+    absl::SleepFor(absl::Milliseconds(1));
+    done = true;
+  });
+  std::thread deliverer([&] { inbox.Deliver(Failure(1)); });
+  runs.WaitForNotification();
+  ending.Notify();
+  inbox.EndCallbacks();
+  EXPECT_TRUE(done);
+  deliverer.join();
+}
+
+TEST(MemberInbox, EndCallbacks_NoneComesAfter) {
+  MemberInbox inbox;
+  int calls = 0;
+  inbox.OnFailure([&](const absl::Status&) { ++calls; });
+  inbox.EndCallbacks();
+  inbox.Deliver(Failure(1));
+  EXPECT_EQ(calls, 0);
 }
 
 TEST(MemberInbox, FailureAfterThePlan_IsWhatWaitersGet) {

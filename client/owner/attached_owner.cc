@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
+#include "server/shard/engine/replica_placement.h"
 
 namespace optshard {
 namespace {
@@ -78,28 +79,9 @@ absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
 }
 
 absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica) const {
-  const ParameterSpace& space = options_.spec.space;
-  if (static_cast<int>(replica.size()) != space.parameter_count()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",
-                        replica.size(), space.parameter_count()));
-  }
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    if (space.parameter(p).elements() == 0) continue;
-    const MemoryLayout::Place& place = layout_.place(p);
-    const ReplicaRegion& region = memory_->regions()[place.region];
-    const ReplicaTensor& tensor = replica[p];
-    if (tensor.parameter == region.parameters + place.offset_elements &&
-        (tensor.gradient == nullptr ||
-         tensor.gradient == region.gradients + place.offset_elements)) {
-      continue;
-    }
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "parameter %d \"%s\" or its gradient does not lie in the memory of %s, where it looks for "
-        "them",
-        p, space.parameter(p).name, line()->name()));
-  }
-  return absl::OkStatus();
+  absl::Status placed = CheckPlacement(options_.spec.space, layout_, memory_->regions(), replica);
+  if (placed.ok()) return placed;
+  return errors::WithContext(placed, absl::StrCat("in the memory of ", line()->name()));
 }
 
 absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,

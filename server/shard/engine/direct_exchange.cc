@@ -5,8 +5,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_format.h"
+#include "common/errors.h"
 #include "common/gradient_mode.h"
+#include "server/shard/engine/replica_placement.h"
 #include "server/shard/engine/step_input.h"
 
 namespace optshard {
@@ -38,22 +39,9 @@ DirectExchange::DirectExchange(const StepContext& context)
 }
 
 absl::Status DirectExchange::Check(const ReplicaMemory& replica) const {
-  for (int p = 0; p < context_.space->parameter_count(); ++p) {
-    if (context_.space->parameter(p).elements() == 0) continue;
-    const ReplicaTensor& tensor = replica.tensor(p);
-    const MemoryLayout::Place& place = context_.layout->place(p);
-    const ReplicaRegion& region = replicas_[context_.rank][place.region];
-    const bool parameter_lies_there = tensor.parameter == region.parameters + place.offset_elements;
-    const bool gradient_lies_there =
-        tensor.gradient == nullptr || tensor.gradient == region.gradients + place.offset_elements;
-    if (parameter_lies_there && gradient_lies_there) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "the %s of parameter %d \"%s\" does not lie in the memory that the ranks of this host "
-        "share, "
-        "where the others look for it",
-        parameter_lies_there ? "gradient" : "memory", p, context_.space->parameter(p).name));
-  }
-  return absl::OkStatus();
+  return errors::WithContext(CheckPlacement(*context_.space, *context_.layout,
+                                            replicas_[context_.rank], replica.tensors()),
+                             "in the memory that the ranks of this host share");
 }
 
 absl::Status DirectExchange::Prepare(const StepRecord&, const ReplicaMemory&, absl::Time) {

@@ -16,6 +16,7 @@ class ReplicaMemory {
   ReplicaMemory(absl::Span<const ReplicaTensor> tensors, absl::Span<const ReplicaRegion> regions)
       : tensors_(tensors), regions_(regions) {}
 
+  absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
   const ReplicaTensor& tensor(int parameter) const { return tensors_[parameter]; }
 
   // Null where the bucket must be packed.

@@ -12,6 +12,7 @@
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/direct_exchange.h"
 #include "server/shard/engine/message_exchange.h"
+#include "server/shard/engine/replica_placement.h"
 #include "server/update/step_hyperparameters.h"
 
 namespace optshard {
@@ -184,23 +185,13 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
 
 absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions) const {
-  const ParameterSpace& space = *options_.space;
-  if (static_cast<int>(replica.size()) != space.parameter_count()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the replica has %d tensors, expected one for each of the %d parameters",
-                        replica.size(), space.parameter_count()));
-  }
+  absl::Status tensors = CheckTensors(*options_.space, replica);
+  if (!tensors.ok()) return tensors;
   if (!regions.empty() && regions.size() != options_.layout->regions().size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d flat regions were given, expected none or one for each of the %d of "
                         "the memory layout",
                         regions.size(), options_.layout->regions().size()));
-  }
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    if (replica[p].parameter == nullptr && space.parameter(p).elements() > 0) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
-    }
   }
   return exchange_->Check(ReplicaMemory(replica, regions));
 }

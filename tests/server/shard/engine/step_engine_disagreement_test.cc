@@ -1,5 +1,6 @@
 // Ranks that disagree: the same error everywhere, nothing applied.
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -104,26 +105,51 @@ TEST(StepEngine_StructuralOptionChanges, IsRefused) {
   ExpectAllRefuse(rig.Step(), "amsgrad");
 }
 
+// Rank 1 brings its replica as `change` leaves it.
+std::vector<StepEngine::Result> StepWithChangedTensors(
+    EngineRig& rig, const std::function<void(std::vector<ReplicaTensor>&)>& change) {
+  std::vector<StepEngine::Result> results(2);
+  rig.OnEveryRank([&](Rank r) {
+    std::vector<ReplicaTensor> tensors = rig.rank(r).replica->tensors();
+    if (r == 1) change(tensors);
+    StepInput input;
+    input.replica = tensors;
+    input.regions = rig.rank(r).replica->regions();
+    input.hyperparameters = rig.rank(r).hyperparameters;
+    input.timeout = absl::Seconds(20);
+    results[r] = rig.rank(r).engine->Step(input);
+  });
+  return results;
+}
+
 TEST(StepEngine_ReplicaWithoutMemoryOnOneRank, AllRanksAreToldWhoAndWhat) {
   for (const GradientMode mode : {GradientMode::kAveraged, GradientMode::kReduce}) {
     EngineRig::Options options;
     options.gradient_mode = mode;
     EngineRig rig(options);
     rig.GiveAllGradients();
-    std::vector<StepEngine::Result> results(2);
-    rig.OnEveryRank([&](Rank r) {
-      std::vector<ReplicaTensor> tensors = rig.rank(r).replica->tensors();
-      if (r == 1) tensors[3].parameter = nullptr;
-      StepInput input;
-      input.replica = tensors;
-      input.regions = rig.rank(r).replica->regions();
-      input.hyperparameters = rig.rank(r).hyperparameters;
-      input.timeout = absl::Seconds(20);
-      results[r] = rig.rank(r).engine->Step(input);
-    });
-    ExpectAllRefuse(results, "rank 1: parameter 3 \"fc.weight\" has no memory");
+    ExpectAllRefuse(
+        StepWithChangedTensors(
+            rig, [](std::vector<ReplicaTensor>& tensors) { tensors[3].parameter = nullptr; }),
+        "rank 1: parameter 3 \"fc.weight\" has no memory");
     ExpectNextStepIsGood(rig);
   }
+}
+
+TEST(StepEngine_GradientOutsideTheSharedMemoryOnOneRank, AllRanksAreToldWhoAndWhat) {
+  EngineRig::Options options;
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  rig.GiveAllGradients();
+  const std::vector<float> elsewhere = rig.rank(1).replica->Gradient(3);
+  ExpectAllRefuse(StepWithChangedTensors(rig,
+                                         [&elsewhere](std::vector<ReplicaTensor>& tensors) {
+                                           tensors[3].gradient = elsewhere.data();
+                                         }),
+                  "rank 1: in the memory that the ranks of this host share: the gradient of "
+                  "parameter 3 \"fc.weight\" does not lie");
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  ExpectNextStepIsGood(rig);
 }
 
 TEST(StepEngine_SomeStepWhileOthersSynchronise, AllAreToldWho) {

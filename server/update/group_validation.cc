@@ -8,7 +8,7 @@
 namespace optshard {
 
 absl::StatusOr<std::vector<Hyperparameters>> ValidateGroups(
-    const UpdateRule& rule, const std::vector<Hyperparameters>& given) {
+    const UpdateRule& rule, absl::Span<const Hyperparameters> given) {
   std::vector<Hyperparameters> groups;
   for (const Hyperparameters& group : given) {
     absl::StatusOr<Hyperparameters> values = rule.Validate(group);

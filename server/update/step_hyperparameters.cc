@@ -1,11 +1,11 @@
 #include "server/update/step_hyperparameters.h"
 
 #include <cstddef>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
+#include "server/update/group_validation.h"
 
 namespace optshard {
 
@@ -17,13 +17,11 @@ absl::StatusOr<std::vector<Hyperparameters>> ValidateForStep(
         absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
                         given.size(), constructed.size()));
   }
-  std::vector<Hyperparameters> validated;
+  absl::StatusOr<std::vector<Hyperparameters>> validated = ValidateGroups(rule, given);
+  if (!validated.ok()) return validated.status();
   for (size_t g = 0; g < given.size(); ++g) {
-    absl::StatusOr<Hyperparameters> values = rule.Validate(given[g]);
-    absl::Status usable = values.status();
-    if (usable.ok()) usable = rule.ValidateChange(constructed[g], *values);
-    if (!usable.ok()) return errors::WithContext(usable, absl::StrCat("param group ", g));
-    validated.push_back(*std::move(values));
+    absl::Status changed = rule.ValidateChange(constructed[g], (*validated)[g]);
+    if (!changed.ok()) return errors::WithContext(changed, absl::StrCat("param group ", g));
   }
   return validated;
 }

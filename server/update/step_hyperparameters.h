@@ -11,9 +11,10 @@
 
 namespace optshard {
 
-// `given` by param group, validated: defaults are filled in. `constructed` are those that decided
-// which slots there are, validated. INVALID_ARGUMENT, naming the param group and the option, where
-// a value is out of its range or would need other slots; also for another number of groups.
+// ValidateGroups of `given`, which may change the values of `constructed` but not the slots that
+// there are. `constructed` are the validated hyperparameters of the optimizer's construction. Both
+// are by param group. INVALID_ARGUMENT, naming the param group and the option, where a value is out
+// of its range or would need other slots; also for another number of groups. Thread-safe.
 absl::StatusOr<std::vector<Hyperparameters>> ValidateForStep(
     const UpdateRule& rule, absl::Span<const Hyperparameters> constructed,
     absl::Span<const Hyperparameters> given);

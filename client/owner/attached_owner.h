@@ -38,8 +38,8 @@ class AttachedOwner : public OwnerLink {
     std::string node;
     int threads = 0;
     absl::Duration join_timeout = absl::Seconds(60);
-    // A server bounds its steps itself. Beyond the call's timeout and this, which leaves time for
-    // the coordinator's verdict, it is stuck.
+    // A server ends its steps at the call's timeout. This is the time on top of it in which the
+    // coordinator attributes a failure. A server that has not answered by then is stuck.
     absl::Duration answer_slack = absl::Seconds(30);
   };
 

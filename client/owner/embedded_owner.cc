@@ -165,8 +165,8 @@ class EmbeddedOwner : public OwnerLink {
         options_.embedded_coordinator.empty() ? "127.0.0.1:0" : options_.embedded_coordinator;
     host.job = options_.job;
     host.world_size = options_.world_size;
-    // Its verdict, which names who is missing to all alike, comes before the members' own
-    // deadlines.
+    // The coordinator's error comes before the members' own deadlines, so that all ranks are told
+    // the same: which ranks are missing.
     host.join_timeout = 0.9 * options_.join_timeout;
     absl::StatusOr<std::shared_ptr<CoordinatorHost>> started = CoordinatorHost::Get(host);
     if (!started.ok()) return started.status();

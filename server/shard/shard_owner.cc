@@ -65,7 +65,7 @@ class ShardOwner::Impl {
   absl::Status CheckUsable() const;
   absl::Status CheckNothingLost();
   void PublishProgress(const StepProgress& progress);
-  absl::Status Verdict(StepOutcome outcome, const absl::Status& observed);
+  absl::Status AttributeFailure(StepOutcome outcome, const absl::Status& observed);
   absl::Status Break(const StepEngine::Result& result);
   LogContext MakeLogContext() const;
 
@@ -133,7 +133,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   absl::StatusOr<MemberEvent> event = session_->WaitForPlan(deadline);
   if (!event.ok()) {
     // The rank becomes free at once for another attempt.
-    session_->Leave(options_.clock->Now() + options_.verdict_timeout).IgnoreError();
+    session_->Leave(options_.clock->Now() + options_.attribution_timeout).IgnoreError();
     return event.status();
   }
   plan_ = std::move(event->plan);
@@ -169,7 +169,7 @@ absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
   request.deadline = deadline;
   absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
   if (!plane.ok()) {
-    return errors::WithContext(Verdict(StepOutcome::kNotApplied, plane.status()),
+    return errors::WithContext(AttributeFailure(StepOutcome::kNotApplied, plane.status()),
                                "connecting the data plane");
   }
   plane_ = std::move(*plane);
@@ -307,20 +307,21 @@ void ShardOwner::Impl::PublishProgress(const StepProgress& progress) {
 
 // Asks the coordinator which rank the job lost. The first error seen may name a rank that only hung
 // up because of the loss (docs/decisions/0005).
-absl::Status ShardOwner::Impl::Verdict(StepOutcome outcome, const absl::Status& observed) {
+absl::Status ShardOwner::Impl::AttributeFailure(StepOutcome outcome, const absl::Status& observed) {
   const std::vector<Rank> blamed = errors::RanksOf(observed);
   const StepNumber finished = engine_ == nullptr ? resumed_.finished : engine_->finished();
   return session_->ReportFailure({finished, outcome}, blamed.empty() ? -1 : blamed.front(),
-                                 observed, options_.clock->Now() + options_.verdict_timeout);
+                                 observed, options_.clock->Now() + options_.attribution_timeout);
 }
 
 // The owner's failure from now on.
 absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   const StepNumber finished = engine_->finished();
-  // Before the verdict, which may take as long as a lease: a torn state is not given out meanwhile.
+  // Before the failure is attributed, which may take as long as a lease: a torn state is not given
+  // out meanwhile.
   PublishProgress({finished, result.outcome});
   const absl::Status cause =
-      result.plane_failed ? Verdict(result.outcome, result.status) : result.status;
+      result.plane_failed ? AttributeFailure(result.outcome, result.status) : result.status;
   absl::Status failure = cause;
   if (result.outcome == StepOutcome::kTorn) failure = errors::TornStep(finished + 1, cause);
   if (result.outcome == StepOutcome::kInDoubt || result.outcome == StepOutcome::kApplied) {

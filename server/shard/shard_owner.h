@@ -63,7 +63,7 @@ class ShardOwner {
     absl::Duration join_timeout = absl::Seconds(60);
     // How long a failed step waits for the coordinator to say which rank the job lost. It must be
     // longer than a lease.
-    absl::Duration verdict_timeout = absl::Seconds(15);
+    absl::Duration attribution_timeout = absl::Seconds(15);
     int timeline_steps = 16;  // how many of the last steps' timelines are kept
     Clock* clock = &Clock::Monotonic();
   };

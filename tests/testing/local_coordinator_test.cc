@@ -40,7 +40,7 @@ TEST_F(LocalCoordinatorTest, Rendezvous_GoesFromRankToRank) {
   putter.join();
 }
 
-TEST_F(LocalCoordinatorTest, Killed_TheOthersAreToldAndTheVerdictNamesIt) {
+TEST_F(LocalCoordinatorTest, Killed_TheOthersAreToldAndTheFailureNamesIt) {
   auto sessions = JoinAll();
   absl::Mutex mutex;
   bool told = false;
@@ -53,10 +53,10 @@ TEST_F(LocalCoordinatorTest, Killed_TheOthersAreToldAndTheVerdictNamesIt) {
     absl::MutexLock lock(&mutex);
     EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&told), absl::Seconds(20)));
   }
-  const absl::Status verdict = sessions[2]->ReportFailure(
+  const absl::Status failure = sessions[2]->ReportFailure(
       {1, StepOutcome::kNotApplied}, 0, errors::PeerLost(0, "connection reset"), Soon());
-  EXPECT_TRUE(errors::IsPeerLost(verdict));
-  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(1));
+  EXPECT_TRUE(errors::IsPeerLost(failure));
+  EXPECT_THAT(errors::RanksOf(failure), ElementsAre(1));
 }
 
 TEST_F(LocalCoordinatorTest, KilledAndBackWithItsState_AllGoOn) {
@@ -83,9 +83,9 @@ TEST_F(LocalCoordinatorTest, KilledAndBackWithItsState_AllGoOn) {
 TEST_F(LocalCoordinatorTest, Stalled_IsNamedAtItsLeasesEnd) {
   auto sessions = JoinAll();
   coordinator_.Stall(2);
-  const absl::Status verdict =
+  const absl::Status failure =
       sessions[0]->ReportFailure({}, 1, errors::PeerLost(1, "connection reset"), Soon());
-  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(2));
+  EXPECT_THAT(errors::RanksOf(failure), ElementsAre(2));
 }
 
 TEST_F(LocalCoordinatorTest, SessionDestroyed_LooksLikeADeathUnlessItLeft) {
@@ -93,9 +93,9 @@ TEST_F(LocalCoordinatorTest, SessionDestroyed_LooksLikeADeathUnlessItLeft) {
   ASSERT_TRUE(sessions[0]->Leave(Soon()).ok());
   sessions[0].reset();
   sessions[1].reset();
-  const absl::Status verdict =
+  const absl::Status failure =
       sessions[2]->ReportFailure({}, -1, absl::UnavailableError("plane broken"), Soon());
-  EXPECT_THAT(errors::RanksOf(verdict), ElementsAre(1));
+  EXPECT_THAT(errors::RanksOf(failure), ElementsAre(1));
 }
 
 TEST_F(LocalCoordinatorTest, RankMissing_DeadlineNamesIt) {

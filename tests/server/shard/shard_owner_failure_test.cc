@@ -93,8 +93,8 @@ TEST_P(ShardOwnerKillTest, RankKilledAtAnyOperation_EverySurvivorNamesIt) {
     const Rank lost = static_cast<Rank>(at % kRanks);
     SCOPED_TRACE(absl::StrCat("rank ", lost, " dies at operation ", at - first_step));
     OwnerRig rig(options);
-    // The dead wait for no verdict.
-    rig.owner_options(lost).verdict_timeout = absl::ZeroDuration();
+    // A dead rank does not wait for the failure's attribution.
+    rig.owner_options(lost).attribution_timeout = absl::ZeroDuration();
     for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
     rig.GiveGradients(1);
     for (const auto& result : rig.Step()) ASSERT_TRUE(result.ok()) << result.status();
@@ -126,7 +126,7 @@ TEST(ShardOwner_RankKilledBetweenSteps_NextStepIsNotApplied, AndTheStateIsReadab
     rig.GiveGradients(1);
     for (const auto& result : rig.Step()) ASSERT_TRUE(result.ok()) << result.status();
     rig.Kill(1);
-    // The coordinator's verdict reaches the others while they compute.
+    // The coordinator tells the others while they compute.
     for (const Rank r : {0, 2}) ASSERT_TRUE(rig.AwaitAborted(r));
     for (const Rank r : {0, 2}) {
       const absl::StatusOr<StepInfo> result = rig.owner(r).Step(rig.InputOf(r));
@@ -143,7 +143,7 @@ TEST(ShardOwner_RankStoppedInAStep_OthersNameItAfterItsLease, AndDoNotHang) {
   for (const int64_t at : {first_step, first_step + 4, first_step + 8}) {
     SCOPED_TRACE(absl::StrCat("rank 2 stops at operation ", at - first_step));
     OwnerRig rig(options);
-    rig.owner_options(2).verdict_timeout = absl::ZeroDuration();
+    rig.owner_options(2).attribution_timeout = absl::ZeroDuration();
     for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
     rig.GiveGradients(1);
     for (const auto& result : rig.Step()) ASSERT_TRUE(result.ok()) << result.status();

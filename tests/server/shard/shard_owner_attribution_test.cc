@@ -1,4 +1,4 @@
-// What can be read of a shard owner while it waits for the coordinator's verdict.
+// What can be read of a shard owner while the coordinator attributes a failure.
 
 #include <functional>
 #include <memory>
@@ -20,7 +20,7 @@
 namespace optshard::testing {
 namespace {
 
-// Calls `asked` before it returns a verdict, which is what the member has observed.
+// Attributes every failure to what the member has observed, and calls `asked` before it does.
 class SlowSession final : public MemberSession {
  public:
   SlowSession(std::unique_ptr<MemberSession> session, std::function<void()> asked)
@@ -69,7 +69,7 @@ class SlowCoordinator final : public CoordinatorClient {
   const std::function<void()> asked_;
 };
 
-TEST(ShardOwner_StepIsTorn_ItsStateIsNotGivenOut, BeforeTheVerdictEither) {
+TEST(ShardOwner_StepIsTorn_ItsStateIsNotGivenOut, BeforeTheFailureIsAttributedEither) {
   OwnerRig::Options options = OwnerRig::MixedOptions(2);
   options.owner.spec.gradient_mode = GradientMode::kAveraged;
   OwnerRig rig(options);
@@ -85,7 +85,7 @@ TEST(ShardOwner_StepIsTorn_ItsStateIsNotGivenOut, BeforeTheVerdictEither) {
     EXPECT_TRUE(absl::IsDataLoss(read)) << read;
   });
   rig.owner_options(0).coordinator = &slow;
-  rig.owner_options(1).verdict_timeout = absl::ZeroDuration();
+  rig.owner_options(1).attribution_timeout = absl::ZeroDuration();
   for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
   rig.GiveGradients(1);
   // The votes come first: rank 0 has both and begins to apply the step.
@@ -101,7 +101,7 @@ TEST(ShardOwner_RankLostInTheGatherThatEndsAStep, DoubtsWhetherTheOthersHaveAppl
   OwnerRig::Options options = OwnerRig::MixedOptions(2);
   options.reachable = true;
   OwnerRig rig(options);
-  rig.owner_options(1).verdict_timeout = absl::ZeroDuration();
+  rig.owner_options(1).attribution_timeout = absl::ZeroDuration();
   for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
   rig.GiveGradients(1);
   rig.hub().KillInWaitFor(1, rig.hub().OperationsStarted(1) + 1);

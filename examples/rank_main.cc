@@ -10,6 +10,15 @@
 #include "common/cli/log_level_option.h"
 
 namespace optshard {
+namespace {
+
+std::string LogLevelOf(const RankFlags& flags) {
+  if (!flags.log_level.empty()) return flags.log_level;
+  const char* const variable = std::getenv("OPTSHARD_LOG_LEVEL");
+  return variable == nullptr || *variable == '\0' ? "warning" : variable;
+}
+
+}  // namespace
 
 void AddRankOptions(CommandLine& line, RankFlags* flags) {
   line.Group("To start ranks");
@@ -34,7 +43,8 @@ void AddRankOptions(CommandLine& line, RankFlags* flags) {
       .Default("OPTSHARD_ATTACH of the environment, else embedded");
   line.Add("launched", &flags->launched, "set by the process that started this rank").Hidden();
   line.Group("Messages");
-  AddLogLevelOption(line, &flags->log_level);
+  AddLogLevelOption(line, &flags->log_level)
+      .Default("OPTSHARD_LOG_LEVEL of the environment, else warning");
 }
 
 int RankMain(int argc, char** argv, CommandLine line, RankFlags* flags,
@@ -66,7 +76,7 @@ ShardedOptimizerOptions RankOptions(const RankFlags& flags) {
     options.coordinator = flags.coordinator;
   }
   if (!flags.attach.empty()) options.attach = flags.attach;
-  options.log_level = flags.log_level;
+  options.log_level = LogLevelOf(flags);
   return options;
 }
 
@@ -78,7 +88,7 @@ RankLauncher::Options LauncherOptions(const RankFlags& flags, const std::string&
   options.services.world_size = flags.ranks;
   options.services.coordinator_binary = flags.coordinator_binary;
   options.services.server_binary = flags.server_binary;
-  options.services.log_level = flags.log_level;
+  options.services.log_level = LogLevelOf(flags);
   options.arguments = flags.arguments;
   return options;
 }

@@ -22,7 +22,7 @@ struct RankFlags {
   int rank = -1;
   int world_size = 1;
   bool launched = false;
-  std::string log_level = "warning";
+  std::string log_level;  // empty: OPTSHARD_LOG_LEVEL of the environment, else "warning"
   std::vector<std::string> arguments;  // all that the program was given
 };
 

@@ -9,8 +9,8 @@
 namespace optshard {
 
 // `level` is for SetLogLevel (common/log.h).
-inline void AddLogLevelOption(CommandLine& line, std::string* level) {
-  line.Add("log-level", level, "least severe messages that are written to stderr")
+inline CommandOption& AddLogLevelOption(CommandLine& line, std::string* level) {
+  return line.Add("log-level", level, "least severe messages that are written to stderr")
       .OneOf({"debug", "info", "warning", "error", "off"});
 }
 

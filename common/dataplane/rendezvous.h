@@ -17,6 +17,7 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
 
   // ALREADY_EXISTS where the key holds another value; the same value again is OK (a retry).
+  // RESOURCE_EXHAUSTED beyond MaxRendezvousKeys keys of this rank (common/request_limits.h).
   virtual absl::Status Put(absl::string_view key, absl::string_view value) = 0;
 
   // Waits for the key. DEADLINE_EXCEEDED naming the key; the group's failure where it failed. The

@@ -91,7 +91,7 @@ class Coordinator {
   // The caller ends its part in the job cleanly: nobody is lost. Idempotent.
   absl::Status Leave(const Caller& caller, const StepProgress& progress);
 
-  // Also ALREADY_EXISTS (the key holds another value), or the group's failure.
+  // Also what RendezvousStore::Put says, or the group's failure.
   absl::Status PutRendezvous(const Caller& caller, absl::string_view key, absl::string_view value);
 
   // Calls back once: the value as soon as it is there; NOT_FOUND after `wait`; errors as

@@ -18,7 +18,7 @@ Group::Group(std::string optimizer, GroupOptions options)
       options_(std::move(options)),
       members_(options_.world_size),
       joins_(options_.world_size),
-      rendezvous_(std::make_unique<RendezvousStore>()) {}
+      rendezvous_(std::make_unique<RendezvousStore>(options_.world_size)) {}
 
 std::unique_ptr<Group> Group::After(const Group& failed) {
   auto group = std::make_unique<Group>(failed.optimizer_, failed.options_);
@@ -240,7 +240,7 @@ void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
 absl::Status Group::PutRendezvous(Rank rank, absl::string_view key, absl::string_view value,
                                   absl::Time now) {
   members_[rank].pulse.last_heard = now;
-  return rendezvous_->Put(key, value, deferred_);
+  return rendezvous_->Put(rank, key, value, deferred_);
 }
 
 void Group::GetRendezvous(absl::string_view key, absl::Time deadline,
@@ -313,7 +313,7 @@ void Group::Activate() {
   // Keys are those of a generation. A wait for one of no generation yet must end, or it would hold
   // up the coordinator's shutdown.
   rendezvous_->Fail(errors::StaleGeneration(0, generation_), deferred_);
-  rendezvous_ = std::make_unique<RendezvousStore>();
+  rendezvous_ = std::make_unique<RendezvousStore>(options_.world_size);
   for (Member& member : members_) {
     member.state = MemberState::kActive;
     MemberEvent event;

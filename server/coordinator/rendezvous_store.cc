@@ -15,20 +15,32 @@ void Answer(RendezvousStore::GetCallback callback, absl::StatusOr<std::string> a
   });
 }
 
+absl::Status CheckKey(absl::string_view key) { return CheckLength("the rendezvous key", key); }
+
 }  // namespace
 
-absl::Status RendezvousStore::Put(absl::string_view key, absl::string_view value,
+absl::Status RendezvousStore::Put(Rank rank, absl::string_view key, absl::string_view value,
                                   Deferred& deferred) {
   if (!failure_.ok()) return failure_;
   if (key.empty()) return absl::InvalidArgumentError("the rendezvous key is empty");
-  absl::Status fits = CheckLength("the rendezvous key", key);
+  absl::Status fits = CheckKey(key);
   fits.Update(CheckLength("the value at the rendezvous", value, kMaxRendezvousValueBytes));
   if (!fits.ok()) return fits;
-  const auto [entry, inserted] = values_.emplace(std::string(key), std::string(value));
-  if (!inserted && entry->second != value) {
+  if (const auto present = values_.find(key); present != values_.end()) {
+    if (present->second == value) return absl::OkStatus();
     return absl::AlreadyExistsError(
         absl::StrCat("rendezvous key \"", key, "\" holds another value; a key is written once"));
   }
+  size_t& key_count = key_counts_[rank];
+  if (const size_t most = MaxRendezvousKeys(static_cast<int>(key_counts_.size()));
+      key_count >= most) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank, " puts rendezvous key \"", key, "\" after ", key_count,
+                     " others; in a job of ", key_counts_.size(), " ranks each may put ", most,
+                     ": put more into one value"));
+  }
+  ++key_count;
+  const auto entry = values_.emplace(std::string(key), std::string(value)).first;
   for (auto wait = waits_.begin(); wait != waits_.end();) {
     if (wait->key == key) {
       Answer(std::move(wait->callback), entry->second, deferred);
@@ -44,6 +56,8 @@ void RendezvousStore::Get(absl::string_view key, absl::Time deadline, GetCallbac
                           Deferred& deferred) {
   if (!failure_.ok()) {
     Answer(std::move(callback), failure_, deferred);
+  } else if (absl::Status fits = CheckKey(key); !fits.ok()) {
+    Answer(std::move(callback), std::move(fits), deferred);
   } else if (const auto entry = values_.find(key); entry != values_.end()) {
     Answer(std::move(callback), entry->second, deferred);
   } else {

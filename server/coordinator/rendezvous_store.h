@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_SERVER_COORDINATOR_RENDEZVOUS_STORE_H_
 #define OPTSHARD_SERVER_COORDINATOR_RENDEZVOUS_STORE_H_
 
+#include <cstddef>
 #include <functional>
 #include <list>
 #include <map>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/ids.h"
 
 namespace optshard {
 
@@ -24,12 +26,18 @@ class RendezvousStore {
  public:
   using GetCallback = std::function<void(absl::StatusOr<std::string>)>;
 
-  // INVALID_ARGUMENT for an empty key, or a key or value that is too long (request_limits.h);
-  // ALREADY_EXISTS where the key holds another value.
-  absl::Status Put(absl::string_view key, absl::string_view value, Deferred& deferred);
+  explicit RendezvousStore(int world_size) : key_counts_(world_size) {}
+
+  // `rank` is who puts it. In the limits of request_limits.h:
+  //   INVALID_ARGUMENT    an empty key, or a key or value that is too long
+  //   ALREADY_EXISTS      the key holds another value
+  //   RESOURCE_EXHAUSTED  the rank has put as many keys as it may
+  // The same value again is OK.
+  absl::Status Put(Rank rank, absl::string_view key, absl::string_view value, Deferred& deferred);
 
   // Calls back once: with the value as soon as it is there, with NOT_FOUND when Expire finds the
-  // deadline past, or with the status given to Fail.
+  // deadline past, with INVALID_ARGUMENT for a key that is too long, or with the status given to
+  // Fail.
   void Get(absl::string_view key, absl::Time deadline, GetCallback callback, Deferred& deferred);
 
   void Expire(absl::Time now, Deferred& deferred);
@@ -45,6 +53,7 @@ class RendezvousStore {
   };
 
   std::map<std::string, std::string, std::less<>> values_;
+  std::vector<size_t> key_counts_;  // of each rank
   std::list<Wait> waits_;
   absl::Status failure_;
 };

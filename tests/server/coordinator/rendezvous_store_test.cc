@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "common/request_limits.h"
 
@@ -9,6 +10,7 @@ namespace optshard {
 namespace {
 
 const absl::Time kStart = absl::UnixEpoch();
+constexpr int kWorldSize = 2;
 
 class RendezvousStoreTest : public ::testing::Test {
  protected:
@@ -23,13 +25,13 @@ class RendezvousStoreTest : public ::testing::Test {
     for (const auto& callback : deferred) callback();
   }
 
-  RendezvousStore store_;
+  RendezvousStore store_{kWorldSize};
   Deferred deferred_;
   absl::optional<absl::StatusOr<std::string>> answer_;
 };
 
 TEST_F(RendezvousStoreTest, GetAfterPut_AnswersAtOnceButNotWithinTheCall) {
-  ASSERT_TRUE(store_.Put("k", "v", deferred_).ok());
+  ASSERT_TRUE(store_.Put(0, "k", "v", deferred_).ok());
   Get("k", absl::Seconds(1));
   EXPECT_FALSE(answer_.has_value());
   Run();
@@ -39,18 +41,37 @@ TEST_F(RendezvousStoreTest, GetAfterPut_AnswersAtOnceButNotWithinTheCall) {
 
 TEST_F(RendezvousStoreTest, PutThatIsTooLong_IsInvalidAndLeavesNothing) {
   const std::string value(kMaxRendezvousValueBytes + 1, 'v');
-  EXPECT_TRUE(absl::IsInvalidArgument(store_.Put("k", value, deferred_)));
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.Put(0, "k", value, deferred_)));
   EXPECT_TRUE(
-      absl::IsInvalidArgument(store_.Put(std::string(kMaxNameBytes + 1, 'k'), "v", deferred_)));
-  EXPECT_TRUE(store_.Put("k", value.substr(1), deferred_).ok());
+      absl::IsInvalidArgument(store_.Put(0, std::string(kMaxNameBytes + 1, 'k'), "v", deferred_)));
+  EXPECT_TRUE(store_.Put(0, "k", value.substr(1), deferred_).ok());
+}
+
+TEST_F(RendezvousStoreTest, GetOfAKeyThatIsTooLong_IsInvalid) {
+  Get(std::string(kMaxNameBytes + 1, 'k'), absl::Seconds(1));
+  Run();
+  ASSERT_TRUE(answer_.has_value());
+  EXPECT_TRUE(absl::IsInvalidArgument(answer_->status())) << answer_->status();
+}
+
+TEST_F(RendezvousStoreTest, MoreKeysThanARankMayPut_AreExhaustedForThatRankOnly) {
+  for (size_t i = 0; i < MaxRendezvousKeys(kWorldSize); ++i) {
+    ASSERT_TRUE(store_.Put(1, absl::StrCat("k", i), "v", deferred_).ok());
+  }
+  EXPECT_EQ(store_.Put(1, "one more", "v", deferred_),
+            absl::ResourceExhaustedError(
+                "rank 1 puts rendezvous key \"one more\" after 18 others; in a job of 2 ranks each "
+                "may put 18: put more into one value"));
+  EXPECT_TRUE(store_.Put(1, "k0", "v", deferred_).ok()) << "a retry";
+  EXPECT_TRUE(store_.Put(0, "one more", "other", deferred_).ok());
 }
 
 TEST_F(RendezvousStoreTest, GetBeforePut_WaitsForIt) {
   Get("k", absl::Seconds(1));
-  ASSERT_TRUE(store_.Put("other", "x", deferred_).ok());
+  ASSERT_TRUE(store_.Put(0, "other", "x", deferred_).ok());
   Run();
   EXPECT_FALSE(answer_.has_value());
-  ASSERT_TRUE(store_.Put("k", "v", deferred_).ok());
+  ASSERT_TRUE(store_.Put(0, "k", "v", deferred_).ok());
   Run();
   ASSERT_TRUE(answer_.has_value());
   EXPECT_EQ(**answer_, "v");
@@ -69,16 +90,16 @@ TEST_F(RendezvousStoreTest, DeadlinePast_IsNotFoundNamingTheKey) {
 }
 
 TEST_F(RendezvousStoreTest, SameValueAgain_IsOkOtherValueIsNot) {
-  ASSERT_TRUE(store_.Put("k", "v", deferred_).ok());
-  EXPECT_TRUE(store_.Put("k", "v", deferred_).ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(store_.Put("k", "w", deferred_)));
+  ASSERT_TRUE(store_.Put(0, "k", "v", deferred_).ok());
+  EXPECT_TRUE(store_.Put(0, "k", "v", deferred_).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(store_.Put(0, "k", "w", deferred_)));
   Get("k", absl::Seconds(1));
   Run();
   EXPECT_EQ(**answer_, "v");
 }
 
 TEST_F(RendezvousStoreTest, EmptyKey_IsInvalid) {
-  EXPECT_TRUE(absl::IsInvalidArgument(store_.Put("", "v", deferred_)));
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.Put(0, "", "v", deferred_)));
 }
 
 TEST_F(RendezvousStoreTest, Fail_EndsWaitsNowAndLater) {
@@ -92,7 +113,7 @@ TEST_F(RendezvousStoreTest, Fail_EndsWaitsNowAndLater) {
   Run();
   ASSERT_TRUE(answer_.has_value());
   EXPECT_TRUE(absl::IsUnavailable(answer_->status()));
-  EXPECT_TRUE(absl::IsUnavailable(store_.Put("k", "v", deferred_)));
+  EXPECT_TRUE(absl::IsUnavailable(store_.Put(0, "k", "v", deferred_)));
 }
 
 }  // namespace

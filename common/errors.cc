@@ -1,5 +1,6 @@
 #include "common/errors.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <utility>
@@ -82,9 +83,16 @@ absl::Status Make(const Kind& kind, std::vector<Rank> ranks, absl::string_view m
   return status;
 }
 
-// "rank 1", "ranks 1, 3".
+// A message stays readable, and short enough for a transport.
+constexpr size_t kMostRanksNamed = 16;
+
+// "rank 1", "ranks 1, 3", "ranks 0, 1, ..., 15 and 9984 more".
 std::string Named(const std::vector<Rank>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+  const size_t named = std::min(ranks.size(), kMostRanksNamed);
+  std::string text = absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                                  absl::StrJoin(ranks.begin(), ranks.begin() + named, ", "));
+  if (named < ranks.size()) absl::StrAppend(&text, " and ", ranks.size() - named, " more");
+  return text;
 }
 
 }  // namespace
@@ -178,9 +186,15 @@ absl::Status WithContext(const absl::Status& status, absl::string_view context) 
   return result;
 }
 
-std::string EncodePayload(const absl::Status& status) {
+std::string EncodePayload(const absl::Status& status, size_t most_bytes) {
   const absl::optional<Payload> payload = PayloadOf(status);
-  return payload.has_value() ? Encode(*payload) : std::string();
+  if (!payload.has_value()) return "";
+  std::string encoded = Encode(*payload);
+  if (encoded.size() <= most_bytes) return encoded;
+  // Up to the last comma, or else the colon, at which what comes before still fits.
+  const size_t comma = encoded.rfind(',', most_bytes);
+  encoded.resize(comma != std::string::npos ? comma : encoded.find(':') + 1);
+  return encoded;
 }
 
 void AttachPayload(absl::Status& status, absl::string_view encoded) {

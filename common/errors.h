@@ -4,6 +4,8 @@
 #ifndef OPTSHARD_COMMON_ERRORS_H_
 #define OPTSHARD_COMMON_ERRORS_H_
 
+#include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -65,8 +67,10 @@ std::vector<Rank> RanksOf(const absl::Status& status);
 // `status` with "context: " before its message; code and payload stay. OK stays OK.
 absl::Status WithContext(const absl::Status& status, absl::string_view context);
 
-// The payload as one opaque string ("" for none), and back: for transports of statuses.
-std::string EncodePayload(const absl::Status& status);
+// The payload as one opaque string ("" for none), and back: for transports of statuses. Where that
+// has more than `most_bytes`, the last of the ranks are left out.
+std::string EncodePayload(const absl::Status& status,
+                          size_t most_bytes = std::numeric_limits<size_t>::max());
 void AttachPayload(absl::Status& status, absl::string_view encoded);
 
 }  // namespace optshard::errors

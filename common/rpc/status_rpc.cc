@@ -13,6 +13,10 @@ namespace {
 // long parameter names could exceed. The call would then fail with another error.
 constexpr size_t kLongestMessage = 4096;
 
+// The payload travels in another header, in base64, and the limit is for all of them together. This
+// is room for some 400 ranks.
+constexpr size_t kLongestPayload = 2048;
+
 // In a header each byte that is not printable ASCII, and the percent sign, takes three.
 size_t HeaderBytes(char byte) { return byte < ' ' || byte > '~' || byte == '%' ? 3 : 1; }
 
@@ -37,7 +41,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   if (text.size() < message.size()) text += " ...";
   // absl's codes are gRPC's.
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text,
-                      errors::EncodePayload(status));
+                      errors::EncodePayload(status, kLongestPayload));
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

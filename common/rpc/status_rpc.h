@@ -1,5 +1,6 @@
 // absl::Status on its way through gRPC: code and message as gRPC's own, the payload of
-// common/errors.h in the error details.
+// common/errors.h in the error details. gRPC limits both: a long message is cut, and of thousands
+// of ranks the first few hundred are kept.
 #ifndef OPTSHARD_COMMON_RPC_STATUS_RPC_H_
 #define OPTSHARD_COMMON_RPC_STATUS_RPC_H_
 

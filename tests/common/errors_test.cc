@@ -1,5 +1,6 @@
 #include "common/errors.h"
 
+#include <numeric>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -189,6 +190,24 @@ TEST(Errors, AttachPayload_RandomBytes_AreReadOrLeftNeverMisread) {
     EXPECT_TRUE(kept.empty() || kept == bytes) << "seed " << seed << " round " << round;
     for (Rank rank : RanksOf(status)) EXPECT_GE(rank, 0) << "seed " << seed << " round " << round;
   }
+}
+
+TEST(Errors, ManyRanks_Message_NamesTheFirstAndCountsTheRest) {
+  std::vector<Rank> ranks(17);
+  std::iota(ranks.begin(), ranks.end(), 100);
+  const absl::Status status = PeersTimedOut(ranks, "barrier");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 100, 101, "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(", 115 and 1 more: barrier"));
+  EXPECT_EQ(RanksOf(status), ranks);
+}
+
+TEST(Errors, EncodePayload_WithinFewerBytes_KeepsTheFirstRanks) {
+  const absl::Status status = PeersTimedOut({1, 23, 456}, "barrier");
+  EXPECT_EQ(EncodePayload(status, 24), "peers_timed_out:1,23,456");
+  EXPECT_EQ(EncodePayload(status, 23), "peers_timed_out:1,23");
+  EXPECT_EQ(EncodePayload(status, 20), "peers_timed_out:1,23");
+  EXPECT_EQ(EncodePayload(status, 19), "peers_timed_out:1");
+  EXPECT_EQ(EncodePayload(status, 16), "peers_timed_out:");
 }
 
 TEST(Errors, OnePeerLate_Message_SaysRankNotRanks) {

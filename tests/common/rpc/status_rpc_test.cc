@@ -3,8 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
+#include "proto/optshard/v1/coordinator.grpc.pb.h"
 
 namespace optshard {
 namespace {
@@ -31,6 +40,38 @@ TEST(StatusRpc, LongMessage_IsCutAndKeepsItsKind) {
   EXPECT_LT(status.message().size(), 5000u);
   EXPECT_TRUE(errors::IsPeerLost(status));
   EXPECT_THAT(errors::RanksOf(status), ElementsAre(3));
+}
+
+// Answers every call to leave with one error.
+class Refusing final : public v1::Coordinator::Service {
+ public:
+  explicit Refusing(absl::Status error) : error_(std::move(error)) {}
+
+  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest*, v1::LeaveResponse*) override {
+    return ToGrpc(error_);
+  }
+
+ private:
+  const absl::Status error_;
+};
+
+TEST(StatusRpc, ThousandsOfRanksAndALongMessage_PassAConnection) {
+  std::vector<Rank> ranks(10'000);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Refusing service(errors::PeersTimedOut(ranks, std::string(100'000, '\n')));
+  const absl::StatusOr<ListeningServer> listening = StartServer("127.0.0.1:0", {&service});
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  const auto stub =
+      v1::Coordinator::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", listening->port)));
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(absl::Seconds(20)));
+  v1::LeaveResponse response;
+  const absl::Status status = FromGrpc(stub->Leave(&context, v1::LeaveRequest(), &response));
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_NE(status.message().find("14, 15 and 9984 more: "), absl::string_view::npos) << status;
+  const std::vector<Rank> known = errors::RanksOf(status);
+  ASSERT_GT(known.size(), 400u);
+  EXPECT_TRUE(std::equal(known.begin(), known.end(), ranks.begin()));
 }
 
 TEST(StatusRpc, ForeignErrorDetails_AreNoKind) {

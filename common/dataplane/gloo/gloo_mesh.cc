@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/clock.h"
 #include "common/dataplane/disconnect_reason.h"
 #include "common/dataplane/gloo/gloo_loader.h"
@@ -26,8 +27,7 @@ constexpr absl::Duration kWatchPatience = absl::Seconds(1);
 // How long a rank that gives up tries to say why, and how long the others listen for it.
 constexpr absl::Duration kReasonPatience = absl::Milliseconds(50);
 
-// No operation's slots: those never have all bits of the phase set.
-constexpr uint64_t kReasonSlot = ~uint64_t{0};
+// No operation's slot, like that of the reasons.
 constexpr uint64_t kSentinelSlot = ~uint64_t{1};
 
 constexpr absl::string_view kConnecting = "connecting the Gloo data plane";
@@ -37,6 +37,44 @@ absl::Duration Until(absl::Time deadline) { return deadline - Clock::Monotonic()
 std::string AddressKey(Generation generation, Rank of, Rank for_peer) {
   return absl::StrCat("gloo/", generation, "/", of, "/for/", for_peer);
 }
+
+// For threads of our own.
+void BlockSignals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+// Cuts the connections at a deadline unless it is stopped before. Gloo itself waits for each
+// connection as long as for all of them together. Bound to a thread.
+class CutAtDeadline {
+ public:
+  CutAtDeadline(GlooWire& wire, absl::Time deadline)
+      : thread_([this, &wire, deadline] {
+          BlockSignals();
+          if (stopped_.WaitForNotificationWithTimeout(Until(deadline))) return;
+          wire.Cut();
+          has_cut_ = true;
+        }) {}
+  ~CutAtDeadline() { Stop(); }
+
+  CutAtDeadline(const CutAtDeadline&) = delete;
+  CutAtDeadline& operator=(const CutAtDeadline&) = delete;
+
+  // Returns whether it was too late. Idempotent.
+  bool Stop() {
+    if (thread_.joinable()) {
+      stopped_.Notify();
+      thread_.join();
+    }
+    return has_cut_;
+  }
+
+ private:
+  absl::Notification stopped_;
+  bool has_cut_ = false;  // the thread's until it has ended
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -102,9 +140,14 @@ absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
         options.rendezvous->Put(AddressKey(options.generation, rank_, peer), *address);
     if (!put.ok()) return errors::WithContext(put, kConnecting);
   }
+  CutAtDeadline cut(*wire_, options.deadline);
   std::vector<Rank> late;
   for (Rank peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
+    if (Until(options.deadline) <= absl::ZeroDuration()) {
+      late.push_back(peer);
+      continue;
+    }
     const absl::StatusOr<std::string> address =
         options.rendezvous->Get(AddressKey(options.generation, peer, rank_), options.deadline);
     if (absl::IsDeadlineExceeded(address.status())) {
@@ -120,6 +163,9 @@ absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
     }
     late.push_back(peer);
   }
+  // The last one came just then.
+  if (cut.Stop() && late.empty())
+    late.push_back(rank_ == world_size_ - 1 ? rank_ - 1 : world_size_ - 1);
   return late.empty() ? absl::OkStatus() : errors::PeersTimedOut(late, kConnecting);
 }
 
@@ -314,9 +360,7 @@ absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what, absl::s
 }
 
 void GlooMesh::WatchConnections() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  BlockSignals();
   const auto over = [this] {
     mutex_.AssertReaderHeld();
     return stop_watching_ || !broken_.ok();
@@ -373,6 +417,11 @@ absl::Status GlooMesh::Close(absl::Time deadline) {
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const auto what = [] { return std::string("Close of the data plane"); };
   if (absl::Status status = Wait(&disconnects_, deadline, what); !status.ok()) return status;
+  for (Rank peer = 0; peer < world_size_; ++peer) {
+    const DisconnectReason reason = DisconnectReason::Decode(received_reasons_[peer]);
+    if (peer == rank_ || reason.kind == DisconnectReason::kClosed) continue;
+    return BrokenBecause(PeerDisconnected(rank_, peer, reason, what()));
+  }
   if (absl::Status status = Wait(&sent, deadline, what); !status.ok()) return status;
   absl::MutexLock lock(&cut_mutex_);
   if (!disconnected_ && wire_ != nullptr) {

@@ -38,7 +38,12 @@ class GlooMesh {
   };
   using Messages = std::vector<Message>;
 
-  // Connects to all other ranks. Errors are those of CreateGlooPlane.
+  // Of the last short message to each peer: an encoded DisconnectReason. No operation has this
+  // slot, since none has all bits of the phase set.
+  static constexpr uint64_t kReasonSlot = ~uint64_t{0};
+
+  // Connects to all other ranks, and returns by the deadline of the options. Errors are those of
+  // CreateGlooPlane.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(const GlooPlaneOptions& options);
   // The same over a given wire and, for short messages, given sockets by rank; without either in a
   // world of one.
@@ -73,7 +78,8 @@ class GlooMesh {
   // first reason stays. Any thread.
   void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tells all peers that this rank closes, waits until they do, and ends the connections.
+  // Tells all peers that this rank closes, waits until they do, and ends the connections. A peer
+  // that disconnects for another reason has broken the mesh.
   absl::Status Close(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

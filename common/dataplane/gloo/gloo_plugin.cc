@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -141,7 +142,10 @@ class Wire : public GlooWire {
 
   absl::Status Connect(Rank peer, const std::string& address) override {
     try {
-      context_->getPair(peer)->connect(std::vector<char>(address.begin(), address.end()));
+      if (!cut_)
+        context_->getPair(peer)->connect(std::vector<char>(address.begin(), address.end()));
+      // Gloo returns also where the pair was closed meanwhile.
+      if (cut_) return absl::UnavailableError("the connections are cut");
       return absl::OkStatus();
     } catch (const std::exception& error) {
       return absl::UnavailableError(error.what());
@@ -165,6 +169,7 @@ class Wire : public GlooWire {
   }
 
   void Cut() override {
+    cut_ = true;
     for (Rank peer = 0; peer < options_.world_size; ++peer) {
       if (auto& pair = context_->getPair(peer); pair != nullptr) pair->close();
     }
@@ -189,6 +194,7 @@ class Wire : public GlooWire {
   }
 
   const Options options_;
+  std::atomic<bool> cut_{false};
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
 };

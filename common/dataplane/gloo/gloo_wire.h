@@ -17,8 +17,8 @@
 
 namespace optshard {
 
-// Connections to all peers. Listen and Connect are called first, from one thread; the rest is
-// thread-safe. Errors contain Gloo's message.
+// Connections to all peers. Listen is called first, then Connect, both from one thread; the rest is
+// thread-safe, Cut also meanwhile with Connect. Errors contain Gloo's message.
 class GlooWire {
  public:
   struct Options {
@@ -34,7 +34,8 @@ class GlooWire {
   // Opens a socket for one peer and returns its address in Gloo's encoding.
   virtual absl::StatusOr<std::string> Listen(Rank peer) = 0;
 
-  // Returns once connected to the socket that the peer opened for this rank.
+  // Returns once connected to the socket that the peer opened for this rank. UNAVAILABLE after
+  // connect_timeout, which begins with each call, and at once when Cut is called.
   virtual absl::Status Connect(Rank peer, const std::string& address) = 0;
 
   // Messages with the same slot between two ranks match in order. The caller keeps the memory valid

@@ -1,4 +1,5 @@
-// What becomes of callers' memory when the mesh breaks, over a wire that is a fake.
+// What becomes of callers' memory when the mesh breaks, and which ends are clean, over a wire that
+// is a fake.
 #include "common/dataplane/gloo/gloo_mesh.h"
 
 #include <sys/socket.h>
@@ -16,6 +17,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "common/dataplane/disconnect_reason.h"
+#include "common/dataplane/gloo/small_messages.h"
 #include "common/errors.h"
 #include "common/link/process_stat.h"
 #include "common/link/unique_fd.h"
@@ -46,12 +49,17 @@ class FakeWire : public GlooWire {
   struct Control {
     std::function<void()> during_cut;
     std::atomic<bool> is_cut{false};
+    bool connects = true;  // else Connect waits for the cut
   };
 
   explicit FakeWire(Control* control) : control_(*control) {}
 
   absl::StatusOr<std::string> Listen(Rank) override { return std::string("address"); }
-  absl::Status Connect(Rank, const std::string&) override { return absl::OkStatus(); }
+  absl::Status Connect(Rank, const std::string&) override {
+    if (control_.connects) return absl::OkStatus();
+    cut_.WaitForNotificationWithTimeout(absl::Seconds(20));
+    return absl::UnavailableError("it takes too long");
+  }
   absl::StatusOr<std::unique_ptr<Transfer>> Send(Rank, uint64_t, const void*, size_t) override {
     return std::unique_ptr<Transfer>(std::make_unique<FakeTransfer>());
   }
@@ -61,30 +69,35 @@ class FakeWire : public GlooWire {
   void Finish() override { Cut(); }
   void Cut() override {
     if (control_.during_cut) control_.during_cut();
-    control_.is_cut = true;
+    if (!control_.is_cut.exchange(true)) cut_.Notify();
   }
 
  private:
   Control& control_;
+  absl::Notification cut_;
 };
+
+// The mesh of rank 0 of two. `peers_end` becomes rank 1's end of the connection for short messages.
+absl::StatusOr<std::unique_ptr<GlooMesh>> MeshOfRank0(
+    testing::FakeRendezvous* rendezvous, FakeWire::Control* wire, UniqueFd* peers_end,
+    absl::Time deadline = absl::InfiniteFuture()) {
+  EXPECT_TRUE(rendezvous->Put("gloo/0/1/for/0", "address").ok());
+  GlooPlaneOptions options;
+  options.rank = 0;
+  options.world_size = 2;
+  options.rendezvous = rendezvous;
+  options.deadline = deadline;
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  std::vector<UniqueFd> connections(2);
+  connections[1] = UniqueFd(ends[0]);
+  *peers_end = UniqueFd(ends[1]);
+  return GlooMesh::ConnectOver(std::make_unique<FakeWire>(wire), std::move(connections), options);
+}
 
 class GlooMeshThatBreaks : public ::testing::Test {
  protected:
-  GlooMeshThatBreaks() {
-    EXPECT_TRUE(rendezvous_.Put("gloo/0/1/for/0", "address").ok());
-    GlooPlaneOptions options;
-    options.rank = 0;
-    options.world_size = 2;
-    options.rendezvous = &rendezvous_;
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    std::vector<UniqueFd> connections(2);
-    connections[1] = UniqueFd(ends[0]);
-    peers_end_ = UniqueFd(ends[1]);
-    mesh_ =
-        GlooMesh::ConnectOver(std::make_unique<FakeWire>(&wire_), std::move(connections), options)
-            .value();
-  }
+  GlooMeshThatBreaks() { mesh_ = MeshOfRank0(&rendezvous_, &wire_, &peers_end_).value(); }
 
   // Breaks the mesh on another thread, and calls `call` on a third one while the connections are
   // being cut. Whether they had been cut when `call` returned its error.
@@ -145,6 +158,51 @@ TEST_F(GlooMeshThatBreaks, Wait_WhileTheConnectionsAreCut_ReturnsAfterwards) {
 
 TEST_F(GlooMeshThatBreaks, Close_WhileTheConnectionsAreCut_ReturnsAfterwards) {
   EXPECT_TRUE(IsCutWhenItFails([this] { return mesh_->Close(absl::InfiniteFuture()); }));
+}
+
+TEST(GlooMesh, PeerThatDoesNotConnect_IsLateAtTheDeadline) {
+  testing::FakeRendezvous rendezvous;
+  FakeWire::Control wire;
+  wire.connects = false;
+  UniqueFd peers_end;
+  const absl::Time start = Clock::Monotonic().Now();
+  const absl::Status status =
+      MeshOfRank0(&rendezvous, &wire, &peers_end, start + absl::Milliseconds(20)).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{1});
+  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(10));
+}
+
+// What Close returns on rank 0 when rank 1 disconnects with this reason.
+absl::Status CloseAfter(const DisconnectReason& reason) {
+  testing::FakeRendezvous rendezvous;
+  FakeWire::Control wire;
+  UniqueFd peers_end;
+  const std::unique_ptr<GlooMesh> mesh = MeshOfRank0(&rendezvous, &wire, &peers_end).value();
+  std::vector<UniqueFd> connections(2);
+  connections[0] = std::move(peers_end);
+  const std::shared_ptr<SmallMessages> peer = SmallMessages::Create(std::move(connections)).value();
+  const uint64_t encoded = reason.Encode();
+  const auto sent = peer->Send(0, GlooMesh::kReasonSlot, &encoded, sizeof(encoded));
+  EXPECT_TRUE(sent.ok()) << sent.status();
+  peer->Flush();
+  return mesh->Close(Clock::Monotonic().Now() + absl::Seconds(20));
+}
+
+TEST(GlooMesh, CloseWhilePeerCloses_IsClean) {
+  const absl::Status status = CloseAfter({DisconnectReason::kClosed, -1});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(GlooMesh, CloseWhilePeerGivesUp_NamesIt) {
+  for (const DisconnectReason& reason : {DisconnectReason{DisconnectReason::kNone, -1},
+                                         DisconnectReason{DisconnectReason::kOther, -1},
+                                         DisconnectReason{DisconnectReason::kPeerTimedOut, 0},
+                                         DisconnectReason{DisconnectReason::kPeerLost, 0}}) {
+    const absl::Status status = CloseAfter(reason);
+    EXPECT_TRUE(errors::IsPeerLost(status)) << reason.kind << ": " << status;
+    EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{1}) << reason.kind;
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,8 +27,9 @@ namespace {
 
 constexpr absl::string_view kConnecting = "connecting the data plane over TCP";
 
-// Somebody who connects and says nothing must not keep the others out.
-constexpr absl::Duration kGreetingPatience = absl::Seconds(1);
+// How many connections beyond those of all ranks may owe their greeting. Somebody who connects and
+// says nothing must neither keep the others out nor use up the descriptors.
+constexpr size_t kMostStrangers = 16;
 
 // How often a rank that waits for others asks whether the group still works.
 constexpr absl::Duration kGroupLookInterval = absl::Milliseconds(200);
@@ -160,52 +162,93 @@ absl::StatusOr<Address> AddressOf(Rank peer, const GlooPlaneOptions& options) {
   return address;
 }
 
-bool ReceiveGreeting(const UniqueFd& connection, Greeting* greeting, absl::Time deadline) {
-  size_t done = 0;
-  while (done < sizeof(*greeting)) {
-    if (!PollUntil(connection.get(), POLLIN, deadline)) return false;
-    const ssize_t got = recv(connection.get(), reinterpret_cast<char*>(greeting) + done,
-                             sizeof(*greeting) - done, 0);
-    if (got <= 0) return false;
-    done += got;
+// Somebody who has connected and owes the greeting, or the rest of it.
+struct Caller {
+  UniqueFd connection;
+  Greeting greeting;
+  size_t received = 0;
+
+  bool has_greeted() const { return received == sizeof(greeting); }
+
+  // Reads what has come. Closes a connection that has ended.
+  void Receive() {
+    const ssize_t got = recv(connection.get(), reinterpret_cast<char*>(&greeting) + received,
+                             sizeof(greeting) - received, 0);
+    if (got > 0) {
+      received += got;
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      connection = UniqueFd();
+    }
   }
-  return true;
+};
+
+// Waits until somebody connects or a caller speaks, and lets them. RESOURCE_EXHAUSTED where there
+// are no descriptors left.
+absl::Status HearCallers(const UniqueFd& listener, const GlooPlaneOptions& options,
+                         absl::Time deadline, std::deque<Caller>* callers) {
+  std::vector<pollfd> polled;
+  for (const Caller& caller : *callers) polled.push_back({caller.connection.get(), POLLIN, 0});
+  polled.push_back({listener.get(), POLLIN, 0});
+  if (PollUntil(absl::MakeSpan(polled), deadline) <= 0) return absl::OkStatus();
+  for (size_t i = 0; i < callers->size(); ++i) {
+    if (polled[i].revents != 0) (*callers)[i].Receive();
+  }
+  if (polled.back().revents == 0) return absl::OkStatus();
+  UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (connection.valid()) {
+    if (callers->size() >= options.world_size + kMostStrangers) callers->pop_front();
+    callers->emplace_back();
+    callers->back().connection = std::move(connection);
+    return absl::OkStatus();
+  }
+  return errno == EMFILE || errno == ENFILE ? Failed("accept") : absl::OkStatus();
 }
 
-// Until all higher ranks have come. Who does not know the secret is none of them.
+// Until all higher ranks have come. Who does not know the secret is none of them. A rank may be
+// slow to greet, so that everybody is waited for at once.
 absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
                                const GlooPlaneOptions& options,
                                std::vector<UniqueFd>* connections) {
-  while (true) {
-    std::vector<Rank> missing;
+  const auto missing = [&] {
+    std::vector<Rank> ranks;
     for (Rank peer = options.rank + 1; peer < options.world_size; ++peer) {
-      if (!(*connections)[peer].valid()) missing.push_back(peer);
+      if (!(*connections)[peer].valid()) ranks.push_back(peer);
     }
-    if (missing.empty()) return absl::OkStatus();
-    const absl::Time look = Clock::Monotonic().Now() + kGroupLookInterval;
-    if (!PollUntil(listener.get(), POLLIN, std::min(look, options.deadline))) {
-      if (look >= options.deadline) return errors::PeersTimedOut(missing, kConnecting);
-      // A rank that has failed will not come. The rendezvous knows: it then fails for all.
-      absl::Status group = AddressOf(options.rank, options).status();
-      if (errors::IsPeersTimedOut(group)) return errors::PeersTimedOut(missing, kConnecting);
-      if (!group.ok()) return group;
-      continue;
+    return ranks;
+  };
+  std::deque<Caller> callers;  // the first one has waited longest
+  absl::Time look = Clock::Monotonic().Now() + kGroupLookInterval;
+  while (!missing().empty()) {
+    absl::Status heard = HearCallers(listener, options, std::min(look, options.deadline), &callers);
+    if (!heard.ok()) return heard;
+    for (Caller& caller : callers) {
+      if (!caller.has_greeted()) continue;
+      const Greeting& greeting = caller.greeting;
+      const bool expected =
+          std::equal(std::begin(address.secret), std::end(address.secret), greeting.secret) &&
+          greeting.world_size == options.world_size && greeting.rank > options.rank &&
+          greeting.rank < options.world_size && !(*connections)[greeting.rank].valid();
+      if (expected) {
+        SendWithoutDelay(caller.connection);
+        (*connections)[greeting.rank] = std::move(caller.connection);
+      }
+      caller.connection = UniqueFd();
     }
-    UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!connection.valid() && (errno == EMFILE || errno == ENFILE)) return Failed("accept");
-    if (!connection.valid()) continue;
-    Greeting greeting;
-    const absl::Time patience =
-        std::min(options.deadline, Clock::Monotonic().Now() + kGreetingPatience);
-    if (!ReceiveGreeting(connection, &greeting, patience)) continue;
-    const bool expected =
-        std::equal(std::begin(address.secret), std::end(address.secret), greeting.secret) &&
-        greeting.world_size == options.world_size &&
-        std::find(missing.begin(), missing.end(), greeting.rank) != missing.end();
-    if (!expected) continue;
-    SendWithoutDelay(connection);
-    (*connections)[greeting.rank] = std::move(connection);
+    callers.erase(std::remove_if(callers.begin(), callers.end(),
+                                 [](const Caller& caller) { return !caller.connection.valid(); }),
+                  callers.end());
+    const absl::Time now = Clock::Monotonic().Now();
+    if (now < std::min(look, options.deadline)) continue;
+    std::vector<Rank> late = missing();
+    if (late.empty()) break;
+    if (now >= options.deadline) return errors::PeersTimedOut(late, kConnecting);
+    // A rank that has failed will not come. The rendezvous knows: it then fails for all.
+    absl::Status group = AddressOf(options.rank, options).status();
+    if (errors::IsPeersTimedOut(group)) return errors::PeersTimedOut(late, kConnecting);
+    if (!group.ok()) return group;
+    look = now + kGroupLookInterval;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -37,11 +37,34 @@ class TcpPeers : public ::testing::Test {
   testing::FakeRendezvous rendezvous_;
 };
 
+// Where the rank listens; the secret comes last.
+std::string AddressOf(testing::FakeRendezvous& rendezvous, Rank rank) {
+  return rendezvous.Get(absl::StrCat("tcp/7/", rank), Clock::Monotonic().Now() + absl::Seconds(20))
+      .value();
+}
+
+// The first thing that a rank says to rank 0.
+std::string GreetingOf(testing::FakeRendezvous& rendezvous, Rank rank) {
+  const std::string address = AddressOf(rendezvous, 0);
+  const int32_t numbers[] = {rank, kWorldSize};
+  return address.substr(address.size() - 2 * sizeof(uint64_t)) +
+         std::string(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+}
+
+void Say(const UniqueFd& connection, const std::string& bytes) {
+  ASSERT_EQ(send(connection.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+}
+
+// Waits for the other end to close the connection. It says nothing before.
+void ExpectHangUp(const UniqueFd& connection) {
+  char byte = 0;
+  EXPECT_LE(recv(connection.get(), &byte, 1, 0), 0);
+}
+
 // A socket connected to where the rank listens.
 UniqueFd ConnectAsStranger(testing::FakeRendezvous& rendezvous, Rank rank) {
-  const std::string address =
-      rendezvous.Get(absl::StrCat("tcp/7/", rank), Clock::Monotonic().Now() + absl::Seconds(20))
-          .value();
+  const std::string address = AddressOf(rendezvous, rank);
   sockaddr_in name;
   std::memcpy(&name, address.data(), sizeof(name));
   UniqueFd stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -85,12 +108,10 @@ TEST_F(TcpPeers, SomebodyWithoutTheSecret_IsNotTakenForARank) {
     EXPECT_TRUE(connected.ok()) << connected.status();
   });
   const UniqueFd stranger = ConnectAsStranger(rendezvous_, 0);
-  // As long as a greeting, from "rank 1".
-  const uint64_t greeting[3] = {0, 0, uint64_t{kWorldSize} << 32 | 1};
-  ASSERT_EQ(send(stranger.get(), greeting, sizeof(greeting), MSG_NOSIGNAL),
-            static_cast<ssize_t>(sizeof(greeting)));
-  char byte = 0;
-  EXPECT_LE(recv(stranger.get(), &byte, 1, 0), 0) << "it is hung up on";
+  std::string greeting = GreetingOf(rendezvous_, 1);
+  greeting[0] ^= 1;
+  Say(stranger, greeting);
+  ExpectHangUp(stranger);
   for (Rank rank = 1; rank < kWorldSize; ++rank) {
     ranks.emplace_back([this, rank] {
       const auto connected = ConnectTcpPeers(Options(rank, absl::Seconds(20)));
@@ -98,6 +119,67 @@ TEST_F(TcpPeers, SomebodyWithoutTheSecret_IsNotTakenForARank) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(TcpPeers, SlowRank_IsWaitedForWhileOthersComeAndGo) {
+  std::vector<UniqueFd> connections;
+  std::thread rank0([&] {
+    auto connected = ConnectTcpPeers(Options(0, absl::Seconds(20)));
+    ASSERT_TRUE(connected.ok()) << connected.status();
+    connections = *std::move(connected);
+  });
+  const UniqueFd slow = ConnectAsStranger(rendezvous_, 0);
+  const std::string greeting = GreetingOf(rendezvous_, 1);
+  Say(slow, greeting.substr(0, 5));
+  // Somebody who comes later is heard meanwhile.
+  const UniqueFd stranger = ConnectAsStranger(rendezvous_, 0);
+  Say(stranger, std::string(greeting.size(), 'x'));
+  ExpectHangUp(stranger);
+  const UniqueFd other = ConnectAsStranger(rendezvous_, 0);
+  Say(other, GreetingOf(rendezvous_, 2));
+  Say(slow, greeting.substr(5));
+  rank0.join();
+  ASSERT_EQ(connections.size(), 3u);
+  for (Rank rank : {1, 2}) {
+    const char byte = static_cast<char>(rank);
+    EXPECT_EQ(send(connections[rank].get(), &byte, 1, MSG_NOSIGNAL), 1);
+    char got = 0;
+    EXPECT_EQ(recv((rank == 1 ? slow : other).get(), &got, 1, 0), 1);
+    EXPECT_EQ(got, byte);
+  }
+}
+
+TEST_F(TcpPeers, ManySilentStrangers_DoNotUseUpTheDescriptors) {
+  std::thread rank0([this] {
+    const auto connected = ConnectTcpPeers(Options(0, absl::Seconds(60)));
+    EXPECT_TRUE(errors::IsPeerLost(connected.status())) << connected.status();
+  });
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < kWorldSize + 16; ++i) {
+    strangers.push_back(ConnectAsStranger(rendezvous_, 0));
+  }
+  const UniqueFd one_more = ConnectAsStranger(rendezvous_, 0);
+  ExpectHangUp(strangers[0]);
+  char byte = 0;
+  EXPECT_EQ(recv(strangers[1].get(), &byte, 1, MSG_DONTWAIT), -1) << "it may speak yet";
+  rendezvous_.Fail(errors::PeerLost(2, "the test is over"));
+  rank0.join();
+}
+
+TEST_F(TcpPeers, RankThatGreetsTwice_IsTakenOnce) {
+  std::thread rank0([this] {
+    const auto connected = ConnectTcpPeers(Options(0, absl::Seconds(60)));
+    EXPECT_TRUE(errors::IsPeerLost(connected.status())) << connected.status();
+  });
+  const UniqueFd first = ConnectAsStranger(rendezvous_, 0);
+  Say(first, GreetingOf(rendezvous_, 1));
+  const UniqueFd second = ConnectAsStranger(rendezvous_, 0);
+  Say(second, GreetingOf(rendezvous_, 1));
+  ExpectHangUp(second);
+  char byte = 0;
+  EXPECT_EQ(recv(first.get(), &byte, 1, MSG_DONTWAIT), -1) << "it is rank 1";
+  rendezvous_.Fail(errors::PeerLost(2, "the test is over"));
+  rank0.join();
 }
 
 TEST_F(TcpPeers, HigherRanksDoNotCome_AreNamedAtTheDeadline) {

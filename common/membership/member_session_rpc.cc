@@ -258,7 +258,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       }
       if (event->kind == MemberEvent::Kind::kPlanReady) {
         absl::MutexLock lock(&mutex_);
-        generation_ = event->plan.generation;
+        generation_ = event->ready->plan.generation;
       }
       inbox_.Deliver(*event);
     }

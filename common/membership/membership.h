@@ -3,6 +3,7 @@
 #define OPTSHARD_COMMON_MEMBERSHIP_MEMBERSHIP_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -71,15 +72,21 @@ struct JoinReply {
   Rank host_rank = -1;              // whose process embeds the coordinator; -1: one of its own
 };
 
+// What all members of a group are told when it is complete.
+struct PlanReady {
+  Plan plan;
+  StepNumber finished = 0;                 // after which step all ranks go on ...
+  SkipCount skipped = 0;                   // ... and after which skipped call
+  std::vector<std::string> owner_address;  // by rank
+};
+
 // An event for a member. Events come in order, each once.
 struct MemberEvent {
   enum class Kind : uint8_t { kPlanReady = 1, kGroupFailed = 2 };
   uint64_t sequence = 0;  // 1, 2, ... for each member
   Kind kind = Kind::kPlanReady;
-  Plan plan;                               // kPlanReady
-  StepNumber finished = 0;                 // kPlanReady: after which step all ranks go on ...
-  SkipCount skipped = 0;                   // ... and after which skipped call
-  std::vector<std::string> owner_address;  // kPlanReady: by rank
+  // kPlanReady: the same for all members, since it grows with their number.
+  std::shared_ptr<const PlanReady> ready;
   absl::Status failure;  // kGroupFailed: whom the job lost, or why it cannot start
 };
 

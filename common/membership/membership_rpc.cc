@@ -179,12 +179,13 @@ v1::WatchEvent ToProto(const MemberEvent& event) {
   v1::WatchEvent proto;
   proto.set_sequence(event.sequence);
   if (event.kind == MemberEvent::Kind::kPlanReady) {
-    *proto.mutable_plan_ready()->mutable_plan() = ToProto(event.plan);
-    for (const std::string& address : event.owner_address) {
+    const PlanReady& ready = *event.ready;
+    *proto.mutable_plan_ready()->mutable_plan() = ToProto(ready.plan);
+    for (const std::string& address : ready.owner_address) {
       proto.mutable_plan_ready()->add_owner_address(address);
     }
-    proto.mutable_plan_ready()->set_finished_step(event.finished);
-    proto.mutable_plan_ready()->set_skipped_steps(event.skipped);
+    proto.mutable_plan_ready()->set_finished_step(ready.finished);
+    proto.mutable_plan_ready()->set_skipped_steps(ready.skipped);
   } else {
     *proto.mutable_group_failed()->mutable_failure() = ToProto(event.failure);
   }
@@ -198,11 +199,13 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto) {
     absl::StatusOr<Plan> plan = FromProto(proto.plan_ready().plan());
     if (!plan.ok()) return plan.status();
     event.kind = MemberEvent::Kind::kPlanReady;
-    event.plan = *std::move(plan);
-    event.owner_address.assign(proto.plan_ready().owner_address().begin(),
-                               proto.plan_ready().owner_address().end());
-    event.finished = proto.plan_ready().finished_step();
-    event.skipped = static_cast<SkipCount>(proto.plan_ready().skipped_steps());
+    const auto ready = std::make_shared<PlanReady>();
+    ready->plan = *std::move(plan);
+    ready->owner_address.assign(proto.plan_ready().owner_address().begin(),
+                                proto.plan_ready().owner_address().end());
+    ready->finished = proto.plan_ready().finished_step();
+    ready->skipped = static_cast<SkipCount>(proto.plan_ready().skipped_steps());
+    event.ready = ready;
     return event;
   }
   if (proto.has_group_failed()) {

@@ -306,8 +306,12 @@ void Group::Activate() {
                              absl::StrCat("optimizer \"", optimizer_, "\" has no plan")));
     return;
   }
-  plan_ = *std::move(plan);
-  generation_ = plan_.generation;
+  generation_ = plan->generation;
+  const auto ready = std::make_shared<PlanReady>();
+  ready->plan = *std::move(plan);
+  ready->finished = recovery_point->finished;
+  ready->skipped = recovery_point->skipped;
+  ready->owner_address = std::move(owner_address);
   resumable_ = true;
   state_ = GroupState::kActive;
   // Keys are those of a generation. A wait for one of no generation yet must end, or it would hold
@@ -318,10 +322,7 @@ void Group::Activate() {
     member.state = MemberState::kActive;
     MemberEvent event;
     event.kind = MemberEvent::Kind::kPlanReady;
-    event.plan = plan_;
-    event.finished = recovery_point->finished;
-    event.skipped = recovery_point->skipped;
-    event.owner_address = owner_address;
+    event.ready = ready;
     Send(member, std::move(event));
   }
 }

@@ -139,7 +139,6 @@ class Group {
   Generation last_generation_ = 0;  // of any plan before this group's
   // Whether there can be state to go on from: somebody has had a plan, here or before.
   bool resumable_ = false;
-  Plan plan_;
   absl::Status failure_;
   JoinResults joins_;
   std::vector<Suspicion> suspicions_;

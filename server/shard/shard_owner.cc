@@ -136,10 +136,11 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
     session_->Leave(options_.clock->Now() + options_.attribution_timeout).IgnoreError();
     return event.status();
   }
-  plan_ = std::move(event->plan);
-  owner_addresses_ = std::move(event->owner_address);
+  const PlanReady& ready = *event->ready;
+  plan_ = ready.plan;
+  owner_addresses_ = ready.owner_address;
   resumes_ = request.resumes.has_value();
-  resumed_ = {event->finished, StepOutcome::kIdle, event->skipped};
+  resumed_ = {ready.finished, StepOutcome::kIdle, ready.skipped};
   if (resumes_ && resumed_.finished != AppliedStep(request.resumes->progress)) {
     return absl::DataLossError(
         absl::StrFormat("the coordinator says that the job goes on after step %d, but rank %d has "

@@ -136,7 +136,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
       return errors::PeersTimedOut(missing,
                                    absl::StrCat("joining optimizer \"", id_.optimizer, "\""));
     }
-    if (event->ok()) member_->set_generation((*event)->plan.generation);
+    if (event->ok()) member_->set_generation((*event)->ready->plan.generation);
     return *std::move(event);
   }
 

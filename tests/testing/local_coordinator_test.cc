@@ -72,8 +72,8 @@ TEST_F(LocalCoordinatorTest, KilledAndBackWithItsState_AllGoOn) {
   for (const auto& session : successors) {
     const absl::StatusOr<MemberEvent> event = session->WaitForPlan(Soon());
     ASSERT_TRUE(event.ok()) << event.status();
-    EXPECT_EQ(event->plan.generation, 2u);
-    EXPECT_EQ(event->finished, 12u);
+    EXPECT_EQ(event->ready->plan.generation, 2u);
+    EXPECT_EQ(event->ready->finished, 12u);
   }
   const absl::Status told =
       sessions[0]->ReportFailure({}, -1, absl::UnavailableError("plane broken"), Soon());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -12,11 +13,13 @@
 namespace optshard {
 namespace {
 
-MemberEvent Plan(uint64_t sequence) {
+MemberEvent Plan(uint64_t sequence, Generation generation = 1) {
   MemberEvent event;
   event.sequence = sequence;
   event.kind = MemberEvent::Kind::kPlanReady;
-  event.plan.generation = sequence;
+  const auto ready = std::make_shared<PlanReady>();
+  ready->plan.generation = generation;
+  event.ready = ready;
   return event;
 }
 
@@ -46,10 +49,8 @@ TEST(MemberInbox, WaitForPlanEnded_ReturnsAtOnceUnlessThePlanIsThere) {
 TEST(MemberInbox, SameEventAgain_ChangesNothing) {
   MemberInbox inbox;
   inbox.Deliver(Plan(1));
-  MemberEvent again = Plan(1);
-  again.plan.generation = 99;
-  inbox.Deliver(again);
-  EXPECT_EQ((*inbox.WaitForPlan(absl::ZeroDuration()))->plan.generation, 1u);
+  inbox.Deliver(Plan(1, 99));
+  EXPECT_EQ((*inbox.WaitForPlan(absl::ZeroDuration()))->ready->plan.generation, 1u);
   EXPECT_EQ(inbox.last_sequence(), 1u);
 }
 

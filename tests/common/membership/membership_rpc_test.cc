@@ -1,5 +1,7 @@
 #include "common/membership/membership_rpc.h"
 
+#include <memory>
+
 #include "common/errors.h"
 #include "common/membership/common_proto.h"
 #include "gmock/gmock.h"
@@ -108,37 +110,43 @@ TEST(MembershipRpc, PlanEvent_ComesBackWhole) {
   MemberEvent event;
   event.sequence = 4;
   event.kind = MemberEvent::Kind::kPlanReady;
-  event.plan.generation = 5;
-  event.plan.world_size = 2;
-  event.plan.policy = PartitionPolicy::kReplicated;
-  event.plan.partition.slices = {{{0, 0, 7}, {1, 1024, 1}}, {}};
-  event.plan.tree.node_groups = {{1}, {0}};
-  event.owner_address = {"a:1", "b:2"};
-  event.finished = 11;
-  event.skipped = 3;
+  const auto ready = std::make_shared<PlanReady>();
+  event.ready = ready;
+  ready->plan.generation = 5;
+  ready->plan.world_size = 2;
+  ready->plan.policy = PartitionPolicy::kReplicated;
+  ready->plan.partition.slices = {{{0, 0, 7}, {1, 1024, 1}}, {}};
+  ready->plan.tree.node_groups = {{1}, {0}};
+  ready->owner_address = {"a:1", "b:2"};
+  ready->finished = 11;
+  ready->skipped = 3;
   const v1::WatchEvent proto = ToProto(event);
-  EXPECT_THAT(SameFields(proto, ToProto(MemberEvent())), IsEmpty());
+  MemberEvent empty;
+  empty.ready = std::make_shared<PlanReady>();
+  EXPECT_THAT(SameFields(proto, ToProto(empty)), IsEmpty());
   const absl::StatusOr<MemberEvent> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
   EXPECT_EQ(back->sequence, 4u);
-  EXPECT_EQ(back->plan.generation, 5u);
-  EXPECT_EQ(back->plan.policy, PartitionPolicy::kReplicated);
-  EXPECT_EQ(back->plan.partition.slices, event.plan.partition.slices);
-  EXPECT_EQ(back->plan.tree, event.plan.tree);
-  EXPECT_EQ(back->owner_address, event.owner_address);
+  EXPECT_EQ(back->ready->plan.generation, 5u);
+  EXPECT_EQ(back->ready->plan.policy, PartitionPolicy::kReplicated);
+  EXPECT_EQ(back->ready->plan.partition.slices, ready->plan.partition.slices);
+  EXPECT_EQ(back->ready->plan.tree, ready->plan.tree);
+  EXPECT_EQ(back->ready->owner_address, ready->owner_address);
 }
 
 TEST(MembershipRpc, PlanThatDoesNotFitItsWorld_IsInvalid) {
   MemberEvent event;
   event.kind = MemberEvent::Kind::kPlanReady;
-  event.plan.world_size = 2;
-  event.plan.partition.slices = {{}};
-  event.plan.tree.node_groups = {{0, 1}};
+  const auto ready = std::make_shared<PlanReady>();
+  event.ready = ready;
+  ready->plan.world_size = 2;
+  ready->plan.partition.slices = {{}};
+  ready->plan.tree.node_groups = {{0, 1}};
   EXPECT_FALSE(FromProto(ToProto(event)).ok());
-  event.plan.partition.slices = {{}, {}};
+  ready->plan.partition.slices = {{}, {}};
   EXPECT_TRUE(FromProto(ToProto(event)).ok());
-  event.plan.tree.node_groups = {{0, 0}};
+  ready->plan.tree.node_groups = {{0, 0}};
   EXPECT_FALSE(FromProto(ToProto(event)).ok());
 }
 

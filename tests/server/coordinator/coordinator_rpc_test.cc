@@ -136,11 +136,12 @@ TEST_F(CoordinatorRpcTest, AllJoin_EachGetsThePlanAndTheOwners) {
   for (Member& member : members) {
     const absl::StatusOr<MemberEvent> event = member.session->WaitForPlan(In(absl::Seconds(20)));
     ASSERT_TRUE(event.ok()) << event.status();
-    EXPECT_EQ(event->plan.generation, 1u);
-    EXPECT_EQ(event->plan.world_size, 3);
-    EXPECT_TRUE(CheckPartition(TestSpace(), event->plan.partition, event->plan.policy).ok());
-    EXPECT_THAT(event->plan.tree.node_groups, ElementsAre(ElementsAre(0, 1, 2)));
-    EXPECT_THAT(event->owner_address,
+    EXPECT_EQ(event->ready->plan.generation, 1u);
+    EXPECT_EQ(event->ready->plan.world_size, 3);
+    EXPECT_TRUE(
+        CheckPartition(TestSpace(), event->ready->plan.partition, event->ready->plan.policy).ok());
+    EXPECT_THAT(event->ready->plan.tree.node_groups, ElementsAre(ElementsAre(0, 1, 2)));
+    EXPECT_THAT(event->ready->owner_address,
                 ElementsAre("127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.1:4002"));
   }
   EXPECT_EQ(members[0].session->id().rank, 2);
@@ -282,8 +283,8 @@ TEST_F(CoordinatorRpcTest, KilledAndBackWithItsState_AllGoOnByTheNextPlan) {
   for (Member& member : successors) {
     const absl::StatusOr<MemberEvent> event = member.session->WaitForPlan(In(absl::Seconds(20)));
     ASSERT_TRUE(event.ok()) << event.status();
-    EXPECT_EQ(event->plan.generation, 2u);
-    EXPECT_EQ(event->finished, 13u);
+    EXPECT_EQ(event->ready->plan.generation, 2u);
+    EXPECT_EQ(event->ready->finished, 13u);
     EXPECT_EQ(CountOf(member.session->id().incarnation), 2u);
   }
   EXPECT_TRUE(members[0].session->Leave(In(absl::Seconds(20))).ok());

@@ -49,12 +49,14 @@ TEST(CoordinatorJoin, AllRanksIn_AllGetTheSamePlan) {
     ASSERT_EQ(events.size(), 1u);
     EXPECT_EQ(events[0].sequence, 1u);
     EXPECT_EQ(events[0].kind, MemberEvent::Kind::kPlanReady);
-    EXPECT_EQ(events[0].plan.generation, 1u);
-    EXPECT_EQ(events[0].plan.world_size, 2);
-    EXPECT_THAT(events[0].plan.tree.node_groups, ElementsAre(ElementsAre(0, 1)));
+    EXPECT_EQ(events[0].ready->plan.generation, 1u);
+    EXPECT_EQ(events[0].ready->plan.world_size, 2);
+    EXPECT_THAT(events[0].ready->plan.tree.node_groups, ElementsAre(ElementsAre(0, 1)));
     EXPECT_TRUE(
-        CheckPartition(TestSpace(), events[0].plan.partition, PartitionPolicy::kGreedy).ok());
-    EXPECT_THAT(events[0].owner_address, ElementsAre("127.0.0.1:4000", "127.0.0.1:4001"));
+        CheckPartition(TestSpace(), events[0].ready->plan.partition, PartitionPolicy::kGreedy)
+            .ok());
+    EXPECT_THAT(events[0].ready->owner_address, ElementsAre("127.0.0.1:4000", "127.0.0.1:4001"));
+    EXPECT_EQ(events[0].ready, job.Events(0)[0].ready) << "one plan, not one for each rank";
   }
   EXPECT_EQ(job.Group().state, GroupState::kActive);
 }

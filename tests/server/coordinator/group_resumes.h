@@ -74,8 +74,8 @@ class GroupResumes : public ::testing::Test {
     for (Rank rank = 0; rank < kRanks; ++rank) {
       const absl::StatusOr<MemberEvent> plan = PlanOf(rank);
       ASSERT_TRUE(plan.ok()) << plan.status();
-      EXPECT_EQ(plan->plan.generation, generation);
-      EXPECT_EQ(plan->finished, finished);
+      EXPECT_EQ(plan->ready->plan.generation, generation);
+      EXPECT_EQ(plan->ready->finished, finished);
       EXPECT_EQ(job_.Events(rank).size(), 1u);
     }
     EXPECT_EQ(job_.Group().state, GroupState::kActive);

@@ -2,27 +2,47 @@
 // stays, and training ends with the bits of a run that nobody disturbed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "common/link/process_stat.h"
 #include "tests/testing/mini_cluster.h"
+#include "tests/testing/server_ledgers.h"
 
 namespace optshard {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::IsTorn;
 using testing::MiniCluster;
-using testing::TestTrainer;
+using testing::ServerLedgers;
 
 constexpr int kWorldSize = 3;
 constexpr absl::Duration kNoticed = absl::Seconds(2);
 
+// Steps that take the server some milliseconds.
+const std::vector<std::string> kLongSteps = {"--steps=20", "--elements=1500000", "--skip_every=2",
+                                             "--wait_for_trainers"};
+
 absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
+
+void WaitUntilAsleep(pid_t process) {
+  const absl::Time deadline = Deadline();
+  while (StatOfProcess(process).value_or(ProcessStat()).state != 'S' && absl::Now() < deadline) {
+    sched_yield();
+  }
+}
 
 int64_t NowMicros() { return absl::ToUnixMicros(Clock::Monotonic().Now()); }
 
@@ -70,11 +90,22 @@ class ShardServerTest : public ::testing::Test {
     ASSERT_EQ(kill(*process, SIGKILL), 0);
   }
 
-  // How it ended.
-  nlohmann::json End(int trainer) {
-    const auto line = cluster_->trainer(trainer).WaitForAny({"done", "error"}, Deadline());
-    EXPECT_TRUE(line.ok()) << line.status();
-    return line.ok() ? *line : nlohmann::json();
+  // Stops the first server at such a moment. Returns the last step that each of its ranks had
+  // finished by then.
+  StepNumber StopServerWhen(const ServerLedgers::Moment& moment) {
+    const absl::StatusOr<pid_t> process = cluster_->ServerProcess(0);
+    EXPECT_TRUE(process.ok()) << process.status();
+    absl::StatusOr<ServerLedgers> ledgers = ServerLedgers::Of(process.value_or(0), kWorldSize);
+    EXPECT_TRUE(ledgers.ok()) << ledgers.status();
+    if (!ledgers.ok()) return 0;
+    ledgers_ = std::make_unique<ServerLedgers>(*std::move(ledgers));
+    const absl::Status stopped = ledgers_->StopWhen(moment, Deadline());
+    EXPECT_TRUE(stopped.ok()) << stopped;
+    StepNumber finished = std::numeric_limits<StepNumber>::max();
+    for (const KeptState& each : ledgers_->Read()) {
+      finished = std::min(finished, each.progress.finished);
+    }
+    return finished;
   }
 
   void Kill(int trainer) {
@@ -97,6 +128,7 @@ class ShardServerTest : public ::testing::Test {
   }
 
   std::unique_ptr<MiniCluster> cluster_;
+  std::unique_ptr<ServerLedgers> ledgers_;
   std::string attach_;
   int added_ = 0;
 };
@@ -142,9 +174,19 @@ TEST_F(ShardServerTest, Kill_TrainerAtAnyMoment_SuccessorGoesOnWithTheSameBits) 
   const std::string expected = Undisturbed(job);
   StartServer();
   std::vector<int> trainer_of = {Add(0, job), Add(1, job), Add(2, job)};
+  for (const int trainer : trainer_of) Event(trainer, "step");
   for (int trial = 0; trial < 6; ++trial) {
     const int victim = trial % kWorldSize;
-    // Well into training, at another moment of a step each time.
+    if (trial < kWorldSize) {
+      // While the step is applied. The others cannot make another one without the victim.
+      const StepNumber before = StopServerWhen(IsTorn);
+      Kill(trainer_of[victim]);
+      ledgers_->Continue();
+      trainer_of[victim] = Add(victim, job);
+      EXPECT_EQ(Event(trainer_of[victim], "joined").at("finished_step"), before + 1);
+      continue;
+    }
+    // Wherever it is: mostly before it asks for a step. Kill_TrainerBetweenSteps is sure of that.
     Event(trainer_of[victim], "step");
     absl::SleepFor(absl::Microseconds(700 * trial));
     Kill(trainer_of[victim]);
@@ -203,33 +245,52 @@ TEST_F(ShardServerTest, Kill_OneServerOfTwo_AllGoOnWithTheSameBits) {
   }
 }
 
-// What strikes while a step is applied tears it: that is said to all. Whatever else it strikes is
-// made good: then nobody but the log knows of it.
-TEST_F(ShardServerTest, Kill_ServerAtAnyMoment_TheSameBitsOrDataLossForAll) {
-  const std::vector<std::string> job = {"--steps=20", "--elements=1500000", "--skip_every=2",
-                                        "--wait_for_trainers"};
-  const std::string expected = Undisturbed(job);
-  for (int trial = 0; trial < 8; ++trial) {
-    StartServer();
-    for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, job);
-    // All are about to ask for a step: soon it is under way.
-    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "stepping");
-    absl::SleepFor(absl::Microseconds(700 * trial));
-    KillServer(0);
-    int lost = 0;
-    for (int rank = 0; rank < kWorldSize; ++rank) {
-      const nlohmann::json end = End(rank);
-      if (end.at("event") == "done") {
-        EXPECT_EQ(end.at("checksum").dump(), expected) << "rank " << rank;
-        continue;
-      }
-      ++lost;
-      EXPECT_EQ(end.at("code"), "DATA_LOSS") << end;
-      EXPECT_THAT(end.at("message").get<std::string>(), HasSubstr("is torn, ")) << end;
-    }
-    EXPECT_TRUE(lost == 0 || lost == kWorldSize) << lost;
-    cluster_.reset();
-    added_ = 0;
+// The trainers wait for the answer; the server has not seen what they ask for.
+TEST_F(ShardServerTest, Kill_ServerBeforeItSeesTheStep_TrainersGoOnWithTheSameBits) {
+  const std::string expected = Undisturbed({"--steps=6"});
+  StartServer();
+  PauseAll({attach_, attach_, attach_});
+  StopServerWhen([](const std::vector<KeptState>& kept) { return !IsTorn(kept); });
+  for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    Event(rank, "stepping");
+    WaitUntilAsleep(cluster_->trainer(rank).process().pid());
+  }
+  KillServer(0);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    EXPECT_EQ(Event(rank, "done").at("checksum").dump(), expected) << "rank " << rank;
+  }
+}
+
+// All ranks have applied the step, and not all have heard of the others.
+TEST_F(ShardServerTest, Kill_ServerWhenAllHaveApplied_CountsTheStep) {
+  const std::string expected = Undisturbed(kLongSteps);
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, kLongSteps);
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "stepping");
+  StopServerWhen([](const std::vector<KeptState>& kept) {
+    return !IsTorn(kept) && absl::c_any_of(kept, [](const KeptState& each) {
+      return each.progress.outcome == StepOutcome::kApplied;
+    });
+  });
+  KillServer(0);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    EXPECT_EQ(Event(rank, "done").at("checksum").dump(), expected) << "rank " << rank;
+  }
+}
+
+TEST_F(ShardServerTest, Kill_ServerWhileItAppliesAStep_IsDataLossForAll) {
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, kLongSteps);
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "stepping");
+  const StepNumber before = StopServerWhen(IsTorn);
+  KillServer(0);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    const nlohmann::json error = Event(rank, "error");
+    EXPECT_EQ(error.at("code"), "DATA_LOSS") << error;
+    EXPECT_EQ(error.at("torn"), true) << error;
+    EXPECT_THAT(error.at("message").get<std::string>(),
+                HasSubstr(absl::StrCat("step ", before + 1, " is torn, ")));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "proto/optshard/v1/coordinator.grpc.pb.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "tests/testing/mini_cluster.h"
 #include "tests/testing/trainers_run.h"
@@ -45,16 +46,22 @@ class FailureTest : public ::testing::Test {
   }
 
   // Steps of some 5.3 million parameters, so that most of the time is spent inside them.
-  void StartAndStep(const std::vector<std::string>& more = {}) {
+  // `victims` are arguments of this rank only.
+  void StartAndStep(const std::vector<std::string>& more = {}, int victim = 0,
+                    const std::vector<std::string>& victims = {}) {
+    for (Survivor& survivor : survivors_) survivor = Survivor();
     MiniCluster::Options options;
     options.world_size = kWorldSize;
     options.coordinator_arguments = {"--lease=" + absl::FormatDuration(kLease)};
     auto cluster = MiniCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
-    std::vector<std::string> arguments = {"--hold", "--steps=1000000", "--elements=2000000"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    ASSERT_EQ(cluster_->AddTrainers(arguments), absl::OkStatus());
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      std::vector<std::string> arguments = {"--hold", "--steps=1000000", "--elements=2000000"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      if (rank == victim) arguments.insert(arguments.end(), victims.begin(), victims.end());
+      ASSERT_EQ(cluster_->AddTrainer(rank, arguments), absl::OkStatus());
+    }
     for (int rank = 0; rank < kWorldSize; ++rank) {
       const auto joined = cluster_->trainer(rank).WaitFor("joined", Deadline());
       ASSERT_TRUE(joined.ok()) << joined.status();
@@ -68,6 +75,11 @@ class FailureTest : public ::testing::Test {
   // Sends the signal and collects what the others say about it.
   void Hit(int victim, int signal, absl::Duration noticed) {
     cluster_->trainer(victim).process().Signal(signal);
+    CollectErrors(victim, noticed);
+  }
+
+  // The others' errors about what has just happened to the victim.
+  void CollectErrors(int victim, absl::Duration noticed) {
     const int64_t hit_us = absl::ToUnixMicros(Clock::Monotonic().Now());
     for (int rank = 0; rank < kWorldSize; ++rank) {
       if (rank == victim) continue;
@@ -106,14 +118,23 @@ class FailureTest : public ::testing::Test {
       const std::string code = survivor.error.at("code");
       if (code == "DATA_LOSS") {
         EXPECT_TRUE(survivor.error.at("torn") || survivor.error.at("in_doubt")) << survivor.error;
-        EXPECT_EQ(ReadSlot(survivor.owner_address).error_code(), grpc::StatusCode::DATA_LOSS);
       } else {
         EXPECT_TRUE(code == "UNAVAILABLE" || code == "DEADLINE_EXCEEDED") << survivor.error;
         EXPECT_EQ(survivor.error.at("checksum").dump(), survivor.before)
             << "not applied, but the parameters changed";
         EXPECT_EQ(survivor.finished, most_finished) << "applied elsewhere, but not known here";
-        EXPECT_EQ(ReadSlot(survivor.owner_address).error_code(), grpc::StatusCode::OK);
       }
+    }
+  }
+
+  // The state is given out unless the step is torn or in doubt.
+  void CheckSlots(int victim) {
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank == victim) continue;
+      const bool lost = survivors_[rank].error.at("code") == "DATA_LOSS";
+      EXPECT_EQ(ReadSlot(survivors_[rank].owner_address).error_code(),
+                lost ? grpc::StatusCode::DATA_LOSS : grpc::StatusCode::OK)
+          << "rank " << rank;
     }
   }
 
@@ -140,6 +161,29 @@ class FailureTest : public ::testing::Test {
     return stream->Finish();
   }
 
+  // Until the coordinator says of the job's group that it has failed.
+  void AwaitVerdict() {
+    const auto stub = v1::Coordinator::NewStub(
+        grpc::CreateChannel(cluster_->coordinator_address(), grpc::InsecureChannelCredentials()));
+    const absl::Time deadline = Deadline();
+    while (absl::Now() < deadline) {
+      grpc::ClientContext context;
+      v1::JobStatus job;
+      const grpc::Status status = stub->GetStatus(&context, v1::GetStatusRequest(), &job);
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      if (job.groups(0).state() == v1::GROUP_STATE_FAILED) return;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    FAIL() << "the coordinator has not noticed the loss";
+  }
+
+  void ExpectOfOthers(int victim, const std::string& code) {
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(survivors_[rank].error.at("code"), code) << survivors_[rank].error;
+    }
+  }
+
   void EndSurvivors(int victim) {
     for (int rank = 0; rank < kWorldSize; ++rank) {
       if (rank == victim) continue;
@@ -155,18 +199,59 @@ class FailureTest : public ::testing::Test {
   Survivor survivors_[kWorldSize];
 };
 
+// Gloo, shared memory with copies, and in one pass.
+const std::vector<std::string> kWays[] = {
+    {"--plane=gloo"}, {"--plane=shm", "--policy=balanced", "--bucket_view=off"}, {"--plane=shm"}};
+
+// Wherever it strikes. The two tests that follow are sure of what it strikes.
 TEST_F(FailureTest, Kill_DuringSteps_IsNamedToBothOthersSoonAndATornStepIsKnown) {
-  const std::vector<std::string> ways[] = {
-      {"--plane=gloo"}, {"--plane=shm", "--policy=balanced", "--bucket_view=off"}, {"--plane=shm"}};
-  // At moments spread over a step, each rank in turn.
-  for (int trial = 0; trial < 9; ++trial) {
-    const int victim = trial % kWorldSize;
-    const std::vector<std::string>& way = ways[trial / kWorldSize];
-    SCOPED_TRACE(absl::StrJoin(way, " "));
-    for (Survivor& survivor : survivors_) survivor = Survivor();
-    ASSERT_NO_FATAL_FAILURE(StartAndStep(way));
-    absl::SleepFor(absl::Milliseconds(7 * trial));
+  for (int trial = 0; trial < kWorldSize; ++trial) {
+    const int victim = trial;
+    SCOPED_TRACE(absl::StrJoin(kWays[trial], " "));
+    ASSERT_NO_FATAL_FAILURE(StartAndStep(kWays[trial]));
+    absl::SleepFor(absl::Milliseconds(20 * trial));
     ASSERT_NO_FATAL_FAILURE(Hit(victim, SIGKILL, kNoticed));
+    CheckInvariants(victim);
+    CheckSlots(victim);
+    EndSurvivors(victim);
+  }
+}
+
+// It dies at the instruction that writes to one of its parameters.
+TEST_F(FailureTest, Die_WhileAStepIsApplied_IsDataLossForBothOthersSoon) {
+  for (int trial = 0; trial < kWorldSize; ++trial) {
+    const int victim = (trial + 1) % kWorldSize;
+    SCOPED_TRACE(absl::StrJoin(kWays[trial], " "));
+    ASSERT_NO_FATAL_FAILURE(StartAndStep(kWays[trial], victim, {"--die_applying=3"}));
+    const auto ended = cluster_->trainer(victim).process().Wait(Deadline());
+    ASSERT_TRUE(ended.ok()) << ended.status();
+    ASSERT_EQ(*ended, 128 + SIGSEGV);
+    ASSERT_NO_FATAL_FAILURE(CollectErrors(victim, kNoticed));
+    ExpectOfOthers(victim, "DATA_LOSS");
+    CheckInvariants(victim);
+    CheckSlots(victim);
+    EndSurvivors(victim);
+  }
+}
+
+// The others hear of the loss before they ask for the step: nobody can have begun it.
+TEST_F(FailureTest, Kill_BetweenSteps_IsNamedToBothOthersAndNothingHasChanged) {
+  for (int trial = 0; trial < kWorldSize; ++trial) {
+    const int victim = (trial + 2) % kWorldSize;
+    SCOPED_TRACE(absl::StrJoin(kWays[trial], " "));
+    std::vector<std::string> paused = kWays[trial];
+    paused.push_back("--pause_after=3");
+    ASSERT_NO_FATAL_FAILURE(StartAndStep(paused));
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      ASSERT_TRUE(cluster_->trainer(rank).WaitFor("paused", Deadline()).ok());
+    }
+    cluster_->trainer(victim).process().Signal(SIGKILL);
+    ASSERT_NO_FATAL_FAILURE(AwaitVerdict());
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (rank != victim) cluster_->trainer(rank).Release();
+    }
+    ASSERT_NO_FATAL_FAILURE(CollectErrors(victim, kNoticed));
+    ExpectOfOthers(victim, "UNAVAILABLE");
     CheckInvariants(victim);
     EndSurvivors(victim);
   }
@@ -174,10 +259,10 @@ TEST_F(FailureTest, Kill_DuringSteps_IsNamedToBothOthersSoonAndATornStepIsKnown)
 
 TEST_F(FailureTest, Stop_DuringSteps_IsNamedToBothOthersSoonAfterTheLease) {
   for (const int victim : {0, 2}) {
-    for (Survivor& survivor : survivors_) survivor = Survivor();
     ASSERT_NO_FATAL_FAILURE(StartAndStep({victim == 0 ? "--plane=gloo" : "--plane=shm"}));
     ASSERT_NO_FATAL_FAILURE(Hit(victim, SIGSTOP, kLease + kNoticed));
     CheckInvariants(victim);
+    CheckSlots(victim);
     EndSurvivors(victim);
   }
 }

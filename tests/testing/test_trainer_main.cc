@@ -8,8 +8,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -44,6 +48,7 @@ ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
 ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
+ABSL_FLAG(int, die_applying, 0, "step in which it dies while it updates a parameter; 0: none");
 ABSL_FLAG(int, skip_every, 0, "before each of so many steps, a call without gradients; 0: none");
 ABSL_FLAG(int, parameters, 6, "how many");
 ABSL_FLAG(int, elements, 10000, "of the largest parameter");
@@ -121,6 +126,19 @@ void Dump(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+// Of its own slices: the first write to that page ends this process.
+void DieOnceHalfUpdated(const at::Tensor& parameter) {
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto middle = reinterpret_cast<uintptr_t>(parameter.const_data_ptr()) +
+                      static_cast<uintptr_t>(parameter.nbytes()) / 2;
+  if (mprotect(reinterpret_cast<void*>(middle / page * page), page, PROT_READ) != 0) {
+    std::perror("mprotect");
+    std::abort();
+  }
+}
+
 void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters,
           std::vector<at::Tensor>& gradients, int step) {
   optimizer.zero_grad();
@@ -132,6 +150,8 @@ void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters
     parameters[i].mul(gradients[i]).sum().backward();
   }
   Tell("stepping", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
+  // The largest parameters are spread over the ranks: the middle of this one belongs to this rank.
+  if (step == absl::GetFlag(FLAGS_die_applying)) DieOnceHalfUpdated(parameters[rank]);
   optimizer.step();
   Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
 }

@@ -128,12 +128,8 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
 
 absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   const absl::Time start = Now();
-  absl::Status failed = failure();
-  if (!failed.ok()) return failed;
-  if (stopped_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", options_.rank, " has detached from ", this->line()->name()));
-  }
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
   if (!this->line()->gone().ok()) {
     absl::Status back = AttachAgain(timeout);
     if (!back.ok()) return back;
@@ -151,7 +147,10 @@ absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   const absl::Time deadline = start + longest;
   while (!line.doorbell().WaitForReply(*number, deadline)) {
     absl::Status gone = ServerGone(line, *number);
-    if (!gone.ok()) return gone;
+    if (!gone.ok()) {
+      unanswered_ = *number;
+      return gone;
+    }
     if (Now() < deadline) continue;
     const bool withdrawn = line.doorbell().Withdraw(*number);
     const absl::Status late = errors::PeersTimedOut(
@@ -163,6 +162,22 @@ absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   DoorbellReply reply = line.doorbell().ReadReply();
   if (reply.broken) Fail(reply.status).IgnoreError();
   return reply;
+}
+
+// OK where a request can be made: of the server, or of the one that takes over.
+absl::Status AttachedOwner::CheckUsable() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!failure_.ok()) return failure_;
+  }
+  const std::shared_ptr<ServerLine> line = this->line();
+  if (stopped_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", options_.rank, " has detached from ", line->name()));
+  }
+  if (line->gone().ok() || line->comes_back()) return absl::OkStatus();
+  // Nobody can say any more whether the last request was done.
+  return unanswered_ != 0 ? ServerGone(*line, unanswered_) : line->gone();
 }
 
 // OK while it is there, or has answered in its last moment.
@@ -206,6 +221,7 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
         "%d; start the trainers anew, from a checkpoint",
         line.name(), options_.rank, finished_, finished)));
   }
+  unanswered_ = 0;
   absl::MutexLock lock(&mutex_);
   line_ = *std::move(opened);
   return absl::OkStatus();

@@ -66,9 +66,9 @@ class AttachedOwner : public OwnerLink {
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override;
-  // Where the server is gone and its keeper starts another one: OwnerAway (UNAVAILABLE). The next
-  // call attaches to that one, which knows whether the step is done already; it, too, says
-  // OwnerAway where the job is not complete again in time.
+  // Where the server is gone and its keeper lives, which starts another one: OwnerAway
+  // (UNAVAILABLE). The next call attaches to that one, which knows whether the step is done
+  // already; it, too, says OwnerAway where the job is not complete again in time.
   //
   // Otherwise, where it is gone, or does not answer: StepInDoubt (DATA_LOSS) if it had begun the
   // step. Else the step is not applied, later neither: UNAVAILABLE where it is gone, and
@@ -92,6 +92,7 @@ class AttachedOwner : public OwnerLink {
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
   // Rings and waits for the answer.
   absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
+  absl::Status CheckUsable();
   absl::Status ServerGone(ServerLine& line, uint64_t number);
   absl::Status AttachAgain(absl::Duration timeout);
   absl::Status BegunUnanswered(const absl::Status& cause) const;
@@ -104,6 +105,7 @@ class AttachedOwner : public OwnerLink {
   const AttachReply first_;  // of the server that this trainer attached to first
   const std::shared_ptr<const ReplicaSegments> memory_;
   DoorbellRequest request_;
+  uint64_t unanswered_ = 0;  // the last request, where the server went while it was waited for
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
   StepNumber finished_ = 0;
   SkipCount skipped_ = 0;

@@ -65,20 +65,31 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
   absl::StatusOr<Doorbell> doorbell =
       Doorbell::Attach(request.rank, shape, std::move(descriptors[kDoorbellDescriptor]));
   if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);
+  absl::optional<ProcessHandle> keeper;
+  if (reply->keeper != 0) {
+    absl::StatusOr<ProcessHandle> opened = ProcessHandle::Open(reply->keeper);
+    if (opened.ok()) {
+      keeper = *std::move(opened);
+    } else if (!absl::IsNotFound(opened.status())) {
+      return errors::WithContext(opened.status(), absl::StrCat("the keeper of ", name));
+    }
+  }
   std::unique_ptr<ServerLine> line(new ServerLine(name, *std::move(socket), *std::move(server),
-                                                  *std::move(reply), *std::move(doorbell),
-                                                  *std::move(stop)));
+                                                  std::move(keeper), *std::move(reply),
+                                                  *std::move(doorbell), *std::move(stop)));
   line->parameters_ = std::move(descriptors[kParametersDescriptor]);
   line->gradients_ = std::move(descriptors[kGradientsDescriptor]);
   return line;
 }
 
 ServerLine::ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
-                       AttachReply reply, Doorbell doorbell, StopEvent stop)
+                       absl::optional<ProcessHandle> keeper, AttachReply reply, Doorbell doorbell,
+                       StopEvent stop)
     : process_(getpid()),
       name_(std::move(name)),
       socket_(std::move(socket)),
       server_(std::move(server)),
+      keeper_(std::move(keeper)),
       reply_(std::move(reply)),
       doorbell_(std::move(doorbell)),
       stop_(std::move(stop)),
@@ -102,12 +113,15 @@ void ServerLine::Detach() {
 
 absl::Status ServerLine::gone() const {
   absl::MutexLock lock(&mutex_);
-  return gone_;
+  if (gone_.ok() || said_goodbye_ || !keeper_.has_value() || !keeper_->Gone()) return gone_;
+  return absl::UnavailableError(
+      absl::StrCat(gone_.message(), ", and its keeper (process ", keeper_->pid(),
+                   ") has ended, too: the state of its ranks is lost; start the job anew"));
 }
 
 bool ServerLine::comes_back() const {
   absl::MutexLock lock(&mutex_);
-  return reply_.kept && !said_goodbye_;
+  return keeper_.has_value() && !keeper_->Gone() && !said_goodbye_;
 }
 
 void ServerLine::Watch() {

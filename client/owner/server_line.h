@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
 #include "common/link/local_socket.h"
@@ -49,8 +50,8 @@ class ServerLine {
   // Not OK once the server has ended or hung up: UNAVAILABLE, or the reason that the server gave.
   // Whoever waits for a reply at the doorbell is then woken. Any thread.
   absl::Status gone() const;
-  // Whether another server takes over if this one ends: a keeper holds its memory, and it has not
-  // said goodbye. Any thread.
+  // Whether another server takes over if this one ends: a living keeper holds its memory, and it
+  // has not said goodbye. Once it is gone and does not come back, it never will. Any thread.
   bool comes_back() const;
 
   // For messages: "the shard server at PATH (process 7)". Any thread.
@@ -58,13 +59,15 @@ class ServerLine {
 
  private:
   ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
-             AttachReply reply, Doorbell doorbell, StopEvent stop);
+             absl::optional<ProcessHandle> keeper, AttachReply reply, Doorbell doorbell,
+             StopEvent stop);
   void Watch();
 
   const pid_t process_;
   const std::string name_;
   const std::unique_ptr<LocalSocket> socket_;
   const ProcessHandle server_;
+  const absl::optional<ProcessHandle> keeper_;  // none: there was none, or it had ended already
   const AttachReply reply_;
   Doorbell doorbell_;
   UniqueFd parameters_;

@@ -3,6 +3,8 @@
 #ifndef OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_
 #define OPTSHARD_COMMON_ATTACH_ATTACHMENT_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -51,7 +53,7 @@ struct AttachReply {
   std::vector<std::string> owner_addresses;
   int64_t state_bytes = 0;
   Rank parameters_rank = -1;
-  bool kept = false;
+  pid_t keeper = 0;  // holds the rank's memory beyond the end of the server; 0: nobody
 };
 
 }  // namespace optshard

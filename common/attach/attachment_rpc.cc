@@ -75,7 +75,7 @@ std::string EncodeAttachReply(const absl::StatusOr<AttachReply>& reply) {
     for (const std::string& address : reply->owner_addresses) proto.add_owner_addresses(address);
     proto.set_state_bytes(reply->state_bytes);
     proto.set_parameters_rank(reply->parameters_rank);
-    proto.set_kept(reply->kept);
+    proto.set_keeper_pid(reply->keeper);
   }
   return proto.SerializeAsString();
 }
@@ -98,7 +98,7 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   reply.owner_addresses.assign(proto.owner_addresses().begin(), proto.owner_addresses().end());
   reply.state_bytes = proto.state_bytes();
   reply.parameters_rank = proto.parameters_rank();
-  reply.kept = proto.kept();
+  reply.keeper = static_cast<pid_t>(proto.keeper_pid());
   return reply;
 }
 

@@ -2,6 +2,8 @@
 #ifndef OPTSHARD_SERVER_NODE_DESCRIPTOR_KEEPER_H_
 #define OPTSHARD_SERVER_NODE_DESCRIPTOR_KEEPER_H_
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -28,6 +30,8 @@ class DescriptorKeeper {
   virtual absl::Status Keep(absl::string_view name, absl::Span<const int> descriptors) = 0;
   // OK also where nothing is held under the name.
   virtual absl::Status Forget(absl::string_view name) = 0;
+  // The process that holds them.
+  virtual pid_t pid() const = 0;
 };
 
 }  // namespace optshard

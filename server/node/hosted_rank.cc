@@ -107,7 +107,7 @@ absl::Status HostedRank::Away() const {
 
 // Nothing can be done any more before all ranks are back.
 bool HostedRank::LostOthers() const {
-  return options_.kept && record_.synced() && !owner_->lost().ok();
+  return options_.keeper != 0 && record_.synced() && !owner_->lost().ok();
 }
 
 HostedRank::Next HostedRank::Serve() {

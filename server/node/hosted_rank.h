@@ -49,8 +49,9 @@ class HostedRank {
     // Holds the first trainer's request, which says what the rank is. Where an earlier server has
     // left the memory, the rank continues from the state in it.
     std::shared_ptr<RankMemory> memory;
-    // The memory outlives this server. Then the rank joins the job again when a rank is lost.
-    bool kept = false;
+    // Holds the memory beyond the end of this server. Then the rank joins the job again when a rank
+    // is lost. 0: nobody.
+    pid_t keeper = 0;
     // For starting the owner; everything else follows from the request.
     CoordinatorClient* coordinator = nullptr;
     Cancellation* joining = nullptr;  // ends the wait for the other ranks

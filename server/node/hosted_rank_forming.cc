@@ -74,7 +74,7 @@ absl::Status HostedRank::Form() {
   absl::Duration pause = kFirstFormPause;
   while (true) {
     absl::Status started = StartOwner();
-    const bool has_state = options_.kept && record_.synced();
+    const bool has_state = options_.keeper != 0 && record_.synced();
     if (started.ok() || !has_state || draining_ || IsFinal(started)) return started;
     LogContext who;
     who.role = "server";

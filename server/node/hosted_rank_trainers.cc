@@ -140,7 +140,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   reply->owner_addresses = owner_->owner_addresses();
   reply->state_bytes = owner_->view().Describe().state_bytes;
   reply->parameters_rank = rank_;
-  reply->kept = options_.kept;
+  reply->keeper = options_.keeper;
   Wake();
   return attachment_;
 }

@@ -75,6 +75,7 @@ class Keeper {
   int64_t KeptBytes() const;
 
   const KeeperOptions& options_;
+  const pid_t process_ = getpid();
   RestartPauses pauses_;
   std::map<std::string, std::vector<UniqueFd>> units_;
 
@@ -192,6 +193,7 @@ void Keeper::Serve(UniqueFd line) noexcept {
     }
     units_.clear();
     options.life = life_;
+    options.keeper = process_;
     options.answer_timeout = options_.answer_timeout;
     KeeperLink link(std::move(options));
     code = options_.serve(link);

@@ -24,6 +24,7 @@ absl::Status Gone() {
 KeeperLink::KeeperLink(Options options)
     : line_(std::move(options.line)),
       life_(options.life),
+      keeper_(options.keeper),
       answer_timeout_(options.answer_timeout),
       inherited_(std::move(options.inherited)) {}
 

@@ -2,6 +2,8 @@
 #ifndef OPTSHARD_SERVER_NODE_KEEPER_LINK_H_
 #define OPTSHARD_SERVER_NODE_KEEPER_LINK_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,6 +32,7 @@ class KeeperLink final : public DescriptorKeeper {
     UniqueFd line;
     std::vector<KeptUnit> inherited;
     int life = 1;
+    pid_t keeper = 0;
     absl::Duration answer_timeout;
   };
   explicit KeeperLink(Options options);
@@ -42,6 +45,8 @@ class KeeperLink final : public DescriptorKeeper {
 
   // OK also where nothing is held under the name.
   absl::Status Forget(absl::string_view name) override;
+
+  pid_t pid() const override { return keeper_; }
 
   // The units that the predecessor left, by name; the keeper still holds them. Empty for the first
   // server and on every later call. Units that are not taken are closed with this object.
@@ -63,6 +68,7 @@ class KeeperLink final : public DescriptorKeeper {
 
   const UniqueFd line_;
   const int life_;
+  const pid_t keeper_;
   const absl::Duration answer_timeout_;
   absl::Mutex mutex_;
   std::vector<KeptUnit> inherited_ ABSL_GUARDED_BY(mutex_);

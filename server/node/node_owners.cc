@@ -257,7 +257,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
       absl::StrCat("the reduced gradients of ", UnitName(request.optimizer, request.rank)));
   if (!fits.ok()) return fits;
   rank.reservation = std::make_shared<Reservation>(&budget_, reduced_bytes);
-  rank.kept = options_.keeper != nullptr;
+  rank.keeper = options_.keeper == nullptr ? 0 : options_.keeper->pid();
   rank.coordinator = options_.coordinator;
   rank.joining = &joining_;
   rank.plane_factory = MakeHostPlaneFactory(

@@ -24,8 +24,11 @@ namespace optshard {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSubsetOf;
 using testing::IsTorn;
 using testing::MiniCluster;
+using ::testing::Not;
 using testing::ServerLedgers;
 
 constexpr int kWorldSize = 3;
@@ -88,6 +91,13 @@ class ShardServerTest : public ::testing::Test {
     const absl::StatusOr<pid_t> process = cluster_->ServerProcess(server);
     ASSERT_TRUE(process.ok()) << process.status();
     ASSERT_EQ(kill(*process, SIGKILL), 0);
+  }
+
+  // The keeper last: it has no time to start another server while it is stopped.
+  void KillServerAndKeeper(int server) {
+    cluster_->server(server).Signal(SIGSTOP);
+    KillServer(server);
+    cluster_->server(server).Signal(SIGKILL);
   }
 
   // Stops the first server at such a moment. Returns the last step that each of its ranks had
@@ -318,6 +328,64 @@ TEST_F(ShardServerTest, Kill_ServerWithoutAKeeper_AllTrainersAreToldSoon) {
     EXPECT_TRUE(error.at("code") == "UNAVAILABLE" || error.at("code") == "DATA_LOSS") << error;
     EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("shard server")) << error;
     EXPECT_LE(absl::Microseconds(error.at("at_us").get<int64_t>() - killed), kNoticed) << error;
+  }
+}
+
+// Nobody starts another server, and the memory is gone: on the node that is said at once. The
+// ranks of other nodes are told whom they wait for.
+TEST_F(ShardServerTest, Kill_ServerAndKeeper_ItsTrainersAreToldSoonAndOthersWhoIsAway) {
+  StartServer({}, "0-1");
+  const std::string with_both = attach_;
+  const absl::StatusOr<std::string> other = cluster_->AddServer("2", {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    attach_ = rank < 2 ? with_both : *other;
+    Add(rank, {"--steps=1000000", "--wait_for_trainers", "--step_timeout_ms=3000"});
+  }
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
+  const int64_t killed = NowMicros();
+  KillServerAndKeeper(0);
+  for (const int rank : {0, 1}) {
+    const nlohmann::json error = Event(rank, "error");
+    EXPECT_TRUE(error.at("code") == "UNAVAILABLE" || error.at("in_doubt") == true) << error;
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("its keeper")) << error;
+    EXPECT_LE(absl::Microseconds(error.at("at_us").get<int64_t>() - killed), kNoticed) << error;
+  }
+  const nlohmann::json error = Event(2, "error");
+  EXPECT_EQ(error.at("code"), "UNAVAILABLE") << error;
+  EXPECT_THAT(error.at("ranks").get<std::vector<int>>(), IsSubsetOf({0, 1}));
+  EXPECT_THAT(error.at("ranks").get<std::vector<int>>(), Not(IsEmpty()));
+  EXPECT_LE(absl::Microseconds(error.at("at_us").get<int64_t>() - killed),
+            absl::Seconds(3) + kNoticed);
+
+  // A server that is started there has no state: together with those that have some it cannot go
+  // on.
+  ASSERT_TRUE(cluster_->AddServerAt(with_both, "0-1", {}).ok());
+  std::vector<int> fresh;
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    attach_ = rank < 2 ? with_both : *other;
+    fresh.push_back(Add(rank, {"--steps=6"}));
+  }
+  for (const int trainer : fresh) {
+    const nlohmann::json refused = Event(trainer, "error");
+    EXPECT_EQ(refused.at("ranks"), (std::vector<int>{0, 1})) << refused;
+    EXPECT_THAT(refused.at("message").get<std::string>(), HasSubstr("start all ranks anew"));
+  }
+}
+
+TEST_F(ShardServerTest, Kill_TheOnlyServerAndItsKeeper_AFreshOneIsToldToStartTheJobAgain) {
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, {"--steps=1000000"});
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
+  KillServerAndKeeper(0);
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "error");
+  ASSERT_TRUE(cluster_->AddServerAt(attach_, "0-2", {}).ok());
+  std::vector<int> fresh;
+  for (int rank = 0; rank < kWorldSize; ++rank) fresh.push_back(Add(rank, {"--steps=6"}));
+  for (const int trainer : fresh) {
+    const nlohmann::json refused = Event(trainer, "error");
+    EXPECT_EQ(refused.at("code"), "FAILED_PRECONDITION") << refused;
+    EXPECT_THAT(refused.at("message").get<std::string>(), HasSubstr("start the job again"));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 
 namespace optshard::testing {
@@ -138,7 +139,15 @@ MiniCluster::~MiniCluster() {
 
 absl::StatusOr<std::string> MiniCluster::AddServer(const std::string& ranks,
                                                    const std::vector<std::string>& arguments) {
-  const std::string socket = absl::StrCat(directory_, "/server", servers_.size());
+  const std::string attach = absl::StrCat("unix:", directory_, "/server", servers_.size());
+  absl::Status added = AddServerAt(attach, ranks, arguments);
+  if (!added.ok()) return added;
+  return attach;
+}
+
+absl::Status MiniCluster::AddServerAt(const std::string& attach, const std::string& ranks,
+                                      const std::vector<std::string>& arguments) {
+  const absl::string_view socket = absl::StripPrefix(attach, "unix:");
   ChildProcess::Options child;
   child.command = {Runfile("server/node/optshard-server"), "--job=test",
                    absl::StrCat("--node_ranks=", ranks),   absl::StrCat("--coordinator=", address_),
@@ -147,7 +156,7 @@ absl::StatusOr<std::string> MiniCluster::AddServer(const std::string& ranks,
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
   servers_.push_back(*std::move(process));
-  return absl::StrCat("unix:", socket);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<pid_t> MiniCluster::ServerProcess(int index) const {

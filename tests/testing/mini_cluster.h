@@ -62,6 +62,10 @@ class MiniCluster {
   absl::StatusOr<std::string> AddServer(const std::string& ranks,
                                         const std::vector<std::string>& arguments = {});
 
+  // Likewise at the address of an earlier one.
+  absl::Status AddServerAt(const std::string& attach, const std::string& ranks,
+                           const std::vector<std::string>& arguments = {});
+
   // A trainer of the job; `arguments` are added to --coordinator, --rank and --world_size.
   absl::Status AddTrainer(int rank, const std::vector<std::string>& arguments);
   absl::Status AddTrainers(const std::vector<std::string>& arguments);  // of all ranks

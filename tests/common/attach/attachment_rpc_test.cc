@@ -108,7 +108,7 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   sent.resumes = true;
   sent.finished_step = 12;
   sent.skipped_steps = 4;
-  sent.kept = true;
+  sent.keeper = 4711;
   sent.blob = std::string("\0\1", 2);
   sent.blob_step = 11;
   sent.generation = 5;

@@ -4,6 +4,7 @@
 #define OPTSHARD_TESTS_SERVER_NODE_NODE_RIG_H_
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -98,6 +99,8 @@ class FakeKeeper : public DescriptorKeeper {
  public:
   absl::Status Keep(absl::string_view name, absl::Span<const int> descriptors) override;
   absl::Status Forget(absl::string_view name) override;
+
+  pid_t pid() const override { return getpid(); }
 
   std::vector<KeptUnit> Units() const;
 

@@ -3,10 +3,11 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import unittest
+
+from tests.testing.master_port import free_master_port
 
 _PATIENCE_S = 120
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
@@ -19,20 +20,6 @@ def _read(path):
 
 def _blocks(language):
     return re.findall(r"(?ms)^```%s\n(.*?)^```$" % language, _read("docs/quickstart.md"))
-
-
-def _free_port():
-    """A port P such that P and P + 1 are free: rank 0 runs its coordinator at MASTER_PORT + 1."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-                return port
-            except OSError:
-                continue
-    raise RuntimeError("no two neighbouring free ports")
 
 
 class Files(unittest.TestCase):
@@ -53,7 +40,7 @@ class Commands(unittest.TestCase):
             ):
                 script = script.replace(shown, ours)
             # In one pass: a port of ours may contain the other one's digits.
-            ports = {"29500": str(_free_port()), "4700": str(_free_port())}
+            ports = {"29500": str(free_master_port()), "4700": str(free_master_port())}
             script = re.sub(r"\b(29500|4700)\b", lambda port: ports[port.group()], script)
             shell = subprocess.Popen(
                 ["bash", "-eu", "-c", script],

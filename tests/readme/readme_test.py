@@ -2,31 +2,18 @@
 
 import os
 import re
-import socket
 import subprocess
 import unittest
 
+from tests.testing.master_port import free_master_port
+
 _TIMEOUT_S = 120
-
-
-def _free_port():
-    """A port P such that P and P + 1 are free: rank 0 runs its coordinator at MASTER_PORT + 1."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-                return port
-            except OSError:
-                continue
-    raise RuntimeError("no two neighbouring free ports")
 
 
 class ReadmeTest(unittest.TestCase):
     def test_Trainer_TwoRanks_LossFallsAndStateIsShared(self):
         environment = dict(
-            os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port())
+            os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_master_port())
         )
         ranks = [
             subprocess.Popen(

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/dataplane/plane_notice.h"
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
+#include "common/log.h"
 #include "server/shard/engine/replica_placement.h"
 
 namespace optshard {
@@ -34,6 +36,15 @@ AttachRequest RequestOf(const AttachedOwner::Options& options, const MemoryLayou
   return request;
 }
 
+void LogPlane(const AttachedOwner::Options& options, const AttachReply& reply) {
+  LogContext who;
+  who.role = "client";
+  who.job = options.job;
+  who.rank = options.rank;
+  who.generation = reply.generation;
+  LogNotice(reply.plane, who);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
@@ -45,6 +56,7 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
       ReplicaSegments::Attach(layout, options.rank, (*line)->TakeParameters(),
                               (*line)->TakeGradients(), (*line)->reply().parameters_rank);
   if (!memory.ok()) return errors::WithContext(memory.status(), (*line)->name());
+  LogPlane(options, (*line)->reply());
   return std::unique_ptr<AttachedOwner>(
       new AttachedOwner(options, *std::move(line), *std::move(memory)));
 }
@@ -222,6 +234,7 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
         line.name(), options_.rank, finished_, finished)));
   }
   unanswered_ = 0;
+  LogPlane(options_, line.reply());
   absl::MutexLock lock(&mutex_);
   line_ = *std::move(opened);
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/dataplane/plane_notice.h"
 #include "common/ids.h"
 #include "common/optimizer_spec.h"
 
@@ -54,6 +55,7 @@ struct AttachReply {
   int64_t state_bytes = 0;
   Rank parameters_rank = -1;
   pid_t keeper = 0;  // holds the rank's memory beyond the end of the server; 0: nobody
+  PlaneNotice plane;
 };
 
 }  // namespace optshard

@@ -76,6 +76,8 @@ std::string EncodeAttachReply(const absl::StatusOr<AttachReply>& reply) {
     proto.set_state_bytes(reply->state_bytes);
     proto.set_parameters_rank(reply->parameters_rank);
     proto.set_keeper_pid(reply->keeper);
+    proto.set_plane_notice(reply->plane.text);
+    proto.set_plane_notice_is_warning(reply->plane.is_warning);
   }
   return proto.SerializeAsString();
 }
@@ -99,6 +101,8 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   reply.state_bytes = proto.state_bytes();
   reply.parameters_rank = proto.parameters_rank();
   reply.keeper = static_cast<pid_t>(proto.keeper_pid());
+  reply.plane.text = proto.plane_notice();
+  reply.plane.is_warning = proto.plane_notice_is_warning();
   return reply;
 }
 

@@ -3,13 +3,20 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cstddef>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/errors.h"
 
 namespace optshard {
 namespace {
+
+// An identity is these, with blanks between them: network namespace, process namespace, boot id,
+// user.
+constexpr size_t kIdentityFields = 4;
+constexpr size_t kBootId = 2;
 
 std::string Key(Rank rank) { return absl::StrCat("host/", rank); }
 
@@ -42,6 +49,13 @@ std::string SharingIdentity() {
     absl::StrAppend(&identity, name, " ");
   }
   return absl::StrCat(identity, boot, " ", geteuid());
+}
+
+bool OnOneKernel(absl::string_view identity, absl::string_view other) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(identity, ' ');
+  const std::vector<absl::string_view> others = absl::StrSplit(other, ' ');
+  return fields.size() == kIdentityFields && others.size() == kIdentityFields &&
+         fields[kBootId] == others[kBootId];
 }
 
 absl::StatusOr<std::vector<RankOffer>> ExchangeOffers(Rendezvous& rendezvous, Rank rank,

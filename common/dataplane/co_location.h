@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/dataplane/rendezvous.h"
 #include "common/ids.h"
@@ -17,6 +18,10 @@ namespace optshard {
 // watch each other's lives. That takes one kernel, one network namespace (abstract socket names),
 // one process namespace (pidfds) and one user. Empty where it cannot be found out.
 std::string SharingIdentity();
+
+// Whether two processes of these identities run on one kernel. Then it is their namespaces or users
+// that keep them from sharing memory. False where either is empty.
+bool OnOneKernel(absl::string_view identity, absl::string_view other);
 
 struct RankOffer {
   std::string identity;        // SharingIdentity(); a rank without one shares memory with nobody

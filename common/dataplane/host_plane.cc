@@ -57,44 +57,57 @@ absl::StatusOr<HostPlaneKind> ParseHostPlaneKind(absl::string_view name) {
       absl::StrCat("unknown data plane \"", name, "\"; known are auto, shm, gloo"));
 }
 
-std::string HostPlaneChoice::Text() const {
-  switch (way) {
-    case HostPlaneWay::kOnePass:
-      return "steps run in one pass over the memory that all ranks share";
-    case HostPlaneWay::kShmMessages:
-      return absl::StrCat("steps send messages through shared memory, because ", reason);
-    case HostPlaneWay::kGloo:
-      return absl::StrCat("steps send messages over Gloo, because ", reason);
+PlaneNotice HostPlaneChoice::NoticeFor(bool told_to) const {
+  PlaneNotice notice;
+  if (way == HostPlaneWay::kOnePass) {
+    notice.text = "steps run in one pass over the memory that all ranks share";
+    return notice;
   }
-  return reason;
+  notice.text = absl::StrCat("steps send messages ",
+                             way == HostPlaneWay::kGloo ? "over Gloo" : "through shared memory",
+                             ", because ", reason);
+  if (remedy.empty()) return notice;
+  absl::StrAppend(&notice.text, "; they could run several times as fast: ", remedy);
+  notice.is_warning = !told_to;
+  return notice;
 }
 
 HostPlaneChoice ChooseHostPlane(absl::Span<const RankOffer> offers) {
   std::vector<Rank> gloo;
   std::vector<Rank> elsewhere;  // as seen from rank 0
   std::vector<Rank> without_replica;
+  bool one_kernel = true;
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const RankOffer& offer = offers[rank];
     if (offer.asks_for_gloo) gloo.push_back(static_cast<Rank>(rank));
     if (offer.identity.empty() || offer.identity != offers[0].identity) {
       elsewhere.push_back(static_cast<Rank>(rank));
+      one_kernel = one_kernel && OnOneKernel(offer.identity, offers[0].identity);
     }
     if (!offer.has_replica) without_replica.push_back(static_cast<Rank>(rank));
   }
   if (!gloo.empty()) {
-    return {HostPlaneWay::kGloo, absl::StrCat(Ranks(gloo), " asked for \"gloo\"")};
+    return {HostPlaneWay::kGloo, absl::StrCat(Ranks(gloo), " asked for \"gloo\""),
+            elsewhere.empty()
+                ? "all ranks can share memory, so leave the option \"plane\" at \"auto\""
+                : ""};
   }
   if (!elsewhere.empty()) {
     return {HostPlaneWay::kGloo,
             absl::StrCat(Ranks(elsewhere),
                          " cannot share memory with rank 0 (another host, user, network namespace "
-                         "or process namespace)")};
+                         "or process namespace)"),
+            one_kernel ? "all ranks run on one host, so run them as one user, in one network "
+                         "namespace and one process namespace"
+                       : ""};
   }
   if (!without_replica.empty()) {
-    return {HostPlaneWay::kShmMessages, absl::StrCat("the parameters of ", Ranks(without_replica),
-                                                     " are not in shared memory")};
+    return {HostPlaneWay::kShmMessages,
+            absl::StrCat("the parameters of ", Ranks(without_replica), " are not in shared memory"),
+            "leave the option parameters_as_bucket_view at its default there, and mend what is "
+            "logged there"};
   }
-  return {HostPlaneWay::kOnePass, ""};
+  return {HostPlaneWay::kOnePass, "", ""};
 }
 
 absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOptions& options) {
@@ -113,7 +126,8 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOption
       choice.way == HostPlaneWay::kGloo ? CreateGloo(options)
                                         : CreateShm(options, choice.way == HostPlaneWay::kOnePass);
   if (plane.ok() && choice.way == HostPlaneWay::kOnePass && (*plane)->peer_replicas() == nullptr) {
-    choice = {HostPlaneWay::kShmMessages, "a rank could not allocate its replica in shared memory"};
+    choice = {HostPlaneWay::kShmMessages, "a rank could not allocate its replica in shared memory",
+              "give it the memory that is named in its log"};
   }
   if (plane.ok() && options.chosen != nullptr) *options.chosen = choice;
   return plane;

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "common/dataplane/co_location.h"
 #include "common/dataplane/data_plane.h"
+#include "common/dataplane/plane_notice.h"
 #include "common/dataplane/plane_request.h"
 #include "common/dataplane/shm/replica_segments.h"
 
@@ -36,9 +37,10 @@ enum class HostPlaneWay {
 struct HostPlaneChoice {
   HostPlaneWay way = HostPlaneWay::kGloo;
   std::string reason;  // for people: why no faster way; empty for the fastest
+  std::string remedy;  // for people: what would make it faster; empty where nothing would
 
-  // One sentence for a log.
-  std::string Text() const;
+  // For a rank that was told to do without a faster way, or was not.
+  PlaneNotice NoticeFor(bool told_to) const;
 };
 
 // What all ranks use, given what each of them offers.

@@ -19,6 +19,7 @@
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
 #include "common/cancellation.h"
+#include "common/dataplane/plane_notice.h"
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
@@ -56,6 +57,8 @@ class HostedRank {
     CoordinatorClient* coordinator = nullptr;
     Cancellation* joining = nullptr;  // ends the wait for the other ranks
     PlaneFactory plane_factory;       // its planes use the replica in `memory`
+    // Of the last plane, for trainers. Written by the plane factory.
+    std::shared_ptr<PlaneNotice> plane_notice = std::make_shared<PlaneNotice>();
     std::string owner_address;
     // Called with the owner's view once there is one, and with nullptr before the view is
     // destroyed.
@@ -146,8 +149,8 @@ class HostedRank {
   const Rank rank_;
   const bool takes_over_;  // from an earlier server, which had synchronised it
 
-  // Used by the rank's thread only, except that others read the owner's view and plan once it
-  // serves.
+  // Used by the rank's thread only, except that others read the owner's view and plan, and what the
+  // options say of its plane, once it serves.
   std::unique_ptr<ShardOwner> owner_;
   std::vector<ReplicaRegion> regions_;
   std::vector<ReplicaTensor> all_tensors_;  // with all gradients

@@ -141,6 +141,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   reply->state_bytes = owner_->view().Describe().state_bytes;
   reply->parameters_rank = rank_;
   reply->keeper = options_.keeper;
+  reply->plane = *options_.plane_notice;
   Wake();
   return attachment_;
 }

@@ -263,7 +263,8 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   rank.plane_factory = MakeHostPlaneFactory(
       options_.plane, options_.network,
       [replica = memory->replica()](const PlaneRequest&)
-          -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; });
+          -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; },
+      [told = rank.plane_notice](const PlaneNotice& notice) { *told = notice; });
   rank.owner_address = options_.owner_address;
   rank.show = [views = options_.views, optimizer = request.optimizer,
                number = request.rank](const ShardView* view) {

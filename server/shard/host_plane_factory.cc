@@ -7,8 +7,10 @@
 namespace optshard {
 
 PlaneFactory MakeHostPlaneFactory(HostPlaneKind kind, const std::string& network,
-                                  ReplicaOfRank replica) {
-  return [kind, network, replica = std::move(replica)](const PlaneRequest& request) {
+                                  ReplicaOfRank replica,
+                                  std::function<void(const PlaneNotice&)> on_connected) {
+  return [kind, network, replica = std::move(replica),
+          on_connected = std::move(on_connected)](const PlaneRequest& request) {
     HostPlaneOptions plane;
     static_cast<PlaneRequest&>(plane) = request;
     plane.kind = kind;
@@ -22,7 +24,10 @@ PlaneFactory MakeHostPlaneFactory(HostPlaneKind kind, const std::string& network
       who.role = "owner";
       who.rank = request.rank;
       who.generation = request.generation;
-      Log(LogLevel::kInfo, who, "%s", chosen.Text());
+      const PlaneNotice notice =
+          chosen.NoticeFor(kind == HostPlaneKind::kGloo || replica == nullptr);
+      LogNotice(notice, who);
+      if (on_connected) on_connected(notice);
     }
     return connected;
   };

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/dataplane/host_plane.h"
+#include "common/dataplane/plane_notice.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "server/shard/shard_owner.h"
 
@@ -17,10 +18,13 @@ namespace optshard {
 using ReplicaOfRank = std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>(
     const PlaneRequest& request)>;
 
-// Makes planes by CreateHostPlane and logs which one, and why. `replica` is called once all ranks
-// are known to share the host and to have a replica to share; null where this rank has none.
+// Makes planes by CreateHostPlane, and logs which one and why: as a warning where a faster one is
+// possible, unless this rank was told to do without it by `kind` or `replica`. `replica` is called
+// once all ranks are known to share the host and to have a replica to share; null where this rank
+// has none. `on_connected`, if any, is called with what is logged.
 PlaneFactory MakeHostPlaneFactory(HostPlaneKind kind, const std::string& network,
-                                  ReplicaOfRank replica);
+                                  ReplicaOfRank replica,
+                                  std::function<void(const PlaneNotice&)> on_connected = nullptr);
 
 }  // namespace optshard
 

@@ -116,6 +116,7 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   sent.owner_addresses = {"127.0.0.1:8", "127.0.0.1:9"};
   sent.state_bytes = int64_t{1} << 40;
   sent.parameters_rank = 1;
+  sent.plane = {"steps fly", true};
   const absl::StatusOr<AttachReply> came = DecodeAttachReply(EncodeAttachReply(sent));
   ASSERT_TRUE(came.ok()) << came.status();
   EXPECT_TRUE(MessageDifferencer::Equals(MessageOf(*came), MessageOf(sent)));
@@ -132,6 +133,8 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   EXPECT_EQ(came->owner_addresses, sent.owner_addresses);
   EXPECT_EQ(came->state_bytes, sent.state_bytes);
   EXPECT_EQ(came->parameters_rank, sent.parameters_rank);
+  EXPECT_EQ(came->plane.text, sent.plane.text);
+  EXPECT_EQ(came->plane.is_warning, sent.plane.is_warning);
 }
 
 TEST(AttachReply_AnError_KeepsItsKindAndRanks, ThereAndBack) {

@@ -65,5 +65,15 @@ TEST(SharingIdentity_OfThisProcess, IsKnownAndStays) {
   EXPECT_EQ(SharingIdentity(), SharingIdentity());
 }
 
+TEST(OnOneKernel_NamespacesOrUsersThatDiffer, AreOfOneKernel) {
+  const std::string own = SharingIdentity();
+  ASSERT_FALSE(own.empty());
+  EXPECT_TRUE(OnOneKernel(own, own));
+  EXPECT_TRUE(OnOneKernel("net:[1] pid:[2] 11-22 0", "net:[3] pid:[4] 11-22 1000"));
+  EXPECT_FALSE(OnOneKernel("net:[1] pid:[2] 11-22 0", "net:[1] pid:[2] 33-44 0"));
+  EXPECT_FALSE(OnOneKernel("", ""));
+  EXPECT_FALSE(OnOneKernel(own, ""));
+}
+
 }  // namespace
 }  // namespace optshard

@@ -87,6 +87,7 @@ TEST(HostPlane_OneRankWithoutMemoryForItsReplica_AllSendMessages, InsteadOfFaili
     ASSERT_TRUE(planes[rank].ok()) << planes[rank].status();
     EXPECT_EQ((*planes[rank])->peer_replicas(), nullptr);
     EXPECT_EQ(chosen[rank].way, HostPlaneWay::kShmMessages);
+    EXPECT_TRUE(chosen[rank].NoticeFor(false).is_warning);
   }
 }
 
@@ -95,21 +96,63 @@ TEST(ChooseHostPlane_WhatRanksOffer_DecidesAndSaysWhy, ForEachWay) {
     std::vector<RankOffer> offers;
     HostPlaneWay way;
     const char* reason;
+    const char* remedy;
   };
-  const RankOffer good = {"a", false, true};
+  const std::string here = "net:[1] pid:[2] 11-22 0";
+  const std::string container = "net:[3] pid:[2] 11-22 0";
+  const std::string there = "net:[1] pid:[2] 33-44 0";
+  const RankOffer good = {here, false, true};
   const std::vector<Case> cases = {
-      {{good, good}, HostPlaneWay::kOnePass, ""},
-      {{good, {"b", false, true}, {"", false, true}}, HostPlaneWay::kGloo, "ranks 1, 2 cannot"},
-      {{{"", false, true}, {"", false, true}}, HostPlaneWay::kGloo, "ranks 0, 1 cannot"},
-      {{good, {"b", true, true}}, HostPlaneWay::kGloo, "rank 1 asked for \"gloo\""},
-      {{{"a", false, false}, good}, HostPlaneWay::kShmMessages, "parameters of rank 0"},
+      {{good, good}, HostPlaneWay::kOnePass, "", ""},
+      {{good, {there, false, true}, {"", false, true}},
+       HostPlaneWay::kGloo,
+       "ranks 1, 2 cannot",
+       ""},
+      {{good, {container, false, true}, {there, false, true}},
+       HostPlaneWay::kGloo,
+       "ranks 1, 2 cannot",
+       ""},
+      {{good, {container, false, true}},
+       HostPlaneWay::kGloo,
+       "rank 1 cannot",
+       "in one network namespace"},
+      {{{"", false, true}, {"", false, true}}, HostPlaneWay::kGloo, "ranks 0, 1 cannot", ""},
+      {{good, {here, true, true}},
+       HostPlaneWay::kGloo,
+       "rank 1 asked for \"gloo\"",
+       "leave the option \"plane\" at \"auto\""},
+      {{good, {there, true, true}}, HostPlaneWay::kGloo, "rank 1 asked for \"gloo\"", ""},
+      {{{here, false, false}, good},
+       HostPlaneWay::kShmMessages,
+       "parameters of rank 0",
+       "leave the option parameters_as_bucket_view at its default"},
   };
   for (const Case& each : cases) {
     const HostPlaneChoice choice = ChooseHostPlane(each.offers);
     EXPECT_EQ(choice.way, each.way) << choice.reason;
     EXPECT_NE(choice.reason.find(each.reason), std::string::npos) << choice.reason;
     EXPECT_EQ(choice.reason.empty(), each.way == HostPlaneWay::kOnePass) << choice.reason;
+    EXPECT_NE(choice.remedy.find(each.remedy), std::string::npos) << choice.remedy;
+    EXPECT_EQ(choice.remedy.empty(), std::string(each.remedy).empty()) << choice.remedy;
   }
+}
+
+TEST(HostPlaneChoice_Notice_IsAWarning, WhereAFasterWayIsPossibleAndWasNotRefused) {
+  const PlaneNotice fastest = HostPlaneChoice{HostPlaneWay::kOnePass, "", ""}.NoticeFor(false);
+  EXPECT_EQ(fastest.text, "steps run in one pass over the memory that all ranks share");
+  EXPECT_FALSE(fastest.is_warning);
+
+  const PlaneNotice hosts = HostPlaneChoice{HostPlaneWay::kGloo, "of R", ""}.NoticeFor(false);
+  EXPECT_EQ(hosts.text, "steps send messages over Gloo, because of R");
+  EXPECT_FALSE(hosts.is_warning);
+
+  const HostPlaneChoice slow = {HostPlaneWay::kShmMessages, "of R", "do D"};
+  EXPECT_EQ(slow.NoticeFor(false).text,
+            "steps send messages through shared memory, because of R; they could run several times "
+            "as fast: do D");
+  EXPECT_TRUE(slow.NoticeFor(false).is_warning);
+  EXPECT_FALSE(slow.NoticeFor(true).is_warning);
+  EXPECT_EQ(slow.NoticeFor(true).text, slow.NoticeFor(false).text);
 }
 
 TEST(HostPlane_OneRankElsewhere_AllTakeGloo, ForAuto) {

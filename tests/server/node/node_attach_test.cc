@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/local_socket.h"
+#include "common/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/node/memory_need.h"
@@ -105,6 +106,20 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   // The others go on.
   auto trainers = rig.StartAll();
   rig.OnEveryRank([&](Rank rank) { EXPECT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+}
+
+TEST(NodeAttach_WayOfTheSteps, IsLoggedByTheTrainer) {
+  NodeRig rig(2);
+  ASSERT_TRUE(SetLogLevel("info").ok());
+  ::testing::internal::CaptureStderr();
+  const auto trainers = rig.StartAll();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(SetLogLevel("warning").ok());
+  for (Rank rank : {0, 1}) {
+    EXPECT_THAT(log, HasSubstr(absl::StrCat(
+                         "info client job=optshard rank=", rank,
+                         " generation=1 steps run in one pass over the memory that all ranks")));
+  }
 }
 
 // What a process that is not this program's may send.

@@ -34,6 +34,8 @@
 
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
 ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT, where rank 0 runs one");
+ABSL_FLAG(bool, from_environment, false,
+          "take the options from it, but for what a flag says below");
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(int, world_size, 1, "");
 ABSL_FLAG(std::string, policy, "greedy", "PartitionPolicy");
@@ -90,22 +92,30 @@ std::vector<at::Tensor> MakeParameters() {
   return parameters;
 }
 
-ShardedOptimizerOptions Options() {
+ShardedOptimizerOptions FromFlagsOrEnvironment() {
+  if (absl::GetFlag(FLAGS_from_environment)) {
+    return ValueOrThrow(ShardedOptimizerOptions::FromEnvironment());
+  }
   ShardedOptimizerOptions options;
-  options.job = "test";
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
-  options.embedded_coordinator = absl::GetFlag(FLAGS_embedded_coordinator);
   options.rank = absl::GetFlag(FLAGS_rank);
   options.world_size = absl::GetFlag(FLAGS_world_size);
+  options.plane = absl::GetFlag(FLAGS_plane);
+  options.attach = absl::GetFlag(FLAGS_attach);
+  return options;
+}
+
+ShardedOptimizerOptions Options() {
+  ShardedOptimizerOptions options = FromFlagsOrEnvironment();
+  options.job = "test";
+  options.embedded_coordinator = absl::GetFlag(FLAGS_embedded_coordinator);
   options.policy = ValueOrThrow(ParsePartitionPolicy(absl::GetFlag(FLAGS_policy)));
   options.parameters_as_bucket_view =
       ValueOrThrow(ParseBucketView(absl::GetFlag(FLAGS_bucket_view)));
-  options.plane = absl::GetFlag(FLAGS_plane);
   options.share_parameters = absl::GetFlag(FLAGS_share_parameters);
   options.interface = absl::GetFlag(FLAGS_interface);
   options.owner_listen = absl::GetFlag(FLAGS_owner_listen);
   options.node = absl::GetFlag(FLAGS_node);
-  options.attach = absl::GetFlag(FLAGS_attach);
   options.wait_for_trainers = absl::GetFlag(FLAGS_wait_for_trainers);
   options.join_timeout = absl::Milliseconds(absl::GetFlag(FLAGS_join_timeout_ms));
   options.step_timeout = absl::Milliseconds(absl::GetFlag(FLAGS_step_timeout_ms));

@@ -85,7 +85,9 @@ struct ShardedOptimizerOptions {
   // loopback where the coordinator is on it, else the address from which the coordinator is
   // reached.
   std::string interface;
-  // Where the shard owner's service listens; port 0 is any free one.
+  // HOST:PORT at which the shard owner's service for inspection listens; port 0 is any free one.
+  // The default is the loopback, which only processes of this host can reach. To inspect the owner
+  // from another host, give an address of this host, such as "10.0.0.5:0".
   std::string owner_listen = "127.0.0.1:0";
   // Ranks of one node are summed with each other first. Empty: the host's name.
   std::string node;

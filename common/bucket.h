@@ -1,5 +1,5 @@
-// Buckets: the units of reduce, update and publish. A pure function of layout and plan, so
-// that all ranks cut the same ones, in the same order.
+// Buckets: the units of reduce, update and publish. They follow from layout, plan and options
+// alone, so that all ranks make the same buckets in the same order.
 #ifndef OPTSHARD_COMMON_BUCKET_H_
 #define OPTSHARD_COMMON_BUCKET_H_
 
@@ -21,19 +21,21 @@ struct BucketSpan {
   int64_t elements = 0;
 };
 
-// Spans of one owner, one group, one dtype, one device. Bucket offsets of spans are 64-byte
-// aligned; the gaps are padding, whose values mean nothing. Slots use the same offsets.
+// All spans of a bucket have the same owner, group, dtype and device. Each begins at a multiple of
+// 64 bytes of the bucket. The gaps between them are padding, whose values mean nothing. Slots use
+// the same offsets.
 struct Bucket {
-  int index = 0;  // its place in the order in which all ranks issue operations
+  int index = 0;  // position in the order in which all ranks issue operations
   Rank owner = 0;
   int group = 0;
   int region = 0;  // of the MemoryLayout
   DType dtype = DType::kFloat32;
-  // True: the bucket is one stretch of its region, starting at region_offset_elements with exactly
-  // the spans' bucket offsets, and is sent from and received into place where a rank's memory is
-  // laid out flat. False: small pieces from several places, always packed.
+  // True: the bucket is one stretch of its region, which starts at region_offset_elements, and the
+  // spans lie in it at their bucket offsets. Where a rank's memory is flat, the bucket is sent from
+  // there and received there without a copy. False: the spans are small pieces from several places
+  // and are always packed.
   bool contiguous = false;
-  int64_t region_offset_elements = 0;  // where contiguous
+  int64_t region_offset_elements = 0;  // only where contiguous
   int64_t elements = 0;  // padding included; bytes on the wire = elements * SizeOf(dtype)
   std::vector<BucketSpan> spans;
 
@@ -41,16 +43,17 @@ struct Bucket {
 };
 
 struct BucketOptions {
-  // A bucket holds at most this many bytes; larger parameters are cut at multiples of 64 bytes.
+  // A bucket holds at most this many bytes. Larger parameters are cut at multiples of 64 bytes.
   int64_t max_bytes = 4 << 20;
-  // A stretch of a region shorter than this is packed together with others.
+  // A stretch of a region that is shorter than this is packed together with others.
   int64_t pack_below_bytes = 256 << 10;
 };
 
-// Ordered so that the owners take turns (each owner's first bucket, each owner's second, ...).
-// Zero-size slices take part in no bucket. Slices of the plan begin at multiples of 64 bytes of
-// their parameters, as MakePartition's do. Pieces that are cut from one stretch are of nearly equal
-// size, and so are packed buckets of one region: no small rest travels alone.
+// The owners take turns: first come the first buckets of all owners, then their second ones, and so
+// on. A slice without elements is in no bucket. The slices of the plan must begin at multiples of
+// 64 bytes of their parameters, as those of MakePartition do. Pieces that are cut from one stretch
+// are of nearly equal size, and so are the packed buckets of one region, so that no small remainder
+// travels alone. Thread-safe.
 std::vector<Bucket> MakeBuckets(const MemoryLayout& layout, const Plan& plan,
                                 const BucketOptions& options);
 

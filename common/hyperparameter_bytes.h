@@ -1,4 +1,5 @@
-// Hyperparameters as bytes, exactly, for processes that share a host's memory or sockets.
+// Encodes hyperparameters for another process on the same host. The values keep all their bits. The
+// functions are thread-safe.
 #ifndef OPTSHARD_COMMON_HYPERPARAMETER_BYTES_H_
 #define OPTSHARD_COMMON_HYPERPARAMETER_BYTES_H_
 
@@ -12,8 +13,11 @@
 
 namespace optshard {
 
+// `groups` has one entry for each param group. Numbers are in the host's byte order.
 std::string EncodeHyperparameters(absl::Span<const Hyperparameters> groups);
-// INVALID_ARGUMENT where the bytes are none of the above. The values are not validated.
+
+// INVALID_ARGUMENT where the bytes are not what EncodeHyperparameters writes. Accepts values that
+// the rule would refuse.
 absl::StatusOr<std::vector<Hyperparameters>> DecodeHyperparameters(absl::string_view bytes);
 
 }  // namespace optshard

@@ -1,4 +1,5 @@
-// Who owns what: a pure function of the parameter space, the world size and a policy.
+// The partition: which rank owns which elements of which parameter. It follows from the parameter
+// space, the world size and a policy alone. All functions here are pure and thread-safe.
 #ifndef OPTSHARD_COMMON_PARTITION_H_
 #define OPTSHARD_COMMON_PARTITION_H_
 
@@ -13,18 +14,20 @@
 
 namespace optshard {
 
-// Values are stable: they are part of messages.
+// The numbers do not change between versions, because messages carry them.
 enum class PartitionPolicy : uint8_t {
-  // Whole parameters; group by group, sorted by element count descending (stable), each to the
-  // least loaded rank, ties to the lowest; loads carry over from group to group. PyTorch's
-  // ZeroRedundancyOptimizer makes exactly this assignment.
+  // Assigns whole parameters, group by group. Within a group the parameters are sorted by element
+  // count, the largest first; the sort is stable. Each goes to the rank that owns the fewest
+  // elements so far, counting all groups; of several such ranks, to the lowest. This is exactly the
+  // assignment of PyTorch's ZeroRedundancyOptimizer.
   kGreedy = 1,
-  // As kGreedy without the sort: the early ZeroRedundancyOptimizer and fairscale's OSS.
+  // As kGreedy, without the sort. This is the assignment of fairscale's OSS and of early versions
+  // of ZeroRedundancyOptimizer.
   kGreedyInOrder = 2,
-  // Element-wise: cuts fall on multiples of kBalancedBlock elements of a parameter, every owner is
-  // within one block of the same bytes. For element-wise update rules only.
+  // Splits parameters between ranks, at multiples of kBalancedBlock elements. Each rank's bytes
+  // differ from the mean by less than one block. Requires an element-wise update rule.
   kBalanced = 3,
-  // Every rank owns everything: the unsharded run that sharded ones are compared with.
+  // Every rank owns all elements. This is the unsharded run that sharded runs are compared with.
   kReplicated = 4,
 };
 
@@ -46,17 +49,18 @@ struct Slice {
   }
 };
 
-// slices[rank], ordered by (parameter, offset). A zero-size parameter is one slice of 0 elements.
 struct Partition {
+  // By rank, ordered by parameter and offset. A parameter without elements has one slice, of 0
+  // elements.
   std::vector<std::vector<Slice>> slices;
 };
 
-// INVALID_ARGUMENT where world_size < 1 or the space does not validate.
+// INVALID_ARGUMENT where world_size < 1, or as ParameterSpace::Validate.
 absl::StatusOr<Partition> MakePartition(const ParameterSpace& space, int world_size,
                                         PartitionPolicy policy);
 
-// That every element of every parameter has exactly one owner (kReplicated: every rank owns every
-// element once). INTERNAL naming the first parameter for which it does not hold.
+// Checks that every element of every parameter has exactly one owner or, with kReplicated, that
+// every rank owns every element once. INTERNAL naming the first parameter for which this is not so.
 absl::Status CheckPartition(const ParameterSpace& space, const Partition& partition,
                             PartitionPolicy policy);
 

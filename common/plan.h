@@ -1,5 +1,5 @@
-// The plan of an optimizer: the partition and the order in which gradients are summed. The
-// coordinator makes it; all ranks work by the same one.
+// The plan of an optimizer: its partition, and the order in which gradients are summed. The
+// coordinator makes it, and all ranks follow the same plan. The functions are thread-safe.
 #ifndef OPTSHARD_COMMON_PLAN_H_
 #define OPTSHARD_COMMON_PLAN_H_
 
@@ -13,8 +13,9 @@
 
 namespace optshard {
 
-// Gradients are summed in rank order within each node group, then the groups' sums in group order.
-// Part of the plan, not of the plane: every plane gives the same bits.
+// The order of summation: gradients are summed in rank order within each node group, then the sums
+// of the groups in group order. It belongs to the plan and not to the data plane, so that every
+// plane gives the same bits.
 struct ReductionTree {
   std::vector<std::vector<Rank>> node_groups;
 
@@ -23,10 +24,12 @@ struct ReductionTree {
   }
 };
 
-// Groups the ranks by node name (nodes[rank]); groups are ordered by their lowest rank.
+// Puts the ranks with the same node name into one group. `nodes` is by rank. The groups are ordered
+// by their lowest rank.
 ReductionTree MakeReductionTree(absl::Span<const std::string> nodes);
 
-// That every rank 0..world_size-1 stands in it exactly once and no group is empty.
+// Checks that every rank from 0 to world_size - 1 is in exactly one group, and that no group is
+// empty. INVALID_ARGUMENT naming the rank or the group otherwise.
 absl::Status CheckReductionTree(const ReductionTree& tree, int world_size);
 
 struct Plan {
@@ -37,7 +40,7 @@ struct Plan {
   ReductionTree tree;
 };
 
-// INVALID_ARGUMENT for a bad space or world size; nodes has one name a rank.
+// `nodes` has one name for each rank; their number is the world size. Errors as MakePartition.
 absl::StatusOr<Plan> MakePlan(Generation generation, const ParameterSpace& space,
                               PartitionPolicy policy, absl::Span<const std::string> nodes);
 

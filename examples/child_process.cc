@@ -27,7 +27,7 @@ absl::Status Failed(const char* call, const std::string& what) {
 [[noreturn]] void Become(const ChildProcess::Options& options, char* const* arguments,
                          pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it ended before the line above
+  if (getppid() != parent) _exit(127);  // the parent ended before the line above
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);

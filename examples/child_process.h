@@ -14,35 +14,37 @@
 
 namespace optshard {
 
-// The file descriptor under which a child finds Options::link.
+// The number under which the child finds the descriptor Options::link.
 constexpr int kLinkDescriptor = 3;
 
-// The child is the head of its own process group (a terminal's Ctrl-C reaches the parent alone,
-// which then decides) and is killed by the kernel when the thread that started it ends. Bound to
-// that thread.
+// The child leads a process group of its own, so that Ctrl-C in a terminal reaches only the parent.
+// The kernel kills the child when the thread that started it ends. Bound to that thread.
 class ChildProcess {
  public:
   struct Options {
-    std::vector<std::string> command;  // the first is the binary's path
+    std::vector<std::string> command;  // the path of the binary, then its arguments
     int link = -1;                     // a descriptor that the child gets as kLinkDescriptor
-    int output = -1;                   // its stdout and stderr; -1: those of this process
+    int output = -1;                   // descriptor for stdout and stderr; -1: this process's
   };
 
+  // NOT_FOUND where the binary cannot be executed; INTERNAL where the kernel starts no process.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const Options& options);
 
-  // SIGKILL, where it still runs.
+  // Sends SIGKILL where the child still runs, and waits for its end.
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  // Becomes readable when the child has ended: for poll().
+  // A descriptor for poll(), which becomes readable when the child has ended.
   int descriptor() const { return descriptor_; }
 
+  // Does nothing once the child has ended.
   void Signal(int signal);
 
-  // Its exit code, 128 + N where signal N ended it; nullopt while it runs.
+  // The exit code of the child, or 128 + N where signal N ended it; nullopt while it runs.
   absl::optional<int> exit_code();
 
-  // DEADLINE_EXCEEDED naming the process where it still runs.
+  // Waits for the exit code. The deadline is in the time of absl::Now(). DEADLINE_EXCEEDED naming
+  // the process where it still runs then.
   absl::StatusOr<int> Wait(absl::Time deadline);
 
  private:

@@ -12,10 +12,10 @@
 
 namespace optshard {
 
-// Two convolutions and two linear layers, about 38,000 parameters.
+// Two convolutions and two linear layers with about 38,000 parameters. Thread-compatible.
 class DigitsModel : public torch::nn::Module {
  public:
-  // With initial values from `seed`.
+  // `seed` determines the initial values. Sets the seed of torch's default generator.
   explicit DigitsModel(uint64_t seed);
 
   // Log-probabilities [n, 10].
@@ -24,7 +24,7 @@ class DigitsModel : public torch::nn::Module {
   // Mean negative log-likelihood.
   at::Tensor Loss(const Digits& batch);
 
-  // The share of digits that it names rightly, 0 to 1.
+  // The share of digits that it classifies correctly, from 0 to 1.
   double Accuracy(const Digits& digits);
 
  private:

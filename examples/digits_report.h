@@ -1,4 +1,5 @@
-// What a rank of the digits example found, and what all of them show together.
+// The results of one rank of the digits example, and the summary over all ranks. The functions are
+// thread-safe.
 #ifndef OPTSHARD_EXAMPLES_DIGITS_REPORT_H_
 #define OPTSHARD_EXAMPLES_DIGITS_REPORT_H_
 
@@ -12,31 +13,32 @@
 namespace optshard {
 
 struct DigitsRun {
-  double accuracy = 0;               // on the held-out digits
+  double accuracy = 0;               // on the held-out digits, from 0 to 1
   uint64_t checksum = 0;             // over all bytes of the parameters
-  std::vector<int64_t> state_bytes;  // by rank; what this rank knows
+  std::vector<int64_t> state_bytes;  // by rank; empty where this rank did not ask for them
 };
 
 struct DigitsReport {
   int rank = 0;
   DigitsRun sharded;
   DigitsRun unsharded;
-  // torch::optim::Adam in one process on the whole batches; on rank 0 only.
+  // torch::optim::Adam in one process, on the whole batches. Only rank 0 has this run.
   DigitsRun torch;
   std::vector<std::string> owner_addresses;  // of the sharded run's owners, by rank
 };
 
 std::string ToJson(const DigitsReport& report);
+// DATA_LOSS where the text is not a report.
 absl::StatusOr<DigitsReport> DigitsReportFromJson(const std::string& json);
 
-// Whether all bytes of the parameters are the same, sharded and unsharded, on all ranks.
+// Whether the parameters are the same to the byte on all ranks, sharded and unsharded.
 bool ParametersEqual(const std::vector<DigitsReport>& reports);
 
-// For people. `reports` has rank 0's first.
+// A table for people. The first report is rank 0's.
 std::string DigitsTable(const std::vector<DigitsReport>& reports);
 
-// For scripts: accuracy_sharded, accuracy_unsharded, params_equal, state_bytes_unsharded,
-// state_bytes_per_rank.
+// JSON for scripts: accuracy_sharded, accuracy_unsharded, accuracy_torch, params_equal,
+// state_bytes_unsharded and state_bytes_per_rank. The first report is rank 0's.
 std::string DigitsSummaryJson(const std::vector<DigitsReport>& reports);
 
 }  // namespace optshard

@@ -35,7 +35,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
                                           ": build it, or say where it is with --", flag, "=PATH"));
 }
 
-// Until a process that has just been started is `ready`: UNAVAILABLE where it ends instead,
+// Waits until a process that has just been started is `ready`. UNAVAILABLE where it ends instead;
 // DEADLINE_EXCEEDED saying what it has `not_done`.
 absl::Status WaitUntil(const std::function<bool()>& ready, ChildProcess& process,
                        const std::string& name, const std::string& not_done,
@@ -56,7 +56,7 @@ absl::Status WaitUntil(const std::function<bool()>& ready, ChildProcess& process
 void Terminate(std::unique_ptr<ChildProcess> process) {
   if (process == nullptr) return;
   process->Signal(SIGTERM);
-  // Its destructor kills one that does not end by then.
+  // The destructor kills a process that does not end in time.
   process->Wait(absl::Now() + kTermination).IgnoreError();
 }
 
@@ -91,7 +91,7 @@ absl::Status JobServices::StartCoordinator(const Options& options,
   child.command = {*binary, "--listen=127.0.0.1:0", absl::StrCat("--job=", options.job),
                    absl::StrCat("--world-size=", options.world_size),
                    absl::StrCat("--port-file=", port_file.string()),
-                   // Before the ranks' own deadlines, so that all are told alike who is missing.
+                   // Shorter than the ranks' own, so that all are told the same: who is missing.
                    "--join-timeout=50s", absl::StrCat("--log-level=", options.log_level)};
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
@@ -105,7 +105,8 @@ absl::Status JobServices::StartCoordinator(const Options& options,
   return started;
 }
 
-// Until it listens: trainers would try for longer than a server that cannot start deserves.
+// Waits until the server listens: trainers would try for a long time to reach a server that cannot
+// start.
 absl::Status JobServices::StartServer(const Options& options,
                                       const std::function<absl::Status()>& interrupted) {
   absl::StatusOr<std::string> binary =
@@ -117,7 +118,7 @@ absl::Status JobServices::StartServer(const Options& options,
                    absl::StrCat("--node-ranks=0-", options.world_size - 1),
                    absl::StrCat("--coordinator=", coordinator_address_),
                    absl::StrCat("--socket=", socket),
-                   // Within the time that it is given to end.
+                   // Shorter than the time after which it is killed.
                    absl::StrCat("--drain-timeout=", absl::FormatDuration(kTermination / 2)),
                    absl::StrCat("--log-level=", options.log_level)};
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);

@@ -1,5 +1,5 @@
-// What a job's ranks need on this machine: a coordinator and, where wanted, a shard server, as
-// processes that end with this one.
+// The services that the ranks of a job need on this machine: a coordinator and, if wanted, a shard
+// server. They are processes that end with this one.
 #ifndef OPTSHARD_EXAMPLES_JOB_SERVICES_H_
 #define OPTSHARD_EXAMPLES_JOB_SERVICES_H_
 
@@ -15,29 +15,32 @@
 
 namespace optshard {
 
-// Bound to the thread that starts it.
+// Bound to the thread that calls Start.
 class JobServices {
  public:
   struct Options {
     std::string job;
     int world_size = 2;
-    bool shard_server = false;       // hosts all ranks
-    std::string coordinator_binary;  // empty: where the build puts it beside this binary
+    bool shard_server = false;  // hosts all ranks
+    // Paths. Empty: beside this binary, or where the build puts it.
+    std::string coordinator_binary;
     std::string server_binary;
     std::string log_level = "warning";
   };
 
-  // `interrupted` is asked while it waits. NOT_FOUND (no such binary), UNAVAILABLE (a process ended
-  // at once), DEADLINE_EXCEEDED (the coordinator does not say its port, the server does not
-  // listen).
+  // Returns when the services listen. While it waits it calls `interrupted`, and returns its error
+  // if it has one.
+  //   NOT_FOUND          a binary does not exist or cannot be executed
+  //   UNAVAILABLE        a process ended at once
+  //   DEADLINE_EXCEEDED  the coordinator did not report its port, or the server does not listen
   static absl::StatusOr<std::unique_ptr<JobServices>> Start(
       const Options& options, const std::function<absl::Status()>& interrupted);
 
-  // Ends the server, which leaves the job in good order, then the coordinator.
+  // Ends the server, which first leaves the job cleanly, and then the coordinator.
   ~JobServices();
 
   const std::string& coordinator() const { return coordinator_address_; }  // HOST:PORT
-  // As the trainers' option attach.
+  // The value of the trainers' option `attach`: "embedded", or the server's "unix:PATH".
   const std::string& attach() const { return attach_; }
 
  private:
@@ -47,7 +50,7 @@ class JobServices {
   absl::Status StartServer(const Options& options,
                            const std::function<absl::Status()>& interrupted);
 
-  ScratchDirectory scratch_;  // the port's file, the server's socket
+  ScratchDirectory scratch_;  // for the coordinator's port file and the server's socket
   std::string coordinator_address_;
   std::string attach_ = "embedded";
   std::unique_ptr<ChildProcess> coordinator_;

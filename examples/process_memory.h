@@ -1,4 +1,5 @@
-// How much memory this process holds, measured by the kernel.
+// How much memory this process has resident, as the kernel reports it. Both functions are
+// thread-safe and throw StatusError where the kernel does not report it.
 #ifndef OPTSHARD_EXAMPLES_PROCESS_MEMORY_H_
 #define OPTSHARD_EXAMPLES_PROCESS_MEMORY_H_
 
@@ -7,7 +8,7 @@
 namespace optshard {
 
 int64_t ResidentBytes();      // now
-int64_t PeakResidentBytes();  // the most so far
+int64_t PeakResidentBytes();  // the maximum so far
 
 }  // namespace optshard
 

@@ -22,12 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long the others may speak after a rank has ended badly, and how long a terminated process may
-// take to end.
+// How long the other ranks may print errors after one has failed, and how long a terminated process
+// may take to end.
 constexpr absl::Duration kLastWords = absl::Seconds(10);
 constexpr absl::Duration kTermination = absl::Seconds(3);
 
-// SIGINT and SIGTERM as a descriptor, as long as it lives.
+// Makes SIGINT and SIGTERM readable from a descriptor, until the end of its life.
 class TerminationSignals {
  public:
   TerminationSignals() {
@@ -134,7 +134,7 @@ class RankLauncher::Impl {
     return absl::OkStatus();
   }
 
-  // Until no rank is `waiting`; one that ends before its time, or badly, is an error.
+  // Waits until no rank is `waiting`. A rank that ends too early, or with an error, is an error.
   template <typename Waiting>
   absl::Status Wait(absl::Time deadline, const Waiting& waiting, const char* what) {
     absl::Status failure;
@@ -185,14 +185,14 @@ class RankLauncher::Impl {
       if (rank.process != nullptr) rank.process->Signal(SIGTERM);
     }
     for (Child& rank : ranks_) {
-      // Its destructor kills one that does not end by then.
+      // The destructor kills a process that does not end in time.
       if (rank.process != nullptr) rank.process->Wait(deadline).IgnoreError();
     }
   }
 
   const TerminationSignals signals_;
   std::unique_ptr<JobServices> services_;
-  std::vector<std::string> command_;  // of any rank
+  std::vector<std::string> command_;  // the part that is the same for all ranks
   std::vector<Child> ranks_;
 };
 

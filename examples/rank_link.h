@@ -6,21 +6,22 @@
 
 namespace optshard {
 
-// Where the rank was not launched (started by hand or by torchrun), Report does nothing and
+// A rank that was started by hand or by torchrun has no launcher: Report then does nothing, and
 // WaitForRelease returns at once. Thread-compatible.
 class RankLink {
  public:
-  // The exit code by which a launched rank asks for a successor.
+  // The exit code with which a launched rank asks to be replaced by a new process.
   static constexpr int kReplaceMe = 75;
 
   explicit RankLink(bool launched) : launched_(launched) {}
 
   bool launched() const { return launched_; }
 
-  // One line of text, for RankLauncher::WaitForReports.
+  // Sends one line of text to RankLauncher::WaitForReports. Does nothing where the launcher is
+  // gone.
   void Report(const std::string& line);
 
-  // Returns when the launcher lets the ranks end (RankLauncher::Finish) or is gone.
+  // Waits until the launcher calls RankLauncher::Finish or is gone.
   void WaitForRelease();
 
  private:

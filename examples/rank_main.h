@@ -1,4 +1,5 @@
-// What the examples' mains share: options by which a program starts its own ranks or acts as one.
+// What the mains of the examples share: the options with which a program starts ranks or acts as
+// one rank. The functions are bound to the main thread.
 #ifndef OPTSHARD_EXAMPLES_RANK_MAIN_H_
 #define OPTSHARD_EXAMPLES_RANK_MAIN_H_
 
@@ -13,6 +14,7 @@
 
 namespace optshard {
 
+// Values of the options; AddRankOptions says what each means.
 struct RankFlags {
   int ranks = 2;
   std::string coordinator_binary;
@@ -23,29 +25,31 @@ struct RankFlags {
   int world_size = 1;
   bool launched = false;
   std::string log_level;  // empty: OPTSHARD_LOG_LEVEL of the environment, else "warning"
-  std::vector<std::string> arguments;  // all that the program was given
+  std::vector<std::string> arguments;  // the whole command line, without the program's name
 };
 
-// Groups of the command line, after those of the program itself.
+// Adds the options, in groups of their own. Call it after the program has added its own options.
 void AddRankOptions(CommandLine& line, RankFlags* flags);
 
-// Parses the command line, which sets the targets of `line`, and returns main's value of `run`. An
-// exception is printed, with the rank, and gives 1.
+// Parses the command line into the targets of `line` and returns the exit code that `run` returns.
+// An exception of `run` is printed with the rank, and the exit code is 1.
 int RankMain(int argc, char** argv, CommandLine line, RankFlags* flags,
              const std::function<int()>& run);
 
-// Whether this process is one rank: --rank or torchrun's RANK says so.
+// Whether this process is one rank, which --rank or torchrun's variable RANK says.
 bool ActsAsRank(const RankFlags& flags);
 
-// Of the rank that this process is. Throws StatusError.
+// The options of the rank that this process is. Throws StatusError where torchrun's variables are
+// not valid.
 ShardedOptimizerOptions RankOptions(const RankFlags& flags);
 
+// The link to the process that started this rank.
 RankLink LinkToLauncher(const RankFlags& flags);
 
-// To start ranks with the same arguments.
+// Options to start ranks with the arguments of this process.
 RankLauncher::Options LauncherOptions(const RankFlags& flags, const std::string& job);
 
-// At once, also into a pipe.
+// Writes to stdout and flushes it, so that the text also reaches a pipe at once.
 void Print(const std::string& text);
 
 }  // namespace optshard

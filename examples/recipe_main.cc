@@ -1,6 +1,6 @@
 // PyTorch's own example of what a sharded optimizer saves: 20 x Linear(2000, 2000), Adam with
-// lr 0.01, two ranks, one step, with and without sharding. Shows the measured memory, and that the
-// parameters come out the same.
+// lr 0.01, two ranks, one step, with and without sharding. Shows the measured memory, and that both
+// runs end with the same parameters.
 //
 // By itself it starts a coordinator and the ranks. With --coordinator, --rank and --world-size, or
 // with torchrun's variables, it acts as one rank, in the mode "sharded" or "unsharded".
@@ -34,7 +34,7 @@ constexpr char kSharded[] = "sharded";
 constexpr char kUnsharded[] = "unsharded";
 constexpr char kCompare[] = "compare";
 constexpr uint64_t kModelSeed = 0;
-constexpr uint64_t kDataSeed = 1;  // plus the rank's number
+constexpr uint64_t kDataSeed = 1;  // of rank 0; each rank adds its number
 constexpr absl::Duration kTogether = absl::Minutes(10);
 
 struct Flags {

@@ -1,4 +1,4 @@
-// The model of PyTorch's example of what sharding saves: 20 x Linear(2000, 2000).
+// The model with which PyTorch's documentation shows what sharding saves: 20 x Linear(2000, 2000).
 #ifndef OPTSHARD_EXAMPLES_RECIPE_MODEL_H_
 #define OPTSHARD_EXAMPLES_RECIPE_MODEL_H_
 
@@ -10,15 +10,17 @@
 
 namespace optshard {
 
+// Thread-compatible.
 class RecipeModel : public torch::nn::Module {
  public:
-  // With initial values from `seed`.
+  // `layers` layers of `width` inputs and outputs. `seed` determines the initial values.
   RecipeModel(int layers, int width, uint64_t seed);
 
-  // The mean squared error on random inputs and targets [rows, width] from `seed`.
+  // The mean squared error on inputs and targets [rows, width], which are random and depend on
+  // `seed`.
   at::Tensor Loss(int rows, uint64_t seed);
 
-  // The sum of all parameters, in double.
+  // The sum of the values of all parameters, computed in double precision.
   double Sum() const;
 
  private:

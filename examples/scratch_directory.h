@@ -1,4 +1,4 @@
-// A directory for the time of a scope.
+// A temporary directory that is deleted at the end of a scope.
 #ifndef OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
 #define OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
 
@@ -10,7 +10,7 @@
 
 namespace optshard {
 
-// This user's alone. Thread-compatible.
+// Only this user can read it. Thread-compatible.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -24,7 +24,7 @@ class ScratchDirectory {
   ScratchDirectory(const ScratchDirectory&) = delete;
   ScratchDirectory& operator=(const ScratchDirectory&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }  // empty: it cannot be made
+  const std::filesystem::path& path() const { return path_; }  // empty where it cannot be made
 
  private:
   std::filesystem::path path_;

@@ -19,7 +19,7 @@ absl::Status FromRpc(const grpc::Status& status, const std::string& call,
                       absl::StrCat(call, " at ", address, ": ", status.error_message()));
 }
 
-// One call after the other, all within the timeout.
+// Makes calls to one owner. The timeout is for all of them together.
 class Inspector {
  public:
   Inspector(const OwnerName& owner, absl::Duration timeout)

@@ -1,10 +1,10 @@
 // Trains a small classifier of handwritten digits twice on the same ranks, with the optimizer state
-// sharded and unsharded, and shows that all bytes of the parameters come out the same.
+// sharded and unsharded, and shows that both runs end with the same parameters, to the byte.
 //
 // By itself it starts a coordinator, a shard server and the ranks. The sharded run's state is kept
-// by the server; half-way the last rank's process ends between two steps and is replaced by a new
-// one, which goes on. It acts as one rank with --coordinator, --rank and --world_size, or with
-// torchrun's variables.
+// by the server. Half-way, the last rank's process ends between two steps, and a new process takes
+// its place and goes on. With --coordinator, --rank and --world-size, or with torchrun's variables,
+// the program acts as one rank.
 #include <ATen/Parallel.h>
 #include <torch/optim/adam.h>
 #include <unistd.h>
@@ -108,7 +108,7 @@ DigitsTraining TrainingOf(const Flags& flags, int rank, int world_size) {
   return training;
 }
 
-// Trains and says how it goes; returns the accuracy on the held-out digits.
+// Trains and prints the progress. Returns the accuracy on the held-out digits.
 double Train(const DigitsTraining& training, const DigitsSplit& digits, DigitsModel& model,
              torch::optim::Optimizer& optimizer, const std::string& name,
              const std::function<void(int64_t finished_steps)>& step_ended = nullptr) {
@@ -129,14 +129,14 @@ double Train(const DigitsTraining& training, const DigitsSplit& digits, DigitsMo
   return accuracy;
 }
 
-// As a crash would: without a word, between two steps.
+// Ends between two steps as in a crash, without leaving the job.
 void EndToBeReplaced(int rank, int64_t finished_steps) {
   Print(absl::StrFormat("%-10s rank %d, process %d, ends after step %d\n", kSharded, rank, getpid(),
                         finished_steps));
   std::_Exit(RankLink::kReplaceMe);
 }
 
-// What happens after each step of the sharded run.
+// The callback after each step of the sharded run; null where nothing is to be done.
 std::function<void(int64_t)> AfterShardedStep(const Flags& flags,
                                               const ShardedOptimizerOptions& options) {
   const int64_t last = flags.replace_after;
@@ -174,8 +174,8 @@ std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
   return bytes;
 }
 
-// A sharded or unsharded run, with its model and its optimizer, which lives on so that its owner
-// can be looked into.
+// A sharded or unsharded run. It keeps its optimizer alive after the training, so that the shard
+// owner can be inspected.
 class Run {
  public:
   Run(const Flags& flags, const ShardedOptimizerOptions& options, const DigitsSplit& digits,
@@ -203,7 +203,7 @@ class Run {
 
 void Show(const Flags& flags, const std::vector<DigitsReport>& reports) {
   Print("\n" + DigitsTable(reports));
-  // The last rank's: where the ranks were started by this process, another process than this.
+  // The owner of the last rank, which runs in another process where this one has started the ranks.
   const std::vector<std::string>& addresses = reports[0].owner_addresses;
   const OwnerName owner = {addresses.back(), kSharded, static_cast<int>(addresses.size()) - 1};
   Print(absl::StrCat("\nThe shard owner of rank ", owner.rank, " at ", owner.address,

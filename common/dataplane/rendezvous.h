@@ -1,4 +1,5 @@
-// How the processes of a plane find each other: a small key-value store, kept by the coordinator.
+// A small key-value store through which the processes of a data plane find each other. The
+// coordinator keeps it.
 #ifndef OPTSHARD_COMMON_DATAPLANE_RENDEZVOUS_H_
 #define OPTSHARD_COMMON_DATAPLANE_RENDEZVOUS_H_
 
@@ -11,17 +12,20 @@
 
 namespace optshard {
 
-// Thread-safe. Keys live for one generation of one optimizer.
+// Keys exist for one generation of one optimizer. Thread-safe.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
 
-  // ALREADY_EXISTS where the key holds another value; the same value again is OK (a retry).
-  // RESOURCE_EXHAUSTED beyond MaxRendezvousKeys keys of this rank (common/request_limits.h).
+  // OK also where the key already holds this value, so that a call can be repeated.
+  //   ALREADY_EXISTS      the key holds another value
+  //   RESOURCE_EXHAUSTED  this rank has put MaxRendezvousKeys keys (common/request_limits.h)
+  //   UNAVAILABLE         the coordinator cannot be reached
+  // Where the group has failed: its failure.
   virtual absl::Status Put(absl::string_view key, absl::string_view value) = 0;
 
-  // Waits for the key. DEADLINE_EXCEEDED naming the key; the group's failure where it failed. The
-  // deadline is in the time of Clock::Monotonic().
+  // Waits for the key. The deadline is in the time of Clock::Monotonic(). DEADLINE_EXCEEDED naming
+  // the key, or the group's failure where the group has failed.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
 };
 

@@ -1,5 +1,6 @@
-// The arithmetic of Reduce: the average of all ranks' values in the order of the reduction tree.
-// Pure functions; every plane that sums on hosts uses them, so their bits are equal.
+// The arithmetic of Reduce: averages the values of all ranks in the order of the reduction tree.
+// Every data plane that sums on the host uses these functions, so that all give the same bits. They
+// are pure and thread-safe.
 #ifndef OPTSHARD_COMMON_DATAPLANE_TREE_AVERAGE_H_
 #define OPTSHARD_COMMON_DATAPLANE_TREE_AVERAGE_H_
 
@@ -12,13 +13,14 @@
 
 namespace optshard {
 
-// UNIMPLEMENTED, naming the type, where TreeAverage cannot sum `dtype` (float16 and bfloat16).
+// UNIMPLEMENTED naming the type where TreeAverage cannot sum it: float16 and bfloat16.
 absl::Status CheckReducible(DType dtype);
 
-// result[i] = (the sum of contributions[rank][i]: in rank order within each node group, then of
-// the groups' sums in group order) / world size, in one IEEE division; accumulated in the type
-// itself (float32, float64), in the default floating-point mode. `contributions` has one array a
-// rank. `result` may be one of them. Requires a checked tree and a reducible dtype.
+// For each element: sums the ranks' values in rank order within each node group, then the sums of
+// the groups in group order, and divides once by the world size. Everything is computed in `dtype`
+// itself, in the default floating-point mode. `contributions` has one array of `elements` values
+// for each rank. `result` may be one of these arrays. Requires CheckReductionTree and
+// CheckReducible to be OK.
 void TreeAverage(const ReductionTree& tree, DType dtype,
                  absl::Span<const void* const> contributions, int64_t elements, void* result);
 

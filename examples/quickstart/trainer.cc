@@ -9,12 +9,12 @@
 namespace {
 
 void Train() {
-  // Which rank of how many this is, and where the others are: from the environment.
+  // The environment says which rank this is, how many there are, and where the others are.
   const auto options = optshard::ValueOrThrow(optshard::ShardedOptimizerOptions::FromEnvironment());
 
   torch::nn::Sequential model(torch::nn::Linear(8, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 1));
-  // Waits until all ranks are there, and gives all of them rank 0's parameters.
+  // Waits until all ranks have joined, and gives all of them the parameters of rank 0.
   optshard::ShardedOptimizer optimizer(*model, torch::optim::AdamOptions(1e-2), options);
 
   torch::manual_seed(1 + options.rank);  // every rank trains on its own data

@@ -1,4 +1,5 @@
-// Who may join: pure checks of a join request, against the job and against the first member.
+// Checks of a join request against the job and against the first member. The functions are pure and
+// thread-safe.
 #ifndef OPTSHARD_SERVER_COORDINATOR_ADMISSION_H_
 #define OPTSHARD_SERVER_COORDINATOR_ADMISSION_H_
 

@@ -23,8 +23,8 @@
 
 namespace optshard {
 
-// Who calls, and by which plan. A member that has not heard of its plan yet says generation 0,
-// which is good for all calls but ReportFailure and those of the rendezvous.
+// Says who calls, and which plan the caller follows. The generation is 0 for a member that has not
+// got its plan yet; ReportFailure and the calls of the rendezvous do not accept that.
 struct Caller {
   MemberId member;
   Generation generation = 0;
@@ -36,8 +36,8 @@ struct Caller {
 // answers its calls, as long as it is the present life or the one before. In addition to what is
 // listed with each call, a member's call returns
 //   INVALID_ARGUMENT     another job, or a rank out of range
-//   FAILED_PRECONDITION  StaleIncarnation: nobody of that life is in. StaleGeneration: the caller
-//                        works by another plan. Nothing changes
+//   FAILED_PRECONDITION  StaleIncarnation: the caller is not the rank's present member.
+//                        StaleGeneration: the caller follows another plan. Nothing changes
 //   UNAVAILABLE          the coordinator is shutting down
 class Coordinator {
  public:
@@ -83,30 +83,33 @@ class Coordinator {
   // Renews the lease.
   absl::StatusOr<Answer> Heartbeat(const Caller& caller, const StepProgress& progress);
 
-  // The caller's operation failed; -1 suspects nobody. All members get an event that names the
-  // cause. INVALID_ARGUMENT: the suspect is no rank, `observed` is OK.
+  // An operation of the caller has failed with `observed`. `suspect` is -1 where it suspects
+  // nobody. All members get an event that names the cause. INVALID_ARGUMENT where the suspect is
+  // not a rank of the job, or `observed` is OK.
   absl::StatusOr<Answer> ReportFailure(const Caller& caller, const StepProgress& progress,
                                        Rank suspect, const absl::Status& observed);
 
   // The caller ends its part in the job cleanly: nobody is lost. Idempotent.
   absl::Status Leave(const Caller& caller, const StepProgress& progress);
 
-  // Also what RendezvousStore::Put says, or the group's failure.
+  // Stores the value under the key. Errors as RendezvousStore::Put, and the group's failure where
+  // the group has failed.
   absl::Status PutRendezvous(const Caller& caller, absl::string_view key, absl::string_view value);
 
-  // Calls back once: the value as soon as it is there; NOT_FOUND after `wait`; errors as
-  // PutRendezvous.
+  // Calls back once: with the value as soon as it is there, with NOT_FOUND after `wait`, or with an
+  // error as PutRendezvous.
   void GetRendezvous(const Caller& caller, absl::string_view key, absl::Duration wait,
                      RendezvousStore::GetCallback callback);
 
-  // Of one optimizer, or of all for an empty name. Changes nothing.
+  // The status of one optimizer, or of all if the name is empty. Changes nothing.
   JobStatus GetStatus(absl::string_view optimizer) const;
 
-  // Looks at timeouts, leases, broken sessions and pending reports. To be called every few
-  // milliseconds (Options::longest_step).
+  // Checks timeouts, leases, broken sessions and pending reports. Must be called every few
+  // milliseconds, more often than Options::longest_step.
   void Tick();
 
-  // Ends all streams and waits; every later call returns UNAVAILABLE. Blames nobody. Idempotent.
+  // Ends all streams and all waits. Every later call returns UNAVAILABLE. No rank counts as lost
+  // because of it. Idempotent.
   void Shutdown();
 
   // Whether there is nothing left to do: there was a group, all groups have finished or failed, all
@@ -119,7 +122,7 @@ class Coordinator {
   explicit Coordinator(Options options)
       : options_(std::move(options)), time_(options_.longest_step) {}
 
-  // The present time, by which all leases and timeouts are reckoned.
+  // The present time, which all leases and timeouts are measured with.
   absl::Time Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return time_.Observe(options_.clock->Now());
   }

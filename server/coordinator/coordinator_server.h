@@ -18,7 +18,7 @@ class CoordinatorServer {
   struct Options {
     std::string listen = "127.0.0.1:0";  // HOST:PORT, port 0 for any free one
     Coordinator::Options coordinator;
-    absl::Duration tick = absl::Milliseconds(20);  // how often leases and timeouts are looked at
+    absl::Duration tick = absl::Milliseconds(20);  // how often leases and timeouts are checked
   };
 
   // The server listens when this returns. INVALID_ARGUMENT as Coordinator::Create; UNAVAILABLE
@@ -36,9 +36,9 @@ class CoordinatorServer {
 
   Coordinator& coordinator();
 
-  // Waits until Coordinator::Done, or until Stop. Whether the coordinator is done within `timeout`.
-  // A process that embeds the server should wait here before it stops, so that the other ranks can
-  // leave.
+  // Waits until Coordinator::Done or Stop. Returns whether the coordinator was done within
+  // `timeout`. A process that embeds the server should wait here before it stops, so that the other
+  // ranks can leave.
   bool WaitUntilDone(absl::Duration timeout);
 
   // Stops listening and ends all calls within `grace`, also those that wait. Members notice that

@@ -1,4 +1,5 @@
-// One optimizer's ranks: who is in, who is alive, which plan they work by, why they cannot go on.
+// The ranks of one optimizer: which have joined, which are alive, which plan they follow, and why
+// they cannot go on.
 #ifndef OPTSHARD_SERVER_COORDINATOR_GROUP_H_
 #define OPTSHARD_SERVER_COORDINATOR_GROUP_H_
 
@@ -30,8 +31,8 @@ struct GroupOptions {
   LivenessOptions liveness;
   // How long a report of a failure waits in case another rank turns out to be dead.
   absl::Duration attribution_grace = absl::Milliseconds(500);
-  Rank host_rank = -1;  // whose process embeds the coordinator
-  // Of the incarnations that are given out. 0: the wall-clock time when the coordinator is created.
+  Rank host_rank = -1;  // the rank whose process embeds the coordinator; -1: none does
+  // For the incarnations that it gives out. 0: the wall-clock time when the coordinator is created.
   Epoch epoch = 0;
   // How long a group that has failed and has no members left is not done: its ranks may be about to
   // come back with their state. Zero where nothing restarts them.
@@ -76,22 +77,22 @@ class Group {
 
   // FAILED_PRECONDITION (StaleIncarnation) where the caller is not the rank's present life.
   absl::Status CheckIncarnation(const MemberId& member) const;
-  // FAILED_PRECONDITION (StaleGeneration) where the caller works by another plan, or has none yet.
+  // FAILED_PRECONDITION (StaleGeneration) where the caller follows another plan or has none yet.
   absl::Status CheckGeneration(Generation generation) const;
 
-  // The callers of what follows passed CheckIncarnation.
+  // The calls below require that the caller has passed CheckIncarnation.
 
   // Begins the member's event stream, in place of one it may have. `wake` is deferred whenever
   // ReadEvents has more to give.
   WatchId OpenWatch(Rank rank, std::function<void()> wake, absl::Time now);
-  // Ended by the member or the network; the member has `grace` to resume it. A stream that was
-  // replaced changes nothing.
+  // The stream has ended, and the member has `grace` to resume it. Does nothing for a stream that
+  // was replaced.
   void CloseWatch(Rank rank, WatchId watch, absl::Duration grace, absl::Time now);
   // ABORTED where another stream took over.
   absl::StatusOr<WatchEvents> ReadEvents(Rank rank, WatchId watch, uint64_t after_sequence) const;
 
   void Heartbeat(Rank rank, const StepProgress& progress, absl::Time now);
-  // INVALID_ARGUMENT for a suspect that is no rank, or an OK `observed`.
+  // INVALID_ARGUMENT where the suspect is not a rank of the job, or `observed` is OK.
   absl::Status ReportFailure(Rank rank, const StepProgress& progress, Rank suspect,
                              const absl::Status& observed, absl::Time now);
   void Leave(Rank rank, const StepProgress& progress, absl::Time now);
@@ -101,7 +102,7 @@ class Group {
   void GetRendezvous(absl::string_view key, absl::Time deadline,
                      RendezvousStore::GetCallback callback);
 
-  // Join timeout, leases, broken sessions, suspicions, rendezvous waits.
+  // Checks the join timeout, leases, broken sessions, suspicions and waits for the rendezvous.
   void Tick(absl::Time now);
 
   // The coordinator ends: all streams and waits end with `reason`, and no rank is blamed.
@@ -132,12 +133,12 @@ class Group {
 
   GroupState state_ = GroupState::kForming;
   std::vector<Member> members_;        // by rank
-  absl::optional<JoinRequest> first_;  // whom the others must agree with
+  absl::optional<JoinRequest> first_;  // what the others must agree with
   absl::Time first_joined_;
-  absl::Time last_gone_ = absl::InfinitePast();  // when somebody who was in left, or was lost
+  absl::Time last_gone_ = absl::InfinitePast();  // when a member last left or was lost
   Generation generation_ = 0;
   Generation last_generation_ = 0;  // of any plan before this group's
-  // Whether there can be state to go on from: somebody has had a plan, here or before.
+  // Whether there can be state to go on from: this group or one before it has had a plan.
   bool resumable_ = false;
   absl::Status failure_;
   JoinResults joins_;

@@ -1,5 +1,5 @@
-// The lives of one optimizer's group: each is a Group, which replaces the one that failed before
-// it.
+// The lives of one optimizer's group. Each life is a Group, which replaces the group that failed
+// before it.
 #ifndef OPTSHARD_SERVER_COORDINATOR_GROUP_LIVES_H_
 #define OPTSHARD_SERVER_COORDINATOR_GROUP_LIVES_H_
 
@@ -42,7 +42,7 @@ class GroupLives {
 
  private:
   std::unique_ptr<Group> present_;
-  std::unique_ptr<Group> former_;  // null: none
+  std::unique_ptr<Group> former_;  // null for the first life
 };
 
 }  // namespace optshard

@@ -1,4 +1,5 @@
-// What the join attempts of a group were answered, so that a retry gets the first answer.
+// The answers to the join attempts of a group, so that a retry gets the answer of the first
+// attempt.
 #ifndef OPTSHARD_SERVER_COORDINATOR_JOIN_RESULTS_H_
 #define OPTSHARD_SERVER_COORDINATOR_JOIN_RESULTS_H_
 
@@ -26,7 +27,7 @@ class JoinResults {
   // `request_id` names the attempt; no retry finds an attempt without one.
   void Record(Rank rank, absl::string_view request_id, Answer answer);
 
-  // Null where no such attempt is remembered. Valid until the next Record.
+  // The answer to the attempt; null where it is not remembered. Valid until the next Record.
   const Answer* Find(Rank rank, absl::string_view request_id) const;
 
   // Whether an attempt was answered with that incarnation.

@@ -42,7 +42,7 @@ class RendezvousStore {
 
   void Expire(absl::Time now, Deferred& deferred);
 
-  // Ends all waits, now and later.
+  // Ends all waits, and all that begin later, with `reason`.
   void Fail(const absl::Status& reason, Deferred& deferred);
 
  private:

@@ -18,7 +18,7 @@ namespace optshard {
 // Thread-compatible. The result has the clock's origin, minus what was left out so far.
 class RunningTime {
  public:
-  // A pause that long may also have cost the members their connections.
+  // After a pause of at least this length the members may have lost their connections.
   static constexpr absl::Duration kLongPause = absl::Seconds(1);
 
   explicit RunningTime(absl::Duration longest_step) : longest_step_(longest_step) {}
@@ -33,10 +33,10 @@ class RunningTime {
     return now;
   }
 
-  // When the last long pause ended, as Observe said then.
+  // What Observe returned when the last long pause had ended; InfinitePast without one.
   absl::Time last_long_pause() const { return last_long_pause_; }
 
-  // What Observe would say.
+  // What Observe would return for this reading. Changes nothing.
   absl::Time At(absl::Time reading) const {
     const absl::Time before = last_reading_.value_or(reading);
     return std::max(before, reading) - left_out_ - LeftOut(before, reading);

@@ -1,4 +1,4 @@
-// Sizes as people write them: "8GiB".
+// Sizes in bytes as people write them, such as "8GiB".
 #ifndef OPTSHARD_SERVER_NODE_BYTE_SIZE_H_
 #define OPTSHARD_SERVER_NODE_BYTE_SIZE_H_
 
@@ -9,8 +9,9 @@
 
 namespace optshard {
 
-// A number, maybe with a fraction, and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB; without any it is
-// bytes. INVALID_ARGUMENT for anything else, and for less than one byte.
+// Parses a number, which may have a fraction, and a unit: B, KiB, MiB, GiB, TiB, KB, MB, GB or TB.
+// Without a unit it counts bytes. INVALID_ARGUMENT for any other text and for less than one byte.
+// Thread-safe.
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
 }  // namespace optshard

@@ -1,4 +1,4 @@
-// Holds descriptors of memory so that it outlives the process that made it.
+// Holds the descriptors of memory, so that the memory outlives the process that allocated it.
 #ifndef OPTSHARD_SERVER_NODE_DESCRIPTOR_KEEPER_H_
 #define OPTSHARD_SERVER_NODE_DESCRIPTOR_KEEPER_H_
 
@@ -14,7 +14,7 @@
 
 namespace optshard {
 
-// Descriptors that belong together: kept, replaced and forgotten as a whole.
+// Descriptors that belong together. They are kept, replaced and forgotten as a whole.
 struct KeptUnit {
   std::string name;
   std::vector<UniqueFd> descriptors;
@@ -25,10 +25,11 @@ class DescriptorKeeper {
  public:
   virtual ~DescriptorKeeper() = default;
 
-  // Returns once duplicates are held under the name, in place of what was. UNAVAILABLE where nobody
-  // keeps anything any more, RESOURCE_EXHAUSTED where no more can be held, DEADLINE_EXCEEDED.
+  // Keeps duplicates under the name and replaces what was kept there. Returns once they are kept.
+  // UNAVAILABLE where the keeper has ended, RESOURCE_EXHAUSTED where it can hold no more, and
+  // DEADLINE_EXCEEDED where it does not answer.
   virtual absl::Status Keep(absl::string_view name, absl::Span<const int> descriptors) = 0;
-  // OK also where nothing is held under the name.
+  // Closes what is kept under the name. OK also where that is nothing. Other errors as Keep.
   virtual absl::Status Forget(absl::string_view name) = 0;
   // The process that holds them.
   virtual pid_t pid() const = 0;

@@ -38,14 +38,14 @@ struct KeeperAnswer {
 
 std::string Encode(const KeeperRequest& request);
 std::string Encode(const KeeperAnswer& answer);
-// INVALID_ARGUMENT if the packet is not one.
+// INVALID_ARGUMENT if the packet is not a request or an answer.
 absl::StatusOr<KeeperRequest> DecodeRequest(absl::string_view packet);
 absl::StatusOr<KeeperAnswer> DecodeAnswer(absl::string_view packet);
 
 struct Packet {
   std::string bytes;
   std::vector<UniqueFd> descriptors;
-  bool descriptors_lost = false;  // this process could not open them all
+  bool descriptors_lost = false;  // this process had no room for all of them
 };
 
 // The socket is non-blocking. Deadlines are in the time of Clock::Monotonic(); each call tries at

@@ -1,4 +1,4 @@
-// The shard server's end of the line to its keeper (keeper.h).
+// The shard server's end of the connection to its keeper (keeper.h).
 #ifndef OPTSHARD_SERVER_NODE_KEEPER_LINK_H_
 #define OPTSHARD_SERVER_NODE_KEEPER_LINK_H_
 
@@ -58,7 +58,7 @@ class KeeperLink final : public DescriptorKeeper {
   // Whether the keeper has ended. Nothing is lost yet, but the server should log it.
   bool KeeperGone() const;
 
-  // For poll, without events: POLLHUP once the keeper is gone.
+  // A descriptor for poll(). Without requested events it reports POLLHUP once the keeper has ended.
   int fd() const { return line_.get(); }
 
  private:

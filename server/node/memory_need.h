@@ -15,7 +15,7 @@ namespace optshard {
 struct MemoryNeed {
   int64_t parameters_bytes = 0;
   int64_t gradients_bytes = 0;
-  // Exactly what the owner takes: partition and buckets are pure functions of the request.
+  // Exactly what the shard owner will use, because partition and buckets follow from the request.
   int64_t slots_bytes = 0;
   int64_t ledger_bytes = 0;
   int64_t record_bytes = 0;  // rank_record.h
@@ -24,7 +24,7 @@ struct MemoryNeed {
   int64_t reduced_bytes = 0;
 
   int64_t total() const {
-    int64_t sum = 0;  // the largest number where it is more
+    int64_t sum = 0;  // INT64_MAX where it would be larger
     for (const int64_t bytes : {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes,
                                 record_bytes, reduced_bytes}) {
       sum = SaturatingAdd(sum, bytes);
@@ -34,8 +34,9 @@ struct MemoryNeed {
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
 
-// INVALID_ARGUMENT for a rule or hyperparameters that the owner would refuse, too. `layout` is the
-// request's; `all_on_this_node`: no rank of the job is elsewhere.
+// `layout` is that of the request's space. `has_parameters`: the rank has a copy of the parameters
+// of its own. `all_on_this_node`: this server hosts all ranks of the job. INVALID_ARGUMENT for a
+// rule or hyperparameters that the shard owner would refuse. Thread-safe.
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
                                         bool has_parameters, bool all_on_this_node);
 

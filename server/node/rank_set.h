@@ -1,4 +1,4 @@
-// Ranks as people write them: "0-3", "0,2-5".
+// Sets of ranks as people write them: "0-3", "0,2-5". The functions are thread-safe.
 #ifndef OPTSHARD_SERVER_NODE_RANK_SET_H_
 #define OPTSHARD_SERVER_NODE_RANK_SET_H_
 
@@ -14,7 +14,7 @@ namespace optshard {
 // INVALID_ARGUMENT naming the part that is neither a number nor a range, or that repeats a rank.
 absl::StatusOr<std::set<Rank>> ParseRankSet(absl::string_view text);
 
-// The shortest text that gives the set: "0-3".
+// The shortest text from which ParseRankSet makes the set.
 std::string RankSetText(const std::set<Rank>& ranks);
 
 }  // namespace optshard

@@ -16,7 +16,7 @@ class RestartPauses {
   RestartPauses(absl::Duration first, absl::Duration longest, absl::Duration long_life)
       : first_(first), longest_(longest), long_life_(long_life) {}
 
-  // `lived` is how long the process lived that just died.
+  // The pause before the next start. `lived` is how long the process that has just died had lived.
   absl::Duration Next(absl::Duration lived) {
     if (lived > long_life_) next_ = absl::ZeroDuration();
     const absl::Duration after = next_ == absl::ZeroDuration() ? first_ : 2 * next_;

@@ -15,10 +15,10 @@
 
 namespace optshard {
 
-// Of the ranks of one optimizer. Thread-safe.
+// Counts the rounds of the ranks of one optimizer. Thread-safe.
 class StepRounds {
  public:
-  // The rank uses the plan of this generation from now on. Rounds are counted anew.
+  // From now on the rank follows the plan of this generation. Its rounds are counted from 0 again.
   void Begin(Rank rank, Generation generation) {
     absl::MutexLock lock(&mutex_);
     entered_[rank] = {generation, 0};
@@ -43,6 +43,7 @@ class StepRounds {
                        [own](const auto& other) { return other.second < own->second; });
   }
 
+  // From now on no rank begins a round that no other rank has begun. Idempotent.
   void Drain() {
     absl::MutexLock lock(&mutex_);
     if (draining_) return;

@@ -1,5 +1,5 @@
-// The other ranks of a shared-memory plane: what they have mapped for each other, and who watches
-// over their lives.
+// The other ranks of a shared-memory plane: the memory that the ranks have mapped for each other,
+// and the watch for ranks whose process has ended.
 #ifndef OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PEERS_H_
 #define OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PEERS_H_
 
@@ -23,36 +23,38 @@
 
 namespace optshard {
 
-// Thread-compatible; the mailboxes are shared with the peers.
+// Thread-compatible. Peers read and write the mailboxes at any time.
 class ShmPeers {
  public:
-  // Every rank connects to all of lower rank, found through the rendezvous, and passes on its
-  // descriptors: of its mailbox and, if it has any, of its replica. Errors as CreateShmPlane.
+  // Every rank finds the ranks below it through the rendezvous, connects to them, and exchanges
+  // descriptors with each peer: of its mailbox and, if it has one, of its replica. Errors as
+  // CreateShmPlane.
   static absl::StatusOr<std::unique_ptr<ShmPeers>> Connect(const ShmPlaneOptions& options);
 
-  // Hangs up: to a peer it looks like this process's end.
+  // Closes the connections. To the peers it looks as if this process had ended.
   ~ShmPeers();
 
   Rank rank() const { return rank_; }
   int world_size() const { return static_cast<int>(mailboxes_.size()); }
-  // A forked child has all this, too, but not the mailboxes' memory; it may only destroy it.
+  // Whether this is a copy of the object in a forked child. The child does not inherit the memory
+  // of the mailboxes, so it may only destroy the object.
   bool in_forked_child() const;
   Mailbox& mailbox(Rank rank) { return mailboxes_[rank]; }
   Mailbox& own_mailbox() { return mailboxes_[rank_]; }
 
-  // Null where not all ranks gave theirs.
+  // Null where some rank has not passed its replica on.
   const PeerReplicas* replicas() const { return replicas_.has_value() ? &*replicas_ : nullptr; }
 
-  // `gone` is called, once a peer, from a thread of this object, when the peer's process has ended
-  // or it hung up. Call it once.
+  // Starts to watch the peers; call it once. `gone` is called at most once for each peer, from a
+  // thread of this object, when the peer's process has ended or has closed its connection.
   void Watch(std::function<void(Rank peer)> gone);
-  // `gone` is not called any more after this. Idempotent.
+  // After it returns, `gone` is not called any more. Idempotent.
   void StopWatching();
 
  private:
   struct Peer {
     std::unique_ptr<LocalSocket> socket;
-    // A forked child may keep the socket of its dead parent open; this tells of the process itself.
+    // A forked child may keep the socket of its dead parent open, so the process is watched, too.
     absl::optional<ProcessHandle> process;
     Segment mailbox;
     std::shared_ptr<const ReplicaSegments> replica;
@@ -69,11 +71,11 @@ class ShmPeers {
   void WatchUntilStopped(const std::function<void(Rank peer)>& gone);
 
   const Rank rank_;
-  const pid_t process_;      // that it was made in
-  std::vector<Peer> peers_;  // by rank; at this rank's place its own memory
+  const pid_t process_;      // that created this object
+  std::vector<Peer> peers_;  // by rank; this rank's entry has its own memory
   std::vector<Mailbox> mailboxes_;
   absl::optional<PeerReplicas> replicas_;
-  const StopEvent stop_;  // of the watch
+  const StopEvent stop_;  // ends the watch
   std::thread watcher_;
 };
 

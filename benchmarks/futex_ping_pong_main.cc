@@ -15,17 +15,32 @@
 #include <string>
 #include <system_error>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/round_protocol.h"
-
-ABSL_FLAG(int, rank, 0, "0 serves, 1 returns");
-ABSL_FLAG(int, world_size, 2, "two");
-ABSL_FLAG(std::string, rendezvous, "", "a file for both processes, made by the first");
-ABSL_FLAG(int, steps, 1, "round trips in a round");
+#include "common/cli/command_line.h"
 
 namespace optshard {
 namespace {
+
+struct Flags {
+  int rank = 0;
+  int world_size = 2;
+  std::string rendezvous;
+  int steps = 1;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-ping-pong",
+                    "One end of a ping-pong by futexes. run_bench.py drives it.",
+                    {"optshard-bench-ping-pong --rank=0 --rendezvous=/tmp/table"}});
+  line.Add("rank", &flags.rank, "0 serves, 1 returns");
+  line.Add("world-size", &flags.world_size, "always 2");
+  line.Add("rendezvous", &flags.rendezvous,
+           "a file for both processes, which the first one creates")
+      .Value("PATH")
+      .Required();
+  line.Add("steps", &flags.steps, "round trips in a round").AtLeast(1);
+  return line;
+}
 
 // How often each has been told to go on; zero in a new file.
 struct Table {
@@ -57,10 +72,10 @@ void WaitFor(std::atomic<uint32_t>& word, uint32_t times) {
   }
 }
 
-Contestant SetUp() {
-  Table* const table = MapTable(absl::GetFlag(FLAGS_rendezvous));
-  const int rank = absl::GetFlag(FLAGS_rank);
-  const int steps = absl::GetFlag(FLAGS_steps);
+Contestant SetUp(const Flags& flags) {
+  Table* const table = MapTable(flags.rendezvous);
+  const int rank = flags.rank;
+  const int steps = flags.steps;
   const auto trips = std::make_shared<uint32_t>(0);
   return {[table, rank, steps, trips] {
             for (int i = 0; i < steps; ++i) {
@@ -79,6 +94,7 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv, "One end of a ping-pong; run_bench.py drives it.");
-  return optshard::ServeRounds(optshard::SetUp);
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

@@ -13,23 +13,35 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/file_rendezvous.h"
+#include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/gloo_loader.h"
 #include "common/dataplane/gloo/gloo_plane.h"
 
-ABSL_FLAG(int64_t, megabytes, 160, "published by each rank, in 10^6 bytes");
-ABSL_FLAG(int, rounds, 15, "rounds measured, after two that are not");
-ABSL_FLAG(std::string, bucket_kib, "256,512,1024,2048,4096,8192,16384", "bucket sizes");
-ABSL_FLAG(std::string, network, "lo", "network interface or address");
-
 namespace optshard {
 namespace {
+
+struct Flags {
+  int64_t megabytes = 160;
+  int rounds = 15;
+  std::string bucket_kib = "256,512,1024,2048,4096,8192,16384";
+  std::string network = "lo";
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-gloo",
+                    "Compares the Gloo plane with Gloo itself, between two processes.",
+                    {"optshard-bench-gloo --megabytes=40 --bucket-kib=1024,4096"}});
+  line.Add("megabytes", &flags.megabytes, "published by each rank, in 10^6 bytes").AtLeast(1);
+  line.Add("rounds", &flags.rounds, "rounds that are measured, after two that are not").AtLeast(1);
+  line.Add("bucket-kib", &flags.bucket_kib, "bucket sizes in KiB").Value("N,N,...");
+  line.Add("network", &flags.network, "network interface or address");
+  return line;
+}
 
 constexpr int kWorldSize = 2;
 
@@ -48,11 +60,12 @@ T Get(absl::StatusOr<T> value) {
 absl::Time Deadline() { return Clock::Monotonic().Now() + absl::Seconds(60); }
 
 // Raw Gloo: connected as the plane connects, one send and one receive a round.
-std::unique_ptr<GlooWire> ConnectRaw(Rank rank, Rendezvous& rendezvous) {
+std::unique_ptr<GlooWire> ConnectRaw(Rank rank, const std::string& network,
+                                     Rendezvous& rendezvous) {
   GlooWire::Options options;
   options.rank = rank;
   options.world_size = kWorldSize;
-  options.network = absl::GetFlag(FLAGS_network);
+  options.network = network;
   options.connect_timeout = absl::Seconds(30);
   auto wire = Get(MakeGlooWire(options));
   const Rank peer = 1 - rank;
@@ -63,18 +76,18 @@ std::unique_ptr<GlooWire> ConnectRaw(Rank rank, Rendezvous& rendezvous) {
 
 class Bench {
  public:
-  Bench(Rank rank, Rendezvous& rendezvous)
+  Bench(const Flags& flags, Rank rank, Rendezvous& rendezvous)
       : rank_(rank),
-        bytes_(absl::GetFlag(FLAGS_megabytes) * 1000 * 1000),
+        bytes_(flags.megabytes * 1000 * 1000),
         memory_{std::vector<float>(bytes_ / 4, 1.5f), std::vector<float>(bytes_ / 4, 2.5f)},
         reduced_(bytes_ / 4),
-        raw_(ConnectRaw(rank, rendezvous)) {
+        raw_(ConnectRaw(rank, flags.network, rendezvous)) {
     GlooPlaneOptions options;
     options.rank = rank;
     options.world_size = kWorldSize;
     options.tree = ReductionTree{{{0, 1}}};
     options.rendezvous = &rendezvous;
-    options.network = absl::GetFlag(FLAGS_network);
+    options.network = flags.network;
     options.deadline = Deadline();
     plane_ = Get(CreateGlooPlane(options));
   }
@@ -155,14 +168,14 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void RunRank(Rank rank, const std::string& folder) {
+void RunRank(const Flags& flags, Rank rank, const std::string& folder) {
   FileRendezvous rendezvous(folder);
-  Bench bench(rank, rendezvous);
+  Bench bench(flags, rank, rendezvous);
   std::vector<std::pair<std::string, std::function<void()>>> contestants = {
       {"raw gloo", [&] { bench.Raw(); }}, {"raw gloo again", [&] { bench.Raw(); }}};
-  for (const auto& text : absl::StrSplit(absl::GetFlag(FLAGS_bucket_kib), ',')) {
+  for (const auto& text : absl::StrSplit(flags.bucket_kib, ',')) {
     int64_t kib = 0;
-    if (!absl::SimpleAtoi(text, &kib)) Check(absl::InvalidArgumentError("--bucket_kib"));
+    if (!absl::SimpleAtoi(text, &kib)) Check(absl::InvalidArgumentError("--bucket-kib"));
     contestants.emplace_back(absl::StrCat("publish, ", kib, " KiB buckets"),
                              [&bench, kib] { bench.Publish(kib << 10); });
     contestants.emplace_back(absl::StrCat("reduce, ", kib, " KiB buckets"),
@@ -172,7 +185,7 @@ void RunRank(Rank rank, const std::string& folder) {
     for (int i = 0; i < 100; ++i) bench.Gather();
   });
   std::map<std::string, std::vector<double>> times, ratios;
-  for (int round = -2; round < absl::GetFlag(FLAGS_rounds); ++round) {
+  for (int round = -2; round < flags.rounds; ++round) {
     double raw = 0;
     for (const auto& [name, run] : contestants) {
       const double time = bench.Time(run);
@@ -196,12 +209,12 @@ void RunRank(Rank rank, const std::string& folder) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv,
-                            "Compares the Gloo plane with Gloo itself, between two processes.");
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
   std::string folder = std::filesystem::temp_directory_path() / "optshard_gloo_XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const pid_t child = fork();
-  optshard::RunRank(child == 0 ? 1 : 0, folder);
+  optshard::RunRank(flags, child == 0 ? 1 : 0, folder);
   if (child == 0) return 0;
   int status = 0;
   waitpid(child, &status, 0);

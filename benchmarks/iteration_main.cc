@@ -10,21 +10,36 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/bench_models.h"
 #include "benchmarks/job_options.h"
 #include "benchmarks/round_protocol.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer.h"
-
-ABSL_FLAG(int, layers, 20, "of Linear(2000, 2000)");
-ABSL_FLAG(int, rows, 20, "of a rank's batch");
-ABSL_FLAG(bool, step, true, "false: forward and backward alone, which adds up gradients");
-ABSL_FLAG(bool, drop_gradients, false, "without step: nobody keeps them");
+#include "common/cli/command_line.h"
 
 namespace optshard {
 namespace {
+
+struct Flags {
+  int layers = 20;
+  int rows = 20;
+  bool step = true;
+  bool drop_gradients = false;
+  JobFlags job;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-iteration",
+                    "One rank of the recipe, whose rounds are iterations. run_bench.py drives it.",
+                    {"optshard-bench-iteration --layers=4"}});
+  line.Add("layers", &flags.layers, "how many layers of Linear(2000, 2000)").AtLeast(1);
+  line.Add("rows", &flags.rows, "of a rank's batch").AtLeast(1);
+  line.Add("step", &flags.step, "step after forward and backward; without it the gradients add up");
+  line.Add("drop-gradients", &flags.drop_gradients,
+           "with --no-step: drop each gradient as soon as it is computed");
+  AddJobOptions(line, &flags.job);
+  return line;
+}
 
 // The same batch each time, another on every rank.
 struct Training {
@@ -45,16 +60,15 @@ class DropGradient : public torch::autograd::PostAccumulateGradHook {
   void operator()(const at::Tensor& parameter) override { parameter.mutable_grad().reset(); }
 };
 
-Contestant SetUp() {
+Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
-  const ShardedOptimizerOptions options = JobOptions();
-  const auto training = std::make_shared<Training>(absl::GetFlag(FLAGS_layers),
-                                                   absl::GetFlag(FLAGS_rows), options.rank);
+  const ShardedOptimizerOptions options = JobOptions(flags.job);
+  const auto training = std::make_shared<Training>(flags.layers, flags.rows, options.rank);
   const std::vector<at::Tensor> parameters = training->model->parameters();
   const auto check = [parameters] { return CheckOf(parameters); };
-  if (!absl::GetFlag(FLAGS_step)) {
+  if (!flags.step) {
     for (const at::Tensor& parameter : parameters) {
-      if (!absl::GetFlag(FLAGS_drop_gradients)) break;
+      if (!flags.drop_gradients) break;
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<DropGradient>());
     }
     return {[training] { training->ForwardBackward(); }, check};
@@ -73,7 +87,7 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv,
-                            "One rank of the recipe in a benchmark; run_bench.py drives it.");
-  return optshard::ServeRounds(optshard::SetUp);
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

@@ -1,14 +1,32 @@
-// The flags of a benchmark's program that is one rank of a job of ours, as options.
+// The options of a benchmark's program that is one rank of a job of ours.
 #ifndef OPTSHARD_BENCHMARKS_JOB_OPTIONS_H_
 #define OPTSHARD_BENCHMARKS_JOB_OPTIONS_H_
 
+#include <string>
+
 #include "client/sharded_optimizer_options.h"
+#include "common/cli/command_line.h"
 
 namespace optshard {
 
-// One thread; what no flag gives has its default. Throws std::invalid_argument where a flag has no
-// meaning.
-ShardedOptimizerOptions JobOptions();
+// Values of the options; AddJobOptions says what each means.
+struct JobFlags {
+  int rank = 0;
+  int world_size = 1;
+  std::string plane = "auto";
+  std::string attach = "embedded";
+  std::string coordinator;
+  std::string embedded_coordinator;
+  std::string gradients = "reduce";
+  bool share_parameters = false;
+  std::string bucket_view = "auto";
+  int threads = 1;
+};
+
+void AddJobOptions(CommandLine& line, JobFlags* flags);
+
+// The flags as options of an optimizer; what no flag says has its default.
+ShardedOptimizerOptions JobOptions(const JobFlags& flags);
 
 }  // namespace optshard
 

@@ -9,21 +9,37 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/huge_page_array.h"
 #include "benchmarks/round_protocol.h"
 #include "benchmarks/stream_rule.h"
+#include "common/cli/command_line.h"
 #include "common/stagger.h"
-
-ABSL_FLAG(int, rank, 0, "this process's rank");
-ABSL_FLAG(int, world_size, 1, "number of ranks");
-ABSL_FLAG(int64_t, elements, 0, "float32 parameters, all ranks'");
-ABSL_FLAG(int, replicas, 1, "gradients and parameters of as many replicas are moved");
-ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all replicas");
 
 namespace optshard {
 namespace {
+
+struct Flags {
+  int rank = 0;
+  int world_size = 1;
+  int64_t elements = 0;
+  int replicas = 1;
+  bool share_parameters = false;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-memory",
+                    "The memory bound of one rank. run_bench.py drives it.",
+                    {"optshard-bench-memory --elements=80000000"}});
+  line.Add("rank", &flags.rank, "this process's rank");
+  line.Add("world-size", &flags.world_size, "number of ranks").AtLeast(1);
+  line.Add("elements", &flags.elements, "float32 parameters of all ranks together").AtLeast(0);
+  line.Add("replicas", &flags.replicas,
+           "the gradients and parameters of as many replicas are moved")
+      .AtLeast(1);
+  line.Add("share-parameters", &flags.share_parameters,
+           "one copy of the parameters for all replicas");
+  return line;
+}
 
 // A rank's share of every replica.
 class Share {
@@ -62,13 +78,10 @@ class Share {
   SpanUpdate span_;
 };
 
-Contestant SetUp() {
-  const int64_t elements = absl::GetFlag(FLAGS_elements);
-  const int64_t rank = absl::GetFlag(FLAGS_rank);
-  const int64_t world_size = absl::GetFlag(FLAGS_world_size);
-  const int64_t own = elements * (rank + 1) / world_size - elements * rank / world_size;
-  const auto share = std::make_shared<Share>(own, absl::GetFlag(FLAGS_replicas),
-                                             absl::GetFlag(FLAGS_share_parameters));
+Contestant SetUp(const Flags& flags) {
+  const int64_t begin = flags.elements * flags.rank / flags.world_size;
+  const int64_t end = flags.elements * (flags.rank + 1) / flags.world_size;
+  const auto share = std::make_shared<Share>(end - begin, flags.replicas, flags.share_parameters);
   return {[share] { share->Stream(); },
           [share]() -> std::map<std::string, double> {
             return {{"first_parameter", share->first_parameter()}};
@@ -79,6 +92,7 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv, "The memory bound of one rank; run_bench.py drives it.");
-  return optshard::ServeRounds(optshard::SetUp);
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

@@ -8,24 +8,42 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/file_rendezvous.h"
 #include "benchmarks/round_protocol.h"
+#include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/gloo_plane.h"
 #include "common/plan.h"
 
-ABSL_FLAG(int, rank, 0, "this process's rank");
-ABSL_FLAG(int, world_size, 1, "number of ranks");
-ABSL_FLAG(std::string, rendezvous, "", "an empty directory in which the ranks meet");
-ABSL_FLAG(int64_t, elements, 0, "float32 parameters, all ranks'");
-ABSL_FLAG(int64_t, bucket_bytes, 4 << 20, "size of a message");
-ABSL_FLAG(int, window, 16, "messages under way");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "of set-up and of a round");
-
 namespace optshard {
 namespace {
+
+struct Flags {
+  int rank = 0;
+  int world_size = 1;
+  std::string rendezvous;
+  int64_t elements = 0;
+  int64_t bucket_bytes = 4 << 20;
+  int window = 16;
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-transfer",
+                    "One rank of a raw transfer. run_bench.py drives it.",
+                    {"optshard-bench-transfer --rank=0 --world-size=2 --rendezvous=/tmp/empty "
+                     "--elements=80000000"}});
+  line.Add("rank", &flags.rank, "this process's rank");
+  line.Add("world-size", &flags.world_size, "number of ranks").AtLeast(1);
+  line.Add("rendezvous", &flags.rendezvous, "an empty directory in which the ranks meet")
+      .Value("PATH")
+      .Required();
+  line.Add("elements", &flags.elements, "float32 parameters of all ranks together").AtLeast(0);
+  line.Add("bucket-bytes", &flags.bucket_bytes, "size of a message").AtLeast(sizeof(float));
+  line.Add("window", &flags.window, "messages under way").AtLeast(1);
+  line.Add("timeout", &flags.timeout, "of the set-up and of a round");
+  return line;
+}
 
 void ThrowUnlessOk(const absl::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
@@ -33,12 +51,13 @@ void ThrowUnlessOk(const absl::Status& status) {
 
 class Transfer {
  public:
-  Transfer() : values_(absl::GetFlag(FLAGS_elements), static_cast<float>(Rank())) {
+  explicit Transfer(const Flags& flags)
+      : flags_(flags), values_(flags.elements, static_cast<float>(flags.rank)) {
     GlooPlaneOptions options;
-    options.rank = Rank();
-    options.world_size = WorldSize();
-    options.tree = MakeReductionTree(std::vector<std::string>(WorldSize(), "node"));
-    FileRendezvous rendezvous(absl::GetFlag(FLAGS_rendezvous));
+    options.rank = flags.rank;
+    options.world_size = flags.world_size;
+    options.tree = MakeReductionTree(std::vector<std::string>(flags.world_size, "node"));
+    FileRendezvous rendezvous(flags.rendezvous);
     options.rendezvous = &rendezvous;
     options.deadline = Deadline();
     absl::StatusOr<std::unique_ptr<DataPlane>> plane = CreateGlooPlane(options);
@@ -48,7 +67,7 @@ class Transfer {
 
   void OneRound() {
     const absl::Time deadline = Deadline();
-    const size_t window = std::max(1, absl::GetFlag(FLAGS_window));
+    const auto window = static_cast<size_t>(flags_.window);
     std::deque<std::unique_ptr<Ticket>> pending;
     const auto finish_oldest = [&] {
       ThrowUnlessOk(pending.front()->Wait(deadline));
@@ -59,7 +78,7 @@ class Transfer {
     tag.phase = StepPhase::kPublish;
     int64_t first = 0;
     const int64_t all = static_cast<int64_t>(values_.size());
-    const int64_t most = absl::GetFlag(FLAGS_bucket_bytes) / static_cast<int64_t>(sizeof(float));
+    const int64_t most = flags_.bucket_bytes / static_cast<int64_t>(sizeof(float));
     while (first < all) {
       const int64_t elements = std::min(most, all - first);
       absl::StatusOr<std::unique_ptr<Ticket>> ticket =
@@ -76,7 +95,7 @@ class Transfer {
 
   // How many elements hold the number of the rank that published them.
   std::map<std::string, double> Check() const {
-    const int64_t most = absl::GetFlag(FLAGS_bucket_bytes) / static_cast<int64_t>(sizeof(float));
+    const int64_t most = flags_.bucket_bytes / static_cast<int64_t>(sizeof(float));
     int64_t good = 0;
     for (size_t i = 0; i < values_.size(); ++i) {
       const auto owner = OwnerOf(static_cast<int32_t>(static_cast<int64_t>(i) / most));
@@ -86,18 +105,17 @@ class Transfer {
   }
 
  private:
-  static int Rank() { return absl::GetFlag(FLAGS_rank); }
-  static int WorldSize() { return absl::GetFlag(FLAGS_world_size); }
-  static int OwnerOf(int32_t bucket) { return bucket % WorldSize(); }
-  static absl::Time Deadline() { return Clock::Monotonic().Now() + absl::GetFlag(FLAGS_timeout); }
+  int OwnerOf(int32_t bucket) const { return bucket % flags_.world_size; }
+  absl::Time Deadline() const { return Clock::Monotonic().Now() + flags_.timeout; }
 
+  const Flags flags_;
   std::vector<float> values_;
   std::unique_ptr<DataPlane> plane_;
   StepNumber step_ = 0;
 };
 
-Contestant SetUp() {
-  const auto transfer = std::make_shared<Transfer>();
+Contestant SetUp(const Flags& flags) {
+  const auto transfer = std::make_shared<Transfer>(flags);
   return {[transfer] { transfer->OneRound(); }, [transfer] { return transfer->Check(); }};
 }
 
@@ -105,6 +123,7 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv, "One rank of a raw transfer; run_bench.py drives it.");
-  return optshard::ServeRounds(optshard::SetUp);
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

@@ -3,44 +3,53 @@
 #include <torch/utils.h>
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/bench_models.h"
 #include "benchmarks/job_options.h"
 #include "benchmarks/round_protocol.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer.h"
+#include "common/cli/command_line.h"
 #include "common/gradient_mode.h"
-
-ABSL_FLAG(std::string, model, "layers",
-          "layers: --layers of Linear(2000, 2000); tiny: 1000 elements");
-ABSL_FLAG(int, layers, 20, "of the model");
-ABSL_FLAG(int, steps, 1, "in a round");
 
 namespace optshard {
 namespace {
 
-std::vector<at::Tensor> MakeParameters() {
-  const std::string model = absl::GetFlag(FLAGS_model);
-  if (model == "tiny") return MakeTinyParameters();
-  if (model != "layers") throw std::invalid_argument("--model=\"" + model + "\": layers or tiny");
-  return MakeLinearLayers(absl::GetFlag(FLAGS_layers))->parameters();
+struct Flags {
+  std::string model = "layers";
+  int layers = 20;
+  int steps = 1;
+  JobFlags job;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-step",
+                    "One rank of ours, whose rounds are steps. run_bench.py drives it.",
+                    {"optshard-bench-step --model=tiny --steps=100"}});
+  line.Add("model", &flags.model, "layers of Linear(2000, 2000), or a tiny one of 1000 elements")
+      .OneOf({"layers", "tiny"});
+  line.Add("layers", &flags.layers, "how many layers").AtLeast(1);
+  line.Add("steps", &flags.steps, "steps in a round").AtLeast(1);
+  AddJobOptions(line, &flags.job);
+  return line;
 }
 
-Contestant SetUp() {
+std::vector<at::Tensor> MakeParameters(const Flags& flags) {
+  if (flags.model == "tiny") return MakeTinyParameters();
+  return MakeLinearLayers(flags.layers)->parameters();
+}
+
+Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
-  const ShardedOptimizerOptions options = JobOptions();
-  const std::vector<at::Tensor> parameters = MakeParameters();
+  const ShardedOptimizerOptions options = JobOptions(flags.job);
+  const std::vector<at::Tensor> parameters = MakeParameters(flags);
   const auto optimizer =
       std::make_shared<ShardedOptimizer>(parameters, RuleOptions("adam").Set("lr", 0.01), options);
   const bool averaged = options.gradient_mode == GradientMode::kAveraged;
   FillGradients(parameters, averaged ? 1 : 1 + options.rank);
-  const int steps = absl::GetFlag(FLAGS_steps);
-  return {[optimizer, steps] {
+  return {[optimizer, steps = flags.steps] {
             for (int i = 0; i < steps; ++i) optimizer->step();
           },
           [parameters] { return CheckOf(parameters); }};
@@ -50,6 +59,7 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv, "One rank of ours in a benchmark; run_bench.py drives it.");
-  return optshard::ServeRounds(optshard::SetUp);
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

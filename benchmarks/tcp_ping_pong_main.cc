@@ -11,23 +11,37 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/file_rendezvous.h"
 #include "benchmarks/round_protocol.h"
+#include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/tcp_peers.h"
-
-ABSL_FLAG(int, rank, 0, "0 serves, 1 returns");
-ABSL_FLAG(int, world_size, 2, "two");
-ABSL_FLAG(std::string, rendezvous, "", "an empty directory for both processes");
-ABSL_FLAG(int, steps, 1, "round trips in a round");
 
 namespace optshard {
 namespace {
 
-UniqueFd Connect(int rank) {
-  FileRendezvous rendezvous(absl::GetFlag(FLAGS_rendezvous));
+struct Flags {
+  int rank = 0;
+  int world_size = 2;
+  std::string rendezvous;
+  int steps = 1;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"optshard-bench-tcp-ping-pong",
+                    "One end of a ping-pong over TCP. run_bench.py drives it.",
+                    {"optshard-bench-tcp-ping-pong --rank=0 --rendezvous=/tmp/empty"}});
+  line.Add("rank", &flags.rank, "0 serves, 1 returns");
+  line.Add("world-size", &flags.world_size, "always 2");
+  line.Add("rendezvous", &flags.rendezvous, "an empty directory for both processes")
+      .Value("PATH")
+      .Required();
+  line.Add("steps", &flags.steps, "round trips in a round").AtLeast(1);
+  return line;
+}
+
+UniqueFd Connect(int rank, const std::string& directory) {
+  FileRendezvous rendezvous(directory);
   GlooPlaneOptions options;
   options.rank = rank;
   options.world_size = 2;
@@ -46,10 +60,10 @@ void Expect(ssize_t bytes) {
   if (bytes != 1) throw std::system_error(errno, std::generic_category(), "the connection");
 }
 
-Contestant SetUp() {
-  const int rank = absl::GetFlag(FLAGS_rank);
-  const int steps = absl::GetFlag(FLAGS_steps);
-  const auto connection = std::make_shared<UniqueFd>(Connect(rank));
+Contestant SetUp(const Flags& flags) {
+  const int rank = flags.rank;
+  const int steps = flags.steps;
+  const auto connection = std::make_shared<UniqueFd>(Connect(rank, flags.rendezvous));
   const auto trips = std::make_shared<int64_t>(0);
   return {[connection, rank, steps, trips] {
             for (int i = 0; i < steps; ++i, ++*trips) {
@@ -68,6 +82,7 @@ Contestant SetUp() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv, "One end of a ping-pong over TCP; run_bench.py drives it.");
-  return optshard::ServeRounds(optshard::SetUp);
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

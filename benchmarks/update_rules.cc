@@ -14,22 +14,37 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "benchmarks/bench_flags.h"
 #include "benchmarks/huge_page_array.h"
 #include "benchmarks/shared_array.h"
 #include "benchmarks/stream_rule.h"
+#include "common/cli/command_line.h"
 #include "server/update/update_rule.h"
 #include "server/update/update_threads.h"
 
-ABSL_FLAG(std::string, rule, "adam", "an update rule that has two slots by default");
-ABSL_FLAG(int64_t, elements, 40'000'000, "float32 parameters");
-ABSL_FLAG(int, replicas, 1, "each with parameters and gradients of its own");
-ABSL_FLAG(bool, shared, false, "parameters and gradients lie in memory that processes can share");
-ABSL_FLAG(int, rounds, 15, "rounds; each times the rule and the limit once");
-
 namespace optshard {
 namespace {
+
+struct Flags {
+  std::string rule = "adam";
+  int64_t elements = 40'000'000;
+  int replicas = 1;
+  bool shared = false;
+  int rounds = 15;
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line(
+      {"update_rules",
+       "Times the kernel of an update rule beside the speed of the memory.",
+       {"update_rules --rule=adamw", "update_rules --elements=80000000 --replicas=2"}});
+  line.Add("rule", &flags.rule, "an update rule that has two slots by default");
+  line.Add("elements", &flags.elements, "float32 parameters").AtLeast(1);
+  line.Add("replicas", &flags.replicas, "each with parameters and gradients of its own").AtLeast(1);
+  line.Add("shared", &flags.shared,
+           "parameters and gradients lie in memory that processes can share");
+  line.Add("rounds", &flags.rounds, "each times the rule and the limit once").AtLeast(1);
+  return line;
+}
 
 using Array = std::shared_ptr<float[]>;
 
@@ -93,17 +108,17 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Compare(const UpdateRule& rule, absl::Span<const SpanTask> tasks, int thread_count) {
+void Compare(const Flags& flags, const UpdateRule& rule, absl::Span<const SpanTask> tasks,
+             int thread_count) {
   UpdateThreads threads(thread_count);
   Milliseconds(threads, rule, tasks);
   std::vector<double> ours, limits, ratios;
-  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+  for (int round = 0; round < flags.rounds; ++round) {
     limits.push_back(Milliseconds(threads, StreamRule(), tasks));
     ours.push_back(Milliseconds(threads, rule, tasks));
     ratios.push_back(ours.back() / limits.back());
   }
-  const int64_t bytes =
-      absl::GetFlag(FLAGS_elements) * StreamRuleBytesPerElement(absl::GetFlag(FLAGS_replicas));
+  const int64_t bytes = flags.elements * StreamRuleBytesPerElement(flags.replicas);
   std::printf(
       "%s, %d thread%s: %.1f ms, limit %.1f ms (%.1f GB/s), ratio of medians %.3f, "
       "median ratio %.3f (%.2f to %.2f)\n",
@@ -114,8 +129,8 @@ void Compare(const UpdateRule& rule, absl::Span<const SpanTask> tasks, int threa
       *std::max_element(ratios.begin(), ratios.end()));
 }
 
-int Main() {
-  const absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(absl::GetFlag(FLAGS_rule));
+int Main(const Flags& flags) {
+  const absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(flags.rule);
   if (!rule.ok()) {
     std::fprintf(stderr, "%s\n", rule.status().ToString().c_str());
     return 1;
@@ -128,9 +143,8 @@ int Main() {
     return 1;
   }
   const Coefficients coefficients = (*rule)->Prepare(group, 1);
-  const Replicas replicas(std::max(absl::GetFlag(FLAGS_replicas), 1), absl::GetFlag(FLAGS_elements),
-                          absl::GetFlag(FLAGS_shared), coefficients);
-  for (int thread_count : {1, 2}) Compare(**rule, replicas.tasks(), thread_count);
+  const Replicas replicas(flags.replicas, flags.elements, flags.shared, coefficients);
+  for (int thread_count : {1, 2}) Compare(flags, **rule, replicas.tasks(), thread_count);
   return 0;
 }
 
@@ -138,6 +152,7 @@ int Main() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::ParseBenchFlags(argc, argv, "Times an update rule's kernel beside the memory's speed.");
-  return optshard::Main();
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::Main(flags);
 }

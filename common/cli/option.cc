@@ -53,6 +53,11 @@ CommandOption::CommandOption(std::string name, int* target, std::string help)
   parser_ = [this, target](const std::string& text) { return ParseInteger(text, least_, target); };
 }
 
+CommandOption::CommandOption(std::string name, int64_t* target, std::string help)
+    : CommandOption(std::move(name), std::move(help), "N", absl::StrCat(*target)) {
+  parser_ = [this, target](const std::string& text) { return ParseInteger(text, least_, target); };
+}
+
 CommandOption::CommandOption(std::string name, uint64_t* target, std::string help)
     : CommandOption(std::move(name), std::move(help), "N", absl::StrCat(*target)) {
   least_ = 0;

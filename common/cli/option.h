@@ -21,6 +21,7 @@ class CommandOption {
   // The target's value at this moment is the default. The target must outlive the command line.
   CommandOption(std::string name, bool* target, std::string help);
   CommandOption(std::string name, int* target, std::string help);
+  CommandOption(std::string name, int64_t* target, std::string help);
   CommandOption(std::string name, uint64_t* target, std::string help);
   CommandOption(std::string name, double* target, std::string help);
   CommandOption(std::string name, absl::Duration* target, std::string help);

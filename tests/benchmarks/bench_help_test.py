@@ -10,7 +10,7 @@ _PROGRAMS = (
     ("optshard-bench-memory", "--replicas"),
     ("optshard-bench-ping-pong", "--rendezvous"),
     ("optshard-bench-tcp-ping-pong", "--rendezvous"),
-    ("optshard-bench-transfer", "--bucket_bytes"),
+    ("optshard-bench-transfer", "--bucket-bytes"),
     ("update_rules", "--elements"),
 )
 

@@ -29,6 +29,7 @@ class CommandLineTest : public ::testing::Test {
     line_.Add("done", &done_, "end with the job");
     line_.Add("lr", &lr_, "learning rate");
     line_.Add("seed", &seed_, "of the data");
+    line_.Add("offset", &offset_, "in elements");
     line_.Add("launched", &launched_, "set by the launcher").Hidden();
     line_
         .Add(
@@ -58,6 +59,7 @@ class CommandLineTest : public ::testing::Test {
   bool launched_ = false;
   double lr_ = 0.002;
   uint64_t seed_ = 7;
+  int64_t offset_ = 0;
   std::string size_;
   CommandLine line_{{"a-program", "Does something.", {"a-program --world-size=2"}}};
 };
@@ -94,14 +96,16 @@ TEST_F(CommandLineTest, Parse_EmptyValue_IsEmptyAndNotTheNextArgument) {
 }
 
 TEST_F(CommandLineTest, Parse_OtherTypes_AreRead) {
-  ASSERT_TRUE(line_
-                  .Parse({"--world-size=1", "--lease=1m30s", "--lr=-1e-3", "--plane=shm",
-                          "--seed=18446744073709551615", "--size", "8GiB"})
-                  .ok());
+  ASSERT_TRUE(
+      line_
+          .Parse({"--world-size=1", "--lease=1m30s", "--lr=-1e-3", "--plane=shm",
+                  "--seed=18446744073709551615", "--offset=-9223372036854775808", "--size", "8GiB"})
+          .ok());
   EXPECT_EQ(lease_, absl::Seconds(90));
   EXPECT_EQ(lr_, -1e-3);
   EXPECT_EQ(plane_, "shm");
   EXPECT_EQ(seed_, 18446744073709551615u);
+  EXPECT_EQ(offset_, INT64_MIN);
   EXPECT_EQ(size_, "8GiB");
 }
 

@@ -5,21 +5,35 @@
 #include <cstdio>
 #include <thread>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_join.h"
+#include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "tests/server/coordinator/join_requests.h"
 
-ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
-ABSL_FLAG(int, rank, 0, "");
-ABSL_FLAG(int, world_size, 1, "");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(30), "to join");
-
 namespace optshard {
 namespace {
+
+struct Flags {
+  std::string coordinator;
+  int rank = 0;
+  int world_size = 1;
+  absl::Duration timeout = absl::Seconds(30);
+};
+
+CommandLine CommandLineOf(Flags& flags) {
+  CommandLine line({"member",
+                    "A member of a job for tests. It leaves when its input ends.",
+                    {"member --coordinator=127.0.0.1:29500"}});
+  line.Add("coordinator", &flags.coordinator, "address of the coordinator")
+      .Value("HOST:PORT")
+      .Required();
+  line.Add("rank", &flags.rank, "this process's rank");
+  line.Add("world-size", &flags.world_size, "number of ranks");
+  line.Add("timeout", &flags.timeout, "to join");
+  return line;
+}
 
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
@@ -31,13 +45,13 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-int Main() {
-  JoinRequest request = TestJoin(absl::GetFlag(FLAGS_rank), absl::GetFlag(FLAGS_world_size));
+int Main(const Flags& flags) {
+  JoinRequest request = TestJoin(flags.rank, flags.world_size);
   request.request_id = "";
   request.pid = getpid();
-  const auto client = MakeCoordinatorClient(absl::GetFlag(FLAGS_coordinator));
+  const auto client = MakeCoordinatorClient(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const absl::Time deadline = Clock::Monotonic().Now() + absl::GetFlag(FLAGS_timeout);
+  const absl::Time deadline = Clock::Monotonic().Now() + flags.timeout;
   const auto session = (*client)->Join(request, deadline);
   if (!session.ok()) return Fail(session.status());
   (*session)->OnFailure([](const absl::Status& status) {
@@ -59,6 +73,7 @@ int Main() {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return optshard::Main();
+  optshard::Flags flags;
+  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  return optshard::Main(flags);
 }

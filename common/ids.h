@@ -20,9 +20,9 @@ using Incarnation = uint64_t;
 // A step of the optimizer; the first one is 1, 0 means "none yet".
 using StepNumber = uint64_t;
 
-// Calls of step() since the last finished step in which nobody had a gradient, modulo 2^16: it only
-// tells a call from the one before it.
-using SkipCount = uint16_t;
+// A call of step() that finished a step or was skipped, because nobody had a gradient; the first
+// one is 1. A call that failed or was refused has no number: the next one gets it.
+using CallNumber = uint64_t;
 
 // One process's membership of one optimizer of a job.
 struct MemberId {

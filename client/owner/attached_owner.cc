@@ -68,7 +68,7 @@ AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine>
       first_(line->reply()),
       memory_(std::move(memory)),
       finished_(first_.finished_step),
-      skipped_(first_.skipped_steps),
+      last_call_(first_.last_call),
       line_(std::move(line)) {}
 
 AttachedOwner::~AttachedOwner() = default;
@@ -102,7 +102,6 @@ absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> repli
   absl::Status lies_there = CheckReplica(replica);
   if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kSync;
-  request_.step = 0;
   absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   return reply.ok() ? reply->status : reply.status();
 }
@@ -111,8 +110,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   absl::Status lies_there = CheckReplica(input.replica);
   if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kStep;
-  request_.step = finished_ + 1;
-  request_.skipped = skipped_;
+  request_.call = last_call_ + 1;
   request_.has_gradient.resize(input.replica.size());
   for (size_t p = 0; p < input.replica.size(); ++p) {
     request_.has_gradient[p] = input.replica[p].gradient != nullptr;
@@ -129,9 +127,9 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   if (!reply->status.ok()) return reply->status;
   request_.has_blob = false;
   StepInfo info;
+  info.skipped = reply->step == finished_;
   info.step = finished_ = reply->step;
-  skipped_ = reply->skipped ? static_cast<SkipCount>(skipped_ + 1) : SkipCount{0};
-  info.skipped = reply->skipped;
+  last_call_ = request_.call;
   info.prepare = reply->prepare;
   info.commit = reply->commit;
   info.apply = reply->apply;

@@ -108,7 +108,7 @@ class AttachedOwner : public OwnerLink {
   uint64_t unanswered_ = 0;  // the last request, where the server went while it was waited for
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
   StepNumber finished_ = 0;
-  SkipCount skipped_ = 0;
+  CallNumber last_call_ = 0;
   bool stopped_ = false;
 
   mutable absl::Mutex mutex_;

@@ -46,7 +46,7 @@ struct AttachReply {
   Incarnation incarnation = 0;
   bool resumes = false;
   StepNumber finished_step = 0;
-  SkipCount skipped_steps = 0;
+  CallNumber last_call = 0;
   std::string blob;
   StepNumber blob_step = 0;
   Generation generation = 0;

@@ -67,7 +67,7 @@ std::string EncodeAttachReply(const absl::StatusOr<AttachReply>& reply) {
     proto.set_incarnation(reply->incarnation);
     proto.set_resumes(reply->resumes);
     proto.set_finished_step(reply->finished_step);
-    proto.set_skipped_steps(reply->skipped_steps);
+    proto.set_last_call(reply->last_call);
     proto.set_blob(reply->blob);
     proto.set_blob_step(reply->blob_step);
     proto.set_generation(reply->generation);
@@ -92,7 +92,7 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   reply.incarnation = proto.incarnation();
   reply.resumes = proto.resumes();
   reply.finished_step = proto.finished_step();
-  reply.skipped_steps = static_cast<SkipCount>(proto.skipped_steps());
+  reply.last_call = proto.last_call();
   reply.blob = proto.blob();
   reply.blob_step = proto.blob_step();
   reply.generation = proto.generation();

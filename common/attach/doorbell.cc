@@ -15,8 +15,6 @@ namespace {
 constexpr size_t kLineBytes = 64;
 constexpr size_t kBitsPerWord = 64;
 constexpr size_t kStatusBytes = 4032;
-constexpr int kSkippedBits = 16;
-static_assert(sizeof(SkipCount) * 8 == kSkippedBits, "of a word that both ends read");
 constexpr absl::Duration kLongestTimeout = absl::Hours(24);
 
 size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
@@ -47,7 +45,7 @@ struct alignas(kLineBytes) Doorbell::RequestLine {
   std::atomic<uint32_t> has_blob;
   std::atomic<uint32_t> blob_bytes;
   std::atomic<uint64_t> withdrawn;
-  std::atomic<uint64_t> call;  // step << 16 | skipped
+  std::atomic<CallNumber> call;
 };
 
 // The server writes it.
@@ -59,8 +57,7 @@ struct alignas(kLineBytes) Doorbell::ReplyLine {
   int64_t prepare_ns;
   int64_t commit_ns;
   int64_t apply_ns;
-  uint16_t skipped;
-  uint16_t broken;
+  uint32_t broken;
   uint32_t code;
 };
 
@@ -152,7 +149,7 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
   line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
                         std::memory_order_relaxed);
-  line.call.store(asked.step << kSkippedBits | asked.skipped, std::memory_order_relaxed);
+  line.call.store(asked.call, std::memory_order_relaxed);
   line.number.store(++number_, std::memory_order_release);
   line.bell.Ring();
   return number_;
@@ -181,7 +178,6 @@ DoorbellReply Doorbell::ReadReply() const {
   const ReplyLine& line = reply();
   DoorbellReply read;
   read.step = line.step;
-  read.skipped = line.skipped != 0;
   read.broken = line.broken != 0;
   read.prepare = absl::Nanoseconds(line.prepare_ns);
   read.commit = absl::Nanoseconds(line.commit_ns);
@@ -247,9 +243,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   taken->timeout = absl::Nanoseconds(timeout_ns);
-  const uint64_t call = line.call.load(std::memory_order_relaxed);
-  taken->step = call >> kSkippedBits;
-  taken->skipped = static_cast<SkipCount>(call);
+  taken->call = line.call.load(std::memory_order_relaxed);
   taken->has_gradient.resize(shape_.parameters);
   const absl::Span<const uint64_t> words = gradient_words();
   for (size_t w = 0; w < words.size(); ++w) {
@@ -270,7 +264,6 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
 void Doorbell::Answer(const DoorbellReply& how) {
   ReplyLine& line = reply();
   line.step = how.step;
-  line.skipped = how.skipped ? 1 : 0;
   line.broken = how.broken ? 1 : 0;
   line.prepare_ns = absl::ToInt64Nanoseconds(how.prepare);
   line.commit_ns = absl::ToInt64Nanoseconds(how.commit);

@@ -44,11 +44,9 @@ struct DoorbellRequest {
   enum class Kind : uint32_t { kStep = 1, kSync = 2 };
   Kind kind = Kind::kStep;
   absl::Duration timeout;
-  // For kStep: identifies the call by the step that it is to become and by how many calls were
-  // skipped since the step before. A call that was made already is answered at once: a trainer that
-  // got no answer asks again. 0: the next call, whichever that is.
-  StepNumber step = 0;
-  SkipCount skipped = 0;
+  // For kStep: which call this is. One that was made already is answered at once: a trainer that
+  // got no answer asks again.
+  CallNumber call = 0;
   std::vector<bool> has_gradient;  // by parameter
   // Written only when they change; the version tells whether they did. 0: none given yet.
   uint64_t hyperparameter_version = 0;
@@ -60,8 +58,7 @@ struct DoorbellRequest {
 // The result of a request.
 struct DoorbellReply {
   absl::Status status;
-  StepNumber step = 0;
-  bool skipped = false;
+  StepNumber step = 0;  // the last finished one; after a skipped call the same as before it
   bool broken = false;  // nothing will work any more
   absl::Duration prepare;
   absl::Duration commit;

@@ -29,7 +29,7 @@ v1::StepProgress ToProto(const StepProgress& progress) {
   v1::StepProgress proto;
   proto.set_finished_step(progress.finished);
   proto.set_outcome(static_cast<v1::StepOutcome>(progress.outcome));
-  proto.set_skipped_steps(progress.skipped);
+  proto.set_skipped_calls(progress.skipped);
   return proto;
 }
 
@@ -43,10 +43,14 @@ absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
     return absl::InvalidArgumentError(absl::StrCat("finished_step is ", proto.finished_step(),
                                                    ", expected at most ", kLargestStep));
   }
+  if (proto.skipped_calls() > kLargestStep) {
+    return absl::InvalidArgumentError(absl::StrCat("skipped_calls is ", proto.skipped_calls(),
+                                                   ", expected at most ", kLargestStep));
+  }
   StepProgress progress;
   progress.finished = proto.finished_step();
   progress.outcome = static_cast<StepOutcome>(proto.outcome());
-  progress.skipped = static_cast<SkipCount>(proto.skipped_steps());
+  progress.skipped = proto.skipped_calls();
   return progress;
 }
 

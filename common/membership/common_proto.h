@@ -15,9 +15,9 @@
 
 namespace optshard {
 
-// Larger numbers of steps and plans are refused where they come in. So nobody has to ask whether
-// the next one can be counted, and packed_progress.h has bits for all of them. A job that steps
-// each millisecond takes 34 years to get there.
+// Larger numbers of steps, calls and plans are refused where they come in. So nobody has to ask
+// whether the next one can be counted, and shared_progress.h has bits for all of them. A job that
+// steps each millisecond takes 34 years to get there.
 constexpr StepNumber kLargestStep = (StepNumber{1} << 40) - 1;
 constexpr Generation kLargestGeneration = (Generation{1} << 40) - 1;
 
@@ -25,7 +25,7 @@ v1::StatusProto ToProto(const absl::Status& status);
 absl::Status FromProto(const v1::StatusProto& proto);
 
 v1::StepProgress ToProto(const StepProgress& progress);
-// INVALID_ARGUMENT for an unknown outcome, or for a step beyond kLargestStep.
+// INVALID_ARGUMENT for an unknown outcome, or for more steps or skipped calls than kLargestStep.
 absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto);
 
 v1::GradientMode ToProto(GradientMode mode);

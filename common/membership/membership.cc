@@ -58,6 +58,8 @@ StepNumber AppliedStep(const StepProgress& progress) {
   return progress.finished + (progress.outcome == StepOutcome::kApplied ? 1 : 0);
 }
 
+CallNumber LastCall(const StepProgress& progress) { return progress.finished + progress.skipped; }
+
 bool IsOpen(StepOutcome outcome) {
   return outcome == StepOutcome::kInDoubt || outcome == StepOutcome::kTorn ||
          outcome == StepOutcome::kApplied;

@@ -36,11 +36,13 @@ bool IsOpen(StepOutcome outcome);
 struct StepProgress {
   StepNumber finished = 0;
   StepOutcome outcome = StepOutcome::kIdle;
-  SkipCount skipped = 0;
+  uint64_t skipped = 0;  // calls of step() so far in which nobody had a gradient
 };
 
 // The last step that the rank has applied in full. Where a step is torn, it is the one before.
 StepNumber AppliedStep(const StepProgress& progress);
+// The last call of step() that has finished a step or was skipped; 0: none yet.
+CallNumber LastCall(const StepProgress& progress);
 
 // A rank's optimizer state that is still there after the process that used it has ended or was cut
 // off.
@@ -76,7 +78,7 @@ struct JoinReply {
 struct PlanReady {
   Plan plan;
   StepNumber finished = 0;                 // after which step all ranks go on ...
-  SkipCount skipped = 0;                   // ... and after which skipped call
+  uint64_t skipped = 0;                    // ... and after how many skipped calls
   std::vector<std::string> owner_address;  // by rank
 };
 

@@ -185,7 +185,7 @@ v1::WatchEvent ToProto(const MemberEvent& event) {
       proto.mutable_plan_ready()->add_owner_address(address);
     }
     proto.mutable_plan_ready()->set_finished_step(ready.finished);
-    proto.mutable_plan_ready()->set_skipped_steps(ready.skipped);
+    proto.mutable_plan_ready()->set_skipped_calls(ready.skipped);
   } else {
     *proto.mutable_group_failed()->mutable_failure() = ToProto(event.failure);
   }
@@ -204,7 +204,7 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto) {
     ready->owner_address.assign(proto.plan_ready().owner_address().begin(),
                                 proto.plan_ready().owner_address().end());
     ready->finished = proto.plan_ready().finished_step();
-    ready->skipped = static_cast<SkipCount>(proto.plan_ready().skipped_steps());
+    ready->skipped = proto.plan_ready().skipped_calls();
     event.ready = ready;
     return event;
   }

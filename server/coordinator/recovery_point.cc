@@ -76,14 +76,8 @@ absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<K
   }
   if (behind.empty()) {
     StepProgress all = {step, StepOutcome::kIdle};
-    bool any = false;
     for (const absl::optional<KeptState>& each : kept) {
-      // Those of one that has not heard that the step is finished are of the step before.
-      if (each->progress.finished != step) continue;
-      // They count modulo 2^16, and differ by one at most.
-      const auto ahead = static_cast<SkipCount>(each->progress.skipped - all.skipped);
-      if (!any || ahead == 1) all.skipped = each->progress.skipped;
-      any = true;
+      all.skipped = std::max(all.skipped, each->progress.skipped);
     }
     return all;
   }

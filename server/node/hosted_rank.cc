@@ -161,20 +161,19 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   }
   const bool steps = request_.kind == DoorbellRequest::Kind::kStep;
   if (valid.ok() && steps) valid = UseHyperparameters();
-  if (valid.ok() && steps && request_.step != 0) {
-    const Asked asked = WhichCall();
-    if (asked == Asked::kDone) {
+  if (valid.ok() && steps) {
+    const CallNumber last = LastCall(owner_->progress());
+    // Made when the server before this one ended, which answered nobody.
+    if (request_.call == last) {
       reply.step = owner_->progress().finished;
-      reply.skipped = request_.step != reply.step;
       trainer.doorbell.Answer(reply);
       return true;
     }
-    if (asked == Asked::kOther) {
+    if (request_.call != last + 1) {
       valid = absl::InvalidArgumentError(absl::StrFormat(
-          "%s has finished step %d and then skipped %d calls, its trainer asks for step %d after "
-          "%d skipped ones",
-          Name(), owner_->progress().finished, owner_->progress().skipped, request_.step,
-          request_.skipped));
+          "%s has done call %d of step(), after which step %d is finished; its "
+          "trainer asks for call %d, expected call %d or %d",
+          Name(), last, owner_->progress().finished, request_.call, last, last + 1));
     }
   }
   if (!options_.rounds->Enter(rank_)) {
@@ -206,18 +205,6 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   return true;
 }
 
-// What the trainer asks for, if it is not what comes next, may have been done when its server died:
-// then nobody was answered.
-HostedRank::Asked HostedRank::WhichCall() const {
-  const StepProgress done = owner_->progress();
-  if (request_.step == done.finished + 1) {
-    if (request_.skipped == done.skipped) return Asked::kNext;
-    const auto next = static_cast<SkipCount>(request_.skipped + 1);
-    return next == done.skipped ? Asked::kDone : Asked::kOther;
-  }
-  return request_.step == done.finished && done.skipped == 0 ? Asked::kDone : Asked::kOther;
-}
-
 DoorbellReply HostedRank::Step() {
   const StepNumber next = owner_->progress().finished + 1;
   if (request_.has_blob) {
@@ -230,7 +217,6 @@ DoorbellReply HostedRank::Step() {
   reply.status = info.status();
   if (info.ok()) {
     reply.step = info->step;
-    reply.skipped = info->skipped;
     reply.prepare = info->prepare;
     reply.commit = info->commit;
     reply.apply = info->apply;

@@ -110,8 +110,6 @@ class HostedRank {
   enum class Phase { kStarting, kServing, kEnded };
   // Why Serve returns.
   enum class Next { kStop, kFormAgain };
-  // Which call of its step() a trainer asks for.
-  enum class Asked { kNext, kDone, kOther };
 
   void Run();
   absl::Status Form();
@@ -128,7 +126,6 @@ class HostedRank {
   void ServeNobody();
   absl::Status TakeRequest(Attachment& trainer);
   absl::Status UseHyperparameters();
-  Asked WhichCall() const;
   DoorbellReply Step();
   StepInput InputOf(const DoorbellRequest& request);
   void Finish(const DoorbellReply& reply);

@@ -131,7 +131,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   reply->incarnation = attachment_->incarnation;
   reply->resumes = record_.synced();
   reply->finished_step = progress_.finished;
-  reply->skipped_steps = progress_.skipped;
+  reply->last_call = LastCall(progress_);
   StepBlob blob = record_.Blob(progress_.finished);
   reply->blob = std::move(blob.bytes);
   reply->blob_step = blob.step;

@@ -64,7 +64,7 @@ class ShardOwner::Impl {
   absl::Status StartEngine();
   absl::Status CheckUsable() const;
   absl::Status CheckNothingLost();
-  void PublishProgress(const StepProgress& progress);
+  void PublishProgress(StepOutcome outcome);
   absl::Status AttributeFailure(StepOutcome outcome, const absl::Status& observed);
   absl::Status Break(const StepEngine::Result& result);
   LogContext MakeLogContext() const;
@@ -231,7 +231,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
   if (!created.ok()) return created.status();
   engine_ = std::move(*created);
-  PublishProgress({engine_->finished(), StepOutcome::kIdle});
+  PublishProgress(StepOutcome::kIdle);
   Log(LogLevel::kInfo, MakeLogContext(), "owns %d elements in %d buckets, %d bytes of state",
       view_->Describe().owned_elements, store_->own_buckets().size(), store_->state_bytes());
   return absl::OkStatus();
@@ -240,15 +240,15 @@ absl::Status ShardOwner::Impl::StartEngine() {
 absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
-  PublishProgress({engine_->finished(), StepOutcome::kInStep});
+  PublishProgress(StepOutcome::kInStep);
   const StepEngine::Result result = engine_->Step(input);
   if (result.refused) {
-    PublishProgress({engine_->finished(), StepOutcome::kIdle});
+    PublishProgress(StepOutcome::kIdle);
     return result.status;
   }
   if (!result.status.ok()) return Break(result);
   board_->SetHyperparameters(engine_->record().hyperparameters);
-  PublishProgress({engine_->finished(), StepOutcome::kIdle});
+  PublishProgress(StepOutcome::kIdle);
   return result.info;
 }
 
@@ -301,7 +301,9 @@ absl::Status ShardOwner::Impl::CheckNothingLost() {
   return lost.status.ok() ? absl::OkStatus() : Break(lost);
 }
 
-void ShardOwner::Impl::PublishProgress(const StepProgress& progress) {
+void ShardOwner::Impl::PublishProgress(StepOutcome outcome) {
+  StepProgress progress = engine_->progress();
+  progress.outcome = outcome;
   board_->SetProgress(progress);
   session_->SetProgress(progress);
 }
@@ -310,9 +312,10 @@ void ShardOwner::Impl::PublishProgress(const StepProgress& progress) {
 // up because of the loss (docs/decisions/0005).
 absl::Status ShardOwner::Impl::AttributeFailure(StepOutcome outcome, const absl::Status& observed) {
   const std::vector<Rank> blamed = errors::RanksOf(observed);
-  const StepNumber finished = engine_ == nullptr ? resumed_.finished : engine_->finished();
-  return session_->ReportFailure({finished, outcome}, blamed.empty() ? -1 : blamed.front(),
-                                 observed, options_.clock->Now() + options_.attribution_timeout);
+  StepProgress progress = engine_ == nullptr ? resumed_ : engine_->progress();
+  progress.outcome = outcome;
+  return session_->ReportFailure(progress, blamed.empty() ? -1 : blamed.front(), observed,
+                                 options_.clock->Now() + options_.attribution_timeout);
 }
 
 // The owner's failure from now on.
@@ -320,7 +323,7 @@ absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   const StepNumber finished = engine_->finished();
   // Before the failure is attributed, which may take as long as a lease: a torn state is not given
   // out meanwhile.
-  PublishProgress({finished, result.outcome});
+  PublishProgress(result.outcome);
   const absl::Status cause =
       result.plane_failed ? AttributeFailure(result.outcome, result.status) : result.status;
   absl::Status failure = cause;

@@ -116,7 +116,7 @@ class ShardOwner {
   // same memory continues once all ranks are back. Any thread.
   absl::Status lost() const;
 
-  // The last finished step, and how many calls were skipped since. Bound to the thread that steps.
+  // The last finished step, and how many calls were skipped so far. Bound to the thread that steps.
   StepProgress progress() const;
 
   const Plan& plan() const;

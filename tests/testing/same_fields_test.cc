@@ -28,7 +28,7 @@ TEST(SameFields_OfNestedMessages_AreListed, ByPath) {
   EXPECT_THAT(
       SameFields(sent, v1::LeaveRequest()),
       ElementsAre("header.optimizer", "header.generation", "header.rank", "header.incarnation",
-                  "header.request_id", "progress.outcome", "progress.skipped_steps"));
+                  "header.request_id", "progress.outcome", "progress.skipped_calls"));
 }
 
 TEST(SameFields_ElementsOfARepeatedField_CountTogether, OneThatDiffersIsEnough) {

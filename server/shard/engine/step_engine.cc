@@ -144,7 +144,6 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
   status = exchange_->Complete(record_, deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied);
   finished_ = record_.step;
-  skipped_ = 0;
   ledger.SetProgress(progress());
   return Result();
 }

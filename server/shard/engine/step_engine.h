@@ -109,8 +109,8 @@ class StepEngine {
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;
   StepRecord record_;
-  StepNumber finished_;  // the ledger's, at first; and ...
-  SkipCount skipped_;    // ... since then
+  StepNumber finished_;  // the ledger's, at first
+  uint64_t skipped_;     // likewise
   bool has_values_;
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
 };

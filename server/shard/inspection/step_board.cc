@@ -2,22 +2,17 @@
 
 #include <utility>
 
-#include "server/shard/state/packed_progress.h"
-
 namespace optshard {
 
 StepBoard::StepBoard(std::vector<Hyperparameters> initial)
-    : progress_(Pack(StepProgress{})),
-      written_(std::make_shared<const std::vector<Hyperparameters>>(std::move(initial))),
-      shown_(written_) {}
-
-void StepBoard::SetProgress(const StepProgress& progress) {
-  progress_.store(Pack(progress), std::memory_order_release);
+    : written_(std::make_shared<const std::vector<Hyperparameters>>(std::move(initial))),
+      shown_(written_) {
+  progress_.Store(StepProgress());
 }
 
-StepProgress StepBoard::progress() const {
-  return Unpack(progress_.load(std::memory_order_acquire));
-}
+void StepBoard::SetProgress(const StepProgress& progress) { progress_.Store(progress); }
+
+StepProgress StepBoard::progress() const { return progress_.Load(); }
 
 void StepBoard::SetFailure(const absl::Status& failure) {
   absl::MutexLock lock(&mutex_);

@@ -2,8 +2,6 @@
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_STEP_BOARD_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_STEP_BOARD_H_
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/hyperparameters.h"
 #include "common/membership/membership.h"
+#include "server/shard/state/shared_progress.h"
 
 namespace optshard {
 
@@ -35,8 +34,8 @@ class StepBoard {
  private:
   using Values = std::shared_ptr<const std::vector<Hyperparameters>>;
 
-  std::atomic<uint64_t> progress_;  // packed_progress.h
-  Values written_;                  // the step thread's copy
+  SharedProgress progress_;
+  Values written_;  // the step thread's copy
 
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -1,19 +1,17 @@
 #include "server/shard/state/shard_ledger.h"
 
-#include "server/shard/state/packed_progress.h"
+#include "server/shard/state/shared_progress.h"
 
 namespace optshard {
 namespace {
 
 constexpr size_t kLineBytes = 64;
 
-static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
-
 }  // namespace
 
 struct alignas(kLineBytes) ShardLedger::Head {
   std::atomic<Generation> generation;  // 0: none has begun
-  std::atomic<uint64_t> progress;      // packed_progress.h
+  SharedProgress progress;
 };
 
 size_t ShardLedger::Bytes(int parameters, int own_buckets) {
@@ -25,7 +23,7 @@ absl::optional<KeptState> ShardLedger::Read(const void* memory) {
   const Head* const head = static_cast<const Head*>(memory);
   const Generation generation = head->generation.load(std::memory_order_acquire);
   if (generation == 0) return absl::nullopt;
-  return KeptState{generation, Unpack(head->progress.load(std::memory_order_acquire))};
+  return KeptState{generation, head->progress.Load()};
 }
 
 ShardLedger::ShardLedger(void* memory, int own_buckets)
@@ -39,13 +37,11 @@ void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
 }
 
 void ShardLedger::SetProgress(const StepProgress& progress) {
-  head_->progress.store(Pack(progress), std::memory_order_release);
+  head_->progress.Store(progress);
   // What is written after it in the program is written after it.
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-StepProgress ShardLedger::progress() const {
-  return Unpack(head_->progress.load(std::memory_order_acquire));
-}
+StepProgress ShardLedger::progress() const { return head_->progress.Load(); }
 
 }  // namespace optshard

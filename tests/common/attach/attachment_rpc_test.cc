@@ -107,7 +107,7 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   sent.incarnation = 3;
   sent.resumes = true;
   sent.finished_step = 12;
-  sent.skipped_steps = 4;
+  sent.last_call = 70000;
   sent.keeper = 4711;
   sent.blob = std::string("\0\1", 2);
   sent.blob_step = 11;

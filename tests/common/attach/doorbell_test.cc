@@ -43,16 +43,14 @@ TEST(Doorbell_Request_Arrives, Whole) {
   for (const int parameters : {0, 1, 63, 64, 65, 1000}) {
     Ends ends({parameters, 2});
     DoorbellRequest asked = StepRequest(parameters);
-    asked.step = 7'000'000'000;
-    asked.skipped = 65535;
+    asked.call = 7'000'000'000;
     EXPECT_EQ(*ends.trainer.Ask(asked), 1u);
     ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
     DoorbellRequest taken;
     ASSERT_TRUE(ends.server.Take(&taken).ok());
     EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kStep);
     EXPECT_EQ(taken.timeout, asked.timeout);
-    EXPECT_EQ(taken.step, asked.step);
-    EXPECT_EQ(taken.skipped, asked.skipped);
+    EXPECT_EQ(taken.call, asked.call);
     EXPECT_EQ(taken.has_gradient, asked.has_gradient);
     EXPECT_EQ(taken.hyperparameter_version, 1u);
     EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
@@ -88,7 +86,6 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   ASSERT_TRUE(ends.server.Take(&taken).ok());
   DoorbellReply reply;
   reply.step = 41;
-  reply.skipped = true;
   reply.prepare = absl::Microseconds(1);
   reply.commit = absl::Microseconds(2);
   reply.apply = absl::Microseconds(3);
@@ -97,7 +94,6 @@ TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   DoorbellReply read = ends.trainer.ReadReply();
   EXPECT_TRUE(read.status.ok()) << read.status;
   EXPECT_EQ(read.step, 41u);
-  EXPECT_TRUE(read.skipped);
   EXPECT_FALSE(read.broken);
   EXPECT_EQ(read.prepare, absl::Microseconds(1));
   EXPECT_EQ(read.commit, absl::Microseconds(2));

@@ -99,6 +99,9 @@ TEST(MembershipRpc, NumbersThatNoJobReaches_AreInvalid) {
   EXPECT_TRUE(FromProto(progress).ok());
   progress.set_finished_step(kLargestStep + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(progress).status()));
+  progress.set_finished_step(0);
+  progress.set_skipped_calls(kLargestStep + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(progress).status()));
   JoinRequest join;
   join.resumes = KeptState{kLargestGeneration, {}};
   EXPECT_TRUE(FromProto(ToProto(join)).ok());
@@ -119,7 +122,7 @@ TEST(MembershipRpc, PlanEvent_ComesBackWhole) {
   ready->plan.tree.node_groups = {{1}, {0}};
   ready->owner_address = {"a:1", "b:2"};
   ready->finished = 11;
-  ready->skipped = 3;
+  ready->skipped = 70000;
   const v1::WatchEvent proto = ToProto(event);
   MemberEvent empty;
   empty.ready = std::make_shared<PlanReady>();

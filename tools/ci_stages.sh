@@ -29,11 +29,12 @@ stage() {
   local name=$1 limit=$2 started=$SECONDS log status total left
   shift 2
   log=$STAGES_LOG/$stages_run
+  # Made here: the stage may begin later than tail, which would not wait for it.
+  : >"$log"
   stages_run=$((stages_run + 1))
   left=$((BUDGET - SECONDS))
   if ((left < LEAST)); then
     stages_bad+=("NOT RUN: $name (the time for all stages is over)")
-    : >"$log"
     return
   fi
   ((limit < left)) || limit=$left

@@ -25,16 +25,17 @@ DisconnectReason DisconnectReason::Of(const absl::Status& failure) {
 
 absl::Status PeerDisconnected(Rank self, Rank peer, const DisconnectReason& reason,
                               absl::string_view observed) {
-  const bool blames_another = reason.about != self;
   switch (reason.kind) {
     case DisconnectReason::kPeerLost:
-      if (!blames_another) break;
+      if (reason.about == self) break;
       return errors::PeerLost(reason.about,
                               absl::StrCat(observed, ": rank ", peer, " reports that it is lost"));
     case DisconnectReason::kPeerTimedOut:
-      if (!blames_another) break;
       return errors::PeersTimedOut(
-          {reason.about}, absl::StrCat(observed, ": rank ", peer, " waited for it and gave up"));
+          {reason.about}, absl::StrCat(observed, reason.about == peer
+                                                     ? ": it came too late for another rank"
+                                                     : absl::StrCat(": rank ", peer,
+                                                                    " waited for it and gave up")));
     case DisconnectReason::kClosed:
       return errors::PeerLost(peer, absl::StrCat(observed, ": it has closed the data plane"));
     case DisconnectReason::kNone:

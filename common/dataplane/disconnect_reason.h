@@ -32,8 +32,9 @@ struct DisconnectReason {
 };
 
 // The error on rank `self` when `peer` has left with this reason. `observed` says how `self`
-// noticed; it is part of the message. PeerLost or PeersTimedOut. A peer that blames `self` is lost
-// itself.
+// noticed; it is part of the message. PeerLost or PeersTimedOut. A peer that says `self` is
+// lost is lost itself. Where it waited for `self` in vain, `self` is who came too late: it says so
+// to others, which then do not take that peer for lost.
 absl::Status PeerDisconnected(Rank self, Rank peer, const DisconnectReason& reason,
                               absl::string_view observed);
 

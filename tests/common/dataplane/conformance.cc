@@ -2,7 +2,6 @@
 
 #include <xmmintrin.h>
 
-#include <atomic>
 #include <thread>
 
 #include "absl/base/casts.h"
@@ -15,9 +14,6 @@
 
 namespace optshard {
 namespace {
-
-using ::testing::Contains;
-using ::testing::Not;
 
 const ExecutionContext kHost;
 
@@ -332,7 +328,6 @@ TEST_P(DataPlaneWithPeers, PeerNeverComes_OthersTimeOutNamingIt) {
   const Rank late = 0;
   Meeting all_connected(world_size());
   absl::BlockingCounter given_up(world_size() - 1);
-  std::atomic<int> timed_out{0};
   Run([&](DataPlane& plane) {
     EXPECT_TRUE(Barrier(plane, 0).ok());
     all_connected.Attend();
@@ -343,18 +338,11 @@ TEST_P(DataPlaneWithPeers, PeerNeverComes_OthersTimeOutNamingIt) {
         WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, late, data.data(), data.size()),
                 start + absl::Milliseconds(150));
     EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(20));
-    if (errors::IsPeersTimedOut(status)) {
-      EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{late}) << status;
-      ++timed_out;
-    } else {
-      // On a busy machine the late rank may tell of another one's giving up before this one does.
-      EXPECT_TRUE(errors::IsPeerLost(status)) << status;
-      EXPECT_THAT(errors::RanksOf(status), Not(Contains(plane.rank()))) << status;
-    }
+    EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+    EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{late}) << status;
     EXPECT_EQ(Barrier(plane, 1).code(), status.code()) << "the first error stays";
     given_up.DecrementCount();
   });
-  EXPECT_GE(timed_out, 1);
 }
 
 TEST_P(DataPlaneWithPeers, Operation_SizesDiffer_IsAnErrorEverywhere) {

@@ -35,12 +35,21 @@ TEST(PeerDisconnected_PeerGaveUpForAThirdRank, ThatOneIsNamed) {
   EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{kOther});
 }
 
+TEST(PeerDisconnected_PeerWaitedInVain, WhoCameTooLateIsNamedByItselfAndByOthers) {
+  const absl::Status own = Heard(DisconnectReason::kPeerTimedOut, kSelf);
+  EXPECT_TRUE(errors::IsPeersTimedOut(own)) << own;
+  EXPECT_EQ(errors::RanksOf(own), std::vector<Rank>{kSelf});
+  const absl::Status heard =
+      PeerDisconnected(kOther, kSelf, DisconnectReason::Of(own), "it was seen");
+  EXPECT_TRUE(errors::IsPeersTimedOut(heard)) << heard;
+  EXPECT_EQ(errors::RanksOf(heard), std::vector<Rank>{kSelf});
+}
+
 TEST(PeerDisconnected_AllOtherReasons, ThePeerIsLost) {
   for (const DisconnectReason& reason :
        {DisconnectReason{}, DisconnectReason{DisconnectReason::kClosed, -1},
         DisconnectReason{DisconnectReason::kOther, -1},
-        DisconnectReason{DisconnectReason::kPeerLost, kSelf},
-        DisconnectReason{DisconnectReason::kPeerTimedOut, kSelf}}) {
+        DisconnectReason{DisconnectReason::kPeerLost, kSelf}}) {
     const absl::Status status = Heard(reason.kind, reason.about);
     EXPECT_TRUE(errors::IsPeerLost(status)) << status;
     EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{kPeer}) << status;

@@ -197,12 +197,17 @@ TEST(GlooMesh, CloseWhilePeerCloses_IsClean) {
 TEST(GlooMesh, CloseWhilePeerGivesUp_NamesIt) {
   for (const DisconnectReason& reason : {DisconnectReason{DisconnectReason::kNone, -1},
                                          DisconnectReason{DisconnectReason::kOther, -1},
-                                         DisconnectReason{DisconnectReason::kPeerTimedOut, 0},
                                          DisconnectReason{DisconnectReason::kPeerLost, 0}}) {
     const absl::Status status = CloseAfter(reason);
     EXPECT_TRUE(errors::IsPeerLost(status)) << reason.kind << ": " << status;
     EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{1}) << reason.kind;
   }
+}
+
+TEST(GlooMesh, CloseAfterPeerWaitedInVain_NamesItself) {
+  const absl::Status status = CloseAfter({DisconnectReason::kPeerTimedOut, 0});
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{0});
 }
 
 }  // namespace

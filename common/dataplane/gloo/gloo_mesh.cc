@@ -164,8 +164,9 @@ absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
     late.push_back(peer);
   }
   // The last one came just then.
-  if (cut.Stop() && late.empty())
+  if (cut.Stop() && late.empty()) {
     late.push_back(rank_ == world_size_ - 1 ? rank_ - 1 : world_size_ - 1);
+  }
   return late.empty() ? absl::OkStatus() : errors::PeersTimedOut(late, kConnecting);
 }
 

@@ -142,8 +142,9 @@ class Wire : public GlooWire {
 
   absl::Status Connect(Rank peer, const std::string& address) override {
     try {
-      if (!cut_)
+      if (!cut_) {
         context_->getPair(peer)->connect(std::vector<char>(address.begin(), address.end()));
+      }
       // Gloo returns also where the pair was closed meanwhile.
       if (cut_) return absl::UnavailableError("the connections are cut");
       return absl::OkStatus();

@@ -1,8 +1,12 @@
 #include "common/attach/attachment_rpc.h"
 
+#include <sys/types.h>
+
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/errors.h"
 #include "common/membership/common_proto.h"
 #include "proto/optshard/v1/attach.pb.h"
 
@@ -17,6 +21,24 @@ absl::Status Parse(absl::string_view bytes, absl::string_view name, Message* mes
   return absl::InvalidArgumentError(
       absl::StrCat("a message of ", bytes.size(), " bytes is no ", name,
                    "; is the process at the other end of the socket one of optshard's?"));
+}
+
+// Those that the trainer counts on from, and by which it finds a process.
+absl::Status CheckNumbers(const v1::AttachResponse& proto) {
+  absl::Status counts = CheckCount("finished_step", proto.finished_step());
+  if (!counts.ok()) return counts;
+  if (proto.last_call() < proto.finished_step()) {
+    return absl::InvalidArgumentError(absl::StrCat("last_call is ", proto.last_call(),
+                                                   ", expected at least finished_step, ",
+                                                   proto.finished_step()));
+  }
+  counts = CheckCount("the number of skipped calls", proto.last_call() - proto.finished_step());
+  if (!counts.ok()) return counts;
+  if (proto.keeper_pid() < 0 || proto.keeper_pid() > std::numeric_limits<pid_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("keeper_pid is ", proto.keeper_pid(),
+                                                   ", expected the number of a process, or 0"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -88,6 +110,8 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   if (!parsed.ok()) return parsed;
   const absl::Status status = FromProto(proto.status());
   if (!status.ok()) return status;
+  absl::Status valid = CheckNumbers(proto);
+  if (!valid.ok()) return errors::WithContext(valid, "the shard server's answer");
   AttachReply reply;
   reply.incarnation = proto.incarnation();
   reply.resumes = proto.resumes();

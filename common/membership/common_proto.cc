@@ -8,6 +8,12 @@
 
 namespace optshard {
 
+absl::Status CheckCount(absl::string_view field, uint64_t count) {
+  if (count <= kLargestStep) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", count, ", expected at most ", kLargestStep));
+}
+
 v1::StatusProto ToProto(const absl::Status& status) {
   v1::StatusProto proto;
   proto.set_code(static_cast<int32_t>(status.code()));
@@ -39,14 +45,9 @@ absl::StatusOr<StepProgress> FromProto(const v1::StepProgress& proto) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown step outcome ", static_cast<int>(proto.outcome())));
   }
-  if (proto.finished_step() > kLargestStep) {
-    return absl::InvalidArgumentError(absl::StrCat("finished_step is ", proto.finished_step(),
-                                                   ", expected at most ", kLargestStep));
-  }
-  if (proto.skipped_calls() > kLargestStep) {
-    return absl::InvalidArgumentError(absl::StrCat("skipped_calls is ", proto.skipped_calls(),
-                                                   ", expected at most ", kLargestStep));
-  }
+  absl::Status counts = CheckCount("finished_step", proto.finished_step());
+  counts.Update(CheckCount("skipped_calls", proto.skipped_calls()));
+  if (!counts.ok()) return counts;
   StepProgress progress;
   progress.finished = proto.finished_step();
   progress.outcome = static_cast<StepOutcome>(proto.outcome());

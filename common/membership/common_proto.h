@@ -3,8 +3,11 @@
 #ifndef OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_
 #define OPTSHARD_COMMON_MEMBERSHIP_COMMON_PROTO_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/optimizer_spec.h"
@@ -20,6 +23,9 @@ namespace optshard {
 // steps each millisecond takes 34 years to get there.
 constexpr StepNumber kLargestStep = (StepNumber{1} << 40) - 1;
 constexpr Generation kLargestGeneration = (Generation{1} << 40) - 1;
+
+// INVALID_ARGUMENT naming the field, for a number of steps or calls beyond kLargestStep.
+absl::Status CheckCount(absl::string_view field, uint64_t count);
 
 v1::StatusProto ToProto(const absl::Status& status);
 absl::Status FromProto(const v1::StatusProto& proto);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/errors.h"
 #include "common/membership/common_proto.h"
 
 namespace optshard {
@@ -197,7 +198,10 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto) {
   event.sequence = proto.sequence();
   if (proto.has_plan_ready()) {
     absl::StatusOr<Plan> plan = FromProto(proto.plan_ready().plan());
-    if (!plan.ok()) return plan.status();
+    absl::Status valid = plan.status();
+    valid.Update(CheckCount("finished_step", proto.plan_ready().finished_step()));
+    valid.Update(CheckCount("skipped_calls", proto.plan_ready().skipped_calls()));
+    if (!valid.ok()) return errors::WithContext(valid, "the coordinator's plan");
     event.kind = MemberEvent::Kind::kPlanReady;
     const auto ready = std::make_shared<PlanReady>();
     ready->plan = *std::move(plan);

@@ -91,8 +91,7 @@ class ShardOwner {
   // After any other error the owner is broken, and each later call returns the first one.
   //   UNAVAILABLE       PeerLost: not applied by anybody
   //   DEADLINE_EXCEEDED PeersTimedOut: a rank did not come; not applied by anybody. In one pass
-  //   over
-  //                     shared memory, where nothing precedes the vote, it is StepInDoubt
+  //                     over shared memory, where nothing precedes the vote, it is StepInDoubt
   //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause
   //   FAILED_PRECONDITION, INVALID_ARGUMENT  a process of another life of the job takes part, or
   //                     ranks are at different steps

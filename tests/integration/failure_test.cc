@@ -46,9 +46,9 @@ class FailureTest : public ::testing::Test {
   }
 
   // Steps of some 5.3 million parameters, so that most of the time is spent inside them.
-  // `victims` are arguments of this rank only.
+  // `of_victim` are arguments that only this rank gets.
   void StartAndStep(const std::vector<std::string>& more = {}, int victim = 0,
-                    const std::vector<std::string>& victims = {}) {
+                    const std::vector<std::string>& of_victim = {}) {
     for (Survivor& survivor : survivors_) survivor = Survivor();
     MiniCluster::Options options;
     options.world_size = kWorldSize;
@@ -59,7 +59,9 @@ class FailureTest : public ::testing::Test {
     for (int rank = 0; rank < kWorldSize; ++rank) {
       std::vector<std::string> arguments = {"--hold", "--steps=1000000", "--elements=2000000"};
       arguments.insert(arguments.end(), more.begin(), more.end());
-      if (rank == victim) arguments.insert(arguments.end(), victims.begin(), victims.end());
+      if (rank == victim) {
+        arguments.insert(arguments.end(), of_victim.begin(), of_victim.end());
+      }
       ASSERT_EQ(cluster_->AddTrainer(rank, arguments), absl::OkStatus());
     }
     for (int rank = 0; rank < kWorldSize; ++rank) {
@@ -162,7 +164,7 @@ class FailureTest : public ::testing::Test {
   }
 
   // Until the coordinator says of the job's group that it has failed.
-  void AwaitVerdict() {
+  void AwaitGroupFailed() {
     const auto stub = v1::Coordinator::NewStub(
         grpc::CreateChannel(cluster_->coordinator_address(), grpc::InsecureChannelCredentials()));
     const absl::Time deadline = Deadline();
@@ -246,7 +248,7 @@ TEST_F(FailureTest, Kill_BetweenSteps_IsNamedToBothOthersAndNothingHasChanged) {
       ASSERT_TRUE(cluster_->trainer(rank).WaitFor("paused", Deadline()).ok());
     }
     cluster_->trainer(victim).process().Signal(SIGKILL);
-    ASSERT_NO_FATAL_FAILURE(AwaitVerdict());
+    ASSERT_NO_FATAL_FAILURE(AwaitGroupFailed());
     for (int rank = 0; rank < kWorldSize; ++rank) {
       if (rank != victim) cluster_->trainer(rank).Release();
     }

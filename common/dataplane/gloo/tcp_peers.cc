@@ -182,26 +182,30 @@ struct Caller {
   }
 };
 
-// Waits until somebody connects or a caller speaks, and lets them. RESOURCE_EXHAUSTED where there
-// are no descriptors left.
-absl::Status HearCallers(const UniqueFd& listener, const GlooPlaneOptions& options,
-                         absl::Time deadline, std::deque<Caller>* callers) {
+// Waits until a caller speaks, whose words are read, or somebody connects. Returns whether somebody
+// does.
+bool HearCallers(const UniqueFd& listener, absl::Time deadline, std::deque<Caller>* callers) {
   std::vector<pollfd> polled;
   for (const Caller& caller : *callers) polled.push_back({caller.connection.get(), POLLIN, 0});
   polled.push_back({listener.get(), POLLIN, 0});
-  if (PollUntil(absl::MakeSpan(polled), deadline) <= 0) return absl::OkStatus();
+  if (PollUntil(absl::MakeSpan(polled), deadline) <= 0) return false;
   for (size_t i = 0; i < callers->size(); ++i) {
     if (polled[i].revents != 0) (*callers)[i].Receive();
   }
-  if (polled.back().revents == 0) return absl::OkStatus();
+  return polled.back().revents != 0;
+}
+
+// Takes one more caller, and drops the one that owes its greeting longest where there are too many.
+// RESOURCE_EXHAUSTED where there are no descriptors left.
+absl::Status AcceptCaller(const UniqueFd& listener, int world_size, std::deque<Caller>* callers) {
   UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (connection.valid()) {
-    if (callers->size() >= options.world_size + kMostStrangers) callers->pop_front();
-    callers->emplace_back();
-    callers->back().connection = std::move(connection);
-    return absl::OkStatus();
+  if (!connection.valid()) {
+    return errno == EMFILE || errno == ENFILE ? Failed("accept") : absl::OkStatus();
   }
-  return errno == EMFILE || errno == ENFILE ? Failed("accept") : absl::OkStatus();
+  if (callers->size() >= world_size + kMostStrangers) callers->pop_front();
+  callers->emplace_back();
+  callers->back().connection = std::move(connection);
+  return absl::OkStatus();
 }
 
 // Until all higher ranks have come. Who does not know the secret is none of them. A rank may be
@@ -219,8 +223,7 @@ absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
   std::deque<Caller> callers;  // the first one has waited longest
   absl::Time look = Clock::Monotonic().Now() + kGroupLookInterval;
   while (!missing().empty()) {
-    absl::Status heard = HearCallers(listener, options, std::min(look, options.deadline), &callers);
-    if (!heard.ok()) return heard;
+    const bool connects = HearCallers(listener, std::min(look, options.deadline), &callers);
     for (Caller& caller : callers) {
       if (!caller.has_greeted()) continue;
       const Greeting& greeting = caller.greeting;
@@ -237,6 +240,11 @@ absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
     callers.erase(std::remove_if(callers.begin(), callers.end(),
                                  [](const Caller& caller) { return !caller.connection.valid(); }),
                   callers.end());
+    // After those that have greeted are taken: they are not among those that may be dropped.
+    if (connects) {
+      absl::Status accepted = AcceptCaller(listener, options.world_size, &callers);
+      if (!accepted.ok()) return accepted;
+    }
     const absl::Time now = Clock::Monotonic().Now();
     if (now < std::min(look, options.deadline)) continue;
     std::vector<Rank> late = missing();

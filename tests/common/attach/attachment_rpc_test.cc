@@ -1,5 +1,8 @@
 #include "common/attach/attachment_rpc.h"
 
+#include <functional>
+#include <string>
+
 #include "common/errors.h"
 #include "common/memory_layout.h"
 #include "gmock/gmock.h"
@@ -13,6 +16,7 @@ namespace {
 
 using ::google::protobuf::util::MessageDifferencer;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::SameFields;
 
 v1::AttachRequest MessageOf(const AttachRequest& request) {
@@ -135,6 +139,22 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   EXPECT_EQ(came->parameters_rank, sent.parameters_rank);
   EXPECT_EQ(came->plane.text, sent.plane.text);
   EXPECT_EQ(came->plane.is_warning, sent.plane.is_warning);
+}
+
+TEST(AttachReply_NumbersThatNoServerHas, AreRefusedByName) {
+  const auto refusal = [](const std::function<void(AttachReply&)>& change) {
+    AttachReply reply;
+    change(reply);
+    return std::string(DecodeAttachReply(EncodeAttachReply(reply)).status().message());
+  };
+  EXPECT_THAT(refusal([](AttachReply& reply) { reply.finished_step = ~StepNumber{0}; }),
+              HasSubstr("finished_step is 18446744073709551615"));
+  EXPECT_THAT(refusal([](AttachReply& reply) { reply.finished_step = 1; }),
+              HasSubstr("last_call is 0, expected at least finished_step, 1"));
+  EXPECT_THAT(refusal([](AttachReply& reply) { reply.last_call = ~CallNumber{0}; }),
+              HasSubstr("the number of skipped calls is 18446744073709551615"));
+  EXPECT_THAT(refusal([](AttachReply& reply) { reply.keeper = -1; }),
+              HasSubstr("keeper_pid is -1"));
 }
 
 TEST(AttachReply_AnError_KeepsItsKindAndRanks, ThereAndBack) {

@@ -14,6 +14,7 @@ namespace {
 
 using ::google::protobuf::util::MessageDifferencer;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::SameFields;
 
@@ -102,6 +103,18 @@ TEST(MembershipRpc, NumbersThatNoJobReaches_AreInvalid) {
   progress.set_finished_step(0);
   progress.set_skipped_calls(kLargestStep + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(progress).status()));
+  Plan plan;
+  plan.world_size = 1;
+  plan.tree.node_groups = {{0}};
+  plan.partition.slices.resize(1);
+  v1::WatchEvent event;
+  *event.mutable_plan_ready()->mutable_plan() = ToProto(plan);
+  event.mutable_plan_ready()->set_finished_step(kLargestStep + 1);
+  EXPECT_THAT(std::string(FromProto(event).status().message()), HasSubstr("finished_step is"));
+  event.mutable_plan_ready()->set_finished_step(0);
+  EXPECT_TRUE(FromProto(event).ok()) << FromProto(event).status();
+  event.mutable_plan_ready()->set_skipped_calls(kLargestStep + 1);
+  EXPECT_THAT(std::string(FromProto(event).status().message()), HasSubstr("skipped_calls is"));
   JoinRequest join;
   join.resumes = KeptState{kLargestGeneration, {}};
   EXPECT_TRUE(FromProto(ToProto(join)).ok());

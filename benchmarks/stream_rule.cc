@@ -5,12 +5,13 @@
 OPTSHARD_BEGIN_FORMULA();
 
 struct Stream {
-  using Variants = VariantsBySlots<2>;
+  enum Slot { kExpAvg, kExpAvgSq };
+  using Variants = VariantsBySlots<SlotSetOf(kExpAvg, kExpAvgSq)>;
 
-  template <class E, int N>
-  static OPTSHARD_FORMULA void Apply(const Constants<E>&, E gradient, E& parameter,
-                                     Slots<E, N>& slots) {
-    for (int k = 0; k < N; ++k) slots[k] = slots[k] + gradient;
+  template <class E, class Slots>
+  static OPTSHARD_FORMULA void Apply(const Constants<E>&, E gradient, E& parameter, Slots& slots) {
+    slots[kExpAvg] = slots[kExpAvg] + gradient;
+    slots[kExpAvgSq] = slots[kExpAvgSq] + gradient;
     parameter = parameter + gradient;
   }
 };
@@ -25,16 +26,14 @@ class StreamRuleClass final : public ElementWiseRule {
  public:
   StreamRuleClass() : ElementWiseRule(Spec(), DriversOf<Stream>()) {}
 
-  std::vector<SlotSpec> Slots(const Hyperparameters&) const override {
-    return {{"exp_avg", "as Adam's"}, {"exp_avg_sq", "as Adam's"}};
-  }
-  Coefficients Prepare(const Hyperparameters&, StepNumber) const override { return {}; }
-
  private:
+  void SetCoefficients(const Hyperparameters&, StepNumber, Coefficients*) const override {}
+
   static RuleSpec Spec() {
     RuleSpec spec;
     spec.name = "stream";
     spec.doc = "adds the gradient to everything";
+    spec.slots = {{"exp_avg", "as Adam's"}, {"exp_avg_sq", "as Adam's"}};
     return spec;
   }
 };

@@ -32,10 +32,6 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   const absl::StatusOr<std::vector<Hyperparameters>> groups =
       ValidateGroups(**rule, request.spec.hyperparameters);
   if (!groups.ok()) return groups.status();
-  std::vector<int> slot_counts;
-  for (const Hyperparameters& group : *groups) {
-    slot_counts.push_back(static_cast<int>((*rule)->Slots(group).size()));
-  }
   absl::StatusOr<Partition> partition =
       MakePartition(request.spec.space, request.spec.world_size, request.spec.policy);
   if (!partition.ok()) return partition.status();
@@ -60,7 +56,7 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   store.space = &request.spec.space;
   store.buckets = &buckets;
   store.rank = request.rank;
-  store.slot_counts = std::move(slot_counts);
+  for (const Hyperparameters& group : *groups) store.slots.push_back((*rule)->Slots(group));
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);
   need.slots_bytes = static_cast<int64_t>(state.slots);
   need.ledger_bytes = static_cast<int64_t>(state.ledger);

@@ -183,10 +183,8 @@ absl::Status ShardOwner::Impl::Allocate() {
 
   LiveShardView::Options view;
   ShardStore::Options store;
-  for (const Hyperparameters& group : hyperparameters_) {
-    view.slots.push_back(rule_->Slots(group));
-    store.slot_counts.push_back(static_cast<int>(view.slots.back().size()));
-  }
+  for (const Hyperparameters& group : hyperparameters_) store.slots.push_back(rule_->Slots(group));
+  view.slots = store.slots;
   store.space = &options_.spec.space;
   store.buckets = &buckets_;
   store.rank = options_.rank;

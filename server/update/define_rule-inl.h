@@ -5,10 +5,11 @@
 //
 //   OPTSHARD_BEGIN_FORMULA();
 //   struct Sgd {                                      // docs/numerics.md: what it may use
-//     using Variants = VariantsBySlots<0, 1>;         // slot counts
-//     template <class E, int N>
+//     enum Slot { kMomentumBuffer };                  // as in RuleSpec::slots
+//     using Variants = VariantsBySlots<0, SlotSetOf(kMomentumBuffer)>;
+//     template <class E, class Slots>
 //     static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
-//                                        Slots<E, N>& slots) { ... }
+//                                        Slots& slots) { ... }
 //   };
 //   OPTSHARD_END_FORMULA(Sgd);
 //

@@ -22,24 +22,25 @@ namespace HWY_NAMESPACE {
 
 // One pass over memory, an element or a vector of them at a time. Returns how many elements are
 // done: all, or as many whole vectors as there are.
-template <class Formula, class E, int N, class Gradient, class Copies>
+template <class Formula, class E, SlotSet kSlots, class Gradient, class Copies>
 int64_t RunOver(const FormulaArguments& arguments) {
   const int64_t width = E::Width();
   const Constants<E> constants(arguments.coefficients);
   const Gradient gradient(arguments);
   const Copies copies(arguments);
+  constexpr int kCount = Slots<E, kSlots>::kCount;
   int64_t i = 0;
   for (; i + width <= arguments.elements; i += width) {
     if (BeginsLine<E>(i)) {
       gradient.FetchAhead(i);
       FetchAhead(arguments.parameter + i);
-      for (int k = 0; k < N; ++k) FetchAhead(arguments.slots[k] + i);
+      for (int k = 0; k < kCount; ++k) FetchAhead(arguments.slots[k] + i);
     }
     E parameter = E::Load(arguments.parameter + i);
-    Slots<E, N> slots;
-    for (int k = 0; k < N; ++k) slots[k] = E::Load(arguments.slots[k] + i);
-    Formula::template Apply<E, N>(constants, gradient.At(i), parameter, slots);
-    for (int k = 0; k < N; ++k) slots[k].Store(arguments.slots[k] + i);
+    Slots<E, kSlots> slots;
+    for (int k = 0; k < kCount; ++k) slots.existing(k) = E::Load(arguments.slots[k] + i);
+    Formula::Apply(constants, gradient.At(i), parameter, slots);
+    for (int k = 0; k < kCount; ++k) slots.existing(k).Store(arguments.slots[k] + i);
     parameter.Store(arguments.parameter + i);
     copies.Write(i, parameter);
   }
@@ -47,45 +48,46 @@ int64_t RunOver(const FormulaArguments& arguments) {
   return i;
 }
 
-template <int... kSlotCounts>
-HWY_INLINE bool IsOneOf(VariantsBySlots<kSlotCounts...>, int slot_count) {
-  return ((slot_count == kSlotCounts) || ...);
+template <SlotSet... kSlotSets>
+HWY_INLINE bool IsOneOf(VariantsBySlots<kSlotSets...>, SlotSet slots) {
+  return ((slots == kSlotSets) || ...);
 }
 
 template <class Formula>
-bool HasVariant(int slot_count) {
-  return IsOneOf(typename Formula::Variants(), slot_count);
+bool HasVariant(SlotSet slots) {
+  return IsOneOf(typename Formula::Variants(), slots);
 }
 
-template <class Formula, class E, int N, class Gradient>
+template <class Formula, class E, SlotSet kSlots, class Gradient>
 HWY_INLINE int64_t RunWithCopies(const FormulaArguments& arguments) {
-  if (arguments.copy_count == 0) return RunOver<Formula, E, N, Gradient, NoCopies<E>>(arguments);
+  if (arguments.copy_count == 0)
+    return RunOver<Formula, E, kSlots, Gradient, NoCopies<E>>(arguments);
   if constexpr (E::kIsVector) {
     if (CanStream(arguments)) {
-      return RunOver<Formula, E, N, Gradient, StreamedCopies<E>>(arguments);
+      return RunOver<Formula, E, kSlots, Gradient, StreamedCopies<E>>(arguments);
     }
   }
-  return RunOver<Formula, E, N, Gradient, StoredCopies<E>>(arguments);
+  return RunOver<Formula, E, kSlots, Gradient, StoredCopies<E>>(arguments);
 }
 
-template <class Formula, class E, int N>
+template <class Formula, class E, SlotSet kSlots>
 HWY_INLINE int64_t Run(const FormulaArguments& arguments) {
   switch (GradientsOf(arguments)) {
     case Gradients::kOne:
-      return RunWithCopies<Formula, E, N, OneGradient<E>>(arguments);
+      return RunWithCopies<Formula, E, kSlots, OneGradient<E>>(arguments);
     case Gradients::kTwo:
-      return RunWithCopies<Formula, E, N, AverageOfTwo<E>>(arguments);
+      return RunWithCopies<Formula, E, kSlots, AverageOfTwo<E>>(arguments);
     case Gradients::kTree:
       break;
   }
-  return RunWithCopies<Formula, E, N, AverageOfTree<E>>(arguments);
+  return RunWithCopies<Formula, E, kSlots, AverageOfTree<E>>(arguments);
 }
 
-template <class E, class Formula, int... kSlotCounts>
-HWY_INLINE int64_t RunVariant(VariantsBySlots<kSlotCounts...>, const FormulaArguments& arguments) {
+template <class E, class Formula, SlotSet... kSlotSets>
+HWY_INLINE int64_t RunVariant(VariantsBySlots<kSlotSets...>, const FormulaArguments& arguments) {
   int64_t done = 0;
-  (void)((arguments.slot_count == kSlotCounts &&
-          (done = Run<Formula, E, kSlotCounts>(arguments), true)) ||
+  (void)((arguments.slot_set == kSlotSets &&
+          (done = Run<Formula, E, kSlotSets>(arguments), true)) ||
          ...);
   return done;
 }

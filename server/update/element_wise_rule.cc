@@ -1,5 +1,6 @@
 #include "server/update/element_wise_rule.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/default_floating_point.h"
@@ -13,10 +14,8 @@ FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate&
   arguments.coefficients = coefficients.values.data();
   arguments.parameter = span.parameter;
   arguments.gradient = span.gradient;
-  for (float* slot : span.slots) {
-    if (slot == nullptr) break;
-    arguments.slots[arguments.slot_count++] = slot;
-  }
+  arguments.slot_set = coefficients.slots;
+  std::copy(span.slots.begin(), span.slots.end(), arguments.slots);
   arguments.elements = span.elements;
   const ReplicaSpans& replicas = span.replicas;
   arguments.gradients = replicas.gradients.data();
@@ -29,10 +28,15 @@ FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate&
   return arguments;
 }
 
-void CheckVariant(const RuleSpec& spec, const FormulaDrivers& drivers, int slot_count) {
-  if (drivers.has_variant(slot_count)) return;
-  Fatal("Rule \"%s\" has no variant with %d slots: give the slots of its Slots()", spec.name,
-        slot_count);
+void CheckVariant(const RuleSpec& spec, const FormulaDrivers& drivers, SlotSet slots,
+                  const SpanUpdate& span) {
+  if (!drivers.has_variant(slots)) {
+    Fatal("Rule \"%s\" has no variant of its formula with the slots 0x%x", spec.name, slots);
+  }
+  const auto given = std::find(span.slots.begin(), span.slots.end(), nullptr) - span.slots.begin();
+  if (given == __builtin_popcount(slots)) return;
+  Fatal("Rule \"%s\": %d slots were given, expected %d: give those of its Slots()", spec.name,
+        given, __builtin_popcount(slots));
 }
 
 void CheckGroups(const RuleSpec& spec, const FormulaArguments& arguments) {
@@ -58,7 +62,7 @@ void ElementWiseRule::Update(DriverKind driver, const Coefficients& coefficients
                              const SpanUpdate& span) const {
   if (span.elements <= 0) return;
   const FormulaArguments arguments = ArgumentsOf(coefficients, span);
-  CheckVariant(spec_, drivers_, arguments.slot_count);
+  CheckVariant(spec_, drivers_, coefficients.slots, span);
   CheckGroups(spec_, arguments);
   const DefaultFloatingPoint default_mode;
   const int64_t done = driver == DriverKind::kSimd ? drivers_.simd(arguments) : 0;

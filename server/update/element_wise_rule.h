@@ -15,8 +15,8 @@ struct FormulaArguments {
   const float* coefficients = nullptr;
   float* parameter = nullptr;
   const float* gradient = nullptr;
-  float* slots[kMaxSlots] = {};
-  int slot_count = 0;
+  SlotSet slot_set = 0;
+  float* slots[kMaxSlots] = {};  // those of slot_set
   int64_t elements = 0;
 
   // ReplicaSpans. Without replicas, `gradient` counts.
@@ -31,7 +31,7 @@ struct FormulaArguments {
 
 // A formula, instantiated by every driver (define_rule-inl.h).
 struct FormulaDrivers {
-  bool (*has_variant)(int slot_count) = nullptr;
+  bool (*has_variant)(SlotSet slots) = nullptr;
   void (*scalar)(const FormulaArguments& arguments) = nullptr;
   // Whole vectors only, by the best instruction set of this CPU; returns how many elements it did.
   int64_t (*simd)(const FormulaArguments& arguments) = nullptr;

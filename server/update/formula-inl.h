@@ -14,9 +14,16 @@ HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-// The numbers of slots that a rule's variants have: <2, 3> for Adam without and with amsgrad.
-template <int... kSlotCounts>
+// The sets of slots that a rule's variants have. For Adam without and with amsgrad:
+//   VariantsBySlots<SlotSetOf(kExpAvg, kExpAvgSq), SlotSetOf(kExpAvg, kExpAvgSq, kMaxExpAvgSq)>
+template <SlotSet... kSlotSets>
 struct VariantsBySlots {};
+
+// `slots`: indices in RuleSpec::slots.
+template <class... Index>
+constexpr SlotSet SlotSetOf(Index... slots) {
+  return (SlotSet{0} | ... | (SlotSet{1} << static_cast<int>(slots)));
+}
 
 // The coefficients, the same for every element of the span.
 template <class E>
@@ -32,14 +39,21 @@ class Constants {
   float values_[kMaxCoefficients];
 };
 
-// The slots of one element, in the order of UpdateRule::Slots.
-template <class E, int N>
+// The slots of one element. Indices are those of RuleSpec::slots, and known when this is compiled.
+template <class E, SlotSet kSlots>
 class Slots {
  public:
-  HWY_INLINE E& operator[](int index) { return values_[index]; }
+  static constexpr int kCount = __builtin_popcount(kSlots);
+  static constexpr bool Has(int index) { return (kSlots >> index & 1) != 0; }
+  // Has(index) holds.
+  HWY_INLINE E& operator[](int index) {
+    return values_[__builtin_popcount(kSlots & ((SlotSet{1} << index) - 1))];
+  }
+  // The k-th of those that exist: for the drivers.
+  HWY_INLINE E& existing(int k) { return values_[k]; }
 
  private:
-  E values_[N > 0 ? N : 1];
+  E values_[kCount > 0 ? kCount : 1];
 };
 
 // NaN if either is, as torch.maximum; of two equal ones (+0, -0), b.

@@ -45,10 +45,19 @@ absl::Status CheckValue(const RuleSpec& spec, absl::string_view name, const Hype
   return absl::OkStatus();
 }
 
-std::string SlotNames(const std::vector<SlotSpec>& slots) {
+SlotSet ExistingSlots(const RuleSpec& spec, const Hyperparameters& group) {
+  SlotSet existing = 0;
+  for (size_t k = 0; k < spec.slots.size(); ++k) {
+    const SlotSpec& slot = spec.slots[k];
+    if (slot.exists == nullptr || slot.exists(group)) existing |= SlotSet{1} << k;
+  }
+  return existing;
+}
+
+std::string SlotNames(const std::vector<Slot>& slots) {
   if (slots.empty()) return "none";
   return absl::StrJoin(slots, ", ",
-                       [](std::string* out, const SlotSpec& slot) { out->append(slot.name); });
+                       [](std::string* out, const Slot& slot) { out->append(slot.name); });
 }
 
 // Filled at static initialisation; read by any thread. Never destroyed: rules are used by threads
@@ -75,6 +84,25 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   part.replicas.first += from;
   part.elements = count;
   return part;
+}
+
+std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
+  const SlotSet existing = ExistingSlots(spec(), group);
+  std::vector<Slot> slots;
+  for (size_t k = 0; k < spec().slots.size(); ++k) {
+    if ((existing >> k & 1) == 0) continue;
+    const SlotSpec& slot = spec().slots[k];
+    const double initial = slot.initial == nullptr ? 0 : slot.initial(group);
+    slots.push_back({slot.name, slot.doc, static_cast<float>(initial)});
+  }
+  return slots;
+}
+
+Coefficients UpdateRule::Prepare(const Hyperparameters& group, StepNumber step) const {
+  Coefficients out;
+  out.slots = ExistingSlots(spec(), group);
+  SetCoefficients(group, step, &out);
+  return out;
 }
 
 absl::StatusOr<Hyperparameters> UpdateRule::Validate(const Hyperparameters& given) const {

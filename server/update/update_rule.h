@@ -32,9 +32,24 @@ struct OptionSpec {
   std::string doc;
 };
 
+// One slot of a rule: one float32 for each element of the parameter.
 struct SlotSpec {
-  std::string name;  // PyTorch's: "exp_avg"; one float32 for each element of the parameter
+  std::string name;  // PyTorch's: "exp_avg"
   std::string doc;
+  // Whether it exists under these (validated) hyperparameters. Not set: always.
+  std::function<bool(const Hyperparameters&)> exists = nullptr;
+  // What every element is before the first step. Not set: 0.
+  std::function<double(const Hyperparameters&)> initial = nullptr;
+};
+
+// Which of a rule's slots exist: bit k is that of RuleSpec::slots[k].
+using SlotSet = uint32_t;
+
+// A slot that exists under certain hyperparameters.
+struct Slot {
+  std::string name;
+  std::string doc;
+  float initial = 0;
 };
 
 struct RuleSpec {
@@ -45,6 +60,7 @@ struct RuleSpec {
   // PyTorch keeps the parameter's step count as a slot "step" of this rule.
   bool exports_step = false;
   std::vector<OptionSpec> options;
+  std::vector<SlotSpec> slots;
 };
 
 constexpr int kMaxSlots = 4;
@@ -55,6 +71,7 @@ constexpr int kMaxCoefficients = 16;
 // the rule's own. Part of the step record.
 struct Coefficients {
   std::array<float, kMaxCoefficients> values{};
+  SlotSet slots = 0;  // which there are: it chooses the formula's variant
 };
 
 // What the ranks of one host reach of each other's replicas, for an update in one pass over memory:
@@ -75,12 +92,11 @@ struct ReplicaSpans {
   int64_t first = 0;
 };
 
-// One stretch of one parameter. Pointers need only natural alignment; no two overlap. Slots that do
-// not exist are null: their number tells a rule's variants apart (Adam with and without amsgrad).
+// One stretch of one parameter. Pointers need only natural alignment; no two overlap.
 struct SpanUpdate {
   float* parameter = nullptr;
   const float* gradient = nullptr;        // not used where the replicas' gradients are given
-  std::array<float*, kMaxSlots> slots{};  // in the order of UpdateRule::Slots
+  std::array<float*, kMaxSlots> slots{};  // those that exist, in the order of UpdateRule::Slots
   int64_t elements = 0;
   ReplicaSpans replicas;  // none by default
 
@@ -98,12 +114,11 @@ class UpdateRule {
 
   virtual const RuleSpec& spec() const = 0;
 
-  // The slots that exist under these (validated) hyperparameters, in the order of
-  // SpanUpdate::slots.
-  virtual std::vector<SlotSpec> Slots(const Hyperparameters& group) const = 0;
+  // The slots that exist under these (validated) hyperparameters, in the order of RuleSpec::slots.
+  std::vector<Slot> Slots(const Hyperparameters& group) const;
 
   // step: the parameter's own count of updates, this one included; the first is 1.
-  virtual Coefficients Prepare(const Hyperparameters& group, StepNumber step) const = 0;
+  Coefficients Prepare(const Hyperparameters& group, StepNumber step) const;
 
   // The formula over a span. Calls on disjoint spans may run in parallel.
   virtual void Update(DriverKind driver, const Coefficients& coefficients,
@@ -119,6 +134,10 @@ class UpdateRule {
   absl::Status ValidateChange(const Hyperparameters& constructed, const Hyperparameters& now) const;
 
  protected:
+  // Coefficients::values of Prepare.
+  virtual void SetCoefficients(const Hyperparameters& group, StepNumber step,
+                               Coefficients* out) const = 0;
+
   // What no single option's range can say: nesterov needs a momentum. Every option is there and in
   // its range. INVALID_ARGUMENT; Validate adds the rule's name.
   virtual absl::Status ValidateTogether(const Hyperparameters& group) const;

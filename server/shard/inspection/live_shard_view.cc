@@ -123,7 +123,7 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
     if (!owned.ok()) return owned;
     const auto& specs = options_.slots[group];
     const auto spec = std::find_if(specs.begin(), specs.end(),
-                                   [&](const SlotSpec& known) { return known.name == slot; });
+                                   [&](const Slot& known) { return known.name == slot; });
     const int index = static_cast<int>(spec - specs.begin());
     step = Retry([&] { return options_.store->TryRead(parameter, index, offset_elements, out); });
   }
@@ -147,7 +147,7 @@ const std::vector<Slice>& LiveShardView::slices() const {
 
 std::vector<std::string> LiveShardView::SlotNames(int group) const {
   std::vector<std::string> names;
-  for (const SlotSpec& slot : options_.slots[group]) names.push_back(slot.name);
+  for (const Slot& slot : options_.slots[group]) names.push_back(slot.name);
   if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
   return names;
 }

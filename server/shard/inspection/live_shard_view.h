@@ -30,7 +30,7 @@ class LiveShardView final : public ShardView {
     const ParameterSpace* space = nullptr;
     const Plan* plan = nullptr;
     const UpdateRule* rule = nullptr;
-    std::vector<std::vector<SlotSpec>> slots;  // by group, as the store has them
+    std::vector<std::vector<Slot>> slots;  // by group, as the store has them
     GradientMode gradient_mode = GradientMode::kReduce;
     int bucket_count = 0;
     const ShardStore* store = nullptr;

@@ -32,7 +32,7 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
     if (bucket.owner != options.rank) continue;
     ++own_buckets;
     slot_elements += (AlignedElements(bucket.elements, DType::kFloat32) + kBetweenSlots) *
-                     options.slot_counts[bucket.group];
+                     static_cast<int64_t>(options.slots[bucket.group].size());
   }
   return {slot_elements * sizeof(float),
           ShardLedger::Bytes(options.space->parameter_count(), own_buckets)};
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     if (bucket.owner != options.rank) continue;
     OwnBucket own;
     own.bucket = &bucket;
-    own.slot_count = options.slot_counts[bucket.group];
+    own.slot_count = static_cast<int>(options.slots[bucket.group].size());
     const int index = static_cast<int>(store->own_.size());
     for (const BucketSpan& span : bucket.spans) {
       store->pieces_[span.parameter].push_back(
@@ -89,12 +89,15 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     store->reduced_gradients_ = std::move(*gradients);
   }
 
+  const bool is_new = !ShardLedger::Read(store->memory_.ledger).has_value();
   float* slot = static_cast<float*>(store->memory_.slots);
   float* gradient = static_cast<float*>(store->reduced_gradients_.data());
   for (OwnBucket& own : store->own_) {
     const int64_t aligned = AlignedElements(own.bucket->elements, DType::kFloat32);
     for (int s = 0; s < own.slot_count; ++s) {
       own.slots[s] = slot;
+      const float initial = options.slots[own.bucket->group][s].initial;
+      if (is_new && initial != 0) std::fill(slot, slot + own.bucket->elements, initial);
       slot += aligned + kBetweenSlots;
     }
     if (gradient != nullptr) {

@@ -41,16 +41,16 @@ class ShardStore {
     const ParameterSpace* space = nullptr;         // outlives the store
     const std::vector<Bucket>* buckets = nullptr;  // all ranks'; outlives the store
     Rank rank = 0;
-    std::vector<int> slot_counts;  // by group
+    std::vector<std::vector<Slot>> slots;  // by group
     bool keep_reduced_gradients = false;
   };
 
   // How many bytes a store with these options needs.
   static ShardMemory::Bytes BytesFor(const Options& options);
 
-  // Uses the state in `memory`, which must have exactly BytesFor bytes (INTERNAL otherwise).
-  // Without it, private memory is allocated and zeroed. RESOURCE_EXHAUSTED where there is too
-  // little.
+  // Uses the state in `memory`, which must have exactly BytesFor bytes (INTERNAL otherwise), or
+  // without it private memory. Memory that no store has begun is zeros; its slots are given their
+  // initial values. RESOURCE_EXHAUSTED where there is too little.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
       const Options& options, absl::optional<ShardMemory> memory = absl::nullopt);
 

@@ -7,8 +7,9 @@
 OPTSHARD_BEGIN_FORMULA();
 
 struct Adam {
-  using Variants = VariantsBySlots<2, 3>;  // without and with amsgrad
   enum Slot { kExpAvg, kExpAvgSq, kMaxExpAvgSq };
+  using Variants =
+      VariantsBySlots<SlotSetOf(kExpAvg, kExpAvgSq), SlotSetOf(kExpAvg, kExpAvgSq, kMaxExpAvgSq)>;
   enum Coefficient {
     kSign,  // -1 where the objective is maximized
     kBeta1,
@@ -22,9 +23,9 @@ struct Adam {
     kShrink,         // AdamW: 1 - lr * weight_decay, applied to the parameter
   };
 
-  template <class E, int N>
+  template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
-                                     Slots<E, N>& slots) {
+                                     Slots& slots) {
     E& exp_avg = slots[kExpAvg];
     E& exp_avg_sq = slots[kExpAvgSq];
     gradient = c[kSign] * gradient;
@@ -32,7 +33,7 @@ struct Adam {
     exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
     exp_avg_sq = c[kBeta2] * exp_avg_sq + c[kOneMinusBeta2] * gradient * gradient;
     E second_moment = exp_avg_sq;
-    if constexpr (N == 3) {
+    if constexpr (Slots::Has(kMaxExpAvgSq)) {
       second_moment = slots[kMaxExpAvgSq] = Max(slots[kMaxExpAvgSq], exp_avg_sq);
     }
     const E denominator = Sqrt(second_moment) / c[kSqrtBiasCorrection2] + c[kEps];
@@ -62,6 +63,12 @@ RuleSpec SpecOf(const char* name, const char* doc, const char* source, double we
           options::Flag("amsgrad", false, "divide by the largest average of squares so far")),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
+  spec.slots = {
+      {"exp_avg", "running average of the gradient"},
+      {"exp_avg_sq", "running average of its square"},
+      {"max_exp_avg_sq", "largest value of exp_avg_sq so far",
+       [](const Hyperparameters& group) { return group.Flag("amsgrad"); }},
+  };
   return spec;
 }
 
@@ -73,23 +80,18 @@ class AdamRule : public ElementWiseRule {
                         "L2 penalty, added to the gradient"),
                  /*decoupled=*/false) {}
 
-  std::vector<SlotSpec> Slots(const Hyperparameters& group) const override {
-    std::vector<SlotSpec> slots = {{"exp_avg", "running average of the gradient"},
-                                   {"exp_avg_sq", "running average of its square"}};
-    if (group.Flag("amsgrad")) {
-      slots.push_back({"max_exp_avg_sq", "largest value of exp_avg_sq so far"});
-    }
-    return slots;
-  }
+ protected:
+  AdamRule(RuleSpec spec, bool decoupled)
+      : ElementWiseRule(std::move(spec), DriversOf<Adam>()), decoupled_(decoupled) {}
 
-  Coefficients Prepare(const Hyperparameters& group, StepNumber step) const override {
+  void SetCoefficients(const Hyperparameters& group, StepNumber step,
+                       Coefficients* out) const override {
     const double lr = group.Number("lr");
     const double decay = group.Number("weight_decay");
     const Betas betas = group.Pair("betas");
     const double count = static_cast<double>(step);
-    Coefficients out;
-    const auto set = [&out](Adam::Coefficient index, double value) {
-      out.values[index] = static_cast<float>(value);
+    const auto set = [out](Adam::Coefficient index, double value) {
+      out->values[index] = static_cast<float>(value);
     };
     set(Adam::kSign, group.Flag("maximize") ? -1 : 1);
     set(Adam::kBeta1, betas[0]);
@@ -101,12 +103,7 @@ class AdamRule : public ElementWiseRule {
     set(Adam::kMinusStepSize, -(lr / (1 - std::pow(betas[0], count))));
     set(Adam::kL2, decoupled_ ? 0 : decay);
     set(Adam::kShrink, decoupled_ ? 1 - lr * decay : 1);
-    return out;
   }
-
- protected:
-  AdamRule(RuleSpec spec, bool decoupled)
-      : ElementWiseRule(std::move(spec), DriversOf<Adam>()), decoupled_(decoupled) {}
 
  private:
   const bool decoupled_;

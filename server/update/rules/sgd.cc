@@ -5,7 +5,8 @@
 OPTSHARD_BEGIN_FORMULA();
 
 struct Sgd {
-  using Variants = VariantsBySlots<0, 1>;  // without and with momentum
+  enum Slot { kMomentumBuffer };
+  using Variants = VariantsBySlots<0, SlotSetOf(kMomentumBuffer)>;
   enum Coefficient {
     kSign,  // -1 where the objective is maximized
     kMinusLr,
@@ -18,13 +19,13 @@ struct Sgd {
     kNesterov,  // 1 or 0
   };
 
-  template <class E, int N>
+  template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
-                                     Slots<E, N>& slots) {
+                                     Slots& slots) {
     gradient = c[kSign] * gradient;
     E direction = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
-    if constexpr (N == 1) {
-      E& momentum_buffer = slots[0];
+    if constexpr (Slots::Has(kMomentumBuffer)) {
+      E& momentum_buffer = slots[kMomentumBuffer];
       // Over many steps a rounded momentum errs more than all other roundings together: 0.9f is too
       // small by 3e-8, which a long sum multiplies by ten. So its rest takes part.
       const E rest = c[kMomentumRest] * momentum_buffer + c[kOneMinusDampeningRest] * direction;
@@ -58,6 +59,10 @@ RuleSpec SgdSpec() {
       options::Flag("nesterov", false, "look one momentum step ahead"),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
+  spec.slots = {
+      {"momentum_buffer", "running sum of the gradients",
+       [](const Hyperparameters& group) { return group.Number("momentum") != 0; }},
+  };
   return spec;
 }
 
@@ -65,32 +70,26 @@ class SgdRule final : public ElementWiseRule {
  public:
   SgdRule() : ElementWiseRule(SgdSpec(), DriversOf<Sgd>()) {}
 
-  std::vector<SlotSpec> Slots(const Hyperparameters& group) const override {
-    if (group.Number("momentum") == 0) return {};
-    return {{"momentum_buffer", "running sum of the gradients"}};
-  }
-
-  Coefficients Prepare(const Hyperparameters& group, StepNumber step) const override {
-    Coefficients out;
-    const auto set = [&out](Sgd::Coefficient index, double value) {
-      out.values[index] = static_cast<float>(value);
+ protected:
+  void SetCoefficients(const Hyperparameters& group, StepNumber step,
+                       Coefficients* out) const override {
+    const auto set = [out](Sgd::Coefficient index, double value) {
+      out->values[index] = static_cast<float>(value);
     };
     set(Sgd::kSign, group.Flag("maximize") ? -1 : 1);
     set(Sgd::kMinusLr, -group.Number("lr"));
     set(Sgd::kWeightDecay, group.Number("weight_decay"));
     const auto set_with_rest = [&](Sgd::Coefficient index, Sgd::Coefficient rest, double value) {
       set(index, value);
-      set(rest, value - static_cast<double>(out.values[index]));
+      set(rest, value - static_cast<double>(out->values[index]));
     };
     set_with_rest(Sgd::kMomentum, Sgd::kMomentumRest, group.Number("momentum"));
     set_with_rest(Sgd::kOneMinusDampening, Sgd::kOneMinusDampeningRest,
                   1 - group.Number("dampening"));
     set(Sgd::kIsFirst, step == 1 ? 1 : 0);
     set(Sgd::kNesterov, group.Flag("nesterov") ? 1 : 0);
-    return out;
   }
 
- protected:
   absl::Status ValidateTogether(const Hyperparameters& group) const override {
     if (!group.Flag("nesterov") ||
         (group.Number("momentum") > 0 && group.Number("dampening") == 0)) {

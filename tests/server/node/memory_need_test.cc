@@ -45,7 +45,7 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
       options.space = &request.spec.space;
       options.buckets = &buckets;
       options.rank = rank;
-      options.slot_counts.assign(request.spec.space.group_count(), 2);
+      options.slots.assign(request.spec.space.group_count(), std::vector<Slot>(2));
       const ShardMemory::Bytes state = ShardStore::BytesFor(options);
       EXPECT_EQ(static_cast<size_t>(need->slots_bytes), state.slots);
       EXPECT_EQ(static_cast<size_t>(need->ledger_bytes), state.ledger);

@@ -14,8 +14,8 @@ ReplicaData::ReplicaData(const RuleCase& rule_case, const ReplicaShape& shape, u
   const size_t count = std::accumulate(shape.group_sizes.begin(), shape.group_sizes.end(), 0);
   owner_ = seed % count;
   for (size_t replica = 0; replica < count; ++replica) {
-    replicas_.emplace_back(replica == owner_ ? rule_case.signed_slots : std::vector<bool>(),
-                           shape.elements, shape.misalignment, /*specials=*/true,
+    replicas_.emplace_back(replica == owner_ ? &rule_case : nullptr, shape.elements,
+                           shape.misalignment, /*specials=*/true,
                            seed + static_cast<uint32_t>(replica));
   }
 }

@@ -36,8 +36,7 @@ TEST_F(RuleBitsTest, EveryTarget_AnyLengthAndAlignment_SameBitsAsScalar) {
     for (const RuleCase& rule_case : AllRuleCases()) {
       for (int64_t elements = 0; elements <= 67; ++elements) {
         const int misalignment = static_cast<int>(seed % 16);
-        const RuleData start(rule_case.signed_slots, elements, misalignment, /*specials=*/false,
-                             seed++);
+        const RuleData start(&rule_case, elements, misalignment, /*specials=*/false, seed++);
         ExpectSameBits(rule_case, 1 + elements % 3, start);
         if (HasFatalFailure()) return;
       }
@@ -49,7 +48,7 @@ TEST_F(RuleBitsTest, OrdinaryValues_EveryRule_GiveNoNan) {
   // Two NaN count as equal: comparing them would show nothing.
   uint32_t seed = kSeed;
   for (const RuleCase& rule_case : AllRuleCases()) {
-    RuleData data(rule_case.signed_slots, 1027, 0, /*specials=*/false, seed++);
+    RuleData data(&rule_case, 1027, 0, /*specials=*/false, seed++);
     rule_case.rule->Update(DriverKind::kScalar, rule_case.rule->Prepare(rule_case.group, 2),
                            data.Span());
     EXPECT_FALSE(data.HasNan()) << rule_case.name;
@@ -63,8 +62,7 @@ TEST_F(RuleBitsTest, EveryTarget_SpecialValues_SameBitsAsScalar) {
     ChooseTarget(target);
     for (const RuleCase& rule_case : AllRuleCases()) {
       for (StepNumber step : {1, 2, 1000}) {
-        ExpectSameBits(rule_case, step,
-                       RuleData(rule_case.signed_slots, 1027, 1, /*specials=*/true, seed++));
+        ExpectSameBits(rule_case, step, RuleData(&rule_case, 1027, 1, /*specials=*/true, seed++));
         if (HasFatalFailure()) return;
       }
     }
@@ -79,7 +77,7 @@ TEST_F(RuleBitsTest, Targets_OnThisCpu_IncludeTheBaselineAndAVectorOne) {
 TEST_F(RuleBitsTest, CallerFlushesDenormalsAndRoundsDown_BitsUnchanged) {
   const unsigned saved = _mm_getcsr();
   for (const RuleCase& rule_case : AllRuleCases()) {
-    const RuleData start(rule_case.signed_slots, 203, 0, /*specials=*/true, kSeed);
+    const RuleData start(&rule_case, 203, 0, /*specials=*/true, kSeed);
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 2);
     for (DriverKind driver : {DriverKind::kScalar, DriverKind::kSimd}) {
       RuleData expected = start;

@@ -64,24 +64,31 @@ bool SameBits(float a, float b) {
   return Bits(a) == Bits(b) || (std::isnan(a) && std::isnan(b));
 }
 
-// Which slots the rule itself makes negative values of, begun at zero.
-std::vector<bool> SignedSlots(const UpdateRule& rule, const Hyperparameters& group) {
-  constexpr int64_t kElements = 64;
-  std::mt19937 random(1);
-  std::vector<float> gradient(kElements);
-  std::vector<float> parameter(kElements);
-  std::vector<std::vector<float>> slots(rule.Slots(group).size(), std::vector<float>(kElements));
+// The slots after so many steps of the rule with ordinary gradients.
+std::vector<std::vector<float>> StateAfterSteps(const UpdateRule& rule,
+                                                const Hyperparameters& group, StepNumber steps,
+                                                size_t elements, std::mt19937& random) {
+  std::vector<float> gradient(elements);
+  std::vector<float> parameter(elements);
+  std::vector<std::vector<float>> slots;
+  for (const Slot& slot : rule.Slots(group)) slots.emplace_back(elements, slot.initial);
   SpanUpdate span;
   span.gradient = gradient.data();
   span.parameter = parameter.data();
   for (size_t slot = 0; slot < slots.size(); ++slot) span.slots[slot] = slots[slot].data();
-  span.elements = kElements;
-  for (StepNumber step = 1; step <= 3; ++step) {
+  span.elements = static_cast<int64_t>(elements);
+  for (StepNumber step = 1; step <= steps; ++step) {
     for (float& value : gradient) value = Ordinary(random);
     rule.Update(DriverKind::kScalar, rule.Prepare(group, step), span);
   }
+  return slots;
+}
+
+// Which slots the rule itself makes negative values of.
+std::vector<bool> SignedSlots(const UpdateRule& rule, const Hyperparameters& group) {
+  std::mt19937 random(1);
   std::vector<bool> are_signed;
-  for (const std::vector<float>& slot : slots) {
+  for (const std::vector<float>& slot : StateAfterSteps(rule, group, 3, 64, random)) {
     are_signed.push_back(*std::min_element(slot.begin(), slot.end()) < 0);
   }
   return are_signed;
@@ -112,18 +119,25 @@ std::vector<RuleCase> AllRuleCases() {
   return cases;
 }
 
-RuleData::RuleData(const std::vector<bool>& signed_slots, int64_t elements, int misalignment,
-                   bool specials, uint32_t seed)
+RuleData::RuleData(const RuleCase* rule_case, int64_t elements, int misalignment, bool specials,
+                   uint32_t seed)
     : elements_(elements), offset_(kGuard + misalignment), seed_(seed) {
   std::mt19937 random(seed);
-  for (size_t tensor = 0; tensor < signed_slots.size() + 2; ++tensor) {
-    const bool is_signed = tensor < 2 || signed_slots[tensor - 2];
+  const size_t slots = rule_case == nullptr ? 0 : rule_case->signed_slots.size();
+  for (size_t tensor = 0; tensor < slots + 2; ++tensor) {
+    const bool is_signed = tensor < 2 || rule_case->signed_slots[tensor - 2];
     AlignedFloats values(static_cast<size_t>(elements) + size_t{2} * kGuard + misalignment);
     for (float& value : values) {
       value = specials && random() % 4 == 0 ? Special(random) : Ordinary(random);
       if (!is_signed) value = std::fabs(value);
     }
     tensors_.push_back(std::move(values));
+  }
+  if (specials || slots == 0) return;
+  const std::vector<std::vector<float>> state =
+      StateAfterSteps(*rule_case->rule, rule_case->group, 2, tensors_[0].size(), random);
+  for (size_t slot = 0; slot < slots; ++slot) {
+    tensors_[2 + slot].assign(state[slot].begin(), state[slot].end());
   }
 }
 

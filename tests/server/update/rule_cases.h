@@ -44,9 +44,11 @@ using AlignedFloats = std::vector<float, CacheLineAllocator<float>>;
 // line), between guard elements.
 class RuleData {
  public:
-  // `specials`: infinities, NaN, both zeros and denormals among ordinary values of many magnitudes.
-  // A slot that is not signed has no negative value: a square root would make a NaN of it.
-  RuleData(const std::vector<bool>& signed_slots, int64_t elements, int misalignment, bool specials,
+  // Ordinary values of many magnitudes, and slots as two steps of the rule leave them: values that
+  // the rule never gives together could make it compute NaN, which equals any NaN. `specials`:
+  // infinities, NaN, both zeros and denormals among them, in slots that have nothing to do with
+  // each other; one that is not signed has no negative value. `rule_case` null: no slots.
+  RuleData(const RuleCase* rule_case, int64_t elements, int misalignment, bool specials,
            uint32_t seed);
 
   SpanUpdate Span();

@@ -96,8 +96,9 @@ Tensors RunOurs(const OracleCase& oracle, uint32_t seed, DriverKind driver) {
   const UpdateRule& rule = **RuleRegistry::Find(oracle.rule);
   const Hyperparameters group = *rule.Validate(oracle.given);
   std::vector<float> parameter = Normal(kElements, oracle.parameter_scale, seed);
-  const std::vector<SlotSpec> specs = rule.Slots(group);
-  std::vector<std::vector<float>> slots(specs.size(), std::vector<float>(kElements, 0.0f));
+  const std::vector<Slot> specs = rule.Slots(group);
+  std::vector<std::vector<float>> slots;
+  for (const Slot& slot : specs) slots.emplace_back(kElements, slot.initial);
   for (int step = 1; step <= kSteps; ++step) {
     const std::vector<float> gradient = Gradient(oracle, seed, step);
     SpanUpdate span;

@@ -7,16 +7,20 @@
 OPTSHARD_BEGIN_FORMULA();
 
 struct Toy {
-  using Variants = VariantsBySlots<1, 2>;
+  enum Slot { kSizeAvg, kLargest };
+  using Variants = VariantsBySlots<SlotSetOf(kSizeAvg), SlotSetOf(kSizeAvg, kLargest)>;
   enum Coefficient { kMinusLr, kBound };
 
-  template <class E, int N>
+  template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
-                                     Slots<E, N>& slots) {
+                                     Slots& slots) {
     const E clipped = Max(E(0) - c[kBound], Min(gradient, c[kBound]));
-    slots[0] = Lerp(slots[0], Abs(clipped), E(0.25f), E(0.75f));
-    if constexpr (N == 2) slots[1] = Select(gradient > slots[1], gradient, slots[1]);
-    parameter = parameter + c[kMinusLr] * clipped / (Sqrt(slots[0]) + E(1));
+    E& size_avg = slots[kSizeAvg];
+    size_avg = Lerp(size_avg, Abs(clipped), E(0.25f), E(0.75f));
+    if constexpr (Slots::Has(kLargest)) {
+      slots[kLargest] = Select(gradient > slots[kLargest], gradient, slots[kLargest]);
+    }
+    parameter = parameter + c[kMinusLr] * clipped / (Sqrt(size_avg) + E(1));
   }
 };
 
@@ -36,6 +40,11 @@ RuleSpec ToySpec() {
       options::NonNegative("bound", 2, "gradients are clipped to [-bound, bound]"),
       options::Structural(options::Flag("keep_largest", false, "remember the largest gradient")),
   };
+  spec.slots = {
+      {"size_avg", "average size of the clipped gradient"},
+      {"largest", "largest gradient so far",
+       [](const Hyperparameters& group) { return group.Flag("keep_largest"); }},
+  };
   return spec;
 }
 
@@ -43,17 +52,10 @@ class ToyRule final : public ElementWiseRule {
  public:
   ToyRule() : ElementWiseRule(ToySpec(), DriversOf<Toy>()) {}
 
-  std::vector<SlotSpec> Slots(const Hyperparameters& group) const override {
-    std::vector<SlotSpec> slots = {{"size_avg", "average size of the clipped gradient"}};
-    if (group.Flag("keep_largest")) slots.push_back({"largest", "largest gradient so far"});
-    return slots;
-  }
-
-  Coefficients Prepare(const Hyperparameters& group, StepNumber) const override {
-    Coefficients out;
-    out.values[Toy::kMinusLr] = static_cast<float>(-group.Number("lr"));
-    out.values[Toy::kBound] = static_cast<float>(group.Number("bound"));
-    return out;
+ protected:
+  void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
+    out->values[Toy::kMinusLr] = static_cast<float>(-group.Number("lr"));
+    out->values[Toy::kBound] = static_cast<float>(group.Number("bound"));
   }
 };
 

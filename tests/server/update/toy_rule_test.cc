@@ -53,6 +53,7 @@ TEST(ToyRuleTest, Update_OneElement_IsTheFormula) {
     span.elements = 1;
     Hyperparameters given;
     given.Set("bound", 4.0);
+    given.Set("keep_largest", true);
     Toy().Update(driver, Toy().Prepare(*Toy().Validate(given), 1), span);
     EXPECT_EQ(size, 1);
     EXPECT_EQ(largest, 1);

@@ -39,7 +39,7 @@ std::string Error(absl::string_view rule, const Hyperparameters& given) {
 
 std::vector<std::string> SlotNames(const UpdateRule& rule, const Hyperparameters& given) {
   std::vector<std::string> names;
-  for (const SlotSpec& slot : rule.Slots(*rule.Validate(given))) names.push_back(slot.name);
+  for (const Slot& slot : rule.Slots(*rule.Validate(given))) names.push_back(slot.name);
   return names;
 }
 
@@ -146,14 +146,17 @@ TEST(UpdateRuleTest, ValidateChange_SlotsChange_NamesTheOption) {
                     HasSubstr("from momentum_buffer to none")));
 }
 
-TEST(UpdateRuleTest, Update_SlotsOfNoVariant_Dies) {
+TEST(UpdateRuleTest, Update_WrongSlots_Dies) {
   float value = 1;
   SpanUpdate span;
   span.parameter = span.slots[0] = &value;
   span.gradient = &value;
   span.elements = 1;
-  EXPECT_DEATH(Rule("adam").Update(DriverKind::kSimd, Coefficients{}, span),
-               "\"adam\" has no variant with 1 slots");
+  const UpdateRule& adam = Rule("adam");
+  EXPECT_DEATH(adam.Update(DriverKind::kSimd, Coefficients{}, span),
+               "\"adam\" has no variant of its formula with the slots 0x0");
+  EXPECT_DEATH(adam.Update(DriverKind::kSimd, adam.Prepare(*adam.Validate({}), 1), span),
+               "\"adam\": 1 slots were given, expected 2");
 }
 
 TEST(UpdateRuleTest, Update_NoElements_NullPointersAreFine) {

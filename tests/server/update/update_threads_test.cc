@@ -11,12 +11,12 @@ namespace {
 constexpr uint32_t kSeed = 7;
 
 // Sizes that leave cuts inside, at the edges of, and between spans; empty ones too.
-std::vector<RuleData> Spans(const std::vector<bool>& signed_slots) {
+std::vector<RuleData> Spans(const RuleCase& rule_case) {
   std::vector<RuleData> spans;
   uint32_t seed = kSeed;
   for (int64_t elements : {0, 1, 30011, 17, 0, 9000, 64, 25000, 3}) {
     const int misalignment = static_cast<int>(elements % 5);
-    spans.emplace_back(signed_slots, elements, misalignment, /*specials=*/true, seed++);
+    spans.emplace_back(&rule_case, elements, misalignment, /*specials=*/true, seed++);
   }
   return spans;
 }
@@ -30,14 +30,14 @@ void RunOn(UpdateThreads& threads, const RuleCase& rule_case, std::vector<RuleDa
 
 TEST(UpdateThreadsTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
   for (const RuleCase& rule_case : AllRuleCases()) {
-    std::vector<RuleData> expected = Spans(rule_case.signed_slots);
+    std::vector<RuleData> expected = Spans(rule_case);
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
     for (RuleData& data : expected) {
       rule_case.rule->Update(DriverKind::kScalar, coefficients, data.Span());
     }
     for (int count = 1; count <= 4; ++count) {
       UpdateThreads threads(count);
-      std::vector<RuleData> spans = Spans(rule_case.signed_slots);
+      std::vector<RuleData> spans = Spans(rule_case);
       RunOn(threads, rule_case, spans);
       for (size_t i = 0; i < spans.size(); ++i) {
         ASSERT_EQ(spans[i].DifferenceTo(expected[i]), "")

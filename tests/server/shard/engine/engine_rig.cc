@@ -82,7 +82,7 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     store.buckets = &buckets_;
     store.rank = r;
     for (const Hyperparameters& group : options_.hyperparameters) {
-      store.slot_counts.push_back(static_cast<int>(rule_->Slots(group).size()));
+      store.slots.push_back(rule_->Slots(group));
     }
     store.keep_reduced_gradients =
         options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1 && !reachable;

@@ -33,7 +33,10 @@ StepOracle::StepOracle(const ParameterSpace& space, const UpdateRule& rule,
   for (int p = 0; p < space.parameter_count(); ++p) {
     const int64_t elements = space.parameter(p).elements();
     parameters_.emplace_back(elements);
-    slots_.emplace_back(rule.Slots(groups[space.group_of(p)]).size(), std::vector<float>(elements));
+    slots_.emplace_back();
+    for (const optshard::Slot& slot : rule.Slots(groups[space.group_of(p)])) {
+      slots_.back().emplace_back(elements, slot.initial);
+    }
   }
 }
 

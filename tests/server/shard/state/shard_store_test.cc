@@ -1,5 +1,7 @@
 #include "server/shard/state/shard_store.h"
 
+#include <gmock/gmock.h>
+
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -12,6 +14,8 @@
 
 namespace optshard {
 namespace {
+
+using ::testing::Each;
 
 // One rank owns "a" (4,000 elements in many buckets) and "b".
 class ShardStoreTest : public ::testing::Test {
@@ -30,7 +34,7 @@ class ShardStoreTest : public ::testing::Test {
     ShardStore::Options options;
     options.space = &space_;
     options.buckets = &buckets_;
-    options.slot_counts = {2};
+    options.slots = {std::vector<Slot>(2)};
     options.keep_reduced_gradients = true;
     store_ = *ShardStore::Create(options);
   }
@@ -135,7 +139,7 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   ShardStore::Options options;
   options.space = &space_;
   options.buckets = &buckets_;
-  options.slot_counts = {2};
+  options.slots = {std::vector<Slot>(2)};
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   store_ = *ShardStore::Create(options, memory);
   store_->ledger().Begin(3, StepProgress());
@@ -151,11 +155,30 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   EXPECT_EQ(read[3999], 1);
 }
 
+TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherStore) {
+  ShardStore::Options options;
+  options.space = &space_;
+  options.buckets = &buckets_;
+  options.slots = {{Slot{"sum", "", 0.5f}, Slot{"average", "", 0}}};
+  const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+  store_ = *ShardStore::Create(options, memory);
+  std::vector<float> read(4000);
+  for (const int slot : {0, 1}) {
+    ASSERT_TRUE(store_->TryRead(0, slot, 0, absl::MakeSpan(read)).has_value());
+    EXPECT_THAT(read, Each(options.slots[0][slot].initial)) << slot;
+  }
+  store_->ledger().Begin(1, StepProgress());
+  WriteAll(1);
+  store_ = *ShardStore::Create(options, memory);
+  ASSERT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+  EXPECT_THAT(read, Each(1.0f)) << "the state of the store before";
+}
+
 TEST_F(ShardStoreTest, MemoryOfAnotherSize_IsRefused) {
   ShardStore::Options options;
   options.space = &space_;
   options.buckets = &buckets_;
-  options.slot_counts = {2};
+  options.slots = {std::vector<Slot>(2)};
   ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   memory.bytes.slots -= 64;
   EXPECT_TRUE(absl::IsInternal(ShardStore::Create(options, memory).status()));

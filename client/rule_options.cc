@@ -1,7 +1,10 @@
 #include "client/rule_options.h"
 
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <tuple>
@@ -32,12 +35,29 @@ const UpdateRule& FindRule(absl::string_view name) {
 
 RuleOptions::RuleOptions(absl::string_view rule) : rule_(FindRule(rule).spec().name) {}
 
+RuleOptions::RuleOptions(const torch::optim::AdagradOptions& options) : RuleOptions("adagrad") {
+  Set("lr", options.lr());
+  Set("lr_decay", options.lr_decay());
+  Set("weight_decay", options.weight_decay());
+  Set("initial_accumulator_value", options.initial_accumulator_value());
+  Set("eps", options.eps());
+}
+
 RuleOptions::RuleOptions(const torch::optim::AdamOptions& options) : RuleOptions("adam") {
   SetAdam(options, *this);
 }
 
 RuleOptions::RuleOptions(const torch::optim::AdamWOptions& options) : RuleOptions("adamw") {
   SetAdam(options, *this);
+}
+
+RuleOptions::RuleOptions(const torch::optim::RMSpropOptions& options) : RuleOptions("rmsprop") {
+  Set("lr", options.lr());
+  Set("alpha", options.alpha());
+  Set("eps", options.eps());
+  Set("weight_decay", options.weight_decay());
+  Set("momentum", options.momentum());
+  Set("centered", options.centered());
 }
 
 RuleOptions::RuleOptions(const torch::optim::SGDOptions& options) : RuleOptions("sgd") {
@@ -50,12 +70,21 @@ RuleOptions::RuleOptions(const torch::optim::SGDOptions& options) : RuleOptions(
 
 RuleOptions RuleOptions::From(const torch::optim::OptimizerOptions& options) {
   if (const auto* rule = dynamic_cast<const RuleOptions*>(&options)) return *rule;
-  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) return *adam;
-  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) return *adamw;
-  if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) return *sgd;
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): one line an optimizer
+  if (const auto* adagrad = dynamic_cast<const AdagradOptions*>(&options)) return *adagrad;
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return *adam;
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return *adamw;
+  if (const auto* rmsprop = dynamic_cast<const RMSpropOptions*>(&options)) return *rmsprop;
+  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) return *sgd;
+  if (dynamic_cast<const LBFGSOptions*>(&options) != nullptr) {
+    throw StatusError(absl::InvalidArgumentError(
+        "a param group has torch::optim::LBFGSOptions, and LBFGS cannot be sharded: each of its "
+        "steps takes inner products over all parameters and evaluates the model several times; "
+        "give another rule, or use torch::optim::LBFGS where the model fits on one rank"));
+  }
   throw StatusError(absl::InvalidArgumentError(
       "a param group has options of a class that is not known here; give optshard::RuleOptions, "
-      "torch::optim::AdamOptions, AdamWOptions or SGDOptions"));
+      "torch::optim::AdagradOptions, AdamOptions, AdamWOptions, RMSpropOptions or SGDOptions"));
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, double value) {

@@ -10,8 +10,10 @@
 #include "common/hyperparameters.h"
 
 namespace torch::optim {
+struct AdagradOptions;
 struct AdamOptions;
 struct AdamWOptions;
+struct RMSpropOptions;
 struct SGDOptions;
 }  // namespace torch::optim
 
@@ -29,12 +31,16 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   explicit RuleOptions(absl::string_view rule);
 
   // The options of torch::optim's own optimizers, so that those can be swapped for this one.
-  RuleOptions(const torch::optim::AdamOptions& options);   // NOLINT(google-explicit-constructor)
-  RuleOptions(const torch::optim::AdamWOptions& options);  // NOLINT(google-explicit-constructor)
-  RuleOptions(const torch::optim::SGDOptions& options);    // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor)
+  RuleOptions(const torch::optim::AdagradOptions& options);
+  RuleOptions(const torch::optim::AdamOptions& options);
+  RuleOptions(const torch::optim::AdamWOptions& options);
+  RuleOptions(const torch::optim::RMSpropOptions& options);
+  RuleOptions(const torch::optim::SGDOptions& options);
+  // NOLINTEND(google-explicit-constructor)
 
   // Any of the above behind its base class. Throws StatusError (INVALID_ARGUMENT) for other
-  // classes.
+  // classes; for LBFGSOptions it says why that optimizer cannot be sharded.
   static RuleOptions From(const torch::optim::OptimizerOptions& options);
 
   RuleOptions& Set(absl::string_view name, double value);

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
@@ -28,10 +30,10 @@ absl::Status StatusOf(Function function) {
 }
 
 TEST(RuleOptionsTest, Construct_UnknownRule_ListsTheKnownOnes) {
-  const absl::Status status = StatusOf([] { RuleOptions("adagrad"); });
+  const absl::Status status = StatusOf([] { RuleOptions("adama"); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("\"adagrad\""), HasSubstr("known rules: adam, adamw, sgd")));
+              AllOf(HasSubstr("\"adama\""), HasSubstr("known rules: adagrad, adam, adamw, ")));
 }
 
 TEST(RuleOptionsTest, Complete_UnknownOption_ListsTheKnownOnes) {
@@ -83,11 +85,49 @@ TEST(RuleOptionsTest, Convert_SgdOptions_KeepsEveryValue) {
   EXPECT_TRUE(values.Flag("nesterov"));
 }
 
-TEST(RuleOptionsTest, From_OptionsOfAnotherOptimizer_SaysWhichAreKnown) {
-  const absl::Status status =
-      StatusOf([] { RuleOptions::From(torch::optim::RMSpropOptions(0.1)); });
+TEST(RuleOptionsTest, Convert_AdagradOptions_KeepsEveryValue) {
+  const RuleOptions rule = RuleOptions::From(torch::optim::AdagradOptions(0.5)
+                                                 .lr_decay(0.1)
+                                                 .weight_decay(0.2)
+                                                 .initial_accumulator_value(0.3)
+                                                 .eps(1e-3));
+  EXPECT_EQ(rule.rule(), "adagrad");
+  const Hyperparameters values = rule.Complete().values();
+  EXPECT_EQ(values.Number("lr"), 0.5);
+  EXPECT_EQ(values.Number("lr_decay"), 0.1);
+  EXPECT_EQ(values.Number("weight_decay"), 0.2);
+  EXPECT_EQ(values.Number("initial_accumulator_value"), 0.3);
+  EXPECT_EQ(values.Number("eps"), 1e-3);
+}
+
+TEST(RuleOptionsTest, Convert_RMSpropOptions_KeepsEveryValue) {
+  const RuleOptions rule = RuleOptions::From(torch::optim::RMSpropOptions(0.5)
+                                                 .alpha(0.8)
+                                                 .eps(1e-3)
+                                                 .weight_decay(0.1)
+                                                 .momentum(0.9)
+                                                 .centered(true));
+  EXPECT_EQ(rule.rule(), "rmsprop");
+  const Hyperparameters values = rule.Complete().values();
+  EXPECT_EQ(values.Number("lr"), 0.5);
+  EXPECT_EQ(values.Number("alpha"), 0.8);
+  EXPECT_EQ(values.Number("eps"), 1e-3);
+  EXPECT_EQ(values.Number("weight_decay"), 0.1);
+  EXPECT_EQ(values.Number("momentum"), 0.9);
+  EXPECT_TRUE(values.Flag("centered"));
+}
+
+TEST(RuleOptionsTest, From_Lbfgs_SaysWhyItCannotBeSharded) {
+  const absl::Status status = StatusOf([] { RuleOptions::From(torch::optim::LBFGSOptions(1)); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("AdamOptions"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("LBFGS cannot be sharded"));
+}
+
+TEST(RuleOptionsTest, From_OptionsOfAnotherClass_SaysWhichAreKnown) {
+  struct Others : torch::optim::OptimizerCloneableOptions<Others> {};
+  const absl::Status status = StatusOf([] { RuleOptions::From(Others()); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("RMSpropOptions"));
 }
 
 TEST(RuleOptionsTest, OverridingDefaults_OneValueSet_KeepsTheDefaultsOthers) {

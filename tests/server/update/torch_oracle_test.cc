@@ -1,7 +1,9 @@
 // Our rules against torch::optim's (LibTorch) over 100 steps, tensor by tensor and slot by slot.
 // torch::optim runs twice: in float32, as the peer, and in float64, as the truth.
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
@@ -71,6 +73,14 @@ void AddSlots(torch::optim::OptimizerParamState& state, Tensors& out) {
     if (adamw->max_exp_avg_sq().defined()) out["max_exp_avg_sq"] = Widened(adamw->max_exp_avg_sq());
   } else if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&state)) {
     if (sgd->momentum_buffer().defined()) out["momentum_buffer"] = Widened(sgd->momentum_buffer());
+  } else if (auto* adagrad = dynamic_cast<torch::optim::AdagradParamState*>(&state)) {
+    out["sum"] = Widened(adagrad->sum());
+  } else if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropParamState*>(&state)) {
+    out["square_avg"] = Widened(rmsprop->square_avg());
+    if (rmsprop->momentum_buffer().defined()) {
+      out["momentum_buffer"] = Widened(rmsprop->momentum_buffer());
+    }
+    if (rmsprop->grad_avg().defined()) out["grad_avg"] = Widened(rmsprop->grad_avg());
   }
 }
 
@@ -252,6 +262,41 @@ std::vector<OracleCase> SgdCases() {
   return cases;
 }
 
+std::vector<OracleCase> AdagradCases() {
+  using torch::optim::Adagrad;
+  using torch::optim::AdagradOptions;
+  std::vector<OracleCase> cases;
+  cases.push_back({"Defaults", "adagrad", {}, Torch<Adagrad>(AdagradOptions())});
+  cases.push_back({"Maximize", "adagrad", Given({{"maximize", true}, {"lr", 0.1}}),
+                   Torch<Adagrad>(AdagradOptions(0.1))});
+  cases.push_back({"LrDecay", "adagrad", Given({{"lr", 0.1}, {"lr_decay", 0.05}}),
+                   Torch<Adagrad>(AdagradOptions(0.1).lr_decay(0.05))});
+  cases.push_back(
+      {"InitialValue", "adagrad",
+       Given({{"initial_accumulator_value", 0.3}, {"weight_decay", 0.1}, {"eps", 1e-3}}),
+       Torch<Adagrad>(
+           AdagradOptions().initial_accumulator_value(0.3).weight_decay(0.1).eps(1e-3))});
+  return cases;
+}
+
+std::vector<OracleCase> RmspropCases() {
+  using torch::optim::RMSprop;
+  using torch::optim::RMSpropOptions;
+  std::vector<OracleCase> cases;
+  cases.push_back({"Defaults", "rmsprop", {}, Torch<RMSprop>(RMSpropOptions())});
+  cases.push_back({"Maximize", "rmsprop", Given({{"maximize", true}, {"alpha", 0.9}}),
+                   Torch<RMSprop>(RMSpropOptions().alpha(0.9))});
+  cases.push_back({"WeightDecay", "rmsprop", Given({{"weight_decay", 0.1}, {"eps", 1e-3}}),
+                   Torch<RMSprop>(RMSpropOptions().weight_decay(0.1).eps(1e-3))});
+  cases.push_back({"Momentum", "rmsprop", Given({{"momentum", 0.9}}),
+                   Torch<RMSprop>(RMSpropOptions().momentum(0.9))});
+  cases.push_back({"Centered", "rmsprop", Given({{"centered", true}}),
+                   Torch<RMSprop>(RMSpropOptions().centered(true))});
+  cases.push_back({"CenteredMomentum", "rmsprop", Given({{"centered", true}, {"momentum", 0.9}}),
+                   Torch<RMSprop>(RMSpropOptions().centered(true).momentum(0.9))});
+  return cases;
+}
+
 void PrintTo(const OracleCase& oracle, std::ostream* out) {
   *out << oracle.rule << " " << oracle.given.ToString();
 }
@@ -260,6 +305,8 @@ std::string NameOf(const ::testing::TestParamInfo<OracleCase>& info) { return in
 
 INSTANTIATE_TEST_SUITE_P(Adam, TorchOracleTest, ::testing::ValuesIn(AdamCases()), NameOf);
 INSTANTIATE_TEST_SUITE_P(AdamW, TorchOracleTest, ::testing::ValuesIn(AdamWCases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Adagrad, TorchOracleTest, ::testing::ValuesIn(AdagradCases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Rmsprop, TorchOracleTest, ::testing::ValuesIn(RmspropCases()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Sgd, TorchOracleTest, ::testing::ValuesIn(SgdCases()), NameOf);
 
 }  // namespace

@@ -146,6 +146,22 @@ TEST(UpdateRuleTest, ValidateChange_SlotsChange_NamesTheOption) {
                     HasSubstr("from momentum_buffer to none")));
 }
 
+TEST(UpdateRuleTest, Slots_OfEqualNumber_AreToldApart) {
+  const UpdateRule& rule = Rule("rmsprop");
+  const Hyperparameters momentum = *rule.Validate(With("momentum", 0.9));
+  const Hyperparameters centered = *rule.Validate(With("centered", true));
+  EXPECT_EQ(rule.Slots(momentum)[1].name, "momentum_buffer");
+  EXPECT_EQ(rule.Slots(centered)[1].name, "grad_avg");
+  EXPECT_EQ(rule.Prepare(momentum, 1).slots, 0b011u);
+  EXPECT_EQ(rule.Prepare(centered, 1).slots, 0b101u);
+}
+
+TEST(UpdateRuleTest, Slots_WithAnInitialValue_HaveTheOptions) {
+  const UpdateRule& rule = Rule("adagrad");
+  EXPECT_EQ(rule.Slots(*rule.Validate({}))[0].initial, 0);
+  EXPECT_EQ(rule.Slots(*rule.Validate(With("initial_accumulator_value", 0.5)))[0].initial, 0.5f);
+}
+
 TEST(UpdateRuleTest, Update_WrongSlots_Dies) {
   float value = 1;
   SpanUpdate span;

@@ -1,0 +1,117 @@
+// RMSprop, with and without momentum, centered or not, with the arithmetic of torch.optim.RMSprop.
+
+#include "server/update/define_rule-inl.h"
+
+OPTSHARD_BEGIN_FORMULA();
+
+struct Rmsprop {
+  enum Slot { kSquareAvg, kMomentumBuffer, kGradAvg };
+  using Variants = VariantsBySlots<SlotSetOf(kSquareAvg), SlotSetOf(kSquareAvg, kMomentumBuffer),
+                                   SlotSetOf(kSquareAvg, kGradAvg),
+                                   SlotSetOf(kSquareAvg, kMomentumBuffer, kGradAvg)>;
+  enum Coefficient {
+    kSign,  // -1 where the objective is maximized
+    kMinusLr,
+    kWeightDecay,
+    kAlpha,
+    kAlphaRest,  // what rounding to float took from it
+    kOneMinusAlpha,
+    kOneMinusAlphaRest,
+    kEps,
+    kMomentum,
+  };
+
+  // The running average after `value`. The rests of the coefficients take part: centered, what is
+  // left of the difference of two averages would magnify the error of rounded ones.
+  template <class E>
+  static OPTSHARD_FORMULA E Average(const Constants<E>& c, E average, E value) {
+    const E rest = c[kAlphaRest] * average + c[kOneMinusAlphaRest] * value;
+    return c[kAlpha] * average + (c[kOneMinusAlpha] * value + rest);
+  }
+
+  template <class E, class Slots>
+  static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
+                                     Slots& slots) {
+    E& square_avg = slots[kSquareAvg];
+    gradient = c[kSign] * gradient;
+    gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    square_avg = Average(c, square_avg, gradient * gradient);
+    E variance = square_avg;
+    if constexpr (Slots::Has(kGradAvg)) {
+      E& grad_avg = slots[kGradAvg];
+      grad_avg = Average(c, grad_avg, gradient);
+      variance = square_avg - grad_avg * grad_avg;
+    }
+    const E denominator = Sqrt(variance) + c[kEps];
+    if constexpr (Slots::Has(kMomentumBuffer)) {
+      E& momentum_buffer = slots[kMomentumBuffer];
+      momentum_buffer = c[kMomentum] * momentum_buffer + gradient / denominator;
+      parameter = parameter + c[kMinusLr] * momentum_buffer;
+    } else {
+      parameter = parameter + c[kMinusLr] * gradient / denominator;
+    }
+  }
+};
+
+OPTSHARD_END_FORMULA(Rmsprop);
+
+#if OPTSHARD_DECLARE_RULE
+namespace optshard {
+namespace {
+
+RuleSpec RmspropSpec() {
+  RuleSpec spec;
+  spec.name = "rmsprop";
+  spec.doc = "RMSprop: steps scaled by a running average of the gradient's square";
+  spec.source = "https://docs.pytorch.org/docs/2.11/generated/torch.optim.RMSprop.html";
+  spec.exports_step = true;
+  spec.options = {
+      options::NonNegative("lr", 1e-2, "learning rate"),
+      options::NonNegative("alpha", 0.99, "decay of the averages"),
+      options::NonNegative("eps", 1e-8, "added to the denominator"),
+      options::NonNegative("weight_decay", 0, "L2 penalty, added to the gradient"),
+      options::Structural(
+          options::NonNegative("momentum", 0, "share of the last direction that is kept")),
+      options::Structural(
+          options::Flag("centered", false, "divide by the estimated variance of the gradient")),
+      options::Flag("maximize", false, "ascend instead of descend"),
+  };
+  spec.slots = {
+      {"square_avg", "running average of the gradient's square"},
+      {"momentum_buffer", "running sum of the scaled gradients",
+       [](const Hyperparameters& group) { return group.Number("momentum") != 0; }},
+      {"grad_avg", "running average of the gradient",
+       [](const Hyperparameters& group) { return group.Flag("centered"); }},
+  };
+  return spec;
+}
+
+class RmspropRule final : public ElementWiseRule {
+ public:
+  RmspropRule() : ElementWiseRule(RmspropSpec(), DriversOf<Rmsprop>()) {}
+
+ protected:
+  void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
+    const auto set = [out](Rmsprop::Coefficient index, double value) {
+      out->values[index] = static_cast<float>(value);
+    };
+    set(Rmsprop::kSign, group.Flag("maximize") ? -1 : 1);
+    set(Rmsprop::kMinusLr, -group.Number("lr"));
+    set(Rmsprop::kWeightDecay, group.Number("weight_decay"));
+    const auto set_with_rest = [&](Rmsprop::Coefficient index, Rmsprop::Coefficient rest,
+                                   double value) {
+      set(index, value);
+      set(rest, value - static_cast<double>(out->values[index]));
+    };
+    set_with_rest(Rmsprop::kAlpha, Rmsprop::kAlphaRest, group.Number("alpha"));
+    set_with_rest(Rmsprop::kOneMinusAlpha, Rmsprop::kOneMinusAlphaRest, 1 - group.Number("alpha"));
+    set(Rmsprop::kEps, group.Number("eps"));
+    set(Rmsprop::kMomentum, group.Number("momentum"));
+  }
+};
+
+OPTSHARD_REGISTER_RULE(RmspropRule);
+
+}  // namespace
+}  // namespace optshard
+#endif  // OPTSHARD_DECLARE_RULE

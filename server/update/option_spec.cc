@@ -40,6 +40,16 @@ OptionSpec NonNegative(absl::string_view name, double default_value, absl::strin
       doc);
 }
 
+OptionSpec Fraction(absl::string_view name, double default_value, absl::string_view doc) {
+  return Make(
+      name, default_value, "a number in [0, 1]",
+      [](const HyperValue& value) {
+        const double number = absl::get<double>(value);
+        return number >= 0 && number <= 1;
+      },
+      doc);
+}
+
 OptionSpec DecayRates(absl::string_view name, Betas default_value, absl::string_view doc) {
   return Make(
       name, default_value, "two numbers in [0, 1)",
@@ -48,6 +58,26 @@ OptionSpec DecayRates(absl::string_view name, Betas default_value, absl::string_
           if (!(rate >= 0 && rate < 1)) return false;
         }
         return true;
+      },
+      doc);
+}
+
+OptionSpec Around1(absl::string_view name, Betas default_value, absl::string_view doc) {
+  return Make(
+      name, default_value, "a number in (0, 1) and a finite one above 1",
+      [](const HyperValue& value) {
+        const Betas& pair = absl::get<Betas>(value);
+        return pair[0] > 0 && pair[0] < 1 && pair[1] > 1 && std::isfinite(pair[1]);
+      },
+      doc);
+}
+
+OptionSpec Ascending(absl::string_view name, Betas default_value, absl::string_view doc) {
+  return Make(
+      name, default_value, "two finite numbers, >= 0, the smaller one first",
+      [](const HyperValue& value) {
+        const Betas& pair = absl::get<Betas>(value);
+        return pair[0] >= 0 && pair[0] <= pair[1] && std::isfinite(pair[1]);
       },
       doc);
 }

@@ -10,7 +10,14 @@ namespace optshard::options {
 OptionSpec Flag(absl::string_view name, bool default_value, absl::string_view doc);
 OptionSpec Finite(absl::string_view name, double default_value, absl::string_view doc);
 OptionSpec NonNegative(absl::string_view name, double default_value, absl::string_view doc);
+// In [0, 1].
+OptionSpec Fraction(absl::string_view name, double default_value, absl::string_view doc);
+// Two numbers in [0, 1).
 OptionSpec DecayRates(absl::string_view name, Betas default_value, absl::string_view doc);
+// Two numbers, one in (0, 1) and one above 1.
+OptionSpec Around1(absl::string_view name, Betas default_value, absl::string_view doc);
+// Two numbers, >= 0, of which the second is not smaller.
+OptionSpec Ascending(absl::string_view name, Betas default_value, absl::string_view doc);
 
 // The option has a say in which slots exist.
 OptionSpec Structural(OptionSpec option);

@@ -33,7 +33,7 @@ TEST(RuleOptionsTest, Construct_UnknownRule_ListsTheKnownOnes) {
   const absl::Status status = StatusOf([] { RuleOptions("adama"); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("\"adama\""), HasSubstr("known rules: adagrad, adam, adamw, ")));
+              AllOf(HasSubstr("\"adama\""), HasSubstr("known rules: adadelta, adagrad, adam, ")));
 }
 
 TEST(RuleOptionsTest, Complete_UnknownOption_ListsTheKnownOnes) {

@@ -21,25 +21,21 @@ struct Rmsprop {
     kMomentum,
   };
 
-  // The running average after `value`. The rests of the coefficients take part: centered, what is
-  // left of the difference of two averages would magnify the error of rounded ones.
-  template <class E>
-  static OPTSHARD_FORMULA E Average(const Constants<E>& c, E average, E value) {
-    const E rest = c[kAlphaRest] * average + c[kOneMinusAlphaRest] * value;
-    return c[kAlpha] * average + (c[kOneMinusAlpha] * value + rest);
-  }
-
   template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
                                      Slots& slots) {
     E& square_avg = slots[kSquareAvg];
     gradient = c[kSign] * gradient;
     gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
-    square_avg = Average(c, square_avg, gradient * gradient);
+    // The rests of the coefficients take part: centered, what is left of the difference of two
+    // averages would magnify the error of rounded ones. Lerp has none to speak of.
+    const E square = gradient * gradient;
+    const E rest = c[kAlphaRest] * square_avg + c[kOneMinusAlphaRest] * square;
+    square_avg = c[kAlpha] * square_avg + (c[kOneMinusAlpha] * square + rest);
     E variance = square_avg;
     if constexpr (Slots::Has(kGradAvg)) {
       E& grad_avg = slots[kGradAvg];
-      grad_avg = Average(c, grad_avg, gradient);
+      grad_avg = Lerp(grad_avg, gradient, c[kOneMinusAlpha], c[kAlpha]);
       variance = square_avg - grad_avg * grad_avg;
     }
     const E denominator = Sqrt(variance) + c[kEps];

@@ -1,0 +1,113 @@
+"""Writes torch_goldens.bin: what PyTorch's optimizers make of known gradients.
+
+    .venv/bin/python tests/server/update/golden/make_goldens.py
+
+For each case 100 steps over 1,000 elements, in float32 and in float64, with all slots. The file:
+
+    # a comment line, with the version of PyTorch
+    case RULE NAME
+    option NAME VALUE...            a flag, a number, or two numbers
+    tensor NAME                     "parameter", or a slot
+    <1,000 float32, then 1,000 float64, little-endian>
+    ...
+    end
+"""
+
+import os
+
+import numpy
+import torch
+
+ELEMENTS = 1000
+STEPS = 100
+
+
+class Numbers:
+    """The same numbers in golden_data.cc: 24 bits of a linear congruential generator, in [-1, 1)."""
+
+    def __init__(self, seed):
+        self._state = seed
+
+    def take(self, count):
+        values = numpy.empty(count, numpy.float32)
+        for i in range(count):
+            self._state = (self._state * 1664525 + 1013904223) % 2**32
+            values[i] = (self._state >> 8) / 2**23 - 1
+        return values
+
+
+def data():
+    """The parameter before the first step, and the gradients. Each element's gradients have a mean."""
+    numbers = Numbers(1)
+    parameter = numbers.take(ELEMENTS)
+    mean = numbers.take(ELEMENTS)
+    gradients = [numbers.take(ELEMENTS) + numpy.float32(0.5) * mean for _ in range(STEPS)]
+    return parameter, gradients
+
+
+CASES = [
+    ("adadelta", "Defaults", torch.optim.Adadelta, {}),
+    ("adadelta", "ShortMemory", torch.optim.Adadelta, {"rho": 0.7, "eps": 1e-3, "lr": 0.5}),
+    ("adadelta", "WeightDecayMaximize", torch.optim.Adadelta, {"weight_decay": 0.1, "maximize": True}),
+    ("adagrad", "InitialValue", torch.optim.Adagrad, {"initial_accumulator_value": 0.3, "lr_decay": 0.05}),
+    ("adam", "Amsgrad", torch.optim.Adam, {"amsgrad": True, "lr": 0.01}),
+    ("adam", "WeightDecayMaximize", torch.optim.Adam, {"weight_decay": 0.1, "maximize": True}),
+    ("adamax", "Defaults", torch.optim.Adamax, {}),
+    ("adamax", "Betas", torch.optim.Adamax, {"betas": (0.8, 0.9), "eps": 1e-3, "lr": 0.01}),
+    ("adamax", "WeightDecayMaximize", torch.optim.Adamax, {"weight_decay": 0.1, "maximize": True}),
+    ("adamw", "Defaults", torch.optim.AdamW, {}),
+    ("radam", "Defaults", torch.optim.RAdam, {}),
+    ("radam", "ShortMemory", torch.optim.RAdam, {"betas": (0.8, 0.9), "lr": 0.01}),
+    ("radam", "WeightDecayMaximize", torch.optim.RAdam, {"weight_decay": 0.1, "maximize": True}),
+    ("radam", "Decoupled", torch.optim.RAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("rmsprop", "CenteredMomentum", torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
+    ("rprop", "Defaults", torch.optim.Rprop, {}),
+    ("rprop", "Etas", torch.optim.Rprop, {"etas": (0.7, 1.1), "step_sizes": (1e-3, 0.02), "lr": 0.005}),
+    ("rprop", "Maximize", torch.optim.Rprop, {"maximize": True}),
+    ("sgd", "Nesterov", torch.optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+]
+
+
+def run(optimizer_class, options, dtype):
+    """Name and values of the parameter and of each slot after the last step."""
+    start, gradients = data()
+    parameter = torch.nn.Parameter(torch.from_numpy(start).to(dtype, copy=True))
+    optimizer = optimizer_class([parameter], foreach=False, **options)
+    for gradient in gradients:
+        parameter.grad = torch.from_numpy(gradient).to(dtype, copy=True)
+        optimizer.step()
+    slots = {
+        name: value
+        for name, value in optimizer.state[parameter].items()
+        if torch.is_tensor(value) and value.shape == parameter.shape
+    }
+    return {"parameter": parameter.detach(), **slots}
+
+
+def text(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return " ".join(repr(float(number)) for number in value)
+    return repr(float(value))
+
+
+def main():
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_goldens.bin")
+    with open(path, "wb") as out:
+        out.write(b"# PyTorch %s\n" % torch.__version__.split("+")[0].encode())
+        for rule, name, optimizer_class, options in CASES:
+            out.write(f"case {rule} {name}\n".encode())
+            for option, value in options.items():
+                out.write(f"option {option} {text(value)}\n".encode())
+            peer = run(optimizer_class, options, torch.float32)
+            truth = run(optimizer_class, options, torch.float64)
+            for tensor, values in peer.items():
+                out.write(f"tensor {tensor}\n".encode())
+                out.write(values.numpy().astype("<f4").tobytes())
+                out.write(truth[tensor].numpy().astype("<f8").tobytes())
+        out.write(b"end\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+#include "tests/server/update/golden/torch_goldens.h"
+
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/fatal.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr char kPath[] = "tests/server/update/golden/torch_goldens.bin";
+constexpr size_t kElements = 1000;
+
+// As Numbers in make_goldens.py.
+class Numbers {
+ public:
+  explicit Numbers(uint32_t seed) : state_(seed) {}
+
+  std::vector<float> Take(size_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) {
+      state_ = state_ * 1664525 + 1013904223;
+      value = static_cast<float>(state_ >> 8) / (1 << 23) - 1;
+    }
+    return values;
+  }
+
+ private:
+  uint32_t state_;
+};
+
+double NumberOf(const std::string& text) {
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value)) Fatal("%s: \"%s\" is no number", kPath, text);
+  return value;
+}
+
+HyperValue ValueOf(const std::vector<std::string>& words) {
+  if (words.size() == 4) return Betas{NumberOf(words[2]), NumberOf(words[3])};
+  if (words[2] == "true" || words[2] == "false") return words[2] == "true";
+  return NumberOf(words[2]);
+}
+
+template <typename T>
+std::vector<T> ReadValues(std::ifstream& file) {
+  std::vector<T> values(kElements);
+  file.read(reinterpret_cast<char*>(values.data()),
+            static_cast<std::streamsize>(kElements * sizeof(T)));
+  return values;
+}
+
+}  // namespace
+
+std::vector<GoldenCase> ReadTorchGoldens() {
+  std::ifstream file(kPath, std::ios::binary);
+  std::vector<GoldenCase> cases;
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    if (words[0] == "#") continue;
+    if (words[0] == "end") return cases;
+    if (words[0] == "case" && words.size() == 3) {
+      GoldenCase& golden = cases.emplace_back();
+      golden.rule = words[1];
+      golden.name = words[2];
+    } else if (words[0] == "option" && !cases.empty() && words.size() >= 3) {
+      cases.back().given.Set(words[1], ValueOf(words));
+    } else if (words[0] == "tensor" && !cases.empty() && words.size() == 2) {
+      Golden& golden = cases.back().tensors[words[1]];
+      golden.float32 = ReadValues<float>(file);
+      golden.float64 = ReadValues<double>(file);
+    } else {
+      break;
+    }
+  }
+  Fatal("%s: \"%s\" was not expected; make it anew with make_goldens.py", kPath, line);
+}
+
+void PrintTo(const GoldenCase& golden, std::ostream* out) {
+  *out << golden.rule << " " << golden.given.ToString();
+}
+
+GoldenData MakeGoldenData() {
+  Numbers numbers(1);
+  GoldenData data;
+  data.parameter = numbers.Take(kElements);
+  const std::vector<float> mean = numbers.Take(kElements);
+  for (int step = 1; step <= kGoldenSteps; ++step) {
+    std::vector<float> gradient = numbers.Take(kElements);
+    for (size_t i = 0; i < kElements; ++i) gradient[i] += 0.5f * mean[i];
+    data.gradients.push_back(std::move(gradient));
+  }
+  return data;
+}
+
+}  // namespace optshard::testing

@@ -1,0 +1,44 @@
+// torch_goldens.bin as values, and the data from which it was made.
+#ifndef OPTSHARD_TESTS_SERVER_UPDATE_GOLDEN_TORCH_GOLDENS_H_
+#define OPTSHARD_TESTS_SERVER_UPDATE_GOLDEN_TORCH_GOLDENS_H_
+
+#include <cstdint>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "common/hyperparameters.h"
+
+namespace optshard::testing {
+
+// A tensor after the last step.
+struct Golden {
+  std::vector<float> float32;
+  std::vector<double> float64;
+};
+
+struct GoldenCase {
+  std::string rule;
+  std::string name;
+  Hyperparameters given;
+  std::map<std::string, Golden> tensors;  // "parameter" and the slots
+};
+
+// For GoogleTest.
+void PrintTo(const GoldenCase& golden, std::ostream* out);
+
+constexpr int kGoldenSteps = 100;
+
+// Ends the process with a message where the file is not as make_goldens.py writes it.
+std::vector<GoldenCase> ReadTorchGoldens();
+
+struct GoldenData {
+  std::vector<float> parameter;  // before the first step
+  std::vector<std::vector<float>> gradients;
+};
+GoldenData MakeGoldenData();
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_UPDATE_GOLDEN_TORCH_GOLDENS_H_

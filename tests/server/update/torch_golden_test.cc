@@ -1,0 +1,100 @@
+// Our rules against what PyTorch's (its Python classes) made of the same gradients: parameter and
+// slots after 100 steps, in float32, and against its own error to float64.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/update/update_rule.h"
+#include "tests/server/update/golden/torch_goldens.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr double kLargestDistance = 1e-6;  // to PyTorch: max|a-b| / max|b|
+// Of PyTorch's own error to float64, in the mean, and of one element, which is luck in part.
+// PyTorch fuses multiply-adds on this CPU, which a formula may not (docs/numerics.md).
+constexpr double kErrorFactor = 1.2;
+constexpr double kLargestFactor = 2;
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+Tensors RunOurs(const GoldenCase& golden, DriverKind driver) {
+  static const auto* const data = new GoldenData(MakeGoldenData());
+  const UpdateRule& rule = **RuleRegistry::Find(golden.rule);
+  const Hyperparameters group = *rule.Validate(golden.given);
+  Tensors tensors;
+  tensors["parameter"] = data->parameter;
+  SpanUpdate span;
+  span.parameter = tensors["parameter"].data();
+  span.elements = static_cast<int64_t>(data->parameter.size());
+  size_t k = 0;
+  for (const Slot& slot : rule.Slots(group)) {
+    tensors[slot.name].assign(data->parameter.size(), slot.initial);
+    span.slots[k++] = tensors[slot.name].data();
+  }
+  for (int step = 1; step <= kGoldenSteps; ++step) {
+    span.gradient = data->gradients[step - 1].data();
+    rule.Update(driver, rule.Prepare(group, step), span);
+  }
+  return tensors;
+}
+
+struct Distance {
+  double largest = 0;  // as a share of the largest value
+  double mean = 0;     // likewise of the root mean square
+};
+
+template <typename T, typename Of>
+Distance Between(const std::vector<T>& a, const std::vector<Of>& b) {
+  double largest = 0;
+  double size = 0;
+  double squares = 0;
+  double size_squares = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    const double value = std::abs(static_cast<double>(b[i]));
+    largest = std::max(largest, difference);
+    size = std::max(size, value);
+    squares += difference * difference;
+    size_squares += value * value;
+  }
+  return {largest / size, std::sqrt(squares / size_squares)};
+}
+
+class TorchGoldenTest : public ::testing::TestWithParam<GoldenCase> {};
+
+TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
+  const GoldenCase& golden = GetParam();
+  const Tensors ours = RunOurs(golden, DriverKind::kSimd);
+  EXPECT_EQ(ours, RunOurs(golden, DriverKind::kScalar));
+  ASSERT_EQ(ours.size(), golden.tensors.size());
+  for (const auto& [name, values] : ours) {
+    ASSERT_EQ(golden.tensors.count(name), 1u) << name;
+    const Golden& peer = golden.tensors.at(name);
+    EXPECT_LE(Between(values, peer.float32).largest, kLargestDistance) << name;
+    const Distance error = Between(values, peer.float64);
+    const Distance of_peer = Between(peer.float32, peer.float64);
+    EXPECT_LE(error.mean, kErrorFactor * of_peer.mean) << name;
+    EXPECT_LE(error.largest, kLargestFactor * of_peer.largest) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TorchGoldenTest, ::testing::ValuesIn(ReadTorchGoldens()),
+                         [](const auto& info) { return info.param.rule + info.param.name; });
+
+TEST(TorchGoldens, CoverEveryRuleThatPyTorchHas) {
+  std::set<std::string> covered;
+  for (const GoldenCase& golden : ReadTorchGoldens()) covered.insert(golden.rule);
+  for (const UpdateRule* rule : RuleRegistry::All()) {
+    if (rule->spec().source.find("pytorch.org") == std::string::npos) continue;
+    EXPECT_EQ(covered.count(rule->spec().name), 1u) << rule->spec().name;
+  }
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -82,9 +82,4 @@ OptionSpec Ascending(absl::string_view name, Betas default_value, absl::string_v
       doc);
 }
 
-OptionSpec Structural(OptionSpec option) {
-  option.structural = true;
-  return option;
-}
-
 }  // namespace optshard::options

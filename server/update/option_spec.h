@@ -19,9 +19,6 @@ OptionSpec Around1(absl::string_view name, Betas default_value, absl::string_vie
 // Two numbers, >= 0, of which the second is not smaller.
 OptionSpec Ascending(absl::string_view name, Betas default_value, absl::string_view doc);
 
-// The option has a say in which slots exist.
-OptionSpec Structural(OptionSpec option);
-
 }  // namespace optshard::options
 
 #endif  // OPTSHARD_SERVER_UPDATE_OPTION_SPEC_H_

@@ -45,11 +45,16 @@ absl::Status CheckValue(const RuleSpec& spec, absl::string_view name, const Hype
   return absl::OkStatus();
 }
 
+bool Exists(const SlotSpec& slot, const Hyperparameters& group) {
+  if (slot.exists_with.empty()) return true;
+  const HyperValue& value = *group.Find(slot.exists_with);
+  return value != HyperValue(false) && value != HyperValue(0.0);
+}
+
 SlotSet ExistingSlots(const RuleSpec& spec, const Hyperparameters& group) {
   SlotSet existing = 0;
   for (size_t k = 0; k < spec.slots.size(); ++k) {
-    const SlotSpec& slot = spec.slots[k];
-    if (slot.exists == nullptr || slot.exists(group)) existing |= SlotSet{1} << k;
+    if (Exists(spec.slots[k], group)) existing |= SlotSet{1} << k;
   }
   return existing;
 }
@@ -92,7 +97,7 @@ std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
   for (size_t k = 0; k < spec().slots.size(); ++k) {
     if ((existing >> k & 1) == 0) continue;
     const SlotSpec& slot = spec().slots[k];
-    const double initial = slot.initial == nullptr ? 0 : slot.initial(group);
+    const double initial = slot.begins_with.empty() ? 0 : group.Number(slot.begins_with);
     slots.push_back({slot.name, slot.doc, static_cast<float>(initial)});
   }
   return slots;
@@ -128,13 +133,12 @@ absl::Status UpdateRule::ValidateChange(const Hyperparameters& constructed,
   const std::string after = SlotNames(Slots(now));
   if (before == after) return absl::OkStatus();
   std::vector<std::string> changed;
-  for (const OptionSpec& option : spec().options) {
-    const HyperValue& from = *constructed.Find(option.name);
-    const HyperValue& to = *now.Find(option.name);
-    if (option.structural && from != to) {
-      changed.push_back(absl::StrCat("option \"", option.name, "\" was constructed as ",
-                                     ToString(from), " and is now ", ToString(to)));
-    }
+  for (const SlotSpec& slot : spec().slots) {
+    if (Exists(slot, constructed) == Exists(slot, now)) continue;
+    const std::string& option = slot.exists_with;
+    changed.push_back(absl::StrCat("option \"", option, "\" was constructed as ",
+                                   ToString(*constructed.Find(option)), " and is now ",
+                                   ToString(*now.Find(option))));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "rule \"", spec().name, "\": ", absl::StrJoin(changed, "; "),

@@ -26,9 +26,6 @@ struct OptionSpec {
   HyperValue default_value;  // also fixes the type
   std::string range;         // for people: "a finite number, >= 0", "two numbers in [0, 1)"
   std::function<bool(const HyperValue&)> valid;  // asked only about values of the right type
-  // It has a say in which slots exist. Once the optimizer is constructed it may change only as far
-  // as they stay the same: a momentum from 0.9 to 0.95, never to 0 (UpdateRule::ValidateChange).
-  bool structural = false;
   std::string doc;
 };
 
@@ -36,10 +33,12 @@ struct OptionSpec {
 struct SlotSpec {
   std::string name;  // PyTorch's: "exp_avg"
   std::string doc;
-  // Whether it exists under these (validated) hyperparameters. Not set: always.
-  std::function<bool(const Hyperparameters&)> exists = nullptr;
-  // What every element is before the first step. Not set: 0.
-  std::function<double(const Hyperparameters&)> initial = nullptr;
+  // The flag or number that decides whether it exists: where it is true, or not 0. Once the
+  // optimizer is constructed, that option may change only as far as its slots stay: a momentum from
+  // 0.9 to 0.95, never to 0 (UpdateRule::ValidateChange). "": it always exists.
+  std::string exists_with = "";
+  // The number that every element is before the first step. "": 0.
+  std::string begins_with = "";
 };
 
 // Which of a rule's slots exist: bit k is that of RuleSpec::slots[k].

@@ -46,8 +46,7 @@ RuleSpec AdagradSpec() {
       options::Flag("maximize", false, "ascend instead of descend"),
   };
   spec.slots = {
-      {"sum", "sum of the squares of the gradients", nullptr,
-       [](const Hyperparameters& group) { return group.Number("initial_accumulator_value"); }},
+      {"sum", "sum of the squares of the gradients", "", "initial_accumulator_value"},
   };
   return spec;
 }

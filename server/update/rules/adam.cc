@@ -59,15 +59,13 @@ RuleSpec SpecOf(const char* name, const char* doc, const char* source, double we
       options::DecayRates("betas", {0.9, 0.999}, "decay of the averages of gradient and square"),
       options::NonNegative("eps", 1e-8, "added to the denominator"),
       options::NonNegative("weight_decay", weight_decay, weight_decay_doc),
-      options::Structural(
-          options::Flag("amsgrad", false, "divide by the largest average of squares so far")),
+      options::Flag("amsgrad", false, "divide by the largest average of squares so far"),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
   spec.slots = {
       {"exp_avg", "running average of the gradient"},
       {"exp_avg_sq", "running average of its square"},
-      {"max_exp_avg_sq", "largest value of exp_avg_sq so far",
-       [](const Hyperparameters& group) { return group.Flag("amsgrad"); }},
+      {"max_exp_avg_sq", "largest value of exp_avg_sq so far", "amsgrad"},
   };
   return spec;
 }

@@ -66,18 +66,14 @@ RuleSpec RmspropSpec() {
       options::NonNegative("alpha", 0.99, "decay of the averages"),
       options::NonNegative("eps", 1e-8, "added to the denominator"),
       options::NonNegative("weight_decay", 0, "L2 penalty, added to the gradient"),
-      options::Structural(
-          options::NonNegative("momentum", 0, "share of the last direction that is kept")),
-      options::Structural(
-          options::Flag("centered", false, "divide by the estimated variance of the gradient")),
+      options::NonNegative("momentum", 0, "share of the last direction that is kept"),
+      options::Flag("centered", false, "divide by the estimated variance of the gradient"),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
   spec.slots = {
       {"square_avg", "running average of the gradient's square"},
-      {"momentum_buffer", "running sum of the scaled gradients",
-       [](const Hyperparameters& group) { return group.Number("momentum") != 0; }},
-      {"grad_avg", "running average of the gradient",
-       [](const Hyperparameters& group) { return group.Flag("centered"); }},
+      {"momentum_buffer", "running sum of the scaled gradients", "momentum"},
+      {"grad_avg", "running average of the gradient", "centered"},
   };
   return spec;
 }

@@ -58,8 +58,7 @@ RuleSpec RpropSpec() {
   };
   spec.slots = {
       {"prev", "the gradient before, 0 where it turned"},
-      {"step_size", "size of the next step", nullptr,
-       [](const Hyperparameters& group) { return group.Number("lr"); }},
+      {"step_size", "size of the next step", "", "lr"},
   };
   return spec;
 }

@@ -52,17 +52,13 @@ RuleSpec SgdSpec() {
   spec.source = "https://docs.pytorch.org/docs/2.11/generated/torch.optim.SGD.html";
   spec.options = {
       options::NonNegative("lr", 1e-3, "learning rate"),
-      options::Structural(
-          options::NonNegative("momentum", 0, "share of the last direction that is kept")),
+      options::NonNegative("momentum", 0, "share of the last direction that is kept"),
       options::Finite("dampening", 0, "share of the gradient that momentum leaves out"),
       options::NonNegative("weight_decay", 0, "L2 penalty, added to the gradient"),
       options::Flag("nesterov", false, "look one momentum step ahead"),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
-  spec.slots = {
-      {"momentum_buffer", "running sum of the gradients",
-       [](const Hyperparameters& group) { return group.Number("momentum") != 0; }},
-  };
+  spec.slots = {{"momentum_buffer", "running sum of the gradients", "momentum"}};
   return spec;
 }
 

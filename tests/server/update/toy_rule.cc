@@ -38,12 +38,11 @@ RuleSpec ToySpec() {
   spec.options = {
       options::NonNegative("lr", 0.5, "learning rate"),
       options::NonNegative("bound", 2, "gradients are clipped to [-bound, bound]"),
-      options::Structural(options::Flag("keep_largest", false, "remember the largest gradient")),
+      options::Flag("keep_largest", false, "remember the largest gradient"),
   };
   spec.slots = {
       {"size_avg", "average size of the clipped gradient"},
-      {"largest", "largest gradient so far",
-       [](const Hyperparameters& group) { return group.Flag("keep_largest"); }},
+      {"largest", "largest gradient so far", "keep_largest"},
   };
   return spec;
 }

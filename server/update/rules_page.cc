@@ -1,0 +1,56 @@
+// Prints docs/rules.md: the update rules that are linked in, from their declarations.
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+namespace {
+
+constexpr char kHead[] = R"(# Update rules
+
+Made from the rules' declarations by `bazel run //server/update:rules_page > docs/rules.md`; a test compares
+them. Names and defaults are PyTorch's where it has the rule. How bits stay equal, and how far from PyTorch's
+they are: [numerics](numerics.md).
+)";
+
+// The option's name as code, or what is said where there is none.
+std::string Option(const std::string& name, absl::string_view none) {
+  return name.empty() ? std::string(none) : absl::StrCat("`", name, "`");
+}
+
+std::string Section(const RuleSpec& spec) {
+  std::string text =
+      absl::StrCat("\n## ", spec.name, "\n\n", spec.doc, ".\n\nSource: ", spec.source,
+                   "\n\n| option | default | range | |\n|---|---|---|---|\n");
+  for (const OptionSpec& option : spec.options) {
+    absl::StrAppend(&text, "| `", option.name, "` | ", ToString(option.default_value), " | ",
+                    option.range, " | ", option.doc, " |\n");
+  }
+  if (spec.slots.empty()) return text;
+  absl::StrAppend(&text, "\n| slot | exists with | begins with | |\n|---|---|---|---|\n");
+  for (const SlotSpec& slot : spec.slots) {
+    absl::StrAppend(&text, "| `", slot.name, "` | ", Option(slot.exists_with, "always"), " | ",
+                    Option(slot.begins_with, "0"), " | ", slot.doc, " |\n");
+  }
+  if (spec.exports_step) {
+    absl::StrAppend(&text, "| `step` | always | 0 | how often the parameter was updated |\n");
+  }
+  return text;
+}
+
+std::string Page() {
+  std::string page = kHead;
+  for (const UpdateRule* rule : RuleRegistry::All()) absl::StrAppend(&page, Section(rule->spec()));
+  return page;
+}
+
+}  // namespace
+}  // namespace optshard
+
+int main() {
+  const std::string page = optshard::Page();
+  return std::fwrite(page.data(), 1, page.size(), stdout) == page.size() ? 0 : 1;
+}

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "common/fatal.h"
+#include "common/nearest_name.h"
 
 namespace optshard {
 namespace {
@@ -26,11 +27,11 @@ const OptionSpec* FindOption(const RuleSpec& spec, absl::string_view name) {
 absl::Status CheckValue(const RuleSpec& spec, absl::string_view name, const HyperValue& value) {
   const OptionSpec* option = FindOption(spec, name);
   if (option == nullptr) {
-    const std::string known = absl::StrJoin(
-        spec.options, ", ",
-        [](std::string* out, const OptionSpec& known_option) { out->append(known_option.name); });
-    return absl::InvalidArgumentError(
-        absl::StrCat("rule \"", spec.name, "\" has no option \"", name, "\"; it has ", known));
+    std::vector<std::string> known;
+    for (const OptionSpec& known_option : spec.options) known.push_back(known_option.name);
+    return absl::InvalidArgumentError(absl::StrCat("rule \"", spec.name, "\" has no option \"",
+                                                   name, "\"; it has ", absl::StrJoin(known, ", "),
+                                                   DidYouMean(name, known)));
   }
   if (value.index() != option->default_value.index()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -155,8 +156,8 @@ absl::StatusOr<const UpdateRule*> RuleRegistry::Find(absl::string_view name) {
     known.push_back(rule->spec().name);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no update rule \"", name,
-                   "\"; known rules: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+      absl::StrCat("no update rule \"", name, "\"; known rules: ",
+                   known.empty() ? "none" : absl::StrJoin(known, ", "), DidYouMean(name, known)));
 }
 
 std::vector<const UpdateRule*> RuleRegistry::All() {

@@ -50,8 +50,8 @@ TEST(RuleRegistryTest, Find_UnknownRule_ListsTheKnownOnes) {
   for (const UpdateRule* rule : RuleRegistry::All()) known.push_back(rule->spec().name);
   EXPECT_THAT(known, IsSupersetOf({"adam", "adamw", "sgd"}));
   EXPECT_TRUE(std::is_sorted(known.begin(), known.end()));
-  EXPECT_EQ(status.message(),
-            "no update rule \"adamaxx\"; known rules: " + absl::StrJoin(known, ", "));
+  EXPECT_EQ(status.message(), "no update rule \"adamaxx\"; known rules: " +
+                                  absl::StrJoin(known, ", ") + "; did you mean \"adamax\"?");
 }
 
 TEST(RuleRegistryTest, Register_SameNameTwice_Dies) {

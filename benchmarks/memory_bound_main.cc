@@ -61,7 +61,7 @@ class Share {
     span.replicas.copies = absl::MakeSpan(copies_);
   }
 
-  void Stream() const { StreamRule().Update(DriverKind::kSimd, Coefficients(), span_); }
+  void Stream() const { StreamRule().Update(DriverKind::kSimd, coefficients_, span_); }
   float first_parameter() const { return span_.parameter[0]; }
 
  private:
@@ -76,6 +76,7 @@ class Share {
   std::vector<float*> copies_;
   std::vector<int> group_sizes_;
   SpanUpdate span_;
+  const Coefficients coefficients_ = StreamRule().Prepare({}, 1);
 };
 
 Contestant SetUp(const Flags& flags) {

@@ -16,7 +16,7 @@ TEST(StreamRule, OddLength_EveryElementIsWritten) {
     span.gradient = gradient.data();
     span.slots = {first.data(), second.data()};
     span.elements = 1003;
-    StreamRule().Update(driver, Coefficients(), span);
+    StreamRule().Update(driver, StreamRule().Prepare({}, 1), span);
     EXPECT_EQ(parameter, std::vector<float>(1003, 3.0f));
     EXPECT_EQ(first, std::vector<float>(1003, 12.0f));
     EXPECT_EQ(second, std::vector<float>(1003, 22.0f));

@@ -132,10 +132,10 @@ TEST_F(BadInputTest, Join_NoCoordinator_NamesTheAddress) {
 
 TEST_F(BadInputTest, Construct_UnknownRule_ListsTheKnownOnes) {
   StartCluster(2);
-  const nlohmann::json error = ErrorOf(Add(0, {"--rule=adagrad"}));
+  const nlohmann::json error = ErrorOf(Add(0, {"--rule=adagrid"}));
   EXPECT_EQ(error.at("code"), "INVALID_ARGUMENT");
   EXPECT_THAT(error.at("message").get<std::string>(),
-              AllOf(HasSubstr("\"adagrad\""), HasSubstr("known rules: adam, adamw, sgd")));
+              AllOf(HasSubstr("\"adagrid\""), HasSubstr("did you mean \"adagrad\"?")));
 }
 
 }  // namespace

@@ -207,7 +207,7 @@ TEST(ShardOwner_BadOption, IsNamed) {
   };
   expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
   expect([](ShardOwner::Options& options) { options.spec.rule = "adamant"; },
-         "known rules: adam, adamw,");
+         "known rules: adadelta, adagrad, adam,");
   expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads is -1");
   expect([](ShardOwner::Options& options) { options.coordinator = nullptr; },
          "needs a coordinator");

@@ -1,8 +1,5 @@
 #include "common/dataplane/gloo/gloo_mesh.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +8,7 @@
 #include "common/clock.h"
 #include "common/dataplane/disconnect_reason.h"
 #include "common/dataplane/gloo/gloo_loader.h"
+#include "common/dataplane/gloo/signals_blocked.h"
 #include "common/dataplane/gloo/tcp_peers.h"
 #include "common/errors.h"
 
@@ -38,24 +36,18 @@ std::string AddressKey(Generation generation, Rank of, Rank for_peer) {
   return absl::StrCat("gloo/", generation, "/", of, "/for/", for_peer);
 }
 
-// For threads of our own.
-void BlockSignals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, nullptr);
-}
-
 // Cuts the connections at a deadline unless it is stopped before. Gloo itself waits for each
 // connection as long as for all of them together. Bound to a thread.
 class CutAtDeadline {
  public:
-  CutAtDeadline(GlooWire& wire, absl::Time deadline)
-      : thread_([this, &wire, deadline] {
-          BlockSignals();
-          if (stopped_.WaitForNotificationWithTimeout(Until(deadline))) return;
-          wire.Cut();
-          has_cut_ = true;
-        }) {}
+  CutAtDeadline(GlooWire& wire, absl::Time deadline) {
+    const SignalsBlocked for_the_thread;
+    thread_ = std::thread([this, &wire, deadline] {
+      if (stopped_.WaitForNotificationWithTimeout(Until(deadline))) return;
+      wire.Cut();
+      has_cut_ = true;
+    });
+  }
   ~CutAtDeadline() { Stop(); }
 
   CutAtDeadline(const CutAtDeadline&) = delete;
@@ -180,6 +172,7 @@ absl::Status GlooMesh::StartWatching() {
     if (!sentinel.ok()) return errors::PeerLost(peer, sentinel.status().message());
     sentinels_.push_back({peer, *std::move(sentinel)});
   }
+  const SignalsBlocked for_the_watcher;
   watcher_ = std::thread(&GlooMesh::WatchConnections, this);
   return absl::OkStatus();
 }
@@ -361,7 +354,6 @@ absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what, absl::s
 }
 
 void GlooMesh::WatchConnections() {
-  BlockSignals();
   const auto over = [this] {
     mutex_.AssertReaderHeld();
     return stop_watching_ || !broken_.ok();

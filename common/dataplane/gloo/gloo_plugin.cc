@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/dataplane/gloo/gloo_wire.h"
+#include "common/dataplane/gloo/signals_blocked.h"
 
 namespace optshard {
 namespace {
@@ -51,23 +52,6 @@ class SigpipeHeldBack {
   sigset_t sigpipe_;
   sigset_t before_;
   bool was_pending_ = false;
-};
-
-// Threads made during its life take no signals.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
 };
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "common/clock.h"
 #include "common/dataplane/disconnect_reason.h"
+#include "common/dataplane/gloo/connect_wire.h"
 #include "common/dataplane/gloo/gloo_loader.h"
 #include "common/dataplane/gloo/signals_blocked.h"
 #include "common/dataplane/gloo/tcp_peers.h"
@@ -28,45 +28,7 @@ constexpr absl::Duration kReasonPatience = absl::Milliseconds(50);
 // No operation's slot, like that of the reasons.
 constexpr uint64_t kSentinelSlot = ~uint64_t{1};
 
-constexpr absl::string_view kConnecting = "connecting the Gloo data plane";
-
 absl::Duration Until(absl::Time deadline) { return deadline - Clock::Monotonic().Now(); }
-
-std::string AddressKey(Generation generation, Rank of, Rank for_peer) {
-  return absl::StrCat("gloo/", generation, "/", of, "/for/", for_peer);
-}
-
-// Cuts the connections at a deadline unless it is stopped before. Gloo itself waits for each
-// connection as long as for all of them together. Bound to a thread.
-class CutAtDeadline {
- public:
-  CutAtDeadline(GlooWire& wire, absl::Time deadline) {
-    const SignalsBlocked for_the_thread;
-    thread_ = std::thread([this, &wire, deadline] {
-      if (stopped_.WaitForNotificationWithTimeout(Until(deadline))) return;
-      wire.Cut();
-      has_cut_ = true;
-    });
-  }
-  ~CutAtDeadline() { Stop(); }
-
-  CutAtDeadline(const CutAtDeadline&) = delete;
-  CutAtDeadline& operator=(const CutAtDeadline&) = delete;
-
-  // Returns whether it was too late. Idempotent.
-  bool Stop() {
-    if (thread_.joinable()) {
-      stopped_.Notify();
-      thread_.join();
-    }
-    return has_cut_;
-  }
-
- private:
-  absl::Notification stopped_;
-  bool has_cut_ = false;  // the thread's until it has ended
-  std::thread thread_;
-};
 
 }  // namespace
 
@@ -104,7 +66,7 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::ConnectOver(std::unique_ptr<
   }
   auto mesh = std::unique_ptr<GlooMesh>(new GlooMesh(options, std::move(wire), std::move(small)));
   if (mesh->wire_ == nullptr) return mesh;
-  if (absl::Status status = mesh->ConnectAll(options); !status.ok()) return status;
+  if (absl::Status status = ConnectWire(*mesh->wire_, options); !status.ok()) return status;
   if (absl::Status status = mesh->StartWatching(); !status.ok()) return status;
   return mesh;
 }
@@ -121,45 +83,6 @@ GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wi
 GlooMesh::~GlooMesh() {
   Break(absl::CancelledError("the data plane is destroyed"));
   StopWatching();
-}
-
-absl::Status GlooMesh::ConnectAll(const GlooPlaneOptions& options) {
-  for (Rank peer = 0; peer < world_size_; ++peer) {
-    if (peer == rank_) continue;
-    const absl::StatusOr<std::string> address = wire_->Listen(peer);
-    if (!address.ok()) return errors::WithContext(address.status(), kConnecting);
-    const absl::Status put =
-        options.rendezvous->Put(AddressKey(options.generation, rank_, peer), *address);
-    if (!put.ok()) return errors::WithContext(put, kConnecting);
-  }
-  CutAtDeadline cut(*wire_, options.deadline);
-  std::vector<Rank> late;
-  for (Rank peer = 0; peer < world_size_; ++peer) {
-    if (peer == rank_) continue;
-    if (Until(options.deadline) <= absl::ZeroDuration()) {
-      late.push_back(peer);
-      continue;
-    }
-    const absl::StatusOr<std::string> address =
-        options.rendezvous->Get(AddressKey(options.generation, peer, rank_), options.deadline);
-    if (absl::IsDeadlineExceeded(address.status())) {
-      late.push_back(peer);
-      continue;
-    }
-    if (!address.ok()) return errors::WithContext(address.status(), kConnecting);
-    const absl::Status connected = wire_->Connect(peer, *address);
-    if (connected.ok()) continue;
-    // Gloo's own time-out is a few milliseconds short of the deadline.
-    if (Until(options.deadline) > absl::Milliseconds(10)) {
-      return errors::PeerLost(peer, absl::StrCat(kConnecting, ": ", connected.message()));
-    }
-    late.push_back(peer);
-  }
-  // The last one came just then.
-  if (cut.Stop() && late.empty()) {
-    late.push_back(rank_ == world_size_ - 1 ? rank_ - 1 : world_size_ - 1);
-  }
-  return late.empty() ? absl::OkStatus() : errors::PeersTimedOut(late, kConnecting);
 }
 
 absl::Status GlooMesh::StartWatching() {

@@ -86,7 +86,6 @@ class GlooMesh {
   GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wire,
            std::shared_ptr<SmallMessages> small);
 
-  absl::Status ConnectAll(const GlooPlaneOptions& options);
   absl::Status StartWatching();
   void WatchConnections();
   void TellPeersWhy(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cut_mutex_);

@@ -3,131 +3,25 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <memory>
+#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "common/cancellation.h"
-#include "common/clock.h"
 #include "common/errors.h"
 #include "common/incarnation.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/rpc/channel_rpc.h"
-#include "server/coordinator/coordinator_server.h"
+#include "tests/server/coordinator/coordinator_rpc_rig.h"
 #include "tests/server/coordinator/join_requests.h"
-#include "tests/testing/fake_clock.h"
 
 namespace optshard {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Time In(absl::Duration time) { return Clock::Monotonic().Now() + time; }
-
-// The failure that a member is told of, which can be waited for.
-class Told {
- public:
-  void Tell(const absl::Status& failure) {
-    absl::MutexLock lock(&mutex_);
-    failure_ = failure;
-  }
-  bool HasCome() const {
-    absl::MutexLock lock(&mutex_);
-    return !failure_.ok();
-  }
-  absl::Status Wait() const {
-    absl::MutexLock lock(&mutex_);
-    const auto has_come = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); };
-    mutex_.AwaitWithTimeout(absl::Condition(&has_come), absl::Seconds(20));
-    return failure_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-};
-
-struct Member {
-  std::shared_ptr<Told> told = std::make_shared<Told>();
-  std::unique_ptr<MemberSession> session;
-
-  absl::Status Failure() const { return told->Wait(); }
-};
-
-class CoordinatorRpcTest : public ::testing::Test {
- protected:
-  CoordinatorRpcTest() {
-    // The fake clock goes much faster than heartbeats come.
-    options_.coordinator.group.liveness.lease = absl::Hours(1000);
-  }
-
-  void Start(int world_size, Rank host_rank = -1) {
-    world_size_ = world_size;
-    options_.coordinator.clock = &clock_;
-    options_.coordinator.group.world_size = world_size;
-    options_.coordinator.group.host_rank = host_rank;
-    options_.tick = absl::Milliseconds(5);
-    server_ = CoordinatorServer::Start(options_).value();
-  }
-
-  absl::StatusOr<Member> Join(Rank rank) { return Join(TestJoin(rank, world_size_)); }
-
-  absl::StatusOr<Member> Join(const JoinRequest& request) {
-    // A client each, as separate processes have.
-    absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
-        MakeCoordinatorClient(server_->address());
-    if (!client.ok()) return client.status();
-    absl::StatusOr<std::unique_ptr<MemberSession>> session =
-        (*client)->Join(request, In(absl::Seconds(20)));
-    if (!session.ok()) return session.status();
-    Member member;
-    member.session = *std::move(session);
-    member.session->OnFailure(
-        [told = member.told](const absl::Status& failure) { told->Tell(failure); });
-    return member;
-  }
-
-  std::vector<Member> JoinAll() {
-    std::vector<Member> members;
-    for (Rank rank = 0; rank < world_size_; ++rank) members.push_back(Join(rank).value());
-    for (Member& member : members) {
-      EXPECT_TRUE(member.session->WaitForPlan(In(absl::Seconds(20))).ok());
-    }
-    return members;
-  }
-
-  // Time that the coordinator sees pass. What passes unseen is a pause to it.
-  void Pass(absl::Duration step) {
-    clock_.Advance(step);
-    server_->coordinator().Tick();
-  }
-
-  // Time that passes only for the coordinator. Real time goes on until `done`.
-  template <typename Condition>
-  bool PassUntil(Condition done) {
-    const absl::Time deadline = In(absl::Seconds(20));
-    while (!done()) {
-      if (Clock::Monotonic().Now() > deadline) return false;
-      Pass(absl::Milliseconds(20));
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
-  GroupStatus Group() { return server_->coordinator().GetStatus("default").groups.at(0); }
-
-  int world_size_ = 0;
-  FakeClock clock_;
-  CoordinatorServer::Options options_;
-  std::unique_ptr<CoordinatorServer> server_;
-};
+using CoordinatorRpcTest = CoordinatorRpcRig;
 
 TEST_F(CoordinatorRpcTest, AllJoin_EachGetsThePlanAndTheOwners) {
   Start(3);
@@ -323,125 +217,6 @@ TEST_F(CoordinatorRpcTest, GetStatus_TellsWhatTheDomainKnows) {
   EXPECT_EQ(Summary(status->groups[0]), Summary(Group()));
   EXPECT_EQ(status->groups[0].members[1].pid, 101);
   EXPECT_EQ(status->groups[0].members[1].state, MemberState::kActive);
-}
-
-TEST_F(CoordinatorRpcTest, CoordinatorStops_StepsGoOnAndReportersAreNotKept) {
-  Start(2);
-  std::vector<Member> members = JoinAll();
-  server_->Stop(absl::Seconds(1));
-  const absl::Status observed = errors::PeerLost(1, "connection reset");
-  EXPECT_EQ(members[0].session->ReportFailure({}, 1, observed, In(absl::Seconds(60))), observed);
-  EXPECT_FALSE(members[0].told->HasCome());
-  EXPECT_TRUE(absl::IsUnavailable(members[0].session->Leave(In(absl::Milliseconds(100)))));
-}
-
-TEST_F(CoordinatorRpcTest, CoordinatorsHostDies_ItIsTheOneLost) {
-  Start(3, 0);
-  std::vector<Member> members = JoinAll();
-  server_->Stop(absl::Seconds(1));
-  const absl::Status cause = members[2].session->ReportFailure(
-      {}, 1, errors::PeerLost(1, "connection reset"), In(absl::Seconds(60)));
-  EXPECT_TRUE(errors::IsPeerLost(cause));
-  EXPECT_THAT(errors::RanksOf(cause), ElementsAre(0));
-}
-
-TEST_F(CoordinatorRpcTest, StopWithStreamsAndWaitsOpen_ReturnsSoon) {
-  Start(2);
-  Member forming = Join(0).value();
-  Member other = Join(TestJoin(0, 2, "other")).value();
-  Member second = Join(TestJoin(1, 2, "other")).value();
-  ASSERT_TRUE(other.session->WaitForPlan(In(absl::Seconds(20))).ok());
-  std::thread getter(
-      [&] { EXPECT_FALSE(other.session->rendezvous().Get("never", In(absl::Seconds(60))).ok()); });
-  const absl::Time start = Clock::Monotonic().Now();
-  server_->Stop(absl::Seconds(10));
-  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(8));
-  getter.join();
-}
-
-TEST_F(CoordinatorRpcTest, StopAfterAWaitOfBeforeThePlan_ReturnsSoon) {
-  Start(2);
-  Member first = Join(0).value();
-  std::thread getter(
-      [&] { EXPECT_FALSE(first.session->rendezvous().Get("k", In(absl::Seconds(60))).ok()); });
-  Member second = Join(1).value();
-  ASSERT_TRUE(first.session->WaitForPlan(In(absl::Seconds(20))).ok());
-  const absl::Time start = Clock::Monotonic().Now();
-  server_->Stop(absl::Seconds(10));
-  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(8));
-  getter.join();
-}
-
-TEST_F(CoordinatorRpcTest, CoordinatorStartsLater_JoinFindsIt) {
-  Start(1);
-  const int port = server_->port();
-  server_->Stop(absl::Seconds(1));
-  server_.reset();
-  std::thread starter([&] {
-    options_.listen = absl::StrCat("127.0.0.1:", port);
-    server_ = CoordinatorServer::Start(options_).value();
-  });
-  const auto client = MakeCoordinatorClient(absl::StrCat("127.0.0.1:", port)).value();
-  const auto session = client->Join(TestJoin(0, 1), In(absl::Seconds(20)));
-  starter.join();
-  EXPECT_TRUE(session.ok()) << session.status();
-}
-
-TEST_F(CoordinatorRpcTest, CoordinatorStartedAnew_SessionOfTheFormerRunIsNotTakenForTheNewOne) {
-  Start(1);
-  Member former = std::move(JoinAll()[0]);
-  options_.listen = server_->address();
-  server_.reset();
-  server_ = CoordinatorServer::Start(options_).value();
-  Member successor = Join(0).value();
-  EXPECT_TRUE(errors::IsStaleIncarnation(former.Failure())) << former.Failure();
-  EXPECT_TRUE(successor.session->WaitForPlan(In(absl::Seconds(20))).ok());
-  EXPECT_FALSE(successor.told->HasCome());
-}
-
-TEST_F(CoordinatorRpcTest, CancelledWhileOthersAreAwaited_EndsTheWaitAndLeaveStillWorks) {
-  Start(2);
-  const auto client = MakeCoordinatorClient(server_->address()).value();
-  Cancellation cancellation;
-  const auto session = client->Join(TestJoin(0, 2), In(absl::Seconds(20)), &cancellation).value();
-  std::thread canceller([&] { cancellation.Cancel(absl::UnavailableError("shutting down")); });
-  const absl::Status status = session->WaitForPlan(In(absl::Hours(1))).status();
-  canceller.join();
-  EXPECT_EQ(status, absl::UnavailableError("shutting down"));
-  EXPECT_TRUE(session->Leave(In(absl::Seconds(20))).ok());
-  EXPECT_EQ(Group().members[0].state, MemberState::kMissing);
-}
-
-TEST_F(CoordinatorRpcTest, CancelledWhileNobodyListens_EndsTheJoin) {
-  Start(1);
-  const std::string address = server_->address();
-  server_.reset();
-  const auto client = MakeCoordinatorClient(address).value();
-  Cancellation cancellation;
-  std::thread canceller([&] { cancellation.Cancel(absl::UnavailableError("shutting down")); });
-  const absl::Status status =
-      client->Join(TestJoin(0, 1), In(absl::Hours(1)), &cancellation).status();
-  canceller.join();
-  EXPECT_EQ(status, absl::UnavailableError("shutting down"));
-}
-
-TEST_F(CoordinatorRpcTest, NobodyListens_JoinNamesTheAddressAndHowLongItTried) {
-  Start(1);
-  const std::string address = server_->address();
-  server_.reset();
-  const auto client = MakeCoordinatorClient(address).value();
-  const absl::Status status = client->Join(TestJoin(0, 1), In(absl::Milliseconds(300))).status();
-  EXPECT_TRUE(absl::IsUnavailable(status));
-  EXPECT_THAT(status.ToString(), AllOf(HasSubstr(address), HasSubstr("tried for")));
-}
-
-TEST_F(CoordinatorRpcTest, PortTaken_IsAnErrorNamingTheAddress) {
-  Start(1);
-  CoordinatorServer::Options options = options_;
-  options.listen = server_->address();
-  const absl::Status status = CoordinatorServer::Start(options).status();
-  EXPECT_TRUE(absl::IsUnavailable(status));
-  EXPECT_THAT(status.ToString(), HasSubstr(options.listen));
 }
 
 TEST(MakeCoordinatorClient, EmptyAddress_IsInvalid) {

@@ -15,32 +15,12 @@
 #include <string>
 #include <system_error>
 
+#include "benchmarks/ping_pong_options.h"
 #include "benchmarks/round_protocol.h"
 #include "common/cli/command_line.h"
 
 namespace optshard {
 namespace {
-
-struct Flags {
-  int rank = 0;
-  int world_size = 2;
-  std::string rendezvous;
-  int steps = 1;
-};
-
-CommandLine CommandLineOf(Flags& flags) {
-  CommandLine line({"optshard-bench-ping-pong",
-                    "One end of a ping-pong by futexes. run_bench.py drives it.",
-                    {"optshard-bench-ping-pong --rank=0 --rendezvous=/tmp/table"}});
-  line.Add("rank", &flags.rank, "0 serves, 1 returns");
-  line.Add("world-size", &flags.world_size, "always 2");
-  line.Add("rendezvous", &flags.rendezvous,
-           "a file for both processes, which the first one creates")
-      .Value("PATH")
-      .Required();
-  line.Add("steps", &flags.steps, "round trips in a round").AtLeast(1);
-  return line;
-}
 
 // How often each has been told to go on; zero in a new file.
 struct Table {
@@ -72,7 +52,7 @@ void WaitFor(std::atomic<uint32_t>& word, uint32_t times) {
   }
 }
 
-Contestant SetUp(const Flags& flags) {
+Contestant SetUp(const PingPongFlags& flags) {
   Table* const table = MapTable(flags.rendezvous);
   const int rank = flags.rank;
   const int steps = flags.steps;
@@ -94,7 +74,12 @@ Contestant SetUp(const Flags& flags) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::Flags flags;
-  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  optshard::PingPongFlags flags;
+  optshard::CommandLine line({"optshard-bench-ping-pong",
+                              "One end of a ping-pong by futexes. run_bench.py drives it.",
+                              {"optshard-bench-ping-pong --rank=0 --rendezvous=/tmp/table"}});
+  optshard::AddPingPongOptions(line, "a file for both processes, which the first one creates",
+                               &flags);
+  if (const auto end = line.ParseOrEnd(argc, argv)) return *end;
   return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

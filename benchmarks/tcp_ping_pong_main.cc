@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "benchmarks/file_rendezvous.h"
+#include "benchmarks/ping_pong_options.h"
 #include "benchmarks/round_protocol.h"
 #include "common/cli/command_line.h"
 #include "common/clock.h"
@@ -19,26 +20,6 @@
 
 namespace optshard {
 namespace {
-
-struct Flags {
-  int rank = 0;
-  int world_size = 2;
-  std::string rendezvous;
-  int steps = 1;
-};
-
-CommandLine CommandLineOf(Flags& flags) {
-  CommandLine line({"optshard-bench-tcp-ping-pong",
-                    "One end of a ping-pong over TCP. run_bench.py drives it.",
-                    {"optshard-bench-tcp-ping-pong --rank=0 --rendezvous=/tmp/empty"}});
-  line.Add("rank", &flags.rank, "0 serves, 1 returns");
-  line.Add("world-size", &flags.world_size, "always 2");
-  line.Add("rendezvous", &flags.rendezvous, "an empty directory for both processes")
-      .Value("PATH")
-      .Required();
-  line.Add("steps", &flags.steps, "round trips in a round").AtLeast(1);
-  return line;
-}
 
 UniqueFd Connect(int rank, const std::string& directory) {
   FileRendezvous rendezvous(directory);
@@ -60,7 +41,7 @@ void Expect(ssize_t bytes) {
   if (bytes != 1) throw std::system_error(errno, std::generic_category(), "the connection");
 }
 
-Contestant SetUp(const Flags& flags) {
+Contestant SetUp(const PingPongFlags& flags) {
   const int rank = flags.rank;
   const int steps = flags.steps;
   const auto connection = std::make_shared<UniqueFd>(Connect(rank, flags.rendezvous));
@@ -82,7 +63,11 @@ Contestant SetUp(const Flags& flags) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::Flags flags;
-  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
+  optshard::PingPongFlags flags;
+  optshard::CommandLine line({"optshard-bench-tcp-ping-pong",
+                              "One end of a ping-pong over TCP. run_bench.py drives it.",
+                              {"optshard-bench-tcp-ping-pong --rank=0 --rendezvous=/tmp/empty"}});
+  optshard::AddPingPongOptions(line, "an empty directory for both processes", &flags);
+  if (const auto end = line.ParseOrEnd(argc, argv)) return *end;
   return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
 }

@@ -33,6 +33,10 @@ size_t SizeOf(DType dtype) {
   Fatal("%d is no DType", static_cast<int>(dtype));
 }
 
+DType ArithmeticOf(DType dtype) {
+  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
 absl::string_view NameOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

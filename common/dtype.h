@@ -17,7 +17,12 @@ enum class DType : uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16
 // known one; ParameterSpace::Validate refuses others.
 bool IsKnown(DType dtype);
 
-size_t SizeOf(DType dtype);             // bytes of one element
+size_t SizeOf(DType dtype);  // bytes of one element
+
+// What sums and updates of such elements are computed in: float64 of float64, float32 of all
+// others.
+DType ArithmeticOf(DType dtype);
+
 absl::string_view NameOf(DType dtype);  // PyTorch's: "float32", "float64", "float16", "bfloat16"
 
 // INVALID_ARGUMENT, listing the known names, for any other text.

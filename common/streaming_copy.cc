@@ -14,12 +14,9 @@ constexpr size_t kLineBytes = 64;
 
 }  // namespace
 
-void StreamingCopy(void* to, const void* from, size_t bytes) {
-  if (bytes == 0) return;  // then either may be null
-  if (bytes < kLeastBytes || reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) != 0) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
+bool IsStreamable(const void* to) { return reinterpret_cast<uintptr_t>(to) % kLineBytes == 0; }
+
+void Stream(void* to, const void* from, size_t bytes) {
   char* out = static_cast<char*>(to);
   const char* in = static_cast<const char*>(from);
   const size_t lines = bytes / kLineBytes;
@@ -31,7 +28,18 @@ void StreamingCopy(void* to, const void* from, size_t bytes) {
     }
   }
   std::memcpy(out, in, bytes % kLineBytes);
-  _mm_sfence();
+}
+
+void FenceStreams() { _mm_sfence(); }
+
+void StreamingCopy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;  // then either may be null
+  if (bytes < kLeastBytes || reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) != 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  Stream(to, from, bytes);
+  FenceStreams();
 }
 
 }  // namespace optshard

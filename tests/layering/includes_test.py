@@ -45,8 +45,9 @@ _RULES = [
     ),
     (
         re.compile(r"^hwy/"),
-        "Highway belongs to server/update/ and its tests",
-        lambda path: path.removeprefix("tests/").startswith("server/update/"),
+        "Highway belongs to server/update/, common/dtype_conversion and their tests",
+        lambda path: path.removeprefix("tests/").startswith("server/update/")
+        or path.startswith(("common/dtype_conversion.", "tests/testing/simd_targets.")),
     ),
     (
         re.compile(r"^(server|client|examples|benchmarks|tests)/"),

@@ -51,7 +51,7 @@ class Share {
     span.parameter = Array(elements, 0);
     for (int i = 0; i < replicas; ++i) gradients_.push_back(Array(elements, 1));
     if (replicas == 1) {
-      span.gradient = gradients_[0];
+      span.gradient = static_cast<const float*>(gradients_[0]);
       return;
     }
     for (int i = 1; i < replicas && !share_parameters; ++i) copies_.push_back(Array(elements, 0));
@@ -62,7 +62,7 @@ class Share {
   }
 
   void Stream() const { StreamRule().Update(DriverKind::kSimd, coefficients_, span_); }
-  float first_parameter() const { return span_.parameter[0]; }
+  float first_parameter() const { return span_.parameter.As<float>()[0]; }
 
  private:
   float* Array(int64_t elements, float value) {
@@ -72,8 +72,8 @@ class Share {
   }
 
   std::vector<HugePageArray> arrays_;
-  std::vector<const float*> gradients_;
-  std::vector<float*> copies_;
+  std::vector<const void*> gradients_;
+  std::vector<void*> copies_;
   std::vector<int> group_sizes_;
   SpanUpdate span_;
   const Coefficients coefficients_ = StreamRule().Prepare({}, 1);

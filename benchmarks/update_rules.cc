@@ -89,8 +89,8 @@ class Replicas {
   std::vector<int> group_sizes_;
   Array first_, second_;
   std::vector<Array> gradients_, parameters_;
-  std::vector<const float*> gradient_pointers_;
-  std::vector<std::vector<float*>> copies_;  // by owner
+  std::vector<const void*> gradient_pointers_;
+  std::vector<std::vector<void*>> copies_;  // by owner
   std::vector<SpanTask> tasks_;
 };
 

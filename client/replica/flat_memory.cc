@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/replica/scalar_type.h"
 #include "common/memory_layout.h"
 #include "server/shard/state/mapped_memory.h"
 
@@ -44,7 +45,7 @@ absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
                                      std::pair(&placed.gradients, "the gradients")}) {
       absl::StatusOr<MappedMemory> allocated = MappedMemory::Allocate(region.bytes(), what);
       if (!allocated.ok()) return allocated.status();
-      *data = static_cast<float*>(allocated->data());
+      *data = Buffer(allocated->data(), region.dtype);
       owned->push_back(*std::move(allocated));
     }
     memory.regions.push_back(placed);
@@ -53,11 +54,11 @@ absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
   return memory;
 }
 
-at::Tensor FlatTensor(float* data, at::IntArrayRef sizes, std::shared_ptr<const void> owner) {
+at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner) {
   auto context = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
-  return at::for_blob(data, sizes)
+  return at::for_blob(array.data(), sizes)
       .context(context.release(), &ReleaseFlatMemory)
-      .options(at::TensorOptions().dtype(at::kFloat))
+      .options(at::TensorOptions().dtype(ScalarTypeOf(array.dtype())))
       .make_tensor();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/replica/parameter_list.h"
+#include "common/buffer.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/parameter_space.h"
 
@@ -26,8 +27,9 @@ struct FlatMemory {
   static absl::StatusOr<FlatMemory> Private(const ParameterSpace& space);
 };
 
-// A tensor over `data`, with a storage and a version counter of its own. It keeps `owner` alive.
-at::Tensor FlatTensor(float* data, at::IntArrayRef sizes, std::shared_ptr<const void> owner);
+// A tensor of `array`'s type over it, with a storage and a version counter of its own. It keeps
+// `owner` alive.
+at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner);
 
 // What moving the values into flat memory would break for the trainer, for people; empty where it
 // breaks nothing. Names the first such parameter:

@@ -26,7 +26,7 @@ class MoveIntoPlace : public PostAccumulateGradHook {
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined() || gradient.is_same(place_) || gradient.requires_grad()) return;
     // Anything unusual is left to the step, which has errors for it.
-    if (gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat ||
+    if (gradient.layout() != at::kStrided || gradient.scalar_type() != place_.scalar_type() ||
         !gradient.device().is_cpu() || gradient.sizes() != place_.sizes() ||
         !gradient.is_contiguous()) {
       return;

@@ -7,7 +7,7 @@
 namespace optshard {
 
 // While it lives, a gradient that autograd gives to `parameter` is moved into `place`, a contiguous
-// float32 tensor of the parameter's shape, and parameter.grad() becomes `place` itself: what is
+// tensor of the parameter's type and shape, and parameter.grad() becomes `place` itself: what is
 // added to it later is added there. So zeroing a gradient is free (it becomes none), the first
 // backward writes its place once instead of adding to zeros, and its own memory is free for the
 // next layer's.

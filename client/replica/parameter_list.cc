@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/replica/scalar_type.h"
 
 namespace optshard {
 namespace {
@@ -36,9 +37,9 @@ absl::Status CheckTensor(const at::Tensor& tensor, const Place& place) {
   if (!tensor.device().is_cpu()) {
     return error(" is on ", tensor.device().str(), "; only the CPU is supported so far");
   }
-  if (tensor.scalar_type() != at::kFloat) {
+  if (!DTypeOf(tensor.scalar_type()).has_value()) {
     return error(" is ", c10::toString(tensor.scalar_type()),
-                 "; only float32 (Float) is supported so far");
+                 "; parameters are float32, float64, float16 or bfloat16");
   }
   if (!tensor.is_leaf()) {
     return error(
@@ -114,6 +115,7 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
     }
     ParameterSpec spec;
     spec.name = places[i].name;
+    spec.dtype = *DTypeOf(tensor.scalar_type());
     spec.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
     specs[places[i].group].parameters.push_back(std::move(spec));
   }
@@ -137,8 +139,9 @@ absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradie
   if (!gradient.device().is_cpu()) {
     return error("is on ", gradient.device().str(), "; the parameter is on the CPU");
   }
-  if (gradient.scalar_type() != at::kFloat) {
-    return error("is ", c10::toString(gradient.scalar_type()), "; expected float32 (Float)");
+  if (gradient.scalar_type() != parameter.scalar_type()) {
+    return error("is ", c10::toString(gradient.scalar_type()), "; the parameter is ",
+                 c10::toString(parameter.scalar_type()));
   }
   if (gradient.sizes() != parameter.sizes()) {
     return error("has the shape ", ShapeText(gradient), "; the parameter has ",

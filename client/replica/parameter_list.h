@@ -18,12 +18,13 @@ struct ParameterList {
 };
 
 // INVALID_ARGUMENT naming the parameter, its group and its place there: no parameter at all, an
-// undefined tensor, one that is not dense float32 on the CPU, not a leaf, given twice or sharing
-// memory with another; a number of names that is neither 0 nor that of the parameters.
+// undefined tensor, one that is not dense on the CPU, whose type is none of DType, not a leaf,
+// given twice or sharing memory with another; a number of names that is neither 0 nor that of the
+// parameters.
 absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at::Tensor>>& groups,
                                                 const std::vector<std::string>& names);
 
-// That a gradient can be reduced and applied: dense float32 on the CPU, of the parameter's shape.
+// That a gradient can be reduced and applied: dense on the CPU, of the parameter's type and shape.
 // INVALID_ARGUMENT naming the parameter.
 absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradient,
                            const std::string& name);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/replica/scalar_type.h"
 
 namespace optshard {
 namespace {
@@ -12,14 +13,15 @@ namespace {
 // A trainer may have replaced the values (torch::load does), but not by something else.
 absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec) {
   if (parameter.layout() == at::kStrided && parameter.device().is_cpu() &&
-      parameter.scalar_type() == at::kFloat && parameter.sizes() == at::IntArrayRef(spec.shape)) {
+      parameter.scalar_type() == ScalarTypeOf(spec.dtype) &&
+      parameter.sizes() == at::IntArrayRef(spec.shape)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "parameter \"", spec.name, "\" has become ", c10::toString(parameter.scalar_type()), " [",
       absl::StrJoin(parameter.sizes(), ", "), "] on ", parameter.device().str(),
-      " since the optimizer was made with it as Float [", absl::StrJoin(spec.shape, ", "),
-      "] on cpu: make another optimizer after such a change"));
+      " since the optimizer was made with it as ", c10::toString(ScalarTypeOf(spec.dtype)), " [",
+      absl::StrJoin(spec.shape, ", "), "] on cpu: make another optimizer after such a change"));
 }
 
 }  // namespace
@@ -47,10 +49,19 @@ absl::Status Replica::Gather() {
     const at::Tensor& parameter = list_.tensors[i];
     const at::Tensor& gradient = parameter.grad();
     const bool has_gradient = parameter.requires_grad() && gradient.defined();
-    tensors_[i].parameter = parameter.numel() > 0 ? GatherParameter(i) : nullptr;
-    tensors_[i].gradient = has_gradient ? GatherGradient(i, gradient) : nullptr;
+    tensors_[i].parameter = parameter.numel() > 0 ? GatherParameter(i) : Buffer();
+    tensors_[i].gradient = has_gradient ? GatherGradient(i, gradient) : ConstBuffer();
   }
   return absl::OkStatus();
+}
+
+ConstBuffer Replica::NoElements() {
+  static constexpr double kNone = 0;
+  return &kNone;
+}
+
+Buffer Replica::ArrayOf(const at::Tensor& tensor) {
+  return Buffer(tensor.mutable_data_ptr(), *DTypeOf(tensor.scalar_type()));
 }
 
 void Replica::Scatter() {

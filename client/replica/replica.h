@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/parameter_list.h"
+#include "common/buffer.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/parameter_space.h"
 #include "server/shard/engine/step_input.h"
@@ -53,13 +54,16 @@ class Replica {
   explicit Replica(const ParameterList& list);
 
   // Where the parameter's values are, contiguous.
-  virtual float* GatherParameter(size_t index) = 0;
-  // Where its gradient is, contiguous; &kNoElements for one of no elements; null for none.
+  virtual Buffer GatherParameter(size_t index) = 0;
+  // Where its gradient is, contiguous; NoElements() for one of no elements; no array for none.
   // `gradient` is defined, and checked.
-  virtual const float* GatherGradient(size_t index, const at::Tensor& gradient) = 0;
+  virtual ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) = 0;
   virtual void ScatterParameter(size_t index) = 0;
 
-  static constexpr float kNoElements = 0;
+  // An array, but nothing in it.
+  static ConstBuffer NoElements();
+  // Where the values of a contiguous tensor begin.
+  static Buffer ArrayOf(const at::Tensor& tensor);
   const std::vector<at::Tensor>& parameters() const { return list_.tensors; }
   void CountCopy() { ++gradients_copied_; }
 

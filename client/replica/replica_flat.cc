@@ -23,9 +23,10 @@ class FlatReplica : public Replica {
       const at::Tensor& parameter = parameters()[i];
       const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
       const ReplicaRegion& region = regions_[place.region];
-      views_.push_back(
-          {FlatTensor(region.parameters + place.offset_elements, parameter.sizes(), memory.owner),
-           FlatTensor(region.gradients + place.offset_elements, parameter.sizes(), memory.owner)});
+      views_.push_back({FlatTensor(region.parameters.From(place.offset_elements), parameter.sizes(),
+                                   memory.owner),
+                        FlatTensor(region.gradients.From(place.offset_elements), parameter.sizes(),
+                                   memory.owner)});
       if (memory.has_values) {
         parameter.set_data(views_[i].values);
       } else {
@@ -53,21 +54,21 @@ class FlatReplica : public Replica {
   }
 
  protected:
-  float* GatherParameter(size_t index) override {
+  Buffer GatherParameter(size_t index) override {
     if (parameters()[index].const_data_ptr() != views_[index].values.const_data_ptr() ||
         !parameters()[index].is_contiguous()) {
       MoveValuesIn(index);
     }
-    return views_[index].values.mutable_data_ptr<float>();
+    return ArrayOf(views_[index].values);
   }
 
-  const float* GatherGradient(size_t index, const at::Tensor& gradient) override {
+  ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) override {
     if (!IsView(index)) {
       MoveGradientIn(index);
       CountCopy();
     }
-    if (gradient.numel() == 0) return &kNoElements;
-    return views_[index].gradient.const_data_ptr<float>();
+    if (gradient.numel() == 0) return NoElements();
+    return ArrayOf(views_[index].gradient);
   }
 
   void ScatterParameter(size_t) override {}

@@ -24,26 +24,26 @@ class InPlaceReplica : public Replica {
   }
 
  protected:
-  float* GatherParameter(size_t index) override {
+  Buffer GatherParameter(size_t index) override {
     const at::Tensor& parameter = parameters()[index];
     if (parameter.is_contiguous()) {
       copies_[index].reset();
-      return parameter.mutable_data_ptr<float>();
+      return ArrayOf(parameter);
     }
     if (!copies_[index].defined()) {
-      copies_[index] = at::empty(parameter.sizes(), at::TensorOptions().dtype(at::kFloat));
+      copies_[index] = at::empty(parameter.sizes(), parameter.options());
     }
     copies_[index].copy_(parameter.detach());
-    return copies_[index].mutable_data_ptr<float>();
+    return ArrayOf(copies_[index]);
   }
 
-  const float* GatherGradient(size_t index, const at::Tensor& gradient) override {
+  ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) override {
     gradient_copies_[index].reset();
-    if (gradient.numel() == 0) return &kNoElements;
-    if (gradient.is_contiguous()) return gradient.const_data_ptr<float>();
+    if (gradient.numel() == 0) return NoElements();
+    if (gradient.is_contiguous()) return ArrayOf(gradient);
     gradient_copies_[index] = gradient.detach().contiguous();
     CountCopy();
-    return gradient_copies_[index].const_data_ptr<float>();
+    return ArrayOf(gradient_copies_[index]);
   }
 
   void ScatterParameter(size_t index) override {

@@ -7,8 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/dataplane/tree_average.h"
-#include "common/dtype.h"
 #include "common/ids.h"
 
 namespace optshard {
@@ -21,10 +19,8 @@ inline absl::Status CheckPublish(Rank owner, int world_size) {
       absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size));
 }
 
-// UNIMPLEMENTED as CheckReducible, too.
-inline absl::Status CheckReduce(Rank owner, int world_size, DType dtype, int64_t elements) {
-  absl::Status valid = CheckReducible(dtype);
-  valid.Update(CheckPublish(owner, world_size));
+inline absl::Status CheckReduce(Rank owner, int world_size, int64_t elements) {
+  absl::Status valid = CheckPublish(owner, world_size);
   if (elements < 0) {
     valid.Update(absl::InvalidArgumentError(
         absl::StrCat("Reduce of ", elements, " elements: there cannot be less than none")));

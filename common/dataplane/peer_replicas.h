@@ -5,12 +5,14 @@
 #include <memory>
 #include <vector>
 
+#include "common/buffer.h"
+
 namespace optshard {
 
 // Flat memory that holds a whole region of the MemoryLayout, padding included.
 struct ReplicaRegion {
-  float* parameters = nullptr;  // null: the parameters lie elsewhere
-  float* gradients = nullptr;   // null: the gradients lie elsewhere
+  Buffer parameters;  // none: the parameters lie elsewhere
+  Buffer gradients;   // none: the gradients lie elsewhere
 };
 
 // The replicas of all ranks, this one included, in this process's address space. Where ranks share

@@ -24,7 +24,7 @@ constexpr absl::Duration kFirstFormPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestFormPause = absl::Seconds(2);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
-constexpr float kNoElements = 0;
+constexpr double kNoElements = 0;  // aligned for every dtype
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -160,8 +160,8 @@ absl::Status HostedRank::PlaceReplica() {
     ReplicaTensor tensor;
     tensor.gradient = &kNoElements;
     if (space.parameter(p).elements() > 0) {
-      tensor.parameter = regions_[place.region].parameters + place.offset_elements;
-      tensor.gradient = regions_[place.region].gradients + place.offset_elements;
+      tensor.parameter = regions_[place.region].parameters.From(place.offset_elements);
+      tensor.gradient = regions_[place.region].gradients.From(place.offset_elements);
     }
     all_tensors_.push_back(tensor);
   }

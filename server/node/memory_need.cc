@@ -47,16 +47,12 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   const bool keeps_reduced = request.spec.gradient_mode == GradientMode::kReduce &&
                              request.spec.world_size > 1 && !all_on_this_node;
   const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.spec.buckets);
-  for (const Bucket& bucket : buckets) {
-    if (!keeps_reduced || bucket.owner != request.rank) continue;
-    need.reduced_bytes +=
-        AlignedElements(bucket.elements, bucket.dtype) * static_cast<int64_t>(SizeOf(bucket.dtype));
-  }
   ShardStore::Options store;
   store.space = &request.spec.space;
   store.buckets = &buckets;
   store.rank = request.rank;
   for (const Hyperparameters& group : *groups) store.slots.push_back((*rule)->Slots(group));
+  if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);
   need.slots_bytes = static_cast<int64_t>(state.slots);
   need.ledger_bytes = static_cast<int64_t>(state.ledger);

@@ -34,7 +34,7 @@ namespace optshard {
 
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
-// INVALID_ARGUMENT naming the first parameter whose dtype or device no shard owner can step.
+// INVALID_ARGUMENT naming the first parameter whose device no shard owner can step.
 absl::Status CheckSupported(const ParameterSpace& space);
 
 // Step, RefuseNextStep, SyncParameters and Stop come from one thread at a time; the views,
@@ -69,7 +69,7 @@ class ShardOwner {
   };
 
   // Validates, joins, waits for the plan, connects the plane and allocates the slots. Errors:
-  // INVALID_ARGUMENT (options, another dtype, ranks that disagree), DEADLINE_EXCEEDED naming the
+  // INVALID_ARGUMENT (options, another device, ranks that disagree), DEADLINE_EXCEEDED naming the
   // ranks that never came, UNAVAILABLE (no coordinator, a rank lost meanwhile), RESOURCE_EXHAUSTED,
   // DATA_LOSS where the ranks go on from states that are torn or of different steps.
   static absl::StatusOr<std::unique_ptr<ShardOwner>> Start(Options options);

@@ -14,10 +14,10 @@ namespace optshard {
 absl::Status CheckSupported(const ParameterSpace& space) {
   for (int p = 0; p < space.parameter_count(); ++p) {
     const ParameterSpec& parameter = space.parameter(p);
-    if (parameter.dtype != DType::kFloat32 || parameter.device != "cpu") {
+    if (parameter.device != "cpu") {
       return absl::InvalidArgumentError(
-          absl::StrFormat("parameter %d \"%s\" is %s on %s; only float32 on cpu is supported", p,
-                          parameter.name, NameOf(parameter.dtype), parameter.device));
+          absl::StrFormat("parameter %d \"%s\" is on %s; only cpu is supported", p, parameter.name,
+                          parameter.device));
     }
   }
   return absl::OkStatus();

@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 // One pass over memory, an element or a vector of them at a time. Returns how many elements are
 // done: all, or as many whole vectors as there are.
 template <class Formula, class E, SlotSet kSlots, class Gradient, class Copies>
-int64_t RunOver(const FormulaArguments& arguments) {
+int64_t RunOver(const ArgumentsOf<E>& arguments) {
   const int64_t width = E::Width();
   const Constants<E> constants(arguments.coefficients);
   const Gradient gradient(arguments);
@@ -59,7 +59,7 @@ bool HasVariant(SlotSet slots) {
 }
 
 template <class Formula, class E, SlotSet kSlots, class Gradient>
-HWY_INLINE int64_t RunWithCopies(const FormulaArguments& arguments) {
+HWY_INLINE int64_t RunWithCopies(const ArgumentsOf<E>& arguments) {
   if (arguments.copy_count == 0)
     return RunOver<Formula, E, kSlots, Gradient, NoCopies<E>>(arguments);
   if constexpr (E::kIsVector) {
@@ -70,8 +70,13 @@ HWY_INLINE int64_t RunWithCopies(const FormulaArguments& arguments) {
   return RunOver<Formula, E, kSlots, Gradient, StoredCopies<E>>(arguments);
 }
 
+// In one pass over the replicas in float32 only: other types are averaged and copied by tiles.
 template <class Formula, class E, SlotSet kSlots>
-HWY_INLINE int64_t Run(const FormulaArguments& arguments) {
+HWY_INLINE int64_t Run(const FormulaArguments<double>& arguments) {
+  return RunOver<Formula, E, kSlots, OneGradient<E>, NoCopies<E>>(arguments);
+}
+template <class Formula, class E, SlotSet kSlots>
+HWY_INLINE int64_t Run(const FormulaArguments<float>& arguments) {
   switch (GradientsOf(arguments)) {
     case Gradients::kOne:
       return RunWithCopies<Formula, E, kSlots, OneGradient<E>>(arguments);
@@ -84,7 +89,7 @@ HWY_INLINE int64_t Run(const FormulaArguments& arguments) {
 }
 
 template <class E, class Formula, SlotSet... kSlotSets>
-HWY_INLINE int64_t RunVariant(VariantsBySlots<kSlotSets...>, const FormulaArguments& arguments) {
+HWY_INLINE int64_t RunVariant(VariantsBySlots<kSlotSets...>, const ArgumentsOf<E>& arguments) {
   int64_t done = 0;
   (void)((arguments.slot_set == kSlotSets &&
           (done = Run<Formula, E, kSlotSets>(arguments), true)) ||
@@ -92,9 +97,9 @@ HWY_INLINE int64_t RunVariant(VariantsBySlots<kSlotSets...>, const FormulaArgume
   return done;
 }
 
-// What RunOver returns. E: Scalar or Lanes.
+// What RunOver returns. E: Scalar, Lanes, Scalar64 or Lanes64.
 template <class E, class Formula>
-int64_t UpdateWith(const FormulaArguments& arguments) {
+int64_t UpdateWith(const ArgumentsOf<E>& arguments) {
   return RunVariant<E, Formula>(typename Formula::Variants(), arguments);
 }
 

@@ -1,21 +1,32 @@
 #include "server/update/element_wise_rule.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "common/default_floating_point.h"
 #include "common/fatal.h"
+#include "server/update/span_tiles.h"
 
 namespace optshard {
 namespace {
 
-FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate& span) {
-  FormulaArguments arguments;
-  arguments.coefficients = coefficients.values.data();
-  arguments.parameter = span.parameter;
-  arguments.gradient = span.gradient;
+template <typename T>
+constexpr DType kDTypeOf = DType::kFloat32;
+template <>
+constexpr DType kDTypeOf<double> = DType::kFloat64;
+
+// Of the right types throughout: the formula can run over the arrays themselves.
+template <typename T>
+FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpdate& span) {
+  FormulaArguments<T> arguments;
+  std::transform(coefficients.values.begin(), coefficients.values.end(), arguments.coefficients,
+                 [](double value) { return static_cast<T>(value); });
+  arguments.parameter = span.parameter.As<T>();
+  arguments.gradient = span.gradient.As<T>();
   arguments.slot_set = coefficients.slots;
-  std::copy(span.slots.begin(), span.slots.end(), arguments.slots);
+  std::transform(span.slots.begin(), span.slots.end(), arguments.slots,
+                 [](Buffer slot) { return slot.As<T>(); });
   arguments.elements = span.elements;
   const ReplicaSpans& replicas = span.replicas;
   arguments.gradients = replicas.gradients.data();
@@ -28,29 +39,70 @@ FormulaArguments ArgumentsOf(const Coefficients& coefficients, const SpanUpdate&
   return arguments;
 }
 
-void CheckVariant(const RuleSpec& spec, const FormulaDrivers& drivers, SlotSet slots,
-                  const SpanUpdate& span) {
+// Whether the drivers take the span as it is.
+template <typename T>
+bool IsDirect(const SpanUpdate& span) {
+  const DType dtype = kDTypeOf<T>;
+  if (span.parameter.dtype() != dtype || span.gradient.dtype() != dtype) return false;
+  for (const Buffer slot : span.slots) {
+    if (slot && slot.dtype() != dtype) return false;
+  }
+  if (dtype == DType::kFloat32) return true;
+  const absl::Span<const void* const> gradients = span.replicas.gradients;
+  const bool one_gradient = gradients.empty() || (gradients.size() == 1 && gradients[0] != nullptr);
+  return one_gradient && span.replicas.copies.empty();
+}
+
+template <typename T>
+void RunDirect(const TypedDrivers<T>& drivers, DriverKind driver, const Coefficients& coefficients,
+               const SpanUpdate& span) {
+  const int64_t done =
+      driver == DriverKind::kSimd ? drivers.simd(ArgumentsOf<T>(coefficients, span)) : 0;
+  if (done == span.elements) return;
+  drivers.scalar(ArgumentsOf<T>(coefficients, span.Part(done, span.elements - done)));
+}
+
+void CheckSlots(const RuleSpec& spec, const FormulaDrivers& drivers, SlotSet slots,
+                const SpanUpdate& span) {
   if (!drivers.has_variant(slots)) {
     Fatal("Rule \"%s\" has no variant of its formula with the slots 0x%x", spec.name, slots);
   }
-  const auto given = std::find(span.slots.begin(), span.slots.end(), nullptr) - span.slots.begin();
+  const auto given = std::find_if_not(span.slots.begin(), span.slots.end(),
+                                      [](Buffer slot) { return static_cast<bool>(slot); }) -
+                     span.slots.begin();
   if (given == __builtin_popcount(slots)) return;
   Fatal("Rule \"%s\": %d slots were given, expected %d: give those of its Slots()", spec.name,
         given, __builtin_popcount(slots));
 }
 
-void CheckGroups(const RuleSpec& spec, const FormulaArguments& arguments) {
+void CheckTypes(const RuleSpec& spec, const Coefficients& coefficients, const SpanUpdate& span) {
+  const DType arithmetic = ArithmeticOf(span.parameter.dtype());
+  const auto check = [&](const char* what, DType given) {
+    if (given == arithmetic) return;
+    Fatal("Rule \"%s\": the %s of a %s parameter was given as if computed in %s, expected %s",
+          spec.name, what, std::string(NameOf(span.parameter.dtype())), std::string(NameOf(given)),
+          std::string(NameOf(arithmetic)));
+  };
+  check("coefficients", coefficients.arithmetic);
+  check("gradient", ArithmeticOf(span.gradient.dtype()));
+  for (const Buffer slot : span.slots) {
+    if (slot) check("slots", ArithmeticOf(slot.dtype()));
+  }
+}
+
+void CheckGroups(const RuleSpec& spec, const ReplicaSpans& replicas) {
   int64_t members = 0;
   bool empty = false;
-  for (int group = 0; group < arguments.groups; ++group) {
-    members += arguments.group_sizes[group];
-    empty = empty || arguments.group_sizes[group] <= 0;
+  for (const int size : replicas.group_sizes) {
+    members += size;
+    empty = empty || size <= 0;
   }
-  if (members == arguments.replicas && !empty) return;
+  if (members == static_cast<int64_t>(replicas.gradients.size()) && !empty) return;
   Fatal(
       "Rule \"%s\": %d groups with %d members%s were given for the gradients of %d replicas: "
       "give the sizes of the reduction tree's node groups",
-      spec.name, arguments.groups, members, empty ? ", some without any," : "", arguments.replicas);
+      spec.name, replicas.group_sizes.size(), members, empty ? ", some without any," : "",
+      replicas.gradients.size());
 }
 
 }  // namespace
@@ -61,13 +113,29 @@ ElementWiseRule::ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers)
 void ElementWiseRule::Update(DriverKind driver, const Coefficients& coefficients,
                              const SpanUpdate& span) const {
   if (span.elements <= 0) return;
-  const FormulaArguments arguments = ArgumentsOf(coefficients, span);
-  CheckVariant(spec_, drivers_, coefficients.slots, span);
-  CheckGroups(spec_, arguments);
+  CheckSlots(spec_, drivers_, coefficients.slots, span);
+  CheckTypes(spec_, coefficients, span);
+  CheckGroups(spec_, span.replicas);
   const DefaultFloatingPoint default_mode;
-  const int64_t done = driver == DriverKind::kSimd ? drivers_.simd(arguments) : 0;
-  if (done == span.elements) return;
-  drivers_.scalar(ArgumentsOf(coefficients, span.Part(done, span.elements - done)));
+  if (coefficients.arithmetic == DType::kFloat64) {
+    UpdateIn(drivers_.float64, driver, coefficients, span);
+  } else {
+    UpdateIn(drivers_.float32, driver, coefficients, span);
+  }
+}
+
+template <typename T>
+void ElementWiseRule::UpdateIn(const TypedDrivers<T>& drivers, DriverKind driver,
+                               const Coefficients& coefficients, const SpanUpdate& span) const {
+  if (IsDirect<T>(span)) {
+    RunDirect(drivers, driver, coefficients, span);
+    return;
+  }
+  SpanTiles<T> tiles(span);
+  while (tiles.Next()) {
+    RunDirect(drivers, driver, coefficients, tiles.tile());
+    tiles.Finish();
+  }
 }
 
 }  // namespace optshard

@@ -1,4 +1,5 @@
-// The part of an element-wise rule that its formula does not care about: choosing the driver.
+// The part of an element-wise rule that its formula does not care about: element types, and the
+// choice of the driver.
 #ifndef OPTSHARD_SERVER_UPDATE_ELEMENT_WISE_RULE_H_
 #define OPTSHARD_SERVER_UPDATE_ELEMENT_WISE_RULE_H_
 
@@ -10,31 +11,42 @@ namespace optshard {
 
 // Coefficients and a span in types that have no functions. Code compiled for one instruction set
 // touches only such: an inline function of the standard library, compiled there, could be what the
-// linker picks for everybody.
+// linker picks for everybody. T is what the formula computes in: float or double.
+template <typename T>
 struct FormulaArguments {
-  const float* coefficients = nullptr;
-  float* parameter = nullptr;
-  const float* gradient = nullptr;
+  T coefficients[kMaxCoefficients] = {};
+  T* parameter = nullptr;
+  const T* gradient = nullptr;
   SlotSet slot_set = 0;
-  float* slots[kMaxSlots] = {};  // those of slot_set
+  T* slots[kMaxSlots] = {};  // those of slot_set
   int64_t elements = 0;
 
-  // ReplicaSpans. Without replicas, `gradient` counts.
-  const float* const* gradients = nullptr;
+  // ReplicaSpans, of arrays of T. Without replicas, `gradient` counts.
+  const void* const* gradients = nullptr;
   int replicas = 0;
   const int* group_sizes = nullptr;
   int groups = 0;
-  float* const* copies = nullptr;
+  void* const* copies = nullptr;
   int copy_count = 0;
   int64_t first = 0;  // what belongs to parameter[i] is gradients[k][first + i]
 };
 
-// A formula, instantiated by every driver (define_rule-inl.h).
+// Returns how many elements it did: a vectorized one does whole vectors only.
+template <typename T>
+using FormulaDriver = int64_t (*)(const FormulaArguments<T>& arguments);
+
+// A formula in one type, instantiated by define_rule-inl.h.
+template <typename T>
+struct TypedDrivers {
+  FormulaDriver<T> scalar = nullptr;
+  FormulaDriver<T> simd = nullptr;  // by the best instruction set of this CPU
+};
+
 struct FormulaDrivers {
   bool (*has_variant)(SlotSet slots) = nullptr;
-  void (*scalar)(const FormulaArguments& arguments) = nullptr;
-  // Whole vectors only, by the best instruction set of this CPU; returns how many elements it did.
-  int64_t (*simd)(const FormulaArguments& arguments) = nullptr;
+  TypedDrivers<float> float32;
+  // Of one gradient, and without copies.
+  TypedDrivers<double> float64;
 };
 
 // Base of the rules in server/update/rules.
@@ -47,6 +59,10 @@ class ElementWiseRule : public UpdateRule {
               const SpanUpdate& span) const final;
 
  private:
+  template <typename T>
+  void UpdateIn(const TypedDrivers<T>& drivers, DriverKind driver, const Coefficients& coefficients,
+                const SpanUpdate& span) const;
+
   const RuleSpec spec_;
   const FormulaDrivers drivers_;
 };

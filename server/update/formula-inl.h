@@ -28,15 +28,17 @@ constexpr SlotSet SlotSetOf(Index... slots) {
 // The coefficients, the same for every element of the span.
 template <class E>
 class Constants {
+  using Number = typename E::Number;
+
  public:
   // Copied: the compiler knows then that writing an element does not change them.
-  HWY_INLINE explicit Constants(const float* values) {
+  HWY_INLINE explicit Constants(const Number* values) {
     for (int k = 0; k < kMaxCoefficients; ++k) values_[k] = values[k];
   }
   HWY_INLINE E operator[](int index) const { return E(values_[index]); }
 
  private:
-  float values_[kMaxCoefficients];
+  Number values_[kMaxCoefficients];
 };
 
 // The slots of one element. Indices are those of RuleSpec::slots, and known when this is compiled.

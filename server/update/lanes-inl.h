@@ -13,53 +13,71 @@ HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-struct Lanes {
-  using Tag = hwy::HWY_NAMESPACE::ScalableTag<float>;
+template <typename T>
+struct LanesOf {
+  using Number = T;
+  using Tag = hwy::HWY_NAMESPACE::ScalableTag<T>;
   using Vector = hwy::HWY_NAMESPACE::Vec<Tag>;
 
-  HWY_INLINE Lanes() = default;
-  HWY_INLINE explicit Lanes(Vector vector) : raw(vector) {}
-  HWY_INLINE explicit Lanes(float value) : raw(hwy::HWY_NAMESPACE::Set(Tag(), value)) {}
+  HWY_INLINE LanesOf() = default;
+  HWY_INLINE explicit LanesOf(Vector vector) : raw(vector) {}
+  HWY_INLINE explicit LanesOf(T value) : raw(hwy::HWY_NAMESPACE::Set(Tag(), value)) {}
 
   // For the drivers, not for formulas.
   static constexpr bool kIsVector = true;
   static HWY_INLINE int64_t Width() { return hwy::HWY_NAMESPACE::Lanes(Tag()); }
-  static HWY_INLINE Lanes Load(const float* from) {
-    return Lanes(hwy::HWY_NAMESPACE::LoadU(Tag(), from));
+  static HWY_INLINE LanesOf Load(const T* from) {
+    return LanesOf(hwy::HWY_NAMESPACE::LoadU(Tag(), from));
   }
-  HWY_INLINE void Store(float* to) const { hwy::HWY_NAMESPACE::StoreU(raw, Tag(), to); }
+  HWY_INLINE void Store(T* to) const { hwy::HWY_NAMESPACE::StoreU(raw, Tag(), to); }
   // Past the caches. `to` is aligned to the vector; hwy::FlushStream() makes it visible to others.
-  HWY_INLINE void Stream(float* to) const { hwy::HWY_NAMESPACE::Stream(raw, Tag(), to); }
+  HWY_INLINE void Stream(T* to) const { hwy::HWY_NAMESPACE::Stream(raw, Tag(), to); }
 
   Vector raw;
 };
+using Lanes = LanesOf<float>;
+using Lanes64 = LanesOf<double>;
 
+template <typename T>
 struct LanesMask {
-  hwy::HWY_NAMESPACE::Mask<Lanes::Tag> raw;
+  hwy::HWY_NAMESPACE::Mask<typename LanesOf<T>::Tag> raw;
 };
 
-HWY_INLINE Lanes operator+(Lanes a, Lanes b) {
-  return Lanes(hwy::HWY_NAMESPACE::Add(a.raw, b.raw));
+template <typename T>
+HWY_INLINE LanesOf<T> operator+(LanesOf<T> a, LanesOf<T> b) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::Add(a.raw, b.raw));
 }
-HWY_INLINE Lanes operator-(Lanes a, Lanes b) {
-  return Lanes(hwy::HWY_NAMESPACE::Sub(a.raw, b.raw));
+template <typename T>
+HWY_INLINE LanesOf<T> operator-(LanesOf<T> a, LanesOf<T> b) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::Sub(a.raw, b.raw));
 }
-HWY_INLINE Lanes operator*(Lanes a, Lanes b) {
-  return Lanes(hwy::HWY_NAMESPACE::Mul(a.raw, b.raw));
+template <typename T>
+HWY_INLINE LanesOf<T> operator*(LanesOf<T> a, LanesOf<T> b) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::Mul(a.raw, b.raw));
 }
-HWY_INLINE Lanes operator/(Lanes a, Lanes b) {
-  return Lanes(hwy::HWY_NAMESPACE::Div(a.raw, b.raw));
+template <typename T>
+HWY_INLINE LanesOf<T> operator/(LanesOf<T> a, LanesOf<T> b) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::Div(a.raw, b.raw));
 }
-HWY_INLINE LanesMask operator>(Lanes a, Lanes b) {
-  return LanesMask{hwy::HWY_NAMESPACE::Gt(a.raw, b.raw)};
+template <typename T>
+HWY_INLINE LanesMask<T> operator>(LanesOf<T> a, LanesOf<T> b) {
+  return LanesMask<T>{hwy::HWY_NAMESPACE::Gt(a.raw, b.raw)};
 }
-HWY_INLINE LanesMask operator==(Lanes a, Lanes b) {
-  return LanesMask{hwy::HWY_NAMESPACE::Eq(a.raw, b.raw)};
+template <typename T>
+HWY_INLINE LanesMask<T> operator==(LanesOf<T> a, LanesOf<T> b) {
+  return LanesMask<T>{hwy::HWY_NAMESPACE::Eq(a.raw, b.raw)};
 }
-HWY_INLINE Lanes Sqrt(Lanes a) { return Lanes(hwy::HWY_NAMESPACE::Sqrt(a.raw)); }
-HWY_INLINE Lanes Abs(Lanes a) { return Lanes(hwy::HWY_NAMESPACE::Abs(a.raw)); }
-HWY_INLINE Lanes Select(LanesMask mask, Lanes yes, Lanes no) {
-  return Lanes(hwy::HWY_NAMESPACE::IfThenElse(mask.raw, yes.raw, no.raw));
+template <typename T>
+HWY_INLINE LanesOf<T> Sqrt(LanesOf<T> a) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::Sqrt(a.raw));
+}
+template <typename T>
+HWY_INLINE LanesOf<T> Abs(LanesOf<T> a) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::Abs(a.raw));
+}
+template <typename T>
+HWY_INLINE LanesOf<T> Select(LanesMask<T> mask, LanesOf<T> yes, LanesOf<T> no) {
+  return LanesOf<T>(hwy::HWY_NAMESPACE::IfThenElse(mask.raw, yes.raw, no.raw));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -13,28 +13,56 @@
 
 namespace optshard {
 
-struct Scalar {
-  Scalar() = default;
-  explicit Scalar(float value) : raw(value) {}
+template <typename T>
+struct ScalarOf {
+  using Number = T;
+
+  ScalarOf() = default;
+  explicit ScalarOf(T value) : raw(value) {}
 
   // For the drivers, not for formulas.
   static constexpr bool kIsVector = false;
   static constexpr int64_t Width() { return 1; }
-  static Scalar Load(const float* from) { return Scalar(*from); }
-  void Store(float* to) const { *to = raw; }
+  static ScalarOf Load(const T* from) { return ScalarOf(*from); }
+  void Store(T* to) const { *to = raw; }
 
-  float raw;
+  T raw;
 };
+using Scalar = ScalarOf<float>;
+using Scalar64 = ScalarOf<double>;
 
-inline Scalar operator+(Scalar a, Scalar b) { return Scalar(a.raw + b.raw); }
-inline Scalar operator-(Scalar a, Scalar b) { return Scalar(a.raw - b.raw); }
-inline Scalar operator*(Scalar a, Scalar b) { return Scalar(a.raw * b.raw); }
-inline Scalar operator/(Scalar a, Scalar b) { return Scalar(a.raw / b.raw); }
-inline bool operator>(Scalar a, Scalar b) { return a.raw > b.raw; }
-inline bool operator==(Scalar a, Scalar b) { return a.raw == b.raw; }
+template <typename T>
+ScalarOf<T> operator+(ScalarOf<T> a, ScalarOf<T> b) {
+  return ScalarOf<T>(a.raw + b.raw);
+}
+template <typename T>
+ScalarOf<T> operator-(ScalarOf<T> a, ScalarOf<T> b) {
+  return ScalarOf<T>(a.raw - b.raw);
+}
+template <typename T>
+ScalarOf<T> operator*(ScalarOf<T> a, ScalarOf<T> b) {
+  return ScalarOf<T>(a.raw * b.raw);
+}
+template <typename T>
+ScalarOf<T> operator/(ScalarOf<T> a, ScalarOf<T> b) {
+  return ScalarOf<T>(a.raw / b.raw);
+}
+template <typename T>
+bool operator>(ScalarOf<T> a, ScalarOf<T> b) {
+  return a.raw > b.raw;
+}
+template <typename T>
+bool operator==(ScalarOf<T> a, ScalarOf<T> b) {
+  return a.raw == b.raw;
+}
 inline Scalar Sqrt(Scalar a) { return Scalar(__builtin_sqrtf(a.raw)); }
+inline Scalar64 Sqrt(Scalar64 a) { return Scalar64(__builtin_sqrt(a.raw)); }
 inline Scalar Abs(Scalar a) { return Scalar(__builtin_fabsf(a.raw)); }
-inline Scalar Select(bool mask, Scalar yes, Scalar no) { return mask ? yes : no; }
+inline Scalar64 Abs(Scalar64 a) { return Scalar64(__builtin_fabs(a.raw)); }
+template <typename T>
+ScalarOf<T> Select(bool mask, ScalarOf<T> yes, ScalarOf<T> no) {
+  return mask ? yes : no;
+}
 
 }  // namespace optshard
 

@@ -82,11 +82,9 @@ struct Registry {
 
 SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   SpanUpdate part = *this;
-  part.parameter += from;
-  if (part.gradient != nullptr) part.gradient += from;
-  for (float*& slot : part.slots) {
-    if (slot != nullptr) slot += from;
-  }
+  part.parameter = parameter.From(from);
+  part.gradient = gradient.From(from);
+  for (Buffer& slot : part.slots) slot = slot.From(from);
   part.replicas.first += from;
   part.elements = count;
   return part;
@@ -99,13 +97,14 @@ std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
     if ((existing >> k & 1) == 0) continue;
     const SlotSpec& slot = spec().slots[k];
     const double initial = slot.begins_with.empty() ? 0 : group.Number(slot.begins_with);
-    slots.push_back({slot.name, slot.doc, static_cast<float>(initial)});
+    slots.push_back({slot.name, slot.doc, initial});
   }
   return slots;
 }
 
-Coefficients UpdateRule::Prepare(const Hyperparameters& group, StepNumber step) const {
+Coefficients UpdateRule::Prepare(const Hyperparameters& group, StepNumber step, DType dtype) const {
   Coefficients out;
+  out.arithmetic = ArithmeticOf(dtype);
   out.slots = ExistingSlots(spec(), group);
   SetCoefficients(group, step, &out);
   return out;

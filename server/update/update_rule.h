@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/buffer.h"
+#include "common/dtype.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
 
@@ -29,7 +31,7 @@ struct OptionSpec {
   std::string doc;
 };
 
-// One slot of a rule: one float32 for each element of the parameter.
+// One slot of a rule: one number for each element of the parameter.
 struct SlotSpec {
   std::string name;  // PyTorch's: "exp_avg"
   std::string doc;
@@ -48,7 +50,7 @@ using SlotSet = uint32_t;
 struct Slot {
   std::string name;
   std::string doc;
-  float initial = 0;
+  double initial = 0;
 };
 
 struct RuleSpec {
@@ -66,11 +68,25 @@ constexpr int kMaxSlots = 4;
 constexpr int kMaxCoefficients = 16;
 
 // All that a formula reads besides gradient, parameter and slots: computed in double from the
-// hyperparameters and the parameter's step count, then rounded once. The meaning of the entries is
-// the rule's own. Part of the step record.
+// hyperparameters and the parameter's step count, then rounded once to what the formula computes
+// in. The meaning of the entries is the rule's own. Part of the step record.
 struct Coefficients {
-  std::array<float, kMaxCoefficients> values{};
+  // What Set rounds to: float64, or float32 for every other type of parameter.
+  DType arithmetic = DType::kFloat32;
+  std::array<double, kMaxCoefficients> values{};
   SlotSet slots = 0;  // which there are: it chooses the formula's variant
+
+  void Set(int index, double value) { values[index] = Rounded(value); }
+  // values[rest] becomes what rounding took from values[index].
+  void SetWithRest(int index, int rest, double value) {
+    Set(index, value);
+    Set(rest, value - values[index]);
+  }
+
+ private:
+  double Rounded(double value) const {
+    return arithmetic == DType::kFloat64 ? value : static_cast<float>(value);
+  }
 };
 
 // What the ranks of one host reach of each other's replicas, for an update in one pass over memory:
@@ -83,19 +99,23 @@ struct Coefficients {
 struct ReplicaSpans {
   // By position in the order of the reduction tree: the ranks of its first node group, then of the
   // second, ... Null counts as zeros. Empty: SpanUpdate::gradient is the averaged gradient already.
-  absl::Span<const float* const> gradients;
+  absl::Span<const void* const> gradients;  // of SpanUpdate::gradient's dtype
   absl::Span<const int> group_sizes;  // of the tree's node groups; their sum is gradients.size()
   // The other replicas of the parameter. What they hold is not read.
-  absl::Span<float* const> copies;
+  absl::Span<void* const> copies;  // of the parameter's dtype
   // The span's first element in each of the arrays above: whoever cuts a span cannot move those.
   int64_t first = 0;
 };
 
-// One stretch of one parameter. Pointers need only natural alignment; no two overlap.
+// One stretch of one parameter. Arrays need only natural alignment; no two overlap.
+//
+// A float64 parameter has gradients and slots in float64. With every other parameter, each array
+// may be of any other type: the formula computes in float32, loads widen, stores round to nearest,
+// ties to even.
 struct SpanUpdate {
-  float* parameter = nullptr;
-  const float* gradient = nullptr;        // not used where the replicas' gradients are given
-  std::array<float*, kMaxSlots> slots{};  // those that exist, in the order of UpdateRule::Slots
+  Buffer parameter;
+  ConstBuffer gradient;  // no array where the replicas' gradients are given, but their dtype
+  std::array<Buffer, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
   int64_t elements = 0;
   ReplicaSpans replicas;  // none by default
 
@@ -116,8 +136,9 @@ class UpdateRule {
   // The slots that exist under these (validated) hyperparameters, in the order of RuleSpec::slots.
   std::vector<Slot> Slots(const Hyperparameters& group) const;
 
-  // step: the parameter's own count of updates, this one included; the first is 1.
-  Coefficients Prepare(const Hyperparameters& group, StepNumber step) const;
+  // For a parameter of `dtype`. step: its own count of updates, this one included; the first is 1.
+  Coefficients Prepare(const Hyperparameters& group, StepNumber step,
+                       DType dtype = DType::kFloat32) const;
 
   // The formula over a span. Calls on disjoint spans may run in parallel.
   virtual void Update(DriverKind driver, const Coefficients& coefficients,
@@ -133,7 +154,7 @@ class UpdateRule {
   absl::Status ValidateChange(const Hyperparameters& constructed, const Hyperparameters& now) const;
 
  protected:
-  // Coefficients::values of Prepare.
+  // Sets the coefficients of Prepare.
   virtual void SetCoefficients(const Hyperparameters& group, StepNumber step,
                                Coefficients* out) const = 0;
 

@@ -13,8 +13,8 @@
 namespace optshard {
 namespace {
 
-// 64 bytes: no two threads write to one cache line of an aligned span.
-constexpr int64_t kCutElements = 16;
+// A cache line of the smallest type: no two threads write to one of an aligned span.
+constexpr int64_t kCutElements = 32;
 // Waking a thread takes as long as updating about this many elements.
 constexpr int64_t kElementsWorthAThread = 8192;
 

@@ -132,7 +132,7 @@ TEST(ShardServer_TwoServersOfOneJob_StepTogether, AndEndOnSigterm) {
     const absl::Status stepped = trainers[rank]->StepUntil(3);
     ASSERT_TRUE(stepped.ok()) << stepped;
   });
-  const std::vector<std::vector<float>> expected = ExpectedParameters(4, 3);
+  const std::vector<testing::Values> expected = ExpectedParameters(4, 3);
   for (const auto& trainer : trainers) {
     ASSERT_NE(trainer, nullptr);
     for (size_t p = 0; p < expected.size(); ++p) {

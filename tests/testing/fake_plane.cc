@@ -55,7 +55,7 @@ class FakePlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  Rank owner, DType dtype, const void* contribution,
                                                  void* result, int64_t elements) override {
-    const absl::Status valid = CheckReduce(owner, world_size(), dtype, elements);
+    const absl::Status valid = CheckReduce(owner, world_size(), elements);
     if (!valid.ok()) return valid;
     FakeOperation op;
     op.kind = FakeKind::kReduce;

@@ -90,8 +90,8 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
 // Of shared parameters, all ranks keep to the place of the one whose they are.
 void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_rank,
                                    Rank gradients_rank) {
-  const auto at = [](const Segment& segment, size_t offset) {
-    return reinterpret_cast<float*>(static_cast<char*>(segment.data()) + offset);
+  const auto at = [](const Segment& segment, size_t offset, DType dtype) {
+    return Buffer(static_cast<char*>(segment.data()) + offset, dtype);
   };
   size_t offset = 0;
   for (const MemoryLayout::Region& region : layout.regions()) {
@@ -99,10 +99,12 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_r
     if (region.elements > 0) {
       if (has_parameters()) {
         placed.parameters =
-            at(*parameters_, offset + StaggerBytes(2 * static_cast<size_t>(parameters_rank)));
+            at(*parameters_, offset + StaggerBytes(2 * static_cast<size_t>(parameters_rank)),
+               region.dtype);
       }
       placed.gradients =
-          at(gradients_, offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1));
+          at(gradients_, offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1),
+             region.dtype);
     }
     regions_.push_back(placed);
     offset += InPages(region.bytes());

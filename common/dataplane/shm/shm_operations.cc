@@ -260,9 +260,10 @@ void ShmOperations::TakeSum(Operation& operation) {
     for (const Operation::Receive& receive : receives) {
       contributions_[receive.from] = peers_->mailbox(receive.from).piece(receive.next);
     }
+    const size_t element = SizeOf(operation.dtype);
     TreeAverage(tree_, operation.dtype, contributions_,
-                PieceBytes(operation.receive_bytes, piece) / SizeOf(operation.dtype),
-                operation.result + offset);
+                static_cast<int64_t>(PieceBytes(operation.receive_bytes, piece) / element),
+                operation.result + offset / element * SizeOf(ArithmeticOf(operation.dtype)));
     for (Operation::Receive& receive : receives) Taken(receive);
   }
   for (const Operation::Receive& receive : receives) {

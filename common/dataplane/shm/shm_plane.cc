@@ -59,7 +59,7 @@ class ShmPlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  Rank owner, DType dtype, const void* contribution,
                                                  void* result, int64_t elements) override {
-    absl::Status may_start = CheckReduce(owner, world_size(), dtype, elements);
+    absl::Status may_start = CheckReduce(owner, world_size(), elements);
     may_start.Update(operations_->status());
     if (!may_start.ok()) return may_start;
     auto operation = std::make_shared<Operation>();

@@ -18,7 +18,7 @@ void BucketUpdater::Update(int own, const StepRecord& record, Place place) {
     SpanTask task;
     task.coefficients = &record.coefficients[span.parameter];
     for (int s = 0; s < bucket.slot_count; ++s) {
-      task.span.slots[s] = bucket.slots[s] + span.bucket_offset_elements;
+      task.span.slots[s] = bucket.slots[s].From(span.bucket_offset_elements);
     }
     task.span.elements = span.elements;
     place(span, &task.span);

@@ -26,11 +26,14 @@ DirectExchange::DirectExchange(const StepContext& context)
   regions_.resize(context.layout->regions().size());
   for (size_t r = 0; r < regions_.size(); ++r) {
     Region& region = regions_[r];
-    for (const Rank rank : tree_order_) region.gradients.push_back(replicas_[rank][r].gradients);
+    region.dtype = context.layout->regions()[r].dtype;
+    for (const Rank rank : tree_order_) {
+      region.gradients.push_back(replicas_[rank][r].gradients.data());
+    }
     // Ranks may share one copy.
-    std::vector<float*> known = {replicas_[context.rank][r].parameters};
+    std::vector<void*> known = {replicas_[context.rank][r].parameters.data()};
     for (Rank rank = 0; publishes && rank < context.world_size(); ++rank) {
-      float* const copy = replicas_[rank][r].parameters;
+      void* const copy = replicas_[rank][r].parameters.data();
       if (std::find(known.begin(), known.end(), copy) != known.end()) continue;
       known.push_back(copy);
       region.copies.push_back(copy);
@@ -56,12 +59,13 @@ absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory
     updater_.Update(own, record, [&](const BucketSpan& span, SpanUpdate* update) {
       const MemoryLayout::Place& place = context_.layout->place(span.parameter);
       const ReplicaTensor& tensor = replica.tensor(span.parameter);
-      update->parameter = tensor.parameter + span.parameter_offset_elements;
+      update->parameter = tensor.parameter.From(span.parameter_offset_elements);
       if (averages) {
+        update->gradient = ConstBuffer(nullptr, regions_[place.region].dtype);
         update->replicas.gradients = Gradients(record, span.parameter, place.region);
         update->replicas.group_sizes = group_sizes_;
       } else {
-        update->gradient = tensor.gradient + span.parameter_offset_elements;
+        update->gradient = tensor.gradient.From(span.parameter_offset_elements);
       }
       update->replicas.copies = regions_[place.region].copies;
       update->replicas.first = place.offset_elements + span.parameter_offset_elements;
@@ -77,8 +81,8 @@ absl::Status DirectExchange::Complete(const StepRecord& record, absl::Time deadl
 absl::Status DirectExchange::SyncParameters(StepNumber step, const ReplicaMemory&,
                                             absl::Time deadline) {
   for (size_t r = 0; r < regions_.size(); ++r) {
-    const float* const from = replicas_[0][r].parameters;
-    float* const to = replicas_[context_.rank][r].parameters;
+    const void* const from = replicas_[0][r].parameters.data();
+    void* const to = replicas_[context_.rank][r].parameters.data();
     if (from != to) std::memcpy(to, from, context_.layout->regions()[r].bytes());
   }
   // Rank 0 may change its values once all have them.
@@ -96,10 +100,10 @@ absl::Status DirectExchange::Barrier(const StepTag& tag, absl::Time deadline) {
   return (*ticket)->Wait(deadline);
 }
 
-absl::Span<const float* const> DirectExchange::Gradients(const StepRecord& record, int parameter,
-                                                         int region) {
-  const std::vector<const float*>& all = regions_[region].gradients;
-  std::vector<const float*>& some = incomplete_[parameter];
+absl::Span<const void* const> DirectExchange::Gradients(const StepRecord& record, int parameter,
+                                                        int region) {
+  const std::vector<const void*>& all = regions_[region].gradients;
+  std::vector<const void*>& some = incomplete_[parameter];
   bool complete = true;
   some.clear();
   for (size_t i = 0; i < all.size(); ++i) {

@@ -32,13 +32,14 @@ class DirectExchange : public StepExchange {
  private:
   // A region's replicas, as an update takes them.
   struct Region {
-    std::vector<const float*> gradients;  // in the order of the reduction tree
-    std::vector<float*> copies;           // of the parameters, but for this rank's own
+    DType dtype = DType::kFloat32;
+    std::vector<const void*> gradients;  // in the order of the reduction tree
+    std::vector<void*> copies;           // of the parameters, but for this rank's own
   };
 
   absl::Status Barrier(const StepTag& tag, absl::Time deadline);
   // Gradients of the parameter by all ranks that have one; null where one has none.
-  absl::Span<const float* const> Gradients(const StepRecord& record, int parameter, int region);
+  absl::Span<const void* const> Gradients(const StepRecord& record, int parameter, int region);
 
   const StepContext context_;
   const std::vector<std::vector<ReplicaRegion>>& replicas_;  // by rank, by region
@@ -47,7 +48,7 @@ class DirectExchange : public StepExchange {
   std::vector<Region> regions_;
   BucketUpdater updater_;
   // By parameter: gradients of which some rank has none. Kept for their memory.
-  std::vector<std::vector<const float*>> incomplete_;
+  std::vector<std::vector<const void*>> incomplete_;
   std::vector<char> gathered_;
 };
 

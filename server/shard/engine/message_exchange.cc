@@ -36,17 +36,18 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
   if (!reduces_) return absl::OkStatus();
   int own = 0;
   for (const Bucket& bucket : *context_.buckets) {
-    float* const result = bucket.owner == context_.rank
+    const Buffer result = bucket.owner == context_.rank
                               ? context_.store->own_buckets()[own++].reduced_gradient
-                              : nullptr;
+                              : Buffer();
     OperationWindow::Operation operation;
     operation.bucket = &bucket;
     operation.start = context_.clock->Now();
-    const float* contribution = replica.GradientsInPlace(bucket);
+    const void* contribution = replica.GradientsInPlace(bucket);
     if (contribution == nullptr) {
-      float* packed = result;
+      // Where the average is of the gradients' own type it may replace this rank's.
+      void* packed = result.dtype() == bucket.dtype ? result.data() : nullptr;
       if (packed == nullptr) {
-        absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
+        absl::StatusOr<void*> staging = window_->TakeStaging(deadline);
         if (!staging.ok()) return staging.status();
         packed = operation.staging = *staging;
       }
@@ -55,7 +56,7 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
     }
     absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Reduce(
         TagOf(context_, record.step, StepPhase::kReduce, bucket.index), ExecutionContext(),
-        bucket.owner, bucket.dtype, contribution, result, bucket.elements);
+        bucket.owner, bucket.dtype, contribution, result.data(), bucket.elements);
     if (!ticket.ok()) return ticket.status();
     operation.ticket = std::move(*ticket);
     operation.done = [this](const OperationWindow::Operation& reduced) {
@@ -101,12 +102,12 @@ absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemor
 void MessageExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline); }
 
 void MessageExchange::Update(int own, const StepRecord& record, const ReplicaMemory& replica) {
-  const float* const reduced = context_.store->own_buckets()[own].reduced_gradient;
+  const Buffer reduced = context_.store->own_buckets()[own].reduced_gradient;
   updater_.Update(own, record, [&](const BucketSpan& span, SpanUpdate* update) {
     const ReplicaTensor& tensor = replica.tensor(span.parameter);
-    update->parameter = tensor.parameter + span.parameter_offset_elements;
-    update->gradient = reduces_ ? reduced + span.bucket_offset_elements
-                                : tensor.gradient + span.parameter_offset_elements;
+    update->parameter = tensor.parameter.From(span.parameter_offset_elements);
+    update->gradient = reduces_ ? ConstBuffer(reduced.From(span.bucket_offset_elements))
+                                : tensor.gradient.From(span.parameter_offset_elements);
   });
 }
 
@@ -116,9 +117,9 @@ absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const Ste
   operation.bucket = &bucket;
   operation.start = context_.clock->Now();
   const bool sends = from == context_.rank;
-  float* data = replica.ParametersInPlace(bucket);
+  void* data = replica.ParametersInPlace(bucket);
   if (data == nullptr) {
-    absl::StatusOr<float*> staging = window_->TakeStaging(deadline);
+    absl::StatusOr<void*> staging = window_->TakeStaging(deadline);
     if (!staging.ok()) return staging.status();
     data = operation.staging = *staging;
     if (sends) replica.PackParameters(bucket, data);

@@ -13,18 +13,18 @@ absl::StatusOr<std::unique_ptr<OperationWindow>> OperationWindow::Create(int ope
     absl::StatusOr<MappedMemory> buffer =
         MappedMemory::Allocate(staging_bytes, "the staging of buckets");
     if (!buffer.ok()) return buffer.status();
-    window->free_.push_back(static_cast<float*>(buffer->data()));
+    window->free_.push_back(buffer->data());
     window->buffers_.push_back(std::move(*buffer));
   }
   return window;
 }
 
-absl::StatusOr<float*> OperationWindow::TakeStaging(absl::Time deadline) {
+absl::StatusOr<void*> OperationWindow::TakeStaging(absl::Time deadline) {
   while (free_.empty()) {
     absl::Status finished = FinishOldest(deadline);
     if (!finished.ok()) return finished;
   }
-  float* const staging = free_.back();
+  void* const staging = free_.back();
   free_.pop_back();
   return staging;
 }
@@ -52,7 +52,7 @@ void OperationWindow::Abandon(absl::Time deadline) {
   }
   operations_.clear();
   free_.clear();
-  for (const MappedMemory& buffer : buffers_) free_.push_back(static_cast<float*>(buffer.data()));
+  for (const MappedMemory& buffer : buffers_) free_.push_back(buffer.data());
 }
 
 absl::Status OperationWindow::FinishOldest(absl::Time deadline) {

@@ -23,7 +23,7 @@ class OperationWindow {
   struct Operation {
     std::unique_ptr<Ticket> ticket;
     const Bucket* bucket = nullptr;
-    float* staging = nullptr;  // from TakeStaging; goes back when the operation is complete
+    void* staging = nullptr;  // from TakeStaging; goes back when the operation is complete
     absl::Time start;
     // Called once it is complete, before the staging goes back; not after a failure.
     std::function<void(const Operation&)> done;
@@ -35,7 +35,7 @@ class OperationWindow {
                                                                  int64_t staging_bytes);
 
   // A staging buffer; waits for operations until one is free. After an error: Abandon.
-  absl::StatusOr<float*> TakeStaging(absl::Time deadline);
+  absl::StatusOr<void*> TakeStaging(absl::Time deadline);
 
   // Where the window is full, waits for the oldest operation first. After an error: Abandon.
   absl::Status Push(Operation operation, absl::Time deadline);
@@ -54,7 +54,7 @@ class OperationWindow {
   size_t limit_ = 1;
   std::deque<Operation> operations_;
   std::vector<MappedMemory> buffers_;
-  std::vector<float*> free_;
+  std::vector<void*> free_;
 };
 
 }  // namespace optshard

@@ -6,24 +6,24 @@
 namespace optshard {
 namespace {
 
-// `address_of` gives a span's first element, or null. `region` is the caller's flat memory, or
-// null.
-template <typename T, typename AddressOf>
-T* InPlace(const Bucket& bucket, T* region, const AddressOf& address_of) {
+// `array_of` gives where a span's elements begin, or no array. `region` is the caller's flat
+// memory, or no array.
+template <typename Array, typename ArrayOf>
+Array InPlace(const Bucket& bucket, Array region, const ArrayOf& array_of) {
   if (bucket.spans.empty()) return nullptr;
-  if (bucket.contiguous && region != nullptr) {
-    T* const base = region + bucket.region_offset_elements;
+  if (bucket.contiguous && region) {
+    const Array base = region.From(bucket.region_offset_elements);
     bool all_there = true;
     for (const BucketSpan& span : bucket.spans) {
-      all_there = all_there && address_of(span) == base + span.bucket_offset_elements;
+      all_there = all_there && array_of(span) == base.From(span.bucket_offset_elements);
     }
     if (all_there) return base;
   }
-  T* const base = address_of(bucket.spans.front());
-  if (base == nullptr) return nullptr;
+  const Array base = array_of(bucket.spans.front());
+  if (!base) return nullptr;
   int64_t reached = 0;
   for (const BucketSpan& span : bucket.spans) {
-    if (span.bucket_offset_elements != reached || address_of(span) != base + reached) {
+    if (span.bucket_offset_elements != reached || array_of(span) != base.From(reached)) {
       return nullptr;
     }
     reached += span.elements;
@@ -31,20 +31,22 @@ T* InPlace(const Bucket& bucket, T* region, const AddressOf& address_of) {
   return reached == bucket.elements ? base : nullptr;
 }
 
-template <typename AddressOf>
-void Pack(const Bucket& bucket, float* to, const AddressOf& address_of) {
+template <typename ArrayOf>
+void Pack(const Bucket& bucket, void* to, const ArrayOf& array_of) {
+  const Buffer packed(to, bucket.dtype);
+  const size_t element = SizeOf(bucket.dtype);
   int64_t reached = 0;
   const auto zero_up_to = [&](int64_t end) {
-    std::memset(to + reached, 0, (end - reached) * sizeof(float));
+    std::memset(packed.From(reached).data(), 0, (end - reached) * element);
     reached = end;
   };
   for (const BucketSpan& span : bucket.spans) {
     zero_up_to(span.bucket_offset_elements);
-    const float* const from = address_of(span);
-    if (from == nullptr) {
+    const ConstBuffer from = array_of(span);
+    if (!from) {
       zero_up_to(reached + span.elements);
     } else {
-      std::memcpy(to + reached, from, span.elements * sizeof(float));
+      std::memcpy(packed.From(reached).data(), from.data(), span.elements * element);
       reached += span.elements;
     }
   }
@@ -53,39 +55,39 @@ void Pack(const Bucket& bucket, float* to, const AddressOf& address_of) {
 
 }  // namespace
 
-float* ReplicaMemory::ParametersInPlace(const Bucket& bucket) const {
-  float* const region = regions_.empty() ? nullptr : regions_[bucket.region].parameters;
-  return InPlace<float>(bucket, region, [this](const BucketSpan& span) -> float* {
-    float* const start = tensors_[span.parameter].parameter;
-    return start == nullptr ? nullptr : start + span.parameter_offset_elements;
-  });
+Buffer ReplicaMemory::ParameterOf(const BucketSpan& span) const {
+  return tensors_[span.parameter].parameter.From(span.parameter_offset_elements);
 }
 
-const float* ReplicaMemory::GradientsInPlace(const Bucket& bucket) const {
-  const float* const region = regions_.empty() ? nullptr : regions_[bucket.region].gradients;
-  return InPlace<const float>(bucket, region, [this](const BucketSpan& span) -> const float* {
-    const float* const start = tensors_[span.parameter].gradient;
-    return start == nullptr ? nullptr : start + span.parameter_offset_elements;
-  });
+ConstBuffer ReplicaMemory::GradientOf(const BucketSpan& span) const {
+  return tensors_[span.parameter].gradient.From(span.parameter_offset_elements);
 }
 
-void ReplicaMemory::PackParameters(const Bucket& bucket, float* to) const {
-  Pack(bucket, to, [this](const BucketSpan& span) -> const float* {
-    return tensors_[span.parameter].parameter + span.parameter_offset_elements;
-  });
+void* ReplicaMemory::ParametersInPlace(const Bucket& bucket) const {
+  const Buffer region = regions_.empty() ? Buffer() : regions_[bucket.region].parameters;
+  return InPlace(bucket, region, [this](const BucketSpan& span) { return ParameterOf(span); })
+      .data();
 }
 
-void ReplicaMemory::PackGradients(const Bucket& bucket, float* to) const {
-  Pack(bucket, to, [this](const BucketSpan& span) -> const float* {
-    const float* const start = tensors_[span.parameter].gradient;
-    return start == nullptr ? nullptr : start + span.parameter_offset_elements;
-  });
+const void* ReplicaMemory::GradientsInPlace(const Bucket& bucket) const {
+  const ConstBuffer region = regions_.empty() ? Buffer() : regions_[bucket.region].gradients;
+  return InPlace(bucket, region, [this](const BucketSpan& span) { return GradientOf(span); })
+      .data();
 }
 
-void ReplicaMemory::UnpackParameters(const Bucket& bucket, const float* from) const {
+void ReplicaMemory::PackParameters(const Bucket& bucket, void* to) const {
+  Pack(bucket, to, [this](const BucketSpan& span) { return ParameterOf(span); });
+}
+
+void ReplicaMemory::PackGradients(const Bucket& bucket, void* to) const {
+  Pack(bucket, to, [this](const BucketSpan& span) { return GradientOf(span); });
+}
+
+void ReplicaMemory::UnpackParameters(const Bucket& bucket, const void* from) const {
+  const ConstBuffer packed(from, bucket.dtype);
   for (const BucketSpan& span : bucket.spans) {
-    std::memcpy(tensors_[span.parameter].parameter + span.parameter_offset_elements,
-                from + span.bucket_offset_elements, span.elements * sizeof(float));
+    std::memcpy(ParameterOf(span).data(), packed.From(span.bucket_offset_elements).data(),
+                span.elements * SizeOf(bucket.dtype));
   }
 }
 

@@ -4,13 +4,14 @@
 
 #include "absl/types/span.h"
 #include "common/bucket.h"
+#include "common/buffer.h"
 #include "server/shard/engine/step_input.h"
 
 namespace optshard {
 
-// A bucket is "in place" where its elements stand in memory as they do in the bucket and no byte
-// that is not a tensor's own is touched, unless the caller vouches for the padding (ReplicaRegion).
-// Thread-compatible; the spans outlive it.
+// Tensors and regions are of their buckets' dtypes. A bucket is "in place" where its elements stand
+// in memory as they do in the bucket and no byte that is not a tensor's own is touched, unless the
+// caller vouches for the padding (ReplicaRegion). Thread-compatible; the spans outlive it.
 class ReplicaMemory {
  public:
   ReplicaMemory(absl::Span<const ReplicaTensor> tensors, absl::Span<const ReplicaRegion> regions)
@@ -20,15 +21,19 @@ class ReplicaMemory {
   const ReplicaTensor& tensor(int parameter) const { return tensors_[parameter]; }
 
   // Null where the bucket must be packed.
-  float* ParametersInPlace(const Bucket& bucket) const;
-  const float* GradientsInPlace(const Bucket& bucket) const;  // null also where one is missing
+  void* ParametersInPlace(const Bucket& bucket) const;
+  const void* GradientsInPlace(const Bucket& bucket) const;  // null also where one is missing
 
   // The padding becomes zero, and so does a gradient that is missing.
-  void PackParameters(const Bucket& bucket, float* to) const;
-  void PackGradients(const Bucket& bucket, float* to) const;
-  void UnpackParameters(const Bucket& bucket, const float* from) const;
+  void PackParameters(const Bucket& bucket, void* to) const;
+  void PackGradients(const Bucket& bucket, void* to) const;
+  void UnpackParameters(const Bucket& bucket, const void* from) const;
 
  private:
+  // From the span's first element on.
+  Buffer ParameterOf(const BucketSpan& span) const;
+  ConstBuffer GradientOf(const BucketSpan& span) const;
+
   absl::Span<const ReplicaTensor> tensors_;
   absl::Span<const ReplicaRegion> regions_;
 };

@@ -13,11 +13,11 @@ absl::Status CheckCount(const ParameterSpace& space, absl::Span<const ReplicaTen
 }
 
 absl::Status Misplaced(const ParameterSpace& space, int parameter, const char* what,
-                       const float* actual, const float* expected) {
+                       ConstBuffer actual, ConstBuffer expected) {
   return absl::InvalidArgumentError(absl::StrFormat(
       "the %s of parameter %d \"%s\" does not lie where the memory layout places it: it is at %p, "
       "expected at %p",
-      what, parameter, space.parameter(parameter).name, actual, expected));
+      what, parameter, space.parameter(parameter).name, actual.data(), expected.data()));
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ absl::Status CheckTensors(const ParameterSpace& space, absl::Span<const ReplicaT
   absl::Status counted = CheckCount(space, replica);
   if (!counted.ok()) return counted;
   for (int p = 0; p < space.parameter_count(); ++p) {
-    if (replica[p].parameter == nullptr && space.parameter(p).elements() > 0) {
+    if (!replica[p].parameter && space.parameter(p).elements() > 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
     }
@@ -42,12 +42,12 @@ absl::Status CheckPlacement(const ParameterSpace& space, const MemoryLayout& lay
   for (int p = 0; p < space.parameter_count(); ++p) {
     if (space.parameter(p).elements() == 0) continue;
     const MemoryLayout::Place& place = layout.place(p);
-    const float* const values = regions[place.region].parameters + place.offset_elements;
+    const Buffer values = regions[place.region].parameters.From(place.offset_elements);
     if (replica[p].parameter != values) {
       return Misplaced(space, p, "memory", replica[p].parameter, values);
     }
-    const float* const gradient = regions[place.region].gradients + place.offset_elements;
-    if (replica[p].gradient != nullptr && replica[p].gradient != gradient) {
+    const Buffer gradient = regions[place.region].gradients.From(place.offset_elements);
+    if (replica[p].gradient && replica[p].gradient != gradient) {
       return Misplaced(space, p, "gradient", replica[p].gradient, gradient);
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -296,13 +297,16 @@ absl::Status StepEngine::NameDifferentHyperparameters(absl::Span<const CommitVot
 
 void StepEngine::PrepareCoefficients() {
   // Parameters of a group mostly have the same count; the powers need not be computed for each.
-  std::map<std::pair<int, StepNumber>, Coefficients> known;
+  std::map<std::tuple<int, StepNumber, DType>, Coefficients> known;
   for (int p = 0; p < options_.space->parameter_count(); ++p) {
     if (!owned_[p] || !record_.updated[p]) continue;
     const int group = options_.space->group_of(p);
     const StepNumber count = options_.store->step_count(p) + 1;
-    const auto [entry, is_new] = known.try_emplace({group, count});
-    if (is_new) entry->second = options_.rule->Prepare(record_.hyperparameters[group], count);
+    const DType dtype = options_.space->parameter(p).dtype;
+    const auto [entry, is_new] = known.try_emplace({group, count, dtype});
+    if (is_new) {
+      entry->second = options_.rule->Prepare(record_.hyperparameters[group], count, dtype);
+    }
     record_.coefficients[p] = entry->second;
   }
 }

@@ -4,15 +4,16 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/buffer.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/hyperparameters.h"
 
 namespace optshard {
 
-// One parameter of this rank's replica, in host memory, contiguous, float32.
+// One parameter of this rank's replica, in host memory, contiguous, both of the parameter's dtype.
 struct ReplicaTensor {
-  float* parameter = nullptr;       // null only for a zero-size parameter
-  const float* gradient = nullptr;  // null: none this step
+  Buffer parameter;      // none only of a zero-size parameter
+  ConstBuffer gradient;  // none: there is none this step
 };
 
 struct StepInput {

@@ -79,15 +79,16 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.step = options_.store->step_count(slice.parameter);
     owned.slots = SlotNames(owned.group);
     owned.state_bytes =
-        slice.elements * static_cast<int64_t>(options_.slots[owned.group].size() * sizeof(float));
+        slice.elements * static_cast<int64_t>(options_.slots[owned.group].size() *
+                                              SizeOf(ArithmeticOf(parameter.dtype)));
     result.push_back(std::move(owned));
   }
   return result;
 }
 
-absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::string_view slot,
-                                                   int64_t offset_elements,
-                                                   absl::Span<float> out) const {
+absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string_view slot,
+                                                 int64_t offset_elements,
+                                                 absl::Span<double> out) const {
   if (parameter < 0 || parameter >= options_.space->parameter_count()) {
     return absl::NotFoundError(absl::StrFormat("no parameter %d: the optimizer has 0 to %d",
                                                parameter, options_.space->parameter_count() - 1));
@@ -105,6 +106,7 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
 
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
+  SlotRead result;
   if (slot == kStepSlot) {
     absl::Status owned = CheckOwned(parameter, 0, 0);
     if (!owned.ok()) return owned;
@@ -115,7 +117,7 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
     }
     const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
     if (read.has_value()) {
-      if (!out.empty()) out[0] = static_cast<float>(read->count);
+      if (!out.empty()) out[0] = static_cast<double>(read->count);
       step = read->step;
     }
   } else {
@@ -125,6 +127,7 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
     const auto spec = std::find_if(specs.begin(), specs.end(),
                                    [&](const Slot& known) { return known.name == slot; });
     const int index = static_cast<int>(spec - specs.begin());
+    result.dtype = ArithmeticOf(options_.space->parameter(parameter).dtype);
     step = Retry([&] { return options_.store->TryRead(parameter, index, offset_elements, out); });
   }
   if (!step.has_value()) {
@@ -136,7 +139,8 @@ absl::StatusOr<StepNumber> LiveShardView::ReadSlot(int32_t parameter, absl::stri
   // The step may have been torn meanwhile.
   readable = CheckReadable();
   if (!readable.ok()) return readable;
-  return *step;
+  result.step = *step;
+  return result;
 }
 
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "common/dtype.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
 #include "common/rpc/status_rpc.h"
@@ -63,7 +64,8 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
     // At least one chunk, also of nothing: it says which step that is.
     do {
       v1::SlotChunk chunk;
-      const absl::Status read = ReadChunk(*request, *range, done, &chunk);
+      const int64_t elements = std::min(range->elements - done, kChunkElements);
+      const absl::Status read = ReadChunk(*request, *range, done, elements, &chunk);
       if (!read.ok()) return ToGrpc(read);
       if (done == 0) first_step = chunk.step();
       if (chunk.step() != first_step) {
@@ -72,7 +74,7 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
             "most %d elements at a time",
             chunk.step(), first_step, done, range->elements, kChunkElements)));
       }
-      done += chunk.values_size();
+      done += elements;
       if (!writer->Write(chunk)) return grpc::Status::CANCELLED;
     } while (done < range->elements);
     return grpc::Status::OK;
@@ -98,20 +100,25 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
   }
 
   absl::Status ReadChunk(const v1::ReadSlotRequest& request, const SlotRange& range, int64_t done,
-                         v1::SlotChunk* chunk) {
+                         int64_t elements, v1::SlotChunk* chunk) {
     const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
     if (!view.ok()) return view.status();
     const int64_t offset = range.offset_elements + done;
-    const int64_t elements = std::min(range.elements - done, kChunkElements);
-    chunk->mutable_values()->Resize(static_cast<int>(elements), 0);
-    const absl::StatusOr<StepNumber> step =
-        (*view)->ReadSlot(range.parameter, request.slot(), offset,
-                          absl::MakeSpan(chunk->mutable_values()->mutable_data(), elements));
-    if (!step.ok()) return step.status();
-    chunk->set_step(*step);
+    std::vector<double> values(elements);
+    const absl::StatusOr<SlotRead> read =
+        (*view)->ReadSlot(range.parameter, request.slot(), offset, absl::MakeSpan(values));
+    if (!read.ok()) return read.status();
+    if (read->dtype == DType::kFloat64) {
+      chunk->mutable_float64_values()->Assign(values.begin(), values.end());
+    } else {
+      chunk->mutable_values()->Assign(values.begin(), values.end());
+    }
+    chunk->set_step(read->step);
     chunk->set_offset_elements(offset);
-    chunk->set_summary(absl::StrFormat("%s of %s, elements [%d, %d), step %d", request.slot(),
-                                       range.name, offset, offset + elements, *step));
+    chunk->set_dtype(static_cast<v1::DType>(read->dtype));
+    chunk->set_summary(absl::StrFormat("%s of %s, %s, elements [%d, %d), step %d", request.slot(),
+                                       range.name, NameOf(read->dtype), offset, offset + elements,
+                                       read->step));
     return absl::OkStatus();
   }
 

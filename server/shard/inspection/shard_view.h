@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/dtype.h"
 #include "common/gradient_mode.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
@@ -49,6 +50,12 @@ struct OwnedSlice {
   int64_t state_bytes = 0;
 };
 
+// What ReadSlot has copied.
+struct SlotRead {
+  StepNumber step = 0;            // whose values these are; all are of the same one
+  DType dtype = DType::kFloat32;  // of the slot
+};
+
 // One operation of a step, for timelines. Times are in microseconds since the owner started.
 struct TimelineSpan {
   StepNumber step = 0;
@@ -68,16 +75,16 @@ class ShardView {
   // At most `count` of the owned slices, in order of parameter and offset, from number `first` on.
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
 
-  // Copies elements [offset, offset + out.size()) of a slot of the parameter. The slot "step",
-  // which a rule may export, has one element: how often the parameter was updated. Returns the
-  // number of the step whose values these are; all are of the same one.
+  // Copies elements [offset, offset + out.size()) of a slot of the parameter; double holds the
+  // values of every dtype exactly. The slot "step", which a rule may export, has one float32
+  // element: how often the parameter was updated.
   //   NOT_FOUND     no such parameter or slot; the known ones are listed
   //   OUT_OF_RANGE  not all of the elements are owned here; the owned ranges are listed
   //   ABORTED       steps kept changing the values during the copy: ask again, or for fewer
   //   elements DATA_LOSS     the state is torn or in doubt and is not given out
-  virtual absl::StatusOr<StepNumber> ReadSlot(int32_t parameter, absl::string_view slot,
-                                              int64_t offset_elements,
-                                              absl::Span<float> out) const = 0;
+  virtual absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view slot,
+                                            int64_t offset_elements,
+                                            absl::Span<double> out) const = 0;
 
   // The operations of the last steps, the oldest first.
   virtual std::vector<TimelineSpan> Timeline() const = 0;

@@ -12,30 +12,64 @@
 namespace optshard {
 namespace {
 
-constexpr int64_t kBetweenSlots = StaggerBytes(1) / sizeof(float);
+constexpr int64_t kBetweenSlots = StaggerBytes(1);
+
+// One array of a bucket in the type that its updates are computed in.
+int64_t ArrayBytes(const Bucket& bucket) {
+  const DType dtype = ArithmeticOf(bucket.dtype);
+  return AlignedElements(bucket.elements, dtype) * static_cast<int64_t>(SizeOf(dtype));
+}
 
 // A reader copies while the step's threads may be writing, and throws the copy away when the
 // sequence number says that they did: a data race on purpose, so that a step never waits for a
 // reader. The loads are relaxed atomics (a plain load each on x86-64), which makes the copy defined
 // on the reader's side; the writers' plain and vector stores are what tsan would report.
-__attribute__((no_sanitize("thread"))) void RacyCopy(const float* from, float* to,
-                                                     int64_t elements) {
-  for (int64_t i = 0; i < elements; ++i) __atomic_load(from + i, to + i, __ATOMIC_RELAXED);
+template <typename T>
+__attribute__((no_sanitize("thread"))) void RacyCopy(const T* from, int64_t elements, double* to) {
+  for (int64_t i = 0; i < elements; ++i) {
+    T value;
+    __atomic_load(from + i, &value, __ATOMIC_RELAXED);
+    to[i] = value;
+  }
+}
+
+void RacyCopy(ConstBuffer from, int64_t elements, double* to) {
+  if (from.dtype() == DType::kFloat64) {
+    RacyCopy(from.As<double>(), elements, to);
+  } else {
+    RacyCopy(from.As<float>(), elements, to);
+  }
+}
+
+void Fill(Buffer array, int64_t elements, double value) {
+  if (array.dtype() == DType::kFloat64) {
+    std::fill_n(array.As<double>(), elements, value);
+  } else {
+    std::fill_n(array.As<float>(), elements, static_cast<float>(value));
+  }
 }
 
 }  // namespace
 
 ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
-  int64_t slot_elements = 0;
+  int64_t slot_bytes = 0;
   int own_buckets = 0;
   for (const Bucket& bucket : *options.buckets) {
     if (bucket.owner != options.rank) continue;
     ++own_buckets;
-    slot_elements += (AlignedElements(bucket.elements, DType::kFloat32) + kBetweenSlots) *
-                     static_cast<int64_t>(options.slots[bucket.group].size());
+    slot_bytes += (ArrayBytes(bucket) + kBetweenSlots) *
+                  static_cast<int64_t>(options.slots[bucket.group].size());
   }
-  return {slot_elements * sizeof(float),
+  return {static_cast<size_t>(slot_bytes),
           ShardLedger::Bytes(options.space->parameter_count(), own_buckets)};
+}
+
+int64_t ShardStore::ReducedGradientBytes(const Options& options) {
+  int64_t bytes = 0;
+  for (const Bucket& bucket : *options.buckets) {
+    if (bucket.owner == options.rank) bytes += ArrayBytes(bucket);
+  }
+  return bytes;
 }
 
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& options,
@@ -59,7 +93,6 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   store->parameter_count_ = space.parameter_count();
   store->pieces_.resize(space.parameter_count());
 
-  int64_t gradient_elements = 0;
   for (const Bucket& bucket : *options.buckets) {
     if (bucket.owner != options.rank) continue;
     OwnBucket own;
@@ -69,9 +102,9 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     for (const BucketSpan& span : bucket.spans) {
       store->pieces_[span.parameter].push_back(
           {index, span.parameter_offset_elements, span.bucket_offset_elements, span.elements});
-      store->state_bytes_ += span.elements * own.slot_count * static_cast<int64_t>(sizeof(float));
+      store->state_bytes_ +=
+          span.elements * own.slot_count * static_cast<int64_t>(SizeOf(ArithmeticOf(bucket.dtype)));
     }
-    gradient_elements += AlignedElements(bucket.elements, DType::kFloat32);
     store->own_.push_back(own);
   }
   for (std::vector<Piece>& pieces : store->pieces_) {
@@ -83,26 +116,26 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
 
   if (options.keep_reduced_gradients) {
     absl::StatusOr<MappedMemory> gradients =
-        MappedMemory::Allocate(gradient_elements * sizeof(float),
+        MappedMemory::Allocate(ReducedGradientBytes(options),
                                absl::StrCat("the reduced gradients of rank ", options.rank));
     if (!gradients.ok()) return gradients.status();
     store->reduced_gradients_ = std::move(*gradients);
   }
 
   const bool is_new = !ShardLedger::Read(store->memory_.ledger).has_value();
-  float* slot = static_cast<float*>(store->memory_.slots);
-  float* gradient = static_cast<float*>(store->reduced_gradients_.data());
+  char* slot = static_cast<char*>(store->memory_.slots);
+  char* gradient = static_cast<char*>(store->reduced_gradients_.data());
   for (OwnBucket& own : store->own_) {
-    const int64_t aligned = AlignedElements(own.bucket->elements, DType::kFloat32);
+    const DType dtype = ArithmeticOf(own.bucket->dtype);
     for (int s = 0; s < own.slot_count; ++s) {
-      own.slots[s] = slot;
-      const float initial = options.slots[own.bucket->group][s].initial;
-      if (is_new && initial != 0) std::fill(slot, slot + own.bucket->elements, initial);
-      slot += aligned + kBetweenSlots;
+      own.slots[s] = Buffer(slot, dtype);
+      const double initial = options.slots[own.bucket->group][s].initial;
+      if (is_new && initial != 0) Fill(own.slots[s], own.bucket->elements, initial);
+      slot += ArrayBytes(*own.bucket) + kBetweenSlots;
     }
     if (gradient != nullptr) {
-      own.reduced_gradient = gradient;
-      gradient += aligned;
+      own.reduced_gradient = Buffer(gradient, dtype);
+      gradient += ArrayBytes(*own.bucket);
     }
   }
   return store;
@@ -145,7 +178,7 @@ bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) 
 }
 
 absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,
-                                               absl::Span<float> out) const {
+                                               absl::Span<double> out) const {
   const int64_t end = offset_elements + static_cast<int64_t>(out.size());
   const std::vector<Piece>& pieces = pieces_[parameter];
   // The first piece that reaches beyond the offset.
@@ -165,8 +198,9 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
     sequences.push_back(sequence);
     const int64_t from = std::max(offset_elements, piece->parameter_offset);
     const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
-    RacyCopy(own_[piece->own].slots[slot] + piece->bucket_offset + (from - piece->parameter_offset),
-             out.data() + (from - offset_elements), to - from);
+    RacyCopy(
+        own_[piece->own].slots[slot].From(piece->bucket_offset + from - piece->parameter_offset),
+        to - from, out.data() + (from - offset_elements));
   }
   auto piece = first;
   for (const uint64_t sequence : sequences) {

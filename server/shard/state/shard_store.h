@@ -13,6 +13,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/bucket.h"
+#include "common/buffer.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "server/shard/state/mapped_memory.h"
@@ -22,7 +23,8 @@
 
 namespace optshard {
 
-// One array a slot and bucket, 64-byte aligned, with the bucket's offsets.
+// One array a slot and bucket, 64-byte aligned, with the bucket's offsets. It is of the type that
+// the parameters' updates are computed in, float32 or float64, and so are the reduced gradients.
 //
 // Written by one thread, the step's; read by any at the same time without making it wait: each
 // bucket has a sequence number, odd while it is written, and the number of the step whose values it
@@ -32,9 +34,9 @@ class ShardStore {
   struct OwnBucket {
     const Bucket* bucket = nullptr;
     int slot_count = 0;
-    std::array<float*, kMaxSlots> slots{};
-    // Where gradients are reduced to; null where they are used in place.
-    float* reduced_gradient = nullptr;
+    std::array<Buffer, kMaxSlots> slots;
+    // Where gradients are averaged to; no array where they are used in place.
+    Buffer reduced_gradient;
   };
 
   struct Options {
@@ -47,6 +49,9 @@ class ShardStore {
 
   // How many bytes a store with these options needs.
   static ShardMemory::Bytes BytesFor(const Options& options);
+
+  // The size of the reduced gradients, where they are kept.
+  static int64_t ReducedGradientBytes(const Options& options);
 
   // Uses the state in `memory`, which must have exactly BytesFor bytes (INTERNAL otherwise), or
   // without it private memory. Memory that no store has begun is zeros; its slots are given their
@@ -82,10 +87,11 @@ class ShardStore {
   // that are not negative may be asked for.
   bool Owns(int parameter, int64_t offset_elements, int64_t elements) const;
 
-  // Copies elements of a slot that are owned here. Returns the step whose values they are, all of
-  // one step, or nothing where a step is just writing them or has written only some: try again.
+  // Copies elements of a slot that are owned here; each type's values are exact in double. Returns
+  // the step whose values they are, all of one step, or nothing where a step is just writing them
+  // or has written only some: try again.
   absl::optional<StepNumber> TryRead(int parameter, int slot, int64_t offset_elements,
-                                     absl::Span<float> out) const;
+                                     absl::Span<double> out) const;
 
   // Likewise for the parameter's step count.
   struct CountAtStep {

@@ -62,15 +62,12 @@ class AdadeltaRule final : public ElementWiseRule {
 
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
-    const auto set = [out](Adadelta::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Adadelta::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Adadelta::kMinusLr, -group.Number("lr"));
-    set(Adadelta::kRho, group.Number("rho"));
-    set(Adadelta::kOneMinusRho, 1 - group.Number("rho"));
-    set(Adadelta::kEps, group.Number("eps"));
-    set(Adadelta::kWeightDecay, group.Number("weight_decay"));
+    out->Set(Adadelta::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Adadelta::kMinusLr, -group.Number("lr"));
+    out->Set(Adadelta::kRho, group.Number("rho"));
+    out->Set(Adadelta::kOneMinusRho, 1 - group.Number("rho"));
+    out->Set(Adadelta::kEps, group.Number("eps"));
+    out->Set(Adadelta::kWeightDecay, group.Number("weight_decay"));
   }
 };
 

@@ -58,14 +58,11 @@ class AdagradRule final : public ElementWiseRule {
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber step,
                        Coefficients* out) const override {
-    const auto set = [out](Adagrad::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
     const double decay = 1 + static_cast<double>(step - 1) * group.Number("lr_decay");
-    set(Adagrad::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Adagrad::kMinusStepSize, -(group.Number("lr") / decay));
-    set(Adagrad::kWeightDecay, group.Number("weight_decay"));
-    set(Adagrad::kEps, group.Number("eps"));
+    out->Set(Adagrad::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Adagrad::kMinusStepSize, -(group.Number("lr") / decay));
+    out->Set(Adagrad::kWeightDecay, group.Number("weight_decay"));
+    out->Set(Adagrad::kEps, group.Number("eps"));
   }
 };
 

@@ -88,19 +88,16 @@ class AdamRule : public ElementWiseRule {
     const double decay = group.Number("weight_decay");
     const Betas betas = group.Pair("betas");
     const double count = static_cast<double>(step);
-    const auto set = [out](Adam::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Adam::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Adam::kBeta1, betas[0]);
-    set(Adam::kOneMinusBeta1, 1 - betas[0]);
-    set(Adam::kBeta2, betas[1]);
-    set(Adam::kOneMinusBeta2, 1 - betas[1]);
-    set(Adam::kSqrtBiasCorrection2, std::sqrt(1 - std::pow(betas[1], count)));
-    set(Adam::kEps, group.Number("eps"));
-    set(Adam::kMinusStepSize, -(lr / (1 - std::pow(betas[0], count))));
-    set(Adam::kL2, decoupled_ ? 0 : decay);
-    set(Adam::kShrink, decoupled_ ? 1 - lr * decay : 1);
+    out->Set(Adam::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Adam::kBeta1, betas[0]);
+    out->Set(Adam::kOneMinusBeta1, 1 - betas[0]);
+    out->Set(Adam::kBeta2, betas[1]);
+    out->Set(Adam::kOneMinusBeta2, 1 - betas[1]);
+    out->Set(Adam::kSqrtBiasCorrection2, std::sqrt(1 - std::pow(betas[1], count)));
+    out->Set(Adam::kEps, group.Number("eps"));
+    out->Set(Adam::kMinusStepSize, -(lr / (1 - std::pow(betas[0], count))));
+    out->Set(Adam::kL2, decoupled_ ? 0 : decay);
+    out->Set(Adam::kShrink, decoupled_ ? 1 - lr * decay : 1);
   }
 
  private:

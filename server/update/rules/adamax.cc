@@ -66,17 +66,14 @@ class AdamaxRule final : public ElementWiseRule {
   void SetCoefficients(const Hyperparameters& group, StepNumber step,
                        Coefficients* out) const override {
     const Betas betas = group.Pair("betas");
-    const auto set = [out](Adamax::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Adamax::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Adamax::kBeta1, betas[0]);
-    set(Adamax::kOneMinusBeta1, 1 - betas[0]);
-    set(Adamax::kBeta2, betas[1]);
-    set(Adamax::kEps, group.Number("eps"));
-    set(Adamax::kMinusStepSize,
-        -(group.Number("lr") / (1 - std::pow(betas[0], static_cast<double>(step)))));
-    set(Adamax::kWeightDecay, group.Number("weight_decay"));
+    out->Set(Adamax::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Adamax::kBeta1, betas[0]);
+    out->Set(Adamax::kOneMinusBeta1, 1 - betas[0]);
+    out->Set(Adamax::kBeta2, betas[1]);
+    out->Set(Adamax::kEps, group.Number("eps"));
+    out->Set(Adamax::kMinusStepSize,
+             -(group.Number("lr") / (1 - std::pow(betas[0], static_cast<double>(step)))));
+    out->Set(Adamax::kWeightDecay, group.Number("weight_decay"));
   }
 };
 

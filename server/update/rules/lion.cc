@@ -60,16 +60,13 @@ class LionRule final : public ElementWiseRule {
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
     const Betas betas = group.Pair("betas");
-    const auto set = [out](Lion::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Lion::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Lion::kMinusLr, -group.Number("lr"));
-    set(Lion::kBeta1, betas[0]);
-    set(Lion::kOneMinusBeta1, 1 - betas[0]);
-    set(Lion::kBeta2, betas[1]);
-    set(Lion::kOneMinusBeta2, 1 - betas[1]);
-    set(Lion::kShrink, 1 - group.Number("lr") * group.Number("weight_decay"));
+    out->Set(Lion::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Lion::kMinusLr, -group.Number("lr"));
+    out->Set(Lion::kBeta1, betas[0]);
+    out->Set(Lion::kOneMinusBeta1, 1 - betas[0]);
+    out->Set(Lion::kBeta2, betas[1]);
+    out->Set(Lion::kOneMinusBeta2, 1 - betas[1]);
+    out->Set(Lion::kShrink, 1 - group.Number("lr") * group.Number("weight_decay"));
   }
 };
 

@@ -87,19 +87,16 @@ class RAdamRule final : public ElementWiseRule {
       step_size *= std::sqrt(1 - power) * std::sqrt((length - 4) * (length - 2) * longest /
                                                     ((longest - 4) * (longest - 2) * length));
     }
-    const auto set = [out](RAdam::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(RAdam::kSign, group.Flag("maximize") ? -1 : 1);
-    set(RAdam::kBeta1, betas[0]);
-    set(RAdam::kOneMinusBeta1, 1 - betas[0]);
-    set(RAdam::kBeta2, betas[1]);
-    set(RAdam::kOneMinusBeta2, 1 - betas[1]);
-    set(RAdam::kEps, group.Number("eps"));
-    set(RAdam::kIsRectified, rectified ? 1 : 0);
-    set(RAdam::kMinusStepSize, -step_size);
-    set(RAdam::kL2, decoupled ? 0 : decay);
-    set(RAdam::kShrink, decoupled ? 1 - lr * decay : 1);
+    out->Set(RAdam::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(RAdam::kBeta1, betas[0]);
+    out->Set(RAdam::kOneMinusBeta1, 1 - betas[0]);
+    out->Set(RAdam::kBeta2, betas[1]);
+    out->Set(RAdam::kOneMinusBeta2, 1 - betas[1]);
+    out->Set(RAdam::kEps, group.Number("eps"));
+    out->Set(RAdam::kIsRectified, rectified ? 1 : 0);
+    out->Set(RAdam::kMinusStepSize, -step_size);
+    out->Set(RAdam::kL2, decoupled ? 0 : decay);
+    out->Set(RAdam::kShrink, decoupled ? 1 - lr * decay : 1);
   }
 };
 

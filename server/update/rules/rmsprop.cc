@@ -84,21 +84,14 @@ class RmspropRule final : public ElementWiseRule {
 
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
-    const auto set = [out](Rmsprop::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Rmsprop::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Rmsprop::kMinusLr, -group.Number("lr"));
-    set(Rmsprop::kWeightDecay, group.Number("weight_decay"));
-    const auto set_with_rest = [&](Rmsprop::Coefficient index, Rmsprop::Coefficient rest,
-                                   double value) {
-      set(index, value);
-      set(rest, value - static_cast<double>(out->values[index]));
-    };
-    set_with_rest(Rmsprop::kAlpha, Rmsprop::kAlphaRest, group.Number("alpha"));
-    set_with_rest(Rmsprop::kOneMinusAlpha, Rmsprop::kOneMinusAlphaRest, 1 - group.Number("alpha"));
-    set(Rmsprop::kEps, group.Number("eps"));
-    set(Rmsprop::kMomentum, group.Number("momentum"));
+    out->Set(Rmsprop::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Rmsprop::kMinusLr, -group.Number("lr"));
+    out->Set(Rmsprop::kWeightDecay, group.Number("weight_decay"));
+    out->SetWithRest(Rmsprop::kAlpha, Rmsprop::kAlphaRest, group.Number("alpha"));
+    out->SetWithRest(Rmsprop::kOneMinusAlpha, Rmsprop::kOneMinusAlphaRest,
+                     1 - group.Number("alpha"));
+    out->Set(Rmsprop::kEps, group.Number("eps"));
+    out->Set(Rmsprop::kMomentum, group.Number("momentum"));
   }
 };
 

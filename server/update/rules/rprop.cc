@@ -69,14 +69,11 @@ class RpropRule final : public ElementWiseRule {
 
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
-    const auto set = [out](Rprop::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Rprop::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Rprop::kEtaMinus, group.Pair("etas")[0]);
-    set(Rprop::kEtaPlus, group.Pair("etas")[1]);
-    set(Rprop::kStepSizeMin, group.Pair("step_sizes")[0]);
-    set(Rprop::kStepSizeMax, group.Pair("step_sizes")[1]);
+    out->Set(Rprop::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Rprop::kEtaMinus, group.Pair("etas")[0]);
+    out->Set(Rprop::kEtaPlus, group.Pair("etas")[1]);
+    out->Set(Rprop::kStepSizeMin, group.Pair("step_sizes")[0]);
+    out->Set(Rprop::kStepSizeMax, group.Pair("step_sizes")[1]);
   }
 };
 

@@ -69,21 +69,14 @@ class SgdRule final : public ElementWiseRule {
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber step,
                        Coefficients* out) const override {
-    const auto set = [out](Sgd::Coefficient index, double value) {
-      out->values[index] = static_cast<float>(value);
-    };
-    set(Sgd::kSign, group.Flag("maximize") ? -1 : 1);
-    set(Sgd::kMinusLr, -group.Number("lr"));
-    set(Sgd::kWeightDecay, group.Number("weight_decay"));
-    const auto set_with_rest = [&](Sgd::Coefficient index, Sgd::Coefficient rest, double value) {
-      set(index, value);
-      set(rest, value - static_cast<double>(out->values[index]));
-    };
-    set_with_rest(Sgd::kMomentum, Sgd::kMomentumRest, group.Number("momentum"));
-    set_with_rest(Sgd::kOneMinusDampening, Sgd::kOneMinusDampeningRest,
-                  1 - group.Number("dampening"));
-    set(Sgd::kIsFirst, step == 1 ? 1 : 0);
-    set(Sgd::kNesterov, group.Flag("nesterov") ? 1 : 0);
+    out->Set(Sgd::kSign, group.Flag("maximize") ? -1 : 1);
+    out->Set(Sgd::kMinusLr, -group.Number("lr"));
+    out->Set(Sgd::kWeightDecay, group.Number("weight_decay"));
+    out->SetWithRest(Sgd::kMomentum, Sgd::kMomentumRest, group.Number("momentum"));
+    out->SetWithRest(Sgd::kOneMinusDampening, Sgd::kOneMinusDampeningRest,
+                     1 - group.Number("dampening"));
+    out->Set(Sgd::kIsFirst, step == 1 ? 1 : 0);
+    out->Set(Sgd::kNesterov, group.Flag("nesterov") ? 1 : 0);
   }
 
   absl::Status ValidateTogether(const Hyperparameters& group) const override {

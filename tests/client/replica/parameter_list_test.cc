@@ -69,9 +69,9 @@ TEST(ParameterListTest, Make_Sparse_NamesIt) {
               AllOf(HasSubstr("\"emb.weight\""), HasSubstr("Sparse"), HasSubstr("dense")));
 }
 
-TEST(ParameterListTest, Make_Double_NamesItAndItsType) {
-  EXPECT_THAT(ErrorOf({{at::zeros({2}, at::TensorOptions().dtype(at::kDouble))}}, {"w"}),
-              AllOf(HasSubstr("\"w\""), HasSubstr("Double"), HasSubstr("float32")));
+TEST(ParameterListTest, Make_Integers_NamesThemAndTheTypesThereAre) {
+  EXPECT_THAT(ErrorOf({{at::zeros({2}, at::TensorOptions().dtype(at::kLong))}}, {"w"}),
+              AllOf(HasSubstr("\"w\""), HasSubstr("Long"), HasSubstr("bfloat16")));
 }
 
 TEST(ParameterListTest, Make_MetaDevice_NamesTheDevice) {

@@ -35,7 +35,9 @@ class ReplicaTest : public ::testing::TestWithParam<bool> {
   }
 };
 
-std::vector<float> Values(const float* first, int64_t count) { return {first, first + count}; }
+std::vector<float> Values(ConstBuffer array, int64_t count) {
+  return {array.As<float>(), array.As<float>() + count};
+}
 
 TEST_P(ReplicaTest, Gather_ValuesAndGradient_AreShown) {
   const at::Tensor a = Parameter({2}, 3);
@@ -148,7 +150,8 @@ TEST_P(ReplicaTest, Scatter_NewValues_ReachTheTrainerAlsoWhereNotContiguous) {
   a.select(0, 1).sum().backward();
   ASSERT_TRUE(replica->Gather().ok());
   EXPECT_THAT(Values(replica->tensors()[0].gradient, 6), ElementsAre(0, 0, 1, 1, 0, 0));
-  for (int i = 0; i < 6; ++i) replica->tensors()[0].parameter[i] = static_cast<float>(i);
+  for (int i = 0; i < 6; ++i)
+    replica->tensors()[0].parameter.As<float>()[i] = static_cast<float>(i);
   replica->Scatter();
   const at::Tensor values = a.detach().contiguous();
   EXPECT_THAT(Values(values.const_data_ptr<float>(), 6), ElementsAre(0, 1, 2, 3, 4, 5));
@@ -169,7 +172,7 @@ TEST_P(ReplicaTest, Gather_ValuesReplacedByTheTrainer_AreTaken) {
   a.set_data(at::full({2}, 9.0f));
   ASSERT_TRUE(replica->Gather().ok());
   EXPECT_THAT(Values(replica->tensors()[0].parameter, 2), ElementsAre(9, 9));
-  replica->tensors()[0].parameter[0] = 1;
+  replica->tensors()[0].parameter.As<float>()[0] = 1;
   replica->Scatter();
   EXPECT_EQ(a[0].item<float>(), 1);
 }
@@ -185,10 +188,10 @@ TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
   a.sum().backward();
   ASSERT_TRUE(replica->Gather().ok());
   ASSERT_EQ(replica->regions().size(), 1u);
-  float* const flat = replica->regions()[0].parameters;
+  float* const flat = replica->regions()[0].parameters.As<float>();
   EXPECT_EQ(a.data_ptr(), flat);
   EXPECT_EQ(b.data_ptr(), flat + 16);  // 64-byte aligned
-  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients);
+  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients.data());
   EXPECT_EQ(b[1][1].item<float>(), 4);
   EXPECT_EQ(replica->tensors()[1].parameter, flat + 16);
 }
@@ -196,7 +199,7 @@ TEST(FlatReplicaTest, Make_Parameters_BecomeViewsOfOneMemoryWithTheirValues) {
 TEST(FlatReplicaTest, Backward_AfterZeroToNone_WritesTheGradientIntoItsPlace) {
   const at::Tensor a = Parameter({2}, 1);
   const auto replica = MakeFlat(ListOf({a, Parameter({2}, 1)}));
-  const float* const place = replica->regions()[0].gradients;
+  const float* const place = replica->regions()[0].gradients.As<float>();
   for (const float factor : {3.0f, 5.0f}) {
     a.mutable_grad().reset();  // as the module's zero_grad()
     a.sum().mul(factor).backward();
@@ -219,7 +222,7 @@ TEST(FlatReplicaTest, Gather_GradientSetByTheTrainer_IsCopiedAndCountedOnce) {
   EXPECT_EQ(replica->tensors()[0].gradient, replica->regions()[0].gradients);
   EXPECT_THAT(Values(replica->tensors()[0].gradient, 2), ElementsAre(1, 1));
   replica->Scatter();
-  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients);
+  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients.data());
   ASSERT_TRUE(replica->Gather().ok());
   EXPECT_EQ(replica->gradients_copied(), 0);
 }
@@ -232,7 +235,7 @@ TEST(FlatReplicaTest, Backward_LargeParameter_HasTheGradientOfATensorOfItsOwn) {
   a.mutable_grad().reset();
   const auto replica = MakeFlat(ListOf({a}));
   a.mv(input).square().sum().backward();
-  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients);
+  EXPECT_EQ(a.grad().data_ptr(), replica->regions()[0].gradients.data());
   EXPECT_TRUE(a.grad().equal(expected));
   a.mv(input).square().sum().backward();
   EXPECT_TRUE(a.grad().equal(expected.mul(2)));
@@ -263,8 +266,8 @@ TEST(InPlaceReplicaTest, Gather_Tensors_StayWhereTheyAre) {
   ASSERT_TRUE(replica->Gather().ok());
   EXPECT_TRUE(replica->regions().empty());
   EXPECT_EQ(a.data_ptr(), before);
-  EXPECT_EQ(replica->tensors()[0].parameter, before);
-  EXPECT_EQ(replica->tensors()[0].gradient, a.grad().data_ptr());
+  EXPECT_EQ(replica->tensors()[0].parameter.data(), before);
+  EXPECT_EQ(replica->tensors()[0].gradient.data(), a.grad().data_ptr());
 }
 
 TEST(InPlaceReplicaTest, Gather_GradientNotContiguous_IsCopiedAndCounted) {

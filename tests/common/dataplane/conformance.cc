@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "common/dtype_conversion.h"
 #include "common/errors.h"
 #include "gmock/gmock.h"
 #include "tests/common/dataplane/order_sensitive.h"
@@ -140,17 +141,35 @@ TEST_P(DataPlaneConformance, Reduce_Float64_AveragesInFloat64) {
   }
 }
 
-TEST_P(DataPlaneConformance, Reduce_DtypeNotSummed_SaysSoAndLeavesThePlaneUsable) {
-  Run([&](DataPlane& plane) {
-    std::vector<uint16_t> values(8);
-    const absl::Status status =
-        WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, 0, DType::kBFloat16, values.data(),
-                             values.data(), values.size()));
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("bfloat16"));
-    EXPECT_TRUE(Barrier(plane, 1).ok());
-    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
-  });
+// The average keeps the bits that 16 do not hold.
+TEST_P(DataPlaneConformance, Reduce_HalfTypes_AverageInFloat32) {
+  constexpr int64_t kElements = 150001;  // more than one message of the planes that cut them
+  for (const ReductionTree& tree : Trees(world_size())) {
+    Run(tree, [&](DataPlane& plane) {
+      int32_t bucket = 0;
+      for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+        std::vector<std::vector<uint16_t>> halves;
+        std::vector<std::vector<float>> values;
+        for (Rank rank = 0; rank < world_size(); ++rank) {
+          const std::vector<float> exact = OrderSensitiveValues<float>(rank, kElements);
+          halves.emplace_back(kElements);
+          values.emplace_back(kElements);
+          Narrow(dtype, exact.data(), kElements, halves.back().data());
+          Widen(dtype, halves.back().data(), kElements, values.back().data());
+        }
+        const Rank owner = world_size() - 1;
+        std::vector<float> result(plane.rank() == owner ? kElements : 0);
+        ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, bucket++), kHost, owner, dtype,
+                                         halves[plane.rank()].data(),
+                                         result.empty() ? nullptr : result.data(), kElements))
+                        .ok());
+        if (plane.rank() == owner) {
+          EXPECT_TRUE(SameBits(result, AverageOf(tree, values)));
+        }
+      }
+      EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+    });
+  }
 }
 
 TEST_P(DataPlaneConformance, Operation_OwnerOutOfRange_IsRefused) {

@@ -49,16 +49,11 @@ std::vector<T> OrderSensitiveValues(Rank rank, int64_t elements, int seed = 1) {
   return values;
 }
 
-// The definition, one element at a time.
+// The definition, one element at a time. `values`: of all ranks.
 template <typename T>
-std::vector<T> ExpectedAverage(const ReductionTree& tree, int world_size, int64_t elements,
-                               int seed = 1) {
-  std::vector<std::vector<T>> values;
-  for (int rank = 0; rank < world_size; ++rank) {
-    values.push_back(OrderSensitiveValues<T>(rank, elements, seed));
-  }
-  std::vector<T> expected(elements);
-  for (int64_t i = 0; i < elements; ++i) {
+std::vector<T> AverageOf(const ReductionTree& tree, const std::vector<std::vector<T>>& values) {
+  std::vector<T> expected(values[0].size());
+  for (size_t i = 0; i < expected.size(); ++i) {
     T total = 0;
     for (size_t g = 0; g < tree.node_groups.size(); ++g) {
       const std::vector<Rank>& group = tree.node_groups[g];
@@ -66,9 +61,19 @@ std::vector<T> ExpectedAverage(const ReductionTree& tree, int world_size, int64_
       for (size_t m = 1; m < group.size(); ++m) sum = sum + values[group[m]][i];
       total = g == 0 ? sum : total + sum;
     }
-    expected[i] = total / static_cast<T>(world_size);
+    expected[i] = total / static_cast<T>(values.size());
   }
   return expected;
+}
+
+template <typename T>
+std::vector<T> ExpectedAverage(const ReductionTree& tree, int world_size, int64_t elements,
+                               int seed = 1) {
+  std::vector<std::vector<T>> values;
+  for (int rank = 0; rank < world_size; ++rank) {
+    values.push_back(OrderSensitiveValues<T>(rank, elements, seed));
+  }
+  return AverageOf(tree, values);
 }
 
 template <typename T>

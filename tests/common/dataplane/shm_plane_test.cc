@@ -85,15 +85,17 @@ TEST(ShmPlane_ReplicasOfAllRanks_AreReached, ReadAndWritten) {
         ASSERT_EQ(replicas->regions.size(), 3u);
         const int64_t last = layout.regions()[0].elements - 1;
         const Rank me = plane.rank();
-        replicas->regions[me][0].gradients[last] = 10.0f + static_cast<float>(me);
+        replicas->regions[me][0].gradients.As<float>()[last] = 10.0f + static_cast<float>(me);
         ASSERT_TRUE(Barrier(plane, 0).ok());
         for (Rank peer = 0; peer < 3; ++peer) {
-          EXPECT_EQ(replicas->regions[peer][0].gradients[last], 10.0f + static_cast<float>(peer));
-          replicas->regions[peer][0].parameters[me] = 20.0f + static_cast<float>(me);
+          EXPECT_EQ(replicas->regions[peer][0].gradients.As<float>()[last],
+                    10.0f + static_cast<float>(peer));
+          replicas->regions[peer][0].parameters.As<float>()[me] = 20.0f + static_cast<float>(me);
         }
         ASSERT_TRUE(Barrier(plane, 1).ok());
         for (Rank peer = 0; peer < 3; ++peer) {
-          EXPECT_EQ(replicas->regions[me][0].parameters[peer], 20.0f + static_cast<float>(peer));
+          EXPECT_EQ(replicas->regions[me][0].parameters.As<float>()[peer],
+                    20.0f + static_cast<float>(peer));
         }
         EXPECT_TRUE(plane.Close(FarDeadline()).ok());
       });
@@ -115,9 +117,9 @@ TEST(ShmPlane_GradientsOnly_UseTheParametersOfTheLowestRankThatHasSome, OnAllRan
         EXPECT_EQ(replicas->regions[0][0].parameters, replicas->regions[1][0].parameters);
         EXPECT_EQ(replicas->regions[2][0].parameters, replicas->regions[1][0].parameters);
         EXPECT_NE(replicas->regions[0][0].gradients, replicas->regions[1][0].gradients);
-        if (plane.rank() == 2) replicas->regions[2][0].parameters[5] = 3;
+        if (plane.rank() == 2) replicas->regions[2][0].parameters.As<float>()[5] = 3;
         ASSERT_TRUE(Barrier(plane, 0).ok());
-        EXPECT_EQ(replicas->regions[plane.rank()][0].parameters[5], 3);
+        EXPECT_EQ(replicas->regions[plane.rank()][0].parameters.As<float>()[5], 3);
         EXPECT_TRUE(plane.Close(FarDeadline()).ok());
       });
 }

@@ -49,11 +49,5 @@ TEST(TreeAverage, ResultIsAContribution_ReadsBeforeItWrites) {
   for (int i = 0; i < 3000; ++i) EXPECT_EQ(second[i], 2.0f * i);
 }
 
-TEST(CheckReducible, HalfTypes_AreNamedAsUnsupported) {
-  EXPECT_TRUE(CheckReducible(DType::kFloat32).ok());
-  EXPECT_TRUE(CheckReducible(DType::kFloat64).ok());
-  EXPECT_EQ(CheckReducible(DType::kFloat16).code(), absl::StatusCode::kUnimplemented);
-}
-
 }  // namespace
 }  // namespace optshard

@@ -41,12 +41,13 @@ LocalAddress NewNodeAddress() {
   return absl::StrCat("@optshard-node-test-", process, "-", next.fetch_add(1));
 }
 
-std::vector<float> FirstParameter(Rank rank, int parameter, int64_t elements) {
-  return OrderSensitiveValues(elements, 17 * rank + parameter);
+Values FirstParameter(Rank rank, int parameter) {
+  return OrderSensitiveValues(MixedDTypeSpace().parameter(parameter), 17 * rank + parameter);
 }
 
-std::vector<float> GradientOf(Rank rank, StepNumber step, int parameter, int64_t elements) {
-  return OrderSensitiveValues(elements, (step * 100 + rank) * 100 + parameter);
+Values GradientOf(Rank rank, StepNumber step, int parameter) {
+  return OrderSensitiveValues(MixedDTypeSpace().parameter(parameter),
+                              (step * 100 + rank) * 100 + parameter);
 }
 
 bool HasGradient(Rank rank, StepNumber step, int parameter) {
@@ -59,7 +60,7 @@ AttachedOwner::Options NodeTrainer::DefaultOptions(const LocalAddress& socket, R
   options.socket = socket;
   options.rank = rank;
   options.spec.world_size = world_size;
-  options.spec.space = MixedSpace();
+  options.spec.space = MixedDTypeSpace();
   options.spec.rule = "adam";
   options.spec.hyperparameters.assign(options.spec.space.group_count(), Group(0.01));
   options.spec.buckets = {2048, 512};
@@ -85,13 +86,11 @@ absl::Status NodeTrainer::Begin() {
     const MemoryLayout::Place& place = layout_.place(p);
     ReplicaTensor tensor;
     if (space().parameter(p).elements() > 0) {
-      tensor.parameter = link_->replica()[place.region].parameters + place.offset_elements;
+      tensor.parameter = link_->replica()[place.region].parameters.From(place.offset_elements);
     }
     tensors_.push_back(tensor);
     if (link_->resumes() || !gives_values) continue;
-    const std::vector<float> values =
-        FirstParameter(options_.rank, p, space().parameter(p).elements());
-    std::copy(values.begin(), values.end(), tensor.parameter);
+    Store(FirstParameter(options_.rank, p), tensor.parameter);
   }
   finished_ = link_->finished_step();
   if (link_->resumes()) return absl::OkStatus();
@@ -104,14 +103,13 @@ absl::StatusOr<StepInfo> NodeTrainer::Step(absl::Duration timeout) {
   for (int p = 0; p < space().parameter_count(); ++p) {
     const int64_t elements = space().parameter(p).elements();
     const MemoryLayout::Place& place = layout_.place(p);
-    float* const gradients = link_->replica()[place.region].gradients;
+    const Buffer gradient = link_->replica()[place.region].gradients.From(place.offset_elements);
     tensors_[p].gradient = nullptr;
     if (!HasGradient(options_.rank, step, p)) continue;
     tensors_[p].gradient = &kNone;
     if (elements == 0) continue;
-    const std::vector<float> values = GradientOf(options_.rank, step, p, elements);
-    std::copy(values.begin(), values.end(), gradients + place.offset_elements);
-    tensors_[p].gradient = gradients + place.offset_elements;
+    Store(GradientOf(options_.rank, step, p), gradient);
+    tensors_[p].gradient = gradient;
   }
   return StepWithGradients(timeout);
 }
@@ -143,14 +141,12 @@ absl::Status NodeTrainer::StepUntil(StepNumber last) {
   return absl::OkStatus();
 }
 
-std::vector<float> NodeTrainer::Parameter(int parameter) const {
-  const int64_t elements = space().parameter(parameter).elements();
-  const float* const values = tensors_[parameter].parameter;
-  return std::vector<float>(values, values + elements);
+Values NodeTrainer::Parameter(int parameter) const {
+  return Load(tensors_[parameter].parameter, space().parameter(parameter).elements());
 }
 
-std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber steps) {
-  const ParameterSpace space = MixedSpace();
+std::vector<Values> ExpectedParameters(int world_size, StepNumber steps) {
+  const ParameterSpace space = MixedDTypeSpace();
   const UpdateRule& rule = **RuleRegistry::Find("adam");
   const std::vector<Hyperparameters> groups(space.group_count(), *rule.Validate(Group(0.01)));
   StepOracle oracle(space, rule, groups);
@@ -158,28 +154,27 @@ std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber st
   tree.node_groups.emplace_back();
   for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);
   for (int p = 0; p < space.parameter_count(); ++p) {
-    oracle.SetParameter(p, FirstParameter(0, p, space.parameter(p).elements()));
+    oracle.SetParameter(p, FirstParameter(0, p));
   }
   for (StepNumber step = 1; step <= steps; ++step) {
-    std::vector<std::vector<std::vector<float>>> gradients(world_size);
+    std::vector<std::vector<Values>> gradients(world_size);
     std::vector<std::vector<bool>> has(world_size);
     for (Rank rank = 0; rank < world_size; ++rank) {
       for (int p = 0; p < space.parameter_count(); ++p) {
-        gradients[rank].push_back(GradientOf(rank, step, p, space.parameter(p).elements()));
+        gradients[rank].push_back(GradientOf(rank, step, p));
         has[rank].push_back(HasGradient(rank, step, p));
       }
     }
     oracle.Step(gradients, has, GradientMode::kReduce, tree, groups);
   }
-  std::vector<std::vector<float>> parameters;
+  std::vector<Values> parameters;
   for (int p = 0; p < space.parameter_count(); ++p) parameters.push_back(oracle.Parameter(p));
   return parameters;
 }
 
 std::string Differences(const NodeTrainer& trainer, int world_size) {
   std::string all;
-  const std::vector<std::vector<float>> expected =
-      ExpectedParameters(world_size, trainer.finished());
+  const std::vector<Values> expected = ExpectedParameters(world_size, trainer.finished());
   for (size_t p = 0; p < expected.size(); ++p) {
     const std::string one = BitDifference(expected[p], trainer.Parameter(static_cast<int>(p)));
     if (!one.empty()) absl::StrAppend(&all, "parameter ", p, ": ", one, "\n");

@@ -32,8 +32,8 @@ namespace optshard::testing {
 LocalAddress NewNodeAddress();
 
 // The rank's values and gradients: functions of their names, so that every process knows them.
-std::vector<float> FirstParameter(Rank rank, int parameter, int64_t elements);
-std::vector<float> GradientOf(Rank rank, StepNumber step, int parameter, int64_t elements);
+Values FirstParameter(Rank rank, int parameter);
+Values GradientOf(Rank rank, StepNumber step, int parameter);
 // Every third or so is missing.
 bool HasGradient(Rank rank, StepNumber step, int parameter);
 
@@ -54,7 +54,7 @@ class NodeTrainer {
   // Until this one is finished; comes again as long as trainers are missing.
   absl::Status StepUntil(StepNumber last);
 
-  std::vector<float> Parameter(int parameter) const;
+  Values Parameter(int parameter) const;
   AttachedOwner& link() { return *link_; }
   StepNumber finished() const { return finished_; }
   const ParameterSpace& space() const { return options_.spec.space; }
@@ -74,7 +74,7 @@ class NodeTrainer {
 };
 
 // What all replicas must hold after `steps` steps, by parameter.
-std::vector<std::vector<float>> ExpectedParameters(int world_size, StepNumber steps);
+std::vector<Values> ExpectedParameters(int world_size, StepNumber steps);
 
 // "" where the trainer has the parameters that it must have after its last step, to the bit.
 std::string Differences(const NodeTrainer& trainer, int world_size);

@@ -85,7 +85,7 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
     for (int p = 0; p < options_.owner.spec.space.parameter_count(); ++p) {
       // Rank 0's go to all.
       replicas_[r]->SetParameter(
-          p, OrderSensitiveValues(options_.owner.spec.space.parameter(p).elements(), 17 * r + p));
+          p, OrderSensitiveValues(options_.owner.spec.space.parameter(p), 17 * r + p));
     }
     ShardOwner::Options owner = options_.owner;
     owner.rank = r;
@@ -153,8 +153,8 @@ void OwnerRig::GiveGradients(uint64_t seed) {
   for (Rank r = 0; r < options_.world_size; ++r) {
     const Rank source = options_.owner.spec.gradient_mode == GradientMode::kAveraged ? 0 : r;
     for (int p = 0; p < space().parameter_count(); ++p) {
-      replicas_[r]->SetGradient(p, OrderSensitiveValues(space().parameter(p).elements(),
-                                                        (seed * 100 + source) * 100 + p));
+      replicas_[r]->SetGradient(
+          p, OrderSensitiveValues(space().parameter(p), (seed * 100 + source) * 100 + p));
     }
   }
 }

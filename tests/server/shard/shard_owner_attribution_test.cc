@@ -79,7 +79,7 @@ TEST(ShardOwner_StepIsTorn_ItsStateIsNotGivenOut, BeforeTheFailureIsAttributedEi
     const ShardView& view = rig.owner(0).view();
     EXPECT_EQ(view.Describe().progress.outcome, StepOutcome::kTorn);
     const OwnedSlice slice = view.Slices(0, 1)[0];
-    std::vector<float> values(slice.elements);
+    std::vector<double> values(slice.elements);
     const absl::Status read =
         view.ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values)).status();
     EXPECT_TRUE(absl::IsDataLoss(read)) << read;

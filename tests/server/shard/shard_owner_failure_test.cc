@@ -50,15 +50,15 @@ void ExpectSurvivorKnows(OwnerRig& rig, Rank survivor, Rank lost,
   const ShardView& view = rig.owner(survivor).view();
   const StepProgress progress = view.Describe().progress;
   EXPECT_EQ(progress.finished, 1);
-  absl::StatusOr<StepNumber> read = absl::UnknownError("owns nothing");
+  absl::StatusOr<SlotRead> read = absl::UnknownError("owns nothing");
   for (const OwnedSlice& slice : view.Slices(0, 1)) {
-    std::vector<float> values(slice.elements);
+    std::vector<double> values(slice.elements);
     read = view.ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values));
   }
   if (errors::IsPeerLost(status)) {
     EXPECT_EQ(progress.outcome, StepOutcome::kNotApplied);
     ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(*read, 1);
+    EXPECT_EQ(read->step, 1);
   } else {
     EXPECT_EQ(progress.outcome,
               errors::IsTornStep(status) ? StepOutcome::kTorn : StepOutcome::kInDoubt)

@@ -54,7 +54,7 @@ class Follower {
   }
 
   void Step() {
-    std::vector<std::vector<std::vector<float>>> gradients;
+    std::vector<std::vector<Values>> gradients;
     std::vector<std::vector<bool>> has;
     const int world_size = rig_.owner_options(0).spec.world_size;
     for (Rank r = 0; r < world_size; ++r) {
@@ -121,17 +121,18 @@ TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
       EXPECT_EQ(slice.step, 3);
       EXPECT_THAT(slice.slots, ElementsAre("exp_avg", "exp_avg_sq", "step"));
       for (int s = 0; s < 2; ++s) {
-        std::vector<float> values(slice.elements);
-        const absl::StatusOr<StepNumber> step =
+        std::vector<double> values(slice.elements);
+        const absl::StatusOr<SlotRead> read =
             view.ReadSlot(slice.parameter, slice.slots[s], 0, absl::MakeSpan(values));
-        ASSERT_TRUE(step.ok()) << step.status();
-        EXPECT_EQ(*step, 3);
+        ASSERT_TRUE(read.ok()) << read.status();
+        EXPECT_EQ(read->step, 3);
+        EXPECT_EQ(read->dtype, DType::kFloat32);
         EXPECT_EQ(BitDifference(follower.oracle().Slot(slice.parameter, s), values), "");
       }
-      float count = 0;
-      const absl::StatusOr<StepNumber> step =
-          view.ReadSlot(slice.parameter, "step", 0, absl::MakeSpan(&count, 1));
-      ASSERT_TRUE(step.ok()) << step.status();
+      double count = 0;
+      const absl::Status read =
+          view.ReadSlot(slice.parameter, "step", 0, absl::MakeSpan(&count, 1)).status();
+      ASSERT_TRUE(read.ok()) << read;
       EXPECT_EQ(count, 3);
     }
     EXPECT_FALSE(view.Timeline().empty());
@@ -221,10 +222,10 @@ TEST(ShardOwner_BadOption, IsNamed) {
   expect(
       [](ShardOwner::Options& options) {
         std::vector<GroupSpec> groups = options.spec.space.groups();
-        groups[0].parameters[3].dtype = DType::kFloat16;
+        groups[0].parameters[3].device = "cuda:0";
         options.spec.space = ParameterSpace(groups);
       },
-      "parameter 3 \"fc.weight\" is float16 on cpu");
+      "parameter 3 \"fc.weight\" is on cuda:0");
 }
 
 TEST(ShardOwner_ParameterListsDiffer, EveryRankIsShownTheDifference) {
@@ -261,7 +262,7 @@ TEST(ShardOwner_AfterAnError_IsBroken, EachCallReturnsTheFirstError) {
             first);
   // Nothing was applied: what the last step left can be read.
   const OwnedSlice slice = rig.owner(0).view().Slices(0, 1)[0];
-  std::vector<float> values(slice.elements);
+  std::vector<double> values(slice.elements);
   EXPECT_TRUE(rig.owner(0)
                   .view()
                   .ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values))
@@ -311,7 +312,7 @@ TEST(ShardOwnerView_BadQuestion, IsAnsweredWithWhatThereIs) {
   OwnerRig rig(options);
   ExpectOk(rig.Start());
   const ShardView& view = rig.owner(0).view();
-  std::vector<float> out(4);
+  std::vector<double> out(4);
   const auto read = [&](int parameter, const std::string& slot, int64_t offset) {
     return view.ReadSlot(parameter, slot, offset, absl::MakeSpan(out)).status();
   };
@@ -357,7 +358,7 @@ TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
     int32_t parameter;
     int slot;
     StepNumber step;
-    std::vector<float> values;
+    Values values;
   };
   std::vector<Sample> samples;
   std::atomic<bool> done{false};
@@ -366,12 +367,12 @@ TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
       for (Rank r = 0; r < 2; ++r) {
         for (const OwnedSlice& slice : rig.owner(r).view().Slices(0, 100)) {
           for (int s = 0; s < 2; ++s) {
-            Sample sample{r, slice.parameter, s, 0, std::vector<float>(slice.elements)};
-            const absl::StatusOr<StepNumber> step = rig.owner(r).view().ReadSlot(
+            Sample sample{r, slice.parameter, s, 0, Values(slice.elements)};
+            const absl::StatusOr<SlotRead> read = rig.owner(r).view().ReadSlot(
                 slice.parameter, slice.slots[s], 0, absl::MakeSpan(sample.values));
-            if (absl::IsAborted(step.status())) continue;
-            ASSERT_TRUE(step.ok()) << step.status();
-            sample.step = *step;
+            if (absl::IsAborted(read.status())) continue;
+            ASSERT_TRUE(read.ok()) << read.status();
+            sample.step = read->step;
             samples.push_back(std::move(sample));
           }
         }
@@ -380,7 +381,7 @@ TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
       }
     }
   });
-  std::map<StepNumber, std::map<std::pair<int, int>, std::vector<float>>> truth;
+  std::map<StepNumber, std::map<std::pair<int, int>, Values>> truth;
   for (int step = 0; step <= kSteps; ++step) {
     if (step > 0) {
       rig.GiveGradients(step);

@@ -47,7 +47,7 @@ TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
     } else {
       EXPECT_THAT(slice.slots, ElementsAre("size_avg", "largest"));
     }
-    std::vector<float> values(slice.elements);
+    std::vector<double> values(slice.elements);
     for (const std::string& slot : slice.slots) {
       EXPECT_TRUE(view.ReadSlot(slice.parameter, slot, 0, absl::MakeSpan(values)).ok()) << slot;
     }

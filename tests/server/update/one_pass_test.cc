@@ -11,7 +11,7 @@
 #include "server/update/update_threads.h"
 #include "tests/server/update/replica_data.h"
 #include "tests/server/update/rule_cases.h"
-#include "tests/server/update/simd_targets.h"
+#include "tests/testing/simd_targets.h"
 
 namespace optshard::testing {
 namespace {
@@ -167,7 +167,7 @@ TEST_F(OnePassTest, MinusZeroBesideAMissingGradient_IsPlusZero) {
   for (const bool missing : {false, true}) {
     for (const DriverKind driver : {DriverKind::kScalar, DriverKind::kSimd}) {
       std::vector<float> parameter(40, -0.0f);
-      const float* const gradients[] = {minus_zeros.data(), missing ? nullptr : minus_zeros.data()};
+      const void* const gradients[] = {minus_zeros.data(), missing ? nullptr : minus_zeros.data()};
       SpanUpdate span;
       span.parameter = parameter.data();
       span.elements = 40;
@@ -231,7 +231,7 @@ TEST_F(OnePassTest, Threads_CutSpansOfReplicas_SameBits) {
 TEST_F(OnePassTest, GroupsThatDoNotMatchTheReplicas_Dies) {
   const UpdateRule& sgd = **RuleRegistry::Find("sgd");
   std::vector<float> parameter(8), gradient(8);
-  const float* const gradients[] = {gradient.data(), gradient.data()};
+  const void* const gradients[] = {gradient.data(), gradient.data()};
   SpanUpdate span;
   span.parameter = parameter.data();
   span.elements = 8;

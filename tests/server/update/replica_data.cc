@@ -31,8 +31,8 @@ SpanUpdate ReplicaData::Span() {
   copies_.clear();
   for (size_t replica = 0; replica < replicas_.size(); ++replica) {
     const SpanUpdate own = replicas_[replica].Span();
-    gradients_.push_back(Missing(replica) ? nullptr : own.gradient);
-    if (replica != owner_) copies_.push_back(own.parameter);
+    gradients_.push_back(Missing(replica) ? nullptr : own.gradient.data());
+    if (replica != owner_) copies_.push_back(own.parameter.data());
   }
   if (!shape_.averaged) {
     span.gradient = nullptr;
@@ -47,7 +47,8 @@ std::vector<float> ReplicaData::Average() {
   const std::vector<float> zeros(shape_.elements, 0.0f);
   std::vector<const void*> contributions;
   for (size_t replica = 0; replica < replicas_.size(); ++replica) {
-    contributions.push_back(Missing(replica) ? zeros.data() : replicas_[replica].Span().gradient);
+    contributions.push_back(Missing(replica) ? zeros.data()
+                                             : replicas_[replica].Span().gradient.data());
   }
   ReductionTree tree;
   Rank next = 0;
@@ -67,7 +68,8 @@ void ReplicaData::UpdateByParts(const Coefficients& coefficients) {
   rule_->Update(DriverKind::kScalar, coefficients, span);
   for (size_t replica = 0; shape_.copies && replica < replicas_.size(); ++replica) {
     if (replica != owner_) {
-      std::copy_n(span.parameter, shape_.elements, replicas_[replica].Span().parameter);
+      std::copy_n(span.parameter.As<float>(), shape_.elements,
+                  replicas_[replica].Span().parameter.As<float>());
     }
   }
 }

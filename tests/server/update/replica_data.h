@@ -44,8 +44,8 @@ class ReplicaData {
   uint32_t seed_;
   size_t owner_;
   std::vector<RuleData> replicas_;
-  std::vector<const float*> gradients_;
-  std::vector<float*> copies_;
+  std::vector<const void*> gradients_;
+  std::vector<void*> copies_;
 };
 
 }  // namespace optshard::testing

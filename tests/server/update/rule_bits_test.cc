@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "server/update/update_rule.h"
 #include "tests/server/update/rule_cases.h"
-#include "tests/server/update/simd_targets.h"
+#include "tests/testing/simd_targets.h"
 
 namespace optshard::testing {
 namespace {

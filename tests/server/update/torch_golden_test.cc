@@ -15,7 +15,8 @@
 namespace optshard::testing {
 namespace {
 
-constexpr double kLargestDistance = 1e-6;  // to PyTorch: max|a-b| / max|b|
+constexpr double kLargestDistance = 1e-6;     // to PyTorch: max|a-b| / max|b|
+constexpr double kLargestDistance64 = 1e-13;  // likewise in float64
 // Of PyTorch's own error to float64, in the mean, and of one element, which is luck in part.
 // PyTorch fuses multiply-adds on this CPU, which a formula may not (docs/numerics.md).
 constexpr double kErrorFactor = 1.2;
@@ -40,6 +41,29 @@ Tensors RunOurs(const GoldenCase& golden, DriverKind driver) {
   for (int step = 1; step <= kGoldenSteps; ++step) {
     span.gradient = data->gradients[step - 1].data();
     rule.Update(driver, rule.Prepare(group, step), span);
+  }
+  return tensors;
+}
+
+std::map<std::string, std::vector<double>> RunOursInFloat64(const GoldenCase& golden) {
+  static const auto* const data = new GoldenData(MakeGoldenData());
+  const UpdateRule& rule = **RuleRegistry::Find(golden.rule);
+  const Hyperparameters group = *rule.Validate(golden.given);
+  std::map<std::string, std::vector<double>> tensors;
+  tensors["parameter"].assign(data->parameter.begin(), data->parameter.end());
+  SpanUpdate span;
+  span.parameter = tensors["parameter"].data();
+  span.elements = static_cast<int64_t>(data->parameter.size());
+  size_t k = 0;
+  for (const Slot& slot : rule.Slots(group)) {
+    tensors[slot.name].assign(data->parameter.size(), slot.initial);
+    span.slots[k++] = tensors[slot.name].data();
+  }
+  for (int step = 1; step <= kGoldenSteps; ++step) {
+    const std::vector<float>& float32 = data->gradients[step - 1];
+    const std::vector<double> gradient(float32.begin(), float32.end());
+    span.gradient = gradient.data();
+    rule.Update(DriverKind::kSimd, rule.Prepare(group, step, DType::kFloat64), span);
   }
   return tensors;
 }
@@ -81,6 +105,13 @@ TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
     const Distance of_peer = Between(peer.float32, peer.float64);
     EXPECT_LE(error.mean, kErrorFactor * of_peer.mean) << name;
     EXPECT_LE(error.largest, kLargestFactor * of_peer.largest) << name;
+  }
+}
+
+TEST_P(TorchGoldenTest, HundredStepsInFloat64_ArePyTorchs) {
+  for (const auto& [name, values] : RunOursInFloat64(GetParam())) {
+    EXPECT_LE(Between(values, GetParam().tensors.at(name).float64).largest, kLargestDistance64)
+        << name;
   }
 }
 

@@ -1,5 +1,6 @@
 // Our rules against torch::optim's (LibTorch) over 100 steps, tensor by tensor and slot by slot.
-// torch::optim runs twice: in float32, as the peer, and in float64, as the truth.
+// torch::optim runs twice: in float32, as the peer, and in float64, as the truth. The same with
+// parameters and gradients in the 16-bit types.
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -102,6 +103,47 @@ Tensors RunTorch(const OracleCase& oracle, uint32_t seed, bool maximize, torch::
   return out;
 }
 
+// Rounded to `dtype` on both sides: the gradients that a trainer in that type would have.
+torch::Tensor InDType(const std::vector<float>& values, torch::Dtype dtype) {
+  return torch::tensor(values).to(dtype);
+}
+
+// Parameter and gradients in a 16-bit type and the state in float32; the parameter after all steps.
+std::vector<double> RunOursInHalf(const OracleCase& oracle, uint32_t seed, torch::Dtype torch_dtype,
+                                  DType dtype) {
+  const UpdateRule& rule = **RuleRegistry::Find(oracle.rule);
+  const Hyperparameters group = *rule.Validate(oracle.given);
+  const torch::Tensor parameter =
+      InDType(Normal(kElements, oracle.parameter_scale, seed), torch_dtype);
+  std::vector<std::vector<float>> slots;
+  for (const Slot& slot : rule.Slots(group)) slots.emplace_back(kElements, slot.initial);
+  for (int step = 1; step <= kSteps; ++step) {
+    const torch::Tensor gradient = InDType(Gradient(oracle, seed, step), torch_dtype);
+    SpanUpdate span;
+    span.parameter = Buffer(parameter.data_ptr(), dtype);
+    span.gradient = ConstBuffer(gradient.data_ptr(), dtype);
+    for (size_t k = 0; k < slots.size(); ++k) span.slots[k] = slots[k].data();
+    span.elements = kElements;
+    rule.Update(DriverKind::kSimd, rule.Prepare(group, step, dtype), span);
+  }
+  return Widened(parameter);
+}
+
+// The same data as torch::optim steps them in `dtype`.
+std::vector<double> RunTorchFromHalf(const OracleCase& oracle, uint32_t seed, bool maximize,
+                                     torch::Dtype half, torch::Dtype dtype) {
+  torch::Tensor parameter =
+      InDType(Normal(kElements, oracle.parameter_scale, seed), half).to(dtype).clone();
+  parameter.set_requires_grad(true);
+  auto optimizer = oracle.torch_optimizer({parameter});
+  for (int step = 1; step <= kSteps; ++step) {
+    const torch::Tensor gradient = InDType(Gradient(oracle, seed, step), half).to(dtype).clone();
+    parameter.mutable_grad() = maximize ? -gradient : gradient;
+    optimizer->step();
+  }
+  return Widened(parameter);
+}
+
 Tensors RunOurs(const OracleCase& oracle, uint32_t seed, DriverKind driver) {
   const UpdateRule& rule = **RuleRegistry::Find(oracle.rule);
   const Hyperparameters group = *rule.Validate(oracle.given);
@@ -184,6 +226,34 @@ TEST_P(TorchOracleTest, HundredSteps_CloseToTorchAndNoLessAccurate) {
                 sum.largest_of_torch, sum.mean, sum.mean_of_torch);
     EXPECT_LE(sum.largest, kErrorFactor * sum.largest_of_torch) << tensor;
     EXPECT_LE(sum.mean, kErrorFactor * sum.mean_of_torch) << tensor;
+  }
+}
+
+TEST_P(TorchOracleTest, HundredStepsInHalfTypes_NoLessAccurateThanTorch) {
+  const OracleCase& oracle = GetParam();
+  const HyperValue* maximize = oracle.given.Find("maximize");
+  const bool negate = maximize != nullptr && absl::get<bool>(*maximize);
+  for (const auto& [half, dtype] :
+       {std::pair(torch::kBFloat16, DType::kBFloat16), std::pair(torch::kHalf, DType::kFloat16)}) {
+    double ours = 0;
+    double of_torch = 0;
+    for (int k = 0; k < kSeeds; ++k) {
+      const uint32_t seed = 1000 * (k + 1);
+      const std::vector<double> truth =
+          RunTorchFromHalf(oracle, seed, negate, half, torch::kDouble);
+      ours += RootMeanSquareDistance(RunOursInHalf(oracle, seed, half, dtype), truth) / kSeeds;
+      of_torch +=
+          RootMeanSquareDistance(RunTorchFromHalf(oracle, seed, negate, half, half), truth) /
+          kSeeds;
+    }
+    std::printf("| %s | %s | %s | %.1e / %.1e |\n", oracle.rule.c_str(), oracle.name.c_str(),
+                std::string(NameOf(dtype)).c_str(), ours, of_torch);
+    // Where squares underflow in float16, torch divides by 0 and has no error that could be a
+    // bound.
+    if (std::isfinite(of_torch)) {
+      EXPECT_LE(ours, kErrorFactor * of_torch) << NameOf(dtype);
+    }
+    EXPECT_TRUE(std::isfinite(ours)) << NameOf(dtype);
   }
 }
 

@@ -53,8 +53,8 @@ class ToyRule final : public ElementWiseRule {
 
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
-    out->values[Toy::kMinusLr] = static_cast<float>(-group.Number("lr"));
-    out->values[Toy::kBound] = static_cast<float>(group.Number("bound"));
+    out->Set(Toy::kMinusLr, -group.Number("lr"));
+    out->Set(Toy::kBound, group.Number("bound"));
   }
 };
 

@@ -34,6 +34,19 @@ ParameterSpace MixedSpace() {
   return ParameterSpace({first, second});
 }
 
+ParameterSpace MixedDTypeSpace() {
+  std::vector<GroupSpec> groups = MixedSpace().groups();
+  size_t next = 0;
+  for (GroupSpec& group : groups) {
+    for (ParameterSpec& parameter : group.parameters) {
+      constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat64, DType::kFloat16,
+                                   DType::kFloat32};
+      parameter.dtype = kDTypes[next++ % 4];
+    }
+  }
+  return ParameterSpace(std::move(groups));
+}
+
 EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.rule);
   EXPECT_TRUE(rule.ok()) << rule.status();
@@ -93,8 +106,8 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     RemakeEngine(r);
   }
   for (int p = 0; p < options_.space.parameter_count(); ++p) {
-    const std::vector<float> values =
-        OrderSensitiveValues(options_.space.parameter(p).elements(), options_.seed * 7919 + p);
+    const Values values =
+        OrderSensitiveValues(options_.space.parameter(p), options_.seed * 7919 + p);
     oracle_->SetParameter(p, values);
     for (RankState& rank : ranks_) rank.replica->SetParameter(p, values);
   }
@@ -136,9 +149,10 @@ void EngineRig::GiveGradients(const Presence& presence) {
       // Averaged gradients are the same on all ranks.
       const Rank source = options_.gradient_mode == GradientMode::kAveraged ? 0 : r;
       const uint64_t seed = ((options_.seed * 1000 + given_) * 100 + source) * 1000 + p;
-      gradients_[r].push_back(OrderSensitiveValues(options_.space.parameter(p).elements(), seed));
-      for (float& value : gradients_[r].back()) {
-        value = std::ldexp(value, options_.gradient_exponent);
+      const ParameterSpec& spec = options_.space.parameter(p);
+      gradients_[r].push_back(OrderSensitiveValues(spec, seed));
+      for (double& value : gradients_[r].back()) {
+        value = RoundedTo(spec.dtype, std::ldexp(value, options_.gradient_exponent));
       }
       has_[r].push_back(presence(given_, r, p));
       if (has_[r][p]) {
@@ -213,7 +227,7 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
                         store.step_count(p));
   }
   for (int s = 0; s < oracle_->slot_count(p); ++s) {
-    std::vector<float> actual(slice.elements);
+    Values actual(slice.elements);
     if (!store.TryRead(p, s, slice.offset_elements, absl::MakeSpan(actual)).has_value()) {
       return absl::StrCat(where, "slot ", s, " cannot be read although no step is running");
     }

@@ -24,6 +24,8 @@ namespace optshard::testing {
 
 // Two groups with large, small, scalar and empty parameters.
 ParameterSpace MixedSpace();
+// The same with every dtype in both groups.
+ParameterSpace MixedDTypeSpace();
 
 class EngineRig {
  public:
@@ -103,7 +105,7 @@ class EngineRig {
   std::vector<RankState> ranks_;
   std::unique_ptr<StepOracle> oracle_;
   StepNumber given_ = 0;
-  std::vector<std::vector<std::vector<float>>> gradients_;
+  std::vector<std::vector<Values>> gradients_;
   std::vector<std::vector<bool>> has_;
 };
 

@@ -128,6 +128,44 @@ TEST(StepEngineBits_EveryRule, EqualOneProcessToTheBit) {
   }
 }
 
+// Every dtype, several in one group, over what moves gradients and parameters in another way.
+TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
+  const std::vector<std::vector<Placement>> placements = {
+      {Placement::kFlatRegions},
+      {Placement::kReachable},
+      {Placement::kOneCopy},
+      {Placement::kScattered, Placement::kFlatRegions, Placement::kFlatUnvouched}};
+  for (const UpdateRule* rule : RuleRegistry::All()) {
+    for (const int world_size : {1, 2, 3}) {
+      for (const std::vector<Placement>& placement : placements) {
+        for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
+          EngineRig::Options options;
+          options.space = MixedDTypeSpace();
+          options.world_size = world_size;
+          options.policy = PartitionPolicy::kBalanced;
+          options.gradient_mode = mode;
+          options.placements = placement;
+          options.rule = rule->spec().name;
+          options.threads = world_size;
+          SCOPED_TRACE(absl::StrCat(options.rule, ", ", world_size, " ranks, ",
+                                    NameOf(placement[0]),
+                                    mode == GradientMode::kReduce ? ", reduce" : ", averaged"));
+          EngineRig rig(options);
+          for (int step = 1; step <= 3; ++step) {
+            rig.GiveGradients([](StepNumber number, Rank rank, int parameter) {
+              return (number + static_cast<StepNumber>(rank + parameter)) % 4 != 0;
+            });
+            if (mode == GradientMode::kAveraged) rig.GiveAllGradients();
+            ExpectAllOk(rig.Step());
+            rig.StepOracleAlong();
+            ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+          }
+        }
+      }
+    }
+  }
+}
+
 // torch.set_flush_denormal on some ranks; and another rounding, which shows in ordinary values,
 // too.
 TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) {

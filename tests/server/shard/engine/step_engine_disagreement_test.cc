@@ -141,7 +141,7 @@ TEST(StepEngine_GradientOutsideTheSharedMemoryOnOneRank, AllRanksAreToldWhoAndWh
   options.placements = {Placement::kReachable};
   EngineRig rig(options);
   rig.GiveAllGradients();
-  const std::vector<float> elsewhere = rig.rank(1).replica->Gradient(3);
+  const Values elsewhere = rig.rank(1).replica->Gradient(3);
   ExpectAllRefuse(StepWithChangedTensors(rig,
                                          [&elsewhere](std::vector<ReplicaTensor>& tensors) {
                                            tensors[3].gradient = elsewhere.data();

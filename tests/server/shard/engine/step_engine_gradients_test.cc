@@ -111,7 +111,7 @@ TEST(StepEngine_AnyPlacement, LeavesTheGradientsAlone) {
     options.placements = {placement};
     EngineRig rig(options);
     rig.GiveAllGradients();
-    std::map<std::pair<Rank, int>, std::vector<float>> before;
+    std::map<std::pair<Rank, int>, Values> before;
     for (Rank r = 0; r < 3; ++r) {
       for (int p = 0; p < rig.space().parameter_count(); ++p) {
         before[{r, p}] = rig.rank(r).replica->Gradient(p);

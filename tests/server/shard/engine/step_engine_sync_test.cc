@@ -30,7 +30,7 @@ TEST(StepEngine_SyncParameters, GivesAllRanksTheValuesOfRankZero) {
     for (int p = 0; p < rig.space().parameter_count(); ++p) {
       for (Rank r = 1; r < 3; ++r) {
         rig.rank(r).replica->SetParameter(
-            p, OrderSensitiveValues(rig.space().parameter(p).elements(), 5000 + 10 * r + p));
+            p, OrderSensitiveValues(rig.space().parameter(p), 5000 + 10 * r + p));
       }
     }
     rig.OnEveryRank([&](Rank r) {
@@ -82,8 +82,7 @@ std::vector<StepEngine::Result> SyncAll(EngineRig& rig) {
 // Other values, on rank 0 only: what a refresh gives to all.
 void ChangeRankZero(EngineRig& rig) {
   for (int p = 0; p < rig.space().parameter_count(); ++p) {
-    rig.rank(0).replica->SetParameter(
-        p, OrderSensitiveValues(rig.space().parameter(p).elements(), 7000 + p));
+    rig.rank(0).replica->SetParameter(p, OrderSensitiveValues(rig.space().parameter(p), 7000 + p));
   }
 }
 

@@ -5,22 +5,23 @@
 namespace optshard::testing {
 namespace {
 
-std::vector<float> Average(const std::vector<std::vector<std::vector<float>>>& gradients,
-                           const std::vector<std::vector<bool>>& has, int parameter,
-                           int64_t elements, const ReductionTree& tree) {
-  std::vector<float> average(elements);
+template <typename T>
+Values AverageIn(const std::vector<std::vector<Values>>& gradients,
+                 const std::vector<std::vector<bool>>& has, int parameter, int64_t elements,
+                 const ReductionTree& tree) {
+  Values average(elements);
   for (int64_t i = 0; i < elements; ++i) {
     const auto value = [&](Rank rank) {
-      return has[rank][parameter] ? gradients[rank][parameter][i] : 0.0f;
+      return has[rank][parameter] ? static_cast<T>(gradients[rank][parameter][i]) : T{0};
     };
-    float total = 0;
+    T total = 0;
     for (size_t g = 0; g < tree.node_groups.size(); ++g) {
       const std::vector<Rank>& group = tree.node_groups[g];
-      float sum = value(group[0]);
+      T sum = value(group[0]);
       for (size_t r = 1; r < group.size(); ++r) sum += value(group[r]);
       total = g == 0 ? sum : total + sum;
     }
-    average[i] = total / static_cast<float>(gradients.size());
+    average[i] = total / static_cast<T>(gradients.size());
   }
   return average;
 }
@@ -32,19 +33,20 @@ StepOracle::StepOracle(const ParameterSpace& space, const UpdateRule& rule,
     : space_(space), rule_(rule), counts_(space.parameter_count()) {
   for (int p = 0; p < space.parameter_count(); ++p) {
     const int64_t elements = space.parameter(p).elements();
+    const DType dtype = space.parameter(p).dtype;
     parameters_.emplace_back(elements);
     slots_.emplace_back();
     for (const optshard::Slot& slot : rule.Slots(groups[space.group_of(p)])) {
-      slots_.back().emplace_back(elements, slot.initial);
+      slots_.back().emplace_back(elements, RoundedTo(ArithmeticOf(dtype), slot.initial));
     }
   }
 }
 
-void StepOracle::SetParameter(int parameter, const std::vector<float>& values) {
+void StepOracle::SetParameter(int parameter, const Values& values) {
   parameters_[parameter] = values;
 }
 
-void StepOracle::Step(const std::vector<std::vector<std::vector<float>>>& gradients,
+void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
                       const std::vector<std::vector<bool>>& has, GradientMode mode,
                       const ReductionTree& tree, const std::vector<Hyperparameters>& groups) {
   for (int p = 0; p < space_.parameter_count(); ++p) {
@@ -54,16 +56,37 @@ void StepOracle::Step(const std::vector<std::vector<std::vector<float>>>& gradie
     }
     if (first < 0) continue;
     const int64_t elements = space_.parameter(p).elements();
-    const std::vector<float> gradient = mode == GradientMode::kAveraged
-                                            ? gradients[first][p]
-                                            : Average(gradients, has, p, elements, tree);
-    const Coefficients coefficients = rule_.Prepare(groups[space_.group_of(p)], ++counts_[p]);
-    SpanUpdate span;
-    span.parameter = parameters_[p].data();
-    span.gradient = gradient.data();
-    for (size_t s = 0; s < slots_[p].size(); ++s) span.slots[s] = slots_[p][s].data();
-    span.elements = elements;
-    rule_.Update(DriverKind::kScalar, coefficients, span);
+    const DType dtype = space_.parameter(p).dtype;
+    const bool is_float64 = dtype == DType::kFloat64;
+    const Values gradient = mode == GradientMode::kAveraged ? gradients[first][p]
+                            : is_float64 ? AverageIn<double>(gradients, has, p, elements, tree)
+                                         : AverageIn<float>(gradients, has, p, elements, tree);
+    const Coefficients coefficients =
+        rule_.Prepare(groups[space_.group_of(p)], ++counts_[p], dtype);
+    if (is_float64) {
+      StepIn<double>(p, gradient, coefficients);
+    } else {
+      StepIn<float>(p, gradient, coefficients);
+    }
+    for (double& value : parameters_[p]) value = RoundedTo(dtype, value);
+  }
+}
+
+template <typename T>
+void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficients& coefficients) {
+  std::vector<T> values(parameters_[parameter].begin(), parameters_[parameter].end());
+  const std::vector<T> of_gradient(gradient.begin(), gradient.end());
+  std::vector<std::vector<T>> slots;
+  for (const Values& slot : slots_[parameter]) slots.emplace_back(slot.begin(), slot.end());
+  SpanUpdate span;
+  span.parameter = values.data();
+  span.gradient = of_gradient.data();
+  for (size_t s = 0; s < slots.size(); ++s) span.slots[s] = slots[s].data();
+  span.elements = static_cast<int64_t>(values.size());
+  rule_.Update(DriverKind::kScalar, coefficients, span);
+  parameters_[parameter].assign(values.begin(), values.end());
+  for (size_t s = 0; s < slots.size(); ++s) {
+    slots_[parameter][s].assign(slots[s].begin(), slots[s].end());
   }
 }
 

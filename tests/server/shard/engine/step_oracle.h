@@ -1,5 +1,6 @@
 // One process that keeps everything: gradients summed in tree order, each parameter stepped whole
-// by the scalar driver. What a sharded step must equal to the bit.
+// by the scalar driver, in arrays of the type that it is computed in, and then rounded to its own.
+// What a sharded step must equal to the bit.
 #ifndef OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_
 #define OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_
 
@@ -9,6 +10,7 @@
 #include "common/parameter_space.h"
 #include "common/plan.h"
 #include "server/update/update_rule.h"
+#include "tests/server/shard/engine/test_replica.h"
 
 namespace optshard::testing {
 
@@ -18,24 +20,27 @@ class StepOracle {
   StepOracle(const ParameterSpace& space, const UpdateRule& rule,
              const std::vector<Hyperparameters>& groups);
 
-  void SetParameter(int parameter, const std::vector<float>& values);
+  void SetParameter(int parameter, const Values& values);
 
   // gradients[rank][parameter]; an empty one of a parameter with elements is missing, and has[rank]
   // [parameter] says so for those without. kAveraged takes the lowest rank's that has one.
-  void Step(const std::vector<std::vector<std::vector<float>>>& gradients,
+  void Step(const std::vector<std::vector<Values>>& gradients,
             const std::vector<std::vector<bool>>& has, GradientMode mode, const ReductionTree& tree,
             const std::vector<Hyperparameters>& groups);
 
-  const std::vector<float>& Parameter(int parameter) const { return parameters_[parameter]; }
-  const std::vector<float>& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
+  const Values& Parameter(int parameter) const { return parameters_[parameter]; }
+  const Values& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
   int slot_count(int parameter) const { return static_cast<int>(slots_[parameter].size()); }
   StepNumber step_count(int parameter) const { return counts_[parameter]; }
 
  private:
+  template <typename T>
+  void StepIn(int parameter, const Values& gradient, const Coefficients& coefficients);
+
   ParameterSpace space_;
   const UpdateRule& rule_;
-  std::vector<std::vector<float>> parameters_;
-  std::vector<std::vector<std::vector<float>>> slots_;
+  std::vector<Values> parameters_;
+  std::vector<std::vector<Values>> slots_;
   std::vector<StepNumber> counts_;
 };
 

@@ -6,29 +6,84 @@
 
 #include "absl/base/casts.h"
 #include "absl/strings/str_format.h"
+#include "common/half.h"
 
 namespace optshard::testing {
 
-std::vector<float> OrderSensitiveValues(int64_t elements, uint64_t seed) {
+Values OrderSensitiveValues(const ParameterSpec& parameter, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<float> values(elements);
-  for (float& value : values) {
+  Values values(parameter.elements());
+  for (double& value : values) {
     const uint64_t bits = random();
     const double mantissa = 1.0 + static_cast<double>(bits >> 40) / (1 << 24);
     const int exponent = static_cast<int>(bits % 17) - 12;
-    value =
-        static_cast<float>(std::ldexp((bits & (1 << 20)) != 0 ? mantissa : -mantissa, exponent));
+    value = std::ldexp((bits & (1 << 20)) != 0 ? mantissa : -mantissa, exponent);
+    value = RoundedTo(parameter.dtype, value);
   }
   return values;
 }
 
-std::string BitDifference(const std::vector<float>& expected, const std::vector<float>& actual) {
+double RoundedTo(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return value;
+    case DType::kFloat32:
+      return static_cast<float>(value);
+    case DType::kFloat16:
+      return FromFloat16(ToFloat16(static_cast<float>(value)));
+    case DType::kBFloat16:
+      return FromBFloat16(ToBFloat16(static_cast<float>(value)));
+  }
+  return value;
+}
+
+void Store(const Values& values, Buffer to) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    switch (to.dtype()) {
+      case DType::kFloat64:
+        to.As<double>()[i] = values[i];
+        break;
+      case DType::kFloat32:
+        to.As<float>()[i] = static_cast<float>(values[i]);
+        break;
+      case DType::kFloat16:
+        to.As<uint16_t>()[i] = ToFloat16(static_cast<float>(values[i]));
+        break;
+      case DType::kBFloat16:
+        to.As<uint16_t>()[i] = ToBFloat16(static_cast<float>(values[i]));
+        break;
+    }
+  }
+}
+
+Values Load(ConstBuffer from, int64_t elements) {
+  Values values(elements);
+  for (int64_t i = 0; i < elements; ++i) {
+    switch (from.dtype()) {
+      case DType::kFloat64:
+        values[i] = from.As<double>()[i];
+        break;
+      case DType::kFloat32:
+        values[i] = from.As<float>()[i];
+        break;
+      case DType::kFloat16:
+        values[i] = FromFloat16(from.As<uint16_t>()[i]);
+        break;
+      case DType::kBFloat16:
+        values[i] = FromBFloat16(from.As<uint16_t>()[i]);
+        break;
+    }
+  }
+  return values;
+}
+
+std::string BitDifference(const Values& expected, const Values& actual) {
   for (size_t i = 0; i < expected.size(); ++i) {
-    const uint32_t a = absl::bit_cast<uint32_t>(expected[i]);
-    const uint32_t b = absl::bit_cast<uint32_t>(actual[i]);
+    const auto a = absl::bit_cast<uint64_t>(expected[i]);
+    const auto b = absl::bit_cast<uint64_t>(actual[i]);
     if (a == b) continue;
-    return absl::StrFormat("element %d: expected %.9g (0x%08x), got %.9g (0x%08x)", i, expected[i],
-                           a, actual[i], b);
+    return absl::StrFormat("element %d: expected %.17g (0x%016x), got %.17g (0x%016x)", i,
+                           expected[i], a, actual[i], b);
   }
   return "";
 }
@@ -54,9 +109,8 @@ TestReplica::TestReplica(const ParameterSpace& space, Placement placement,
     : space_(space), layout_(space), placement_(placement) {
   if (placement != Placement::kScattered) {
     for (const MemoryLayout::Region& region : layout_.regions()) {
-      for (std::vector<float*>& flat : flat_) {
-        memory_.push_back(std::make_unique<float[]>(region.elements));
-        flat.push_back(memory_.back().get());
+      for (std::vector<Buffer>& flat : flat_) {
+        flat.push_back(Allocate(region.elements, region.dtype));
       }
     }
   }
@@ -74,31 +128,37 @@ TestReplica::TestReplica(const ParameterSpace& space, Placement placement,
   }
 }
 
-float* TestReplica::Place(int parameter, bool gradient) {
+Buffer TestReplica::Place(int parameter, bool gradient) {
   if (placement_ != Placement::kScattered) {
     const MemoryLayout::Place& place = layout_.place(parameter);
-    return flat_[gradient ? 1 : 0][place.region] + place.offset_elements;
+    return flat_[gradient ? 1 : 0][place.region].From(place.offset_elements);
   }
-  memory_.push_back(std::make_unique<float[]>(space_.parameter(parameter).elements()));
-  return memory_.back().get();
+  const ParameterSpec& spec = space_.parameter(parameter);
+  return Allocate(spec.elements(), spec.dtype);
 }
 
-void TestReplica::SetParameter(int parameter, const std::vector<float>& values) {
-  std::copy(values.begin(), values.end(), tensors_[parameter].parameter);
+// Of exactly so many elements where they are doubles, and otherwise as nearly as doubles allow.
+Buffer TestReplica::Allocate(int64_t elements, DType dtype) {
+  const size_t bytes = elements * SizeOf(dtype);
+  memory_.push_back(std::make_unique<double[]>((bytes + sizeof(double) - 1) / sizeof(double)));
+  return Buffer(memory_.back().get(), dtype);
 }
 
-void TestReplica::SetGradient(int parameter, const std::vector<float>& values) {
-  std::copy(values.begin(), values.end(), gradients_[parameter]);
+void TestReplica::SetParameter(int parameter, const Values& values) {
+  Store(values, tensors_[parameter].parameter);
+}
+
+void TestReplica::SetGradient(int parameter, const Values& values) {
+  Store(values, gradients_[parameter]);
   tensors_[parameter].gradient = gradients_[parameter];
 }
 
-std::vector<float> TestReplica::Parameter(int parameter) const {
-  const float* const first = tensors_[parameter].parameter;
-  return {first, first + space_.parameter(parameter).elements()};
+Values TestReplica::Parameter(int parameter) const {
+  return Load(tensors_[parameter].parameter, space_.parameter(parameter).elements());
 }
 
-std::vector<float> TestReplica::Gradient(int parameter) const {
-  return {gradients_[parameter], gradients_[parameter] + space_.parameter(parameter).elements()};
+Values TestReplica::Gradient(int parameter) const {
+  return Load(gradients_[parameter], space_.parameter(parameter).elements());
 }
 
 }  // namespace optshard::testing

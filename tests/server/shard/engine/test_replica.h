@@ -8,18 +8,30 @@
 #include <string>
 #include <vector>
 
+#include "common/buffer.h"
+#include "common/dtype.h"
 #include "common/memory_layout.h"
 #include "common/parameter_space.h"
 #include "server/shard/engine/step_input.h"
 
 namespace optshard::testing {
 
-// Magnitudes differ by 2^16, so that float sums depend on their order. The same for the same
-// arguments, on every machine.
-std::vector<float> OrderSensitiveValues(int64_t elements, uint64_t seed);
+// Values of any dtype are given as doubles, which hold them exactly.
+using Values = std::vector<double>;
+
+// Values of the parameter's dtype, one for each element. Magnitudes differ by 2^16, so that sums in
+// its arithmetic depend on their order. The same for the same arguments, on every machine.
+Values OrderSensitiveValues(const ParameterSpec& parameter, uint64_t seed);
+
+// The value of `dtype` that is nearest.
+double RoundedTo(DType dtype, double value);
+
+// To and from an array's type; what is stored must be a value of it.
+void Store(const Values& values, Buffer to);
+Values Load(ConstBuffer from, int64_t elements);
 
 // "" where equal to the bit; otherwise index and both values, also in hex. Sizes must be equal.
-std::string BitDifference(const std::vector<float>& expected, const std::vector<float>& actual);
+std::string BitDifference(const Values& expected, const Values& actual);
 
 enum class Placement {
   kFlatRegions,    // one buffer a region, and the replica vouches for its padding
@@ -37,25 +49,26 @@ class TestReplica {
               const TestReplica* parameters_of = nullptr);
 
   // Copies values in; the gradient becomes present.
-  void SetParameter(int parameter, const std::vector<float>& values);
-  void SetGradient(int parameter, const std::vector<float>& values);
+  void SetParameter(int parameter, const Values& values);
+  void SetGradient(int parameter, const Values& values);
   void DropGradient(int parameter) { tensors_[parameter].gradient = nullptr; }
 
-  std::vector<float> Parameter(int parameter) const;
-  std::vector<float> Gradient(int parameter) const;
+  Values Parameter(int parameter) const;
+  Values Gradient(int parameter) const;
 
   const std::vector<ReplicaTensor>& tensors() const { return tensors_; }
   const std::vector<ReplicaRegion>& regions() const { return regions_; }
 
  private:
-  float* Place(int parameter, bool gradient);
+  Buffer Place(int parameter, bool gradient);
+  Buffer Allocate(int64_t elements, DType dtype);
 
   ParameterSpace space_;
   MemoryLayout layout_;
   Placement placement_;
-  std::vector<std::unique_ptr<float[]>> memory_;
-  std::vector<float*> flat_[2];    // by region: parameters, gradients
-  std::vector<float*> gradients_;  // by parameter, also of those that are dropped
+  std::vector<std::unique_ptr<double[]>> memory_;
+  std::vector<Buffer> flat_[2];    // by region: parameters, gradients
+  std::vector<Buffer> gradients_;  // by parameter, also of those that are dropped
   std::vector<ReplicaTensor> tensors_;
   std::vector<ReplicaRegion> regions_;
 };

@@ -16,10 +16,11 @@ class FakeShardView final : public ShardView {
   ShardDescription description;
   std::vector<OwnedSlice> slices;
   std::vector<TimelineSpan> timeline;
+  DType slot_dtype = DType::kFloat32;
   // Called by ReadSlot; by default element i of a parameter has the value i, at step 1.
-  std::function<absl::StatusOr<StepNumber>(int64_t offset, absl::Span<float> out)> read =
-      [](int64_t offset, absl::Span<float> out) -> absl::StatusOr<StepNumber> {
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(offset + i);
+  std::function<absl::StatusOr<StepNumber>(int64_t offset, absl::Span<double> out)> read =
+      [](int64_t offset, absl::Span<double> out) -> absl::StatusOr<StepNumber> {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(offset + i);
     return StepNumber{1};
   };
 
@@ -29,9 +30,11 @@ class FakeShardView final : public ShardView {
     const int64_t begin = std::min(first, size);
     return {slices.begin() + begin, slices.begin() + std::min(begin + count, size)};
   }
-  absl::StatusOr<StepNumber> ReadSlot(int32_t, absl::string_view, int64_t offset_elements,
-                                      absl::Span<float> out) const override {
-    return read(offset_elements, out);
+  absl::StatusOr<SlotRead> ReadSlot(int32_t, absl::string_view, int64_t offset_elements,
+                                    absl::Span<double> out) const override {
+    const absl::StatusOr<StepNumber> step = read(offset_elements, out);
+    if (!step.ok()) return step.status();
+    return SlotRead{*step, slot_dtype};
   }
   std::vector<TimelineSpan> Timeline() const override { return timeline; }
 };

@@ -309,7 +309,7 @@ TEST_F(ShardOwnerServiceTest, ReadSlot_StreamsAllThatIsOwnedInOrder) {
   }
   EXPECT_EQ(next, 200000);
   EXPECT_EQ(chunks.size(), 4);
-  EXPECT_EQ(chunks[0].summary(), "exp_avg of large, elements [0, 65536), step 1");
+  EXPECT_EQ(chunks[0].summary(), "exp_avg of large, float32, elements [0, 65536), step 1");
 
   // A part, by index; and from the slice's beginning on.
   request.clear_name();
@@ -347,7 +347,7 @@ TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {
 
 TEST_F(ShardOwnerServiceTest, StepBetweenTwoChunks_Aborts) {
   AddSlice("large", {200000}, 0, 200000);
-  view_.read = [](int64_t offset, absl::Span<float>) -> absl::StatusOr<StepNumber> {
+  view_.read = [](int64_t offset, absl::Span<double>) -> absl::StatusOr<StepNumber> {
     return offset < 100000 ? 7 : 8;
   };
   Register();
@@ -376,7 +376,7 @@ TEST_F(ShardOwnerServiceTest, BadRead_SaysWhatThereIs) {
 
   request.set_offset_elements(0);
   request.set_elements(5);
-  view_.read = [](int64_t, absl::Span<float>) -> absl::StatusOr<StepNumber> {
+  view_.read = [](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
     return absl::OutOfRangeError("owned: [50000, 100000)");
   };
   status = Read(request, &chunks);
@@ -430,7 +430,7 @@ TEST_F(ShardOwnerServiceTest, UnregisterWhileACallReads_WaitsForItAndNoLonger) {
   absl::Notification reading;
   absl::Notification go_on;
   bool left = false;
-  view_.read = [&](int64_t offset, absl::Span<float>) -> absl::StatusOr<StepNumber> {
+  view_.read = [&](int64_t offset, absl::Span<double>) -> absl::StatusOr<StepNumber> {
     EXPECT_FALSE(left);
     if (offset == 0) {
       reading.Notify();

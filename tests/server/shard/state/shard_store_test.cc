@@ -49,7 +49,7 @@ class ShardStoreTest : public ::testing::Test {
     store_->BeginWrite(own);
     for (int s = 0; s < bucket.slot_count; ++s) {
       for (int64_t i = 0; i < bucket.bucket->elements; ++i) {
-        bucket.slots[s][i] = static_cast<float>(step);
+        bucket.slots[s].As<float>()[i] = static_cast<float>(step);
       }
     }
     store_->EndWrite(own, step);
@@ -64,11 +64,12 @@ TEST_F(ShardStoreTest, NewSlots_AreZeroAndAligned) {
   ASSERT_GT(store_->own_buckets().size(), 4);
   for (const ShardStore::OwnBucket& own : store_->own_buckets()) {
     for (int s = 0; s < own.slot_count; ++s) {
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(own.slots[s]) % 64, 0);
-      for (int64_t i = 0; i < own.bucket->elements; ++i) ASSERT_EQ(own.slots[s][i], 0.0f);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(own.slots[s].data()) % 64, 0);
+      for (int64_t i = 0; i < own.bucket->elements; ++i)
+        ASSERT_EQ(own.slots[s].As<float>()[i], 0.0f);
     }
     EXPECT_EQ(own.slots[2], nullptr);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(own.reduced_gradient) % 64, 0);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(own.reduced_gradient.data()) % 64, 0);
   }
   EXPECT_EQ(store_->state_bytes(), 4010 * 2 * 4);
 }
@@ -90,7 +91,7 @@ TEST_F(ShardStoreTest, OwnsOfARangeBeyondAllNumbers_IsFalse) {
 
 TEST_F(ShardStoreTest, ReadDuringAWrite_IsRefusedUntilItEnded) {
   WriteAll(1);
-  std::vector<float> out(4000);
+  std::vector<double> out(4000);
   EXPECT_EQ(store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{1});
   store_->BeginWrite(2);
   EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out)).has_value());
@@ -116,16 +117,16 @@ TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {
   std::atomic<bool> done{false};
   int64_t reads = 0;
   std::thread reader([&] {
-    std::vector<float> out(4000);
+    std::vector<double> out(4000);
     // Also once after the writer is done, so that there is at least one.
     for (bool last = false; !last;) {
       last = done;
       for (const int64_t offset : {0, 600, 3900}) {
-        const absl::Span<float> part = absl::MakeSpan(out).subspan(0, 4000 - offset);
+        const absl::Span<double> part = absl::MakeSpan(out).subspan(0, 4000 - offset);
         const absl::optional<StepNumber> step = store_->TryRead(0, 1, offset, part);
         if (!step.has_value()) continue;
         ++reads;
-        for (const float value : part) ASSERT_EQ(value, static_cast<float>(*step));
+        for (const double value : part) ASSERT_EQ(value, static_cast<double>(*step));
       }
     }
   });
@@ -150,7 +151,7 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   const std::unique_ptr<ShardStore> other = *ShardStore::Create(options, memory);
   EXPECT_EQ(other->step_count(0), 1u);
   EXPECT_EQ(other->ledger().progress().finished, 1u);
-  std::vector<float> read(4000);
+  std::vector<double> read(4000);
   EXPECT_EQ(other->TryRead(0, 1, 0, absl::MakeSpan(read)), absl::optional<StepNumber>(1));
   EXPECT_EQ(read[3999], 1);
 }
@@ -162,7 +163,7 @@ TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherSt
   options.slots = {{Slot{"sum", "", 0.5f}, Slot{"average", "", 0}}};
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   store_ = *ShardStore::Create(options, memory);
-  std::vector<float> read(4000);
+  std::vector<double> read(4000);
   for (const int slot : {0, 1}) {
     ASSERT_TRUE(store_->TryRead(0, slot, 0, absl::MakeSpan(read)).has_value());
     EXPECT_THAT(read, Each(options.slots[0][slot].initial)) << slot;

@@ -1,0 +1,107 @@
+#include "server/update/span_tiles.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "common/dataplane/tree_average.h"
+#include "common/dtype_conversion.h"
+#include "common/streaming_copy.h"
+
+namespace optshard {
+namespace {
+
+// As for the one pass in float32 (replicas-inl.h): short spans are read again from the cache, and
+// streaming wants whole cache lines.
+constexpr int64_t kElementsWorthStreaming = 4096;
+
+template <typename T>
+constexpr DType kDTypeOf = std::is_same_v<T, double> ? DType::kFloat64 : DType::kFloat32;
+
+bool CanStream(const SpanUpdate& span) {
+  if (span.elements < kElementsWorthStreaming) return false;
+  for (void* const copy : span.replicas.copies) {
+    if (!IsStreamable(Buffer(copy, span.parameter.dtype()).From(span.replicas.first).data())) {
+      return false;
+    }
+  }
+  return !span.replicas.copies.empty();
+}
+
+}  // namespace
+
+template <typename T>
+SpanTiles<T>::SpanTiles(const SpanUpdate& span) : span_(span), streams_(CanStream(span)) {}
+
+template <typename T>
+SpanTiles<T>::~SpanTiles() {
+  if (streams_) FenceStreams();
+}
+
+template <typename T>
+bool SpanTiles<T>::Next() {
+  if (begin_ >= span_.elements) return false;
+  tile_.elements = std::min(kElements, span_.elements - begin_);
+  LoadGradient();
+  tile_.parameter = Load(span_.parameter, parameter_);
+  for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = Load(span_.slots[k], slots_[k]);
+  return true;
+}
+
+template <typename T>
+void SpanTiles<T>::Finish() {
+  for (int k = 0; k < kMaxSlots; ++k) Store(tile_.slots[k], span_.slots[k]);
+  Store(tile_.parameter, span_.parameter);
+  const Buffer parameter = span_.parameter.From(begin_);
+  const size_t bytes = tile_.elements * SizeOf(parameter.dtype());
+  for (void* const replica : span_.replicas.copies) {
+    const Buffer copy = Buffer(replica, parameter.dtype()).From(span_.replicas.first + begin_);
+    if (streams_) {
+      Stream(copy.data(), parameter.data(), bytes);
+    } else {
+      std::memcpy(copy.data(), parameter.data(), bytes);
+    }
+  }
+  begin_ += tile_.elements;
+}
+
+template <typename T>
+Buffer SpanTiles<T>::Load(Buffer array, T* memory) const {
+  const Buffer from = array.From(begin_);
+  if (!array || array.dtype() == kDTypeOf<T>) return from;
+  if constexpr (std::is_same_v<T, float>) {
+    Widen(from.dtype(), from.data(), tile_.elements, memory);
+  }
+  return memory;
+}
+
+template <typename T>
+void SpanTiles<T>::LoadGradient() {
+  const ReplicaSpans& replicas = span_.replicas;
+  if (!replicas.gradients.empty()) {
+    AverageOfGroups(replicas.group_sizes, span_.gradient.dtype(), replicas.gradients,
+                    replicas.first + begin_, tile_.elements, gradient_);
+    tile_.gradient = gradient_;
+    return;
+  }
+  const ConstBuffer from = span_.gradient.From(begin_);
+  tile_.gradient = from;
+  if constexpr (std::is_same_v<T, float>) {
+    if (from.dtype() == DType::kFloat32) return;
+    Widen(from.dtype(), from.data(), tile_.elements, gradient_);
+    tile_.gradient = gradient_;
+  }
+}
+
+template <typename T>
+void SpanTiles<T>::Store(Buffer loaded, Buffer array) const {
+  if (!array || array.dtype() == kDTypeOf<T>) return;
+  if constexpr (std::is_same_v<T, float>) {
+    Narrow(array.dtype(), loaded.As<float>(), tile_.elements, array.From(begin_).data());
+  }
+}
+
+template class SpanTiles<float>;
+template class SpanTiles<double>;
+
+}  // namespace optshard

@@ -1,0 +1,62 @@
+// Cuts a span whose arrays are of several types into tiles that a formula can run over.
+#ifndef OPTSHARD_SERVER_UPDATE_SPAN_TILES_H_
+#define OPTSHARD_SERVER_UPDATE_SPAN_TILES_H_
+
+#include <cstdint>
+
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// A tile is the span's next few elements with everything in T, what the formula computes in: the
+// replicas' gradients averaged, arrays of other types widened into memory of this object, which
+// stays in the first-level cache, and arrays of T where they lie. So memory is still read and
+// written once. Wants the default floating-point mode. Thread-compatible; T is float or double.
+//
+//   SpanTiles<float> tiles(span);
+//   while (tiles.Next()) {
+//     ... update tiles.tile() ...
+//     tiles.Finish();
+//   }
+template <typename T>
+class SpanTiles {
+ public:
+  // `span` and what it points to outlive the object. Arrays are of T, or of a 16-bit type where T
+  // is float.
+  explicit SpanTiles(const SpanUpdate& span);
+  // What Finish has written is visible to whoever learns that this has returned.
+  ~SpanTiles();
+  SpanTiles(const SpanTiles&) = delete;
+  SpanTiles& operator=(const SpanTiles&) = delete;
+
+  // Makes the next tile. False: there is none.
+  bool Next();
+  // All of T, one gradient, no replicas. Valid until Finish.
+  const SpanUpdate& tile() const { return tile_; }
+  // Rounds what was widened and updated to its own type, and copies the parameter to its replicas.
+  void Finish();
+
+ private:
+  static constexpr int64_t kElements = 1024;
+
+  // The tile's elements of `array` in T: in place, or widened into `memory`.
+  Buffer Load(Buffer array, T* memory) const;
+  void LoadGradient();
+  // Puts back what Load has given.
+  void Store(Buffer loaded, Buffer array) const;
+
+  const SpanUpdate& span_;
+  const bool streams_;
+  int64_t begin_ = 0;
+  SpanUpdate tile_;
+  alignas(64) T gradient_[kElements];
+  alignas(64) T parameter_[kElements];
+  alignas(64) T slots_[kMaxSlots][kElements];
+};
+
+extern template class SpanTiles<float>;
+extern template class SpanTiles<double>;
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_SPAN_TILES_H_

@@ -19,6 +19,7 @@
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/optimizer_spec.h"
+#include "common/state_options.h"
 #include "server/shard/engine/step_input.h"
 #include "server/update/step_hyperparameters.h"
 #include "server/update/update_rule.h"
@@ -174,6 +175,8 @@ class ShardedOptimizer::Impl {
     spec.policy = options_.policy;
     spec.buckets = options_.buckets;
     spec.share_parameters = options_.share_parameters;
+    spec.state.master_weights = options_.master_weights;
+    spec.state.dtype = ValueOrThrow(ParseStateDType(options_.state_dtype));
     return spec;
   }
 

@@ -51,6 +51,15 @@ struct ShardedOptimizerOptions {
   // most a second more.
   bool wait_for_trainers = false;
 
+  // Whether the owners keep bfloat16 and float16 parameters in float32, too, update that and round
+  // it to the parameter: small steps then add up that 16 bits would swallow. 4 bytes for each
+  // element of such a parameter, sharded like the rest of the state. Edit a parameter's values only
+  // before refresh_parameters(): the next step goes on from the masters.
+  bool master_weights = false;
+  // Type of the rule's slots: "float32", or "bfloat16" for half the memory. Those of a float64
+  // parameter are float64 in any case.
+  std::string state_dtype = "float32";
+
   GradientMode gradient_mode = GradientMode::kReduce;
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   // Whether the values of all parameters and of their gradients are moved into one flat memory per

@@ -13,6 +13,14 @@ namespace optshard {
 // Values are stable: they are part of digests and of messages.
 enum class DType : uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
 
+// Of the C++ types that are one.
+template <typename T>
+inline constexpr DType kDTypeOf{};
+template <>
+inline constexpr DType kDTypeOf<float> = DType::kFloat32;
+template <>
+inline constexpr DType kDTypeOf<double> = DType::kFloat64;
+
 // False for a number that came from outside and is none of the above. The functions below want a
 // known one; ParameterSpace::Validate refuses others.
 bool IsKnown(DType dtype);

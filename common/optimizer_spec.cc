@@ -85,6 +85,7 @@ absl::Status OptimizerSpec::Validate() const {
         "parameters");
   }
   absl::Status valid = space.Validate();
+  if (valid.ok()) valid = state.Validate(space);
   if (valid.ok()) valid = CheckHyperparameters(hyperparameters);
   if (valid.ok()) valid = CheckProducts(*this);
   return valid;
@@ -104,6 +105,9 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
       {"gradient mode", text(NameOf(a.gradient_mode)), text(NameOf(b.gradient_mode))},
       {"partition policy", text(NameOf(a.policy)), text(NameOf(b.policy))},
       {"buckets", TextOf(a.buckets), TextOf(b.buckets)},
+      {"master_weights", text(TextOf(a.state.master_weights)),
+       text(TextOf(b.state.master_weights))},
+      {"state_dtype", text(NameOf(a.state.dtype)), text(NameOf(b.state.dtype))},
       {"share_parameters", text(TextOf(a.share_parameters)), text(TextOf(b.share_parameters))},
   };
   for (const Field& field : fields) {

@@ -14,6 +14,7 @@
 #include "common/hyperparameters.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
+#include "common/state_options.h"
 
 namespace optshard {
 
@@ -28,6 +29,7 @@ struct OptimizerSpec {
   GradientMode gradient_mode = GradientMode::kReduce;
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   BucketOptions buckets;
+  StateOptions state;
   // One copy of the parameters for all ranks of a host.
   bool share_parameters = false;
 

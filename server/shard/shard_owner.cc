@@ -187,6 +187,7 @@ absl::Status ShardOwner::Impl::Allocate() {
   view.slots = store.slots;
   store.space = &options_.spec.space;
   store.buckets = &buckets_;
+  store.state = options_.spec.state;
   store.rank = options_.rank;
   store.keep_reduced_gradients = options_.spec.gradient_mode == GradientMode::kReduce &&
                                  options_.spec.world_size > 1 && peer_replicas() == nullptr;
@@ -200,6 +201,7 @@ absl::Status ShardOwner::Impl::Allocate() {
   view.plan = &plan_;
   view.rule = rule_;
   view.gradient_mode = options_.spec.gradient_mode;
+  view.state = options_.spec.state;
   view.bucket_count = static_cast<int>(store_->own_buckets().size());
   view.store = store_.get();
   view.board = board_.get();
@@ -216,6 +218,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   engine.layout = layout_.get();
   engine.buckets = &buckets_;
   engine.gradient_mode = options_.spec.gradient_mode;
+  engine.state = options_.spec.state;
   engine.rule = rule_;
   engine.driver = options_.driver;
   engine.threads = options_.threads > 0 ? options_.threads : ThreadsOf(plan_.tree, options_.rank);

@@ -45,7 +45,7 @@ class ShardOwner {
     std::string job = "optshard";
     std::string optimizer = "default";
     Rank rank = 0;
-    OptimizerSpec spec;  // float32 on "cpu" only, for now
+    OptimizerSpec spec;  // on "cpu" only, for now
     DriverKind driver = DriverKind::kSimd;
     int threads = 0;  // of the update; 0: this rank's share of the CPUs, among those of its node
     std::string node;

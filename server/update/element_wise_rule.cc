@@ -1,6 +1,7 @@
 #include "server/update/element_wise_rule.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -10,11 +11,6 @@
 
 namespace optshard {
 namespace {
-
-template <typename T>
-constexpr DType kDTypeOf = DType::kFloat32;
-template <>
-constexpr DType kDTypeOf<double> = DType::kFloat64;
 
 // Of the right types throughout: the formula can run over the arrays themselves.
 template <typename T>
@@ -43,7 +39,8 @@ FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpda
 template <typename T>
 bool IsDirect(const SpanUpdate& span) {
   const DType dtype = kDTypeOf<T>;
-  if (span.parameter.dtype() != dtype || span.gradient.dtype() != dtype) return false;
+  if (span.master || span.parameter.dtype() != dtype || span.gradient.dtype() != dtype)
+    return false;
   for (const Buffer slot : span.slots) {
     if (slot && slot.dtype() != dtype) return false;
   }
@@ -88,6 +85,11 @@ void CheckTypes(const RuleSpec& spec, const Coefficients& coefficients, const Sp
   for (const Buffer slot : span.slots) {
     if (slot) check("slots", ArithmeticOf(slot.dtype()));
   }
+  if (!span.master) return;
+  if (span.master.dtype() == DType::kFloat32 && SizeOf(span.parameter.dtype()) == 2) return;
+  Fatal("Rule \"%s\": a %s master of a %s parameter was given, expected float32 of a 16-bit one",
+        spec.name, std::string(NameOf(span.master.dtype())),
+        std::string(NameOf(span.parameter.dtype())));
 }
 
 void CheckGroups(const RuleSpec& spec, const ReplicaSpans& replicas) {

@@ -19,10 +19,6 @@ HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-// Waiting for streaming stores takes a third of a microsecond, and short spans belong to small
-// models, whose next forward pass finds an ordinary copy in the cache.
-constexpr int64_t kElementsWorthStreaming = 4096;
-
 // Hardware fetches ahead, but not beyond the end of a 4 KiB page. Asking once a cache line for what
 // comes 2 KiB later takes 7 to 15 % from Adam, on 4 KiB and on huge pages, with 1 to 8 replicas;
 // 1 or 3 KiB do as well. Not for copies: what they hold is not read.

@@ -11,13 +11,6 @@
 namespace optshard {
 namespace {
 
-// As for the one pass in float32 (replicas-inl.h): short spans are read again from the cache, and
-// streaming wants whole cache lines.
-constexpr int64_t kElementsWorthStreaming = 4096;
-
-template <typename T>
-constexpr DType kDTypeOf = std::is_same_v<T, double> ? DType::kFloat64 : DType::kFloat32;
-
 bool CanStream(const SpanUpdate& span) {
   if (span.elements < kElementsWorthStreaming) return false;
   for (void* const copy : span.replicas.copies) {
@@ -43,7 +36,7 @@ bool SpanTiles<T>::Next() {
   if (begin_ >= span_.elements) return false;
   tile_.elements = std::min(kElements, span_.elements - begin_);
   LoadGradient();
-  tile_.parameter = Load(span_.parameter, parameter_);
+  tile_.parameter = span_.master ? span_.master.From(begin_) : Load(span_.parameter, parameter_);
   for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = Load(span_.slots[k], slots_[k]);
   return true;
 }

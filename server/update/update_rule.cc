@@ -85,6 +85,7 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   part.parameter = parameter.From(from);
   part.gradient = gradient.From(from);
   for (Buffer& slot : part.slots) slot = slot.From(from);
+  part.master = master.From(from);
   part.replicas.first += from;
   part.elements = count;
   return part;

@@ -89,13 +89,17 @@ struct Coefficients {
   }
 };
 
+// Waiting for streaming stores takes a third of a microsecond, and short spans belong to small
+// models, whose next forward pass finds an ordinary copy in the cache.
+constexpr int64_t kElementsWorthStreaming = 4096;
+
 // What the ranks of one host reach of each other's replicas, for an update in one pass over memory:
 // the average of their gradients is taken, and their copies of the parameter are written, beside
 // the update itself. The bits are those of TreeAverage (common/dataplane), Update and copying.
 //
-// Fast where all is 64-byte aligned: if the copies are, and the span has at least 4,096 elements,
-// they are written past the caches (streaming stores), otherwise by ordinary stores. Either way
-// they are visible to whoever learns that Update has returned.
+// Fast where all is 64-byte aligned: if the copies are, and the span has at least
+// kElementsWorthStreaming, they are written past the caches (streaming stores), otherwise by
+// ordinary stores. Either way they are visible to whoever learns that Update has returned.
 struct ReplicaSpans {
   // By position in the order of the reduction tree: the ranks of its first node group, then of the
   // second, ... Null counts as zeros. Empty: SpanUpdate::gradient is the averaged gradient already.
@@ -116,6 +120,8 @@ struct SpanUpdate {
   Buffer parameter;
   ConstBuffer gradient;  // no array where the replicas' gradients are given, but their dtype
   std::array<Buffer, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
+  // Float32, of a 16-bit parameter: what is updated instead. The parameter becomes it, rounded.
+  Buffer master;
   int64_t elements = 0;
   ReplicaSpans replicas;  // none by default
 

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,10 +28,14 @@ constexpr int kSteps = 5;
 constexpr uint64_t kSeed = 7;
 const std::vector<std::vector<int64_t>> kShapes = {{64, 33}, {33}, {}, {0, 4}, {5000}, {17, 3, 3}};
 
-using Values = std::vector<std::vector<float>>;  // by parameter
+// Of the parameters, by turns.
+constexpr at::ScalarType kTypes[] = {at::kBFloat16, at::kFloat, at::kDouble, at::kHalf};
+
+using Values = std::vector<std::vector<double>>;  // by parameter
 
 // Values whose sums depend on the order in which they are added.
-at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed) {
+at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed,
+                          at::ScalarType type = at::kFloat) {
   std::mt19937_64 random(seed);
   at::Tensor tensor = at::zeros(shape, at::TensorOptions().dtype(at::kFloat));
   for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -38,8 +43,10 @@ at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed) {
     tensor.mutable_data_ptr<float>()[i] =
         static_cast<float>(std::ldexp(mantissa, static_cast<int>(random() % 24) - 12));
   }
-  return tensor;
+  return tensor.to(type);
 }
+
+at::ScalarType TypeOf(size_t parameter) { return kTypes[parameter % std::size(kTypes)]; }
 
 uint64_t SeedOf(uint64_t step, uint64_t rank, uint64_t parameter) {
   return kSeed + 1000003 * step + 1009 * rank + 31 * parameter;
@@ -59,12 +66,15 @@ std::vector<Values> TrainOn(const RuleOptions& rule, int world_size, const Way& 
       world_size,
       [&](ShardedOptimizerOptions options) {
         options.policy = way.policy;
+        options.master_weights = rule.rule() == "adamw";
+        options.state_dtype = rule.rule() == "sgd" ? "bfloat16" : "float32";
         options.parameters_as_bucket_view = way.views;
         options.buckets.max_bytes = 4096;
         options.buckets.pack_below_bytes = 512;
         std::vector<at::Tensor> parameters;
         for (size_t i = 0; i < kShapes.size(); ++i) {
-          parameters.push_back(OrderSensitive(kShapes[i], kSeed + i).set_requires_grad(true));
+          parameters.push_back(
+              OrderSensitive(kShapes[i], kSeed + i, TypeOf(i)).set_requires_grad(true));
         }
         std::vector<torch::optim::OptimizerParamGroup> groups;
         groups.emplace_back(std::vector<at::Tensor>(parameters.begin(), parameters.begin() + 3));
@@ -79,14 +89,15 @@ std::vector<Values> TrainOn(const RuleOptions& rule, int world_size, const Way& 
             for (size_t i = 0; i < parameters.size(); ++i) {
               if ((step == 2 && i == 0) || !parameters[i].requires_grad()) continue;
               const uint64_t seed = SeedOf(2 * step + backward, options.rank, i);
-              parameters[i].mul(OrderSensitive(kShapes[i], seed)).sum().backward();
+              parameters[i].mul(OrderSensitive(kShapes[i], seed, TypeOf(i))).sum().backward();
             }
           }
           optimizer.step();
         }
         for (const at::Tensor& parameter : parameters) {
-          const float* first = parameter.const_data_ptr<float>();
-          result[options.rank].emplace_back(first, first + parameter.numel());
+          const at::Tensor values = parameter.detach().to(at::kDouble).contiguous();
+          const double* first = values.const_data_ptr<double>();
+          result[options.rank].emplace_back(first, first + values.numel());
         }
       },
       way.mode);
@@ -99,13 +110,13 @@ std::string Difference(const Values& expected, const Values& actual) {
   if (expected.size() != actual.size()) return "another number of parameters";
   for (size_t i = 0; i < expected.size(); ++i) {
     for (size_t j = 0; j < expected[i].size(); ++j) {
-      uint32_t bits[2];
+      uint64_t bits[2];
       std::memcpy(&bits[0], &expected[i][j], sizeof bits[0]);
       std::memcpy(&bits[1], &actual[i][j], sizeof bits[1]);
       if (bits[0] == bits[1]) continue;
       return absl::StrFormat(
-          "parameter %d, index %d: expected %08x (%.9g), got %08x (%.9g); seed %d", i, j, bits[0],
-          expected[i][j], bits[1], actual[i][j], kSeed);
+          "parameter %d, index %d: expected %016x (%.17g), got %016x (%.17g); seed %d", i, j,
+          bits[0], expected[i][j], bits[1], actual[i][j], kSeed);
     }
   }
   return "";

@@ -47,6 +47,10 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
       {R"(buckets: rank 0 has "max_bytes=4194304 pack_below_bytes=262144", rank 1 has )"
        R"("max_bytes=4194304 pack_below_bytes=1")",
        [](OptimizerSpec& spec) { spec.buckets.pack_below_bytes = 1; }},
+      {R"(master_weights: rank 0 has "false", rank 1 has "true")",
+       [](OptimizerSpec& spec) { spec.state.master_weights = true; }},
+      {R"(state_dtype: rank 0 has "float32", rank 1 has "bfloat16")",
+       [](OptimizerSpec& spec) { spec.state.dtype = DType::kBFloat16; }},
       {R"(share_parameters: rank 0 has "false", rank 1 has "true")",
        [](OptimizerSpec& spec) { spec.share_parameters = true; }},
       {R"(parameter 1 (group 0): rank 0 has "bias" float32 [8], rank 1 has "bias" float32 [9])",
@@ -87,6 +91,10 @@ TEST(OptimizerSpec, Validate_BadField_NamesItWithItsValue) {
          spec.share_parameters = true;
          spec.policy = PartitionPolicy::kReplicated;
        }},
+      {"master_weights is true, but no parameter is bfloat16 or float16",
+       [](OptimizerSpec& spec) { spec.state.master_weights = true; }},
+      {R"(state_dtype is "float16", expected "float32" or "bfloat16")",
+       [](OptimizerSpec& spec) { spec.state.dtype = DType::kFloat16; }},
       {"parameter 0",
        [](OptimizerSpec& spec) {
          spec.space = ParameterSpace({GroupSpec{{{"", {8}}}}});

@@ -20,6 +20,7 @@ void BucketUpdater::Update(int own, const StepRecord& record, Place place) {
     for (int s = 0; s < bucket.slot_count; ++s) {
       task.span.slots[s] = bucket.slots[s].From(span.bucket_offset_elements);
     }
+    task.span.master = bucket.master.From(span.bucket_offset_elements);
     task.span.elements = span.elements;
     place(span, &task.span);
     tasks_.push_back(task);

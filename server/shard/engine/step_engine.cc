@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/default_floating_point.h"
+#include "common/dtype_conversion.h"
 #include "common/errors.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/direct_exchange.h"
@@ -173,7 +174,9 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   // does: otherwise nothing would tell that rank's old values from the new ones of the others.
   status = Barrier(kLedgersAreMarked, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
-  status = exchange_->SyncParameters(finished_, ReplicaMemory(replica, regions), deadline);
+  const ReplicaMemory memory(replica, regions);
+  status = exchange_->SyncParameters(finished_, memory, deadline);
+  if (status.ok()) status = TakeMasters(memory, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
   options_.store->ledger().SetProgress(progress());
   has_values_ = true;
@@ -293,6 +296,25 @@ absl::Status StepEngine::NameDifferentHyperparameters(absl::Span<const CommitVot
     decision->status = errors::WithContext(decision->status, difference);
   }
   return absl::OkStatus();
+}
+
+absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {
+  if (!options_.state.master_weights) return absl::OkStatus();
+  const DefaultFloatingPoint default_mode;
+  const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
+  for (size_t own = 0; own < buckets.size(); ++own) {
+    if (!buckets[own].master) continue;
+    options_.store->BeginWrite(static_cast<int>(own));
+    for (const BucketSpan& span : buckets[own].bucket->spans) {
+      const ConstBuffer values =
+          replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements);
+      Widen(values.dtype(), values.data(), span.elements,
+            buckets[own].master.From(span.bucket_offset_elements).As<float>());
+    }
+    options_.store->EndWrite(static_cast<int>(own), finished_);
+  }
+  // Where ranks share one copy, no trainer may write to it before.
+  return Barrier(kMastersAreTaken, deadline);
 }
 
 void StepEngine::PrepareCoefficients() {

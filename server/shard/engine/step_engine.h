@@ -72,6 +72,7 @@ class StepEngine {
     kHyperparameters = 1,
     kLedgersAreMarked = 2,
     kRefusalIsKnown = 3,
+    kMastersAreTaken = 4,
   };
 
   StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
@@ -95,6 +96,8 @@ class StepEngine {
   absl::Status NameDifferentHyperparameters(absl::Span<const CommitVote> votes, absl::Time deadline,
                                             CommitDecision* decision);
   void PrepareCoefficients();
+  // The masters become the parameters' values. OK once that is so on all ranks.
+  absl::Status TakeMasters(const ReplicaMemory& replica, absl::Time deadline);
   // The data plane's error ends the call.
   Result Failed(absl::Status status, StepOutcome outcome);
   // The votes do.

@@ -14,6 +14,7 @@
 #include "common/memory_layout.h"
 #include "common/parameter_space.h"
 #include "common/plan.h"
+#include "common/state_options.h"
 #include "server/shard/engine/replica_memory.h"
 #include "server/shard/engine/step_record.h"
 #include "server/shard/inspection/timeline_ring.h"
@@ -30,6 +31,7 @@ struct StepContext {
   const MemoryLayout* layout = nullptr;
   const std::vector<Bucket>* buckets = nullptr;
   GradientMode gradient_mode = GradientMode::kReduce;
+  StateOptions state;
   const UpdateRule* rule = nullptr;
   DriverKind driver = DriverKind::kSimd;
   int threads = 1;

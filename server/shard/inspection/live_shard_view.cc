@@ -73,14 +73,16 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.parameter = slice.parameter;
     owned.name = parameter.name;
     owned.shape = parameter.shape;
+    owned.dtype = parameter.dtype;
     owned.group = options_.space->group_of(slice.parameter);
     owned.offset_elements = slice.offset_elements;
     owned.elements = slice.elements;
     owned.step = options_.store->step_count(slice.parameter);
-    owned.slots = SlotNames(owned.group);
+    owned.slots = SlotNames(slice.parameter);
     owned.state_bytes =
-        slice.elements * static_cast<int64_t>(options_.slots[owned.group].size() *
-                                              SizeOf(ArithmeticOf(parameter.dtype)));
+        slice.elements *
+        options_.state.BytesPerElement(parameter.dtype,
+                                       static_cast<int64_t>(options_.slots[owned.group].size()));
     result.push_back(std::move(owned));
   }
   return result;
@@ -94,7 +96,7 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
                                                parameter, options_.space->parameter_count() - 1));
   }
   const int group = options_.space->group_of(parameter);
-  const std::vector<std::string> names = SlotNames(group);
+  const std::vector<std::string> names = SlotNames(parameter);
   if (std::find(names.begin(), names.end(), slot) == names.end()) {
     return absl::NotFoundError(
         absl::StrFormat("parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
@@ -123,11 +125,14 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
   } else {
     absl::Status owned = CheckOwned(parameter, offset_elements, elements);
     if (!owned.ok()) return owned;
-    const auto& specs = options_.slots[group];
-    const auto spec = std::find_if(specs.begin(), specs.end(),
-                                   [&](const Slot& known) { return known.name == slot; });
-    const int index = static_cast<int>(spec - specs.begin());
-    result.dtype = ArithmeticOf(options_.space->parameter(parameter).dtype);
+    int index = ShardStore::kMaster;
+    if (slot != kMasterSlot) {
+      const auto& specs = options_.slots[group];
+      const auto spec = std::find_if(specs.begin(), specs.end(),
+                                     [&](const Slot& known) { return known.name == slot; });
+      index = static_cast<int>(spec - specs.begin());
+      result.dtype = options_.state.SlotDType(options_.space->parameter(parameter).dtype);
+    }
     step = Retry([&] { return options_.store->TryRead(parameter, index, offset_elements, out); });
   }
   if (!step.has_value()) {
@@ -149,9 +154,13 @@ const std::vector<Slice>& LiveShardView::slices() const {
   return options_.plan->partition.slices[options_.member.rank];
 }
 
-std::vector<std::string> LiveShardView::SlotNames(int group) const {
+std::vector<std::string> LiveShardView::SlotNames(int parameter) const {
   std::vector<std::string> names;
+  const int group = options_.space->group_of(parameter);
   for (const Slot& slot : options_.slots[group]) names.push_back(slot.name);
+  if (options_.state.HasMaster(options_.space->parameter(parameter).dtype)) {
+    names.emplace_back(kMasterSlot);
+  }
   if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
   return names;
 }

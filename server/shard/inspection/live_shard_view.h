@@ -14,6 +14,7 @@
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "common/plan.h"
+#include "common/state_options.h"
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/inspection/step_board.h"
 #include "server/shard/inspection/timeline_ring.h"
@@ -32,6 +33,7 @@ class LiveShardView final : public ShardView {
     const UpdateRule* rule = nullptr;
     std::vector<std::vector<Slot>> slots;  // by group, as the store has them
     GradientMode gradient_mode = GradientMode::kReduce;
+    StateOptions state;
     int bucket_count = 0;
     const ShardStore* store = nullptr;
     const StepBoard* board = nullptr;
@@ -48,8 +50,8 @@ class LiveShardView final : public ShardView {
 
  private:
   const std::vector<Slice>& slices() const;
-  // What ReadSlot serves of a parameter of the group.
-  std::vector<std::string> SlotNames(int group) const;
+  // What ReadSlot serves of the parameter.
+  std::vector<std::string> SlotNames(int parameter) const;
   absl::Status CheckReadable() const;
   absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;
 

@@ -46,9 +46,9 @@ std::string Summary(const ShardDescription& description) {
 }
 
 std::string Summary(const OwnedSlice& slice) {
-  std::string line = absl::StrFormat("%d %s float32 [%s]", slice.parameter,
+  std::string line = absl::StrFormat("%d %s %s [%s]", slice.parameter,
                                      Utf8Prefix(slice.name, kLongestNameInSummary),
-                                     absl::StrJoin(slice.shape, ", "));
+                                     NameOf(slice.dtype), absl::StrJoin(slice.shape, ", "));
   int64_t elements = 1;
   for (const int64_t extent : slice.shape) elements *= extent;
   if (slice.elements != elements) {
@@ -120,6 +120,7 @@ v1::OwnedParameter ToProto(const OwnedSlice& slice) {
   proto.set_step(slice.step);
   for (const std::string& slot : slice.slots) proto.add_slots(slot);
   proto.set_state_bytes(slice.state_bytes);
+  proto.set_dtype(static_cast<v1::DType>(slice.dtype));
   return proto;
 }
 

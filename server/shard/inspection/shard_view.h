@@ -42,6 +42,7 @@ struct OwnedSlice {
   int32_t parameter = 0;
   std::string name;
   std::vector<int64_t> shape;
+  DType dtype = DType::kFloat32;
   int group = 0;
   int64_t offset_elements = 0;
   int64_t elements = 0;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checked_math.h"
+#include "common/half.h"
 #include "common/memory_layout.h"
 #include "common/stagger.h"
 
@@ -14,11 +15,22 @@ namespace {
 
 constexpr int64_t kBetweenSlots = StaggerBytes(1);
 
-// One array of a bucket in the type that its updates are computed in.
-int64_t ArrayBytes(const Bucket& bucket) {
-  const DType dtype = ArithmeticOf(bucket.dtype);
+// One array with a value for each element of the bucket.
+int64_t ArrayBytes(const Bucket& bucket, DType dtype) {
   return AlignedElements(bucket.elements, dtype) * static_cast<int64_t>(SizeOf(dtype));
 }
+
+// Hands out arrays one after the other.
+class Arrays {
+ public:
+  explicit Arrays(void* memory) : next_(static_cast<char*>(memory)) {}
+  Buffer Take(const Bucket& bucket, DType dtype) {
+    return Buffer(std::exchange(next_, next_ + ArrayBytes(bucket, dtype) + kBetweenSlots), dtype);
+  }
+
+ private:
+  char* next_;
+};
 
 // A reader copies while the step's threads may be writing, and throws the copy away when the
 // sequence number says that they did: a data race on purpose, so that a step never waits for a
@@ -33,9 +45,18 @@ __attribute__((no_sanitize("thread"))) void RacyCopy(const T* from, int64_t elem
   }
 }
 
+__attribute__((no_sanitize("thread"))) void RacyCopyOfBFloat16(const uint16_t* from,
+                                                               int64_t elements, double* to) {
+  for (int64_t i = 0; i < elements; ++i) {
+    to[i] = FromBFloat16(__atomic_load_n(from + i, __ATOMIC_RELAXED));
+  }
+}
+
 void RacyCopy(ConstBuffer from, int64_t elements, double* to) {
   if (from.dtype() == DType::kFloat64) {
     RacyCopy(from.As<double>(), elements, to);
+  } else if (from.dtype() == DType::kBFloat16) {
+    RacyCopyOfBFloat16(from.As<uint16_t>(), elements, to);
   } else {
     RacyCopy(from.As<float>(), elements, to);
   }
@@ -44,6 +65,8 @@ void RacyCopy(ConstBuffer from, int64_t elements, double* to) {
 void Fill(Buffer array, int64_t elements, double value) {
   if (array.dtype() == DType::kFloat64) {
     std::fill_n(array.As<double>(), elements, value);
+  } else if (array.dtype() == DType::kBFloat16) {
+    std::fill_n(array.As<uint16_t>(), elements, ToBFloat16(static_cast<float>(value)));
   } else {
     std::fill_n(array.As<float>(), elements, static_cast<float>(value));
   }
@@ -57,8 +80,12 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
   for (const Bucket& bucket : *options.buckets) {
     if (bucket.owner != options.rank) continue;
     ++own_buckets;
-    slot_bytes += (ArrayBytes(bucket) + kBetweenSlots) *
+    const DType slot_dtype = options.state.SlotDType(bucket.dtype);
+    slot_bytes += (ArrayBytes(bucket, slot_dtype) + kBetweenSlots) *
                   static_cast<int64_t>(options.slots[bucket.group].size());
+    if (options.state.HasMaster(bucket.dtype)) {
+      slot_bytes += ArrayBytes(bucket, DType::kFloat32) + kBetweenSlots;
+    }
   }
   return {static_cast<size_t>(slot_bytes),
           ShardLedger::Bytes(options.space->parameter_count(), own_buckets)};
@@ -67,7 +94,7 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
 int64_t ShardStore::ReducedGradientBytes(const Options& options) {
   int64_t bytes = 0;
   for (const Bucket& bucket : *options.buckets) {
-    if (bucket.owner == options.rank) bytes += ArrayBytes(bucket);
+    if (bucket.owner == options.rank) bytes += ArrayBytes(bucket, ArithmeticOf(bucket.dtype));
   }
   return bytes;
 }
@@ -123,19 +150,20 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   }
 
   const bool is_new = !ShardLedger::Read(store->memory_.ledger).has_value();
-  char* slot = static_cast<char*>(store->memory_.slots);
+  Arrays slots(store->memory_.slots);
   char* gradient = static_cast<char*>(store->reduced_gradients_.data());
   for (OwnBucket& own : store->own_) {
-    const DType dtype = ArithmeticOf(own.bucket->dtype);
+    const Bucket& bucket = *own.bucket;
     for (int s = 0; s < own.slot_count; ++s) {
-      own.slots[s] = Buffer(slot, dtype);
-      const double initial = options.slots[own.bucket->group][s].initial;
-      if (is_new && initial != 0) Fill(own.slots[s], own.bucket->elements, initial);
-      slot += ArrayBytes(*own.bucket) + kBetweenSlots;
+      own.slots[s] = slots.Take(bucket, options.state.SlotDType(bucket.dtype));
+      const double initial = options.slots[bucket.group][s].initial;
+      if (is_new && initial != 0) Fill(own.slots[s], bucket.elements, initial);
     }
+    if (options.state.HasMaster(bucket.dtype)) own.master = slots.Take(bucket, DType::kFloat32);
     if (gradient != nullptr) {
+      const DType dtype = ArithmeticOf(bucket.dtype);
       own.reduced_gradient = Buffer(gradient, dtype);
-      gradient += ArrayBytes(*own.bucket);
+      gradient += ArrayBytes(bucket, dtype);
     }
   }
   return store;
@@ -198,9 +226,10 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
     sequences.push_back(sequence);
     const int64_t from = std::max(offset_elements, piece->parameter_offset);
     const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
-    RacyCopy(
-        own_[piece->own].slots[slot].From(piece->bucket_offset + from - piece->parameter_offset),
-        to - from, out.data() + (from - offset_elements));
+    const OwnBucket& own = own_[piece->own];
+    const Buffer array = slot == kMaster ? own.master : own.slots[slot];
+    RacyCopy(array.From(piece->bucket_offset + from - piece->parameter_offset), to - from,
+             out.data() + (from - offset_elements));
   }
   auto piece = first;
   for (const uint64_t sequence : sequences) {

@@ -16,6 +16,7 @@
 #include "common/buffer.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
+#include "common/state_options.h"
 #include "server/shard/state/mapped_memory.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
@@ -23,8 +24,9 @@
 
 namespace optshard {
 
-// One array a slot and bucket, 64-byte aligned, with the bucket's offsets. It is of the type that
-// the parameters' updates are computed in, float32 or float64, and so are the reduced gradients.
+// One array a slot and bucket, 64-byte aligned, with the bucket's offsets, and one more for the
+// masters. StateOptions say of which type. The reduced gradients are of the type that sums are
+// computed in.
 //
 // Written by one thread, the step's; read by any at the same time without making it wait: each
 // bucket has a sequence number, odd while it is written, and the number of the step whose values it
@@ -35,6 +37,7 @@ class ShardStore {
     const Bucket* bucket = nullptr;
     int slot_count = 0;
     std::array<Buffer, kMaxSlots> slots;
+    Buffer master;  // float32; no array where the parameters have none
     // Where gradients are averaged to; no array where they are used in place.
     Buffer reduced_gradient;
   };
@@ -44,6 +47,7 @@ class ShardStore {
     const std::vector<Bucket>* buckets = nullptr;  // all ranks'; outlives the store
     Rank rank = 0;
     std::vector<std::vector<Slot>> slots;  // by group
+    StateOptions state;
     bool keep_reduced_gradients = false;
   };
 
@@ -86,6 +90,9 @@ class ShardStore {
   // Whether [offset, offset + elements) of the parameter is all in own buckets. Any two numbers
   // that are not negative may be asked for.
   bool Owns(int parameter, int64_t offset_elements, int64_t elements) const;
+
+  // For TryRead: the masters, where the parameter has them.
+  static constexpr int kMaster = -1;
 
   // Copies elements of a slot that are owned here; each type's values are exact in double. Returns
   // the step whose values they are, all of one step, or nothing where a step is just writing them

@@ -150,8 +150,9 @@ TEST_P(ReplicaTest, Scatter_NewValues_ReachTheTrainerAlsoWhereNotContiguous) {
   a.select(0, 1).sum().backward();
   ASSERT_TRUE(replica->Gather().ok());
   EXPECT_THAT(Values(replica->tensors()[0].gradient, 6), ElementsAre(0, 0, 1, 1, 0, 0));
-  for (int i = 0; i < 6; ++i)
+  for (int i = 0; i < 6; ++i) {
     replica->tensors()[0].parameter.As<float>()[i] = static_cast<float>(i);
+  }
   replica->Scatter();
   const at::Tensor values = a.detach().contiguous();
   EXPECT_THAT(Values(values.const_data_ptr<float>(), 6), ElementsAre(0, 1, 2, 3, 4, 5));

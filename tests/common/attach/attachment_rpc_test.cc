@@ -59,6 +59,8 @@ AttachRequest SomeRequest() {
   request.threads = 3;
   request.join_timeout = absl::Milliseconds(1500);
   request.spec.share_parameters = true;
+  request.spec.state.master_weights = true;
+  request.spec.state.dtype = DType::kBFloat16;
   return request;
 }
 

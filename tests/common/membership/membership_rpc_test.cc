@@ -40,6 +40,8 @@ JoinRequest Request() {
   request.spec.hyperparameters[1].Set("nesterov", true);
   request.spec.hyperparameters[2].Set("betas", Betas{0.5, 0.75});
   request.spec.share_parameters = true;
+  request.spec.state.master_weights = true;
+  request.spec.state.dtype = DType::kBFloat16;
   request.spec.gradient_mode = GradientMode::kAveraged;
   request.spec.policy = PartitionPolicy::kBalanced;
   request.spec.buckets = {1024, 64};
@@ -61,6 +63,7 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
               ElementsAre("header.generation", "header.incarnation"));
   EXPECT_EQ(back->spec.policy, PartitionPolicy::kBalanced);
   EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
+  EXPECT_EQ(back->spec.state.dtype, DType::kBFloat16);
 }
 
 TEST(MembershipRpc, CallHeader_ComesBackWhole) {

@@ -117,13 +117,19 @@ class GrpcCli(unittest.TestCase):
 
     def test_EveryListedSlot_CanBeRead(self):
         page = self._call("ListParameters", "rank: 1")
-        summaries = re.findall(r'summary: "(\d+) (\S+) float32 .* step 3: (.*) \(', page)
-        self.assertGreater(len(summaries), 2, page)
-        for parameter, _, slots in summaries[:2]:
-            self.assertEqual(slots, "exp_avg, exp_avg_sq, step")
+        summaries = re.findall(r'summary: "(\d+) \S+ (\S+) \[(.*)\] step 3: (.*) \(', page)
+        dtypes = {dtype for _, dtype, _, _ in summaries}
+        self.assertGreater(len(dtypes), 2, page)
+        for parameter, dtype, shape, slots in summaries:
+            if "0" in shape.split(", "):
+                continue
+            master = "master, " if dtype in ("bfloat16", "float16") else ""
+            self.assertEqual(slots, "exp_avg, exp_avg_sq, " + master + "step")
             for slot in slots.split(", "):
                 request = "rank: 1 parameter: %s slot: '%s'" % (parameter, slot)
-                self.assertIn("values: ", self._call("ReadSlot", request))
+                is_float64 = dtype == "float64" and slot != "step"
+                values = "float64_values: " if is_float64 else "\nvalues: "
+                self.assertIn(values, self._call("ReadSlot", request))
 
     def test_Pages_AreJoinedByTheirTokens(self):
         first = self._call("ListParameters", "rank: 0 page_size: 1")

@@ -180,6 +180,7 @@ TEST(NodeAttach_BeyondALimit_IsRefused, BeforeAnythingIsComputed) {
       {"the partition policy \"greedy\" cut", with([](AttachRequest& r) {
          r.spec.space = ParameterSpace({GroupSpec{{{"a", {int64_t{1} << 50}}}}});
          r.spec.hyperparameters.resize(1);
+         r.spec.state = StateOptions();
          r.spec.buckets.max_bytes = 64;
        })},
       {"the number of param groups is 1000000, expected at most", with([](AttachRequest& r) {

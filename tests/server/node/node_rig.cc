@@ -41,6 +41,13 @@ LocalAddress NewNodeAddress() {
   return absl::StrCat("@optshard-node-test-", process, "-", next.fetch_add(1));
 }
 
+// With masters, which a successor has to find, too.
+StateOptions StateOfNodes() {
+  StateOptions state;
+  state.master_weights = true;
+  return state;
+}
+
 Values FirstParameter(Rank rank, int parameter) {
   return OrderSensitiveValues(MixedDTypeSpace().parameter(parameter), 17 * rank + parameter);
 }
@@ -63,6 +70,7 @@ AttachedOwner::Options NodeTrainer::DefaultOptions(const LocalAddress& socket, R
   options.spec.space = MixedDTypeSpace();
   options.spec.rule = "adam";
   options.spec.hyperparameters.assign(options.spec.space.group_count(), Group(0.01));
+  options.spec.state = StateOfNodes();
   options.spec.buckets = {2048, 512};
   options.node = "node";
   options.join_timeout = absl::Seconds(20);
@@ -149,7 +157,7 @@ std::vector<Values> ExpectedParameters(int world_size, StepNumber steps) {
   const ParameterSpace space = MixedDTypeSpace();
   const UpdateRule& rule = **RuleRegistry::Find("adam");
   const std::vector<Hyperparameters> groups(space.group_count(), *rule.Validate(Group(0.01)));
-  StepOracle oracle(space, rule, groups);
+  StepOracle oracle(space, rule, groups, StateOfNodes());
   ReductionTree tree;
   tree.node_groups.emplace_back();
   for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);

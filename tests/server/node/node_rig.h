@@ -32,6 +32,7 @@ namespace optshard::testing {
 LocalAddress NewNodeAddress();
 
 // The rank's values and gradients: functions of their names, so that every process knows them.
+StateOptions StateOfNodes();
 Values FirstParameter(Rank rank, int parameter);
 Values GradientOf(Rank rank, StepNumber step, int parameter);
 // Every third or so is missing.

@@ -48,7 +48,7 @@ void SetValue(Buffer array, int64_t i, float value) {
 class TypedArray {
  public:
   TypedArray(DType dtype, int64_t elements, int misalignment, std::mt19937& random)
-      : dtype_(dtype), elements_(elements), offset_(32 + misalignment) {
+      : dtype_(dtype), offset_(32 + misalignment) {
     memory_.resize((elements + offset_ + 32) * 4 / sizeof(Line));
     memory_.resize(memory_.size() + 1);
     for (int64_t i = -1; i <= elements; ++i) {
@@ -68,7 +68,6 @@ class TypedArray {
   };
 
   DType dtype_;
-  int64_t elements_;
   int64_t offset_;
   std::vector<Line> memory_;
 };
@@ -243,6 +242,12 @@ TEST_F(SpanTilesTest, CoefficientsForAnotherType_Die) {
   EXPECT_DEATH(
       rule.Update(DriverKind::kSimd, rule.Prepare(*rule.Validate({}), 1, DType::kFloat64), span),
       "gradient of a float64 parameter");
+  float master = 1;
+  span.gradient = &gradient;
+  span.master = &master;
+  EXPECT_DEATH(
+      rule.Update(DriverKind::kSimd, rule.Prepare(*rule.Validate({}), 1, DType::kFloat64), span),
+      "float32 master of a float64 parameter");
 }
 
 }  // namespace

@@ -109,12 +109,17 @@ torch::Tensor InDType(const std::vector<float>& values, torch::Dtype dtype) {
 }
 
 // Parameter and gradients in a 16-bit type and the state in float32; the parameter after all steps.
-std::vector<double> RunOursInHalf(const OracleCase& oracle, uint32_t seed, torch::Dtype torch_dtype,
-                                  DType dtype) {
+struct HalfRun {
+  std::vector<double> parameter;
+  std::vector<double> master;  // empty: it had none
+};
+HalfRun RunOursInHalf(const OracleCase& oracle, uint32_t seed, torch::Dtype torch_dtype,
+                      DType dtype, bool has_master) {
   const UpdateRule& rule = **RuleRegistry::Find(oracle.rule);
   const Hyperparameters group = *rule.Validate(oracle.given);
   const torch::Tensor parameter =
       InDType(Normal(kElements, oracle.parameter_scale, seed), torch_dtype);
+  const torch::Tensor master = parameter.to(torch::kFloat);
   std::vector<std::vector<float>> slots;
   for (const Slot& slot : rule.Slots(group)) slots.emplace_back(kElements, slot.initial);
   for (int step = 1; step <= kSteps; ++step) {
@@ -122,11 +127,18 @@ std::vector<double> RunOursInHalf(const OracleCase& oracle, uint32_t seed, torch
     SpanUpdate span;
     span.parameter = Buffer(parameter.data_ptr(), dtype);
     span.gradient = ConstBuffer(gradient.data_ptr(), dtype);
+    if (has_master) span.master = master.data_ptr<float>();
     for (size_t k = 0; k < slots.size(); ++k) span.slots[k] = slots[k].data();
     span.elements = kElements;
     rule.Update(DriverKind::kSimd, rule.Prepare(group, step, dtype), span);
   }
-  return Widened(parameter);
+  HalfRun run;
+  run.parameter = Widened(parameter);
+  if (has_master) {
+    EXPECT_TRUE(torch::equal(parameter, master.to(torch_dtype)));
+    run.master = Widened(master);
+  }
+  return run;
 }
 
 // The same data as torch::optim steps them in `dtype`.
@@ -237,17 +249,26 @@ TEST_P(TorchOracleTest, HundredStepsInHalfTypes_NoLessAccurateThanTorch) {
        {std::pair(torch::kBFloat16, DType::kBFloat16), std::pair(torch::kHalf, DType::kFloat16)}) {
     double ours = 0;
     double of_torch = 0;
+    double of_master = 0;
+    double of_float32 = 0;  // torch::optim on a float32 copy
     for (int k = 0; k < kSeeds; ++k) {
       const uint32_t seed = 1000 * (k + 1);
       const std::vector<double> truth =
           RunTorchFromHalf(oracle, seed, negate, half, torch::kDouble);
-      ours += RootMeanSquareDistance(RunOursInHalf(oracle, seed, half, dtype), truth) / kSeeds;
+      const HalfRun without = RunOursInHalf(oracle, seed, half, dtype, /*has_master=*/false);
+      const HalfRun with = RunOursInHalf(oracle, seed, half, dtype, /*has_master=*/true);
+      ours += RootMeanSquareDistance(without.parameter, truth) / kSeeds;
+      of_master += RootMeanSquareDistance(with.master, truth) / kSeeds;
+      const std::vector<double> copy = RunTorchFromHalf(oracle, seed, negate, half, torch::kFloat);
+      of_float32 += RootMeanSquareDistance(copy, truth) / kSeeds;
       of_torch +=
           RootMeanSquareDistance(RunTorchFromHalf(oracle, seed, negate, half, half), truth) /
           kSeeds;
     }
-    std::printf("| %s | %s | %s | %.1e / %.1e |\n", oracle.rule.c_str(), oracle.name.c_str(),
-                std::string(NameOf(dtype)).c_str(), ours, of_torch);
+    std::printf("| %s | %s | %s | %.1e / %.1e | %.1e / %.1e |\n", oracle.rule.c_str(),
+                oracle.name.c_str(), std::string(NameOf(dtype)).c_str(), ours, of_torch, of_master,
+                of_float32);
+    EXPECT_LE(of_master, kErrorFactor * of_float32) << NameOf(dtype);
     // Where squares underflow in float16, torch divides by 0 and has no error that could be a
     // bound.
     if (std::isfinite(of_torch)) {

@@ -69,7 +69,8 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   hub.tree = plan_.tree;
   hub_ = std::make_unique<FakeHub>(hub);
 
-  oracle_ = std::make_unique<StepOracle>(options_.space, *rule_, options_.hyperparameters);
+  oracle_ = std::make_unique<StepOracle>(options_.space, *rule_, options_.hyperparameters,
+                                         options_.state);
   ranks_.resize(options_.world_size);
   for (Rank r = 0; r < options_.world_size; ++r) {
     RankState& rank = ranks_[r];
@@ -94,6 +95,7 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     store.space = &options_.space;
     store.buckets = &buckets_;
     store.rank = r;
+    store.state = options_.state;
     for (const Hyperparameters& group : options_.hyperparameters) {
       store.slots.push_back(rule_->Slots(group));
     }
@@ -123,6 +125,7 @@ void EngineRig::RemakeEngine(Rank r) {
   engine.layout = layout_.get();
   engine.buckets = &buckets_;
   engine.gradient_mode = options_.gradient_mode;
+  engine.state = options_.state;
   engine.rule = rule_;
   engine.hyperparameters = options_.hyperparameters;
   engine.driver = options_.driver;
@@ -196,6 +199,16 @@ std::vector<StepEngine::Result> EngineRig::Step() {
   return results;
 }
 
+std::vector<StepEngine::Result> EngineRig::SyncParameters() {
+  std::vector<StepEngine::Result> results(options_.world_size);
+  OnEveryRank([&](Rank r) {
+    RankState& rank = ranks_[r];
+    results[r] = rank.engine->SyncParameters(rank.replica->tensors(), rank.replica->regions(),
+                                             options_.timeout);
+  });
+  return results;
+}
+
 void EngineRig::StepOracleAlong() {
   oracle_->Step(gradients_, has_, options_.gradient_mode, plan_.tree, ranks_[0].hyperparameters);
 }
@@ -226,12 +239,14 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
     return absl::StrCat(where, "step count: expected ", oracle_->step_count(p), ", got ",
                         store.step_count(p));
   }
-  for (int s = 0; s < oracle_->slot_count(p); ++s) {
+  const bool has_master = options_.state.HasMaster(options_.space.parameter(p).dtype);
+  for (int s = has_master ? ShardStore::kMaster : 0; s < oracle_->slot_count(p); ++s) {
     Values actual(slice.elements);
     if (!store.TryRead(p, s, slice.offset_elements, absl::MakeSpan(actual)).has_value()) {
       return absl::StrCat(where, "slot ", s, " cannot be read although no step is running");
     }
-    const auto first = oracle_->Slot(p, s).begin() + slice.offset_elements;
+    const Values& whole = s == ShardStore::kMaster ? oracle_->Master(p) : oracle_->Slot(p, s);
+    const auto first = whole.begin() + slice.offset_elements;
     const std::string difference = BitDifference({first, first + slice.elements}, actual);
     if (!difference.empty()) {
       return absl::StrCat(where, "slot ", s, " from ", slice.offset_elements, ", ", difference);

@@ -33,6 +33,7 @@ class EngineRig {
     int world_size = 2;
     FakeHub::Mode mode = FakeHub::Mode::kImmediate;
     GradientMode gradient_mode = GradientMode::kReduce;
+    StateOptions state;
     PartitionPolicy policy = PartitionPolicy::kGreedy;
     std::vector<Placement> placements = {Placement::kFlatRegions};  // by rank, in turn
     ParameterSpace space = MixedSpace();
@@ -72,6 +73,8 @@ class EngineRig {
 
   // Steps every rank, each on a thread of its own, all with the gradients they have.
   std::vector<StepEngine::Result> Step();
+  // On every rank.
+  std::vector<StepEngine::Result> SyncParameters();
   // Another engine of the rank, over what the one before has left.
   void RemakeEngine(Rank rank);
 

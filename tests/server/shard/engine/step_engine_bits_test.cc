@@ -166,6 +166,38 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
   }
 }
 
+// Masters and slots in bfloat16, over the ways of a step.
+TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
+  for (const bool master_weights : {false, true}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const Placement placement :
+           {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
+        for (const std::string rule : {"adam", "sgd", "rprop"}) {
+          EngineRig::Options options;
+          options.space = MixedDTypeSpace();
+          options.world_size = 3;
+          options.policy = PartitionPolicy::kBalanced;
+          options.placements = {placement};
+          options.state.master_weights = master_weights;
+          options.state.dtype = dtype;
+          options.rule = rule;
+          SCOPED_TRACE(absl::StrCat(rule, master_weights ? " with masters, " : ", ", NameOf(dtype),
+                                    " state, ", NameOf(placement)));
+          EngineRig rig(options);
+          // That is when masters begin.
+          ExpectAllOk(rig.SyncParameters());
+          for (int step = 1; step <= 4; ++step) {
+            rig.GiveAllGradients();
+            ExpectAllOk(rig.Step());
+            rig.StepOracleAlong();
+            ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+          }
+        }
+      }
+    }
+  }
+}
+
 // torch.set_flush_denormal on some ranks; and another rounding, which shows in ordinary values,
 // too.
 TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) {

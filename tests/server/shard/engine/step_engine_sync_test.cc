@@ -73,12 +73,6 @@ StepEngine::Result Sync(EngineRig& rig, Rank rank) {
                                                absl::Seconds(20));
 }
 
-std::vector<StepEngine::Result> SyncAll(EngineRig& rig) {
-  std::vector<StepEngine::Result> results(rig.options().world_size);
-  rig.OnEveryRank([&](Rank r) { results[r] = Sync(rig, r); });
-  return results;
-}
-
 // Other values, on rank 0 only: what a refresh gives to all.
 void ChangeRankZero(EngineRig& rig) {
   for (int p = 0; p < rig.space().parameter_count(); ++p) {
@@ -141,7 +135,7 @@ TEST(StepEngine_RankKilledAnywhereInARefresh, LedgersSettleOnlyOnValuesThatAllHa
       int64_t operations = 0;
       {
         EngineRig rig(options);
-        ExpectAllOk(SyncAll(rig));
+        ExpectAllOk(rig.SyncParameters());
         operations = rig.hub().OperationsStarted(0);
       }
       ASSERT_GE(operations, 3);
@@ -151,14 +145,14 @@ TEST(StepEngine_RankKilledAnywhereInARefresh, LedgersSettleOnlyOnValuesThatAllHa
           SCOPED_TRACE(absl::StrCat(NameOf(placement), ", rank ", lost, " killed ",
                                     in_wait ? "while it waits for" : "at", " operation ", at));
           EngineRig rig(options);
-          ExpectAllOk(SyncAll(rig));
+          ExpectAllOk(rig.SyncParameters());
           ChangeRankZero(rig);
           if (in_wait) {
             rig.hub().KillInWaitFor(lost, operations + at);
           } else {
             rig.hub().KillAt(lost, operations + at);
           }
-          ExpectKnown(rig, SyncAll(rig), lost);
+          ExpectKnown(rig, rig.SyncParameters(), lost);
         }
       }
     }
@@ -169,11 +163,11 @@ TEST(StepEngine_RankKilledBetweenVoteAndLedgerOfARefresh, IsInDoubtAndTheOthersA
   for (const Placement placement : kPlacements) {
     for (const FakeHub::Mode mode : kModes) {
       EngineRig rig(RefreshOptions(3, mode, placement));
-      ExpectAllOk(SyncAll(rig));
+      ExpectAllOk(rig.SyncParameters());
       ChangeRankZero(rig);
       // The votes come first.
       rig.hub().KillInWaitFor(2, rig.hub().OperationsStarted(2));
-      const std::vector<StepEngine::Result> results = SyncAll(rig);
+      const std::vector<StepEngine::Result> results = rig.SyncParameters();
       EXPECT_EQ(results[0].outcome, StepOutcome::kTorn) << results[0].status;
       EXPECT_EQ(results[1].outcome, StepOutcome::kTorn) << results[1].status;
       EXPECT_EQ(results[2].outcome, StepOutcome::kInDoubt) << results[2].status;
@@ -187,7 +181,7 @@ TEST(StepEngine_RankKilledInTheFirstSynchronisation, TearsNothing) {
   for (const Placement placement : kPlacements) {
     EngineRig rig(RefreshOptions(3, FakeHub::Mode::kImmediate, placement));
     rig.hub().KillInWaitFor(2, 0);
-    for (const StepEngine::Result& result : SyncAll(rig)) {
+    for (const StepEngine::Result& result : rig.SyncParameters()) {
       EXPECT_FALSE(result.status.ok());
       EXPECT_EQ(result.outcome, StepOutcome::kNotApplied);
     }
@@ -198,7 +192,7 @@ TEST(StepEngine_RankKilledInTheFirstSynchronisation, TearsNothing) {
 // Whoever refuses knows that nobody begins.
 TEST(StepEngine_RankThatRefusesARefreshAndLosesTheOthers, IsNotInDoubt) {
   EngineRig rig(RefreshOptions(3, FakeHub::Mode::kImmediate, Placement::kReachable));
-  ExpectAllOk(SyncAll(rig));
+  ExpectAllOk(rig.SyncParameters());
   rig.hub().KillInWaitFor(1, rig.hub().OperationsStarted(1));
   std::vector<StepEngine::Result> results(3);
   rig.OnEveryRank([&](Rank r) {
@@ -215,11 +209,11 @@ TEST(StepEngine_RankThatRefusesARefreshAndLosesTheOthers, IsNotInDoubt) {
 // Rank 0 must not change its values while others still copy them.
 TEST(StepEngine_RankKilledInTheLastBarrierOfASynchronisation, IsMissedByRankZero) {
   EngineRig rig(RefreshOptions(2, FakeHub::Mode::kImmediate, Placement::kReachable));
-  ExpectAllOk(SyncAll(rig));
+  ExpectAllOk(rig.SyncParameters());
   const int64_t operations = rig.hub().OperationsStarted(1);
   ChangeRankZero(rig);
   rig.hub().KillAt(1, 2 * operations - 1);
-  const std::vector<StepEngine::Result> results = SyncAll(rig);
+  const std::vector<StepEngine::Result> results = rig.SyncParameters();
   EXPECT_EQ(results[0].outcome, StepOutcome::kTorn) << results[0].status;
   EXPECT_TRUE(HasRankZeros(rig, 1));
 }

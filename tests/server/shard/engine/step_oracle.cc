@@ -29,21 +29,23 @@ Values AverageIn(const std::vector<std::vector<Values>>& gradients,
 }  // namespace
 
 StepOracle::StepOracle(const ParameterSpace& space, const UpdateRule& rule,
-                       const std::vector<Hyperparameters>& groups)
-    : space_(space), rule_(rule), counts_(space.parameter_count()) {
+                       const std::vector<Hyperparameters>& groups, const StateOptions& state)
+    : space_(space), rule_(rule), state_(state), counts_(space.parameter_count()) {
   for (int p = 0; p < space.parameter_count(); ++p) {
     const int64_t elements = space.parameter(p).elements();
     const DType dtype = space.parameter(p).dtype;
     parameters_.emplace_back(elements);
+    masters_.emplace_back(elements);
     slots_.emplace_back();
     for (const optshard::Slot& slot : rule.Slots(groups[space.group_of(p)])) {
-      slots_.back().emplace_back(elements, RoundedTo(ArithmeticOf(dtype), slot.initial));
+      slots_.back().emplace_back(elements, RoundedTo(state.SlotDType(dtype), slot.initial));
     }
   }
 }
 
 void StepOracle::SetParameter(int parameter, const Values& values) {
   parameters_[parameter] = values;
+  masters_[parameter] = values;
 }
 
 void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
@@ -68,13 +70,19 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
     } else {
       StepIn<float>(p, gradient, coefficients);
     }
-    for (double& value : parameters_[p]) value = RoundedTo(dtype, value);
+    for (size_t i = 0; i < masters_[p].size(); ++i) {
+      parameters_[p][i] = RoundedTo(dtype, masters_[p][i]);
+    }
+    if (!state_.HasMaster(dtype)) masters_[p] = parameters_[p];
+    for (Values& slot : slots_[p]) {
+      for (double& value : slot) value = RoundedTo(state_.SlotDType(dtype), value);
+    }
   }
 }
 
 template <typename T>
 void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficients& coefficients) {
-  std::vector<T> values(parameters_[parameter].begin(), parameters_[parameter].end());
+  std::vector<T> values(masters_[parameter].begin(), masters_[parameter].end());
   const std::vector<T> of_gradient(gradient.begin(), gradient.end());
   std::vector<std::vector<T>> slots;
   for (const Values& slot : slots_[parameter]) slots.emplace_back(slot.begin(), slot.end());
@@ -84,7 +92,7 @@ void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficient
   for (size_t s = 0; s < slots.size(); ++s) span.slots[s] = slots[s].data();
   span.elements = static_cast<int64_t>(values.size());
   rule_.Update(DriverKind::kScalar, coefficients, span);
-  parameters_[parameter].assign(values.begin(), values.end());
+  masters_[parameter].assign(values.begin(), values.end());
   for (size_t s = 0; s < slots.size(); ++s) {
     slots_[parameter][s].assign(slots[s].begin(), slots[s].end());
   }

@@ -9,6 +9,7 @@
 #include "common/gradient_mode.h"
 #include "common/parameter_space.h"
 #include "common/plan.h"
+#include "common/state_options.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine/test_replica.h"
 
@@ -18,8 +19,9 @@ class StepOracle {
  public:
   // The parameters are all zero at first.
   StepOracle(const ParameterSpace& space, const UpdateRule& rule,
-             const std::vector<Hyperparameters>& groups);
+             const std::vector<Hyperparameters>& groups, const StateOptions& state = {});
 
+  // Its master, too.
   void SetParameter(int parameter, const Values& values);
 
   // gradients[rank][parameter]; an empty one of a parameter with elements is missing, and has[rank]
@@ -29,6 +31,8 @@ class StepOracle {
             const std::vector<Hyperparameters>& groups);
 
   const Values& Parameter(int parameter) const { return parameters_[parameter]; }
+  // Not rounded to the parameter's type.
+  const Values& Master(int parameter) const { return masters_[parameter]; }
   const Values& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
   int slot_count(int parameter) const { return static_cast<int>(slots_[parameter].size()); }
   StepNumber step_count(int parameter) const { return counts_[parameter]; }
@@ -39,7 +43,9 @@ class StepOracle {
 
   ParameterSpace space_;
   const UpdateRule& rule_;
+  const StateOptions state_;
   std::vector<Values> parameters_;
+  std::vector<Values> masters_;
   std::vector<std::vector<Values>> slots_;
   std::vector<StepNumber> counts_;
 };

@@ -65,8 +65,9 @@ TEST_F(ShardStoreTest, NewSlots_AreZeroAndAligned) {
   for (const ShardStore::OwnBucket& own : store_->own_buckets()) {
     for (int s = 0; s < own.slot_count; ++s) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(own.slots[s].data()) % 64, 0);
-      for (int64_t i = 0; i < own.bucket->elements; ++i)
+      for (int64_t i = 0; i < own.bucket->elements; ++i) {
         ASSERT_EQ(own.slots[s].As<float>()[i], 0.0f);
+      }
     }
     EXPECT_EQ(own.slots[2], nullptr);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(own.reduced_gradient.data()) % 64, 0);

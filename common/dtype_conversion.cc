@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "common/dtype_conversion.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 // Highway's own conversions truncate to bfloat16, and its float16 ones depend on the instruction
@@ -69,11 +70,19 @@ struct Float16 {
   static uint16_t NarrowOne(float value) { return ToFloat16(value); }
 };
 
+// Who converts a large array does it piece by piece, too short for the hardware to notice a stream.
+// May reach behind the array: it is only a hint.
+HWY_INLINE void FetchAhead(const uint16_t* at) {
+  constexpr uintptr_t kBytesAhead = 2048;
+  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) + kBytesAhead));
+}
+
 template <class Half>
 void WidenAll(const uint16_t* from, int64_t elements, float* to) {
   const auto width = static_cast<int64_t>(hn::Lanes(Words()));
   int64_t i = 0;
   for (; i + width <= elements; i += width) {
+    FetchAhead(from + i);
     const Bits half = hn::PromoteTo(Words(), hn::LoadU(Halves(), from + i));
     hn::StoreU(hn::BitCast(Floats(), Half::Widen(half)), Floats(), to + i);
   }

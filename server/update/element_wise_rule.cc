@@ -39,8 +39,9 @@ FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpda
 template <typename T>
 bool IsDirect(const SpanUpdate& span) {
   const DType dtype = kDTypeOf<T>;
-  if (span.master || span.parameter.dtype() != dtype || span.gradient.dtype() != dtype)
+  if (span.master || span.parameter.dtype() != dtype || span.gradient.dtype() != dtype) {
     return false;
+  }
   for (const Buffer slot : span.slots) {
     if (slot && slot.dtype() != dtype) return false;
   }

@@ -1,106 +1,86 @@
 #include "common/dataplane/tree_average.h"
 
-#include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "common/buffer.h"
 #include "common/default_floating_point.h"
-#include "common/dtype_conversion.h"
+#include "common/simd/scalar.h"
+#include "common/simd/tree_arrays.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "common/dataplane/tree_average.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "common/simd/half-inl.h"
+#include "common/simd/lanes-inl.h"
+#include "common/simd/memory-inl.h"
+#include "common/simd/tree_average-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace optshard {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Returns how many elements are done: whole vectors only, or all one by one.
+template <class E, class Average>
+int64_t AverageFrom(const TreeArrays& tree, int64_t begin, int64_t elements,
+                    typename E::Number* result) {
+  const Average average(tree);
+  int64_t i = begin;
+  for (; i + E::Width() <= elements; i += E::Width()) {
+    if (BeginsLine<E>(i)) average.FetchAhead(i);
+    average.At(i).Store(result + i);
+  }
+  return i;
+}
+
+template <class E, class Source>
+int64_t AverageBy(const TreeArrays& tree, int64_t begin, int64_t elements,
+                  typename E::Number* result) {
+  switch (ShapeOf(tree)) {
+    case TreeShape::kOne:
+      return AverageFrom<E, AverageOfOne<E, Source>>(tree, begin, elements, result);
+    case TreeShape::kTwo:
+      return AverageFrom<E, AverageOfTwo<E, Source>>(tree, begin, elements, result);
+    case TreeShape::kAny:
+      break;
+  }
+  return AverageFrom<E, AverageOfTree<E, Source>>(tree, begin, elements, result);
+}
+
+template <class Source, typename T>
+void AverageAll(const TreeArrays& tree, int64_t elements, T* result) {
+  const int64_t done = AverageBy<LanesOf<T>, Source>(tree, 0, elements, result);
+  AverageBy<ScalarOf<T>, Source>(tree, done, elements, result);
+}
+
+void AverageOfFloat32(const TreeArrays& tree, int64_t elements, float* result) {
+  AverageAll<Same>(tree, elements, result);
+}
+void AverageOfFloat64(const TreeArrays& tree, int64_t elements, double* result) {
+  AverageAll<Same>(tree, elements, result);
+}
+void AverageOfFloat16(const TreeArrays& tree, int64_t elements, float* result) {
+  AverageAll<Widened<Float16>>(tree, elements, result);
+}
+void AverageOfBFloat16(const TreeArrays& tree, int64_t elements, float* result) {
+  AverageAll<Widened<BFloat16>>(tree, elements, result);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace optshard
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace optshard {
 namespace {
 
-// Two sums of this many elements and one widened contribution stay in the first-level cache.
-constexpr int64_t kBlockElements = 1024;
-
-template <typename T>
-void Add(T* accumulator, const T* values, int64_t elements) {
-  for (int64_t i = 0; i < elements; ++i) accumulator[i] += values[i];
-}
-
-// accumulator = first + second: saves a copy at the beginning of a group.
-template <typename T>
-void Sum(T* accumulator, const T* first, const T* second, int64_t elements) {
-  for (int64_t i = 0; i < elements; ++i) accumulator[i] = first[i] + second[i];
-}
-
-template <typename T>
-void Divide(T* result, const T* values, int count, int64_t elements) {
-  // Of a power of two the reciprocal is exact: multiplying rounds the same number, several times as
-  // fast.
-  if ((count & (count - 1)) == 0) {
-    const T share = 1 / static_cast<T>(count);
-    for (int64_t i = 0; i < elements; ++i) result[i] = values[i] * share;
-  } else {
-    const T divisor = static_cast<T>(count);
-    for (int64_t i = 0; i < elements; ++i) result[i] = values[i] / divisor;
-  }
-}
-
-// The contributions of one type X, computed in T.
-template <typename T>
-class Contributions {
- public:
-  Contributions(DType dtype, absl::Span<const void* const> arrays)
-      : dtype_(dtype), arrays_(arrays) {}
-
-  // `elements` values of array `index` from `offset` on: where they lie, or in `memory`.
-  const T* Load(size_t index, int64_t offset, int64_t elements, T* memory) const {
-    const ConstBuffer from = ConstBuffer(arrays_[index], dtype_).From(offset);
-    if (!from) {
-      std::fill_n(memory, elements, T{0});
-      return memory;
-    }
-    if constexpr (std::is_same_v<T, float>) {
-      if (dtype_ != DType::kFloat32) {
-        Widen(dtype_, from.data(), elements, memory);
-        return memory;
-      }
-    }
-    return static_cast<const T*>(from.data());
-  }
-
- private:
-  const DType dtype_;
-  const absl::Span<const void* const> arrays_;
-};
-
-// The sum of one group's block: the block itself where the group has one member, else in `sum`.
-template <typename T>
-const T* SumGroup(const Contributions<T>& contributions, size_t first, int size, int64_t offset,
-                  int64_t elements, T* sum) {
-  if (size == 1) return contributions.Load(first, offset, elements, sum);
-  alignas(64) T memory[kBlockElements];
-  const T* const begin = contributions.Load(first, offset, elements, sum);
-  Sum(sum, begin, contributions.Load(first + 1, offset, elements, memory), elements);
-  for (int member = 2; member < size; ++member) {
-    Add(sum, contributions.Load(first + member, offset, elements, memory), elements);
-  }
-  return sum;
-}
-
-template <typename T>
-void Average(absl::Span<const int> group_sizes, const Contributions<T>& contributions, int count,
-             int64_t first, int64_t elements, T* result) {
-  alignas(64) T total[kBlockElements];
-  alignas(64) T group_sum[kBlockElements];
-  for (int64_t done = 0; done < elements; done += kBlockElements) {
-    const int64_t block = std::min(kBlockElements, elements - done);
-    size_t member = 0;
-    const T* sum = SumGroup(contributions, member, group_sizes[0], first + done, block, total);
-    for (size_t group = 1; group < group_sizes.size(); ++group) {
-      member += group_sizes[group - 1];
-      const T* const next =
-          SumGroup(contributions, member, group_sizes[group], first + done, block, group_sum);
-      Sum(total, sum, next, block);
-      sum = total;
-    }
-    // Written only now, so that `result` may be a contribution.
-    Divide(result + done, sum, count, block);
-  }
-}
+HWY_EXPORT(AverageOfFloat32);
+HWY_EXPORT(AverageOfFloat64);
+HWY_EXPORT(AverageOfFloat16);
+HWY_EXPORT(AverageOfBFloat16);
 
 }  // namespace
 
@@ -108,12 +88,21 @@ void AverageOfGroups(absl::Span<const int> group_sizes, DType dtype,
                      absl::Span<const void* const> contributions, int64_t first, int64_t elements,
                      void* result) {
   const DefaultFloatingPoint default_mode;
-  if (dtype == DType::kFloat64) {
-    Average(group_sizes, Contributions<double>(dtype, contributions),
-            static_cast<int>(contributions.size()), first, elements, static_cast<double*>(result));
-  } else {
-    Average(group_sizes, Contributions<float>(dtype, contributions),
-            static_cast<int>(contributions.size()), first, elements, static_cast<float*>(result));
+  TreeArrays tree;
+  tree.arrays = contributions.data();
+  tree.count = static_cast<int>(contributions.size());
+  tree.group_sizes = group_sizes.data();
+  tree.groups = static_cast<int>(group_sizes.size());
+  tree.first = first;
+  switch (dtype) {
+    case DType::kFloat32:
+      return HWY_DYNAMIC_DISPATCH(AverageOfFloat32)(tree, elements, static_cast<float*>(result));
+    case DType::kFloat64:
+      return HWY_DYNAMIC_DISPATCH(AverageOfFloat64)(tree, elements, static_cast<double*>(result));
+    case DType::kFloat16:
+      return HWY_DYNAMIC_DISPATCH(AverageOfFloat16)(tree, elements, static_cast<float*>(result));
+    case DType::kBFloat16:
+      return HWY_DYNAMIC_DISPATCH(AverageOfBFloat16)(tree, elements, static_cast<float*>(result));
   }
 }
 
@@ -129,3 +118,4 @@ void TreeAverage(const ReductionTree& tree, DType dtype,
 }
 
 }  // namespace optshard
+#endif  // HWY_ONCE

@@ -27,9 +27,9 @@
 // No include guard: the file is compiled several times over within one translation unit, each time
 // with another HWY_TARGET, the last time with the baseline, where OPTSHARD_DECLARE_RULE is 1.
 
+#include "common/simd/scalar.h"
 #include "server/update/element_wise_rule.h"
 #include "server/update/option_spec.h"
-#include "server/update/scalar.h"
 #include "server/update/update_rule.h"
 
 // The rule's file itself, whatever it is called.
@@ -37,10 +37,10 @@
 #define HWY_TARGET_INCLUDE __BASE_FILE__
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "common/simd/lanes-inl.h"
 #include "hwy/highway.h"
 #include "server/update/drivers-inl.h"
 #include "server/update/formula-inl.h"
-#include "server/update/lanes-inl.h"
 
 #undef OPTSHARD_FORMULA
 #define OPTSHARD_FORMULA HWY_INLINE

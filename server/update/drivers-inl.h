@@ -9,12 +9,12 @@
 
 #include <cstdint>
 
+#include "common/simd/memory-inl.h"
+#include "common/simd/tree_average-inl.h"
 #include "hwy/highway.h"
 #include "server/update/element_wise_rule.h"
 #include "server/update/formula-inl.h"
-#include "server/update/lanes-inl.h"
 #include "server/update/replicas-inl.h"
-#include "server/update/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace optshard {
@@ -77,15 +77,18 @@ HWY_INLINE int64_t Run(const FormulaArguments<double>& arguments) {
 }
 template <class Formula, class E, SlotSet kSlots>
 HWY_INLINE int64_t Run(const FormulaArguments<float>& arguments) {
-  switch (GradientsOf(arguments)) {
-    case Gradients::kOne:
+  if (arguments.gradients.count == 0) {
+    return RunWithCopies<Formula, E, kSlots, OneGradient<E>>(arguments);
+  }
+  switch (ShapeOf(arguments.gradients)) {
+    case TreeShape::kOne:
       return RunWithCopies<Formula, E, kSlots, OneGradient<E>>(arguments);
-    case Gradients::kTwo:
-      return RunWithCopies<Formula, E, kSlots, AverageOfTwo<E>>(arguments);
-    case Gradients::kTree:
+    case TreeShape::kTwo:
+      return RunWithCopies<Formula, E, kSlots, HalfOfTwo<E>>(arguments);
+    case TreeShape::kAny:
       break;
   }
-  return RunWithCopies<Formula, E, kSlots, AverageOfTree<E>>(arguments);
+  return RunWithCopies<Formula, E, kSlots, TreeOfMany<E>>(arguments);
 }
 
 template <class E, class Formula, SlotSet... kSlotSets>

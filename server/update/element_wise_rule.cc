@@ -25,13 +25,13 @@ FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpda
                  [](Buffer slot) { return slot.As<T>(); });
   arguments.elements = span.elements;
   const ReplicaSpans& replicas = span.replicas;
-  arguments.gradients = replicas.gradients.data();
-  arguments.replicas = static_cast<int>(replicas.gradients.size());
-  arguments.group_sizes = replicas.group_sizes.data();
-  arguments.groups = static_cast<int>(replicas.group_sizes.size());
+  arguments.gradients.arrays = replicas.gradients.data();
+  arguments.gradients.count = static_cast<int>(replicas.gradients.size());
+  arguments.gradients.group_sizes = replicas.group_sizes.data();
+  arguments.gradients.groups = static_cast<int>(replicas.group_sizes.size());
+  arguments.gradients.first = replicas.first;
   arguments.copies = replicas.copies.data();
   arguments.copy_count = static_cast<int>(replicas.copies.size());
-  arguments.first = replicas.first;
   return arguments;
 }
 

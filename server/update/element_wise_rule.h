@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/simd/tree_arrays.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -22,13 +23,9 @@ struct FormulaArguments {
   int64_t elements = 0;
 
   // ReplicaSpans, of arrays of T. Without replicas, `gradient` counts.
-  const void* const* gradients = nullptr;
-  int replicas = 0;
-  const int* group_sizes = nullptr;
-  int groups = 0;
-  void* const* copies = nullptr;
+  TreeArrays gradients;
+  void* const* copies = nullptr;  // each from gradients.first on
   int copy_count = 0;
-  int64_t first = 0;  // what belongs to parameter[i] is gradients[k][first + i]
 };
 
 // Returns how many elements it did: a vectorized one does whole vectors only.

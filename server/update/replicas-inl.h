@@ -9,50 +9,20 @@
 
 #include <cstdint>
 
+#include "common/simd/lanes-inl.h"
+#include "common/simd/memory-inl.h"
+#include "common/simd/scalar.h"
+#include "common/simd/tree_average-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "server/update/element_wise_rule.h"
-#include "server/update/lanes-inl.h"
-#include "server/update/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-// Hardware fetches ahead, but not beyond the end of a 4 KiB page. Asking once a cache line for what
-// comes 2 KiB later takes 7 to 15 % from Adam, on 4 KiB and on huge pages, with 1 to 8 replicas;
-// 1 or 3 KiB do as well. Not for copies: what they hold is not read.
-constexpr uintptr_t kBytesAhead = 2048;
-constexpr uintptr_t kLineBytes = 64;
-template <class E>
-constexpr int64_t kLineElements = kLineBytes / sizeof(typename E::Number);
-
 template <class E>
 using ArgumentsOf = FormulaArguments<typename E::Number>;
-
-// Whether element i of an aligned span begins a cache line, for vectors. One element at a time
-// waits for arithmetic, not for memory.
-template <class E>
-HWY_INLINE bool BeginsLine(int64_t i) {
-  return E::kIsVector && (E::Width() >= kLineElements<E> || i % kLineElements<E> == 0);
-}
-
-// May reach behind the array: it is only a hint, nothing is read there.
-HWY_INLINE void FetchAhead(const void* at) {
-  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) + kBytesAhead));
-}
-
-enum class Gradients { kOne, kTwo, kTree };
-
-// The common cases apart: one or two replicas, all with gradients.
-HWY_INLINE Gradients GradientsOf(const FormulaArguments<float>& arguments) {
-  if (arguments.replicas == 0) return Gradients::kOne;
-  if (arguments.replicas > 2) return Gradients::kTree;
-  for (int k = 0; k < arguments.replicas; ++k) {
-    if (arguments.gradients[k] == nullptr) return Gradients::kTree;
-  }
-  return arguments.replicas == 1 ? Gradients::kOne : Gradients::kTwo;
-}
 
 // Averaged elsewhere, or of the only replica: dividing by 1 changes nothing.
 template <class E>
@@ -61,9 +31,10 @@ class OneGradient {
 
  public:
   HWY_INLINE explicit OneGradient(const ArgumentsOf<E>& arguments)
-      : gradient_(arguments.replicas == 0
+      : gradient_(arguments.gradients.count == 0
                       ? arguments.gradient
-                      : static_cast<const Number*>(arguments.gradients[0]) + arguments.first) {}
+                      : static_cast<const Number*>(arguments.gradients.arrays[0]) +
+                            arguments.gradients.first) {}
   HWY_INLINE E At(int64_t i) const { return E::Load(gradient_ + i); }
   HWY_INLINE void FetchAhead(int64_t i) const { HWY_NAMESPACE::FetchAhead(gradient_ + i); }
 
@@ -71,78 +42,16 @@ class OneGradient {
   const Number* gradient_;
 };
 
-// Any tree over two ranks is their sum.
+// Of the replicas' gradients.
 template <class E>
-class AverageOfTwo {
-  using Number = typename E::Number;
-
- public:
-  HWY_INLINE explicit AverageOfTwo(const ArgumentsOf<E>& arguments)
-      : first_(static_cast<const Number*>(arguments.gradients[0]) + arguments.first),
-        second_(static_cast<const Number*>(arguments.gradients[1]) + arguments.first) {}
-  HWY_INLINE void FetchAhead(int64_t i) const {
-    HWY_NAMESPACE::FetchAhead(first_ + i);
-    HWY_NAMESPACE::FetchAhead(second_ + i);
-  }
-  // Halving gives the bits of dividing by 2: both round the same number.
-  HWY_INLINE E At(int64_t i) const {
-    return (E::Load(first_ + i) + E::Load(second_ + i)) * E(0.5f);
-  }
-
- private:
-  const Number* first_;
-  const Number* second_;
+struct HalfOfTwo : AverageOfTwo<E, Same> {
+  HWY_INLINE explicit HalfOfTwo(const ArgumentsOf<E>& arguments)
+      : AverageOfTwo<E, Same>(arguments.gradients) {}
 };
-
-// The order and the division of TreeAverage (common/dataplane/tree_average.h), which goes over
-// whole blocks instead; one_pass_test.cc holds the two together.
 template <class E>
-class AverageOfTree {
-  using Number = typename E::Number;
-
- public:
-  HWY_INLINE explicit AverageOfTree(const ArgumentsOf<E>& arguments)
-      : gradients_(arguments.gradients),
-        first_(arguments.first),
-        group_sizes_(arguments.group_sizes),
-        groups_(arguments.groups),
-        count_(arguments.replicas),
-        divisor_(static_cast<Number>(arguments.replicas)) {}
-
-  HWY_INLINE E At(int64_t i) const {
-    const void* const* next = gradients_;
-    E total = SumOfGroup(next, group_sizes_[0], first_ + i);
-    for (int group = 1; group < groups_; ++group) {
-      next += group_sizes_[group - 1];
-      total = total + SumOfGroup(next, group_sizes_[group], first_ + i);
-    }
-    return total / divisor_;
-  }
-  HWY_INLINE void FetchAhead(int64_t i) const {
-    for (int k = 0; k < count_; ++k) {
-      if (gradients_[k] != nullptr) {
-        HWY_NAMESPACE::FetchAhead(static_cast<const Number*>(gradients_[k]) + first_ + i);
-      }
-    }
-  }
-
- private:
-  // A rank without a gradient adds +0, as where it sends zeros: -0 + 0 is +0.
-  static HWY_INLINE E Value(const void* gradient, int64_t at) {
-    return gradient == nullptr ? E(0.0f) : E::Load(static_cast<const Number*>(gradient) + at);
-  }
-  static HWY_INLINE E SumOfGroup(const void* const* gradients, int size, int64_t at) {
-    E sum = Value(gradients[0], at);
-    for (int k = 1; k < size; ++k) sum = sum + Value(gradients[k], at);
-    return sum;
-  }
-
-  const void* const* gradients_;
-  int64_t first_;
-  const int* group_sizes_;
-  int groups_;
-  int count_;
-  E divisor_;
+struct TreeOfMany : AverageOfTree<E, Same> {
+  HWY_INLINE explicit TreeOfMany(const ArgumentsOf<E>& arguments)
+      : AverageOfTree<E, Same>(arguments.gradients) {}
 };
 
 template <class E>
@@ -159,7 +68,7 @@ class StoredCopies {
 
  public:
   HWY_INLINE explicit StoredCopies(const ArgumentsOf<E>& arguments)
-      : copies_(arguments.copies), count_(arguments.copy_count), first_(arguments.first) {}
+      : copies_(arguments.copies), count_(arguments.copy_count), first_(arguments.gradients.first) {}
   HWY_INLINE void Write(int64_t i, E parameter) const {
     for (int k = 0; k < count_; ++k) {
       parameter.Store(static_cast<Number*>(copies_[k]) + first_ + i);
@@ -185,7 +94,7 @@ class StreamedCopies {
       : parameter_(arguments.parameter),
         copies_(arguments.copies),
         count_(arguments.copy_count),
-        first_(arguments.first) {}
+        first_(arguments.gradients.first) {}
 
   HWY_INLINE void Write(int64_t i, E parameter) const {
     const int64_t end = i + E::Width();
@@ -222,7 +131,7 @@ class StreamedCopies {
 HWY_INLINE bool CanStream(const FormulaArguments<float>& arguments) {
   if (arguments.elements < kElementsWorthStreaming) return false;
   for (int k = 0; k < arguments.copy_count; ++k) {
-    const float* const copy = static_cast<float*>(arguments.copies[k]) + arguments.first;
+    const float* const copy = static_cast<float*>(arguments.copies[k]) + arguments.gradients.first;
     if (reinterpret_cast<uintptr_t>(copy) % kLineBytes != 0) return false;
   }
   return true;

@@ -45,9 +45,15 @@ _RULES = [
     ),
     (
         re.compile(r"^hwy/"),
-        "Highway belongs to server/update/, common/dtype_conversion and their tests",
+        "Highway belongs to loops over elements: server/update/, common/simd/, tree_average and"
+        " dtype_conversion, and their tests",
         lambda path: path.removeprefix("tests/").startswith("server/update/")
-        or path.startswith(("common/dtype_conversion.", "tests/testing/simd_targets.")),
+        or path.startswith((
+            "common/simd/",
+            "common/dataplane/tree_average.",
+            "common/dtype_conversion.",
+            "tests/testing/simd_targets.",
+        )),
     ),
     (
         re.compile(r"^(server|client|examples|benchmarks|tests)/"),

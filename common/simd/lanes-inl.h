@@ -1,10 +1,10 @@
 // A vector of elements of the instruction set that is being compiled for. Each operation does to
 // each lane what scalar.h does to its one number. Compiled once for every instruction set.
-#if defined(OPTSHARD_SERVER_UPDATE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef OPTSHARD_SERVER_UPDATE_LANES_INL_H_
-#undef OPTSHARD_SERVER_UPDATE_LANES_INL_H_
+#if defined(OPTSHARD_COMMON_SIMD_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPTSHARD_COMMON_SIMD_LANES_INL_H_
+#undef OPTSHARD_COMMON_SIMD_LANES_INL_H_
 #else
-#define OPTSHARD_SERVER_UPDATE_LANES_INL_H_
+#define OPTSHARD_COMMON_SIMD_LANES_INL_H_
 #endif
 
 #include "hwy/highway.h"

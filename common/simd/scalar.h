@@ -2,8 +2,8 @@
 //
 // A type of its own rather than float, so that a formula can use nothing but what is here: no
 // silent conversion to double, no library function whose last bit depends on the machine.
-#ifndef OPTSHARD_SERVER_UPDATE_SCALAR_H_
-#define OPTSHARD_SERVER_UPDATE_SCALAR_H_
+#ifndef OPTSHARD_COMMON_SIMD_SCALAR_H_
+#define OPTSHARD_COMMON_SIMD_SCALAR_H_
 
 #ifdef __FAST_MATH__
 #error "Update rules need IEEE arithmetic: build without -ffast-math (docs/numerics.md)."
@@ -66,4 +66,4 @@ ScalarOf<T> Select(bool mask, ScalarOf<T> yes, ScalarOf<T> no) {
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_UPDATE_SCALAR_H_
+#endif  // OPTSHARD_COMMON_SIMD_SCALAR_H_

@@ -11,14 +11,16 @@
 namespace optshard {
 namespace {
 
+// The copies; and the parameter itself where it has a master, since then it is not read.
 bool CanStream(const SpanUpdate& span) {
   if (span.elements < kElementsWorthStreaming) return false;
+  if (span.master && !IsStreamable(span.parameter.data())) return false;
   for (void* const copy : span.replicas.copies) {
     if (!IsStreamable(Buffer(copy, span.parameter.dtype()).From(span.replicas.first).data())) {
       return false;
     }
   }
-  return !span.replicas.copies.empty();
+  return span.master || !span.replicas.copies.empty();
 }
 
 }  // namespace
@@ -44,18 +46,31 @@ bool SpanTiles<T>::Next() {
 template <typename T>
 void SpanTiles<T>::Finish() {
   for (int k = 0; k < kMaxSlots; ++k) Store(tile_.slots[k], span_.slots[k]);
-  Store(tile_.parameter, span_.parameter);
-  const Buffer parameter = span_.parameter.From(begin_);
-  const size_t bytes = tile_.elements * SizeOf(parameter.dtype());
+  PublishParameter();
+  begin_ += tile_.elements;
+}
+
+template <typename T>
+void SpanTiles<T>::PublishParameter() {
+  const DType dtype = span_.parameter.dtype();
+  const size_t bytes = tile_.elements * SizeOf(dtype);
+  ConstBuffer from = span_.parameter.From(begin_);
+  if (streams_ && span_.master) {
+    // By way of the cache: what is streamed is not read from memory first.
+    Narrow(dtype, tile_.parameter.template As<float>(), tile_.elements, parameter_);
+    from = ConstBuffer(parameter_, dtype);
+    Stream(span_.parameter.From(begin_).data(), from.data(), bytes);
+  } else {
+    Store(tile_.parameter, span_.parameter);
+  }
   for (void* const replica : span_.replicas.copies) {
-    const Buffer copy = Buffer(replica, parameter.dtype()).From(span_.replicas.first + begin_);
+    const Buffer copy = Buffer(replica, dtype).From(span_.replicas.first + begin_);
     if (streams_) {
-      Stream(copy.data(), parameter.data(), bytes);
+      Stream(copy.data(), from.data(), bytes);
     } else {
-      std::memcpy(copy.data(), parameter.data(), bytes);
+      std::memcpy(copy.data(), from.data(), bytes);
     }
   }
-  begin_ += tile_.elements;
 }
 
 template <typename T>

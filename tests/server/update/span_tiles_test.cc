@@ -78,6 +78,7 @@ struct Shape {
   std::vector<int> group_sizes = {1};
   bool copies = false;
   bool missing = false;  // the first replica has no gradient
+  bool master = false;   // of a parameter that is 16-bit
 };
 
 // A parameter with gradients, slots and copies, each array of a type drawn at random.
@@ -86,7 +87,8 @@ struct TypedSpan {
       : shape(shape), group(*rule.Validate({})) {
     std::mt19937 random(seed);
     const auto any = [&random] { return kFloatTypes[random() % 3]; };
-    const DType parameter_dtype = any();
+    DType parameter_dtype = any();
+    if (shape.master && parameter_dtype == DType::kFloat32) parameter_dtype = DType::kBFloat16;
     const DType gradient_dtype = any();
     int replicas = 0;
     for (const int size : shape.group_sizes) replicas += size;
@@ -101,8 +103,11 @@ struct TypedSpan {
     }
     for (int k = 0; k < replicas; ++k) add(gradient_dtype);
     for (int k = 1; k < replicas && shape.copies; ++k) add(parameter_dtype);
+    if (shape.master) add(DType::kFloat32);
     this->replicas = replicas;
   }
+
+  Buffer master() { return arrays.back().array(); }
 
   Buffer gradient(int k) { return arrays[1 + slots + k].array(); }
 
@@ -112,6 +117,7 @@ struct TypedSpan {
     for (int k = 0; k < slots; ++k) span.slots[k] = arrays[1 + k].array();
     span.elements = shape.elements;
     span.gradient = gradient(0);
+    if (shape.master) span.master = master();
     gradients.clear();
     copies.clear();
     if (replicas > 1) {
@@ -145,7 +151,7 @@ struct TypedSpan {
   // One element after the other, in float32.
   void UpdateOneByOne(const UpdateRule& rule, const Coefficients& coefficients) {
     for (int64_t i = 0; i < shape.elements; ++i) {
-      float parameter = ValueOf(arrays[0].array(), i);
+      float parameter = ValueOf(shape.master ? master() : arrays[0].array(), i);
       const float average = Average(i);
       std::vector<float> state;
       for (int k = 0; k < slots; ++k) state.push_back(ValueOf(arrays[1 + k].array(), i));
@@ -157,6 +163,7 @@ struct TypedSpan {
       rule.Update(DriverKind::kScalar, coefficients, span);
       for (int k = 0; k < slots; ++k) SetValue(arrays[1 + k].array(), i, state[k]);
       SetValue(arrays[0].array(), i, parameter);
+      if (shape.master) SetValue(master(), i, parameter);
       for (int k = 1; k < replicas && shape.copies; ++k) {
         SetValue(arrays[slots + replicas + k].array(), i, parameter);
       }
@@ -167,7 +174,7 @@ struct TypedSpan {
   Hyperparameters group;
   int slots = 0;
   int replicas = 1;
-  std::vector<TypedArray> arrays;  // parameter, slots, gradients, copies
+  std::vector<TypedArray> arrays;  // parameter, slots, gradients, copies, master
   std::vector<const void*> gradients;
   std::vector<void*> copies;
 };
@@ -203,6 +210,7 @@ TEST_F(SpanTilesTest, AnyTypesAndLengths_SameBitsAsOneByOne) {
           shape.misalignment = static_cast<int>(seed % 5);
           shape.copies = seed % 2 == 0;
           shape.missing = seed % 7 == 0;
+          shape.master = seed % 3 == 0;
           ExpectSameBits(*rule, shape, seed++);
           if (HasFatalFailure()) return;
         }
@@ -220,7 +228,8 @@ TEST_F(SpanTilesTest, LongSpansWithCopies_SameBitsAsOneByOne) {
       shape.elements = 5000 + 13 * trial;
       shape.group_sizes = {3};
       shape.misalignment = misalignment;
-      shape.copies = true;
+      shape.copies = trial != 5;
+      shape.master = trial % 2 == 0;
       ExpectSameBits(**RuleRegistry::Find("adam"), shape, seed++);
       if (HasFatalFailure()) return;
     }

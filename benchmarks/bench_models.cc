@@ -35,7 +35,7 @@ void FillGradients(const std::vector<at::Tensor>& parameters, int seed) {
   at::NoGradGuard no_grad;
   torch::manual_seed(seed);
   for (const at::Tensor& parameter : parameters) {
-    const at::Tensor values = torch::randn(parameter.sizes()).mul_(1e-3);
+    const at::Tensor values = torch::randn(parameter.sizes()).mul_(1e-3).to(parameter.dtype());
     at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined()) {
       gradient.copy_(values);

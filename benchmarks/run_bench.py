@@ -14,6 +14,7 @@ from harness import machine, report, rounds, summary
 from iteration_recipe import IterationRecipe
 from peak_memory import PeakMemory
 from scaling import Scaling
+from step_bf16 import StepBf16
 from step_gloo import StepGloo
 from step_shm import StepShm
 from step_threads import StepThreads
@@ -24,7 +25,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        StepGloo, StepShm, StepThreads, IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling,
+        StepGloo, StepShm, StepBf16, StepThreads, IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling,
     )
 }
 

@@ -21,6 +21,8 @@ struct Flags {
   std::string model = "layers";
   int layers = 20;
   int steps = 1;
+  std::string dtype = "float32";
+  bool master_weights = false;
   JobFlags job;
 };
 
@@ -32,18 +34,24 @@ CommandLine CommandLineOf(Flags& flags) {
       .OneOf({"layers", "tiny"});
   line.Add("layers", &flags.layers, "how many layers").AtLeast(1);
   line.Add("steps", &flags.steps, "steps in a round").AtLeast(1);
+  line.Add("dtype", &flags.dtype, "of the parameters and their gradients")
+      .OneOf({"float32", "bfloat16"});
+  line.Add("master-weights", &flags.master_weights, "float32 masters of bfloat16 parameters");
   AddJobOptions(line, &flags.job);
   return line;
 }
 
 std::vector<at::Tensor> MakeParameters(const Flags& flags) {
   if (flags.model == "tiny") return MakeTinyParameters();
-  return MakeLinearLayers(flags.layers)->parameters();
+  const torch::nn::Sequential layers = MakeLinearLayers(flags.layers);
+  if (flags.dtype == "bfloat16") layers->to(torch::kBFloat16);
+  return layers->parameters();
 }
 
 Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
-  const ShardedOptimizerOptions options = JobOptions(flags.job);
+  ShardedOptimizerOptions options = JobOptions(flags.job);
+  options.master_weights = flags.master_weights;
   const std::vector<at::Tensor> parameters = MakeParameters(flags);
   const auto optimizer =
       std::make_shared<ShardedOptimizer>(parameters, RuleOptions("adam").Set("lr", 0.01), options);

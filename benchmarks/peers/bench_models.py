@@ -23,7 +23,7 @@ def tiny_parameters():
 def gradients_for(parameters, seed):
     """Other values on every rank, or the same where they are averages already."""
     torch.manual_seed(seed)
-    return [torch.randn(parameter.shape) * 1e-3 for parameter in parameters]
+    return [(torch.randn(parameter.shape) * 1e-3).to(parameter.dtype) for parameter in parameters]
 
 
 def check(parameters):

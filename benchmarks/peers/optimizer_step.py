@@ -9,6 +9,7 @@ import argparse
 import bench_models
 import fused_adam
 import gloo_group
+import masters
 import round_protocol
 import torch
 from gradient_buckets import GradientBuckets
@@ -17,11 +18,13 @@ from gradient_buckets import GradientBuckets
 def _parameters(arguments):
     if arguments.model == "tiny":
         return bench_models.tiny_parameters()
-    return list(bench_models.linear_layers(arguments.layers).parameters())
+    layers = bench_models.linear_layers(arguments.layers)
+    return list(layers.to(getattr(torch, arguments.dtype)).parameters())
 
 
 def _step_of(arguments, parameters):
-    optimizer = fused_adam.OPTIMIZERS[arguments.optimizer](parameters)
+    make = fused_adam.OPTIMIZERS[arguments.optimizer]
+    optimizer = masters.Masters(parameters, make) if arguments.masters else make(parameters)
     if not arguments.all_reduce:
         for parameter, gradient in zip(parameters, bench_models.gradients_for(parameters, 1)):
             parameter.grad = gradient
@@ -44,6 +47,8 @@ def main():
     parser.add_argument("--optimizer", choices=sorted(fused_adam.OPTIMIZERS), required=True)
     parser.add_argument("--all_reduce", action="store_true")
     parser.add_argument("--model", choices=["layers", "tiny"], default="layers")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--masters", action="store_true", help="step float32 copies of the parameters")
     parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--steps", type=int, default=1, help="in a round")
     arguments = parser.parse_args()

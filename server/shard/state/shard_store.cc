@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
       store->pieces_[span.parameter].push_back(
           {index, span.parameter_offset_elements, span.bucket_offset_elements, span.elements});
       store->state_bytes_ +=
-          span.elements * own.slot_count * static_cast<int64_t>(SizeOf(ArithmeticOf(bucket.dtype)));
+          span.elements * options.state.BytesPerElement(bucket.dtype, own.slot_count);
     }
     store->own_.push_back(own);
   }

@@ -176,6 +176,44 @@ TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherSt
   EXPECT_THAT(read, Each(1.0f)) << "the state of the store before";
 }
 
+// Each dtype's slots and masters, as the options have them.
+TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
+  constexpr struct {
+    DType parameter;
+    DType state;
+    DType slot;
+    int64_t bytes;  // an element, of two slots and a master
+  } kTable[] = {{DType::kFloat32, DType::kFloat32, DType::kFloat32, 8},
+                {DType::kFloat32, DType::kBFloat16, DType::kBFloat16, 4},
+                {DType::kFloat64, DType::kBFloat16, DType::kFloat64, 16},
+                {DType::kBFloat16, DType::kFloat32, DType::kFloat32, 12},
+                {DType::kFloat16, DType::kBFloat16, DType::kBFloat16, 8}};
+  for (const auto& row : kTable) {
+    SCOPED_TRACE(NameOf(row.parameter));
+    ParameterSpec spec;
+    spec.name = "a";
+    spec.shape = {100};
+    spec.dtype = row.parameter;
+    const ParameterSpace space({GroupSpec{{spec}}});
+    const absl::StatusOr<Plan> plan = MakePlan(1, space, PartitionPolicy::kGreedy, {"node"});
+    const std::vector<Bucket> buckets = MakeBuckets(MemoryLayout(space), *plan, {2048, 256});
+    ShardStore::Options options;
+    options.space = &space;
+    options.buckets = &buckets;
+    options.slots = {{Slot{"sum", "", 0.5}, Slot{"average", "", 0}}};
+    options.state.master_weights = true;
+    options.state.dtype = row.state;
+    const std::unique_ptr<ShardStore> store = *ShardStore::Create(options);
+    EXPECT_EQ(store->state_bytes(), 100 * row.bytes);
+    const ShardStore::OwnBucket& own = store->own_buckets()[0];
+    EXPECT_EQ(own.slots[0].dtype(), row.slot);
+    EXPECT_EQ(static_cast<bool>(own.master), SizeOf(row.parameter) == 2);
+    std::vector<double> read(100);
+    ASSERT_TRUE(store->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+    EXPECT_THAT(read, Each(0.5));
+  }
+}
+
 TEST_F(ShardStoreTest, MemoryOfAnotherSize_IsRefused) {
   ShardStore::Options options;
   options.space = &space_;

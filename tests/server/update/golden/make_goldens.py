@@ -1,5 +1,6 @@
 """Writes torch_goldens.bin: what PyTorch's optimizers make of known gradients.
 
+    tools/setup_peers.sh            once: installs PyTorch and NumPy
     .venv/bin/python tests/server/update/golden/make_goldens.py
 
 For each case 100 steps over 1,000 elements, in float32 and in float64, with all slots. The file:
@@ -23,7 +24,7 @@ STEPS = 100
 
 
 class Numbers:
-    """The same numbers in golden_data.cc: 24 bits of a linear congruential generator, in [-1, 1)."""
+    """The same numbers in torch_goldens.cc: 24 bits of a linear congruential generator, in [-1, 1)."""
 
     def __init__(self, seed):
         self._state = seed

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/fatal.h"
 #include "common/nearest_name.h"
+#include "common/state_options.h"
 
 namespace optshard {
 namespace {
@@ -78,7 +79,43 @@ struct Registry {
   }
 };
 
+bool HasOption(const RuleSpec& spec, const std::string& name) {
+  return name.empty() || FindOption(spec, name) != nullptr;
+}
+
+// A mistake in a rule's file ends the process when it starts, not when memory is written past its
+// end.
+void CheckDeclaration(const RuleSpec& spec) {
+  if (spec.slots.size() > kMaxSlots) {
+    Fatal("Rule \"%s\" declares %d slots, expected at most %d", spec.name, spec.slots.size(),
+          kMaxSlots);
+  }
+  for (const SlotSpec& slot : spec.slots) {
+    if (slot.name == kMasterSlot || slot.name == "step") {
+      Fatal("Rule \"%s\" declares a slot \"%s\", which every rule may have", spec.name, slot.name);
+    }
+    if (!HasOption(spec, slot.exists_with) || !HasOption(spec, slot.begins_with)) {
+      Fatal(
+          "Rule \"%s\": slot \"%s\" exists with \"%s\" and begins with \"%s\", expected options of "
+          "the rule",
+          spec.name, slot.name, slot.exists_with, slot.begins_with);
+    }
+  }
+}
+
 }  // namespace
+
+void Coefficients::Set(int index, double value) {
+  if (index < 0 || index >= kMaxCoefficients) {
+    Fatal("Coefficient %d was set, expected one of 0 to %d", index, kMaxCoefficients - 1);
+  }
+  values[index] = arithmetic == DType::kFloat64 ? value : static_cast<float>(value);
+}
+
+void Coefficients::SetWithRest(int index, int rest, double value) {
+  Set(index, value);
+  Set(rest, value - values[index]);
+}
 
 SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   SpanUpdate part = *this;
@@ -169,6 +206,7 @@ std::vector<const UpdateRule*> RuleRegistry::All() {
 }
 
 bool RuleRegistry::Register(const UpdateRule* rule) {
+  CheckDeclaration(rule->spec());
   Registry& registry = Registry::Get();
   absl::MutexLock lock(&registry.mutex);
   if (!registry.rules.emplace(rule->spec().name, rule).second) {

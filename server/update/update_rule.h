@@ -76,17 +76,9 @@ struct Coefficients {
   std::array<double, kMaxCoefficients> values{};
   SlotSet slots = 0;  // which there are: it chooses the formula's variant
 
-  void Set(int index, double value) { values[index] = Rounded(value); }
+  void Set(int index, double value);
   // values[rest] becomes what rounding took from values[index].
-  void SetWithRest(int index, int rest, double value) {
-    Set(index, value);
-    Set(rest, value - values[index]);
-  }
-
- private:
-  double Rounded(double value) const {
-    return arithmetic == DType::kFloat64 ? value : static_cast<float>(value);
-  }
+  void SetWithRest(int index, int rest, double value);
 };
 
 // Waiting for streaming stores takes a third of a microsecond, and short spans belong to small
@@ -176,7 +168,9 @@ class RuleRegistry {
   static absl::StatusOr<const UpdateRule*> Find(absl::string_view name);
   static std::vector<const UpdateRule*> All();  // by name
 
-  // At static initialisation of a rule's file; returns true. CHECK-fails on a name given twice.
+  // At static initialisation of a rule's file; returns true. Ends the process where a name is given
+  // twice, or the declaration is wrong: too many slots, one named as those of every rule, an option
+  // that there is not.
   static bool Register(const UpdateRule* rule);
 };
 

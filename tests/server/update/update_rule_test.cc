@@ -162,6 +162,59 @@ TEST(UpdateRuleTest, Slots_WithAnInitialValue_HaveTheOptions) {
   EXPECT_EQ(rule.Slots(*rule.Validate(With("initial_accumulator_value", 0.5)))[0].initial, 0.5f);
 }
 
+// A rule of a declaration only.
+class DeclaredRule final : public UpdateRule {
+ public:
+  explicit DeclaredRule(RuleSpec spec) : spec_(std::move(spec)) { spec_.name = "declared"; }
+  const RuleSpec& spec() const override { return spec_; }
+  void Update(DriverKind, const Coefficients&, const SpanUpdate&) const override {}
+
+ protected:
+  void SetCoefficients(const Hyperparameters&, StepNumber, Coefficients*) const override {}
+
+ private:
+  RuleSpec spec_;
+};
+
+TEST(RuleRegistryTest, Register_WrongDeclaration_Dies) {
+  const auto slots = [](std::vector<SlotSpec> slots) {
+    RuleSpec spec;
+    spec.slots = std::move(slots);
+    return spec;
+  };
+  const struct {
+    RuleSpec spec;
+    const char* error;
+  } cases[] = {
+      {slots({{"a", ""}, {"b", ""}, {"c", ""}, {"d", ""}, {"e", ""}}),
+       "5 slots, expected at most 4"},
+      {slots({{"master", ""}}), "a slot \"master\", which every rule may have"},
+      {slots({{"step", ""}}), "a slot \"step\", which every rule may have"},
+      {slots({{"a", "", "amsgard"}}), "exists with \"amsgard\""},
+      {slots({{"a", "", "", "lr"}}), "begins with \"lr\""},
+  };
+  for (const auto& each : cases) {
+    const DeclaredRule rule(each.spec);
+    EXPECT_DEATH(RuleRegistry::Register(&rule), each.error);
+  }
+}
+
+TEST(CoefficientsTest, Set_IndexThatThereIsNot_Dies) {
+  Coefficients coefficients;
+  EXPECT_DEATH(coefficients.Set(kMaxCoefficients, 1), "expected one of 0 to 15");
+}
+
+TEST(CoefficientsTest, SetWithRest_LosesNothing) {
+  Coefficients coefficients;
+  coefficients.SetWithRest(0, 1, 0.9);
+  EXPECT_EQ(coefficients.values[0], static_cast<double>(0.9f));
+  EXPECT_FLOAT_EQ(static_cast<float>(coefficients.values[1]), static_cast<float>(0.9 - 0.9f));
+  coefficients.arithmetic = DType::kFloat64;
+  coefficients.SetWithRest(0, 1, 0.9);
+  EXPECT_EQ(coefficients.values[0], 0.9);
+  EXPECT_EQ(coefficients.values[1], 0);
+}
+
 TEST(UpdateRuleTest, Update_WrongSlots_Dies) {
   float value = 1;
   SpanUpdate span;

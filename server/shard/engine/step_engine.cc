@@ -27,6 +27,22 @@ constexpr absl::Duration kRefusalTimeout = absl::Seconds(5);
 
 constexpr int kWholeStep = -1;  // as a bucket of the timeline
 
+// The masters become the parameter's values, except those that are the parameter's value already
+// but for what its bits do not hold: who edits one layer does not take that from the others.
+void TakeMaster(ConstBuffer parameter, int64_t elements, float* master) {
+  constexpr int64_t kTile = 1024;
+  uint16_t rounded[kTile];
+  for (int64_t begin = 0; begin < elements; begin += kTile) {
+    const int64_t count = std::min(kTile, elements - begin);
+    const ConstBuffer values = parameter.From(begin);
+    Narrow(values.dtype(), master + begin, count, rounded);
+    for (int64_t i = 0; i < count; ++i) {
+      if (rounded[i] == values.As<uint16_t>()[i]) continue;
+      Widen(values.dtype(), values.As<uint16_t>() + i, 1, &master[begin + i]);
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(Options options) {
@@ -80,6 +96,10 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const absl::Status replica_ok =
       willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
   absl::Status prepared = replica_ok;
+  if (options_.state.master_weights && !has_values_) {
+    prepared.Update(absl::FailedPreconditionError(
+        "the masters have no values yet: synchronise the parameters before the first step"));
+  }
   if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
   const ReplicaMemory replica = replica_ok.ok()
                                     ? ReplicaMemory(input.replica, input.regions)
@@ -306,10 +326,8 @@ absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time de
     if (!buckets[own].master) continue;
     options_.store->BeginWrite(static_cast<int>(own));
     for (const BucketSpan& span : buckets[own].bucket->spans) {
-      const ConstBuffer values =
-          replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements);
-      Widen(values.dtype(), values.data(), span.elements,
-            buckets[own].master.From(span.bucket_offset_elements).As<float>());
+      TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
+                 span.elements, buckets[own].master.From(span.bucket_offset_elements).As<float>());
     }
     options_.store->EndWrite(static_cast<int>(own), finished_);
   }

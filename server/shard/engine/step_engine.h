@@ -96,7 +96,7 @@ class StepEngine {
   absl::Status NameDifferentHyperparameters(absl::Span<const CommitVote> votes, absl::Time deadline,
                                             CommitDecision* decision);
   void PrepareCoefficients();
-  // The masters become the parameters' values. OK once that is so on all ranks.
+  // Masters that are not the parameters' values, rounded, become them. OK once all ranks' have.
   absl::Status TakeMasters(const ReplicaMemory& replica, absl::Time deadline);
   // The data plane's error ends the call.
   Result Failed(absl::Status status, StepOutcome outcome);

@@ -34,9 +34,9 @@ ParameterSpace MixedSpace() {
   return ParameterSpace({first, second});
 }
 
-ParameterSpace MixedDTypeSpace() {
+ParameterSpace MixedDTypeSpace(int first) {
   std::vector<GroupSpec> groups = MixedSpace().groups();
-  size_t next = 0;
+  int next = first;
   for (GroupSpec& group : groups) {
     for (ParameterSpec& parameter : group.parameters) {
       constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat64, DType::kFloat16,

@@ -24,8 +24,8 @@ namespace optshard::testing {
 
 // Two groups with large, small, scalar and empty parameters.
 ParameterSpace MixedSpace();
-// The same with every dtype in both groups.
-ParameterSpace MixedDTypeSpace();
+// The same with every dtype, by turns, from number `first` on.
+ParameterSpace MixedDTypeSpace(int first = 0);
 
 class EngineRig {
  public:
@@ -75,6 +75,7 @@ class EngineRig {
   std::vector<StepEngine::Result> Step();
   // On every rank.
   std::vector<StepEngine::Result> SyncParameters();
+  StepOracle& oracle() { return *oracle_; }
   // Another engine of the rank, over what the one before has left.
   void RemakeEngine(Rank rank);
 

@@ -140,7 +140,7 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
       for (const std::vector<Placement>& placement : placements) {
         for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
           EngineRig::Options options;
-          options.space = MixedDTypeSpace();
+          options.space = MixedDTypeSpace(world_size);
           options.world_size = world_size;
           options.policy = PartitionPolicy::kBalanced;
           options.gradient_mode = mode;
@@ -174,7 +174,7 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
            {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
         for (const std::string rule : {"adam", "sgd", "rprop"}) {
           EngineRig::Options options;
-          options.space = MixedDTypeSpace();
+          options.space = MixedDTypeSpace(master_weights ? 2 : 0);
           options.world_size = 3;
           options.policy = PartitionPolicy::kBalanced;
           options.placements = {placement};

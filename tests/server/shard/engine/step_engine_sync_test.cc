@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "common/errors.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/step_engine.h"
@@ -101,7 +102,58 @@ EngineRig::Options RefreshOptions(int world_size, FakeHub::Mode mode, Placement 
   options.world_size = world_size;
   options.mode = mode;
   options.placements = {placement};
+  options.space = MixedDTypeSpace();
+  options.state.master_weights = true;
   return options;
+}
+
+// Masters of what was edited become its values; the others keep what their parameters do not hold.
+TEST(StepEngine_RefreshWithMasters, TakesWhatWasEditedAndNothingElse) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
+    for (const int first_dtype : {0, 1, 2}) {
+      EngineRig::Options options;
+      options.world_size = 3;
+      options.policy = PartitionPolicy::kBalanced;
+      options.placements = {placement};
+      options.space = MixedDTypeSpace(first_dtype);
+      options.state.master_weights = true;
+      EngineRig rig(options);
+      ExpectAllOk(rig.SyncParameters());
+      for (int step = 1; step <= 6; ++step) {
+        if (step == 4) {
+          for (const int edited : {0, 5}) {
+            const Values values = OrderSensitiveValues(rig.space().parameter(edited), 4711);
+            rig.rank(0).replica->SetParameter(edited, values);
+            rig.oracle().SetParameter(edited, values);
+          }
+          ExpectAllOk(rig.SyncParameters());
+        }
+        rig.GiveAllGradients();
+        ExpectAllOk(rig.Step());
+        rig.StepOracleAlong();
+        ASSERT_EQ(rig.DifferenceToOracle(), "") << NameOf(placement) << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST(StepEngine_StepBeforeTheFirstSynchronisation, WithMasters_IsRefusedAndChangesNothing) {
+  EngineRig::Options options;
+  options.space = MixedDTypeSpace();
+  options.state.master_weights = true;
+  EngineRig rig(options);
+  rig.GiveAllGradients();
+  for (const StepEngine::Result& result : rig.Step()) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(result.status)) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                ::testing::HasSubstr("synchronise the parameters before the first step"));
+  }
+  EXPECT_EQ(rig.rank(0).store->step_count(0), 0u);
+  ExpectAllOk(rig.SyncParameters());
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
 }
 
 // What is known of a refresh in which a rank was lost fits what the parameters are.

@@ -45,7 +45,10 @@ StepOracle::StepOracle(const ParameterSpace& space, const UpdateRule& rule,
 
 void StepOracle::SetParameter(int parameter, const Values& values) {
   parameters_[parameter] = values;
-  masters_[parameter] = values;
+  const DType dtype = space_.parameter(parameter).dtype;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (RoundedTo(dtype, masters_[parameter][i]) != values[i]) masters_[parameter][i] = values[i];
+  }
 }
 
 void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,

@@ -21,7 +21,7 @@ class StepOracle {
   StepOracle(const ParameterSpace& space, const UpdateRule& rule,
              const std::vector<Hyperparameters>& groups, const StateOptions& state = {});
 
-  // Its master, too.
+  // Its master, too, where that is not rounded to it already.
   void SetParameter(int parameter, const Values& values);
 
   // gradients[rank][parameter]; an empty one of a parameter with elements is missing, and has[rank]

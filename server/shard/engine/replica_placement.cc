@@ -20,6 +20,14 @@ absl::Status Misplaced(const ParameterSpace& space, int parameter, const char* w
       what, parameter, space.parameter(parameter).name, actual.data(), expected.data()));
 }
 
+absl::Status CheckDType(const ParameterSpec& spec, int parameter, const char* what,
+                        ConstBuffer array) {
+  if (!array || array.dtype() == spec.dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the %s of parameter %d \"%s\" is %s, expected %s", what, parameter,
+                      spec.name, NameOf(array.dtype()), NameOf(spec.dtype)));
+}
+
 }  // namespace
 
 absl::Status CheckTensors(const ParameterSpace& space, absl::Span<const ReplicaTensor> replica) {
@@ -30,6 +38,10 @@ absl::Status CheckTensors(const ParameterSpace& space, absl::Span<const ReplicaT
       return absl::InvalidArgumentError(absl::StrFormat(
           "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
     }
+    if (space.parameter(p).elements() == 0) continue;
+    absl::Status typed = CheckDType(space.parameter(p), p, "memory", replica[p].parameter);
+    typed.Update(CheckDType(space.parameter(p), p, "gradient", replica[p].gradient));
+    if (!typed.ok()) return typed;
   }
   return absl::OkStatus();
 }

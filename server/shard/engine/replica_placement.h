@@ -11,8 +11,9 @@
 
 namespace optshard {
 
-// Whether the replica has one tensor for each parameter, and memory for each parameter that has
-// elements. INVALID_ARGUMENT with both counts, or naming the first parameter without memory.
+// Whether the replica has one tensor for each parameter, and memory of its type for each parameter
+// that has elements. INVALID_ARGUMENT with both counts, or naming the first parameter without
+// memory or with memory or a gradient of another type.
 absl::Status CheckTensors(const ParameterSpace& space, absl::Span<const ReplicaTensor> replica);
 
 // Whether every parameter and every gradient that is given lies in `regions` where `layout` places

@@ -67,6 +67,18 @@ TEST_F(ReplicaPlacementTest, ParameterWithoutMemory_IsRefusedByName) {
   ExpectRefused(Placed(), "memory of parameter 1 \"b\"");
 }
 
+TEST_F(ReplicaPlacementTest, TensorOfAnotherType_IsRefusedByNameWithBothTypes) {
+  double value = 0;
+  const ReplicaTensor good = replica_[1];
+  replica_[1].parameter = &value;
+  ExpectRefused(CheckTensors(space_, replica_),
+                "the memory of parameter 1 \"b\" is float64, expected float32");
+  replica_[1] = good;
+  replica_[1].gradient = &value;
+  ExpectRefused(CheckTensors(space_, replica_),
+                "the gradient of parameter 1 \"b\" is float64, expected float32");
+}
+
 TEST_F(ReplicaPlacementTest, TensorsAnywhere_HaveMemoryButAreMisplaced) {
   std::vector<float> elsewhere(5);
   replica_[1].parameter = elsewhere.data();

@@ -141,7 +141,8 @@ TEST(StepEngine_GradientOutsideTheSharedMemoryOnOneRank, AllRanksAreToldWhoAndWh
   options.placements = {Placement::kReachable};
   EngineRig rig(options);
   rig.GiveAllGradients();
-  const Values elsewhere = rig.rank(1).replica->Gradient(3);
+  const Values values = rig.rank(1).replica->Gradient(3);
+  const std::vector<float> elsewhere(values.begin(), values.end());
   ExpectAllRefuse(StepWithChangedTensors(rig,
                                          [&elsewhere](std::vector<ReplicaTensor>& tensors) {
                                            tensors[3].gradient = elsewhere.data();

@@ -64,6 +64,10 @@ Buffer Replica::ArrayOf(const at::Tensor& tensor) {
   return Buffer(tensor.mutable_data_ptr(), *DTypeOf(tensor.scalar_type()));
 }
 
+ConstBuffer Replica::ReadArrayOf(const at::Tensor& tensor) {
+  return ConstBuffer(tensor.const_data_ptr(), *DTypeOf(tensor.scalar_type()));
+}
+
 void Replica::Scatter() {
   c10::InferenceMode normal_tensors(false);
   at::NoGradGuard no_grad;

@@ -62,8 +62,9 @@ class Replica {
 
   // An array, but nothing in it.
   static ConstBuffer NoElements();
-  // Where the values of a contiguous tensor begin.
+  // Where the values of a contiguous tensor begin: to be written, and to be read only.
   static Buffer ArrayOf(const at::Tensor& tensor);
+  static ConstBuffer ReadArrayOf(const at::Tensor& tensor);
   const std::vector<at::Tensor>& parameters() const { return list_.tensors; }
   void CountCopy() { ++gradients_copied_; }
 

@@ -68,7 +68,7 @@ class FlatReplica : public Replica {
       CountCopy();
     }
     if (gradient.numel() == 0) return NoElements();
-    return ArrayOf(views_[index].gradient);
+    return ReadArrayOf(views_[index].gradient);
   }
 
   void ScatterParameter(size_t) override {}

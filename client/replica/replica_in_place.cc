@@ -40,10 +40,10 @@ class InPlaceReplica : public Replica {
   ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) override {
     gradient_copies_[index].reset();
     if (gradient.numel() == 0) return NoElements();
-    if (gradient.is_contiguous()) return ArrayOf(gradient);
+    if (gradient.is_contiguous()) return ReadArrayOf(gradient);
     gradient_copies_[index] = gradient.detach().contiguous();
     CountCopy();
-    return ArrayOf(gradient_copies_[index]);
+    return ReadArrayOf(gradient_copies_[index]);
   }
 
   void ScatterParameter(size_t index) override {

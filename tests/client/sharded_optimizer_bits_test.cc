@@ -46,7 +46,10 @@ at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed,
   return tensor.to(type);
 }
 
-at::ScalarType TypeOf(size_t parameter) { return kTypes[parameter % std::size(kTypes)]; }
+// Each has its turn at each of the parameters, with one number of ranks or another.
+at::ScalarType TypeOf(size_t parameter, int world_size) {
+  return kTypes[(parameter + world_size) % std::size(kTypes)];
+}
 
 uint64_t SeedOf(uint64_t step, uint64_t rank, uint64_t parameter) {
   return kSeed + 1000003 * step + 1009 * rank + 31 * parameter;
@@ -74,7 +77,7 @@ std::vector<Values> TrainOn(const RuleOptions& rule, int world_size, const Way& 
         std::vector<at::Tensor> parameters;
         for (size_t i = 0; i < kShapes.size(); ++i) {
           parameters.push_back(
-              OrderSensitive(kShapes[i], kSeed + i, TypeOf(i)).set_requires_grad(true));
+              OrderSensitive(kShapes[i], kSeed + i, TypeOf(i, world_size)).set_requires_grad(true));
         }
         std::vector<torch::optim::OptimizerParamGroup> groups;
         groups.emplace_back(std::vector<at::Tensor>(parameters.begin(), parameters.begin() + 3));
@@ -89,7 +92,8 @@ std::vector<Values> TrainOn(const RuleOptions& rule, int world_size, const Way& 
             for (size_t i = 0; i < parameters.size(); ++i) {
               if ((step == 2 && i == 0) || !parameters[i].requires_grad()) continue;
               const uint64_t seed = SeedOf(2 * step + backward, options.rank, i);
-              parameters[i].mul(OrderSensitive(kShapes[i], seed, TypeOf(i))).sum().backward();
+              const at::ScalarType type = parameters[i].scalar_type();
+              parameters[i].mul(OrderSensitive(kShapes[i], seed, type)).sum().backward();
             }
           }
           optimizer.step();

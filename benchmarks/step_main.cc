@@ -43,7 +43,7 @@ CommandLine CommandLineOf(Flags& flags) {
 
 std::vector<at::Tensor> MakeParameters(const Flags& flags) {
   if (flags.model == "tiny") return MakeTinyParameters();
-  const torch::nn::Sequential layers = MakeLinearLayers(flags.layers);
+  torch::nn::Sequential layers = MakeLinearLayers(flags.layers);
   if (flags.dtype == "bfloat16") layers->to(torch::kBFloat16);
   return layers->parameters();
 }

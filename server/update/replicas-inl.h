@@ -68,7 +68,9 @@ class StoredCopies {
 
  public:
   HWY_INLINE explicit StoredCopies(const ArgumentsOf<E>& arguments)
-      : copies_(arguments.copies), count_(arguments.copy_count), first_(arguments.gradients.first) {}
+      : copies_(arguments.copies),
+        count_(arguments.copy_count),
+        first_(arguments.gradients.first) {}
   HWY_INLINE void Write(int64_t i, E parameter) const {
     for (int k = 0; k < count_; ++k) {
       parameter.Store(static_cast<Number*>(copies_[k]) + first_ + i);

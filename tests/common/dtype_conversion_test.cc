@@ -39,7 +39,7 @@ struct Torch<c10::Half> {
   }
 };
 
-// Any NaN of the same sign for any other: which bits of a NaN PyTorch keeps depends on its build.
+// Any NaN for any other: which bits of a NaN PyTorch keeps depends on its build.
 bool SameHalf(DType dtype, uint16_t a, uint16_t b) {
   const unsigned infinity = dtype == DType::kBFloat16 ? 0x7f80 : 0x7c00;
   return a == b || ((a & 0x7fffu) > infinity && (b & 0x7fffu) > infinity);
@@ -71,6 +71,12 @@ TYPED_TEST(DTypeConversionTest, Widen_EveryCode_IsPyTorchsValue) {
           << TargetNameOf(target) << absl::StrFormat(": 0x%04x gives %a", i, values[i]);
     }
   }
+  for (const uint16_t code : codes) {
+    float value = 0;
+    Widen(kDType, &code, 1, &value);
+    ASSERT_TRUE(SameFloat(value, Torch<TypeParam>::Value(code)))
+        << absl::StrFormat("alone: 0x%04x gives %a", code, value);
+  }
 }
 
 // Every value that a code has, what lies halfway to the next one and the floats beside both, and
@@ -79,8 +85,9 @@ template <typename Half>
 std::vector<float> AwkwardFloats() {
   std::vector<float> values;
   const auto add = [&values](float value) {
+    const float outwards = std::copysign(HUGE_VALF, value);
     values.insert(values.end(),
-                  {value, std::nextafter(value, 0.0f), std::nextafter(value, HUGE_VALF)});
+                  {value, std::nextafter(value, 0.0f), std::nextafter(value, outwards)});
   };
   for (int code = 0; code < 1 << 16; ++code) {
     const float value = Torch<Half>::Value(static_cast<uint16_t>(code));
@@ -104,6 +111,12 @@ TYPED_TEST(DTypeConversionTest, Narrow_AwkwardFloats_RoundAsPyTorchDoes) {
       ASSERT_TRUE(SameHalf(kDType, codes[i], Torch<TypeParam>::Bits(values[i])))
           << TargetNameOf(target) << absl::StrFormat(": %a gives 0x%04x", values[i], codes[i]);
     }
+  }
+  for (const float value : values) {
+    uint16_t code = 0;
+    Narrow(kDType, &value, 1, &code);
+    ASSERT_TRUE(SameHalf(kDType, code, Torch<TypeParam>::Bits(value)))
+        << absl::StrFormat("alone: %a gives 0x%04x", value, code);
   }
 }
 

@@ -80,11 +80,13 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
   for (const Bucket& bucket : *options.buckets) {
     if (bucket.owner != options.rank) continue;
     ++own_buckets;
+    // A request may ask for more than there are numbers for: such a need is refused as too large.
     const DType slot_dtype = options.state.SlotDType(bucket.dtype);
-    slot_bytes += (ArrayBytes(bucket, slot_dtype) + kBetweenSlots) *
-                  static_cast<int64_t>(options.slots[bucket.group].size());
+    slot_bytes = SaturatingAdd(
+        slot_bytes, SaturatingMultiply(ArrayBytes(bucket, slot_dtype) + kBetweenSlots,
+                                       static_cast<int64_t>(options.slots[bucket.group].size())));
     if (options.state.HasMaster(bucket.dtype)) {
-      slot_bytes += ArrayBytes(bucket, DType::kFloat32) + kBetweenSlots;
+      slot_bytes = SaturatingAdd(slot_bytes, ArrayBytes(bucket, DType::kFloat32) + kBetweenSlots);
     }
   }
   return {static_cast<size_t>(slot_bytes),

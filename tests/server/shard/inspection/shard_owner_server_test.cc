@@ -322,6 +322,25 @@ TEST_F(ShardOwnerServiceTest, ReadSlot_StreamsAllThatIsOwnedInOrder) {
   EXPECT_THAT(chunks[0].values(), ::testing::ElementsAre(50001, 50002));
 }
 
+TEST_F(ShardOwnerServiceTest, ReadOfAFloat64Slot_GivesAllBits) {
+  view_.slot_dtype = DType::kFloat64;
+  view_.read = [](int64_t, absl::Span<double> out) -> absl::StatusOr<StepNumber> {
+    for (double& value : out) value = 0.1;
+    return StepNumber{1};
+  };
+  AddSlice("large", {3}, 0, 3);
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_name("large");
+  request.set_slot("exp_avg");
+  std::vector<v1::SlotChunk> chunks;
+  ASSERT_TRUE(Read(request, &chunks).ok());
+  ASSERT_EQ(chunks.size(), 1);
+  EXPECT_EQ(chunks[0].dtype(), v1::DTYPE_FLOAT64);
+  EXPECT_EQ(chunks[0].values_size(), 0);
+  EXPECT_THAT(chunks[0].float64_values(), ::testing::ElementsAre(0.1, 0.1, 0.1));
+}
+
 TEST_F(ShardOwnerServiceTest, ReadOfTheStepCount_IsOneNumber) {
   Register();
   v1::ReadSlotRequest request;

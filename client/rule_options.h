@@ -24,6 +24,8 @@ namespace optshard {
 // constructor of an optimizer, it has the value of the optimizer's defaults. The constructor of the
 // optimizer checks names and values, and so does every step, since they may change between steps.
 //
+// docs/rules.md lists all rules and their options.
+//
 // torch::optim's LR schedulers drive it through get_lr and set_lr. Thread-compatible value type.
 class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> {
  public:

@@ -104,8 +104,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // The last blob of the trainer that this one succeeds; empty if there is none.
   const std::string& blob() const;
 
-  // Gives rank 0's values of the parameters to all ranks, for example after a checkpoint was loaded
-  // into them. All ranks call it. Errors as step.
+  // Gives rank 0's values of the parameters to all ranks. All ranks call it, for example after a
+  // checkpoint was loaded into them. With master_weights, masters of which the parameter is no
+  // longer the rounded value become that value; without this call, the next step would go on from
+  // the masters, and what was edited would be lost. Errors as step.
   void refresh_parameters();
 
   // UNIMPLEMENTED: groups and parameters can be given at construction only. Called through a

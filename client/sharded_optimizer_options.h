@@ -54,10 +54,12 @@ struct ShardedOptimizerOptions {
   // Whether the owners keep bfloat16 and float16 parameters in float32, too, update that and round
   // it to the parameter: small steps then add up that 16 bits would swallow. 4 bytes for each
   // element of such a parameter, sharded like the rest of the state. Edit a parameter's values only
-  // before refresh_parameters(): the next step goes on from the masters.
+  // before refresh_parameters(): the next step goes on from the masters. The same on all ranks.
+  // INVALID_ARGUMENT where no parameter is bfloat16 or float16.
   bool master_weights = false;
   // Type of the rule's slots: "float32", or "bfloat16" for half the memory. Those of a float64
-  // parameter are float64 in any case.
+  // parameter are float64 in any case, and masters stay float32. The same on all ranks.
+  // INVALID_ARGUMENT for other names.
   std::string state_dtype = "float32";
 
   GradientMode gradient_mode = GradientMode::kReduce;

@@ -24,8 +24,8 @@ enum class PartitionPolicy : uint8_t {
   // As kGreedy, without the sort. This is the assignment of fairscale's OSS and of early versions
   // of ZeroRedundancyOptimizer.
   kGreedyInOrder = 2,
-  // Splits parameters between ranks, at multiples of kBalancedBlock elements. Each rank's bytes
-  // differ from the mean by less than one block. Requires an element-wise update rule.
+  // Splits parameters between ranks, at multiples of kBalancedBlock elements. Each rank's bytes of
+  // parameters differ from the mean by less than one block. Requires an element-wise update rule.
   kBalanced = 3,
   // Every rank owns all elements. This is the unsharded run that sharded runs are compared with.
   kReplicated = 4,

@@ -36,7 +36,8 @@ class OwnerLink {
   virtual bool resumes() const = 0;
   virtual StepNumber finished_step() const = 0;
 
-  // Gives rank 0's parameter values to all ranks. Not called if the link resumes. Errors as Step.
+  // Gives rank 0's parameter values to all ranks. Masters take what was changed. Not called if the
+  // link resumes. Errors as Step.
   virtual absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions,
                                       absl::Duration timeout) = 0;

@@ -79,9 +79,9 @@ class DataPlane {
   virtual const PeerReplicas* peer_replicas() const { return nullptr; }
 
   // Sums `elements` values of every rank in the order of the plan's reduction tree and divides by
-  // the world size, in one IEEE division, all in ArithmeticOf(dtype), of which `result` is, too.
-  // That is written at the owner only (elsewhere it may be null) and may be the same as
-  // `contribution` where the types are the same.
+  // the world size, with the bits of one IEEE division, all in ArithmeticOf(dtype), of which
+  // `result` is, too. That is written at the owner only (elsewhere it may be null) and may be the
+  // same as `contribution` where the types are the same.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag,
                                                          const ExecutionContext& context,
                                                          Rank owner, DType dtype,

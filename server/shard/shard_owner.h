@@ -77,8 +77,8 @@ class ShardOwner {
   // Unless Stop was called first, this looks to the other ranks like a crash.
   ~ShardOwner();
 
-  // Rank 0's parameter values go to all. Errors as Step; some ranks' Step does not go with others'
-  // SyncParameters (INVALID_ARGUMENT).
+  // Rank 0's parameter values go to all. Masters take what was changed. Errors as Step; some ranks'
+  // Step does not go with others' SyncParameters (INVALID_ARGUMENT).
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 

@@ -14,6 +14,10 @@ constexpr char kHead[] = R"(# Update rules
 Made from the rules' declarations by `bazel run //server/update:rules_page > docs/rules.md`; a test compares
 them. Names and defaults are PyTorch's where it has the rule. How bits stay equal, and how far from PyTorch's
 they are: [numerics](numerics.md).
+
+Choose a rule by its name: `optshard::RuleOptions("lion").Set("lr", 1e-4)`. For Adagrad, Adam, AdamW, RMSprop
+and SGD you can also give the options of torch::optim. Slots are float32, or bfloat16 with that `state_dtype`.
+Those of float64 parameters are float64.
 )";
 
 // The option's name as code, or what is said where there is none.

@@ -55,8 +55,8 @@ class StepEngine {
   // reason. The result has that error.
   Result Refuse(const absl::Status& reason);
 
-  // Rank 0's parameter values go to all. What fails once values travel is kTorn, but the first
-  // time: then there was nothing to tear.
+  // Rank 0's parameter values go to all. Masters take what was changed. What fails once values
+  // travel is kTorn, but the first time: then there was nothing to tear.
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 

@@ -82,7 +82,8 @@ class ShardView {
   //   NOT_FOUND     no such parameter or slot; the known ones are listed
   //   OUT_OF_RANGE  not all of the elements are owned here; the owned ranges are listed
   //   ABORTED       steps kept changing the values during the copy: ask again, or for fewer
-  //   elements DATA_LOSS     the state is torn or in doubt and is not given out
+  //                 elements
+  //   DATA_LOSS     the state is torn or in doubt and is not given out
   virtual absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view slot,
                                             int64_t offset_elements,
                                             absl::Span<double> out) const = 0;

@@ -59,8 +59,8 @@ TEST(NodeSteps_SharedParameters_AreOneCopy, WithTheSameBits) {
   });
   for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, 3), "");
   // What one writes is what the others read.
-  *trainers[2]->link().replica()[0].parameters.As<float>() = 4711;
-  EXPECT_EQ(*trainers[0]->link().replica()[0].parameters.As<float>(), 4711);
+  testing::Store({0.5}, trainers[2]->link().replica()[0].parameters);
+  EXPECT_EQ(testing::Load(trainers[0]->link().replica()[0].parameters, 1), testing::Values{0.5});
 }
 
 TEST(NodeSteps_DifferentHyperparameters_AreRefusedNamingTheOption, OnEveryRank) {

@@ -226,8 +226,8 @@ TEST_F(NodeTakeover, OfSharedParameters_GoesOnWithTheOneCopy) {
   });
   for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, kWorldSize), "");
   // What one writes is what the others read.
-  *trainers[1]->link().replica()[0].parameters.As<float>() = 4711;
-  EXPECT_EQ(*trainers[0]->link().replica()[0].parameters.As<float>(), 4711);
+  testing::Store({0.5}, trainers[1]->link().replica()[0].parameters);
+  EXPECT_EQ(testing::Load(trainers[0]->link().replica()[0].parameters, 1), testing::Values{0.5});
 }
 
 TEST_F(NodeTakeover, OfAJobOfOneRank_GoesOnWithItsBits) {

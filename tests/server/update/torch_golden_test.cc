@@ -22,48 +22,30 @@ constexpr double kLargestDistance64 = 1e-13;  // likewise in float64
 constexpr double kErrorFactor = 1.2;
 constexpr double kLargestFactor = 2;
 
-using Tensors = std::map<std::string, std::vector<float>>;
+template <typename T>
+using Tensors = std::map<std::string, std::vector<T>>;
 
-Tensors RunOurs(const GoldenCase& golden, DriverKind driver) {
+// In T: float or double.
+template <typename T>
+Tensors<T> RunOurs(const GoldenCase& golden, DriverKind driver) {
   static const auto* const data = new GoldenData(MakeGoldenData());
   const UpdateRule& rule = **RuleRegistry::Find(golden.rule);
   const Hyperparameters group = *rule.Validate(golden.given);
-  Tensors tensors;
-  tensors["parameter"] = data->parameter;
-  SpanUpdate span;
-  span.parameter = tensors["parameter"].data();
-  span.elements = static_cast<int64_t>(data->parameter.size());
-  size_t k = 0;
-  for (const Slot& slot : rule.Slots(group)) {
-    tensors[slot.name].assign(data->parameter.size(), slot.initial);
-    span.slots[k++] = tensors[slot.name].data();
-  }
-  for (int step = 1; step <= kGoldenSteps; ++step) {
-    span.gradient = data->gradients[step - 1].data();
-    rule.Update(driver, rule.Prepare(group, step), span);
-  }
-  return tensors;
-}
-
-std::map<std::string, std::vector<double>> RunOursInFloat64(const GoldenCase& golden) {
-  static const auto* const data = new GoldenData(MakeGoldenData());
-  const UpdateRule& rule = **RuleRegistry::Find(golden.rule);
-  const Hyperparameters group = *rule.Validate(golden.given);
-  std::map<std::string, std::vector<double>> tensors;
+  Tensors<T> tensors;
   tensors["parameter"].assign(data->parameter.begin(), data->parameter.end());
   SpanUpdate span;
   span.parameter = tensors["parameter"].data();
   span.elements = static_cast<int64_t>(data->parameter.size());
   size_t k = 0;
   for (const Slot& slot : rule.Slots(group)) {
-    tensors[slot.name].assign(data->parameter.size(), slot.initial);
+    tensors[slot.name].assign(data->parameter.size(), static_cast<T>(slot.initial));
     span.slots[k++] = tensors[slot.name].data();
   }
   for (int step = 1; step <= kGoldenSteps; ++step) {
     const std::vector<float>& float32 = data->gradients[step - 1];
-    const std::vector<double> gradient(float32.begin(), float32.end());
+    const std::vector<T> gradient(float32.begin(), float32.end());
     span.gradient = gradient.data();
-    rule.Update(DriverKind::kSimd, rule.Prepare(group, step, DType::kFloat64), span);
+    rule.Update(driver, rule.Prepare(group, step, span.parameter.dtype()), span);
   }
   return tensors;
 }
@@ -94,8 +76,8 @@ class TorchGoldenTest : public ::testing::TestWithParam<GoldenCase> {};
 
 TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
   const GoldenCase& golden = GetParam();
-  const Tensors ours = RunOurs(golden, DriverKind::kSimd);
-  EXPECT_EQ(ours, RunOurs(golden, DriverKind::kScalar));
+  const Tensors<float> ours = RunOurs<float>(golden, DriverKind::kSimd);
+  EXPECT_EQ(ours, RunOurs<float>(golden, DriverKind::kScalar));
   ASSERT_EQ(ours.size(), golden.tensors.size());
   for (const auto& [name, values] : ours) {
     ASSERT_EQ(golden.tensors.count(name), 1u) << name;
@@ -109,7 +91,7 @@ TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
 }
 
 TEST_P(TorchGoldenTest, HundredStepsInFloat64_ArePyTorchs) {
-  for (const auto& [name, values] : RunOursInFloat64(GetParam())) {
+  for (const auto& [name, values] : RunOurs<double>(GetParam(), DriverKind::kSimd)) {
     EXPECT_LE(Between(values, GetParam().tensors.at(name).float64).largest, kLargestDistance64)
         << name;
   }

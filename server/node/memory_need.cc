@@ -52,6 +52,7 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   store.buckets = &buckets;
   store.rank = request.rank;
   store.state = request.spec.state;
+  store.scalar_slots = static_cast<int>((*rule)->spec().scalar_slots.size());
   for (const Hyperparameters& group : *groups) store.slots.push_back((*rule)->Slots(group));
   if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);

@@ -183,7 +183,11 @@ absl::Status ShardOwner::Impl::Allocate() {
 
   LiveShardView::Options view;
   ShardStore::Options store;
-  for (const Hyperparameters& group : hyperparameters_) store.slots.push_back(rule_->Slots(group));
+  store.scalar_slots = static_cast<int>(rule_->spec().scalar_slots.size());
+  for (const Hyperparameters& group : hyperparameters_) {
+    store.slots.push_back(rule_->Slots(group));
+    store.initial_scalar_slots.push_back(rule_->InitialScalarSlots(group));
+  }
   view.slots = store.slots;
   store.space = &options_.spec.space;
   store.buckets = &buckets_;

@@ -33,11 +33,16 @@ std::string Section(const RuleSpec& spec) {
     absl::StrAppend(&text, "| `", option.name, "` | ", ToString(option.default_value), " | ",
                     option.range, " | ", option.doc, " |\n");
   }
-  if (spec.slots.empty()) return text;
+  if (spec.slots.empty() && spec.scalar_slots.empty()) return text;
   absl::StrAppend(&text, "\n| slot | exists with | begins with | |\n|---|---|---|---|\n");
   for (const SlotSpec& slot : spec.slots) {
     absl::StrAppend(&text, "| `", slot.name, "` | ", Option(slot.exists_with, "always"), " | ",
                     Option(slot.begins_with, "0"), " | ", slot.doc, " |\n");
+  }
+  for (const ScalarSlotSpec& slot : spec.scalar_slots) {
+    absl::StrAppend(&text, "| `", slot.name, "` | always | ",
+                    Option(slot.begins_with, absl::StrCat(slot.initial)), " | ", slot.doc,
+                    "; one number a parameter |\n");
   }
   if (spec.exports_step) {
     absl::StrAppend(&text, "| `step` | always | 0 | how often the parameter was updated |\n");

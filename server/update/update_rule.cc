@@ -90,10 +90,23 @@ void CheckDeclaration(const RuleSpec& spec) {
     Fatal("Rule \"%s\" declares %d slots, expected at most %d", spec.name, spec.slots.size(),
           kMaxSlots);
   }
-  for (const SlotSpec& slot : spec.slots) {
-    if (slot.name == kMasterSlot || slot.name == "step") {
-      Fatal("Rule \"%s\" declares a slot \"%s\", which every rule may have", spec.name, slot.name);
+  if (spec.scalar_slots.size() > kMaxScalarSlots) {
+    Fatal("Rule \"%s\" declares %d slots of one number a parameter, expected at most %d", spec.name,
+          spec.scalar_slots.size(), kMaxScalarSlots);
+  }
+  const auto check_name = [&](const std::string& name) {
+    if (name != kMasterSlot && name != "step") return;
+    Fatal("Rule \"%s\" declares a slot \"%s\", which every rule may have", spec.name, name);
+  };
+  for (const ScalarSlotSpec& slot : spec.scalar_slots) {
+    check_name(slot.name);
+    if (!HasOption(spec, slot.begins_with)) {
+      Fatal("Rule \"%s\": slot \"%s\" begins with \"%s\", expected an option of the rule",
+            spec.name, slot.name, slot.begins_with);
     }
+  }
+  for (const SlotSpec& slot : spec.slots) {
+    check_name(slot.name);
     if (!HasOption(spec, slot.exists_with) || !HasOption(spec, slot.begins_with)) {
       Fatal(
           "Rule \"%s\": slot \"%s\" exists with \"%s\" and begins with \"%s\", expected options of "
@@ -140,8 +153,19 @@ std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
   return slots;
 }
 
-Coefficients UpdateRule::Prepare(const Hyperparameters& group, StepNumber step, DType dtype) const {
+ScalarSlots UpdateRule::InitialScalarSlots(const Hyperparameters& group) const {
+  ScalarSlots values{};
+  for (size_t k = 0; k < spec().scalar_slots.size(); ++k) {
+    const ScalarSlotSpec& slot = spec().scalar_slots[k];
+    values[k] = slot.begins_with.empty() ? slot.initial : group.Number(slot.begins_with);
+  }
+  return values;
+}
+
+Coefficients UpdateRule::Prepare(const Hyperparameters& group, StepNumber step, DType dtype,
+                                 const ScalarSlots& scalar_slots) const {
   Coefficients out;
+  out.scalar_slots = scalar_slots;
   out.arithmetic = ArithmeticOf(dtype);
   out.slots = ExistingSlots(spec(), group);
   SetCoefficients(group, step, &out);

@@ -43,6 +43,15 @@ struct SlotSpec {
   std::string begins_with = "";
 };
 
+// A slot that is one number for the whole parameter, and changes with each of its updates: NAdam's
+// mu_product. Every owner of a part of the parameter has it.
+struct ScalarSlotSpec {
+  std::string name;  // PyTorch's
+  std::string doc;
+  std::string begins_with = "";  // an option
+  double initial = 0;            // where that is ""
+};
+
 // Which of a rule's slots exist: bit k is that of RuleSpec::slots[k].
 using SlotSet = uint32_t;
 
@@ -62,10 +71,15 @@ struct RuleSpec {
   bool exports_step = false;
   std::vector<OptionSpec> options;
   std::vector<SlotSpec> slots;
+  std::vector<ScalarSlotSpec> scalar_slots;
 };
 
 constexpr int kMaxSlots = 4;
+constexpr int kMaxScalarSlots = 2;
 constexpr int kMaxCoefficients = 16;
+
+// The values of a parameter's scalar slots, in the order of RuleSpec::scalar_slots.
+using ScalarSlots = std::array<double, kMaxScalarSlots>;
 
 // All that a formula reads besides gradient, parameter and slots: computed in double from the
 // hyperparameters and the parameter's step count, then rounded once to what the formula computes
@@ -75,6 +89,8 @@ struct Coefficients {
   DType arithmetic = DType::kFloat32;
   std::array<double, kMaxCoefficients> values{};
   SlotSet slots = 0;  // which there are: it chooses the formula's variant
+  // Before the step for SetCoefficients, which makes them those after it.
+  ScalarSlots scalar_slots{};
 
   void Set(int index, double value);
   // values[rest] becomes what rounding took from values[index].
@@ -134,9 +150,13 @@ class UpdateRule {
   // The slots that exist under these (validated) hyperparameters, in the order of RuleSpec::slots.
   std::vector<Slot> Slots(const Hyperparameters& group) const;
 
+  // What the scalar slots are before the first step. The rest of the array is 0.
+  ScalarSlots InitialScalarSlots(const Hyperparameters& group) const;
+
   // For a parameter of `dtype`. step: its own count of updates, this one included; the first is 1.
-  Coefficients Prepare(const Hyperparameters& group, StepNumber step,
-                       DType dtype = DType::kFloat32) const;
+  // `scalar_slots`: those after the last one.
+  Coefficients Prepare(const Hyperparameters& group, StepNumber step, DType dtype = DType::kFloat32,
+                       const ScalarSlots& scalar_slots = {}) const;
 
   // The formula over a span. Calls on disjoint spans may run in parallel.
   virtual void Update(DriverKind driver, const Coefficients& coefficients,
@@ -152,7 +172,7 @@ class UpdateRule {
   absl::Status ValidateChange(const Hyperparameters& constructed, const Hyperparameters& now) const;
 
  protected:
-  // Sets the coefficients of Prepare.
+  // Sets the coefficients of Prepare, and updates the scalar slots.
   virtual void SetCoefficients(const Hyperparameters& group, StepNumber step,
                                Coefficients* out) const = 0;
 

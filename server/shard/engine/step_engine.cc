@@ -70,8 +70,8 @@ StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
   record_.updated.resize(options_.space->parameter_count());
   record_.coefficients.resize(options_.space->parameter_count());
   owned_.resize(options_.space->parameter_count());
-  for (const ShardStore::OwnBucket& own : options_.store->own_buckets()) {
-    for (const BucketSpan& span : own.bucket->spans) owned_[span.parameter] = true;
+  for (const Slice& slice : options_.plan->partition.slices[options_.rank]) {
+    owned_[slice.parameter] = true;
   }
 }
 
@@ -161,7 +161,11 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
   ledger.SetProgress({finished_, StepOutcome::kTorn, skipped_});
   absl::Status status = exchange_->Apply(record_, replica, deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn);
-  options_.store->CountStep(record_.step, record_.updated);
+  options_.store->CountStep(record_.step, record_.updated,
+                            [this](int parameter) -> const ScalarSlots* {
+                              if (!owned_[parameter]) return nullptr;
+                              return &record_.coefficients[parameter].scalar_slots;
+                            });
   ledger.SetProgress({finished_, StepOutcome::kApplied, skipped_});
   status = exchange_->Complete(record_, deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied);
@@ -337,15 +341,16 @@ absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time de
 
 void StepEngine::PrepareCoefficients() {
   // Parameters of a group mostly have the same count; the powers need not be computed for each.
-  std::map<std::tuple<int, StepNumber, DType>, Coefficients> known;
+  std::map<std::tuple<int, StepNumber, DType, ScalarSlots>, Coefficients> known;
   for (int p = 0; p < options_.space->parameter_count(); ++p) {
     if (!owned_[p] || !record_.updated[p]) continue;
     const int group = options_.space->group_of(p);
     const StepNumber count = options_.store->step_count(p) + 1;
     const DType dtype = options_.space->parameter(p).dtype;
-    const auto [entry, is_new] = known.try_emplace({group, count, dtype});
+    const ScalarSlots before = options_.store->scalar_slots(p);
+    const auto [entry, is_new] = known.try_emplace({group, count, dtype, before});
     if (is_new) {
-      entry->second = options_.rule->Prepare(record_.hyperparameters[group], count, dtype);
+      entry->second = options_.rule->Prepare(record_.hyperparameters[group], count, dtype, before);
     }
     record_.coefficients[p] = entry->second;
   }

@@ -79,6 +79,7 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.elements = slice.elements;
     owned.step = options_.store->step_count(slice.parameter);
     owned.slots = SlotNames(slice.parameter);
+    owned.scalar_slots = ScalarSlotNames();
     owned.state_bytes =
         slice.elements *
         options_.state.BytesPerElement(parameter.dtype,
@@ -109,17 +110,22 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
   SlotRead result;
-  if (slot == kStepSlot) {
+  const absl::optional<int> scalar = ScalarSlot(slot);
+  if (slot == kStepSlot || scalar.has_value()) {
     absl::Status owned = CheckOwned(parameter, 0, 0);
     if (!owned.ok()) return owned;
     if (offset_elements < 0 || offset_elements > 1 || elements > 1 - offset_elements) {
       return absl::OutOfRangeError(
-          absl::StrFormat("slot \"step\" has 1 element; %d elements from %d on were asked for",
+          absl::StrFormat("slot \"%s\" has 1 element; %d elements from %d on were asked for", slot,
                           elements, offset_elements));
     }
     const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
     if (read.has_value()) {
-      if (!out.empty()) out[0] = static_cast<double>(read->count);
+      if (!out.empty()) {
+        out[0] =
+            scalar.has_value() ? read->scalar_slots[*scalar] : static_cast<double>(read->count);
+      }
+      if (scalar.has_value()) result.dtype = DType::kFloat64;
       step = read->step;
     }
   } else {
@@ -161,8 +167,23 @@ std::vector<std::string> LiveShardView::SlotNames(int parameter) const {
   if (options_.state.HasMaster(options_.space->parameter(parameter).dtype)) {
     names.emplace_back(kMasterSlot);
   }
+  for (std::string& name : ScalarSlotNames()) names.push_back(std::move(name));
+  return names;
+}
+
+std::vector<std::string> LiveShardView::ScalarSlotNames() const {
+  std::vector<std::string> names;
+  for (const ScalarSlotSpec& slot : options_.rule->spec().scalar_slots) names.push_back(slot.name);
   if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
   return names;
+}
+
+absl::optional<int> LiveShardView::ScalarSlot(absl::string_view name) const {
+  const std::vector<ScalarSlotSpec>& slots = options_.rule->spec().scalar_slots;
+  for (size_t k = 0; k < slots.size(); ++k) {
+    if (slots[k].name == name) return static_cast<int>(k);
+  }
+  return absl::nullopt;
 }
 
 absl::Status LiveShardView::CheckReadable() const {

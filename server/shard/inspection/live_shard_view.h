@@ -52,6 +52,9 @@ class LiveShardView final : public ShardView {
   const std::vector<Slice>& slices() const;
   // What ReadSlot serves of the parameter.
   std::vector<std::string> SlotNames(int parameter) const;
+  std::vector<std::string> ScalarSlotNames() const;
+  // Its place among the rule's scalar slots; none: it is another slot.
+  absl::optional<int> ScalarSlot(absl::string_view name) const;
   absl::Status CheckReadable() const;
   absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;
 

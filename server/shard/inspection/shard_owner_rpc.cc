@@ -174,6 +174,7 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
   range.offset_elements = request.offset_elements();
   std::vector<std::string> names;
   int64_t reached = request.offset_elements();
+  bool is_scalar = false;
   ForEachSlice(view, [&](const OwnedSlice& slice) {
     if (range.parameter < 0 && slice.name == request.name()) range.parameter = slice.parameter;
     if (names.size() < kNamesInErrors && (names.empty() || names.back() != slice.name)) {
@@ -181,6 +182,8 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
     }
     if (slice.parameter != range.parameter) return true;
     range.name = slice.name;
+    is_scalar = std::find(slice.scalar_slots.begin(), slice.scalar_slots.end(), request.slot()) !=
+                slice.scalar_slots.end();
     // Slices of a parameter come in order: how far they reach without a gap.
     if (slice.offset_elements <= reached) {
       reached = std::max(reached, slice.offset_elements + slice.elements);
@@ -195,10 +198,9 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
   }
   if (range.name.empty()) range.name = absl::StrCat("parameter ", range.parameter);
   range.elements = request.elements();
-  // The step count is one number, however large the parameter.
   if (range.elements == 0) {
-    range.elements = request.slot() == "step" ? 1 - std::min<int64_t>(1, range.offset_elements)
-                                              : reached - range.offset_elements;
+    range.elements = is_scalar ? 1 - std::min<int64_t>(1, range.offset_elements)
+                               : reached - range.offset_elements;
   }
   return range;
 }

@@ -48,6 +48,8 @@ struct OwnedSlice {
   int64_t elements = 0;
   StepNumber step = 0;             // updates of the parameter so far
   std::vector<std::string> slots;  // what ReadSlot serves
+  // Those of them that are one number for the whole parameter, such as "step".
+  std::vector<std::string> scalar_slots;
   int64_t state_bytes = 0;
 };
 
@@ -77,8 +79,9 @@ class ShardView {
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
 
   // Copies elements [offset, offset + out.size()) of a slot of the parameter; double holds the
-  // values of every dtype exactly. The slot "step", which a rule may export, has one float32
-  // element: how often the parameter was updated.
+  // values of every dtype exactly. A slot that is one number for the whole parameter has one
+  // element, of float64; "step", which a rule may export, is of float32: how often the parameter
+  // was updated.
   //   NOT_FOUND     no such parameter or slot; the known ones are listed
   //   OUT_OF_RANGE  not all of the elements are owned here; the owned ranges are listed
   //   ABORTED       steps kept changing the values during the copy: ask again, or for fewer

@@ -14,9 +14,11 @@ struct alignas(kLineBytes) ShardLedger::Head {
   SharedProgress progress;
 };
 
-size_t ShardLedger::Bytes(int parameters, int own_buckets) {
+size_t ShardLedger::Bytes(int parameters, int own_buckets, int scalar_slots) {
   return sizeof(Head) + (1 + static_cast<size_t>(own_buckets)) * sizeof(Version) +
-         static_cast<size_t>(parameters) * sizeof(std::atomic<StepNumber>);
+         static_cast<size_t>(parameters) *
+             (sizeof(std::atomic<StepNumber>) +
+              static_cast<size_t>(scalar_slots) * sizeof(std::atomic<double>));
 }
 
 absl::optional<KeptState> ShardLedger::Read(const void* memory) {
@@ -26,10 +28,12 @@ absl::optional<KeptState> ShardLedger::Read(const void* memory) {
   return KeptState{generation, head->progress.Load()};
 }
 
-ShardLedger::ShardLedger(void* memory, int own_buckets)
+ShardLedger::ShardLedger(void* memory, int parameters, int own_buckets, int scalar_slots)
     : head_(static_cast<Head*>(memory)),
       versions_(reinterpret_cast<Version*>(static_cast<char*>(memory) + sizeof(Head))),
-      step_counts_(reinterpret_cast<std::atomic<StepNumber>*>(versions_ + 1 + own_buckets)) {}
+      step_counts_(reinterpret_cast<std::atomic<StepNumber>*>(versions_ + 1 + own_buckets)),
+      scalar_slots_(reinterpret_cast<std::atomic<double>*>(step_counts_ + parameters)),
+      scalar_slot_count_(scalar_slots) {}
 
 void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
   SetProgress(progress);

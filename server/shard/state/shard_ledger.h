@@ -4,7 +4,7 @@
 //
 //   line 0     generation of the plan; progress
 //   then       the version of the step counts, and of each own bucket
-//   then       the parameters' step counts
+//   then       the parameters' step counts, and their scalar slots
 #ifndef OPTSHARD_SERVER_SHARD_STATE_SHARD_LEDGER_H_
 #define OPTSHARD_SERVER_SHARD_STATE_SHARD_LEDGER_H_
 
@@ -31,13 +31,13 @@ class ShardLedger {
     std::atomic<StepNumber> step;
   };
 
-  static size_t Bytes(int parameters, int own_buckets);
+  static size_t Bytes(int parameters, int own_buckets, int scalar_slots);
 
   // What an earlier ledger in this memory recorded; nothing if there was none.
   static absl::optional<KeptState> Read(const void* memory);
 
   // `memory` is aligned to a cache line and outlives this.
-  ShardLedger(void* memory, int own_buckets);
+  ShardLedger(void* memory, int parameters, int own_buckets, int scalar_slots);
 
   // Starts the record: the state is that of `progress`, and the plan of this generation steps it.
   void Begin(Generation generation, const StepProgress& progress);
@@ -50,6 +50,10 @@ class ShardLedger {
   Version& counts_version() const { return versions_[0]; }
   Version& version(int own) const { return versions_[1 + own]; }
   std::atomic<StepNumber>& step_count(int parameter) const { return step_counts_[parameter]; }
+  // Written and read with the step counts, under their version.
+  std::atomic<double>& scalar_slot(int parameter, int slot) const {
+    return scalar_slots_[parameter * scalar_slot_count_ + slot];
+  }
 
  private:
   struct Head;
@@ -57,6 +61,8 @@ class ShardLedger {
   Head* head_;
   Version* versions_;
   std::atomic<StepNumber>* step_counts_;
+  std::atomic<double>* scalar_slots_;
+  int scalar_slot_count_;
 };
 
 }  // namespace optshard

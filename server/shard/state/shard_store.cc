@@ -90,7 +90,7 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
     }
   }
   return {static_cast<size_t>(slot_bytes),
-          ShardLedger::Bytes(options.space->parameter_count(), own_buckets)};
+          ShardLedger::Bytes(options.space->parameter_count(), own_buckets, options.scalar_slots)};
 }
 
 int64_t ShardStore::ReducedGradientBytes(const Options& options) {
@@ -120,6 +120,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   store->memory_ = *std::move(memory);
   const ParameterSpace& space = *options.space;
   store->parameter_count_ = space.parameter_count();
+  store->scalar_slot_count_ = options.scalar_slots;
   store->pieces_.resize(space.parameter_count());
 
   for (const Bucket& bucket : *options.buckets) {
@@ -141,7 +142,8 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
       return a.parameter_offset < b.parameter_offset;
     });
   }
-  store->ledger_.emplace(store->memory_.ledger, static_cast<int>(store->own_.size()));
+  store->ledger_.emplace(store->memory_.ledger, space.parameter_count(),
+                         static_cast<int>(store->own_.size()), options.scalar_slots);
 
   if (options.keep_reduced_gradients) {
     absl::StatusOr<MappedMemory> gradients =
@@ -152,6 +154,12 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   }
 
   const bool is_new = !ShardLedger::Read(store->memory_.ledger).has_value();
+  for (int p = 0; is_new && p < space.parameter_count(); ++p) {
+    for (int k = 0; k < options.scalar_slots; ++k) {
+      store->ledger_->scalar_slot(p, k).store(options.initial_scalar_slots[space.group_of(p)][k],
+                                              std::memory_order_relaxed);
+    }
+  }
   Arrays slots(store->memory_.slots);
   char* gradient = static_cast<char*>(store->reduced_gradients_.data());
   for (OwnBucket& own : store->own_) {
@@ -185,14 +193,27 @@ void ShardStore::MarkUnchanged(int own, StepNumber step) {
   ledger_->version(own).step.store(step, std::memory_order_relaxed);
 }
 
-void ShardStore::CountStep(StepNumber step, const std::vector<bool>& updated) {
+void ShardStore::CountStep(StepNumber step, const std::vector<bool>& updated,
+                           absl::FunctionRef<const ScalarSlots*(int parameter)> after) {
   ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);
   for (int p = 0; p < parameter_count_; ++p) {
     if (!updated[p]) continue;
     ledger_->step_count(p).store(step_count(p) + 1, std::memory_order_relaxed);
+    const ScalarSlots* const scalars = scalar_slot_count_ == 0 ? nullptr : after(p);
+    for (int k = 0; scalars != nullptr && k < scalar_slot_count_; ++k) {
+      ledger_->scalar_slot(p, k).store((*scalars)[k], std::memory_order_relaxed);
+    }
   }
   ledger_->counts_version().step.store(step, std::memory_order_relaxed);
   ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
+}
+
+ScalarSlots ShardStore::scalar_slots(int parameter) const {
+  ScalarSlots values{};
+  for (int k = 0; k < scalar_slot_count_; ++k) {
+    values[k] = ledger_->scalar_slot(parameter, k).load(std::memory_order_relaxed);
+  }
+  return values;
 }
 
 bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) const {
@@ -249,6 +270,7 @@ absl::optional<ShardStore::CountAtStep> ShardStore::TryReadStepCount(int paramet
   if (sequence % 2 != 0) return absl::nullopt;
   CountAtStep read;
   read.count = step_count(parameter);
+  read.scalar_slots = scalar_slots(parameter);
   read.step = ledger_->counts_version().step.load(std::memory_order_relaxed);
   if (ledger_->counts_version().sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
     return absl::nullopt;

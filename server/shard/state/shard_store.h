@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
@@ -47,6 +48,9 @@ class ShardStore {
     const std::vector<Bucket>* buckets = nullptr;  // all ranks'; outlives the store
     Rank rank = 0;
     std::vector<std::vector<Slot>> slots;  // by group
+    // How many there are of each parameter, and what they begin as, by group.
+    int scalar_slots = 0;
+    std::vector<ScalarSlots> initial_scalar_slots;
     StateOptions state;
     bool keep_reduced_gradients = false;
   };
@@ -74,8 +78,10 @@ class ShardStore {
   // Instead of both, where the step leaves the bucket as it is.
   void MarkUnchanged(int own, StepNumber step);
 
-  // Counts the step for every parameter that `updated` holds true for.
-  void CountStep(StepNumber step, const std::vector<bool>& updated);
+  // Counts the step for every parameter that `updated` holds true for, and takes its scalar slots.
+  // `after(parameter)` gives those; null: this rank does not own the parameter.
+  void CountStep(StepNumber step, const std::vector<bool>& updated,
+                 absl::FunctionRef<const ScalarSlots*(int parameter)> after);
 
   // What a process that takes over this memory will find (ShardLedger::SetProgress).
   ShardLedger& ledger() { return *ledger_; }
@@ -86,6 +92,9 @@ class ShardStore {
   StepNumber step_count(int parameter) const {
     return ledger_->step_count(parameter).load(std::memory_order_relaxed);
   }
+
+  // The parameter's scalar slots after its last update.
+  ScalarSlots scalar_slots(int parameter) const;
 
   // Whether [offset, offset + elements) of the parameter is all in own buckets. Any two numbers
   // that are not negative may be asked for.
@@ -100,9 +109,10 @@ class ShardStore {
   absl::optional<StepNumber> TryRead(int parameter, int slot, int64_t offset_elements,
                                      absl::Span<double> out) const;
 
-  // Likewise for the parameter's step count.
+  // Likewise for the parameter's step count and its scalar slots.
   struct CountAtStep {
     StepNumber count = 0;
+    ScalarSlots scalar_slots{};
     StepNumber step = 0;
   };
   absl::optional<CountAtStep> TryReadStepCount(int parameter) const;
@@ -124,6 +134,7 @@ class ShardStore {
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   int64_t state_bytes_ = 0;
   int parameter_count_ = 0;
+  int scalar_slot_count_ = 0;
 };
 
 }  // namespace optshard

@@ -84,7 +84,7 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"replicated\""));
 
   options = Good(rig);
-  options.spec.rule = "nadam";
+  options.spec.rule = "unknown";
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("known rules: adadelta, adagrad, adam,"));

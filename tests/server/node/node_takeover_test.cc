@@ -276,7 +276,7 @@ TEST_F(NodeTakeover, OfATornStep_IsNeverGivenOut) {
   trainers.clear();
   first->Die();
   // As it would be, had the server died while it applied step 3.
-  ShardLedger(RankMemory::ShardOf(Kept(1)).ledger, 0).SetProgress({2, StepOutcome::kTorn});
+  ShardLedger(RankMemory::ShardOf(Kept(1)).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
 
   auto second = StartServer({0, 1}, keeper_.Units());
   second->OnEveryRank([&](Rank rank) {
@@ -296,7 +296,8 @@ TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {
   first->Die();
   // The server died when all had been done, and nobody had heard of it.
   for (const Rank rank : {0, 1}) {
-    ShardLedger(RankMemory::ShardOf(Kept(rank)).ledger, 0).SetProgress({3, StepOutcome::kApplied});
+    ShardLedger(RankMemory::ShardOf(Kept(rank)).ledger, 0, 0, 0)
+        .SetProgress({3, StepOutcome::kApplied});
   }
 
   auto second = StartServer({0, 1}, keeper_.Units());

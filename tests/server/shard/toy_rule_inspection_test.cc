@@ -43,13 +43,17 @@ TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
   EXPECT_EQ(view.Describe().hyperparameters[1].ToString(), "bound=2 keep_largest=true lr=0.5");
   for (const OwnedSlice& slice : view.Slices(0, 100)) {
     if (slice.group == 0) {
-      EXPECT_THAT(slice.slots, ElementsAre("size_avg"));
+      EXPECT_THAT(slice.slots, ElementsAre("size_avg", "lr_product"));
     } else {
-      EXPECT_THAT(slice.slots, ElementsAre("size_avg", "largest"));
+      EXPECT_THAT(slice.slots, ElementsAre("size_avg", "largest", "lr_product"));
     }
-    std::vector<double> values(slice.elements);
+    EXPECT_THAT(slice.scalar_slots, ElementsAre("lr_product"));
     for (const std::string& slot : slice.slots) {
+      std::vector<double> values(slot == "lr_product" ? 1 : slice.elements);
       EXPECT_TRUE(view.ReadSlot(slice.parameter, slot, 0, absl::MakeSpan(values)).ok()) << slot;
+      if (slot == "lr_product") {
+        EXPECT_THAT(values, ElementsAre(0.5));
+      }
     }
     // The rule does not export the step count.
     const absl::Status step = view.ReadSlot(slice.parameter, "step", 0, {}).status();

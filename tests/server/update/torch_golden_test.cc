@@ -41,11 +41,14 @@ Tensors<T> RunOurs(const GoldenCase& golden, DriverKind driver) {
     tensors[slot.name].assign(data->parameter.size(), static_cast<T>(slot.initial));
     span.slots[k++] = tensors[slot.name].data();
   }
+  ScalarSlots scalars = rule.InitialScalarSlots(group);
   for (int step = 1; step <= kGoldenSteps; ++step) {
     const std::vector<float>& float32 = data->gradients[step - 1];
     const std::vector<T> gradient(float32.begin(), float32.end());
     span.gradient = gradient.data();
-    rule.Update(driver, rule.Prepare(group, step, span.parameter.dtype()), span);
+    const Coefficients coefficients = rule.Prepare(group, step, span.parameter.dtype(), scalars);
+    rule.Update(driver, coefficients, span);
+    scalars = coefficients.scalar_slots;
   }
   return tensors;
 }

@@ -44,6 +44,7 @@ RuleSpec ToySpec() {
       {"size_avg", "average size of the clipped gradient"},
       {"largest", "largest gradient so far", "keep_largest"},
   };
+  spec.scalar_slots = {{"lr_product", "product of the learning rates so far", "", 1}};
   return spec;
 }
 
@@ -53,6 +54,7 @@ class ToyRule final : public ElementWiseRule {
 
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
+    out->scalar_slots[0] *= group.Number("lr");
     out->Set(Toy::kMinusLr, -group.Number("lr"));
     out->Set(Toy::kBound, group.Number("bound"));
   }

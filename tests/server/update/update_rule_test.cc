@@ -182,10 +182,19 @@ TEST(RuleRegistryTest, Register_WrongDeclaration_Dies) {
     spec.slots = std::move(slots);
     return spec;
   };
+  const auto scalars = [](std::vector<ScalarSlotSpec> slots) {
+    RuleSpec spec;
+    spec.scalar_slots = std::move(slots);
+    return spec;
+  };
   const struct {
     RuleSpec spec;
     const char* error;
   } cases[] = {
+      {scalars({{"a", ""}, {"b", ""}, {"c", ""}}),
+       "3 slots of one number a parameter, expected at most 2"},
+      {scalars({{"step", ""}}), "a slot \"step\", which every rule may have"},
+      {scalars({{"a", "", "lr"}}), "begins with \"lr\""},
       {slots({{"a", ""}, {"b", ""}, {"c", ""}, {"d", ""}, {"e", ""}}),
        "5 slots, expected at most 4"},
       {slots({{"master", ""}}), "a slot \"master\", which every rule may have"},

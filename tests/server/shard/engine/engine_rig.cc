@@ -96,8 +96,10 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     store.buckets = &buckets_;
     store.rank = r;
     store.state = options_.state;
+    store.scalar_slots = static_cast<int>(rule_->spec().scalar_slots.size());
     for (const Hyperparameters& group : options_.hyperparameters) {
       store.slots.push_back(rule_->Slots(group));
+      store.initial_scalar_slots.push_back(rule_->InitialScalarSlots(group));
     }
     store.keep_reduced_gradients =
         options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1 && !reachable;
@@ -240,6 +242,10 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
                         store.step_count(p));
   }
   const bool has_master = options_.state.HasMaster(options_.space.parameter(p).dtype);
+  if (oracle_->scalar_slots(p) != store.scalar_slots(p)) {
+    return absl::StrCat(where, "scalar slots: expected ", oracle_->scalar_slots(p)[0], ", got ",
+                        store.scalar_slots(p)[0]);
+  }
   for (int s = has_master ? ShardStore::kMaster : 0; s < oracle_->slot_count(p); ++s) {
     Values actual(slice.elements);
     if (!store.TryRead(p, s, slice.offset_elements, absl::MakeSpan(actual)).has_value()) {

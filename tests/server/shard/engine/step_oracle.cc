@@ -37,6 +37,7 @@ StepOracle::StepOracle(const ParameterSpace& space, const UpdateRule& rule,
     parameters_.emplace_back(elements);
     masters_.emplace_back(elements);
     slots_.emplace_back();
+    scalar_slots_.push_back(rule.InitialScalarSlots(groups[space.group_of(p)]));
     for (const optshard::Slot& slot : rule.Slots(groups[space.group_of(p)])) {
       slots_.back().emplace_back(elements, RoundedTo(state.SlotDType(dtype), slot.initial));
     }
@@ -67,7 +68,8 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
                             : is_float64 ? AverageIn<double>(gradients, has, p, elements, tree)
                                          : AverageIn<float>(gradients, has, p, elements, tree);
     const Coefficients coefficients =
-        rule_.Prepare(groups[space_.group_of(p)], ++counts_[p], dtype);
+        rule_.Prepare(groups[space_.group_of(p)], ++counts_[p], dtype, scalar_slots_[p]);
+    scalar_slots_[p] = coefficients.scalar_slots;
     if (is_float64) {
       StepIn<double>(p, gradient, coefficients);
     } else {

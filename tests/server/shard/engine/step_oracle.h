@@ -36,6 +36,7 @@ class StepOracle {
   const Values& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
   int slot_count(int parameter) const { return static_cast<int>(slots_[parameter].size()); }
   StepNumber step_count(int parameter) const { return counts_[parameter]; }
+  const ScalarSlots& scalar_slots(int parameter) const { return scalar_slots_[parameter]; }
 
  private:
   template <typename T>
@@ -48,6 +49,7 @@ class StepOracle {
   std::vector<Values> masters_;
   std::vector<std::vector<Values>> slots_;
   std::vector<StepNumber> counts_;
+  std::vector<ScalarSlots> scalar_slots_;
 };
 
 }  // namespace optshard::testing

@@ -341,14 +341,19 @@ TEST_F(ShardOwnerServiceTest, ReadOfAFloat64Slot_GivesAllBits) {
   EXPECT_THAT(chunks[0].float64_values(), ::testing::ElementsAre(0.1, 0.1, 0.1));
 }
 
-TEST_F(ShardOwnerServiceTest, ReadOfTheStepCount_IsOneNumber) {
+TEST_F(ShardOwnerServiceTest, ReadOfAScalarSlot_IsOneNumber) {
+  AddSlice("large", {3}, 0, 3);
+  view_.slices.back().scalar_slots = {"mu_product", "step"};
   Register();
   v1::ReadSlotRequest request;
-  request.set_slot("step");
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].values_size(), 1);
+  request.set_name("large");
+  for (const std::string slot : {"mu_product", "step"}) {
+    request.set_slot(slot);
+    std::vector<v1::SlotChunk> chunks;
+    ASSERT_TRUE(Read(request, &chunks).ok());
+    ASSERT_EQ(chunks.size(), 1);
+    EXPECT_EQ(chunks[0].values_size(), 1);
+  }
 }
 
 TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {

@@ -9,13 +9,15 @@ namespace {
 
 constexpr int kParameters = 5;
 constexpr int kBuckets = 3;
+constexpr int kScalarSlots = 2;
 
 struct alignas(64) Line {
   char bytes[64];
 };
 
 std::vector<Line> Memory() {
-  return std::vector<Line>((ShardLedger::Bytes(kParameters, kBuckets) + 63) / 64, Line{});
+  return std::vector<Line>((ShardLedger::Bytes(kParameters, kBuckets, kScalarSlots) + 63) / 64,
+                           Line{});
 }
 
 TEST(ShardLedger_OfZeros_HasNothing, ToGoOnFrom) {
@@ -25,7 +27,7 @@ TEST(ShardLedger_OfZeros_HasNothing, ToGoOnFrom) {
 
 TEST(ShardLedger_Begun_SaysAfterWhichStep, AndOfWhichGeneration) {
   std::vector<Line> memory = Memory();
-  ShardLedger ledger(memory.data(), kBuckets);
+  ShardLedger ledger(memory.data(), kParameters, kBuckets, kScalarSlots);
   ledger.Begin(7, {41, StepOutcome::kIdle, 70000});
   const absl::optional<KeptState> kept = ShardLedger::Read(memory.data());
   ASSERT_TRUE(kept.has_value());
@@ -38,17 +40,23 @@ TEST(ShardLedger_Begun_SaysAfterWhichStep, AndOfWhichGeneration) {
 TEST(ShardLedger_OverTheSameMemory_GoesOn, WithCountsAndVersions) {
   std::vector<Line> memory = Memory();
   {
-    ShardLedger ledger(memory.data(), kBuckets);
+    ShardLedger ledger(memory.data(), kParameters, kBuckets, kScalarSlots);
     ledger.Begin(1, StepProgress());
-    for (int p = 0; p < kParameters; ++p) ledger.step_count(p) = 10 + p;
+    for (int p = 0; p < kParameters; ++p) {
+      ledger.step_count(p) = 10 + p;
+      for (int k = 0; k < kScalarSlots; ++k) ledger.scalar_slot(p, k) = 50 + 10 * p + k;
+    }
     for (int own = 0; own < kBuckets; ++own) ledger.version(own).step = 20 + own;
     ledger.counts_version().step = 30;
     ledger.SetProgress({9, StepOutcome::kApplied});
   }
-  const ShardLedger ledger(memory.data(), kBuckets);
+  const ShardLedger ledger(memory.data(), kParameters, kBuckets, kScalarSlots);
   EXPECT_EQ(ledger.progress().finished, 9u);
   EXPECT_EQ(ledger.progress().outcome, StepOutcome::kApplied);
-  for (int p = 0; p < kParameters; ++p) EXPECT_EQ(ledger.step_count(p), 10u + p);
+  for (int p = 0; p < kParameters; ++p) {
+    EXPECT_EQ(ledger.step_count(p), 10u + p);
+    for (int k = 0; k < kScalarSlots; ++k) EXPECT_EQ(ledger.scalar_slot(p, k), 50 + 10 * p + k);
+  }
   for (int own = 0; own < kBuckets; ++own) EXPECT_EQ(ledger.version(own).step, 20u + own);
   EXPECT_EQ(ledger.counts_version().step, 30u);
 }

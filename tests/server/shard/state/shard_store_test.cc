@@ -17,6 +17,8 @@ namespace {
 
 using ::testing::Each;
 
+const ScalarSlots* NoScalarSlots(int) { return nullptr; }
+
 // One rank owns "a" (4,000 elements in many buckets) and "b".
 class ShardStoreTest : public ::testing::Test {
  protected:
@@ -36,12 +38,14 @@ class ShardStoreTest : public ::testing::Test {
     options.buckets = &buckets_;
     options.slots = {std::vector<Slot>(2)};
     options.keep_reduced_gradients = true;
+    options.scalar_slots = 2;
+    options.initial_scalar_slots = {{0.5, 0.25}};
     store_ = *ShardStore::Create(options);
   }
 
   void WriteAll(StepNumber step) {
     for (size_t own = 0; own < store_->own_buckets().size(); ++own) Write(own, step);
-    store_->CountStep(step, {true, true});
+    store_->CountStep(step, {true, true}, NoScalarSlots);
   }
 
   void Write(int own, StepNumber step) {
@@ -106,12 +110,21 @@ TEST_F(ShardStoreTest, ReadDuringAWrite_IsRefusedUntilItEnded) {
 }
 
 TEST_F(ShardStoreTest, FinishedStep_CountsOnlyUpdatedParameters) {
-  store_->CountStep(1, {true, true});
-  store_->CountStep(2, {false, true});
+  store_->CountStep(1, {true, true}, NoScalarSlots);
+  store_->CountStep(2, {false, true}, NoScalarSlots);
   EXPECT_EQ(store_->step_count(0), 1);
   EXPECT_EQ(store_->step_count(1), 2);
   EXPECT_EQ(store_->TryReadStepCount(0)->count, 1);
   EXPECT_EQ(store_->TryReadStepCount(0)->step, 2);
+}
+
+TEST_F(ShardStoreTest, FinishedStep_TakesScalarSlotsOfOwnedAndUpdatedParameters) {
+  EXPECT_EQ(store_->scalar_slots(0), (ScalarSlots{0.5, 0.25}));
+  const ScalarSlots after{3, 4};
+  store_->CountStep(1, {true, true}, [&](int p) { return p == 0 ? &after : nullptr; });
+  store_->CountStep(2, {false, true}, NoScalarSlots);
+  EXPECT_EQ(store_->TryReadStepCount(0)->scalar_slots, after);
+  EXPECT_EQ(store_->scalar_slots(1), (ScalarSlots{0.5, 0.25}));
 }
 
 TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {

@@ -57,6 +57,13 @@ CASES = [
     ("adamax", "Betas", torch.optim.Adamax, {"betas": (0.8, 0.9), "eps": 1e-3, "lr": 0.01}),
     ("adamax", "WeightDecayMaximize", torch.optim.Adamax, {"weight_decay": 0.1, "maximize": True}),
     ("adamw", "Defaults", torch.optim.AdamW, {}),
+    ("asgd", "Defaults", torch.optim.ASGD, {}),
+    ("asgd", "Averaging", torch.optim.ASGD, {"t0": 30, "lambd": 0.1, "lr": 0.1, "alpha": 0.5}),
+    ("asgd", "WeightDecayMaximize", torch.optim.ASGD, {"weight_decay": 0.1, "maximize": True}),
+    ("nadam", "Defaults", torch.optim.NAdam, {}),
+    ("nadam", "MomentumDecay", torch.optim.NAdam, {"betas": (0.8, 0.9), "momentum_decay": 0.1}),
+    ("nadam", "WeightDecayMaximize", torch.optim.NAdam, {"weight_decay": 0.1, "maximize": True}),
+    ("nadam", "Decoupled", torch.optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("radam", "Defaults", torch.optim.RAdam, {}),
     ("radam", "ShortMemory", torch.optim.RAdam, {"betas": (0.8, 0.9), "lr": 0.01}),
     ("radam", "WeightDecayMaximize", torch.optim.RAdam, {"weight_decay": 0.1, "maximize": True}),
@@ -72,6 +79,7 @@ CASES = [
 def run(optimizer_class, options, dtype):
     """Name and values of the parameter and of each slot after the last step."""
     start, gradients = data()
+    torch.set_default_dtype(dtype)  # of the slots that are one number a parameter
     parameter = torch.nn.Parameter(torch.from_numpy(start).to(dtype, copy=True))
     optimizer = optimizer_class([parameter], foreach=False, **options)
     for gradient in gradients:

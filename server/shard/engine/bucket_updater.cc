@@ -13,14 +13,13 @@ void BucketUpdater::Update(int own, const StepRecord& record, Place place) {
   }
   const absl::Time start = context_.clock->Now();
   tasks_.clear();
-  for (const BucketSpan& span : bucket.bucket->spans) {
+  for (size_t s = 0; s < bucket.states.size(); ++s) {
+    const BucketSpan& span = bucket.bucket->spans[s];
     if (!record.updated[span.parameter]) continue;
     SpanTask task;
     task.coefficients = &record.coefficients[span.parameter];
-    for (int s = 0; s < bucket.slot_count; ++s) {
-      task.span.slots[s] = bucket.slots[s].From(span.bucket_offset_elements);
-    }
-    task.span.master = bucket.master.From(span.bucket_offset_elements);
+    task.span.slots = bucket.states[s].slots;
+    task.span.master = bucket.states[s].master;
     task.span.elements = span.elements;
     place(span, &task.span);
     tasks_.push_back(task);

@@ -327,11 +327,13 @@ absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time de
   const DefaultFloatingPoint default_mode;
   const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
   for (size_t own = 0; own < buckets.size(); ++own) {
-    if (!buckets[own].master) continue;
+    const ShardStore::OwnBucket& bucket = buckets[own];
+    if (!options_.state.HasMaster(bucket.bucket->dtype)) continue;
     options_.store->BeginWrite(static_cast<int>(own));
-    for (const BucketSpan& span : buckets[own].bucket->spans) {
+    for (size_t s = 0; s < bucket.states.size(); ++s) {
+      const BucketSpan& span = bucket.bucket->spans[s];
       TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
-                 span.elements, buckets[own].master.From(span.bucket_offset_elements).As<float>());
+                 span.elements, bucket.states[s].master.As<float>());
     }
     options_.store->EndWrite(static_cast<int>(own), finished_);
   }

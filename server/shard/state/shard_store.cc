@@ -14,23 +14,78 @@ namespace optshard {
 namespace {
 
 constexpr int64_t kBetweenSlots = StaggerBytes(1);
+// Shorter arrays are not streams, and many small parameters would need as much again.
+constexpr int64_t kBytesWorthStaggering = 4096;
 
-// One array with a value for each element of the bucket.
-int64_t ArrayBytes(const Bucket& bucket, DType dtype) {
-  return AlignedElements(bucket.elements, dtype) * static_cast<int64_t>(SizeOf(dtype));
+// One array with a value for each element.
+int64_t ArrayBytes(int64_t elements, DType dtype) {
+  return AlignedElements(elements, dtype) * static_cast<int64_t>(SizeOf(dtype));
+}
+
+// Likewise in the state, with what keeps it apart from the next one.
+int64_t SlotBytes(int64_t elements, DType dtype) {
+  const int64_t bytes = ArrayBytes(elements, dtype);
+  return bytes < kBytesWorthStaggering ? bytes : bytes + kBetweenSlots;
 }
 
 // Hands out arrays one after the other.
 class Arrays {
  public:
   explicit Arrays(void* memory) : next_(static_cast<char*>(memory)) {}
-  Buffer Take(const Bucket& bucket, DType dtype) {
-    return Buffer(std::exchange(next_, next_ + ArrayBytes(bucket, dtype) + kBetweenSlots), dtype);
+  Buffer Take(int64_t elements, DType dtype) {
+    return Buffer(std::exchange(next_, next_ + SlotBytes(elements, dtype)), dtype);
   }
 
  private:
   char* next_;
 };
+
+// An unbroken range of a parameter, and the spans of own buckets that it consists of.
+struct Stretch {
+  int group = 0;
+  DType dtype = DType::kFloat32;
+  int64_t elements = 0;
+  struct Part {
+    int own = 0;
+    int span = 0;
+    const BucketSpan* where = nullptr;
+  };
+  std::vector<Part> parts;
+};
+
+// By parameter and offset.
+std::vector<Stretch> StretchesOf(const ShardStore::Options& options) {
+  std::vector<Stretch::Part> parts;
+  std::vector<const Bucket*> own;
+  for (const Bucket& bucket : *options.buckets) {
+    if (bucket.owner != options.rank) continue;
+    for (const BucketSpan& span : bucket.spans) {
+      parts.push_back(
+          {static_cast<int>(own.size()), static_cast<int>(&span - &bucket.spans[0]), &span});
+    }
+    own.push_back(&bucket);
+  }
+  const auto key = [](const Stretch::Part& part) {
+    return std::make_pair(part.where->parameter, part.where->parameter_offset_elements);
+  };
+  std::sort(parts.begin(), parts.end(),
+            [&](const Stretch::Part& a, const Stretch::Part& b) { return key(a) < key(b); });
+  std::vector<Stretch> stretches;
+  std::pair<int32_t, int64_t> end(-1, 0);  // of the last stretch
+  for (const Stretch::Part& part : parts) {
+    if (key(part) != end) {
+      Stretch stretch;
+      stretch.group = own[part.own]->group;
+      stretch.dtype = own[part.own]->dtype;
+      stretches.push_back(std::move(stretch));
+    }
+    stretches.back().elements += part.where->elements;
+    stretches.back().parts.push_back(part);
+    end = key(part);
+    end.second += part.where->elements;
+  }
+  return stretches;
+}
 
 // A reader copies while the step's threads may be writing, and throws the copy away when the
 // sequence number says that they did: a data race on purpose, so that a step never waits for a
@@ -74,21 +129,29 @@ void Fill(Buffer array, int64_t elements, double value) {
 
 }  // namespace
 
+ShardStore::State ShardStore::State::From(int64_t element) const {
+  State part;
+  std::transform(slots.begin(), slots.end(), part.slots.begin(),
+                 [&](Buffer slot) { return slot.From(element); });
+  part.master = master.From(element);
+  return part;
+}
+
 ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
   int64_t slot_bytes = 0;
-  int own_buckets = 0;
-  for (const Bucket& bucket : *options.buckets) {
-    if (bucket.owner != options.rank) continue;
-    ++own_buckets;
+  for (const Stretch& stretch : StretchesOf(options)) {
     // A request may ask for more than there are numbers for: such a need is refused as too large.
-    const DType slot_dtype = options.state.SlotDType(bucket.dtype);
+    const DType slot_dtype = options.state.SlotDType(stretch.dtype);
     slot_bytes = SaturatingAdd(
-        slot_bytes, SaturatingMultiply(ArrayBytes(bucket, slot_dtype) + kBetweenSlots,
-                                       static_cast<int64_t>(options.slots[bucket.group].size())));
-    if (options.state.HasMaster(bucket.dtype)) {
-      slot_bytes = SaturatingAdd(slot_bytes, ArrayBytes(bucket, DType::kFloat32) + kBetweenSlots);
+        slot_bytes, SaturatingMultiply(SlotBytes(stretch.elements, slot_dtype),
+                                       static_cast<int64_t>(options.slots[stretch.group].size())));
+    if (options.state.HasMaster(stretch.dtype)) {
+      slot_bytes = SaturatingAdd(slot_bytes, SlotBytes(stretch.elements, DType::kFloat32));
     }
   }
+  const auto own_buckets = static_cast<int>(
+      std::count_if(options.buckets->begin(), options.buckets->end(),
+                    [&](const Bucket& bucket) { return bucket.owner == options.rank; }));
   return {static_cast<size_t>(slot_bytes),
           ShardLedger::Bytes(options.space->parameter_count(), own_buckets, options.scalar_slots)};
 }
@@ -96,7 +159,8 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
 int64_t ShardStore::ReducedGradientBytes(const Options& options) {
   int64_t bytes = 0;
   for (const Bucket& bucket : *options.buckets) {
-    if (bucket.owner == options.rank) bytes += ArrayBytes(bucket, ArithmeticOf(bucket.dtype));
+    if (bucket.owner != options.rank) continue;
+    bytes += ArrayBytes(bucket.elements, ArithmeticOf(bucket.dtype));
   }
   return bytes;
 }
@@ -128,19 +192,8 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     OwnBucket own;
     own.bucket = &bucket;
     own.slot_count = static_cast<int>(options.slots[bucket.group].size());
-    const int index = static_cast<int>(store->own_.size());
-    for (const BucketSpan& span : bucket.spans) {
-      store->pieces_[span.parameter].push_back(
-          {index, span.parameter_offset_elements, span.bucket_offset_elements, span.elements});
-      store->state_bytes_ +=
-          span.elements * options.state.BytesPerElement(bucket.dtype, own.slot_count);
-    }
-    store->own_.push_back(own);
-  }
-  for (std::vector<Piece>& pieces : store->pieces_) {
-    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-      return a.parameter_offset < b.parameter_offset;
-    });
+    own.states.resize(bucket.spans.size());
+    store->own_.push_back(std::move(own));
   }
   store->ledger_.emplace(store->memory_.ledger, space.parameter_count(),
                          static_cast<int>(store->own_.size()), options.scalar_slots);
@@ -160,21 +213,36 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
                                               std::memory_order_relaxed);
     }
   }
-  Arrays slots(store->memory_.slots);
+  Arrays arrays(store->memory_.slots);
+  for (const Stretch& stretch : StretchesOf(options)) {
+    const std::vector<Slot>& slots = options.slots[stretch.group];
+    State state;
+    for (size_t s = 0; s < slots.size(); ++s) {
+      state.slots[s] = arrays.Take(stretch.elements, options.state.SlotDType(stretch.dtype));
+      if (is_new && slots[s].initial != 0) {
+        Fill(state.slots[s], stretch.elements, slots[s].initial);
+      }
+    }
+    if (options.state.HasMaster(stretch.dtype)) {
+      state.master = arrays.Take(stretch.elements, DType::kFloat32);
+    }
+    store->state_bytes_ +=
+        stretch.elements *
+        options.state.BytesPerElement(stretch.dtype, static_cast<int64_t>(slots.size()));
+    const int64_t begin = stretch.parts[0].where->parameter_offset_elements;
+    for (const Stretch::Part& part : stretch.parts) {
+      const BucketSpan& span = *part.where;
+      store->own_[part.own].states[part.span] = state.From(span.parameter_offset_elements - begin);
+      store->pieces_[span.parameter].push_back(
+          {part.own, part.span, span.parameter_offset_elements, span.elements});
+    }
+  }
   char* gradient = static_cast<char*>(store->reduced_gradients_.data());
   for (OwnBucket& own : store->own_) {
-    const Bucket& bucket = *own.bucket;
-    for (int s = 0; s < own.slot_count; ++s) {
-      own.slots[s] = slots.Take(bucket, options.state.SlotDType(bucket.dtype));
-      const double initial = options.slots[bucket.group][s].initial;
-      if (is_new && initial != 0) Fill(own.slots[s], bucket.elements, initial);
-    }
-    if (options.state.HasMaster(bucket.dtype)) own.master = slots.Take(bucket, DType::kFloat32);
-    if (gradient != nullptr) {
-      const DType dtype = ArithmeticOf(bucket.dtype);
-      own.reduced_gradient = Buffer(gradient, dtype);
-      gradient += ArrayBytes(bucket, dtype);
-    }
+    if (gradient == nullptr) break;
+    const DType dtype = ArithmeticOf(own.bucket->dtype);
+    own.reduced_gradient = Buffer(gradient, dtype);
+    gradient += ArrayBytes(own.bucket->elements, dtype);
   }
   return store;
 }
@@ -249,9 +317,9 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
     sequences.push_back(sequence);
     const int64_t from = std::max(offset_elements, piece->parameter_offset);
     const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
-    const OwnBucket& own = own_[piece->own];
-    const Buffer array = slot == kMaster ? own.master : own.slots[slot];
-    RacyCopy(array.From(piece->bucket_offset + from - piece->parameter_offset), to - from,
+    const State& state = own_[piece->own].states[piece->span];
+    const Buffer array = slot == kMaster ? state.master : state.slots[slot];
+    RacyCopy(array.From(from - piece->parameter_offset), to - from,
              out.data() + (from - offset_elements));
   }
   auto piece = first;

@@ -25,20 +25,28 @@
 
 namespace optshard {
 
-// One array a slot and bucket, 64-byte aligned, with the bucket's offsets, and one more for the
-// masters. StateOptions say of which type. The reduced gradients are of the type that sums are
-// computed in.
+// One array a slot and stretch, 64-byte aligned, and one more for the masters. A stretch is an
+// unbroken range of a parameter's elements that this rank owns, however buckets cut it: state of a
+// whole parameter is in one piece. StateOptions say of which type the arrays are. The reduced
+// gradients lie by bucket and are of the type that sums are computed in.
 //
 // Written by one thread, the step's; read by any at the same time without making it wait: each
 // bucket has a sequence number, odd while it is written, and the number of the step whose values it
 // holds. Readers look at both before and after they copy (a seqlock).
 class ShardStore {
  public:
+  // Where the state of some elements in a row lies.
+  struct State {
+    std::array<Buffer, kMaxSlots> slots;
+    Buffer master;  // float32; no array where the parameter has none
+
+    State From(int64_t element) const;
+  };
+
   struct OwnBucket {
     const Bucket* bucket = nullptr;
     int slot_count = 0;
-    std::array<Buffer, kMaxSlots> slots;
-    Buffer master;  // float32; no array where the parameters have none
+    std::vector<State> states;  // by span of the bucket
     // Where gradients are averaged to; no array where they are used in place.
     Buffer reduced_gradient;
   };
@@ -121,8 +129,8 @@ class ShardStore {
   // Where a stretch of a parameter lies.
   struct Piece {
     int own = 0;
+    int span = 0;  // of that bucket
     int64_t parameter_offset = 0;
-    int64_t bucket_offset = 0;
     int64_t elements = 0;
   };
   ShardStore() = default;

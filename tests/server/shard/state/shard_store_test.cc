@@ -51,9 +51,10 @@ class ShardStoreTest : public ::testing::Test {
   void Write(int own, StepNumber step) {
     const ShardStore::OwnBucket& bucket = store_->own_buckets()[own];
     store_->BeginWrite(own);
-    for (int s = 0; s < bucket.slot_count; ++s) {
-      for (int64_t i = 0; i < bucket.bucket->elements; ++i) {
-        bucket.slots[s].As<float>()[i] = static_cast<float>(step);
+    for (size_t span = 0; span < bucket.states.size(); ++span) {
+      for (int s = 0; s < bucket.slot_count; ++s) {
+        std::fill_n(bucket.states[span].slots[s].As<float>(), bucket.bucket->spans[span].elements,
+                    static_cast<float>(step));
       }
     }
     store_->EndWrite(own, step);
@@ -67,16 +68,34 @@ class ShardStoreTest : public ::testing::Test {
 TEST_F(ShardStoreTest, NewSlots_AreZeroAndAligned) {
   ASSERT_GT(store_->own_buckets().size(), 4);
   for (const ShardStore::OwnBucket& own : store_->own_buckets()) {
-    for (int s = 0; s < own.slot_count; ++s) {
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(own.slots[s].data()) % 64, 0);
-      for (int64_t i = 0; i < own.bucket->elements; ++i) {
-        ASSERT_EQ(own.slots[s].As<float>()[i], 0.0f);
+    for (size_t span = 0; span < own.states.size(); ++span) {
+      const ShardStore::State& state = own.states[span];
+      for (int s = 0; s < own.slot_count; ++s) {
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(state.slots[s].data()) % 64, 0);
+        for (int64_t i = 0; i < own.bucket->spans[span].elements; ++i) {
+          ASSERT_EQ(state.slots[s].As<float>()[i], 0.0f);
+        }
       }
+      EXPECT_EQ(state.slots[2], nullptr);
     }
-    EXPECT_EQ(own.slots[2], nullptr);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(own.reduced_gradient.data()) % 64, 0);
   }
   EXPECT_EQ(store_->state_bytes(), 4010 * 2 * 4);
+}
+
+TEST_F(ShardStoreTest, SlotsOfAWholeParameter_AreInOnePiece) {
+  const auto& own = store_->own_buckets();
+  const Buffer first = own[0].states[0].slots[1];
+  int spans = 0;
+  for (const ShardStore::OwnBucket& bucket : own) {
+    for (size_t s = 0; s < bucket.states.size(); ++s) {
+      const BucketSpan& span = bucket.bucket->spans[s];
+      if (span.parameter != 0) continue;
+      EXPECT_EQ(bucket.states[s].slots[1], first.From(span.parameter_offset_elements));
+      ++spans;
+    }
+  }
+  EXPECT_GT(spans, 4);
 }
 
 TEST_F(ShardStoreTest, Owns_OnlyWhatItsBucketsHold) {
@@ -219,8 +238,8 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
     const std::unique_ptr<ShardStore> store = *ShardStore::Create(options);
     EXPECT_EQ(store->state_bytes(), 100 * row.bytes);
     const ShardStore::OwnBucket& own = store->own_buckets()[0];
-    EXPECT_EQ(own.slots[0].dtype(), row.slot);
-    EXPECT_EQ(static_cast<bool>(own.master), SizeOf(row.parameter) == 2);
+    EXPECT_EQ(own.states[0].slots[0].dtype(), row.slot);
+    EXPECT_EQ(static_cast<bool>(own.states[0].master), SizeOf(row.parameter) == 2);
     std::vector<double> read(100);
     ASSERT_TRUE(store->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
     EXPECT_THAT(read, Each(0.5));

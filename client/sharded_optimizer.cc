@@ -11,10 +11,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/owner/owner_choice.h"
+#include "client/param_group_change.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/memory_choice.h"
 #include "client/replica/parameter_list.h"
+#include "client/replica/parameter_owners.h"
 #include "client/replica/replica.h"
+#include "client/replica/trainable_watch.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
@@ -36,6 +39,10 @@ constexpr absl::Duration kLeastAttempt = absl::Seconds(1);
 constexpr char kGroupsAreFixed[] =
     "groups and parameters can be given at construction only; make another optimizer, with a name "
     "of its own, for them";
+
+constexpr char kTrainableNote[] =
+    ". A frozen parameter keeps its value, its owner and its state, and goes on from there once it "
+    "is unfrozen. Call refresh_trainable() after a switch to hide this message";
 
 absl::Status GroupsAreFixed() { return absl::UnimplementedError(kGroupsAreFixed); }
 
@@ -80,7 +87,10 @@ class ShardedOptimizer::Impl {
         owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), SpecOf(prepared)))),
         owner_addresses_(owner_->owner_addresses()),
         constructed_(ValidHyperparametersOf(prepared.groups)),
-        replica_(MakeReplica(prepared.list)) {
+        replica_(MakeReplica(prepared.list)),
+        trainable_(prepared.list),
+        owners_(ValueOrThrow(
+            ParameterOwners::Make(prepared.list, options_.world_size, options_.policy))) {
     if (!memory_.warning.empty()) Warn(memory_.warning);
     if (!owner_->resumes()) RefreshParameters();
   }
@@ -116,7 +126,7 @@ class ShardedOptimizer::Impl {
   // torch::optim::Optimizer's add_param_group is not virtual: called through that class it
   // succeeds. UNIMPLEMENTED, before anything is sent, as long as param_groups() has been changed.
   void CheckGroups(const std::vector<OptimizerParamGroup>& groups) const {
-    const std::string change = WhatChanged(groups);
+    const std::string change = DescribeGroupChange(groups, tensors_);
     if (change.empty()) return;
     throw StatusError(absl::UnimplementedError(
         absl::StrCat(change, ", but ", kGroupsAreFixed,
@@ -127,6 +137,8 @@ class ShardedOptimizer::Impl {
     CheckGroups(groups);
     const std::vector<Hyperparameters>& hyperparameters = CheckHyperparameters(groups);
     ThrowIfError(replica_->Gather());
+    const std::string switched = trainable_.TakeChanges();
+    if (!switched.empty()) Warn(absl::StrCat(switched, kTrainableNote));
     StepInput input;
     input.replica = replica_->tensors();
     input.regions = replica_->regions();
@@ -155,10 +167,13 @@ class ShardedOptimizer::Impl {
     if (!stopped.ok()) Warn(absl::StrCat("leaving the job: ", stopped.ToString()));
   }
 
+  void RefreshTrainable() { trainable_.TakeChanges(); }
+
   void SetBlob(absl::string_view blob) { ThrowIfError(owner_->SetBlob(blob)); }
 
   Replica& replica() { return *replica_; }
   const OwnerLink& owner() const { return *owner_; }
+  const ParameterOwners& owners() const { return owners_; }
   const ClientStepInfo& last_step() const { return last_step_; }
   StepNumber finished_step() const { return std::max(last_step_.step, owner_->finished_step()); }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
@@ -260,26 +275,6 @@ class ShardedOptimizer::Impl {
     return valid;
   }
 
-  // How the groups differ from those of the construction, for people; empty if they do not.
-  std::string WhatChanged(const std::vector<OptimizerParamGroup>& groups) const {
-    if (groups.size() != tensors_.size()) {
-      return absl::StrCat("param_groups() has ", groups.size(), " groups, and had ",
-                          tensors_.size(), " when the optimizer was constructed");
-    }
-    for (size_t i = 0; i < groups.size(); ++i) {
-      const std::vector<at::Tensor>& params = groups[i].params();
-      const bool same = std::equal(
-          params.begin(), params.end(), tensors_[i].begin(), tensors_[i].end(),
-          [](const at::Tensor& now, const at::Tensor& then) { return now.is_same(then); });
-      if (!same) {
-        return absl::StrCat("group ", i,
-                            " of param_groups() has other parameters than when the "
-                            "optimizer was constructed");
-      }
-    }
-    return "";
-  }
-
   const ShardedOptimizerOptions options_;
   const std::string rule_;
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
@@ -289,6 +284,8 @@ class ShardedOptimizer::Impl {
   const std::vector<Hyperparameters> constructed_;  // validated: they decided the slots
   std::vector<Hyperparameters> checked_;            // of the last step
   const std::unique_ptr<Replica> replica_;
+  TrainableWatch trainable_;
+  const ParameterOwners owners_;
   const int exceptions_ = std::uncaught_exceptions();
   ClientStepInfo last_step_;
   bool closed_ = false;
@@ -332,6 +329,21 @@ void ShardedOptimizer::refresh_parameters() {
   impl_->CheckUsable();
   impl_->CheckGroups(param_groups());
   impl_->RefreshParameters();
+}
+
+void ShardedOptimizer::refresh_trainable() { impl_->RefreshTrainable(); }
+
+std::vector<std::vector<OptimizerParamGroup>> ShardedOptimizer::partition_parameters() const {
+  impl_->CheckGroups(param_groups());
+  return impl_->owners().Divide(param_groups());
+}
+
+std::vector<OwnedRange> ShardedOptimizer::owner_of(const at::Tensor& parameter) const {
+  return owner_of(ValueOrThrow(impl_->owners().IndexOf(parameter)));
+}
+
+std::vector<OwnedRange> ShardedOptimizer::owner_of(int parameter) const {
+  return ValueOrThrow(impl_->owners().OwnersOf(parameter));
 }
 
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }

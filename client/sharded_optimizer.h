@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/owned_range.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer_options.h"
 #include "client/status_error.h"
@@ -64,7 +65,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   ~ShardedOptimizer() override;
 
   // One step by all ranks together (docs/life_of_a_step.md). Returns the closure's loss, or an
-  // undefined tensor. Errors:
+  // undefined tensor. The closure computes with autograd enabled, whatever the caller has set; the
+  // step itself records nothing. Errors:
   //   INVALID_ARGUMENT   a gradient, parameter or hyperparameter of this rank that cannot be used:
   //                      nothing is sent, and the others wait until this rank calls again
   //   INVALID_ARGUMENT   on all ranks: hyperparameters that differ; kAveraged, and a gradient is
@@ -109,6 +111,27 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // longer the rounded value become that value; without this call, the next step would go on from
   // the masters, and what was edited would be lost. Errors as step.
   void refresh_parameters();
+
+  // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
+  // parameter may be frozen and unfrozen at any time. While it is frozen it keeps its value, its
+  // owner, its state and its count of steps. The next step() logs a switch once, as a warning;
+  // after this call it does not. Sends nothing, and each rank may call it by itself.
+  void refresh_trainable();
+
+  // The param groups of every rank, by rank: in each group those parameters of which the rank owns
+  // some elements. Groups without any are there, too. Under kBalanced a parameter that is cut
+  // stands with each rank that has a part of it, and owner_of() says which part; under kReplicated
+  // all stand with every rank. The groups' options are copies of those in param_groups(). Asks
+  // nobody, and costs time in proportion to ranks times groups.
+  std::vector<std::vector<torch::optim::OptimizerParamGroup>> partition_parameters() const;
+
+  // Which rank keeps the optimizer state of which elements of a parameter: under kGreedy and
+  // kGreedyInOrder one range, the whole parameter; under kBalanced one range for each rank that has
+  // some; under kReplicated the whole parameter for every rank. The parameter is one of
+  // param_groups(), or its index over the groups in order. Asks nobody. INVALID_ARGUMENT where it
+  // is no parameter of this optimizer.
+  std::vector<OwnedRange> owner_of(const at::Tensor& parameter) const;
+  std::vector<OwnedRange> owner_of(int parameter) const;
 
   // UNIMPLEMENTED: groups and parameters can be given at construction only. Called through a
   // reference to torch::optim::Optimizer, where it is not virtual, this is noticed by the next

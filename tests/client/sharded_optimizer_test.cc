@@ -1,6 +1,5 @@
 #include "client/sharded_optimizer.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -17,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/errors.h"
 #include "common/gradient_mode.h"
+#include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
 namespace optshard {
@@ -25,26 +25,17 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using testing::FakeHub;
+using testing::First;
+using testing::Gradient;
 using ::testing::HasSubstr;
+using testing::Parameter;
 using testing::RunRanks;
+using testing::Sgd;
 using torch::optim::OptimizerParamGroup;
-
-// Small enough that sums of a few of them are exact.
-at::Tensor Gradient(const std::vector<int64_t>& shape, float value) {
-  return at::full(shape, value);
-}
-
-at::Tensor Parameter(const std::vector<int64_t>& shape, float value) {
-  return Gradient(shape, value).set_requires_grad(true);
-}
 
 void ExpectAllOk(const std::vector<absl::Status>& statuses) {
   EXPECT_THAT(statuses, Each(absl::OkStatus()));
 }
-
-float First(const at::Tensor& tensor) { return tensor.const_data_ptr<float>()[0]; }
-
-RuleOptions Sgd(double lr) { return RuleOptions("sgd").Set("lr", lr); }
 
 TEST(ShardedOptimizerTest, Step_GradientsOfTwoRanks_AreAveraged) {
   ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
@@ -181,31 +172,6 @@ TEST(ShardedOptimizerTest, Step_GroupsWithOptionsOfTheirOwn_OverrideTheDefaults)
     EXPECT_EQ(First(c), 1.25);
     EXPECT_EQ(optimizer.param_groups()[2].options().get_lr(), 0.25);
   }));
-}
-
-TEST(ShardedOptimizerTest, Step_FrozenParameter_StaysUntilItIsUnfrozen) {
-  for (const bool views : {false, true}) {
-    ExpectAllOk(RunRanks(2, [views](ShardedOptimizerOptions options) {
-      options.parameters_as_bucket_view = views;
-      const at::Tensor a = Parameter({1}, 1);
-      const at::Tensor b = Parameter({1}, 1);
-      b.set_requires_grad(false);
-      ShardedOptimizer optimizer({a, b}, Sgd(0.25), options);
-      const auto step = [&] {
-        optimizer.zero_grad();
-        a.sum().add(b.sum()).backward();
-        optimizer.step();
-      };
-      step();
-      EXPECT_EQ(First(a), 0.75);
-      EXPECT_EQ(First(b), 1);
-      b.set_requires_grad(true);
-      a.set_requires_grad(false);
-      step();
-      EXPECT_EQ(First(a), 0.75);
-      EXPECT_EQ(First(b), 0.75);
-    }));
-  }
 }
 
 TEST(ShardedOptimizerTest, Step_ZeroSizeParameterAndMoreRanksThanParameters_Works) {

@@ -1,0 +1,73 @@
+#include "client/replica/parameter_owners.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace optshard {
+
+using torch::optim::OptimizerParamGroup;
+
+absl::StatusOr<ParameterOwners> ParameterOwners::Make(const ParameterList& list, int world_size,
+                                                      PartitionPolicy policy) {
+  const absl::StatusOr<Partition> partition = MakePartition(list.space, world_size, policy);
+  if (!partition.ok()) return partition.status();
+  return ParameterOwners(list, *partition);
+}
+
+ParameterOwners::ParameterOwners(const ParameterList& list, const Partition& partition)
+    : owners_(list.tensors.size()), world_size_(static_cast<int>(partition.slices.size())) {
+  for (size_t i = 0; i < list.tensors.size(); ++i) {
+    index_.emplace(list.tensors[i].unsafeGetTensorImpl(), static_cast<int>(i));
+  }
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    for (const Slice& slice : partition.slices[rank]) {
+      owners_[slice.parameter].push_back({rank, slice.offset_elements, slice.elements});
+    }
+  }
+}
+
+absl::StatusOr<int> ParameterOwners::IndexOf(const at::Tensor& parameter) const {
+  const auto known = index_.find(parameter.unsafeGetTensorImpl());
+  if (known != index_.end()) return known->second;
+  if (!parameter.defined()) {
+    return absl::InvalidArgumentError("an undefined tensor is no parameter of this optimizer");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tensor ", c10::toString(parameter.scalar_type()), " [",
+      absl::StrJoin(parameter.sizes(), ", "), "] is none of the ", owners_.size(),
+      " parameters of this optimizer: give one of param_groups() itself, not a view or a detached "
+      "copy of it"));
+}
+
+absl::StatusOr<std::vector<OwnedRange>> ParameterOwners::OwnersOf(int index) const {
+  if (index >= 0 && index < static_cast<int>(owners_.size())) return owners_[index];
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no parameter ", index, ": this optimizer has ", owners_.size(),
+                   ", which are counted from 0 over its groups in order"));
+}
+
+std::vector<std::vector<OptimizerParamGroup>> ParameterOwners::Divide(
+    const std::vector<OptimizerParamGroup>& groups) const {
+  std::vector<std::vector<OptimizerParamGroup>> divided(world_size_);
+  size_t parameter = 0;
+  for (const OptimizerParamGroup& group : groups) {
+    std::vector<std::vector<at::Tensor>> owned(world_size_);
+    for (const at::Tensor& tensor : group.params()) {
+      for (const OwnedRange& range : owners_[parameter]) {
+        // The ranges of a rank follow each other.
+        std::vector<at::Tensor>& tensors = owned[range.rank];
+        if (tensors.empty() || !tensors.back().is_same(tensor)) tensors.push_back(tensor);
+      }
+      ++parameter;
+    }
+    for (Rank rank = 0; rank < world_size_; ++rank) {
+      divided[rank].emplace_back(std::move(owned[rank]), group.options().clone());
+    }
+  }
+  return divided;
+}
+
+}  // namespace optshard

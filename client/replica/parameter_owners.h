@@ -1,0 +1,49 @@
+// Which rank owns what of a trainer's parameters, for the trainer to ask.
+#ifndef OPTSHARD_CLIENT_REPLICA_PARAMETER_OWNERS_H_
+#define OPTSHARD_CLIENT_REPLICA_PARAMETER_OWNERS_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/owned_range.h"
+#include "client/replica/parameter_list.h"
+#include "common/partition.h"
+
+namespace optshard {
+
+// Follows from the parameter list, the world size and the policy alone, as the owners' own plan
+// does: nothing is asked of them. Immutable; thread-safe.
+class ParameterOwners {
+ public:
+  // INVALID_ARGUMENT as MakePartition.
+  static absl::StatusOr<ParameterOwners> Make(const ParameterList& list, int world_size,
+                                              PartitionPolicy policy);
+
+  // The parameter's index over the groups in order. INVALID_ARGUMENT where the tensor is none of
+  // the parameters; a view of one, or one that was detached from it, is another tensor.
+  absl::StatusOr<int> IndexOf(const at::Tensor& parameter) const;
+
+  // By rank and offset. A parameter without elements has one range, of 0 elements. INVALID_ARGUMENT
+  // where there is no parameter of this index.
+  absl::StatusOr<std::vector<OwnedRange>> OwnersOf(int index) const;
+
+  // For every rank a copy of each of `groups`, which hold the list's parameters, with its options
+  // and those parameters of which the rank owns a range. Groups without any are there, too.
+  std::vector<std::vector<torch::optim::OptimizerParamGroup>> Divide(
+      const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
+
+ private:
+  ParameterOwners(const ParameterList& list, const Partition& partition);
+
+  std::map<const c10::TensorImpl*, int> index_;
+  std::vector<std::vector<OwnedRange>> owners_;  // by parameter
+  int world_size_ = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_REPLICA_PARAMETER_OWNERS_H_

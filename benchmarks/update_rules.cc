@@ -18,8 +18,8 @@
 #include "benchmarks/shared_array.h"
 #include "benchmarks/stream_rule.h"
 #include "common/cli/command_line.h"
+#include "server/update/cpu/span_executor.h"
 #include "server/update/update_rule.h"
-#include "server/update/update_threads.h"
 
 namespace optshard {
 namespace {
@@ -83,7 +83,7 @@ class Replicas {
     }
   }
 
-  absl::Span<const SpanTask> tasks() const { return tasks_; }
+  absl::Span<const UpdateTask> tasks() const { return tasks_; }
 
  private:
   std::vector<int> group_sizes_;
@@ -91,13 +91,13 @@ class Replicas {
   std::vector<Array> gradients_, parameters_;
   std::vector<const void*> gradient_pointers_;
   std::vector<std::vector<void*>> copies_;  // by owner
-  std::vector<SpanTask> tasks_;
+  std::vector<UpdateTask> tasks_;
 };
 
-double Milliseconds(UpdateThreads& threads, const UpdateRule& rule,
-                    absl::Span<const SpanTask> tasks) {
+double Milliseconds(SpanExecutor& executor, const UpdateRule& rule,
+                    absl::Span<const UpdateTask> tasks) {
   const auto start = std::chrono::steady_clock::now();
-  threads.Run(rule, DriverKind::kSimd, tasks);
+  executor.Run(rule, tasks);
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   return elapsed.count();
@@ -108,14 +108,15 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Compare(const Flags& flags, const UpdateRule& rule, absl::Span<const SpanTask> tasks,
+void Compare(const Flags& flags, const UpdateRule& rule, absl::Span<const UpdateTask> tasks,
              int thread_count) {
-  UpdateThreads threads(thread_count);
-  Milliseconds(threads, rule, tasks);
+  WorkerThreads threads(thread_count);
+  SpanExecutor executor(&threads, DriverKind::kSimd);
+  Milliseconds(executor, rule, tasks);
   std::vector<double> ours, limits, ratios;
   for (int round = 0; round < flags.rounds; ++round) {
-    limits.push_back(Milliseconds(threads, StreamRule(), tasks));
-    ours.push_back(Milliseconds(threads, rule, tasks));
+    limits.push_back(Milliseconds(executor, StreamRule(), tasks));
+    ours.push_back(Milliseconds(executor, rule, tasks));
     ratios.push_back(ours.back() / limits.back());
   }
   const int64_t bytes = flags.elements * StreamRuleBytesPerElement(flags.replicas);

@@ -3,10 +3,12 @@
 // Operations are asynchronous: a call starts one and returns a ticket. All ranks start the same
 // operations with the same tags in the same order. Many may be under way at the same time, up to a
 // limit of each plane. Until the ticket's Wait has returned, or the plane is destroyed, the caller
-// keeps the buffers valid, does not read outputs and does not write inputs.
+// keeps the buffers valid, does not read outputs and does not write inputs. A ticket whose Wait was
+// never called may be destroyed only once the plane is broken or closed.
 //
 // No wait lasts for ever. When a peer dies or hangs, the wait ends by its deadline with a Status
-// that names the rank (errors::PeerLost, errors::PeersTimedOut). The first error breaks the plane:
+// that names the rank (errors::PeerLost, errors::PeersTimedOut; the latter names the ranks that the
+// operation waited for, and the plane is broken). The first error breaks the plane:
 // every later operation and every pending Wait returns an error, and nothing touches the callers'
 // memory any more. A call that returns an error has told no other rank anything; once it has
 // returned a ticket, others may have all they need. A call whose arguments are refused
@@ -28,6 +30,7 @@
 #include "common/dataplane/peer_replicas.h"
 #include "common/dtype.h"
 #include "common/ids.h"
+#include "common/ticket.h"
 
 namespace optshard {
 
@@ -40,28 +43,6 @@ struct StepTag {
   StepNumber step = 0;
   int32_t bucket = 0;
   StepPhase phase = StepPhase::kControl;
-};
-
-// Where an operation's memory lies, and on which stream the operation runs there.
-struct ExecutionContext {
-  std::string device = "cpu";
-  void* stream = nullptr;  // opaque: a CUDA stream, a fake's stream; null on hosts
-};
-
-// An operation that has been started. Bound to the thread that waits for it. Wait is called once. A
-// ticket whose Wait was never called may be destroyed only once its plane is broken or closed.
-class Ticket {
- public:
-  virtual ~Ticket() = default;
-
-  // Blocks until the operation is complete on this rank, has failed, or the deadline has passed.
-  // Then the error is PeersTimedOut naming the ranks that it waited for, and the plane is broken.
-  // After OK, outputs may be read and inputs written. May compute on the calling thread.
-  virtual absl::Status Wait(absl::Time deadline) = 0;
-
-  // Makes later work on the context's stream wait for the operation, without blocking the host.
-  // FAILED_PRECONDITION on a plane whose memory is the host's: wait instead.
-  virtual absl::Status OrderOn(const ExecutionContext& context) = 0;
 };
 
 // Calls come from one thread at a time (the step's), except Abort, which any thread may call.

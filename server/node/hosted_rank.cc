@@ -10,7 +10,7 @@
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
 #include "common/step_info.h"
-#include "server/update/numa_nodes.h"
+#include "server/update/cpu/numa_nodes.h"
 #include "server/update/step_hyperparameters.h"
 #include "server/update/update_rule.h"
 

@@ -5,9 +5,13 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_record.h"
-#include "server/update/update_threads.h"
+#include "server/update/cpu/span_executor.h"
+#include "server/update/cpu/worker_threads.h"
+#include "server/update/executor.h"
 
 namespace optshard {
 
@@ -20,12 +24,14 @@ class BucketUpdater {
   using Place = absl::FunctionRef<void(const BucketSpan& span, SpanUpdate* update)>;
 
   // Updates the parameters of the store's own_buckets()[own] that the record lists as updated.
-  void Update(int own, const StepRecord& record, Place place);
+  // Errors are the executor's.
+  absl::Status Update(int own, const StepRecord& record, Place place, absl::Time deadline);
 
  private:
   const StepContext context_;
-  UpdateThreads threads_;
-  std::vector<SpanTask> tasks_;  // of the bucket that is being updated
+  WorkerThreads threads_;
+  SpanExecutor executor_;
+  std::vector<UpdateTask> tasks_;  // of the bucket that is being updated
 };
 
 }  // namespace optshard

@@ -52,24 +52,26 @@ absl::Status DirectExchange::Prepare(const StepRecord&, const ReplicaMemory&, ab
 }
 
 absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
-                                   absl::Time) {
+                                   absl::Time deadline) {
   const bool averages = context_.gradient_mode == GradientMode::kReduce;
   const int own_count = static_cast<int>(context_.store->own_buckets().size());
+  const auto place = [&](const BucketSpan& span, SpanUpdate* update) {
+    const MemoryLayout::Place& where = context_.layout->place(span.parameter);
+    const ReplicaTensor& tensor = replica.tensor(span.parameter);
+    update->parameter = tensor.parameter.From(span.parameter_offset_elements);
+    if (averages) {
+      update->gradient = ConstBuffer(nullptr, regions_[where.region].dtype);
+      update->replicas.gradients = Gradients(record, span.parameter, where.region);
+      update->replicas.group_sizes = group_sizes_;
+    } else {
+      update->gradient = tensor.gradient.From(span.parameter_offset_elements);
+    }
+    update->replicas.copies = regions_[where.region].copies;
+    update->replicas.first = where.offset_elements + span.parameter_offset_elements;
+  };
   for (int own = 0; own < own_count; ++own) {
-    updater_.Update(own, record, [&](const BucketSpan& span, SpanUpdate* update) {
-      const MemoryLayout::Place& place = context_.layout->place(span.parameter);
-      const ReplicaTensor& tensor = replica.tensor(span.parameter);
-      update->parameter = tensor.parameter.From(span.parameter_offset_elements);
-      if (averages) {
-        update->gradient = ConstBuffer(nullptr, regions_[place.region].dtype);
-        update->replicas.gradients = Gradients(record, span.parameter, place.region);
-        update->replicas.group_sizes = group_sizes_;
-      } else {
-        update->gradient = tensor.gradient.From(span.parameter_offset_elements);
-      }
-      update->replicas.copies = regions_[place.region].copies;
-      update->replicas.first = place.offset_elements + span.parameter_offset_elements;
-    });
+    absl::Status updated = updater_.Update(own, record, place, deadline);
+    if (!updated.ok()) return updated;
   }
   return absl::OkStatus();
 }

@@ -73,7 +73,10 @@ absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemor
                                     absl::Time deadline) {
   int own = 0;
   for (const Bucket& bucket : *context_.buckets) {
-    if (bucket.owner == context_.rank) Update(own++, record, replica);
+    if (bucket.owner == context_.rank) {
+      absl::Status updated = Update(own++, record, replica, deadline);
+      if (!updated.ok()) return updated;
+    }
     if (!publishes_ || !AnyUpdated(bucket, record)) continue;
     absl::Status published =
         Publish(bucket, bucket.owner,
@@ -101,14 +104,16 @@ absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemor
 
 void MessageExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline); }
 
-void MessageExchange::Update(int own, const StepRecord& record, const ReplicaMemory& replica) {
+absl::Status MessageExchange::Update(int own, const StepRecord& record,
+                                     const ReplicaMemory& replica, absl::Time deadline) {
   const Buffer reduced = context_.store->own_buckets()[own].reduced_gradient;
-  updater_.Update(own, record, [&](const BucketSpan& span, SpanUpdate* update) {
+  const auto place = [&](const BucketSpan& span, SpanUpdate* update) {
     const ReplicaTensor& tensor = replica.tensor(span.parameter);
     update->parameter = tensor.parameter.From(span.parameter_offset_elements);
     update->gradient = reduces_ ? ConstBuffer(reduced.From(span.bucket_offset_elements))
                                 : tensor.gradient.From(span.parameter_offset_elements);
-  });
+  };
+  return updater_.Update(own, record, place, deadline);
 }
 
 absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const StepTag& tag,

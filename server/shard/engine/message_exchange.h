@@ -33,7 +33,8 @@ class MessageExchange : public StepExchange {
  private:
   explicit MessageExchange(const StepContext& context);
 
-  void Update(int own, const StepRecord& record, const ReplicaMemory& replica);
+  absl::Status Update(int own, const StepRecord& record, const ReplicaMemory& replica,
+                      absl::Time deadline);
   absl::Status Publish(const Bucket& bucket, Rank from, const StepTag& tag,
                        const ReplicaMemory& replica, absl::Time deadline);
 

@@ -191,7 +191,6 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     if (bucket.owner != options.rank) continue;
     OwnBucket own;
     own.bucket = &bucket;
-    own.slot_count = static_cast<int>(options.slots[bucket.group].size());
     own.states.resize(bucket.spans.size());
     store->own_.push_back(std::move(own));
   }

@@ -45,7 +45,6 @@ class ShardStore {
 
   struct OwnBucket {
     const Bucket* bucket = nullptr;
-    int slot_count = 0;
     std::vector<State> states;  // by span of the bucket
     // Where gradients are averaged to; no array where they are used in place.
     Buffer reduced_gradient;

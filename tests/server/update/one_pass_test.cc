@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "server/update/cpu/span_executor.h"
 #include "server/update/update_rule.h"
-#include "server/update/update_threads.h"
 #include "tests/server/update/replica_data.h"
 #include "tests/server/update/rule_cases.h"
 #include "tests/testing/simd_targets.h"
@@ -205,9 +205,9 @@ TEST_F(OnePassTest, Threads_CutSpansOfReplicas_SameBits) {
   for (const RuleCase& rule_case : OneCaseOfEachRule()) {
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 2);
     for (int count = 1; count <= 3; ++count) {
-      UpdateThreads threads(count);
+      WorkerThreads threads(count);
       std::vector<ReplicaData> expected, got;
-      std::vector<SpanTask> tasks;
+      std::vector<UpdateTask> tasks;
       uint32_t seed = kSeed;
       for (const std::vector<int>& tree : {std::vector<int>{2}, {1, 2}, {1}}) {
         ReplicaShape shape;
@@ -220,7 +220,7 @@ TEST_F(OnePassTest, Threads_CutSpansOfReplicas_SameBits) {
         expected.back().UpdateByParts(coefficients);
       }
       for (ReplicaData& data : got) tasks.push_back({&coefficients, data.Span()});
-      threads.Run(*rule_case.rule, DriverKind::kSimd, tasks);
+      SpanExecutor(&threads, DriverKind::kSimd).Run(*rule_case.rule, tasks);
       for (size_t i = 0; i < got.size(); ++i) {
         ASSERT_EQ(got[i].DifferenceTo(expected[i]), "") << rule_case.name << ", span " << i;
       }

@@ -1,4 +1,4 @@
-#include "server/update/numa_nodes.h"
+#include "server/update/cpu/numa_nodes.h"
 
 #include <filesystem>
 #include <fstream>

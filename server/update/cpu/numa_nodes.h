@@ -1,6 +1,6 @@
 // The machine's memory nodes, and keeping a thread near one of them.
-#ifndef OPTSHARD_SERVER_UPDATE_NUMA_NODES_H_
-#define OPTSHARD_SERVER_UPDATE_NUMA_NODES_H_
+#ifndef OPTSHARD_SERVER_UPDATE_CPU_NUMA_NODES_H_
+#define OPTSHARD_SERVER_UPDATE_CPU_NUMA_NODES_H_
 
 #include <sched.h>
 
@@ -38,4 +38,4 @@ absl::StatusOr<cpu_set_t> ParseCpuList(absl::string_view text);
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_SERVER_UPDATE_NUMA_NODES_H_
+#endif  // OPTSHARD_SERVER_UPDATE_CPU_NUMA_NODES_H_

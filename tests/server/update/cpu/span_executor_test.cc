@@ -1,4 +1,4 @@
-#include "server/update/update_threads.h"
+#include "server/update/cpu/span_executor.h"
 
 #include <vector>
 
@@ -21,14 +21,7 @@ std::vector<RuleData> Spans(const RuleCase& rule_case) {
   return spans;
 }
 
-void RunOn(UpdateThreads& threads, const RuleCase& rule_case, std::vector<RuleData>& spans) {
-  const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
-  std::vector<SpanTask> tasks;
-  for (RuleData& data : spans) tasks.push_back({&coefficients, data.Span()});
-  threads.Run(*rule_case.rule, DriverKind::kSimd, tasks);
-}
-
-TEST(UpdateThreadsTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
+TEST(SpanExecutorTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
   for (const RuleCase& rule_case : AllRuleCases()) {
     std::vector<RuleData> expected = Spans(rule_case);
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
@@ -36,9 +29,11 @@ TEST(UpdateThreadsTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
       rule_case.rule->Update(DriverKind::kScalar, coefficients, data.Span());
     }
     for (int count = 1; count <= 4; ++count) {
-      UpdateThreads threads(count);
+      WorkerThreads threads(count);
       std::vector<RuleData> spans = Spans(rule_case);
-      RunOn(threads, rule_case, spans);
+      std::vector<UpdateTask> tasks;
+      for (RuleData& data : spans) tasks.push_back({&coefficients, data.Span()});
+      SpanExecutor(&threads, DriverKind::kSimd).Run(*rule_case.rule, tasks);
       for (size_t i = 0; i < spans.size(); ++i) {
         ASSERT_EQ(spans[i].DifferenceTo(expected[i]), "")
             << rule_case.name << ", span " << i << ", " << count << " threads";
@@ -47,37 +42,37 @@ TEST(UpdateThreadsTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
   }
 }
 
-TEST(UpdateThreadsTest, Run_ManyJobsOfManySizes_EachElementOnce) {
+TEST(SpanExecutorTest, Run_ManyJobsOfManySizes_EachElementOnce) {
   // Small jobs, which the caller does alone, between large ones: no worker may miss or repeat one.
   Hyperparameters given;
   given.Set("lr", 1.0);
   const UpdateRule& sgd = **RuleRegistry::Find("sgd");
   const Coefficients coefficients = sgd.Prepare(*sgd.Validate(given), 1);
-  UpdateThreads threads(4);
+  WorkerThreads threads(4);
   std::vector<float> parameter(70000, 0.0f);
   const std::vector<float> gradient(parameter.size(), -1.0f);
   std::vector<float> expected(parameter.size(), 0.0f);
   for (int job = 0; job < 300; ++job) {
     const size_t elements = parameter.size() >> (job % 6);
-    SpanTask task;
+    UpdateTask task;
     task.coefficients = &coefficients;
     task.span.parameter = parameter.data();
     task.span.gradient = gradient.data();
     task.span.elements = static_cast<int64_t>(elements);
-    threads.Run(sgd, DriverKind::kSimd, {&task, 1});
+    SpanExecutor(&threads, DriverKind::kSimd).Run(sgd, {&task, 1});
     for (size_t i = 0; i < elements; ++i) expected[i] += 1;
   }
   EXPECT_EQ(parameter, expected);
 }
 
-TEST(UpdateThreadsTest, Run_NoTasks_Returns) {
-  UpdateThreads threads(2);
-  threads.Run(**RuleRegistry::Find("adam"), DriverKind::kSimd, {});
+TEST(SpanExecutorTest, Run_NoTasks_Returns) {
+  WorkerThreads threads(2);
+  SpanExecutor(&threads, DriverKind::kSimd).Run(**RuleRegistry::Find("adam"), {});
 }
 
-TEST(UpdateThreadsTest, Threads_LessThanOne_CountsAsOne) {
-  EXPECT_EQ(UpdateThreads(0).threads(), 1);
-  EXPECT_EQ(UpdateThreads(3).threads(), 3);
+TEST(WorkerThreadsTest, Threads_LessThanOne_CountsAsOne) {
+  EXPECT_EQ(WorkerThreads(0).threads(), 1);
+  EXPECT_EQ(WorkerThreads(3).threads(), 3);
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+// Who runs updates: a host's threads, a device's stream.
+#ifndef OPTSHARD_SERVER_UPDATE_EXECUTOR_H_
+#define OPTSHARD_SERVER_UPDATE_EXECUTOR_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ticket.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+struct UpdateTask {
+  const Coefficients* coefficients = nullptr;
+  SpanUpdate span;
+};
+
+// Bound to the step's thread. One bit of a result never depends on which executor of the same kind
+// of memory runs the update, or on how many threads.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Starts the updates, in any order and beside each other; no two of them share an element that
+  // one writes. Until the ticket's Wait has returned, the tasks and all that they point to stay
+  // where they are. Where memory and stream of `context` are a device's, nothing here waits for it:
+  // an error of an update may then come as that of a later call.
+  virtual absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
+                                                        const UpdateRule& rule,
+                                                        absl::Span<const UpdateTask> tasks) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_EXECUTOR_H_

@@ -107,11 +107,7 @@ RuleOptions& RuleOptions::Set(absl::string_view name, Betas value) {
 }
 
 RuleOptions RuleOptions::OverridingDefaults(const RuleOptions& defaults) const {
-  if (rule_ != defaults.rule_) {
-    throw StatusError(absl::InvalidArgumentError(
-        absl::StrCat("a param group has the rule \"", rule_, "\", the optimizer has \"",
-                     defaults.rule_, "\": all groups of an optimizer have the same rule")));
-  }
+  if (rule_ != defaults.rule_) return *this;
   RuleOptions merged = defaults;
   for (const auto& [name, value] : values_.values()) merged.values_.Set(name, value);
   return merged;

@@ -21,7 +21,8 @@ namespace optshard {
 
 // Options of a param group, by PyTorch's names: "adam" has lr, betas, eps, weight_decay, amsgrad,
 // maximize. An option that is not set has the rule's default. In a group that is given to the
-// constructor of an optimizer, it has the value of the optimizer's defaults. The constructor of the
+// constructor of an optimizer, it has the value of the optimizer's defaults, if they are of the
+// same rule: each group may have a rule of its own, which it keeps. The constructor of the
 // optimizer checks names and values, and so does every step, since they may change between steps.
 //
 // docs/rules.md lists all rules and their options.
@@ -55,8 +56,8 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   // The options that were set. The others have their defaults.
   const Hyperparameters& values() const { return values_; }
 
-  // These options, and those of `defaults` where this has none. Throws StatusError
-  // (INVALID_ARGUMENT) where the rules differ.
+  // These options, and those of `defaults` where this has none. Only these where `defaults` are of
+  // another rule.
   RuleOptions OverridingDefaults(const RuleOptions& defaults) const;
 
   // All options of the rule. Throws StatusError (INVALID_ARGUMENT) naming rule, option, value and

@@ -24,6 +24,7 @@
 #include "common/optimizer_spec.h"
 #include "common/state_options.h"
 #include "server/shard/engine/step_input.h"
+#include "server/update/group_update.h"
 #include "server/update/step_hyperparameters.h"
 #include "server/update/update_rule.h"
 
@@ -61,14 +62,19 @@ struct ShardedOptimizer::Prepared {
       : groups(std::move(given)),
         defaults(rule.Complete()),
         options(ValueOrThrow(WithKnownRank(std::move(client_options)))) {
-    for (OptimizerParamGroup& group : groups) {
-      RuleOptions merged = rule;
-      if (group.has_options()) {
-        merged = RuleOptions::From(group.options()).OverridingDefaults(rule);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      try {
+        groups[g].set_options(std::make_unique<RuleOptions>(OptionsOf(groups[g], rule)));
+      } catch (const StatusError& error) {
+        throw StatusError(errors::WithContext(error.status(), absl::StrCat("param group ", g)));
       }
-      group.set_options(std::make_unique<RuleOptions>(merged.Complete()));
     }
     list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
+  }
+
+  static RuleOptions OptionsOf(const OptimizerParamGroup& group, const RuleOptions& defaults) {
+    if (!group.has_options()) return defaults.Complete();
+    return RuleOptions::From(group.options()).OverridingDefaults(defaults).Complete();
   }
 
   std::vector<OptimizerParamGroup> groups;
@@ -81,12 +87,11 @@ class ShardedOptimizer::Impl {
  public:
   explicit Impl(const Prepared& prepared)
       : options_(prepared.options),
-        rule_(prepared.defaults.rule()),
+        constructed_(ValueOrThrow(ValidateGroups(SpecOf(prepared)))),
         tensors_(TensorsOf(prepared.groups)),
         memory_(ValueOrThrow(ChooseMemory(options_, prepared.list))),
         owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), SpecOf(prepared)))),
         owner_addresses_(owner_->owner_addresses()),
-        constructed_(ValidHyperparametersOf(prepared.groups)),
         replica_(MakeReplica(prepared.list)),
         trainable_(prepared.list),
         owners_(ValueOrThrow(
@@ -116,8 +121,7 @@ class ShardedOptimizer::Impl {
       const std::vector<OptimizerParamGroup>& groups) {
     std::vector<Hyperparameters> given = HyperparametersOf(groups);
     if (given != checked_) {
-      const UpdateRule& rule = *ValueOrThrow(RuleRegistry::Find(rule_));
-      ThrowIfError(ValidateForStep(rule, constructed_, given).status());
+      ThrowIfError(ValidateForStep(constructed_, given).status());
       checked_ = std::move(given);
     }
     return checked_;
@@ -184,8 +188,10 @@ class ShardedOptimizer::Impl {
     OptimizerSpec spec;
     spec.world_size = options_.world_size;
     spec.space = prepared.list.space;
-    spec.rule = rule_;
-    spec.hyperparameters = HyperparametersOf(prepared.groups);
+    for (const OptimizerParamGroup& group : prepared.groups) {
+      const RuleOptions rule = RuleOptions::From(group.options());
+      spec.rules.push_back({rule.rule(), rule.values()});
+    }
     spec.gradient_mode = options_.gradient_mode;
     spec.policy = options_.policy;
     spec.buckets = options_.buckets;
@@ -250,39 +256,31 @@ class ShardedOptimizer::Impl {
     }
   }
 
+  // `groups` are those of the construction.
   std::vector<Hyperparameters> HyperparametersOf(
       const std::vector<OptimizerParamGroup>& groups) const {
     std::vector<Hyperparameters> result;
-    for (const OptimizerParamGroup& group : groups) {
-      const RuleOptions options = RuleOptions::From(group.options());
-      if (options.rule() != rule_) {
-        throw StatusError(absl::InvalidArgumentError(
-            absl::StrCat("a param group's options have become those of the rule \"", options.rule(),
-                         "\"; this optimizer's rule is \"", rule_, "\"")));
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const RuleOptions options = RuleOptions::From(groups[g].options());
+      const std::string& rule = constructed_[g].rule->spec().name;
+      if (options.rule() != rule) {
+        throw StatusError(absl::InvalidArgumentError(absl::StrCat(
+            "the options of param group ", g, " have become those of the rule \"", options.rule(),
+            "\", but a group keeps the rule that it was constructed with, here \"", rule,
+            "\"; give it options of that rule, or make another optimizer")));
       }
       result.push_back(options.values());
     }
     return result;
   }
 
-  std::vector<Hyperparameters> ValidHyperparametersOf(
-      const std::vector<OptimizerParamGroup>& groups) const {
-    const UpdateRule& rule = *ValueOrThrow(RuleRegistry::Find(rule_));
-    std::vector<Hyperparameters> valid;
-    for (const Hyperparameters& group : HyperparametersOf(groups)) {
-      valid.push_back(ValueOrThrow(rule.Validate(group)));
-    }
-    return valid;
-  }
-
   const ShardedOptimizerOptions options_;
-  const std::string rule_;
+  const std::vector<GroupUpdate> constructed_;          // by group
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
   const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
   const std::vector<std::string> owner_addresses_;
-  const std::vector<Hyperparameters> constructed_;  // validated: they decided the slots
-  std::vector<Hyperparameters> checked_;            // of the last step
+  std::vector<Hyperparameters> checked_;  // of the last step
   const std::unique_ptr<Replica> replica_;
   TrainableWatch trainable_;
   const ParameterOwners owners_;

@@ -39,11 +39,15 @@ struct ClientStepInfo : StepInfo {
 // Bound to the thread of the trainer, except where noted.
 class ShardedOptimizer : public torch::optim::Optimizer {
  public:
+  // A group without options of its own has `defaults`. One with options of another rule is stepped
+  // by that rule, with its defaults for what is not set.
+  //
   // Checks the parameters, joins the job, waits for all ranks, and gives all of them rank 0's
   // values of the parameters. Errors:
   //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
-  //                       out of its range, ranks that do not agree with each other, a rank or
-  //                       world size that is not set or out of range
+  //                       out of its range, a rule that needs whole parameters with a policy that
+  //                       cuts them, ranks that do not agree with each other, a rank or world size
+  //                       that is not set or out of range
   //   ALREADY_EXISTS      the rank is taken by a living process
   //   UNAVAILABLE         no coordinator or shard server there, or a rank was lost meanwhile
   //   DEADLINE_EXCEEDED   ranks that never came, by number

@@ -1,9 +1,13 @@
 #include "common/optimizer_spec.h"
 
+#include <algorithm>
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checked_math.h"
 #include "common/dtype.h"
+#include "common/hyperparameters.h"
 #include "common/request_limits.h"
 
 namespace optshard {
@@ -16,13 +20,17 @@ std::string TextOf(const BucketOptions& buckets) {
                          buckets.pack_below_bytes);
 }
 
-absl::Status CheckHyperparameters(const std::vector<Hyperparameters>& groups) {
-  for (size_t g = 0; g < groups.size(); ++g) {
+absl::Status CheckRules(const std::vector<GroupRule>& rules) {
+  for (size_t g = 0; g < rules.size(); ++g) {
     const std::string where = absl::StrCat("param group ", g, ": ");
-    absl::Status valid =
-        CheckCount(absl::StrCat(where, "the number of hyperparameters"),
-                   static_cast<int64_t>(groups[g].values().size()), kMaxHyperparametersPerGroup);
-    for (const auto& [name, value] : groups[g].values()) {
+    if (rules[g].name.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(where, "the update rule's name is empty"));
+    }
+    const std::map<std::string, HyperValue>& values = rules[g].hyperparameters.values();
+    absl::Status valid = CheckLength(absl::StrCat(where, "the update rule's name"), rules[g].name);
+    valid.Update(CheckCount(absl::StrCat(where, "the number of hyperparameters"),
+                            static_cast<int64_t>(values.size()), kMaxHyperparametersPerGroup));
+    for (const auto& [name, value] : values) {
       valid.Update(CheckLength(absl::StrCat(where, "the name of a hyperparameter"), name));
     }
     if (!valid.ok()) return valid;
@@ -52,6 +60,23 @@ absl::Status CheckProducts(const OptimizerSpec& spec) {
   return valid;
 }
 
+std::string DifferenceText(absl::string_view field, absl::string_view a_name, absl::string_view a,
+                           absl::string_view b_name, absl::string_view b) {
+  return absl::StrFormat("%s: %s has \"%s\", %s has \"%s\"", field, a_name, a, b_name, b);
+}
+
+absl::optional<std::string> FirstDifference(const std::vector<GroupRule>& a,
+                                            absl::string_view a_name,
+                                            const std::vector<GroupRule>& b,
+                                            absl::string_view b_name) {
+  for (size_t g = 0; g < std::min(a.size(), b.size()); ++g) {
+    if (a[g].name == b[g].name) continue;
+    return DifferenceText(absl::StrCat("update rule of param group ", g), a_name, a[g].name, b_name,
+                          b[g].name);
+  }
+  return absl::nullopt;
+}
+
 absl::string_view TextOf(bool flag) { return flag ? "true" : "false"; }
 
 }  // namespace
@@ -62,13 +87,11 @@ absl::Status OptimizerSpec::Validate() const {
         absl::StrCat("the world size is ", world_size, ", expected at least 1"));
   }
   absl::Status size = CheckCount("the world size", world_size, kMaxWorldSize);
-  size.Update(CheckLength("the update rule's name", rule));
   if (!size.ok()) return size;
-  if (rule.empty()) return absl::InvalidArgumentError("the update rule's name is empty");
-  if (hyperparameters.size() != space.groups().size()) {
+  if (rules.size() != space.groups().size()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("hyperparameters of %d groups were given, expected those of %d",
-                        hyperparameters.size(), space.group_count()));
+        absl::StrFormat("the update rules of %d param groups were given, expected those of %d",
+                        rules.size(), space.group_count()));
   }
   if (buckets.max_bytes < kSmallestBucketBytes) {
     return absl::InvalidArgumentError(absl::StrCat("buckets.max_bytes is ", buckets.max_bytes,
@@ -86,7 +109,7 @@ absl::Status OptimizerSpec::Validate() const {
   }
   absl::Status valid = space.Validate();
   if (valid.ok()) valid = state.Validate(space);
-  if (valid.ok()) valid = CheckHyperparameters(hyperparameters);
+  if (valid.ok()) valid = CheckRules(rules);
   if (valid.ok()) valid = CheckProducts(*this);
   return valid;
 }
@@ -101,7 +124,6 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
   const auto text = [](absl::string_view value) { return std::string(value); };
   const Field fields[] = {
       {"world size", absl::StrCat(a.world_size), absl::StrCat(b.world_size)},
-      {"update rule", a.rule, b.rule},
       {"gradient mode", text(NameOf(a.gradient_mode)), text(NameOf(b.gradient_mode))},
       {"partition policy", text(NameOf(a.policy)), text(NameOf(b.policy))},
       {"buckets", TextOf(a.buckets), TextOf(b.buckets)},
@@ -112,9 +134,10 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
   };
   for (const Field& field : fields) {
     if (field.a == field.b) continue;
-    return absl::StrFormat("%s: %s has \"%s\", %s has \"%s\"", field.name, a_name, field.a, b_name,
-                           field.b);
+    return DifferenceText(field.name, a_name, field.a, b_name, field.b);
   }
+  const absl::optional<std::string> rules = FirstDifference(a.rules, a_name, b.rules, b_name);
+  if (rules.has_value()) return rules;
   return FirstDifference(a.space, a_name, b.space, b_name);
 }
 

@@ -11,7 +11,7 @@
 #include "absl/types/optional.h"
 #include "common/bucket.h"
 #include "common/gradient_mode.h"
-#include "common/hyperparameters.h"
+#include "common/group_rule.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_options.h"
@@ -22,10 +22,9 @@ namespace optshard {
 struct OptimizerSpec {
   int world_size = 1;
   ParameterSpace space;
-  std::string rule;  // "adam", ...
-  // By group, as the user gave them: what is not set has the rule's default. They may change from
-  // step to step, so FirstDifference leaves them out; each step compares them.
-  std::vector<Hyperparameters> hyperparameters;
+  // By param group. The hyperparameters are those that the user gave. They may change from step to
+  // step, so FirstDifference leaves them out; each step compares them.
+  std::vector<GroupRule> rules;
   GradientMode gradient_mode = GradientMode::kReduce;
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   BucketOptions buckets;
@@ -35,7 +34,7 @@ struct OptimizerSpec {
 
   // INVALID_ARGUMENT naming the field, its value and what was expected; the limits are those of
   // common/request_limits.h. What a valid spec leads to (layout, partition, buckets) fits into
-  // memory and is computed within a second or so. Neither the rule nor the values of
+  // memory and is computed within a second or so. Neither the rules nor the values of
   // hyperparameters are checked: that takes the registry of rules.
   absl::Status Validate() const;
 };

@@ -26,8 +26,7 @@ struct ParameterSpec {
   int64_t elements() const;
 };
 
-// The rule is the same for all groups of an optimizer; hyperparameters may differ (they are not
-// part of the space: schedulers change them between steps).
+// Rule and hyperparameters of the group are not part of the space (OptimizerSpec::rules).
 struct GroupSpec {
   std::vector<ParameterSpec> parameters;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/group_rule.h"
 #include "common/request_limits.h"
 
 namespace optshard {
@@ -123,10 +124,11 @@ absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
 
 namespace {
 
-v1::Hyperparameters ToProto(const Hyperparameters& group) {
-  v1::Hyperparameters proto;
-  for (const auto& [name, value] : group.values()) {
-    v1::Hyperparameter& one = *proto.add_values();
+v1::GroupRule ToProto(const GroupRule& rule) {
+  v1::GroupRule proto;
+  proto.set_name(rule.name);
+  for (const auto& [name, value] : rule.hyperparameters.values()) {
+    v1::Hyperparameter& one = *proto.add_hyperparameters();
     one.set_name(name);
     if (const bool* flag = absl::get_if<bool>(&value)) {
       one.set_flag(*flag);
@@ -141,25 +143,27 @@ v1::Hyperparameters ToProto(const Hyperparameters& group) {
   return proto;
 }
 
-absl::StatusOr<Hyperparameters> FromProto(const v1::Hyperparameters& proto) {
-  Hyperparameters group;
-  for (const v1::Hyperparameter& one : proto.values()) {
+absl::StatusOr<GroupRule> FromProto(const v1::GroupRule& proto) {
+  GroupRule rule;
+  rule.name = proto.name();
+  Hyperparameters& values = rule.hyperparameters;
+  for (const v1::Hyperparameter& one : proto.hyperparameters()) {
     switch (one.value_case()) {
       case v1::Hyperparameter::kFlag:
-        group.Set(one.name(), one.flag());
+        values.Set(one.name(), one.flag());
         break;
       case v1::Hyperparameter::kNumber:
-        group.Set(one.name(), one.number());
+        values.Set(one.name(), one.number());
         break;
       case v1::Hyperparameter::kPair:
-        group.Set(one.name(), Betas{one.pair().first(), one.pair().second()});
+        values.Set(one.name(), Betas{one.pair().first(), one.pair().second()});
         break;
       case v1::Hyperparameter::VALUE_NOT_SET:
         return absl::InvalidArgumentError(
             absl::StrCat("the hyperparameter \"", one.name(), "\" has no value of a known kind"));
     }
   }
-  return group;
+  return rule;
 }
 
 }  // namespace
@@ -168,10 +172,7 @@ v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
   v1::OptimizerSpec proto;
   proto.set_world_size(spec.world_size);
   *proto.mutable_space() = ToProto(spec.space);
-  proto.set_rule(spec.rule);
-  for (const Hyperparameters& group : spec.hyperparameters) {
-    *proto.add_hyperparameters() = ToProto(group);
-  }
+  for (const GroupRule& rule : spec.rules) *proto.add_rules() = ToProto(rule);
   proto.set_gradient_mode(ToProto(spec.gradient_mode));
   proto.set_policy(ToProto(spec.policy));
   proto.set_bucket_max_bytes(spec.buckets.max_bytes);
@@ -189,14 +190,16 @@ absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto) {
   if (!gradient_mode.ok()) return gradient_mode.status();
   const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
   if (!policy.ok()) return policy.status();
+  const absl::Status count =
+      CheckCount("the number of update rules", proto.rules_size(), kMaxGroups);
+  if (!count.ok()) return count;
   OptimizerSpec spec;
   spec.world_size = proto.world_size();
   spec.space = *std::move(space);
-  spec.rule = proto.rule();
-  for (const v1::Hyperparameters& group_proto : proto.hyperparameters()) {
-    absl::StatusOr<Hyperparameters> group = FromProto(group_proto);
-    if (!group.ok()) return group.status();
-    spec.hyperparameters.push_back(*std::move(group));
+  for (const v1::GroupRule& rule_proto : proto.rules()) {
+    absl::StatusOr<GroupRule> rule = FromProto(rule_proto);
+    if (!rule.ok()) return rule.status();
+    spec.rules.push_back(*std::move(rule));
   }
   spec.gradient_mode = *gradient_mode;
   spec.policy = *policy;

@@ -131,7 +131,7 @@ std::string Summary(const GroupStatus& group) {
     absl::StrAppend(&line, Count(group.world_size, "rank"), ", step ", least, ", generation ",
                     group.generation);
   }
-  absl::StrAppend(&line, "; ", group.rule, ", ", NameOf(group.policy), ", ",
+  absl::StrAppend(&line, "; ", group.rules, ", ", NameOf(group.policy), ", ",
                   Count(group.parameter_count, "parameter"), ", ",
                   Count(group.total_elements, "element"));
   if (!group.failure.ok()) {

@@ -121,7 +121,7 @@ struct GroupStatus {
   GroupState state = GroupState::kForming;
   Generation generation = 0;
   int world_size = 0;
-  std::string rule;
+  std::string rules;  // RulesText
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   int parameter_count = 0;
   int64_t total_elements = 0;

@@ -66,7 +66,7 @@ v1::GroupStatus ToProto(const GroupStatus& group) {
   proto.set_state(static_cast<v1::GroupState>(group.state));
   proto.set_generation(group.generation);
   proto.set_world_size(group.world_size);
-  proto.set_rule(group.rule);
+  proto.set_rules(group.rules);
   proto.set_policy(ToProto(group.policy));
   proto.set_parameter_count(group.parameter_count);
   proto.set_total_elements(group.total_elements);
@@ -86,7 +86,7 @@ absl::StatusOr<GroupStatus> FromProto(const v1::GroupStatus& proto) {
   group.state = *state;
   group.generation = proto.generation();
   group.world_size = proto.world_size();
-  group.rule = proto.rule();
+  group.rules = proto.rules();
   group.policy = *policy;
   group.parameter_count = proto.parameter_count();
   group.total_elements = proto.total_elements();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
+#include "common/group_rule.h"
 #include "common/plan.h"
 #include "server/coordinator/admission.h"
 #include "server/coordinator/losses.h"
@@ -374,7 +375,7 @@ GroupStatus Group::Status(absl::Time now) const {
   status.generation = generation_;
   status.world_size = options_.world_size;
   if (first_.has_value()) {
-    status.rule = first_->spec.rule;
+    status.rules = RulesText(first_->spec.rules);
     status.policy = first_->spec.policy;
     status.parameter_count = first_->spec.space.parameter_count();
     status.total_elements = first_->spec.space.total_elements();

@@ -12,7 +12,6 @@
 #include "common/step_info.h"
 #include "server/update/cpu/numa_nodes.h"
 #include "server/update/step_hyperparameters.h"
-#include "server/update/update_rule.h"
 
 namespace optshard {
 namespace {
@@ -245,10 +244,7 @@ absl::Status HostedRank::UseHyperparameters() {
   absl::StatusOr<std::vector<Hyperparameters>> given =
       DecodeHyperparameters(request_.hyperparameters);
   if (!given.ok()) return given.status();
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(first_.spec.rule);
-  if (!rule.ok()) return rule.status();
-  const absl::StatusOr<std::vector<Hyperparameters>> usable =
-      ValidateForStep(**rule, constructed_, *given);
+  const absl::StatusOr<std::vector<Hyperparameters>> usable = ValidateForStep(constructed_, *given);
   if (!usable.ok()) return usable.status();
   hyperparameters_ = *std::move(given);
   hyperparameter_version_ = request_.hyperparameter_version;

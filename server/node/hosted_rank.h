@@ -27,6 +27,7 @@
 #include "server/node/step_rounds.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/shard_owner.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 
@@ -155,7 +156,7 @@ class HostedRank {
   DoorbellRequest request_;
   Incarnation asking_ = 0;               // whose request_ is
   uint64_t hyperparameter_version_ = 0;  // those decoded last; 0: none of this trainer's
-  std::vector<Hyperparameters> constructed_;
+  std::vector<GroupUpdate> constructed_;
   std::vector<Hyperparameters> hyperparameters_;
   absl::Duration refusal_pause_;
   // When the trainers of the previous server count as gone. Infinite without a previous server.

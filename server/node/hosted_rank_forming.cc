@@ -11,8 +11,7 @@
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
 #include "server/shard/engine/step_input.h"
-#include "server/update/group_validation.h"
-#include "server/update/update_rule.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 namespace {
@@ -132,10 +131,7 @@ absl::Status HostedRank::StartOwner() {
     absl::MutexLock lock(&mutex_);
     Wake();
   };
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(owner.spec.rule);
-  if (!rule.ok()) return rule.status();
-  absl::StatusOr<std::vector<Hyperparameters>> groups =
-      ValidateGroups(**rule, owner.spec.hyperparameters);
+  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(owner.spec);
   if (!groups.ok()) return groups.status();
   constructed_ = *std::move(groups);
   absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));

@@ -12,8 +12,7 @@
 #include "common/plan.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_store.h"
-#include "server/update/group_validation.h"
-#include "server/update/update_rule.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 
@@ -27,10 +26,7 @@ std::string ToString(const MemoryNeed& need) {
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
                                         bool has_parameters, bool all_on_this_node) {
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(request.spec.rule);
-  if (!rule.ok()) return rule.status();
-  const absl::StatusOr<std::vector<Hyperparameters>> groups =
-      ValidateGroups(**rule, request.spec.hyperparameters);
+  const absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(request.spec);
   if (!groups.ok()) return groups.status();
   absl::StatusOr<Partition> partition =
       MakePartition(request.spec.space, request.spec.world_size, request.spec.policy);
@@ -52,8 +48,7 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   store.buckets = &buckets;
   store.rank = request.rank;
   store.state = request.spec.state;
-  store.scalar_slots = static_cast<int>((*rule)->spec().scalar_slots.size());
-  for (const Hyperparameters& group : *groups) store.slots.push_back((*rule)->Slots(group));
+  store.TakeSlotsOf(*groups);
   if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);
   need.slots_bytes = static_cast<int64_t>(state.slots);

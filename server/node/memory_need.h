@@ -35,8 +35,8 @@ struct MemoryNeed {
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
 
 // `layout` is that of the request's space. `has_parameters`: the rank has a copy of the parameters
-// of its own. `all_on_this_node`: this server hosts all ranks of the job. INVALID_ARGUMENT for a
-// rule or hyperparameters that the shard owner would refuse. Thread-safe.
+// of its own. `all_on_this_node`: this server hosts all ranks of the job. INVALID_ARGUMENT for
+// rules or hyperparameters that the shard owner would refuse. Thread-safe.
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
                                         bool has_parameters, bool all_on_this_node);
 

@@ -17,7 +17,7 @@
 #include "server/shard/shard_owner_options.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_store.h"
-#include "server/update/group_validation.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 class ShardOwner::Impl {
@@ -70,8 +70,7 @@ class ShardOwner::Impl {
   LogContext MakeLogContext() const;
 
   Options options_;
-  const UpdateRule* rule_ = nullptr;
-  std::vector<Hyperparameters> hyperparameters_;  // validated
+  std::vector<GroupUpdate> groups_;  // by param group
   // Outlives whatever the session's thread may call.
   const std::shared_ptr<PlaneGuard> guard_ = std::make_shared<PlaneGuard>();
   std::unique_ptr<MemberSession> session_;
@@ -93,19 +92,10 @@ class ShardOwner::Impl {
 absl::Status ShardOwner::Impl::Start() {
   absl::Status valid = CheckOwnerOptions(options_);
   if (!valid.ok()) return valid;
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.spec.rule);
-  if (!rule.ok()) return rule.status();
-  rule_ = *rule;
-  if (!rule_->spec().element_wise && options_.spec.policy == PartitionPolicy::kBalanced) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "rule %s needs whole parameters, which the partition \"balanced\" cuts; use \"greedy\"",
-        options_.spec.rule));
-  }
-  absl::StatusOr<std::vector<Hyperparameters>> groups =
-      ValidateGroups(*rule_, options_.spec.hyperparameters);
+  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(options_.spec);
   if (!groups.ok()) return groups.status();
-  hyperparameters_ = *std::move(groups);
-  board_ = std::make_unique<StepBoard>(hyperparameters_);
+  groups_ = *std::move(groups);
+  board_ = std::make_unique<StepBoard>(HyperparametersOf(groups_));
   timeline_ = std::make_unique<TimelineRing>(options_.timeline_steps, *options_.clock);
 
   const absl::Time deadline = options_.clock->Now() + options_.join_timeout;
@@ -183,11 +173,7 @@ absl::Status ShardOwner::Impl::Allocate() {
 
   LiveShardView::Options view;
   ShardStore::Options store;
-  store.scalar_slots = static_cast<int>(rule_->spec().scalar_slots.size());
-  for (const Hyperparameters& group : hyperparameters_) {
-    store.slots.push_back(rule_->Slots(group));
-    store.initial_scalar_slots.push_back(rule_->InitialScalarSlots(group));
-  }
+  store.TakeSlotsOf(groups_);
   view.slots = store.slots;
   store.space = &options_.spec.space;
   store.buckets = &buckets_;
@@ -203,7 +189,7 @@ absl::Status ShardOwner::Impl::Allocate() {
   view.member = session_->id();
   view.space = &options_.spec.space;
   view.plan = &plan_;
-  view.rule = rule_;
+  view.groups = &groups_;
   view.gradient_mode = options_.spec.gradient_mode;
   view.state = options_.spec.state;
   view.bucket_count = static_cast<int>(store_->own_buckets().size());
@@ -223,7 +209,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   engine.buckets = &buckets_;
   engine.gradient_mode = options_.spec.gradient_mode;
   engine.state = options_.spec.state;
-  engine.rule = rule_;
+  engine.groups = &groups_;
   engine.driver = options_.driver;
   engine.threads = options_.threads > 0 ? options_.threads : ThreadsOf(plan_.tree, options_.rank);
   engine.plane = plane_.get();
@@ -231,7 +217,6 @@ absl::Status ShardOwner::Impl::StartEngine() {
   engine.timeline = timeline_.get();
   engine.clock = options_.clock;
   engine.incarnation = session_->id().incarnation;
-  engine.hyperparameters = hyperparameters_;
   engine.has_values = resumes_;
   absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
   if (!created.ok()) return created.status();

@@ -16,7 +16,8 @@ them. Names and defaults are PyTorch's where it has the rule. How bits stay equa
 they are: [numerics](numerics.md).
 
 Choose a rule by its name: `optshard::RuleOptions("lion").Set("lr", 1e-4)`. For Adagrad, Adam, AdamW, RMSprop
-and SGD you can also give the options of torch::optim. Slots are float32, or bfloat16 with that `state_dtype`.
+and SGD you can also give the options of torch::optim. Options given with a param group may be those of
+another rule than the optimizer's: the group is then stepped by that rule. Slots are float32, or bfloat16 with that `state_dtype`.
 Those of float64 parameters are float64.
 )";
 

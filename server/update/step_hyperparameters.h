@@ -7,17 +7,16 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/hyperparameters.h"
-#include "server/update/update_rule.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 
-// ValidateGroups of `given`, which may change the values of `constructed` but not the slots that
-// there are. `constructed` are the validated hyperparameters of the optimizer's construction. Both
+// `given` with the defaults of each group's rule filled in. They may change the values of
+// `constructed`, which the optimizer was constructed with, but not the slots that there are. Both
 // are by param group. INVALID_ARGUMENT, naming the param group and the option, where a value is out
 // of its range or would need other slots; also for another number of groups. Thread-safe.
 absl::StatusOr<std::vector<Hyperparameters>> ValidateForStep(
-    const UpdateRule& rule, absl::Span<const Hyperparameters> constructed,
-    absl::Span<const Hyperparameters> given);
+    absl::Span<const GroupUpdate> constructed, absl::Span<const Hyperparameters> given);
 
 }  // namespace optshard
 

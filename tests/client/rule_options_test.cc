@@ -137,11 +137,12 @@ TEST(RuleOptionsTest, OverridingDefaults_OneValueSet_KeepsTheDefaultsOthers) {
   EXPECT_EQ(merged.values().Number("eps"), 0.2);
 }
 
-TEST(RuleOptionsTest, OverridingDefaults_AnotherRule_NamesBoth) {
-  const absl::Status status =
-      StatusOf([] { RuleOptions("sgd").OverridingDefaults(RuleOptions("adam")); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("\"sgd\""), HasSubstr("\"adam\"")));
+TEST(RuleOptionsTest, OverridingDefaults_AnotherRules_TakesNothingOfThem) {
+  const RuleOptions merged = RuleOptions("sgd")
+                                 .Set("momentum", 0.9)
+                                 .OverridingDefaults(RuleOptions("adam").Set("lr", 0.1));
+  EXPECT_EQ(merged.rule(), "sgd");
+  EXPECT_EQ(merged.values().ToString(), "momentum=0.9");
 }
 
 TEST(RuleOptionsTest, Lr_SetThroughTorchsInterface_IsTheRules) {

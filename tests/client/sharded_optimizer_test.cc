@@ -1,10 +1,10 @@
 #include "client/sharded_optimizer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/optim/adam.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>
 
@@ -472,14 +472,15 @@ TEST(ShardedOptimizerTest, Construct_BadInput_SaysWhat) {
                           options);
        },
        {"sgd", "betas", "momentum"}},
-      {"a group of another rule",
+      {"an option of the optimizer's rule in a group of another",
        [](const auto& options) {
          std::vector<OptimizerParamGroup> groups;
+         groups.emplace_back(std::vector<at::Tensor>{Parameter({1}, 1)});
          groups.emplace_back(std::vector<at::Tensor>{Parameter({1}, 1)},
-                             std::make_unique<torch::optim::AdamOptions>(0.1));
+                             std::make_unique<RuleOptions>(RuleOptions("adam").Set("momentum", 1)));
          ShardedOptimizer(groups, Sgd(1), options);
        },
-       {"\"adam\"", "\"sgd\""}},
+       {"param group 1", "\"adam\"", "no option \"momentum\""}},
       {"no rank and no world size",
        [](const ShardedOptimizerOptions&) {
          ShardedOptimizer({Parameter({1}, 1)}, Sgd(1), ShardedOptimizerOptions());

@@ -31,8 +31,7 @@ std::unique_ptr<ShardOwner> OwnerWithoutTrainer(const ShardedOptimizerOptions& o
   owner.rank = options.rank;
   owner.spec.world_size = options.world_size;
   owner.spec.space = ParameterSpace({{{parameter}}});
-  owner.spec.rule = rule.rule();
-  owner.spec.hyperparameters = {rule.Complete().values()};
+  owner.spec.rules = {{rule.rule(), rule.Complete().values()}};
   owner.node = options.node;
   owner.coordinator = seams.coordinator;
   owner.plane_factory = [&seams](const PlaneRequest& request) {

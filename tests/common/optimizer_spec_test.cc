@@ -20,8 +20,7 @@ OptimizerSpec Spec() {
   OptimizerSpec spec;
   spec.world_size = 2;
   spec.space = ParameterSpace({GroupSpec{{{"weight", {8, 4}}, {"bias", {8}}}}});
-  spec.rule = "adam";
-  spec.hyperparameters.resize(1);
+  spec.rules = {{"adam"}};
   return spec;
 }
 
@@ -35,8 +34,8 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
       {nullptr, [](OptimizerSpec&) {}},
       {R"(world size: rank 0 has "2", rank 1 has "3")",
        [](OptimizerSpec& spec) { spec.world_size = 3; }},
-      {R"(update rule: rank 0 has "adam", rank 1 has "sgd")",
-       [](OptimizerSpec& spec) { spec.rule = "sgd"; }},
+      {R"(update rule of param group 0: rank 0 has "adam", rank 1 has "sgd")",
+       [](OptimizerSpec& spec) { spec.rules[0].name = "sgd"; }},
       {R"(gradient mode: rank 0 has "reduce", rank 1 has "averaged")",
        [](OptimizerSpec& spec) { spec.gradient_mode = GradientMode::kAveraged; }},
       {R"(partition policy: rank 0 has "greedy", rank 1 has "balanced")",
@@ -58,7 +57,7 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
          spec.space = ParameterSpace({GroupSpec{{{"weight", {8, 4}}, {"bias", {9}}}}});
        }},
       // Schedulers change them; steps compare them.
-      {nullptr, [](OptimizerSpec& spec) { spec.hyperparameters[0].Set("lr", 0.5); }},
+      {nullptr, [](OptimizerSpec& spec) { spec.rules[0].hyperparameters.Set("lr", 0.5); }},
   };
   for (const Change& change : changes) {
     OptimizerSpec other = Spec();
@@ -73,6 +72,33 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
   }
 }
 
+TEST(OptimizerSpec, FirstDifference_RuleOfOneGroup_NamesTheGroup) {
+  OptimizerSpec spec = Spec();
+  spec.space = ParameterSpace({GroupSpec{{{"weight", {8, 4}}}}, GroupSpec{{{"bias", {8}}}}});
+  spec.rules = {{"adam"}, {"sgd"}};
+  OptimizerSpec other = spec;
+  other.rules[1].name = "lion";
+  EXPECT_EQ(FirstDifference(spec, "rank 0", other, "rank 1"),
+            R"(update rule of param group 1: rank 0 has "sgd", rank 1 has "lion")");
+}
+
+TEST(OptimizerSpec, FirstDifference_AnotherNumberOfGroups_ShowsTheParameter) {
+  OptimizerSpec other = Spec();
+  other.space = ParameterSpace({GroupSpec{{{"weight", {8, 4}}}}, GroupSpec{{{"bias", {8}}}}});
+  other.rules = {{"adam"}, {"sgd"}};
+  const absl::optional<std::string> difference = FirstDifference(Spec(), "rank 0", other, "rank 1");
+  ASSERT_TRUE(difference.has_value());
+  EXPECT_THAT(*difference, HasSubstr("parameter 1"));
+}
+
+TEST(RulesText, GroupsOfSeveralRules_NamesEachOnce) {
+  EXPECT_EQ(RulesText({{"adam"}, {"adam"}}), "adam");
+  EXPECT_EQ(RulesText({{"muon"}, {"adamw"}, {"muon"}}), "muon+adamw");
+  std::vector<GroupRule> many;
+  for (int g = 0; g < 12; ++g) many.push_back({std::string(1, static_cast<char>('a' + g))});
+  EXPECT_EQ(RulesText(many), "a+b+c+d+e+f+g+h+...");
+}
+
 TEST(OptimizerSpec, Validate_ThatOfATrainer_IsOk) {
   EXPECT_EQ(Spec().Validate(), absl::OkStatus());
 }
@@ -81,9 +107,10 @@ TEST(OptimizerSpec, Validate_BadField_NamesItWithItsValue) {
   const Change changes[] = {
       {"the world size is 0, expected at least 1",
        [](OptimizerSpec& spec) { spec.world_size = 0; }},
-      {"the update rule's name is empty", [](OptimizerSpec& spec) { spec.rule = ""; }},
-      {"hyperparameters of 3 groups were given, expected those of 1",
-       [](OptimizerSpec& spec) { spec.hyperparameters.resize(3); }},
+      {"param group 0: the update rule's name is empty",
+       [](OptimizerSpec& spec) { spec.rules[0].name = ""; }},
+      {"the update rules of 3 param groups were given, expected those of 1",
+       [](OptimizerSpec& spec) { spec.rules.resize(3); }},
       {"buckets.max_bytes is 63, expected at least 64",
        [](OptimizerSpec& spec) { spec.buckets.max_bytes = 63; }},
       {"share_parameters does not go with the partition policy \"replicated\"",
@@ -128,12 +155,12 @@ TEST(OptimizerSpec, Validate_BeyondALimit_NamesWhatActualAndAllowed) {
   const Change changes[] = {
       {"the world size is 2147483647, expected at most 65536",
        [](OptimizerSpec& spec) { spec.world_size = std::numeric_limits<int>::max(); }},
-      {"the update rule's name has 1000000 bytes, expected at most 256",
-       [](OptimizerSpec& spec) { spec.rule = std::string(1000000, 'a'); }},
+      {"param group 0: the update rule's name has 1000000 bytes, expected at most 256",
+       [](OptimizerSpec& spec) { spec.rules[0].name = std::string(1000000, 'a'); }},
       {"the number of param groups is 16385, expected at most 16384",
        [](OptimizerSpec& spec) {
          spec.space = ParameterSpace(std::vector<GroupSpec>(kMaxGroups + 1));
-         spec.hyperparameters.resize(kMaxGroups + 1);
+         spec.rules.resize(kMaxGroups + 1);
        }},
       {"the number of parameters is 262145, expected at most 262144",
        [](OptimizerSpec& spec) { spec.space = Scalars(kMaxParameters + 1); }},
@@ -183,10 +210,10 @@ TEST(OptimizerSpec, Validate_BeyondALimit_NamesWhatActualAndAllowed) {
        [](OptimizerSpec& spec) { spec.buckets.pack_below_bytes = -1; }},
       {"param group 0: the number of hyperparameters is 65, expected at most 64",
        [](OptimizerSpec& spec) {
-         for (int i = 0; i < 65; ++i) spec.hyperparameters[0].Set(absl::StrCat(i), 1.0);
+         for (int i = 0; i < 65; ++i) spec.rules[0].hyperparameters.Set(absl::StrCat(i), 1.0);
        }},
       {"param group 0: the name of a hyperparameter has 257 bytes, expected at most 256",
-       [](OptimizerSpec& spec) { spec.hyperparameters[0].Set(std::string(257, 'a'), 1.0); }},
+       [](OptimizerSpec& spec) { spec.rules[0].hyperparameters.Set(std::string(257, 'a'), 1.0); }},
   };
   for (const Change& change : changes) {
     OptimizerSpec spec = Spec();

@@ -30,8 +30,9 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, Place plac
     tasks_.push_back(task);
   }
   context_.store->BeginWrite(own);
+  const UpdateRule& rule = *(*context_.groups)[bucket.bucket->group].rule;
   const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      executor_.Start(ExecutionContext(), *context_.rule, tasks_);
+      executor_.Start(ExecutionContext(), rule, tasks_);
   if (!ticket.ok()) return ticket.status();
   absl::Status updated = (*ticket)->Wait(deadline);
   if (!updated.ok()) return updated;

@@ -15,6 +15,7 @@
 #include "server/shard/engine/direct_exchange.h"
 #include "server/shard/engine/message_exchange.h"
 #include "server/shard/engine/replica_placement.h"
+#include "server/update/group_update.h"
 #include "server/update/step_hyperparameters.h"
 
 namespace optshard {
@@ -66,7 +67,7 @@ StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
       has_values_(options_.has_values),
       incarnations_(options_.world_size(), 0) {
   record_.generation = options_.plan->generation;
-  record_.hyperparameters = options_.hyperparameters;
+  record_.hyperparameters = HyperparametersOf(*options_.groups);
   record_.updated.resize(options_.space->parameter_count());
   record_.coefficients.resize(options_.space->parameter_count());
   owned_.resize(options_.space->parameter_count());
@@ -226,8 +227,7 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
 absl::Status StepEngine::UseHyperparameters(absl::Span<const Hyperparameters> given) {
   // Mostly they are the last step's.
   if (!given_.empty() && given == absl::MakeConstSpan(given_)) return absl::OkStatus();
-  absl::StatusOr<std::vector<Hyperparameters>> validated =
-      ValidateForStep(*options_.rule, options_.hyperparameters, given);
+  absl::StatusOr<std::vector<Hyperparameters>> validated = ValidateForStep(*options_.groups, given);
   if (!validated.ok()) return validated.status();
   given_.assign(given.begin(), given.end());
   record_.hyperparameters = *std::move(validated);
@@ -352,7 +352,8 @@ void StepEngine::PrepareCoefficients() {
     const ScalarSlots before = options_.store->scalar_slots(p);
     const auto [entry, is_new] = known.try_emplace({group, count, dtype, before});
     if (is_new) {
-      entry->second = options_.rule->Prepare(record_.hyperparameters[group], count, dtype, before);
+      const UpdateRule& rule = *(*options_.groups)[group].rule;
+      entry->second = rule.Prepare(record_.hyperparameters[group], count, dtype, before);
     }
     record_.coefficients[p] = entry->second;
   }

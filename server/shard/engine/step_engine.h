@@ -29,7 +29,6 @@ class StepEngine {
  public:
   struct Options : StepContext {
     Incarnation incarnation = 0;
-    std::vector<Hyperparameters> hyperparameters;  // validated: they decided the slots
     bool has_values = false;  // the parameters have the job's first values already
   };
 

@@ -19,6 +19,7 @@
 #include "server/shard/engine/step_record.h"
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -32,7 +33,7 @@ struct StepContext {
   const std::vector<Bucket>* buckets = nullptr;
   GradientMode gradient_mode = GradientMode::kReduce;
   StateOptions state;
-  const UpdateRule* rule = nullptr;
+  const std::vector<GroupUpdate>* groups = nullptr;  // they decided the slots
   DriverKind driver = DriverKind::kSimd;
   int threads = 1;
   DataPlane* plane = nullptr;  // null where there is one rank

@@ -50,7 +50,6 @@ ShardDescription LiveShardView::Describe() const {
   description.member = options_.member;
   description.generation = options_.plan->generation;
   description.world_size = options_.plan->world_size;
-  description.rule = options_.rule->spec().name;
   description.gradient_mode = options_.gradient_mode;
   description.policy = options_.plan->policy;
   description.progress = options_.board->progress();
@@ -59,7 +58,10 @@ ShardDescription LiveShardView::Describe() const {
   description.owned_elements = owned_elements_;
   description.state_bytes = options_.store->state_bytes();
   description.bucket_count = options_.bucket_count;
-  description.hyperparameters = options_.board->hyperparameters();
+  for (Hyperparameters& values : options_.board->hyperparameters()) {
+    const UpdateRule& rule = *(*options_.groups)[description.groups.size()].rule;
+    description.groups.push_back({rule.spec().name, std::move(values)});
+  }
   return description;
 }
 
@@ -79,7 +81,7 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.elements = slice.elements;
     owned.step = options_.store->step_count(slice.parameter);
     owned.slots = SlotNames(slice.parameter);
-    owned.scalar_slots = ScalarSlotNames();
+    owned.scalar_slots = ScalarSlotNames(slice.parameter);
     owned.state_bytes =
         slice.elements *
         options_.state.BytesPerElement(parameter.dtype,
@@ -99,10 +101,10 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
   const int group = options_.space->group_of(parameter);
   const std::vector<std::string> names = SlotNames(parameter);
   if (std::find(names.begin(), names.end(), slot) == names.end()) {
-    return absl::NotFoundError(
-        absl::StrFormat("parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
-                        options_.space->parameter(parameter).name, slot, options_.rule->spec().name,
-                        names.empty() ? "none" : absl::StrJoin(names, ", ")));
+    return absl::NotFoundError(absl::StrFormat(
+        "parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
+        options_.space->parameter(parameter).name, slot, rule_of(parameter).spec().name,
+        names.empty() ? "none" : absl::StrJoin(names, ", ")));
   }
   absl::Status readable = CheckReadable();
   if (!readable.ok()) return readable;
@@ -110,7 +112,7 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
   SlotRead result;
-  const absl::optional<int> scalar = ScalarSlot(slot);
+  const absl::optional<int> scalar = ScalarSlot(parameter, slot);
   if (slot == kStepSlot || scalar.has_value()) {
     absl::Status owned = CheckOwned(parameter, 0, 0);
     if (!owned.ok()) return owned;
@@ -160,6 +162,10 @@ const std::vector<Slice>& LiveShardView::slices() const {
   return options_.plan->partition.slices[options_.member.rank];
 }
 
+const UpdateRule& LiveShardView::rule_of(int parameter) const {
+  return *(*options_.groups)[options_.space->group_of(parameter)].rule;
+}
+
 std::vector<std::string> LiveShardView::SlotNames(int parameter) const {
   std::vector<std::string> names;
   const int group = options_.space->group_of(parameter);
@@ -167,19 +173,20 @@ std::vector<std::string> LiveShardView::SlotNames(int parameter) const {
   if (options_.state.HasMaster(options_.space->parameter(parameter).dtype)) {
     names.emplace_back(kMasterSlot);
   }
-  for (std::string& name : ScalarSlotNames()) names.push_back(std::move(name));
+  for (std::string& name : ScalarSlotNames(parameter)) names.push_back(std::move(name));
   return names;
 }
 
-std::vector<std::string> LiveShardView::ScalarSlotNames() const {
+std::vector<std::string> LiveShardView::ScalarSlotNames(int parameter) const {
+  const RuleSpec& rule = rule_of(parameter).spec();
   std::vector<std::string> names;
-  for (const ScalarSlotSpec& slot : options_.rule->spec().scalar_slots) names.push_back(slot.name);
-  if (options_.rule->spec().exports_step) names.emplace_back(kStepSlot);
+  for (const ScalarSlotSpec& slot : rule.scalar_slots) names.push_back(slot.name);
+  if (rule.exports_step) names.emplace_back(kStepSlot);
   return names;
 }
 
-absl::optional<int> LiveShardView::ScalarSlot(absl::string_view name) const {
-  const std::vector<ScalarSlotSpec>& slots = options_.rule->spec().scalar_slots;
+absl::optional<int> LiveShardView::ScalarSlot(int parameter, absl::string_view name) const {
+  const std::vector<ScalarSlotSpec>& slots = rule_of(parameter).spec().scalar_slots;
   for (size_t k = 0; k < slots.size(); ++k) {
     if (slots[k].name == name) return static_cast<int>(k);
   }

@@ -19,6 +19,7 @@
 #include "server/shard/inspection/step_board.h"
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -30,7 +31,7 @@ class LiveShardView final : public ShardView {
     MemberId member;
     const ParameterSpace* space = nullptr;
     const Plan* plan = nullptr;
-    const UpdateRule* rule = nullptr;
+    const std::vector<GroupUpdate>* groups = nullptr;
     std::vector<std::vector<Slot>> slots;  // by group, as the store has them
     GradientMode gradient_mode = GradientMode::kReduce;
     StateOptions state;
@@ -50,11 +51,12 @@ class LiveShardView final : public ShardView {
 
  private:
   const std::vector<Slice>& slices() const;
+  const UpdateRule& rule_of(int parameter) const;
   // What ReadSlot serves of the parameter.
   std::vector<std::string> SlotNames(int parameter) const;
-  std::vector<std::string> ScalarSlotNames() const;
+  std::vector<std::string> ScalarSlotNames(int parameter) const;
   // Its place among the rule's scalar slots; none: it is another slot.
-  absl::optional<int> ScalarSlot(absl::string_view name) const;
+  absl::optional<int> ScalarSlot(int parameter, absl::string_view name) const;
   absl::Status CheckReadable() const;
   absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/checked_math.h"
+#include "common/group_rule.h"
 #include "common/membership/common_proto.h"
 #include "common/partition.h"
 #include "common/utf8_prefix.h"
@@ -36,7 +37,7 @@ std::string Summary(const ShardDescription& description) {
   std::string line = absl::StrFormat(
       "rank %d of %d of %s/%s: %s, %d parameters, %d elements, %s of state, step %d %s",
       description.member.rank, description.world_size, description.member.job,
-      description.member.optimizer, description.rule, description.owned_parameters,
+      description.member.optimizer, RulesText(description.groups), description.owned_parameters,
       description.owned_elements, SizeText(description.state_bytes), description.progress.finished,
       NameOf(description.progress.outcome));
   if (!description.failure.ok()) {
@@ -88,7 +89,7 @@ v1::ShardDescription ToProto(const ShardDescription& description) {
   proto.set_world_size(description.world_size);
   proto.set_incarnation(description.member.incarnation);
   proto.set_generation(description.generation);
-  proto.set_rule(description.rule);
+  proto.set_rules(RulesText(description.groups));
   proto.set_gradient_mode(ToProto(description.gradient_mode));
   proto.set_policy(ToProto(description.policy));
   *proto.mutable_progress() = ToProto(description.progress);
@@ -98,10 +99,11 @@ v1::ShardDescription ToProto(const ShardDescription& description) {
   proto.set_state_bytes(description.state_bytes);
   proto.set_state_gib(static_cast<double>(description.state_bytes) / (int64_t{1} << 30));
   proto.set_bucket_count(description.bucket_count);
-  for (size_t g = 0; g < description.hyperparameters.size(); ++g) {
-    v1::GroupHyperparameters& group = *proto.add_hyperparameters();
+  for (size_t g = 0; g < description.groups.size(); ++g) {
+    v1::GroupDescription& group = *proto.add_groups();
     group.set_group(static_cast<int32_t>(g));
-    group.set_values(description.hyperparameters[g].ToString());
+    group.set_rule(description.groups[g].name);
+    group.set_hyperparameters(description.groups[g].hyperparameters.ToString());
     // Thousands of groups: the first of them, rather than a reply that no client takes.
     if (proto.ByteSizeLong() > kPageBytes) break;
   }

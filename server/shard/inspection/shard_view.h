@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "common/gradient_mode.h"
-#include "common/hyperparameters.h"
+#include "common/group_rule.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/parameter_space.h"
@@ -25,7 +25,6 @@ struct ShardDescription {
   MemberId member;
   Generation generation = 0;
   int world_size = 0;
-  std::string rule;
   GradientMode gradient_mode = GradientMode::kReduce;
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   StepProgress progress;
@@ -34,7 +33,8 @@ struct ShardDescription {
   int64_t owned_elements = 0;
   int64_t state_bytes = 0;  // of all slots, without padding
   int bucket_count = 0;
-  std::vector<Hyperparameters> hyperparameters;  // of the last step; the initial ones before it
+  // By param group, with the hyperparameters of the last step; the initial ones before it.
+  std::vector<GroupRule> groups;
 };
 
 // A slice that this rank owns.

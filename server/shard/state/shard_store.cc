@@ -137,6 +137,16 @@ ShardStore::State ShardStore::State::From(int64_t element) const {
   return part;
 }
 
+void ShardStore::Options::TakeSlotsOf(absl::Span<const GroupUpdate> groups) {
+  slots = SlotsOf(groups);
+  scalar_slots = 0;
+  initial_scalar_slots.clear();
+  for (const GroupUpdate& group : groups) {
+    scalar_slots = std::max(scalar_slots, static_cast<int>(group.rule->spec().scalar_slots.size()));
+    initial_scalar_slots.push_back(group.rule->InitialScalarSlots(group.hyperparameters));
+  }
+}
+
 ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
   int64_t slot_bytes = 0;
   for (const Stretch& stretch : StretchesOf(options)) {

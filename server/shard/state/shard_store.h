@@ -21,6 +21,7 @@
 #include "server/shard/state/mapped_memory.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
+#include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -55,11 +56,14 @@ class ShardStore {
     const std::vector<Bucket>* buckets = nullptr;  // all ranks'; outlives the store
     Rank rank = 0;
     std::vector<std::vector<Slot>> slots;  // by group
-    // How many there are of each parameter, and what they begin as, by group.
+    // How many each parameter has at most, and what they begin as, by group.
     int scalar_slots = 0;
     std::vector<ScalarSlots> initial_scalar_slots;
     StateOptions state;
     bool keep_reduced_gradients = false;
+
+    // Sets what is above of slots and scalar slots.
+    void TakeSlotsOf(absl::Span<const GroupUpdate> groups);
   };
 
   // How many bytes a store with these options needs.

@@ -50,8 +50,7 @@ AttachRequest SomeRequest() {
   parameter.shape = {10, 64};
   request.spec.space = ParameterSpace({{{parameter}}, {{}}});
   request.layout_digest = MemoryLayout(request.spec.space).Digest();
-  request.spec.rule = "adam";
-  request.spec.hyperparameters = {SomeHyperparameters(), Hyperparameters()};
+  request.spec.rules = {{"adam", SomeHyperparameters()}, {"sgd"}};
   request.spec.gradient_mode = GradientMode::kAveraged;
   request.spec.policy = PartitionPolicy::kBalanced;
   request.spec.buckets = {123, 45};
@@ -78,8 +77,11 @@ TEST(AttachRequest_ThereAndBack, IsTheSame) {
   EXPECT_EQ(came->spec.world_size, sent.spec.world_size);
   EXPECT_EQ(came->layout_digest, sent.layout_digest);
   EXPECT_EQ(came->spec.space.Digest(), sent.spec.space.Digest());
-  EXPECT_EQ(came->spec.rule, sent.spec.rule);
-  EXPECT_EQ(came->spec.hyperparameters, sent.spec.hyperparameters);
+  ASSERT_EQ(came->spec.rules.size(), sent.spec.rules.size());
+  for (size_t g = 0; g < sent.spec.rules.size(); ++g) {
+    EXPECT_EQ(came->spec.rules[g].name, sent.spec.rules[g].name);
+    EXPECT_EQ(came->spec.rules[g].hyperparameters, sent.spec.rules[g].hyperparameters);
+  }
   EXPECT_EQ(came->spec.gradient_mode, sent.spec.gradient_mode);
   EXPECT_EQ(came->spec.policy, sent.spec.policy);
   EXPECT_EQ(came->spec.buckets.max_bytes, sent.spec.buckets.max_bytes);

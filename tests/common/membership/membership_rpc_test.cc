@@ -34,11 +34,10 @@ JoinRequest Request() {
   request.request_id = "id";
   request.protocol_version = 9;
   request.spec.space = Space();
-  request.spec.rule = "sgd";
-  request.spec.hyperparameters.resize(3);
-  request.spec.hyperparameters[0].Set("lr", 0.1);
-  request.spec.hyperparameters[1].Set("nesterov", true);
-  request.spec.hyperparameters[2].Set("betas", Betas{0.5, 0.75});
+  request.spec.rules = {{"sgd"}, {"sgd"}, {"adam"}};
+  request.spec.rules[0].hyperparameters.Set("lr", 0.1);
+  request.spec.rules[1].hyperparameters.Set("nesterov", true);
+  request.spec.rules[2].hyperparameters.Set("betas", Betas{0.5, 0.75});
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
   request.spec.state.dtype = DType::kBFloat16;
@@ -61,6 +60,8 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   // A join has neither generation nor incarnation yet.
   EXPECT_THAT(SameFields(proto, ToProto(JoinRequest())),
               ElementsAre("header.generation", "header.incarnation"));
+  EXPECT_EQ(FirstDifference(Request().spec, "sent", back->spec, "received"), absl::nullopt);
+  EXPECT_EQ(back->spec.rules[2].hyperparameters.Pair("betas"), (Betas{0.5, 0.75}));
   EXPECT_EQ(back->spec.policy, PartitionPolicy::kBalanced);
   EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
   EXPECT_EQ(back->spec.state.dtype, DType::kBFloat16);
@@ -195,7 +196,7 @@ TEST(MembershipRpc, JobStatus_ComesBackWhole) {
   group.state = GroupState::kFailed;
   group.generation = 3;
   group.world_size = 1;
-  group.rule = "adam";
+  group.rules = "muon+adamw";
   group.policy = PartitionPolicy::kGreedyInOrder;
   group.parameter_count = 4;
   group.total_elements = 5;

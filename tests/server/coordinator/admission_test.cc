@@ -53,7 +53,7 @@ TEST(CheckJoinRequest, EmptyNames_AreInvalid) {
   JoinRequest request = TestJoin(1, 2, "");
   EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
   request = TestJoin(1, 2);
-  request.spec.rule = "";
+  request.spec.rules[0].name = "";
   EXPECT_TRUE(absl::IsInvalidArgument(CheckJoinRequest(request, "optshard", 2)));
 }
 
@@ -83,7 +83,7 @@ TEST(CheckJoinRequest, TooLongTexts_AreInvalidAndNotRepeated) {
 TEST(CheckJoinRequest, BeyondALimit_IsInvalid) {
   JoinRequest request = TestJoin(1, 2);
   request.spec.space = ParameterSpace(std::vector<GroupSpec>(20000));
-  request.spec.hyperparameters.resize(20000);
+  request.spec.rules.resize(20000);
   const absl::Status status = CheckJoinRequest(request, "optshard", 2);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(Text(status), HasSubstr("param groups is 20000"));
@@ -127,7 +127,8 @@ TEST_P(CheckAgreementOn, Difference_ShowsBothSidesAndRanks) {
 INSTANTIATE_TEST_SUITE_P(
     All, CheckAgreementOn,
     ::testing::Values(
-        Difference{"Rule", [](JoinRequest& r) { r.spec.rule = "sgd"; }, "\"adam\"", "\"sgd\""},
+        Difference{"Rule", [](JoinRequest& r) { r.spec.rules[0].name = "sgd"; }, "\"adam\"",
+                   "\"sgd\""},
         Difference{"GradientMode",
                    [](JoinRequest& r) { r.spec.gradient_mode = GradientMode::kAveraged; },
                    "\"reduce\"", "\"averaged\""},

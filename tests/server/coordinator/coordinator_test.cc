@@ -149,7 +149,7 @@ TEST(CoordinatorJoin, LeavesWhileForming_RankIsFreeAgainWithAHigherIncarnation) 
   EXPECT_TRUE(job.coordinator_->Done());
   JoinRequest successor = TestJoin(0, 2);
   successor.request_id = "successor";
-  successor.spec.rule = "sgd";  // nobody is in whom it would have to agree with
+  successor.spec.rules[0].name = "sgd";  // nobody is in whom it would have to agree with
   EXPECT_EQ(job.coordinator_->Join(successor)->incarnation, FirstIncarnation(1) + 1);
   EXPECT_TRUE(errors::IsStaleIncarnation(job.Beat(0).status()));
 }

@@ -28,8 +28,7 @@ inline JoinRequest TestJoin(Rank rank, int world_size, const std::string& optimi
   request.spec.world_size = world_size;
   request.request_id = absl::StrCat("join-", rank);
   request.spec.space = TestSpace();
-  request.spec.rule = "adam";
-  request.spec.hyperparameters.resize(1);
+  request.spec.rules = {{"adam"}};
   request.node = "node-a";
   request.owner_address = absl::StrCat("127.0.0.1:", 4000 + rank);
   request.pid = 100 + rank;

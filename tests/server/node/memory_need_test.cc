@@ -20,8 +20,7 @@ AttachRequest Request(Rank rank, int world_size, PartitionPolicy policy) {
   request.rank = rank;
   request.spec.world_size = world_size;
   request.spec.space = testing::MixedSpace();
-  request.spec.rule = "adam";
-  request.spec.hyperparameters.resize(request.spec.space.group_count());
+  request.spec.rules = {{"adam"}, {"adam"}};
   request.spec.gradient_mode = GradientMode::kReduce;
   request.spec.policy = policy;
   request.spec.buckets = {2048, 512};
@@ -70,6 +69,24 @@ TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   EXPECT_EQ(MemoryNeedOf(request, layout, true, false)->reduced_bytes, 0);
 }
 
+TEST(MemoryNeed_RuleOfEachGroup_CountsItsSlots, AndThoseOfOneNumber) {
+  AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
+  const MemoryLayout layout(request.spec.space);
+  const auto need_of = [&](const std::string& first, const std::string& second) {
+    request.spec.rules = {{first}, {second}};
+    return MemoryNeedOf(request, layout, true, true).value();
+  };
+  // One slot, two, and two and one that is one number.
+  const MemoryNeed lion = need_of("lion", "lion");
+  const MemoryNeed adam = need_of("adam", "adam");
+  const MemoryNeed nadam = need_of("lion", "nadam");
+  EXPECT_EQ(adam.slots_bytes, 2 * lion.slots_bytes);
+  EXPECT_GT(nadam.slots_bytes, lion.slots_bytes);
+  EXPECT_EQ(nadam.slots_bytes + need_of("adam", "lion").slots_bytes,
+            adam.slots_bytes + lion.slots_bytes);
+  EXPECT_GT(nadam.ledger_bytes, adam.ledger_bytes);
+}
+
 TEST(MemoryNeed_OfMoreThanANumberHolds, IsTheLargestNumber) {
   MemoryNeed need;
   need.parameters_bytes = need.gradients_bytes = need.slots_bytes = int64_t{1} << 62;
@@ -79,7 +96,7 @@ TEST(MemoryNeed_OfMoreThanANumberHolds, IsTheLargestNumber) {
 TEST(MemoryNeed_BadHyperparameters_AreRefused, NamingTheGroup) {
   AttachRequest request = Request(0, 2, PartitionPolicy::kGreedy);
   const MemoryLayout layout(request.spec.space);
-  request.spec.hyperparameters[1].Set("eps", -1.0);
+  request.spec.rules[1].hyperparameters.Set("eps", -1.0);
   const absl::Status status = MemoryNeedOf(request, layout, true, true).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_NE(status.message().find("param group 1"), absl::string_view::npos) << status;

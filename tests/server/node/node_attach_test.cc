@@ -84,13 +84,13 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"replicated\""));
 
   options = Good(rig);
-  options.spec.rule = "unknown";
+  options.spec.rules[1].name = "unknown";
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("known rules: adadelta, adagrad, adam,"));
 
   options = Good(rig);
-  options.spec.hyperparameters[1].Set("lr", -1.0);
+  options.spec.rules[1].hyperparameters.Set("lr", -1.0);
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("param group 1"));
@@ -179,7 +179,7 @@ TEST(NodeAttach_BeyondALimit_IsRefused, BeforeAnythingIsComputed) {
        with([](AttachRequest& r) { r.spec.world_size = std::numeric_limits<int>::max(); })},
       {"the partition policy \"greedy\" cut", with([](AttachRequest& r) {
          r.spec.space = ParameterSpace({GroupSpec{{{"a", {int64_t{1} << 50}}}}});
-         r.spec.hyperparameters.resize(1);
+         r.spec.rules.resize(1);
          r.spec.state = StateOptions();
          r.spec.buckets.max_bytes = 64;
        })},
@@ -195,7 +195,7 @@ TEST(NodeAttach_BeyondALimit_IsRefused, BeforeAnythingIsComputed) {
       {"threads = 2147483647",
        with([](AttachRequest& r) { r.threads = std::numeric_limits<int>::max(); })},
       {"param group 0: the number of hyperparameters is 100001", with([](AttachRequest& r) {
-         for (int i = 0; i < 100000; ++i) r.spec.hyperparameters[0].Set(absl::StrCat(i), 1.0);
+         for (int i = 0; i < 100000; ++i) r.spec.rules[0].hyperparameters.Set(absl::StrCat(i), 1.0);
        })},
   };
   for (const auto& each : cases) {
@@ -285,13 +285,12 @@ TEST(NodeAttach_SuccessorOfAnotherKind_IsRefused, ShowingBothSides) {
   NodeRig rig(1);
   { ASSERT_TRUE(NodeTrainer::Start(rig.TrainerOptions(0)).ok()); }
   AttachedOwner::Options options = rig.TrainerOptions(0);
-  options.spec.rule = "sgd";
-  for (Hyperparameters& group : options.spec.hyperparameters) group = Hyperparameters();
+  options.spec.rules[1] = {"sgd"};
   absl::Status status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("update rule: the rank's first trainer has \"adam\", the trainer that "
-                        "attaches has \"sgd\""));
+              HasSubstr("update rule of param group 1: the rank's first trainer has \"lion\", the "
+                        "trainer that attaches has \"sgd\""));
   options = rig.TrainerOptions(0);
   std::vector<GroupSpec> groups = options.spec.space.groups();
   groups[0].parameters[0].shape.push_back(1);

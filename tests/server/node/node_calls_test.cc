@@ -39,7 +39,7 @@ class NodeCalls : public ::testing::Test {
     line_ = *std::move(line);
     request_.timeout = kPatience;
     request_.hyperparameter_version = 1;
-    request_.hyperparameters = EncodeHyperparameters(options.spec.hyperparameters);
+    request_.hyperparameters = EncodeHyperparameters({Hyperparameters(), Hyperparameters()});
     request_.kind = DoorbellRequest::Kind::kSync;
     ASSERT_TRUE(Ask(0, true).status.ok());
     request_.kind = DoorbellRequest::Kind::kStep;

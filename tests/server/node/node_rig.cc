@@ -13,10 +13,12 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/gradient_mode.h"
+#include "common/group_rule.h"
 #include "common/link/process_stat.h"
 #include "common/membership/coordinator_client.h"
+#include "common/optimizer_spec.h"
 #include "gtest/gtest.h"
-#include "server/update/update_rule.h"
+#include "server/update/group_update.h"
 #include "tests/server/shard/engine/engine_rig.h"
 #include "tests/server/shard/engine/test_replica.h"
 
@@ -31,6 +33,9 @@ Hyperparameters Group(double rate) {
   group.Set("lr", rate);
   return group;
 }
+
+// Each group has a rule of its own.
+std::vector<GroupRule> RulesOfNodes() { return {{"adam", Group(0.01)}, {"lion", Group(0.01)}}; }
 
 }  // namespace
 
@@ -68,8 +73,7 @@ AttachedOwner::Options NodeTrainer::DefaultOptions(const LocalAddress& socket, R
   options.rank = rank;
   options.spec.world_size = world_size;
   options.spec.space = MixedDTypeSpace();
-  options.spec.rule = "adam";
-  options.spec.hyperparameters.assign(options.spec.space.group_count(), Group(0.01));
+  options.spec.rules = RulesOfNodes();
   options.spec.state = StateOfNodes();
   options.spec.buckets = {2048, 512};
   options.node = "node";
@@ -155,9 +159,10 @@ Values NodeTrainer::Parameter(int parameter) const {
 
 std::vector<Values> ExpectedParameters(int world_size, StepNumber steps) {
   const ParameterSpace space = MixedDTypeSpace();
-  const UpdateRule& rule = **RuleRegistry::Find("adam");
-  const std::vector<Hyperparameters> groups(space.group_count(), *rule.Validate(Group(0.01)));
-  StepOracle oracle(space, rule, groups, StateOfNodes());
+  OptimizerSpec spec;
+  spec.rules = RulesOfNodes();
+  const std::vector<GroupUpdate> groups = ValidateGroups(spec).value();
+  StepOracle oracle(space, groups, StateOfNodes());
   ReductionTree tree;
   tree.node_groups.emplace_back();
   for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);
@@ -173,7 +178,7 @@ std::vector<Values> ExpectedParameters(int world_size, StepNumber steps) {
         has[rank].push_back(HasGradient(rank, step, p));
       }
     }
-    oracle.Step(gradients, has, GradientMode::kReduce, tree, groups);
+    oracle.Step(gradients, has, GradientMode::kReduce, tree, HyperparametersOf(groups));
   }
   std::vector<Values> parameters;
   for (int p = 0; p < space.parameter_count(); ++p) parameters.push_back(oracle.Parameter(p));

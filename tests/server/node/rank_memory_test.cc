@@ -18,8 +18,7 @@ AttachRequest Request() {
   request.rank = 1;
   request.spec.world_size = 2;
   request.spec.space = testing::MixedSpace();
-  request.spec.rule = "adam";
-  request.spec.hyperparameters.resize(request.spec.space.group_count());
+  request.spec.rules = {{"adam"}, {"adam"}};
   request.spec.gradient_mode = GradientMode::kReduce;
   request.spec.buckets = {2048, 512};
   return request;

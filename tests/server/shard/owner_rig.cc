@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/gradient_mode.h"
+#include "common/group_rule.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard::testing {
@@ -61,8 +62,7 @@ OwnerRig::Options OwnerRig::MixedOptions(int world_size) {
   Options options;
   options.world_size = world_size;
   options.owner.spec.space = MixedSpace();
-  options.owner.spec.rule = "adam";
-  options.owner.spec.hyperparameters.resize(2);
+  options.owner.spec.rules = {{"adam"}, {"adam"}};
   options.owner.spec.buckets = {2048, 512};
   options.owner.join_timeout = absl::Seconds(20);
   return options;
@@ -77,6 +77,7 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
   hub.mode = options_.mode;
   hub_ = std::make_unique<FakeHub>(hub);
   owners_.resize(options_.world_size);
+  given_.resize(options_.world_size);
   for (Rank r = 0; r < options_.world_size; ++r) {
     const Placement placement = options_.reachable ? Placement::kReachable
                                 : r % 2 == 0       ? Placement::kFlatRegions
@@ -159,11 +160,15 @@ void OwnerRig::GiveGradients(uint64_t seed) {
   }
 }
 
-StepInput OwnerRig::InputOf(Rank rank) const {
+StepInput OwnerRig::InputOf(Rank rank) {
+  given_[rank].clear();
+  for (const GroupRule& rule : owner_options_[rank].spec.rules) {
+    given_[rank].push_back(rule.hyperparameters);
+  }
   StepInput input;
   input.replica = replicas_[rank]->tensors();
   input.regions = replicas_[rank]->regions();
-  input.hyperparameters = owner_options_[rank].spec.hyperparameters;
+  input.hyperparameters = given_[rank];
   input.timeout = options_.timeout;
   return input;
 }

@@ -58,7 +58,8 @@ class OwnerRig {
   FakeHub& hub() { return *hub_; }
   LocalCoordinator& coordinator() { return *coordinator_; }
   const ParameterSpace& space() const { return options_.owner.spec.space; }
-  StepInput InputOf(Rank rank) const;
+  // Valid until the next one of the rank.
+  StepInput InputOf(Rank rank);
 
  private:
   Options options_;
@@ -67,6 +68,7 @@ class OwnerRig {
   std::unique_ptr<LocalCoordinator> coordinator_;
   std::unique_ptr<FakeHub> hub_;
   std::vector<ShardOwner::Options> owner_options_;
+  std::vector<std::vector<Hyperparameters>> given_;  // by rank, in the last step
   std::vector<std::unique_ptr<TestReplica>> replicas_;
   std::vector<std::unique_ptr<ShardOwner>> owners_;
 };

@@ -30,7 +30,7 @@ OwnerRig::Options SmallOptions(int world_size, GradientMode mode) {
   }
   OwnerRig::Options options = OwnerRig::MixedOptions(world_size);
   options.owner.spec.space = ParameterSpace({group});
-  options.owner.spec.hyperparameters.resize(1);
+  options.owner.spec.rules.resize(1);
   options.owner.spec.buckets = {512, 128};
   options.owner.spec.gradient_mode = mode;
   return options;

@@ -46,8 +46,8 @@ class Follower {
  public:
   explicit Follower(OwnerRig& rig)
       : rig_(rig),
-        rule_(**RuleRegistry::Find(rig.owner_options(0).spec.rule)),
-        oracle_(rig.space(), rule_, Groups()) {
+        groups_(ValidateGroups(rig.owner_options(0).spec).value()),
+        oracle_(rig.space(), groups_) {
     for (int p = 0; p < rig.space().parameter_count(); ++p) {
       oracle_.SetParameter(p, rig.replica(0).Parameter(p));
     }
@@ -65,23 +65,14 @@ class Follower {
       }
     }
     oracle_.Step(gradients, has, rig_.owner_options(0).spec.gradient_mode,
-                 rig_.owner(0).plan().tree, Groups());
+                 rig_.owner(0).plan().tree, HyperparametersOf(groups_));
   }
 
   const StepOracle& oracle() const { return oracle_; }
-  const UpdateRule& rule() const { return rule_; }
 
  private:
-  std::vector<Hyperparameters> Groups() const {
-    std::vector<Hyperparameters> groups;
-    for (const Hyperparameters& group : rig_.owner_options(0).spec.hyperparameters) {
-      groups.push_back(*rule_.Validate(group));
-    }
-    return groups;
-  }
-
   OwnerRig& rig_;
-  const UpdateRule& rule_;
+  const std::vector<GroupUpdate> groups_;
   StepOracle oracle_;
 };
 
@@ -106,14 +97,14 @@ TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
     const ShardDescription description = view.Describe();
     EXPECT_EQ(description.member.rank, r);
     EXPECT_EQ(description.world_size, 3);
-    EXPECT_EQ(description.rule, "adam");
+    EXPECT_EQ(RulesText(description.groups), "adam");
     EXPECT_EQ(description.gradient_mode, GradientMode::kReduce);
     EXPECT_EQ(description.policy, PartitionPolicy::kGreedy);
     EXPECT_EQ(description.progress.finished, 3);
     EXPECT_EQ(description.progress.outcome, StepOutcome::kIdle);
     EXPECT_TRUE(description.failure.ok());
     EXPECT_EQ(description.state_bytes, description.owned_elements * 8);
-    EXPECT_EQ(description.hyperparameters[0].Number("lr"), 0.001);
+    EXPECT_EQ(description.groups[0].hyperparameters.Number("lr"), 0.001);
     const std::vector<OwnedSlice> slices = view.Slices(0, 1000);
     EXPECT_EQ(slices.size(), description.owned_parameters);
     for (const OwnedSlice& slice : slices) {
@@ -193,6 +184,45 @@ TEST(ShardOwner_OneRank, NeedsNoDataPlane) {
 
 // --- Bad options.
 
+TEST(ShardOwner_GroupsOfTwoRules_StepLikeOneProcess, AndShowEachGroupsSlots) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(2);
+  options.owner.spec.rules = {{"sgd"}, {"nadam"}};
+  options.owner.spec.rules[0].hyperparameters.Set("momentum", 0.5);
+  OwnerRig rig(options);
+  ExpectOk(rig.Start());
+  Follower follower(rig);
+  for (int step = 1; step <= 2; ++step) {
+    rig.GiveGradients(step);
+    ExpectOk(rig.Step());
+    follower.Step();
+  }
+  for (Rank r = 0; r < 2; ++r) {
+    for (int p = 0; p < rig.space().parameter_count(); ++p) {
+      EXPECT_EQ(BitDifference(follower.oracle().Parameter(p), rig.replica(r).Parameter(p)), "")
+          << "rank " << r << ", parameter " << p;
+    }
+    const ShardView& view = rig.owner(r).view();
+    const std::vector<GroupRule> groups = view.Describe().groups;
+    EXPECT_EQ(RulesText(groups), "sgd+nadam");
+    EXPECT_EQ(groups[0].hyperparameters.Number("momentum"), 0.5);
+    EXPECT_EQ(groups[1].hyperparameters.Number("momentum_decay"), 4e-3);
+    for (const OwnedSlice& slice : view.Slices(0, 1000)) {
+      std::vector<double> value(1);
+      const auto read = [&](const std::string& slot) {
+        return view.ReadSlot(slice.parameter, slot, 0, absl::MakeSpan(value)).status();
+      };
+      if (slice.group == 0) {
+        EXPECT_THAT(slice.slots, ElementsAre("momentum_buffer"));
+        EXPECT_THAT(Text(read("mu_product")), HasSubstr("rule sgd keeps: momentum_buffer"));
+      } else {
+        EXPECT_THAT(slice.slots, ElementsAre("exp_avg", "exp_avg_sq", "mu_product", "step"));
+        EXPECT_EQ(read("mu_product"), absl::OkStatus());
+        EXPECT_EQ(value[0], follower.oracle().scalar_slots(slice.parameter)[0]);
+      }
+    }
+  }
+}
+
 absl::Status StartAlone(const std::function<void(ShardOwner::Options&)>& spoil) {
   OwnerRig rig(OwnerRig::MixedOptions(1));
   spoil(rig.owner_options(0));
@@ -207,16 +237,15 @@ TEST(ShardOwner_BadOption, IsNamed) {
     EXPECT_THAT(Text(status), HasSubstr(text));
   };
   expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
-  expect([](ShardOwner::Options& options) { options.spec.rule = "adamant"; },
+  expect([](ShardOwner::Options& options) { options.spec.rules[1].name = "adamant"; },
          "known rules: adadelta, adagrad, adam,");
   expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads is -1");
   expect([](ShardOwner::Options& options) { options.coordinator = nullptr; },
          "needs a coordinator");
-  expect([](ShardOwner::Options& options) { options.spec.hyperparameters.resize(1); },
-         "of 1 groups");
+  expect([](ShardOwner::Options& options) { options.spec.rules.resize(1); }, "of 1 param groups");
   expect(
       [](ShardOwner::Options& options) {
-        options.spec.hyperparameters[1].Set("lr", std::numeric_limits<double>::quiet_NaN());
+        options.spec.rules[1].hyperparameters.Set("lr", std::numeric_limits<double>::quiet_NaN());
       },
       "param group 1");
   expect(
@@ -275,12 +304,12 @@ TEST(ShardOwner_StepRefusedByAll_IsNotBroken, TheNextStepWorks) {
   Follower follower(rig);
   for (const double wrong : {0.5, -1.0}) {
     rig.GiveGradients(1);
-    rig.owner_options(1).spec.hyperparameters[0].Set("lr", wrong);
+    rig.owner_options(1).spec.rules[0].hyperparameters.Set("lr", wrong);
     for (const absl::StatusOr<StepInfo>& result : rig.Step()) {
       EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
       EXPECT_THAT(Text(result.status()), HasSubstr("lr"));
     }
-    rig.owner_options(1).spec.hyperparameters[0].Set("lr", 0.001);
+    rig.owner_options(1).spec.rules[0].hyperparameters.Set("lr", 0.001);
     for (Rank r = 0; r < 2; ++r) {
       EXPECT_TRUE(rig.owner(r).failure().ok());
       EXPECT_EQ(rig.owner(r).view().Describe().progress.outcome, StepOutcome::kIdle);

@@ -18,9 +18,8 @@ using ::testing::HasSubstr;
 TEST(ToyRule_SteppedSharded_EqualsOneProcessToTheBit, WithoutFurtherCode) {
   EngineRig::Options options;
   options.world_size = 3;
-  options.rule = "toy";
-  options.hyperparameters.resize(2);
-  options.hyperparameters[1].Set("keep_largest", true);
+  options.rules = {{"toy"}, {"toy"}};
+  options.rules[1].hyperparameters.Set("keep_largest", true);
   EngineRig rig(options);
   for (int step = 1; step <= 3; ++step) {
     rig.GiveAllGradients();
@@ -32,15 +31,16 @@ TEST(ToyRule_SteppedSharded_EqualsOneProcessToTheBit, WithoutFurtherCode) {
 
 TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
   OwnerRig::Options options = OwnerRig::MixedOptions(2);
-  options.owner.spec.rule = "toy";
-  options.owner.spec.hyperparameters[1].Set("keep_largest", true);
+  options.owner.spec.rules = {{"toy"}, {"toy"}};
+  options.owner.spec.rules[1].hyperparameters.Set("keep_largest", true);
   OwnerRig rig(options);
   for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
   rig.GiveGradients(1);
   for (const auto& result : rig.Step()) ASSERT_TRUE(result.ok()) << result.status();
   const ShardView& view = rig.owner(0).view();
-  EXPECT_EQ(view.Describe().rule, "toy");
-  EXPECT_EQ(view.Describe().hyperparameters[1].ToString(), "bound=2 keep_largest=true lr=0.5");
+  const GroupRule group = view.Describe().groups[1];
+  EXPECT_EQ(group.name, "toy");
+  EXPECT_EQ(group.hyperparameters.ToString(), "bound=2 keep_largest=true lr=0.5");
   for (const OwnedSlice& slice : view.Slices(0, 100)) {
     if (slice.group == 0) {
       EXPECT_THAT(slice.slots, ElementsAre("size_avg", "lr_product"));
@@ -65,8 +65,8 @@ TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
 
 TEST(ToyRule_BadOption_IsRefusedAtTheStart, WithoutFurtherCode) {
   OwnerRig::Options options = OwnerRig::MixedOptions(1);
-  options.owner.spec.rule = "toy";
-  options.owner.spec.hyperparameters[0].Set("bound", -1.0);
+  options.owner.spec.rules[0] = {"toy"};
+  options.owner.spec.rules[0].hyperparameters.Set("bound", -1.0);
   OwnerRig rig(options);
   const absl::Status status = rig.Start()[0];
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

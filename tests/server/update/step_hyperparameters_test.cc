@@ -6,37 +6,38 @@
 #include "common/hyperparameters.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/update/group_validation.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Adam with two groups, as it was constructed.
+// Two groups, as they were constructed.
 class ValidateForStepTest : public ::testing::Test {
  protected:
   ValidateForStepTest()
-      : adam_(**RuleRegistry::Find("adam")),
-        given_(2),
-        constructed_(ValidateGroups(adam_, given_).value()) {}
+      : given_(2), constructed_([] {
+          OptimizerSpec spec;
+          spec.rules = {{"sgd"}, {"adam"}};
+          return ValidateGroups(spec).value();
+        }()) {}
 
   void ExpectRefused(const std::string& text) const {
-    const absl::Status status = ValidateForStep(adam_, constructed_, given_).status();
+    const absl::Status status = ValidateForStep(constructed_, given_).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(text));
   }
 
-  const UpdateRule& adam_;
   std::vector<Hyperparameters> given_;
-  const std::vector<Hyperparameters> constructed_;
+  const std::vector<GroupUpdate> constructed_;
 };
 
 TEST_F(ValidateForStepTest, ChangedValues_ComeBackWithTheRulesDefaults) {
   given_[1].Set("lr", 0.5);
-  const auto validated = ValidateForStep(adam_, constructed_, given_);
+  const auto validated = ValidateForStep(constructed_, given_);
   ASSERT_TRUE(validated.ok()) << validated.status();
-  std::vector<Hyperparameters> expected = constructed_;
+  std::vector<Hyperparameters> expected = HyperparametersOf(constructed_);
   expected[1].Set("lr", 0.5);
   EXPECT_EQ(*validated, expected);
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/memory_layout.h"
+#include "common/optimizer_spec.h"
 #include "gtest/gtest.h"
 #include "server/shard/engine/step_input.h"
 
@@ -34,8 +35,10 @@ ParameterSpace MixedSpace() {
   return ParameterSpace({first, second});
 }
 
-ParameterSpace MixedDTypeSpace(int first) {
-  std::vector<GroupSpec> groups = MixedSpace().groups();
+ParameterSpace MixedDTypeSpace(int first) { return WithEveryDType(MixedSpace(), first); }
+
+ParameterSpace WithEveryDType(const ParameterSpace& space, int first) {
+  std::vector<GroupSpec> groups = space.groups();
   int next = first;
   for (GroupSpec& group : groups) {
     for (ParameterSpec& parameter : group.parameters) {
@@ -48,15 +51,14 @@ ParameterSpace MixedDTypeSpace(int first) {
 }
 
 EngineRig::EngineRig(Options options) : options_(std::move(options)) {
-  absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(options_.rule);
-  EXPECT_TRUE(rule.ok()) << rule.status();
-  rule_ = *rule;
-  options_.hyperparameters.resize(options_.space.group_count());
-  for (Hyperparameters& group : options_.hyperparameters) {
-    absl::StatusOr<Hyperparameters> values = rule_->Validate(group);
-    EXPECT_TRUE(values.ok()) << values.status();
-    group = *values;
+  OptimizerSpec spec;
+  spec.policy = options_.policy;
+  for (int g = 0; g < options_.space.group_count(); ++g) {
+    spec.rules.push_back(options_.rules[g % options_.rules.size()]);
   }
+  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(spec);
+  EXPECT_TRUE(groups.ok()) << groups.status();
+  groups_ = *std::move(groups);
   if (options_.nodes.empty()) options_.nodes.resize(options_.world_size, "node");
   absl::StatusOr<Plan> plan = MakePlan(7, options_.space, options_.policy, options_.nodes);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -69,8 +71,7 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   hub.tree = plan_.tree;
   hub_ = std::make_unique<FakeHub>(hub);
 
-  oracle_ = std::make_unique<StepOracle>(options_.space, *rule_, options_.hyperparameters,
-                                         options_.state);
+  oracle_ = std::make_unique<StepOracle>(options_.space, groups_, options_.state);
   ranks_.resize(options_.world_size);
   for (Rank r = 0; r < options_.world_size; ++r) {
     RankState& rank = ranks_[r];
@@ -89,18 +90,14 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     RankState& rank = ranks_[r];
     if (options_.world_size > 1) rank.plane = hub_->MakePlane(r);
     rank.timeline = std::make_unique<TimelineRing>(4, Clock::Monotonic());
-    rank.hyperparameters = options_.hyperparameters;
+    rank.hyperparameters = HyperparametersOf(groups_);
 
     ShardStore::Options store;
     store.space = &options_.space;
     store.buckets = &buckets_;
     store.rank = r;
     store.state = options_.state;
-    store.scalar_slots = static_cast<int>(rule_->spec().scalar_slots.size());
-    for (const Hyperparameters& group : options_.hyperparameters) {
-      store.slots.push_back(rule_->Slots(group));
-      store.initial_scalar_slots.push_back(rule_->InitialScalarSlots(group));
-    }
+    store.TakeSlotsOf(groups_);
     store.keep_reduced_gradients =
         options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1 && !reachable;
     absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
@@ -128,8 +125,7 @@ void EngineRig::RemakeEngine(Rank r) {
   engine.buckets = &buckets_;
   engine.gradient_mode = options_.gradient_mode;
   engine.state = options_.state;
-  engine.rule = rule_;
-  engine.hyperparameters = options_.hyperparameters;
+  engine.groups = &groups_;
   engine.driver = options_.driver;
   engine.threads = options_.threads;
   engine.plane = rank.plane.get();

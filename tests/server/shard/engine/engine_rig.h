@@ -9,12 +9,14 @@
 
 #include "common/bucket.h"
 #include "common/gradient_mode.h"
+#include "common/group_rule.h"
 #include "common/memory_layout.h"
 #include "common/parameter_space.h"
 #include "common/plan.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine/step_oracle.h"
 #include "tests/server/shard/engine/test_replica.h"
@@ -24,7 +26,9 @@ namespace optshard::testing {
 
 // Two groups with large, small, scalar and empty parameters.
 ParameterSpace MixedSpace();
-// The same with every dtype, by turns, from number `first` on.
+// The same parameters with every dtype, by turns, from number `first` on.
+ParameterSpace WithEveryDType(const ParameterSpace& space, int first = 0);
+// That of MixedSpace.
 ParameterSpace MixedDTypeSpace(int first = 0);
 
 class EngineRig {
@@ -37,10 +41,9 @@ class EngineRig {
     PartitionPolicy policy = PartitionPolicy::kGreedy;
     std::vector<Placement> placements = {Placement::kFlatRegions};  // by rank, in turn
     ParameterSpace space = MixedSpace();
-    std::string rule = "adam";
-    std::vector<Hyperparameters> hyperparameters;  // empty: the rule's defaults
-    std::vector<std::string> nodes;                // empty: all ranks on one
-    BucketOptions buckets = {2048, 512};           // many buckets, contiguous and packed ones
+    std::vector<GroupRule> rules = {{"adam"}};  // by group, in turn
+    std::vector<std::string> nodes;             // empty: all ranks on one
+    BucketOptions buckets = {2048, 512};        // many buckets, contiguous and packed ones
     DriverKind driver = DriverKind::kSimd;
     int threads = 1;
     int window = 4;
@@ -95,13 +98,12 @@ class EngineRig {
   const ParameterSpace& space() const { return options_.space; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Plan& plan() const { return plan_; }
-  const UpdateRule& rule() const { return *rule_; }
 
  private:
   std::string SlotDifference(Rank rank, const Slice& slice) const;
 
   Options options_;
-  const UpdateRule* rule_ = nullptr;
+  std::vector<GroupUpdate> groups_;
   Plan plan_;
   std::unique_ptr<MemoryLayout> layout_;
   std::vector<Bucket> buckets_;

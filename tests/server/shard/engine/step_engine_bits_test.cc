@@ -4,6 +4,7 @@
 
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -113,53 +114,75 @@ TEST(StepEngineBits_OneCopyOfTheParameters, EqualOneProcessToTheBit) {
   }
 }
 
-TEST(StepEngineBits_EveryRule, EqualOneProcessToTheBit) {
+// The rules that go with the policy.
+std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
+  std::vector<GroupRule> rules;
   for (const UpdateRule* rule : RuleRegistry::All()) {
-    EngineRig::Options options;
-    options.world_size = 3;
-    options.rule = rule->spec().name;
-    EngineRig rig(options);
-    for (int step = 1; step <= 3; ++step) {
-      rig.GiveAllGradients();
-      ExpectAllOk(rig.Step());
-      rig.StepOracleAlong();
-    }
-    EXPECT_EQ(rig.DifferenceToOracle(), "") << options.rule;
+    const RuleSpec& spec = rule->spec();
+    if (spec.element_wise || policy != PartitionPolicy::kBalanced) rules.push_back({spec.name});
   }
+  return rules;
 }
 
-// Every dtype, several in one group, over what moves gradients and parameters in another way.
+// `count` groups, each with all parameters of MixedSpace.
+ParameterSpace MixedGroups(size_t count) {
+  const ParameterSpace space = MixedSpace();
+  std::vector<GroupSpec> groups(count);
+  for (size_t g = 0; g < count; ++g) {
+    for (const GroupSpec& mixed : space.groups()) {
+      for (ParameterSpec parameter : mixed.parameters) {
+        absl::StrAppend(&parameter.name, ".", g);
+        groups[g].parameters.push_back(std::move(parameter));
+      }
+    }
+  }
+  return ParameterSpace(std::move(groups));
+}
+
+TEST(StepEngineBits_EveryRuleInAGroupOfItsOwn, EqualOneProcessToTheBit) {
+  EngineRig::Options options;
+  options.world_size = 3;
+  options.rules = RulesFor(options.policy);
+  options.space = MixedGroups(options.rules.size());
+  EngineRig rig(options);
+  for (int step = 1; step <= 3; ++step) {
+    rig.GiveAllGradients();
+    ExpectAllOk(rig.Step());
+    rig.StepOracleAlong();
+  }
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+// Every rule with every dtype, several in one group, over what moves gradients and parameters in
+// another way.
 TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
   const std::vector<std::vector<Placement>> placements = {
       {Placement::kFlatRegions},
       {Placement::kReachable},
       {Placement::kOneCopy},
       {Placement::kScattered, Placement::kFlatRegions, Placement::kFlatUnvouched}};
-  for (const UpdateRule* rule : RuleRegistry::All()) {
-    for (const int world_size : {1, 2, 3}) {
-      for (const std::vector<Placement>& placement : placements) {
-        for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
-          EngineRig::Options options;
-          options.space = MixedDTypeSpace(world_size);
-          options.world_size = world_size;
-          options.policy = PartitionPolicy::kBalanced;
-          options.gradient_mode = mode;
-          options.placements = placement;
-          options.rule = rule->spec().name;
-          options.threads = world_size;
-          SCOPED_TRACE(absl::StrCat(options.rule, ", ", world_size, " ranks, ",
-                                    NameOf(placement[0]),
-                                    mode == GradientMode::kReduce ? ", reduce" : ", averaged"));
-          EngineRig rig(options);
-          for (int step = 1; step <= 3; ++step) {
-            rig.GiveGradients([](StepNumber number, Rank rank, int parameter) {
-              return (number + static_cast<StepNumber>(rank + parameter)) % 4 != 0;
-            });
-            if (mode == GradientMode::kAveraged) rig.GiveAllGradients();
-            ExpectAllOk(rig.Step());
-            rig.StepOracleAlong();
-            ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
-          }
+  for (const int world_size : {1, 2, 3}) {
+    for (const std::vector<Placement>& placement : placements) {
+      for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
+        EngineRig::Options options;
+        options.world_size = world_size;
+        options.policy = PartitionPolicy::kBalanced;
+        options.gradient_mode = mode;
+        options.placements = placement;
+        options.rules = RulesFor(options.policy);
+        options.space = WithEveryDType(MixedGroups(options.rules.size()), world_size);
+        options.threads = world_size;
+        SCOPED_TRACE(absl::StrCat(world_size, " ranks, ", NameOf(placement[0]),
+                                  mode == GradientMode::kReduce ? ", reduce" : ", averaged"));
+        EngineRig rig(options);
+        for (int step = 1; step <= 3; ++step) {
+          rig.GiveGradients([](StepNumber number, Rank rank, int parameter) {
+            return (number + static_cast<StepNumber>(rank + parameter)) % 4 != 0;
+          });
+          if (mode == GradientMode::kAveraged) rig.GiveAllGradients();
+          ExpectAllOk(rig.Step());
+          rig.StepOracleAlong();
+          ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
         }
       }
     }
@@ -172,26 +195,24 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (const Placement placement :
            {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
-        for (const std::string rule : {"adam", "sgd", "rprop"}) {
-          EngineRig::Options options;
-          options.space = MixedDTypeSpace(master_weights ? 2 : 0);
-          options.world_size = 3;
-          options.policy = PartitionPolicy::kBalanced;
-          options.placements = {placement};
-          options.state.master_weights = master_weights;
-          options.state.dtype = dtype;
-          options.rule = rule;
-          SCOPED_TRACE(absl::StrCat(rule, master_weights ? " with masters, " : ", ", NameOf(dtype),
-                                    " state, ", NameOf(placement)));
-          EngineRig rig(options);
-          // That is when masters begin.
-          ExpectAllOk(rig.SyncParameters());
-          for (int step = 1; step <= 4; ++step) {
-            rig.GiveAllGradients();
-            ExpectAllOk(rig.Step());
-            rig.StepOracleAlong();
-            ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
-          }
+        EngineRig::Options options;
+        options.world_size = 3;
+        options.policy = PartitionPolicy::kBalanced;
+        options.rules = RulesFor(options.policy);
+        options.space = WithEveryDType(MixedGroups(options.rules.size()), master_weights ? 2 : 0);
+        options.placements = {placement};
+        options.state.master_weights = master_weights;
+        options.state.dtype = dtype;
+        SCOPED_TRACE(absl::StrCat(master_weights ? "with masters, " : "", NameOf(dtype), " state, ",
+                                  NameOf(placement)));
+        EngineRig rig(options);
+        // That is when masters begin.
+        ExpectAllOk(rig.SyncParameters());
+        for (int step = 1; step <= 4; ++step) {
+          rig.GiveAllGradients();
+          ExpectAllOk(rig.Step());
+          rig.StepOracleAlong();
+          ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
         }
       }
     }
@@ -220,9 +241,8 @@ TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) 
           options.mode = mode;
           options.policy = policy;
           options.placements = {placement};
-          options.rule = c.rule;
-          options.hyperparameters.resize(2);
-          for (Hyperparameters& group : options.hyperparameters) group.Set("lr", c.lr);
+          options.rules = {{c.rule}};
+          options.rules[0].hyperparameters.Set("lr", c.lr);
           options.gradient_exponent = c.gradient_exponent;
           options.floating_point_modes = {0, kFlushDenormals, kFlushDenormals | _MM_ROUND_DOWN};
           EngineRig rig(options);
@@ -241,8 +261,8 @@ TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) 
 TEST(StepEngineBits_SlotsThatDifferByGroup, EqualOneProcessToTheBit) {
   EngineRig::Options options;
   options.world_size = 3;
-  options.hyperparameters.resize(2);
-  options.hyperparameters[1].Set("amsgrad", true);
+  options.rules = {{"adam"}, {"adam"}};
+  options.rules[1].hyperparameters.Set("amsgrad", true);
   EngineRig rig(options);
   for (int step = 1; step <= 3; ++step) {
     rig.GiveAllGradients();

@@ -28,17 +28,18 @@ Values AverageIn(const std::vector<std::vector<Values>>& gradients,
 
 }  // namespace
 
-StepOracle::StepOracle(const ParameterSpace& space, const UpdateRule& rule,
-                       const std::vector<Hyperparameters>& groups, const StateOptions& state)
-    : space_(space), rule_(rule), state_(state), counts_(space.parameter_count()) {
+StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> groups,
+                       const StateOptions& state)
+    : space_(space), groups_(std::move(groups)), state_(state), counts_(space.parameter_count()) {
   for (int p = 0; p < space.parameter_count(); ++p) {
     const int64_t elements = space.parameter(p).elements();
     const DType dtype = space.parameter(p).dtype;
     parameters_.emplace_back(elements);
     masters_.emplace_back(elements);
     slots_.emplace_back();
-    scalar_slots_.push_back(rule.InitialScalarSlots(groups[space.group_of(p)]));
-    for (const optshard::Slot& slot : rule.Slots(groups[space.group_of(p)])) {
+    const GroupUpdate& group = groups_[space.group_of(p)];
+    scalar_slots_.push_back(group.rule->InitialScalarSlots(group.hyperparameters));
+    for (const optshard::Slot& slot : group.rule->Slots(group.hyperparameters)) {
       slots_.back().emplace_back(elements, RoundedTo(state.SlotDType(dtype), slot.initial));
     }
   }
@@ -54,7 +55,8 @@ void StepOracle::SetParameter(int parameter, const Values& values) {
 
 void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
                       const std::vector<std::vector<bool>>& has, GradientMode mode,
-                      const ReductionTree& tree, const std::vector<Hyperparameters>& groups) {
+                      const ReductionTree& tree,
+                      const std::vector<Hyperparameters>& hyperparameters) {
   for (int p = 0; p < space_.parameter_count(); ++p) {
     int first = -1;
     for (size_t r = 0; r < has.size() && first < 0; ++r) {
@@ -67,8 +69,8 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
     const Values gradient = mode == GradientMode::kAveraged ? gradients[first][p]
                             : is_float64 ? AverageIn<double>(gradients, has, p, elements, tree)
                                          : AverageIn<float>(gradients, has, p, elements, tree);
-    const Coefficients coefficients =
-        rule_.Prepare(groups[space_.group_of(p)], ++counts_[p], dtype, scalar_slots_[p]);
+    const Coefficients coefficients = RuleOf(p).Prepare(hyperparameters[space_.group_of(p)],
+                                                        ++counts_[p], dtype, scalar_slots_[p]);
     scalar_slots_[p] = coefficients.scalar_slots;
     if (is_float64) {
       StepIn<double>(p, gradient, coefficients);
@@ -85,6 +87,10 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
   }
 }
 
+const UpdateRule& StepOracle::RuleOf(int parameter) const {
+  return *groups_[space_.group_of(parameter)].rule;
+}
+
 template <typename T>
 void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficients& coefficients) {
   std::vector<T> values(masters_[parameter].begin(), masters_[parameter].end());
@@ -96,7 +102,7 @@ void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficient
   span.gradient = of_gradient.data();
   for (size_t s = 0; s < slots.size(); ++s) span.slots[s] = slots[s].data();
   span.elements = static_cast<int64_t>(values.size());
-  rule_.Update(DriverKind::kScalar, coefficients, span);
+  RuleOf(parameter).Update(DriverKind::kScalar, coefficients, span);
   masters_[parameter].assign(values.begin(), values.end());
   for (size_t s = 0; s < slots.size(); ++s) {
     slots_[parameter][s].assign(slots[s].begin(), slots[s].end());

@@ -10,6 +10,7 @@
 #include "common/parameter_space.h"
 #include "common/plan.h"
 #include "common/state_options.h"
+#include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine/test_replica.h"
 
@@ -18,8 +19,8 @@ namespace optshard::testing {
 class StepOracle {
  public:
   // The parameters are all zero at first.
-  StepOracle(const ParameterSpace& space, const UpdateRule& rule,
-             const std::vector<Hyperparameters>& groups, const StateOptions& state = {});
+  StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> groups,
+             const StateOptions& state = {});
 
   // Its master, too, where that is not rounded to it already.
   void SetParameter(int parameter, const Values& values);
@@ -28,7 +29,7 @@ class StepOracle {
   // [parameter] says so for those without. kAveraged takes the lowest rank's that has one.
   void Step(const std::vector<std::vector<Values>>& gradients,
             const std::vector<std::vector<bool>>& has, GradientMode mode, const ReductionTree& tree,
-            const std::vector<Hyperparameters>& groups);
+            const std::vector<Hyperparameters>& hyperparameters);
 
   const Values& Parameter(int parameter) const { return parameters_[parameter]; }
   // Not rounded to the parameter's type.
@@ -41,9 +42,10 @@ class StepOracle {
  private:
   template <typename T>
   void StepIn(int parameter, const Values& gradient, const Coefficients& coefficients);
+  const UpdateRule& RuleOf(int parameter) const;
 
   ParameterSpace space_;
-  const UpdateRule& rule_;
+  const std::vector<GroupUpdate> groups_;
   const StateOptions state_;
   std::vector<Values> parameters_;
   std::vector<Values> masters_;

@@ -36,7 +36,7 @@ class ShardOwnerServiceTest : public ::testing::Test {
     view_.description.member = {"job", "default", 1, 42};
     view_.description.world_size = 2;
     view_.description.generation = 3;
-    view_.description.rule = "adam";
+    view_.description.groups = {{"adam"}};
     view_.description.gradient_mode = GradientMode::kReduce;
     view_.description.policy = PartitionPolicy::kBalanced;
     view_.description.progress = {12, StepOutcome::kIdle};
@@ -206,14 +206,14 @@ TEST_F(ShardOwnerServiceTest, RankThatIsNotHosted_IsNotFoundListingTheHosted) {
 
 TEST_F(ShardOwnerServiceTest, Describe_SaysWhoAndHowFar) {
   view_.description.failure = absl::UnavailableError("rank 0 is lost");
-  view_.description.hyperparameters.resize(1);
-  view_.description.hyperparameters[0].Set("lr", 0.25);
+  view_.description.groups = {{"sgd"}, {"adam"}};
+  view_.description.groups[1].hyperparameters.Set("lr", 0.25);
   Register();
   v1::ShardDescription description;
   ASSERT_TRUE(Describe("default", &description).ok());
   EXPECT_THAT(
       description.summary(),
-      AllOf(HasSubstr("rank 1 of 2 of job/default: adam, 2 parameters"),
+      AllOf(HasSubstr("rank 1 of 2 of job/default: sgd+adam, 2 parameters"),
             HasSubstr("5.0 MiB of state"), HasSubstr("step 12"), HasSubstr("rank 0 is lost")));
   EXPECT_EQ(description.rank(), 1);
   EXPECT_EQ(description.incarnation(), 42);
@@ -223,7 +223,10 @@ TEST_F(ShardOwnerServiceTest, Describe_SaysWhoAndHowFar) {
   EXPECT_EQ(description.progress().outcome(), v1::STEP_OUTCOME_IDLE);
   EXPECT_EQ(description.failure().message(), "rank 0 is lost");
   EXPECT_DOUBLE_EQ(description.state_gib(), 5.0 / 1024);
-  EXPECT_EQ(description.hyperparameters(0).values(), "lr=0.25");
+  EXPECT_EQ(description.rules(), "sgd+adam");
+  EXPECT_EQ(description.groups(0).rule(), "sgd");
+  EXPECT_EQ(description.groups(1).rule(), "adam");
+  EXPECT_EQ(description.groups(1).hyperparameters(), "lr=0.25");
 }
 
 TEST_F(ShardOwnerServiceTest, List_SummarisesEachParameter) {

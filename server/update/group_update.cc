@@ -1,0 +1,61 @@
+#include "server/update/group_update.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "common/group_rule.h"
+#include "common/partition.h"
+
+namespace optshard {
+namespace {
+
+absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolicy policy) {
+  GroupUpdate group;
+  const absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(given.name);
+  if (!rule.ok()) return rule.status();
+  group.rule = *rule;
+  if (!group.rule->spec().element_wise && policy == PartitionPolicy::kBalanced) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the rule \"%s\" needs whole parameters, which the partition policy \"%s\" cuts; use "
+        "\"greedy\", or give the group an element-wise rule",
+        given.name, NameOf(policy)));
+  }
+  absl::StatusOr<Hyperparameters> values = group.rule->Validate(given.hyperparameters);
+  if (!values.ok()) return values.status();
+  group.hyperparameters = *std::move(values);
+  return group;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spec) {
+  std::vector<GroupUpdate> groups;
+  for (size_t g = 0; g < spec.rules.size(); ++g) {
+    absl::StatusOr<GroupUpdate> group = ValidateGroup(spec.rules[g], spec.policy);
+    if (!group.ok()) {
+      return errors::WithContext(group.status(), absl::StrCat("param group ", g));
+    }
+    groups.push_back(*std::move(group));
+  }
+  return groups;
+}
+
+std::vector<Hyperparameters> HyperparametersOf(absl::Span<const GroupUpdate> groups) {
+  std::vector<Hyperparameters> hyperparameters;
+  hyperparameters.reserve(groups.size());
+  for (const GroupUpdate& group : groups) hyperparameters.push_back(group.hyperparameters);
+  return hyperparameters;
+}
+
+std::vector<std::vector<Slot>> SlotsOf(absl::Span<const GroupUpdate> groups) {
+  std::vector<std::vector<Slot>> slots;
+  slots.reserve(groups.size());
+  for (const GroupUpdate& group : groups) slots.push_back(group.rule->Slots(group.hyperparameters));
+  return slots;
+}
+
+}  // namespace optshard

@@ -1,0 +1,32 @@
+// How each param group of an optimizer is updated.
+#ifndef OPTSHARD_SERVER_UPDATE_GROUP_UPDATE_H_
+#define OPTSHARD_SERVER_UPDATE_GROUP_UPDATE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/hyperparameters.h"
+#include "common/optimizer_spec.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// Thread-compatible value type.
+struct GroupUpdate {
+  const UpdateRule* rule = nullptr;  // the registry's
+  Hyperparameters hyperparameters;   // all of the rule's, validated
+};
+
+// By param group, from OptimizerSpec::rules. INVALID_ARGUMENT with the number of the group: an
+// unknown rule, the first error of UpdateRule::Validate, a rule that needs whole parameters where
+// the partition policy cuts them. Thread-safe.
+absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spec);
+
+// By group.
+std::vector<Hyperparameters> HyperparametersOf(absl::Span<const GroupUpdate> groups);
+std::vector<std::vector<Slot>> SlotsOf(absl::Span<const GroupUpdate> groups);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_GROUP_UPDATE_H_

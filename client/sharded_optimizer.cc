@@ -108,6 +108,12 @@ class ShardedOptimizer::Impl {
     ThrowIfError(synced);
   }
 
+  void VerifyReplicas() {
+    ThrowIfError(replica_->GatherValues());
+    ThrowIfError(
+        owner_->VerifyReplicas(replica_->tensors(), replica_->regions(), options_.step_timeout));
+  }
+
   void CheckUsable() const {
     if (closed_) {
       throw StatusError(absl::FailedPreconditionError(
@@ -327,6 +333,12 @@ void ShardedOptimizer::refresh_parameters() {
   impl_->CheckUsable();
   impl_->CheckGroups(param_groups());
   impl_->RefreshParameters();
+}
+
+void ShardedOptimizer::verify_replicas() {
+  impl_->CheckUsable();
+  impl_->CheckGroups(param_groups());
+  impl_->VerifyReplicas();
 }
 
 void ShardedOptimizer::refresh_trainable() { impl_->RefreshTrainable(); }

@@ -116,6 +116,18 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // the masters, and what was edited would be lost. Errors as step.
   void refresh_parameters();
 
+  // Compares the values of all parameters on all ranks, bit by bit. All ranks call it, between
+  // steps; it reads each rank's parameters once and sends some 500 bytes. After a step they are
+  // equal, until somebody writes to a parameter on one rank, or its memory fails. Nothing changes,
+  // also where they differ: training can go on. Errors:
+  //   INVALID_ARGUMENT   on all ranks: errors::IsRanksDisagree, naming the first parameter that
+  //                      differs; errors::RanksOf are the ranks that do not have what most have, or
+  //                      what rank 0 has where there is no most. Or some ranks call step() or
+  //                      refresh_parameters() meanwhile, and which (over Gloo and with kReduce, a
+  //                      call of step() at the same time breaks the job)
+  //   else as step; nothing is ever torn or in doubt because of it
+  void verify_replicas();
+
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
   // parameter may be frozen and unfrozen at any time. While it is frozen it keeps its value, its
   // owner, its state and its count of steps. The next step() logs a switch once, as a warning;

@@ -99,9 +99,21 @@ absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica
 absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                            absl::Span<const ReplicaRegion>,
                                            absl::Duration timeout) {
+  return AskBetweenSteps(DoorbellRequest::Kind::kSync, replica, timeout);
+}
+
+absl::Status AttachedOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                                           absl::Span<const ReplicaRegion>,
+                                           absl::Duration timeout) {
+  return AskBetweenSteps(DoorbellRequest::Kind::kVerify, replica, timeout);
+}
+
+absl::Status AttachedOwner::AskBetweenSteps(DoorbellRequest::Kind kind,
+                                            absl::Span<const ReplicaTensor> replica,
+                                            absl::Duration timeout) {
   absl::Status lies_there = CheckReplica(replica);
   if (!lies_there.ok()) return lies_there;
-  request_.kind = DoorbellRequest::Kind::kSync;
+  request_.kind = kind;
   absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   return reply.ok() ? reply->status : reply.status();
 }
@@ -239,9 +251,15 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
 }
 
 std::string AttachedOwner::What() const {
-  return request_.kind == DoorbellRequest::Kind::kSync
-             ? "the synchronisation of the first parameters"
-             : absl::StrCat("step ", finished_ + 1);
+  switch (request_.kind) {
+    case DoorbellRequest::Kind::kSync:
+      return "the synchronisation of the first parameters";
+    case DoorbellRequest::Kind::kVerify:
+      return "the verification of the replicas";
+    case DoorbellRequest::Kind::kStep:
+      break;
+  }
+  return absl::StrCat("step ", finished_ + 1);
 }
 
 absl::Status AttachedOwner::BegunUnanswered(const absl::Status& cause) const {

@@ -66,6 +66,9 @@ class AttachedOwner : public OwnerLink {
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override;
+  absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions,
+                              absl::Duration timeout) override;
   // Where the server is gone and its keeper lives, which starts another one: OwnerAway
   // (UNAVAILABLE). The next call attaches to that one, which knows whether the step is done
   // already; it, too, says OwnerAway where the job is not complete again in time.
@@ -90,6 +93,8 @@ class AttachedOwner : public OwnerLink {
                 std::shared_ptr<const ReplicaSegments> memory);
 
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
+  absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
+                               absl::Duration timeout);
   // Rings and waits for the answer.
   absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
   absl::Status CheckUsable();

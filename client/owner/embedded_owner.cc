@@ -70,6 +70,12 @@ class EmbeddedOwner : public OwnerLink {
     return owner_->SyncParameters(replica, regions, timeout);
   }
 
+  absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions,
+                              absl::Duration timeout) override {
+    return owner_->VerifyReplicas(replica, regions, timeout);
+  }
+
   absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
 
   absl::Status Stop(absl::Duration timeout) override {

@@ -42,6 +42,11 @@ class OwnerLink {
                                       absl::Span<const ReplicaRegion> regions,
                                       absl::Duration timeout) = 0;
 
+  // As ShardOwner::VerifyReplicas; and errors::IsTrainerGone as Step.
+  virtual absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                                      absl::Span<const ReplicaRegion> regions,
+                                      absl::Duration timeout) = 0;
+
   // As ShardOwner::Step; and errors::IsTrainerGone (UNAVAILABLE, naming the rank) where another
   // rank's trainer is gone and has no successor yet: nothing has changed, and the call may be made
   // again with the same gradients.

@@ -28,20 +28,33 @@ absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec)
 
 Replica::Replica(const ParameterList& list) : list_(list), tensors_(list.tensors.size()) {}
 
-absl::Status Replica::Check() const {
+absl::Status Replica::CheckAllValues() const {
   for (size_t i = 0; i < list_.tensors.size(); ++i) {
-    const at::Tensor& parameter = list_.tensors[i];
-    const ParameterSpec& spec = list_.space.parameter(static_cast<int>(i));
-    if (absl::Status status = CheckValues(parameter, spec); !status.ok()) return status;
-    if (!parameter.requires_grad() || !parameter.grad().defined()) continue;
-    absl::Status status = CheckGradient(parameter, parameter.grad(), spec.name);
+    absl::Status status = CheckValues(list_.tensors[i], list_.space.parameter(static_cast<int>(i)));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
+absl::Status Replica::CheckAllGradients() const {
+  for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    const at::Tensor& parameter = list_.tensors[i];
+    if (!parameter.requires_grad() || !parameter.grad().defined()) continue;
+    absl::Status status =
+        CheckGradient(parameter, parameter.grad(), list_.space.parameter(static_cast<int>(i)).name);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+Buffer Replica::ValuesOf(size_t index) {
+  return list_.tensors[index].numel() > 0 ? GatherParameter(index) : Buffer();
+}
+
 absl::Status Replica::Gather() {
-  if (absl::Status status = Check(); !status.ok()) return status;
+  absl::Status status = CheckAllValues();
+  status.Update(CheckAllGradients());
+  if (!status.ok()) return status;
   c10::InferenceMode normal_tensors(false);
   at::NoGradGuard no_grad;
   gradients_copied_ = 0;
@@ -49,9 +62,17 @@ absl::Status Replica::Gather() {
     const at::Tensor& parameter = list_.tensors[i];
     const at::Tensor& gradient = parameter.grad();
     const bool has_gradient = parameter.requires_grad() && gradient.defined();
-    tensors_[i].parameter = parameter.numel() > 0 ? GatherParameter(i) : Buffer();
+    tensors_[i].parameter = ValuesOf(i);
     tensors_[i].gradient = has_gradient ? GatherGradient(i, gradient) : ConstBuffer();
   }
+  return absl::OkStatus();
+}
+
+absl::Status Replica::GatherValues() {
+  if (absl::Status status = CheckAllValues(); !status.ok()) return status;
+  c10::InferenceMode normal_tensors(false);
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < list_.tensors.size(); ++i) tensors_[i] = {ValuesOf(i), ConstBuffer()};
   return absl::OkStatus();
 }
 

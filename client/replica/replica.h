@@ -36,6 +36,9 @@ class Replica {
   // Fills tensors() for a step. Parameters with requires_grad() false have no gradient.
   // INVALID_ARGUMENT naming a parameter whose values or gradient cannot be used; nothing changed.
   absl::Status Gather();
+  // Likewise without gradients, which it leaves alone: for what only reads the values. No Scatter
+  // follows.
+  absl::Status GatherValues();
   absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
   // The flat memory, by region of the MemoryLayout; empty where tensors lie each on their own.
   virtual absl::Span<const ReplicaRegion> regions() const { return {}; }
@@ -69,7 +72,9 @@ class Replica {
   void CountCopy() { ++gradients_copied_; }
 
  private:
-  absl::Status Check() const;
+  absl::Status CheckAllValues() const;
+  absl::Status CheckAllGradients() const;
+  Buffer ValuesOf(size_t index);
 
   const ParameterList list_;
   std::vector<ReplicaTensor> tensors_;

@@ -227,9 +227,9 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         "the program that attached?",
         number_, field, actual, expected));
   };
-  if (kind != static_cast<uint32_t>(DoorbellRequest::Kind::kStep) &&
-      kind != static_cast<uint32_t>(DoorbellRequest::Kind::kSync)) {
-    return refused("kind", kind, "1 or 2");
+  if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kVerify)) {
+    return refused("kind", kind, "1, 2 or 3");
   }
   if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {
     return refused("timeout in ns", static_cast<uint64_t>(timeout_ns), "0 s to 24 h");

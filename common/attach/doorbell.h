@@ -41,7 +41,7 @@ struct DoorbellShape {
 // What a trainer asks for.
 struct DoorbellRequest {
   // Values are stable: they are shared between processes.
-  enum class Kind : uint32_t { kStep = 1, kSync = 2 };
+  enum class Kind : uint32_t { kStep = 1, kSync = 2, kVerify = 3 };
   Kind kind = Kind::kStep;
   absl::Duration timeout;
   // For kStep: which call this is. One that was made already is answered at once: a trainer that

@@ -191,6 +191,8 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     if (reply.status.ok()) reply.status = valid;
   } else if (steps) {
     reply = Step();
+  } else if (request_.kind == DoorbellRequest::Kind::kVerify) {
+    reply.status = owner_->VerifyReplicas(all_tensors_, regions_, request_.timeout);
   } else {
     reply.status = owner_->SyncParameters(all_tensors_, regions_, request_.timeout);
   }

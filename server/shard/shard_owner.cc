@@ -36,6 +36,8 @@ class ShardOwner::Impl {
   absl::Status RefuseNextStep(absl::string_view how_known);
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+  absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
   absl::Status Stop(absl::Duration timeout);
 
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
@@ -66,6 +68,7 @@ class ShardOwner::Impl {
   absl::Status CheckNothingLost();
   void PublishProgress(StepOutcome outcome);
   absl::Status AttributeFailure(StepOutcome outcome, const absl::Status& observed);
+  absl::Status Conclude(const StepEngine::Result& result);
   absl::Status Break(const StepEngine::Result& result);
   LogContext MakeLogContext() const;
 
@@ -139,13 +142,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
                         resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
   }
   session_->SetProgress(resumed_);
-  if (plan_.world_size != options_.spec.world_size ||
-      plan_.partition.slices.size() != static_cast<size_t>(options_.spec.world_size)) {
-    return absl::InternalError(
-        absl::StrFormat("the coordinator's plan is for %d ranks and has slices of %d, expected %d",
-                        plan_.world_size, plan_.partition.slices.size(), options_.spec.world_size));
-  }
-  return CheckPartition(options_.spec.space, plan_.partition, plan_.policy);
+  return CheckPlan(plan_, options_.spec);
 }
 
 absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
@@ -255,9 +252,15 @@ absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> re
                                               absl::Duration timeout) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
-  const StepEngine::Result result = engine_->SyncParameters(replica, regions, timeout);
-  if (result.status.ok() || result.refused) return result.status;
-  return Break(result);
+  return Conclude(engine_->SyncParameters(replica, regions, timeout));
+}
+
+absl::Status ShardOwner::Impl::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  absl::Status usable = CheckNothingLost();
+  if (!usable.ok()) return usable;
+  return Conclude(engine_->VerifyReplicas(replica, regions, timeout));
 }
 
 absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
@@ -308,6 +311,10 @@ absl::Status ShardOwner::Impl::AttributeFailure(StepOutcome outcome, const absl:
                                  options_.clock->Now() + options_.attribution_timeout);
 }
 
+absl::Status ShardOwner::Impl::Conclude(const StepEngine::Result& result) {
+  return result.status.ok() || result.refused ? result.status : Break(result);
+}
+
 // The owner's failure from now on.
 absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   const StepNumber finished = engine_->finished();
@@ -352,6 +359,12 @@ absl::Status ShardOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                         absl::Span<const ReplicaRegion> regions,
                                         absl::Duration timeout) {
   return impl_->SyncParameters(replica, regions, timeout);
+}
+
+absl::Status ShardOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                                        absl::Span<const ReplicaRegion> regions,
+                                        absl::Duration timeout) {
+  return impl_->VerifyReplicas(replica, regions, timeout);
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }

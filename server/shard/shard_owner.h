@@ -37,8 +37,8 @@ using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(co
 // INVALID_ARGUMENT naming the first parameter whose device no shard owner can step.
 absl::Status CheckSupported(const ParameterSpace& space);
 
-// Step, RefuseNextStep, SyncParameters and Stop come from one thread at a time; the views,
-// failure(), lost() and AbortPlane from any.
+// Step, RefuseNextStep, SyncParameters, VerifyReplicas and Stop come from one thread at a time; the
+// views, failure(), lost() and AbortPlane from any.
 class ShardOwner {
  public:
   struct Options {
@@ -80,6 +80,13 @@ class ShardOwner {
   // Rank 0's parameter values go to all. Masters take what was changed. Errors as Step; some ranks'
   // Step does not go with others' SyncParameters (INVALID_ARGUMENT).
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
+                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+
+  // Compares the bits of all ranks' replicas, between steps. RanksDisagree (INVALID_ARGUMENT) where
+  // they differ, naming the first such parameter and the ranks that have it otherwise; nothing has
+  // changed, and the owner goes on. Otherwise errors as Step, and as there where some ranks step or
+  // synchronise. A rank that is lost meanwhile tears nothing.
+  absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).

@@ -46,6 +46,16 @@ absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
   return CheckSupported(options.spec.space);
 }
 
+absl::Status CheckPlan(const Plan& plan, const OptimizerSpec& spec) {
+  if (plan.world_size != spec.world_size ||
+      plan.partition.slices.size() != static_cast<size_t>(spec.world_size)) {
+    return absl::InternalError(
+        absl::StrFormat("the coordinator's plan is for %d ranks and has slices of %d, expected %d",
+                        plan.world_size, plan.partition.slices.size(), spec.world_size));
+  }
+  return CheckPartition(spec.space, plan.partition, plan.policy);
+}
+
 int ThreadsOf(const ReductionTree& tree, Rank rank) {
   int ranks_of_node = 1;
   for (const std::vector<Rank>& group : tree.node_groups) {

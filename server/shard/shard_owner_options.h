@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
+#include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "server/shard/shard_owner.h"
 
@@ -12,6 +13,9 @@ namespace optshard {
 
 // INVALID_ARGUMENT naming the first option that is out of its range or missing.
 absl::Status CheckOwnerOptions(const ShardOwner::Options& options);
+
+// INTERNAL where the coordinator's plan does not divide the spec's parameters among its ranks.
+absl::Status CheckPlan(const Plan& plan, const OptimizerSpec& spec);
 
 // Identifies one join attempt of this process: every call has a new request id. Retries of the
 // attempt are the client's and keep the id.

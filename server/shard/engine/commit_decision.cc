@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,18 @@ namespace {
 // "rank 1" or "ranks 1, 2".
 std::string RankList(const std::vector<Rank>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+absl::string_view TextOf(CommitCall call, size_t ranks) {
+  switch (call) {
+    case CommitCall::kStep:
+      return ranks == 1 ? "steps" : "step";
+    case CommitCall::kSynchronise:
+      return ranks == 1 ? "synchronises the parameters" : "synchronise the parameters";
+    case CommitCall::kVerify:
+      return ranks == 1 ? "verifies the replicas" : "verify the replicas";
+  }
+  return "makes a call that this version does not know";
 }
 
 absl::Status CheckIdentities(absl::Span<const CommitVote> votes, const CommitVote& expected,
@@ -103,32 +116,39 @@ absl::Status CheckGradients(absl::Span<const CommitVote> votes, const ParameterS
   return absl::OkStatus();
 }
 
+absl::Status CheckCalls(absl::Span<const CommitVote> votes) {
+  std::map<CommitCall, std::vector<Rank>> others;
+  std::vector<Rank> differing;
+  for (const CommitVote& vote : votes) {
+    if (vote.call == votes[0].call) continue;
+    others[vote.call].push_back(vote.rank);
+    differing.push_back(vote.rank);
+  }
+  if (differing.empty()) return absl::OkStatus();
+  std::vector<std::string> texts = {absl::StrCat("rank 0 ", TextOf(votes[0].call, 1))};
+  for (const auto& [call, ranks] : others) {
+    texts.push_back(absl::StrCat(RankList(ranks), " ", TextOf(call, ranks.size())));
+  }
+  return errors::RanksDisagree(differing, absl::StrJoin(texts, ", while "));
+}
+
 }  // namespace
 
-CommitDecision DecideSynchronisation(absl::Span<const CommitVote> votes, const CommitVote& expected,
-                                     absl::Span<const Incarnation> incarnations) {
+CommitDecision DecideCall(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                          absl::Span<const Incarnation> incarnations) {
   CommitDecision decision;
   decision.status = CheckIdentities(votes, expected, incarnations);
   decision.is_final = !decision.status.ok();
   if (decision.status.ok()) decision.status = CheckPrepared(votes);
   if (!decision.status.ok()) return decision;
-  std::vector<Rank> differing;
-  for (const CommitVote& vote : votes) {
-    if (vote.synchronises != votes[0].synchronises) differing.push_back(vote.rank);
-  }
-  if (differing.empty()) return decision;
-  decision.status = errors::RanksDisagree(
-      differing,
-      absl::StrFormat("rank 0 %s while %s %s",
-                      votes[0].synchronises ? "synchronises the parameters" : "steps",
-                      RankList(differing), votes[0].synchronises ? "step" : "synchronise"));
+  decision.status = CheckCalls(votes);
   return decision;
 }
 
 CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expected,
                       absl::Span<const Incarnation> incarnations, GradientMode mode,
                       const ParameterSpace& space) {
-  CommitDecision decision = DecideSynchronisation(votes, expected, incarnations);
+  CommitDecision decision = DecideCall(votes, expected, incarnations);
   if (!decision.status.ok()) return decision;
   decision.status = CheckHyperparameters(votes);
   if (!decision.status.ok()) {

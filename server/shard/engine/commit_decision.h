@@ -35,17 +35,17 @@ struct CommitDecision {
 //   RanksDisagree                      ranks are at different steps; final
 //   TrainerGone                        the ranks that give up do so because their trainers are gone
 //   a rank's own code, naming it       it could not prepare the step (its input is invalid)
-//   RanksDisagree                      some ranks step, others synchronise their parameters
+//   RanksDisagree                      some ranks step, others synchronise or verify their
+//                                      parameters
 //   RanksDisagree                      hyperparameters of a group differ
 //   RanksDisagree                      kAveraged, and a gradient is missing on some ranks
 CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expected,
                       absl::Span<const Incarnation> incarnations, GradientMode mode,
                       const ParameterSpace& space);
 
-// As Decide, for a synchronisation of the parameters: without what concerns hyperparameters and
-// gradients.
-CommitDecision DecideSynchronisation(absl::Span<const CommitVote> votes, const CommitVote& expected,
-                                     absl::Span<const Incarnation> incarnations);
+// As Decide, for a call that is no step: without what concerns hyperparameters and gradients.
+CommitDecision DecideCall(absl::Span<const CommitVote> votes, const CommitVote& expected,
+                          absl::Span<const Incarnation> incarnations);
 
 // The text of the second round: every hyperparameter of every group, a line each.
 std::string HyperparameterText(absl::Span<const Hyperparameters> groups);

@@ -22,7 +22,7 @@ struct Header {
   int32_t code = 0;
   uint32_t reason_bytes = 0;
   uint32_t hyperparameter_text_bytes = 0;
-  uint32_t synchronises = 0;
+  CommitCall call = CommitCall::kStep;
   char reason[kReasonBytes] = {};
 };
 static_assert(sizeof(Header) == 48 + kReasonBytes, "no padding");
@@ -41,7 +41,7 @@ void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
   header.incarnation = vote.incarnation;
   header.generation = vote.generation;
   header.step = vote.step;
-  header.synchronises = vote.synchronises ? 1 : 0;
+  header.call = vote.call;
   header.code = static_cast<int32_t>(vote.prepared.code());
   header.reason_bytes = static_cast<uint32_t>(
       absl::string_view(vote.prepared.message()).copy(header.reason, kReasonBytes));
@@ -77,7 +77,7 @@ absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, i
   vote.incarnation = header.incarnation;
   vote.generation = header.generation;
   vote.step = header.step;
-  vote.synchronises = header.synchronises != 0;
+  vote.call = header.call;
   if (header.code != 0) {
     vote.prepared = absl::Status(static_cast<absl::StatusCode>(header.code),
                                  absl::string_view(header.reason, header.reason_bytes));

@@ -13,6 +13,9 @@
 
 namespace optshard {
 
+// What a rank has come to do with the others. The numbers travel.
+enum class CommitCall : uint32_t { kStep = 0, kSynchronise = 1, kVerify = 2 };
+
 struct CommitVote {
   Rank rank = 0;
   Incarnation incarnation = 0;
@@ -24,7 +27,7 @@ struct CommitVote {
   std::vector<uint64_t> hyperparameter_digests;  // by group
   uint32_t hyperparameter_text_bytes = 0;        // of the second round, if there is one
   std::vector<bool> has_gradient;                // by parameter
-  bool synchronises = false;                     // parameters, instead of stepping
+  CommitCall call = CommitCall::kStep;
 };
 
 // All votes of a job have the same size: about 300 bytes, 8 for each group, a bit for each

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/default_floating_point.h"
-#include "common/dtype_conversion.h"
 #include "common/errors.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/direct_exchange.h"
@@ -27,22 +26,6 @@ constexpr absl::Duration kAbandonTimeout = absl::Seconds(5);
 constexpr absl::Duration kRefusalTimeout = absl::Seconds(5);
 
 constexpr int kWholeStep = -1;  // as a bucket of the timeline
-
-// The masters become the parameter's values, except those that are the parameter's value already
-// but for what its bits do not hold: who edits one layer does not take that from the others.
-void TakeMaster(ConstBuffer parameter, int64_t elements, float* master) {
-  constexpr int64_t kTile = 1024;
-  uint16_t rounded[kTile];
-  for (int64_t begin = 0; begin < elements; begin += kTile) {
-    const int64_t count = std::min(kTile, elements - begin);
-    const ConstBuffer values = parameter.From(begin);
-    Narrow(values.dtype(), master + begin, count, rounded);
-    for (int64_t i = 0; i < count; ++i) {
-      if (rounded[i] == values.As<uint16_t>()[i]) continue;
-      Widen(values.dtype(), values.As<uint16_t>() + i, 1, &master[begin + i]);
-    }
-  }
-}
 
 }  // namespace
 
@@ -113,7 +96,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
 
   std::vector<CommitVote> votes;
   bool sent = false;
-  status = GatherVotes(MakeVote(replica, prepared, false), deadline, &votes, &sent);
+  status = GatherVotes(MakeVote(replica, prepared, CommitCall::kStep), deadline, &votes, &sent);
   if (!status.ok()) {
     // Without this rank's yes nobody applies the step.
     const bool in_doubt = prepared.ok() && sent;
@@ -175,42 +158,6 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
   return Result();
 }
 
-StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
-                                              absl::Span<const ReplicaRegion> regions,
-                                              absl::Duration timeout) {
-  const absl::Time deadline = options_.clock->Now() + timeout;
-  record_.step = finished_ + 1;
-  options_.timeline->BeginStep(finished_);
-  const absl::Status usable = CheckReplica(replica, regions);
-  std::vector<CommitVote> votes;
-  bool sent = false;
-  const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
-  absl::Status status = GatherVotes(MakeVote(none, usable, true), deadline, &votes, &sent);
-  if (!status.ok()) {
-    // Others may have all votes and begin. The first time there is nothing to tear.
-    const bool in_doubt = has_values_ && usable.ok() && sent;
-    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied);
-  }
-  const CommitDecision decision = DecideSynchronisation(votes, votes[options_.rank], incarnations_);
-  if (!decision.status.ok()) return GivenUp(decision, deadline);
-  const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
-  options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
-  // A process may have been killed before its ledger said so. No value travels before every ledger
-  // does: otherwise nothing would tell that rank's old values from the new ones of the others.
-  status = Barrier(kLedgersAreMarked, deadline);
-  if (!status.ok()) return Failed(std::move(status), unfinished);
-  const ReplicaMemory memory(replica, regions);
-  status = exchange_->SyncParameters(finished_, memory, deadline);
-  if (status.ok()) status = TakeMasters(memory, deadline);
-  if (!status.ok()) return Failed(std::move(status), unfinished);
-  options_.store->ledger().SetProgress(progress());
-  has_values_ = true;
-  options_.timeline->EndStep();
-  Result result;
-  result.info.step = finished_;
-  return result;
-}
-
 absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions) const {
   absl::Status tensors = CheckTensors(*options_.space, replica);
@@ -236,13 +183,13 @@ absl::Status StepEngine::UseHyperparameters(absl::Span<const Hyperparameters> gi
 }
 
 CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
-                                bool synchronises) const {
+                                CommitCall call) const {
   CommitVote vote;
   vote.rank = options_.rank;
   vote.incarnation = options_.incarnation;
   vote.generation = record_.generation;
   vote.step = record_.step;
-  vote.synchronises = synchronises;
+  vote.call = call;
   vote.prepared = prepared;
   for (const Hyperparameters& values : record_.hyperparameters) {
     vote.hyperparameter_digests.push_back(values.Digest());
@@ -320,25 +267,6 @@ absl::Status StepEngine::NameDifferentHyperparameters(absl::Span<const CommitVot
     decision->status = errors::WithContext(decision->status, difference);
   }
   return absl::OkStatus();
-}
-
-absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {
-  if (!options_.state.master_weights) return absl::OkStatus();
-  const DefaultFloatingPoint default_mode;
-  const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
-  for (size_t own = 0; own < buckets.size(); ++own) {
-    const ShardStore::OwnBucket& bucket = buckets[own];
-    if (!options_.state.HasMaster(bucket.bucket->dtype)) continue;
-    options_.store->BeginWrite(static_cast<int>(own));
-    for (size_t s = 0; s < bucket.states.size(); ++s) {
-      const BucketSpan& span = bucket.bucket->spans[s];
-      TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
-                 span.elements, bucket.states[s].master.As<float>());
-    }
-    options_.store->EndWrite(static_cast<int>(own), finished_);
-  }
-  // Where ranks share one copy, no trainer may write to it before.
-  return Barrier(kMastersAreTaken, deadline);
 }
 
 void StepEngine::PrepareCoefficients() {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
@@ -59,6 +60,11 @@ class StepEngine {
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
+  // Compares the bits of all ranks' replicas. Where they differ, all ranks refuse, with the first
+  // parameter that differs (ReplicasDiffer). Nothing changes.
+  Result VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                        absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+
   StepNumber finished() const { return finished_; }
   // The ledger's, between steps.
   StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }
@@ -72,6 +78,7 @@ class StepEngine {
     kLedgersAreMarked = 2,
     kRefusalIsKnown = 3,
     kMastersAreTaken = 4,
+    kReplicaDigests = 5,  // and the numbers after it
   };
 
   StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
@@ -83,7 +90,7 @@ class StepEngine {
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
 
   CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
-                      bool synchronises) const;
+                      CommitCall call) const;
   // `sent`: this rank's vote may have reached others.
   absl::Status GatherVotes(const CommitVote& own, absl::Time deadline,
                            std::vector<CommitVote>* votes, bool* sent);
@@ -97,6 +104,9 @@ class StepEngine {
   void PrepareCoefficients();
   // Masters that are not the parameters' values, rounded, become them. OK once all ranks' have.
   absl::Status TakeMasters(const ReplicaMemory& replica, absl::Time deadline);
+  // The error is the data plane's. `difference` gets ReplicasDiffer where the replicas do.
+  absl::Status CompareReplicas(absl::Span<const ReplicaTensor> replica, absl::Time deadline,
+                               absl::optional<absl::Status>* difference);
   // The data plane's error ends the call.
   Result Failed(absl::Status status, StepOutcome outcome);
   // The votes do.

@@ -109,6 +109,14 @@ absl::Status NodeTrainer::Begin() {
   return link_->SyncParameters(tensors_, link_->replica(), options_.join_timeout);
 }
 
+absl::Status NodeTrainer::VerifyReplicas() {
+  return link_->VerifyReplicas(tensors_, link_->replica(), options_.join_timeout);
+}
+
+void NodeTrainer::FlipBit(int parameter) {
+  *static_cast<unsigned char*>(tensors_[parameter].parameter.data()) ^= 1;
+}
+
 absl::StatusOr<StepInfo> NodeTrainer::Step(absl::Duration timeout) {
   static constexpr float kNone = 0;
   const StepNumber step = finished_ + 1;

@@ -55,6 +55,10 @@ class NodeTrainer {
   // Until this one is finished; comes again as long as trainers are missing.
   absl::Status StepUntil(StepNumber last);
 
+  absl::Status VerifyReplicas();
+  // Of the parameter's first element, in this trainer's replica.
+  void FlipBit(int parameter);
+
   Values Parameter(int parameter) const;
   AttachedOwner& link() { return *link_; }
   StepNumber finished() const { return finished_; }

@@ -124,5 +124,36 @@ TEST(NodeSteps_TensorsThatLieElsewhere_AreRefused, BeforeAnythingIsAsked) {
   EXPECT_TRUE(trainers[0]->StepUntil(1).ok());
 }
 
+TEST(NodeSteps_VerifyReplicas, FindTheElementThatATrainerHasChanged) {
+  NodeRig rig(3);
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) {
+    EXPECT_TRUE(trainers[rank]->Step().ok());
+    const absl::Status same = trainers[rank]->VerifyReplicas();
+    EXPECT_TRUE(same.ok()) << same;
+    if (rank == 1) trainers[rank]->FlipBit(1);
+    const absl::Status different = trainers[rank]->VerifyReplicas();
+    EXPECT_TRUE(errors::IsRanksDisagree(different)) << different;
+    EXPECT_EQ(errors::RanksOf(different), std::vector<Rank>{1});
+    EXPECT_NE(different.message().find("parameter 1 "), absl::string_view::npos) << different;
+    if (rank == 1) trainers[rank]->FlipBit(1);
+    EXPECT_TRUE(trainers[rank]->Step().ok());
+  });
+  for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, 3), "");
+}
+
+TEST(NodeSteps_VerifyReplicasWhileATrainerIsAway, AreToldTrainerGone) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  trainers[1].reset();
+  const absl::Status away = trainers[0]->VerifyReplicas();
+  EXPECT_TRUE(errors::IsTrainerGone(away)) << away;
+  rig.OnEveryRank([&](Rank rank) {
+    if (rank == 1) trainers[1] = NodeTrainer::Start(rig.TrainerOptions(1)).value();
+    EXPECT_TRUE(trainers[rank]->StepUntil(2).ok());
+  });
+  for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, 2), "");
+}
+
 }  // namespace
 }  // namespace optshard

@@ -150,14 +150,14 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   vote.hyperparameter_digests = {1, ~0ull};
   vote.hyperparameter_text_bytes = 1234;
   vote.has_gradient = {true, false, false, true, false, false, true, true, true};
-  vote.synchronises = true;
+  vote.call = CommitCall::kVerify;
   std::vector<char> bytes(CommitVoteBytes(2, 9), 0x55);
   EncodeVote(vote, absl::MakeSpan(bytes));
   const absl::StatusOr<CommitVote> back = DecodeVote(bytes, 2, 9);
   ASSERT_TRUE(back.ok()) << back.status();
   // By position: a field that is added to a vote does not compile here until it is compared.
   const auto& [rank, incarnation, generation, step, prepared, digests, text_bytes, has_gradient,
-               synchronises] = *back;
+               call] = *back;
   EXPECT_EQ(rank, vote.rank);
   EXPECT_EQ(incarnation, vote.incarnation);
   EXPECT_EQ(generation, vote.generation);
@@ -168,7 +168,7 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   EXPECT_EQ(digests, vote.hyperparameter_digests);
   EXPECT_EQ(text_bytes, vote.hyperparameter_text_bytes);
   EXPECT_EQ(has_gradient, vote.has_gradient);
-  EXPECT_EQ(synchronises, vote.synchronises);
+  EXPECT_EQ(call, vote.call);
 }
 
 TEST(CommitVote_OtherBytes_AreNoVote, AndThatIsSaid) {
@@ -177,6 +177,17 @@ TEST(CommitVote_OtherBytes_AreNoVote, AndThatIsSaid) {
   EncodeVote(CommitVote{0, 1, 1, 1, absl::OkStatus(), {1}, 0, {true}}, absl::MakeSpan(bytes));
   EXPECT_TRUE(DecodeVote(bytes, 1, 1).ok());
   EXPECT_EQ(DecodeVote(bytes, 2, 1).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(CommitDecisionTest, RanksThatMakeDifferentCalls_AreToldWhichAreWhose) {
+  votes_[1].call = CommitCall::kVerify;
+  votes_[2].call = CommitCall::kSynchronise;
+  const absl::Status status = Decide().status;
+  EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), (std::vector<Rank>{1, 2}));
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("rank 0 steps, while rank 2 synchronises the parameters, while "
+                                   "rank 1 verifies the replicas"));
 }
 
 TEST_F(CommitDecisionTest, RefusalOfWhatRanksWereGiven_IsNotFinal) {
@@ -188,7 +199,7 @@ TEST_F(CommitDecisionTest, RefusalOfWhatRanksWereGiven_IsNotFinal) {
   EXPECT_FALSE(Decide().status.ok());
   EXPECT_FALSE(Decide().is_final);
   votes_[1].hyperparameter_digests = {77};
-  votes_[1].synchronises = true;
+  votes_[1].call = CommitCall::kSynchronise;
   EXPECT_FALSE(Decide().status.ok());
   EXPECT_FALSE(Decide().is_final);
 }

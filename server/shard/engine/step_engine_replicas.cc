@@ -1,0 +1,146 @@
+// What all ranks do with their replicas together between steps.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "common/default_floating_point.h"
+#include "common/dtype_conversion.h"
+#include "server/shard/engine/commit_decision.h"
+#include "server/shard/engine/replica_comparison.h"
+#include "server/shard/engine/step_engine.h"
+
+namespace optshard {
+namespace {
+
+// The masters become the parameter's values, except those that are the parameter's value already
+// but for what its bits do not hold: who edits one layer does not take that from the others.
+void TakeMaster(ConstBuffer parameter, int64_t elements, float* master) {
+  constexpr int64_t kTile = 1024;
+  uint16_t rounded[kTile];
+  for (int64_t begin = 0; begin < elements; begin += kTile) {
+    const int64_t count = std::min(kTile, elements - begin);
+    const ConstBuffer values = parameter.From(begin);
+    Narrow(values.dtype(), master + begin, count, rounded);
+    for (int64_t i = 0; i < count; ++i) {
+      if (rounded[i] == values.As<uint16_t>()[i]) continue;
+      Widen(values.dtype(), values.As<uint16_t>() + i, 1, &master[begin + i]);
+    }
+  }
+}
+
+}  // namespace
+
+StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  record_.step = finished_ + 1;
+  options_.timeline->BeginStep(finished_);
+  const absl::Status usable = CheckReplica(replica, regions);
+  std::vector<CommitVote> votes;
+  bool sent = false;
+  const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
+  absl::Status status =
+      GatherVotes(MakeVote(none, usable, CommitCall::kSynchronise), deadline, &votes, &sent);
+  if (!status.ok()) {
+    // Others may have all votes and begin. The first time there is nothing to tear.
+    const bool in_doubt = has_values_ && usable.ok() && sent;
+    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied);
+  }
+  const CommitDecision decision = DecideCall(votes, votes[options_.rank], incarnations_);
+  if (!decision.status.ok()) return GivenUp(decision, deadline);
+  const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
+  options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
+  // A process may have been killed before its ledger said so. No value travels before every ledger
+  // does: otherwise nothing would tell that rank's old values from the new ones of the others.
+  status = Barrier(kLedgersAreMarked, deadline);
+  if (!status.ok()) return Failed(std::move(status), unfinished);
+  const ReplicaMemory memory(replica, regions);
+  status = exchange_->SyncParameters(finished_, memory, deadline);
+  if (status.ok()) status = TakeMasters(memory, deadline);
+  if (!status.ok()) return Failed(std::move(status), unfinished);
+  options_.store->ledger().SetProgress(progress());
+  has_values_ = true;
+  options_.timeline->EndStep();
+  Result result;
+  result.info.step = finished_;
+  return result;
+}
+
+absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {
+  if (!options_.state.master_weights) return absl::OkStatus();
+  const DefaultFloatingPoint default_mode;
+  const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
+  for (size_t own = 0; own < buckets.size(); ++own) {
+    const ShardStore::OwnBucket& bucket = buckets[own];
+    if (!options_.state.HasMaster(bucket.bucket->dtype)) continue;
+    options_.store->BeginWrite(static_cast<int>(own));
+    for (size_t s = 0; s < bucket.states.size(); ++s) {
+      const BucketSpan& span = bucket.bucket->spans[s];
+      TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
+                 span.elements, bucket.states[s].master.As<float>());
+    }
+    options_.store->EndWrite(static_cast<int>(own), finished_);
+  }
+  // Where ranks share one copy, no trainer may write to it before.
+  return Barrier(kMastersAreTaken, deadline);
+}
+
+StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  record_.step = finished_ + 1;
+  options_.timeline->BeginStep(finished_);
+  const absl::Status usable = CheckReplica(replica, regions);
+  std::vector<CommitVote> votes;
+  bool sent = false;
+  const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
+  absl::Status status =
+      GatherVotes(MakeVote(none, usable, CommitCall::kVerify), deadline, &votes, &sent);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
+  CommitDecision decision = DecideCall(votes, votes[options_.rank], incarnations_);
+  if (!decision.status.ok()) return GivenUp(decision, deadline);
+  absl::optional<absl::Status> difference;
+  status = CompareReplicas(replica, deadline, &difference);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
+  if (difference.has_value()) {
+    decision.status = *std::move(difference);
+    return GivenUp(decision, deadline);
+  }
+  options_.timeline->EndStep();
+  Result result;
+  result.info.step = finished_;
+  return result;
+}
+
+absl::Status StepEngine::CompareReplicas(absl::Span<const ReplicaTensor> replica,
+                                         absl::Time deadline,
+                                         absl::optional<absl::Status>* difference) {
+  if (options_.world_size() == 1) return absl::OkStatus();
+  const std::vector<uint64_t> digests = DigestParameters(*options_.space, replica);
+  ParameterRange range{0, options_.space->parameter_count()};
+  for (int32_t round = kReplicaDigests;; ++round) {
+    const std::vector<uint64_t> parts = DigestParts(digests, range);
+    const char* const bytes = reinterpret_cast<const char*>(parts.data());
+    std::vector<char> gathered_bytes;
+    absl::Status status =
+        AllGather(static_cast<CommitRound>(round), {bytes, bytes + parts.size() * sizeof(parts[0])},
+                  &gathered_bytes, deadline);
+    if (!status.ok()) return status;
+    std::vector<uint64_t> gathered(parts.size() * options_.world_size());
+    std::memcpy(gathered.data(), gathered_bytes.data(), gathered_bytes.size());
+    const absl::optional<int> part = FirstDifferentPart(gathered);
+    if (!part.has_value()) return absl::OkStatus();
+    range = PartOf(range, *part);
+    if (range.size() == 1) {
+      *difference = ReplicasDiffer(*options_.space, range.begin, gathered, *part);
+      return absl::OkStatus();
+    }
+  }
+}
+
+}  // namespace optshard

@@ -1,0 +1,78 @@
+#include "common/dynamic_map.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace optshard {
+namespace {
+
+// What separates two neighbours: the smallest float that is not nearer to the lower one.
+float MiddleOf(float lower, float upper) {
+  const double middle = (static_cast<double>(lower) + upper) / 2;
+  const auto rounded = static_cast<float>(middle);
+  return rounded < middle ? std::nextafter(rounded, upper) : rounded;
+}
+
+}  // namespace
+
+DynamicMap::DynamicMap(bool of_signed)
+    : is_signed(of_signed), first(of_signed ? 1 : 2), largest(of_signed ? 128 : 255) {
+  values[0] = 0;
+  int rank = 1;
+  for (int d = 0; d < kDecades; ++d) {
+    const int count = first << d;
+    const double unit = std::pow(10, d - kDecades + 1);
+    start[d] = static_cast<float>(unit * (0.1 + 0.45 / count));
+    slope[d] = static_cast<float>(unit * 0.9);
+    for (int j = 0; j < count; ++j) {
+      values[rank++] = start[d] + static_cast<float>(j) / static_cast<float>(count) * slope[d];
+    }
+  }
+  start[kDecades] = values[largest] = 1;
+  slope[kDecades] = 0;
+
+  std::fill(std::begin(middles), std::end(middles), HUGE_VALF);
+  for (int k = 0; k < largest; ++k) middles[k] = MiddleOf(values[k], values[k + 1]);
+
+  for (int s = 0; s < kSections; ++s) {
+    const int lowest = (first << s) - first + 1;  // rank in this section
+    begins[s] = middles[lowest - 1];
+    const int last = std::min(lowest + (first << s) - 1, largest);
+    limit[s] = static_cast<float>(last) + 0.5f;
+    double parts_per_one = 0;
+    double at_zero = limit[s];
+    if (s == 0) {
+      // Also of what is below it, rank 0.
+      const double next = last > lowest ? middles[lowest] : 3 * static_cast<double>(begins[0]);
+      parts_per_one = 1 / (next - begins[0]);
+      at_zero = lowest - begins[0] * parts_per_one;
+    } else if (s < kDecades) {
+      const double unit = std::pow(10, s - kDecades + 1);
+      parts_per_one = (first << s) / (0.9 * unit);
+      at_zero = lowest - 0.1 * unit * parts_per_one;
+    }
+    scale[s] = static_cast<float>(parts_per_one);
+    offset[s] = static_cast<float>(at_zero);
+  }
+  begins[0] = 0;
+}
+
+int DynamicMap::RankFrom(int guess, float x) const {
+  int rank = guess;
+  while (rank < largest && x >= middles[rank]) ++rank;
+  while (rank > 0 && x < middles[rank - 1]) --rank;
+  return rank;
+}
+
+const DynamicMap& DynamicMap::Signed() {
+  static const DynamicMap map(/*is_signed=*/true);
+  return map;
+}
+
+const DynamicMap& DynamicMap::Unsigned() {
+  static const DynamicMap map(/*is_signed=*/false);
+  return map;
+}
+
+}  // namespace optshard

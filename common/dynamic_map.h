@@ -1,0 +1,51 @@
+// The values that the codes of the dynamic format stand for, and what finds the nearest one.
+#ifndef OPTSHARD_COMMON_DYNAMIC_MAP_H_
+#define OPTSHARD_COMMON_DYNAMIC_MAP_H_
+
+#include <cstdint>
+
+namespace optshard {
+
+// The absolute values of a map by rank: 0, then seven decades of ever more of them, then 1. Decade
+// d has n = first << d values, in the middles of as many equal parts of [0.1, 1] * 10^(d - 6). They
+// are within 2^-22 of bitsandbytes' and torchao's, which themselves depend on the machine that
+// computes them.
+//
+// A signed map has 128 values above 0 and all but 1 also below: code 127 + rank, or 127 - rank. An
+// unsigned one has 255 above 0, and the code is the rank.
+struct DynamicMap {
+  static constexpr int kDecades = 7;
+  static constexpr int kSections = kDecades + 1;  // the decades, and the 1
+
+  explicit DynamicMap(bool is_signed);
+
+  bool is_signed;
+  int first;    // values of the first decade: 1 or 2
+  int largest;  // the rank of the 1
+
+  // Value of rank k >= 1: with u = k + first - 1 = 2^e * f, 1 <= f < 2, it is that of section
+  // s = e + 1 - first, start[s] + (f - 1) * slope[s].
+  float start[kSections];
+  float slope[kSections];
+  float values[256];  // by rank
+
+  // x has at least rank k where x >= middles[k - 1], the smallest float of which that is true.
+  float middles[256];
+  // The rank of x that lies in section s, from begins[s] up to begins[s + 1], is the whole part of
+  // min(x * scale[s] + offset[s], limit[s]), if that is not within kDoubt of a whole number.
+  static constexpr float kDoubt = 0x1p-13f;
+  float begins[kSections];
+  float scale[kSections];
+  float offset[kSections];
+  float limit[kSections];
+
+  // The rank of |x| <= 1, found from a guess that is nearly right.
+  int RankFrom(int guess, float x) const;
+
+  static const DynamicMap& Signed();
+  static const DynamicMap& Unsigned();
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DYNAMIC_MAP_H_

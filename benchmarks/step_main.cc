@@ -23,6 +23,7 @@ struct Flags {
   int steps = 1;
   std::string dtype = "float32";
   bool master_weights = false;
+  std::string state_dtype = "float32";
   JobFlags job;
 };
 
@@ -37,6 +38,8 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("dtype", &flags.dtype, "of the parameters and their gradients")
       .OneOf({"float32", "bfloat16"});
   line.Add("master-weights", &flags.master_weights, "float32 masters of bfloat16 parameters");
+  line.Add("state-dtype", &flags.state_dtype, "how the slots are kept")
+      .OneOf({"float32", "bfloat16", "int8_dynamic", "int8_companded"});
   AddJobOptions(line, &flags.job);
   return line;
 }
@@ -52,6 +55,7 @@ Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
   ShardedOptimizerOptions options = JobOptions(flags.job);
   options.master_weights = flags.master_weights;
+  options.state_dtype = flags.state_dtype;
   const std::vector<at::Tensor> parameters = MakeParameters(flags);
   const auto optimizer =
       std::make_shared<ShardedOptimizer>(parameters, RuleOptions("adam").Set("lr", 0.01), options);

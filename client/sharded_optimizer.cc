@@ -22,6 +22,7 @@
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/optimizer_spec.h"
+#include "common/state_format.h"
 #include "common/state_options.h"
 #include "server/shard/engine/step_input.h"
 #include "server/update/group_update.h"
@@ -203,7 +204,7 @@ class ShardedOptimizer::Impl {
     spec.buckets = options_.buckets;
     spec.share_parameters = options_.share_parameters;
     spec.state.master_weights = options_.master_weights;
-    spec.state.dtype = ValueOrThrow(ParseStateDType(options_.state_dtype));
+    spec.state.format = ValueOrThrow(ParseStateFormat(options_.state_dtype));
     return spec;
   }
 

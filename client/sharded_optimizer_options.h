@@ -57,9 +57,19 @@ struct ShardedOptimizerOptions {
   // before refresh_parameters(): the next step goes on from the masters. The same on all ranks.
   // INVALID_ARGUMENT where no parameter is bfloat16 or float16.
   bool master_weights = false;
-  // Type of the rule's slots: "float32", or "bfloat16" for half the memory. Those of a float64
-  // parameter are float64 in any case, and masters stay float32. The same on all ranks.
-  // INVALID_ARGUMENT for other names.
+  // How the rule's slots are kept. The same on all ranks. Those of a float64 parameter are float64
+  // in any case, and masters stay float32.
+  //   "float32"         (default)
+  //   "bfloat16"        half the memory
+  //   "int8_dynamic"    8 bits and a float32 scale for each 256 elements, the format of
+  //   bitsandbytes
+  //                     and torchao
+  //   "int8_companded"  8 bits and a float16 scale for each 32 elements, the format of FlashOptim;
+  //                     faster
+  // In 8 bits a parameter with fewer than 4,096 elements keeps float32 slots, and the rules are
+  // Adam, AdamW, Lion and SGD; docs/numerics.md says what the formats do to values.
+  // INVALID_ARGUMENT for other names, for a rule that does not work in 8 bits, and for
+  // buckets.max_bytes below 1024 with 8 bits.
   std::string state_dtype = "float32";
 
   GradientMode gradient_mode = GradientMode::kReduce;

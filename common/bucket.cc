@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/block_code.h"
+
 namespace optshard {
 namespace {
 
@@ -69,19 +71,35 @@ class OwnerBuckets {
     return elements;
   }
 
-  // Into the fewest buckets of at most max_bytes, of nearly the same size.
+  // What parameters are cut at multiples of, in elements: at most `max_elements`.
+  static int64_t Grid(int64_t unit, int64_t max_elements) {
+    int64_t grid = unit;
+    while (2 * grid <= std::min(kCodeGrid, max_elements)) grid *= 2;
+    return grid;
+  }
+
+  // Into few buckets of at most max_bytes, of nearly the same size.
   void Cut(const std::vector<BucketSpan>& spans, int region) {
     const DType dtype = layout_.regions()[region].dtype;
     const int64_t unit = AlignedElements(1, dtype);
-    const int64_t units = Elements(spans, dtype) / unit;
-    const int64_t max_units = std::max<int64_t>(options_.max_bytes / kAlignmentBytes, 1);
-    const int64_t count = (units + max_units - 1) / max_units;
-    const int64_t most = (units + count - 1) / count * unit;
+    const int64_t max = std::max<int64_t>(options_.max_bytes / kAlignmentBytes, 1) * unit;
+    const int64_t grid = Grid(unit, max);
+    const int64_t elements = Elements(spans, dtype);
+    const int64_t count = (elements + max - 1) / max;
+    const int64_t even = (elements + count - 1) / count;
+    const int64_t most = std::min((even + grid - 1) / grid * grid, max);
 
     Bucket bucket = Empty(region);
     for (const BucketSpan& span : spans) {
       for (int64_t done = 0; done < span.elements;) {
-        const int64_t piece = std::min(span.elements - done, most - bucket.elements);
+        const int64_t room = most - bucket.elements;
+        const int64_t rest = span.elements - done;
+        const int64_t piece = rest <= room ? rest : room / grid * grid;
+        if (piece == 0) {
+          Finish(std::move(bucket));
+          bucket = Empty(region);
+          continue;
+        }
         bucket.spans.push_back(
             {span.parameter, span.parameter_offset_elements + done, bucket.elements, piece});
         bucket.elements += AlignedElements(piece, dtype);

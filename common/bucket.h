@@ -43,7 +43,8 @@ struct Bucket {
 };
 
 struct BucketOptions {
-  // A bucket holds at most this many bytes. Larger parameters are cut at multiples of 64 bytes.
+  // A bucket holds at most this many bytes. Larger parameters are cut at multiples of kCodeGrid
+  // elements; where so many do not fit, of the largest power of two of cache lines that does.
   int64_t max_bytes = 4 << 20;
   // A stretch of a region that is shorter than this is packed together with others.
   int64_t pack_below_bytes = 256 << 10;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/block_code.h"
 #include "common/checked_math.h"
 #include "common/dtype.h"
 #include "common/hyperparameters.h"
@@ -101,6 +102,13 @@ absl::Status OptimizerSpec::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "buckets.pack_below_bytes is ", buckets.pack_below_bytes, ", expected at least 0"));
   }
+  const int64_t grid_bytes = kCodeGrid * static_cast<int64_t>(sizeof(float));
+  if (IsCoded(state.format) && buckets.max_bytes < grid_bytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "buckets.max_bytes is %d, expected at least %d with state_dtype \"%s\", whose blocks no "
+        "bucket may cut; give larger buckets, or choose \"float32\" or \"bfloat16\"",
+        buckets.max_bytes, grid_bytes, NameOf(state.format)));
+  }
   if (share_parameters && policy == PartitionPolicy::kReplicated) {
     return absl::InvalidArgumentError(
         "share_parameters does not go with the partition policy \"replicated\", with which every "
@@ -129,7 +137,7 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
       {"buckets", TextOf(a.buckets), TextOf(b.buckets)},
       {"master_weights", text(TextOf(a.state.master_weights)),
        text(TextOf(b.state.master_weights))},
-      {"state_dtype", text(NameOf(a.state.dtype)), text(NameOf(b.state.dtype))},
+      {"state_dtype", text(NameOf(a.state.format)), text(NameOf(b.state.format))},
       {"share_parameters", text(TextOf(a.share_parameters)), text(TextOf(b.share_parameters))},
   };
   for (const Field& field : fields) {

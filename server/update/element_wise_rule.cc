@@ -22,7 +22,7 @@ FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpda
   arguments.gradient = span.gradient.As<T>();
   arguments.slot_set = coefficients.slots;
   std::transform(span.slots.begin(), span.slots.end(), arguments.slots,
-                 [](Buffer slot) { return slot.As<T>(); });
+                 [](const SlotArray& slot) { return slot.As<T>(); });
   arguments.elements = span.elements;
   const ReplicaSpans& replicas = span.replicas;
   arguments.gradients.arrays = replicas.gradients.data();
@@ -42,8 +42,8 @@ bool IsDirect(const SpanUpdate& span) {
   if (span.master || span.parameter.dtype() != dtype || span.gradient.dtype() != dtype) {
     return false;
   }
-  for (const Buffer slot : span.slots) {
-    if (slot && slot.dtype() != dtype) return false;
+  for (const SlotArray& slot : span.slots) {
+    if (slot && (slot.is_coded() || slot.dtype() != dtype)) return false;
   }
   if (dtype == DType::kFloat32) return true;
   const absl::Span<const void* const> gradients = span.replicas.gradients;
@@ -65,9 +65,10 @@ void CheckSlots(const RuleSpec& spec, const FormulaDrivers& drivers, SlotSet slo
   if (!drivers.has_variant(slots)) {
     Fatal("Rule \"%s\" has no variant of its formula with the slots 0x%x", spec.name, slots);
   }
-  const auto given = std::find_if_not(span.slots.begin(), span.slots.end(),
-                                      [](Buffer slot) { return static_cast<bool>(slot); }) -
-                     span.slots.begin();
+  const auto given =
+      std::find_if_not(span.slots.begin(), span.slots.end(),
+                       [](const SlotArray& slot) { return static_cast<bool>(slot); }) -
+      span.slots.begin();
   if (given == __builtin_popcount(slots)) return;
   Fatal("Rule \"%s\": %d slots were given, expected %d: give those of its Slots()", spec.name,
         given, __builtin_popcount(slots));
@@ -83,7 +84,7 @@ void CheckTypes(const RuleSpec& spec, const Coefficients& coefficients, const Sp
   };
   check("coefficients", coefficients.arithmetic);
   check("gradient", ArithmeticOf(span.gradient.dtype()));
-  for (const Buffer slot : span.slots) {
+  for (const SlotArray& slot : span.slots) {
     if (slot) check("slots", ArithmeticOf(slot.dtype()));
   }
   if (!span.master) return;

@@ -9,11 +9,14 @@
 #include "common/errors.h"
 #include "common/group_rule.h"
 #include "common/partition.h"
+#include "common/state_format.h"
+#include "server/update/state_support.h"
 
 namespace optshard {
 namespace {
 
-absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolicy policy) {
+absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolicy policy,
+                                          StateFormat state) {
   GroupUpdate group;
   const absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(given.name);
   if (!rule.ok()) return rule.status();
@@ -24,6 +27,8 @@ absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolic
         "\"greedy\", or give the group an element-wise rule",
         given.name, NameOf(policy)));
   }
+  absl::Status format = CheckStateFormat(*group.rule, state);
+  if (!format.ok()) return format;
   absl::StatusOr<Hyperparameters> values = group.rule->Validate(given.hyperparameters);
   if (!values.ok()) return values.status();
   group.hyperparameters = *std::move(values);
@@ -35,7 +40,8 @@ absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolic
 absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spec) {
   std::vector<GroupUpdate> groups;
   for (size_t g = 0; g < spec.rules.size(); ++g) {
-    absl::StatusOr<GroupUpdate> group = ValidateGroup(spec.rules[g], spec.policy);
+    absl::StatusOr<GroupUpdate> group =
+        ValidateGroup(spec.rules[g], spec.policy, spec.state.format);
     if (!group.ok()) {
       return errors::WithContext(group.status(), absl::StrCat("param group ", g));
     }

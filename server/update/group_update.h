@@ -20,7 +20,8 @@ struct GroupUpdate {
 
 // By param group, from OptimizerSpec::rules. INVALID_ARGUMENT with the number of the group: an
 // unknown rule, the first error of UpdateRule::Validate, a rule that needs whole parameters where
-// the partition policy cuts them. Thread-safe.
+// the partition policy cuts them, a rule that does not work with the format of the state.
+// Thread-safe.
 absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spec);
 
 // By group.

@@ -18,12 +18,25 @@ they are: [numerics](numerics.md).
 Choose a rule by its name: `optshard::RuleOptions("lion").Set("lr", 1e-4)`. For Adagrad, Adam, AdamW, RMSprop
 and SGD you can also give the options of torch::optim. Options given with a param group may be those of
 another rule than the optimizer's: the group is then stepped by that rule. Slots are float32, or bfloat16 with that `state_dtype`.
-Those of float64 parameters are float64.
+With `int8_dynamic` and `int8_companded` those of larger parameters take 8 bits an element, where a rule's
+slots all can ([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64.
 )";
 
 // The option's name as code, or what is said where there is none.
 std::string Option(const std::string& name, absl::string_view none) {
   return name.empty() ? std::string(none) : absl::StrCat("`", name, "`");
+}
+
+absl::string_view EightBitName(EightBit kept) {
+  switch (kept) {
+    case EightBit::kNo:
+      return "no";
+    case EightBit::kSigned:
+      return "signed";
+    case EightBit::kNonNegative:
+      return "non-negative";
+  }
+  return "";
 }
 
 std::string Section(const RuleSpec& spec) {
@@ -35,18 +48,20 @@ std::string Section(const RuleSpec& spec) {
                     option.range, " | ", option.doc, " |\n");
   }
   if (spec.slots.empty() && spec.scalar_slots.empty()) return text;
-  absl::StrAppend(&text, "\n| slot | exists with | begins with | |\n|---|---|---|---|\n");
+  absl::StrAppend(&text,
+                  "\n| slot | exists with | begins with | in 8 bits | |\n|---|---|---|---|---|\n");
   for (const SlotSpec& slot : spec.slots) {
     absl::StrAppend(&text, "| `", slot.name, "` | ", Option(slot.exists_with, "always"), " | ",
-                    Option(slot.begins_with, "0"), " | ", slot.doc, " |\n");
+                    Option(slot.begins_with, "0"), " | ", EightBitName(slot.eight_bit), " | ",
+                    slot.doc, " |\n");
   }
   for (const ScalarSlotSpec& slot : spec.scalar_slots) {
     absl::StrAppend(&text, "| `", slot.name, "` | always | ",
-                    Option(slot.begins_with, absl::StrCat(slot.initial)), " | ", slot.doc,
+                    Option(slot.begins_with, absl::StrCat(slot.initial)), " | | ", slot.doc,
                     "; one number a parameter |\n");
   }
   if (spec.exports_step) {
-    absl::StrAppend(&text, "| `step` | always | 0 | how often the parameter was updated |\n");
+    absl::StrAppend(&text, "| `step` | always | 0 | | how often the parameter was updated |\n");
   }
   return text;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/block_code.h"
 #include "common/dataplane/tree_average.h"
 #include "common/dtype_conversion.h"
 #include "common/streaming_copy.h"
@@ -39,13 +40,13 @@ bool SpanTiles<T>::Next() {
   tile_.elements = std::min(kElements, span_.elements - begin_);
   LoadGradient();
   tile_.parameter = span_.master ? span_.master.From(begin_) : Load(span_.parameter, parameter_);
-  for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = Load(span_.slots[k], slots_[k]);
+  for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = LoadSlot(span_.slots[k], slots_[k]);
   return true;
 }
 
 template <typename T>
 void SpanTiles<T>::Finish() {
-  for (int k = 0; k < kMaxSlots; ++k) Store(tile_.slots[k], span_.slots[k]);
+  for (int k = 0; k < kMaxSlots; ++k) StoreSlot(tile_.slots[k], span_.slots[k]);
   PublishParameter();
   begin_ += tile_.elements;
 }
@@ -84,6 +85,17 @@ Buffer SpanTiles<T>::Load(Buffer array, T* memory) const {
 }
 
 template <typename T>
+SlotArray SpanTiles<T>::LoadSlot(const SlotArray& slot, T* memory) const {
+  if constexpr (std::is_same_v<T, float>) {
+    if (slot.is_coded()) {
+      Decode(slot.coded().From(begin_), tile_.elements, memory);
+      return memory;
+    }
+  }
+  return Load(slot.plain(), memory);
+}
+
+template <typename T>
 void SpanTiles<T>::LoadGradient() {
   const ReplicaSpans& replicas = span_.replicas;
   if (!replicas.gradients.empty()) {
@@ -107,6 +119,17 @@ void SpanTiles<T>::Store(Buffer loaded, Buffer array) const {
   if constexpr (std::is_same_v<T, float>) {
     Narrow(array.dtype(), loaded.As<float>(), tile_.elements, array.From(begin_).data());
   }
+}
+
+template <typename T>
+void SpanTiles<T>::StoreSlot(const SlotArray& loaded, const SlotArray& slot) const {
+  if constexpr (std::is_same_v<T, float>) {
+    if (slot.is_coded()) {
+      Encode(loaded.As<float>(), tile_.elements, slot.coded().From(begin_));
+      return;
+    }
+  }
+  Store(loaded.plain(), slot.plain());
 }
 
 template class SpanTiles<float>;

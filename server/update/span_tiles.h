@@ -4,14 +4,17 @@
 
 #include <cstdint>
 
+#include "common/block_code.h"
+#include "server/update/slot_array.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
 
 // A tile is the span's next few elements with everything in T, what the formula computes in: the
-// replicas' gradients averaged, arrays of other types widened into memory of this object, which
-// stays in the first-level cache, and arrays of T where they lie. So memory is still read and
-// written once. Wants the default floating-point mode. Thread-compatible; T is float or double.
+// replicas' gradients averaged, arrays of other types widened and coded ones decoded into memory of
+// this object, which stays in the first-level cache, and arrays of T where they lie. So memory is
+// still read and written once. Wants the default floating-point mode. Thread-compatible; T is float
+// or double.
 //
 //   SpanTiles<float> tiles(span);
 //   while (tiles.Next()) {
@@ -21,8 +24,8 @@ namespace optshard {
 template <typename T>
 class SpanTiles {
  public:
-  // `span` and what it points to outlive the object. Arrays are of T, or of a 16-bit type where T
-  // is float.
+  // `span` and what it points to outlive the object. Arrays are of T; where T is float, also of a
+  // 16-bit type, and slots may be coded.
   explicit SpanTiles(const SpanUpdate& span);
   // What Finish has written is visible to whoever learns that this has returned.
   ~SpanTiles();
@@ -33,11 +36,13 @@ class SpanTiles {
   bool Next();
   // All of T, one gradient, no replicas. Valid until Finish.
   const SpanUpdate& tile() const { return tile_; }
-  // Rounds what was widened and updated to its own type, and copies the parameter to its replicas.
+  // Rounds what was widened and updated to its own type, encodes slots, and copies the parameter to
+  // its replicas.
   void Finish();
 
  private:
   static constexpr int64_t kElements = 1024;
+  static_assert(kElements % kCodeGrid == 0, "a tile cuts no block");
 
   // The tile's elements of `array` in T: in place, or widened into `memory`.
   Buffer Load(Buffer array, T* memory) const;
@@ -45,6 +50,9 @@ class SpanTiles {
   void PublishParameter();
   // Puts back what Load has given.
   void Store(Buffer loaded, Buffer array) const;
+  // Likewise for arrays that may be coded.
+  SlotArray LoadSlot(const SlotArray& slot, T* memory) const;
+  void StoreSlot(const SlotArray& loaded, const SlotArray& slot) const;
 
   const SpanUpdate& span_;
   const bool streams_;

@@ -134,7 +134,7 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   SpanUpdate part = *this;
   part.parameter = parameter.From(from);
   part.gradient = gradient.From(from);
-  for (Buffer& slot : part.slots) slot = slot.From(from);
+  for (SlotArray& slot : part.slots) slot = slot.From(from);
   part.master = master.From(from);
   part.replicas.first += from;
   part.elements = count;
@@ -148,7 +148,7 @@ std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
     if ((existing >> k & 1) == 0) continue;
     const SlotSpec& slot = spec().slots[k];
     const double initial = slot.begins_with.empty() ? 0 : group.Number(slot.begins_with);
-    slots.push_back({slot.name, slot.doc, initial});
+    slots.push_back({slot.name, slot.doc, initial, slot.eight_bit});
   }
   return slots;
 }

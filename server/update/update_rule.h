@@ -20,6 +20,7 @@
 #include "common/dtype.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
+#include "server/update/slot_array.h"
 
 namespace optshard {
 
@@ -29,6 +30,13 @@ struct OptionSpec {
   std::string range;         // for people: "a finite number, >= 0", "two numbers in [0, 1)"
   std::function<bool(const HyperValue&)> valid;  // asked only about values of the right type
   std::string doc;
+};
+
+// How a slot can be kept in 8 bits (common/block_code.h).
+enum class EightBit : uint8_t {
+  kNo,
+  kSigned,       // an average or a sum of gradients
+  kNonNegative,  // an average of squares, or the largest one
 };
 
 // One slot of a rule: one number for each element of the parameter.
@@ -41,6 +49,7 @@ struct SlotSpec {
   std::string exists_with = "";
   // The number that every element is before the first step. "": 0.
   std::string begins_with = "";
+  EightBit eight_bit = EightBit::kNo;
 };
 
 // A slot that is one number for the whole parameter, and changes with each of its updates: NAdam's
@@ -60,6 +69,7 @@ struct Slot {
   std::string name;
   std::string doc;
   double initial = 0;
+  EightBit eight_bit = EightBit::kNo;
 };
 
 struct RuleSpec {
@@ -123,17 +133,18 @@ struct ReplicaSpans {
 //
 // A float64 parameter has gradients and slots in float64. With every other parameter, each array
 // may be of any other type: the formula computes in float32, loads widen, stores round to nearest,
-// ties to even.
+// ties to even. A span with a coded slot begins with a block, and ends with one or with the
+// parameter.
 struct SpanUpdate {
   Buffer parameter;
   ConstBuffer gradient;  // no array where the replicas' gradients are given, but their dtype
-  std::array<Buffer, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
+  std::array<SlotArray, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
   // Float32, of a 16-bit parameter: what is updated instead. The parameter becomes it, rounded.
   Buffer master;
   int64_t elements = 0;
   ReplicaSpans replicas;  // none by default
 
-  // `count` of its elements, from element `from` on.
+  // `count` of its elements, from element `from` on; a multiple of kCodeGrid where a slot is coded.
   SpanUpdate Part(int64_t from, int64_t count) const;
 };
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "common/block_code.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random_space.h"
 
@@ -72,6 +73,9 @@ void CheckBucket(const ParameterSpace& space, const MemoryLayout& layout, const 
     ASSERT_LE(span.parameter_offset_elements + span.elements,
               space.parameter(span.parameter).elements());
     ASSERT_EQ(span.parameter_offset_elements * size % kAlignmentBytes, 0);
+    if (options.max_bytes >= kCodeGrid * size) {
+      ASSERT_EQ(span.parameter_offset_elements % kCodeGrid, 0) << "a bucket cuts a block of codes";
+    }
     ASSERT_EQ(span.bucket_offset_elements * size % kAlignmentBytes, 0);
     ASSERT_EQ(span.bucket_offset_elements, AlignedElements(end, bucket.dtype));
     end = span.bucket_offset_elements + span.elements;
@@ -145,8 +149,9 @@ TEST(Buckets, LargeParameter_IsCutIntoEqualPieces) {
   ASSERT_EQ(buckets.size(), 4u);
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(buckets[i].contiguous);
-    EXPECT_EQ(buckets[i].region_offset_elements, i * 250000);
-    EXPECT_EQ(buckets[i].elements, 250000);
+    EXPECT_EQ(buckets[i].region_offset_elements,
+              i * 250112);  // the multiple of 256 from 250,000 on
+    EXPECT_EQ(buckets[i].elements, i < 3 ? 250112 : 1000000 - 3 * 250112);
   }
 }
 

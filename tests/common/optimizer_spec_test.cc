@@ -49,7 +49,7 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
       {R"(master_weights: rank 0 has "false", rank 1 has "true")",
        [](OptimizerSpec& spec) { spec.state.master_weights = true; }},
       {R"(state_dtype: rank 0 has "float32", rank 1 has "bfloat16")",
-       [](OptimizerSpec& spec) { spec.state.dtype = DType::kBFloat16; }},
+       [](OptimizerSpec& spec) { spec.state.format = StateFormat::kBFloat16; }},
       {R"(share_parameters: rank 0 has "false", rank 1 has "true")",
        [](OptimizerSpec& spec) { spec.share_parameters = true; }},
       {R"(parameter 1 (group 0): rank 0 has "bias" float32 [8], rank 1 has "bias" float32 [9])",
@@ -120,8 +120,15 @@ TEST(OptimizerSpec, Validate_BadField_NamesItWithItsValue) {
        }},
       {"master_weights is true, but no parameter is bfloat16 or float16",
        [](OptimizerSpec& spec) { spec.state.master_weights = true; }},
-      {R"(state_dtype is "float16", expected "float32" or "bfloat16")",
-       [](OptimizerSpec& spec) { spec.state.dtype = DType::kFloat16; }},
+      {R"(state_dtype is "float64", expected one of "float32", "bfloat16", "int8_dynamic", )"
+       R"("int8_companded")",
+       [](OptimizerSpec& spec) { spec.state.format = StateFormat::kFloat64; }},
+      {R"(buckets.max_bytes is 512, expected at least 1024 with state_dtype "int8_dynamic", whose )"
+       "blocks no bucket may cut; give larger buckets",
+       [](OptimizerSpec& spec) {
+         spec.state.format = StateFormat::kInt8Dynamic;
+         spec.buckets.max_bytes = 512;
+       }},
       {"parameter 0",
        [](OptimizerSpec& spec) {
          spec.space = ParameterSpace({GroupSpec{{{"", {8}}}}});

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/checked_math.h"
+#include "server/shard/state/slot_memory.h"
 
 namespace optshard {
 namespace {
@@ -83,9 +84,7 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.slots = SlotNames(slice.parameter);
     owned.scalar_slots = ScalarSlotNames(slice.parameter);
     owned.state_bytes =
-        slice.elements *
-        options_.state.BytesPerElement(parameter.dtype,
-                                       static_cast<int64_t>(options_.slots[owned.group].size()));
+        StateBytes(options_.state, parameter, options_.slots[owned.group], slice.elements);
     result.push_back(std::move(owned));
   }
   return result;
@@ -127,7 +126,7 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
         out[0] =
             scalar.has_value() ? read->scalar_slots[*scalar] : static_cast<double>(read->count);
       }
-      if (scalar.has_value()) result.dtype = DType::kFloat64;
+      if (scalar.has_value()) result.format = StateFormat::kFloat64;
       step = read->step;
     }
   } else {
@@ -139,7 +138,8 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
       const auto spec = std::find_if(specs.begin(), specs.end(),
                                      [&](const Slot& known) { return known.name == slot; });
       index = static_cast<int>(spec - specs.begin());
-      result.dtype = options_.state.SlotDType(options_.space->parameter(parameter).dtype);
+      const ParameterSpec& kept = options_.space->parameter(parameter);
+      result.format = options_.state.SlotFormat(kept.dtype, kept.elements());
     }
     step = Retry([&] { return options_.store->TryRead(parameter, index, offset_elements, out); });
   }

@@ -14,6 +14,7 @@
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
 #include "common/rpc/status_rpc.h"
+#include "common/state_format.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "server/shard/inspection/shard_owner_rpc.h"
 #include "server/shard/inspection/timeline_json.h"
@@ -108,16 +109,17 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
     const absl::StatusOr<SlotRead> read =
         (*view)->ReadSlot(range.parameter, request.slot(), offset, absl::MakeSpan(values));
     if (!read.ok()) return read.status();
-    if (read->dtype == DType::kFloat64) {
+    if (read->format == StateFormat::kFloat64) {
       chunk->mutable_float64_values()->Assign(values.begin(), values.end());
     } else {
       chunk->mutable_values()->Assign(values.begin(), values.end());
     }
     chunk->set_step(read->step);
     chunk->set_offset_elements(offset);
-    chunk->set_dtype(static_cast<v1::DType>(read->dtype));
+    chunk->set_dtype(static_cast<v1::DType>(DTypeOf(read->format)));
+    chunk->set_format(static_cast<v1::StateFormat>(read->format));
     chunk->set_summary(absl::StrFormat("%s of %s, %s, elements [%d, %d), step %d", request.slot(),
-                                       range.name, NameOf(read->dtype), offset, offset + elements,
+                                       range.name, NameOf(read->format), offset, offset + elements,
                                        read->step));
     return absl::OkStatus();
   }

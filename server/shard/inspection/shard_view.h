@@ -18,6 +18,7 @@
 #include "common/membership/membership.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
+#include "common/state_format.h"
 
 namespace optshard {
 
@@ -55,8 +56,8 @@ struct OwnedSlice {
 
 // What ReadSlot has copied.
 struct SlotRead {
-  StepNumber step = 0;            // whose values these are; all are of the same one
-  DType dtype = DType::kFloat32;  // of the slot
+  StepNumber step = 0;                         // whose values these are; all are of the same one
+  StateFormat format = StateFormat::kFloat32;  // of the slot
 };
 
 // One operation of a step, for timelines. Times are in microseconds since the owner started.

@@ -6,44 +6,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checked_math.h"
-#include "common/half.h"
-#include "common/memory_layout.h"
-#include "common/stagger.h"
+#include "server/shard/state/slot_memory.h"
 
 namespace optshard {
 namespace {
 
-constexpr int64_t kBetweenSlots = StaggerBytes(1);
-// Shorter arrays are not streams, and many small parameters would need as much again.
-constexpr int64_t kBytesWorthStaggering = 4096;
-
-// One array with a value for each element.
-int64_t ArrayBytes(int64_t elements, DType dtype) {
-  return AlignedElements(elements, dtype) * static_cast<int64_t>(SizeOf(dtype));
-}
-
-// Likewise in the state, with what keeps it apart from the next one.
-int64_t SlotBytes(int64_t elements, DType dtype) {
-  const int64_t bytes = ArrayBytes(elements, dtype);
-  return bytes < kBytesWorthStaggering ? bytes : bytes + kBetweenSlots;
-}
-
-// Hands out arrays one after the other.
-class Arrays {
- public:
-  explicit Arrays(void* memory) : next_(static_cast<char*>(memory)) {}
-  Buffer Take(int64_t elements, DType dtype) {
-    return Buffer(std::exchange(next_, next_ + SlotBytes(elements, dtype)), dtype);
-  }
-
- private:
-  char* next_;
-};
+constexpr SlotType kMasterType;  // float32
 
 // An unbroken range of a parameter, and the spans of own buckets that it consists of.
 struct Stretch {
   int group = 0;
-  DType dtype = DType::kFloat32;
+  const ParameterSpec* parameter = nullptr;
   int64_t elements = 0;
   struct Part {
     int own = 0;
@@ -76,7 +49,7 @@ std::vector<Stretch> StretchesOf(const ShardStore::Options& options) {
     if (key(part) != end) {
       Stretch stretch;
       stretch.group = own[part.own]->group;
-      stretch.dtype = own[part.own]->dtype;
+      stretch.parameter = &options.space->parameter(part.where->parameter);
       stretches.push_back(std::move(stretch));
     }
     stretches.back().elements += part.where->elements;
@@ -87,52 +60,12 @@ std::vector<Stretch> StretchesOf(const ShardStore::Options& options) {
   return stretches;
 }
 
-// A reader copies while the step's threads may be writing, and throws the copy away when the
-// sequence number says that they did: a data race on purpose, so that a step never waits for a
-// reader. The loads are relaxed atomics (a plain load each on x86-64), which makes the copy defined
-// on the reader's side; the writers' plain and vector stores are what tsan would report.
-template <typename T>
-__attribute__((no_sanitize("thread"))) void RacyCopy(const T* from, int64_t elements, double* to) {
-  for (int64_t i = 0; i < elements; ++i) {
-    T value;
-    __atomic_load(from + i, &value, __ATOMIC_RELAXED);
-    to[i] = value;
-  }
-}
-
-__attribute__((no_sanitize("thread"))) void RacyCopyOfBFloat16(const uint16_t* from,
-                                                               int64_t elements, double* to) {
-  for (int64_t i = 0; i < elements; ++i) {
-    to[i] = FromBFloat16(__atomic_load_n(from + i, __ATOMIC_RELAXED));
-  }
-}
-
-void RacyCopy(ConstBuffer from, int64_t elements, double* to) {
-  if (from.dtype() == DType::kFloat64) {
-    RacyCopy(from.As<double>(), elements, to);
-  } else if (from.dtype() == DType::kBFloat16) {
-    RacyCopyOfBFloat16(from.As<uint16_t>(), elements, to);
-  } else {
-    RacyCopy(from.As<float>(), elements, to);
-  }
-}
-
-void Fill(Buffer array, int64_t elements, double value) {
-  if (array.dtype() == DType::kFloat64) {
-    std::fill_n(array.As<double>(), elements, value);
-  } else if (array.dtype() == DType::kBFloat16) {
-    std::fill_n(array.As<uint16_t>(), elements, ToBFloat16(static_cast<float>(value)));
-  } else {
-    std::fill_n(array.As<float>(), elements, static_cast<float>(value));
-  }
-}
-
 }  // namespace
 
 ShardStore::State ShardStore::State::From(int64_t element) const {
   State part;
   std::transform(slots.begin(), slots.end(), part.slots.begin(),
-                 [&](Buffer slot) { return slot.From(element); });
+                 [&](const SlotArray& slot) { return slot.From(element); });
   part.master = master.From(element);
   return part;
 }
@@ -151,12 +84,12 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
   int64_t slot_bytes = 0;
   for (const Stretch& stretch : StretchesOf(options)) {
     // A request may ask for more than there are numbers for: such a need is refused as too large.
-    const DType slot_dtype = options.state.SlotDType(stretch.dtype);
-    slot_bytes = SaturatingAdd(
-        slot_bytes, SaturatingMultiply(SlotBytes(stretch.elements, slot_dtype),
-                                       static_cast<int64_t>(options.slots[stretch.group].size())));
-    if (options.state.HasMaster(stretch.dtype)) {
-      slot_bytes = SaturatingAdd(slot_bytes, SlotBytes(stretch.elements, DType::kFloat32));
+    for (const Slot& slot : options.slots[stretch.group]) {
+      const SlotType type = SlotTypeOf(options.state, *stretch.parameter, slot);
+      slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::Bytes(stretch.elements, type));
+    }
+    if (options.state.HasMaster(stretch.parameter->dtype)) {
+      slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::Bytes(stretch.elements, kMasterType));
     }
   }
   const auto own_buckets = static_cast<int>(
@@ -222,22 +155,21 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
                                               std::memory_order_relaxed);
     }
   }
-  Arrays arrays(store->memory_.slots);
+  SlotArrays arrays(store->memory_.slots);
   for (const Stretch& stretch : StretchesOf(options)) {
     const std::vector<Slot>& slots = options.slots[stretch.group];
     State state;
     for (size_t s = 0; s < slots.size(); ++s) {
-      state.slots[s] = arrays.Take(stretch.elements, options.state.SlotDType(stretch.dtype));
+      state.slots[s] =
+          arrays.Take(stretch.elements, SlotTypeOf(options.state, *stretch.parameter, slots[s]));
       if (is_new && slots[s].initial != 0) {
-        Fill(state.slots[s], stretch.elements, slots[s].initial);
+        FillSlot(state.slots[s], stretch.elements, slots[s].initial);
       }
     }
-    if (options.state.HasMaster(stretch.dtype)) {
-      state.master = arrays.Take(stretch.elements, DType::kFloat32);
+    if (options.state.HasMaster(stretch.parameter->dtype)) {
+      state.master = arrays.Take(stretch.elements, kMasterType).plain();
     }
-    store->state_bytes_ +=
-        stretch.elements *
-        options.state.BytesPerElement(stretch.dtype, static_cast<int64_t>(slots.size()));
+    store->state_bytes_ += StateBytes(options.state, *stretch.parameter, slots, stretch.elements);
     const int64_t begin = stretch.parts[0].where->parameter_offset_elements;
     for (const Stretch::Part& part : stretch.parts) {
       const BucketSpan& span = *part.where;
@@ -327,9 +259,9 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
     const int64_t from = std::max(offset_elements, piece->parameter_offset);
     const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
     const State& state = own_[piece->own].states[piece->span];
-    const Buffer array = slot == kMaster ? state.master : state.slots[slot];
-    RacyCopy(array.From(from - piece->parameter_offset), to - from,
-             out.data() + (from - offset_elements));
+    ReadSlotRacily(slot == kMaster ? SlotArray(state.master) : state.slots[slot], piece->elements,
+                   from - piece->parameter_offset, to - from,
+                   out.data() + (from - offset_elements));
   }
   auto piece = first;
   for (const uint64_t sequence : sequences) {

@@ -22,14 +22,17 @@
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/update/group_update.h"
+#include "server/update/slot_array.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
 
 // One array a slot and stretch, 64-byte aligned, and one more for the masters. A stretch is an
 // unbroken range of a parameter's elements that this rank owns, however buckets cut it: state of a
-// whole parameter is in one piece. StateOptions say of which type the arrays are. The reduced
-// gradients lie by bucket and are of the type that sums are computed in.
+// whole parameter is in one piece. StateOptions say of which type the arrays are, and which are
+// coded; blocks of codes lie on the grid of the whole parameter, of which every stretch begins at a
+// multiple of kCodeGrid elements. The reduced gradients lie by bucket and are of the type that sums
+// are computed in.
 //
 // Written by one thread, the step's; read by any at the same time without making it wait: each
 // bucket has a sequence number, odd while it is written, and the number of the step whose values it
@@ -38,7 +41,7 @@ class ShardStore {
  public:
   // Where the state of some elements in a row lies.
   struct State {
-    std::array<Buffer, kMaxSlots> slots;
+    std::array<SlotArray, kMaxSlots> slots;
     Buffer master;  // float32; no array where the parameter has none
 
     State From(int64_t element) const;

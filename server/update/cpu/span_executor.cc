@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/block_code.h"
+
 namespace optshard {
 namespace {
 
-// A cache line of the smallest type: no two threads write to one of an aligned span.
-constexpr int64_t kCutElements = 32;
+// Whole cache lines of every type, so that no two threads write to one of an aligned span; and no
+// block of codes is cut.
+constexpr int64_t kCutElements = kCodeGrid;
 // Waking a thread takes as long as updating about this many elements.
 constexpr int64_t kElementsWorthAThread = 8192;
 

@@ -63,9 +63,10 @@ RuleSpec SpecOf(const char* name, const char* doc, const char* source, double we
       options::Flag("maximize", false, "ascend instead of descend"),
   };
   spec.slots = {
-      {"exp_avg", "running average of the gradient"},
-      {"exp_avg_sq", "running average of its square"},
-      {"max_exp_avg_sq", "largest value of exp_avg_sq so far", "amsgrad"},
+      {"exp_avg", "running average of the gradient", "", "", EightBit::kSigned},
+      {"exp_avg_sq", "running average of its square", "", "", EightBit::kNonNegative},
+      {"max_exp_avg_sq", "largest value of exp_avg_sq so far", "amsgrad", "",
+       EightBit::kNonNegative},
   };
   return spec;
 }

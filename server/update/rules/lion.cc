@@ -49,7 +49,7 @@ RuleSpec LionSpec() {
       options::NonNegative("weight_decay", 0, "share of lr by which the parameter shrinks"),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
-  spec.slots = {{"exp_avg", "running average of the gradient"}};
+  spec.slots = {{"exp_avg", "running average of the gradient", "", "", EightBit::kSigned}};
   return spec;
 }
 

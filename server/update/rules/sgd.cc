@@ -58,7 +58,8 @@ RuleSpec SgdSpec() {
       options::Flag("nesterov", false, "look one momentum step ahead"),
       options::Flag("maximize", false, "ascend instead of descend"),
   };
-  spec.slots = {{"momentum_buffer", "running sum of the gradients", "momentum"}};
+  spec.slots = {
+      {"momentum_buffer", "running sum of the gradients", "momentum", "", EightBit::kSigned}};
   return spec;
 }
 

@@ -117,7 +117,7 @@ TEST(ShardOwner_ThreeRanks_StepLikeOneProcess, AndCanBeLookedInto) {
             view.ReadSlot(slice.parameter, slice.slots[s], 0, absl::MakeSpan(values));
         ASSERT_TRUE(read.ok()) << read.status();
         EXPECT_EQ(read->step, 3);
-        EXPECT_EQ(read->dtype, DType::kFloat32);
+        EXPECT_EQ(read->format, StateFormat::kFloat32);
         EXPECT_EQ(BitDifference(follower.oracle().Slot(slice.parameter, s), values), "");
       }
       double count = 0;

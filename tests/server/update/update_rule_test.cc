@@ -227,7 +227,8 @@ TEST(CoefficientsTest, SetWithRest_LosesNothing) {
 TEST(UpdateRuleTest, Update_WrongSlots_Dies) {
   float value = 1;
   SpanUpdate span;
-  span.parameter = span.slots[0] = &value;
+  span.parameter = &value;
+  span.slots[0] = &value;
   span.gradient = &value;
   span.elements = 1;
   const UpdateRule& adam = Rule("adam");

@@ -192,7 +192,7 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
 // Masters and slots in bfloat16, over the ways of a step.
 TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
   for (const bool master_weights : {false, true}) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const StateFormat format : {StateFormat::kFloat32, StateFormat::kBFloat16}) {
       for (const Placement placement :
            {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
         EngineRig::Options options;
@@ -202,13 +202,93 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
         options.space = WithEveryDType(MixedGroups(options.rules.size()), master_weights ? 2 : 0);
         options.placements = {placement};
         options.state.master_weights = master_weights;
-        options.state.dtype = dtype;
-        SCOPED_TRACE(absl::StrCat(master_weights ? "with masters, " : "", NameOf(dtype), " state, ",
-                                  NameOf(placement)));
+        options.state.format = format;
+        SCOPED_TRACE(absl::StrCat(master_weights ? "with masters, " : "", NameOf(format),
+                                  " state, ", NameOf(placement)));
         EngineRig rig(options);
         // That is when masters begin.
         ExpectAllOk(rig.SyncParameters());
         for (int step = 1; step <= 4; ++step) {
+          rig.GiveAllGradients();
+          ExpectAllOk(rig.Step());
+          rig.StepOracleAlong();
+          ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+        }
+      }
+    }
+  }
+}
+
+// The rules that work in 8 bits, with all of their slots.
+std::vector<GroupRule> RulesInEightBits() {
+  std::vector<GroupRule> rules = {{"adam"}, {"adamw"}, {"lion"}, {"sgd"}};
+  rules[0].hyperparameters.Set("amsgrad", true);
+  rules[3].hyperparameters.Set("momentum", 0.9);
+  return rules;
+}
+
+// `count` groups, each with parameters whose slots are coded and with others.
+ParameterSpace LargeGroups(size_t count) {
+  GroupSpec group;
+  const auto add = [&group](std::string name, int64_t elements, DType dtype) {
+    ParameterSpec spec;
+    spec.name = std::move(name);
+    spec.shape = {elements};
+    spec.dtype = dtype;
+    group.parameters.push_back(spec);
+  };
+  add("embedding", 40007, DType::kFloat32);
+  add("just.too.small", 4095, DType::kFloat32);
+  add("bias", 3, DType::kBFloat16);
+  add("half", 9001, DType::kBFloat16);
+  add("least", 4096, DType::kFloat16);
+  add("double", 5000, DType::kFloat64);
+  std::vector<GroupSpec> groups(count, group);
+  for (size_t g = 0; g < count; ++g) {
+    for (ParameterSpec& parameter : groups[g].parameters) {
+      parameter.name = absl::StrCat(g, ".", parameter.name);
+    }
+  }
+  return ParameterSpace(std::move(groups));
+}
+
+// Blocks lie on the grid of the whole parameter, whoever owns which part of it and however buckets
+// and threads cut that.
+TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
+  struct Way {
+    int world_size;
+    PartitionPolicy policy;
+    Placement placement;
+    int threads;
+    int64_t bucket_bytes;
+  };
+  const Way kWays[] = {
+      {1, PartitionPolicy::kGreedy, Placement::kFlatRegions, 3, 1 << 20},
+      {2, PartitionPolicy::kBalanced, Placement::kReachable, 2, 1 << 17},
+      {3, PartitionPolicy::kBalanced, Placement::kFlatRegions, 1, 5000},
+      {3, PartitionPolicy::kGreedy, Placement::kOneCopy, 1, 2048},
+      {2, PartitionPolicy::kReplicated, Placement::kReachable, 1, 4096},
+      {5, PartitionPolicy::kBalanced, Placement::kScattered, 1, 1 << 14},
+  };
+  for (const StateFormat format : {StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
+    for (const bool master_weights : {false, true}) {
+      for (const Way& way : kWays) {
+        EngineRig::Options options;
+        options.rules = RulesInEightBits();
+        options.space = LargeGroups(options.rules.size());
+        options.world_size = way.world_size;
+        options.policy = way.policy;
+        options.placements = {way.placement};
+        options.threads = way.threads;
+        options.buckets = {way.bucket_bytes, 512};
+        options.state.format = format;
+        options.state.master_weights = master_weights;
+        SCOPED_TRACE(absl::StrCat(NameOf(format), master_weights ? " with masters, " : ", ",
+                                  way.world_size, " ranks, ", PolicyName(way.policy), ", ",
+                                  NameOf(way.placement)));
+        EngineRig rig(options);
+        ExpectAllOk(rig.SyncParameters());
+        for (int step = 1; step <= 3; ++step) {
           rig.GiveAllGradients();
           ExpectAllOk(rig.Step());
           rig.StepOracleAlong();

@@ -1,6 +1,9 @@
 #include "tests/server/shard/engine/step_oracle.h"
 
+#include <cstdint>
 #include <utility>
+
+#include "common/block_code.h"
 
 namespace optshard::testing {
 namespace {
@@ -26,6 +29,22 @@ Values AverageIn(const std::vector<std::vector<Values>>& gradients,
   return average;
 }
 
+// What a slot of the whole parameter reads as once it is kept.
+void Keep(const SlotType& type, Values* slot) {
+  if (!type.code.has_value()) {
+    for (double& value : *slot) value = RoundedTo(type.dtype, value);
+    return;
+  }
+  const auto elements = static_cast<int64_t>(slot->size());
+  std::vector<float> values(slot->begin(), slot->end());
+  std::vector<uint8_t> codes(CodeBytes(*type.code, elements));
+  std::vector<float> scales(ScaleBytes(*type.code, elements) / sizeof(float) + 1);
+  const CodedArray coded = {*type.code, codes.data(), scales.data()};
+  Encode(values.data(), elements, coded);
+  Decode(coded, elements, values.data());
+  slot->assign(values.begin(), values.end());
+}
+
 }  // namespace
 
 StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> groups,
@@ -33,14 +52,16 @@ StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> gro
     : space_(space), groups_(std::move(groups)), state_(state), counts_(space.parameter_count()) {
   for (int p = 0; p < space.parameter_count(); ++p) {
     const int64_t elements = space.parameter(p).elements();
-    const DType dtype = space.parameter(p).dtype;
     parameters_.emplace_back(elements);
     masters_.emplace_back(elements);
     slots_.emplace_back();
+    types_.emplace_back();
     const GroupUpdate& group = groups_[space.group_of(p)];
     scalar_slots_.push_back(group.rule->InitialScalarSlots(group.hyperparameters));
     for (const optshard::Slot& slot : group.rule->Slots(group.hyperparameters)) {
-      slots_.back().emplace_back(elements, RoundedTo(state.SlotDType(dtype), slot.initial));
+      types_.back().push_back(SlotTypeOf(state, space.parameter(p), slot));
+      slots_.back().emplace_back(elements, slot.initial);
+      Keep(types_.back().back(), &slots_.back().back());
     }
   }
 }
@@ -81,9 +102,7 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
       parameters_[p][i] = RoundedTo(dtype, masters_[p][i]);
     }
     if (!state_.HasMaster(dtype)) masters_[p] = parameters_[p];
-    for (Values& slot : slots_[p]) {
-      for (double& value : slot) value = RoundedTo(state_.SlotDType(dtype), value);
-    }
+    for (size_t s = 0; s < slots_[p].size(); ++s) Keep(types_[p][s], &slots_[p][s]);
   }
 }
 

@@ -1,5 +1,6 @@
 // One process that keeps everything: gradients summed in tree order, each parameter stepped whole
-// by the scalar driver, in arrays of the type that it is computed in, and then rounded to its own.
+// by the scalar driver, in arrays of the type that it is computed in, and then rounded to its own,
+// or encoded as a whole.
 // What a sharded step must equal to the bit.
 #ifndef OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_
 #define OPTSHARD_TESTS_SERVER_SHARD_ENGINE_STEP_ORACLE_H_
@@ -10,6 +11,7 @@
 #include "common/parameter_space.h"
 #include "common/plan.h"
 #include "common/state_options.h"
+#include "server/shard/state/slot_memory.h"
 #include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine/test_replica.h"
@@ -50,6 +52,7 @@ class StepOracle {
   std::vector<Values> parameters_;
   std::vector<Values> masters_;
   std::vector<std::vector<Values>> slots_;
+  std::vector<std::vector<SlotType>> types_;
   std::vector<StepNumber> counts_;
   std::vector<ScalarSlots> scalar_slots_;
 };

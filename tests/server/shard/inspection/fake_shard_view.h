@@ -16,7 +16,7 @@ class FakeShardView final : public ShardView {
   ShardDescription description;
   std::vector<OwnedSlice> slices;
   std::vector<TimelineSpan> timeline;
-  DType slot_dtype = DType::kFloat32;
+  StateFormat slot_format = StateFormat::kFloat32;
   // Called by ReadSlot; by default element i of a parameter has the value i, at step 1.
   std::function<absl::StatusOr<StepNumber>(int64_t offset, absl::Span<double> out)> read =
       [](int64_t offset, absl::Span<double> out) -> absl::StatusOr<StepNumber> {
@@ -34,7 +34,7 @@ class FakeShardView final : public ShardView {
                                     absl::Span<double> out) const override {
     const absl::StatusOr<StepNumber> step = read(offset_elements, out);
     if (!step.ok()) return step.status();
-    return SlotRead{*step, slot_dtype};
+    return SlotRead{*step, slot_format};
   }
   std::vector<TimelineSpan> Timeline() const override { return timeline; }
 };

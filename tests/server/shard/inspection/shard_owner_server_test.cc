@@ -326,7 +326,7 @@ TEST_F(ShardOwnerServiceTest, ReadSlot_StreamsAllThatIsOwnedInOrder) {
 }
 
 TEST_F(ShardOwnerServiceTest, ReadOfAFloat64Slot_GivesAllBits) {
-  view_.slot_dtype = DType::kFloat64;
+  view_.slot_format = StateFormat::kFloat64;
   view_.read = [](int64_t, absl::Span<double> out) -> absl::StatusOr<StepNumber> {
     for (double& value : out) value = 0.1;
     return StepNumber{1};

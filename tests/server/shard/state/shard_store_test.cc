@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/block_code.h"
 #include "common/memory_layout.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
@@ -52,7 +53,7 @@ class ShardStoreTest : public ::testing::Test {
     const ShardStore::OwnBucket& bucket = store_->own_buckets()[own];
     store_->BeginWrite(own);
     for (size_t span = 0; span < bucket.states.size(); ++span) {
-      for (const Buffer slot : bucket.states[span].slots) {
+      for (const SlotArray& slot : bucket.states[span].slots) {
         if (!slot) continue;
         std::fill_n(slot.As<float>(), bucket.bucket->spans[span].elements,
                     static_cast<float>(step));
@@ -86,7 +87,7 @@ TEST_F(ShardStoreTest, NewSlots_AreZeroAndAligned) {
 
 TEST_F(ShardStoreTest, SlotsOfAWholeParameter_AreInOnePiece) {
   const auto& own = store_->own_buckets();
-  const Buffer first = own[0].states[0].slots[1];
+  const SlotArray first = own[0].states[0].slots[1];
   int spans = 0;
   for (const ShardStore::OwnBucket& bucket : own) {
     for (size_t s = 0; s < bucket.states.size(); ++s) {
@@ -213,14 +214,15 @@ TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherSt
 TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
   constexpr struct {
     DType parameter;
-    DType state;
+    StateFormat state;
     DType slot;
     int64_t bytes;  // an element, of two slots and a master
-  } kTable[] = {{DType::kFloat32, DType::kFloat32, DType::kFloat32, 8},
-                {DType::kFloat32, DType::kBFloat16, DType::kBFloat16, 4},
-                {DType::kFloat64, DType::kBFloat16, DType::kFloat64, 16},
-                {DType::kBFloat16, DType::kFloat32, DType::kFloat32, 12},
-                {DType::kFloat16, DType::kBFloat16, DType::kBFloat16, 8}};
+  } kTable[] = {{DType::kFloat32, StateFormat::kFloat32, DType::kFloat32, 8},
+                {DType::kFloat32, StateFormat::kBFloat16, DType::kBFloat16, 4},
+                {DType::kFloat64, StateFormat::kBFloat16, DType::kFloat64, 16},
+                {DType::kBFloat16, StateFormat::kFloat32, DType::kFloat32, 12},
+                {DType::kFloat16, StateFormat::kBFloat16, DType::kBFloat16, 8},
+                {DType::kBFloat16, StateFormat::kInt8Dynamic, DType::kFloat32, 12}};
   for (const auto& row : kTable) {
     SCOPED_TRACE(NameOf(row.parameter));
     ParameterSpec spec;
@@ -235,7 +237,7 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
     options.buckets = &buckets;
     options.slots = {{Slot{"sum", "", 0.5}, Slot{"average", "", 0}}};
     options.state.master_weights = true;
-    options.state.dtype = row.state;
+    options.state.format = row.state;
     const std::unique_ptr<ShardStore> store = *ShardStore::Create(options);
     EXPECT_EQ(store->state_bytes(), 100 * row.bytes);
     const ShardStore::OwnBucket& own = store->own_buckets()[0];
@@ -244,6 +246,55 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
     std::vector<double> read(100);
     ASSERT_TRUE(store->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
     EXPECT_THAT(read, Each(0.5));
+  }
+}
+
+// The slots of a large parameter in 8 bits beside those of a small one in float32.
+TEST_F(ShardStoreTest, StateInEightBits_IsReadDecodedAndFoundAgain) {
+  constexpr int64_t kLarge = 5000;
+  ParameterSpec large;
+  large.name = "a";
+  large.shape = {kLarge};
+  const ParameterSpace space({GroupSpec{{large, space_.parameter(1)}}});
+  const absl::StatusOr<Plan> plan = MakePlan(1, space, PartitionPolicy::kGreedy, {"node"});
+  const std::vector<Bucket> buckets = MakeBuckets(MemoryLayout(space), *plan, {4096, 256});
+  for (const StateFormat format : {StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
+    ShardStore::Options options;
+    options.space = &space;
+    options.buckets = &buckets;
+    options.slots = {{Slot{"average", "", 0.5, EightBit::kSigned},
+                      Slot{"square", "", 0, EightBit::kNonNegative}}};
+    options.state.format = format;
+    const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+    std::unique_ptr<ShardStore> store = *ShardStore::Create(options, memory);
+    const int64_t scales =
+        format == StateFormat::kInt8Dynamic ? 20 * sizeof(float) : 157 * sizeof(uint16_t);
+    EXPECT_EQ(store->state_bytes(), 2 * (kLarge + scales) + 2 * 10 * 4);
+
+    std::vector<float> values(kLarge);
+    for (int64_t i = 0; i < kLarge; ++i) values[i] = static_cast<float>(i % 7) / 8;
+    for (const ShardStore::OwnBucket& own : store->own_buckets()) {
+      for (size_t s = 0; s < own.states.size(); ++s) {
+        const BucketSpan& span = own.bucket->spans[s];
+        const SlotArray& square = own.states[s].slots[1];
+        EXPECT_EQ(square.is_coded(), span.parameter == 0);
+        if (!square.is_coded()) continue;
+        ASSERT_EQ(span.parameter_offset_elements % kCodeGrid, 0);
+        Encode(&values[span.parameter_offset_elements], span.elements, square.coded());
+      }
+    }
+    store->ledger().Begin(1, {1, StepOutcome::kIdle, 0});
+    store = *ShardStore::Create(options, memory);
+    for (const int64_t first : {int64_t{0}, int64_t{3}, int64_t{300}, kLarge - 1}) {
+      std::vector<double> read(std::min<int64_t>(kLarge - first, 1500));
+      ASSERT_TRUE(store->TryRead(0, 1, first, absl::MakeSpan(read)).has_value());
+      for (size_t i = 0; i < read.size(); ++i) ASSERT_NEAR(read[i], values[first + i], 0.004);
+      ASSERT_TRUE(store->TryRead(0, 0, first, absl::MakeSpan(read)).has_value());
+      EXPECT_THAT(read, Each(0.5));
+    }
+    std::vector<double> small(10);
+    ASSERT_TRUE(store->TryRead(1, 0, 0, absl::MakeSpan(small)).has_value());
+    EXPECT_THAT(small, Each(0.5));
   }
 }
 

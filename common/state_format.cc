@@ -1,0 +1,59 @@
+#include "common/state_format.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace optshard {
+namespace {
+
+constexpr StateFormat kChoices[] = {StateFormat::kFloat32, StateFormat::kBFloat16,
+                                    StateFormat::kInt8Dynamic, StateFormat::kInt8Companded};
+
+}  // namespace
+
+bool IsKnown(StateFormat format) { return !NameOf(format).empty(); }
+
+bool IsCoded(StateFormat format) {
+  return format == StateFormat::kInt8Dynamic || format == StateFormat::kInt8Companded;
+}
+
+DType DTypeOf(StateFormat format) {
+  switch (format) {
+    case StateFormat::kFloat64:
+      return DType::kFloat64;
+    case StateFormat::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      return DType::kFloat32;
+  }
+}
+
+absl::string_view NameOf(StateFormat format) {
+  switch (format) {
+    case StateFormat::kFloat32:
+      return "float32";
+    case StateFormat::kFloat64:
+      return "float64";
+    case StateFormat::kBFloat16:
+      return "bfloat16";
+    case StateFormat::kInt8Dynamic:
+      return "int8_dynamic";
+    case StateFormat::kInt8Companded:
+      return "int8_companded";
+  }
+  return "";
+}
+
+absl::StatusOr<StateFormat> ParseStateFormat(absl::string_view name) {
+  std::string expected;
+  for (const StateFormat format : kChoices) {
+    if (name == NameOf(format)) return format;
+    absl::StrAppend(&expected, expected.empty() ? "" : ", ", "\"", NameOf(format), "\"");
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("state_dtype is \"", name, "\", expected one of ", expected));
+}
+
+}  // namespace optshard

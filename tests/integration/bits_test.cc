@@ -1,5 +1,5 @@
 // Real processes: sharded runs have the bits of the unsharded one, on 1 to 4 ranks, over every
-// plane.
+// plane, with every rule in a param group of its own.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::MiniCluster;
 
-constexpr int kParameters = 7;
+constexpr int kParameters = 30;
 constexpr int kElements = 70001;
 
 absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
@@ -58,9 +58,10 @@ std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::s
   }
   const auto dump = [](int rank) { return absl::StrCat(::testing::TempDir(), "/dump", rank); };
   for (int rank = 0; rank < world_size; ++rank) {
-    std::vector<std::string> all = {
-        absl::StrCat("--dump=", dump(rank)), absl::StrCat("--parameters=", kParameters),
-        absl::StrCat("--elements=", kElements), absl::StrCat("--attach=", attach[rank])};
+    std::vector<std::string> all = {absl::StrCat("--dump=", dump(rank)),
+                                    absl::StrCat("--parameters=", kParameters),
+                                    absl::StrCat("--elements=", kElements),
+                                    absl::StrCat("--attach=", attach[rank]), "--rule=each"};
     all.insert(all.end(), arguments.begin(), arguments.end());
     if (!nodes.empty()) all.push_back(absl::StrCat("--node=", nodes[rank]));
     EXPECT_TRUE((*cluster)->AddTrainer(rank, all).ok());

@@ -31,6 +31,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "examples/rank_link.h"
+#include "server/update/update_rule.h"
 
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
 ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT, where rank 0 runs one");
@@ -39,7 +40,7 @@ ABSL_FLAG(bool, from_environment, false,
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(int, world_size, 1, "");
 ABSL_FLAG(std::string, policy, "greedy", "PartitionPolicy");
-ABSL_FLAG(std::string, rule, "adam", "update rule");
+ABSL_FLAG(std::string, rule, "adam", "update rule; each: every element-wise one, in its own group");
 ABSL_FLAG(std::string, bucket_view, "auto", "parameters_as_bucket_view: auto, on or off");
 ABSL_FLAG(std::string, plane, "auto", "auto, shm or gloo");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
@@ -90,6 +91,28 @@ std::vector<at::Tensor> MakeParameters() {
     parameters.push_back(values.set_requires_grad(true));
   }
   return parameters;
+}
+
+std::vector<std::string> Rules() {
+  if (absl::GetFlag(FLAGS_rule) != "each") return {absl::GetFlag(FLAGS_rule)};
+  std::vector<std::string> rules;
+  for (const UpdateRule* rule : RuleRegistry::All()) {
+    if (rule->spec().element_wise) rules.push_back(rule->spec().name);
+  }
+  return rules;
+}
+
+// One for each rule. The parameters go to them by turns.
+std::vector<torch::optim::OptimizerParamGroup> Groups(const std::vector<at::Tensor>& parameters) {
+  const std::vector<std::string> rules = Rules();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const std::string& rule : rules) {
+    groups.emplace_back(std::vector<at::Tensor>(), std::make_unique<RuleOptions>(rule));
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    groups[i % groups.size()].params().push_back(parameters[i]);
+  }
+  return groups;
 }
 
 ShardedOptimizerOptions FromFlagsOrEnvironment() {
@@ -179,8 +202,8 @@ void TellError(const absl::Status& status, const std::vector<at::Tensor>& parame
 void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
   std::unique_ptr<ShardedOptimizer> optimizer;  // lives on while an error is looked at
   try {
-    optimizer = std::make_unique<ShardedOptimizer>(
-        parameters, RuleOptions(absl::GetFlag(FLAGS_rule)), Options());
+    optimizer =
+        std::make_unique<ShardedOptimizer>(Groups(parameters), RuleOptions(Rules()[0]), Options());
     const int finished = static_cast<int>(optimizer->finished_step());
     Tell("joined", {{"owner_address", optimizer->owner_address()},
                     {"finished_step", finished},

@@ -106,8 +106,10 @@ class GrpcCli(unittest.TestCase):
         for rank in range(_RANKS):
             shard = self._call("DescribeShard", "rank: %d" % rank)
             self.assertRegex(
-                shard, r'summary: "rank %d of 2 of test/default: adam, .* step 3 idle"' % rank
+                shard, r'summary: "rank %d of 2 of test/default: adam\+lion, .* step 3 idle"' % rank
             )
+            self.assertIn('rule: "adam"\n  hyperparameters: "amsgrad=', shard)
+            self.assertIn('group: 1\n  rule: "lion"\n  hyperparameters: "betas=', shard)
             self.assertIn("outcome: STEP_OUTCOME_IDLE", shard)
 
     def test_Describe_WithoutARank_ListsThem(self):
@@ -117,19 +119,25 @@ class GrpcCli(unittest.TestCase):
 
     def test_EveryListedSlot_CanBeRead(self):
         page = self._call("ListParameters", "rank: 1")
-        summaries = re.findall(r'summary: "(\d+) \S+ (\S+) \[(.*)\] step 3: (.*) \(', page)
-        dtypes = {dtype for _, dtype, _, _ in summaries}
+        summaries = re.findall(r'summary: "(\d+) (\S+) (\S+) \[(.*)\] step 3: (.*) \(', page)
+        dtypes = {dtype for _, _, dtype, _, _ in summaries}
         self.assertGreater(len(dtypes), 2, page)
-        for parameter, dtype, shape, slots in summaries:
+        rules = set()
+        for parameter, name, dtype, shape, slots in summaries:
             if "0" in shape.split(", "):
                 continue
             master = "master, " if dtype in ("bfloat16", "float16") else ""
-            self.assertEqual(slots, "exp_avg, exp_avg_sq, " + master + "step")
+            # The second group, whose rule is lion.
+            is_lion = name.startswith(("head.", "tail."))
+            rules.add("lion" if is_lion else "adam")
+            expected = "exp_avg, " + master if is_lion else "exp_avg, exp_avg_sq, " + master + "step, "
+            self.assertEqual(slots + ", ", expected)
             for slot in slots.split(", "):
                 request = "rank: 1 parameter: %s slot: '%s'" % (parameter, slot)
                 is_float64 = dtype == "float64" and slot != "step"
                 values = "float64_values: " if is_float64 else "\nvalues: "
                 self.assertIn(values, self._call("ReadSlot", request))
+        self.assertEqual(rules, {"adam", "lion"}, page)
 
     def test_Pages_AreJoinedByTheirTokens(self):
         first = self._call("ListParameters", "rank: 0 page_size: 1")

@@ -16,10 +16,21 @@ them. Names and defaults are PyTorch's where it has the rule. How bits stay equa
 they are: [numerics](numerics.md).
 
 Choose a rule by its name: `optshard::RuleOptions("lion").Set("lr", 1e-4)`. For Adagrad, Adam, AdamW, RMSprop
-and SGD you can also give the options of torch::optim. Options given with a param group may be those of
-another rule than the optimizer's: the group is then stepped by that rule. Slots are float32, or bfloat16 with that `state_dtype`.
-With `int8_dynamic` and `int8_companded` those of larger parameters take 8 bits an element, where a rule's
-slots all can ([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64.
+and SGD you can also give the options of torch::optim.
+
+A param group may have a rule of its own. Give the group options of that rule; what they do not set has the
+rule's default:
+
+```cpp
+std::vector<torch::optim::OptimizerParamGroup> groups;
+groups.emplace_back(matrices, std::make_unique<optshard::RuleOptions>("lion"));
+groups.emplace_back(others);  // the optimizer's rule
+optshard::ShardedOptimizer optimizer(groups, torch::optim::AdamWOptions(1e-3), options);
+```
+
+Slots are float32, or bfloat16 with that `state_dtype`. With `int8_dynamic` and `int8_companded` those of
+larger parameters take 8 bits an element, where a rule's slots all can
+([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64.
 )";
 
 // The option's name as code, or what is said where there is none.

@@ -144,7 +144,7 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
     if (field.a == field.b) continue;
     return DifferenceText(field.name, a_name, field.a, b_name, field.b);
   }
-  const absl::optional<std::string> rules = FirstDifference(a.rules, a_name, b.rules, b_name);
+  absl::optional<std::string> rules = FirstDifference(a.rules, a_name, b.rules, b_name);
   if (rules.has_value()) return rules;
   return FirstDifference(a.space, a_name, b.space, b_name);
 }

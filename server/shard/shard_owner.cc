@@ -215,7 +215,7 @@ absl::Status ShardOwner::Impl::StartEngine() {
   engine.clock = options_.clock;
   engine.incarnation = session_->id().incarnation;
   engine.has_values = resumes_;
-  absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(std::move(engine));
+  absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(engine);
   if (!created.ok()) return created.status();
   engine_ = std::move(*created);
   PublishProgress(StepOutcome::kIdle);

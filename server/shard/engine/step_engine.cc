@@ -29,7 +29,7 @@ constexpr int kWholeStep = -1;  // as a bucket of the timeline
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(Options options) {
+absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Options& options) {
   std::unique_ptr<StepExchange> exchange;
   if (options.plane != nullptr && options.plane->peer_replicas() != nullptr) {
     exchange = std::make_unique<DirectExchange>(options);
@@ -38,11 +38,11 @@ absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(Options options) 
     if (!created.ok()) return created.status();
     exchange = *std::move(created);
   }
-  return std::unique_ptr<StepEngine>(new StepEngine(std::move(options), std::move(exchange)));
+  return std::unique_ptr<StepEngine>(new StepEngine(options, std::move(exchange)));
 }
 
-StepEngine::StepEngine(Options options, std::unique_ptr<StepExchange> exchange)
-    : options_(std::move(options)),
+StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange)
+    : options_(options),
       no_replica_(options_.space->parameter_count()),
       exchange_(std::move(exchange)),
       finished_(options_.store->ledger().progress().finished),

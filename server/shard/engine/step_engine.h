@@ -47,7 +47,7 @@ class StepEngine {
   };
 
   // RESOURCE_EXHAUSTED.
-  static absl::StatusOr<std::unique_ptr<StepEngine>> Create(Options options);
+  static absl::StatusOr<std::unique_ptr<StepEngine>> Create(const Options& options);
 
   Result Step(const StepInput& input);
 
@@ -81,7 +81,7 @@ class StepEngine {
     kReplicaDigests = 5,  // and the numbers after it
   };
 
-  StepEngine(Options options, std::unique_ptr<StepExchange> exchange);
+  StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);

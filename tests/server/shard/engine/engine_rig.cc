@@ -134,7 +134,7 @@ void EngineRig::RemakeEngine(Rank r) {
   engine.clock = &Clock::Monotonic();
   engine.window = options_.window;
   engine.staging_buffers = options_.staging_buffers;
-  absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(std::move(engine));
+  absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);
   EXPECT_TRUE(made.ok()) << made.status();
   rank.engine = std::move(*made);
 }

@@ -13,6 +13,7 @@ namespace {
 
 using torch::autograd::PostAccumulateGradHook;
 using torch::autograd::Variable;
+using torch::autograd::impl::materialize_autograd_meta;
 using torch::autograd::impl::post_acc_grad_hooks;
 using torch::autograd::impl::set_post_acc_grad_hooks;
 
@@ -47,6 +48,8 @@ class MoveIntoPlace : public PostAccumulateGradHook {
 
 GradientPlacement::GradientPlacement(at::Tensor parameter, at::Tensor place)
     : parameter_(std::move(parameter)) {
+  // A tensor that has never required a gradient has no place for hooks yet.
+  materialize_autograd_meta(parameter_);
   auto others = std::move(post_acc_grad_hooks(parameter_));
   set_post_acc_grad_hooks(parameter_,
                           std::make_unique<MoveIntoPlace>(std::move(place), std::move(others)));

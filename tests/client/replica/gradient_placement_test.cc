@@ -88,6 +88,16 @@ TEST(GradientPlacementTest, Destroy_NoOtherHook_LeavesNone) {
   EXPECT_EQ(post_acc_grad_hooks(a), nullptr);
 }
 
+TEST(GradientPlacementTest, Construct_TensorThatNeverRequiredAGradient_PlacesItOnceItDoes) {
+  const at::Tensor a = at::full({2}, 1.0f);
+  const at::Tensor place = Place();
+  const GradientPlacement placement(a, place);
+  a.set_requires_grad(true);
+  a.mul(3).sum().backward();
+  EXPECT_TRUE(a.grad().is_same(place));
+  EXPECT_EQ(First(place), 3);
+}
+
 // The gradient of the first backward is used in a graph; the second one overwrites its memory.
 TEST(GradientPlacementTest, Backward_GradientSavedForAnotherBackward_MakesThatOneAnError) {
   const at::Tensor a = Parameter(1);

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/status_error.h"
 #include "server/update/update_rule.h"
@@ -28,6 +29,12 @@ void SetAdam(const Options& options, RuleOptions& rule) {
 }
 
 const UpdateRule& FindRule(absl::string_view name) {
+  if (absl::EqualsIgnoreCase(name, "lbfgs")) {
+    throw StatusError(absl::InvalidArgumentError(
+        "LBFGS cannot be sharded: each of its steps takes inner products over all parameters and "
+        "evaluates the model several times; give another rule, or run torch::optim::LBFGS on each "
+        "rank with averaged gradients"));
+  }
   return *ValueOrThrow(RuleRegistry::Find(name));
 }
 
@@ -50,6 +57,8 @@ RuleOptions::RuleOptions(const torch::optim::AdamOptions& options) : RuleOptions
 RuleOptions::RuleOptions(const torch::optim::AdamWOptions& options) : RuleOptions("adamw") {
   SetAdam(options, *this);
 }
+
+RuleOptions::RuleOptions(const torch::optim::LBFGSOptions&) : RuleOptions("lbfgs") {}
 
 RuleOptions::RuleOptions(const torch::optim::RMSpropOptions& options) : RuleOptions("rmsprop") {
   Set("lr", options.lr());
@@ -76,15 +85,16 @@ RuleOptions RuleOptions::From(const torch::optim::OptimizerOptions& options) {
   if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return *adamw;
   if (const auto* rmsprop = dynamic_cast<const RMSpropOptions*>(&options)) return *rmsprop;
   if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) return *sgd;
-  if (dynamic_cast<const LBFGSOptions*>(&options) != nullptr) {
-    throw StatusError(absl::InvalidArgumentError(
-        "a param group has torch::optim::LBFGSOptions, and LBFGS cannot be sharded: each of its "
-        "steps takes inner products over all parameters and evaluates the model several times; "
-        "give another rule, or use torch::optim::LBFGS where the model fits on one rank"));
-  }
+  if (const auto* lbfgs = dynamic_cast<const LBFGSOptions*>(&options)) return *lbfgs;
   throw StatusError(absl::InvalidArgumentError(
-      "a param group has options of a class that is not known here; give optshard::RuleOptions, "
+      "options of a class that is not known here; give optshard::RuleOptions, "
       "torch::optim::AdagradOptions, AdamOptions, AdamWOptions, RMSpropOptions or SGDOptions"));
+}
+
+RuleOptions RuleOptions::OfGroup(const torch::optim::OptimizerParamGroup& group,
+                                 const RuleOptions& defaults) {
+  if (!group.has_options()) return defaults.Complete();
+  return From(group.options()).OverridingDefaults(defaults).Complete();
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, double value) {

@@ -13,6 +13,7 @@ namespace torch::optim {
 struct AdagradOptions;
 struct AdamOptions;
 struct AdamWOptions;
+struct LBFGSOptions;
 struct RMSpropOptions;
 struct SGDOptions;
 }  // namespace torch::optim
@@ -30,7 +31,8 @@ namespace optshard {
 // torch::optim's LR schedulers drive it through get_lr and set_lr. Thread-compatible value type.
 class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> {
  public:
-  // Throws StatusError (INVALID_ARGUMENT, listing the known rules) for an unknown one.
+  // Throws StatusError (INVALID_ARGUMENT) for an unknown one, listing the known ones. For "lbfgs"
+  // it says why that optimizer cannot be sharded.
   explicit RuleOptions(absl::string_view rule);
 
   // The options of torch::optim's own optimizers, so that those can be swapped for this one.
@@ -38,13 +40,17 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   RuleOptions(const torch::optim::AdagradOptions& options);
   RuleOptions(const torch::optim::AdamOptions& options);
   RuleOptions(const torch::optim::AdamWOptions& options);
+  RuleOptions(const torch::optim::LBFGSOptions& options);  // always throws, as "lbfgs"
   RuleOptions(const torch::optim::RMSpropOptions& options);
   RuleOptions(const torch::optim::SGDOptions& options);
   // NOLINTEND(google-explicit-constructor)
 
   // Any of the above behind its base class. Throws StatusError (INVALID_ARGUMENT) for other
-  // classes; for LBFGSOptions it says why that optimizer cannot be sharded.
+  // classes.
   static RuleOptions From(const torch::optim::OptimizerOptions& options);
+  // All options of a group in an optimizer with these defaults. Throws as From and Complete.
+  static RuleOptions OfGroup(const torch::optim::OptimizerParamGroup& group,
+                             const RuleOptions& defaults);
 
   RuleOptions& Set(absl::string_view name, double value);
   RuleOptions& Set(absl::string_view name, int value);

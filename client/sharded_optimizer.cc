@@ -46,8 +46,6 @@ constexpr char kTrainableNote[] =
     ". A frozen parameter keeps its value, its owner and its state, and goes on from there once it "
     "is unfrozen. Call refresh_trainable() after a switch to hide this message";
 
-absl::Status GroupsAreFixed() { return absl::UnimplementedError(kGroupsAreFixed); }
-
 std::vector<std::vector<at::Tensor>> TensorsOf(const std::vector<OptimizerParamGroup>& groups) {
   std::vector<std::vector<at::Tensor>> tensors;
   for (const OptimizerParamGroup& group : groups) tensors.push_back(group.params());
@@ -61,26 +59,24 @@ struct ShardedOptimizer::Prepared {
   Prepared(std::vector<OptimizerParamGroup> given, const RuleOptions& rule,
            ShardedOptimizerOptions client_options)
       : groups(std::move(given)),
-        defaults(rule.Complete()),
-        options(ValueOrThrow(WithKnownRank(std::move(client_options)))) {
-    for (size_t g = 0; g < groups.size(); ++g) {
-      try {
-        groups[g].set_options(std::make_unique<RuleOptions>(OptionsOf(groups[g], rule)));
-      } catch (const StatusError& error) {
-        throw StatusError(errors::WithContext(error.status(), absl::StrCat("param group ", g)));
+        options(ValueOrThrow(WithKnownRank(std::move(client_options)))),
+        defaults(SayingWhere("rank", options.rank, [&] { return rule.Complete(); })) {
+    SayingWhere("rank", options.rank, [&] {
+      for (size_t g = 0; g < groups.size(); ++g) {
+        groups[g].set_options(std::make_unique<RuleOptions>(
+            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); })));
       }
+      list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
+    });
+    for (OptimizerParamGroup& group : groups) group.params().clear();
+    for (size_t i = 0; i < list.tensors.size(); ++i) {
+      groups[list.space.group_of(static_cast<int>(i))].params().push_back(list.tensors[i]);
     }
-    list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
   }
 
-  static RuleOptions OptionsOf(const OptimizerParamGroup& group, const RuleOptions& defaults) {
-    if (!group.has_options()) return defaults.Complete();
-    return RuleOptions::From(group.options()).OverridingDefaults(defaults).Complete();
-  }
-
-  std::vector<OptimizerParamGroup> groups;
-  RuleOptions defaults;
+  std::vector<OptimizerParamGroup> groups;  // all options set, each parameter once
   ShardedOptimizerOptions options;
+  RuleOptions defaults;
   ParameterList list;
 };
 
@@ -90,19 +86,21 @@ class ShardedOptimizer::Impl {
       : options_(prepared.options),
         constructed_(ValueOrThrow(ValidateGroups(SpecOf(prepared)))),
         tensors_(TensorsOf(prepared.groups)),
-        memory_(ValueOrThrow(ChooseMemory(options_, prepared.list))),
+        memory_(SayingWhere("rank", options_.rank,
+                            [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
         owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), SpecOf(prepared)))),
         owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)),
         trainable_(prepared.list),
         owners_(ValueOrThrow(
             ParameterOwners::Make(prepared.list, options_.world_size, options_.policy))) {
+    for (const std::string& warning : prepared.list.warnings) Warn(warning);
     if (!memory_.warning.empty()) Warn(memory_.warning);
     if (!owner_->resumes()) RefreshParameters();
   }
 
   void RefreshParameters() {
-    ThrowIfError(replica_->Gather());
+    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_->Gather()); });
     const absl::Status synced =
         owner_->SyncParameters(replica_->tensors(), replica_->regions(), options_.join_timeout);
     replica_->Scatter();
@@ -110,7 +108,7 @@ class ShardedOptimizer::Impl {
   }
 
   void VerifyReplicas() {
-    ThrowIfError(replica_->GatherValues());
+    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_->GatherValues()); });
     ThrowIfError(
         owner_->VerifyReplicas(replica_->tensors(), replica_->regions(), options_.step_timeout));
   }
@@ -126,11 +124,12 @@ class ShardedOptimizer::Impl {
   // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
   const std::vector<Hyperparameters>& CheckHyperparameters(
       const std::vector<OptimizerParamGroup>& groups) {
-    std::vector<Hyperparameters> given = HyperparametersOf(groups);
-    if (given != checked_) {
+    SayingWhere("rank", options_.rank, [&] {
+      std::vector<Hyperparameters> given = HyperparametersOf(groups);
+      if (given == checked_) return;
       ThrowIfError(ValidateForStep(constructed_, given).status());
       checked_ = std::move(given);
-    }
+    });
     return checked_;
   }
 
@@ -140,14 +139,14 @@ class ShardedOptimizer::Impl {
     const std::string change = DescribeGroupChange(groups, tensors_);
     if (change.empty()) return;
     throw StatusError(absl::UnimplementedError(
-        absl::StrCat(change, ", but ", kGroupsAreFixed,
+        absl::StrCat("rank ", options_.rank, ": ", change, ", but ", kGroupsAreFixed,
                      ". Undo the change to param_groups(), and this one goes on")));
   }
 
   void Step(const std::vector<OptimizerParamGroup>& groups) {
     CheckGroups(groups);
     const std::vector<Hyperparameters>& hyperparameters = CheckHyperparameters(groups);
-    ThrowIfError(replica_->Gather());
+    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_->Gather()); });
     const std::string switched = trainable_.TakeChanges();
     if (!switched.empty()) Warn(absl::StrCat(switched, kTrainableNote));
     StepInput input;
@@ -268,7 +267,8 @@ class ShardedOptimizer::Impl {
       const std::vector<OptimizerParamGroup>& groups) const {
     std::vector<Hyperparameters> result;
     for (size_t g = 0; g < groups.size(); ++g) {
-      const RuleOptions options = RuleOptions::From(groups[g].options());
+      const RuleOptions options =
+          SayingWhere("param group", g, [&] { return RuleOptions::From(groups[g].options()); });
       const std::string& rule = constructed_[g].rule->spec().name;
       if (options.rule() != rule) {
         throw StatusError(absl::InvalidArgumentError(absl::StrCat(
@@ -364,11 +364,11 @@ StepNumber ShardedOptimizer::finished_step() const { return impl_->finished_step
 const ClientStepInfo& ShardedOptimizer::last_step() const { return impl_->last_step(); }
 
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup&) {
-  throw StatusError(GroupsAreFixed());
+  throw StatusError(absl::UnimplementedError(kGroupsAreFixed));
 }
 
 void ShardedOptimizer::add_parameters(const std::vector<at::Tensor>&) {
-  throw StatusError(GroupsAreFixed());
+  throw StatusError(absl::UnimplementedError(kGroupsAreFixed));
 }
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {

@@ -43,7 +43,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // by that rule, with its defaults for what is not set.
   //
   // Checks the parameters, joins the job, waits for all ranks, and gives all of them rank 0's
-  // values of the parameters. Errors:
+  // values of the parameters. A tensor that a group has twice, as tied weights are, is counted
+  // once; that is logged as a warning, and so is a group without parameters. Errors leave the
+  // tensors as they were:
   //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
   //                       out of its range, a rule that needs whole parameters with a policy that
   //                       cuts them, ranks that do not agree with each other, a rank or world size
@@ -75,7 +77,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      nothing is sent, and the others wait until this rank calls again
   //   INVALID_ARGUMENT   on all ranks: hyperparameters that differ; kAveraged, and a gradient is
   //                      missing on some ranks; some ranks call refresh_parameters. Nothing
-  //                      changes, and all may call again
+  //                      changes, and all may call again, with one exception: where gradients
+  //                      travel by messages (kReduce), the last one breaks the optimizer
   //   UNIMPLEMENTED      param_groups() has other groups or parameters than at construction
   //                      (nothing is sent; undo that and call again)
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step

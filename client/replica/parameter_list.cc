@@ -30,16 +30,19 @@ absl::Status CheckTensor(const at::Tensor& tensor, const Place& place) {
   const auto error = [&place](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(place.Text(), what...));
   };
-  if (!tensor.defined()) return error(" is an undefined tensor");
+  if (!tensor.defined()) return error(" is an undefined tensor: leave it out");
   if (tensor.layout() != at::kStrided) {
-    return error(" is ", c10::str(tensor.layout()), "; parameters must be dense");
+    return error(" is ", c10::str(tensor.layout()),
+                 "; parameters must be dense: optimize what its to_dense() gives");
   }
   if (!tensor.device().is_cpu()) {
-    return error(" is on ", tensor.device().str(), "; only the CPU is supported so far");
+    return error(" is on ", tensor.device().str(),
+                 "; only the CPU is supported so far: move it there before the optimizer is made");
   }
   if (!DTypeOf(tensor.scalar_type()).has_value()) {
     return error(" is ", c10::toString(tensor.scalar_type()),
-                 "; parameters are float32, float64, float16 or bfloat16");
+                 "; parameters are float32, float64, float16 or bfloat16: convert it, or leave it "
+                 "out");
   }
   if (!tensor.is_leaf()) {
     return error(
@@ -82,42 +85,54 @@ absl::Status CheckDistinctMemory(const std::vector<at::Tensor>& tensors,
 
 absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at::Tensor>>& groups,
                                                 const std::vector<std::string>& names) {
-  ParameterList list;
-  std::vector<Place> places;
-  for (size_t group = 0; group < groups.size(); ++group) {
-    for (size_t within = 0; within < groups[group].size(); ++within) {
-      const size_t index = list.tensors.size();
-      const std::string name = names.empty()          ? absl::StrCat("parameter_", index)
-                               : index < names.size() ? names[index]
-                                                      : "";
-      places.push_back({name, static_cast<int>(group), static_cast<int>(within)});
-      list.tensors.push_back(groups[group][within]);
-    }
+  size_t given = 0;
+  for (const std::vector<at::Tensor>& group : groups) given += group.size();
+  if (given == 0) {
+    return absl::InvalidArgumentError(
+        "there is no parameter to optimize: the list is empty (a module has no parameters before "
+        "its layers are registered)");
   }
-  if (list.tensors.empty()) {
-    return absl::InvalidArgumentError("there is no parameter to optimize: the list is empty");
-  }
-  if (!names.empty() && names.size() != list.tensors.size()) {
+  if (!names.empty() && names.size() != given) {
     return absl::InvalidArgumentError(absl::StrCat("parameter_names has ", names.size(),
-                                                   " names for ", list.tensors.size(),
+                                                   " names for ", given,
                                                    " parameters: give one each, or none at all"));
   }
-  std::map<const void*, size_t> seen;
+  ParameterList list;
+  std::vector<Place> places;           // of list.tensors
+  std::map<const void*, size_t> seen;  // where each tensor is in it
   std::vector<GroupSpec> specs(groups.size());
-  for (size_t i = 0; i < list.tensors.size(); ++i) {
-    const at::Tensor& tensor = list.tensors[i];
-    if (absl::Status status = CheckTensor(tensor, places[i]); !status.ok()) return status;
-    const auto [earlier, first_time] = seen.emplace(tensor.unsafeGetTensorImpl(), i);
-    if (!first_time) {
-      return absl::InvalidArgumentError(absl::StrCat(places[earlier->second].Text(),
-                                                     " is given again as ", places[i].Text(),
-                                                     ": a parameter stands once in one group"));
+  auto next_name = names.begin();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    if (groups[group].empty()) {
+      list.warnings.push_back(
+          absl::StrCat("param group ", group, " has no parameters: its options change nothing"));
     }
-    ParameterSpec spec;
-    spec.name = places[i].name;
-    spec.dtype = *DTypeOf(tensor.scalar_type());
-    spec.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
-    specs[places[i].group].parameters.push_back(std::move(spec));
+    for (size_t within = 0; within < groups[group].size(); ++within) {
+      const at::Tensor& tensor = groups[group][within];
+      const size_t index = list.tensors.size();
+      const Place place = {names.empty() ? absl::StrCat("parameter_", index) : *next_name++,
+                           static_cast<int>(group), static_cast<int>(within)};
+      if (absl::Status status = CheckTensor(tensor, place); !status.ok()) return status;
+      const auto [earlier, first_time] = seen.emplace(tensor.unsafeGetTensorImpl(), index);
+      if (!first_time) {
+        const Place& first = places[earlier->second];
+        if (first.group != place.group) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(first.Text(), " is given again as ", place.Text(),
+                           ": a parameter stands in one group; leave it out of the other"));
+        }
+        list.warnings.push_back(absl::StrCat(first.Text(), " is given again as ", place.Text(),
+                                             ": it is counted once"));
+        continue;
+      }
+      ParameterSpec spec;
+      spec.name = place.name;
+      spec.dtype = *DTypeOf(tensor.scalar_type());
+      spec.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
+      specs[group].parameters.push_back(std::move(spec));
+      list.tensors.push_back(tensor);
+      places.push_back(place);
+    }
   }
   if (absl::Status status = CheckDistinctMemory(list.tensors, places); !status.ok()) return status;
   list.space = ParameterSpace(std::move(specs));
@@ -133,19 +148,21 @@ absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradie
   };
   if (gradient.layout() != at::kStrided) {
     return error("is ", c10::str(gradient.layout()),
-                 "; only dense gradients are supported so far (an Embedding with sparse=True gives "
-                 "sparse ones)");
+                 "; only dense gradients are supported so far: make it dense with to_dense() (an "
+                 "Embedding with sparse=True gives sparse ones, so leave that off)");
   }
   if (!gradient.device().is_cpu()) {
-    return error("is on ", gradient.device().str(), "; the parameter is on the CPU");
+    return error("is on ", gradient.device().str(),
+                 "; the parameter is on the CPU: move the gradient there");
   }
   if (gradient.scalar_type() != parameter.scalar_type()) {
     return error("is ", c10::toString(gradient.scalar_type()), "; the parameter is ",
-                 c10::toString(parameter.scalar_type()));
+                 c10::toString(parameter.scalar_type()),
+                 ": convert the gradient to the parameter's type");
   }
   if (gradient.sizes() != parameter.sizes()) {
     return error("has the shape ", ShapeText(gradient), "; the parameter has ",
-                 ShapeText(parameter));
+                 ShapeText(parameter), ": give a gradient of the parameter's shape");
   }
   return absl::OkStatus();
 }

@@ -15,12 +15,15 @@ namespace optshard {
 struct ParameterList {
   ParameterSpace space;
   std::vector<at::Tensor> tensors;  // by parameter index
+  // What the user may not have meant: a tensor that a group has twice, a group without any.
+  std::vector<std::string> warnings;
 };
 
+// A tensor that a group has twice, as tied weights are, is counted once, by its first name.
 // INVALID_ARGUMENT naming the parameter, its group and its place there: no parameter at all, an
-// undefined tensor, one that is not dense on the CPU, whose type is none of DType, not a leaf,
-// given twice or sharing memory with another; a number of names that is neither 0 nor that of the
-// parameters.
+// undefined tensor, one that is not dense on the CPU, whose type is none of DType, not a leaf, in
+// two groups or sharing memory with another; a number of names that is neither 0 nor that of the
+// tensors given.
 absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at::Tensor>>& groups,
                                                 const std::vector<std::string>& names);
 

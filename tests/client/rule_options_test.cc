@@ -117,10 +117,15 @@ TEST(RuleOptionsTest, Convert_RMSpropOptions_KeepsEveryValue) {
   EXPECT_TRUE(values.Flag("centered"));
 }
 
-TEST(RuleOptionsTest, From_Lbfgs_SaysWhyItCannotBeSharded) {
-  const absl::Status status = StatusOf([] { RuleOptions::From(torch::optim::LBFGSOptions(1)); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("LBFGS cannot be sharded"));
+TEST(RuleOptionsTest, Lbfgs_GivenInAnyWay_SaysWhyItCannotBeSharded) {
+  const torch::optim::LBFGSOptions lbfgs(1);
+  for (const absl::Status& status :
+       {StatusOf([&] { RuleOptions::From(lbfgs); }), StatusOf([&] { RuleOptions rule = lbfgs; }),
+        StatusOf([] { RuleOptions("LBFGS"); })}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("LBFGS cannot be sharded"), HasSubstr("give another rule")));
+  }
 }
 
 TEST(RuleOptionsTest, From_OptionsOfAnotherClass_SaysWhichAreKnown) {

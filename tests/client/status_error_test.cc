@@ -28,5 +28,16 @@ TEST(StatusErrorTest, ValueOrThrow_Error_Throws) {
 
 TEST(StatusErrorTest, ThrowIfError_Ok_DoesNothing) { ThrowIfError(absl::OkStatus()); }
 
+TEST(StatusErrorTest, SayingWhere_Error_HasThePlaceAndKeepsThePayload) {
+  EXPECT_EQ(SayingWhere("rank", 1, [] { return 7; }), 7);
+  try {
+    SayingWhere("rank", 1, [] { ThrowIfError(errors::RanksDisagree({2}, "lr differs")); });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const StatusError& error) {
+    EXPECT_EQ(error.status().message().substr(0, 8), "rank 1: ");
+    EXPECT_EQ(errors::RanksOf(error.status()), std::vector<Rank>{2});
+  }
+}
+
 }  // namespace
 }  // namespace optshard

@@ -11,7 +11,9 @@ namespace optshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 at::Tensor Parameter(const std::vector<int64_t>& shape) {
   return at::zeros(shape, at::TensorOptions().dtype(at::kFloat)).set_requires_grad(true);
@@ -38,6 +40,7 @@ TEST(ParameterListTest, Make_TwoGroups_DescribesThemInOrder) {
   EXPECT_EQ(list->space.parameter(2).elements(), 0);
   EXPECT_EQ(list->space.group_of(2), 1);
   EXPECT_EQ(list->tensors.size(), 3u);
+  EXPECT_THAT(list->warnings, IsEmpty());
 }
 
 TEST(ParameterListTest, Make_NoNames_NumbersThem) {
@@ -84,11 +87,26 @@ TEST(ParameterListTest, Make_NonLeaf_NamesIt) {
               AllOf(HasSubstr("\"scaled\""), HasSubstr("not a leaf")));
 }
 
-TEST(ParameterListTest, Make_DuplicateInOneGroup_NamesBothPlaces) {
+TEST(ParameterListTest, Make_DuplicateInOneGroup_IsCountedOnceWithAWarning) {
   const at::Tensor twice = Parameter({2});
-  EXPECT_THAT(ErrorOf({{twice, Parameter({1}), twice}}),
-              AllOf(HasSubstr("\"parameter_0\" (number 0 of group 0)"),
-                    HasSubstr("\"parameter_2\" (number 2 of group 0)")));
+  const auto list = MakeParameterList({{twice, Parameter({1}), twice, Parameter({3})}},
+                                      {"in.weight", "bias", "out.weight", "last"});
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_EQ(list->tensors.size(), 3u);
+  EXPECT_EQ(list->space.parameter_count(), 3);
+  EXPECT_EQ(list->space.parameter(0).name, "in.weight");
+  EXPECT_EQ(list->space.parameter(2).name, "last");
+  EXPECT_THAT(list->warnings, ElementsAre(AllOf(HasSubstr("\"in.weight\" (number 0 of group 0)"),
+                                                HasSubstr("\"out.weight\" (number 2 of group 0)"),
+                                                HasSubstr("counted once"))));
+}
+
+TEST(ParameterListTest, Make_GroupWithoutParameters_IsAllowedWithAWarning) {
+  const auto list = MakeParameterList({{}, {Parameter({1})}}, {});
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->space.group_count(), 2);
+  EXPECT_EQ(list->space.group_of(0), 1);
+  EXPECT_THAT(list->warnings, ElementsAre(HasSubstr("param group 0 has no parameters")));
 }
 
 TEST(ParameterListTest, Make_DuplicateInTwoGroups_NamesBothPlaces) {

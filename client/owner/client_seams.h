@@ -10,6 +10,7 @@
 #include "common/dataplane/data_plane.h"
 #include "common/membership/coordinator_client.h"
 #include "server/shard/host_plane_factory.h"
+#include "server/shard/inspection/shard_view_registry.h"
 #include "server/shard/shard_owner.h"
 
 namespace optshard {
@@ -17,6 +18,7 @@ namespace optshard {
 // With these no socket is opened, so there is no shard owner service either.
 struct ClientSeams {
   CoordinatorClient* coordinator = nullptr;  // outlives the optimizers
+  ShardViewRegistry* views = nullptr;        // likewise; null: nobody looks into the owners
   // `replica` is what the rank has for the others to reach; null for nothing.
   std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest& request,
                                                            const ReplicaOfRank& replica)>

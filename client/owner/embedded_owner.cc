@@ -14,6 +14,7 @@
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/host_plane_factory.h"
+#include "server/shard/inspection/shard_view_registry.h"
 
 namespace optshard {
 namespace {
@@ -112,9 +113,8 @@ class EmbeddedOwner : public OwnerLink {
   // Another optimizer of this process may have the same name, in another job. It can train all the
   // same.
   void BeginInspection() {
-    if (!inspection_) return;
-    const absl::Status shown =
-        inspection_->views().Register(options_.optimizer, options_.rank, &owner_->view());
+    if (views_ == nullptr) return;
+    const absl::Status shown = views_->Register(options_.optimizer, options_.rank, &owner_->view());
     inspected_ = shown.ok();
     if (inspected_) return;
     Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "cannot be inspected: %s",
@@ -123,13 +123,14 @@ class EmbeddedOwner : public OwnerLink {
 
   void EndInspection() {
     if (!std::exchange(inspected_, false)) return;
-    inspection_->views().Unregister(options_.optimizer, options_.rank);
+    views_->Unregister(options_.optimizer, options_.rank);
   }
 
   // Everything that an owner needs around it.
   absl::Status Connect(ShardOwner::Options& owner) {
     if (const ClientSeams* seams = ScopedClientSeams::Current(); seams != nullptr) {
       owner.coordinator = seams->coordinator;
+      views_ = seams->views;
       owner.plane_factory = [plane = seams->plane, replica = ReplicaOf(options_)](
                                 const PlaneRequest& request) { return plane(request, replica); };
       return absl::OkStatus();
@@ -142,7 +143,8 @@ class EmbeddedOwner : public OwnerLink {
         InspectionHost::Get(options_.owner_listen);
     if (!inspection.ok()) return inspection.status();
     inspection_ = *std::move(inspection);
-    inspection_->views().AddRank(options_.rank);
+    views_ = &inspection_->views();
+    views_->AddRank(options_.rank);
     owner_address_ =
         ReachableAddress(options_.owner_listen, inspection_->port(), *network, HostAddresses());
     absl::StatusOr<std::unique_ptr<CoordinatorClient>> client = MakeCoordinatorClient(*address);
@@ -187,7 +189,8 @@ class EmbeddedOwner : public OwnerLink {
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<ShardOwner> owner_;
   std::shared_ptr<InspectionHost> inspection_;
-  bool inspected_ = false;  // the view is registered there
+  ShardViewRegistry* views_ = nullptr;  // of the inspection host, or of a test
+  bool inspected_ = false;              // the view is registered there
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "client/rule_options.h"
@@ -21,6 +22,11 @@ inline at::Tensor Parameter(const std::vector<int64_t>& shape, float value) {
 }
 
 inline float First(const at::Tensor& tensor) { return tensor.const_data_ptr<float>()[0]; }
+
+inline std::string BytesOf(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().contiguous();
+  return std::string(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+}
 
 inline RuleOptions Sgd(double lr) { return RuleOptions("sgd").Set("lr", lr); }
 

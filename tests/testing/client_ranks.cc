@@ -7,6 +7,7 @@
 #include "client/status_error.h"
 #include "common/dataplane/host_plane.h"
 #include "server/shard/host_plane_factory.h"
+#include "server/shard/inspection/shard_view_registry.h"
 #include "tests/testing/local_coordinator.h"
 
 namespace optshard::testing {
@@ -15,8 +16,10 @@ namespace {
 std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
                                   const std::function<void(ShardedOptimizerOptions)>& body) {
   LocalCoordinator coordinator(world_size);
+  ShardViewRegistry views;
   ClientSeams seams = given;
   seams.coordinator = &coordinator;
+  seams.views = &views;
   std::vector<absl::Status> thrown(world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {

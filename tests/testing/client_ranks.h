@@ -13,7 +13,8 @@
 namespace optshard::testing {
 
 // Calls `body` once for each rank, in a thread of its own, with options for it, and returns what
-// each of them threw (OK where nothing). Whatever is not a StatusError ends the test.
+// each of them threw (OK where nothing). Whatever is not a StatusError ends the test. In `body`,
+// ScopedClientSeams::Current()->views has the views of the ranks' shard owners.
 std::vector<absl::Status> RunRanks(int world_size,
                                    const std::function<void(ShardedOptimizerOptions)>& body,
                                    FakeHub::Mode mode = FakeHub::Mode::kImmediate);

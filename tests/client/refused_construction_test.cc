@@ -1,0 +1,239 @@
+// What the constructor says of what it cannot use, and that it leaves the tensors alone.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/ordered_dict.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/sharded_optimizer.h"
+#include "tests/client/tensors.h"
+#include "tests/testing/client_ranks.h"
+
+namespace optshard {
+namespace {
+
+using testing::BytesOf;
+using testing::Gradient;
+using ::testing::HasSubstr;
+using testing::Parameter;
+using testing::RunRanks;
+using testing::Sgd;
+using torch::optim::OptimizerParamGroup;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+OptimizerParamGroup Group(const std::vector<at::Tensor>& parameters) {
+  return OptimizerParamGroup(parameters);
+}
+
+// Tensors that could be optimized.
+struct Good {
+  at::Tensor weight = Parameter({2, 3}, 1);  // has a gradient
+  at::Tensor frozen = Gradient({4}, 2);
+  Good() { weight.mutable_grad() = at::ones({2, 3}); }
+};
+
+bool HasHook(const at::Tensor& tensor) {
+  namespace impl = torch::autograd::impl;
+  return impl::get_autograd_meta(tensor) != nullptr && impl::post_acc_grad_hooks(tensor) != nullptr;
+}
+
+// All that an optimizer could change of a tensor.
+std::string LooksOf(const at::Tensor& tensor) {
+  const at::Tensor& gradient = tensor.grad();
+  return absl::StrCat(BytesOf(tensor), " at ", reinterpret_cast<uintptr_t>(tensor.const_data_ptr()),
+                      " used ", tensor.storage().use_count(), ", version ", tensor._version(),
+                      ", requires_grad ", tensor.requires_grad(), ", hook ", HasHook(tensor),
+                      ", gradient ", reinterpret_cast<uintptr_t>(gradient.unsafeGetTensorImpl()),
+                      " ", gradient.defined() ? BytesOf(gradient) : "");
+}
+
+struct BadConstruction {
+  const char* what;
+  std::function<void(const Good&, ShardedOptimizerOptions)> construct;
+  std::vector<std::string> said;
+  int ranks = 1;
+  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+};
+
+// Of the good tensors and another one.
+std::function<void(const Good&, ShardedOptimizerOptions)> With(const at::Tensor& bad) {
+  return [bad](const Good& good, const ShardedOptimizerOptions& options) {
+    ShardedOptimizer({good.weight, good.frozen, bad}, Sgd(1), options);
+  };
+}
+
+std::function<void(const Good&, ShardedOptimizerOptions)> With(const RuleOptions& rule) {
+  return [rule](const Good& good, const ShardedOptimizerOptions& options) {
+    ShardedOptimizer({good.weight, good.frozen}, rule, options);
+  };
+}
+
+// Of the good tensors, with options that the rank changes.
+std::function<void(const Good&, ShardedOptimizerOptions)> With(
+    const std::function<void(ShardedOptimizerOptions&)>& change) {
+  return [change](const Good& good, ShardedOptimizerOptions options) {
+    change(options);
+    ShardedOptimizer({good.weight, good.frozen}, Sgd(1), options);
+  };
+}
+
+// Of one good tensor, and a group with the other and these options.
+template <typename Options>
+std::function<void(const Good&, ShardedOptimizerOptions)> WithGroupOf(const Options& options) {
+  return [options](const Good& good, const ShardedOptimizerOptions& client_options) {
+    std::vector<OptimizerParamGroup> groups = {Group({good.weight})};
+    groups.emplace_back(std::vector<at::Tensor>{good.frozen}, std::make_unique<Options>(options));
+    ShardedOptimizer(groups, Sgd(1), client_options);
+  };
+}
+
+std::vector<BadConstruction> BadConstructions() {
+  return {
+      {"no parameters",
+       [](const Good&, const auto& options) {
+         ShardedOptimizer(std::vector<at::Tensor>(), Sgd(1), options);
+       },
+       {"rank 0", "empty"}},
+      {"an undefined tensor", With(at::Tensor()), {"rank 0", "\"parameter_2\"", "undefined"}},
+      {"a sparse parameter",
+       With(at::zeros({4, 4}).to_sparse()),
+       {"rank 0", "\"parameter_2\"", "Sparse", "to_dense()"}},
+      {"integers",
+       With(Gradient({2}, 1).to(at::kLong)),
+       {"rank 0", "\"parameter_2\"", "Long", "convert it"}},
+      {"another device",
+       With(at::empty({2}, at::TensorOptions().device(at::kMeta))),
+       {"rank 0", "\"parameter_2\"", "meta", "move it"}},
+      {"the result of an operation",
+       With(Parameter({2}, 1).mul(2)),
+       {"rank 0", "\"parameter_2\"", "not a leaf", "detach()"}},
+      {"memory of another one",
+       [](const Good& good, const auto& options) {
+         ShardedOptimizer({good.weight, good.frozen, good.frozen.detach().narrow(0, 1, 2)}, Sgd(1),
+                          options);
+       },
+       {"rank 0", "number 1 of group 0", "number 2 of group 0", "share memory"}},
+      {"a parameter in two groups",
+       [](const Good& good, const auto& options) {
+         const std::vector<OptimizerParamGroup> groups = {Group({good.weight, good.frozen}),
+                                                          Group({good.weight})};
+         ShardedOptimizer(groups, Sgd(1), options);
+       },
+       {"rank 0", "number 0 of group 0", "number 0 of group 1", "leave it out of the other"}},
+      {"too few names",
+       With([](ShardedOptimizerOptions& options) { options.parameter_names = {"weight"}; }),
+       {"rank 0", "1 names for 2 parameters"}},
+      {"a name given twice",
+       With([](ShardedOptimizerOptions& options) {
+         options.parameter_names = {"weight", "weight"};
+       }),
+       {"rank 0", "\"weight\"", "has the same name"}},
+      {"a value out of its range",
+       With(RuleOptions("adam").Set("betas", Betas{0.9, 1.0})),
+       {"rank 0", "adam", "betas", "[0.9, 1]"}},
+      {"a value that is no number",
+       With(RuleOptions("adam").Set("eps", kNan)),
+       {"rank 0", "adam", "eps", "nan"}},
+      {"an unknown option",
+       With(RuleOptions("sgd").Set("momentun", 0.9)),
+       {"rank 0", "\"momentun\"", "it has ", "did you mean \"momentum\"?"}},
+      {"an unknown option of a group",
+       WithGroupOf(RuleOptions("sgd").Set("LR", 0.9)),
+       {"rank 0: param group 1", "\"LR\"", "did you mean \"lr\"?"}},
+      {"an option of the optimizer's rule in a group of another",
+       WithGroupOf(RuleOptions("adam").Set("momentum", 1)),
+       {"rank 0: param group 1", "\"adam\"", "no option \"momentum\""}},
+      {"a group of an optimizer that cannot be sharded",
+       WithGroupOf(torch::optim::LBFGSOptions(1)),
+       {"rank 0: param group 1", "LBFGS cannot be sharded"}},
+      {"no rank and no world size",
+       With([](ShardedOptimizerOptions& options) { options = ShardedOptimizerOptions(); }),
+       {"rank is not set", "world_size is not set", "FromEnvironment()"}},
+      {"masters where nothing is rounded",
+       With([](ShardedOptimizerOptions& options) { options.master_weights = true; }),
+       {"master_weights", "bfloat16 or float16"}},
+      {"an unknown type of the state",
+       With([](ShardedOptimizerOptions& options) { options.state_dtype = "float8"; }),
+       {"\"float8\"", "float32", "bfloat16"}},
+      {"one copy that every rank would update",
+       With([](ShardedOptimizerOptions& options) {
+         options.share_parameters = true;
+         options.policy = PartitionPolicy::kReplicated;
+       }),
+       {"share_parameters", "\"replicated\""}},
+      {"one copy where the ranks share no memory",
+       With([](ShardedOptimizerOptions& options) { options.share_parameters = true; }),
+       {"share_parameters", "run them on one host"},
+       2,
+       absl::StatusCode::kFailedPrecondition},
+      {"another parameter list on another rank",
+       With([](ShardedOptimizerOptions& options) {
+         options.parameter_names = {"weight", options.rank == 0 ? "bias" : "beta"};
+       }),
+       {"rank 0", "\"bias\"", "rank 1", "\"beta\""},
+       2},
+      {"another partition on another rank",
+       With([](ShardedOptimizerOptions& options) {
+         if (options.rank == 1) options.policy = PartitionPolicy::kBalanced;
+       }),
+       {"rank 0", "greedy", "rank 1", "balanced"},
+       2},
+  };
+}
+
+TEST(RefusedConstructionTest, Construct_WhatCannotBeUsed_SaysWhatAndLeavesTheTensorsAlone) {
+  for (const BadConstruction& bad : BadConstructions()) {
+    SCOPED_TRACE(bad.what);
+    const std::vector<absl::Status> statuses =
+        RunRanks(bad.ranks, [&bad](ShardedOptimizerOptions options) {
+          options.parameters_as_bucket_view = true;
+          const Good good;
+          const std::string weight = LooksOf(good.weight);
+          const std::string frozen = LooksOf(good.frozen);
+          try {
+            bad.construct(good, options);
+          } catch (const StatusError&) {
+            EXPECT_EQ(LooksOf(good.weight), weight);
+            EXPECT_EQ(LooksOf(good.frozen), frozen);
+            throw;
+          }
+        });
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(status.code(), bad.code) << status;
+      for (const std::string& text : bad.said) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+      }
+    }
+  }
+}
+
+template <typename... Arguments>
+constexpr bool kCompiles = std::is_constructible_v<ShardedOptimizer, Arguments...>;
+template <typename Parameters>
+constexpr bool kMayBeGiven = kCompiles<Parameters, RuleOptions, ShardedOptimizerOptions>;
+
+TEST(RefusedConstructionTest, Construct_WithoutAListOrARule_DoesNotCompile) {
+  static_assert(kMayBeGiven<std::vector<at::Tensor>>);
+  static_assert(!kMayBeGiven<at::Tensor>);
+  static_assert(!kMayBeGiven<std::unordered_set<at::Tensor>>, "its order differs between ranks");
+  static_assert(!kMayBeGiven<torch::OrderedDict<std::string, at::Tensor>>,
+                "what named_parameters() returns");
+  static_assert(!kCompiles<std::vector<at::Tensor>, ShardedOptimizerOptions>);
+  static_assert(!std::is_default_constructible_v<RuleOptions>);
+}
+
+}  // namespace
+}  // namespace optshard

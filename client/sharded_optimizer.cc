@@ -203,6 +203,7 @@ class ShardedOptimizer::Impl {
     spec.buckets = options_.buckets;
     spec.share_parameters = options_.share_parameters;
     spec.state.master_weights = options_.master_weights;
+    spec.state.master_weight_bits = options_.master_weight_bits;
     spec.state.format = ValueOrThrow(ParseStateFormat(options_.state_dtype));
     return spec;
   }

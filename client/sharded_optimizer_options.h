@@ -57,6 +57,14 @@ struct ShardedOptimizerOptions {
   // before refresh_parameters(): the next step goes on from the masters. The same on all ranks.
   // INVALID_ARGUMENT where no parameter is bfloat16 or float16.
   bool master_weights = false;
+  // How many bits those copies have. 32: float32 beside the parameter. 24: the owner keeps 8 bits
+  // more than the parameter has instead, its rounding error in 127ths of half the distance to the
+  // next number, as FlashOptim does. That takes 1 byte in place of 4; with "int8_companded" AdamW
+  // takes 7 bytes for each element of a bfloat16 parameter (parameter, gradient, two slots, these 8
+  // bits; the slots' scales come on top). Edited parameters are then taken as they are also without
+  // refresh_parameters(), to within that error. The same on all ranks. INVALID_ARGUMENT for other
+  // numbers, and for 24 without master_weights.
+  int master_weight_bits = 32;
   // How the rule's slots are kept. The same on all ranks. Those of a float64 parameter are float64
   // in any case, and masters stay float32.
   //   "float32"         (default)

@@ -137,6 +137,8 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
       {"buckets", TextOf(a.buckets), TextOf(b.buckets)},
       {"master_weights", text(TextOf(a.state.master_weights)),
        text(TextOf(b.state.master_weights))},
+      {"master_weight_bits", absl::StrCat(a.state.master_weight_bits),
+       absl::StrCat(b.state.master_weight_bits)},
       {"state_dtype", text(NameOf(a.state.format)), text(NameOf(b.state.format))},
       {"share_parameters", text(TextOf(a.share_parameters)), text(TextOf(b.share_parameters))},
   };

@@ -42,6 +42,8 @@ absl::string_view NameOf(StateFormat format) {
       return "int8_dynamic";
     case StateFormat::kInt8Companded:
       return "int8_companded";
+    case StateFormat::kInt8:
+      return "int8";
   }
   return "";
 }

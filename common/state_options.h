@@ -13,12 +13,17 @@ namespace optshard {
 
 // A slot beside the rule's own: the parameter in float32.
 constexpr char kMasterSlot[] = "master";
+// In its place where masters have 24 bits: common/parameter_correction.h.
+constexpr char kCorrectionSlot[] = "master_correction";
 
 // Thread-compatible value type.
 struct StateOptions {
   // Of each bfloat16 and float16 parameter the owner keeps the value in float32, updates that, and
   // rounds it to the parameter: small steps add up that the parameter's own bits would swallow.
   bool master_weights = false;
+  // How many bits masters have: 32, kept beside the parameter in float32; or 24, the parameter's 16
+  // and a correction of 8, kept instead.
+  int master_weight_bits = 32;
   // Of the rule's slots. Those of a float64 parameter are float64 in any case, and in 8 bits those
   // of a parameter with fewer elements than kElementsWorthCoding are float32.
   StateFormat format = StateFormat::kFloat32;
@@ -27,10 +32,11 @@ struct StateOptions {
 
   // Of a parameter with so many elements in all, whatever part of it is kept here.
   StateFormat SlotFormat(DType parameter, int64_t elements) const;
-  bool HasMaster(DType parameter) const;
+  bool HasMaster(DType parameter) const;      // in float32
+  bool HasCorrection(DType parameter) const;  // instead
 
   // INVALID_ARGUMENT naming the option, its value and the way out: a format that is not to be
-  // chosen (ParseStateFormat), masters where no parameter could have one.
+  // chosen (ParseStateFormat), masters where no parameter could have one, or of other bits.
   absl::Status Validate(const ParameterSpace& space) const;
 };
 

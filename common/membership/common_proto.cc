@@ -179,6 +179,7 @@ v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
   proto.set_bucket_pack_below_bytes(spec.buckets.pack_below_bytes);
   proto.set_share_parameters(spec.share_parameters);
   proto.set_master_weights(spec.state.master_weights);
+  proto.set_master_weight_bits(spec.state.master_weight_bits);
   proto.set_state_dtype(static_cast<v1::StateFormat>(spec.state.format));
   return proto;
 }
@@ -207,6 +208,7 @@ absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto) {
   spec.buckets.pack_below_bytes = proto.bucket_pack_below_bytes();
   spec.share_parameters = proto.share_parameters();
   spec.state.master_weights = proto.master_weights();
+  spec.state.master_weight_bits = proto.master_weight_bits();
   if (!v1::StateFormat_IsValid(proto.state_dtype()) ||
       proto.state_dtype() == v1::STATE_FORMAT_UNSPECIFIED) {
     return absl::InvalidArgumentError(

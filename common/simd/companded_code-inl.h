@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "common/simd/rounded-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,13 +24,6 @@ using Ints = hn::RebindToSigned<Floats>;
 using Vector = hn::Vec<Floats>;
 
 HWY_INLINE Vector Const(float value) { return hn::Set(Floats(), value); }
-
-// To the nearest whole number, ties to even, of values below 2^22: by an addition, since the
-// conversions of the instruction sets round in different ways.
-HWY_INLINE hn::Vec<Ints> Rounded(Vector value) {
-  const auto shift = Const(0x1.8p23f);
-  return hn::Sub(hn::BitCast(Ints(), hn::Add(value, shift)), hn::BitCast(Ints(), shift));
-}
 
 }  // namespace companded_internal
 
@@ -48,8 +42,7 @@ struct CompandedAverage {
     using companded_internal::Const;
     const Vector companded = hn::Mul(hn::Div(value, hn::Add(scale, hn::Abs(value))), Const(254));
     const Vector clamped = hn::Min(hn::Max(companded, Const(-127)), Const(127));
-    hn::StoreU(hn::DemoteTo(Bytes(), companded_internal::Rounded(clamped)), Bytes(),
-               reinterpret_cast<int8_t*>(codes));
+    hn::StoreU(hn::DemoteTo(Bytes(), Rounded(clamped)), Bytes(), reinterpret_cast<int8_t*>(codes));
   }
   static HWY_INLINE Vector Decode(const uint8_t* codes, Vector scale) {
     namespace hn = companded_internal::hn;
@@ -74,7 +67,7 @@ struct CompandedSquare {
     using companded_internal::Const;
     const Vector root = hn::Sqrt(hn::Max(value, Const(0)));
     const Vector clamped = hn::Min(hn::Mul(root, parts_per_one), Const(255));
-    hn::StoreU(hn::DemoteTo(Bytes(), companded_internal::Rounded(clamped)), Bytes(), codes);
+    hn::StoreU(hn::DemoteTo(Bytes(), Rounded(clamped)), Bytes(), codes);
   }
   static HWY_INLINE Vector Decode(const uint8_t* codes, Vector scale) {
     namespace hn = companded_internal::hn;

@@ -87,6 +87,12 @@ void CheckTypes(const RuleSpec& spec, const Coefficients& coefficients, const Sp
   for (const SlotArray& slot : span.slots) {
     if (slot) check("slots", ArithmeticOf(slot.dtype()));
   }
+  if (span.correction != nullptr && (span.master || SizeOf(span.parameter.dtype()) != 2)) {
+    Fatal(
+        "Rule \"%s\": a correction of a %s parameter was given, expected that of a 16-bit one "
+        "without a master",
+        spec.name, std::string(NameOf(span.parameter.dtype())));
+  }
   if (!span.master) return;
   if (span.master.dtype() == DType::kFloat32 && SizeOf(span.parameter.dtype()) == 2) return;
   Fatal("Rule \"%s\": a %s master of a %s parameter was given, expected float32 of a 16-bit one",

@@ -7,6 +7,7 @@
 #include "common/block_code.h"
 #include "common/dataplane/tree_average.h"
 #include "common/dtype_conversion.h"
+#include "common/parameter_correction.h"
 #include "common/streaming_copy.h"
 
 namespace optshard {
@@ -39,7 +40,7 @@ bool SpanTiles<T>::Next() {
   if (begin_ >= span_.elements) return false;
   tile_.elements = std::min(kElements, span_.elements - begin_);
   LoadGradient();
-  tile_.parameter = span_.master ? span_.master.From(begin_) : Load(span_.parameter, parameter_);
+  LoadParameter();
   for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = LoadSlot(span_.slots[k], slots_[k]);
   return true;
 }
@@ -49,6 +50,19 @@ void SpanTiles<T>::Finish() {
   for (int k = 0; k < kMaxSlots; ++k) StoreSlot(tile_.slots[k], span_.slots[k]);
   PublishParameter();
   begin_ += tile_.elements;
+}
+
+template <typename T>
+void SpanTiles<T>::LoadParameter() {
+  if constexpr (std::is_same_v<T, float>) {
+    if (span_.correction != nullptr) {
+      Corrected(span_.parameter.dtype(), span_.parameter.From(begin_).data(),
+                span_.correction + begin_, tile_.elements, parameter_);
+      tile_.parameter = parameter_;
+      return;
+    }
+  }
+  tile_.parameter = span_.master ? span_.master.From(begin_) : Load(span_.parameter, parameter_);
 }
 
 template <typename T>
@@ -63,6 +77,11 @@ void SpanTiles<T>::PublishParameter() {
     Stream(span_.parameter.From(begin_).data(), from.data(), bytes);
   } else {
     Store(tile_.parameter, span_.parameter);
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (span_.correction != nullptr) {
+      CorrectionsOf(dtype, parameter_, from.data(), tile_.elements, span_.correction + begin_);
+    }
   }
   for (void* const replica : span_.replicas.copies) {
     const Buffer copy = Buffer(replica, dtype).From(span_.replicas.first + begin_);

@@ -47,6 +47,7 @@ class SpanTiles {
   // The tile's elements of `array` in T: in place, or widened into `memory`.
   Buffer Load(Buffer array, T* memory) const;
   void LoadGradient();
+  void LoadParameter();
   void PublishParameter();
   // Puts back what Load has given.
   void Store(Buffer loaded, Buffer array) const;

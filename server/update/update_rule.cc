@@ -95,7 +95,7 @@ void CheckDeclaration(const RuleSpec& spec) {
           spec.scalar_slots.size(), kMaxScalarSlots);
   }
   const auto check_name = [&](const std::string& name) {
-    if (name != kMasterSlot && name != "step") return;
+    if (name != kMasterSlot && name != kCorrectionSlot && name != "step") return;
     Fatal("Rule \"%s\" declares a slot \"%s\", which every rule may have", spec.name, name);
   };
   for (const ScalarSlotSpec& slot : spec.scalar_slots) {
@@ -136,6 +136,7 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   part.gradient = gradient.From(from);
   for (SlotArray& slot : part.slots) slot = slot.From(from);
   part.master = master.From(from);
+  if (correction != nullptr) part.correction = correction + from;
   part.replicas.first += from;
   part.elements = count;
   return part;

@@ -141,6 +141,9 @@ struct SpanUpdate {
   std::array<SlotArray, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
   // Float32, of a 16-bit parameter: what is updated instead. The parameter becomes it, rounded.
   Buffer master;
+  // Of a 16-bit parameter without a master: what is updated is the corrected parameter
+  // (common/parameter_correction.h), which becomes the parameter and a new correction. May be null.
+  int8_t* correction = nullptr;
   int64_t elements = 0;
   ReplicaSpans replicas;  // none by default
 

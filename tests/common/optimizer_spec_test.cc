@@ -48,6 +48,8 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
        [](OptimizerSpec& spec) { spec.buckets.pack_below_bytes = 1; }},
       {R"(master_weights: rank 0 has "false", rank 1 has "true")",
        [](OptimizerSpec& spec) { spec.state.master_weights = true; }},
+      {R"(master_weight_bits: rank 0 has "32", rank 1 has "24")",
+       [](OptimizerSpec& spec) { spec.state.master_weight_bits = 24; }},
       {R"(state_dtype: rank 0 has "float32", rank 1 has "bfloat16")",
        [](OptimizerSpec& spec) { spec.state.format = StateFormat::kBFloat16; }},
       {R"(share_parameters: rank 0 has "false", rank 1 has "true")",
@@ -120,6 +122,13 @@ TEST(OptimizerSpec, Validate_BadField_NamesItWithItsValue) {
        }},
       {"master_weights is true, but no parameter is bfloat16 or float16",
        [](OptimizerSpec& spec) { spec.state.master_weights = true; }},
+      {"master_weight_bits is 24 and master_weights is false, expected 32, or 24 where",
+       [](OptimizerSpec& spec) { spec.state.master_weight_bits = 24; }},
+      {"master_weight_bits is 16 and master_weights is true, expected 32, or 24 where",
+       [](OptimizerSpec& spec) {
+         spec.state.master_weights = true;
+         spec.state.master_weight_bits = 16;
+       }},
       {R"(state_dtype is "float64", expected one of "float32", "bfloat16", "int8_dynamic", )"
        R"("int8_companded")",
        [](OptimizerSpec& spec) { spec.state.format = StateFormat::kFloat64; }},

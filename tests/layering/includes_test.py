@@ -46,13 +46,14 @@ _RULES = [
     (
         re.compile(r"^hwy/"),
         "Highway belongs to loops over elements: server/update/, common/simd/, tree_average,"
-        " dtype_conversion and block_code, and their tests",
+        " dtype_conversion, block_code and parameter_correction, and their tests",
         lambda path: path.removeprefix("tests/").startswith("server/update/")
         or path.startswith((
             "common/simd/",
             "common/dataplane/tree_average.",
             "common/dtype_conversion.",
             "common/block_code.",
+            "common/parameter_correction.",
             "tests/testing/simd_targets.",
         )),
     ),

@@ -25,6 +25,7 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, Place plac
     task.coefficients = &record.coefficients[span.parameter];
     task.span.slots = bucket.states[s].slots;
     task.span.master = bucket.states[s].master;
+    task.span.correction = bucket.states[s].correction;
     task.span.elements = span.elements;
     place(span, &task.span);
     tasks_.push_back(task);

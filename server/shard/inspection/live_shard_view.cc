@@ -133,7 +133,10 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
     absl::Status owned = CheckOwned(parameter, offset_elements, elements);
     if (!owned.ok()) return owned;
     int index = ShardStore::kMaster;
-    if (slot != kMasterSlot) {
+    if (slot == kCorrectionSlot) {
+      index = ShardStore::kCorrection;
+      result.format = StateFormat::kInt8;
+    } else if (slot != kMasterSlot) {
       const auto& specs = options_.slots[group];
       const auto spec = std::find_if(specs.begin(), specs.end(),
                                      [&](const Slot& known) { return known.name == slot; });
@@ -172,6 +175,9 @@ std::vector<std::string> LiveShardView::SlotNames(int parameter) const {
   for (const Slot& slot : options_.slots[group]) names.push_back(slot.name);
   if (options_.state.HasMaster(options_.space->parameter(parameter).dtype)) {
     names.emplace_back(kMasterSlot);
+  }
+  if (options_.state.HasCorrection(options_.space->parameter(parameter).dtype)) {
+    names.emplace_back(kCorrectionSlot);
   }
   for (std::string& name : ScalarSlotNames(parameter)) names.push_back(std::move(name));
   return names;

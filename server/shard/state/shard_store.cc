@@ -67,6 +67,7 @@ ShardStore::State ShardStore::State::From(int64_t element) const {
   std::transform(slots.begin(), slots.end(), part.slots.begin(),
                  [&](const SlotArray& slot) { return slot.From(element); });
   part.master = master.From(element);
+  if (correction != nullptr) part.correction = correction + element;
   return part;
 }
 
@@ -90,6 +91,9 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
     }
     if (options.state.HasMaster(stretch.parameter->dtype)) {
       slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::Bytes(stretch.elements, kMasterType));
+    }
+    if (options.state.HasCorrection(stretch.parameter->dtype)) {
+      slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::CorrectionBytes(stretch.elements));
     }
   }
   const auto own_buckets = static_cast<int>(
@@ -168,6 +172,9 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
     }
     if (options.state.HasMaster(stretch.parameter->dtype)) {
       state.master = arrays.Take(stretch.elements, kMasterType).plain();
+    }
+    if (options.state.HasCorrection(stretch.parameter->dtype)) {
+      state.correction = arrays.TakeCorrections(stretch.elements);
     }
     store->state_bytes_ += StateBytes(options.state, *stretch.parameter, slots, stretch.elements);
     const int64_t begin = stretch.parts[0].where->parameter_offset_elements;
@@ -259,9 +266,14 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
     const int64_t from = std::max(offset_elements, piece->parameter_offset);
     const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
     const State& state = own_[piece->own].states[piece->span];
-    ReadSlotRacily(slot == kMaster ? SlotArray(state.master) : state.slots[slot], piece->elements,
-                   from - piece->parameter_offset, to - from,
-                   out.data() + (from - offset_elements));
+    const int64_t within = from - piece->parameter_offset;
+    double* const values = out.data() + (from - offset_elements);
+    if (slot == kCorrection) {
+      ReadCorrectionsRacily(state.correction + within, to - from, values);
+    } else {
+      ReadSlotRacily(slot == kMaster ? SlotArray(state.master) : state.slots[slot], piece->elements,
+                     within, to - from, values);
+    }
   }
   auto piece = first;
   for (const uint64_t sequence : sequences) {

@@ -42,7 +42,8 @@ class ShardStore {
   // Where the state of some elements in a row lies.
   struct State {
     std::array<SlotArray, kMaxSlots> slots;
-    Buffer master;  // float32; no array where the parameter has none
+    Buffer master;                 // float32; no array where the parameter has none
+    int8_t* correction = nullptr;  // null where it has none
 
     State From(int64_t element) const;
   };
@@ -116,6 +117,7 @@ class ShardStore {
 
   // For TryRead: the masters, where the parameter has them.
   static constexpr int kMaster = -1;
+  static constexpr int kCorrection = -2;  // likewise; whole numbers
 
   // Copies elements of a slot that are owned here; each type's values are exact in double. Returns
   // the step whose values they are, all of one step, or nothing where a step is just writing them

@@ -20,6 +20,11 @@ int64_t Aligned(int64_t bytes) {
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
+// With what keeps an array apart from the next one.
+int64_t Staggered(int64_t bytes) {
+  return bytes < kBytesWorthStaggering ? bytes : bytes + kBetweenSlots;
+}
+
 // A reader copies while the step's threads may be writing, and throws the copy away when the
 // sequence number says that they did: a data race on purpose, so that a step never waits for a
 // reader. The loads are relaxed atomics (a plain load each on x86-64), which makes the copy defined
@@ -80,6 +85,7 @@ int64_t StateBytes(const StateOptions& options, const ParameterSpec& parameter,
   int64_t bytes = 0;
   for (const Slot& slot : slots) bytes += SlotTypeOf(options, parameter, slot).Bytes(elements);
   if (options.HasMaster(parameter.dtype)) bytes += SlotType().Bytes(elements);
+  if (options.HasCorrection(parameter.dtype)) bytes += elements;
   return bytes;
 }
 
@@ -88,10 +94,15 @@ int64_t ArrayBytes(int64_t elements, DType dtype) {
 }
 
 int64_t SlotArrays::Bytes(int64_t elements, const SlotType& type) {
-  const int64_t bytes = type.code.has_value() ? Aligned(CodeBytes(*type.code, elements)) +
-                                                    Aligned(ScaleBytes(*type.code, elements))
-                                              : ArrayBytes(elements, type.dtype);
-  return bytes < kBytesWorthStaggering ? bytes : bytes + kBetweenSlots;
+  return Staggered(type.code.has_value() ? Aligned(CodeBytes(*type.code, elements)) +
+                                               Aligned(ScaleBytes(*type.code, elements))
+                                         : ArrayBytes(elements, type.dtype));
+}
+
+int64_t SlotArrays::CorrectionBytes(int64_t elements) { return Staggered(Aligned(elements)); }
+
+int8_t* SlotArrays::TakeCorrections(int64_t elements) {
+  return reinterpret_cast<int8_t*>(std::exchange(next_, next_ + CorrectionBytes(elements)));
 }
 
 SlotArray SlotArrays::Take(int64_t elements, const SlotType& type) {
@@ -134,6 +145,10 @@ void ReadSlotRacily(const SlotArray& array, int64_t elements, int64_t first, int
   } else {
     RacyCopy(from.As<float>(), count, to);
   }
+}
+
+void ReadCorrectionsRacily(const int8_t* from, int64_t count, double* to) {
+  RacyCopy(from, count, to);
 }
 
 }  // namespace optshard

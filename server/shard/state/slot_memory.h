@@ -28,7 +28,7 @@ struct SlotType {
 // Of a slot of the parameter, which has elements elsewhere, too.
 SlotType SlotTypeOf(const StateOptions& options, const ParameterSpec& parameter, const Slot& slot);
 
-// Of all slots and the master of so many elements of the parameter, padding left out.
+// Of all slots and the master or correction of so many elements of the parameter, padding left out.
 int64_t StateBytes(const StateOptions& options, const ParameterSpec& parameter,
                    const std::vector<Slot>& slots, int64_t elements);
 
@@ -45,6 +45,10 @@ class SlotArrays {
   explicit SlotArrays(void* memory) : next_(static_cast<uint8_t*>(memory)) {}
   SlotArray Take(int64_t elements, const SlotType& type);
 
+  // Likewise for corrections, a byte each.
+  static int64_t CorrectionBytes(int64_t elements);
+  int8_t* TakeCorrections(int64_t elements);
+
  private:
   uint8_t* next_;
 };
@@ -55,6 +59,7 @@ void FillSlot(const SlotArray& array, int64_t elements, double value);
 // writing some: the copy is thrown away then. Each type's values are exact in double.
 void ReadSlotRacily(const SlotArray& array, int64_t elements, int64_t first, int64_t count,
                     double* to);
+void ReadCorrectionsRacily(const int8_t* from, int64_t count, double* to);
 
 }  // namespace optshard
 

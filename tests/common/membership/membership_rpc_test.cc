@@ -40,6 +40,7 @@ JoinRequest Request() {
   request.spec.rules[2].hyperparameters.Set("betas", Betas{0.5, 0.75});
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
+  request.spec.state.master_weight_bits = 24;
   request.spec.state.format = StateFormat::kBFloat16;
   request.spec.gradient_mode = GradientMode::kAveraged;
   request.spec.policy = PartitionPolicy::kBalanced;
@@ -64,6 +65,7 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   EXPECT_EQ(back->spec.rules[2].hyperparameters.Pair("betas"), (Betas{0.5, 0.75}));
   EXPECT_EQ(back->spec.policy, PartitionPolicy::kBalanced);
   EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
+  EXPECT_EQ(back->spec.state.master_weight_bits, 24);
   EXPECT_EQ(back->spec.state.format, StateFormat::kBFloat16);
 }
 

@@ -237,18 +237,25 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
     return absl::StrCat(where, "step count: expected ", oracle_->step_count(p), ", got ",
                         store.step_count(p));
   }
-  const bool has_master = options_.state.HasMaster(options_.space.parameter(p).dtype);
+  std::vector<std::pair<int, const Values*>> expected;
+  const DType dtype = options_.space.parameter(p).dtype;
+  if (options_.state.HasMaster(dtype)) {
+    expected.emplace_back(ShardStore::kMaster, &oracle_->Master(p));
+  }
+  if (options_.state.HasCorrection(dtype)) {
+    expected.emplace_back(ShardStore::kCorrection, &oracle_->Correction(p));
+  }
+  for (int s = 0; s < oracle_->slot_count(p); ++s) expected.emplace_back(s, &oracle_->Slot(p, s));
   if (oracle_->scalar_slots(p) != store.scalar_slots(p)) {
     return absl::StrCat(where, "scalar slots: expected ", oracle_->scalar_slots(p)[0], ", got ",
                         store.scalar_slots(p)[0]);
   }
-  for (int s = has_master ? ShardStore::kMaster : 0; s < oracle_->slot_count(p); ++s) {
+  for (const auto& [s, whole] : expected) {
     Values actual(slice.elements);
     if (!store.TryRead(p, s, slice.offset_elements, absl::MakeSpan(actual)).has_value()) {
       return absl::StrCat(where, "slot ", s, " cannot be read although no step is running");
     }
-    const Values& whole = s == ShardStore::kMaster ? oracle_->Master(p) : oracle_->Slot(p, s);
-    const auto first = whole.begin() + slice.offset_elements;
+    const auto first = whole->begin() + slice.offset_elements;
     const std::string difference = BitDifference({first, first + slice.elements}, actual);
     if (!difference.empty()) {
       return absl::StrCat(where, "slot ", s, " from ", slice.offset_elements, ", ", difference);

@@ -271,7 +271,7 @@ TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
       {5, PartitionPolicy::kBalanced, Placement::kScattered, 1, 1 << 14},
   };
   for (const StateFormat format : {StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
-    for (const bool master_weights : {false, true}) {
+    for (const int master_bits : {0, 24, 32}) {
       for (const Way& way : kWays) {
         EngineRig::Options options;
         options.rules = RulesInEightBits();
@@ -282,8 +282,9 @@ TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
         options.threads = way.threads;
         options.buckets = {way.bucket_bytes, 512};
         options.state.format = format;
-        options.state.master_weights = master_weights;
-        SCOPED_TRACE(absl::StrCat(NameOf(format), master_weights ? " with masters, " : ", ",
+        options.state.master_weights = master_bits != 0;
+        if (master_bits == 24) options.state.master_weight_bits = 24;
+        SCOPED_TRACE(absl::StrCat(NameOf(format), ", masters of ", master_bits, " bits, ",
                                   way.world_size, " ranks, ", PolicyName(way.policy), ", ",
                                   NameOf(way.placement)));
         EngineRig rig(options);

@@ -1,5 +1,7 @@
 #include "tests/server/shard/engine/step_oracle.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -54,6 +56,7 @@ StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> gro
     const int64_t elements = space.parameter(p).elements();
     parameters_.emplace_back(elements);
     masters_.emplace_back(elements);
+    corrections_.emplace_back(elements);
     slots_.emplace_back();
     types_.emplace_back();
     const GroupUpdate& group = groups_[space.group_of(p)];
@@ -101,8 +104,26 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
     for (size_t i = 0; i < masters_[p].size(); ++i) {
       parameters_[p][i] = RoundedTo(dtype, masters_[p][i]);
     }
-    if (!state_.HasMaster(dtype)) masters_[p] = parameters_[p];
+    if (state_.HasCorrection(dtype)) {
+      Correct(p);
+    } else if (!state_.HasMaster(dtype)) {
+      masters_[p] = parameters_[p];
+    }
     for (size_t s = 0; s < slots_[p].size(); ++s) Keep(types_[p][s], &slots_[p][s]);
+  }
+}
+
+void StepOracle::Correct(int parameter) {
+  const bool is_bfloat16 = space_.parameter(parameter).dtype == DType::kBFloat16;
+  for (size_t i = 0; i < masters_[parameter].size(); ++i) {
+    const double rounded = parameters_[parameter][i];
+    const int exponent = rounded == 0 ? -1000 : std::ilogb(rounded);
+    const double half = is_bfloat16 ? std::ldexp(1, std::max(exponent, -126) - 8)
+                                    : std::ldexp(1, std::max(exponent, -14) - 11);
+    const double share = std::max(-1.0, std::min(1.0, (masters_[parameter][i] - rounded) / half));
+    corrections_[parameter][i] = std::nearbyint(share * 127) + 0.0;  // not -0
+    const float part = static_cast<float>(corrections_[parameter][i]) / 127;
+    masters_[parameter][i] = static_cast<float>(rounded) + part * static_cast<float>(half);
   }
 }
 

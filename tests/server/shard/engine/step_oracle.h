@@ -36,6 +36,8 @@ class StepOracle {
   const Values& Parameter(int parameter) const { return parameters_[parameter]; }
   // Not rounded to the parameter's type.
   const Values& Master(int parameter) const { return masters_[parameter]; }
+  // Whole numbers, of a parameter that has them.
+  const Values& Correction(int parameter) const { return corrections_[parameter]; }
   const Values& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
   int slot_count(int parameter) const { return static_cast<int>(slots_[parameter].size()); }
   StepNumber step_count(int parameter) const { return counts_[parameter]; }
@@ -44,6 +46,8 @@ class StepOracle {
  private:
   template <typename T>
   void StepIn(int parameter, const Values& gradient, const Coefficients& coefficients);
+  // Takes from the masters what their corrections do not hold.
+  void Correct(int parameter);
   const UpdateRule& RuleOf(int parameter) const;
 
   ParameterSpace space_;
@@ -51,6 +55,7 @@ class StepOracle {
   const StateOptions state_;
   std::vector<Values> parameters_;
   std::vector<Values> masters_;
+  std::vector<Values> corrections_;
   std::vector<std::vector<Values>> slots_;
   std::vector<std::vector<SlotType>> types_;
   std::vector<StepNumber> counts_;

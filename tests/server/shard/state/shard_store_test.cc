@@ -217,12 +217,16 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
     StateFormat state;
     DType slot;
     int64_t bytes;  // an element, of two slots and a master
+    int master_bits = 32;
   } kTable[] = {{DType::kFloat32, StateFormat::kFloat32, DType::kFloat32, 8},
                 {DType::kFloat32, StateFormat::kBFloat16, DType::kBFloat16, 4},
                 {DType::kFloat64, StateFormat::kBFloat16, DType::kFloat64, 16},
                 {DType::kBFloat16, StateFormat::kFloat32, DType::kFloat32, 12},
                 {DType::kFloat16, StateFormat::kBFloat16, DType::kBFloat16, 8},
-                {DType::kBFloat16, StateFormat::kInt8Dynamic, DType::kFloat32, 12}};
+                {DType::kBFloat16, StateFormat::kInt8Dynamic, DType::kFloat32, 12},
+                {DType::kBFloat16, StateFormat::kBFloat16, DType::kBFloat16, 5, 24},
+                {DType::kFloat16, StateFormat::kFloat32, DType::kFloat32, 9, 24},
+                {DType::kFloat64, StateFormat::kFloat32, DType::kFloat64, 16, 24}};
   for (const auto& row : kTable) {
     SCOPED_TRACE(NameOf(row.parameter));
     ParameterSpec spec;
@@ -237,12 +241,22 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
     options.buckets = &buckets;
     options.slots = {{Slot{"sum", "", 0.5}, Slot{"average", "", 0}}};
     options.state.master_weights = true;
+    options.state.master_weight_bits = row.master_bits;
     options.state.format = row.state;
     const std::unique_ptr<ShardStore> store = *ShardStore::Create(options);
     EXPECT_EQ(store->state_bytes(), 100 * row.bytes);
     const ShardStore::OwnBucket& own = store->own_buckets()[0];
     EXPECT_EQ(own.states[0].slots[0].dtype(), row.slot);
-    EXPECT_EQ(static_cast<bool>(own.states[0].master), SizeOf(row.parameter) == 2);
+    const bool has_master = SizeOf(row.parameter) == 2;
+    EXPECT_EQ(static_cast<bool>(own.states[0].master), has_master && row.master_bits == 32);
+    ASSERT_EQ(own.states[0].correction != nullptr, has_master && row.master_bits == 24);
+    if (own.states[0].correction != nullptr) {
+      own.states[0].correction[99] = -5;
+      double last = 0;
+      ASSERT_TRUE(
+          store->TryRead(0, ShardStore::kCorrection, 99, absl::MakeSpan(&last, 1)).has_value());
+      EXPECT_EQ(last, -5);
+    }
     std::vector<double> read(100);
     ASSERT_TRUE(store->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
     EXPECT_THAT(read, Each(0.5));

@@ -118,6 +118,15 @@ template <typename T>
 void SpanTiles<T>::LoadGradient() {
   const ReplicaSpans& replicas = span_.replicas;
   if (!replicas.gradients.empty()) {
+    if (std::is_same_v<T, float> && span_.gradient.dtype() == DType::kFloat32) {
+      // The formula's loop averages them: a loop that only reads them would wait for the memory,
+      // and the formula then for nothing.
+      tile_.gradient = ConstBuffer(nullptr, DType::kFloat32);
+      tile_.replicas.gradients = replicas.gradients;
+      tile_.replicas.group_sizes = replicas.group_sizes;
+      tile_.replicas.first = replicas.first + begin_;
+      return;
+    }
     AverageOfGroups(replicas.group_sizes, span_.gradient.dtype(), replicas.gradients,
                     replicas.first + begin_, tile_.elements, gradient_);
     tile_.gradient = gradient_;

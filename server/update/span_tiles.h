@@ -34,7 +34,8 @@ class SpanTiles {
 
   // Makes the next tile. False: there is none.
   bool Next();
-  // All of T, one gradient, no replicas. Valid until Finish.
+  // All of T, and no copies; of several replicas' gradients only if those are float32 and so is T.
+  // Valid until Finish.
   const SpanUpdate& tile() const { return tile_; }
   // Rounds what was widened and updated to its own type, encodes slots, and copies the parameter to
   // its replicas.

@@ -42,6 +42,7 @@ struct Flags {
   double lr = 2e-3;
   uint64_t seed = 20240229;
   std::string policy = "balanced";
+  std::string state_dtype = "float32";
   bool shard_server = true;
   int replace_after = 120;
   bool successor = false;
@@ -71,6 +72,8 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Group("Sharding");
   line.Add("policy", &flags.policy, "how the sharded run's parameters are divided")
       .OneOf({"greedy", "greedy_in_order", "balanced", "replicated"});
+  line.Add("state-dtype", &flags.state_dtype, "how both runs keep the optimizer's slots")
+      .OneOf({"float32", "bfloat16", "int8_dynamic", "int8_companded"});
   line.Add("shard-server", &flags.shard_server,
            "keep the sharded run's state in a shard server, not in the ranks");
   line.Add("replace-after", &flags.replace_after,
@@ -227,6 +230,7 @@ int RunRank(const Flags& flags, ShardedOptimizerOptions options) {
   options.close_timeout = absl::Seconds(30);
   const DigitsSplit digits = LoadDigits(flags);
   options.optimizer = kSharded;
+  options.state_dtype = flags.state_dtype;
   options.policy = ValueOrThrow(ParsePartitionPolicy(flags.policy));
   options.wait_for_trainers = true;
   Run sharded(flags, options, digits, AfterShardedStep(flags, options));

@@ -17,7 +17,7 @@ struct DynamicMap {
   static constexpr int kDecades = 7;
   static constexpr int kSections = kDecades + 1;  // the decades, and the 1
 
-  explicit DynamicMap(bool is_signed);
+  explicit DynamicMap(bool of_signed);
 
   bool is_signed;
   int first;    // values of the first decade: 1 or 2

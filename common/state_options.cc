@@ -18,8 +18,7 @@ bool StateOptions::HasCorrection(DType parameter) const {
 }
 
 absl::Status StateOptions::Validate(const ParameterSpace& space) const {
-  const absl::Status known =
-      ParseStateFormat(IsKnown(format) ? NameOf(format) : "(unknown)").status();
+  absl::Status known = ParseStateFormat(IsKnown(format) ? NameOf(format) : "(unknown)").status();
   if (!known.ok()) return known;
   if (master_weight_bits != 32 && (master_weight_bits != 24 || !master_weights)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,5 +1,5 @@
-// What a rule's file includes first. It compiles the file's formula once for every instruction set
-// and gives the rest of the file, the declaration, a FormulaDrivers for it:
+// What a rule's file includes first. It compiles the file's formulas once for every instruction set
+// and gives the rest of the file, the declaration, the FormulaDrivers of each:
 //
 //   #include "server/update/define_rule-inl.h"
 //
@@ -54,45 +54,52 @@
   static_assert(true, "a semicolon follows")
 
 #undef OPTSHARD_END_FORMULA
-#define OPTSHARD_END_FORMULA(Formula)                                \
-  int64_t UpdateLanes(const FormulaArguments<float>& arguments) {    \
-    return UpdateWith<Lanes, Formula>(arguments);                    \
-  }                                                                  \
-  int64_t UpdateLanes64(const FormulaArguments<double>& arguments) { \
-    return UpdateWith<Lanes64, Formula>(arguments);                  \
-  }                                                                  \
-  } /* namespace */                                                  \
-  } /* namespace HWY_NAMESPACE */                                    \
-  } /* namespace optshard */                                         \
-  HWY_AFTER_NAMESPACE();                                             \
-  OPTSHARD_DISPATCH_FORMULA(Formula)                                 \
+#define OPTSHARD_END_FORMULA(Formula)                                   \
+  int64_t Formula##Lanes(const FormulaArguments<float>& arguments) {    \
+    return UpdateWith<Lanes, Formula>(arguments);                       \
+  }                                                                     \
+  int64_t Formula##Lanes64(const FormulaArguments<double>& arguments) { \
+    return UpdateWith<Lanes64, Formula>(arguments);                     \
+  }                                                                     \
+  } /* namespace */                                                     \
+  } /* namespace HWY_NAMESPACE */                                       \
+  } /* namespace optshard */                                            \
+  HWY_AFTER_NAMESPACE();                                                \
+  OPTSHARD_DISPATCH_FORMULA(Formula)                                    \
   static_assert(true, "a semicolon follows")
 
 #undef OPTSHARD_DECLARE_RULE
 #undef OPTSHARD_DISPATCH_FORMULA
 #if HWY_ONCE
 #define OPTSHARD_DECLARE_RULE 1
-#define OPTSHARD_DISPATCH_FORMULA(Formula)                                 \
-  namespace optshard {                                                     \
-  namespace {                                                              \
-  using HWY_NAMESPACE::Formula;                                            \
-  HWY_EXPORT(UpdateLanes);                                                 \
-  HWY_EXPORT(UpdateLanes64);                                               \
-  template <class F>                                                       \
-  FormulaDrivers DriversOf() {                                             \
-    FormulaDrivers drivers;                                                \
-    drivers.has_variant = &HWY_NAMESPACE::HasVariant<F>;                   \
-    drivers.float32.scalar = &HWY_NAMESPACE::UpdateWith<Scalar, F>;        \
-    drivers.float64.scalar = &HWY_NAMESPACE::UpdateWith<Scalar64, F>;      \
-    drivers.float32.simd = [](const FormulaArguments<float>& arguments) {  \
-      return HWY_DYNAMIC_DISPATCH(UpdateLanes)(arguments);                 \
-    };                                                                     \
-    drivers.float64.simd = [](const FormulaArguments<double>& arguments) { \
-      return HWY_DYNAMIC_DISPATCH(UpdateLanes64)(arguments);               \
-    };                                                                     \
-    return drivers;                                                        \
-  }                                                                        \
-  } /* namespace */                                                        \
+namespace optshard {
+namespace {
+// Of one of the file's formulas.
+template <class Formula>
+FormulaDrivers DriversOf();
+}  // namespace
+}  // namespace optshard
+#define OPTSHARD_DISPATCH_FORMULA(Formula)                                  \
+  namespace optshard {                                                      \
+  namespace {                                                               \
+  using HWY_NAMESPACE::Formula;                                             \
+  HWY_EXPORT(Formula##Lanes);                                               \
+  HWY_EXPORT(Formula##Lanes64);                                             \
+  template <>                                                               \
+  FormulaDrivers DriversOf<Formula>() {                                     \
+    FormulaDrivers drivers;                                                 \
+    drivers.has_variant = &HWY_NAMESPACE::HasVariant<Formula>;              \
+    drivers.float32.scalar = &HWY_NAMESPACE::UpdateWith<Scalar, Formula>;   \
+    drivers.float64.scalar = &HWY_NAMESPACE::UpdateWith<Scalar64, Formula>; \
+    drivers.float32.simd = [](const FormulaArguments<float>& arguments) {   \
+      return HWY_DYNAMIC_DISPATCH(Formula##Lanes)(arguments);               \
+    };                                                                      \
+    drivers.float64.simd = [](const FormulaArguments<double>& arguments) {  \
+      return HWY_DYNAMIC_DISPATCH(Formula##Lanes64)(arguments);             \
+    };                                                                      \
+    return drivers;                                                         \
+  }                                                                         \
+  } /* namespace */                                                         \
   } /* namespace optshard */
 // Rules live as long as the process. BUILD: alwayslink, since nothing else refers to the file.
 #define OPTSHARD_REGISTER_RULE(Rule) \

@@ -115,28 +115,9 @@ void CheckGroups(const RuleSpec& spec, const ReplicaSpans& replicas) {
       replicas.gradients.size());
 }
 
-}  // namespace
-
-ElementWiseRule::ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers)
-    : spec_(std::move(spec)), drivers_(drivers) {}
-
-void ElementWiseRule::Update(DriverKind driver, const Coefficients& coefficients,
-                             const SpanUpdate& span) const {
-  if (span.elements <= 0) return;
-  CheckSlots(spec_, drivers_, coefficients.slots, span);
-  CheckTypes(spec_, coefficients, span);
-  CheckGroups(spec_, span.replicas);
-  const DefaultFloatingPoint default_mode;
-  if (coefficients.arithmetic == DType::kFloat64) {
-    UpdateIn(drivers_.float64, driver, coefficients, span);
-  } else {
-    UpdateIn(drivers_.float32, driver, coefficients, span);
-  }
-}
-
 template <typename T>
-void ElementWiseRule::UpdateIn(const TypedDrivers<T>& drivers, DriverKind driver,
-                               const Coefficients& coefficients, const SpanUpdate& span) const {
+void RunIn(const TypedDrivers<T>& drivers, DriverKind driver, const Coefficients& coefficients,
+           const SpanUpdate& span) {
   if (IsDirect<T>(span)) {
     RunDirect(drivers, driver, coefficients, span);
     return;
@@ -146,6 +127,30 @@ void ElementWiseRule::UpdateIn(const TypedDrivers<T>& drivers, DriverKind driver
     RunDirect(drivers, driver, coefficients, tiles.tile());
     tiles.Finish();
   }
+}
+
+}  // namespace
+
+void RunFormula(const RuleSpec& rule, const FormulaDrivers& drivers, DriverKind driver,
+                const Coefficients& coefficients, const SpanUpdate& span) {
+  if (span.elements <= 0) return;
+  CheckSlots(rule, drivers, coefficients.slots, span);
+  CheckTypes(rule, coefficients, span);
+  CheckGroups(rule, span.replicas);
+  const DefaultFloatingPoint default_mode;
+  if (coefficients.arithmetic == DType::kFloat64) {
+    RunIn(drivers.float64, driver, coefficients, span);
+  } else {
+    RunIn(drivers.float32, driver, coefficients, span);
+  }
+}
+
+ElementWiseRule::ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers)
+    : spec_(std::move(spec)), drivers_(drivers) {}
+
+void ElementWiseRule::Update(DriverKind driver, const Coefficients& coefficients,
+                             const SpanUpdate& span) const {
+  RunFormula(spec_, drivers_, driver, coefficients, span);
 }
 
 }  // namespace optshard

@@ -46,7 +46,12 @@ struct FormulaDrivers {
   TypedDrivers<double> float64;
 };
 
-// Base of the rules in server/update/rules.
+// Runs a formula over a span, of whatever types its arrays are. `rule` is whose it is, for the
+// message of a process that ends because the span does not fit the formula.
+void RunFormula(const RuleSpec& rule, const FormulaDrivers& drivers, DriverKind driver,
+                const Coefficients& coefficients, const SpanUpdate& span);
+
+// Base of the rules that are one formula.
 class ElementWiseRule : public UpdateRule {
  public:
   ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers);
@@ -56,10 +61,6 @@ class ElementWiseRule : public UpdateRule {
               const SpanUpdate& span) const final;
 
  private:
-  template <typename T>
-  void UpdateIn(const TypedDrivers<T>& drivers, DriverKind driver, const Coefficients& coefficients,
-                const SpanUpdate& span) const;
-
   const RuleSpec spec_;
   const FormulaDrivers drivers_;
 };

@@ -33,6 +33,9 @@ larger parameters take 8 bits an element, where a rule's slots all can
 ([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64.
 )";
 
+constexpr char kNeedsWholeParameters[] =
+    "\n\nNeeds whole parameters: not with the partition policy \"balanced\".";
+
 // The option's name as code, or what is said where there is none.
 std::string Option(const std::string& name, absl::string_view none) {
   return name.empty() ? std::string(none) : absl::StrCat("`", name, "`");
@@ -53,6 +56,7 @@ absl::string_view EightBitName(EightBit kept) {
 std::string Section(const RuleSpec& spec) {
   std::string text =
       absl::StrCat("\n## ", spec.name, "\n\n", spec.doc, ".\n\nSource: ", spec.source,
+                   spec.element_wise ? "" : kNeedsWholeParameters,
                    "\n\n| option | default | range | |\n|---|---|---|---|\n");
   for (const OptionSpec& option : spec.options) {
     absl::StrAppend(&text, "| `", option.name, "` | ", ToString(option.default_value), " | ",

@@ -142,6 +142,8 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   return part;
 }
 
+int64_t UpdateRule::WorkspaceBytes(absl::Span<const int64_t>, DType) const { return 0; }
+
 std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
   const SlotSet existing = ExistingSlots(spec(), group);
   std::vector<Slot> slots;

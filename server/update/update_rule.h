@@ -76,6 +76,7 @@ struct RuleSpec {
   std::string name;    // "adam"
   std::string doc;     // one line
   std::string source;  // where the formula comes from: paper or PyTorch page
+  // False: an update needs the whole parameter, with its shape.
   bool element_wise = true;
   // PyTorch keeps the parameter's step count as a slot "step" of this rule.
   bool exports_step = false;
@@ -146,6 +147,11 @@ struct SpanUpdate {
   int8_t* correction = nullptr;
   int64_t elements = 0;
   ReplicaSpans replicas;  // none by default
+  // For rules that are not element-wise, of which a span is a whole parameter: its shape, and
+  // memory of the calling thread's own (UpdateRule::WorkspaceBytes), 64-byte aligned, with any
+  // content.
+  absl::Span<const int64_t> shape;
+  void* workspace = nullptr;
 
   // `count` of its elements, from element `from` on; a multiple of kCodeGrid where a slot is coded.
   SpanUpdate Part(int64_t from, int64_t count) const;
@@ -171,6 +177,9 @@ class UpdateRule {
   // `scalar_slots`: those after the last one.
   Coefficients Prepare(const Hyperparameters& group, StepNumber step, DType dtype = DType::kFloat32,
                        const ScalarSlots& scalar_slots = {}) const;
+
+  // How much of SpanUpdate::workspace an update of such a parameter needs.
+  virtual int64_t WorkspaceBytes(absl::Span<const int64_t> shape, DType dtype) const;
 
   // The formula over a span. Calls on disjoint spans may run in parallel.
   virtual void Update(DriverKind driver, const Coefficients& coefficients,

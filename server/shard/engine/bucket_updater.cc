@@ -1,45 +1,108 @@
 #include "server/shard/engine/bucket_updater.h"
 
-#include <memory>
+#include <algorithm>
+#include <utility>
 
-#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
 namespace optshard {
+namespace {
 
-BucketUpdater::BucketUpdater(const StepContext& context)
-    : context_(context), threads_(context.threads), executor_(&threads_, context.driver) {}
+// Of one thread: what the parameter that needs the most of it needs.
+int64_t WorkspaceBytes(const StepContext& context) {
+  int64_t bytes = 0;
+  for (const ShardStore::OwnBucket& own : context.store->own_buckets()) {
+    for (const BucketSpan& span : own.bucket->spans) {
+      const ParameterSpec& parameter = context.space->parameter(span.parameter);
+      const UpdateRule& rule = *(*context.groups)[own.bucket->group].rule;
+      bytes = std::max(bytes, rule.WorkspaceBytes(parameter.shape, parameter.dtype));
+    }
+  }
+  constexpr int64_t kLine = 64;
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepContext& context) {
+  const int64_t bytes = WorkspaceBytes(context);
+  absl::StatusOr<MappedMemory> workspaces = MappedMemory::Allocate(
+      bytes * std::max(context.threads, 1),
+      absl::StrCat("what the update rules compute in on rank ", context.rank));
+  if (!workspaces.ok()) return workspaces.status();
+  return std::unique_ptr<BucketUpdater>(new BucketUpdater(context, *std::move(workspaces), bytes));
+}
+
+BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces,
+                             int64_t workspace_bytes)
+    : context_(context),
+      threads_(context.threads),
+      workspaces_(std::move(workspaces)),
+      spans_(&threads_, context.driver),
+      whole_parameters_(&threads_, context.driver, workspaces_.data(), workspace_bytes),
+      batches_(context.store->own_buckets().size()) {
+  std::vector<int> first(context.space->group_count(), -1);  // own bucket of the group
+  for (size_t own = 0; own < batches_.size(); ++own) {
+    const int group = context.store->own_buckets()[own].bucket->group;
+    if (RuleOf(static_cast<int>(own)).spec().element_wise || first[group] < 0)
+      first[group] = static_cast<int>(own);
+    batches_[first[group]].push_back(static_cast<int>(own));
+  }
+}
 
 absl::Status BucketUpdater::Update(int own, const StepRecord& record, Place place,
                                    absl::Time deadline) {
-  const ShardStore::OwnBucket& bucket = context_.store->own_buckets()[own];
-  if (!AnyUpdated(*bucket.bucket, record)) {
-    context_.store->MarkUnchanged(own, record.step);
-    return absl::OkStatus();
-  }
   const absl::Time start = context_.clock->Now();
+  ShardStore& store = *context_.store;
+  writing_.clear();
   tasks_.clear();
+  for (const int member : batches_[own]) {
+    const ShardStore::OwnBucket& bucket = store.own_buckets()[member];
+    if (!AnyUpdated(*bucket.bucket, record)) {
+      store.MarkUnchanged(member, record.step);
+      continue;
+    }
+    AddTasks(bucket, RuleOf(own).spec().element_wise, record, place);
+    writing_.push_back(member);
+  }
+  if (writing_.empty()) return absl::OkStatus();
+  for (const int member : writing_) store.BeginWrite(member);
+  const UpdateRule& rule = RuleOf(own);
+  Executor* const executor = rule.spec().element_wise ? static_cast<Executor*>(&spans_)
+                                                      : static_cast<Executor*>(&whole_parameters_);
+  const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+      executor->Start(ExecutionContext(), rule, tasks_);
+  if (!ticket.ok()) return ticket.status();
+  absl::Status updated = (*ticket)->Wait(deadline);
+  if (!updated.ok()) return updated;
+  for (const int member : writing_) store.EndWrite(member, record.step);
+  context_.timeline->Record("update", store.own_buckets()[own].bucket->index, start,
+                            context_.clock->Now());
+  return absl::OkStatus();
+}
+
+const UpdateRule& BucketUpdater::RuleOf(int own) const {
+  return *(*context_.groups)[context_.store->own_buckets()[own].bucket->group].rule;
+}
+
+void BucketUpdater::AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise,
+                             const StepRecord& record, Place place) {
   for (size_t s = 0; s < bucket.states.size(); ++s) {
     const BucketSpan& span = bucket.bucket->spans[s];
     if (!record.updated[span.parameter]) continue;
+    // State, gradient and parameter go on behind the span that begins a whole parameter.
+    if (!element_wise && span.parameter_offset_elements != 0) continue;
+    const ParameterSpec& parameter = context_.space->parameter(span.parameter);
     UpdateTask task;
     task.coefficients = &record.coefficients[span.parameter];
     task.span.slots = bucket.states[s].slots;
     task.span.master = bucket.states[s].master;
     task.span.correction = bucket.states[s].correction;
-    task.span.elements = span.elements;
-    place(span, &task.span);
+    task.span.elements = element_wise ? span.elements : parameter.elements();
+    task.span.shape = parameter.shape;
+    place(bucket, span, &task.span);
     tasks_.push_back(task);
   }
-  context_.store->BeginWrite(own);
-  const UpdateRule& rule = *(*context_.groups)[bucket.bucket->group].rule;
-  const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      executor_.Start(ExecutionContext(), rule, tasks_);
-  if (!ticket.ok()) return ticket.status();
-  absl::Status updated = (*ticket)->Wait(deadline);
-  if (!updated.ok()) return updated;
-  context_.store->EndWrite(own, record.step);
-  context_.timeline->Record("update", bucket.bucket->index, start, context_.clock->Now());
-  return absl::OkStatus();
 }
 
 }  // namespace optshard

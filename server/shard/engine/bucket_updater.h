@@ -2,14 +2,18 @@
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_BUCKET_UPDATER_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_BUCKET_UPDATER_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_record.h"
+#include "server/shard/state/mapped_memory.h"
 #include "server/update/cpu/span_executor.h"
+#include "server/update/cpu/whole_parameter_executor.h"
 #include "server/update/cpu/worker_threads.h"
 #include "server/update/executor.h"
 
@@ -18,20 +22,37 @@ namespace optshard {
 // Bound to the step's thread.
 class BucketUpdater {
  public:
-  explicit BucketUpdater(const StepContext& context);
+  // RESOURCE_EXHAUSTED: no memory to compute in.
+  static absl::StatusOr<std::unique_ptr<BucketUpdater>> Create(const StepContext& context);
 
-  // Fills in where a span's gradient and parameter lie; the rest of `update` is filled in already.
-  using Place = absl::FunctionRef<void(const BucketSpan& span, SpanUpdate* update)>;
+  // Fills in where gradient and parameter of a span of an own bucket lie; the rest of `update` is
+  // filled in already. Gradients of a parameter that is in several buckets lie one behind the
+  // other.
+  using Place = absl::FunctionRef<void(const ShardStore::OwnBucket& own, const BucketSpan& span,
+                                       SpanUpdate* update)>;
 
-  // Updates the parameters of the store's own_buckets()[own] that the record lists as updated.
-  // Errors are the executor's.
+  // Updates the parameters of the store's own_buckets()[own] that the record lists as updated. Own
+  // buckets come in their order. Where the rule needs whole parameters, all buckets of a group are
+  // updated with the first one, and nothing is left to do for the others. Errors are the
+  // executor's.
   absl::Status Update(int own, const StepRecord& record, Place place, absl::Time deadline);
 
  private:
+  BucketUpdater(const StepContext& context, MappedMemory workspaces, int64_t workspace_bytes);
+
+  const UpdateRule& RuleOf(int own) const;
+  void AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise, const StepRecord& record,
+                Place place);
+
   const StepContext context_;
   WorkerThreads threads_;
-  SpanExecutor executor_;
-  std::vector<UpdateTask> tasks_;  // of the bucket that is being updated
+  const MappedMemory workspaces_;
+  SpanExecutor spans_;
+  WholeParameterExecutor whole_parameters_;
+  // By own bucket: those that are updated at its turn.
+  std::vector<std::vector<int>> batches_;
+  std::vector<int> writing_;       // of the batch that is being updated
+  std::vector<UpdateTask> tasks_;  // likewise
 };
 
 }  // namespace optshard

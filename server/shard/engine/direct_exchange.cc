@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/errors.h"
@@ -12,10 +13,10 @@
 
 namespace optshard {
 
-DirectExchange::DirectExchange(const StepContext& context)
+DirectExchange::DirectExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater)
     : context_(context),
       replicas_(context.plane->peer_replicas()->regions),
-      updater_(context),
+      updater_(std::move(updater)),
       incomplete_(context.space->parameter_count()),
       gathered_(context.world_size()) {
   for (const std::vector<Rank>& group : context.plan->tree.node_groups) {
@@ -55,7 +56,7 @@ absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory
                                    absl::Time deadline) {
   const bool averages = context_.gradient_mode == GradientMode::kReduce;
   const int own_count = static_cast<int>(context_.store->own_buckets().size());
-  const auto place = [&](const BucketSpan& span, SpanUpdate* update) {
+  const auto place = [&](const ShardStore::OwnBucket&, const BucketSpan& span, SpanUpdate* update) {
     const MemoryLayout::Place& where = context_.layout->place(span.parameter);
     const ReplicaTensor& tensor = replica.tensor(span.parameter);
     update->parameter = tensor.parameter.From(span.parameter_offset_elements);
@@ -70,7 +71,7 @@ absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory
     update->replicas.first = where.offset_elements + span.parameter_offset_elements;
   };
   for (int own = 0; own < own_count; ++own) {
-    absl::Status updated = updater_.Update(own, record, place, deadline);
+    absl::Status updated = updater_->Update(own, record, place, deadline);
     if (!updated.ok()) return updated;
   }
   return absl::OkStatus();

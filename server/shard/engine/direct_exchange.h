@@ -17,7 +17,7 @@ namespace optshard {
 // Gradients are read where they lie, until the last owner is done: the step ends with a barrier.
 class DirectExchange : public StepExchange {
  public:
-  explicit DirectExchange(const StepContext& context);
+  DirectExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater);
 
   absl::Status Check(const ReplicaMemory& replica) const override;
   absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
@@ -46,7 +46,7 @@ class DirectExchange : public StepExchange {
   std::vector<Rank> tree_order_;
   std::vector<int> group_sizes_;
   std::vector<Region> regions_;
-  BucketUpdater updater_;
+  const std::unique_ptr<BucketUpdater> updater_;
   // By parameter: gradients of which some rank has none. Kept for their memory.
   std::vector<std::vector<const void*>> incomplete_;
   std::vector<char> gathered_;

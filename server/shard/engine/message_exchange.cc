@@ -9,7 +9,8 @@
 
 namespace optshard {
 
-absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(const StepContext& context) {
+absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(
+    const StepContext& context, std::unique_ptr<BucketUpdater> updater) {
   int64_t staging_bytes = 0;
   for (const Bucket& bucket : *context.buckets) {
     staging_bytes = std::max(staging_bytes, bucket.bytes());
@@ -18,16 +19,16 @@ absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(const Step
   absl::StatusOr<std::unique_ptr<OperationWindow>> window =
       OperationWindow::Create(context.window, context.staging_buffers, staging_bytes);
   if (!window.ok()) return window.status();
-  std::unique_ptr<MessageExchange> exchange(new MessageExchange(context));
+  std::unique_ptr<MessageExchange> exchange(new MessageExchange(context, std::move(updater)));
   exchange->window_ = std::move(*window);
   return std::unique_ptr<StepExchange>(std::move(exchange));
 }
 
-MessageExchange::MessageExchange(const StepContext& context)
+MessageExchange::MessageExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater)
     : context_(context),
       reduces_(context.gradient_mode == GradientMode::kReduce && context.world_size() > 1),
       publishes_(context.plan->policy != PartitionPolicy::kReplicated && context.world_size() > 1),
-      updater_(context) {}
+      updater_(std::move(updater)) {}
 
 absl::Status MessageExchange::Check(const ReplicaMemory&) const { return absl::OkStatus(); }
 
@@ -106,14 +107,15 @@ void MessageExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline);
 
 absl::Status MessageExchange::Update(int own, const StepRecord& record,
                                      const ReplicaMemory& replica, absl::Time deadline) {
-  const Buffer reduced = context_.store->own_buckets()[own].reduced_gradient;
-  const auto place = [&](const BucketSpan& span, SpanUpdate* update) {
+  const auto place = [&](const ShardStore::OwnBucket& bucket, const BucketSpan& span,
+                         SpanUpdate* update) {
     const ReplicaTensor& tensor = replica.tensor(span.parameter);
     update->parameter = tensor.parameter.From(span.parameter_offset_elements);
-    update->gradient = reduces_ ? ConstBuffer(reduced.From(span.bucket_offset_elements))
-                                : tensor.gradient.From(span.parameter_offset_elements);
+    update->gradient = reduces_
+                           ? ConstBuffer(bucket.reduced_gradient.From(span.bucket_offset_elements))
+                           : tensor.gradient.From(span.parameter_offset_elements);
   };
-  return updater_.Update(own, record, place, deadline);
+  return updater_->Update(own, record, place, deadline);
 }
 
 absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const StepTag& tag,

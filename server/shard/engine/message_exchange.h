@@ -18,7 +18,8 @@ namespace optshard {
 class MessageExchange : public StepExchange {
  public:
   // RESOURCE_EXHAUSTED.
-  static absl::StatusOr<std::unique_ptr<StepExchange>> Create(const StepContext& context);
+  static absl::StatusOr<std::unique_ptr<StepExchange>> Create(
+      const StepContext& context, std::unique_ptr<BucketUpdater> updater);
 
   absl::Status Check(const ReplicaMemory& replica) const override;
   absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
@@ -31,7 +32,7 @@ class MessageExchange : public StepExchange {
   void Abandon(absl::Time deadline) override;
 
  private:
-  explicit MessageExchange(const StepContext& context);
+  MessageExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater);
 
   absl::Status Update(int own, const StepRecord& record, const ReplicaMemory& replica,
                       absl::Time deadline);
@@ -41,7 +42,7 @@ class MessageExchange : public StepExchange {
   const StepContext context_;
   const bool reduces_;    // gradients go to their owners
   const bool publishes_;  // parameters come from their owners
-  BucketUpdater updater_;
+  const std::unique_ptr<BucketUpdater> updater_;
   std::unique_ptr<OperationWindow> window_;
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/default_floating_point.h"
 #include "common/errors.h"
+#include "server/shard/engine/bucket_updater.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/direct_exchange.h"
 #include "server/shard/engine/message_exchange.h"
@@ -30,11 +31,14 @@ constexpr int kWholeStep = -1;  // as a bucket of the timeline
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Options& options) {
+  absl::StatusOr<std::unique_ptr<BucketUpdater>> updater = BucketUpdater::Create(options);
+  if (!updater.ok()) return updater.status();
   std::unique_ptr<StepExchange> exchange;
   if (options.plane != nullptr && options.plane->peer_replicas() != nullptr) {
-    exchange = std::make_unique<DirectExchange>(options);
+    exchange = std::make_unique<DirectExchange>(options, *std::move(updater));
   } else {
-    absl::StatusOr<std::unique_ptr<StepExchange>> created = MessageExchange::Create(options);
+    absl::StatusOr<std::unique_ptr<StepExchange>> created =
+        MessageExchange::Create(options, *std::move(updater));
     if (!created.ok()) return created.status();
     exchange = *std::move(created);
   }

@@ -51,7 +51,8 @@ class ShardStore {
   struct OwnBucket {
     const Bucket* bucket = nullptr;
     std::vector<State> states;  // by span of the bucket
-    // Where gradients are averaged to; no array where they are used in place.
+    // Where gradients are averaged to; no array where they are used in place. The gradient of a
+    // parameter that several buckets cut goes on in the next one's.
     Buffer reduced_gradient;
   };
 

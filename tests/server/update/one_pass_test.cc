@@ -203,6 +203,7 @@ TEST_F(OnePassTest, SharedParameters_NoCopies_SameBits) {
 
 TEST_F(OnePassTest, Threads_CutSpansOfReplicas_SameBits) {
   for (const RuleCase& rule_case : OneCaseOfEachRule()) {
+    if (!rule_case.rule->spec().element_wise) continue;
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 2);
     for (int count = 1; count <= 3; ++count) {
       WorkerThreads threads(count);

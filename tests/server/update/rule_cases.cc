@@ -77,6 +77,10 @@ std::vector<std::vector<float>> StateAfterSteps(const UpdateRule& rule,
   span.parameter = parameter.data();
   for (size_t slot = 0; slot < slots.size(); ++slot) span.slots[slot] = slots[slot].data();
   span.elements = static_cast<int64_t>(elements);
+  const std::vector<int64_t> shape = {span.elements};
+  AlignedFloats workspace(rule.WorkspaceBytes(shape, DType::kFloat32) / sizeof(float));
+  span.shape = shape;
+  span.workspace = workspace.data();
   for (StepNumber step = 1; step <= steps; ++step) {
     for (float& value : gradient) value = Ordinary(random);
     rule.Update(DriverKind::kScalar, rule.Prepare(group, step), span);
@@ -119,10 +123,21 @@ std::vector<RuleCase> AllRuleCases() {
   return cases;
 }
 
+std::vector<RuleCase> ElementWiseRuleCases() {
+  std::vector<RuleCase> cases;
+  for (RuleCase& rule_case : AllRuleCases()) {
+    if (rule_case.rule->spec().element_wise) cases.push_back(std::move(rule_case));
+  }
+  return cases;
+}
+
 RuleData::RuleData(const RuleCase* rule_case, int64_t elements, int misalignment, bool specials,
                    uint32_t seed)
-    : elements_(elements), offset_(kGuard + misalignment), seed_(seed) {
+    : elements_(elements), offset_(kGuard + misalignment), seed_(seed), shape_{elements} {
   std::mt19937 random(seed);
+  if (rule_case != nullptr) {
+    workspace_.resize(rule_case->rule->WorkspaceBytes(shape_, DType::kFloat32) / sizeof(float));
+  }
   const size_t slots = rule_case == nullptr ? 0 : rule_case->signed_slots.size();
   for (size_t tensor = 0; tensor < slots + 2; ++tensor) {
     const bool is_signed = tensor < 2 || rule_case->signed_slots[tensor - 2];
@@ -149,6 +164,8 @@ SpanUpdate RuleData::Span() {
     span.slots[tensor - 2] = Start(static_cast<int>(tensor));
   }
   span.elements = elements_;
+  span.shape = shape_;
+  span.workspace = workspace_.data();
   return span;
 }
 

@@ -24,6 +24,9 @@ struct RuleCase {
 // on, as far as they go together.
 std::vector<RuleCase> AllRuleCases();
 
+// Likewise without the rules that need whole parameters.
+std::vector<RuleCase> ElementWiseRuleCases();
+
 // Begins a cache line, as flat parameters do.
 template <typename T>
 struct CacheLineAllocator {
@@ -67,6 +70,8 @@ class RuleData {
   int64_t offset_;
   uint32_t seed_;
   std::vector<AlignedFloats> tensors_;  // gradient, parameter, slots
+  std::vector<int64_t> shape_;
+  AlignedFloats workspace_;
 };
 
 }  // namespace optshard::testing

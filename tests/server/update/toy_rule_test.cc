@@ -1,5 +1,5 @@
 // What follows from adding toy_rule.cc. That its bits are equal in all drivers is shown by
-// rule_bits_test.cc, which runs every rule that is linked into it.
+// rule_bits.cc, which runs every rule that is linked into it.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/update/update_rule.h"

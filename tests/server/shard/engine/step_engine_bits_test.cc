@@ -163,17 +163,21 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
       {Placement::kScattered, Placement::kFlatRegions, Placement::kFlatUnvouched}};
   for (const int world_size : {1, 2, 3}) {
     for (const std::vector<Placement>& placement : placements) {
-      for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
+      for (const auto& [mode, policy] :
+           {std::make_pair(GradientMode::kReduce, PartitionPolicy::kBalanced),
+            std::make_pair(GradientMode::kReduce, PartitionPolicy::kGreedy),
+            std::make_pair(GradientMode::kAveraged, PartitionPolicy::kGreedy)}) {
         EngineRig::Options options;
         options.world_size = world_size;
-        options.policy = PartitionPolicy::kBalanced;
+        options.policy = policy;
         options.gradient_mode = mode;
         options.placements = placement;
         options.rules = RulesFor(options.policy);
         options.space = WithEveryDType(MixedGroups(options.rules.size()), world_size);
         options.threads = world_size;
         SCOPED_TRACE(absl::StrCat(world_size, " ranks, ", NameOf(placement[0]),
-                                  mode == GradientMode::kReduce ? ", reduce" : ", averaged"));
+                                  mode == GradientMode::kReduce ? ", reduce, " : ", averaged, ",
+                                  PolicyName(policy)));
         EngineRig rig(options);
         for (int step = 1; step <= 3; ++step) {
           rig.GiveGradients([](StepNumber number, Rank rank, int parameter) {
@@ -220,10 +224,11 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
 }
 
 // The rules that work in 8 bits, with all of their slots.
-std::vector<GroupRule> RulesInEightBits() {
+std::vector<GroupRule> RulesInEightBits(PartitionPolicy policy) {
   std::vector<GroupRule> rules = {{"adam"}, {"adamw"}, {"lion"}, {"sgd"}};
   rules[0].hyperparameters.Set("amsgrad", true);
   rules[3].hyperparameters.Set("momentum", 0.9);
+  if (policy != PartitionPolicy::kBalanced) rules.push_back({"lamb"});
   return rules;
 }
 
@@ -274,7 +279,7 @@ TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
     for (const int master_bits : {0, 24, 32}) {
       for (const Way& way : kWays) {
         EngineRig::Options options;
-        options.rules = RulesInEightBits();
+        options.rules = RulesInEightBits(way.policy);
         options.space = LargeGroups(options.rules.size());
         options.world_size = way.world_size;
         options.policy = way.policy;

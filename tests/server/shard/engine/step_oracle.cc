@@ -142,7 +142,13 @@ void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficient
   span.gradient = of_gradient.data();
   for (size_t s = 0; s < slots.size(); ++s) span.slots[s] = slots[s].data();
   span.elements = static_cast<int64_t>(values.size());
-  RuleOf(parameter).Update(DriverKind::kScalar, coefficients, span);
+  const ParameterSpec& spec = space_.parameter(parameter);
+  const UpdateRule& rule = RuleOf(parameter);
+  std::vector<double> workspace((rule.WorkspaceBytes(spec.shape, spec.dtype) + sizeof(double) - 1) /
+                                sizeof(double));
+  span.shape = spec.shape;
+  span.workspace = workspace.data();
+  rule.Update(DriverKind::kScalar, coefficients, span);
   masters_[parameter].assign(values.begin(), values.end());
   for (size_t s = 0; s < slots.size(); ++s) {
     slots_[parameter][s].assign(slots[s].begin(), slots[s].end());

@@ -85,7 +85,7 @@ TEST_F(ShardStoreTest, NewSlots_AreZeroAndAligned) {
   EXPECT_EQ(store_->state_bytes(), 4010 * 2 * 4);
 }
 
-TEST_F(ShardStoreTest, SlotsOfAWholeParameter_AreInOnePiece) {
+TEST_F(ShardStoreTest, SlotsAndGradientOfAWholeParameter_AreInOnePiece) {
   const auto& own = store_->own_buckets();
   const SlotArray first = own[0].states[0].slots[1];
   int spans = 0;
@@ -94,6 +94,8 @@ TEST_F(ShardStoreTest, SlotsOfAWholeParameter_AreInOnePiece) {
       const BucketSpan& span = bucket.bucket->spans[s];
       if (span.parameter != 0) continue;
       EXPECT_EQ(bucket.states[s].slots[1], first.From(span.parameter_offset_elements));
+      EXPECT_EQ(bucket.reduced_gradient.From(span.bucket_offset_elements),
+                own[0].reduced_gradient.From(span.parameter_offset_elements));
       ++spans;
     }
   }

@@ -22,7 +22,7 @@ std::vector<RuleData> Spans(const RuleCase& rule_case) {
 }
 
 TEST(SpanExecutorTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
-  for (const RuleCase& rule_case : AllRuleCases()) {
+  for (const RuleCase& rule_case : ElementWiseRuleCases()) {
     std::vector<RuleData> expected = Spans(rule_case);
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
     for (RuleData& data : expected) {

@@ -1,0 +1,44 @@
+// Updates by rules that need a parameter as a whole, on the threads of a host.
+#ifndef OPTSHARD_SERVER_UPDATE_CPU_WHOLE_PARAMETER_EXECUTOR_H_
+#define OPTSHARD_SERVER_UPDATE_CPU_WHOLE_PARAMETER_EXECUTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/update/cpu/worker_threads.h"
+#include "server/update/executor.h"
+
+namespace optshard {
+
+// Each parameter is one thread's, so that the number of threads changes no bit; the largest are
+// begun first. The ticket is complete when it is returned.
+class WholeParameterExecutor final : public Executor {
+ public:
+  // `workspaces`: for each of the threads `workspace_bytes`, 64-byte aligned, as much as any task's
+  // rule wants (UpdateRule::WorkspaceBytes). Threads and memory outlive the executor.
+  WholeParameterExecutor(WorkerThreads* threads, DriverKind driver, void* workspaces,
+                         int64_t workspace_bytes)
+      : threads_(threads),
+        driver_(driver),
+        workspaces_(static_cast<char*>(workspaces)),
+        workspace_bytes_(workspace_bytes) {}
+
+  // The span of a task is its whole parameter. Its workspace is filled in here.
+  absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
+                                                const UpdateRule& rule,
+                                                absl::Span<const UpdateTask> tasks) override;
+
+ private:
+  WorkerThreads* const threads_;
+  const DriverKind driver_;
+  char* const workspaces_;
+  const int64_t workspace_bytes_;
+  std::vector<const UpdateTask*> order_;  // of the tasks that are being run
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_CPU_WHOLE_PARAMETER_EXECUTOR_H_

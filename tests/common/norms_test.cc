@@ -1,0 +1,69 @@
+#include "common/simd/norms.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "common/dtype_conversion.h"
+#include "gtest/gtest.h"
+#include "tests/testing/simd_targets.h"
+
+namespace optshard::testing {
+namespace {
+
+// As norms.h has it, one by one.
+template <typename T>
+double OneByOne(const std::vector<T>& values) {
+  double sum = 0;
+  for (size_t begin = 0; begin < values.size(); begin += kNormBlock) {
+    double sums[16] = {};
+    for (size_t i = begin; i < values.size() && i < begin + kNormBlock; ++i) {
+      sums[i % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+    for (int distance = 8; distance > 0; distance /= 2) {
+      for (int k = 0; k < distance; ++k) sums[k] += sums[k + distance];
+    }
+    sum += sums[0];
+  }
+  return sum;
+}
+
+template <typename T>
+std::vector<T> Values(size_t count) {
+  std::vector<T> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<T>(std::sin(0.7 * double(i)) * 1e3);
+  return values;
+}
+
+TEST(SumOfSquares, AnyLengthAndInstructionSet_SameBits) {
+  for (const int64_t target : AllTargets()) {
+    ChooseTarget(target);
+    for (const size_t count : {0, 1, 15, 16, 17, 1023, 1024, 1025, 5000}) {
+      const std::vector<float> floats = Values<float>(count);
+      const std::vector<double> doubles = Values<double>(count);
+      const auto elements = static_cast<int64_t>(count);
+      EXPECT_EQ(SumOfSquares(floats.data(), elements), OneByOne(floats)) << count;
+      EXPECT_EQ(SumOfSquares(doubles.data(), elements), OneByOne(doubles)) << count;
+      std::vector<uint16_t> halves(count);
+      std::vector<float> rounded(count);
+      Narrow(DType::kBFloat16, floats.data(), elements, halves.data());
+      Widen(DType::kBFloat16, halves.data(), elements, rounded.data());
+      EXPECT_EQ(SumOfSquares(ConstBuffer(halves.data(), DType::kBFloat16), elements),
+                OneByOne(rounded))
+          << count;
+    }
+  }
+  ChooseTarget(0);
+}
+
+TEST(SumOfSquares, OfWhatIsNotFinite_IsNot) {
+  std::vector<float> values(40, 1.0f);
+  values[33] = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(std::isinf(SumOfSquares(values.data(), 40)));
+  values[7] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(SumOfSquares(values.data(), 40)));
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -1,0 +1,61 @@
+#include "server/update/cpu/whole_parameter_executor.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/server/update/rule_cases.h"
+
+namespace optshard::testing {
+namespace {
+
+TEST(WholeParameterExecutorTest, Start_AnyThreadCount_SameBitsAsOneByOne) {
+  for (const RuleCase& rule_case : AllRuleCases()) {
+    if (rule_case.rule->spec().element_wise) continue;
+    const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
+    std::vector<RuleData> start;
+    int64_t workspace_bytes = 0;
+    for (const int64_t elements : {1, 30011, 17, 9000, 64, 25000, 3}) {
+      start.emplace_back(&rule_case, elements, 0, /*specials=*/false, 7);
+      workspace_bytes =
+          std::max(workspace_bytes, rule_case.rule->WorkspaceBytes({elements}, DType::kFloat32));
+    }
+    std::vector<RuleData> expected = start;
+    for (RuleData& data : expected) {
+      rule_case.rule->Update(DriverKind::kScalar, coefficients, data.Span());
+    }
+    workspace_bytes = (workspace_bytes + 63) / 64 * 64;
+    for (int count = 1; count <= 4; ++count) {
+      WorkerThreads threads(count);
+      AlignedFloats workspaces(count * workspace_bytes / sizeof(float));
+      WholeParameterExecutor executor(&threads, DriverKind::kSimd, workspaces.data(),
+                                      workspace_bytes);
+      std::vector<RuleData> actual = start;
+      std::vector<UpdateTask> tasks;
+      for (RuleData& data : actual) {
+        tasks.push_back({&coefficients, data.Span()});
+        tasks.back().span.workspace = nullptr;  // the executor's is used
+      }
+      const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+          executor.Start({}, *rule_case.rule, tasks);
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
+      EXPECT_TRUE((*ticket)->Wait(absl::InfiniteFuture()).ok());
+      for (size_t i = 0; i < actual.size(); ++i) {
+        ASSERT_EQ(actual[i].DifferenceTo(expected[i]), "")
+            << rule_case.name << ", parameter " << i << ", " << count << " threads";
+      }
+    }
+  }
+}
+
+TEST(WholeParameterExecutorTest, Start_NoTasks_IsComplete) {
+  WorkerThreads threads(2);
+  WholeParameterExecutor executor(&threads, DriverKind::kSimd, nullptr, 0);
+  const auto ticket = executor.Start({}, **RuleRegistry::Find("lamb"), {});
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_TRUE((*ticket)->Wait(absl::InfiniteFuture()).ok());
+}
+
+}  // namespace
+}  // namespace optshard::testing

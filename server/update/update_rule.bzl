@@ -2,11 +2,12 @@
 
 load("//third_party:copts.bzl", "optshard_cc_library")
 
-def optshard_update_rule(name):
+def optshard_update_rule(name, **kwargs):
     """The update rule of NAME.cc. Linking it in is what registers it.
 
     Args:
       name: the rule's file, without .cc.
+      **kwargs: of cc_library.
     """
     optshard_cc_library(
         name = name,
@@ -14,4 +15,5 @@ def optshard_update_rule(name):
         # Nothing refers to a rule's file, so the linker would drop it, and its registration.
         alwayslink = True,
         deps = ["//server/update:define_rule"],
+        **kwargs
     )

@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/owner/owner_choice.h"
+#include "client/owner/parameter_state.h"
+#include "client/owner/wait_for_trainers.h"
 #include "client/param_group_change.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/memory_choice.h"
@@ -18,7 +20,6 @@
 #include "client/replica/parameter_owners.h"
 #include "client/replica/replica.h"
 #include "client/replica/trainable_watch.h"
-#include "common/clock.h"
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/optimizer_spec.h"
@@ -33,10 +34,6 @@ namespace optshard {
 namespace {
 
 using torch::optim::OptimizerParamGroup;
-
-// How often a step is tried again while a trainer is away.
-constexpr absl::Duration kTrainerPollPeriod = absl::Milliseconds(50);
-constexpr absl::Duration kLeastAttempt = absl::Seconds(1);
 
 constexpr char kGroupsAreFixed[] =
     "groups and parameters can be given at construction only; make another optimizer, with a name "
@@ -113,6 +110,14 @@ class ShardedOptimizer::Impl {
         owner_->VerifyReplicas(replica_->tensors(), replica_->regions(), options_.step_timeout));
   }
 
+  StateSlots ReadStateOf(const at::Tensor& parameter) const {
+    return ValueOrThrow(ReadState(*owner_, owners_, options_.rank, parameter));
+  }
+
+  void WriteStateOf(const at::Tensor& parameter, const StateSlots& slots) const {
+    ThrowIfError(WriteState(*owner_, owners_, options_.rank, parameter, slots));
+  }
+
   void CheckUsable() const {
     if (closed_) {
       throw StatusError(absl::FailedPreconditionError(
@@ -154,7 +159,8 @@ class ShardedOptimizer::Impl {
     input.regions = replica_->regions();
     input.hyperparameters = hyperparameters;
     input.timeout = options_.step_timeout;
-    const absl::StatusOr<StepInfo> info = StepWithAllTrainers(input);
+    const absl::StatusOr<StepInfo> info =
+        options_.wait_for_trainers ? StepWithAllTrainers(*owner_, input) : owner_->Step(input);
     replica_->Scatter();
     ThrowIfError(info.status());
     static_cast<StepInfo&>(last_step_) = *info;
@@ -243,24 +249,6 @@ class ShardedOptimizer::Impl {
 
   void Warn(absl::string_view message) const {
     Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "%s", message);
-  }
-
-  // Of a step that was given up because somebody is away, the same call made again makes one step.
-  absl::StatusOr<StepInfo> StepWithAllTrainers(const StepInput& input) {
-    const Clock& clock = Clock::Monotonic();
-    const absl::Time deadline = clock.Now() + options_.step_timeout;
-    StepInput attempt = input;
-    while (true) {
-      absl::StatusOr<StepInfo> info = owner_->Step(attempt);
-      const bool may_come_yet =
-          errors::IsTrainerGone(info.status()) || errors::IsOwnerAway(info.status());
-      const bool time_left = clock.Now() + kTrainerPollPeriod < deadline;
-      if (!options_.wait_for_trainers || !may_come_yet || !time_left) return info;
-      absl::SleepFor(kTrainerPollPeriod);
-      // The rank that is missing refuses in time. An attempt that timed out just before that would
-      // leave the step in doubt.
-      attempt.timeout = std::max(deadline - clock.Now(), kLeastAttempt);
-    }
   }
 
   // `groups` are those of the construction.
@@ -356,6 +344,17 @@ std::vector<OwnedRange> ShardedOptimizer::owner_of(const at::Tensor& parameter) 
 
 std::vector<OwnedRange> ShardedOptimizer::owner_of(int parameter) const {
   return ValueOrThrow(impl_->owners().OwnersOf(parameter));
+}
+
+std::map<std::string, at::Tensor> ShardedOptimizer::state(const at::Tensor& parameter) const {
+  impl_->CheckUsable();
+  return impl_->ReadStateOf(parameter);
+}
+
+void ShardedOptimizer::set_state(const at::Tensor& parameter,
+                                 const std::map<std::string, at::Tensor>& slots) {
+  impl_->CheckUsable();
+  impl_->WriteStateOf(parameter, slots);
 }
 
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }

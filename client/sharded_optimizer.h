@@ -6,6 +6,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -130,6 +131,27 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      call of step() at the same time breaks the job)
   //   else as step; nothing is ever torn or in doubt because of it
   void verify_replicas();
+
+  // Copies of the optimizer state that this rank keeps of a parameter, by PyTorch's slot names:
+  // "exp_avg", "momentum_buffer", ...; "master" where there is one; and always "step", how often
+  // the parameter was updated. A slot has the parameter's shape where this rank owns the whole
+  // parameter, else the shape [elements] of its range (owner_of), and the type in which it is kept,
+  // float32 where that is 8 bits; "step" and what else is one number for the parameter have the
+  // shape []. Empty where this rank owns nothing of the parameter. Asks nobody. Errors:
+  //   INVALID_ARGUMENT     it is no parameter of this optimizer
+  //   UNIMPLEMENTED        the shard owner is in a shard server
+  //   FAILED_PRECONDITION  the optimizer is closed; or the error that broke it
+  std::map<std::string, at::Tensor> state(const at::Tensor& parameter) const;
+
+  // Replaces all slots that state() gives by copies of these, from the next step on. Each rank sets
+  // what it owns. Where several ranks own a parameter (kBalanced), "step" and what else is one
+  // number must be the same on all of them, and under kReplicated everything. The parameter itself
+  // stays; with master_weights the next step goes on from "master". Slots that are kept in 8 bits
+  // are coded again, which may move what state() has given by a code. Errors as state(), and
+  // nothing changes:
+  //   INVALID_ARGUMENT     a slot that is missing or unknown, of another shape or type, or a "step"
+  //                        that counts nothing; slots on a rank that owns nothing of the parameter
+  void set_state(const at::Tensor& parameter, const std::map<std::string, at::Tensor>& slots);
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
   // parameter may be frozen and unfrozen at any time. While it is frozen it keeps its value, its

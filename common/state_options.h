@@ -11,10 +11,12 @@
 
 namespace optshard {
 
-// A slot beside the rule's own: the parameter in float32.
+// Slots beside the rule's own. The parameter in float32:
 constexpr char kMasterSlot[] = "master";
 // In its place where masters have 24 bits: common/parameter_correction.h.
 constexpr char kCorrectionSlot[] = "master_correction";
+// How often the parameter was updated.
+constexpr char kStepSlot[] = "step";
 
 // Thread-compatible value type.
 struct StateOptions {

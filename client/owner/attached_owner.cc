@@ -148,6 +148,14 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   return info;
 }
 
+absl::StatusOr<ShardState*> AttachedOwner::state() {
+  return absl::UnimplementedError(absl::StrFormat(
+      "the optimizer state of rank %d is in another process, %s, which gives it to no trainer yet: "
+      "read it by ReadSlot of the shard owner service at %s (docs/inspect.md), or embed the owner "
+      "(attach = \"embedded\")",
+      options_.rank, line()->name(), first_.owner_address));
+}
+
 absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   const absl::Time start = Now();
   absl::Status usable = CheckUsable();

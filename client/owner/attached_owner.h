@@ -78,6 +78,7 @@ class AttachedOwner : public OwnerLink {
   // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
   // be made again.
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
+  absl::StatusOr<ShardState*> state() override;
   // The rank's state stays with the server.
   absl::Status Stop(absl::Duration timeout) override;
 

@@ -79,6 +79,8 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
 
+  absl::StatusOr<ShardState*> state() override { return owner_->state(); }
+
   absl::Status Stop(absl::Duration timeout) override {
     const Clock& clock = Clock::Monotonic();
     const absl::Time deadline = clock.Now() + timeout;

@@ -16,6 +16,7 @@
 #include "common/dataplane/peer_replicas.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/state/shard_state.h"
 
 namespace optshard {
 
@@ -51,6 +52,9 @@ class OwnerLink {
   // rank's trainer is gone and has no successor yet: nothing has changed, and the call may be made
   // again with the same gradients.
   virtual absl::StatusOr<StepInfo> Step(const StepInput& input) = 0;
+
+  // As ShardOwner::state; UNIMPLEMENTED where the state is in another process.
+  virtual absl::StatusOr<ShardState*> state() = 0;
 
   // Keeps a few bytes for the trainer's successor (random state, data cursor). They go with the
   // next step and are kept once it is finished. INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION

@@ -18,7 +18,9 @@ absl::StatusOr<ParameterOwners> ParameterOwners::Make(const ParameterList& list,
 }
 
 ParameterOwners::ParameterOwners(const ParameterList& list, const Partition& partition)
-    : owners_(list.tensors.size()), world_size_(static_cast<int>(partition.slices.size())) {
+    : space_(list.space),
+      owners_(list.tensors.size()),
+      world_size_(static_cast<int>(partition.slices.size())) {
   for (size_t i = 0; i < list.tensors.size(); ++i) {
     index_.emplace(list.tensors[i].unsafeGetTensorImpl(), static_cast<int>(i));
   }
@@ -47,6 +49,17 @@ absl::StatusOr<std::vector<OwnedRange>> ParameterOwners::OwnersOf(int index) con
   return absl::InvalidArgumentError(
       absl::StrCat("there is no parameter ", index, ": this optimizer has ", owners_.size(),
                    ", which are counted from 0 over its groups in order"));
+}
+
+absl::optional<OwnedPart> ParameterOwners::PartOf(int index, Rank rank) const {
+  for (const OwnedRange& range : owners_[index]) {
+    if (range.rank != rank) continue;
+    const ParameterSpec& spec = space_.parameter(index);
+    OwnedPart part{index, spec.name, range.offset_elements, spec.shape};
+    if (range.elements != spec.elements()) part.shape = {range.elements};
+    return part;
+  }
+  return absl::nullopt;
 }
 
 std::vector<std::vector<OptimizerParamGroup>> ParameterOwners::Divide(

@@ -5,15 +5,28 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "client/owned_range.h"
 #include "client/replica/parameter_list.h"
+#include "common/ids.h"
+#include "common/parameter_space.h"
 #include "common/partition.h"
 
 namespace optshard {
+
+// A rank's part of a parameter.
+struct OwnedPart {
+  int parameter = 0;
+  std::string name;
+  int64_t offset_elements = 0;
+  std::vector<int64_t> shape;  // the parameter's where all of it is owned, else [elements]
+};
 
 // Follows from the parameter list, the world size and the policy alone, as the owners' own plan
 // does: nothing is asked of them. Immutable; thread-safe.
@@ -31,6 +44,9 @@ class ParameterOwners {
   // where there is no parameter of this index.
   absl::StatusOr<std::vector<OwnedRange>> OwnersOf(int index) const;
 
+  // What the rank owns of the parameter: one range, or nothing. `index` is one of the list.
+  absl::optional<OwnedPart> PartOf(int index, Rank rank) const;
+
   // For every rank a copy of each of `groups`, which hold the list's parameters, with its options
   // and those parameters of which the rank owns a range. Groups without any are there, too.
   std::vector<std::vector<torch::optim::OptimizerParamGroup>> Divide(
@@ -39,6 +55,7 @@ class ParameterOwners {
  private:
   ParameterOwners(const ParameterList& list, const Partition& partition);
 
+  ParameterSpace space_;
   std::map<const c10::TensorImpl*, int> index_;
   std::vector<std::vector<OwnedRange>> owners_;  // by parameter
   int world_size_ = 0;

@@ -34,16 +34,25 @@ class ShardOwner::Impl {
   absl::Status Start();
   absl::StatusOr<StepInfo> Step(const StepInput& input);
   absl::Status RefuseNextStep(absl::string_view how_known);
-  absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
-                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
-  absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
-                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+  // A call of all ranks between steps.
+  template <typename Call>
+  absl::Status BetweenSteps(const Call& call) {
+    absl::Status usable = CheckNothingLost();
+    if (!usable.ok()) return usable;
+    const StepEngine::Result result = call(*engine_);
+    return result.status.ok() || result.refused ? result.status : Break(result);
+  }
   absl::Status Stop(absl::Duration timeout);
 
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
   absl::Status failure() const { return board_->failure(); }
   absl::Status lost() const { return guard_->reason(); }
   StepProgress progress() const { return engine_->progress(); }
+  absl::StatusOr<ShardState*> state() {
+    absl::Status usable = CheckUsable();
+    if (!usable.ok()) return usable;
+    return state_.get();
+  }
   const Plan& plan() const { return plan_; }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   // Null where the plane reaches no peer's memory.
@@ -68,7 +77,6 @@ class ShardOwner::Impl {
   absl::Status CheckNothingLost();
   void PublishProgress(StepOutcome outcome);
   absl::Status AttributeFailure(StepOutcome outcome, const absl::Status& observed);
-  absl::Status Conclude(const StepEngine::Result& result);
   absl::Status Break(const StepEngine::Result& result);
   LogContext MakeLogContext() const;
 
@@ -82,6 +90,7 @@ class ShardOwner::Impl {
   std::vector<Bucket> buckets_;
   std::unique_ptr<MemoryLayout> layout_;
   std::unique_ptr<ShardStore> store_;
+  std::unique_ptr<ShardState> state_;
   std::unique_ptr<StepBoard> board_;
   std::unique_ptr<TimelineRing> timeline_;
   std::unique_ptr<LiveShardView> view_;
@@ -182,6 +191,8 @@ absl::Status ShardOwner::Impl::Allocate() {
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
   store_->ledger().Begin(plan_.generation, resumed_);
+  state_ = std::make_unique<ShardState>(
+      ShardState::Options{store.space, &groups_, store.state, store_.get()});
 
   view.member = session_->id();
   view.space = &options_.spec.space;
@@ -247,22 +258,6 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   return result.refused ? absl::OkStatus() : Break(result);
 }
 
-absl::Status ShardOwner::Impl::SyncParameters(absl::Span<const ReplicaTensor> replica,
-                                              absl::Span<const ReplicaRegion> regions,
-                                              absl::Duration timeout) {
-  absl::Status usable = CheckNothingLost();
-  if (!usable.ok()) return usable;
-  return Conclude(engine_->SyncParameters(replica, regions, timeout));
-}
-
-absl::Status ShardOwner::Impl::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
-                                              absl::Span<const ReplicaRegion> regions,
-                                              absl::Duration timeout) {
-  absl::Status usable = CheckNothingLost();
-  if (!usable.ok()) return usable;
-  return Conclude(engine_->VerifyReplicas(replica, regions, timeout));
-}
-
 absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
@@ -311,10 +306,6 @@ absl::Status ShardOwner::Impl::AttributeFailure(StepOutcome outcome, const absl:
                                  options_.clock->Now() + options_.attribution_timeout);
 }
 
-absl::Status ShardOwner::Impl::Conclude(const StepEngine::Result& result) {
-  return result.status.ok() || result.refused ? result.status : Break(result);
-}
-
 // The owner's failure from now on.
 absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
   const StepNumber finished = engine_->finished();
@@ -358,13 +349,15 @@ absl::StatusOr<std::unique_ptr<ShardOwner>> ShardOwner::Start(Options options) {
 absl::Status ShardOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                         absl::Span<const ReplicaRegion> regions,
                                         absl::Duration timeout) {
-  return impl_->SyncParameters(replica, regions, timeout);
+  return impl_->BetweenSteps(
+      [&](StepEngine& engine) { return engine.SyncParameters(replica, regions, timeout); });
 }
 
 absl::Status ShardOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                         absl::Span<const ReplicaRegion> regions,
                                         absl::Duration timeout) {
-  return impl_->VerifyReplicas(replica, regions, timeout);
+  return impl_->BetweenSteps(
+      [&](StepEngine& engine) { return engine.VerifyReplicas(replica, regions, timeout); });
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }
@@ -380,6 +373,8 @@ absl::Status ShardOwner::Stop(absl::Duration timeout) { return impl_->Stop(timeo
 absl::Status ShardOwner::failure() const { return impl_->failure(); }
 
 absl::Status ShardOwner::lost() const { return impl_->lost(); }
+
+absl::StatusOr<ShardState*> ShardOwner::state() { return impl_->state(); }
 
 StepProgress ShardOwner::progress() const { return impl_->progress(); }
 

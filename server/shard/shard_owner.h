@@ -28,6 +28,7 @@
 #include "server/shard/engine/step_input.h"
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/state/shard_memory.h"
+#include "server/shard/state/shard_state.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -103,6 +104,11 @@ class ShardOwner {
   //   FAILED_PRECONDITION, INVALID_ARGUMENT  a process of another life of the job takes part, or
   //                     ranks are at different steps
   absl::StatusOr<StepInfo> Step(const StepInput& input);
+
+  // What this rank keeps of its parameters, to be read and replaced between steps, on the thread
+  // that steps; valid until the owner's next call. The error that broke the owner, or
+  // FAILED_PRECONDITION once it is stopped.
+  absl::StatusOr<ShardState*> state();
 
   // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
   // it up: with TrainerGone naming this rank, unless another rank has a reason of its own. OK when

@@ -244,15 +244,51 @@ bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) 
   return reached >= *end;
 }
 
+std::vector<ShardStore::Piece>::const_iterator ShardStore::FirstPiece(
+    int parameter, int64_t offset_elements) const {
+  const std::vector<Piece>& pieces = pieces_[parameter];
+  return std::upper_bound(pieces.begin(), pieces.end(), offset_elements,
+                          [](int64_t offset, const Piece& piece) {
+                            return offset < piece.parameter_offset + piece.elements;
+                          });
+}
+
+void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
+                       absl::Span<const double> values) {
+  const int64_t end = offset_elements + static_cast<int64_t>(values.size());
+  const std::vector<Piece>& pieces = pieces_[parameter];
+  for (auto piece = FirstPiece(parameter, offset_elements);
+       piece != pieces.end() && piece->parameter_offset < end; ++piece) {
+    const int64_t from = std::max(offset_elements, piece->parameter_offset);
+    const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
+    const State& state = own_[piece->own].states[piece->span];
+    const double* const given = values.data() + (from - offset_elements);
+    const int64_t within = from - piece->parameter_offset;
+    BeginWrite(piece->own);
+    if (slot == kCorrection) {
+      std::copy_n(given, to - from, state.correction + within);
+    } else {
+      WriteSlot(slot == kMaster ? SlotArray(state.master) : state.slots[slot], within, to - from,
+                given);
+    }
+    EndWrite(piece->own, ledger_->version(piece->own).step.load(std::memory_order_relaxed));
+  }
+}
+
+void ShardStore::WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots) {
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);
+  ledger_->step_count(parameter).store(count, std::memory_order_relaxed);
+  for (int k = 0; k < scalar_slot_count_; ++k) {
+    ledger_->scalar_slot(parameter, k).store(scalar_slots[k], std::memory_order_relaxed);
+  }
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
+}
+
 absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,
                                                absl::Span<double> out) const {
   const int64_t end = offset_elements + static_cast<int64_t>(out.size());
   const std::vector<Piece>& pieces = pieces_[parameter];
-  // The first piece that reaches beyond the offset.
-  const auto first = std::upper_bound(pieces.begin(), pieces.end(), offset_elements,
-                                      [](int64_t offset, const Piece& piece) {
-                                        return offset < piece.parameter_offset + piece.elements;
-                                      });
+  const auto first = FirstPiece(parameter, offset_elements);
   std::vector<uint64_t> sequences;
   absl::optional<StepNumber> step;
   for (auto piece = first; piece != pieces.end() && piece->parameter_offset < end; ++piece) {

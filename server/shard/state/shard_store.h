@@ -99,6 +99,14 @@ class ShardStore {
   void CountStep(StepNumber step, const std::vector<bool>& updated,
                  absl::FunctionRef<const ScalarSlots*(int parameter)> after);
 
+  // Between steps: replaces elements of a slot that are owned here, rounded to what it can keep.
+  // The range begins a multiple of kCodeGrid elements after the beginning of what is owned in a
+  // row, and has a multiple of kCodeGrid elements or reaches to the end of it. The step whose
+  // values they are stays as it is.
+  void Write(int parameter, int slot, int64_t offset_elements, absl::Span<const double> values);
+  // Likewise the parameter's step count and scalar slots.
+  void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
+
   // What a process that takes over this memory will find (ShardLedger::SetProgress).
   ShardLedger& ledger() { return *ledger_; }
 
@@ -116,7 +124,7 @@ class ShardStore {
   // that are not negative may be asked for.
   bool Owns(int parameter, int64_t offset_elements, int64_t elements) const;
 
-  // For TryRead: the masters, where the parameter has them.
+  // For TryRead and Write: the masters, where the parameter has them.
   static constexpr int kMaster = -1;
   static constexpr int kCorrection = -2;  // likewise; whole numbers
 
@@ -143,6 +151,8 @@ class ShardStore {
     int64_t elements = 0;
   };
   ShardStore() = default;
+  // The first of the parameter's pieces that reaches beyond the offset.
+  std::vector<Piece>::const_iterator FirstPiece(int parameter, int64_t offset_elements) const;
 
   ShardMemory memory_;
   absl::optional<ShardLedger> ledger_;

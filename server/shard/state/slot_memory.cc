@@ -131,6 +131,26 @@ void FillSlot(const SlotArray& array, int64_t elements, double value) {
   }
 }
 
+void WriteSlot(const SlotArray& array, int64_t first, int64_t count, const double* from) {
+  const Buffer to = array.plain().From(first);
+  if (array.is_coded()) {
+    const DefaultFloatingPoint default_mode;
+    float values[kCodeGrid];
+    for (int64_t begin = 0; begin < count; begin += kCodeGrid) {
+      const int64_t length = std::min(kCodeGrid, count - begin);
+      std::copy_n(from + begin, length, values);
+      Encode(values, length, array.coded().From(first + begin));
+    }
+  } else if (to.dtype() == DType::kFloat64) {
+    std::copy_n(from, count, to.As<double>());
+  } else if (to.dtype() == DType::kBFloat16) {
+    std::transform(from, from + count, to.As<uint16_t>(),
+                   [](double value) { return ToBFloat16(static_cast<float>(value)); });
+  } else {
+    std::copy_n(from, count, to.As<float>());
+  }
+}
+
 void ReadSlotRacily(const SlotArray& array, int64_t elements, int64_t first, int64_t count,
                     double* to) {
   if (array.is_coded()) {

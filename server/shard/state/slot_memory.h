@@ -55,6 +55,11 @@ class SlotArrays {
 
 void FillSlot(const SlotArray& array, int64_t elements, double value);
 
+// Replaces the values from element `first` on. Where the array is coded, `first` is a multiple of
+// kCodeGrid, and so is `count`, or it reaches to the array's end. Values are rounded to what the
+// array can keep.
+void WriteSlot(const SlotArray& array, int64_t first, int64_t count, const double* from);
+
 // Copies the values from element `first` on of an array of `elements`, of which its threads may be
 // writing some: the copy is thrown away then. Each type's values are exact in double.
 void ReadSlotRacily(const SlotArray& array, int64_t elements, int64_t first, int64_t count,

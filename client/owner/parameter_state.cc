@@ -1,0 +1,171 @@
+#include "client/owner/parameter_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "client/replica/scalar_type.h"
+#include "common/block_code.h"
+#include "server/shard/state/shard_state.h"
+
+namespace optshard {
+namespace {
+
+// Elements that are converted at a time: 512 KiB.
+constexpr int64_t kChunk = 65536;
+static_assert(kChunk % kCodeGrid == 0, "ShardState::Write takes whole blocks of codes");
+// Integers up to here are exact in double.
+constexpr double kLargestStep = 9007199254740992.0;
+
+at::IntArrayRef ShapeOf(const ShardState::Slot& slot, const OwnedPart& part) {
+  return slot.is_scalar() ? at::IntArrayRef() : at::IntArrayRef(part.shape);
+}
+
+at::ScalarType TypeOf(const ShardState::Slot& slot) {
+  return slot.kind == ShardState::SlotKind::kCorrections ? at::kChar : ScalarTypeOf(slot.dtype);
+}
+
+std::string ShapeText(at::IntArrayRef shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::Status CheckNames(const std::vector<ShardState::Slot>& slots, const StateSlots& given,
+                        const std::string& what) {
+  std::vector<std::string> names;
+  for (const ShardState::Slot& slot : slots) names.push_back(slot.name);
+  const auto error = [&](const std::string& difference) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " ", difference, "; its slots are ",
+                                                   absl::StrJoin(names, ", "),
+                                                   ", and all of them must be given"));
+  };
+  for (const std::string& name : names) {
+    if (given.count(name) == 0) return error(absl::StrCat("lacks the slot \"", name, "\""));
+  }
+  for (const auto& [name, tensor] : given) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return error(absl::StrCat("has no slot \"", name, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSlot(const ShardState::Slot& slot, const OwnedPart& part, const at::Tensor& given,
+                       const std::string& what) {
+  const auto error = [&](const auto&... is) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the slot \"", slot.name, "\" of ", what, " ", is...));
+  };
+  if (!given.defined()) return error("is an undefined tensor");
+  if (given.layout() != at::kStrided || !given.device().is_cpu()) {
+    return error("is ", c10::str(given.layout()), " on ", given.device().str(),
+                 ", expected a dense tensor on the CPU");
+  }
+  if (!slot.is_scalar()) {
+    if (given.scalar_type() != TypeOf(slot)) {
+      return error("is ", c10::toString(given.scalar_type()), ", expected ",
+                   c10::toString(TypeOf(slot)));
+    }
+    if (given.sizes() != ShapeOf(slot, part)) {
+      return error("has the shape ", ShapeText(given.sizes()), ", expected ",
+                   ShapeText(ShapeOf(slot, part)));
+    }
+    return absl::OkStatus();
+  }
+  if (given.numel() != 1 || given.is_complex()) {
+    return error("is ", c10::toString(given.scalar_type()), " ", ShapeText(given.sizes()),
+                 ", expected one real number");
+  }
+  const auto value = given.item<double>();
+  if (slot.kind == ShardState::SlotKind::kStep &&
+      !(value >= 0 && value <= kLargestStep && value == std::floor(value))) {
+    return error("is ", value, ", expected how often the parameter was updated: 0, 1, 2, ...");
+  }
+  return absl::OkStatus();
+}
+
+// Calls `work` with each chunk's tensor of `flat`, and its first element.
+template <typename Work>
+void ForEachChunk(const at::Tensor& flat, const Work& work) {
+  for (int64_t begin = 0; begin < flat.numel(); begin += kChunk) {
+    work(flat.narrow(0, begin, std::min(kChunk, flat.numel() - begin)), begin);
+  }
+}
+
+// All of `part`'s slots can be replaced by those given.
+absl::Status Check(const std::vector<ShardState::Slot>& slots, const OwnedPart& part,
+                   const StateSlots& given) {
+  const std::string what = absl::StrCat("parameter ", part.parameter, " \"", part.name, "\"");
+  if (absl::Status status = CheckNames(slots, given, what); !status.ok()) return status;
+  for (const ShardState::Slot& slot : slots) {
+    absl::Status status = CheckSlot(slot, part, given.at(slot.name), what);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
+                                     const at::Tensor& parameter) {
+  const absl::StatusOr<int> index = owners.IndexOf(parameter);
+  if (!index.ok()) return index.status();
+  const absl::StatusOr<ShardState*> state = owner.state();
+  if (!state.ok()) return state.status();
+  StateSlots result;
+  const absl::optional<OwnedPart> part = owners.PartOf(*index, rank);
+  if (!part.has_value()) return result;
+  const c10::InferenceMode normal_tensors(false);
+  const at::NoGradGuard no_grad;
+  std::vector<double> values;
+  for (const ShardState::Slot& slot : (*state)->Slots(*index)) {
+    const at::Tensor tensor = at::empty(ShapeOf(slot, *part), at::TensorOptions(TypeOf(slot)));
+    ForEachChunk(tensor.view(-1), [&](const at::Tensor& chunk, int64_t begin) {
+      values.resize(chunk.numel());
+      (*state)->Read(*index, slot, part->offset_elements + begin, absl::MakeSpan(values));
+      chunk.copy_(at::from_blob(values.data(), chunk.sizes(), at::TensorOptions(at::kDouble)));
+    });
+    result.emplace(slot.name, tensor);
+  }
+  return result;
+}
+
+absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
+                        const at::Tensor& parameter, const StateSlots& given) {
+  const absl::StatusOr<int> index = owners.IndexOf(parameter);
+  if (!index.ok()) return index.status();
+  const absl::StatusOr<ShardState*> state = owner.state();
+  if (!state.ok()) return state.status();
+  const absl::optional<OwnedPart> part = owners.PartOf(*index, rank);
+  if (!part.has_value()) {
+    if (given.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " owns nothing of parameter ", *index,
+        " and keeps no state of it: set it on the ranks that owner_of() names, and there alone"));
+  }
+  const c10::InferenceMode normal_tensors(false);
+  const at::NoGradGuard no_grad;
+  const std::vector<ShardState::Slot> slots = (*state)->Slots(*index);
+  if (absl::Status status = Check(slots, *part, given); !status.ok()) return status;
+  for (const ShardState::Slot& slot : slots) {
+    const at::Tensor flat = given.at(slot.name).detach().reshape(-1);
+    ForEachChunk(flat, [&](const at::Tensor& chunk, int64_t begin) {
+      const at::Tensor values = chunk.to(at::kDouble).contiguous();
+      (*state)->Write(*index, slot, part->offset_elements + begin,
+                      {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
+    });
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

@@ -1,0 +1,36 @@
+// The optimizer state of one rank's part of a parameter, as tensors.
+#ifndef OPTSHARD_CLIENT_OWNER_PARAMETER_STATE_H_
+#define OPTSHARD_CLIENT_OWNER_PARAMETER_STATE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/owner/owner_link.h"
+#include "client/replica/parameter_owners.h"
+#include "common/ids.h"
+
+namespace optshard {
+
+using StateSlots = std::map<std::string, at::Tensor>;  // by name
+
+// Copies of all slots of what the rank owns of the parameter; none where it owns nothing. Slots
+// that are one number have the shape []. INVALID_ARGUMENT as ParameterOwners::IndexOf; else as
+// OwnerLink::state.
+absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
+                                     const at::Tensor& parameter);
+
+// Replaces all slots by copies of `given`. A slot that is one number may be of any type, in any
+// shape of one element. Errors as ReadState, and INVALID_ARGUMENT naming the parameter and the
+// slot: one that is missing or unknown; a tensor that is not dense on the CPU, of another shape or
+// type; a "step" that is no integer from 0 on; slots of what the rank does not own. Nothing has
+// changed then.
+absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
+                        const at::Tensor& parameter, const StateSlots& given);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_PARAMETER_STATE_H_

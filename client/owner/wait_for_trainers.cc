@@ -1,0 +1,34 @@
+#include "client/owner/wait_for_trainers.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::Duration kTrainerPollPeriod = absl::Milliseconds(50);
+constexpr absl::Duration kLeastAttempt = absl::Seconds(1);
+
+}  // namespace
+
+absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& input) {
+  const Clock& clock = Clock::Monotonic();
+  const absl::Time deadline = clock.Now() + input.timeout;
+  StepInput attempt = input;
+  while (true) {
+    absl::StatusOr<StepInfo> info = owner.Step(attempt);
+    const bool may_come_yet =
+        errors::IsTrainerGone(info.status()) || errors::IsOwnerAway(info.status());
+    if (!may_come_yet || clock.Now() + kTrainerPollPeriod >= deadline) return info;
+    absl::SleepFor(kTrainerPollPeriod);
+    // The rank that is missing refuses in time. An attempt that timed out just before that would
+    // leave the step in doubt.
+    attempt.timeout = std::max(deadline - clock.Now(), kLeastAttempt);
+  }
+}
+
+}  // namespace optshard

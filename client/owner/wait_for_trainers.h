@@ -1,0 +1,19 @@
+// A step that is tried again while other ranks' trainers or owners are away.
+#ifndef OPTSHARD_CLIENT_OWNER_WAIT_FOR_TRAINERS_H_
+#define OPTSHARD_CLIENT_OWNER_WAIT_FOR_TRAINERS_H_
+
+#include "absl/status/statusor.h"
+#include "client/owner/owner_link.h"
+#include "common/step_info.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+// As owner.Step(input), but tried again after errors::IsTrainerGone and errors::IsOwnerAway, for
+// the input's timeout. Of a step that was given up because somebody is away, the same call made
+// again makes one step.
+absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& input);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_WAIT_FOR_TRAINERS_H_

@@ -1,0 +1,274 @@
+// The optimizer state as tensors: read, and replaced.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/sharded_optimizer.h"
+#include "tests/client/tensors.h"
+#include "tests/testing/client_ranks.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using testing::First;
+using testing::Gradient;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Parameter;
+using testing::RunRanks;
+using Slots = std::map<std::string, at::Tensor>;
+
+RuleOptions Momentum() { return RuleOptions("sgd").Set("lr", 0.25).Set("momentum", 0.5); }
+
+TEST(ParameterStateTest, State_AfterTwoSteps_HasCopiesOfTheOwnersSlots) {
+  const std::vector<absl::Status> statuses =
+      RunRanks(2, [](const ShardedOptimizerOptions& options) {
+        const at::Tensor a = Parameter({2, 3}, 1);
+        ShardedOptimizer optimizer({a}, Momentum(), options);
+        for (int step = 0; step < 2; ++step) {
+          a.mutable_grad() = Gradient({2, 3}, 1);
+          optimizer.step();
+        }
+        const Slots slots = optimizer.state(a);
+        if (options.rank == 1) {
+          EXPECT_THAT(slots, IsEmpty());
+        } else {
+          EXPECT_EQ(slots.size(), 2u);
+          EXPECT_TRUE(at::equal(slots.at("momentum_buffer"), Gradient({2, 3}, 1.5)));
+          EXPECT_TRUE(at::equal(slots.at("step"), Gradient({}, 2)));
+          slots.at("momentum_buffer").zero_();
+          EXPECT_EQ(First(optimizer.state(a).at("momentum_buffer")), 1.5);
+        }
+        optimizer.Close();
+      });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+// --- What is saved and set goes on as if nothing had been.
+
+constexpr int kRanks = 3;
+
+struct Saved {
+  std::vector<at::Tensor> values;
+  std::vector<Slots> states;
+};
+
+struct Job {
+  RuleOptions rule;
+  PartitionPolicy policy;
+  int master_bits;  // 0: no masters
+  const char* state_dtype;
+};
+
+// Steps `first` to `last`, from what was saved, if anything was. What is saved at the end, by rank.
+std::vector<Saved> Train(const Job& job, int first, int last, const std::vector<Saved>& from) {
+  static const std::vector<std::vector<int64_t>> kShapes = {{5, 3}, {3, 1500}, {0}, {}, {2049}};
+  static constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kDouble, at::kHalf};
+  std::vector<Saved> saved(kRanks);
+  const std::vector<absl::Status> statuses = RunRanks(kRanks, [&](ShardedOptimizerOptions options) {
+    options.policy = job.policy;
+    options.master_weights = job.master_bits > 0;
+    if (job.master_bits > 0) options.master_weight_bits = job.master_bits;
+    options.state_dtype = job.state_dtype;
+    options.buckets = {4096, 1024};  // so that one parameter has several
+    std::vector<at::Tensor> parameters;
+    for (size_t i = 0; i < 2 * kShapes.size(); ++i) {
+      const at::TensorOptions type(kTypes[i % std::size(kTypes)]);
+      parameters.push_back(from.empty() ? at::full(kShapes[i / 2], 1, type)
+                                        : from[options.rank].values[i].clone());
+      parameters.back().set_requires_grad(true);
+    }
+    ShardedOptimizer optimizer(parameters, job.rule, options);
+    for (size_t i = 0; i < parameters.size() && !from.empty(); ++i) {
+      optimizer.set_state(parameters[i], from[options.rank].states[i]);
+    }
+    for (int step = first; step <= last; ++step) {
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        parameters[i].mutable_grad() =
+            at::arange(parameters[i].numel())
+                .add(static_cast<int64_t>(7 * step + 3 * options.rank + i))
+                .remainder(11)
+                .sub(5)
+                .div(8)
+                .reshape(parameters[i].sizes())
+                .to(parameters[i].scalar_type());
+      }
+      optimizer.step();
+    }
+    for (const at::Tensor& parameter : parameters) {
+      saved[options.rank].values.push_back(parameter.detach().clone());
+      saved[options.rank].states.push_back(optimizer.state(parameter));
+    }
+    optimizer.Close();
+  });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+  return saved;
+}
+
+TEST(ParameterStateTest, SetState_InAnotherOptimizer_GoesOnWithTheSameBits) {
+  const Job jobs[] = {
+      {RuleOptions("adam").Set("amsgrad", true), PartitionPolicy::kBalanced, 32, "float32"},
+      {RuleOptions("nadam"), PartitionPolicy::kGreedy, 24, "bfloat16"},
+      {Momentum(), PartitionPolicy::kReplicated, 0, "bfloat16"},
+      {RuleOptions("sgd").Set("momentum", 0.5).Set("dampening", 0.25), PartitionPolicy::kBalanced,
+       0, "float32"},
+  };
+  for (const Job& job : jobs) {
+    SCOPED_TRACE(absl::StrCat(job.rule.rule(), ", ", NameOf(job.policy)));
+    const std::vector<Saved> expected = Train(job, 1, 5, {});
+    const std::vector<Saved> actual = Train(job, 3, 5, Train(job, 1, 2, {}));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      for (size_t i = 0; i < expected[rank].values.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("rank ", rank, ", parameter ", i));
+        EXPECT_TRUE(at::equal(actual[rank].values[i], expected[rank].values[i]));
+        const Slots& slots = expected[rank].states[i];
+        ASSERT_EQ(actual[rank].states[i].size(), slots.size());
+        for (const auto& [name, tensor] : slots) {
+          const at::Tensor& other = actual[rank].states[i].at(name);
+          EXPECT_EQ(other.scalar_type(), tensor.scalar_type()) << name;
+          EXPECT_TRUE(at::equal(other, tensor)) << name;
+        }
+      }
+    }
+  }
+}
+
+// Values that the codes have come back as they were: those of a block are all its largest one.
+TEST(ParameterStateTest, SetState_SlotsInEightBits_AreCodedBlockByBlock) {
+  const std::vector<absl::Status> statuses = RunRanks(2, [](ShardedOptimizerOptions options) {
+    options.policy = PartitionPolicy::kBalanced;
+    options.state_dtype = "int8_dynamic";
+    const at::Tensor a = Parameter({150000}, 1);
+    ShardedOptimizer optimizer({a}, RuleOptions("adam"), options);
+    const int64_t elements = optimizer.state(a).at("exp_avg").numel();
+    EXPECT_GT(elements, 65536);
+    const at::Tensor block = at::arange(elements).div(256, "floor").to(at::kFloat);
+    optimizer.set_state(
+        a, {{"exp_avg", block}, {"exp_avg_sq", block.mul(2)}, {"step", Gradient({}, 3)}});
+    EXPECT_TRUE(at::equal(optimizer.state(a).at("exp_avg"), block));
+    EXPECT_TRUE(at::equal(optimizer.state(a).at("exp_avg_sq"), block.mul(2)));
+    optimizer.Close();
+  });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+TEST(ParameterStateTest, SetState_NumbersOfOtherTypesAndStrides_AreTaken) {
+  const std::vector<absl::Status> statuses =
+      RunRanks(1, [](const ShardedOptimizerOptions& options) {
+        const at::Tensor a = Parameter({2, 3}, 1);
+        ShardedOptimizer optimizer({a}, Momentum(), options);
+        const at::Tensor buffer = at::arange(6).to(at::kFloat).reshape({3, 2}).t();
+        optimizer.set_state(a, {{"momentum_buffer", buffer},
+                                {"step", at::full({1}, 7, at::TensorOptions(at::kLong))}});
+        buffer.zero_();  // it was copied
+        EXPECT_TRUE(at::equal(optimizer.state(a).at("momentum_buffer"),
+                              at::arange(6).to(at::kFloat).reshape({3, 2}).t()));
+        EXPECT_EQ(First(optimizer.state(a).at("step")), 7);
+        optimizer.Close();
+      });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+TEST(ParameterStateTest, SetState_WhatDoesNotFit_SaysWhatAndChangesNothing) {
+  struct Case {
+    const char* what;
+    std::function<void(Slots&)> spoil;
+    std::vector<std::string> said;
+  };
+  const Case cases[] = {
+      {"missing", [](Slots& slots) { slots.erase("step"); }, {"lacks the slot \"step\""}},
+      {"unknown",
+       [](Slots& slots) {
+         slots["exp_avg"] = at::zeros({2, 3});
+       },
+       {"has no slot \"exp_avg\"", "momentum_buffer, step"}},
+      {"undefined",
+       [](Slots& slots) { slots["momentum_buffer"] = at::Tensor(); },
+       {"\"momentum_buffer\"", "undefined"}},
+      {"sparse",
+       [](Slots& slots) {
+         slots["momentum_buffer"] = at::zeros({2, 3}).to_sparse();
+       },
+       {"\"momentum_buffer\"", "Sparse", "expected a dense"}},
+      {"another type",
+       [](Slots& slots) { slots["momentum_buffer"] = slots["momentum_buffer"].to(at::kDouble); },
+       {"\"momentum_buffer\"", "is Double, expected Float"}},
+      {"another shape",
+       [](Slots& slots) {
+         slots["momentum_buffer"] = at::zeros({3, 2});
+       },
+       {"\"momentum_buffer\"", "has the shape [3, 2], expected [2, 3]"}},
+      {"many steps", [](Slots& slots) { slots["step"] = at::zeros({2}); }, {"\"step\"", "[2]"}},
+      {"half a step",
+       [](Slots& slots) { slots["step"] = at::full({}, 0.5); },
+       {"\"step\" of parameter 1 \"b\"", "is 0.5"}},
+      {"steps taken back", [](Slots& slots) { slots["step"] = at::full({}, -1); }, {"is -1"}},
+  };
+  const std::vector<absl::Status> statuses = RunRanks(1, [&](ShardedOptimizerOptions options) {
+    options.parameter_names = {"a", "b"};
+    const at::Tensor a = Parameter({1}, 1);
+    const at::Tensor b = Parameter({2, 3}, 1);
+    ShardedOptimizer optimizer({a, b}, Momentum(), options);
+    b.mutable_grad() = Gradient({2, 3}, 1);
+    optimizer.step();
+    const Slots before = optimizer.state(b);
+    const auto error_of = [&](const at::Tensor& parameter, const Slots& slots) {
+      try {
+        optimizer.set_state(parameter, slots);
+      } catch (const StatusError& error) {
+        EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+        return std::string(error.status().message());
+      }
+      return std::string();
+    };
+    for (const Case& each : cases) {
+      SCOPED_TRACE(each.what);
+      Slots slots = {{"momentum_buffer", Gradient({2, 3}, 9)}, {"step", Gradient({}, 9)}};
+      each.spoil(slots);
+      const std::string error = error_of(b, slots);
+      EXPECT_THAT(error, HasSubstr("parameter 1 \"b\""));
+      for (const std::string& text : each.said) EXPECT_THAT(error, HasSubstr(text));
+      for (const auto& [name, tensor] : optimizer.state(b)) {
+        EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+      }
+    }
+    EXPECT_THAT(error_of(b.detach(), before), HasSubstr("none of the 2 parameters"));
+    optimizer.Close();
+    EXPECT_THROW(optimizer.state(b), StatusError);
+  });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+TEST(ParameterStateTest, SetState_OfWhatAnotherRankOwns_IsAnErrorHere) {
+  const std::vector<absl::Status> statuses =
+      RunRanks(2, [](const ShardedOptimizerOptions& options) {
+        const at::Tensor a = Parameter({1}, 1);
+        ShardedOptimizer optimizer({a}, Momentum(), options);
+        optimizer.set_state(a, optimizer.state(a));
+        if (options.rank == 1) {
+          try {
+            optimizer.set_state(a, {{"step", Gradient({}, 1)}});
+            ADD_FAILURE() << "state of another rank was taken";
+          } catch (const StatusError& error) {
+            EXPECT_THAT(error.what(), AllOf(HasSubstr("INVALID_ARGUMENT"),
+                                            HasSubstr("rank 1 owns nothing of parameter 0")));
+          }
+        }
+        optimizer.Close();
+      });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+}  // namespace
+}  // namespace optshard

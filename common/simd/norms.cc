@@ -30,13 +30,15 @@ double SumOfBlock(const T* values, int64_t elements) {
   for (hn::Vec<Tag>& vector : vectors) vector = hn::Zero(Tag());
   int64_t i = 0;
   for (; i + kSums <= elements; i += kSums) {
-    for (int k = 0; k < kSums / kWidth; ++k) {
+    for (int64_t k = 0; k < kSums / kWidth; ++k) {
       const hn::Vec<Tag> value = LoadAsDouble(values + i + k * kWidth);
       vectors[k] = hn::Add(vectors[k], hn::Mul(value, value));
     }
   }
   double sums[kSums];
-  for (int k = 0; k < kSums / kWidth; ++k) hn::StoreU(vectors[k], Tag(), sums + k * kWidth);
+  for (int64_t k = 0; k < kSums / kWidth; ++k) {
+    hn::StoreU(vectors[k], Tag(), sums + k * kWidth);
+  }
   for (; i < elements; ++i) {
     const double value = values[i];
     sums[i % kSums] += value * value;

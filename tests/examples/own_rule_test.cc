@@ -15,7 +15,7 @@ namespace {
 RuleOptions Signum() { return RuleOptions("signum").Set("lr", 0.25).Set("momentum", 0.5); }
 
 TEST(OwnRule_SteppedByTwoRanks, GivesTheFormulasNumbers) {
-  const std::vector<absl::Status> thrown = RunRanks(2, [](ShardedOptimizerOptions options) {
+  const std::vector<absl::Status> thrown = RunRanks(2, [](const ShardedOptimizerOptions& options) {
     const at::Tensor parameter = torch::ones({4}).requires_grad_();
     ShardedOptimizer optimizer({parameter}, Signum(), options);
     for (const float sign : {1.0f, -0.25f}) {

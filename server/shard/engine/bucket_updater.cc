@@ -44,9 +44,9 @@ BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces
   std::vector<int> first(context.space->group_count(), -1);  // own bucket of the group
   for (size_t own = 0; own < batches_.size(); ++own) {
     const int group = context.store->own_buckets()[own].bucket->group;
-    if (RuleOf(static_cast<int>(own)).spec().element_wise || first[group] < 0)
-      first[group] = static_cast<int>(own);
-    batches_[first[group]].push_back(static_cast<int>(own));
+    const auto member = static_cast<int>(own);
+    if (RuleOf(member).spec().element_wise || first[group] < 0) first[group] = member;
+    batches_[first[group]].push_back(member);
   }
 }
 

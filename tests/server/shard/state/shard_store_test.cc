@@ -285,7 +285,7 @@ TEST_F(ShardStoreTest, StateInEightBits_IsReadDecodedAndFoundAgain) {
     std::unique_ptr<ShardStore> store = *ShardStore::Create(options, memory);
     const int64_t scales =
         format == StateFormat::kInt8Dynamic ? 20 * sizeof(float) : 157 * sizeof(uint16_t);
-    EXPECT_EQ(store->state_bytes(), 2 * (kLarge + scales) + 2 * 10 * 4);
+    EXPECT_EQ(store->state_bytes(), 2 * (kLarge + scales) + int64_t{2} * 10 * 4);
 
     std::vector<float> values(kLarge);
     for (int64_t i = 0; i < kLarge; ++i) values[i] = static_cast<float>(i % 7) / 8;

@@ -13,6 +13,7 @@ import sys
 from harness import machine, report, rounds, summary
 from iteration_recipe import IterationRecipe
 from peak_memory import PeakMemory
+from rules import Rules
 from scaling import Scaling
 from step_8bit import Step8Bit
 from step_bf16 import StepBf16
@@ -26,7 +27,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        StepGloo, StepShm, StepBf16, Step8Bit, StepThreads, IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling,
+        StepGloo, StepShm, StepBf16, Step8Bit, StepThreads, IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules,
     )
 }
 

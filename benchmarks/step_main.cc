@@ -18,6 +18,9 @@ namespace optshard {
 namespace {
 
 struct Flags {
+  std::string rule = "adam";
+  double lr = 0.01;
+  double momentum = 0;
   std::string model = "layers";
   int layers = 20;
   int steps = 1;
@@ -31,6 +34,9 @@ CommandLine CommandLineOf(Flags& flags) {
   CommandLine line({"optshard-bench-step",
                     "One rank of ours, whose rounds are steps. run_bench.py drives it.",
                     {"optshard-bench-step --model=tiny --steps=100"}});
+  line.Add("rule", &flags.rule, "the update rule; its other options have their defaults");
+  line.Add("lr", &flags.lr, "its learning rate");
+  line.Add("momentum", &flags.momentum, "its momentum; 0: the default");
   line.Add("model", &flags.model, "layers of Linear(2000, 2000), or a tiny one of 1000 elements")
       .OneOf({"layers", "tiny"});
   line.Add("layers", &flags.layers, "how many layers").AtLeast(1);
@@ -57,8 +63,9 @@ Contestant SetUp(const Flags& flags) {
   options.master_weights = flags.master_weights;
   options.state_dtype = flags.state_dtype;
   const std::vector<at::Tensor> parameters = MakeParameters(flags);
-  const auto optimizer =
-      std::make_shared<ShardedOptimizer>(parameters, RuleOptions("adam").Set("lr", 0.01), options);
+  RuleOptions rule = RuleOptions(flags.rule).Set("lr", flags.lr);
+  if (flags.momentum != 0) rule.Set("momentum", flags.momentum);
+  const auto optimizer = std::make_shared<ShardedOptimizer>(parameters, rule, options);
   const bool averaged = options.gradient_mode == GradientMode::kAveraged;
   FillGradients(parameters, averaged ? 1 : 1 + options.rank);
   return {[optimizer, steps = flags.steps] {

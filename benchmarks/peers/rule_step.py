@@ -1,0 +1,61 @@
+"""A rule of torch.optim in one process, in one of the forms that torch has it in.
+
+A round is one step, with gradients that are there already. Driven as round_protocol.py says.
+"""
+
+import argparse
+
+import bench_models
+import round_protocol
+import torch
+
+RULES = {
+    "adadelta": torch.optim.Adadelta,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamax": torch.optim.Adamax,
+    "adamw": torch.optim.AdamW,
+    "asgd": torch.optim.ASGD,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "rmsprop": torch.optim.RMSprop,
+    "rprop": torch.optim.Rprop,
+    "sgd": torch.optim.SGD,
+}
+FORMS = ("fused", "foreach", "loop", "compiled")
+
+
+def make_step(rule, form, options, parameters):
+    """A function that steps once."""
+    if form == "fused":
+        options = {**options, "fused": True}
+    else:
+        # What is compiled is the form of many tensors at once, as torch's documents advise.
+        options = {**options, "foreach": form != "loop"}
+    optimizer = RULES[rule](parameters, **options)
+    return torch.compile(optimizer.step, fullgraph=False) if form == "compiled" else optimizer.step
+
+
+def main():
+    driver = round_protocol.Driver()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rule", choices=sorted(RULES), required=True)
+    parser.add_argument("--form", choices=FORMS, required=True)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--momentum", type=float)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=20)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    parameters = list(bench_models.linear_layers(arguments.layers).parameters())
+    for parameter, gradient in zip(parameters, bench_models.gradients_for(parameters, 1)):
+        parameter.grad = gradient
+    options = {"lr": arguments.lr}
+    if arguments.momentum is not None:
+        options["momentum"] = arguments.momentum
+    step = make_step(arguments.rule, arguments.form, options, parameters)
+    driver.serve(step, lambda: bench_models.check(parameters), {"torch": torch.__version__})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 #include "server/update/update_rule.h"
 
 #include <map>
+#include <set>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -83,6 +84,11 @@ bool HasOption(const RuleSpec& spec, const std::string& name) {
   return name.empty() || FindOption(spec, name) != nullptr;
 }
 
+bool HasNumber(const RuleSpec& spec, const std::string& name) {
+  return name.empty() || (HasOption(spec, name) &&
+                          absl::holds_alternative<double>(FindOption(spec, name)->default_value));
+}
+
 // A mistake in a rule's file ends the process when it starts, not when memory is written past its
 // end.
 void CheckDeclaration(const RuleSpec& spec) {
@@ -94,23 +100,28 @@ void CheckDeclaration(const RuleSpec& spec) {
     Fatal("Rule \"%s\" declares %d slots of one number a parameter, expected at most %d", spec.name,
           spec.scalar_slots.size(), kMaxScalarSlots);
   }
+  std::set<std::string> names;
   const auto check_name = [&](const std::string& name) {
-    if (name != kMasterSlot && name != kCorrectionSlot && name != "step") return;
-    Fatal("Rule \"%s\" declares a slot \"%s\", which every rule may have", spec.name, name);
+    if (name == kMasterSlot || name == kCorrectionSlot || name == "step") {
+      Fatal("Rule \"%s\" declares a slot \"%s\", which every rule may have", spec.name, name);
+    }
+    if (!names.insert(name).second) {
+      Fatal("Rule \"%s\" declares two slots \"%s\"", spec.name, name);
+    }
   };
   for (const ScalarSlotSpec& slot : spec.scalar_slots) {
     check_name(slot.name);
-    if (!HasOption(spec, slot.begins_with)) {
-      Fatal("Rule \"%s\": slot \"%s\" begins with \"%s\", expected an option of the rule",
+    if (!HasNumber(spec, slot.begins_with)) {
+      Fatal("Rule \"%s\": slot \"%s\" begins with \"%s\", expected a number among the options",
             spec.name, slot.name, slot.begins_with);
     }
   }
   for (const SlotSpec& slot : spec.slots) {
     check_name(slot.name);
-    if (!HasOption(spec, slot.exists_with) || !HasOption(spec, slot.begins_with)) {
+    if (!HasOption(spec, slot.exists_with) || !HasNumber(spec, slot.begins_with)) {
       Fatal(
           "Rule \"%s\": slot \"%s\" exists with \"%s\" and begins with \"%s\", expected options of "
-          "the rule",
+          "the rule, the second one a number",
           spec.name, slot.name, slot.exists_with, slot.begins_with);
     }
   }

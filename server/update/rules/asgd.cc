@@ -70,6 +70,7 @@ class AsgdRule final : public ElementWiseRule {
     const double count = static_cast<double>(step);
     double& eta = out->scalar_slots[kEta];
     double& mu = out->scalar_slots[kMu];
+    if (step == 1) eta = lr;  // what a scheduler has made of it before the first step
     out->Set(Asgd::kSign, group.Flag("maximize") ? -1 : 1);
     out->Set(Asgd::kWeightDecay, group.Number("weight_decay"));
     out->Set(Asgd::kShrink, 1 - lambd * eta);

@@ -13,6 +13,8 @@ struct Rprop {
     kEtaPlus,
     kStepSizeMin,
     kStepSizeMax,
+    kIsFirst,  // 1 in the parameter's first step
+    kLr,
   };
 
   // Of two numbers, the one for positive values, zero or negative ones; NaN of NaN.
@@ -29,6 +31,8 @@ struct Rprop {
     E& step_size = slots[kStepSize];
     gradient = c[kSign] * gradient;
     const E turn = gradient * prev;
+    // A scheduler may have changed lr since the slot was made.
+    step_size = Select(c[kIsFirst] == E(1), c[kLr], step_size);
     step_size = Min(Max(step_size * BySign(turn, c[kEtaPlus], E(1), c[kEtaMinus]), c[kStepSizeMin]),
                     c[kStepSizeMax]);
     // Where the direction has turned, this step goes nowhere and the next one forgets it.
@@ -68,12 +72,15 @@ class RpropRule final : public ElementWiseRule {
   RpropRule() : ElementWiseRule(RpropSpec(), DriversOf<Rprop>()) {}
 
  protected:
-  void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
+  void SetCoefficients(const Hyperparameters& group, StepNumber step,
+                       Coefficients* out) const override {
     out->Set(Rprop::kSign, group.Flag("maximize") ? -1 : 1);
     out->Set(Rprop::kEtaMinus, group.Pair("etas")[0]);
     out->Set(Rprop::kEtaPlus, group.Pair("etas")[1]);
     out->Set(Rprop::kStepSizeMin, group.Pair("step_sizes")[0]);
     out->Set(Rprop::kStepSizeMax, group.Pair("step_sizes")[1]);
+    out->Set(Rprop::kIsFirst, step == 1 ? 1 : 0);
+    out->Set(Rprop::kLr, group.Number("lr"));
   }
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/update/option_spec.h"
 
 namespace optshard {
 namespace {
@@ -195,16 +196,47 @@ TEST(RuleRegistryTest, Register_WrongDeclaration_Dies) {
        "3 slots of one number a parameter, expected at most 2"},
       {scalars({{"step", ""}}), "a slot \"step\", which every rule may have"},
       {scalars({{"a", "", "lr"}}), "begins with \"lr\""},
+      {scalars({{"a", ""}, {"a", ""}}), "two slots \"a\""},
       {slots({{"a", ""}, {"b", ""}, {"c", ""}, {"d", ""}, {"e", ""}}),
        "5 slots, expected at most 4"},
       {slots({{"master", ""}}), "a slot \"master\", which every rule may have"},
       {slots({{"step", ""}}), "a slot \"step\", which every rule may have"},
       {slots({{"a", "", "amsgard"}}), "exists with \"amsgard\""},
       {slots({{"a", "", "", "lr"}}), "begins with \"lr\""},
+      {[&] {
+         RuleSpec spec = slots({{"a", "", "", "maximize"}});
+         spec.options = {options::Flag("maximize", false, "")};
+         return spec;
+       }(),
+       "begins with \"maximize\""},
   };
   for (const auto& each : cases) {
     const DeclaredRule rule(each.spec);
     EXPECT_DEATH(RuleRegistry::Register(&rule), each.error);
+  }
+}
+
+// As in PyTorch, whose slots are made by the first step: a warm-up begins before it.
+TEST(UpdateRuleTest, FirstStep_SlotsThatBeginWithLr_TakeTheLrOfThatStep) {
+  for (const char* const name : {"asgd", "rprop"}) {
+    const UpdateRule& rule = Rule(name);
+    const Hyperparameters constructed = *rule.Validate(With("lr", 0.5));
+    Hyperparameters now = constructed;
+    now.Set("lr", 0.125);
+    float parameter = 1;
+    const float gradient = 1;
+    std::vector<float> slots;
+    for (const Slot& slot : rule.Slots(constructed)) {
+      slots.push_back(static_cast<float>(slot.initial));
+    }
+    SpanUpdate span;
+    span.parameter = &parameter;
+    span.gradient = &gradient;
+    for (size_t k = 0; k < slots.size(); ++k) span.slots[k] = &slots[k];
+    span.elements = 1;
+    rule.Update(DriverKind::kScalar,
+                rule.Prepare(now, 1, DType::kFloat32, rule.InitialScalarSlots(constructed)), span);
+    EXPECT_NEAR(parameter, 0.875, 1e-4) << name;
   }
 }
 

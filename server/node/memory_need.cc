@@ -1,5 +1,6 @@
 #include "server/node/memory_need.h"
 
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/partition.h"
 #include "common/plan.h"
 #include "server/node/rank_record.h"
+#include "server/shard/engine/workspaces.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
 
@@ -19,9 +21,9 @@ namespace optshard {
 std::string ToString(const MemoryNeed& need) {
   return absl::StrFormat(
       "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d, "
-      "bookkeeping %d)",
+      "workspaces %d, bookkeeping %d)",
       need.total(), need.parameters_bytes, need.gradients_bytes, need.slots_bytes,
-      need.reduced_bytes, need.ledger_bytes + need.record_bytes);
+      need.reduced_bytes, need.workspace_bytes, need.ledger_bytes + need.record_bytes);
 }
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
@@ -49,6 +51,10 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   store.rank = request.rank;
   store.state = request.spec.state;
   store.TakeSlotsOf(*groups);
+  const int threads =
+      request.threads > 0 ? request.threads : static_cast<int>(std::thread::hardware_concurrency());
+  need.workspace_bytes =
+      WorkspacesFor(buckets, request.rank, request.spec.space, *groups, threads).bytes();
   if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);
   need.slots_bytes = static_cast<int64_t>(state.slots);

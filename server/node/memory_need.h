@@ -22,15 +22,20 @@ struct MemoryNeed {
   // Reduced gradients, which the owner keeps where it cannot reach the other ranks' memory. An
   // upper bound: whether it can is known only after the join.
   int64_t reduced_bytes = 0;
+  // What rules that need whole parameters compute in. An upper bound where the request
+  // leaves the number of threads open: as if the rank had all CPUs.
+  int64_t workspace_bytes = 0;
 
   int64_t total() const {
     int64_t sum = 0;  // INT64_MAX where it would be larger
     for (const int64_t bytes : {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes,
-                                record_bytes, reduced_bytes}) {
+                                record_bytes, reduced_bytes, workspace_bytes}) {
       sum = SaturatingAdd(sum, bytes);
     }
     return sum;
   }
+  // What the shard owner allocates for itself, beside what the node hands it.
+  int64_t own_bytes() const { return SaturatingAdd(reduced_bytes, workspace_bytes); }
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
 

@@ -221,7 +221,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
         options_.keeper->Keep(UnitName(request.optimizer, request.rank), (*memory)->descriptors());
     if (!kept.ok()) return kept;
   }
-  return Host(*std::move(memory), need->reduced_bytes);
+  return Host(*std::move(memory), need->own_bytes());
 }
 
 absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
@@ -241,7 +241,7 @@ absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
     if (!need.ok()) return errors::WithContext(need.status(), unit.name);
     const Key key = {request.optimizer, request.rank};
     absl::StatusOr<std::shared_ptr<HostedRank>> hosted =
-        Host(*std::move(memory), need->reduced_bytes);
+        Host(*std::move(memory), need->own_bytes());
     if (!hosted.ok()) return errors::WithContext(hosted.status(), unit.name);
     hosted_[key] = *std::move(hosted);
   }
@@ -249,14 +249,14 @@ absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<RankMemory> memory,
-                                                             int64_t reduced_bytes) {
+                                                             int64_t own_bytes) {
   const AttachRequest& request = memory->first_request();
   HostedRank::Options rank;
-  absl::Status fits = budget_.Reserve(
-      reduced_bytes,
-      absl::StrCat("the reduced gradients of ", UnitName(request.optimizer, request.rank)));
+  absl::Status fits =
+      budget_.Reserve(own_bytes, absl::StrCat("reduced gradients and workspaces of ",
+                                              UnitName(request.optimizer, request.rank)));
   if (!fits.ok()) return fits;
-  rank.reservation = std::make_shared<Reservation>(&budget_, reduced_bytes);
+  rank.reservation = std::make_shared<Reservation>(&budget_, own_bytes);
   rank.keeper = options_.keeper == nullptr ? 0 : options_.keeper->pid();
   rank.coordinator = options_.coordinator;
   rank.joining = &joining_;

@@ -96,7 +96,7 @@ class NodeOwners {
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(std::shared_ptr<RankMemory> memory,
-                                                   int64_t reduced_bytes)
+                                                   int64_t own_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 

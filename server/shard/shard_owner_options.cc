@@ -53,6 +53,11 @@ absl::Status CheckPlan(const Plan& plan, const OptimizerSpec& spec) {
         absl::StrFormat("the coordinator's plan is for %d ranks and has slices of %d, expected %d",
                         plan.world_size, plan.partition.slices.size(), spec.world_size));
   }
+  if (plan.policy != spec.policy) {
+    return absl::InternalError(
+        absl::StrFormat("the coordinator's plan has the partition policy \"%s\", expected \"%s\"",
+                        NameOf(plan.policy), NameOf(spec.policy)));
+  }
   return CheckPartition(spec.space, plan.partition, plan.policy);
 }
 

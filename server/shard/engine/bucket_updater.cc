@@ -1,36 +1,45 @@
 #include "server/shard/engine/bucket_updater.h"
 
-#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/shard/engine/workspaces.h"
 
 namespace optshard {
 namespace {
 
-// Of one thread: what the parameter that needs the most of it needs.
-int64_t WorkspaceBytes(const StepContext& context) {
-  int64_t bytes = 0;
+// Where a rule needs whole parameters, this rank has all of each. The plan is the coordinator's.
+absl::Status CheckWhole(const StepContext& context) {
+  std::map<int32_t, int64_t> owned;  // elements, by parameter
   for (const ShardStore::OwnBucket& own : context.store->own_buckets()) {
-    for (const BucketSpan& span : own.bucket->spans) {
-      const ParameterSpec& parameter = context.space->parameter(span.parameter);
-      const UpdateRule& rule = *(*context.groups)[own.bucket->group].rule;
-      bytes = std::max(bytes, rule.WorkspaceBytes(parameter.shape, parameter.dtype));
-    }
+    if ((*context.groups)[own.bucket->group].rule->spec().element_wise) continue;
+    for (const BucketSpan& span : own.bucket->spans) owned[span.parameter] += span.elements;
   }
-  constexpr int64_t kLine = 64;
-  return (bytes + kLine - 1) / kLine * kLine;
+  for (const auto& [parameter, elements] : owned) {
+    const ParameterSpec& spec = context.space->parameter(parameter);
+    if (elements == spec.elements()) continue;
+    return absl::InternalError(absl::StrFormat(
+        "the plan gives rank %d %d elements of parameter %d \"%s\", expected all %d: the rule of "
+        "its group needs whole parameters",
+        context.rank, elements, parameter, spec.name, spec.elements()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepContext& context) {
-  const int64_t bytes = WorkspaceBytes(context);
-  absl::StatusOr<MappedMemory> workspaces = MappedMemory::Allocate(
-      bytes * std::max(context.threads, 1),
-      absl::StrCat("what the update rules compute in on rank ", context.rank));
-  if (!workspaces.ok()) return workspaces.status();
-  return std::unique_ptr<BucketUpdater>(new BucketUpdater(context, *std::move(workspaces), bytes));
+  absl::Status whole = CheckWhole(context);
+  if (!whole.ok()) return whole;
+  const Workspaces needed = WorkspacesFor(*context.buckets, context.rank, *context.space,
+                                          *context.groups, context.threads);
+  absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(
+      needed.bytes(), absl::StrCat("what the update rules compute in on rank ", context.rank));
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<BucketUpdater>(
+      new BucketUpdater(context, *std::move(memory), needed.bytes_each));
 }
 
 BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces,

@@ -22,7 +22,8 @@ namespace optshard {
 // Bound to the step's thread.
 class BucketUpdater {
  public:
-  // RESOURCE_EXHAUSTED: no memory to compute in.
+  // RESOURCE_EXHAUSTED: no memory to compute in. INTERNAL: a plan that cuts a parameter whose rule
+  // needs it whole.
   static absl::StatusOr<std::unique_ptr<BucketUpdater>> Create(const StepContext& context);
 
   // Fills in where gradient and parameter of a span of an own bucket lie; the rest of `update` is

@@ -17,8 +17,9 @@ namespace optshard {
 // begun first. The ticket is complete when it is returned.
 class WholeParameterExecutor final : public Executor {
  public:
-  // `workspaces`: for each of the threads `workspace_bytes`, 64-byte aligned, as much as any task's
-  // rule wants (UpdateRule::WorkspaceBytes). Threads and memory outlive the executor.
+  // `workspaces`: for each parameter that is updated at the same time `workspace_bytes`, 64-byte
+  // aligned, as much as any task's rule wants (UpdateRule::WorkspaceBytes). Threads and memory
+  // outlive the executor.
   WholeParameterExecutor(WorkerThreads* threads, DriverKind driver, void* workspaces,
                          int64_t workspace_bytes)
       : threads_(threads),

@@ -1,5 +1,6 @@
 #include "server/node/memory_need.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <vector>
@@ -85,6 +86,22 @@ TEST(MemoryNeed_RuleOfEachGroup_CountsItsSlots, AndThoseOfOneNumber) {
   EXPECT_EQ(nadam.slots_bytes + need_of("adam", "lion").slots_bytes,
             adam.slots_bytes + lion.slots_bytes);
   EXPECT_GT(nadam.ledger_bytes, adam.ledger_bytes);
+}
+
+TEST(MemoryNeed_OfWholeParameters_CountsWorkspaces, OfTheLargestForEachThatIsUpdatedAtOnce) {
+  AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
+  const MemoryLayout layout(request.spec.space);
+  EXPECT_EQ(MemoryNeedOf(request, layout, true, true)->workspace_bytes, 0);
+  request.spec.rules = {{"adam"}, {"lamb"}};
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
+  constexpr int64_t kLargest = 3008 * 4;  // of 3000 elements, in whole lines
+  for (const int threads : {1, 3, 100}) {
+    request.threads = threads;
+    EXPECT_EQ(MemoryNeedOf(request, layout, true, true)->workspace_bytes,
+              std::min(threads, 4) * kLargest);  // there are four parameters
+  }
+  EXPECT_EQ(need.total(), need.own_bytes() + need.parameters_bytes + need.gradients_bytes +
+                              need.slots_bytes + need.ledger_bytes + need.record_bytes);
 }
 
 TEST(MemoryNeed_OfMoreThanANumberHolds, IsTheLargestNumber) {

@@ -78,8 +78,7 @@ double SumOfOneBlock(ConstBuffer values, int64_t elements) {
 
 }  // namespace
 
-double SumOfSquares(ConstBuffer values, int64_t elements) {
-  double sum = 0;
+double SumOfSquares(ConstBuffer values, int64_t elements, double sum) {
   for (int64_t begin = 0; begin < elements; begin += kNormBlock) {
     const int64_t count = elements - begin < kNormBlock ? elements - begin : kNormBlock;
     sum += SumOfOneBlock(values.From(begin), count);

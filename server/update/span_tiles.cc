@@ -15,7 +15,7 @@ namespace {
 
 // The copies; and the parameter itself where it has a master, since then it is not read.
 bool CanStream(const SpanUpdate& span) {
-  if (span.elements < kElementsWorthStreaming) return false;
+  if (span.elements < kElementsWorthStreaming || span.keeps_parameter) return false;
   if (span.master && !IsStreamable(span.parameter.data())) return false;
   for (void* const copy : span.replicas.copies) {
     if (!IsStreamable(Buffer(copy, span.parameter.dtype()).From(span.replicas.first).data())) {
@@ -48,7 +48,7 @@ bool SpanTiles<T>::Next() {
 template <typename T>
 void SpanTiles<T>::Finish() {
   for (int k = 0; k < kMaxSlots; ++k) StoreSlot(tile_.slots[k], span_.slots[k]);
-  PublishParameter();
+  if (!span_.keeps_parameter) PublishParameter();
   begin_ += tile_.elements;
 }
 

@@ -146,6 +146,8 @@ struct SpanUpdate {
   // (common/parameter_correction.h), which becomes the parameter and a new correction. May be null.
   int8_t* correction = nullptr;
   int64_t elements = 0;
+  // Of a formula that leaves the parameter as it is, and has no copies: it need not be written.
+  bool keeps_parameter = false;
   ReplicaSpans replicas;  // none by default
   // For rules that are not element-wise, of which a span is a whole parameter: its shape, and
   // memory of the calling thread's own (UpdateRule::WorkspaceBytes), 64-byte aligned, with any

@@ -88,17 +88,16 @@ RuleSpec LambSpec() {
   return spec;
 }
 
-// Of the values that are updated.
-double SumOfParameterSquares(const SpanUpdate& span) {
-  if (span.master) return SumOfSquares(span.master, span.elements);
-  if (span.correction == nullptr) return SumOfSquares(span.parameter, span.elements);
-  double sum = 0;
+// SumOfSquares of the values that are updated.
+double SumOfParameterSquares(const SpanUpdate& span, double sum) {
+  if (span.master) return SumOfSquares(span.master, span.elements, sum);
+  if (span.correction == nullptr) return SumOfSquares(span.parameter, span.elements, sum);
   for (int64_t begin = 0; begin < span.elements; begin += kNormBlock) {
     float values[kNormBlock];
     const int64_t count = std::min(kNormBlock, span.elements - begin);
     Corrected(span.parameter.dtype(), span.parameter.From(begin).data(), span.correction + begin,
               count, values);
-    sum += SumOfSquares(values, count);
+    sum = SumOfSquares(values, count, sum);
   }
   return sum;
 }
@@ -121,6 +120,7 @@ class LambRule final : public UpdateRule {
     SpanUpdate first = span;
     first.slots[LambDirection::kDirection] = direction;
     first.replicas.copies = {};
+    first.keeps_parameter = true;
     Coefficients with_direction = coefficients;
     with_direction.slots = SlotSet{1} << LambDirection::kDirection | coefficients.slots;
     double parameter_squares = 0;
@@ -128,8 +128,8 @@ class LambRule final : public UpdateRule {
     for (int64_t begin = 0; begin < span.elements; begin += kChunk) {
       const int64_t count = std::min(kChunk, span.elements - begin);
       RunFormula(spec_, direction_, driver, with_direction, first.Part(begin, count));
-      parameter_squares += SumOfParameterSquares(first.Part(begin, count));
-      direction_squares += SumOfSquares(direction.From(begin), count);
+      parameter_squares = SumOfParameterSquares(first.Part(begin, count), parameter_squares);
+      direction_squares = SumOfSquares(direction.From(begin), count, direction_squares);
     }
 
     // Where one of the norms is 0 there is no ratio, and the step is lr times the direction.

@@ -157,9 +157,14 @@ absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank ra
   const at::NoGradGuard no_grad;
   const std::vector<ShardState::Slot> slots = (*state)->Slots(*index);
   if (absl::Status status = Check(slots, *part, given); !status.ok()) return status;
+  // All that takes memory in proportion to a slot comes before the first write.
+  std::vector<at::Tensor> flat;
   for (const ShardState::Slot& slot : slots) {
-    const at::Tensor flat = given.at(slot.name).detach().reshape(-1);
-    ForEachChunk(flat, [&](const at::Tensor& chunk, int64_t begin) {
+    flat.push_back(given.at(slot.name).detach().reshape(-1));
+  }
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const ShardState::Slot& slot = slots[s];
+    ForEachChunk(flat[s], [&](const at::Tensor& chunk, int64_t begin) {
       const at::Tensor values = chunk.to(at::kDouble).contiguous();
       (*state)->Write(*index, slot, part->offset_elements + begin,
                       {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});

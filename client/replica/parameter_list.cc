@@ -129,6 +129,11 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
       spec.name = place.name;
       spec.dtype = *DTypeOf(tensor.scalar_type());
       spec.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
+      // It may be moved when the optimizer is made.
+      if (tensor.grad().defined()) {
+        absl::Status usable = CheckGradient(tensor, tensor.grad(), spec.name);
+        if (!usable.ok()) return usable;
+      }
       specs[group].parameters.push_back(std::move(spec));
       list.tensors.push_back(tensor);
       places.push_back(place);

@@ -68,6 +68,13 @@ struct BadConstruction {
   absl::StatusCode code = absl::StatusCode::kInvalidArgument;
 };
 
+// A parameter of three elements. Set past the setter, which would refuse it.
+at::Tensor WithGradient(const at::Tensor& gradient) {
+  at::Tensor parameter = Parameter({3}, 1);
+  parameter.mutable_grad() = gradient;
+  return parameter;
+}
+
 // Of the good tensors and another one.
 std::function<void(const Good&, ShardedOptimizerOptions)> With(const at::Tensor& bad) {
   return [bad](const Good& good, const ShardedOptimizerOptions& options) {
@@ -120,6 +127,12 @@ std::vector<BadConstruction> BadConstructions() {
       {"the result of an operation",
        With(Parameter({2}, 1).mul(2)),
        {"rank 0", "\"parameter_2\"", "not a leaf", "detach()"}},
+      {"a sparse gradient",
+       With(WithGradient(at::ones({3}).to_sparse())),
+       {"rank 0", "gradient of parameter \"parameter_2\"", "to_dense()"}},
+      {"a gradient of another shape",
+       With(WithGradient(at::ones({3, 1}))),
+       {"rank 0", "gradient of parameter \"parameter_2\"", "[3, 1]"}},
       {"memory of another one",
        [](const Good& good, const auto& options) {
          ShardedOptimizer({good.weight, good.frozen, good.frozen.detach().narrow(0, 1, 2)}, Sgd(1),

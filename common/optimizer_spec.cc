@@ -50,9 +50,11 @@ absl::Status CheckProducts(const OptimizerSpec& spec) {
     const ParameterSpec& parameter = spec.space.parameter(i);
     bytes += parameter.elements() * static_cast<int64_t>(SizeOf(parameter.dtype));
   }
-  // No bucket is cut into more; a replicated parameter is in the buckets of every rank.
+  // Nothing is cut into more, as a bucket that is cut on the grid is more than half full; a
+  // replicated parameter is in the buckets of every rank.
   const int64_t copies = spec.policy == PartitionPolicy::kReplicated ? spec.world_size : 1;
-  const int64_t pieces = SaturatingMultiply(copies, parameters + bytes / spec.buckets.max_bytes);
+  const int64_t pieces =
+      SaturatingMultiply(copies, parameters + 2 * (bytes / spec.buckets.max_bytes));
   valid.Update(CheckCount(
       absl::StrFormat("the number of pieces into which buckets.max_bytes = %d and the partition "
                       "policy \"%s\" cut %d bytes of parameters",

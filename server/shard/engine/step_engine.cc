@@ -1,6 +1,8 @@
 #include "server/shard/engine/step_engine.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <string>
 #include <tuple>
@@ -275,14 +277,19 @@ absl::Status StepEngine::NameDifferentHyperparameters(absl::Span<const CommitVot
 
 void StepEngine::PrepareCoefficients() {
   // Parameters of a group mostly have the same count; the powers need not be computed for each.
-  std::map<std::tuple<int, StepNumber, DType, ScalarSlots>, Coefficients> known;
+  // Scalar slots by their bits: a NaN has no place in an order.
+  using Bits = std::array<uint64_t, kMaxScalarSlots>;
+  std::map<std::tuple<int, StepNumber, DType, Bits>, Coefficients> known;
   for (int p = 0; p < options_.space->parameter_count(); ++p) {
     if (!owned_[p] || !record_.updated[p]) continue;
     const int group = options_.space->group_of(p);
     const StepNumber count = options_.store->step_count(p) + 1;
     const DType dtype = options_.space->parameter(p).dtype;
     const ScalarSlots before = options_.store->scalar_slots(p);
-    const auto [entry, is_new] = known.try_emplace({group, count, dtype, before});
+    Bits bits;
+    static_assert(sizeof(bits) == sizeof(before), "a double is 64 bits");
+    std::memcpy(bits.data(), before.data(), sizeof(bits));
+    const auto [entry, is_new] = known.try_emplace({group, count, dtype, bits});
     if (is_new) {
       const UpdateRule& rule = *(*options_.groups)[group].rule;
       entry->second = rule.Prepare(record_.hyperparameters[group], count, dtype, before);

@@ -111,7 +111,7 @@ StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> re
     decision.status = *std::move(difference);
     return GivenUp(decision, deadline);
   }
-  options_.timeline->EndStep();
+  options_.timeline->DropStep();
   Result result;
   result.info.step = finished_;
   return result;

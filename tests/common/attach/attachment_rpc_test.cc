@@ -59,6 +59,7 @@ AttachRequest SomeRequest() {
   request.join_timeout = absl::Milliseconds(1500);
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
+  request.spec.state.master_weight_bits = 24;
   request.spec.state.format = StateFormat::kInt8Companded;
   return request;
 }

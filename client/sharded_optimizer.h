@@ -45,8 +45,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //
   // Checks the parameters, joins the job, waits for all ranks, and gives all of them rank 0's
   // values of the parameters. A tensor that a group has twice, as tied weights are, is counted
-  // once; that is logged as a warning, and so is a group without parameters. Errors leave the
-  // tensors as they were:
+  // once; that is logged as a warning, and so is a group without parameters. Errors before all
+  // ranks have joined leave the tensors as they were; after a later one (a rank is lost) their
+  // values may be rank 0's, and their memory has moved. Errors:
   //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
   //                       out of its range, a rule that needs whole parameters with a policy that
   //                       cuts them, ranks that do not agree with each other, a rank or world size
@@ -77,7 +78,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   INVALID_ARGUMENT   a gradient, parameter or hyperparameter of this rank that cannot be used:
   //                      nothing is sent, and the others wait until this rank calls again
   //   INVALID_ARGUMENT   on all ranks: hyperparameters that differ; kAveraged, and a gradient is
-  //                      missing on some ranks; some ranks call refresh_parameters. Nothing
+  //                      missing on some ranks; some ranks call refresh_parameters or
+  //                      verify_replicas. Nothing
   //                      changes, and all may call again, with one exception: where gradients
   //                      travel by messages (kReduce), the last one breaks the optimizer
   //   UNIMPLEMENTED      param_groups() has other groups or parameters than at construction
@@ -126,18 +128,19 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // also where they differ: training can go on. Errors:
   //   INVALID_ARGUMENT   on all ranks: errors::IsRanksDisagree, naming the first parameter that
   //                      differs; errors::RanksOf are the ranks that do not have what most have, or
-  //                      what rank 0 has where there is no most. Or some ranks call step() or
+  //                      one of several values that equally many have. Or some ranks call step() or
   //                      refresh_parameters() meanwhile, and which (over Gloo and with kReduce, a
   //                      call of step() at the same time breaks the job)
   //   else as step; nothing is ever torn or in doubt because of it
   void verify_replicas();
 
   // Copies of the optimizer state that this rank keeps of a parameter, by PyTorch's slot names:
-  // "exp_avg", "momentum_buffer", ...; "master" where there is one; and always "step", how often
-  // the parameter was updated. A slot has the parameter's shape where this rank owns the whole
-  // parameter, else the shape [elements] of its range (owner_of), and the type in which it is kept,
-  // float32 where that is 8 bits; "step" and what else is one number for the parameter have the
-  // shape []. Empty where this rank owns nothing of the parameter. Asks nobody. Errors:
+  // "exp_avg", "momentum_buffer", ...; "master" where there is one, or "master_correction" (int8)
+  // with master_weight_bits 24, which belongs to the parameter's present value; and always "step",
+  // how often the parameter was updated. A slot has the parameter's shape where this rank owns the
+  // whole parameter, else the shape [elements] of its range (owner_of), and the type in which it is
+  // kept, float32 where a slot is 8 bits; "step" and what else is one number for the parameter have
+  // the shape []. Empty where this rank owns nothing of the parameter. Asks nobody. Errors:
   //   INVALID_ARGUMENT     it is no parameter of this optimizer
   //   UNIMPLEMENTED        the shard owner is in a shard server
   //   FAILED_PRECONDITION  the optimizer is closed; or the error that broke it
@@ -146,7 +149,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Replaces all slots that state() gives by copies of these, from the next step on. Each rank sets
   // what it owns. Where several ranks own a parameter (kBalanced), "step" and what else is one
   // number must be the same on all of them, and under kReplicated everything. The parameter itself
-  // stays; with master_weights the next step goes on from "master". Slots that are kept in 8 bits
+  // stays; with a "master" the next step goes on from that. Slots that are kept in 8 bits
   // are coded again, which may move what state() has given by a code. Errors as state(), and
   // nothing changes:
   //   INVALID_ARGUMENT     a slot that is missing or unknown, of another shape or type, or a "step"

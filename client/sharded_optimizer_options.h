@@ -69,9 +69,8 @@ struct ShardedOptimizerOptions {
   // in any case, and masters stay float32.
   //   "float32"         (default)
   //   "bfloat16"        half the memory
-  //   "int8_dynamic"    8 bits and a float32 scale for each 256 elements, the format of
-  //   bitsandbytes
-  //                     and torchao
+  //   "int8_dynamic"    8 bits and a float32 scale for each 256 elements, as bitsandbytes and
+  //                     torchao have it
   //   "int8_companded"  8 bits and a float16 scale for each 32 elements, the format of FlashOptim;
   //                     faster
   // In 8 bits a parameter with fewer than 4,096 elements keeps float32 slots, and the rules are

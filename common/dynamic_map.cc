@@ -66,12 +66,12 @@ int DynamicMap::RankFrom(int guess, float x) const {
 }
 
 const DynamicMap& DynamicMap::Signed() {
-  static const DynamicMap map(/*is_signed=*/true);
+  static const DynamicMap map(/*of_signed=*/true);
   return map;
 }
 
 const DynamicMap& DynamicMap::Unsigned() {
-  static const DynamicMap map(/*is_signed=*/false);
+  static const DynamicMap map(/*of_signed=*/false);
   return map;
 }
 

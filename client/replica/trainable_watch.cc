@@ -47,8 +47,9 @@ std::string TrainableWatch::TakeChanges() {
     (now ? unfrozen : frozen).Add(list_.space.parameter(static_cast<int>(i)).name);
   }
   std::vector<std::string> said;
-  if (!frozen.empty())
+  if (!frozen.empty()) {
     said.push_back(absl::StrCat("requires_grad is now false of ", frozen.Text()));
+  }
   if (!unfrozen.empty()) {
     said.push_back(absl::StrCat("requires_grad is now true of ", unfrozen.Text()));
   }

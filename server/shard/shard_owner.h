@@ -86,7 +86,8 @@ class ShardOwner {
   // Compares the bits of all ranks' replicas, between steps. RanksDisagree (INVALID_ARGUMENT) where
   // they differ, naming the first such parameter and the ranks that have it otherwise; nothing has
   // changed, and the owner goes on. Otherwise errors as Step, and as there where some ranks step or
-  // synchronise. A rank that is lost meanwhile tears nothing.
+  // synchronise; but where gradients travel by messages (kReduce) a step at the same time breaks
+  // the owner. A rank that is lost meanwhile tears nothing.
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 

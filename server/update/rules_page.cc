@@ -30,7 +30,8 @@ optshard::ShardedOptimizer optimizer(groups, torch::optim::AdamWOptions(1e-3), o
 
 Slots are float32, or bfloat16 with that `state_dtype`. With `int8_dynamic` and `int8_companded` those of
 larger parameters take 8 bits an element, where a rule's slots all can
-([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64.
+([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64. The `step` of a parameter is known with every rule; the tables list it
+where PyTorch keeps it as a slot.
 )";
 
 constexpr char kNeedsWholeParameters[] =

@@ -69,8 +69,9 @@ absl::optional<int> FirstDifferentPart(absl::Span<const uint64_t> gathered) {
 absl::Status ReplicasDiffer(const ParameterSpace& space, int parameter,
                             absl::Span<const uint64_t> gathered, int part) {
   std::map<uint64_t, int> ranks_with;
-  for (Rank rank = 0; rank < RanksOf(gathered); ++rank)
+  for (Rank rank = 0; rank < RanksOf(gathered); ++rank) {
     ++ranks_with[DigestOf(gathered, rank, part)];
+  }
   uint64_t usual = DigestOf(gathered, 0, part);
   for (const auto& [digest, ranks] : ranks_with) {
     if (ranks > ranks_with[usual]) usual = digest;

@@ -14,8 +14,6 @@
 namespace optshard {
 namespace {
 
-// PyTorch's name of the parameter's own step count.
-
 // A reader tries this often until no step is writing what it reads; the pauses grow from a
 // microsecond to a few milliseconds, in all about a second and a half.
 constexpr int kReadAttempts = 400;

@@ -1,4 +1,4 @@
-// Updates by element-wise rules, which may be cut anywhere, on the threads of a host.
+// Updates by element-wise rules, whose spans may be cut, on the threads of a host.
 #ifndef OPTSHARD_SERVER_UPDATE_CPU_SPAN_EXECUTOR_H_
 #define OPTSHARD_SERVER_UPDATE_CPU_SPAN_EXECUTOR_H_
 

@@ -34,6 +34,16 @@ std::string PolicyName(PartitionPolicy policy) {
   return "";
 }
 
+// Every rank has every gradient.
+void ExpectStepsOfOneProcess(EngineRig& rig, int steps) {
+  for (int step = 1; step <= steps; ++step) {
+    rig.GiveAllGradients();
+    ExpectAllOk(rig.Step());
+    rig.StepOracleAlong();
+    ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+  }
+}
+
 using BitsCase =
     std::tuple<int, FakeHub::Mode, GradientMode, PartitionPolicy, std::vector<Placement>>;
 
@@ -47,12 +57,7 @@ TEST_P(StepEngineBitsTest, FourSteps_EqualOneProcessToTheBit) {
     options.threads = seed == 1 ? 1 : 3;
     options.seed = seed;
     EngineRig rig(options);
-    for (int step = 1; step <= 4; ++step) {
-      rig.GiveAllGradients();
-      ExpectAllOk(rig.Step());
-      rig.StepOracleAlong();
-      ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
-    }
+    ExpectStepsOfOneProcess(rig, 4);
   }
 }
 
@@ -105,12 +110,7 @@ TEST(StepEngineBits_OneCopyOfTheParameters, EqualOneProcessToTheBit) {
     options.policy = policy;
     options.placements = {Placement::kOneCopy};
     EngineRig rig(options);
-    for (int step = 1; step <= 3; ++step) {
-      rig.GiveAllGradients();
-      ExpectAllOk(rig.Step());
-      rig.StepOracleAlong();
-    }
-    EXPECT_EQ(rig.DifferenceToOracle(), "");
+    ExpectStepsOfOneProcess(rig, 3);
   }
 }
 
@@ -145,12 +145,7 @@ TEST(StepEngineBits_EveryRuleInAGroupOfItsOwn, EqualOneProcessToTheBit) {
   options.rules = RulesFor(options.policy);
   options.space = MixedGroups(options.rules.size());
   EngineRig rig(options);
-  for (int step = 1; step <= 3; ++step) {
-    rig.GiveAllGradients();
-    ExpectAllOk(rig.Step());
-    rig.StepOracleAlong();
-  }
-  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  ExpectStepsOfOneProcess(rig, 3);
 }
 
 // Every rule with every dtype, several in one group, over what moves gradients and parameters in
@@ -212,12 +207,7 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
         EngineRig rig(options);
         // That is when masters begin.
         ExpectAllOk(rig.SyncParameters());
-        for (int step = 1; step <= 4; ++step) {
-          rig.GiveAllGradients();
-          ExpectAllOk(rig.Step());
-          rig.StepOracleAlong();
-          ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
-        }
+        ExpectStepsOfOneProcess(rig, 4);
       }
     }
   }
@@ -294,12 +284,7 @@ TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
                                   NameOf(way.placement)));
         EngineRig rig(options);
         ExpectAllOk(rig.SyncParameters());
-        for (int step = 1; step <= 3; ++step) {
-          rig.GiveAllGradients();
-          ExpectAllOk(rig.Step());
-          rig.StepOracleAlong();
-          ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
-        }
+        ExpectStepsOfOneProcess(rig, 3);
       }
     }
   }
@@ -332,12 +317,7 @@ TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) 
           options.gradient_exponent = c.gradient_exponent;
           options.floating_point_modes = {0, kFlushDenormals, kFlushDenormals | _MM_ROUND_DOWN};
           EngineRig rig(options);
-          for (int step = 1; step <= 2; ++step) {
-            rig.GiveAllGradients();
-            ExpectAllOk(rig.Step());
-            rig.StepOracleAlong();
-            EXPECT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
-          }
+          ExpectStepsOfOneProcess(rig, 2);
         }
       }
     }
@@ -350,12 +330,7 @@ TEST(StepEngineBits_SlotsThatDifferByGroup, EqualOneProcessToTheBit) {
   options.rules = {{"adam"}, {"adam"}};
   options.rules[1].hyperparameters.Set("amsgrad", true);
   EngineRig rig(options);
-  for (int step = 1; step <= 3; ++step) {
-    rig.GiveAllGradients();
-    ExpectAllOk(rig.Step());
-    rig.StepOracleAlong();
-  }
-  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  ExpectStepsOfOneProcess(rig, 3);
 }
 
 TEST(StepEngineBits_SmallestWindow, EqualOneProcessToTheBit) {

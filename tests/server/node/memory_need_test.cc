@@ -94,7 +94,7 @@ TEST(MemoryNeed_OfWholeParameters_CountsWorkspaces, OfTheLargestForEachThatIsUpd
   EXPECT_EQ(MemoryNeedOf(request, layout, true, true)->workspace_bytes, 0);
   request.spec.rules = {{"adam"}, {"lamb"}};
   const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
-  constexpr int64_t kLargest = 3008 * 4;  // of 3000 elements, in whole lines
+  constexpr int64_t kLargest = int64_t{3008} * 4;  // of 3000 elements, in whole lines
   for (const int threads : {1, 3, 100}) {
     request.threads = threads;
     EXPECT_EQ(MemoryNeedOf(request, layout, true, true)->workspace_bytes,

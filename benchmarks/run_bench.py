@@ -27,7 +27,8 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        StepGloo, StepShm, StepBf16, Step8Bit, StepThreads, IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules,
+        StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
+        IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules,
     )
 }
 

@@ -28,22 +28,22 @@ static_assert(kChunk % kCodeGrid == 0, "ShardState::Write takes whole blocks of 
 // Integers up to here are exact in double.
 constexpr double kLargestStep = 9007199254740992.0;
 
-at::IntArrayRef ShapeOf(const ShardState::Slot& slot, const OwnedPart& part) {
+at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part) {
   return slot.is_scalar() ? at::IntArrayRef() : at::IntArrayRef(part.shape);
 }
 
-at::ScalarType TypeOf(const ShardState::Slot& slot) {
-  return slot.kind == ShardState::SlotKind::kCorrections ? at::kChar : ScalarTypeOf(slot.dtype);
+at::ScalarType TypeOf(const ParameterSlot& slot) {
+  return slot.kind == SlotKind::kCorrections ? at::kChar : ScalarTypeOf(slot.dtype());
 }
 
 std::string ShapeText(at::IntArrayRef shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-absl::Status CheckNames(const std::vector<ShardState::Slot>& slots, const StateSlots& given,
+absl::Status CheckNames(const std::vector<ParameterSlot>& slots, const StateSlots& given,
                         const std::string& what) {
   std::vector<std::string> names;
-  for (const ShardState::Slot& slot : slots) names.push_back(slot.name);
+  for (const ParameterSlot& slot : slots) names.push_back(slot.name);
   const auto error = [&](const std::string& difference) {
     return absl::InvalidArgumentError(absl::StrCat(what, " ", difference, "; its slots are ",
                                                    absl::StrJoin(names, ", "),
@@ -60,7 +60,7 @@ absl::Status CheckNames(const std::vector<ShardState::Slot>& slots, const StateS
   return absl::OkStatus();
 }
 
-absl::Status CheckSlot(const ShardState::Slot& slot, const OwnedPart& part, const at::Tensor& given,
+absl::Status CheckSlot(const ParameterSlot& slot, const OwnedPart& part, const at::Tensor& given,
                        const std::string& what) {
   const auto error = [&](const auto&... is) {
     return absl::InvalidArgumentError(
@@ -87,7 +87,7 @@ absl::Status CheckSlot(const ShardState::Slot& slot, const OwnedPart& part, cons
                  ", expected one real number");
   }
   const auto value = given.item<double>();
-  if (slot.kind == ShardState::SlotKind::kStep &&
+  if (slot.kind == SlotKind::kStep &&
       !(value >= 0 && value <= kLargestStep && value == std::floor(value))) {
     return error("is ", value, ", expected how often the parameter was updated: 0, 1, 2, ...");
   }
@@ -103,11 +103,11 @@ void ForEachChunk(const at::Tensor& flat, const Work& work) {
 }
 
 // All of `part`'s slots can be replaced by those given.
-absl::Status Check(const std::vector<ShardState::Slot>& slots, const OwnedPart& part,
+absl::Status Check(const std::vector<ParameterSlot>& slots, const OwnedPart& part,
                    const StateSlots& given) {
   const std::string what = absl::StrCat("parameter ", part.parameter, " \"", part.name, "\"");
   if (absl::Status status = CheckNames(slots, given, what); !status.ok()) return status;
-  for (const ShardState::Slot& slot : slots) {
+  for (const ParameterSlot& slot : slots) {
     absl::Status status = CheckSlot(slot, part, given.at(slot.name), what);
     if (!status.ok()) return status;
   }
@@ -128,7 +128,7 @@ absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& ow
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
   std::vector<double> values;
-  for (const ShardState::Slot& slot : (*state)->Slots(*index)) {
+  for (const ParameterSlot& slot : (*state)->Slots(*index)) {
     const at::Tensor tensor = at::empty(ShapeOf(slot, *part), at::TensorOptions(TypeOf(slot)));
     ForEachChunk(tensor.view(-1), [&](const at::Tensor& chunk, int64_t begin) {
       values.resize(chunk.numel());
@@ -155,15 +155,15 @@ absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank ra
   }
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
-  const std::vector<ShardState::Slot> slots = (*state)->Slots(*index);
+  const std::vector<ParameterSlot> slots = (*state)->Slots(*index);
   if (absl::Status status = Check(slots, *part, given); !status.ok()) return status;
   // All that takes memory in proportion to a slot comes before the first write.
   std::vector<at::Tensor> flat;
-  for (const ShardState::Slot& slot : slots) {
+  for (const ParameterSlot& slot : slots) {
     flat.push_back(given.at(slot.name).detach().reshape(-1));
   }
   for (size_t s = 0; s < slots.size(); ++s) {
-    const ShardState::Slot& slot = slots[s];
+    const ParameterSlot& slot = slots[s];
     ForEachChunk(flat[s], [&](const at::Tensor& chunk, int64_t begin) {
       const at::Tensor values = chunk.to(at::kDouble).contiguous();
       (*state)->Write(*index, slot, part->offset_elements + begin,

@@ -180,7 +180,6 @@ absl::Status ShardOwner::Impl::Allocate() {
   LiveShardView::Options view;
   ShardStore::Options store;
   store.TakeSlotsOf(groups_);
-  view.slots = store.slots;
   store.space = &options_.spec.space;
   store.buckets = &buckets_;
   store.state = options_.spec.state;

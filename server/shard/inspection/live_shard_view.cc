@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/checked_math.h"
 #include "server/shard/state/slot_memory.h"
+#include "server/update/update_rule.h"
 
 namespace optshard {
 namespace {
@@ -78,82 +79,73 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.offset_elements = slice.offset_elements;
     owned.elements = slice.elements;
     owned.step = options_.store->step_count(slice.parameter);
-    owned.slots = SlotNames(slice.parameter);
-    owned.scalar_slots = ScalarSlotNames(slice.parameter);
-    owned.state_bytes =
-        StateBytes(options_.state, parameter, options_.slots[owned.group], slice.elements);
+    for (ParameterSlot& slot : SlotsOf(slice.parameter)) {
+      if (slot.is_scalar()) owned.scalar_slots.push_back(slot.name);
+      owned.slots.push_back(std::move(slot.name));
+    }
+    const GroupUpdate& group = group_of(slice.parameter);
+    owned.state_bytes = StateBytes(options_.state, parameter,
+                                   group.rule->Slots(group.hyperparameters), slice.elements);
     result.push_back(std::move(owned));
   }
   return result;
 }
 
-absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string_view slot,
+absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string_view name,
                                                  int64_t offset_elements,
                                                  absl::Span<double> out) const {
   if (parameter < 0 || parameter >= options_.space->parameter_count()) {
     return absl::NotFoundError(absl::StrFormat("no parameter %d: the optimizer has 0 to %d",
                                                parameter, options_.space->parameter_count() - 1));
   }
-  const int group = options_.space->group_of(parameter);
-  const std::vector<std::string> names = SlotNames(parameter);
-  if (std::find(names.begin(), names.end(), slot) == names.end()) {
+  const std::vector<ParameterSlot> slots = SlotsOf(parameter);
+  const auto found = std::find_if(slots.begin(), slots.end(),
+                                  [&](const ParameterSlot& known) { return known.name == name; });
+  if (found == slots.end()) {
+    const auto append = [](std::string* out, const ParameterSlot& known) { *out += known.name; };
     return absl::NotFoundError(absl::StrFormat(
         "parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
-        options_.space->parameter(parameter).name, slot, rule_of(parameter).spec().name,
-        names.empty() ? "none" : absl::StrJoin(names, ", ")));
+        options_.space->parameter(parameter).name, name, group_of(parameter).rule->spec().name,
+        slots.empty() ? "none" : absl::StrJoin(slots, ", ", append)));
   }
+  const ParameterSlot& slot = *found;
   absl::Status readable = CheckReadable();
   if (!readable.ok()) return readable;
 
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
-  SlotRead result;
-  const absl::optional<int> scalar = ScalarSlot(parameter, slot);
-  if (slot == kStepSlot || scalar.has_value()) {
+  if (slot.is_scalar()) {
     absl::Status owned = CheckOwned(parameter, 0, 0);
     if (!owned.ok()) return owned;
     if (offset_elements < 0 || offset_elements > 1 || elements > 1 - offset_elements) {
       return absl::OutOfRangeError(
-          absl::StrFormat("slot \"%s\" has 1 element; %d elements from %d on were asked for", slot,
+          absl::StrFormat("slot \"%s\" has 1 element; %d elements from %d on were asked for", name,
                           elements, offset_elements));
     }
     const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
     if (read.has_value()) {
       if (!out.empty()) {
-        out[0] =
-            scalar.has_value() ? read->scalar_slots[*scalar] : static_cast<double>(read->count);
+        out[0] = slot.kind == SlotKind::kStep ? static_cast<double>(read->count)
+                                              : read->scalar_slots[slot.index];
       }
-      if (scalar.has_value()) result.format = StateFormat::kFloat64;
       step = read->step;
     }
   } else {
     absl::Status owned = CheckOwned(parameter, offset_elements, elements);
     if (!owned.ok()) return owned;
-    int index = ShardStore::kMaster;
-    if (slot == kCorrectionSlot) {
-      index = ShardStore::kCorrection;
-      result.format = StateFormat::kInt8;
-    } else if (slot != kMasterSlot) {
-      const auto& specs = options_.slots[group];
-      const auto spec = std::find_if(specs.begin(), specs.end(),
-                                     [&](const Slot& known) { return known.name == slot; });
-      index = static_cast<int>(spec - specs.begin());
-      const ParameterSpec& kept = options_.space->parameter(parameter);
-      result.format = options_.state.SlotFormat(kept.dtype, kept.elements());
-    }
-    step = Retry([&] { return options_.store->TryRead(parameter, index, offset_elements, out); });
+    step =
+        Retry([&] { return options_.store->TryRead(parameter, slot.index, offset_elements, out); });
   }
   if (!step.has_value()) {
     return absl::AbortedError(absl::StrFormat(
         "steps kept overtaking the copy of %d elements from %d on of \"%s\" of parameter %d; ask "
         "again, or for fewer elements",
-        elements, offset_elements, slot, parameter));
+        elements, offset_elements, name, parameter));
   }
   // The step may have been torn meanwhile.
   readable = CheckReadable();
   if (!readable.ok()) return readable;
-  result.step = *step;
-  return result;
+  return SlotRead{*step, slot.format};
 }
 
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }
@@ -162,38 +154,16 @@ const std::vector<Slice>& LiveShardView::slices() const {
   return options_.plan->partition.slices[options_.member.rank];
 }
 
-const UpdateRule& LiveShardView::rule_of(int parameter) const {
-  return *(*options_.groups)[options_.space->group_of(parameter)].rule;
+const GroupUpdate& LiveShardView::group_of(int parameter) const {
+  return (*options_.groups)[options_.space->group_of(parameter)];
 }
 
-std::vector<std::string> LiveShardView::SlotNames(int parameter) const {
-  std::vector<std::string> names;
-  const int group = options_.space->group_of(parameter);
-  for (const Slot& slot : options_.slots[group]) names.push_back(slot.name);
-  if (options_.state.HasMaster(options_.space->parameter(parameter).dtype)) {
-    names.emplace_back(kMasterSlot);
-  }
-  if (options_.state.HasCorrection(options_.space->parameter(parameter).dtype)) {
-    names.emplace_back(kCorrectionSlot);
-  }
-  for (std::string& name : ScalarSlotNames(parameter)) names.push_back(std::move(name));
-  return names;
-}
-
-std::vector<std::string> LiveShardView::ScalarSlotNames(int parameter) const {
-  const RuleSpec& rule = rule_of(parameter).spec();
-  std::vector<std::string> names;
-  for (const ScalarSlotSpec& slot : rule.scalar_slots) names.push_back(slot.name);
-  if (rule.exports_step) names.emplace_back(kStepSlot);
-  return names;
-}
-
-absl::optional<int> LiveShardView::ScalarSlot(int parameter, absl::string_view name) const {
-  const std::vector<ScalarSlotSpec>& slots = rule_of(parameter).spec().scalar_slots;
-  for (size_t k = 0; k < slots.size(); ++k) {
-    if (slots[k].name == name) return static_cast<int>(k);
-  }
-  return absl::nullopt;
+std::vector<ParameterSlot> LiveShardView::SlotsOf(int parameter) const {
+  const GroupUpdate& group = group_of(parameter);
+  std::vector<ParameterSlot> slots =
+      SlotsOfParameter(options_.space->parameter(parameter), group, options_.state);
+  if (!group.rule->spec().exports_step) slots.pop_back();
+  return slots;
 }
 
 absl::Status LiveShardView::CheckReadable() const {

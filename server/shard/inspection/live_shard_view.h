@@ -18,9 +18,9 @@
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/inspection/step_board.h"
 #include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
-#include "server/update/update_rule.h"
 
 namespace optshard {
 
@@ -32,7 +32,6 @@ class LiveShardView final : public ShardView {
     const ParameterSpace* space = nullptr;
     const Plan* plan = nullptr;
     const std::vector<GroupUpdate>* groups = nullptr;
-    std::vector<std::vector<Slot>> slots;  // by group, as the store has them
     GradientMode gradient_mode = GradientMode::kReduce;
     StateOptions state;
     int bucket_count = 0;
@@ -51,12 +50,9 @@ class LiveShardView final : public ShardView {
 
  private:
   const std::vector<Slice>& slices() const;
-  const UpdateRule& rule_of(int parameter) const;
-  // What ReadSlot serves of the parameter.
-  std::vector<std::string> SlotNames(int parameter) const;
-  std::vector<std::string> ScalarSlotNames(int parameter) const;
-  // Its place among the rule's scalar slots; none: it is another slot.
-  absl::optional<int> ScalarSlot(int parameter, absl::string_view name) const;
+  const GroupUpdate& group_of(int parameter) const;
+  // What ReadSlot serves of the parameter: "step" only where PyTorch keeps it too.
+  std::vector<ParameterSlot> SlotsOf(int parameter) const;
   absl::Status CheckReadable() const;
   absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;
 

@@ -94,6 +94,11 @@ class StepEngine {
   // `sent`: this rank's vote may have reached others.
   absl::Status GatherVotes(const CommitVote& own, absl::Time deadline,
                            std::vector<CommitVote>* votes, bool* sent);
+  // Votes for a call between steps; gives the result that ends it, if any. `others_have_begun` is
+  // the outcome where the votes fail after others may have them.
+  absl::optional<Result> AgreeOnCall(CommitCall call, absl::Span<const ReplicaTensor> replica,
+                                     absl::Span<const ReplicaRegion> regions,
+                                     StepOutcome others_have_begun, absl::Time deadline);
   // Returns OK when all ranks have called it.
   absl::Status Barrier(CommitRound round, absl::Time deadline);
   absl::Status AllGather(CommitRound round, const std::vector<char>& contribution,

@@ -33,30 +33,42 @@ void TakeMaster(ConstBuffer parameter, int64_t elements, float* master) {
 
 }  // namespace
 
-StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
-                                              absl::Span<const ReplicaRegion> regions,
-                                              absl::Duration timeout) {
-  const absl::Time deadline = options_.clock->Now() + timeout;
+absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call,
+                                                           absl::Span<const ReplicaTensor> replica,
+                                                           absl::Span<const ReplicaRegion> regions,
+                                                           StepOutcome others_have_begun,
+                                                           absl::Time deadline) {
   record_.step = finished_ + 1;
   options_.timeline->BeginStep(finished_);
   const absl::Status usable = CheckReplica(replica, regions);
   std::vector<CommitVote> votes;
   bool sent = false;
   const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
-  absl::Status status =
-      GatherVotes(MakeVote(none, usable, CommitCall::kSynchronise), deadline, &votes, &sent);
+  absl::Status status = GatherVotes(MakeVote(none, usable, call), deadline, &votes, &sent);
   if (!status.ok()) {
-    // Others may have all votes and begin. The first time there is nothing to tear.
-    const bool in_doubt = has_values_ && usable.ok() && sent;
-    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied);
+    // Others may have all votes and begin.
+    return Failed(std::move(status),
+                  usable.ok() && sent ? others_have_begun : StepOutcome::kNotApplied);
   }
   const CommitDecision decision = DecideCall(votes, votes[options_.rank], incarnations_);
   if (!decision.status.ok()) return GivenUp(decision, deadline);
+  return absl::nullopt;
+}
+
+StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
+                                              absl::Span<const ReplicaRegion> regions,
+                                              absl::Duration timeout) {
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  // The first time there is nothing to tear.
+  const StepOutcome begun = has_values_ ? StepOutcome::kInDoubt : StepOutcome::kNotApplied;
+  absl::optional<Result> refused =
+      AgreeOnCall(CommitCall::kSynchronise, replica, regions, begun, deadline);
+  if (refused.has_value()) return *std::move(refused);
   const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
   options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
   // A process may have been killed before its ledger said so. No value travels before every ledger
   // does: otherwise nothing would tell that rank's old values from the new ones of the others.
-  status = Barrier(kLedgersAreMarked, deadline);
+  absl::Status status = Barrier(kLedgersAreMarked, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
   const ReplicaMemory memory(replica, regions);
   status = exchange_->SyncParameters(finished_, memory, deadline);
@@ -93,23 +105,16 @@ StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> re
                                               absl::Span<const ReplicaRegion> regions,
                                               absl::Duration timeout) {
   const absl::Time deadline = options_.clock->Now() + timeout;
-  record_.step = finished_ + 1;
-  options_.timeline->BeginStep(finished_);
-  const absl::Status usable = CheckReplica(replica, regions);
-  std::vector<CommitVote> votes;
-  bool sent = false;
-  const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
-  absl::Status status =
-      GatherVotes(MakeVote(none, usable, CommitCall::kVerify), deadline, &votes, &sent);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
-  CommitDecision decision = DecideCall(votes, votes[options_.rank], incarnations_);
-  if (!decision.status.ok()) return GivenUp(decision, deadline);
+  absl::optional<Result> refused =
+      AgreeOnCall(CommitCall::kVerify, replica, regions, StepOutcome::kNotApplied, deadline);
+  if (refused.has_value()) return *std::move(refused);
   absl::optional<absl::Status> difference;
-  status = CompareReplicas(replica, deadline, &difference);
+  absl::Status status = CompareReplicas(replica, deadline, &difference);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
   if (difference.has_value()) {
-    decision.status = *std::move(difference);
-    return GivenUp(decision, deadline);
+    CommitDecision differ;
+    differ.status = *std::move(difference);
+    return GivenUp(differ, deadline);
   }
   options_.timeline->DropStep();
   Result result;

@@ -21,6 +21,7 @@ _PROGRAMS = {
     "bin/optshard-server": "server/node/optshard-server",
     "bin/optshard-train-digits": "examples/optshard-train-digits",
     "bin/optshard-recipe": "examples/optshard-recipe",
+    "bin/optshard-train-language": "examples/optshard-train-language",
 }
 # The test is marked `external`: it reads what lies beside the real WORKSPACE.
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))

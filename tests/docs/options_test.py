@@ -12,6 +12,7 @@ _PROGRAMS = (
     "server/node/optshard-server",
     "examples/optshard-train-digits",
     "examples/optshard-recipe",
+    "examples/optshard-train-language",
 )
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 

@@ -1,0 +1,117 @@
+// The language example: its text, its model, and a few of its steps.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randint.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "examples/language_model.h"
+#include "examples/language_text.h"
+#include "tests/testing/command.h"
+#include "tests/testing/trainers_run.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A directory of its own under the test's.
+std::string DirectoryOf(const std::string& name) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", name);
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+void WriteFile(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+std::string LongText() {
+  std::string text;
+  for (int i = 0; text.size() < 200'000; ++i) absl::StrAppend(&text, "line ", i, "\n");
+  return text;
+}
+
+TEST(LanguageTextTest, Read_TwoFilesAndALink_TakesTheFilesByName) {
+  const std::string directory = DirectoryOf("two");
+  const std::string text = LongText();
+  WriteFile(directory + "/b", text.substr(1000));
+  WriteFile(directory + "/a", text.substr(0, 1000));
+  std::filesystem::create_symlink("b", directory + "/c");
+  const auto read = ReadLanguageText(directory);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->train.numel() + read->held_out.numel(), static_cast<int64_t>(text.size()));
+  EXPECT_NEAR(static_cast<double>(read->held_out.numel()), 0.1 * text.size(), 2048);
+  for (int64_t i = 0; i < 2000; ++i) ASSERT_EQ(read->train[i].item<int64_t>(), text[i]) << i;
+  for (int64_t i = 0; i < 2000; ++i) {
+    ASSERT_EQ(read->held_out[i].item<int64_t>(), text[9 * 2048 + i]) << i;
+  }
+}
+
+TEST(LanguageTextTest, Read_TooLittleOrNone_SaysHowMuchThereIs) {
+  const std::string directory = DirectoryOf("little");
+  WriteFile(directory + "/a", "short");
+  EXPECT_THAT(ReadLanguageText(directory).status().ToString(),
+              HasSubstr("5 bytes of text in 1 files; expected at least 100000"));
+  EXPECT_EQ(ReadLanguageText(directory + "/none").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(LanguageTextTest, RandomWindows_OneSeed_AreTheSamePiecesOfTheText) {
+  const at::Tensor text = at::arange(1000, at::kLong);
+  const at::Tensor windows = RandomWindows(text, 20, 8, 3);
+  ASSERT_EQ(windows.sizes(), at::IntArrayRef({20, 9}));
+  EXPECT_TRUE(windows.diff().eq(1).all().item<bool>());
+  EXPECT_TRUE(windows.equal(RandomWindows(text, 20, 8, 3)));
+  EXPECT_FALSE(windows.equal(RandomWindows(text, 20, 8, 4)));
+}
+
+TEST(LanguageModelTest, Forward_LaterTokensChange_ThoseBeforeAreNotConcerned) {
+  const at::NoGradGuard no_grad;
+  LanguageModel model(1);
+  const at::Tensor tokens = at::randint(256, {2, LanguageModel::kContext}, at::kLong);
+  at::Tensor others = tokens.clone();
+  others.narrow(1, 40, 24).fill_(7);
+  const at::Tensor logits = model.Forward(tokens).narrow(1, 0, 40);
+  EXPECT_TRUE(logits.allclose(model.Forward(others).narrow(1, 0, 40)));
+  EXPECT_FALSE(model.Forward(tokens)[0][40].allclose(model.Forward(others)[0][40]));
+}
+
+TEST(LanguageModelTest, Loss_Untrained_IsThatOfChance) {
+  const at::NoGradGuard no_grad;
+  LanguageModel model(1);
+  const at::Tensor windows = at::randint(256, {8, LanguageModel::kContext + 1}, at::kLong);
+  EXPECT_NEAR(model.Loss(windows).item<double>(), std::log(256.0), 0.5);
+}
+
+TEST(TrainLanguageTest, AFewSteps_BFloat16AtSevenBytes_LowersTheLossOnAllRanks) {
+  if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  const std::string directory = DirectoryOf("text");
+  WriteFile(directory + "/a", LongText());
+  const std::string losses = ::testing::TempDir() + "/losses.csv";
+  testing::Command command(
+      {testing::Command::Runfile("examples/optshard-train-language"),
+       "--coordinator_binary=" +
+           testing::Command::Runfile("server/coordinator/optshard-coordinator"),
+       "--text=" + directory, "--losses=" + losses, "--steps=8", "--report-every=1",
+       "--batch-size=4", "--dtype=bfloat16", "--master-weights=24",
+       "--state-dtype=int8_companded"});
+  EXPECT_EQ(*command.Wait(absl::Now() + absl::Seconds(240)), 0) << command.output();
+  EXPECT_THAT(command.output(), HasSubstr("All 2 ranks ended with the same parameters."));
+  std::ifstream file(losses);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(line, "step,loss");
+  std::vector<double> values;
+  while (std::getline(file, line)) values.push_back(std::stod(line.substr(line.find(',') + 1)));
+  ASSERT_EQ(values.size(), 8u);
+  EXPECT_LT(values.back(), values.front() - 0.3);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -12,7 +12,7 @@
 
 namespace optshard {
 
-// A transformer over bytes: which byte comes next? Width 128, 4 heads, 2 layers, about 480,000
+// A transformer over bytes: which byte comes next? Width 128, 4 heads, 2 layers, about 470,000
 // parameters. Thread-compatible.
 class LanguageModel : public torch::nn::Module {
  public:

@@ -22,7 +22,7 @@ namespace {
 template <typename Options>
 void SetAdam(const Options& options, RuleOptions& rule) {
   rule.Set("lr", options.lr())
-      .Set("betas", Betas{std::get<0>(options.betas()), std::get<1>(options.betas())})
+      .Set("betas", Numbers{std::get<0>(options.betas()), std::get<1>(options.betas())})
       .Set("eps", options.eps())
       .Set("weight_decay", options.weight_decay())
       .Set("amsgrad", options.amsgrad());
@@ -111,8 +111,17 @@ RuleOptions& RuleOptions::Set(absl::string_view name, bool value) {
   return *this;
 }
 
-RuleOptions& RuleOptions::Set(absl::string_view name, Betas value) {
+RuleOptions& RuleOptions::Set(absl::string_view name, Numbers value) {
   values_.Set(name, HyperValue(value));
+  return *this;
+}
+
+RuleOptions& RuleOptions::Set(absl::string_view name, const char* value) {
+  return Set(name, absl::string_view(value));
+}
+
+RuleOptions& RuleOptions::Set(absl::string_view name, absl::string_view value) {
+  values_.Set(name, HyperValue(std::string(value)));
   return *this;
 }
 

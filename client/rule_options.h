@@ -55,8 +55,10 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   RuleOptions& Set(absl::string_view name, double value);
   RuleOptions& Set(absl::string_view name, int value);
   RuleOptions& Set(absl::string_view name, bool value);
-  RuleOptions& Set(absl::string_view name, Betas value);
-  RuleOptions& Set(absl::string_view name, const char* value) = delete;  // else it would be a bool
+  RuleOptions& Set(absl::string_view name, Numbers value);
+  // One of the names that the option offers.
+  RuleOptions& Set(absl::string_view name, absl::string_view value);
+  RuleOptions& Set(absl::string_view name, const char* value);  // else it would be a flag
 
   const std::string& rule() const { return rule_; }
   // The options that were set. The others have their defaults.

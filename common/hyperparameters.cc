@@ -2,8 +2,10 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -41,11 +43,25 @@ const T& Get(const Hyperparameters& group, absl::string_view name, const char* t
 
 }  // namespace
 
+Numbers::Numbers(absl::Span<const double> values) : size_(values.size()) {
+  if (size_ > kMaxNumbers) {
+    Fatal("Numbers: %d were given for one hyperparameter, expected at most %d", size_, kMaxNumbers);
+  }
+  std::copy(values.begin(), values.end(), values_.begin());
+}
+
 std::string ToString(const HyperValue& value) {
   if (const bool* flag = absl::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const double* number = absl::get_if<double>(&value)) return Shortest(*number);
-  const Betas& pair = absl::get<Betas>(value);
-  return absl::StrCat("[", Shortest(pair[0]), ", ", Shortest(pair[1]), "]");
+  if (const std::string* choice = absl::get_if<std::string>(&value)) {
+    return absl::StrCat("\"", *choice, "\"");
+  }
+  const auto append = [](std::string* out, double number) { out->append(Shortest(number)); };
+  return absl::StrCat("[", absl::StrJoin(absl::get<Numbers>(value), ", ", append), "]");
+}
+
+void Hyperparameters::Set(absl::string_view name, HyperValue value) {
+  values_[std::string(name)] = std::move(value);
 }
 
 const HyperValue* Hyperparameters::Find(absl::string_view name) const {
@@ -59,12 +75,17 @@ double Hyperparameters::Number(absl::string_view name) const {
 
 bool Hyperparameters::Flag(absl::string_view name) const { return Get<bool>(*this, name, "flag"); }
 
-Betas Hyperparameters::Pair(absl::string_view name) const {
-  return Get<Betas>(*this, name, "pair of numbers");
+Numbers Hyperparameters::List(absl::string_view name) const {
+  return Get<Numbers>(*this, name, "numbers");
+}
+
+const std::string& Hyperparameters::Choice(absl::string_view name) const {
+  return Get<std::string>(*this, name, "choice");
 }
 
 uint64_t Hyperparameters::Digest() const {
-  // Names end with a zero byte and types have tags, so that no two sets give the same bytes.
+  // Texts end with a zero byte, types have tags and numbers are counted, so that no two sets give
+  // the same bytes.
   std::string bytes;
   for (const auto& [name, value] : values_) {
     bytes.append(name.c_str(), name.size() + 1);
@@ -73,8 +94,12 @@ uint64_t Hyperparameters::Digest() const {
       bytes.push_back(*flag ? 1 : 0);
     } else if (const double* number = absl::get_if<double>(&value)) {
       Append(bytes, *number);
+    } else if (const std::string* choice = absl::get_if<std::string>(&value)) {
+      bytes.append(choice->c_str(), choice->size() + 1);
     } else {
-      for (double number : absl::get<Betas>(value)) Append(bytes, number);
+      const Numbers& numbers = absl::get<Numbers>(value);
+      bytes.push_back(static_cast<char>(numbers.size()));
+      for (double number : numbers) Append(bytes, number);
     }
   }
   return XXH3_64bits(bytes.data(), bytes.size());

@@ -33,6 +33,9 @@ absl::Status CheckRules(const std::vector<GroupRule>& rules) {
                             static_cast<int64_t>(values.size()), kMaxHyperparametersPerGroup));
     for (const auto& [name, value] : values) {
       valid.Update(CheckLength(absl::StrCat(where, "the name of a hyperparameter"), name));
+      if (const std::string* choice = absl::get_if<std::string>(&value)) {
+        valid.Update(CheckLength(absl::StrCat(where, "the choice of a hyperparameter"), *choice));
+      }
     }
     if (!valid.ok()) return valid;
   }

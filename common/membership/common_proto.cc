@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/errors.h"
 #include "common/group_rule.h"
 #include "common/request_limits.h"
@@ -134,10 +135,11 @@ v1::GroupRule ToProto(const GroupRule& rule) {
       one.set_flag(*flag);
     } else if (const double* number = absl::get_if<double>(&value)) {
       one.set_number(*number);
+    } else if (const std::string* choice = absl::get_if<std::string>(&value)) {
+      one.set_choice(*choice);
     } else {
-      const Betas& pair = absl::get<Betas>(value);
-      one.mutable_pair()->set_first(pair[0]);
-      one.mutable_pair()->set_second(pair[1]);
+      const Numbers& numbers = absl::get<Numbers>(value);
+      one.mutable_numbers()->mutable_values()->Add(numbers.begin(), numbers.end());
     }
   }
   return proto;
@@ -155,8 +157,17 @@ absl::StatusOr<GroupRule> FromProto(const v1::GroupRule& proto) {
       case v1::Hyperparameter::kNumber:
         values.Set(one.name(), one.number());
         break;
-      case v1::Hyperparameter::kPair:
-        values.Set(one.name(), Betas{one.pair().first(), one.pair().second()});
+      case v1::Hyperparameter::kNumbers: {
+        const auto& numbers = one.numbers().values();
+        const absl::Status count = CheckCount(
+            absl::StrCat("the number of numbers of the hyperparameter \"", one.name(), "\""),
+            numbers.size(), kMaxNumbers);
+        if (!count.ok()) return count;
+        values.Set(one.name(), Numbers(absl::MakeConstSpan(numbers.data(), numbers.size())));
+        break;
+      }
+      case v1::Hyperparameter::kChoice:
+        values.Set(one.name(), one.choice());
         break;
       case v1::Hyperparameter::VALUE_NOT_SET:
         return absl::InvalidArgumentError(

@@ -14,9 +14,24 @@
 namespace optshard {
 namespace {
 
-absl::string_view TypeName(const HyperValue& value) {
-  constexpr absl::string_view kNames[] = {"a flag", "a number", "a pair of numbers"};
-  return kNames[value.index()];
+std::string TypeName(const HyperValue& value) {
+  if (absl::holds_alternative<bool>(value)) return "a flag";
+  if (absl::holds_alternative<double>(value)) return "a number";
+  if (absl::holds_alternative<std::string>(value)) return "a name";
+  const size_t count = absl::get<Numbers>(value).size();
+  return count == 2 ? "a pair of numbers" : absl::StrCat(count, " numbers");
+}
+
+bool IsOfOneType(const HyperValue& a, const HyperValue& b) {
+  if (a.index() != b.index()) return false;
+  const Numbers* numbers = absl::get_if<Numbers>(&a);
+  return numbers == nullptr || numbers->size() == absl::get<Numbers>(b).size();
+}
+
+// The choice that was probably meant.
+std::string NearestChoice(const OptionSpec& option, const HyperValue& value) {
+  const std::string* choice = absl::get_if<std::string>(&value);
+  return choice == nullptr ? "" : DidYouMean(*choice, option.choices);
 }
 
 const OptionSpec* FindOption(const RuleSpec& spec, absl::string_view name) {
@@ -35,7 +50,7 @@ absl::Status CheckValue(const RuleSpec& spec, absl::string_view name, const Hype
                                                    name, "\"; it has ", absl::StrJoin(known, ", "),
                                                    DidYouMean(name, known)));
   }
-  if (value.index() != option->default_value.index()) {
+  if (!IsOfOneType(value, option->default_value)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rule \"", spec.name, "\": option \"", name, "\" is ", TypeName(value), ", ",
         ToString(value), "; it must be ", TypeName(option->default_value), ": ", option->range));
@@ -43,7 +58,7 @@ absl::Status CheckValue(const RuleSpec& spec, absl::string_view name, const Hype
   if (!option->valid(value)) {
     return absl::InvalidArgumentError(absl::StrCat("rule \"", spec.name, "\": option \"", name,
                                                    "\" is ", ToString(value), "; it must be ",
-                                                   option->range));
+                                                   option->range, NearestChoice(*option, value)));
   }
   return absl::OkStatus();
 }

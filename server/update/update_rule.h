@@ -30,6 +30,7 @@ struct OptionSpec {
   std::string range;         // for people: "a finite number, >= 0", "two numbers in [0, 1)"
   std::function<bool(const HyperValue&)> valid;  // asked only about values of the right type
   std::string doc;
+  std::vector<std::string> choices = {};  // of an option that is one of several names
 };
 
 // How a slot can be kept in 8 bits (common/block_code.h).

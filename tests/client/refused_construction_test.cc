@@ -155,7 +155,7 @@ std::vector<BadConstruction> BadConstructions() {
        }),
        {"rank 0", "\"weight\"", "has the same name"}},
       {"a value out of its range",
-       With(RuleOptions("adam").Set("betas", Betas{0.9, 1.0})),
+       With(RuleOptions("adam").Set("betas", Numbers{0.9, 1.0})),
        {"rank 0", "adam", "betas", "[0.9, 1]"}},
       {"a value that is no number",
        With(RuleOptions("adam").Set("eps", kNan)),

@@ -168,7 +168,7 @@ const std::vector<BadStep>& BadSteps() {
       {"a value out of its range", Option("lr", -1.0), {"rank 1: param group 1", "\"lr\" is -1"}},
       {"a value that is no number", Option("lr", kNan), {"rank 1: param group 1", "\"lr\" is nan"}},
       {"a pair out of its range",
-       Option("betas", Betas{0.9, 1.0}),
+       Option("betas", Numbers{0.9, 1.0}),
        {"rank 1: param group 1", "[0.9, 1]", "[0, 1)"}},
       {"an option that the rule has not",
        Option("beta", 0.9),

@@ -46,7 +46,7 @@ TEST(RuleOptionsTest, Complete_UnknownOption_ListsTheKnownOnes) {
 TEST(RuleOptionsTest, Complete_NothingSet_HasPyTorchsDefaults) {
   const Hyperparameters values = RuleOptions("adam").Complete().values();
   EXPECT_EQ(values.Number("lr"), 1e-3);
-  EXPECT_EQ(values.Pair("betas"), (Betas{0.9, 0.999}));
+  EXPECT_EQ(values.List("betas"), (Numbers{0.9, 0.999}));
   EXPECT_EQ(values.Number("eps"), 1e-8);
   EXPECT_EQ(values.Number("weight_decay"), 0);
   EXPECT_FALSE(values.Flag("amsgrad"));
@@ -62,7 +62,7 @@ TEST(RuleOptionsTest, Convert_AdamOptions_KeepsEveryValue) {
   EXPECT_EQ(rule.rule(), "adam");
   const Hyperparameters values = rule.Complete().values();
   EXPECT_EQ(values.Number("lr"), 0.5);
-  EXPECT_EQ(values.Pair("betas"), (Betas{0.8, 0.7}));
+  EXPECT_EQ(values.List("betas"), (Numbers{0.8, 0.7}));
   EXPECT_EQ(values.Number("eps"), 1e-3);
   EXPECT_EQ(values.Number("weight_decay"), 0.1);
   EXPECT_TRUE(values.Flag("amsgrad"));

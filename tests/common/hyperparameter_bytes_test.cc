@@ -10,10 +10,12 @@ namespace {
 std::vector<Hyperparameters> Some() {
   std::vector<Hyperparameters> groups(3);
   groups[0].Set("lr", 0.1);
-  groups[0].Set("betas", Betas{0.9, 0.999});
+  groups[0].Set("betas", Numbers{0.9, 0.999});
   groups[0].Set("amsgrad", true);
   groups[2].Set("lr", std::numeric_limits<double>::infinity());
   groups[2].Set("maximize", false);
+  groups[2].Set("coefficients", Numbers{1, -2, 3});
+  groups[2].Set("mode", std::string("slow"));
   return groups;
 }
 
@@ -42,6 +44,15 @@ TEST(HyperparameterBytes_OfAnUnknownType_AreRefused, NamingTheGroup) {
   const absl::Status status = DecodeHyperparameters(bytes).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_NE(status.message().find("group 1"), absl::string_view::npos) << status;
+}
+
+TEST(HyperparameterBytes_OfMoreNumbersThanThereAre, AreRefused) {
+  Hyperparameters group;
+  group.Set("betas", Numbers{1, 2});
+  std::string bytes = EncodeHyperparameters({group});
+  bytes[bytes.size() - 17] = kMaxNumbers + 1;
+  bytes.append(3 * sizeof(double), '\0');
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeHyperparameters(bytes).status()));
 }
 
 }  // namespace

@@ -17,9 +17,11 @@ TEST(HyperparametersTest, ToString_Values_AreShortestAndOrderedByName) {
   Hyperparameters group;
   group.Set("lr", 0.1);
   group.Set("eps", 1.0 / 3);
-  group.Set("betas", Betas{0.9, 0.999});
+  group.Set("betas", Numbers{0.9, 0.999});
   group.Set("amsgrad", true);
-  EXPECT_EQ(group.ToString(), "amsgrad=true betas=[0.9, 0.999] eps=0.3333333333333333 lr=0.1");
+  group.Set("mode", std::string("slow"));
+  EXPECT_EQ(group.ToString(),
+            "amsgrad=true betas=[0.9, 0.999] eps=0.3333333333333333 lr=0.1 mode=\"slow\"");
   EXPECT_EQ(ToString(HyperValue(std::numeric_limits<double>::quiet_NaN())), "nan");
 }
 
@@ -38,8 +40,10 @@ TEST(HyperparametersTest, Digest_AnyDifference_Differs) {
   EXPECT_NE(digest, With("lr2", 0.1).Digest());
   EXPECT_NE(digest, Hyperparameters().Digest());
   EXPECT_NE(With("x", true).Digest(), With("x", false).Digest());
-  EXPECT_NE(With("x", Betas{0, 1}).Digest(), With("x", Betas{1, 0}).Digest());
+  EXPECT_NE(With("x", Numbers{0, 1}).Digest(), With("x", Numbers{1, 0}).Digest());
+  EXPECT_NE(With("x", Numbers{0}).Digest(), With("x", Numbers{0, 0}).Digest());
   EXPECT_NE(With("x", false).Digest(), With("x", 0.0).Digest());
+  EXPECT_NE(With("x", std::string("a")).Digest(), With("x", std::string("b")).Digest());
 }
 
 TEST(HyperparametersTest, Find_AbsentName_IsNull) {
@@ -49,6 +53,16 @@ TEST(HyperparametersTest, Find_AbsentName_IsNull) {
 TEST(HyperparametersTest, Number_AbsentOrOfAnotherType_Dies) {
   EXPECT_DEATH(Hyperparameters().Number("lr"), "no number \"lr\"");
   EXPECT_DEATH(With("lr", true).Number("lr"), "no number \"lr\" in \\{lr=true\\}");
+}
+
+TEST(HyperparametersTest, Choice_OfAnotherType_Dies) {
+  EXPECT_EQ(With("mode", std::string("slow")).Choice("mode"), "slow");
+  EXPECT_DEATH(With("mode", 1.0).Choice("mode"), "no choice \"mode\" in \\{mode=1\\}");
+}
+
+TEST(NumbersTest, MoreThanAHyperparameterMayHave_Die) {
+  EXPECT_EQ((Numbers{1, 2, 3, 4}).size(), kMaxNumbers);
+  EXPECT_DEATH((Numbers{1, 2, 3, 4, 5}), "5 were given for one hyperparameter, expected at most 4");
 }
 
 }  // namespace

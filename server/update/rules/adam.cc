@@ -87,7 +87,7 @@ class AdamRule : public ElementWiseRule {
                        Coefficients* out) const override {
     const double lr = group.Number("lr");
     const double decay = group.Number("weight_decay");
-    const Betas betas = group.Pair("betas");
+    const Numbers betas = group.List("betas");
     const double count = static_cast<double>(step);
     out->Set(Adam::kSign, group.Flag("maximize") ? -1 : 1);
     out->Set(Adam::kBeta1, betas[0]);

@@ -65,7 +65,7 @@ class AdamaxRule final : public ElementWiseRule {
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber step,
                        Coefficients* out) const override {
-    const Betas betas = group.Pair("betas");
+    const Numbers betas = group.List("betas");
     out->Set(Adamax::kSign, group.Flag("maximize") ? -1 : 1);
     out->Set(Adamax::kBeta1, betas[0]);
     out->Set(Adamax::kOneMinusBeta1, 1 - betas[0]);

@@ -152,7 +152,7 @@ class LambRule final : public UpdateRule {
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber step,
                        Coefficients* out) const override {
-    const Betas betas = group.Pair("betas");
+    const Numbers betas = group.List("betas");
     const bool corrects = group.Flag("bias_correction");
     const double decay = group.Number("weight_decay");
     const auto correction = [&](double beta) {

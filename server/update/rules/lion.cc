@@ -59,7 +59,7 @@ class LionRule final : public ElementWiseRule {
 
  protected:
   void SetCoefficients(const Hyperparameters& group, StepNumber, Coefficients* out) const override {
-    const Betas betas = group.Pair("betas");
+    const Numbers betas = group.List("betas");
     out->Set(Lion::kSign, group.Flag("maximize") ? -1 : 1);
     out->Set(Lion::kMinusLr, -group.Number("lr"));
     out->Set(Lion::kBeta1, betas[0]);

@@ -78,7 +78,7 @@ class NAdamRule final : public ElementWiseRule {
     const double lr = group.Number("lr");
     const double decay = group.Number("weight_decay");
     const bool decoupled = group.Flag("decoupled_weight_decay");
-    const Betas betas = group.Pair("betas");
+    const Numbers betas = group.List("betas");
     const double count = static_cast<double>(step);
     const auto momentum = [&](double at) {
       return betas[0] * (1 - 0.5 * std::pow(0.96, at * group.Number("momentum_decay")));

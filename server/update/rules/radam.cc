@@ -75,7 +75,7 @@ class RAdamRule final : public ElementWiseRule {
     const double lr = group.Number("lr");
     const double decay = group.Number("weight_decay");
     const bool decoupled = group.Flag("decoupled_weight_decay");
-    const Betas betas = group.Pair("betas");
+    const Numbers betas = group.List("betas");
     const double count = static_cast<double>(step);
     // The length of the average square's memory: in the long run, and so far (the paper's rho).
     const double power = std::pow(betas[1], count);

@@ -75,10 +75,10 @@ class RpropRule final : public ElementWiseRule {
   void SetCoefficients(const Hyperparameters& group, StepNumber step,
                        Coefficients* out) const override {
     out->Set(Rprop::kSign, group.Flag("maximize") ? -1 : 1);
-    out->Set(Rprop::kEtaMinus, group.Pair("etas")[0]);
-    out->Set(Rprop::kEtaPlus, group.Pair("etas")[1]);
-    out->Set(Rprop::kStepSizeMin, group.Pair("step_sizes")[0]);
-    out->Set(Rprop::kStepSizeMax, group.Pair("step_sizes")[1]);
+    out->Set(Rprop::kEtaMinus, group.List("etas")[0]);
+    out->Set(Rprop::kEtaPlus, group.List("etas")[1]);
+    out->Set(Rprop::kStepSizeMin, group.List("step_sizes")[0]);
+    out->Set(Rprop::kStepSizeMax, group.List("step_sizes")[1]);
     out->Set(Rprop::kIsFirst, step == 1 ? 1 : 0);
     out->Set(Rprop::kLr, group.Number("lr"));
   }

@@ -35,7 +35,7 @@ Hyperparameters SomeHyperparameters() {
   Hyperparameters values;
   values.Set("lr", 0.1);
   values.Set("amsgrad", true);
-  values.Set("betas", Betas{0.5, 0.75});
+  values.Set("betas", Numbers{0.5, 0.75});
   return values;
 }
 

@@ -37,7 +37,8 @@ JoinRequest Request() {
   request.spec.rules = {{"sgd"}, {"sgd"}, {"adam"}};
   request.spec.rules[0].hyperparameters.Set("lr", 0.1);
   request.spec.rules[1].hyperparameters.Set("nesterov", true);
-  request.spec.rules[2].hyperparameters.Set("betas", Betas{0.5, 0.75});
+  request.spec.rules[2].hyperparameters.Set("betas", Numbers{0.5, 0.75});
+  request.spec.rules[2].hyperparameters.Set("mode", std::string("slow"));
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
   request.spec.state.master_weight_bits = 24;
@@ -62,7 +63,8 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   EXPECT_THAT(SameFields(proto, ToProto(JoinRequest())),
               ElementsAre("header.generation", "header.incarnation"));
   EXPECT_EQ(FirstDifference(Request().spec, "sent", back->spec, "received"), absl::nullopt);
-  EXPECT_EQ(back->spec.rules[2].hyperparameters.Pair("betas"), (Betas{0.5, 0.75}));
+  EXPECT_EQ(back->spec.rules[2].hyperparameters.List("betas"), (Numbers{0.5, 0.75}));
+  EXPECT_EQ(back->spec.rules[2].hyperparameters.Choice("mode"), "slow");
   EXPECT_EQ(back->spec.policy, PartitionPolicy::kBalanced);
   EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
   EXPECT_EQ(back->spec.state.master_weight_bits, 24);
@@ -99,6 +101,20 @@ TEST(MembershipRpc, UnknownEnums_AreInvalid) {
       static_cast<v1::DType>(77));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::StepProgress()).status()));
+}
+
+TEST(MembershipRpc, MoreNumbersThanAHyperparameterHas_AreInvalid) {
+  v1::JoinRequest proto = ToProto(Request());
+  v1::Hyperparameter* betas = proto.mutable_spec()->mutable_rules(2)->mutable_hyperparameters(0);
+  ASSERT_EQ(betas->name(), "betas");
+  while (betas->numbers().values_size() < static_cast<int>(kMaxNumbers)) {
+    betas->mutable_numbers()->add_values(0.5);
+  }
+  EXPECT_TRUE(FromProto(proto).ok());
+  betas->mutable_numbers()->add_values(0.5);
+  const absl::Status status = FromProto(proto).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_NE(status.message().find("\"betas\""), absl::string_view::npos) << status;
 }
 
 TEST(MembershipRpc, NumbersThatNoJobReaches_AreInvalid) {

@@ -19,7 +19,7 @@ double Norm(const std::vector<double>& values) {
 // Algorithm 2 of arXiv 1904.00962, with phi(z) = z.
 struct Paper {
   double lr;
-  Betas betas;
+  Numbers betas;
   double eps;
   double decay;
   std::vector<double> parameter, m, v;
@@ -74,7 +74,7 @@ TEST(Lamb, HundredSteps_AreThePapers) {
   given.Set("weight_decay", 0.5);
   const GoldenData data = MakeGoldenData();
   LambRun run(given, data.parameter);
-  Paper paper{1e-2, run.group.Pair("betas"), run.group.Number("eps"), 0.5, {}, {}, {}};
+  Paper paper{1e-2, run.group.List("betas"), run.group.Number("eps"), 0.5, {}, {}, {}};
   paper.parameter.assign(data.parameter.begin(), data.parameter.end());
   paper.m.resize(paper.parameter.size());
   paper.v.resize(paper.parameter.size());

@@ -11,7 +11,7 @@ namespace optshard::testing {
 namespace {
 
 // Algorithm 2 of arXiv 2302.06675.
-void PaperStep(double lr, Betas betas, double decay, double gradient, double* parameter,
+void PaperStep(double lr, Numbers betas, double decay, double gradient, double* parameter,
                double* average) {
   const double direction = betas[0] * *average + (1 - betas[0]) * gradient;
   const double sign = direction > 0 ? 1 : direction < 0 ? -1 : 0;
@@ -39,7 +39,7 @@ TEST(Lion, HundredSteps_AreThePapers) {
     span.gradient = gradient.data();
     rule.Update(DriverKind::kSimd, rule.Prepare(group, step), span);
     for (size_t i = 0; i < parameter.size(); ++i) {
-      PaperStep(1e-2, group.Pair("betas"), 0.5, gradient[i], &paper_parameter[i],
+      PaperStep(1e-2, group.List("betas"), 0.5, gradient[i], &paper_parameter[i],
                 &paper_average[i]);
     }
   }

@@ -302,13 +302,13 @@ std::vector<OracleCase> AdamCases() {
                    Torch<Adam>(AdamOptions(0.01).weight_decay(0.1))});
   cases.push_back({"Amsgrad", "adam", Given({{"amsgrad", true}, {"lr", 0.01}}),
                    Torch<Adam>(AdamOptions(0.01).amsgrad(true))});
-  cases.push_back({"GanBetas", "adam", Given({{"betas", Betas{0.5, 0.9}}, {"eps", 1e-3}}),
+  cases.push_back({"GanBetas", "adam", Given({{"betas", Numbers{0.5, 0.9}}, {"eps", 1e-3}}),
                    Torch<Adam>(AdamOptions().betas({0.5, 0.9}).eps(1e-3))});
-  cases.push_back({"LowBeta1", "adam", Given({{"betas", Betas{0.1, 0.99}}}),
+  cases.push_back({"LowBeta1", "adam", Given({{"betas", Numbers{0.1, 0.99}}}),
                    Torch<Adam>(AdamOptions().betas({0.1, 0.99}))});
-  cases.push_back({"NoFirstMoment", "adam", Given({{"betas", Betas{0.0, 0.9}}}),
+  cases.push_back({"NoFirstMoment", "adam", Given({{"betas", Numbers{0.0, 0.9}}}),
                    Torch<Adam>(AdamOptions().betas({0.0, 0.9}))});
-  cases.push_back({"SlowBeta2", "adam", Given({{"betas", Betas{0.95, 0.9999}}}),
+  cases.push_back({"SlowBeta2", "adam", Given({{"betas", Numbers{0.95, 0.9999}}}),
                    Torch<Adam>(AdamOptions().betas({0.95, 0.9999}))});
   cases.push_back({"SmallGradients", "adam", Given({{"lr", 0.01}}), Torch<Adam>(AdamOptions(0.01)),
                    0.01, 1e-6});
@@ -326,7 +326,7 @@ std::vector<OracleCase> AdamWCases() {
   cases.push_back({"StrongDecay", "adamw", Given({{"weight_decay", 0.1}, {"lr", 0.01}}),
                    Torch<AdamW>(AdamWOptions(0.01).weight_decay(0.1))});
   cases.push_back({"Amsgrad", "adamw",
-                   Given({{"amsgrad", true}, {"betas", Betas{0.8, 0.95}}, {"lr", 0.01}}),
+                   Given({{"amsgrad", true}, {"betas", Numbers{0.8, 0.95}}, {"lr", 0.01}}),
                    Torch<AdamW>(AdamWOptions(0.01).betas({0.8, 0.95}).amsgrad(true))});
   return cases;
 }

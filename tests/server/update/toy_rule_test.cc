@@ -25,7 +25,7 @@ TEST(ToyRuleTest, Validate_ToyOptions_DefaultsRangesAndNames) {
   EXPECT_EQ(Toy().Validate(given).status().message(),
             "rule \"toy\": option \"bound\" is -1; it must be a finite number, >= 0");
   given = {};
-  given.Set("betas", Betas{0.9, 0.999});
+  given.Set("betas", Numbers{0.9, 0.999});
   EXPECT_EQ(Toy().Validate(given).status().message(),
             "rule \"toy\" has no option \"betas\"; it has lr, bound, keep_largest");
 }

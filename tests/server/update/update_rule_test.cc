@@ -71,7 +71,7 @@ TEST(UpdateRuleTest, Validate_NothingGiven_PyTorchDefaults) {
 TEST(UpdateRuleTest, Validate_GivenValues_AreKept) {
   const Hyperparameters group = *Rule("adam").Validate(With("lr", 0.5));
   EXPECT_EQ(group.Number("lr"), 0.5);
-  EXPECT_EQ(group.Pair("betas"), (Betas{0.9, 0.999}));
+  EXPECT_EQ(group.List("betas"), (Numbers{0.9, 0.999}));
 }
 
 TEST(UpdateRuleTest, Validate_UnknownOption_ListsTheKnownOnes) {
@@ -105,10 +105,39 @@ TEST(UpdateRuleTest, Validate_OutOfRange_NamesRuleOptionValueAndRange) {
 
 TEST(UpdateRuleTest, Validate_Betas_MustBeAtLeastZeroAndBelowOne) {
   for (double bad : {1.0, -0.1, kNan}) {
-    EXPECT_THAT(Error("adam", With("betas", Betas{bad, 0.999})), HasSubstr("[0, 1)"));
-    EXPECT_THAT(Error("adamw", With("betas", Betas{0.9, bad})), HasSubstr("[0, 1)"));
+    EXPECT_THAT(Error("adam", With("betas", Numbers{bad, 0.999})), HasSubstr("[0, 1)"));
+    EXPECT_THAT(Error("adamw", With("betas", Numbers{0.9, bad})), HasSubstr("[0, 1)"));
   }
-  EXPECT_TRUE(Rule("adam").Validate(With("betas", Betas{0, 0})).ok());
+  EXPECT_TRUE(Rule("adam").Validate(With("betas", Numbers{0, 0})).ok());
+}
+
+TEST(OptionSpecTest, NumbersOutOfRange_AreNotValid) {
+  const OptionSpec whole = options::Whole("ns_steps", 5, 0, 99, "");
+  EXPECT_EQ(whole.range, "a whole number from 0 to 99");
+  for (double good : {0.0, 5.0, 99.0}) EXPECT_TRUE(whole.valid(good)) << good;
+  for (double bad : {-1.0, 100.0, 0.5, kNan, kInfinity}) EXPECT_FALSE(whole.valid(bad)) << bad;
+  const OptionSpec positive = options::Positive("eps", 1, "");
+  EXPECT_TRUE(positive.valid(1e-300));
+  for (double bad : {0.0, -1.0, kNan, kInfinity}) EXPECT_FALSE(positive.valid(bad)) << bad;
+  const OptionSpec three = options::FiniteNumbers("coefficients", {1, 2, 3}, "");
+  EXPECT_EQ(three.range, "3 finite numbers");
+  EXPECT_TRUE(three.valid(Numbers{0, -1, 5}));
+  EXPECT_FALSE(three.valid(Numbers{0, -1, kNan}));
+}
+
+TEST(OptionSpecTest, Choice_IsOneOfItsNamesAndBeginsWithTheFirst) {
+  const OptionSpec choice = options::Choice("mode", {"slow", "fast"}, "");
+  EXPECT_EQ(choice.default_value, HyperValue(std::string("slow")));
+  EXPECT_EQ(choice.range, "\"slow\" or \"fast\"");
+  EXPECT_TRUE(choice.valid(std::string("fast")));
+  EXPECT_FALSE(choice.valid(std::string("fats")));
+}
+
+TEST(UpdateRuleTest, Validate_AnotherNumberOfNumbers_NamesBoth) {
+  EXPECT_THAT(Error("adam", With("betas", Numbers{0.9, 0.99, 0.999})),
+              HasSubstr("is 3 numbers, [0.9, 0.99, 0.999]; it must be a pair of numbers"));
+  EXPECT_THAT(Error("adam", With("lr", std::string("high"))),
+              HasSubstr("is a name, \"high\"; it must be a number"));
 }
 
 TEST(UpdateRuleTest, Validate_NesterovWithoutMomentumOrWithDampening_SaysWhatItNeeds) {
@@ -278,7 +307,7 @@ TEST(UpdateRuleTest, Update_NoElements_NullPointersAreFine) {
 TEST(UpdateRuleTest, Update_AdamWithAmsgrad_DividesByTheLargestSquareSoFar) {
   Hyperparameters group = With("amsgrad", true);
   group.Set("lr", 1.0);
-  group.Set("betas", Betas{0.5, 0.5});
+  group.Set("betas", Numbers{0.5, 0.5});
   group.Set("eps", 0.0);
   const UpdateRule& rule = Rule("adam");
   group = *rule.Validate(group);

@@ -130,10 +130,10 @@ TEST_F(CommitDecisionTest, HyperparametersDiffer_AsksForASecondRound) {
 TEST(HyperparameterText_OneValueDiffers, DifferenceShowsBothSides) {
   std::vector<Hyperparameters> groups(2);
   groups[0].Set("lr", 0.1);
-  groups[1].Set("betas", Betas{0.9, 0.999});
+  groups[1].Set("betas", Numbers{0.9, 0.999});
   groups[1].Set("lr", 0.1);
   const std::string first = HyperparameterText(groups);
-  groups[1].Set("betas", Betas{0.9, 0.99});
+  groups[1].Set("betas", Numbers{0.9, 0.99});
   const std::string second = HyperparameterText(groups);
   EXPECT_EQ(DescribeDifference({first, first, second}),
             "group 1: betas is [0.9, 0.999] on rank 0 but [0.9, 0.99] on rank 2");

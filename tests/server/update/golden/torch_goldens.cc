@@ -3,6 +3,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "common/fatal.h"
@@ -38,8 +39,13 @@ double NumberOf(const std::string& text) {
 }
 
 HyperValue ValueOf(const std::vector<std::string>& words) {
-  if (words.size() == 4) return Betas{NumberOf(words[2]), NumberOf(words[3])};
+  if (words.size() > 3) {
+    std::vector<double> numbers;
+    for (size_t k = 2; k < words.size(); ++k) numbers.push_back(NumberOf(words[k]));
+    return optshard::Numbers(numbers);
+  }
   if (words[2] == "true" || words[2] == "false") return words[2] == "true";
+  if (absl::ascii_isalpha(words[2][0])) return words[2];
   return NumberOf(words[2]);
 }
 
@@ -65,8 +71,12 @@ std::vector<GoldenCase> ReadTorchGoldens() {
       GoldenCase& golden = cases.emplace_back();
       golden.rule = words[1];
       golden.name = words[2];
+      golden.shape = {static_cast<int64_t>(kElements)};
     } else if (words[0] == "option" && !cases.empty() && words.size() >= 3) {
       cases.back().given.Set(words[1], ValueOf(words));
+    } else if (words[0] == "shape" && !cases.empty() && words.size() == 3) {
+      cases.back().shape = {static_cast<int64_t>(NumberOf(words[1])),
+                            static_cast<int64_t>(NumberOf(words[2]))};
     } else if (words[0] == "tensor" && !cases.empty() && words.size() == 2) {
       Golden& golden = cases.back().tensors[words[1]];
       golden.float32 = ReadValues<float>(file);

@@ -15,13 +15,14 @@ namespace optshard::testing {
 // A tensor after the last step.
 struct Golden {
   std::vector<float> float32;
-  std::vector<double> float64;
+  std::vector<double> float64;  // of a matrix: without any rounding to bfloat16
 };
 
 struct GoldenCase {
   std::string rule;
   std::string name;
   Hyperparameters given;
+  std::vector<int64_t> shape;
   std::map<std::string, Golden> tensors;  // "parameter" and the slots
 };
 

@@ -52,6 +52,33 @@ def optshard_cc_plugin(name, copts = [], linkopts = [], deps = [], visibility = 
         **kwargs
     )
 
+def optshard_embedded_plugin(name, plugin, symbols, visibility = _PUBLIC):
+    """A plugin's bytes as a library: read-only data between two symbols.
+
+    Args:
+      name: the library.
+      plugin: an optshard_cc_plugin.
+      symbols: the symbols are this with _begin and _end.
+      visibility: as usual.
+    """
+    native.genrule(
+        name = name + "_object",
+        srcs = [plugin],
+        outs = [name + ".o"],
+        cmd = """
+            set -e
+            work=$$(mktemp -d)
+            trap 'rm -rf "$$work"' EXIT
+            cp $(location {plugin}) "$$work/plugin"
+            (cd "$$work" && ld -r -b binary -z noexecstack -o data.o plugin)
+            objcopy --rename-section .data=.rodata,alloc,load,readonly,data,contents \\
+                --redefine-sym _binary_plugin_start={symbols}_begin \\
+                --redefine-sym _binary_plugin_end={symbols}_end \\
+                --strip-symbol _binary_plugin_size "$$work/data.o" $@
+        """.format(plugin = plugin, symbols = symbols),
+    )
+    cc_library(name = name, srcs = [name + ".o"], visibility = visibility)
+
 def optshard_cc_test(
         name,
         copts = [],

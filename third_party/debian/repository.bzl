@@ -41,6 +41,7 @@ _LIBRARIES = {
     "gtest_main": ("gmock_main", [], ["gtest"]),
     "highway": ("libhwy", [], []),
     "json": ("", [], []),
+    "onednn": ("", ["-ldnnl", "-lgomp"], []),  # oneDNN's threads are those of OpenMP
     "protobuf": ("protobuf", [], []),
     "spdlog": ("spdlog", [], []),
     "xxhash": ("libxxhash", [], []),

@@ -74,7 +74,7 @@ struct ShardedOptimizerOptions {
   //   "int8_companded"  8 bits and a float16 scale for each 32 elements, the format of FlashOptim;
   //                     faster
   // In 8 bits a parameter with fewer than 4,096 elements keeps float32 slots, and the rules are
-  // Adam, AdamW, Lion, LAMB and SGD; docs/numerics.md says what the formats do to values.
+  // Adam, AdamW, Lion, LAMB, Muon and SGD; docs/numerics.md says what the formats do to values.
   // INVALID_ARGUMENT for other names, for a rule that does not work in 8 bits, and for
   // buckets.max_bytes below 1024 with 8 bits.
   std::string state_dtype = "float32";

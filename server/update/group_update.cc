@@ -6,14 +6,27 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/errors.h"
 #include "common/group_rule.h"
+#include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
 #include "server/update/state_support.h"
 
 namespace optshard {
 namespace {
+
+absl::Status CheckParameters(const UpdateRule& rule, const GroupSpec& group) {
+  for (const ParameterSpec& parameter : group.parameters) {
+    const absl::Status status = rule.CheckParameter(parameter.shape);
+    if (status.ok()) continue;
+    return errors::WithContext(status,
+                               absl::StrCat("parameter \"", parameter.name, "\" of the shape [",
+                                            absl::StrJoin(parameter.shape, ", "), "]"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolicy policy,
                                           StateFormat state) {
@@ -44,6 +57,12 @@ absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spe
         ValidateGroup(spec.rules[g], spec.policy, spec.state.format);
     if (!group.ok()) {
       return errors::WithContext(group.status(), absl::StrCat("param group ", g));
+    }
+    if (g < spec.space.groups().size()) {
+      const absl::Status parameters = CheckParameters(*group->rule, spec.space.groups()[g]);
+      if (!parameters.ok()) {
+        return errors::WithContext(parameters, absl::StrCat("param group ", g));
+      }
     }
     groups.push_back(*std::move(group));
   }

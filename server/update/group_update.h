@@ -20,8 +20,9 @@ struct GroupUpdate {
 
 // By param group, from OptimizerSpec::rules. INVALID_ARGUMENT with the number of the group: an
 // unknown rule, the first error of UpdateRule::Validate, a rule that needs whole parameters where
-// the partition policy cuts them, a rule that does not work with the format of the state.
-// Thread-safe.
+// the partition policy cuts them, a rule that does not work with the format of the state, a
+// parameter of a shape that the rule does not take (named). FAILED_PRECONDITION where a library
+// that a rule needs is missing. Thread-safe.
 absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spec);
 
 // By group.

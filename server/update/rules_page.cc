@@ -23,7 +23,7 @@ rule's default:
 
 ```cpp
 std::vector<torch::optim::OptimizerParamGroup> groups;
-groups.emplace_back(matrices, std::make_unique<optshard::RuleOptions>("lion"));
+groups.emplace_back(matrices, std::make_unique<optshard::RuleOptions>("muon"));
 groups.emplace_back(others);  // the optimizer's rule
 optshard::ShardedOptimizer optimizer(groups, torch::optim::AdamWOptions(1e-3), options);
 ```

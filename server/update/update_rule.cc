@@ -168,6 +168,12 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   return part;
 }
 
+absl::Status UpdateRule::CheckParameter(absl::Span<const int64_t>) const {
+  return absl::OkStatus();
+}
+
+int64_t UpdateRule::UpdateCost(absl::Span<const int64_t>) const { return 0; }
+
 int64_t UpdateRule::WorkspaceBytes(absl::Span<const int64_t>, DType) const { return 0; }
 
 std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {

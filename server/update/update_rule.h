@@ -181,6 +181,14 @@ class UpdateRule {
   Coefficients Prepare(const Hyperparameters& group, StepNumber step, DType dtype = DType::kFloat32,
                        const ScalarSlots& scalar_slots = {}) const;
 
+  // Whether it updates parameters of that shape, here. INVALID_ARGUMENT with the way out, or
+  // FAILED_PRECONDITION where a library that it needs is missing.
+  virtual absl::Status CheckParameter(absl::Span<const int64_t> shape) const;
+
+  // What an update of such a parameter costs beside that of another one, by which owners are
+  // balanced: a measure of the rule's own. 0: as its number of elements.
+  virtual int64_t UpdateCost(absl::Span<const int64_t> shape) const;
+
   // How much of SpanUpdate::workspace an update of such a parameter needs.
   virtual int64_t WorkspaceBytes(absl::Span<const int64_t> shape, DType dtype) const;
 

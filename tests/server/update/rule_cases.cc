@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tests/testing/rule_shape.h"
 
 namespace optshard::testing {
 namespace {
@@ -77,7 +78,7 @@ std::vector<std::vector<float>> StateAfterSteps(const UpdateRule& rule,
   span.parameter = parameter.data();
   for (size_t slot = 0; slot < slots.size(); ++slot) span.slots[slot] = slots[slot].data();
   span.elements = static_cast<int64_t>(elements);
-  const std::vector<int64_t> shape = {span.elements};
+  const std::vector<int64_t> shape = ShapeFor(rule, {span.elements});
   AlignedFloats workspace(rule.WorkspaceBytes(shape, DType::kFloat32) / sizeof(float));
   span.shape = shape;
   span.workspace = workspace.data();
@@ -136,6 +137,7 @@ RuleData::RuleData(const RuleCase* rule_case, int64_t elements, int misalignment
     : elements_(elements), offset_(kGuard + misalignment), seed_(seed), shape_{elements} {
   std::mt19937 random(seed);
   if (rule_case != nullptr) {
+    shape_ = ShapeFor(*rule_case->rule, shape_);
     workspace_.resize(rule_case->rule->WorkspaceBytes(shape_, DType::kFloat32) / sizeof(float));
   }
   const size_t slots = rule_case == nullptr ? 0 : rule_case->signed_slots.size();

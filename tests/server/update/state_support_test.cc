@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 const UpdateRule& Rule(absl::string_view name) { return **RuleRegistry::Find(name); }
 
 TEST(StateSupport, RulesWhoseSlotsAreAllDeclared_TakeEightBits) {
-  for (const char* const name : {"adam", "adamw", "lamb", "lion", "sgd"}) {
+  for (const char* const name : {"adam", "adamw", "lamb", "lion", "muon", "sgd"}) {
     for (const StateFormat format : {StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
       EXPECT_TRUE(CheckStateFormat(Rule(name), format).ok()) << name;
     }

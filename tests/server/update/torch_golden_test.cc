@@ -21,6 +21,11 @@ constexpr double kLargestDistance64 = 1e-13;  // likewise in float64
 // PyTorch fuses multiply-adds on this CPU, which a formula may not (docs/numerics.md).
 constexpr double kErrorFactor = 1.2;
 constexpr double kLargestFactor = 2;
+// Of Muon, which PyTorch and we compute in bfloat16.
+constexpr double kLargestDistanceInBFloat16 = 0.01;
+constexpr double kErrorFactorInBFloat16 = 1.1;
+
+bool IsMatrix(const GoldenCase& golden) { return golden.shape.size() == 2; }
 
 template <typename T>
 using Tensors = std::map<std::string, std::vector<T>>;
@@ -41,6 +46,13 @@ Tensors<T> RunOurs(const GoldenCase& golden, DriverKind driver) {
     tensors[slot.name].assign(data->parameter.size(), static_cast<T>(slot.initial));
     span.slots[k++] = tensors[slot.name].data();
   }
+  struct alignas(64) Line {
+    char bytes[64];
+  };
+  std::vector<Line> workspace(
+      rule.WorkspaceBytes(golden.shape, span.parameter.dtype()) / sizeof(Line) + 1);
+  span.shape = golden.shape;
+  span.workspace = workspace.data();
   ScalarSlots scalars = rule.InitialScalarSlots(group);
   for (int step = 1; step <= kGoldenSteps; ++step) {
     const std::vector<float>& float32 = data->gradients[step - 1];
@@ -85,18 +97,27 @@ TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
   for (const auto& [name, values] : ours) {
     ASSERT_EQ(golden.tensors.count(name), 1u) << name;
     const Golden& peer = golden.tensors.at(name);
-    EXPECT_LE(Between(values, peer.float32).largest, kLargestDistance) << name;
+    const bool is_rough = IsMatrix(golden) && name == "parameter";
+    EXPECT_LE(Between(values, peer.float32).largest,
+              is_rough ? kLargestDistanceInBFloat16 : kLargestDistance)
+        << name;
     const Distance error = Between(values, peer.float64);
     const Distance of_peer = Between(peer.float32, peer.float64);
-    EXPECT_LE(error.mean, kErrorFactor * of_peer.mean) << name;
+    EXPECT_LE(error.mean, (is_rough ? kErrorFactorInBFloat16 : kErrorFactor) * of_peer.mean)
+        << name;
     EXPECT_LE(error.largest, kLargestFactor * of_peer.largest) << name;
   }
 }
 
 TEST_P(TorchGoldenTest, HundredStepsInFloat64_ArePyTorchs) {
   for (const auto& [name, values] : RunOurs<double>(GetParam(), DriverKind::kSimd)) {
-    EXPECT_LE(Between(values, GetParam().tensors.at(name).float64).largest, kLargestDistance64)
-        << name;
+    const Golden& peer = GetParam().tensors.at(name);
+    if (IsMatrix(GetParam()) && name == "parameter") {
+      EXPECT_LE(Between(values, peer.float64).mean,
+                kErrorFactorInBFloat16 * Between(peer.float32, peer.float64).mean);
+      continue;
+    }
+    EXPECT_LE(Between(values, peer.float64).largest, kLargestDistance64) << name;
   }
 }
 

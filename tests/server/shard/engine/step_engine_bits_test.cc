@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/engine/step_engine.h"
 #include "tests/server/shard/engine/engine_rig.h"
+#include "tests/testing/rule_shape.h"
 
 namespace optshard::testing {
 namespace {
@@ -124,14 +125,16 @@ std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
   return rules;
 }
 
-// `count` groups, each with all parameters of MixedSpace.
-ParameterSpace MixedGroups(size_t count) {
+// A group for each of the rules, with all parameters of MixedSpace.
+ParameterSpace MixedGroups(const std::vector<GroupRule>& rules) {
   const ParameterSpace space = MixedSpace();
-  std::vector<GroupSpec> groups(count);
-  for (size_t g = 0; g < count; ++g) {
+  std::vector<GroupSpec> groups(rules.size());
+  for (size_t g = 0; g < rules.size(); ++g) {
+    const UpdateRule& rule = **RuleRegistry::Find(rules[g].name);
     for (const GroupSpec& mixed : space.groups()) {
       for (ParameterSpec parameter : mixed.parameters) {
         absl::StrAppend(&parameter.name, ".", g);
+        parameter.shape = ShapeFor(rule, std::move(parameter.shape));
         groups[g].parameters.push_back(std::move(parameter));
       }
     }
@@ -143,7 +146,7 @@ TEST(StepEngineBits_EveryRuleInAGroupOfItsOwn, EqualOneProcessToTheBit) {
   EngineRig::Options options;
   options.world_size = 3;
   options.rules = RulesFor(options.policy);
-  options.space = MixedGroups(options.rules.size());
+  options.space = MixedGroups(options.rules);
   EngineRig rig(options);
   ExpectStepsOfOneProcess(rig, 3);
 }
@@ -168,7 +171,7 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
         options.gradient_mode = mode;
         options.placements = placement;
         options.rules = RulesFor(options.policy);
-        options.space = WithEveryDType(MixedGroups(options.rules.size()), world_size);
+        options.space = WithEveryDType(MixedGroups(options.rules), world_size);
         options.threads = world_size;
         SCOPED_TRACE(absl::StrCat(world_size, " ranks, ", NameOf(placement[0]),
                                   mode == GradientMode::kReduce ? ", reduce, " : ", averaged, ",
@@ -198,7 +201,7 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
         options.world_size = 3;
         options.policy = PartitionPolicy::kBalanced;
         options.rules = RulesFor(options.policy);
-        options.space = WithEveryDType(MixedGroups(options.rules.size()), master_weights ? 2 : 0);
+        options.space = WithEveryDType(MixedGroups(options.rules), master_weights ? 2 : 0);
         options.placements = {placement};
         options.state.master_weights = master_weights;
         options.state.format = format;
@@ -218,12 +221,15 @@ std::vector<GroupRule> RulesInEightBits(PartitionPolicy policy) {
   std::vector<GroupRule> rules = {{"adam"}, {"adamw"}, {"lion"}, {"sgd"}};
   rules[0].hyperparameters.Set("amsgrad", true);
   rules[3].hyperparameters.Set("momentum", 0.9);
-  if (policy != PartitionPolicy::kBalanced) rules.push_back({"lamb"});
+  if (policy != PartitionPolicy::kBalanced) {
+    rules.push_back({"lamb"});
+    rules.push_back({"muon"});
+  }
   return rules;
 }
 
-// `count` groups, each with parameters whose slots are coded and with others.
-ParameterSpace LargeGroups(size_t count) {
+// A group for each of the rules, with parameters whose slots are coded and others.
+ParameterSpace LargeGroups(const std::vector<GroupRule>& rules) {
   GroupSpec group;
   const auto add = [&group](std::string name, int64_t elements, DType dtype) {
     ParameterSpec spec;
@@ -238,10 +244,12 @@ ParameterSpace LargeGroups(size_t count) {
   add("half", 9001, DType::kBFloat16);
   add("least", 4096, DType::kFloat16);
   add("double", 5000, DType::kFloat64);
-  std::vector<GroupSpec> groups(count, group);
-  for (size_t g = 0; g < count; ++g) {
+  std::vector<GroupSpec> groups(rules.size(), group);
+  for (size_t g = 0; g < rules.size(); ++g) {
+    const UpdateRule& rule = **RuleRegistry::Find(rules[g].name);
     for (ParameterSpec& parameter : groups[g].parameters) {
       parameter.name = absl::StrCat(g, ".", parameter.name);
+      parameter.shape = ShapeFor(rule, std::move(parameter.shape));
     }
   }
   return ParameterSpace(std::move(groups));
@@ -270,7 +278,7 @@ TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
       for (const Way& way : kWays) {
         EngineRig::Options options;
         options.rules = RulesInEightBits(way.policy);
-        options.space = LargeGroups(options.rules.size());
+        options.space = LargeGroups(options.rules);
         options.world_size = way.world_size;
         options.policy = way.policy;
         options.placements = {way.placement};

@@ -144,8 +144,10 @@ void StepOracle::StepIn(int parameter, const Values& gradient, const Coefficient
   span.elements = static_cast<int64_t>(values.size());
   const ParameterSpec& spec = space_.parameter(parameter);
   const UpdateRule& rule = RuleOf(parameter);
-  std::vector<double> workspace((rule.WorkspaceBytes(spec.shape, spec.dtype) + sizeof(double) - 1) /
-                                sizeof(double));
+  struct alignas(64) Line {
+    char bytes[64];
+  };
+  std::vector<Line> workspace(rule.WorkspaceBytes(spec.shape, spec.dtype) / sizeof(Line) + 1);
   span.shape = spec.shape;
   span.workspace = workspace.data();
   rule.Update(DriverKind::kScalar, coefficients, span);

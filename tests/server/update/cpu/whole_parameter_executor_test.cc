@@ -18,8 +18,8 @@ TEST(WholeParameterExecutorTest, Start_AnyThreadCount_SameBitsAsOneByOne) {
     int64_t workspace_bytes = 0;
     for (const int64_t elements : {1, 30011, 17, 9000, 64, 25000, 3}) {
       start.emplace_back(&rule_case, elements, 0, /*specials=*/false, 7);
-      workspace_bytes =
-          std::max(workspace_bytes, rule_case.rule->WorkspaceBytes({elements}, DType::kFloat32));
+      workspace_bytes = std::max(workspace_bytes, rule_case.rule->WorkspaceBytes(
+                                                      start.back().Span().shape, DType::kFloat32));
     }
     std::vector<RuleData> expected = start;
     for (RuleData& data : expected) {

@@ -3,11 +3,14 @@
     tools/setup_peers.sh            once: installs PyTorch and NumPy
     .venv/bin/python tests/server/update/golden/make_goldens.py
 
-For each case 100 steps over 1,000 elements, in float32 and in float64, with all slots. The file:
+For each case 100 steps over 1,000 elements, in float32 and in float64, with all slots. Muon computes in
+bfloat16 whatever the parameter is; in place of PyTorch's, its values in float64 are those of its formula
+written in NumPy, without bfloat16. The file:
 
     # a comment line, with the version of PyTorch
     case RULE NAME
-    option NAME VALUE...            a flag, a number, or two numbers
+    option NAME VALUE...            a flag, a number, several numbers, or a name
+    shape ROWS COLUMNS              of a matrix; without it, a parameter has one dimension
     tensor NAME                     "parameter", or a slot
     <1,000 float32, then 1,000 float64, little-endian>
     ...
@@ -75,15 +78,24 @@ CASES = [
     ("sgd", "Nesterov", torch.optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
 ]
 
+MUON_CASES = [
+    ("Defaults", {}, (40, 25)),
+    ("Wide", {"nesterov": False, "momentum": 0.8, "weight_decay": 0.3}, (25, 40)),
+    ("MatchesAdamW", {"adjust_lr_fn": "match_rms_adamw", "lr": 0.01}, (40, 25)),
+    ("Coefficients", {"ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 8, "lr": 0.02}, (25, 40)),
+]
 
-def run(optimizer_class, options, dtype):
+
+def run(optimizer_class, options, dtype, shape=(ELEMENTS,)):
     """Name and values of the parameter and of each slot after the last step."""
     start, gradients = data()
     torch.set_default_dtype(dtype)  # of the slots that are one number a parameter
-    parameter = torch.nn.Parameter(torch.from_numpy(start).to(dtype, copy=True))
-    optimizer = optimizer_class([parameter], foreach=False, **options)
+    parameter = torch.nn.Parameter(torch.from_numpy(start).to(dtype, copy=True).reshape(shape))
+    if optimizer_class is not torch.optim.Muon:
+        options = {"foreach": False, **options}
+    optimizer = optimizer_class([parameter], **options)
     for gradient in gradients:
-        parameter.grad = torch.from_numpy(gradient).to(dtype, copy=True)
+        parameter.grad = torch.from_numpy(gradient).to(dtype, copy=True).reshape(shape)
         optimizer.step()
     slots = {
         name: value
@@ -93,7 +105,41 @@ def run(optimizer_class, options, dtype):
     return {"parameter": parameter.detach(), **slots}
 
 
+def orthogonal(direction, coefficients, steps):
+    """The Newton-Schulz iteration in float64."""
+    a, b, c = coefficients
+    x = direction / numpy.linalg.norm(direction)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def true_muon(options, shape):
+    """What run gives, in float64 throughout."""
+    defaults = torch.optim.Muon([torch.zeros(shape)], **options).defaults
+    lr, momentum = defaults["lr"], defaults["momentum"]
+    if defaults["adjust_lr_fn"] == "match_rms_adamw":
+        step_size = lr * 0.2 * max(shape) ** 0.5
+    else:
+        step_size = lr * max(1, shape[0] / shape[1]) ** 0.5
+    start, gradients = data()
+    parameter = start.astype(numpy.float64).reshape(shape)
+    buffer = numpy.zeros(shape)
+    for gradient in gradients:
+        gradient = gradient.astype(numpy.float64).reshape(shape)
+        buffer = momentum * buffer + (1 - momentum) * gradient
+        direction = buffer
+        if defaults["nesterov"]:
+            direction = momentum * buffer + (1 - momentum) * gradient
+        update = orthogonal(direction, defaults["ns_coefficients"], defaults["ns_steps"])
+        parameter = (1 - lr * defaults["weight_decay"]) * parameter - step_size * update
+    return {"parameter": torch.from_numpy(parameter), "momentum_buffer": torch.from_numpy(buffer)}
+
+
 def text(value):
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -101,20 +147,29 @@ def text(value):
     return repr(float(value))
 
 
+def write_case(out, rule, name, options, shape, peer, truth):
+    out.write(f"case {rule} {name}\n".encode())
+    for option, value in options.items():
+        out.write(f"option {option} {text(value)}\n".encode())
+    if len(shape) == 2:
+        out.write(b"shape %d %d\n" % shape)
+    for tensor, values in peer.items():
+        out.write(f"tensor {tensor}\n".encode())
+        out.write(values.numpy().astype("<f4").tobytes())
+        out.write(truth[tensor].numpy().astype("<f8").tobytes())
+
+
 def main():
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_goldens.bin")
     with open(path, "wb") as out:
         out.write(b"# PyTorch %s\n" % torch.__version__.split("+")[0].encode())
         for rule, name, optimizer_class, options in CASES:
-            out.write(f"case {rule} {name}\n".encode())
-            for option, value in options.items():
-                out.write(f"option {option} {text(value)}\n".encode())
             peer = run(optimizer_class, options, torch.float32)
             truth = run(optimizer_class, options, torch.float64)
-            for tensor, values in peer.items():
-                out.write(f"tensor {tensor}\n".encode())
-                out.write(values.numpy().astype("<f4").tobytes())
-                out.write(truth[tensor].numpy().astype("<f8").tobytes())
+            write_case(out, rule, name, options, (ELEMENTS,), peer, truth)
+        for name, options, shape in MUON_CASES:
+            peer = run(torch.optim.Muon, options, torch.float32, shape)
+            write_case(out, "muon", name, options, shape, peer, true_muon(options, shape))
         out.write(b"end\n")
 
 

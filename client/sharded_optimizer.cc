@@ -28,6 +28,7 @@
 #include "server/shard/engine/step_input.h"
 #include "server/update/group_update.h"
 #include "server/update/step_hyperparameters.h"
+#include "server/update/update_costs.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -60,10 +61,13 @@ struct ShardedOptimizer::Prepared {
         defaults(SayingWhere("rank", options.rank, [&] { return rule.Complete(); })) {
     SayingWhere("rank", options.rank, [&] {
       for (size_t g = 0; g < groups.size(); ++g) {
-        groups[g].set_options(std::make_unique<RuleOptions>(
-            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); })));
+        const RuleOptions own =
+            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); });
+        rules.push_back({own.rule(), own.values()});
+        groups[g].set_options(std::make_unique<RuleOptions>(own));
       }
       list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
+      list.space = ValueOrThrow(WithUpdateCosts(list.space, rules));
     });
     for (OptimizerParamGroup& group : groups) group.params().clear();
     for (size_t i = 0; i < list.tensors.size(); ++i) {
@@ -72,6 +76,7 @@ struct ShardedOptimizer::Prepared {
   }
 
   std::vector<OptimizerParamGroup> groups;  // all options set, each parameter once
+  std::vector<GroupRule> rules;             // of the groups
   ShardedOptimizerOptions options;
   RuleOptions defaults;
   ParameterList list;
@@ -200,10 +205,7 @@ class ShardedOptimizer::Impl {
     OptimizerSpec spec;
     spec.world_size = options_.world_size;
     spec.space = prepared.list.space;
-    for (const OptimizerParamGroup& group : prepared.groups) {
-      const RuleOptions rule = RuleOptions::From(group.options());
-      spec.rules.push_back({rule.rule(), rule.values()});
-    }
+    spec.rules = prepared.rules;
     spec.gradient_mode = options_.gradient_mode;
     spec.policy = options_.policy;
     spec.buckets = options_.buckets;

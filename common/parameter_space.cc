@@ -24,16 +24,24 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 }
 
 bool SameSpec(const ParameterSpec& a, const ParameterSpec& b) {
-  return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype && a.device == b.device;
+  return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype && a.device == b.device &&
+         a.update_cost == b.update_cost;
 }
 
-// '"fc.weight" float32 [10, 64]', and where it lies if that matters.
-std::string SpecText(const ParameterSpec& spec, bool with_device) {
+// What else SpecText says.
+struct Details {
+  bool device = false;
+  bool cost = false;
+};
+
+// '"fc.weight" float32 [10, 64]', and where it lies and what an update costs if that matters.
+std::string SpecText(const ParameterSpec& spec, Details details) {
   std::string text =
       absl::StrCat(Quoted(spec.name), " ",
                    IsKnown(spec.dtype) ? NameOf(spec.dtype) : absl::string_view("(unknown dtype)"),
                    " ", ShapeText(spec.shape));
-  if (with_device) absl::StrAppend(&text, " on ", Quoted(spec.device));
+  if (details.device) absl::StrAppend(&text, " on ", Quoted(spec.device));
+  if (details.cost) absl::StrAppend(&text, " with the update cost ", spec.update_cost);
   return text;
 }
 
@@ -76,6 +84,7 @@ absl::Status ParameterSpace::Validate() const {
   absl::flat_hash_map<absl::string_view, int> by_name;
   absl::flat_hash_set<absl::string_view> devices;
   int64_t bytes = 0;
+  int64_t cost = 0;
   for (int i = 0; i < parameter_count(); ++i) {
     const ParameterSpec& spec = parameter(i);
     // The texts are made only where there is something to say: there may be very many parameters.
@@ -121,8 +130,23 @@ absl::Status ParameterSpace::Validate() const {
       return error("its shape ", ShapeText(spec.shape),
                    " brings all parameters together to more than ", kMaxSpaceBytes, " bytes");
     }
+    if (spec.update_cost < 0) {
+      return error("its update cost is ", spec.update_cost, "; expected at least 0");
+    }
+    cost = SaturatingAdd(cost, spec.update_cost);
+    if (cost > kMaxSpaceUpdateCost) {
+      return error("its update cost ", spec.update_cost,
+                   " brings all parameters together to more than ", kMaxSpaceUpdateCost);
+    }
   }
   return absl::OkStatus();
+}
+
+bool ParameterSpace::has_update_costs() const {
+  for (int i = 0; i < parameter_count(); ++i) {
+    if (parameter(i).update_cost != 0) return true;
+  }
+  return false;
 }
 
 uint64_t ParameterSpace::Digest() const {
@@ -136,6 +160,9 @@ uint64_t ParameterSpace::Digest() const {
       for (int64_t extent : spec.shape) digest.AddInt(extent);
     }
   }
+  if (has_update_costs()) {
+    for (int i = 0; i < parameter_count(); ++i) digest.AddInt(parameter(i).update_cost);
+  }
   return digest.value();
 }
 
@@ -145,15 +172,15 @@ absl::optional<std::string> FirstDifference(const ParameterSpace& a, absl::strin
   for (int i = 0; i < common; ++i) {
     const ParameterSpec& in_a = a.parameter(i);
     const ParameterSpec& in_b = b.parameter(i);
-    const bool devices = in_a.device != in_b.device;
+    const Details details = {in_a.device != in_b.device, in_a.update_cost != in_b.update_cost};
     if (a.group_of(i) != b.group_of(i)) {
-      return absl::StrCat("parameter ", i, ": ", a_name, " has ", SpecText(in_a, devices),
+      return absl::StrCat("parameter ", i, ": ", a_name, " has ", SpecText(in_a, details),
                           " in group ", a.group_of(i), ", ", b_name, " has ",
-                          SpecText(in_b, devices), " in group ", b.group_of(i));
+                          SpecText(in_b, details), " in group ", b.group_of(i));
     }
     if (!SameSpec(in_a, in_b)) {
       return absl::StrCat("parameter ", i, " (group ", a.group_of(i), "): ", a_name, " has ",
-                          SpecText(in_a, devices), ", ", b_name, " has ", SpecText(in_b, devices));
+                          SpecText(in_a, details), ", ", b_name, " has ", SpecText(in_b, details));
     }
   }
   if (a.parameter_count() != b.parameter_count()) {
@@ -161,7 +188,7 @@ absl::optional<std::string> FirstDifference(const ParameterSpace& a, absl::strin
     const ParameterSpace& longer = a_longer ? a : b;
     return absl::StrCat("parameter ", common, " (group ", longer.group_of(common),
                         "): ", a_longer ? a_name : b_name, " has ",
-                        SpecText(longer.parameter(common), false), ", ", a_longer ? b_name : a_name,
+                        SpecText(longer.parameter(common), {}), ", ", a_longer ? b_name : a_name,
                         " has only ", common, " parameters");
   }
   if (a.group_count() != b.group_count()) {

@@ -15,12 +15,16 @@
 namespace optshard {
 
 constexpr int64_t kMaxSpaceBytes = int64_t{1} << 60;
+constexpr int64_t kMaxSpaceUpdateCost = int64_t{1} << 62;
 
 struct ParameterSpec {
   std::string name;
   std::vector<int64_t> shape;  // {} is a scalar: one element
   DType dtype = DType::kFloat32;
   std::string device = "cpu";
+  // What an update costs beside that of the group's other parameters, where that is not as its
+  // number of elements (UpdateRule::UpdateCost). 0 otherwise.
+  int64_t update_cost = 0;
 
   // The product of the shape; INT64_MAX where it is larger than that, 0 with a negative extent.
   int64_t elements() const;
@@ -46,14 +50,18 @@ class ParameterSpace {
   int64_t total_elements() const;  // INT64_MAX where it is larger than that
 
   // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an unknown
-  // dtype, no device, more than kMaxSpaceBytes up to and with it, or what common/request_limits.h
-  // does not allow. Sums of sizes of a valid space never overflow.
+  // dtype, no device, a negative cost, more than kMaxSpaceBytes or kMaxSpaceUpdateCost up to and
+  // with it, or what common/request_limits.h does not allow. Sums of sizes or of costs of a valid
+  // space never overflow.
   absl::Status Validate() const;
 
-  // XXH3 of names, shapes, dtypes, devices and groups: equal for equal spaces on every machine.
+  // XXH3 of names, shapes, dtypes, devices, costs and groups: equal for equal spaces on every
+  // machine.
   uint64_t Digest() const;
 
  private:
+  bool has_update_costs() const;
+
   struct Position {
     int group;
     int within;

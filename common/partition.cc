@@ -17,25 +17,37 @@ Slice Whole(const ParameterSpace& space, int parameter) {
   return {parameter, 0, space.parameter(parameter).elements()};
 }
 
+bool HasCosts(const GroupSpec& group) {
+  return std::any_of(group.parameters.begin(), group.parameters.end(),
+                     [](const ParameterSpec& parameter) { return parameter.update_cost > 0; });
+}
+
+// Elements and costs have no common measure, so each are balanced for themselves: the groups
+// without costs lie as if they were alone.
 Partition Greedy(const ParameterSpace& space, int world_size, bool sort) {
   Partition partition;
   partition.slices.resize(world_size);
-  std::vector<int64_t> load(world_size, 0);
+  std::vector<int64_t> elements(world_size, 0);
+  std::vector<int64_t> costs(world_size, 0);
   for (int begin = 0, end; begin < space.parameter_count(); begin = end) {
     end = begin;
     while (end < space.parameter_count() && space.group_of(end) == space.group_of(begin)) ++end;
+    const bool has_costs = HasCosts(space.groups()[space.group_of(begin)]);
+    const auto weight = [&](int parameter) {
+      const ParameterSpec& spec = space.parameter(parameter);
+      return has_costs ? spec.update_cost : spec.elements();
+    };
+    std::vector<int64_t>& load = has_costs ? costs : elements;
     std::vector<int> order(end - begin);
     std::iota(order.begin(), order.end(), begin);
     if (sort) {
-      std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        return space.parameter(a).elements() > space.parameter(b).elements();
-      });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int a, int b) { return weight(a) > weight(b); });
     }
     for (int parameter : order) {
       const auto least = std::min_element(load.begin(), load.end());  // the first one of several
-      const Slice slice = Whole(space, parameter);
-      partition.slices[least - load.begin()].push_back(slice);
-      *least += slice.elements;
+      partition.slices[least - load.begin()].push_back(Whole(space, parameter));
+      *least += weight(parameter);
     }
   }
   for (std::vector<Slice>& slices : partition.slices) {

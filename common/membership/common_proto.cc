@@ -89,6 +89,7 @@ v1::ParameterSpace ToProto(const ParameterSpace& space) {
       for (int64_t extent : parameter.shape) parameter_proto->add_shape(extent);
       parameter_proto->set_dtype(static_cast<v1::DType>(parameter.dtype));
       parameter_proto->set_device(parameter.device);
+      parameter_proto->set_update_cost(parameter.update_cost);
     }
   }
   return proto;
@@ -118,6 +119,7 @@ absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
       parameter.shape.assign(parameter_proto.shape().begin(), parameter_proto.shape().end());
       parameter.dtype = static_cast<DType>(parameter_proto.dtype());
       parameter.device = parameter_proto.device();
+      parameter.update_cost = parameter_proto.update_cost();
     }
   }
   return ParameterSpace(std::move(groups));

@@ -86,6 +86,19 @@ TEST(ParameterSpace, Validate_AtTheLimitOfBytes_IsFine) {
   EXPECT_TRUE(ParameterSpace(Groups{{{{"a", {int64_t{1} << 58}}}}}).Validate().ok());
 }
 
+TEST(ParameterSpace, Validate_CostsThatNoSumHolds_NameTheParameter) {
+  ParameterSpec a{"a", {1}};
+  a.update_cost = kMaxSpaceUpdateCost;
+  ParameterSpec b{"b", {1}};
+  EXPECT_TRUE(ParameterSpace(Groups{{{a, b}}}).Validate().ok());
+  for (const int64_t cost : {int64_t{1}, std::numeric_limits<int64_t>::max(), int64_t{-1}}) {
+    b.update_cost = cost;
+    const absl::Status status = ParameterSpace(Groups{{{a, b}}}).Validate();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << cost;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"b\": its update cost"));
+  }
+}
+
 // One change of Example each.
 std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   std::vector<std::pair<std::string, ParameterSpace>> changed;
@@ -100,6 +113,7 @@ std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   change("rank of the shape", [](auto& g) { g[0].parameters[1].shape = {32, 1}; });
   change("dtype", [](auto& g) { g[2].parameters[1].dtype = DType::kFloat64; });
   change("device", [](auto& g) { g[2].parameters[0].device = "cuda:1"; });
+  change("update cost", [](auto& g) { g[2].parameters[0].update_cost = 7; });
   change("order", [](auto& g) { std::swap(g[0].parameters[0], g[0].parameters[1]); });
   change("group", [](auto& g) {
     g[1].parameters.push_back(g[0].parameters[1]);

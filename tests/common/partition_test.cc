@@ -52,6 +52,20 @@ int64_t BytesOf(const ParameterSpace& space, const std::vector<Slice>& slices) {
   return bytes;
 }
 
+TEST(Partition, Greedy_GroupWithCosts_IsBalancedByThemAndApartFromTheOthers) {
+  ParameterSpace space = SpaceOf({{5, 3, 3}, {8, 8, 8, 6, 0}, {2, 2}});
+  std::vector<GroupSpec> groups = space.groups();
+  const int64_t costs[] = {1, 30, 10, 20, 0};
+  for (int i = 0; i < 5; ++i) groups[1].parameters[i].update_cost = costs[i];
+  space = ParameterSpace(std::move(groups));
+  // As PyTorch has it for the sizes {{5, 3, 3}, {2, 2}}; and 30, 20, 10, 1 by cost.
+  EXPECT_THAT(Owners(space, *MakePartition(space, 2, PartitionPolicy::kGreedy)),
+              ElementsAre(0, 1, 1, 0, 0, 1, 1, 1, 0, 1));
+  // In their order: 1, 30, 10, 20.
+  EXPECT_THAT(Owners(space, *MakePartition(space, 2, PartitionPolicy::kGreedyInOrder)),
+              ElementsAre(0, 1, 1, 0, 1, 0, 0, 1, 0, 1));
+}
+
 TEST(Partition, AnyPolicy_RandomSpaces_CoversEveryElementOnceInOrder) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const ParameterSpace space = RandomSpace(seed);

@@ -48,6 +48,7 @@ AttachRequest SomeRequest() {
   ParameterSpec parameter;
   parameter.name = "fc.weight";
   parameter.shape = {10, 64};
+  parameter.update_cost = 640;
   request.spec.space = ParameterSpace({{{parameter}}, {{}}});
   request.layout_digest = MemoryLayout(request.spec.space).Digest();
   request.spec.rules = {{"adam", SomeHyperparameters()}, {"sgd"}};

@@ -20,6 +20,7 @@ using testing::SameFields;
 
 ParameterSpace Space() {
   ParameterSpec weight{"w", {3, 0, 5}, DType::kBFloat16, "cuda:1"};
+  weight.update_cost = 45;
   ParameterSpec scalar{"s", {}, DType::kFloat64, "cpu"};
   return ParameterSpace({GroupSpec{{weight}}, GroupSpec{}, GroupSpec{{scalar}}});
 }

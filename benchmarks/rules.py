@@ -1,4 +1,4 @@
-"""rules: each element-wise rule in one process beside torch's, on one thread and on two."""
+"""rules: each element-wise rule, and Muon, in one process beside torch's, on one thread and on two."""
 
 import recipe
 from harness.benchmark import Benchmark, Part
@@ -23,6 +23,8 @@ _SLOTS = {
     "rprop": 2,
     "sgd": 1,
 }
+# Not element-wise: products of matrices, whose time memory does not bound.
+_WHOLE = ("muon",)
 # Which torch has a fused form of, on CPUs.
 _FUSED = ("adagrad", "adam", "adamw", "sgd")
 
@@ -40,7 +42,7 @@ class Rules(Benchmark):
         yield self.sharded(
             "ours", "optshard", "ours", "optshard-bench-step", arguments, 1, same_result=True
         )
-        forms = ["foreach", "loop", "compiled"]
+        forms = ["loop", "compiled"] if rule in _WHOLE else ["foreach", "loop", "compiled"]
         if rule in _FUSED:
             forms.insert(0, "fused")
         for form in forms:
@@ -52,6 +54,8 @@ class Rules(Benchmark):
                 [*arguments, "--form=" + form],
                 same_result=True,
             )
+        if rule in _WHOLE:
+            return
         moved = 4 + 8 + 8 * _SLOTS[rule]
         yield recipe.memory_bound(
             self,
@@ -62,7 +66,7 @@ class Rules(Benchmark):
         )
 
     def parts(self):
-        for rule in _SLOTS:
+        for rule in (*_SLOTS, *_WHOLE):
             for threads in _THREADS:
                 title = "%s, %s, %d thread%s" % (self.title, rule, threads, "s"[: threads > 1])
                 yield Part(

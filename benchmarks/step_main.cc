@@ -13,6 +13,7 @@
 #include "client/sharded_optimizer.h"
 #include "common/cli/command_line.h"
 #include "common/gradient_mode.h"
+#include "server/update/update_rule.h"
 
 namespace optshard {
 namespace {
@@ -57,6 +58,26 @@ std::vector<at::Tensor> MakeParameters(const Flags& flags) {
   return layers->parameters();
 }
 
+// All parameters that the rule takes; the others have AdamW, as users of Muon do.
+std::vector<torch::optim::OptimizerParamGroup> MakeGroups(const Flags& flags,
+                                                          const std::vector<at::Tensor>& parameters,
+                                                          const RuleOptions& rule) {
+  const UpdateRule& update = *RuleRegistry::Find(rule.rule()).value();
+  std::vector<at::Tensor> taken, others;
+  for (const at::Tensor& parameter : parameters) {
+    const auto sizes = parameter.sizes();
+    const bool takes = update.CheckParameter({sizes.data(), sizes.size()}).ok();
+    (takes ? taken : others).push_back(parameter);
+  }
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(taken, std::make_unique<RuleOptions>(rule));
+  if (!others.empty()) {
+    groups.emplace_back(others,
+                        std::make_unique<RuleOptions>(RuleOptions("adamw").Set("lr", flags.lr)));
+  }
+  return groups;
+}
+
 Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
   ShardedOptimizerOptions options = JobOptions(flags.job);
@@ -65,7 +86,8 @@ Contestant SetUp(const Flags& flags) {
   const std::vector<at::Tensor> parameters = MakeParameters(flags);
   RuleOptions rule = RuleOptions(flags.rule).Set("lr", flags.lr);
   if (flags.momentum != 0) rule.Set("momentum", flags.momentum);
-  const auto optimizer = std::make_shared<ShardedOptimizer>(parameters, rule, options);
+  const auto optimizer =
+      std::make_shared<ShardedOptimizer>(MakeGroups(flags, parameters, rule), rule, options);
   const bool averaged = options.gradient_mode == GradientMode::kAveraged;
   FillGradients(parameters, averaged ? 1 : 1 + options.rank);
   return {[optimizer, steps = flags.steps] {

@@ -16,6 +16,7 @@ RULES = {
     "adamax": torch.optim.Adamax,
     "adamw": torch.optim.AdamW,
     "asgd": torch.optim.ASGD,
+    "muon": torch.optim.Muon,
     "nadam": torch.optim.NAdam,
     "radam": torch.optim.RAdam,
     "rmsprop": torch.optim.RMSprop,
@@ -25,8 +26,24 @@ RULES = {
 FORMS = ("fused", "foreach", "loop", "compiled")
 
 
+def make_muon_step(form, options, parameters):
+    """Muon takes matrices; the others have AdamW, as its users have it."""
+    optimizers = [
+        torch.optim.Muon([each for each in parameters if each.ndim == 2], **options),
+        torch.optim.AdamW([each for each in parameters if each.ndim != 2], **options),
+    ]
+
+    def step():
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return torch.compile(step, fullgraph=False) if form == "compiled" else step
+
+
 def make_step(rule, form, options, parameters):
     """A function that steps once."""
+    if rule == "muon":
+        return make_muon_step(form, options, parameters)
     if form == "fused":
         options = {**options, "fused": True}
     else:

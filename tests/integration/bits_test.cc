@@ -1,37 +1,29 @@
-// Real processes: sharded runs have the bits of the unsharded one, on 1 to 4 ranks, over every
-// plane, with every rule in a param group of its own.
+// Real processes: sharded runs have the bits of the unsharded one, over every plane, embedded and
+// attached to shard servers, for every rule with every type and form of state.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "tests/testing/mini_cluster.h"
+#include "tests/testing/trained_tensors.h"
 #include "tests/testing/trainers_run.h"
 
 namespace optshard {
 namespace {
 
+namespace fs = std::filesystem;
+using testing::Difference;
 using testing::MiniCluster;
+using testing::ReadTensors;
+using testing::TrainedTensor;
 
-constexpr int kParameters = 30;
-constexpr int kElements = 70001;
-
-absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
-
-std::vector<float> ReadFloats(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
-  return values;
-}
+absl::Time Deadline() { return absl::Now() + absl::Seconds(120); }
 
 // Ranks of a shard server, "0-3", and its arguments.
 struct Server {
@@ -40,61 +32,99 @@ struct Server {
   std::vector<std::string> arguments;
 };
 
-// Trains and returns every rank's parameters. Ranks of the same name in `nodes` are one node group;
-// those of a server are attached to it.
-std::vector<std::vector<float>> TrainOn(int world_size, const std::vector<std::string>& arguments,
-                                        const std::vector<std::string>& nodes = {},
-                                        const std::vector<Server>& servers = {}) {
-  MiniCluster::Options options;
-  options.world_size = world_size;
-  auto cluster = MiniCluster::Start(options);
-  EXPECT_TRUE(cluster.ok()) << cluster.status();
-  std::vector<std::string> attach(world_size, "embedded");
-  for (const Server& server : servers) {
-    const absl::StatusOr<std::string> added =
-        (*cluster)->AddServer(absl::StrCat(server.first, "-", server.last), server.arguments);
-    EXPECT_TRUE(added.ok()) << added.status();
-    for (int rank = server.first; rank <= server.last; ++rank) attach[rank] = *added;
-  }
-  const auto dump = [](int rank) { return absl::StrCat(::testing::TempDir(), "/dump", rank); };
-  for (int rank = 0; rank < world_size; ++rank) {
-    std::vector<std::string> all = {absl::StrCat("--dump=", dump(rank)),
-                                    absl::StrCat("--parameters=", kParameters),
-                                    absl::StrCat("--elements=", kElements),
-                                    absl::StrCat("--attach=", attach[rank]), "--rule=each"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    if (!nodes.empty()) all.push_back(absl::StrCat("--node=", nodes[rank]));
-    EXPECT_TRUE((*cluster)->AddTrainer(rank, all).ok());
-  }
-  std::vector<std::vector<float>> result;
-  for (int rank = 0; rank < world_size; ++rank) {
-    auto& trainer = (*cluster)->trainer(rank);
-    EXPECT_EQ(trainer.WaitFor("done", Deadline()).status(), absl::OkStatus());
-    EXPECT_EQ(*trainer.process().Wait(Deadline()), 0) << trainer.output();
-    result.push_back(ReadFloats(dump(rank)));
-    EXPECT_GT(result.back().size(), static_cast<size_t>(kElements));
-  }
-  return result;
-}
+struct Way {
+  std::string name;
+  std::vector<std::string> arguments;
+  std::vector<Server> servers = {};  // the ranks of none are embedded
+};
 
-// The first difference in bits: parameter, index and both values; empty where there is none.
-std::string Difference(const std::vector<float>& expected, const std::vector<float>& actual) {
-  if (expected.size() != actual.size()) return "another number of elements";
-  size_t index = 0;
-  for (int parameter = 0; parameter < kParameters; ++parameter) {
-    for (int within = 0; within < kElements / (parameter + 1); ++within, ++index) {
-      uint32_t bits[2];
-      std::memcpy(&bits[0], &expected[index], sizeof bits[0]);
-      std::memcpy(&bits[1], &actual[index], sizeof bits[1]);
-      if (bits[0] == bits[1]) continue;
-      return absl::StrFormat(
-          "parameter %d, index %d: expected %08x, got %08x (the seeds are the "
-          "trainer's: rank, step and parameter)",
-          parameter, within, bits[0], bits[1]);
+// What a job has left, in files; removed with it.
+class Trained {
+ public:
+  // One launch trains the table of all rules (tests/testing/rule_table.h) with each of these
+  // policies. Ranks of the same name in `nodes` are one node group.
+  Trained(int world_size, const std::string& policies, const Way& way,
+          const std::vector<std::string>& nodes = {})
+      : way_(way.name), world_size_(world_size) {
+    std::string name = ::testing::TempDir() + "/trained_XXXXXX";
+    directory_ = mkdtemp(name.data());
+    MiniCluster::Options options;
+    options.world_size = world_size;
+    options.coordinator_arguments = {"--log_level=warning"};
+    auto cluster = MiniCluster::Start(options);
+    EXPECT_TRUE(cluster.ok()) << cluster.status();
+    std::vector<std::string> attach(world_size, "embedded");
+    for (const Server& server : way.servers) {
+      const auto added =
+          (*cluster)->AddServer(absl::StrCat(server.first, "-", server.last), server.arguments);
+      EXPECT_TRUE(added.ok()) << added.status();
+      for (int rank = server.first; rank <= server.last; ++rank) attach[rank] = *added;
+    }
+    for (int rank = 0; rank < world_size; ++rank) {
+      std::vector<std::string> all = {absl::StrCat("--dump=", directory_.string()),
+                                      absl::StrCat("--table=", policies),
+                                      absl::StrCat("--attach=", attach[rank])};
+      all.insert(all.end(), way.arguments.begin(), way.arguments.end());
+      if (!nodes.empty()) all.push_back(absl::StrCat("--node=", nodes[rank]));
+      EXPECT_TRUE((*cluster)->AddTrainer(rank, all).ok());
+    }
+    for (int rank = 0; rank < world_size; ++rank) {
+      auto& trainer = (*cluster)->trainer(rank);
+      EXPECT_EQ(trainer.WaitFor("done", Deadline()).status(), absl::OkStatus()) << way_;
+      EXPECT_EQ(*trainer.process().Wait(Deadline()), 0) << way_ << "\n" << trainer.output();
     }
   }
-  return "";
+  ~Trained() { fs::remove_all(directory_); }
+  Trained(const Trained&) = delete;
+  Trained& operator=(const Trained&) = delete;
+
+  // The optimizers that were trained with a policy, "InFloat32.elements."
+  std::vector<std::string> Optimizers(const std::string& policy) const {
+    std::vector<std::string> names;
+    for (const auto& file : fs::directory_iterator(directory_)) {
+      const std::string filename = file.path().filename();
+      absl::string_view name = filename;
+      if (absl::ConsumeSuffix(&name, absl::StrCat(policy, ".0"))) names.emplace_back(name);
+    }
+    return names;
+  }
+
+  std::vector<std::vector<TrainedTensor>> Read(const std::string& optimizer) const {
+    std::vector<std::vector<TrainedTensor>> ranks;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      ranks.push_back(ReadTensors(directory_ / absl::StrCat(optimizer, ".", rank)));
+    }
+    return ranks;
+  }
+
+  const std::string& way() const { return way_; }
+
+ private:
+  const std::string way_;
+  const int world_size_;
+  fs::path directory_;
+};
+
+// With whole parameters by one rank, and cut.
+constexpr char kSharded[] = "greedy,balanced";
+
+// The first difference of each optimizer; "" where there is none.
+std::string Differences(const Trained& unsharded, const Trained& sharded) {
+  std::vector<std::string> differences;
+  for (const std::string policy : {"greedy", "balanced"}) {
+    const std::vector<std::string> names = sharded.Optimizers(policy);
+    if (names.empty()) differences.push_back(absl::StrCat("nothing was trained ", policy));
+    for (const std::string& name : names) {
+      const std::string difference =
+          Difference(unsharded.Read(name + "replicated")[0], sharded.Read(name + policy));
+      if (difference.empty()) continue;
+      differences.push_back(absl::StrCat(sharded.way(), ", ", name, policy, ": ", difference));
+    }
+  }
+  return absl::StrJoin(differences, "\n");
 }
+
+Way Unsharded() { return {"unsharded", {"--plane=gloo", "--bucket_view=off"}}; }
 
 class IntegrationBitsTest : public ::testing::TestWithParam<int> {
  protected:
@@ -103,65 +133,48 @@ class IntegrationBitsTest : public ::testing::TestWithParam<int> {
   }
 };
 
-// Every way to train sharded: one that steps by messages, over both planes, and one that steps in
-// one pass over memory that the ranks share.
-const std::vector<std::vector<std::string>>& Ways() {
-  static const auto* const kWays = new std::vector<std::vector<std::string>>{
-      {"--plane=gloo", "--policy=greedy", "--bucket_view=off"},
-      {"--plane=gloo", "--policy=balanced", "--bucket_view=off"},
-      {"--plane=gloo", "--policy=greedy"},
-      {"--plane=shm", "--policy=balanced", "--bucket_view=off"},
-      {"--plane=shm", "--policy=greedy"},
-      {"--plane=shm", "--policy=balanced"},
-      {"--plane=shm", "--policy=balanced", "--share_parameters"},
-  };
-  return *kWays;
+TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
+  const int world_size = GetParam();
+  const Trained unsharded(world_size, "replicated", Unsharded());
+  const std::vector<std::string> optimizers = unsharded.Optimizers("replicated");
+  EXPECT_GT(optimizers.size(), 7u);
+  for (const std::string& name : optimizers) {
+    const auto replicas = unsharded.Read(name + "replicated");
+    EXPECT_EQ(Difference(replicas[0], replicas), "") << name;
+  }
+  for (const Way& way : {Way{"one pass", {"--plane=shm"}},
+                         Way{"messages in shared memory", {"--plane=shm", "--bucket_view=off"}},
+                         Way{"messages over Gloo", {"--plane=gloo"}},
+                         Way{"attached", {}, {{0, world_size - 1, {}}}}}) {
+    EXPECT_EQ(Differences(unsharded, Trained(world_size, kSharded, way)), "");
+  }
 }
 
-TEST_P(IntegrationBitsTest, Train_Sharded_HasTheBitsOfTheUnshardedRun) {
-  const std::vector<std::vector<float>> unsharded =
-      TrainOn(GetParam(), {"--plane=gloo", "--policy=replicated", "--bucket_view=off"});
-  for (int rank = 1; rank < GetParam(); ++rank) {
-    EXPECT_EQ(Difference(unsharded[0], unsharded[rank]), "") << "replica of rank " << rank;
-  }
-  for (const std::vector<std::string>& way : Ways()) {
-    const std::vector<std::vector<float>> sharded = TrainOn(GetParam(), way);
-    for (int rank = 0; rank < GetParam(); ++rank) {
-      EXPECT_EQ(Difference(unsharded[0], sharded[rank]), "")
-          << absl::StrJoin(way, " ") << ", rank " << rank;
-    }
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Ranks, IntegrationBitsTest, ::testing::Values(1, 2, 3, 5));
 
 TEST(IntegrationBits, Train_FourRanksInTwoNodeGroups_HasTheSameBitsOverEveryPlane) {
   if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
   const std::vector<std::string> nodes = {"a", "b", "a", "b"};
-  const std::vector<std::vector<float>> gloo =
-      TrainOn(4, {"--plane=gloo", "--bucket_view=off"}, nodes);
-  for (const std::vector<std::string>& way : Ways()) {
-    const std::vector<std::vector<float>> other = TrainOn(4, way, nodes);
-    for (int rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(Difference(gloo[0], other[rank]), "")
-          << absl::StrJoin(way, " ") << ", rank " << rank;
-    }
-  }
-  // Beside the trainers: one server of all ranks; one a node, in shared memory and over Gloo.
-  const std::vector<std::vector<Server>> ways = {
-      {{0, 3, {}}},
-      {{0, 1, {}}, {2, 3, {}}},
-      {{0, 1, {"--plane=gloo"}}, {2, 3, {"--plane=gloo"}}},
+  std::vector<Way> ways = {
+      {"Gloo, in place", {"--plane=gloo", "--bucket_view=off"}},
+      {"Gloo", {"--plane=gloo"}},
+      {"shared memory, in place", {"--plane=shm", "--bucket_view=off"}},
+      {"shared memory", {"--plane=shm"}},
+      {"one copy of the parameters", {"--plane=shm", "--share_parameters"}},
+      {"one server", {}, {{0, 3, {}}}},
+      {"a server a node", {}, {{0, 1, {}}, {2, 3, {}}}},
+      {"servers over Gloo", {}, {{0, 1, {"--plane=gloo"}}, {2, 3, {"--plane=gloo"}}}},
   };
-  for (size_t way = 0; way < ways.size(); ++way) {
-    const std::vector<std::vector<float>> other = TrainOn(4, {}, nodes, ways[way]);
-    for (int rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(Difference(gloo[0], other[rank]), "") << "servers " << way << ", rank " << rank;
-    }
+  Way unsharded_way = Unsharded();
+  unsharded_way.arguments.push_back("--table_states=1");
+  const Trained unsharded(4, "replicated", unsharded_way, nodes);
+  for (Way& way : ways) {
+    way.arguments.push_back("--table_states=1");
+    EXPECT_EQ(Differences(unsharded, Trained(4, kSharded, way, nodes)), "");
   }
   // The values would show another order.
-  EXPECT_NE(Difference(gloo[0], TrainOn(4, {"--plane=gloo", "--bucket_view=off"})[0]), "");
+  EXPECT_NE(Differences(unsharded, Trained(4, kSharded, ways[0])), "");
 }
-
-INSTANTIATE_TEST_SUITE_P(Ranks, IntegrationBitsTest, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
 }  // namespace optshard

@@ -1,5 +1,7 @@
 #include "tests/testing/client_ranks.h"
 
+#include <gmock/gmock.h>
+
 #include <atomic>
 #include <thread>
 
@@ -76,6 +78,10 @@ HostRun RunRanksOfOneHost(int world_size,
   run.thrown = RunWith(seams, world_size, body);
   run.one_pass_ranks = one_pass_ranks;
   return run;
+}
+
+void ExpectAllOk(const std::vector<absl::Status>& thrown) {
+  EXPECT_THAT(thrown, ::testing::Each(absl::OkStatus()));
 }
 
 }  // namespace optshard::testing

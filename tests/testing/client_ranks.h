@@ -30,6 +30,9 @@ struct HostRun {
 };
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body);
 
+// That no rank has thrown anything.
+void ExpectAllOk(const std::vector<absl::Status>& thrown);
+
 }  // namespace optshard::testing
 
 #endif  // OPTSHARD_TESTS_TESTING_CLIENT_RANKS_H_

@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -31,7 +31,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "examples/rank_link.h"
-#include "server/update/update_rule.h"
+#include "tests/testing/table_trainer.h"
 
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
 ABSL_FLAG(std::string, embedded_coordinator, "", "HOST:PORT, where rank 0 runs one");
@@ -40,7 +40,11 @@ ABSL_FLAG(bool, from_environment, false,
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(int, world_size, 1, "");
 ABSL_FLAG(std::string, policy, "greedy", "PartitionPolicy");
-ABSL_FLAG(std::string, rule, "adam", "update rule; each: every element-wise one, in its own group");
+ABSL_FLAG(std::string, rule, "adam", "update rule");
+ABSL_FLAG(std::vector<std::string>, table, {},
+          "train the table of all rules instead, with each of these policies, and write to --dump");
+ABSL_FLAG(int, table_states, std::numeric_limits<int>::max(),
+          "how many of the table's forms of state");
 ABSL_FLAG(std::string, bucket_view, "auto", "parameters_as_bucket_view: auto, on or off");
 ABSL_FLAG(std::string, plane, "auto", "auto, shm or gloo");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
@@ -59,7 +63,7 @@ ABSL_FLAG(std::string, first_name, "parameter_0", "of the first parameter");
 ABSL_FLAG(int, join_timeout_ms, 60000, "");
 ABSL_FLAG(int, step_timeout_ms, 60000, "");
 ABSL_FLAG(bool, hold, false, "go on only when released: before the end, and after an error");
-ABSL_FLAG(std::string, dump, "", "where to write the parameters' bytes at the end");
+ABSL_FLAG(std::string, dump, "", "folder of the table's results");
 
 namespace optshard {
 namespace {
@@ -91,28 +95,6 @@ std::vector<at::Tensor> MakeParameters() {
     parameters.push_back(values.set_requires_grad(true));
   }
   return parameters;
-}
-
-std::vector<std::string> Rules() {
-  if (absl::GetFlag(FLAGS_rule) != "each") return {absl::GetFlag(FLAGS_rule)};
-  std::vector<std::string> rules;
-  for (const UpdateRule* rule : RuleRegistry::All()) {
-    if (rule->spec().element_wise) rules.push_back(rule->spec().name);
-  }
-  return rules;
-}
-
-// One for each rule. The parameters go to them by turns.
-std::vector<torch::optim::OptimizerParamGroup> Groups(const std::vector<at::Tensor>& parameters) {
-  const std::vector<std::string> rules = Rules();
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  for (const std::string& rule : rules) {
-    groups.emplace_back(std::vector<at::Tensor>(), std::make_unique<RuleOptions>(rule));
-  }
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    groups[i % groups.size()].params().push_back(parameters[i]);
-  }
-  return groups;
 }
 
 ShardedOptimizerOptions FromFlagsOrEnvironment() {
@@ -148,15 +130,6 @@ ShardedOptimizerOptions Options() {
     options.parameter_names.push_back(absl::StrCat("parameter_", i));
   }
   return options;
-}
-
-void Dump(const std::vector<at::Tensor>& parameters) {
-  if (absl::GetFlag(FLAGS_dump).empty()) return;
-  std::ofstream file(absl::GetFlag(FLAGS_dump), std::ios::binary);
-  for (const at::Tensor& parameter : parameters) {
-    file.write(static_cast<const char*>(parameter.const_data_ptr()),
-               static_cast<std::streamsize>(parameter.nbytes()));
-  }
 }
 
 // Of its own slices: the first write to that page ends this process.
@@ -202,8 +175,8 @@ void TellError(const absl::Status& status, const std::vector<at::Tensor>& parame
 void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
   std::unique_ptr<ShardedOptimizer> optimizer;  // lives on while an error is looked at
   try {
-    optimizer =
-        std::make_unique<ShardedOptimizer>(Groups(parameters), RuleOptions(Rules()[0]), Options());
+    optimizer = std::make_unique<ShardedOptimizer>(
+        parameters, RuleOptions(absl::GetFlag(FLAGS_rule)), Options());
     const int finished = static_cast<int>(optimizer->finished_step());
     Tell("joined", {{"owner_address", optimizer->owner_address()},
                     {"finished_step", finished},
@@ -220,7 +193,6 @@ void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
       Tell("paused", {{"step", step}});
       test.WaitForRelease();
     }
-    Dump(parameters);
     Tell("done", {{"checksum", ParametersChecksum(parameters)}});
     if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
     optimizer->Close();
@@ -231,6 +203,14 @@ void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
   }
 }
 
+void TrainTable() {
+  ShardedOptimizerOptions options = Options();
+  options.parameter_names.clear();
+  testing::TrainTable(options, absl::GetFlag(FLAGS_table), absl::GetFlag(FLAGS_table_states),
+                      absl::GetFlag(FLAGS_dump));
+  Tell("done", {});
+}
+
 }  // namespace
 }  // namespace optshard
 
@@ -239,7 +219,11 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   optshard::RankLink test(/*launched=*/true);
   try {
-    optshard::Train(optshard::MakeParameters(), test);
+    if (!absl::GetFlag(FLAGS_table).empty()) {
+      optshard::TrainTable();
+    } else {
+      optshard::Train(optshard::MakeParameters(), test);
+    }
     return EXIT_SUCCESS;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -1,0 +1,33 @@
+// Every registered rule, with every set of slots that its options choose, as the param groups of a
+// few jobs: with parameters of every type, and with every form of state.
+#ifndef OPTSHARD_TESTS_TESTING_RULE_TABLE_H_
+#define OPTSHARD_TESTS_TESTING_RULE_TABLE_H_
+
+#include <string>
+#include <vector>
+
+#include "common/state_options.h"
+#include "server/update/update_rule.h"
+#include "tests/testing/recorded_job.h"
+
+namespace optshard::testing {
+
+// Which rules a job has.
+enum class RuleKind : uint8_t { kElementWise, kWholeParameters };
+
+// The rule with each set of slots.
+std::vector<RuleOptions> SlotChoices(const UpdateRule& rule);
+
+// The forms of state, of which an optimizer has one: masters, types of slots, and mixtures.
+struct NamedState {
+  std::string name;  // "InFloat32"
+  StateOptions options;
+};
+const std::vector<NamedState>& TableStates();
+
+// Rules that do not go with the form of state are left out; without groups if that is all of them.
+RecordedJob TableJob(RuleKind kind, const StateOptions& state);
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_TESTING_RULE_TABLE_H_

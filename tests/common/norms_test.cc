@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -55,6 +56,18 @@ TEST(SumOfSquares, AnyLengthAndInstructionSet_SameBits) {
     }
   }
   ChooseTarget(0);
+}
+
+// Parts that begin with a block go on from the sum of those before.
+TEST(SumOfSquares, OfParts_IsThatOfTheWhole) {
+  const std::vector<float> values = Values<float>(5000);
+  double sum = 0;
+  constexpr int64_t kEnds[] = {0, 2048, 3072, 5000};
+  for (size_t part = 1; part < std::size(kEnds); ++part) {
+    const int64_t begin = kEnds[part - 1];
+    sum = SumOfSquares(values.data() + begin, kEnds[part] - begin, sum);
+  }
+  EXPECT_EQ(sum, SumOfSquares(values.data(), 5000));
 }
 
 TEST(SumOfSquares, OfWhatIsNotFinite_IsNot) {

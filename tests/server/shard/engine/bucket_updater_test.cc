@@ -1,0 +1,41 @@
+// What is asked of a plan where a rule needs whole parameters.
+#include "server/shard/engine/bucket_updater.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/update/group_update.h"
+#include "tests/server/shard/engine/engine_rig.h"
+
+namespace optshard::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status CreateStatus(PartitionPolicy policy, const std::string& rule) {
+  EngineRig::Options options;
+  options.policy = policy;
+  EngineRig rig(options);
+  const GroupUpdate group = {*RuleRegistry::Find(rule), {}};
+  const std::vector<GroupUpdate> groups(rig.space().group_count(), group);
+  StepContext context;
+  context.rank = 1;
+  context.space = &rig.space();
+  context.buckets = &rig.buckets();
+  context.groups = &groups;
+  context.store = rig.rank(1).store.get();
+  return BucketUpdater::Create(context).status();
+}
+
+TEST(BucketUpdater_PlanThatCutsAWholeParameter, IsRefused) {
+  const absl::Status status = CreateStatus(PartitionPolicy::kBalanced, "lamb");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the plan gives rank 1"));
+  EXPECT_EQ(CreateStatus(PartitionPolicy::kBalanced, "adam"), absl::OkStatus());
+  EXPECT_EQ(CreateStatus(PartitionPolicy::kGreedy, "lamb"), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -2,13 +2,16 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using testing::ExpectAllOk;
 using testing::First;
 using testing::Gradient;
 using ::testing::HasSubstr;
@@ -161,6 +165,57 @@ TEST(ParameterStateTest, SetState_SlotsInEightBits_AreCodedBlockByBlock) {
     optimizer.Close();
   });
   EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+// The elements that are not finite: the first one, and behind the last one.
+std::pair<int64_t, int64_t> Spoiled(const at::Tensor& values) {
+  const at::Tensor where = at::isfinite(values).logical_not().nonzero();
+  if (where.numel() == 0) return {0, 0};
+  const int64_t first = where[0].item<int64_t>();
+  EXPECT_EQ(where.size(0), where[-1].item<int64_t>() + 1 - first) << "others are finite";
+  return {first, where[-1].item<int64_t>() + 1};
+}
+
+// docs/numerics.md, "Slots in 8 bits": the block is lost, and its parameters one step later. Not
+// what stands beside it, and it is so whoever owns the block.
+TEST(ParameterStateTest, Step_GradientThatIsNotFinite_SpoilsItsBlockAlone) {
+  constexpr int64_t kBad = 5000;
+  struct Format {
+    const char* name;
+    int64_t block;
+  };
+  for (const Format& format :
+       {Format{"float32", 1}, Format{"int8_dynamic", 256}, Format{"int8_companded", 32}}) {
+    SCOPED_TRACE(format.name);
+    const int64_t begin = kBad / format.block * format.block;
+    const auto whole_block = std::make_pair(begin, begin + format.block);
+    ExpectAllOk(RunRanks(2, [&](ShardedOptimizerOptions options) {
+      options.policy = PartitionPolicy::kBalanced;
+      options.state_dtype = format.name;
+      const at::Tensor a = Parameter({9001}, 1);
+      ShardedOptimizer optimizer({a}, RuleOptions("adam"), options);
+      a.mutable_grad() = Gradient({9001}, 1);
+      if (options.rank == 0) a.grad()[kBad].fill_(std::numeric_limits<float>::infinity());
+      optimizer.step();
+      EXPECT_EQ(Spoiled(a.detach()), std::make_pair(kBad, kBad + 1));
+      for (const OwnedRange& range : optimizer.owner_of(0)) {
+        if (range.rank != options.rank) continue;
+        const bool owns_it =
+            range.offset_elements <= kBad && kBad < range.offset_elements + range.elements;
+        for (const char* const slot : {"exp_avg", "exp_avg_sq"}) {
+          auto spoiled = Spoiled(optimizer.state(a).at(slot));
+          if (owns_it) spoiled.first += range.offset_elements;
+          if (owns_it) spoiled.second += range.offset_elements;
+          EXPECT_EQ(spoiled, owns_it ? whole_block : std::make_pair(int64_t{0}, int64_t{0}))
+              << slot;
+        }
+      }
+      a.mutable_grad() = Gradient({9001}, 1);
+      optimizer.step();
+      EXPECT_EQ(Spoiled(a.detach()), whole_block);
+      optimizer.Close();
+    }));
+  }
 }
 
 TEST(ParameterStateTest, SetState_NumbersOfOtherTypesAndStrides_AreTaken) {

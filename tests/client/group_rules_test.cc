@@ -22,7 +22,7 @@ namespace optshard {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Each;
+using testing::ExpectAllOk;
 using testing::First;
 using testing::Gradient;
 using ::testing::HasSubstr;
@@ -30,10 +30,6 @@ using testing::Parameter;
 using testing::RunRanks;
 using testing::Sgd;
 using torch::optim::OptimizerParamGroup;
-
-void ExpectAllOk(const std::vector<absl::Status>& statuses) {
-  EXPECT_THAT(statuses, Each(absl::OkStatus()));
-}
 
 TEST(GroupRulesTest, Step_GroupOfAnotherRule_HasThatRulesDefaults) {
   ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {

@@ -38,7 +38,7 @@ std::vector<RuleOptions> SlotChoices(const UpdateRule& rule) {
   // So large that parameters of 16 bits move, too.
   if (Has(spec, "lr")) choices[0].Set("lr", 0.02);
   if (Has(spec, "weight_decay")) choices[0].Set("weight_decay", 0.01);
-  if (Has(spec, "t0")) choices[0].Set("t0", 2);  // averaging begins
+  if (Has(spec, "t0")) choices[0].Set("t0", 0);  // averaging begins
   for (const SlotSpec& slot : spec.slots) {
     const HyperValue* given = choices.back().values().Find(slot.exists_with);
     if (slot.exists_with.empty() || given != nullptr) continue;

@@ -182,8 +182,6 @@ TEST(ShardOwner_OneRank, NeedsNoDataPlane) {
   }
 }
 
-// --- Bad options.
-
 TEST(ShardOwner_GroupsOfTwoRules_StepLikeOneProcess, AndShowEachGroupsSlots) {
   OwnerRig::Options options = OwnerRig::MixedOptions(2);
   options.owner.spec.rules = {{"sgd"}, {"nadam"}};
@@ -222,6 +220,8 @@ TEST(ShardOwner_GroupsOfTwoRules_StepLikeOneProcess, AndShowEachGroupsSlots) {
     }
   }
 }
+
+// --- Bad options.
 
 absl::Status StartAlone(const std::function<void(ShardOwner::Options&)>& spoil) {
   OwnerRig rig(OwnerRig::MixedOptions(1));

@@ -203,6 +203,10 @@ TEST_P(TrainersWaysTest, Step_MoreRanksThanParameters_HasTorchsValues) {
   ExpectTorchsValues(std::size(kWays) + 2, absl::MakeConstSpan(kLayouts).subspan(1, 1));
 }
 
+TEST_P(TrainersWaysTest, Step_NoParameterHasElements_HasTorchsValues) {
+  ExpectTorchsValues(2, absl::MakeConstSpan(kLayouts).subspan(2, 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(TypesAndMemory, TrainersWaysTest,
                          ::testing::Combine(::testing::Values(at::kFloat, at::kDouble,
                                                               at::kBFloat16, at::kHalf),

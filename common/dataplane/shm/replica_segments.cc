@@ -95,7 +95,8 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_r
   };
   size_t offset = 0;
   for (const MemoryLayout::Region& region : layout.regions()) {
-    ReplicaRegion placed;
+    // Of a region without elements, too, the type is known.
+    ReplicaRegion placed = {Buffer(nullptr, region.dtype), Buffer(nullptr, region.dtype)};
     if (region.elements > 0) {
       if (has_parameters()) {
         placed.parameters =

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/owner/optimizer_spec_choice.h"
 #include "client/owner/owner_choice.h"
 #include "client/owner/parameter_state.h"
 #include "client/owner/wait_for_trainers.h"
@@ -23,8 +24,6 @@
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/optimizer_spec.h"
-#include "common/state_format.h"
-#include "common/state_options.h"
 #include "server/shard/engine/step_input.h"
 #include "server/update/group_update.h"
 #include "server/update/step_hyperparameters.h"
@@ -202,18 +201,7 @@ class ShardedOptimizer::Impl {
 
  private:
   OptimizerSpec SpecOf(const Prepared& prepared) const {
-    OptimizerSpec spec;
-    spec.world_size = options_.world_size;
-    spec.space = prepared.list.space;
-    spec.rules = prepared.rules;
-    spec.gradient_mode = options_.gradient_mode;
-    spec.policy = options_.policy;
-    spec.buckets = options_.buckets;
-    spec.share_parameters = options_.share_parameters;
-    spec.state.master_weights = options_.master_weights;
-    spec.state.master_weight_bits = options_.master_weight_bits;
-    spec.state.format = ValueOrThrow(ParseStateFormat(options_.state_dtype));
-    return spec;
+    return ValueOrThrow(MakeOptimizerSpec(options_, prepared.rules, prepared.list.space));
   }
 
   std::unique_ptr<Replica> MakeReplica(const ParameterList& list) const {

@@ -65,6 +65,16 @@ struct ShardedOptimizerOptions {
   // refresh_parameters(), to within that error. The same on all ranks. INVALID_ARGUMENT for other
   // numbers, and for 24 without master_weights.
   int master_weight_bits = 32;
+  // To what the values of float32 parameters are rounded before the replicas get them: "float32"
+  // (they are not), "bfloat16" or "float16" (fairscale's broadcast_fp16; values beyond 65504 become
+  // infinite). Over messages only 2 bytes an element are then sent back from the owners. The
+  // owner's own replica holds the rounded values, too, so that all replicas have the same bits. The
+  // owners keep the values themselves as masters, as master_weights does for 16-bit parameters: 4
+  // bytes an element, sharded like the rest of the state. So small steps add up, and what was said
+  // of editing a parameter's values holds here. A parameter keeps all of its first value until it
+  // is updated. Parameters of other types are published as they are. The same on all ranks.
+  // INVALID_ARGUMENT for other names, and where no parameter is float32.
+  std::string publish_dtype = "float32";
   // How the rule's slots are kept. The same on all ranks. Those of a float64 parameter are float64
   // in any case, and masters stay float32.
   //   "float32"         (default)

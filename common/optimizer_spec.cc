@@ -144,6 +144,7 @@ absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string
        text(TextOf(b.state.master_weights))},
       {"master_weight_bits", absl::StrCat(a.state.master_weight_bits),
        absl::StrCat(b.state.master_weight_bits)},
+      {"publish_dtype", text(NameOf(a.state.publish_dtype)), text(NameOf(b.state.publish_dtype))},
       {"state_dtype", text(NameOf(a.state.format)), text(NameOf(b.state.format))},
       {"share_parameters", text(TextOf(a.share_parameters)), text(TextOf(b.share_parameters))},
   };

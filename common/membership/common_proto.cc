@@ -194,6 +194,7 @@ v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
   proto.set_master_weights(spec.state.master_weights);
   proto.set_master_weight_bits(spec.state.master_weight_bits);
   proto.set_state_dtype(static_cast<v1::StateFormat>(spec.state.format));
+  proto.set_publish_dtype(static_cast<v1::DType>(spec.state.publish_dtype));
   return proto;
 }
 
@@ -228,6 +229,11 @@ absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto) {
         absl::StrCat("the unknown state_dtype ", static_cast<int>(proto.state_dtype())));
   }
   spec.state.format = static_cast<StateFormat>(proto.state_dtype());
+  if (!v1::DType_IsValid(proto.publish_dtype()) || proto.publish_dtype() == v1::DTYPE_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the unknown publish_dtype ", static_cast<int>(proto.publish_dtype())));
+  }
+  spec.state.publish_dtype = static_cast<DType>(proto.publish_dtype());
   return spec;
 }
 

@@ -93,8 +93,18 @@ void CheckTypes(const RuleSpec& spec, const Coefficients& coefficients, const Sp
         "without a master",
         spec.name, std::string(NameOf(span.parameter.dtype())));
   }
+  const bool is_rounded = span.rounded_to != DType::kFloat32;
+  if (is_rounded &&
+      (!span.master || SizeOf(span.rounded_to) != 2 || span.parameter.dtype() != DType::kFloat32)) {
+    Fatal(
+        "Rule \"%s\": a %s parameter is to be rounded to %s%s, expected a float32 one with a "
+        "master and a 16-bit type",
+        spec.name, std::string(NameOf(span.parameter.dtype())),
+        std::string(NameOf(span.rounded_to)), span.master ? "" : " without a master");
+  }
   if (!span.master) return;
-  if (span.master.dtype() == DType::kFloat32 && SizeOf(span.parameter.dtype()) == 2) return;
+  const DType holds = is_rounded ? span.rounded_to : span.parameter.dtype();
+  if (span.master.dtype() == DType::kFloat32 && SizeOf(holds) == 2) return;
   Fatal("Rule \"%s\": a %s master of a %s parameter was given, expected float32 of a 16-bit one",
         spec.name, std::string(NameOf(span.master.dtype())),
         std::string(NameOf(span.parameter.dtype())));

@@ -70,11 +70,14 @@ void SpanTiles<T>::PublishParameter() {
   const DType dtype = span_.parameter.dtype();
   const size_t bytes = tile_.elements * SizeOf(dtype);
   ConstBuffer from = span_.parameter.From(begin_);
-  if (streams_ && span_.master) {
+  if (span_.rounded_to != DType::kFloat32 || (streams_ && span_.master)) {
     // By way of the cache: what is streamed is not read from memory first.
-    Narrow(dtype, tile_.parameter.template As<float>(), tile_.elements, parameter_);
-    from = ConstBuffer(parameter_, dtype);
-    Stream(span_.parameter.From(begin_).data(), from.data(), bytes);
+    from = RoundedMaster();
+    if (streams_) {
+      Stream(span_.parameter.From(begin_).data(), from.data(), bytes);
+    } else {
+      std::memcpy(span_.parameter.From(begin_).data(), from.data(), bytes);
+    }
   } else {
     Store(tile_.parameter, span_.parameter);
   }
@@ -91,6 +94,21 @@ void SpanTiles<T>::PublishParameter() {
       std::memcpy(copy.data(), from.data(), bytes);
     }
   }
+}
+
+template <typename T>
+ConstBuffer SpanTiles<T>::RoundedMaster() {
+  if constexpr (std::is_same_v<T, float>) {
+    const auto* const master = tile_.parameter.template As<float>();
+    if (span_.rounded_to == DType::kFloat32) {
+      Narrow(span_.parameter.dtype(), master, tile_.elements, parameter_);
+    } else {
+      // The formula has read the gradient.
+      Narrow(span_.rounded_to, master, tile_.elements, gradient_);
+      Widen(span_.rounded_to, gradient_, tile_.elements, parameter_);
+    }
+  }
+  return ConstBuffer(parameter_, span_.parameter.dtype());
 }
 
 template <typename T>

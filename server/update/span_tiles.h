@@ -50,6 +50,8 @@ class SpanTiles {
   void LoadGradient();
   void LoadParameter();
   void PublishParameter();
+  // The tile of a parameter that has a master, in parameter_.
+  ConstBuffer RoundedMaster();
   // Puts back what Load has given.
   void Store(Buffer loaded, Buffer array) const;
   // Likewise for arrays that may be coded.

@@ -143,6 +143,9 @@ struct SpanUpdate {
   std::array<SlotArray, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
   // Float32, of a 16-bit parameter: what is updated instead. The parameter becomes it, rounded.
   Buffer master;
+  // A float32 parameter may have a master, too, if this is a 16-bit type: the parameter then
+  // becomes the master, rounded to a value of that.
+  DType rounded_to = DType::kFloat32;
   // Of a 16-bit parameter without a master: what is updated is the corrected parameter
   // (common/parameter_correction.h), which becomes the parameter and a new correction. May be null.
   int8_t* correction = nullptr;

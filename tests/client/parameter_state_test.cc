@@ -59,6 +59,25 @@ TEST(ParameterStateTest, State_AfterTwoSteps_HasCopiesOfTheOwnersSlots) {
   EXPECT_THAT(statuses, Each(absl::OkStatus()));
 }
 
+// Rounded to bfloat16 a single step of 2^-10 from 1 is lost, three are one step of 2^-8.
+TEST(ParameterStateTest, Step_OfRoundedReplicas_GoesOnFromTheMaster) {
+  const std::vector<absl::Status> statuses = RunRanks(2, [](ShardedOptimizerOptions options) {
+    options.publish_dtype = "bfloat16";
+    const at::Tensor a = Parameter({2, 3}, 1);
+    ShardedOptimizer optimizer({a}, RuleOptions("sgd").Set("lr", 0x1p-10), options);
+    for (const float expected : {1.0f, 1.0f, 1 - 0x1p-8f}) {
+      a.mutable_grad() = Gradient({2, 3}, 1);
+      optimizer.step();
+      EXPECT_TRUE(at::equal(a.detach(), at::full({2, 3}, expected)));
+    }
+    if (options.rank == 0) {
+      EXPECT_TRUE(at::equal(optimizer.state(a).at("master"), at::full({2, 3}, 1 - 0x3p-10f)));
+    }
+    optimizer.Close();
+  });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
 // --- What is saved and set goes on as if nothing had been.
 
 constexpr int kRanks = 3;
@@ -73,6 +92,7 @@ struct Job {
   PartitionPolicy policy;
   int master_bits;  // 0: no masters
   const char* state_dtype;
+  const char* publish_dtype = "float32";
 };
 
 // Steps `first` to `last`, from what was saved, if anything was. What is saved at the end, by rank.
@@ -85,6 +105,7 @@ std::vector<Saved> Train(const Job& job, int first, int last, const std::vector<
     options.master_weights = job.master_bits > 0;
     if (job.master_bits > 0) options.master_weight_bits = job.master_bits;
     options.state_dtype = job.state_dtype;
+    options.publish_dtype = job.publish_dtype;
     options.buckets = {4096, 1024};  // so that one parameter has several
     std::vector<at::Tensor> parameters;
     for (size_t i = 0; i < 2 * kShapes.size(); ++i) {
@@ -125,6 +146,7 @@ TEST(ParameterStateTest, SetState_InAnotherOptimizer_GoesOnWithTheSameBits) {
       {RuleOptions("adam").Set("amsgrad", true), PartitionPolicy::kBalanced, 32, "float32"},
       {RuleOptions("nadam"), PartitionPolicy::kGreedy, 24, "bfloat16"},
       {Momentum(), PartitionPolicy::kReplicated, 0, "bfloat16"},
+      {Momentum(), PartitionPolicy::kBalanced, 0, "float32", "bfloat16"},
       {RuleOptions("sgd").Set("momentum", 0.5).Set("dampening", 0.25), PartitionPolicy::kBalanced,
        0, "float32"},
   };

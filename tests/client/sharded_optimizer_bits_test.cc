@@ -75,6 +75,7 @@ struct Kept {
   std::string name;
   bool master_weights = false;
   std::string state_dtype = "float32";
+  std::string publish_dtype = "float32";
 };
 
 RuleOptions RuleNamed(const std::string& name, double lr) {
@@ -105,6 +106,7 @@ std::vector<Values> TrainOn(const Kept& kept, int world_size, const Way& way, do
         options.policy = way.policy;
         options.master_weights = kept.master_weights;
         options.state_dtype = kept.state_dtype;
+        options.publish_dtype = kept.publish_dtype;
         options.parameters_as_bucket_view = way.views;
         options.buckets.max_bytes = 4096;
         options.buckets.pack_below_bytes = 512;
@@ -201,7 +203,8 @@ TEST_P(BitsTest, Step_ShardedInAnyWay_HasTheBitsOfTheUnshardedRun) {
 INSTANTIATE_TEST_SUITE_P(
     StateAndRanks, BitsTest,
     ::testing::Combine(::testing::Values(Kept{"InFloat32"}, Kept{"WithMasters", true},
-                                         Kept{"InBFloat16", false, "bfloat16"}),
+                                         Kept{"InBFloat16", false, "bfloat16"},
+                                         Kept{"PublishedInBFloat16", false, "float32", "bfloat16"}),
                        ::testing::Values(1, 2, 3, 4)),
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param).name, "On", std::get<1>(test.param), "Ranks");

@@ -52,6 +52,8 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
        [](OptimizerSpec& spec) { spec.state.master_weight_bits = 24; }},
       {R"(state_dtype: rank 0 has "float32", rank 1 has "bfloat16")",
        [](OptimizerSpec& spec) { spec.state.format = StateFormat::kBFloat16; }},
+      {R"(publish_dtype: rank 0 has "float32", rank 1 has "float16")",
+       [](OptimizerSpec& spec) { spec.state.publish_dtype = DType::kFloat16; }},
       {R"(share_parameters: rank 0 has "false", rank 1 has "true")",
        [](OptimizerSpec& spec) { spec.share_parameters = true; }},
       {R"(parameter 1 (group 0): rank 0 has "bias" float32 [8], rank 1 has "bias" float32 [9])",
@@ -128,6 +130,14 @@ TEST(OptimizerSpec, Validate_BadField_NamesItWithItsValue) {
        [](OptimizerSpec& spec) {
          spec.state.master_weights = true;
          spec.state.master_weight_bits = 16;
+       }},
+      {R"(publish_dtype is "float64", expected one of "float32", "bfloat16", "float16")",
+       [](OptimizerSpec& spec) { spec.state.publish_dtype = DType::kFloat64; }},
+      {R"(publish_dtype is "bfloat16", but no parameter is float32, and only those are rounded)",
+       [](OptimizerSpec& spec) {
+         spec.state.publish_dtype = DType::kBFloat16;
+         spec.space = ParameterSpace(
+             {GroupSpec{{{"weight", {8}, DType::kFloat64}, {"bias", {8}, DType::kFloat16}}}});
        }},
       {R"(state_dtype is "float64", expected one of "float32", "bfloat16", "int8_dynamic", )"
        R"("int8_companded")",

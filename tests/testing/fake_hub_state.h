@@ -82,6 +82,7 @@ inline ReductionTree WithDefault(ReductionTree tree, int world_size) {
 // What the hub knows of a rank.
 struct FakeMember {
   int64_t started = 0;
+  int64_t published_bytes = 0;
   absl::optional<int64_t> kill_at;
   absl::optional<int64_t> hang_at;
   absl::optional<int64_t> kill_in_wait_for;
@@ -140,6 +141,9 @@ class FakeHubState {
     part.input = static_cast<const char*>(input);
     part.output = static_cast<char*>(output);
     part.delivered = part.output == nullptr;
+    if (op.kind == FakeKind::kPublish && op.owner == rank) {
+      member.published_bytes += static_cast<int64_t>(op.bytes);
+    }
     if (!delayed()) {
       Capture(op, rank);
       for (int to = 0; to < world_size(); ++to) DeliverIfReady(op, to);
@@ -256,6 +260,11 @@ class FakeHubState {
   int64_t OperationsStarted(Rank rank) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return members_[rank].started;
+  }
+
+  int64_t PublishedBytes(Rank rank) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return members_[rank].published_bytes;
   }
 
  private:

@@ -147,4 +147,6 @@ bool FakeHub::AwaitHung(Rank rank, absl::Time deadline) {
 
 int64_t FakeHub::OperationsStarted(Rank rank) const { return state_->OperationsStarted(rank); }
 
+int64_t FakeHub::PublishedBytes(Rank rank) const { return state_->PublishedBytes(rank); }
+
 }  // namespace optshard::testing

@@ -60,6 +60,8 @@ class FakeHub {
 
   // Operations that the rank has started so far.
   int64_t OperationsStarted(Rank rank) const;
+  // Of Publish calls so far whose owner it was; each counted once, to however many ranks it went.
+  int64_t PublishedBytes(Rank rank) const;
 
  private:
   std::shared_ptr<FakeHubState> state_;

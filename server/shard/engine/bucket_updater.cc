@@ -106,6 +106,9 @@ void BucketUpdater::AddTasks(const ShardStore::OwnBucket& bucket, bool element_w
     task.coefficients = &record.coefficients[span.parameter];
     task.span.slots = bucket.states[s].slots;
     task.span.master = bucket.states[s].master;
+    if (parameter.dtype == DType::kFloat32) {
+      task.span.rounded_to = context_.state.PublishedAs(parameter.dtype);
+    }
     task.span.correction = bucket.states[s].correction;
     task.span.elements = element_wise ? span.elements : parameter.elements();
     task.span.shape = parameter.shape;

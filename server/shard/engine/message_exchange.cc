@@ -79,9 +79,10 @@ absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemor
       if (!updated.ok()) return updated;
     }
     if (!publishes_ || !AnyUpdated(bucket, record)) continue;
-    absl::Status published =
-        Publish(bucket, bucket.owner,
-                TagOf(context_, record.step, StepPhase::kPublish, bucket.index), replica, deadline);
+    const bool rounds = context_.state.PublishedAs(bucket.dtype) != bucket.dtype;
+    absl::Status published = Publish(
+        bucket, bucket.owner, TagOf(context_, record.step, StepPhase::kPublish, bucket.index),
+        replica, rounds ? &record : nullptr, deadline);
     if (!published.ok()) return published;
   }
   return window_->Drain(deadline);
@@ -96,8 +97,9 @@ absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemor
   for (const Bucket& bucket : *context_.buckets) {
     // Where every rank owns everything, rank 0's buckets hold it all.
     if (context_.plan->policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
-    absl::Status published = Publish(
-        bucket, 0, TagOf(context_, step, StepPhase::kControl, bucket.index), replica, deadline);
+    absl::Status published =
+        Publish(bucket, 0, TagOf(context_, step, StepPhase::kControl, bucket.index), replica,
+                nullptr, deadline);
     if (!published.ok()) return published;
   }
   return window_->Drain(deadline);
@@ -119,28 +121,37 @@ absl::Status MessageExchange::Update(int own, const StepRecord& record,
 }
 
 absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const StepTag& tag,
-                                      const ReplicaMemory& replica, absl::Time deadline) {
+                                      const ReplicaMemory& replica, const StepRecord* rounded,
+                                      absl::Time deadline) {
   OperationWindow::Operation operation;
   operation.bucket = &bucket;
   operation.start = context_.clock->Now();
   const bool sends = from == context_.rank;
-  void* data = replica.ParametersInPlace(bucket);
+  const DType travels =
+      rounded == nullptr ? bucket.dtype : context_.state.PublishedAs(bucket.dtype);
+  void* data = rounded == nullptr ? replica.ParametersInPlace(bucket) : nullptr;
   if (data == nullptr) {
     absl::StatusOr<void*> staging = window_->TakeStaging(deadline);
     if (!staging.ok()) return staging.status();
     data = operation.staging = *staging;
-    if (sends) replica.PackParameters(bucket, data);
+    if (sends && rounded == nullptr) replica.PackParameters(bucket, data);
+    if (sends && rounded != nullptr) {
+      replica.PackParametersAs(travels, bucket, rounded->updated, data);
+    }
   }
-  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      context_.plane->Publish(tag, ExecutionContext(), from, data, bucket.bytes());
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Publish(
+      tag, ExecutionContext(), from, data, bucket.elements * SizeOf(travels));
   if (!ticket.ok()) return ticket.status();
   operation.ticket = std::move(*ticket);
-  operation.done = [this, sends, &replica](const OperationWindow::Operation& published) {
-    if (!sends && published.staging != nullptr) {
-      replica.UnpackParameters(*published.bucket, published.staging);
+  operation.done = [this, sends, travels, rounded,
+                    &replica](const OperationWindow::Operation& published) {
+    const Bucket& bucket = *published.bucket;
+    if (!sends && rounded != nullptr) {
+      replica.UnpackParametersOf(travels, bucket, rounded->updated, published.staging);
+    } else if (!sends && published.staging != nullptr) {
+      replica.UnpackParameters(bucket, published.staging);
     }
-    context_.timeline->Record("publish", published.bucket->index, published.start,
-                              context_.clock->Now());
+    context_.timeline->Record("publish", bucket.index, published.start, context_.clock->Now());
   };
   return window_->Push(std::move(operation), deadline);
 }

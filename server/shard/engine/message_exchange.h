@@ -36,8 +36,11 @@ class MessageExchange : public StepExchange {
 
   absl::Status Update(int own, const StepRecord& record, const ReplicaMemory& replica,
                       absl::Time deadline);
+  // `rounded`: the record of the step whose values travel in the type that they are rounded to;
+  // null where they travel as they are.
   absl::Status Publish(const Bucket& bucket, Rank from, const StepTag& tag,
-                       const ReplicaMemory& replica, absl::Time deadline);
+                       const ReplicaMemory& replica, const StepRecord* rounded,
+                       absl::Time deadline);
 
   const StepContext context_;
   const bool reduces_;    // gradients go to their owners

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/dtype_conversion.h"
+
 namespace optshard {
 namespace {
 
@@ -88,6 +90,25 @@ void ReplicaMemory::UnpackParameters(const Bucket& bucket, const void* from) con
   for (const BucketSpan& span : bucket.spans) {
     std::memcpy(ParameterOf(span).data(), packed.From(span.bucket_offset_elements).data(),
                 span.elements * SizeOf(bucket.dtype));
+  }
+}
+
+void ReplicaMemory::PackParametersAs(DType half, const Bucket& bucket,
+                                     const std::vector<bool>& updated, void* to) const {
+  std::memset(to, 0, bucket.elements * SizeOf(half));
+  for (const BucketSpan& span : bucket.spans) {
+    if (!updated[span.parameter]) continue;
+    Narrow(half, ParameterOf(span).As<float>(), span.elements,
+           Buffer(to, half).From(span.bucket_offset_elements).data());
+  }
+}
+
+void ReplicaMemory::UnpackParametersOf(DType half, const Bucket& bucket,
+                                       const std::vector<bool>& updated, const void* from) const {
+  for (const BucketSpan& span : bucket.spans) {
+    if (!updated[span.parameter]) continue;
+    Widen(half, ConstBuffer(from, half).From(span.bucket_offset_elements).data(), span.elements,
+          ParameterOf(span).As<float>());
   }
 }
 

@@ -2,9 +2,12 @@
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_REPLICA_MEMORY_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_REPLICA_MEMORY_H_
 
+#include <vector>
+
 #include "absl/types/span.h"
 #include "common/bucket.h"
 #include "common/buffer.h"
+#include "common/dtype.h"
 #include "server/shard/engine/step_input.h"
 
 namespace optshard {
@@ -28,6 +31,13 @@ class ReplicaMemory {
   void PackParameters(const Bucket& bucket, void* to) const;
   void PackGradients(const Bucket& bucket, void* to) const;
   void UnpackParameters(const Bucket& bucket, const void* from) const;
+
+  // The same for a bucket of float32 parameters that travels in a 16-bit type: those that `updated`
+  // lists, by parameter, which are values of that type. Want the default floating-point mode.
+  void PackParametersAs(DType half, const Bucket& bucket, const std::vector<bool>& updated,
+                        void* to) const;
+  void UnpackParametersOf(DType half, const Bucket& bucket, const std::vector<bool>& updated,
+                          const void* from) const;
 
  private:
   // From the span's first element on.

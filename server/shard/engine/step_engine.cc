@@ -86,7 +86,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const absl::Status replica_ok =
       willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
   absl::Status prepared = replica_ok;
-  if (options_.state.master_weights && !has_values_) {
+  if (options_.state.MayHaveMasters() && !has_values_) {
     prepared.Update(absl::FailedPreconditionError(
         "the masters have no values yet: synchronise the parameters before the first step"));
   }

@@ -8,6 +8,7 @@
 #include "absl/types/optional.h"
 #include "common/default_floating_point.h"
 #include "common/dtype_conversion.h"
+#include "common/half.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/replica_comparison.h"
 #include "server/shard/engine/step_engine.h"
@@ -15,18 +16,26 @@
 namespace optshard {
 namespace {
 
-// The masters become the parameter's values, except those that are the parameter's value already
-// but for what its bits do not hold: who edits one layer does not take that from the others.
-void TakeMaster(ConstBuffer parameter, int64_t elements, float* master) {
+// The masters become the parameter's values, except those that, rounded to `half`, are the
+// parameter's value already: who edits one layer does not take from the others what is not
+// published of them.
+void TakeMaster(ConstBuffer parameter, DType half, int64_t elements, float* master) {
   constexpr int64_t kTile = 1024;
   uint16_t rounded[kTile];
+  float widened[kTile];
+  float widened_values[kTile];
   for (int64_t begin = 0; begin < elements; begin += kTile) {
     const int64_t count = std::min(kTile, elements - begin);
-    const ConstBuffer values = parameter.From(begin);
-    Narrow(values.dtype(), master + begin, count, rounded);
+    const ConstBuffer from = parameter.From(begin);
+    const float* values = from.As<float>();
+    if (from.dtype() != DType::kFloat32) {
+      Widen(half, from.data(), count, widened_values);
+      values = widened_values;
+    }
+    Narrow(half, master + begin, count, rounded);
+    Widen(half, rounded, count, widened);
     for (int64_t i = 0; i < count; ++i) {
-      if (rounded[i] == values.As<uint16_t>()[i]) continue;
-      Widen(values.dtype(), values.As<uint16_t>() + i, 1, &master[begin + i]);
+      if (BitsOf(widened[i]) != BitsOf(values[i])) master[begin + i] = values[i];
     }
   }
 }
@@ -83,7 +92,7 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
 }
 
 absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {
-  if (!options_.state.master_weights) return absl::OkStatus();
+  if (!options_.state.MayHaveMasters()) return absl::OkStatus();
   const DefaultFloatingPoint default_mode;
   const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
   for (size_t own = 0; own < buckets.size(); ++own) {
@@ -93,7 +102,8 @@ absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time de
     for (size_t s = 0; s < bucket.states.size(); ++s) {
       const BucketSpan& span = bucket.bucket->spans[s];
       TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
-                 span.elements, bucket.states[s].master.As<float>());
+                 options_.state.PublishedAs(bucket.bucket->dtype), span.elements,
+                 bucket.states[s].master.As<float>());
     }
     options_.store->EndWrite(static_cast<int>(own), finished_);
   }

@@ -61,6 +61,7 @@ AttachRequest SomeRequest() {
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
   request.spec.state.master_weight_bits = 24;
+  request.spec.state.publish_dtype = DType::kFloat16;
   request.spec.state.format = StateFormat::kInt8Companded;
   return request;
 }

@@ -43,6 +43,7 @@ JoinRequest Request() {
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
   request.spec.state.master_weight_bits = 24;
+  request.spec.state.publish_dtype = DType::kFloat16;
   request.spec.state.format = StateFormat::kBFloat16;
   request.spec.gradient_mode = GradientMode::kAveraged;
   request.spec.policy = PartitionPolicy::kBalanced;

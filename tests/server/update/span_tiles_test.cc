@@ -78,7 +78,7 @@ struct Shape {
   std::vector<int> group_sizes = {1};
   bool copies = false;
   bool missing = false;  // the first replica has no gradient
-  bool master = false;   // of a parameter that is 16-bit
+  bool master = false;
 };
 
 // A parameter with gradients, slots and copies, each array of a type drawn at random.
@@ -88,7 +88,9 @@ struct TypedSpan {
     std::mt19937 random(seed);
     const auto any = [&random] { return kFloatTypes[random() % 3]; };
     DType parameter_dtype = any();
-    if (shape.master && parameter_dtype == DType::kFloat32) parameter_dtype = DType::kBFloat16;
+    if (shape.master && parameter_dtype == DType::kFloat32) {
+      rounded_to = random() % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
+    }
     const DType gradient_dtype = any();
     int replicas = 0;
     for (const int size : shape.group_sizes) replicas += size;
@@ -118,6 +120,7 @@ struct TypedSpan {
     span.elements = shape.elements;
     span.gradient = gradient(0);
     if (shape.master) span.master = master();
+    span.rounded_to = rounded_to;
     gradients.clear();
     copies.clear();
     if (replicas > 1) {
@@ -162,8 +165,10 @@ struct TypedSpan {
       span.elements = 1;
       rule.Update(DriverKind::kScalar, coefficients, span);
       for (int k = 0; k < slots; ++k) SetValue(arrays[1 + k].array(), i, state[k]);
-      SetValue(arrays[0].array(), i, parameter);
       if (shape.master) SetValue(master(), i, parameter);
+      if (rounded_to == DType::kBFloat16) parameter = FromBFloat16(ToBFloat16(parameter));
+      if (rounded_to == DType::kFloat16) parameter = FromFloat16(ToFloat16(parameter));
+      SetValue(arrays[0].array(), i, parameter);
       for (int k = 1; k < replicas && shape.copies; ++k) {
         SetValue(arrays[slots + replicas + k].array(), i, parameter);
       }
@@ -172,6 +177,7 @@ struct TypedSpan {
 
   Shape shape;
   Hyperparameters group;
+  DType rounded_to = DType::kFloat32;
   int slots = 0;
   int replicas = 1;
   std::vector<TypedArray> arrays;  // parameter, slots, gradients, copies, master
@@ -258,6 +264,10 @@ TEST_F(SpanTilesTest, CoefficientsForAnotherType_Die) {
   EXPECT_DEATH(
       rule.Update(DriverKind::kSimd, rule.Prepare(*rule.Validate({}), 1, DType::kFloat64), span),
       "float32 master of a float64 parameter");
+  span.rounded_to = DType::kBFloat16;
+  EXPECT_DEATH(
+      rule.Update(DriverKind::kSimd, rule.Prepare(*rule.Validate({}), 1, DType::kFloat64), span),
+      "a float64 parameter is to be rounded to bfloat16, expected a float32 one");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "common/optimizer_spec.h"
 #include "gtest/gtest.h"
 #include "server/shard/engine/step_input.h"
+#include "tests/testing/rule_shape.h"
 
 namespace optshard::testing {
 namespace {
@@ -48,6 +49,31 @@ ParameterSpace WithEveryDType(const ParameterSpace& space, int first) {
     }
   }
   return ParameterSpace(std::move(groups));
+}
+
+ParameterSpace MixedGroups(const std::vector<GroupRule>& rules) {
+  const ParameterSpace space = MixedSpace();
+  std::vector<GroupSpec> groups(rules.size());
+  for (size_t g = 0; g < rules.size(); ++g) {
+    const UpdateRule& rule = **RuleRegistry::Find(rules[g].name);
+    for (const GroupSpec& mixed : space.groups()) {
+      for (ParameterSpec parameter : mixed.parameters) {
+        absl::StrAppend(&parameter.name, ".", g);
+        parameter.shape = ShapeFor(rule, std::move(parameter.shape));
+        groups[g].parameters.push_back(std::move(parameter));
+      }
+    }
+  }
+  return ParameterSpace(std::move(groups));
+}
+
+std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
+  std::vector<GroupRule> rules;
+  for (const UpdateRule* rule : RuleRegistry::All()) {
+    const RuleSpec& spec = rule->spec();
+    if (spec.element_wise || policy != PartitionPolicy::kBalanced) rules.push_back({spec.name});
+  }
+  return rules;
 }
 
 EngineRig::EngineRig(Options options) : options_(std::move(options)) {

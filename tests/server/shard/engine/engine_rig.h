@@ -31,6 +31,11 @@ ParameterSpace WithEveryDType(const ParameterSpace& space, int first = 0);
 // That of MixedSpace.
 ParameterSpace MixedDTypeSpace(int first = 0);
 
+// A group for each of the rules, with all parameters of MixedSpace.
+ParameterSpace MixedGroups(const std::vector<GroupRule>& rules);
+// One group for each rule that goes with the policy.
+std::vector<GroupRule> RulesFor(PartitionPolicy policy);
+
 class EngineRig {
  public:
   struct Options {

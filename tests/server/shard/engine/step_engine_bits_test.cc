@@ -115,33 +115,6 @@ TEST(StepEngineBits_OneCopyOfTheParameters, EqualOneProcessToTheBit) {
   }
 }
 
-// The rules that go with the policy.
-std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
-  std::vector<GroupRule> rules;
-  for (const UpdateRule* rule : RuleRegistry::All()) {
-    const RuleSpec& spec = rule->spec();
-    if (spec.element_wise || policy != PartitionPolicy::kBalanced) rules.push_back({spec.name});
-  }
-  return rules;
-}
-
-// A group for each of the rules, with all parameters of MixedSpace.
-ParameterSpace MixedGroups(const std::vector<GroupRule>& rules) {
-  const ParameterSpace space = MixedSpace();
-  std::vector<GroupSpec> groups(rules.size());
-  for (size_t g = 0; g < rules.size(); ++g) {
-    const UpdateRule& rule = **RuleRegistry::Find(rules[g].name);
-    for (const GroupSpec& mixed : space.groups()) {
-      for (ParameterSpec parameter : mixed.parameters) {
-        absl::StrAppend(&parameter.name, ".", g);
-        parameter.shape = ShapeFor(rule, std::move(parameter.shape));
-        groups[g].parameters.push_back(std::move(parameter));
-      }
-    }
-  }
-  return ParameterSpace(std::move(groups));
-}
-
 TEST(StepEngineBits_EveryRuleInAGroupOfItsOwn, EqualOneProcessToTheBit) {
   EngineRig::Options options;
   options.world_size = 3;

@@ -71,7 +71,7 @@ StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> gro
 
 void StepOracle::SetParameter(int parameter, const Values& values) {
   parameters_[parameter] = values;
-  const DType dtype = space_.parameter(parameter).dtype;
+  const DType dtype = state_.PublishedAs(space_.parameter(parameter).dtype);
   for (size_t i = 0; i < values.size(); ++i) {
     if (RoundedTo(dtype, masters_[parameter][i]) != values[i]) masters_[parameter][i] = values[i];
   }
@@ -102,7 +102,7 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
       StepIn<float>(p, gradient, coefficients);
     }
     for (size_t i = 0; i < masters_[p].size(); ++i) {
-      parameters_[p][i] = RoundedTo(dtype, masters_[p][i]);
+      parameters_[p][i] = RoundedTo(state_.PublishedAs(dtype), masters_[p][i]);
     }
     if (state_.HasCorrection(dtype)) {
       Correct(p);

@@ -67,6 +67,7 @@ struct ShardedOptimizer::Prepared {
       }
       list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
       list.space = ValueOrThrow(WithUpdateCosts(list.space, rules));
+      if (options.main_gradients) ThrowIfError(UseMainGradients(list));
     });
     for (OptimizerParamGroup& group : groups) group.params().clear();
     for (size_t i = 0; i < list.tensors.size(); ++i) {
@@ -345,6 +346,16 @@ void ShardedOptimizer::set_state(const at::Tensor& parameter,
                                  const std::map<std::string, at::Tensor>& slots) {
   impl_->CheckUsable();
   impl_->WriteStateOf(parameter, slots);
+}
+
+at::Tensor ShardedOptimizer::main_grad(const at::Tensor& parameter) {
+  const int index = ValueOrThrow(impl_->owners().IndexOf(parameter));
+  MainGradient* const gradient = impl_->replica().main_gradient(index);
+  if (gradient != nullptr) return gradient->HandOut();
+  throw StatusError(absl::InvalidArgumentError(
+      absl::StrCat("parameter ", index, " is ", c10::toString(parameter.scalar_type()),
+                   " and main_gradients is ", options().main_gradients ? "true" : "false",
+                   ", expected a bfloat16 or float16 one where it is true: use parameter.grad()")));
 }
 
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }

@@ -109,6 +109,16 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // writes each gradient once instead of adding it to zeros.
   void zero_grad(bool set_to_none = true);
 
+  // The float32 gradient of a bfloat16 or float16 parameter, where the option main_gradients is
+  // set: what step() reads instead of parameter.grad(), and zero_grad() zeroes. It has the
+  // parameter's shape, and may be kept as long as the optimizer lives. The trainer may clip it,
+  // scale it, average it over ranks (kAveraged), or add to it itself, from code that writes weight
+  // gradients in float32. After the first call, a parameter with requires_grad has a gradient in
+  // every step, be it zeros; before that, only if a backward has come since zero_grad(). Errors:
+  //   INVALID_ARGUMENT  main_gradients is not set; the tensor is no parameter of this optimizer, or
+  //                     is float32 or float64, whose gradient is parameter.grad()
+  at::Tensor main_grad(const at::Tensor& parameter);
+
   // Keeps a few bytes for the trainer that succeeds this one, such as random state or the position
   // in the data. They are sent with the next step; the shard server keeps them once it is finished.
   // INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION where the shard owner is embedded.

@@ -65,6 +65,13 @@ struct ShardedOptimizerOptions {
   // refresh_parameters(), to within that error. The same on all ranks. INVALID_ARGUMENT for other
   // numbers, and for 24 without master_weights.
   int master_weight_bits = 32;
+  // Whether bfloat16 and float16 parameters have float32 gradients, as by Megatron's
+  // param.main_grad: what backward computes is added to them in float32 as soon as autograd has it,
+  // and param.grad becomes none. So the gradients of many backwards add up without rounding, and
+  // are averaged over the ranks in float32; 4 bytes an element in place of 2, here and over
+  // messages. The trainer gets them by main_grad(). The same on all ranks. INVALID_ARGUMENT where
+  // no parameter is bfloat16 or float16.
+  bool main_gradients = false;
   // To what the values of float32 parameters are rounded before the replicas get them: "float32"
   // (they are not), "bfloat16" or "float16" (fairscale's broadcast_fp16; values beyond 65504 become
   // infinite). Over messages only 2 bytes an element are then sent back from the owners. The

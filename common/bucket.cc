@@ -119,6 +119,7 @@ class OwnerBuckets {
     bucket.group = layout_.regions()[region].group;
     bucket.region = region;
     bucket.dtype = layout_.regions()[region].dtype;
+    bucket.gradient_dtype = layout_.regions()[region].gradient_dtype;
     return bucket;
   }
 

@@ -21,30 +21,34 @@ struct BucketSpan {
   int64_t elements = 0;
 };
 
-// All spans of a bucket have the same owner, group, dtype and device. Each begins at a multiple of
+// All spans of a bucket have the same owner, group, dtypes and device. Each begins at a multiple of
 // 64 bytes of the bucket. The gaps between them are padding, whose values mean nothing. Slots use
 // the same offsets.
 struct Bucket {
   int index = 0;  // position in the order in which all ranks issue operations
   Rank owner = 0;
   int group = 0;
-  int region = 0;  // of the MemoryLayout
-  DType dtype = DType::kFloat32;
+  int region = 0;                          // of the MemoryLayout
+  DType dtype = DType::kFloat32;           // of the parameters
+  DType gradient_dtype = DType::kFloat32;  // of a rank's gradients
   // True: the bucket is one stretch of its region, which starts at region_offset_elements, and the
   // spans lie in it at their bucket offsets. Where a rank's memory is flat, the bucket is sent from
   // there and received there without a copy. False: the spans are small pieces from several places
   // and are always packed.
   bool contiguous = false;
   int64_t region_offset_elements = 0;  // only where contiguous
-  int64_t elements = 0;  // padding included; bytes on the wire = elements * SizeOf(dtype)
+  int64_t elements = 0;                // padding included; see bytes()
   std::vector<BucketSpan> spans;
 
+  // On the wire, of parameters that travel as they are, and of gradients.
   int64_t bytes() const { return elements * static_cast<int64_t>(SizeOf(dtype)); }
+  int64_t gradient_bytes() const { return elements * static_cast<int64_t>(SizeOf(gradient_dtype)); }
 };
 
 struct BucketOptions {
-  // A bucket holds at most this many bytes. Larger parameters are cut at multiples of kCodeGrid
-  // elements; where so many do not fit, of the largest power of two of cache lines that does.
+  // A bucket holds at most this many bytes of parameters. Larger parameters are cut at multiples of
+  // kCodeGrid elements; where so many do not fit, of the largest power of two of cache lines that
+  // does.
   int64_t max_bytes = 4 << 20;
   // A stretch of a region that is shorter than this is packed together with others.
   int64_t pack_below_bytes = 256 << 10;

@@ -18,11 +18,16 @@ MemoryLayout::MemoryLayout(const ParameterSpace& space) {
     const ParameterSpec& spec = space.parameter(i);
     const int group = space.group_of(i);
     if (i > 0 && space.group_of(i - 1) != group) group_begin = regions_.size();
-    const auto found = std::find_if(
-        regions_.begin() + static_cast<std::ptrdiff_t>(group_begin), regions_.end(),
-        [&](const Region& r) { return r.dtype == spec.dtype && r.device == spec.device; });
+    const auto found = std::find_if(regions_.begin() + static_cast<std::ptrdiff_t>(group_begin),
+                                    regions_.end(), [&](const Region& r) {
+                                      return r.dtype == spec.dtype &&
+                                             r.gradient_dtype == spec.gradient_dtype() &&
+                                             r.device == spec.device;
+                                    });
     const auto region = static_cast<size_t>(found - regions_.begin());
-    if (found == regions_.end()) regions_.push_back({group, spec.dtype, spec.device, 0});
+    if (found == regions_.end()) {
+      regions_.push_back({group, spec.dtype, spec.gradient_dtype(), spec.device, 0});
+    }
     places_.push_back({static_cast<int>(region), regions_[region].elements});
     regions_[region].elements += AlignedElements(spec.elements(), spec.dtype);
   }
@@ -33,7 +38,7 @@ uint64_t MemoryLayout::Digest() const {
   digest.AddInt(static_cast<int64_t>(regions_.size()));
   for (const Region& region : regions_) {
     digest.AddInt(region.group).AddInt(static_cast<int64_t>(region.dtype)).AddText(region.device);
-    digest.AddInt(region.elements);
+    digest.AddInt(static_cast<int64_t>(region.gradient_dtype)).AddInt(region.elements);
   }
   digest.AddInt(static_cast<int64_t>(places_.size()));
   for (const Place& place : places_) digest.AddInt(place.region).AddInt(place.offset_elements);

@@ -1,6 +1,7 @@
-// Where parameters lie in flat memory: one region per (group, dtype, device), parameters in order,
-// each 64-byte aligned. It does not depend on who owns what, so a view of it stays valid whatever
-// the plan. The same layout serves parameters and gradients.
+// Where parameters lie in flat memory: one region per (group, dtype, dtype of gradients, device),
+// parameters in order, each 64-byte aligned. It does not depend on who owns what, so a view of it
+// stays valid whatever the plan. The same layout serves parameters and gradients: they have the
+// same places, counted in elements.
 #ifndef OPTSHARD_COMMON_MEMORY_LAYOUT_H_
 #define OPTSHARD_COMMON_MEMORY_LAYOUT_H_
 
@@ -24,9 +25,14 @@ class MemoryLayout {
   struct Region {
     int group = 0;
     DType dtype = DType::kFloat32;
+    DType gradient_dtype = DType::kFloat32;
     std::string device;
     int64_t elements = 0;  // padding included
+    // Of the parameters, and of their gradients.
     int64_t bytes() const { return elements * static_cast<int64_t>(SizeOf(dtype)); }
+    int64_t gradient_bytes() const {
+      return elements * static_cast<int64_t>(SizeOf(gradient_dtype));
+    }
   };
   struct Place {
     int region = 0;

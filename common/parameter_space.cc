@@ -25,7 +25,7 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 
 bool SameSpec(const ParameterSpec& a, const ParameterSpec& b) {
   return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype && a.device == b.device &&
-         a.update_cost == b.update_cost;
+         a.update_cost == b.update_cost && a.main_gradient == b.main_gradient;
 }
 
 // What else SpecText says.
@@ -34,12 +34,14 @@ struct Details {
   bool cost = false;
 };
 
-// '"fc.weight" float32 [10, 64]', and where it lies and what an update costs if that matters.
+// '"fc.weight" float32 [10, 64]', whether it has a main gradient, and where it lies and what an
+// update costs if that matters.
 std::string SpecText(const ParameterSpec& spec, Details details) {
   std::string text =
       absl::StrCat(Quoted(spec.name), " ",
                    IsKnown(spec.dtype) ? NameOf(spec.dtype) : absl::string_view("(unknown dtype)"),
                    " ", ShapeText(spec.shape));
+  if (spec.main_gradient) absl::StrAppend(&text, " with a float32 gradient");
   if (details.device) absl::StrAppend(&text, " on ", Quoted(spec.device));
   if (details.cost) absl::StrAppend(&text, " with the update cost ", spec.update_cost);
   return text;
@@ -123,6 +125,10 @@ absl::Status ParameterSpace::Validate() const {
     if (!IsKnown(spec.dtype)) {
       return error("unknown dtype number ", static_cast<int>(spec.dtype));
     }
+    if (spec.main_gradient && SizeOf(spec.dtype) != 2) {
+      return error("it is ", NameOf(spec.dtype),
+                   " and has a main gradient; expected one of bfloat16 or float16 parameters only");
+    }
     if (spec.device.empty()) return error("it has no device; expected one such as \"cpu\"");
     bytes = SaturatingAdd(
         bytes, SaturatingMultiply(spec.elements(), static_cast<int64_t>(SizeOf(spec.dtype))));
@@ -156,6 +162,7 @@ uint64_t ParameterSpace::Digest() const {
     digest.AddInt(static_cast<int64_t>(group.parameters.size()));
     for (const ParameterSpec& spec : group.parameters) {
       digest.AddText(spec.name).AddInt(static_cast<int64_t>(spec.dtype)).AddText(spec.device);
+      digest.AddInt(spec.main_gradient ? 1 : 0);
       digest.AddInt(static_cast<int64_t>(spec.shape.size()));
       for (int64_t extent : spec.shape) digest.AddInt(extent);
     }

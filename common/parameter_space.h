@@ -25,7 +25,10 @@ struct ParameterSpec {
   // What an update costs beside that of the group's other parameters, where that is not as its
   // number of elements (UpdateRule::UpdateCost). 0 otherwise.
   int64_t update_cost = 0;
+  // Of a bfloat16 or float16 parameter: its gradient is float32.
+  bool main_gradient = false;
 
+  DType gradient_dtype() const { return main_gradient ? DType::kFloat32 : dtype; }
   // The product of the shape; INT64_MAX where it is larger than that, 0 with a negative extent.
   int64_t elements() const;
 };
@@ -50,13 +53,13 @@ class ParameterSpace {
   int64_t total_elements() const;  // INT64_MAX where it is larger than that
 
   // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an unknown
-  // dtype, no device, a negative cost, more than kMaxSpaceBytes or kMaxSpaceUpdateCost up to and
-  // with it, or what common/request_limits.h does not allow. Sums of sizes or of costs of a valid
-  // space never overflow.
+  // dtype, a main gradient of a parameter that is not 16-bit, no device, a negative cost, more than
+  // kMaxSpaceBytes or kMaxSpaceUpdateCost up to and with it, or what common/request_limits.h does
+  // not allow. Sums of sizes or of costs of a valid space never overflow.
   absl::Status Validate() const;
 
-  // XXH3 of names, shapes, dtypes, devices, costs and groups: equal for equal spaces on every
-  // machine.
+  // XXH3 of names, shapes, dtypes, also of gradients, devices, costs and groups: equal for equal
+  // spaces on every machine.
   uint64_t Digest() const;
 
  private:

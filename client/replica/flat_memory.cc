@@ -40,15 +40,16 @@ absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
   FlatMemory memory;
   const MemoryLayout layout(space);
   for (const MemoryLayout::Region& region : layout.regions()) {
-    ReplicaRegion placed;
-    for (const auto& [data, what] : {std::pair(&placed.parameters, "the parameters"),
-                                     std::pair(&placed.gradients, "the gradients")}) {
-      absl::StatusOr<MappedMemory> allocated = MappedMemory::Allocate(region.bytes(), what);
-      if (!allocated.ok()) return allocated.status();
-      *data = Buffer(allocated->data(), region.dtype);
-      owned->push_back(*std::move(allocated));
-    }
-    memory.regions.push_back(placed);
+    absl::StatusOr<MappedMemory> parameters =
+        MappedMemory::Allocate(region.bytes(), "the parameters");
+    if (!parameters.ok()) return parameters.status();
+    absl::StatusOr<MappedMemory> gradients =
+        MappedMemory::Allocate(region.gradient_bytes(), "the gradients");
+    if (!gradients.ok()) return gradients.status();
+    memory.regions.push_back({Buffer(parameters->data(), region.dtype),
+                              Buffer(gradients->data(), region.gradient_dtype)});
+    owned->push_back(*std::move(parameters));
+    owned->push_back(*std::move(gradients));
   }
   memory.owner = std::move(owned);
   return memory;

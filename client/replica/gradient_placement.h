@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "client/replica/gradient_hook.h"
+
 namespace optshard {
 
 // While it lives, a gradient that autograd gives to `parameter` is moved into `place`, a contiguous
@@ -17,12 +19,9 @@ namespace optshard {
 class GradientPlacement {
  public:
   GradientPlacement(at::Tensor parameter, at::Tensor place);
-  ~GradientPlacement();
-  GradientPlacement(const GradientPlacement&) = delete;
-  GradientPlacement& operator=(const GradientPlacement&) = delete;
 
  private:
-  const at::Tensor parameter_;
+  const GradientHook hook_;
 };
 
 }  // namespace optshard

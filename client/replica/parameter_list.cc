@@ -145,6 +145,24 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
   return list;
 }
 
+absl::Status UseMainGradients(ParameterList& list) {
+  std::vector<GroupSpec> groups = list.space.groups();
+  bool any = false;
+  for (GroupSpec& group : groups) {
+    for (ParameterSpec& parameter : group.parameters) {
+      parameter.main_gradient = SizeOf(parameter.dtype) == 2;
+      any = any || parameter.main_gradient;
+    }
+  }
+  if (!any) {
+    return absl::InvalidArgumentError(
+        "main_gradients is true, but no parameter is bfloat16 or float16, and only those have "
+        "gradients of less than float32: leave it false");
+  }
+  list.space = ParameterSpace(std::move(groups));
+  return absl::OkStatus();
+}
+
 absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradient,
                            const std::string& name) {
   const auto error = [&name](const auto&... what) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/parameter_space.h"
 
@@ -26,6 +27,10 @@ struct ParameterList {
 // tensors given.
 absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at::Tensor>>& groups,
                                                 const std::vector<std::string>& names);
+
+// Gives every bfloat16 and float16 parameter a main gradient (ParameterSpec). INVALID_ARGUMENT
+// where there is no such parameter.
+absl::Status UseMainGradients(ParameterList& list);
 
 // That a gradient can be reduced and applied: dense on the CPU, of the parameter's type and shape.
 // INVALID_ARGUMENT naming the parameter.

@@ -3,6 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <memory>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/replica/scalar_type.h"
@@ -26,7 +29,8 @@ absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec)
 
 }  // namespace
 
-Replica::Replica(const ParameterList& list) : list_(list), tensors_(list.tensors.size()) {}
+Replica::Replica(const ParameterList& list)
+    : list_(list), tensors_(list.tensors.size()), main_gradients_(list.tensors.size()) {}
 
 absl::Status Replica::CheckAllValues() const {
   for (size_t i = 0; i < list_.tensors.size(); ++i) {
@@ -51,6 +55,18 @@ Buffer Replica::ValuesOf(size_t index) {
   return list_.tensors[index].numel() > 0 ? GatherParameter(index) : Buffer();
 }
 
+ConstBuffer Replica::GradientOf(size_t index) {
+  const at::Tensor& parameter = list_.tensors[index];
+  if (!parameter.requires_grad()) return nullptr;
+  MainGradient* const main = main_gradients_[index].get();
+  if (main == nullptr) {
+    return parameter.grad().defined() ? GatherGradient(index, parameter.grad()) : nullptr;
+  }
+  if (main->TakeIn()) CountCopy();
+  if (!main->present()) return nullptr;
+  return parameter.numel() > 0 ? ReadArrayOf(main->place()) : NoElements();
+}
+
 absl::Status Replica::Gather() {
   absl::Status status = CheckAllValues();
   status.Update(CheckAllGradients());
@@ -59,11 +75,8 @@ absl::Status Replica::Gather() {
   at::NoGradGuard no_grad;
   gradients_copied_ = 0;
   for (size_t i = 0; i < list_.tensors.size(); ++i) {
-    const at::Tensor& parameter = list_.tensors[i];
-    const at::Tensor& gradient = parameter.grad();
-    const bool has_gradient = parameter.requires_grad() && gradient.defined();
     tensors_[i].parameter = ValuesOf(i);
-    tensors_[i].gradient = has_gradient ? GatherGradient(i, gradient) : ConstBuffer();
+    tensors_[i].gradient = GradientOf(i);
   }
   return absl::OkStatus();
 }
@@ -74,6 +87,27 @@ absl::Status Replica::GatherValues() {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < list_.tensors.size(); ++i) tensors_[i] = {ValuesOf(i), ConstBuffer()};
   return absl::OkStatus();
+}
+
+void Replica::ZeroGradients(bool set_to_none) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    if (main_gradients_[i] != nullptr) {
+      main_gradients_[i]->Zero(set_to_none);
+      continue;
+    }
+    at::Tensor& gradient = list_.tensors[i].mutable_grad();
+    if (!gradient.defined()) continue;
+    if (set_to_none) {
+      gradient.reset();
+    } else {
+      ZeroGradient(i, gradient);
+    }
+  }
+}
+
+void Replica::SetMainGradient(size_t index, at::Tensor place) {
+  main_gradients_[index] = std::make_unique<MainGradient>(list_.tensors[index], std::move(place));
 }
 
 ConstBuffer Replica::NoElements() {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/replica/flat_memory.h"
+#include "client/replica/main_gradient.h"
 #include "client/replica/parameter_list.h"
 #include "common/buffer.h"
 #include "common/dataplane/peer_replicas.h"
@@ -25,10 +26,11 @@ class Replica {
  public:
   // Moves the values into flat memory: param.data becomes a view of it, and so does param.grad as
   // soon as backward has computed it. What the trainer puts elsewhere is copied in: gradients that
-  // it sets itself, values that torch::load has put there.
+  // it sets itself, values that torch::load has put there. Main gradients lie in flat memory, too.
   static std::unique_ptr<Replica> MakeFlat(const ParameterList& list, FlatMemory memory);
 
   // Leaves every tensor where it is. One that is not contiguous is stepped in a contiguous copy.
+  // Main gradients are tensors of their own.
   static std::unique_ptr<Replica> MakeInPlace(const ParameterList& list);
 
   virtual ~Replica() = default;
@@ -51,7 +53,10 @@ class Replica {
   void Scatter();
 
   // As torch::optim::Optimizer::zero_grad.
-  virtual void ZeroGradients(bool set_to_none) = 0;
+  void ZeroGradients(bool set_to_none);
+
+  // Null of a parameter that has none (ParameterSpec::main_gradient).
+  MainGradient* main_gradient(int index) { return main_gradients_[index].get(); }
 
  protected:
   explicit Replica(const ParameterList& list);
@@ -62,6 +67,10 @@ class Replica {
   // `gradient` is defined, and checked.
   virtual ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) = 0;
   virtual void ScatterParameter(size_t index) = 0;
+  // `gradient` is the parameter's, and defined. It stays, of zeros.
+  virtual void ZeroGradient(size_t index, at::Tensor& gradient) = 0;
+  // From now on the parameter's gradient is this one, of which `place` is float32 memory.
+  void SetMainGradient(size_t index, at::Tensor place);
 
   // An array, but nothing in it.
   static ConstBuffer NoElements();
@@ -69,15 +78,20 @@ class Replica {
   static Buffer ArrayOf(const at::Tensor& tensor);
   static ConstBuffer ReadArrayOf(const at::Tensor& tensor);
   const std::vector<at::Tensor>& parameters() const { return list_.tensors; }
+  const ParameterSpec& spec(size_t index) const {
+    return list_.space.parameter(static_cast<int>(index));
+  }
   void CountCopy() { ++gradients_copied_; }
 
  private:
   absl::Status CheckAllValues() const;
   absl::Status CheckAllGradients() const;
   Buffer ValuesOf(size_t index);
+  ConstBuffer GradientOf(size_t index);
 
   const ParameterList list_;
   std::vector<ReplicaTensor> tensors_;
+  std::vector<std::unique_ptr<MainGradient>> main_gradients_;  // by parameter
   int64_t gradients_copied_ = 0;
 };
 

@@ -32,26 +32,16 @@ class FlatReplica : public Replica {
       } else {
         MoveValuesIn(i);
       }
+      if (spec(i).main_gradient) {
+        SetMainGradient(i, views_[i].gradient);
+        continue;
+      }
       if (parameter.grad().defined()) MoveGradientIn(i);
       placements_.push_back(std::make_unique<GradientPlacement>(parameter, views_[i].gradient));
     }
   }
 
   absl::Span<const ReplicaRegion> regions() const override { return regions_; }
-
-  void ZeroGradients(bool set_to_none) override {
-    at::NoGradGuard no_grad;
-    for (size_t i = 0; i < parameters().size(); ++i) {
-      at::Tensor& gradient = parameters()[i].mutable_grad();
-      if (!gradient.defined()) continue;
-      if (set_to_none) {
-        gradient.reset();
-      } else {
-        views_[i].gradient.zero_();
-        gradient = views_[i].gradient;
-      }
-    }
-  }
 
  protected:
   Buffer GatherParameter(size_t index) override {
@@ -72,6 +62,11 @@ class FlatReplica : public Replica {
   }
 
   void ScatterParameter(size_t) override {}
+
+  void ZeroGradient(size_t index, at::Tensor& gradient) override {
+    views_[index].gradient.zero_();
+    gradient = views_[index].gradient;
+  }
 
  private:
   struct Views {

@@ -1,5 +1,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 
 #include "client/replica/replica.h"
 
@@ -9,17 +10,11 @@ namespace {
 class InPlaceReplica : public Replica {
  public:
   explicit InPlaceReplica(const ParameterList& list)
-      : Replica(list), copies_(list.tensors.size()), gradient_copies_(list.tensors.size()) {}
-
-  void ZeroGradients(bool set_to_none) override {
-    for (const at::Tensor& parameter : parameters()) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (!gradient.defined()) continue;
-      if (set_to_none) {
-        gradient.reset();
-      } else {
-        gradient.detach_().zero_();
-      }
+      : Replica(list), copies_(list.tensors.size()), gradient_copies_(list.tensors.size()) {
+    c10::InferenceMode normal_tensors(false);
+    for (size_t i = 0; i < parameters().size(); ++i) {
+      if (!spec(i).main_gradient) continue;
+      SetMainGradient(i, at::empty(parameters()[i].sizes(), at::kFloat));
     }
   }
 
@@ -50,6 +45,8 @@ class InPlaceReplica : public Replica {
     gradient_copies_[index].reset();
     if (copies_[index].defined()) parameters()[index].detach().copy_(copies_[index]);
   }
+
+  void ZeroGradient(size_t, at::Tensor& gradient) override { gradient.detach_().zero_(); }
 
  private:
   std::vector<at::Tensor> copies_;           // of parameters that are not contiguous

@@ -90,6 +90,7 @@ v1::ParameterSpace ToProto(const ParameterSpace& space) {
       parameter_proto->set_dtype(static_cast<v1::DType>(parameter.dtype));
       parameter_proto->set_device(parameter.device);
       parameter_proto->set_update_cost(parameter.update_cost);
+      parameter_proto->set_main_gradient(parameter.main_gradient);
     }
   }
   return proto;
@@ -120,6 +121,7 @@ absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
       parameter.dtype = static_cast<DType>(parameter_proto.dtype());
       parameter.device = parameter_proto.device();
       parameter.update_cost = parameter_proto.update_cost();
+      parameter.main_gradient = parameter_proto.main_gradient();
     }
   }
   return ParameterSpace(std::move(groups));

@@ -39,9 +39,10 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   plan.partition = *std::move(partition);
 
   MemoryNeed need;
-  const auto segment_bytes = static_cast<int64_t>(ReplicaSegments::Bytes(layout));
-  if (has_parameters) need.parameters_bytes = segment_bytes;
-  need.gradients_bytes = segment_bytes;
+  if (has_parameters) {
+    need.parameters_bytes = static_cast<int64_t>(ReplicaSegments::ParametersBytes(layout));
+  }
+  need.gradients_bytes = static_cast<int64_t>(ReplicaSegments::GradientsBytes(layout));
   const bool keeps_reduced = request.spec.gradient_mode == GradientMode::kReduce &&
                              request.spec.world_size > 1 && !all_on_this_node;
   const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.spec.buckets);

@@ -76,6 +76,7 @@ struct Kept {
   bool master_weights = false;
   std::string state_dtype = "float32";
   std::string publish_dtype = "float32";
+  bool main_gradients = false;
 };
 
 RuleOptions RuleNamed(const std::string& name, double lr) {
@@ -107,6 +108,7 @@ std::vector<Values> TrainOn(const Kept& kept, int world_size, const Way& way, do
         options.master_weights = kept.master_weights;
         options.state_dtype = kept.state_dtype;
         options.publish_dtype = kept.publish_dtype;
+        options.main_gradients = kept.main_gradients;
         options.parameters_as_bucket_view = way.views;
         options.buckets.max_bytes = 4096;
         options.buckets.pack_below_bytes = 512;
@@ -203,12 +205,18 @@ TEST_P(BitsTest, Step_ShardedInAnyWay_HasTheBitsOfTheUnshardedRun) {
 INSTANTIATE_TEST_SUITE_P(
     StateAndRanks, BitsTest,
     ::testing::Combine(::testing::Values(Kept{"InFloat32"}, Kept{"WithMasters", true},
-                                         Kept{"InBFloat16", false, "bfloat16"},
-                                         Kept{"PublishedInBFloat16", false, "float32", "bfloat16"}),
+                                         Kept{"InBFloat16", false, "bfloat16"}),
                        ::testing::Values(1, 2, 3, 4)),
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param).name, "On", std::get<1>(test.param), "Ranks");
     });
+
+INSTANTIATE_TEST_SUITE_P(OtherTypes, BitsTest,
+                         ::testing::Combine(::testing::Values(Kept{"RoundedAndWithMainGradients",
+                                                                   true, "float32", "bfloat16",
+                                                                   true}),
+                                            ::testing::Values(3)),
+                         [](const auto& test) { return std::get<0>(test.param).name; });
 
 // Matrices are stepped by one rule, and the rest by another.
 void ExpectCloseToTorchs(const ShardedOptimizerOptions& options) {

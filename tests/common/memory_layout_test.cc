@@ -41,6 +41,21 @@ TEST(MemoryLayout, Parameters_ByGroupDTypeAndDevice_LieInOrder) {
   EXPECT_EQ(layout.regions()[3].group, 1);
 }
 
+TEST(MemoryLayout, MainGradients_TakeRegionsOfTheirOwn_WithTheParametersPlaces) {
+  ParameterSpec main = {"b", {33}, DType::kBFloat16};
+  main.main_gradient = true;
+  const ParameterSpace space(Groups{{{{"a", {1}, DType::kBFloat16}, main, main}}});
+  const MemoryLayout layout(space);
+  ASSERT_EQ(layout.regions().size(), 2u);
+  EXPECT_EQ(layout.regions()[0].gradient_bytes(), layout.regions()[0].bytes());
+  EXPECT_EQ(layout.regions()[1].gradient_dtype, DType::kFloat32);
+  EXPECT_EQ(layout.regions()[1].bytes(), 256);
+  EXPECT_EQ(layout.regions()[1].gradient_bytes(), 512);
+  EXPECT_EQ(layout.place(2).offset_elements, 64);
+  EXPECT_NE(MemoryLayout(ParameterSpace(Groups{{{main}}})).Digest(),
+            MemoryLayout(ParameterSpace(Groups{{{{"b", {33}, DType::kBFloat16}}}})).Digest());
+}
+
 TEST(MemoryLayout, RandomSpaces_Places_AreAlignedDisjointAndFillTheRegion) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -99,6 +99,16 @@ TEST(ParameterSpace, Validate_CostsThatNoSumHolds_NameTheParameter) {
   }
 }
 
+TEST(ParameterSpace, Validate_MainGradientOfAnotherThanA16BitParameter_NamesIt) {
+  ParameterSpec parameter = {"w", {3}, DType::kFloat16};
+  parameter.main_gradient = true;
+  EXPECT_TRUE(ParameterSpace(Groups{{{parameter}}}).Validate().ok());
+  parameter.dtype = DType::kFloat64;
+  const absl::Status status = ParameterSpace(Groups{{{parameter}}}).Validate();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(R"("w": it is float64 and has)"));
+}
+
 // One change of Example each.
 std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   std::vector<std::pair<std::string, ParameterSpace>> changed;
@@ -112,6 +122,7 @@ std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   change("shape", [](auto& g) { g[2].parameters[0].shape = {64, 10}; });
   change("rank of the shape", [](auto& g) { g[0].parameters[1].shape = {32, 1}; });
   change("dtype", [](auto& g) { g[2].parameters[1].dtype = DType::kFloat64; });
+  change("dtype of the gradient", [](auto& g) { g[2].parameters[1].main_gradient = true; });
   change("device", [](auto& g) { g[2].parameters[0].device = "cuda:1"; });
   change("update cost", [](auto& g) { g[2].parameters[0].update_cost = 7; });
   change("order", [](auto& g) { std::swap(g[0].parameters[0], g[0].parameters[1]); });
@@ -170,6 +181,16 @@ TEST(FirstDifference, OnlyTheDevice_Differs_ShowsDevices) {
   EXPECT_EQ(FirstDifference(a, "rank 0", b, "rank 1").value(),
             "parameter 0 (group 0): rank 0 has \"w\" float32 [1] on \"cpu\", rank 1 has \"w\" "
             "float32 [1] on \"cuda:0\"");
+}
+
+TEST(FirstDifference, OnlyTheGradient_Differs_SaysSo) {
+  ParameterSpec with = {"w", {1}, DType::kBFloat16};
+  with.main_gradient = true;
+  const ParameterSpace a(Groups{{{{"w", {1}, DType::kBFloat16}}}});
+  const ParameterSpace b(Groups{{{with}}});
+  EXPECT_EQ(FirstDifference(a, "rank 0", b, "rank 1").value(),
+            "parameter 0 (group 0): rank 0 has \"w\" bfloat16 [1], rank 1 has \"w\" bfloat16 [1] "
+            "with a float32 gradient");
 }
 
 TEST(FirstDifference, OneIsLonger_SaysWhichAndWithWhat) {

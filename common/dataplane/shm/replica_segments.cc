@@ -19,9 +19,17 @@ std::string GradientsOf(Rank rank) { return absl::StrCat("the gradients of rank 
 
 }  // namespace
 
-size_t ReplicaSegments::Bytes(const MemoryLayout& layout) {
+size_t ReplicaSegments::ParametersBytes(const MemoryLayout& layout) {
   size_t bytes = kPageBytes;  // to begin anywhere in the first one
   for (const MemoryLayout::Region& region : layout.regions()) bytes += InPages(region.bytes());
+  return bytes;
+}
+
+size_t ReplicaSegments::GradientsBytes(const MemoryLayout& layout) {
+  size_t bytes = kPageBytes;
+  for (const MemoryLayout::Region& region : layout.regions()) {
+    bytes += InPages(region.gradient_bytes());
+  }
   return bytes;
 }
 
@@ -30,14 +38,14 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
   std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
   if (parts == Parts::kParametersAndGradients) {
     absl::StatusOr<Segment> parameters =
-        Segment::Create(LabelOf(SegmentKind::kParameters, rank, layout.Digest()), Bytes(layout),
-                        ParametersOf(rank), budget);
+        Segment::Create(LabelOf(SegmentKind::kParameters, rank, layout.Digest()),
+                        ParametersBytes(layout), ParametersOf(rank), budget);
     if (!parameters.ok()) return parameters.status();
     segments->parameters_ = *std::move(parameters);
   }
   absl::StatusOr<Segment> gradients =
-      Segment::Create(LabelOf(SegmentKind::kGradients, rank, layout.Digest()), Bytes(layout),
-                      GradientsOf(rank), budget);
+      Segment::Create(LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
+                      GradientsBytes(layout), GradientsOf(rank), budget);
   if (!gradients.ok()) return gradients.status();
   segments->gradients_ = *std::move(gradients);
   segments->PlaceRegions(layout, rank, rank);
@@ -52,14 +60,14 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
     const Rank of = parameters_rank.value_or(rank);
     absl::StatusOr<Segment> attached = Segment::Attach(
         std::move(parameters), LabelOf(SegmentKind::kParameters, of, layout.Digest()),
-        Bytes(layout), ParametersOf(of));
+        ParametersBytes(layout), ParametersOf(of));
     if (!attached.ok()) return attached.status();
     attached->CloseDescriptor();
     segments->parameters_ = *std::move(attached);
   }
   absl::StatusOr<Segment> attached =
       Segment::Attach(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
-                      Bytes(layout), GradientsOf(rank));
+                      GradientsBytes(layout), GradientsOf(rank));
   if (!attached.ok()) return attached.status();
   attached->CloseDescriptor();
   segments->gradients_ = *std::move(attached);
@@ -74,13 +82,13 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
   if (parameters.valid()) {
     absl::StatusOr<Segment> adopted = Segment::Adopt(
         std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout.Digest()),
-        Bytes(layout), ParametersOf(rank), budget);
+        ParametersBytes(layout), ParametersOf(rank), budget);
     if (!adopted.ok()) return adopted.status();
     segments->parameters_ = *std::move(adopted);
   }
   absl::StatusOr<Segment> adopted =
       Segment::Adopt(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
-                     Bytes(layout), GradientsOf(rank), budget);
+                     GradientsBytes(layout), GradientsOf(rank), budget);
   if (!adopted.ok()) return adopted.status();
   segments->gradients_ = *std::move(adopted);
   segments->PlaceRegions(layout, rank, rank);
@@ -94,6 +102,7 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_r
     return Buffer(static_cast<char*>(segment.data()) + offset, dtype);
   };
   size_t offset = 0;
+  size_t gradients_offset = 0;
   for (const MemoryLayout::Region& region : layout.regions()) {
     // Of a region without elements, too, the type is known.
     ReplicaRegion placed = {Buffer(nullptr, region.dtype), Buffer(nullptr, region.dtype)};
@@ -103,12 +112,13 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_r
             at(*parameters_, offset + StaggerBytes(2 * static_cast<size_t>(parameters_rank)),
                region.dtype);
       }
-      placed.gradients =
-          at(gradients_, offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1),
-             region.dtype);
+      placed.gradients = at(
+          gradients_, gradients_offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1),
+          region.gradient_dtype);
     }
     regions_.push_back(placed);
     offset += InPages(region.bytes());
+    gradients_offset += InPages(region.gradient_bytes());
   }
 }
 

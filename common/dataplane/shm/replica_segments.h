@@ -45,8 +45,9 @@ class ReplicaSegments {
                                                                       UniqueFd gradients,
                                                                       MemoryBudget& budget);
 
-  // Bytes of one of the segments.
-  static size_t Bytes(const MemoryLayout& layout);
+  // Of the segments.
+  static size_t ParametersBytes(const MemoryLayout& layout);
+  static size_t GradientsBytes(const MemoryLayout& layout);
 
   // By region of the layout; parameters are null where this has none.
   const std::vector<ReplicaRegion>& regions() const { return regions_; }

@@ -27,7 +27,7 @@ DirectExchange::DirectExchange(const StepContext& context, std::unique_ptr<Bucke
   regions_.resize(context.layout->regions().size());
   for (size_t r = 0; r < regions_.size(); ++r) {
     Region& region = regions_[r];
-    region.dtype = context.layout->regions()[r].dtype;
+    region.gradient_dtype = context.layout->regions()[r].gradient_dtype;
     for (const Rank rank : tree_order_) {
       region.gradients.push_back(replicas_[rank][r].gradients.data());
     }
@@ -61,7 +61,7 @@ absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory
     const ReplicaTensor& tensor = replica.tensor(span.parameter);
     update->parameter = tensor.parameter.From(span.parameter_offset_elements);
     if (averages) {
-      update->gradient = ConstBuffer(nullptr, regions_[where.region].dtype);
+      update->gradient = ConstBuffer(nullptr, regions_[where.region].gradient_dtype);
       update->replicas.gradients = Gradients(record, span.parameter, where.region);
       update->replicas.group_sizes = group_sizes_;
     } else {

@@ -32,7 +32,7 @@ class DirectExchange : public StepExchange {
  private:
   // A region's replicas, as an update takes them.
   struct Region {
-    DType dtype = DType::kFloat32;
+    DType gradient_dtype = DType::kFloat32;
     std::vector<const void*> gradients;  // in the order of the reduction tree
     std::vector<void*> copies;           // of the parameters, but for this rank's own
   };

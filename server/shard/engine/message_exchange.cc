@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(
     const StepContext& context, std::unique_ptr<BucketUpdater> updater) {
   int64_t staging_bytes = 0;
   for (const Bucket& bucket : *context.buckets) {
-    staging_bytes = std::max(staging_bytes, bucket.bytes());
+    staging_bytes = std::max({staging_bytes, bucket.bytes(), bucket.gradient_bytes()});
   }
   if (context.world_size() == 1) staging_bytes = 0;
   absl::StatusOr<std::unique_ptr<OperationWindow>> window =
@@ -46,7 +46,7 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
     const void* contribution = replica.GradientsInPlace(bucket);
     if (contribution == nullptr) {
       // Where the average is of the gradients' own type it may replace this rank's.
-      void* packed = result.dtype() == bucket.dtype ? result.data() : nullptr;
+      void* packed = result.dtype() == bucket.gradient_dtype ? result.data() : nullptr;
       if (packed == nullptr) {
         absl::StatusOr<void*> staging = window_->TakeStaging(deadline);
         if (!staging.ok()) return staging.status();
@@ -57,7 +57,7 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
     }
     absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Reduce(
         TagOf(context_, record.step, StepPhase::kReduce, bucket.index), ExecutionContext(),
-        bucket.owner, bucket.dtype, contribution, result.data(), bucket.elements);
+        bucket.owner, bucket.gradient_dtype, contribution, result.data(), bucket.elements);
     if (!ticket.ok()) return ticket.status();
     operation.ticket = std::move(*ticket);
     operation.done = [this](const OperationWindow::Operation& reduced) {

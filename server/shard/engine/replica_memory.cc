@@ -34,9 +34,8 @@ Array InPlace(const Bucket& bucket, Array region, const ArrayOf& array_of) {
 }
 
 template <typename ArrayOf>
-void Pack(const Bucket& bucket, void* to, const ArrayOf& array_of) {
-  const Buffer packed(to, bucket.dtype);
-  const size_t element = SizeOf(bucket.dtype);
+void Pack(const Bucket& bucket, Buffer packed, const ArrayOf& array_of) {
+  const size_t element = SizeOf(packed.dtype());
   int64_t reached = 0;
   const auto zero_up_to = [&](int64_t end) {
     std::memset(packed.From(reached).data(), 0, (end - reached) * element);
@@ -78,11 +77,13 @@ const void* ReplicaMemory::GradientsInPlace(const Bucket& bucket) const {
 }
 
 void ReplicaMemory::PackParameters(const Bucket& bucket, void* to) const {
-  Pack(bucket, to, [this](const BucketSpan& span) { return ParameterOf(span); });
+  Pack(bucket, Buffer(to, bucket.dtype),
+       [this](const BucketSpan& span) { return ParameterOf(span); });
 }
 
 void ReplicaMemory::PackGradients(const Bucket& bucket, void* to) const {
-  Pack(bucket, to, [this](const BucketSpan& span) { return GradientOf(span); });
+  Pack(bucket, Buffer(to, bucket.gradient_dtype),
+       [this](const BucketSpan& span) { return GradientOf(span); });
 }
 
 void ReplicaMemory::UnpackParameters(const Bucket& bucket, const void* from) const {

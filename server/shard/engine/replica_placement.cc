@@ -21,11 +21,11 @@ absl::Status Misplaced(const ParameterSpace& space, int parameter, const char* w
 }
 
 absl::Status CheckDType(const ParameterSpec& spec, int parameter, const char* what,
-                        ConstBuffer array) {
-  if (!array || array.dtype() == spec.dtype) return absl::OkStatus();
+                        ConstBuffer array, DType expected) {
+  if (!array || array.dtype() == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("the %s of parameter %d \"%s\" is %s, expected %s", what, parameter,
-                      spec.name, NameOf(array.dtype()), NameOf(spec.dtype)));
+                      spec.name, NameOf(array.dtype()), NameOf(expected)));
 }
 
 }  // namespace
@@ -39,8 +39,9 @@ absl::Status CheckTensors(const ParameterSpace& space, absl::Span<const ReplicaT
           "parameter %d \"%s\" has no memory in the replica", p, space.parameter(p).name));
     }
     if (space.parameter(p).elements() == 0) continue;
-    absl::Status typed = CheckDType(space.parameter(p), p, "memory", replica[p].parameter);
-    typed.Update(CheckDType(space.parameter(p), p, "gradient", replica[p].gradient));
+    const ParameterSpec& spec = space.parameter(p);
+    absl::Status typed = CheckDType(spec, p, "memory", replica[p].parameter, spec.dtype);
+    typed.Update(CheckDType(spec, p, "gradient", replica[p].gradient, spec.gradient_dtype()));
     if (!typed.ok()) return typed;
   }
   return absl::OkStatus();

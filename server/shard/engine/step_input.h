@@ -10,8 +10,8 @@
 
 namespace optshard {
 
-// One parameter of this rank's replica, in host memory, contiguous, both of the parameter's dtype
-// where it has elements.
+// One parameter of this rank's replica, in host memory, contiguous, of the parameter's dtype and of
+// its gradient's where it has elements.
 struct ReplicaTensor {
   Buffer parameter;      // none only of a zero-size parameter
   ConstBuffer gradient;  // none: there is none this step

@@ -75,6 +75,7 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.name = parameter.name;
     owned.shape = parameter.shape;
     owned.dtype = parameter.dtype;
+    owned.gradient_dtype = parameter.gradient_dtype();
     owned.group = options_.space->group_of(slice.parameter);
     owned.offset_elements = slice.offset_elements;
     owned.elements = slice.elements;

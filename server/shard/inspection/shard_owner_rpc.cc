@@ -123,6 +123,7 @@ v1::OwnedParameter ToProto(const OwnedSlice& slice) {
   for (const std::string& slot : slice.slots) proto.add_slots(slot);
   proto.set_state_bytes(slice.state_bytes);
   proto.set_dtype(static_cast<v1::DType>(slice.dtype));
+  proto.set_gradient_dtype(static_cast<v1::DType>(slice.gradient_dtype));
   return proto;
 }
 

@@ -44,6 +44,7 @@ struct OwnedSlice {
   std::string name;
   std::vector<int64_t> shape;
   DType dtype = DType::kFloat32;
+  DType gradient_dtype = DType::kFloat32;
   int group = 0;
   int64_t offset_elements = 0;
   int64_t elements = 0;

@@ -49,6 +49,8 @@ AttachRequest SomeRequest() {
   parameter.name = "fc.weight";
   parameter.shape = {10, 64};
   parameter.update_cost = 640;
+  parameter.dtype = DType::kBFloat16;
+  parameter.main_gradient = true;
   request.spec.space = ParameterSpace({{{parameter}}, {{}}});
   request.layout_digest = MemoryLayout(request.spec.space).Digest();
   request.spec.rules = {{"adam", SomeHyperparameters()}, {"sgd"}};

@@ -70,6 +70,18 @@ TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   EXPECT_EQ(MemoryNeedOf(request, layout, true, false)->reduced_bytes, 0);
 }
 
+TEST(MemoryNeed_MainGradients_TakeTwiceTheBytesOfTheParameters, InPagesEach) {
+  AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
+  ParameterSpec parameter = {"w", {1 << 20}, DType::kBFloat16};
+  parameter.main_gradient = true;
+  request.spec.space = ParameterSpace({GroupSpec{{parameter}}});
+  request.spec.rules = {{"adam"}};
+  const MemoryLayout layout(request.spec.space);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
+  EXPECT_EQ(need.parameters_bytes, 4096 + (2 << 20));
+  EXPECT_EQ(need.gradients_bytes, 4096 + (4 << 20));
+}
+
 TEST(MemoryNeed_RuleOfEachGroup_CountsItsSlots, AndThoseOfOneNumber) {
   AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
   const MemoryLayout layout(request.spec.space);

@@ -176,7 +176,8 @@ void EngineRig::GiveGradients(const Presence& presence) {
       // Averaged gradients are the same on all ranks.
       const Rank source = options_.gradient_mode == GradientMode::kAveraged ? 0 : r;
       const uint64_t seed = ((options_.seed * 1000 + given_) * 100 + source) * 1000 + p;
-      const ParameterSpec& spec = options_.space.parameter(p);
+      ParameterSpec spec = options_.space.parameter(p);
+      spec.dtype = spec.gradient_dtype();
       gradients_[r].push_back(OrderSensitiveValues(spec, seed));
       for (double& value : gradients_[r].back()) {
         value = RoundedTo(spec.dtype, std::ldexp(value, options_.gradient_exponent));

@@ -104,5 +104,25 @@ TEST(StepEngineBits_RoundedReplicas, TravelInHalfTheBytes) {
   EXPECT_EQ(bytes[0], 2 * bytes[1]);
 }
 
+// 16-bit parameters with float32 gradients, with masters of every kind.
+TEST(StepEngineBits_MainGradients, EqualOneProcessToTheBit) {
+  for (const int master_bits : {0, 24, 32}) {
+    SCOPED_TRACE(absl::StrCat(master_bits, " bits of masters"));
+    for (const Way& way : Ways()) {
+      EngineRig::Options options = OptionsFor(way);
+      std::vector<GroupSpec> groups = options.space.groups();
+      for (GroupSpec& group : groups) {
+        for (ParameterSpec& parameter : group.parameters) {
+          parameter.main_gradient = SizeOf(parameter.dtype) == 2;
+        }
+      }
+      options.space = ParameterSpace(std::move(groups));
+      options.state.master_weights = master_bits != 0;
+      if (master_bits != 0) options.state.master_weight_bits = master_bits;
+      ExpectStepsOfOneProcess(options);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace optshard::testing

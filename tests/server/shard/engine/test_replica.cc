@@ -109,9 +109,8 @@ TestReplica::TestReplica(const ParameterSpace& space, Placement placement,
     : space_(space), layout_(space), placement_(placement) {
   if (placement != Placement::kScattered) {
     for (const MemoryLayout::Region& region : layout_.regions()) {
-      for (std::vector<Buffer>& flat : flat_) {
-        flat.push_back(Allocate(region.elements, region.dtype));
-      }
+      flat_[0].push_back(Allocate(region.elements, region.dtype));
+      flat_[1].push_back(Allocate(region.elements, region.gradient_dtype));
     }
   }
   if (placement == Placement::kOneCopy && parameters_of != nullptr) {
@@ -134,7 +133,7 @@ Buffer TestReplica::Place(int parameter, bool gradient) {
     return flat_[gradient ? 1 : 0][place.region].From(place.offset_elements);
   }
   const ParameterSpec& spec = space_.parameter(parameter);
-  return Allocate(spec.elements(), spec.dtype);
+  return Allocate(spec.elements(), gradient ? spec.gradient_dtype() : spec.dtype);
 }
 
 // Of exactly so many elements where they are doubles, and otherwise as nearly as doubles allow.

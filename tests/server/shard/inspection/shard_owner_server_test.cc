@@ -242,6 +242,17 @@ TEST_F(ShardOwnerServiceTest, List_SummarisesEachParameter) {
   EXPECT_EQ(page.next_page_token(), "");
 }
 
+TEST_F(ShardOwnerServiceTest, List_ParameterAndGradientOfTwoTypes_HasBoth) {
+  view_.slices[0].dtype = DType::kBFloat16;
+  view_.slices[1].gradient_dtype = DType::kFloat64;
+  Register();
+  v1::ListParametersResponse page;
+  ASSERT_TRUE(List(0, "", &page).ok());
+  EXPECT_EQ(page.parameters(0).dtype(), v1::DTYPE_BFLOAT16);
+  EXPECT_EQ(page.parameters(0).gradient_dtype(), v1::DTYPE_FLOAT32);
+  EXPECT_EQ(page.parameters(1).gradient_dtype(), v1::DTYPE_FLOAT64);
+}
+
 TEST_F(ShardOwnerServiceTest, LongNameOfManyByteCharacters_IsCutBetweenTwo) {
   std::string name = "x";
   for (int i = 0; i < 200; ++i) name += "\xc3\xa4";

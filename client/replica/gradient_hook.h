@@ -1,0 +1,31 @@
+// Calls back once autograd has accumulated a parameter's gradient.
+#ifndef OPTSHARD_CLIENT_REPLICA_GRADIENT_HOOK_H_
+#define OPTSHARD_CLIENT_REPLICA_GRADIENT_HOOK_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+namespace optshard {
+
+// While it lives, `accumulated` is called each time that a backward has set parameter.grad() or
+// added to it, on autograd's thread. Hooks that others have set are kept and called first. Bound to
+// the trainer's thread.
+class GradientHook {
+ public:
+  GradientHook(at::Tensor parameter, std::function<void(const at::Tensor& parameter)> accumulated);
+  ~GradientHook();
+  GradientHook(const GradientHook&) = delete;
+  GradientHook& operator=(const GradientHook&) = delete;
+
+ private:
+  const at::Tensor parameter_;
+};
+
+// Whether a gradient can be taken away from autograd as it lies: dense, contiguous, on the CPU, of
+// this type and shape, and without a graph of its own (create_graph).
+bool CanBeTaken(const at::Tensor& gradient, at::ScalarType type, at::IntArrayRef sizes);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_REPLICA_GRADIENT_HOOK_H_

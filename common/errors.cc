@@ -122,9 +122,18 @@ absl::Status TornStep(StepNumber step, absl::string_view cause) {
 }
 
 absl::Status TornStep(StepNumber step, const absl::Status& cause) {
+  if (IsTornStep(cause)) return cause;
   return Make(kTornStep, RanksOf(cause),
               absl::StrCat("step ", step, " is torn, parameters and state are those of no step: ",
                            cause.message(), "; restore from a checkpoint of an earlier step"));
+}
+
+absl::Status TornState(StepNumber step, const std::vector<Rank>& ranks, absl::string_view cause) {
+  return Make(kTornStep, ranks,
+              absl::StrCat("step ", step, " failed: the parameters are still those of step ",
+                           step - 1, " on all ranks and can be saved, but the optimizer state is ",
+                           "that of no step: ", cause,
+                           "; make the optimizer anew, or restore from a checkpoint"));
 }
 
 absl::Status StepInDoubt(StepNumber step, absl::string_view cause) {

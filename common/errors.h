@@ -33,9 +33,13 @@ absl::Status TrainerGone(const std::vector<Rank>& ranks, absl::string_view how_k
 absl::Status OwnerAway(const std::vector<Rank>& ranks, absl::string_view how_known);
 
 // The step was being applied when a rank was lost: the state is not that of any step. DATA_LOSS.
-// Names the ranks that `cause` names.
+// Names the ranks that `cause` names; a cause that is IsTornStep itself is returned as it is.
 absl::Status TornStep(StepNumber step, absl::string_view cause);
 absl::Status TornStep(StepNumber step, const absl::Status& cause);
+
+// As TornStep, which it is for IsTornStep, but all parameters are those of the step before: only
+// the optimizer state is that of no step. `ranks` are those on which the update failed.
+absl::Status TornState(StepNumber step, const std::vector<Rank>& ranks, absl::string_view cause);
 
 // The step may or may not have been applied by others; this rank has not applied it. DATA_LOSS.
 // Names the ranks that `cause` names.

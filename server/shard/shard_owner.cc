@@ -104,7 +104,8 @@ class ShardOwner::Impl {
 absl::Status ShardOwner::Impl::Start() {
   absl::Status valid = CheckOwnerOptions(options_);
   if (!valid.ok()) return valid;
-  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(options_.spec);
+  absl::StatusOr<std::vector<GroupUpdate>> groups =
+      ValidateGroups(options_.spec, options_.trainer_updates);
   if (!groups.ok()) return groups.status();
   groups_ = *std::move(groups);
   board_ = std::make_unique<StepBoard>(HyperparametersOf(groups_));

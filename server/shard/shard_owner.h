@@ -29,6 +29,7 @@
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
+#include "server/update/trainer_update.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -47,6 +48,9 @@ class ShardOwner {
     std::string optimizer = "default";
     Rank rank = 0;
     OptimizerSpec spec;  // on "cpu" only, for now
+    // By param group, or empty. Where one is not null, it steps the group, and its name stands in
+    // the spec as the rule's.
+    std::vector<std::shared_ptr<TrainerUpdate>> trainer_updates;
     DriverKind driver = DriverKind::kSimd;
     int threads = 0;  // of the update; 0: this rank's share of the CPUs, among those of its node
     std::string node;
@@ -101,7 +105,8 @@ class ShardOwner {
   //   UNAVAILABLE       PeerLost: not applied by anybody
   //   DEADLINE_EXCEEDED PeersTimedOut: a rank did not come; not applied by anybody. In one pass
   //                     over shared memory, where nothing precedes the vote, it is StepInDoubt
-  //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause
+  //   DATA_LOSS         TornStep or StepInDoubt, naming the step and the cause; TornState where an
+  //                     update of the trainer's own failed
   //   FAILED_PRECONDITION, INVALID_ARGUMENT  a process of another life of the job takes part, or
   //                     ranks are at different steps
   absl::StatusOr<StepInfo> Step(const StepInput& input);

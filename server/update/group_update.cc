@@ -12,6 +12,7 @@
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
+#include "common/state_options.h"
 #include "server/update/state_support.h"
 
 namespace optshard {
@@ -28,19 +29,37 @@ absl::Status CheckParameters(const UpdateRule& rule, const GroupSpec& group) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolicy policy,
-                                          StateFormat state) {
+// What a rule does for slots and masters is not done for state that nobody sees.
+absl::Status CheckStateIsIts(const UpdateRule& rule, const StateOptions& state) {
+  if (!state.master_weights && state.format == StateFormat::kFloat32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "\"%s\" keeps its state itself, so that %s cannot be had with it; leave that option out, or "
+      "give the group one of the rules of docs/rules.md",
+      rule.spec().name,
+      state.master_weights ? "master_weights"
+                           : absl::StrCat("state_dtype \"", NameOf(state.format), "\"")));
+}
+
+absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, TrainerUpdate* trainer_update,
+                                          PartitionPolicy policy, const StateOptions& state) {
   GroupUpdate group;
-  const absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(given.name);
-  if (!rule.ok()) return rule.status();
-  group.rule = *rule;
+  group.trainer_update = trainer_update;
+  if (trainer_update != nullptr) {
+    group.rule = &trainer_update->rule();
+    absl::Status kept = CheckStateIsIts(*group.rule, state);
+    if (!kept.ok()) return kept;
+  } else {
+    const absl::StatusOr<const UpdateRule*> rule = RuleRegistry::Find(given.name);
+    if (!rule.ok()) return rule.status();
+    group.rule = *rule;
+  }
   if (!group.rule->spec().element_wise && policy == PartitionPolicy::kBalanced) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the rule \"%s\" needs whole parameters, which the partition policy \"%s\" cuts; use "
         "\"greedy\", or give the group an element-wise rule",
         given.name, NameOf(policy)));
   }
-  absl::Status format = CheckStateFormat(*group.rule, state);
+  absl::Status format = CheckStateFormat(*group.rule, state.format);
   if (!format.ok()) return format;
   absl::StatusOr<Hyperparameters> values = group.rule->Validate(given.hyperparameters);
   if (!values.ok()) return values.status();
@@ -50,11 +69,14 @@ absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, PartitionPolic
 
 }  // namespace
 
-absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(const OptimizerSpec& spec) {
+absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(
+    const OptimizerSpec& spec, absl::Span<const std::shared_ptr<TrainerUpdate>> trainer_updates) {
   std::vector<GroupUpdate> groups;
   for (size_t g = 0; g < spec.rules.size(); ++g) {
+    TrainerUpdate* const trainer_update =
+        trainer_updates.empty() ? nullptr : trainer_updates[g].get();
     absl::StatusOr<GroupUpdate> group =
-        ValidateGroup(spec.rules[g], spec.policy, spec.state.format);
+        ValidateGroup(spec.rules[g], trainer_update, spec.policy, spec.state);
     if (!group.ok()) {
       return errors::WithContext(group.status(), absl::StrCat("param group ", g));
     }

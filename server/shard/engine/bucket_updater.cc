@@ -49,20 +49,22 @@ BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces
       workspaces_(std::move(workspaces)),
       spans_(&threads_, context.driver),
       whole_parameters_(&threads_, context.driver, workspaces_.data(), workspace_bytes),
+      trainer_updates_(context, &threads_),
       batches_(context.store->own_buckets().size()) {
   std::vector<int> first(context.space->group_count(), -1);  // own bucket of the group
   for (size_t own = 0; own < batches_.size(); ++own) {
-    const int group = context.store->own_buckets()[own].bucket->group;
     const auto member = static_cast<int>(own);
-    if (RuleOf(member).spec().element_wise || first[group] < 0) first[group] = member;
+    const int group = GroupOf(member);
+    if (UpdatesByBucket(member) || first[group] < 0) first[group] = member;
     batches_[first[group]].push_back(member);
   }
 }
 
-absl::Status BucketUpdater::Update(int own, const StepRecord& record, Place place,
+absl::Status BucketUpdater::Update(int own, const StepRecord& record, SpanPlace place,
                                    absl::Time deadline) {
   const absl::Time start = context_.clock->Now();
   ShardStore& store = *context_.store;
+  const bool is_trainers = trainer_updates_.Runs(GroupOf(own));
   writing_.clear();
   tasks_.clear();
   for (const int member : batches_[own]) {
@@ -71,18 +73,14 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, Place plac
       store.MarkUnchanged(member, record.step);
       continue;
     }
-    AddTasks(bucket, RuleOf(own).spec().element_wise, record, place);
+    if (!is_trainers) AddTasks(bucket, RuleOf(own).spec().element_wise, record, place);
     writing_.push_back(member);
   }
   if (writing_.empty()) return absl::OkStatus();
   for (const int member : writing_) store.BeginWrite(member);
-  const UpdateRule& rule = RuleOf(own);
-  Executor* const executor = rule.spec().element_wise ? static_cast<Executor*>(&spans_)
-                                                      : static_cast<Executor*>(&whole_parameters_);
-  const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      executor->Start(ExecutionContext(), rule, tasks_);
-  if (!ticket.ok()) return ticket.status();
-  absl::Status updated = (*ticket)->Wait(deadline);
+  absl::Status updated = is_trainers
+                             ? trainer_updates_.Store(store.own_buckets()[own], record, place)
+                             : RunTasks(RuleOf(own), deadline);
   if (!updated.ok()) return updated;
   for (const int member : writing_) store.EndWrite(member, record.step);
   context_.timeline->Record("update", store.own_buckets()[own].bucket->index, start,
@@ -90,12 +88,17 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, Place plac
   return absl::OkStatus();
 }
 
-const UpdateRule& BucketUpdater::RuleOf(int own) const {
-  return *(*context_.groups)[context_.store->own_buckets()[own].bucket->group].rule;
+absl::Status BucketUpdater::RunTasks(const UpdateRule& rule, absl::Time deadline) {
+  Executor* const executor = rule.spec().element_wise ? static_cast<Executor*>(&spans_)
+                                                      : static_cast<Executor*>(&whole_parameters_);
+  const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+      executor->Start(ExecutionContext(), rule, tasks_);
+  if (!ticket.ok()) return ticket.status();
+  return (*ticket)->Wait(deadline);
 }
 
 void BucketUpdater::AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise,
-                             const StepRecord& record, Place place) {
+                             const StepRecord& record, SpanPlace place) {
   for (size_t s = 0; s < bucket.states.size(); ++s) {
     const BucketSpan& span = bucket.bucket->spans[s];
     if (!record.updated[span.parameter]) continue;

@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_record.h"
+#include "server/shard/engine/trainer_updates.h"
 #include "server/shard/state/mapped_memory.h"
 #include "server/update/cpu/span_executor.h"
 #include "server/update/cpu/whole_parameter_executor.h"
@@ -26,30 +26,36 @@ class BucketUpdater {
   // needs it whole.
   static absl::StatusOr<std::unique_ptr<BucketUpdater>> Create(const StepContext& context);
 
-  // Fills in where gradient and parameter of a span of an own bucket lie; the rest of `update` is
-  // filled in already. Gradients of a parameter that is in several buckets lie one behind the
-  // other.
-  using Place = absl::FunctionRef<void(const ShardStore::OwnBucket& own, const BucketSpan& span,
-                                       SpanUpdate* update)>;
+  // Runs the updates of the trainer's own, before all calls of Update (TrainerUpdates::Run).
+  absl::Status RunTrainerUpdates(const StepRecord& record, SpanPlace place) {
+    return trainer_updates_.Run(record, place);
+  }
 
   // Updates the parameters of the store's own_buckets()[own] that the record lists as updated. Own
   // buckets come in their order. Where the rule needs whole parameters, all buckets of a group are
-  // updated with the first one, and nothing is left to do for the others. Errors are the
-  // executor's.
-  absl::Status Update(int own, const StepRecord& record, Place place, absl::Time deadline);
+  // updated with the first one, and nothing is left to do for the others. Where the update is the
+  // trainer's own, it has run, and the bucket gets what it computed. Errors are the executor's.
+  absl::Status Update(int own, const StepRecord& record, SpanPlace place, absl::Time deadline);
 
  private:
   BucketUpdater(const StepContext& context, MappedMemory workspaces, int64_t workspace_bytes);
 
-  const UpdateRule& RuleOf(int own) const;
+  int GroupOf(int own) const { return context_.store->own_buckets()[own].bucket->group; }
+  const UpdateRule& RuleOf(int own) const { return *(*context_.groups)[GroupOf(own)].rule; }
+  // Whether its buckets are updated one by one.
+  bool UpdatesByBucket(int own) const {
+    return RuleOf(own).spec().element_wise || trainer_updates_.Runs(GroupOf(own));
+  }
   void AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise, const StepRecord& record,
-                Place place);
+                SpanPlace place);
+  absl::Status RunTasks(const UpdateRule& rule, absl::Time deadline);
 
   const StepContext context_;
   WorkerThreads threads_;
   const MappedMemory workspaces_;
   SpanExecutor spans_;
   WholeParameterExecutor whole_parameters_;
+  TrainerUpdates trainer_updates_;
   // By own bucket: those that are updated at its turn.
   std::vector<std::vector<int>> batches_;
   std::vector<int> writing_;       // of the batch that is being updated

@@ -169,6 +169,18 @@ CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expe
   return decision;
 }
 
+absl::Status DecideTrainerUpdates(absl::Span<const CommitVote> votes) {
+  std::vector<Rank> failed;
+  std::vector<std::string> reasons;
+  for (const CommitVote& vote : votes) {
+    if (vote.prepared.ok()) continue;
+    failed.push_back(vote.rank);
+    reasons.push_back(absl::StrCat("rank ", vote.rank, ": ", vote.prepared.message()));
+  }
+  if (failed.empty()) return absl::OkStatus();
+  return errors::TornState(votes[0].step, failed, absl::StrJoin(reasons, "; "));
+}
+
 std::string HyperparameterText(absl::Span<const Hyperparameters> groups) {
   std::string text;
   for (size_t g = 0; g < groups.size(); ++g) {

@@ -47,6 +47,10 @@ CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expe
 CommitDecision DecideCall(absl::Span<const CommitVote> votes, const CommitVote& expected,
                           absl::Span<const Incarnation> incarnations);
 
+// After the updates of the trainer's own have run, whose errors the votes have: OK where none
+// failed, else TornState, which names the ranks.
+absl::Status DecideTrainerUpdates(absl::Span<const CommitVote> votes);
+
 // The text of the second round: every hyperparameter of every group, a line each.
 std::string HyperparameterText(absl::Span<const Hyperparameters> groups);
 

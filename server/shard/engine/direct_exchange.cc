@@ -52,23 +52,19 @@ absl::Status DirectExchange::Prepare(const StepRecord&, const ReplicaMemory&, ab
   return absl::OkStatus();
 }
 
+absl::Status DirectExchange::RunTrainerUpdates(const StepRecord& record,
+                                               const ReplicaMemory& replica) {
+  return updater_->RunTrainerUpdates(
+      record, [&](const ShardStore::OwnBucket&, const BucketSpan& span, SpanUpdate* update) {
+        PlaceSpan(record, replica, span, update);
+      });
+}
+
 absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                    absl::Time deadline) {
-  const bool averages = context_.gradient_mode == GradientMode::kReduce;
   const int own_count = static_cast<int>(context_.store->own_buckets().size());
   const auto place = [&](const ShardStore::OwnBucket&, const BucketSpan& span, SpanUpdate* update) {
-    const MemoryLayout::Place& where = context_.layout->place(span.parameter);
-    const ReplicaTensor& tensor = replica.tensor(span.parameter);
-    update->parameter = tensor.parameter.From(span.parameter_offset_elements);
-    if (averages) {
-      update->gradient = ConstBuffer(nullptr, regions_[where.region].gradient_dtype);
-      update->replicas.gradients = Gradients(record, span.parameter, where.region);
-      update->replicas.group_sizes = group_sizes_;
-    } else {
-      update->gradient = tensor.gradient.From(span.parameter_offset_elements);
-    }
-    update->replicas.copies = regions_[where.region].copies;
-    update->replicas.first = where.offset_elements + span.parameter_offset_elements;
+    PlaceSpan(record, replica, span, update);
   };
   for (int own = 0; own < own_count; ++own) {
     absl::Status updated = updater_->Update(own, record, place, deadline);
@@ -94,6 +90,22 @@ absl::Status DirectExchange::SyncParameters(StepNumber step, const ReplicaMemory
 
 // A barrier's ticket needs no other end: it touches no memory of a caller.
 void DirectExchange::Abandon(absl::Time) {}
+
+void DirectExchange::PlaceSpan(const StepRecord& record, const ReplicaMemory& replica,
+                               const BucketSpan& span, SpanUpdate* update) {
+  const MemoryLayout::Place& where = context_.layout->place(span.parameter);
+  const ReplicaTensor& tensor = replica.tensor(span.parameter);
+  update->parameter = tensor.parameter.From(span.parameter_offset_elements);
+  if (context_.gradient_mode == GradientMode::kReduce) {
+    update->gradient = ConstBuffer(nullptr, regions_[where.region].gradient_dtype);
+    update->replicas.gradients = Gradients(record, span.parameter, where.region);
+    update->replicas.group_sizes = group_sizes_;
+  } else {
+    update->gradient = tensor.gradient.From(span.parameter_offset_elements);
+  }
+  update->replicas.copies = regions_[where.region].copies;
+  update->replicas.first = where.offset_elements + span.parameter_offset_elements;
+}
 
 absl::Status DirectExchange::Barrier(const StepTag& tag, absl::Time deadline) {
   const char here = 1;

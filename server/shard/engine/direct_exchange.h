@@ -22,6 +22,7 @@ class DirectExchange : public StepExchange {
   absl::Status Check(const ReplicaMemory& replica) const override;
   absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
                        absl::Time deadline) override;
+  absl::Status RunTrainerUpdates(const StepRecord& record, const ReplicaMemory& replica) override;
   absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
                      absl::Time deadline) override;
   absl::Status Complete(const StepRecord& record, absl::Time deadline) override;
@@ -37,6 +38,8 @@ class DirectExchange : public StepExchange {
     std::vector<void*> copies;           // of the parameters, but for this rank's own
   };
 
+  void PlaceSpan(const StepRecord& record, const ReplicaMemory& replica, const BucketSpan& span,
+                 SpanUpdate* update);
   absl::Status Barrier(const StepTag& tag, absl::Time deadline);
   // Gradients of the parameter by all ranks that have one; null where one has none.
   absl::Span<const void* const> Gradients(const StepRecord& record, int parameter, int region);

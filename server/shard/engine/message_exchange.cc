@@ -70,6 +70,14 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
   return window_->Drain(deadline);
 }
 
+absl::Status MessageExchange::RunTrainerUpdates(const StepRecord& record,
+                                                const ReplicaMemory& replica) {
+  return updater_->RunTrainerUpdates(
+      record, [&](const ShardStore::OwnBucket& own, const BucketSpan& span, SpanUpdate* update) {
+        PlaceSpan(replica, own, span, update);
+      });
+}
+
 absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                     absl::Time deadline) {
   int own = 0;
@@ -107,16 +115,18 @@ absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemor
 
 void MessageExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline); }
 
+void MessageExchange::PlaceSpan(const ReplicaMemory& replica, const ShardStore::OwnBucket& own,
+                                const BucketSpan& span, SpanUpdate* update) const {
+  const ReplicaTensor& tensor = replica.tensor(span.parameter);
+  update->parameter = tensor.parameter.From(span.parameter_offset_elements);
+  update->gradient = reduces_ ? ConstBuffer(own.reduced_gradient.From(span.bucket_offset_elements))
+                              : tensor.gradient.From(span.parameter_offset_elements);
+}
+
 absl::Status MessageExchange::Update(int own, const StepRecord& record,
                                      const ReplicaMemory& replica, absl::Time deadline) {
   const auto place = [&](const ShardStore::OwnBucket& bucket, const BucketSpan& span,
-                         SpanUpdate* update) {
-    const ReplicaTensor& tensor = replica.tensor(span.parameter);
-    update->parameter = tensor.parameter.From(span.parameter_offset_elements);
-    update->gradient = reduces_
-                           ? ConstBuffer(bucket.reduced_gradient.From(span.bucket_offset_elements))
-                           : tensor.gradient.From(span.parameter_offset_elements);
-  };
+                         SpanUpdate* update) { PlaceSpan(replica, bucket, span, update); };
   return updater_->Update(own, record, place, deadline);
 }
 

@@ -24,6 +24,7 @@ class MessageExchange : public StepExchange {
   absl::Status Check(const ReplicaMemory& replica) const override;
   absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
                        absl::Time deadline) override;
+  absl::Status RunTrainerUpdates(const StepRecord& record, const ReplicaMemory& replica) override;
   absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,
                      absl::Time deadline) override;
   absl::Status Complete(const StepRecord& record, absl::Time deadline) override;
@@ -34,6 +35,8 @@ class MessageExchange : public StepExchange {
  private:
   MessageExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater);
 
+  void PlaceSpan(const ReplicaMemory& replica, const ShardStore::OwnBucket& own,
+                 const BucketSpan& span, SpanUpdate* update) const;
   absl::Status Update(int own, const StepRecord& record, const ReplicaMemory& replica,
                       absl::Time deadline);
   // `rounded`: the record of the step whose values travel in the type that they are rounded to;

@@ -51,6 +51,9 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
     : options_(options),
       no_replica_(options_.space->parameter_count()),
       exchange_(std::move(exchange)),
+      runs_trainer_updates_(
+          std::any_of(options_.groups->begin(), options_.groups->end(),
+                      [](const GroupUpdate& group) { return group.trainer_update != nullptr; })),
       finished_(options_.store->ledger().progress().finished),
       skipped_(options_.store->ledger().progress().skipped),
       has_values_(options_.has_values),
@@ -102,7 +105,8 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
 
   std::vector<CommitVote> votes;
   bool sent = false;
-  status = GatherVotes(MakeVote(replica, prepared, CommitCall::kStep), deadline, &votes, &sent);
+  status =
+      GatherVotes(kVotes, MakeVote(replica, prepared, CommitCall::kStep), deadline, &votes, &sent);
   if (!status.ok()) {
     // Without this rank's yes nobody applies the step.
     const bool in_doubt = prepared.ok() && sent;
@@ -149,6 +153,10 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
   PrepareCoefficients();
   ShardLedger& ledger = options_.store->ledger();
   ledger.SetProgress({finished_, StepOutcome::kTorn, skipped_});
+  if (runs_trainer_updates_) {
+    Result ran = RunTrainerUpdates(replica, deadline);
+    if (!ran.status.ok()) return ran;
+  }
   absl::Status status = exchange_->Apply(record_, replica, deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn);
   options_.store->CountStep(record_.step, record_.updated,
@@ -208,7 +216,7 @@ CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status
   return vote;
 }
 
-absl::Status StepEngine::GatherVotes(const CommitVote& own, absl::Time deadline,
+absl::Status StepEngine::GatherVotes(CommitRound round, const CommitVote& own, absl::Time deadline,
                                      std::vector<CommitVote>* votes, bool* sent) {
   if (options_.world_size() == 1) {
     votes->push_back(own);
@@ -219,7 +227,7 @@ absl::Status StepEngine::GatherVotes(const CommitVote& own, absl::Time deadline,
   std::vector<char> contribution(CommitVoteBytes(groups, parameters));
   EncodeVote(own, absl::MakeSpan(contribution));
   std::vector<char> gathered;
-  absl::Status status = AllGather(kVotes, contribution, &gathered, deadline, sent);
+  absl::Status status = AllGather(round, contribution, &gathered, deadline, sent);
   for (int r = 0; status.ok() && r < options_.world_size(); ++r) {
     absl::StatusOr<CommitVote> decoded = DecodeVote(
         absl::MakeConstSpan(gathered).subspan(r * contribution.size(), contribution.size()), groups,

@@ -78,13 +78,16 @@ class StepEngine {
     kLedgersAreMarked = 2,
     kRefusalIsKnown = 3,
     kMastersAreTaken = 4,
-    kReplicaDigests = 5,  // and the numbers after it
+    kTrainerUpdatesHaveRun = 5,
+    kReplicaDigests = 6,  // and the numbers after it
   };
 
   StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
+  // Where one fails, on any rank, all give the step up before a replica changes.
+  Result RunTrainerUpdates(const ReplicaMemory& replica, absl::Time deadline);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
@@ -92,7 +95,7 @@ class StepEngine {
   CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
                       CommitCall call) const;
   // `sent`: this rank's vote may have reached others.
-  absl::Status GatherVotes(const CommitVote& own, absl::Time deadline,
+  absl::Status GatherVotes(CommitRound round, const CommitVote& own, absl::Time deadline,
                            std::vector<CommitVote>* votes, bool* sent);
   // Votes for a call between steps; gives the result that ends it, if any. `others_have_begun` is
   // the outcome where the votes fail after others may have them.
@@ -122,6 +125,7 @@ class StepEngine {
   const Options options_;
   const std::vector<ReplicaTensor> no_replica_;
   const std::unique_ptr<StepExchange> exchange_;
+  const bool runs_trainer_updates_;     // in some group
   std::vector<bool> owned_;             // by parameter: whether some of it is
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;

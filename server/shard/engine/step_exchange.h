@@ -67,7 +67,7 @@ inline bool AnyUpdated(const Bucket& bucket, const StepRecord& record) {
 
 // Two implementations: by messages of the plane (message_exchange.h), and in one pass over the
 // replicas themselves (direct_exchange.h). Bound to the step's thread. Errors are the plane's,
-// except Check's; after one only Abandon may follow.
+// except those of Check and RunTrainerUpdates; after one only Abandon may follow.
 class StepExchange {
  public:
   virtual ~StepExchange() = default;
@@ -78,6 +78,11 @@ class StepExchange {
   // When all ranks have returned OK, the owners can read whatever Apply reads.
   virtual absl::Status Prepare(const StepRecord& record, const ReplicaMemory& replica,
                                absl::Time deadline) = 0;
+
+  // Runs the updates of the trainer's own on what this rank owns, once it can be read, and before
+  // Apply. No replica changes. Errors are theirs, and Apply may not follow.
+  virtual absl::Status RunTrainerUpdates(const StepRecord& record,
+                                         const ReplicaMemory& replica) = 0;
 
   // Updates the buckets that this rank owns and does its part for the other ranks' replicas.
   virtual absl::Status Apply(const StepRecord& record, const ReplicaMemory& replica,

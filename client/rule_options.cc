@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/status_error.h"
 #include "server/update/update_rule.h"
@@ -29,12 +28,7 @@ void SetAdam(const Options& options, RuleOptions& rule) {
 }
 
 const UpdateRule& FindRule(absl::string_view name) {
-  if (absl::EqualsIgnoreCase(name, "lbfgs")) {
-    throw StatusError(absl::InvalidArgumentError(
-        "LBFGS cannot be sharded: each of its steps takes inner products over all parameters and "
-        "evaluates the model several times; give another rule, or run torch::optim::LBFGS on each "
-        "rank with averaged gradients"));
-  }
+  ThrowIfError(CheckCanBeSharded(name));
   return *ValueOrThrow(RuleRegistry::Find(name));
 }
 
@@ -77,6 +71,17 @@ RuleOptions::RuleOptions(const torch::optim::SGDOptions& options) : RuleOptions(
   Set("nesterov", options.nesterov());
 }
 
+RuleOptions::RuleOptions(absl::string_view name, OptimizerFactory factory)
+    : rule_(name), factory_(std::move(factory)) {
+  ThrowIfError(CheckCanBeSharded(name));
+  if (factory_ == nullptr || name.empty() || RuleRegistry::Find(name).ok()) {
+    throw StatusError(absl::InvalidArgumentError(
+        absl::StrCat("an optimizer class was given as \"", name, "\" with ",
+                     factory_ == nullptr ? "no factory" : "a factory",
+                     "; expected a factory, and a name that is not empty and not that of a rule")));
+  }
+}
+
 RuleOptions RuleOptions::From(const torch::optim::OptimizerOptions& options) {
   if (const auto* rule = dynamic_cast<const RuleOptions*>(&options)) return *rule;
   using namespace torch::optim;  // NOLINT(google-build-using-namespace): one line an optimizer
@@ -88,7 +93,8 @@ RuleOptions RuleOptions::From(const torch::optim::OptimizerOptions& options) {
   if (const auto* lbfgs = dynamic_cast<const LBFGSOptions*>(&options)) return *lbfgs;
   throw StatusError(absl::InvalidArgumentError(
       "options of a class that is not known here; give optshard::RuleOptions, "
-      "torch::optim::AdagradOptions, AdamOptions, AdamWOptions, RMSpropOptions or SGDOptions"));
+      "torch::optim::AdagradOptions, AdamOptions, AdamWOptions, RMSpropOptions or SGDOptions; "
+      "optshard::RuleOptions::OfClass takes any optimizer class"));
 }
 
 RuleOptions RuleOptions::OfGroup(const torch::optim::OptimizerParamGroup& group,
@@ -98,8 +104,7 @@ RuleOptions RuleOptions::OfGroup(const torch::optim::OptimizerParamGroup& group,
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, double value) {
-  values_.Set(name, HyperValue(value));
-  return *this;
+  return SetValue(name, HyperValue(value));
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, int value) {
@@ -107,12 +112,21 @@ RuleOptions& RuleOptions::Set(absl::string_view name, int value) {
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, bool value) {
-  values_.Set(name, HyperValue(value));
-  return *this;
+  return SetValue(name, HyperValue(value));
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, Numbers value) {
-  values_.Set(name, HyperValue(value));
+  return SetValue(name, HyperValue(value));
+}
+
+RuleOptions& RuleOptions::SetValue(absl::string_view name, const HyperValue& value) {
+  if (factory_ != nullptr) {
+    throw StatusError(absl::InvalidArgumentError(absl::StrCat(
+        "option \"", name, "\" was set for the optimizer class \"", rule_,
+        "\", which has options of its own: give them to it in the factory, or change them at "
+        "local_optimizer()")));
+  }
+  values_.Set(name, value);
   return *this;
 }
 
@@ -121,29 +135,47 @@ RuleOptions& RuleOptions::Set(absl::string_view name, const char* value) {
 }
 
 RuleOptions& RuleOptions::Set(absl::string_view name, absl::string_view value) {
-  values_.Set(name, HyperValue(std::string(value)));
-  return *this;
+  return SetValue(name, HyperValue(std::string(value)));
 }
 
 RuleOptions RuleOptions::OverridingDefaults(const RuleOptions& defaults) const {
-  if (rule_ != defaults.rule_) return *this;
+  if (rule_ != defaults.rule_ || factory_ != nullptr) return *this;
   RuleOptions merged = defaults;
   for (const auto& [name, value] : values_.values()) merged.values_.Set(name, value);
   return merged;
 }
 
 RuleOptions RuleOptions::Complete() const {
+  if (factory_ != nullptr) return *this;
   RuleOptions complete = *this;
   complete.values_ = ValueOrThrow(FindRule(rule_).Validate(values_));
   return complete;
 }
 
+torch::optim::Optimizer& RuleOptions::Driven() const {
+  if (driven_ != nullptr) return *driven_;
+  throw StatusError(
+      absl::FailedPreconditionError(absl::StrCat("these options of the optimizer class \"", rule_,
+                                                 "\" are not those of a ShardedOptimizer's param "
+                                                 "group, so that there is no optimizer yet that "
+                                                 "has a learning rate: give it in the factory")));
+}
+
 double RuleOptions::get_lr() const {
+  if (factory_ != nullptr) return Driven().param_groups().at(0).options().get_lr();
   const HyperValue* lr = values_.Find("lr");
   if (lr != nullptr && absl::holds_alternative<double>(*lr)) return absl::get<double>(*lr);
   return Complete().values_.Number("lr");
 }
 
-void RuleOptions::set_lr(double lr) { Set("lr", lr); }
+void RuleOptions::set_lr(double lr) {
+  if (factory_ == nullptr) {
+    Set("lr", lr);
+    return;
+  }
+  for (torch::optim::OptimizerParamGroup& group : Driven().param_groups()) {
+    group.options().set_lr(lr);
+  }
+}
 
 }  // namespace optshard

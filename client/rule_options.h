@@ -4,9 +4,14 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <memory>
 #include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "client/optimizer_class.h"
 #include "common/hyperparameters.h"
 
 namespace torch::optim {
@@ -45,6 +50,23 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   RuleOptions(const torch::optim::SGDOptions& options);
   // NOLINTEND(google-explicit-constructor)
 
+  // Of a group that is stepped by an optimizer class as it is, such as one of your own, made by
+  // `factory`. `name` is compared between the ranks and shown by inspection.
+  // docs/optimizer_classes.md says what a class sees and must do. Throws StatusError
+  // (INVALID_ARGUMENT) for a rule's name and for LBFGS, saying why that cannot be sharded.
+  RuleOptions(absl::string_view name, OptimizerFactory factory);
+
+  // As above for Class(parameters, arguments...), by the class's own name:
+  //   RuleOptions::OfClass<my::Optimizer>(my::Options(1e-3))
+  template <typename Class, typename... Arguments>
+  static RuleOptions OfClass(Arguments... arguments) {
+    return RuleOptions(ClassName(typeid(Class)),
+                       [arguments...](std::vector<at::Tensor> parameters)
+                           -> std::unique_ptr<torch::optim::Optimizer> {
+                         return std::make_unique<Class>(std::move(parameters), arguments...);
+                       });
+  }
+
   // Any of the above behind its base class. Throws StatusError (INVALID_ARGUMENT) for other
   // classes.
   static RuleOptions From(const torch::optim::OptimizerOptions& options);
@@ -52,6 +74,7 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   static RuleOptions OfGroup(const torch::optim::OptimizerParamGroup& group,
                              const RuleOptions& defaults);
 
+  // INVALID_ARGUMENT for a class, which has options of its own.
   RuleOptions& Set(absl::string_view name, double value);
   RuleOptions& Set(absl::string_view name, int value);
   RuleOptions& Set(absl::string_view name, bool value);
@@ -60,7 +83,9 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   RuleOptions& Set(absl::string_view name, absl::string_view value);
   RuleOptions& Set(absl::string_view name, const char* value);  // else it would be a flag
 
+  // The rule's name, or that of the class.
   const std::string& rule() const { return rule_; }
+  const OptimizerFactory& factory() const { return factory_; }  // of a class, else null
   // The options that were set. The others have their defaults.
   const Hyperparameters& values() const { return values_; }
 
@@ -72,11 +97,26 @@ class RuleOptions : public torch::optim::OptimizerCloneableOptions<RuleOptions> 
   // range, or listing the known options.
   RuleOptions Complete() const;
 
+  // Of a class: those of all param groups of the optimizer that steps this group on this rank. The
+  // class's own error where its options have no lr. FAILED_PRECONDITION where the options are not
+  // those of a ShardedOptimizer's group: then they are the factory's to set.
   double get_lr() const override;
   void set_lr(double lr) override;
 
+  // From now on get_lr and set_lr of these options of a class are those of `optimizer`.
+  void Drive(std::shared_ptr<torch::optim::Optimizer> optimizer) { driven_ = std::move(optimizer); }
+
+  bool Drives(const torch::optim::Optimizer& optimizer) const {
+    return driven_.get() == &optimizer;
+  }
+
  private:
+  RuleOptions& SetValue(absl::string_view name, const HyperValue& value);
+  torch::optim::Optimizer& Driven() const;
+
   std::string rule_;
+  OptimizerFactory factory_;
+  std::shared_ptr<torch::optim::Optimizer> driven_;
   Hyperparameters values_;
 };
 

@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/owner/optimizer_spec_choice.h"
+#include "client/owner/class_groups.h"
+#include "client/owner/optimizer_spec_of.h"
 #include "client/owner/owner_choice.h"
 #include "client/owner/parameter_state.h"
 #include "client/owner/wait_for_trainers.h"
@@ -27,7 +28,6 @@
 #include "server/shard/engine/step_input.h"
 #include "server/update/group_update.h"
 #include "server/update/step_hyperparameters.h"
-#include "server/update/update_costs.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -60,37 +60,38 @@ struct ShardedOptimizer::Prepared {
         defaults(SayingWhere("rank", options.rank, [&] { return rule.Complete(); })) {
     SayingWhere("rank", options.rank, [&] {
       for (size_t g = 0; g < groups.size(); ++g) {
-        const RuleOptions own =
-            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); });
-        rules.push_back({own.rule(), own.values()});
-        groups[g].set_options(std::make_unique<RuleOptions>(own));
+        groups[g].set_options(std::make_unique<RuleOptions>(
+            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); })));
       }
       list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
-      list.space = ValueOrThrow(WithUpdateCosts(list.space, rules));
       if (options.main_gradients) ThrowIfError(UseMainGradients(list));
     });
     for (OptimizerParamGroup& group : groups) group.params().clear();
     for (size_t i = 0; i < list.tensors.size(); ++i) {
       groups[list.space.group_of(static_cast<int>(i))].params().push_back(list.tensors[i]);
     }
+    spec = OptimizerSpecOf(options, list.space, groups);
+    list.space = spec.space;
   }
 
   std::vector<OptimizerParamGroup> groups;  // all options set, each parameter once
-  std::vector<GroupRule> rules;             // of the groups
   ShardedOptimizerOptions options;
   RuleOptions defaults;
   ParameterList list;
+  OptimizerSpec spec;
 };
 
 class ShardedOptimizer::Impl {
  public:
   explicit Impl(const Prepared& prepared)
       : options_(prepared.options),
-        constructed_(ValueOrThrow(ValidateGroups(SpecOf(prepared)))),
+        classes_(prepared.groups),
+        constructed_(ValueOrThrow(ValidateGroups(prepared.spec, classes_.updates()))),
         tensors_(TensorsOf(prepared.groups)),
         memory_(SayingWhere("rank", options_.rank,
                             [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
-        owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), SpecOf(prepared)))),
+        owner_(ValueOrThrow(
+            StartOwner(WithMemory(options_, memory_), prepared.spec, classes_.updates()))),
         owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)),
         trainable_(prepared.list),
@@ -99,6 +100,10 @@ class ShardedOptimizer::Impl {
     for (const std::string& warning : prepared.list.warnings) Warn(warning);
     if (!memory_.warning.empty()) Warn(memory_.warning);
     if (!owner_->resumes()) RefreshParameters();
+  }
+
+  void MakeClasses(const ParameterList& list, std::vector<OptimizerParamGroup>& groups) {
+    classes_.Make(list, owners_, options_.rank, groups);
   }
 
   void RefreshParameters() {
@@ -116,10 +121,12 @@ class ShardedOptimizer::Impl {
   }
 
   StateSlots ReadStateOf(const at::Tensor& parameter) const {
+    classes_.CheckStateIsKnown(owners_, parameter);
     return ValueOrThrow(ReadState(*owner_, owners_, options_.rank, parameter));
   }
 
   void WriteStateOf(const at::Tensor& parameter, const StateSlots& slots) const {
+    classes_.CheckStateIsKnown(owners_, parameter);
     ThrowIfError(WriteState(*owner_, owners_, options_.rank, parameter, slots));
   }
 
@@ -195,16 +202,13 @@ class ShardedOptimizer::Impl {
   Replica& replica() { return *replica_; }
   const OwnerLink& owner() const { return *owner_; }
   const ParameterOwners& owners() const { return owners_; }
+  const ClassGroups& classes() const { return classes_; }
   const ClientStepInfo& last_step() const { return last_step_; }
   StepNumber finished_step() const { return std::max(last_step_.step, owner_->finished_step()); }
   const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   const ShardedOptimizerOptions& options() const { return options_; }
 
  private:
-  OptimizerSpec SpecOf(const Prepared& prepared) const {
-    return ValueOrThrow(MakeOptimizerSpec(options_, prepared.rules, prepared.list.space));
-  }
-
   std::unique_ptr<Replica> MakeReplica(const ParameterList& list) const {
     const absl::Span<const ReplicaRegion> linked = owner_->replica();
     if (linked.empty()) {
@@ -256,12 +260,13 @@ class ShardedOptimizer::Impl {
             "\", but a group keeps the rule that it was constructed with, here \"", rule,
             "\"; give it options of that rule, or make another optimizer")));
       }
-      result.push_back(options.values());
+      result.push_back(classes_.ValuesOf(g, options));
     }
     return result;
   }
 
   const ShardedOptimizerOptions options_;
+  ClassGroups classes_;
   const std::vector<GroupUpdate> constructed_;          // by group
   const std::vector<std::vector<at::Tensor>> tensors_;  // by group
   const MemoryChoice memory_;
@@ -287,7 +292,9 @@ ShardedOptimizer::ShardedOptimizer(std::vector<at::Tensor> parameters, const Rul
 
 ShardedOptimizer::ShardedOptimizer(const Prepared& prepared)
     : Optimizer(prepared.groups, std::make_unique<RuleOptions>(prepared.defaults)),
-      impl_(std::make_unique<Impl>(prepared)) {}
+      impl_(std::make_unique<Impl>(prepared)) {
+  impl_->MakeClasses(prepared.list, param_groups());
+}
 
 ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
 
@@ -356,6 +363,10 @@ at::Tensor ShardedOptimizer::main_grad(const at::Tensor& parameter) {
       absl::StrCat("parameter ", index, " is ", c10::toString(parameter.scalar_type()),
                    " and main_gradients is ", options().main_gradients ? "true" : "false",
                    ", expected a bfloat16 or float16 one where it is true: use parameter.grad()")));
+}
+
+torch::optim::Optimizer& ShardedOptimizer::local_optimizer(int group) const {
+  return impl_->classes().OptimizerOf(group);
 }
 
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->replica().ZeroGradients(set_to_none); }

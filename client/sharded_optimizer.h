@@ -50,8 +50,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // values may be rank 0's, and their memory has moved. Errors:
   //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
   //                       out of its range, a rule that needs whole parameters with a policy that
-  //                       cuts them, ranks that do not agree with each other, a rank or world size
-  //                       that is not set or out of range
+  //                       cuts them, an optimizer class with a shard server, masters or another
+  //                       state_dtype than "float32", a factory that fails, ranks that do not
+  //                       agree with each other, a rank or world size that is not set or out of
+  //                       range
   //   ALREADY_EXISTS      the rank is taken by a living process
   //   UNAVAILABLE         no coordinator or shard server there, or a rank was lost meanwhile
   //   DEADLINE_EXCEEDED   ranks that never came, by number
@@ -95,7 +97,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      (errors::IsTornStep); or ranks voted for the step and one did not come to
   //                      it in step_timeout, so that only others may have applied it
   //                      (errors::IsStepInDoubt; in one pass over shared memory the vote is the
-  //                      first thing that a rank waits for)
+  //                      first thing that a rank waits for); or step() of an optimizer class threw
+  //                      on some rank: errors::IsTornStep with those ranks, on all; the parameters
+  //                      are those of the step before
   at::Tensor step(LossClosure closure = nullptr) override;
 
   const ClientStepInfo& last_step() const;
@@ -152,9 +156,18 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // kept, float32 where a slot is 8 bits; "step" and what else is one number for the parameter have
   // the shape []. Empty where this rank owns nothing of the parameter. Asks nobody. Errors:
   //   INVALID_ARGUMENT     it is no parameter of this optimizer
-  //   UNIMPLEMENTED        the shard owner is in a shard server
+  //   UNIMPLEMENTED        the shard owner is in a shard server, or an optimizer class steps the
+  //                        parameter (local_optimizer)
   //   FAILED_PRECONDITION  the optimizer is closed; or the error that broke it
   std::map<std::string, at::Tensor> state(const at::Tensor& parameter) const;
+
+  // The optimizer that steps a param group on this rank, where the group was given an optimizer
+  // class (RuleOptions::OfClass). It holds copies of those parameters of the group that this rank
+  // owns, in the group's order; where the rank owns none, it is not stepped. Its options may be
+  // changed between steps, on all ranks alike: the learning rate of its first param group is
+  // compared in each step, and what else differs is not noticed. Valid as long as this optimizer.
+  // INVALID_ARGUMENT where a rule steps the group, or there is no such group.
+  torch::optim::Optimizer& local_optimizer(int group = 0) const;
 
   // Replaces all slots that state() gives by copies of these, from the next step on. Each rank sets
   // what it owns. Where several ranks own a parameter (kBalanced), "step" and what else is one

@@ -198,12 +198,14 @@ class EmbeddedOwner : public OwnerLink {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
-    const ShardedOptimizerOptions& options, const OptimizerSpec& spec) {
+    const ShardedOptimizerOptions& options, const OptimizerSpec& spec,
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates) {
   ShardOwner::Options owner;
   owner.job = options.job;
   owner.optimizer = options.optimizer;
   owner.rank = options.rank;
   owner.spec = spec;
+  owner.trainer_updates = trainer_updates;
   owner.threads = options.threads;
   owner.node = options.node;
   owner.join_timeout = options.join_timeout;

@@ -35,10 +35,26 @@ AttachedOwner::Options AttachmentOf(const ShardedOptimizerOptions& options,
   return attachment;
 }
 
+// A server runs no code of its trainers, and keeps no state that it cannot lay out.
+absl::Status CheckServerHasRules(const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
+                                 const ShardedOptimizerOptions& options) {
+  for (size_t g = 0; g < trainer_updates.size(); ++g) {
+    if (trainer_updates[g] == nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options.rank, ": param group ", g, " is stepped by the optimizer class \"",
+        trainer_updates[g]->rule().spec().name,
+        "\", which is code of this process, and attach is \"", options.attach,
+        "\": a shard server has only the rules of docs/rules.md; set attach to \"embedded\", or "
+        "give the group one of those rules"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(const ShardedOptimizerOptions& given,
-                                                      const OptimizerSpec& spec) {
+absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
+    const ShardedOptimizerOptions& given, const OptimizerSpec& spec,
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates) {
   ShardedOptimizerOptions options = given;
   if (options.node.empty()) options.node = HostName();
   if (!options.log_level.empty()) {
@@ -47,7 +63,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(const ShardedOptimizerOpti
   absl::Status valid = spec.Validate();
   if (!valid.ok()) return errors::WithContext(valid, absl::StrCat("rank ", options.rank));
   if (options.attach == "embedded") {
-    return StartEmbeddedOwner(options, spec);
+    return StartEmbeddedOwner(options, spec, trainer_updates);
   }
   absl::string_view socket = options.attach;
   if (!absl::ConsumePrefix(&socket, "unix:") || socket.empty()) {
@@ -56,6 +72,8 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(const ShardedOptimizerOpti
                      "\": expected \"embedded\", or \"unix:PATH\" with the socket of this node's "
                      "optshard-server"));
   }
+  absl::Status rules = CheckServerHasRules(trainer_updates, options);
+  if (!rules.ok()) return rules;
   AttachedOwner::Options attachment = AttachmentOf(options, spec);
   attachment.socket = std::string(socket);
   absl::StatusOr<std::unique_ptr<AttachedOwner>> attached = AttachedOwner::Attach(attachment);

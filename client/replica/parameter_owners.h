@@ -40,6 +40,9 @@ class ParameterOwners {
   // the parameters; a view of one, or one that was detached from it, is another tensor.
   absl::StatusOr<int> IndexOf(const at::Tensor& parameter) const;
 
+  // The param group of one of the list's parameters.
+  int GroupOf(int index) const { return space_.group_of(index); }
+
   // By rank and offset. A parameter without elements has one range, of 0 elements. INVALID_ARGUMENT
   // where there is no parameter of this index.
   absl::StatusOr<std::vector<OwnedRange>> OwnersOf(int index) const;

@@ -31,13 +31,33 @@ absl::Status CheckParameters(const UpdateRule& rule, const GroupSpec& group) {
 
 // What a rule does for slots and masters is not done for state that nobody sees.
 absl::Status CheckStateIsIts(const UpdateRule& rule, const StateOptions& state) {
-  if (!state.master_weights && state.format == StateFormat::kFloat32) return absl::OkStatus();
+  std::string option;
+  if (state.master_weights) {
+    option = "master_weights";
+  } else if (state.MayHaveMasters()) {
+    option = absl::StrCat("publish_dtype \"", NameOf(state.publish_dtype), "\"");
+  } else if (state.format != StateFormat::kFloat32) {
+    option = absl::StrCat("state_dtype \"", NameOf(state.format), "\"");
+  } else {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrFormat(
       "\"%s\" keeps its state itself, so that %s cannot be had with it; leave that option out, or "
       "give the group one of the rules of docs/rules.md",
-      rule.spec().name,
-      state.master_weights ? "master_weights"
-                           : absl::StrCat("state_dtype \"", NameOf(state.format), "\"")));
+      rule.spec().name, option));
+}
+
+// A tensor's own gradient is of its type.
+absl::Status CheckGradientsAreTheirs(const UpdateRule& rule, const GroupSpec& group) {
+  for (const ParameterSpec& parameter : group.parameters) {
+    if (parameter.gradient_dtype() == parameter.dtype) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "\"%s\" takes gradients of the parameter's type, so that main_gradients cannot be had with "
+        "it (parameter \"%s\" is %s); leave that option out, or give the group one of the rules of "
+        "docs/rules.md",
+        rule.spec().name, parameter.name, NameOf(parameter.dtype)));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GroupUpdate> ValidateGroup(const GroupRule& given, TrainerUpdate* trainer_update,
@@ -81,7 +101,10 @@ absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(
       return errors::WithContext(group.status(), absl::StrCat("param group ", g));
     }
     if (g < spec.space.groups().size()) {
-      const absl::Status parameters = CheckParameters(*group->rule, spec.space.groups()[g]);
+      absl::Status parameters = CheckParameters(*group->rule, spec.space.groups()[g]);
+      if (trainer_update != nullptr) {
+        parameters.Update(CheckGradientsAreTheirs(*group->rule, spec.space.groups()[g]));
+      }
       if (!parameters.ok()) {
         return errors::WithContext(parameters, absl::StrCat("param group ", g));
       }

@@ -2,7 +2,6 @@
 #ifndef OPTSHARD_SERVER_UPDATE_UPDATE_COSTS_H_
 #define OPTSHARD_SERVER_UPDATE_UPDATE_COSTS_H_
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/group_rule.h"
 #include "common/parameter_space.h"
@@ -10,10 +9,9 @@
 namespace optshard {
 
 // The space with the cost of each parameter by its group's rule (UpdateRule::UpdateCost). A
-// parameter that the rule does not take has none. `rules`: by group. INVALID_ARGUMENT where there
-// is no such rule. Thread-safe.
-absl::StatusOr<ParameterSpace> WithUpdateCosts(const ParameterSpace& space,
-                                               absl::Span<const GroupRule> rules);
+// parameter that the rule does not take has none, and neither has one whose group is stepped by an
+// update of the trainer's own. `rules`: by group. Thread-safe.
+ParameterSpace WithUpdateCosts(const ParameterSpace& space, absl::Span<const GroupRule> rules);
 
 }  // namespace optshard
 

@@ -121,11 +121,32 @@ TEST(RuleOptionsTest, Lbfgs_GivenInAnyWay_SaysWhyItCannotBeSharded) {
   const torch::optim::LBFGSOptions lbfgs(1);
   for (const absl::Status& status :
        {StatusOf([&] { RuleOptions::From(lbfgs); }), StatusOf([&] { RuleOptions rule = lbfgs; }),
-        StatusOf([] { RuleOptions("LBFGS"); })}) {
+        StatusOf([] { RuleOptions("LBFGS"); }),
+        StatusOf([] { RuleOptions::OfClass<torch::optim::LBFGS>(); })}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("LBFGS cannot be sharded"), HasSubstr("give another rule")));
   }
+}
+
+TEST(RuleOptionsTest, OfClass_AnyClass_HasItsNameAndNoOptionsOfOurs) {
+  RuleOptions rule = RuleOptions::OfClass<torch::optim::SGD>(0.5);
+  EXPECT_EQ(rule.rule(), "torch::optim::SGD");
+  EXPECT_EQ(rule.factory()({})->param_groups()[0].options().get_lr(), 0.5);
+  for (const absl::Status& status :
+       {StatusOf([&] { rule.Set("momentum", 0.9); }), StatusOf([] { RuleOptions("x", nullptr); }),
+        StatusOf([&] { RuleOptions("adam", rule.factory()); })}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer class"));
+  }
+  EXPECT_EQ(StatusOf([&] { rule.set_lr(1); }).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RuleOptionsTest, OverridingDefaults_OfTheSameClass_KeepsItsOwnFactory) {
+  const RuleOptions given = RuleOptions::OfClass<torch::optim::SGD>(0.5);
+  const RuleOptions merged =
+      given.OverridingDefaults(RuleOptions::OfClass<torch::optim::SGD>(0.25));
+  EXPECT_EQ(merged.factory()({})->param_groups()[0].options().get_lr(), 0.5);
 }
 
 TEST(RuleOptionsTest, From_OptionsOfAnotherClass_SaysWhichAreKnown) {

@@ -17,6 +17,7 @@
 #include "client/owner/wait_for_trainers.h"
 #include "client/param_group_change.h"
 #include "client/replica/flat_memory.h"
+#include "client/replica/gradient_layouts.h"
 #include "client/replica/memory_choice.h"
 #include "client/replica/parameter_list.h"
 #include "client/replica/parameter_owners.h"
@@ -94,6 +95,8 @@ class ShardedOptimizer::Impl {
             StartOwner(WithMemory(options_, memory_), prepared.spec, classes_.updates()))),
         owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)),
+        gradient_layouts_(prepared.list, constructed_,
+                          ValueOrThrow(ParseStateFormat(options_.state_dtype))),
         trainable_(prepared.list),
         owners_(ValueOrThrow(
             ParameterOwners::Make(prepared.list, options_.world_size, options_.policy))) {
@@ -144,7 +147,7 @@ class ShardedOptimizer::Impl {
     SayingWhere("rank", options_.rank, [&] {
       std::vector<Hyperparameters> given = HyperparametersOf(groups);
       if (given == checked_) return;
-      ThrowIfError(ValidateForStep(constructed_, given).status());
+      validated_ = ValueOrThrow(ValidateForStep(constructed_, given));
       checked_ = std::move(given);
     });
     return checked_;
@@ -163,7 +166,9 @@ class ShardedOptimizer::Impl {
   void Step(const std::vector<OptimizerParamGroup>& groups) {
     CheckGroups(groups);
     const std::vector<Hyperparameters>& hyperparameters = CheckHyperparameters(groups);
-    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_->Gather()); });
+    SayingWhere("rank", options_.rank, [this] {
+      ThrowIfError(replica_->Gather(ValueOrThrow(gradient_layouts_.Check(validated_))));
+    });
     const std::string switched = trainable_.TakeChanges();
     if (!switched.empty()) Warn(absl::StrCat(switched, kTrainableNote));
     StepInput input;
@@ -272,8 +277,10 @@ class ShardedOptimizer::Impl {
   const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
   const std::vector<std::string> owner_addresses_;
-  std::vector<Hyperparameters> checked_;  // of the last step
+  std::vector<Hyperparameters> checked_;    // of the last step
+  std::vector<Hyperparameters> validated_;  // those, complete
   const std::unique_ptr<Replica> replica_;
+  const GradientLayouts gradient_layouts_;
   TrainableWatch trainable_;
   const ParameterOwners owners_;
   const int exceptions_ = std::uncaught_exceptions();

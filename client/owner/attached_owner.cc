@@ -114,6 +114,7 @@ absl::Status AttachedOwner::AskBetweenSteps(DoorbellRequest::Kind kind,
   absl::Status lies_there = CheckReplica(replica);
   if (!lies_there.ok()) return lies_there;
   request_.kind = kind;
+  request_.row_marks.clear();
   absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   return reply.ok() ? reply->status : reply.status();
 }
@@ -124,8 +125,11 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   request_.kind = DoorbellRequest::Kind::kStep;
   request_.call = last_call_ + 1;
   request_.has_gradient.resize(input.replica.size());
+  request_.row_marks.resize(input.replica.size());
   for (size_t p = 0; p < input.replica.size(); ++p) {
     request_.has_gradient[p] = input.replica[p].gradient != nullptr;
+    request_.row_marks[p] =
+        request_.has_gradient[p] ? input.replica[p].gradient_rows.marks : nullptr;
   }
   // Mostly they are the last step's.
   if (input.hyperparameters != absl::MakeConstSpan(hyperparameters_) ||

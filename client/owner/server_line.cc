@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/poll_until.h"
+#include "server/update/gradient_support.h"
 
 namespace optshard {
 namespace {
@@ -61,7 +62,7 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
                                                descriptors.size(), kAttachDescriptors));
   }
   const DoorbellShape shape = {request.spec.space.parameter_count(),
-                               request.spec.space.group_count()};
+                               request.spec.space.group_count(), RowsThatMayBeSparse(request.spec)};
   absl::StatusOr<Doorbell> doorbell =
       Doorbell::Attach(request.rank, shape, std::move(descriptors[kDoorbellDescriptor]));
   if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);

@@ -47,7 +47,8 @@ const at::Tensor& MainGradient::HandOut() {
 bool MainGradient::TakeIn() {
   if (!parameter_.grad().defined()) return false;
   const at::NoGradGuard no_grad;
-  Add(parameter_.grad().detach().contiguous());
+  const at::Tensor gradient = parameter_.grad().detach();
+  Add(gradient.is_sparse() ? gradient.to_dense() : gradient.contiguous());
   parameter_.mutable_grad().reset();
   return true;
 }

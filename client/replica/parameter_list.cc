@@ -169,10 +169,12 @@ absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradie
     return absl::InvalidArgumentError(
         absl::StrCat("the gradient of parameter \"", name, "\" ", what...));
   };
-  if (gradient.layout() != at::kStrided) {
+  const bool has_rows =
+      gradient.layout() == at::kSparse && gradient.sparse_dim() == 1 && gradient.dense_dim() > 0;
+  if (gradient.layout() != at::kStrided && !has_rows) {
     return error("is ", c10::str(gradient.layout()),
-                 "; only dense gradients are supported so far: make it dense with to_dense() (an "
-                 "Embedding with sparse=True gives sparse ones, so leave that off)");
+                 " and not of whole rows, as those of an Embedding with sparse=True are: make it "
+                 "dense with to_dense()");
   }
   if (!gradient.device().is_cpu()) {
     return error("is on ", gradient.device().str(),

@@ -32,7 +32,8 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
 // where there is no such parameter.
 absl::Status UseMainGradients(ParameterList& list);
 
-// That a gradient can be reduced and applied: dense on the CPU, of the parameter's type and shape.
+// That a gradient can be reduced and applied: on the CPU, of the parameter's type and shape, dense
+// or with whole rows of the first dimension of two or more (COO). Not every rule takes the latter.
 // INVALID_ARGUMENT naming the parameter.
 absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradient,
                            const std::string& name);

@@ -3,12 +3,15 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/replica/scalar_type.h"
+#include "common/dtype.h"
+#include "common/row_marks.h"
 
 namespace optshard {
 namespace {
@@ -30,7 +33,10 @@ absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec)
 }  // namespace
 
 Replica::Replica(const ParameterList& list)
-    : list_(list), tensors_(list.tensors.size()), main_gradients_(list.tensors.size()) {}
+    : list_(list),
+      tensors_(list.tensors.size()),
+      main_gradients_(list.tensors.size()),
+      row_marks_(list.tensors.size()) {}
 
 absl::Status Replica::CheckAllValues() const {
   for (size_t i = 0; i < list_.tensors.size(); ++i) {
@@ -55,19 +61,51 @@ Buffer Replica::ValuesOf(size_t index) {
   return list_.tensors[index].numel() > 0 ? GatherParameter(index) : Buffer();
 }
 
-ConstBuffer Replica::GradientOf(size_t index) {
+void Replica::GatherGradient(size_t index, bool all_rows) {
   const at::Tensor& parameter = list_.tensors[index];
-  if (!parameter.requires_grad()) return nullptr;
+  ReplicaTensor& tensor = tensors_[index];
+  tensor.gradient = nullptr;
+  tensor.gradient_rows = GradientRows();
+  if (!parameter.requires_grad()) return;
   MainGradient* const main = main_gradients_[index].get();
-  if (main == nullptr) {
-    return parameter.grad().defined() ? GatherGradient(index, parameter.grad()) : nullptr;
+  if (main != nullptr) {
+    if (main->TakeIn()) CountCopy();
+    if (!main->present()) return;
+    tensor.gradient = parameter.numel() > 0 ? ReadArrayOf(main->place()) : NoElements();
+    return;
   }
-  if (main->TakeIn()) CountCopy();
-  if (!main->present()) return nullptr;
-  return parameter.numel() > 0 ? ReadArrayOf(main->place()) : NoElements();
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined()) return;
+  if (gradient.is_sparse() && gradient.numel() > 0) {
+    GatherRows(index, gradient, all_rows);
+  } else {
+    tensor.gradient = PlaceOfGradient(index, gradient);
+  }
 }
 
-absl::Status Replica::Gather() {
+void Replica::GatherRows(size_t index, const at::Tensor& gradient, bool all_rows) {
+  const at::Tensor rows = gradient.coalesce();
+  const at::Tensor indices = rows.indices().contiguous();
+  const at::Tensor values = rows.values().contiguous();
+  const ParameterSpec& parameter = list_.space.parameter(static_cast<int>(index));
+  const Buffer place = RowPlace(index);
+  const int64_t row_elements = parameter.elements() / RowsOf(parameter);
+  const size_t row_bytes = row_elements * SizeOf(parameter.dtype);
+  if (all_rows) std::memset(place.data(), 0, RowsOf(parameter) * row_bytes);
+  std::vector<uint64_t>& marks = row_marks_[index];
+  marks.assign(RowMarkWords(RowsOf(parameter)), 0);
+  const ConstBuffer from = ReadArrayOf(values);
+  for (int64_t k = 0; k < indices.numel(); ++k) {
+    const int64_t row = indices.const_data_ptr<int64_t>()[k];
+    std::memcpy(place.From(row * row_elements).data(), from.From(k * row_elements).data(),
+                row_bytes);
+    MarkRow(marks.data(), row);
+  }
+  tensors_[index].gradient = place;
+  if (!all_rows) tensors_[index].gradient_rows = {marks.data(), row_elements};
+}
+
+absl::Status Replica::Gather(const std::vector<bool>& all_rows) {
   absl::Status status = CheckAllValues();
   status.Update(CheckAllGradients());
   if (!status.ok()) return status;
@@ -75,8 +113,9 @@ absl::Status Replica::Gather() {
   at::NoGradGuard no_grad;
   gradients_copied_ = 0;
   for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    const int group = list_.space.group_of(static_cast<int>(i));
     tensors_[i].parameter = ValuesOf(i);
-    tensors_[i].gradient = GradientOf(i);
+    GatherGradient(i, !all_rows.empty() && all_rows[group]);
   }
   return absl::OkStatus();
 }
@@ -85,7 +124,9 @@ absl::Status Replica::GatherValues() {
   if (absl::Status status = CheckAllValues(); !status.ok()) return status;
   c10::InferenceMode normal_tensors(false);
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < list_.tensors.size(); ++i) tensors_[i] = {ValuesOf(i), ConstBuffer()};
+  for (size_t i = 0; i < list_.tensors.size(); ++i) {
+    tensors_[i] = {ValuesOf(i), ConstBuffer(), GradientRows()};
+  }
   return absl::OkStatus();
 }
 

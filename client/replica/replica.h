@@ -35,9 +35,11 @@ class Replica {
 
   virtual ~Replica() = default;
 
-  // Fills tensors() for a step. Parameters with requires_grad() false have no gradient.
+  // Fills tensors() for a step. Parameters with requires_grad() false have no gradient. The rows of
+  // a sparse gradient are written where a dense one would be; param.grad stays what it is. In a
+  // group of `all_rows` (by group; none where empty) it becomes dense there, with zeros.
   // INVALID_ARGUMENT naming a parameter whose values or gradient cannot be used; nothing changed.
-  absl::Status Gather();
+  absl::Status Gather(const std::vector<bool>& all_rows = {});
   // Likewise without gradients, which it leaves alone: for what only reads the values. No Scatter
   // follows.
   absl::Status GatherValues();
@@ -45,7 +47,7 @@ class Replica {
   // The flat memory, by region of the MemoryLayout; empty where tensors lie each on their own.
   virtual absl::Span<const ReplicaRegion> regions() const { return {}; }
 
-  // How many gradients the last Gather copied.
+  // How many dense gradients the last Gather copied.
   int64_t gradients_copied() const { return gradients_copied_; }
 
   // Called after every step, also after one that failed. Gives the trainer's tensors the engine's
@@ -65,7 +67,9 @@ class Replica {
   virtual Buffer GatherParameter(size_t index) = 0;
   // Where its gradient is, contiguous; NoElements() for one of no elements; no array for none.
   // `gradient` is defined, and checked.
-  virtual ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) = 0;
+  virtual ConstBuffer PlaceOfGradient(size_t index, const at::Tensor& gradient) = 0;
+  // Where the rows of a sparse gradient go: room for all of the parameter.
+  virtual Buffer RowPlace(size_t index) = 0;
   virtual void ScatterParameter(size_t index) = 0;
   // `gradient` is the parameter's, and defined. It stays, of zeros.
   virtual void ZeroGradient(size_t index, at::Tensor& gradient) = 0;
@@ -87,11 +91,13 @@ class Replica {
   absl::Status CheckAllValues() const;
   absl::Status CheckAllGradients() const;
   Buffer ValuesOf(size_t index);
-  ConstBuffer GradientOf(size_t index);
+  void GatherGradient(size_t index, bool all_rows);
+  void GatherRows(size_t index, const at::Tensor& gradient, bool all_rows);
 
   const ParameterList list_;
   std::vector<ReplicaTensor> tensors_;
   std::vector<std::unique_ptr<MainGradient>> main_gradients_;  // by parameter
+  std::vector<std::vector<uint64_t>> row_marks_;               // by parameter, of sparse gradients
   int64_t gradients_copied_ = 0;
 };
 

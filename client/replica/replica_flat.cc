@@ -36,7 +36,7 @@ class FlatReplica : public Replica {
         SetMainGradient(i, views_[i].gradient);
         continue;
       }
-      if (parameter.grad().defined()) MoveGradientIn(i);
+      if (parameter.grad().defined() && !parameter.grad().is_sparse()) MoveGradientIn(i);
       placements_.push_back(std::make_unique<GradientPlacement>(parameter, views_[i].gradient));
     }
   }
@@ -52,18 +52,24 @@ class FlatReplica : public Replica {
     return ArrayOf(views_[index].values);
   }
 
-  ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) override {
+  ConstBuffer PlaceOfGradient(size_t index, const at::Tensor& gradient) override {
+    if (gradient.numel() == 0) return NoElements();
     if (!IsView(index)) {
       MoveGradientIn(index);
       CountCopy();
     }
-    if (gradient.numel() == 0) return NoElements();
     return ReadArrayOf(views_[index].gradient);
   }
+
+  Buffer RowPlace(size_t index) override { return ArrayOf(views_[index].gradient); }
 
   void ScatterParameter(size_t) override {}
 
   void ZeroGradient(size_t index, at::Tensor& gradient) override {
+    if (gradient.is_sparse()) {
+      gradient.zero_();
+      return;
+    }
     views_[index].gradient.zero_();
     gradient = views_[index].gradient;
   }

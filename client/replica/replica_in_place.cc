@@ -1,5 +1,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include "client/replica/replica.h"
@@ -10,7 +11,10 @@ namespace {
 class InPlaceReplica : public Replica {
  public:
   explicit InPlaceReplica(const ParameterList& list)
-      : Replica(list), copies_(list.tensors.size()), gradient_copies_(list.tensors.size()) {
+      : Replica(list),
+        copies_(list.tensors.size()),
+        gradient_copies_(list.tensors.size()),
+        row_places_(list.tensors.size()) {
     c10::InferenceMode normal_tensors(false);
     for (size_t i = 0; i < parameters().size(); ++i) {
       if (!spec(i).main_gradient) continue;
@@ -32,13 +36,22 @@ class InPlaceReplica : public Replica {
     return ArrayOf(copies_[index]);
   }
 
-  ConstBuffer GatherGradient(size_t index, const at::Tensor& gradient) override {
+  ConstBuffer PlaceOfGradient(size_t index, const at::Tensor& gradient) override {
     gradient_copies_[index].reset();
     if (gradient.numel() == 0) return NoElements();
     if (gradient.is_contiguous()) return ReadArrayOf(gradient);
     gradient_copies_[index] = gradient.detach().contiguous();
     CountCopy();
     return ReadArrayOf(gradient_copies_[index]);
+  }
+
+  // Zeroed pages take no memory until rows are written there.
+  Buffer RowPlace(size_t index) override {
+    at::Tensor& place = row_places_[index];
+    if (!place.defined()) {
+      place = at::zeros(parameters()[index].sizes(), parameters()[index].options());
+    }
+    return ArrayOf(place);
   }
 
   void ScatterParameter(size_t index) override {
@@ -51,6 +64,7 @@ class InPlaceReplica : public Replica {
  private:
   std::vector<at::Tensor> copies_;           // of parameters that are not contiguous
   std::vector<at::Tensor> gradient_copies_;  // for the time of a step
+  std::vector<at::Tensor> row_places_;       // of parameters that had a sparse gradient
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/attach/attachment.h"
 #include "common/errors.h"
+#include "common/row_marks.h"
 
 namespace optshard {
 namespace {
@@ -21,6 +22,11 @@ size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLin
 
 size_t GradientWords(const DoorbellShape& shape) {
   return (static_cast<size_t>(shape.parameters) + kBitsPerWord - 1) / kBitsPerWord;
+}
+
+// In bytes: a bit a parameter, twice, and the marks.
+size_t GradientBytes(const DoorbellShape& shape) {
+  return Lines((2 * GradientWords(shape) + shape.mark_words()) * sizeof(uint64_t));
 }
 
 std::string NameOfSegment(Rank rank) { return absl::StrCat("the doorbell of rank ", rank); }
@@ -68,11 +74,16 @@ struct alignas(kLineBytes) Doorbell::ReplyText {
   char bytes[kStatusBytes];  // the payload, then the message
 };
 
+size_t DoorbellShape::mark_words() const {
+  size_t words = 0;
+  for (const int64_t of_parameter : rows) words += RowMarkWords(of_parameter);
+  return words;
+}
+
 size_t DoorbellShape::bytes() const {
   // As Doorbell's private accessors have it.
-  return 2 * kLineBytes + Lines(2 * sizeof(uint32_t) + kStatusBytes) +
-         Lines(GradientWords(*this) * sizeof(uint64_t)) + Lines(hyperparameter_bytes()) +
-         kMaxBlobBytes;
+  return 2 * kLineBytes + Lines(2 * sizeof(uint32_t) + kStatusBytes) + GradientBytes(*this) +
+         Lines(hyperparameter_bytes()) + kMaxBlobBytes;
 }
 
 Doorbell::RequestLine& Doorbell::request() const {
@@ -90,8 +101,13 @@ absl::Span<uint64_t> Doorbell::gradient_words() const {
   return absl::MakeSpan(reinterpret_cast<uint64_t*>(at(2 * kLineBytes + sizeof(ReplyText))),
                         GradientWords(shape_));
 }
+absl::Span<uint64_t> Doorbell::sparse_words() const {
+  const absl::Span<uint64_t> before = gradient_words();
+  return absl::MakeSpan(before.data() + before.size(), before.size());
+}
+uint64_t* Doorbell::mark_words() const { return sparse_words().data() + sparse_words().size(); }
 char* Doorbell::hyperparameters() const {
-  return at(2 * kLineBytes + sizeof(ReplyText) + Lines(GradientWords(shape_) * sizeof(uint64_t)));
+  return at(2 * kLineBytes + sizeof(ReplyText) + GradientBytes(shape_));
 }
 char* Doorbell::blob() const { return hyperparameters() + Lines(shape_.hyperparameter_bytes()); }
 
@@ -134,6 +150,7 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
     }
     words[w] = word;
   }
+  if (!shape_.rows.empty()) WriteMarks(asked.row_marks);
   if (asked.hyperparameter_version != hyperparameter_version_) {
     std::memcpy(hyperparameters(), asked.hyperparameters.data(), asked.hyperparameters.size());
     line.hyperparameter_bytes.store(static_cast<uint32_t>(asked.hyperparameters.size()),
@@ -253,12 +270,42 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
       taken->has_gradient[p] = ((word >> (p % kBitsPerWord)) & 1) != 0;
     }
   }
+  taken->row_marks.assign(shape_.parameters, nullptr);
+  if (!shape_.rows.empty()) TakeMarks(taken);
   if (version != taken->hyperparameter_version) {
     taken->hyperparameters.assign(hyperparameters(), hyperparameter_bytes);
     taken->hyperparameter_version = version;
   }
   if (taken->has_blob) taken->blob.assign(blob(), blob_bytes);
   return absl::OkStatus();
+}
+
+void Doorbell::WriteMarks(const std::vector<const uint64_t*>& row_marks) {
+  const absl::Span<uint64_t> sparse = sparse_words();
+  std::fill(sparse.begin(), sparse.end(), 0);
+  uint64_t* to = mark_words();
+  for (size_t p = 0; p < row_marks.size(); ++p) {
+    const size_t words = RowMarkWords(shape_.rows[p]);
+    if (row_marks[p] != nullptr) {
+      sparse[p / kBitsPerWord] |= uint64_t{1} << (p % kBitsPerWord);
+      std::copy_n(row_marks[p], words, to);
+    }
+    to += words;
+  }
+}
+
+void Doorbell::TakeMarks(DoorbellRequest* taken) {
+  const absl::Span<const uint64_t> sparse = sparse_words();
+  taken->mark_memory.resize(shape_.mark_words());
+  size_t first = 0;
+  for (size_t p = 0; p < taken->row_marks.size(); ++p) {
+    const size_t words = RowMarkWords(shape_.rows[p]);
+    if (words > 0 && ((sparse[p / kBitsPerWord] >> (p % kBitsPerWord)) & 1) != 0) {
+      std::copy_n(mark_words() + first, words, &taken->mark_memory[first]);
+      taken->row_marks[p] = &taken->mark_memory[first];
+    }
+    first += words;
+  }
 }
 
 void Doorbell::Answer(const DoorbellReply& how) {

@@ -5,7 +5,8 @@
 //   line 0   request bell; numbers of the request and of the last one withdrawn; its header
 //   line 1   reply bell; numbers of the request that was begun and of the one that was answered
 //   then     the reply's values and its status, cut to fit
-//   then     which parameters have gradients, one bit each; the hyperparameters' bytes; the blob
+//   then     which parameters have gradients, one bit each; whose are sparse, likewise; of those,
+//            which rows they have; the hyperparameters' bytes; the blob
 #ifndef OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 #define OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 
@@ -32,9 +33,14 @@ namespace optshard {
 struct DoorbellShape {
   int parameters = 0;
   int groups = 0;
+  // By parameter: its rows (common/row_marks.h), where its gradient may be sparse; otherwise 0.
+  // Empty: none may be.
+  std::vector<int64_t> rows = {};
 
   // Room for the encoded hyperparameters of all groups together.
   size_t hyperparameter_bytes() const { return size_t{4096} * (1 + groups); }
+  // In which the rows of all gradients can be marked.
+  size_t mark_words() const;
   size_t bytes() const;
 };
 
@@ -48,6 +54,10 @@ struct DoorbellRequest {
   // got no answer asks again.
   CallNumber call = 0;
   std::vector<bool> has_gradient;  // by parameter
+  // By parameter: the marks of the rows that its gradient has, as many words as its rows take.
+  // Null: the gradient is dense, or there is none. Those that were taken point into `mark_memory`.
+  std::vector<const uint64_t*> row_marks;
+  std::vector<uint64_t> mark_memory;
   // Written only when they change; the version tells whether they did. 0: none given yet.
   uint64_t hyperparameter_version = 0;
   std::string hyperparameters;
@@ -82,8 +92,8 @@ class Doorbell {
   // --- The trainer's end.
 
   // Writes a request and rings; returns its number: 1, 2, ... The gradients' and hyperparameters'
-  // sizes are the shape's. INVALID_ARGUMENT for a blob beyond kMaxBlobBytes, or too many bytes of
-  // hyperparameters: then nothing was asked.
+  // sizes are the shape's; `row_marks` may be empty. INVALID_ARGUMENT for a blob beyond
+  // kMaxBlobBytes, or too many bytes of hyperparameters: then nothing was asked.
   absl::StatusOr<uint64_t> Ask(const DoorbellRequest& asked);
 
   // Returns true once the request of this number is answered; false at the deadline
@@ -123,6 +133,11 @@ class Doorbell {
   ReplyLine& reply() const;
   ReplyText& text() const;
   absl::Span<uint64_t> gradient_words() const;
+  absl::Span<uint64_t> sparse_words() const;
+  // The marks of all parameters whose gradients may be sparse, one behind the other.
+  uint64_t* mark_words() const;
+  void WriteMarks(const std::vector<const uint64_t*>& row_marks);
+  void TakeMarks(DoorbellRequest* taken);
   char* hyperparameters() const;
   char* blob() const;
 

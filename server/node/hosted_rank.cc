@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
+#include "common/row_marks.h"
 #include "common/step_info.h"
 #include "server/update/cpu/numa_nodes.h"
 #include "server/update/step_hyperparameters.h"
@@ -256,6 +257,10 @@ absl::Status HostedRank::UseHyperparameters() {
 StepInput HostedRank::InputOf(const DoorbellRequest& request) {
   for (size_t p = 0; p < tensors_.size(); ++p) {
     tensors_[p].gradient = request.has_gradient[p] ? all_tensors_[p].gradient : nullptr;
+    tensors_[p].gradient_rows = GradientRows();
+    if (request.row_marks[p] == nullptr) continue;
+    const ParameterSpec& parameter = first_.spec.space.parameter(static_cast<int>(p));
+    tensors_[p].gradient_rows = {request.row_marks[p], parameter.elements() / RowsOf(parameter)};
   }
   StepInput input;
   input.replica = tensors_;

@@ -10,6 +10,7 @@
 #include "common/errors.h"
 #include "common/link/process_stat.h"
 #include "server/node/hosted_rank.h"
+#include "server/update/gradient_support.h"
 
 namespace optshard {
 namespace {
@@ -121,7 +122,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
                               " has failed, and with it the job: start the servers anew"));
   }
   const DoorbellShape shape = {request.spec.space.parameter_count(),
-                               request.spec.space.group_count()};
+                               request.spec.space.group_count(), RowsThatMayBeSparse(request.spec)};
   absl::StatusOr<Doorbell> doorbell = Doorbell::Create(rank_, shape, *options_.budget);
   if (!doorbell.ok()) return doorbell.status();
   attachment_ = std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),

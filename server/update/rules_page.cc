@@ -54,11 +54,23 @@ absl::string_view EightBitName(EightBit kept) {
   return "";
 }
 
+absl::string_view SparseText(SparseGradients sparse) {
+  switch (sparse) {
+    case SparseGradients::kNo:
+      return "";
+    case SparseGradients::kToo:
+      return "\n\nTakes [sparse gradients](semantics.md#sparse-gradients), too.";
+    case SparseGradients::kOnly:
+      return "\n\nTakes [sparse gradients](semantics.md#sparse-gradients) only.";
+  }
+  return "";
+}
+
 std::string Section(const RuleSpec& spec) {
-  std::string text =
-      absl::StrCat("\n## ", spec.name, "\n\n", spec.doc, ".\n\nSource: ", spec.source,
-                   spec.element_wise ? "" : kNeedsWholeParameters,
-                   "\n\n| option | default | range | |\n|---|---|---|---|\n");
+  std::string text = absl::StrCat(
+      "\n## ", spec.name, "\n\n", spec.doc, ".\n\nSource: ", spec.source,
+      spec.element_wise ? "" : kNeedsWholeParameters, SparseText(spec.sparse_gradients),
+      "\n\n| option | default | range | |\n|---|---|---|---|\n");
   for (const OptionSpec& option : spec.options) {
     absl::StrAppend(&text, "| `", option.name, "` | ", ToString(option.default_value), " | ",
                     option.range, " | ", option.doc, " |\n");

@@ -107,6 +107,10 @@ bool HasNumber(const RuleSpec& spec, const std::string& name) {
 // A mistake in a rule's file ends the process when it starts, not when memory is written past its
 // end.
 void CheckDeclaration(const RuleSpec& spec) {
+  if (spec.sparse_gradients != SparseGradients::kNo && !spec.element_wise) {
+    Fatal("Rule \"%s\" takes sparse gradients and needs whole parameters, expected one of both",
+          spec.name);
+  }
   if (spec.slots.size() > kMaxSlots) {
     Fatal("Rule \"%s\" declares %d slots, expected at most %d", spec.name, spec.slots.size(),
           kMaxSlots);
@@ -244,6 +248,18 @@ absl::Status UpdateRule::ValidateChange(const Hyperparameters& constructed,
 }
 
 absl::Status UpdateRule::ValidateTogether(const Hyperparameters&) const { return absl::OkStatus(); }
+
+absl::Status UpdateRule::ValidateSparse(const Hyperparameters& group) const {
+  absl::Status valid = ValidateForSparse(group);
+  if (valid.ok()) return valid;
+  return absl::InvalidArgumentError(absl::StrCat("rule \"", spec().name, "\": ", valid.message()));
+}
+
+absl::Status UpdateRule::ValidateForSparse(const Hyperparameters&) const {
+  return absl::OkStatus();
+}
+
+bool UpdateRule::ChangesOtherRows(const Hyperparameters&) const { return false; }
 
 absl::StatusOr<const UpdateRule*> RuleRegistry::Find(absl::string_view name) {
   std::vector<std::string> known;

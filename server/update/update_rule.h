@@ -73,12 +73,20 @@ struct Slot {
   EightBit eight_bit = EightBit::kNo;
 };
 
+// Whether a rule takes gradients that have only some of a parameter's rows.
+enum class SparseGradients : uint8_t {
+  kNo,
+  kToo,   // beside dense ones
+  kOnly,  // it takes no others
+};
+
 struct RuleSpec {
   std::string name;    // "adam"
   std::string doc;     // one line
   std::string source;  // where the formula comes from: paper or PyTorch page
   // False: an update needs the whole parameter, with its shape.
   bool element_wise = true;
+  SparseGradients sparse_gradients = SparseGradients::kNo;  // else the rule is element-wise
   // PyTorch keeps the parameter's step count as a slot "step" of this rule.
   bool exports_step = false;
   std::vector<OptionSpec> options;
@@ -204,6 +212,14 @@ class UpdateRule {
   // value and range.
   absl::StatusOr<Hyperparameters> Validate(const Hyperparameters& given) const;
 
+  // What keeps the rule from taking a sparse gradient under these (validated) hyperparameters,
+  // where it takes them at all: INVALID_ARGUMENT naming rule, option and value.
+  absl::Status ValidateSparse(const Hyperparameters& group) const;
+
+  // Whether a sparse gradient changes also the rows that it has not, as one of zeros does: a rule
+  // that goes on in an earlier direction. Otherwise they stay as they are, and so do their slots.
+  virtual bool ChangesOtherRows(const Hyperparameters& group) const;
+
   // Both validated. INVALID_ARGUMENT, naming the options at fault, where the slots that exist under
   // `now` are not those of `constructed`.
   absl::Status ValidateChange(const Hyperparameters& constructed, const Hyperparameters& now) const;
@@ -216,6 +232,8 @@ class UpdateRule {
   // What no single option's range can say: nesterov needs a momentum. Every option is there and in
   // its range. INVALID_ARGUMENT; Validate adds the rule's name.
   virtual absl::Status ValidateTogether(const Hyperparameters& group) const;
+  // Likewise of ValidateSparse.
+  virtual absl::Status ValidateForSparse(const Hyperparameters& group) const;
 };
 
 // The rules that are linked in, by name.

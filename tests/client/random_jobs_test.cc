@@ -103,6 +103,7 @@ class Draw {
     std::vector<const UpdateRule*> rules;
     for (const UpdateRule* rule : RuleRegistry::All()) {
       const bool is_cut = way_.policy == PartitionPolicy::kBalanced;
+      if (rule->spec().sparse_gradients == SparseGradients::kOnly) continue;
       const bool fits = rule->spec().element_wise || !is_cut;
       if (fits && CheckStateFormat(*rule, job_.state.format).ok()) rules.push_back(rule);
     }

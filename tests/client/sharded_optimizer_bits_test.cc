@@ -86,11 +86,13 @@ RuleOptions RuleNamed(const std::string& name, double lr) {
   return rule;
 }
 
-// Every rule that can be cut.
+// Every rule that can be cut and takes dense gradients.
 std::vector<std::string> ElementWiseRules() {
   std::vector<std::string> names;
   for (const UpdateRule* rule : RuleRegistry::All()) {
-    if (rule->spec().element_wise) names.push_back(rule->spec().name);
+    const RuleSpec& spec = rule->spec();
+    if (!spec.element_wise || spec.sparse_gradients == SparseGradients::kOnly) continue;
+    names.push_back(spec.name);
   }
   return names;
 }

@@ -80,6 +80,7 @@ RecordedJob TableJob(RuleKind kind, const StateOptions& state) {
   job.state = state;
   for (const UpdateRule* rule : RuleRegistry::All()) {
     if (rule->spec().element_wise != (kind == RuleKind::kElementWise)) continue;
+    if (rule->spec().sparse_gradients == SparseGradients::kOnly) continue;
     if (!CheckStateFormat(*rule, state.format).ok()) continue;
     for (const RuleOptions& options : SlotChoices(*rule)) {
       job.groups.push_back({absl::StrCat(options.rule(), " ", options.values().ToString()), options,

@@ -69,7 +69,7 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, SpanPlace 
   tasks_.clear();
   for (const int member : batches_[own]) {
     const ShardStore::OwnBucket& bucket = store.own_buckets()[member];
-    if (!AnyUpdated(*bucket.bucket, record)) {
+    if (!AnyUpdated(record.rows->Of(*bucket.bucket), record)) {
       store.MarkUnchanged(member, record.step);
       continue;
     }
@@ -99,21 +99,25 @@ absl::Status BucketUpdater::RunTasks(const UpdateRule& rule, absl::Time deadline
 
 void BucketUpdater::AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise,
                              const StepRecord& record, SpanPlace place) {
-  for (size_t s = 0; s < bucket.states.size(); ++s) {
-    const BucketSpan& span = bucket.bucket->spans[s];
+  const std::vector<BucketSpan>& spans = record.rows->Of(*bucket.bucket).spans;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const BucketSpan& span = spans[s];
     if (!record.updated[span.parameter]) continue;
     // State, gradient and parameter go on behind the span that begins a whole parameter.
     if (!element_wise && span.parameter_offset_elements != 0) continue;
     const ParameterSpec& parameter = context_.space->parameter(span.parameter);
     UpdateTask task;
     task.coefficients = &record.coefficients[span.parameter];
-    task.span.slots = bucket.states[s].slots;
-    task.span.master = bucket.states[s].master;
+    const int whole = record.rows->WholeSpan(*bucket.bucket, static_cast<int>(s));
+    task.span.slots = bucket.states[whole].slots;
+    task.span.master = bucket.states[whole].master;
     if (parameter.dtype == DType::kFloat32) {
       task.span.rounded_to = context_.state.PublishedAs(parameter.dtype);
     }
-    task.span.correction = bucket.states[s].correction;
-    task.span.elements = element_wise ? span.elements : parameter.elements();
+    task.span.correction = bucket.states[whole].correction;
+    const int64_t skipped =
+        span.parameter_offset_elements - bucket.bucket->spans[whole].parameter_offset_elements;
+    task.span = task.span.Part(skipped, element_wise ? span.elements : parameter.elements());
     task.span.shape = parameter.shape;
     place(bucket, span, &task.span);
     tasks_.push_back(task);

@@ -116,6 +116,27 @@ absl::Status CheckGradients(absl::Span<const CommitVote> votes, const ParameterS
   return absl::OkStatus();
 }
 
+bool IsSparse(const CommitVote& vote, int parameter) {
+  return !vote.sparse.empty() && vote.sparse[parameter];
+}
+
+absl::Status CheckLayouts(absl::Span<const CommitVote> votes, const ParameterSpace& space) {
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    std::vector<Rank> sparse;
+    std::vector<Rank> dense;
+    for (const CommitVote& vote : votes) {
+      if (vote.has_gradient[p]) (IsSparse(vote, p) ? sparse : dense).push_back(vote.rank);
+    }
+    if (sparse.empty() || dense.empty()) continue;
+    return errors::RanksDisagree(
+        dense, absl::StrFormat("step %d: the gradient of parameter %d \"%s\" is sparse on %s but "
+                               "dense on %s; make it alike on all ranks",
+                               votes[0].step, p, space.parameter(p).name, RankList(sparse),
+                               RankList(dense)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCalls(absl::Span<const CommitVote> votes) {
   std::map<CommitCall, std::vector<Rank>> others;
   std::vector<Rank> differing;
@@ -156,12 +177,15 @@ CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expe
     return decision;
   }
   if (mode == GradientMode::kAveraged) decision.status = CheckGradients(votes, space);
+  if (decision.status.ok()) decision.status = CheckLayouts(votes, space);
   if (!decision.status.ok()) return decision;
 
   decision.updated.resize(space.parameter_count());
+  decision.sparse.resize(space.parameter_count());
   for (const CommitVote& vote : votes) {
     for (int p = 0; p < space.parameter_count(); ++p) {
       if (vote.has_gradient[p]) decision.updated[p] = true;
+      if (IsSparse(vote, p)) decision.sparse[p] = true;
     }
   }
   decision.skipped =

@@ -23,6 +23,8 @@ struct CommitDecision {
   bool is_final = false;
   // By parameter: whether it is updated, since some rank has a gradient of it.
   std::vector<bool> updated;
+  // By parameter: whether some rank's gradient is sparse.
+  std::vector<bool> sparse;
   bool skipped = false;  // nothing is updated
   // The hyperparameters differ: in a second round the ranks exchange their texts, and
   // DescribeDifference completes `status`.
@@ -39,6 +41,7 @@ struct CommitDecision {
 //                                      parameters
 //   RanksDisagree                      hyperparameters of a group differ
 //   RanksDisagree                      kAveraged, and a gradient is missing on some ranks
+//   RanksDisagree                      a gradient is sparse on some ranks and dense on others
 CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expected,
                       absl::Span<const Incarnation> incarnations, GradientMode mode,
                       const ParameterSpace& space);

@@ -29,10 +29,27 @@ static_assert(sizeof(Header) == 48 + kReasonBytes, "no padding");
 
 size_t BitmapBytes(int parameters) { return (static_cast<size_t>(parameters) + 7) / 8; }
 
+// Returns where the next one goes.
+char* EncodeBits(const std::vector<bool>& bits, int parameters, char* to) {
+  std::memset(to, 0, BitmapBytes(parameters));
+  for (size_t p = 0; p < bits.size(); ++p) {
+    if (bits[p]) to[p / 8] = static_cast<char>(to[p / 8] | (1 << (p % 8)));
+  }
+  return to + BitmapBytes(parameters);
+}
+
+// Returns where the next one begins.
+const char* DecodeBits(const char* from, int parameters, std::vector<bool>* bits) {
+  bits->resize(parameters);
+  for (int p = 0; p < parameters; ++p) (*bits)[p] = ((from[p / 8] >> (p % 8)) & 1) != 0;
+  return from + BitmapBytes(parameters);
+}
+
 }  // namespace
 
 size_t CommitVoteBytes(int groups, int parameters) {
-  return sizeof(Header) + static_cast<size_t>(groups) * sizeof(uint64_t) + BitmapBytes(parameters);
+  return sizeof(Header) + static_cast<size_t>(groups) * sizeof(uint64_t) +
+         2 * BitmapBytes(parameters);
 }
 
 void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
@@ -53,10 +70,9 @@ void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
   const size_t digest_bytes = vote.hyperparameter_digests.size() * sizeof(uint64_t);
   std::copy_n(reinterpret_cast<const char*>(vote.hyperparameter_digests.data()), digest_bytes, at);
   at += digest_bytes;
-  std::memset(at, 0, BitmapBytes(static_cast<int>(vote.has_gradient.size())));
-  for (size_t p = 0; p < vote.has_gradient.size(); ++p) {
-    if (vote.has_gradient[p]) at[p / 8] = static_cast<char>(at[p / 8] | (1 << (p % 8)));
-  }
+  const auto parameters = static_cast<int>(vote.has_gradient.size());
+  at = EncodeBits(vote.has_gradient, parameters, at);
+  EncodeBits(vote.sparse, parameters, at);
 }
 
 absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, int parameters) {
@@ -88,8 +104,8 @@ absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, i
   std::copy_n(at, groups * sizeof(uint64_t),
               reinterpret_cast<char*>(vote.hyperparameter_digests.data()));
   at += groups * sizeof(uint64_t);
-  vote.has_gradient.resize(parameters);
-  for (int p = 0; p < parameters; ++p) vote.has_gradient[p] = (at[p / 8] >> (p % 8)) & 1;
+  at = DecodeBits(at, parameters, &vote.has_gradient);
+  DecodeBits(at, parameters, &vote.sparse);
   return vote;
 }
 

@@ -27,10 +27,11 @@ struct CommitVote {
   std::vector<uint64_t> hyperparameter_digests;  // by group
   uint32_t hyperparameter_text_bytes = 0;        // of the second round, if there is one
   std::vector<bool> has_gradient;                // by parameter
+  std::vector<bool> sparse = {};                 // by parameter: it is sparse; empty: none is
   CommitCall call = CommitCall::kStep;
 };
 
-// All votes of a job have the same size: about 300 bytes, 8 for each group, a bit for each
+// All votes of a job have the same size: about 300 bytes, 8 for each group, two bits for each
 // parameter.
 size_t CommitVoteBytes(int groups, int parameters);
 

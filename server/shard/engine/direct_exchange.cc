@@ -17,7 +17,6 @@ DirectExchange::DirectExchange(const StepContext& context, std::unique_ptr<Bucke
     : context_(context),
       replicas_(context.plane->peer_replicas()->regions),
       updater_(std::move(updater)),
-      incomplete_(context.space->parameter_count()),
       gathered_(context.world_size()) {
   for (const std::vector<Rank>& group : context.plan->tree.node_groups) {
     group_sizes_.push_back(static_cast<int>(group.size()));
@@ -62,6 +61,7 @@ absl::Status DirectExchange::RunTrainerUpdates(const StepRecord& record,
 
 absl::Status DirectExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                    absl::Time deadline) {
+  incomplete_.clear();
   const int own_count = static_cast<int>(context_.store->own_buckets().size());
   const auto place = [&](const ShardStore::OwnBucket&, const BucketSpan& span, SpanUpdate* update) {
     PlaceSpan(record, replica, span, update);
@@ -98,7 +98,7 @@ void DirectExchange::PlaceSpan(const StepRecord& record, const ReplicaMemory& re
   update->parameter = tensor.parameter.From(span.parameter_offset_elements);
   if (context_.gradient_mode == GradientMode::kReduce) {
     update->gradient = ConstBuffer(nullptr, regions_[where.region].gradient_dtype);
-    update->replicas.gradients = Gradients(record, span.parameter, where.region);
+    update->replicas.gradients = Gradients(record, span, where.region);
     update->replicas.group_sizes = group_sizes_;
   } else {
     update->gradient = tensor.gradient.From(span.parameter_offset_elements);
@@ -115,18 +115,20 @@ absl::Status DirectExchange::Barrier(const StepTag& tag, absl::Time deadline) {
   return (*ticket)->Wait(deadline);
 }
 
-absl::Span<const void* const> DirectExchange::Gradients(const StepRecord& record, int parameter,
-                                                        int region) {
+absl::Span<const void* const> DirectExchange::Gradients(const StepRecord& record,
+                                                        const BucketSpan& span, int region) {
   const std::vector<const void*>& all = regions_[region].gradients;
-  std::vector<const void*>& some = incomplete_[parameter];
   bool complete = true;
-  some.clear();
+  found_.clear();
   for (size_t i = 0; i < all.size(); ++i) {
-    const bool has = record.has_gradient[tree_order_[i]][parameter];
+    const Rank rank = tree_order_[i];
+    const bool has = record.has_gradient[rank][span.parameter] &&
+                     record.rows->Has(rank, span.parameter, span.parameter_offset_elements);
     complete = complete && has;
-    some.push_back(has ? all[i] : nullptr);
+    found_.push_back(has ? all[i] : nullptr);
   }
-  return complete ? absl::MakeConstSpan(all) : absl::MakeConstSpan(some);
+  return complete ? absl::MakeConstSpan(all)
+                  : absl::MakeConstSpan(*incomplete_.insert(found_).first);
 }
 
 }  // namespace optshard

@@ -4,6 +4,7 @@
 #define OPTSHARD_SERVER_SHARD_ENGINE_DIRECT_EXCHANGE_H_
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,8 +42,9 @@ class DirectExchange : public StepExchange {
   void PlaceSpan(const StepRecord& record, const ReplicaMemory& replica, const BucketSpan& span,
                  SpanUpdate* update);
   absl::Status Barrier(const StepTag& tag, absl::Time deadline);
-  // Gradients of the parameter by all ranks that have one; null where one has none.
-  absl::Span<const void* const> Gradients(const StepRecord& record, int parameter, int region);
+  // Gradients by all ranks that have one of the span; null where one has none.
+  absl::Span<const void* const> Gradients(const StepRecord& record, const BucketSpan& span,
+                                          int region);
 
   const StepContext context_;
   const std::vector<std::vector<ReplicaRegion>>& replicas_;  // by rank, by region
@@ -50,8 +52,9 @@ class DirectExchange : public StepExchange {
   std::vector<int> group_sizes_;
   std::vector<Region> regions_;
   const std::unique_ptr<BucketUpdater> updater_;
-  // By parameter: gradients of which some rank has none. Kept for their memory.
-  std::vector<std::vector<const void*>> incomplete_;
+  // Of the present step: gradients of which some rank has none. Elements stay where they are.
+  std::set<std::vector<const void*>> incomplete_;
+  std::vector<const void*> found_;  // kept for its memory
   std::vector<char> gathered_;
 };
 

@@ -36,10 +36,12 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
                                       absl::Time deadline) {
   if (!reduces_) return absl::OkStatus();
   int own = 0;
-  for (const Bucket& bucket : *context_.buckets) {
-    const Buffer result = bucket.owner == context_.rank
+  for (const Bucket& whole : *context_.buckets) {
+    const Buffer result = whole.owner == context_.rank
                               ? context_.store->own_buckets()[own++].reduced_gradient
                               : Buffer();
+    const Bucket& bucket = record.rows->Of(whole);
+    if (bucket.elements == 0) continue;
     OperationWindow::Operation operation;
     operation.bucket = &bucket;
     operation.start = context_.clock->Now();
@@ -81,7 +83,8 @@ absl::Status MessageExchange::RunTrainerUpdates(const StepRecord& record,
 absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                     absl::Time deadline) {
   int own = 0;
-  for (const Bucket& bucket : *context_.buckets) {
+  for (const Bucket& whole : *context_.buckets) {
+    const Bucket& bucket = record.rows->Of(whole);
     if (bucket.owner == context_.rank) {
       absl::Status updated = Update(own++, record, replica, deadline);
       if (!updated.ok()) return updated;

@@ -61,7 +61,9 @@ Buffer ReplicaMemory::ParameterOf(const BucketSpan& span) const {
 }
 
 ConstBuffer ReplicaMemory::GradientOf(const BucketSpan& span) const {
-  return tensors_[span.parameter].gradient.From(span.parameter_offset_elements);
+  const ReplicaTensor& tensor = tensors_[span.parameter];
+  if (!tensor.gradient_rows.Has(span.parameter_offset_elements)) return nullptr;
+  return tensor.gradient.From(span.parameter_offset_elements);
 }
 
 void* ReplicaMemory::ParametersInPlace(const Bucket& bucket) const {

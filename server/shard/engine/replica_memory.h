@@ -27,7 +27,7 @@ class ReplicaMemory {
   void* ParametersInPlace(const Bucket& bucket) const;
   const void* GradientsInPlace(const Bucket& bucket) const;  // null also where one is missing
 
-  // The padding becomes zero, and so does a gradient that is missing.
+  // The padding becomes zero, and so does a gradient that is missing, or that has not the rows.
   void PackParameters(const Bucket& bucket, void* to) const;
   void PackGradients(const Bucket& bucket, void* to) const;
   void UnpackParameters(const Bucket& bucket, const void* from) const;
@@ -40,7 +40,8 @@ class ReplicaMemory {
                           const void* from) const;
 
  private:
-  // From the span's first element on.
+  // From the span's first element on. A span of a sparse gradient is of rows that it has, or of
+  // rows that it has not, for which there is no array.
   Buffer ParameterOf(const BucketSpan& span) const;
   ConstBuffer GradientOf(const BucketSpan& span) const;
 

@@ -54,14 +54,20 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
       runs_trainer_updates_(
           std::any_of(options_.groups->begin(), options_.groups->end(),
                       [](const GroupUpdate& group) { return group.trainer_update != nullptr; })),
+      rows_(options_.space, options_.buckets, options_.world_size()),
       finished_(options_.store->ledger().progress().finished),
       skipped_(options_.store->ledger().progress().skipped),
       has_values_(options_.has_values),
       incarnations_(options_.world_size(), 0) {
   record_.generation = options_.plan->generation;
   record_.hyperparameters = HyperparametersOf(*options_.groups);
+  record_.rows = &rows_;
   record_.updated.resize(options_.space->parameter_count());
   record_.coefficients.resize(options_.space->parameter_count());
+  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+    const UpdateRule& rule = *(*options_.groups)[options_.space->group_of(p)].rule;
+    takes_dense_.push_back(rule.spec().sparse_gradients != SparseGradients::kOnly);
+  }
   owned_.resize(options_.space->parameter_count());
   for (const Slice& slice : options_.plan->partition.slices[options_.rank]) {
     owned_[slice.parameter] = true;
@@ -94,30 +100,21 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
         "the masters have no values yet: synchronise the parameters before the first step"));
   }
   if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
+  if (prepared.ok()) prepared = CheckGradients(input.replica);
   const ReplicaMemory replica = replica_ok.ok()
                                     ? ReplicaMemory(input.replica, input.regions)
                                     : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());
 
-  absl::Status status = exchange_->Prepare(record_, replica, deadline);
-  const absl::Time reduced = options_.clock->Now();
-  options_.timeline->Record("prepare", kWholeStep, start, reduced);
-  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
-
-  std::vector<CommitVote> votes;
-  bool sent = false;
-  status =
-      GatherVotes(kVotes, MakeVote(replica, prepared, CommitCall::kStep), deadline, &votes, &sent);
-  if (!status.ok()) {
-    // Without this rank's yes nobody applies the step.
-    const bool in_doubt = prepared.ok() && sent;
-    return Failed(std::move(status), in_doubt ? StepOutcome::kInDoubt : StepOutcome::kNotApplied);
-  }
-  CommitDecision decision =
-      Decide(votes, votes[options_.rank], incarnations_, options_.gradient_mode, *options_.space);
-  if (decision.hyperparameters_differ) {
-    status = NameDifferentHyperparameters(votes, deadline, &decision);
-    if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
-  }
+  Agreement agreed;
+  absl::Status status;
+  do {
+    status = Agree(replica, prepared, start, deadline, &agreed);
+    if (!status.ok()) return Failed(std::move(status), agreed.outcome);
+    // Only the votes have told that these are sparse: what was reduced is not what is needed.
+  } while (agreed.decision.status.ok() && rows_.Watch(agreed.decision.sparse));
+  std::vector<CommitVote>& votes = agreed.votes;
+  CommitDecision& decision = agreed.decision;
+  const absl::Time reduced = agreed.reduced;
   const absl::Time committed = options_.clock->Now();
   options_.timeline->Record("commit", kWholeStep, reduced, committed);
   if (!decision.status.ok()) return GivenUp(decision, deadline);
@@ -146,6 +143,30 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   result.info.commit = committed - reduced;
   result.info.apply = end - committed;
   return result;
+}
+
+absl::Status StepEngine::Agree(const ReplicaMemory& replica, absl::Status prepared,
+                               absl::Time start, absl::Time deadline, Agreement* agreed) {
+  agreed->votes.clear();
+  agreed->outcome = StepOutcome::kNotApplied;
+  absl::Status status = GatherRows(replica, deadline, &prepared);
+  if (status.ok()) status = exchange_->Prepare(record_, replica, deadline);
+  agreed->reduced = options_.clock->Now();
+  options_.timeline->Record("prepare", kWholeStep, start, agreed->reduced);
+  if (!status.ok()) return status;
+
+  bool sent = false;
+  status = GatherVotes(kVotes, MakeVote(replica, prepared, CommitCall::kStep), deadline,
+                       &agreed->votes, &sent);
+  if (!status.ok()) {
+    // Without this rank's yes nobody applies the step.
+    if (prepared.ok() && sent) agreed->outcome = StepOutcome::kInDoubt;
+    return status;
+  }
+  agreed->decision = Decide(agreed->votes, agreed->votes[options_.rank], incarnations_,
+                            options_.gradient_mode, *options_.space);
+  if (!agreed->decision.hyperparameters_differ) return absl::OkStatus();
+  return NameDifferentHyperparameters(agreed->votes, deadline, &agreed->decision);
 }
 
 // The ledger is never behind what has happened, whenever this process ends.
@@ -210,8 +231,11 @@ CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status
   }
   vote.hyperparameter_text_bytes = static_cast<uint32_t>(hyperparameter_text_.size());
   vote.has_gradient.resize(options_.space->parameter_count());
+  vote.sparse.resize(options_.space->parameter_count());
   for (int p = 0; p < options_.space->parameter_count(); ++p) {
-    vote.has_gradient[p] = replica.tensor(p).gradient != nullptr;
+    const ReplicaTensor& tensor = replica.tensor(p);
+    vote.has_gradient[p] = tensor.gradient != nullptr;
+    vote.sparse[p] = vote.has_gradient[p] && tensor.gradient_rows.marks != nullptr;
   }
   return vote;
 }

@@ -22,6 +22,7 @@
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/engine/step_record.h"
+#include "server/shard/engine/touched_rows.h"
 
 namespace optshard {
 
@@ -82,6 +83,15 @@ class StepEngine {
     kReplicaDigests = 6,  // and the numbers after it
   };
 
+  // What the votes of all ranks say.
+  struct Agreement {
+    std::vector<CommitVote> votes;
+    CommitDecision decision;
+    absl::Time reduced;  // when the step was prepared
+    // Where it failed: how far the step can have come.
+    StepOutcome outcome = StepOutcome::kNotApplied;
+  };
+
   StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
@@ -91,6 +101,16 @@ class StepEngine {
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
+
+  // Whether the gradients are such as the rules take.
+  absl::Status CheckGradients(absl::Span<const ReplicaTensor> replica) const;
+  // Prepares the step and has all ranks vote on it. The error is the data plane's.
+  absl::Status Agree(const ReplicaMemory& replica, absl::Status prepared, absl::Time start,
+                     absl::Time deadline, Agreement* agreed);
+  // All ranks learn which rows the sparse gradients of all ranks have. `prepared` gets what is
+  // wrong with them.
+  absl::Status GatherRows(const ReplicaMemory& replica, absl::Time deadline,
+                          absl::Status* prepared);
 
   CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
                       CommitCall call) const;
@@ -125,7 +145,9 @@ class StepEngine {
   const Options options_;
   const std::vector<ReplicaTensor> no_replica_;
   const std::unique_ptr<StepExchange> exchange_;
-  const bool runs_trainer_updates_;     // in some group
+  const bool runs_trainer_updates_;  // in some group
+  TouchedRows rows_;
+  std::vector<bool> takes_dense_;       // by parameter
   std::vector<bool> owned_;             // by parameter: whether some of it is
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;

@@ -2,19 +2,36 @@
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_INPUT_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_STEP_INPUT_H_
 
+#include <cstdint>
+
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/hyperparameters.h"
+#include "common/row_marks.h"
 
 namespace optshard {
+
+// The rows that a sparse gradient has.
+struct GradientRows {
+  const uint64_t* marks = nullptr;  // common/row_marks.h; null: all, the gradient is dense
+  int64_t row_elements = 0;
+
+  // Whether it has the row of this element.
+  bool Has(int64_t element) const {
+    return marks == nullptr || HasRow(marks, element / row_elements);
+  }
+};
 
 // One parameter of this rank's replica, in host memory, contiguous, of the parameter's dtype and of
 // its gradient's where it has elements.
 struct ReplicaTensor {
   Buffer parameter;      // none only of a zero-size parameter
   ConstBuffer gradient;  // none: there is none this step
+  // Of a gradient. Sparse ones are for rules that leave the other rows as they are
+  // (UpdateRule::ChangesOtherRows), of which nothing is read in `gradient`.
+  GradientRows gradient_rows = {};
 };
 
 struct StepInput {

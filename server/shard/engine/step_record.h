@@ -6,6 +6,7 @@
 
 #include "common/hyperparameters.h"
 #include "common/ids.h"
+#include "server/shard/engine/touched_rows.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -17,7 +18,9 @@ struct StepRecord {
   Generation generation = 0;
   std::vector<Hyperparameters> hyperparameters;  // by group, validated
   std::vector<std::vector<bool>> has_gradient;   // by rank, by parameter
-  std::vector<bool> updated;                     // by parameter: it has a gradient on some rank
+  // What of each bucket is updated; the engine's.
+  const TouchedRows* rows = nullptr;
+  std::vector<bool> updated;  // by parameter: it has a gradient on some rank
   // By parameter, for owned ones that are updated.
   std::vector<Coefficients> coefficients;
 };

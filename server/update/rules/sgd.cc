@@ -50,6 +50,7 @@ RuleSpec SgdSpec() {
   spec.name = "sgd";
   spec.doc = "stochastic gradient descent, optionally with momentum";
   spec.source = "https://docs.pytorch.org/docs/2.11/generated/torch.optim.SGD.html";
+  spec.sparse_gradients = SparseGradients::kToo;
   spec.options = {
       options::NonNegative("lr", 1e-3, "learning rate"),
       options::NonNegative("momentum", 0, "share of the last direction that is kept"),
@@ -78,6 +79,17 @@ class SgdRule final : public ElementWiseRule {
                      1 - group.Number("dampening"));
     out->Set(Sgd::kIsFirst, step == 1 ? 1 : 0);
     out->Set(Sgd::kNesterov, group.Flag("nesterov") ? 1 : 0);
+  }
+
+  bool ChangesOtherRows(const Hyperparameters& group) const override {
+    return group.Number("momentum") != 0;
+  }
+
+  absl::Status ValidateForSparse(const Hyperparameters& group) const override {
+    if (group.Number("weight_decay") == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "option \"weight_decay\" is " + ToString(*group.Find("weight_decay")) +
+        "; with a sparse gradient it must be 0: the gradient has not all rows that decay");
   }
 
   absl::Status ValidateTogether(const Hyperparameters& group) const override {

@@ -60,6 +60,33 @@ TEST(Doorbell_Request_Arrives, Whole) {
   }
 }
 
+TEST(Doorbell_RowsOfSparseGradients, ArriveWithTheirRequestAlone) {
+  DoorbellShape shape = {3, 1};
+  shape.rows = {70, 0, 5};
+  Ends ends(shape);
+  const std::vector<uint64_t> first = {0x8000000000000001, 0x21};
+  const std::vector<uint64_t> third = {0x13};
+  DoorbellRequest asked = StepRequest(3);
+  asked.row_marks = {first.data(), nullptr, third.data()};
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  ASSERT_EQ(taken.row_marks.size(), 3u);
+  EXPECT_EQ(std::vector<uint64_t>(taken.row_marks[0], taken.row_marks[0] + 2), first);
+  EXPECT_EQ(taken.row_marks[1], nullptr);
+  EXPECT_EQ(*taken.row_marks[2], third[0]);
+  EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
+  asked.row_marks = {nullptr, nullptr, third.data()};
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.row_marks[0], nullptr);
+  EXPECT_EQ(*taken.row_marks[2], third[0]);
+  asked.row_marks.clear();
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.row_marks[2], nullptr);
+}
+
 TEST(Doorbell_Hyperparameters_AreWrittenAnew, OnlyWithAnotherVersion) {
   Ends ends({1, 1});
   DoorbellRequest asked = StepRequest(1);

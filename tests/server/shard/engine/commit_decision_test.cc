@@ -150,6 +150,7 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   vote.hyperparameter_digests = {1, ~0ull};
   vote.hyperparameter_text_bytes = 1234;
   vote.has_gradient = {true, false, false, true, false, false, true, true, true};
+  vote.sparse = {true, false, false, false, false, false, true, false, true};
   vote.call = CommitCall::kVerify;
   std::vector<char> bytes(CommitVoteBytes(2, 9), 0x55);
   EncodeVote(vote, absl::MakeSpan(bytes));
@@ -157,7 +158,7 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   ASSERT_TRUE(back.ok()) << back.status();
   // By position: a field that is added to a vote does not compile here until it is compared.
   const auto& [rank, incarnation, generation, step, prepared, digests, text_bytes, has_gradient,
-               call] = *back;
+               sparse, call] = *back;
   EXPECT_EQ(rank, vote.rank);
   EXPECT_EQ(incarnation, vote.incarnation);
   EXPECT_EQ(generation, vote.generation);
@@ -168,6 +169,7 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   EXPECT_EQ(digests, vote.hyperparameter_digests);
   EXPECT_EQ(text_bytes, vote.hyperparameter_text_bytes);
   EXPECT_EQ(has_gradient, vote.has_gradient);
+  EXPECT_EQ(sparse, vote.sparse);
   EXPECT_EQ(call, vote.call);
 }
 

@@ -71,6 +71,7 @@ std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
   std::vector<GroupRule> rules;
   for (const UpdateRule* rule : RuleRegistry::All()) {
     const RuleSpec& spec = rule->spec();
+    if (spec.sparse_gradients == SparseGradients::kOnly) continue;
     if (spec.element_wise || policy != PartitionPolicy::kBalanced) rules.push_back({spec.name});
   }
   return rules;
@@ -171,6 +172,7 @@ void EngineRig::GiveGradients(const Presence& presence) {
   ++given_;
   gradients_.assign(options_.world_size, {});
   has_.assign(options_.world_size, {});
+  touched_.assign(options_.space.parameter_count(), {});
   for (Rank r = 0; r < options_.world_size; ++r) {
     for (int p = 0; p < options_.space.parameter_count(); ++p) {
       // Averaged gradients are the same on all ranks.
@@ -194,6 +196,23 @@ void EngineRig::GiveGradients(const Presence& presence) {
 
 void EngineRig::GiveAllGradients() {
   GiveGradients([](StepNumber, Rank, int) { return true; });
+}
+
+void EngineRig::MakeSparse(int parameter, const RowPresence& has) {
+  const ParameterSpec& spec = options_.space.parameter(parameter);
+  const int64_t row_elements = spec.elements() / spec.shape[0];
+  touched_[parameter].assign(spec.elements(), false);
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    if (!has_[r][parameter]) continue;
+    for (int64_t i = 0; i < spec.elements(); ++i) {
+      if (has(r, i / row_elements)) {
+        touched_[parameter][i] = true;
+      } else {
+        gradients_[r][parameter][i] = 0;
+      }
+    }
+    ranks_[r].replica->SetGradientRows(parameter, [&](int64_t row) { return has(r, row); });
+  }
 }
 
 void EngineRig::OnEveryRank(const std::function<void(Rank)>& work) {
@@ -235,7 +254,8 @@ std::vector<StepEngine::Result> EngineRig::SyncParameters() {
 }
 
 void EngineRig::StepOracleAlong() {
-  oracle_->Step(gradients_, has_, options_.gradient_mode, plan_.tree, ranks_[0].hyperparameters);
+  oracle_->Step(gradients_, has_, options_.gradient_mode, plan_.tree, ranks_[0].hyperparameters,
+                touched_);
 }
 
 std::string EngineRig::DifferenceToOracle() const {

@@ -33,7 +33,7 @@ ParameterSpace MixedDTypeSpace(int first = 0);
 
 // A group for each of the rules, with all parameters of MixedSpace.
 ParameterSpace MixedGroups(const std::vector<GroupRule>& rules);
-// One group for each rule that goes with the policy.
+// One group for each rule that goes with the policy and takes dense gradients.
 std::vector<GroupRule> RulesFor(PartitionPolicy policy);
 
 class EngineRig {
@@ -79,6 +79,12 @@ class EngineRig {
   void GiveGradients(const Presence& presence);
   void GiveAllGradients();
 
+  using RowPresence = std::function<bool(Rank rank, int64_t row)>;
+
+  // Makes the gradient that ranks were given of the parameter a sparse one of these rows. The
+  // oracle has zeros at the others.
+  void MakeSparse(int parameter, const RowPresence& has);
+
   // Steps every rank, each on a thread of its own, all with the gradients they have.
   std::vector<StepEngine::Result> Step();
   // On every rank.
@@ -118,6 +124,7 @@ class EngineRig {
   StepNumber given_ = 0;
   std::vector<std::vector<Values>> gradients_;
   std::vector<std::vector<bool>> has_;
+  std::vector<std::vector<bool>> touched_;  // by parameter, by element; empty: all
 };
 
 // Every rank has stepped.

@@ -80,7 +80,8 @@ void StepOracle::SetParameter(int parameter, const Values& values) {
 void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
                       const std::vector<std::vector<bool>>& has, GradientMode mode,
                       const ReductionTree& tree,
-                      const std::vector<Hyperparameters>& hyperparameters) {
+                      const std::vector<Hyperparameters>& hyperparameters,
+                      const std::vector<std::vector<bool>>& touched) {
   for (int p = 0; p < space_.parameter_count(); ++p) {
     int first = -1;
     for (size_t r = 0; r < has.size() && first < 0; ++r) {
@@ -96,10 +97,17 @@ void StepOracle::Step(const std::vector<std::vector<Values>>& gradients,
     const Coefficients coefficients = RuleOf(p).Prepare(hyperparameters[space_.group_of(p)],
                                                         ++counts_[p], dtype, scalar_slots_[p]);
     scalar_slots_[p] = coefficients.scalar_slots;
+    const Values masters = masters_[p];
+    const std::vector<Values> slots = slots_[p];
     if (is_float64) {
       StepIn<double>(p, gradient, coefficients);
     } else {
       StepIn<float>(p, gradient, coefficients);
+    }
+    for (size_t i = 0; !touched.empty() && i < touched[p].size(); ++i) {
+      if (touched[p][i]) continue;
+      masters_[p][i] = masters[i];
+      for (size_t s = 0; s < slots.size(); ++s) slots_[p][s][i] = slots[s][i];
     }
     for (size_t i = 0; i < masters_[p].size(); ++i) {
       parameters_[p][i] = RoundedTo(state_.PublishedAs(dtype), masters_[p][i]);

@@ -29,9 +29,11 @@ class StepOracle {
 
   // gradients[rank][parameter]; an empty one of a parameter with elements is missing, and has[rank]
   // [parameter] says so for those without. kAveraged takes the lowest rank's that has one.
+  // touched[parameter] says of each element whether it changes; empty: all do.
   void Step(const std::vector<std::vector<Values>>& gradients,
             const std::vector<std::vector<bool>>& has, GradientMode mode, const ReductionTree& tree,
-            const std::vector<Hyperparameters>& hyperparameters);
+            const std::vector<Hyperparameters>& hyperparameters,
+            const std::vector<std::vector<bool>>& touched = {});
 
   const Values& Parameter(int parameter) const { return parameters_[parameter]; }
   // Not rounded to the parameter's type.

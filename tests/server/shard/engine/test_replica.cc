@@ -7,6 +7,7 @@
 #include "absl/base/casts.h"
 #include "absl/strings/str_format.h"
 #include "common/half.h"
+#include "common/row_marks.h"
 
 namespace optshard::testing {
 
@@ -122,7 +123,7 @@ TestReplica::TestReplica(const ParameterSpace& space, Placement placement,
     }
   }
   for (int p = 0; p < space.parameter_count(); ++p) {
-    tensors_.push_back({Place(p, false), nullptr});
+    tensors_.push_back({Place(p, false), nullptr, GradientRows()});
     gradients_.push_back(Place(p, true));
   }
 }
@@ -150,6 +151,17 @@ void TestReplica::SetParameter(int parameter, const Values& values) {
 void TestReplica::SetGradient(int parameter, const Values& values) {
   Store(values, gradients_[parameter]);
   tensors_[parameter].gradient = gradients_[parameter];
+  tensors_[parameter].gradient_rows = GradientRows();
+}
+
+void TestReplica::SetGradientRows(int parameter, const std::function<bool(int64_t row)>& has) {
+  const ParameterSpec& spec = space_.parameter(parameter);
+  std::vector<uint64_t>& marks = row_marks_[parameter];
+  marks.assign(RowMarkWords(RowsOf(spec)), 0);
+  for (int64_t row = 0; row < RowsOf(spec); ++row) {
+    if (has(row)) MarkRow(marks.data(), row);
+  }
+  tensors_[parameter].gradient_rows = {marks.data(), spec.elements() / RowsOf(spec)};
 }
 
 Values TestReplica::Parameter(int parameter) const {

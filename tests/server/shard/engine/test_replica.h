@@ -4,6 +4,8 @@
 #define OPTSHARD_TESTS_SERVER_SHARD_ENGINE_TEST_REPLICA_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +54,8 @@ class TestReplica {
   void SetParameter(int parameter, const Values& values);
   void SetGradient(int parameter, const Values& values);
   void DropGradient(int parameter) { tensors_[parameter].gradient = nullptr; }
+  // Makes the gradient one of these rows alone. What stands at the others stays.
+  void SetGradientRows(int parameter, const std::function<bool(int64_t row)>& has);
 
   Values Parameter(int parameter) const;
   Values Gradient(int parameter) const;
@@ -67,8 +71,9 @@ class TestReplica {
   MemoryLayout layout_;
   Placement placement_;
   std::vector<std::unique_ptr<double[]>> memory_;
-  std::vector<Buffer> flat_[2];    // by region: parameters, gradients
-  std::vector<Buffer> gradients_;  // by parameter, also of those that are dropped
+  std::vector<Buffer> flat_[2];                     // by region: parameters, gradients
+  std::vector<Buffer> gradients_;                   // by parameter, also of those that are dropped
+  std::map<int, std::vector<uint64_t>> row_marks_;  // by parameter
   std::vector<ReplicaTensor> tensors_;
   std::vector<ReplicaRegion> regions_;
 };

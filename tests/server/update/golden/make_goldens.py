@@ -76,6 +76,8 @@ CASES = [
     ("rprop", "Etas", torch.optim.Rprop, {"etas": (0.7, 1.1), "step_sizes": (1e-3, 0.02), "lr": 0.005}),
     ("rprop", "Maximize", torch.optim.Rprop, {"maximize": True}),
     ("sgd", "Nesterov", torch.optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+    ("sparse_adam", "Defaults", torch.optim.SparseAdam, {}),
+    ("sparse_adam", "Maximize", torch.optim.SparseAdam, {"betas": (0.8, 0.9), "lr": 0.01, "maximize": True}),
 ]
 
 MUON_CASES = [
@@ -91,11 +93,13 @@ def run(optimizer_class, options, dtype, shape=(ELEMENTS,)):
     start, gradients = data()
     torch.set_default_dtype(dtype)  # of the slots that are one number a parameter
     parameter = torch.nn.Parameter(torch.from_numpy(start).to(dtype, copy=True).reshape(shape))
-    if optimizer_class is not torch.optim.Muon:
+    sparse = optimizer_class is torch.optim.SparseAdam
+    if not sparse and optimizer_class is not torch.optim.Muon:
         options = {"foreach": False, **options}
     optimizer = optimizer_class([parameter], **options)
     for gradient in gradients:
-        parameter.grad = torch.from_numpy(gradient).to(dtype, copy=True).reshape(shape)
+        values = torch.from_numpy(gradient).to(dtype, copy=True)
+        parameter.grad = torch.sparse_coo_tensor(torch.arange(ELEMENTS)[None], values) if sparse else values.reshape(shape)
         optimizer.step()
     slots = {
         name: value

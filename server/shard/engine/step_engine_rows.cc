@@ -1,0 +1,72 @@
+// What sparse gradients add to a step.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "common/gradient_mode.h"
+#include "server/shard/engine/step_engine.h"
+#include "server/update/gradient_support.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kWordsOfAGather = (size_t{1} << 20) / sizeof(uint64_t);
+
+}  // namespace
+
+absl::Status StepEngine::CheckGradients(absl::Span<const ReplicaTensor> replica) const {
+  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+    if (!replica[p].gradient) continue;
+    const bool sparse = replica[p].gradient_rows.marks != nullptr;
+    const ParameterSpec& parameter = options_.space->parameter(p);
+    if (!sparse && (takes_dense_[p] || parameter.elements() == 0)) continue;
+    const int group = options_.space->group_of(p);
+    const UpdateRule& rule = *(*options_.groups)[group].rule;
+    const Hyperparameters& hyperparameters = record_.hyperparameters[group];
+    absl::Status taken = CheckTakesGradient(rule, hyperparameters, options_.state.format, sparse);
+    if (taken.ok() && sparse && rule.ChangesOtherRows(hyperparameters)) {
+      taken = absl::InvalidArgumentError(
+          absl::StrFormat("the gradient is sparse, and rule \"%s\" updates all rows: make it dense",
+                          rule.spec().name));
+    }
+    if (!taken.ok()) {
+      return errors::WithContext(taken, absl::StrFormat("parameter %d \"%s\"", p, parameter.name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepEngine::GatherRows(const ReplicaMemory& replica, absl::Time deadline,
+                                    absl::Status* prepared) {
+  if (!rows_.watches_any()) return absl::OkStatus();
+  std::vector<uint64_t> own = rows_.MarksOf(replica.tensors());
+  if (options_.world_size() == 1) {
+    rows_.Take(std::move(own));
+    return absl::OkStatus();
+  }
+  std::vector<uint64_t> all(own.size() * options_.world_size());
+  std::vector<uint64_t> piece;
+  for (size_t first = 0; first < own.size(); first += kWordsOfAGather) {
+    const size_t words = std::min(kWordsOfAGather, own.size() - first);
+    piece.resize(words * options_.world_size());
+    const auto number = static_cast<int>(first / kWordsOfAGather);
+    absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->AllGather(
+        TagOf(options_, record_.step, StepPhase::kControl, number), ExecutionContext(),
+        own.data() + first, piece.data(), words * sizeof(uint64_t));
+    if (!ticket.ok()) return ticket.status();
+    absl::Status gathered = (*ticket)->Wait(deadline);
+    if (!gathered.ok()) return gathered;
+    for (Rank rank = 0; rank < options_.world_size(); ++rank) {
+      std::copy_n(&piece[rank * words], words, &all[rank * own.size() + first]);
+    }
+  }
+  rows_.Take(std::move(all));
+  if (options_.gradient_mode == GradientMode::kAveraged) prepared->Update(rows_.CheckAlike());
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

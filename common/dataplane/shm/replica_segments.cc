@@ -105,7 +105,7 @@ void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_r
   size_t gradients_offset = 0;
   for (const MemoryLayout::Region& region : layout.regions()) {
     // Of a region without elements, too, the type is known.
-    ReplicaRegion placed = {Buffer(nullptr, region.dtype), Buffer(nullptr, region.dtype)};
+    ReplicaRegion placed = {Buffer(nullptr, region.dtype), Buffer(nullptr, region.gradient_dtype)};
     if (region.elements > 0) {
       if (has_parameters()) {
         placed.parameters =

@@ -63,6 +63,8 @@ class Draw {
     for (int rank = 0; rank < world_size_; ++rank) {
       way_.views.push_back(alike ? views : Below(2) == 0);
     }
+    // One copy of the parameters is flat memory.
+    if (way_.share_parameters) way_.views.assign(world_size_, true);
     // The fake plane sums in the order of one node.
     const uint64_t nodes = way_.plane == Plane::kSharedMemory ? 1 + Below(2) : 1;
     for (int rank = 0; rank < world_size_; ++rank) {

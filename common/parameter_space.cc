@@ -49,12 +49,14 @@ std::string SpecText(const ParameterSpec& spec, Details details) {
 
 }  // namespace
 
-int64_t ParameterSpec::elements() const {
+int64_t ElementsOf(absl::Span<const int64_t> shape) {
   if (std::any_of(shape.begin(), shape.end(), [](int64_t extent) { return extent <= 0; })) return 0;
   int64_t product = 1;
   for (int64_t extent : shape) product = SaturatingMultiply(product, extent);
   return product;
 }
+
+int64_t ParameterSpec::elements() const { return ElementsOf(shape); }
 
 ParameterSpace::ParameterSpace(std::vector<GroupSpec> groups) : groups_(std::move(groups)) {
   for (size_t group = 0; group < groups_.size(); ++group) {

@@ -10,12 +10,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "common/dtype.h"
 
 namespace optshard {
 
 constexpr int64_t kMaxSpaceBytes = int64_t{1} << 60;
 constexpr int64_t kMaxSpaceUpdateCost = int64_t{1} << 62;
+
+// The product of a shape's extents, 1 of {}; INT64_MAX where it is larger than that, 0 with a
+// negative extent.
+int64_t ElementsOf(absl::Span<const int64_t> shape);
 
 struct ParameterSpec {
   std::string name;
@@ -29,8 +34,7 @@ struct ParameterSpec {
   bool main_gradient = false;
 
   DType gradient_dtype() const { return main_gradient ? DType::kFloat32 : dtype; }
-  // The product of the shape; INT64_MAX where it is larger than that, 0 with a negative extent.
-  int64_t elements() const;
+  int64_t elements() const;  // ElementsOf(shape)
 };
 
 // Rule and hyperparameters of the group are not part of the space (OptimizerSpec::rules).

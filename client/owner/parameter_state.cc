@@ -29,7 +29,12 @@ static_assert(kChunk % kCodeGrid == 0, "ShardState::Write takes whole blocks of 
 constexpr double kLargestStep = 9007199254740992.0;
 
 at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part) {
-  return slot.is_scalar() ? at::IntArrayRef() : at::IntArrayRef(part.shape);
+  return slot.shape.has_value() ? at::IntArrayRef(*slot.shape) : at::IntArrayRef(part.shape);
+}
+
+// Of the slot's first element that is owned.
+int64_t OffsetOf(const ParameterSlot& slot, const OwnedPart& part) {
+  return slot.shape.has_value() ? 0 : part.offset_elements;
 }
 
 at::ScalarType TypeOf(const ParameterSlot& slot) {
@@ -132,7 +137,7 @@ absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& ow
     const at::Tensor tensor = at::empty(ShapeOf(slot, *part), at::TensorOptions(TypeOf(slot)));
     ForEachChunk(tensor.view(-1), [&](const at::Tensor& chunk, int64_t begin) {
       values.resize(chunk.numel());
-      (*state)->Read(*index, slot, part->offset_elements + begin, absl::MakeSpan(values));
+      (*state)->Read(*index, slot, OffsetOf(slot, *part) + begin, absl::MakeSpan(values));
       chunk.copy_(at::from_blob(values.data(), chunk.sizes(), at::TensorOptions(at::kDouble)));
     });
     result.emplace(slot.name, tensor);
@@ -166,7 +171,7 @@ absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank ra
     const ParameterSlot& slot = slots[s];
     ForEachChunk(flat[s], [&](const at::Tensor& chunk, int64_t begin) {
       const at::Tensor values = chunk.to(at::kDouble).contiguous();
-      (*state)->Write(*index, slot, part->offset_elements + begin,
+      (*state)->Write(*index, slot, OffsetOf(slot, *part) + begin,
                       {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
     });
   }

@@ -18,8 +18,8 @@ namespace optshard {
 using StateSlots = std::map<std::string, at::Tensor>;  // by name
 
 // Copies of all slots of what the rank owns of the parameter; none where it owns nothing. Slots
-// that are one number have the shape []. INVALID_ARGUMENT as ParameterOwners::IndexOf; else as
-// OwnerLink::state.
+// that are one number have the shape [], others a shape of their own where the rule says so.
+// INVALID_ARGUMENT as ParameterOwners::IndexOf; else as OwnerLink::state.
 absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
                                      const at::Tensor& parameter);
 

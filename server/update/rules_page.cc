@@ -81,7 +81,7 @@ std::string Section(const RuleSpec& spec) {
   for (const SlotSpec& slot : spec.slots) {
     absl::StrAppend(&text, "| `", slot.name, "` | ", Option(slot.exists_with, "always"), " | ",
                     Option(slot.begins_with, "0"), " | ", EightBitName(slot.eight_bit), " | ",
-                    slot.doc, " |\n");
+                    slot.doc, slot.extent.doc.empty() ? "" : "; ", slot.extent.doc, " |\n");
   }
   for (const ScalarSlotSpec& slot : spec.scalar_slots) {
     absl::StrAppend(&text, "| `", slot.name, "` | always | ",

@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/fatal.h"
 #include "common/nearest_name.h"
+#include "common/parameter_space.h"
 #include "common/state_options.h"
 
 namespace optshard {
@@ -95,6 +96,16 @@ struct Registry {
   }
 };
 
+// Nothing cuts a slot where it does not follow the elements.
+void CheckExtent(const RuleSpec& spec, const SlotSpec& slot) {
+  if (slot.extent.shape_for == nullptr) return;
+  if (!spec.element_wise && slot.eight_bit == EightBit::kNo) return;
+  Fatal(
+      "Rule \"%s\": slot \"%s\" has a shape of its own, expected a rule that is not element-wise, "
+      "and a slot that is not kept in 8 bits",
+      spec.name, slot.name);
+}
+
 bool HasOption(const RuleSpec& spec, const std::string& name) {
   return name.empty() || FindOption(spec, name) != nullptr;
 }
@@ -143,10 +154,22 @@ void CheckDeclaration(const RuleSpec& spec) {
           "the rule, the second one a number",
           spec.name, slot.name, slot.exists_with, slot.begins_with);
     }
+    CheckExtent(spec, slot);
   }
 }
 
 }  // namespace
+
+absl::optional<std::vector<int64_t>> Slot::ShapeFor(absl::Span<const int64_t> parameter) const {
+  if (has_own_shape()) return extent.shape_for(parameter);
+  return std::vector<int64_t>(parameter.begin(), parameter.end());
+}
+
+int64_t Slot::ValuesFor(absl::Span<const int64_t> parameter, int64_t elements) const {
+  if (!has_own_shape()) return elements;
+  const absl::optional<std::vector<int64_t>> shape = ShapeFor(parameter);
+  return shape.has_value() ? ElementsOf(*shape) : 0;
+}
 
 void Coefficients::Set(int index, double value) {
   if (index < 0 || index >= kMaxCoefficients) {
@@ -187,7 +210,7 @@ std::vector<Slot> UpdateRule::Slots(const Hyperparameters& group) const {
     if ((existing >> k & 1) == 0) continue;
     const SlotSpec& slot = spec().slots[k];
     const double initial = slot.begins_with.empty() ? 0 : group.Number(slot.begins_with);
-    slots.push_back({slot.name, slot.doc, initial, slot.eight_bit});
+    slots.push_back({slot.name, slot.doc, initial, slot.eight_bit, slot.extent});
   }
   return slots;
 }

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
 #include "common/dtype.h"
@@ -40,7 +41,16 @@ enum class EightBit : uint8_t {
   kNonNegative,  // an average of squares, or the largest one
 };
 
-// One slot of a rule: one number for each element of the parameter.
+// How many values a slot has for a parameter, in a rule that needs whole parameters.
+struct SlotExtent {
+  // The slot's shape for a parameter of shape `parameter`; nothing: such a parameter lacks the
+  // slot. Null: the slot has one value for each element of every parameter. A parameter without
+  // elements has slots without values.
+  absl::optional<std::vector<int64_t>> (*shape_for)(absl::Span<const int64_t> parameter) = nullptr;
+  std::string doc = "";  // for people, where shape_for is not null
+};
+
+// One slot of a rule.
 struct SlotSpec {
   std::string name;  // PyTorch's: "exp_avg"
   std::string doc;
@@ -51,6 +61,7 @@ struct SlotSpec {
   // The number that every element is before the first step. "": 0.
   std::string begins_with = "";
   EightBit eight_bit = EightBit::kNo;
+  SlotExtent extent = {};  // by default one number for each element of the parameter
 };
 
 // A slot that is one number for the whole parameter, and changes with each of its updates: NAdam's
@@ -71,6 +82,15 @@ struct Slot {
   std::string doc;
   double initial = 0;
   EightBit eight_bit = EightBit::kNo;
+  SlotExtent extent = {};
+
+  // Whether its values do not follow the parameter's elements. They are then kept as a whole.
+  bool has_own_shape() const { return extent.shape_for != nullptr; }
+  // Its shape for a parameter of that shape, or nothing where such a parameter lacks it.
+  absl::optional<std::vector<int64_t>> ShapeFor(absl::Span<const int64_t> parameter) const;
+  // How many values go with `elements` elements of the parameter, all of them where the slot has a
+  // shape of its own.
+  int64_t ValuesFor(absl::Span<const int64_t> parameter, int64_t elements) const;
 };
 
 // Whether a rule takes gradients that have only some of a parameter's rows.
@@ -148,7 +168,9 @@ struct ReplicaSpans {
 struct SpanUpdate {
   Buffer parameter;
   ConstBuffer gradient;  // no array where the replicas' gradients are given, but their dtype
-  std::array<SlotArray, kMaxSlots> slots;  // those that exist, in the order of UpdateRule::Slots
+  // Those of UpdateRule::Slots, in that order; no array where the parameter's shape lacks the slot.
+  // One with a shape of its own is given whole.
+  std::array<SlotArray, kMaxSlots> slots;
   // Float32, of a 16-bit parameter: what is updated instead. The parameter becomes it, rounded.
   Buffer master;
   // A float32 parameter may have a master, too, if this is a 16-bit type: the parameter then
@@ -168,6 +190,7 @@ struct SpanUpdate {
   void* workspace = nullptr;
 
   // `count` of its elements, from element `from` on; a multiple of kCodeGrid where a slot is coded.
+  // Wants slots with a value for each element.
   SpanUpdate Part(int64_t from, int64_t count) const;
 };
 

@@ -81,7 +81,7 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.elements = slice.elements;
     owned.step = options_.store->step_count(slice.parameter);
     for (ParameterSlot& slot : SlotsOf(slice.parameter)) {
-      if (slot.is_scalar()) owned.scalar_slots.push_back(slot.name);
+      if (slot.shape.has_value()) owned.slot_shapes[slot.name] = *std::move(slot.shape);
       owned.slots.push_back(std::move(slot.name));
     }
     const GroupUpdate& group = group_of(slice.parameter);
@@ -115,14 +115,11 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
 
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
+  absl::Status owned = slot.shape.has_value()
+                           ? CheckWithin(parameter, slot, offset_elements, elements)
+                           : CheckOwned(parameter, offset_elements, elements);
+  if (!owned.ok()) return owned;
   if (slot.is_scalar()) {
-    absl::Status owned = CheckOwned(parameter, 0, 0);
-    if (!owned.ok()) return owned;
-    if (offset_elements < 0 || offset_elements > 1 || elements > 1 - offset_elements) {
-      return absl::OutOfRangeError(
-          absl::StrFormat("slot \"%s\" has 1 element; %d elements from %d on were asked for", name,
-                          elements, offset_elements));
-    }
     const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
     if (read.has_value()) {
       if (!out.empty()) {
@@ -132,8 +129,6 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
       step = read->step;
     }
   } else {
-    absl::Status owned = CheckOwned(parameter, offset_elements, elements);
-    if (!owned.ok()) return owned;
     step =
         Retry([&] { return options_.store->TryRead(parameter, slot.index, offset_elements, out); });
   }
@@ -174,6 +169,19 @@ absl::Status LiveShardView::CheckReadable() const {
       "the state of rank %d is not given out: step %d is %s (%s); restart from a checkpoint",
       options_.member.rank, progress.finished + 1, NameOf(progress.outcome),
       options_.board->failure().message()));
+}
+
+absl::Status LiveShardView::CheckWithin(int32_t parameter, const ParameterSlot& slot,
+                                        int64_t offset_elements, int64_t elements) const {
+  absl::Status owned = CheckOwned(parameter, 0, 0);
+  if (!owned.ok()) return owned;
+  const int64_t all = ElementsOf(*slot.shape);
+  if (offset_elements >= 0 && offset_elements <= all && elements <= all - offset_elements) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(
+      absl::StrFormat("slot \"%s\" has %d element%s; %d elements from %d on were asked for",
+                      slot.name, all, all == 1 ? "" : "s", elements, offset_elements));
 }
 
 absl::Status LiveShardView::CheckOwned(int32_t parameter, int64_t offset_elements,

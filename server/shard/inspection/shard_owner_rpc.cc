@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
 #include "common/checked_math.h"
 #include "common/group_rule.h"
 #include "common/membership/common_proto.h"
+#include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/utf8_prefix.h"
 #include "server/shard/inspection/size_text.h"
@@ -50,14 +52,18 @@ std::string Summary(const OwnedSlice& slice) {
   std::string line = absl::StrFormat("%d %s %s [%s]", slice.parameter,
                                      Utf8Prefix(slice.name, kLongestNameInSummary),
                                      NameOf(slice.dtype), absl::StrJoin(slice.shape, ", "));
-  int64_t elements = 1;
-  for (const int64_t extent : slice.shape) elements *= extent;
-  if (slice.elements != elements) {
+  if (slice.elements != ElementsOf(slice.shape)) {
     absl::StrAppendFormat(&line, " elements [%d, %d)", slice.offset_elements,
                           slice.offset_elements + slice.elements);
   }
+  const auto append = [&slice](std::string* out, const std::string& slot) {
+    *out += slot;
+    const auto shape = slice.slot_shapes.find(slot);
+    if (shape == slice.slot_shapes.end() || shape->second.empty()) return;
+    absl::StrAppend(out, " [", absl::StrJoin(shape->second, ", "), "]");
+  };
   absl::StrAppendFormat(&line, " step %d: %s (%s)", slice.step,
-                        slice.slots.empty() ? "no slots" : absl::StrJoin(slice.slots, ", "),
+                        slice.slots.empty() ? "no slots" : absl::StrJoin(slice.slots, ", ", append),
                         SizeText(slice.state_bytes));
   return line;
 }
@@ -121,6 +127,12 @@ v1::OwnedParameter ToProto(const OwnedSlice& slice) {
   proto.set_elements(slice.elements);
   proto.set_step(slice.step);
   for (const std::string& slot : slice.slots) proto.add_slots(slot);
+  for (const auto& [slot, shape] : slice.slot_shapes) {
+    if (shape.empty()) continue;
+    v1::SlotShape& slot_shape = *proto.add_slot_shapes();
+    slot_shape.set_slot(slot);
+    for (const int64_t extent : shape) slot_shape.add_shape(extent);
+  }
   proto.set_state_bytes(slice.state_bytes);
   proto.set_dtype(static_cast<v1::DType>(slice.dtype));
   proto.set_gradient_dtype(static_cast<v1::DType>(slice.gradient_dtype));
@@ -177,7 +189,7 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
   range.offset_elements = request.offset_elements();
   std::vector<std::string> names;
   int64_t reached = request.offset_elements();
-  bool is_scalar = false;
+  absl::optional<int64_t> all;  // of a slot with a shape of its own
   ForEachSlice(view, [&](const OwnedSlice& slice) {
     if (range.parameter < 0 && slice.name == request.name()) range.parameter = slice.parameter;
     if (names.size() < kNamesInErrors && (names.empty() || names.back() != slice.name)) {
@@ -185,8 +197,8 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
     }
     if (slice.parameter != range.parameter) return true;
     range.name = slice.name;
-    is_scalar = std::find(slice.scalar_slots.begin(), slice.scalar_slots.end(), request.slot()) !=
-                slice.scalar_slots.end();
+    const auto shape = slice.slot_shapes.find(request.slot());
+    if (shape != slice.slot_shapes.end()) all = ElementsOf(shape->second);
     // Slices of a parameter come in order: how far they reach without a gap.
     if (slice.offset_elements <= reached) {
       reached = std::max(reached, slice.offset_elements + slice.elements);
@@ -202,8 +214,8 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
   if (range.name.empty()) range.name = absl::StrCat("parameter ", range.parameter);
   range.elements = request.elements();
   if (range.elements == 0) {
-    range.elements = is_scalar ? 1 - std::min<int64_t>(1, range.offset_elements)
-                               : reached - range.offset_elements;
+    range.elements = all.has_value() ? *all - std::min(*all, range.offset_elements)
+                                     : reached - range.offset_elements;
   }
   return range;
 }

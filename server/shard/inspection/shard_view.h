@@ -4,6 +4,7 @@
 #define OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_VIEW_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,9 @@ struct OwnedSlice {
   int64_t elements = 0;
   StepNumber step = 0;             // updates of the parameter so far
   std::vector<std::string> slots;  // what ReadSlot serves
-  // Those of them that are one number for the whole parameter, such as "step".
-  std::vector<std::string> scalar_slots;
+  // Of those of them whose shape is not the parameter's: [] of one number for the whole parameter,
+  // such as "step".
+  std::map<std::string, std::vector<int64_t>> slot_shapes;
   int64_t state_bytes = 0;
 };
 
@@ -81,11 +83,12 @@ class ShardView {
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
 
   // Copies elements [offset, offset + out.size()) of a slot of the parameter; double holds the
-  // values of every dtype exactly. A slot that is one number for the whole parameter has one
-  // element, of float64; "step", which a rule may export, is of float32: how often the parameter
-  // was updated.
+  // values of every dtype exactly. A slot with a shape of its own has the elements of that shape;
+  // one that is one number for the whole parameter is of float64. "step", which a rule may export,
+  // is of float32: how often the parameter was updated.
   //   NOT_FOUND     no such parameter or slot; the known ones are listed
-  //   OUT_OF_RANGE  not all of the elements are owned here; the owned ranges are listed
+  //   OUT_OF_RANGE  not all of the elements are owned here; the owned ranges are listed, or the
+  //                 number of elements of a slot with a shape of its own
   //   ABORTED       steps kept changing the values during the copy: ask again, or for fewer
   //                 elements
   //   DATA_LOSS     the state is torn or in doubt and is not given out

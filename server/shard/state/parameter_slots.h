@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "common/dtype.h"
 #include "common/parameter_space.h"
 #include "common/state_format.h"
@@ -15,7 +16,7 @@
 namespace optshard {
 
 enum class SlotKind : uint8_t {
-  kElements,     // a value for each element
+  kElements,     // a value for each element, or as many as its own shape says
   kCorrections,  // likewise, in int8: what a 16-bit parameter lacks to its master
   kScalar,       // one for the whole parameter
   kStep,         // likewise: how often the parameter was updated
@@ -27,6 +28,9 @@ struct ParameterSlot {
   StateFormat format = StateFormat::kFloat32;  // in which it is kept
   SlotKind kind = SlotKind::kElements;
   int index = 0;  // among those of its kind, as the store has them
+  // Its shape, where that is not the parameter's: [] of one number. It is then owned as a whole by
+  // each rank that owns some of the parameter.
+  absl::optional<std::vector<int64_t>> shape;
 
   DType dtype() const { return DTypeOf(format); }  // of the values that are given out
   bool is_scalar() const { return kind == SlotKind::kScalar || kind == SlotKind::kStep; }

@@ -30,8 +30,9 @@ class ShardState {
   // them with every rule: the first update of some is another one than the later ones.
   std::vector<ParameterSlot> Slots(int parameter) const;
 
-  // Copies elements [offset, offset + size) of a slot of the parameter, which are owned here. Only
-  // element 0 of a slot that is no kElements. double holds the values of every dtype exactly.
+  // Copies elements [offset, offset + size) of a slot of the parameter, which are owned here; of
+  // one with a shape of its own, elements of that shape. double holds the values of every dtype
+  // exactly.
   void Read(int parameter, const ParameterSlot& slot, int64_t offset_elements,
             absl::Span<double> out) const;
 

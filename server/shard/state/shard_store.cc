@@ -60,6 +60,13 @@ std::vector<Stretch> StretchesOf(const ShardStore::Options& options) {
   return stretches;
 }
 
+// They are only where the parameter begins.
+void DropWholeSlots(const std::vector<Slot>& slots, ShardStore::State* state) {
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (slots[s].has_own_shape()) state->slots[s] = SlotArray();
+  }
+}
+
 }  // namespace
 
 ShardStore::State ShardStore::State::From(int64_t element) const {
@@ -86,8 +93,9 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options) {
   for (const Stretch& stretch : StretchesOf(options)) {
     // A request may ask for more than there are numbers for: such a need is refused as too large.
     for (const Slot& slot : options.slots[stretch.group]) {
+      const int64_t values = slot.ValuesFor(stretch.parameter->shape, stretch.elements);
       const SlotType type = SlotTypeOf(options.state, *stretch.parameter, slot);
-      slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::Bytes(stretch.elements, type));
+      slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::Bytes(values, type));
     }
     if (options.state.HasMaster(stretch.parameter->dtype)) {
       slot_bytes = SaturatingAdd(slot_bytes, SlotArrays::Bytes(stretch.elements, kMasterType));
@@ -162,12 +170,16 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   SlotArrays arrays(store->memory_.slots);
   for (const Stretch& stretch : StretchesOf(options)) {
     const std::vector<Slot>& slots = options.slots[stretch.group];
+    const Stretch::Part& first = stretch.parts[0];
     State state;
     for (size_t s = 0; s < slots.size(); ++s) {
-      state.slots[s] =
-          arrays.Take(stretch.elements, SlotTypeOf(options.state, *stretch.parameter, slots[s]));
-      if (is_new && slots[s].initial != 0) {
-        FillSlot(state.slots[s], stretch.elements, slots[s].initial);
+      const int64_t values = slots[s].ValuesFor(stretch.parameter->shape, stretch.elements);
+      if (values == 0) continue;
+      state.slots[s] = arrays.Take(values, SlotTypeOf(options.state, *stretch.parameter, slots[s]));
+      if (is_new && slots[s].initial != 0) FillSlot(state.slots[s], values, slots[s].initial);
+      if (slots[s].has_own_shape()) {
+        store->whole_slots_[{first.where->parameter, static_cast<int>(s)}] = {first.own, first.span,
+                                                                              0, values};
       }
     }
     if (options.state.HasMaster(stretch.parameter->dtype)) {
@@ -177,10 +189,11 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
       state.correction = arrays.TakeCorrections(stretch.elements);
     }
     store->state_bytes_ += StateBytes(options.state, *stretch.parameter, slots, stretch.elements);
-    const int64_t begin = stretch.parts[0].where->parameter_offset_elements;
+    const int64_t begin = first.where->parameter_offset_elements;
     for (const Stretch::Part& part : stretch.parts) {
       const BucketSpan& span = *part.where;
       store->own_[part.own].states[part.span] = state.From(span.parameter_offset_elements - begin);
+      if (&part == &first) DropWholeSlots(slots, &state);
       store->pieces_[span.parameter].push_back(
           {part.own, part.span, span.parameter_offset_elements, span.elements});
     }
@@ -244,34 +257,37 @@ bool ShardStore::Owns(int parameter, int64_t offset_elements, int64_t elements) 
   return reached >= *end;
 }
 
-std::vector<ShardStore::Piece>::const_iterator ShardStore::FirstPiece(
-    int parameter, int64_t offset_elements) const {
-  const std::vector<Piece>& pieces = pieces_[parameter];
-  return std::upper_bound(pieces.begin(), pieces.end(), offset_elements,
-                          [](int64_t offset, const Piece& piece) {
-                            return offset < piece.parameter_offset + piece.elements;
-                          });
+absl::Span<const ShardStore::Piece> ShardStore::PiecesFrom(int parameter, int slot,
+                                                           int64_t offset_elements) const {
+  const auto whole = whole_slots_.find({parameter, slot});
+  const absl::Span<const Piece> pieces = whole != whole_slots_.end()
+                                             ? absl::MakeConstSpan(&whole->second, 1)
+                                             : absl::MakeConstSpan(pieces_[parameter]);
+  const auto first = std::upper_bound(pieces.begin(), pieces.end(), offset_elements,
+                                      [](int64_t offset, const Piece& piece) {
+                                        return offset < piece.parameter_offset + piece.elements;
+                                      });
+  return pieces.subspan(first - pieces.begin());
 }
 
 void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
                        absl::Span<const double> values) {
   const int64_t end = offset_elements + static_cast<int64_t>(values.size());
-  const std::vector<Piece>& pieces = pieces_[parameter];
-  for (auto piece = FirstPiece(parameter, offset_elements);
-       piece != pieces.end() && piece->parameter_offset < end; ++piece) {
-    const int64_t from = std::max(offset_elements, piece->parameter_offset);
-    const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
-    const State& state = own_[piece->own].states[piece->span];
+  for (const Piece& piece : PiecesFrom(parameter, slot, offset_elements)) {
+    if (piece.parameter_offset >= end) break;
+    const int64_t from = std::max(offset_elements, piece.parameter_offset);
+    const int64_t to = std::min(end, piece.parameter_offset + piece.elements);
+    const State& state = own_[piece.own].states[piece.span];
     const double* const given = values.data() + (from - offset_elements);
-    const int64_t within = from - piece->parameter_offset;
-    BeginWrite(piece->own);
+    const int64_t within = from - piece.parameter_offset;
+    BeginWrite(piece.own);
     if (slot == kCorrection) {
       std::copy_n(given, to - from, state.correction + within);
     } else {
       WriteSlot(slot == kMaster ? SlotArray(state.master) : state.slots[slot], within, to - from,
                 given);
     }
-    EndWrite(piece->own, ledger_->version(piece->own).step.load(std::memory_order_relaxed));
+    EndWrite(piece.own, ledger_->version(piece.own).step.load(std::memory_order_relaxed));
   }
 }
 
@@ -287,11 +303,11 @@ void ShardStore::WriteCount(int parameter, StepNumber count, const ScalarSlots& 
 absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,
                                                absl::Span<double> out) const {
   const int64_t end = offset_elements + static_cast<int64_t>(out.size());
-  const std::vector<Piece>& pieces = pieces_[parameter];
-  const auto first = FirstPiece(parameter, offset_elements);
+  const absl::Span<const Piece> pieces = PiecesFrom(parameter, slot, offset_elements);
   std::vector<uint64_t> sequences;
   absl::optional<StepNumber> step;
-  for (auto piece = first; piece != pieces.end() && piece->parameter_offset < end; ++piece) {
+  for (auto piece = pieces.begin(); piece != pieces.end() && piece->parameter_offset < end;
+       ++piece) {
     const ShardLedger::Version& version = ledger_->version(piece->own);
     const uint64_t sequence = version.sequence.load(std::memory_order_acquire);
     if (sequence % 2 != 0) return absl::nullopt;
@@ -311,7 +327,7 @@ absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t 
                      within, to - from, values);
     }
   }
-  auto piece = first;
+  auto piece = pieces.begin();
   for (const uint64_t sequence : sequences) {
     if (ledger_->version(piece->own).sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) {
       return absl::nullopt;

@@ -6,7 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -31,8 +33,9 @@ namespace optshard {
 // unbroken range of a parameter's elements that this rank owns, however buckets cut it: state of a
 // whole parameter is in one piece. StateOptions say of which type the arrays are, and which are
 // coded; blocks of codes lie on the grid of the whole parameter, of which every stretch begins at a
-// multiple of kCodeGrid elements. The reduced gradients lie by bucket and are of the type that sums
-// are computed in.
+// multiple of kCodeGrid elements. A slot with a shape of its own belongs to a rule that needs whole
+// parameters; it is kept whole, with the bucket in which the parameter begins. The reduced
+// gradients lie by bucket and are of the type that sums are computed in.
 //
 // Written by one thread, the step's; read by any at the same time without making it wait: each
 // bucket has a sequence number, odd while it is written, and the number of the step whose values it
@@ -41,6 +44,8 @@ class ShardStore {
  public:
   // Where the state of some elements in a row lies.
   struct State {
+    // No array where the parameter's shape lacks the slot. One with a shape of its own is only
+    // where the parameter begins.
     std::array<SlotArray, kMaxSlots> slots;
     Buffer master;                 // float32; no array where the parameter has none
     int8_t* correction = nullptr;  // null where it has none
@@ -124,7 +129,8 @@ class ShardStore {
   // that are not negative may be asked for.
   bool Owns(int parameter, int64_t offset_elements, int64_t elements) const;
 
-  // For TryRead and Write: the masters, where the parameter has them.
+  // For TryRead and Write: the masters, where the parameter has them. Elements of a slot with a
+  // shape of its own are counted in that shape.
   static constexpr int kMaster = -1;
   static constexpr int kCorrection = -2;  // likewise; whole numbers
 
@@ -151,14 +157,16 @@ class ShardStore {
     int64_t elements = 0;
   };
   ShardStore() = default;
-  // The first of the parameter's pieces that reaches beyond the offset.
-  std::vector<Piece>::const_iterator FirstPiece(int parameter, int64_t offset_elements) const;
+  // Where the slot's values lie that begin at the offset: the first piece reaches beyond it.
+  absl::Span<const Piece> PiecesFrom(int parameter, int slot, int64_t offset_elements) const;
 
   ShardMemory memory_;
   absl::optional<ShardLedger> ledger_;
   MappedMemory reduced_gradients_;
   std::vector<OwnBucket> own_;
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
+  // By parameter and slot: those with a shape of their own, in its elements.
+  std::map<std::pair<int, int>, Piece> whole_slots_;
   int64_t state_bytes_ = 0;
   int parameter_count_ = 0;
   int scalar_slot_count_ = 0;

@@ -83,7 +83,9 @@ SlotType SlotTypeOf(const StateOptions& options, const ParameterSpec& parameter,
 int64_t StateBytes(const StateOptions& options, const ParameterSpec& parameter,
                    const std::vector<Slot>& slots, int64_t elements) {
   int64_t bytes = 0;
-  for (const Slot& slot : slots) bytes += SlotTypeOf(options, parameter, slot).Bytes(elements);
+  for (const Slot& slot : slots) {
+    bytes += SlotTypeOf(options, parameter, slot).Bytes(slot.ValuesFor(parameter.shape, elements));
+  }
   if (options.HasMaster(parameter.dtype)) bytes += SlotType().Bytes(elements);
   if (options.HasCorrection(parameter.dtype)) bytes += elements;
   return bytes;

@@ -29,6 +29,7 @@ struct SlotType {
 SlotType SlotTypeOf(const StateOptions& options, const ParameterSpec& parameter, const Slot& slot);
 
 // Of all slots and the master or correction of so many elements of the parameter, padding left out.
+// Slots with a shape of their own count as a whole.
 int64_t StateBytes(const StateOptions& options, const ParameterSpec& parameter,
                    const std::vector<Slot>& slots, int64_t elements);
 

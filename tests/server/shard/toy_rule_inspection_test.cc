@@ -14,6 +14,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 TEST(ToyRule_SteppedSharded_EqualsOneProcessToTheBit, WithoutFurtherCode) {
   EngineRig::Options options;
@@ -47,7 +49,7 @@ TEST(ToyRule_LookedInto_ShowsItsSlotsAndHyperparameters, WithoutFurtherCode) {
     } else {
       EXPECT_THAT(slice.slots, ElementsAre("size_avg", "largest", "lr_product"));
     }
-    EXPECT_THAT(slice.scalar_slots, ElementsAre("lr_product"));
+    EXPECT_THAT(slice.slot_shapes, ElementsAre(Pair("lr_product", IsEmpty())));
     for (const std::string& slot : slice.slots) {
       std::vector<double> values(slot == "lr_product" ? 1 : slice.elements);
       EXPECT_TRUE(view.ReadSlot(slice.parameter, slot, 0, absl::MakeSpan(values)).ok()) << slot;

@@ -298,12 +298,15 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
                         store.scalar_slots(p)[0]);
   }
   for (const auto& [s, whole] : expected) {
-    Values actual(slice.elements);
-    if (!store.TryRead(p, s, slice.offset_elements, absl::MakeSpan(actual)).has_value()) {
+    const bool is_whole = s >= 0 && oracle_->has_own_shape(p, s);
+    const int64_t offset = is_whole ? 0 : slice.offset_elements;
+    Values actual(is_whole ? whole->size() : slice.elements);
+    if (!store.TryRead(p, s, offset, absl::MakeSpan(actual)).has_value()) {
       return absl::StrCat(where, "slot ", s, " cannot be read although no step is running");
     }
-    const auto first = whole->begin() + slice.offset_elements;
-    const std::string difference = BitDifference({first, first + slice.elements}, actual);
+    const auto first = whole->begin() + offset;
+    const std::string difference =
+        BitDifference({first, first + static_cast<int64_t>(actual.size())}, actual);
     if (!difference.empty()) {
       return absl::StrCat(where, "slot ", s, " from ", slice.offset_elements, ", ", difference);
     }

@@ -61,9 +61,11 @@ StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> gro
     types_.emplace_back();
     const GroupUpdate& group = groups_[space.group_of(p)];
     scalar_slots_.push_back(group.rule->InitialScalarSlots(group.hyperparameters));
+    has_own_shape_.emplace_back();
     for (const optshard::Slot& slot : group.rule->Slots(group.hyperparameters)) {
+      has_own_shape_.back().push_back(slot.has_own_shape());
       types_.back().push_back(SlotTypeOf(state, space.parameter(p), slot));
-      slots_.back().emplace_back(elements, slot.initial);
+      slots_.back().emplace_back(slot.ValuesFor(space.parameter(p).shape, elements), slot.initial);
       Keep(types_.back().back(), &slots_.back().back());
     }
   }

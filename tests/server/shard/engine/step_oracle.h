@@ -41,6 +41,7 @@ class StepOracle {
   // Whole numbers, of a parameter that has them.
   const Values& Correction(int parameter) const { return corrections_[parameter]; }
   const Values& Slot(int parameter, int slot) const { return slots_[parameter][slot]; }
+  bool has_own_shape(int parameter, int slot) const { return has_own_shape_[parameter][slot]; }
   int slot_count(int parameter) const { return static_cast<int>(slots_[parameter].size()); }
   StepNumber step_count(int parameter) const { return counts_[parameter]; }
   const ScalarSlots& scalar_slots(int parameter) const { return scalar_slots_[parameter]; }
@@ -58,7 +59,8 @@ class StepOracle {
   std::vector<Values> parameters_;
   std::vector<Values> masters_;
   std::vector<Values> corrections_;
-  std::vector<std::vector<Values>> slots_;
+  std::vector<std::vector<Values>> slots_;  // empty where the parameter's shape lacks one
+  std::vector<std::vector<bool>> has_own_shape_;
   std::vector<std::vector<SlotType>> types_;
   std::vector<StepNumber> counts_;
   std::vector<ScalarSlots> scalar_slots_;

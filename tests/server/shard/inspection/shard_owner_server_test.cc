@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
+#include "server/shard/inspection/shard_owner_rpc.h"
 #include "tests/server/shard/inspection/fake_shard_view.h"
 
 namespace optshard::testing {
@@ -357,7 +358,7 @@ TEST_F(ShardOwnerServiceTest, ReadOfAFloat64Slot_GivesAllBits) {
 
 TEST_F(ShardOwnerServiceTest, ReadOfAScalarSlot_IsOneNumber) {
   AddSlice("large", {3}, 0, 3);
-  view_.slices.back().scalar_slots = {"mu_product", "step"};
+  view_.slices.back().slot_shapes = {{"mu_product", {}}, {"step", {}}};
   Register();
   v1::ReadSlotRequest request;
   request.set_name("large");
@@ -368,6 +369,26 @@ TEST_F(ShardOwnerServiceTest, ReadOfAScalarSlot_IsOneNumber) {
     ASSERT_EQ(chunks.size(), 1);
     EXPECT_EQ(chunks[0].values_size(), 1);
   }
+}
+
+TEST_F(ShardOwnerServiceTest, SlotWithAShapeOfItsOwn_IsListedAndReadInIt) {
+  AddSlice("matrix", {10, 64}, 0, 640);
+  view_.slices.back().slots = {"row_var", "step"};
+  view_.slices.back().slot_shapes = {{"row_var", {10, 1}}, {"step", {}}};
+  const v1::OwnedParameter listed = ToProto(view_.slices.back());
+  EXPECT_THAT(listed.summary(), ::testing::HasSubstr(": row_var [10, 1], step ("));
+  ASSERT_EQ(listed.slot_shapes_size(), 1);
+  EXPECT_EQ(listed.slot_shapes(0).slot(), "row_var");
+  EXPECT_THAT(listed.slot_shapes(0).shape(), ::testing::ElementsAre(10, 1));
+  Register();
+  v1::ReadSlotRequest request;
+  request.set_name("matrix");
+  request.set_slot("row_var");
+  request.set_offset_elements(3);
+  std::vector<v1::SlotChunk> chunks;
+  ASSERT_TRUE(Read(request, &chunks).ok());
+  ASSERT_EQ(chunks.size(), 1);
+  EXPECT_EQ(chunks[0].values_size(), 7);
 }
 
 TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {

@@ -1,4 +1,4 @@
-"""rules: each element-wise rule, and Muon, in one process beside torch's, on one thread and on two."""
+"""rules: each rule that torch has, too, in one process beside torch's, on one thread and on two."""
 
 import recipe
 from harness.benchmark import Benchmark, Part
@@ -9,8 +9,10 @@ _PARAMETERS = recipe.PARAMETERS * _LAYERS // recipe.LAYERS
 # The kernel of the memory bound moves gradient, parameter and two slots.
 _BYTES_OF_BOUND = 4 + 8 + 2 * 8
 
-# How many slots a rule has with its default options; sgd has a momentum.
+# How many values a rule keeps of each element with its default options; sgd has a momentum. Those of
+# adafactor's rows and columns are a thousandth of the elements.
 _SLOTS = {
+    "adafactor": 0,
     "adadelta": 2,
     "adagrad": 1,
     "adam": 2,

@@ -154,7 +154,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // how often the parameter was updated. A slot has the parameter's shape where this rank owns the
   // whole parameter, else the shape [elements] of its range (owner_of), and the type in which it is
   // kept, float32 where a slot is 8 bits; "step" and what else is one number for the parameter have
-  // the shape []. Empty where this rank owns nothing of the parameter. Asks nobody. Errors:
+  // the shape [], and Adafactor's averages over rows and columns torch's shapes. Empty where this
+  // rank owns nothing of the parameter. Asks nobody. Errors:
   //   INVALID_ARGUMENT     it is no parameter of this optimizer
   //   UNIMPLEMENTED        the shard owner is in a shard server, or an optimizer class steps the
   //                        parameter (local_optimizer)

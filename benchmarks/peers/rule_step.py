@@ -10,6 +10,7 @@ import round_protocol
 import torch
 
 RULES = {
+    "adafactor": torch.optim.Adafactor,
     "adadelta": torch.optim.Adadelta,
     "adagrad": torch.optim.Adagrad,
     "adam": torch.optim.Adam,

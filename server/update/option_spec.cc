@@ -45,6 +45,26 @@ OptionSpec NonNegative(absl::string_view name, double default_value, absl::strin
       doc);
 }
 
+OptionSpec NonPositive(absl::string_view name, double default_value, absl::string_view doc) {
+  return Make(
+      name, default_value, "a finite number, <= 0",
+      [](const HyperValue& value) {
+        const double number = absl::get<double>(value);
+        return std::isfinite(number) && number <= 0;
+      },
+      doc);
+}
+
+OptionSpec AtLeast1(absl::string_view name, double default_value, absl::string_view doc) {
+  return Make(
+      name, default_value, "a finite number, >= 1",
+      [](const HyperValue& value) {
+        const double number = absl::get<double>(value);
+        return std::isfinite(number) && number >= 1;
+      },
+      doc);
+}
+
 OptionSpec Fraction(absl::string_view name, double default_value, absl::string_view doc) {
   return Make(
       name, default_value, "a number in [0, 1]",
@@ -108,6 +128,18 @@ OptionSpec DecayRates(absl::string_view name, Numbers default_value, absl::strin
       [](const HyperValue& value) {
         for (double rate : absl::get<Numbers>(value)) {
           if (!(rate >= 0 && rate < 1)) return false;
+        }
+        return true;
+      },
+      doc);
+}
+
+OptionSpec NonNegativePair(absl::string_view name, Numbers default_value, absl::string_view doc) {
+  return Make(
+      name, default_value, "two finite numbers, >= 0",
+      [](const HyperValue& value) {
+        for (const double number : absl::get<Numbers>(value)) {
+          if (!std::isfinite(number) || number < 0) return false;
         }
         return true;
       },

@@ -13,6 +13,9 @@ namespace optshard::options {
 OptionSpec Flag(absl::string_view name, bool default_value, absl::string_view doc);
 OptionSpec Finite(absl::string_view name, double default_value, absl::string_view doc);
 OptionSpec NonNegative(absl::string_view name, double default_value, absl::string_view doc);
+// Finite numbers.
+OptionSpec NonPositive(absl::string_view name, double default_value, absl::string_view doc);
+OptionSpec AtLeast1(absl::string_view name, double default_value, absl::string_view doc);
 // In [0, 1].
 OptionSpec Fraction(absl::string_view name, double default_value, absl::string_view doc);
 OptionSpec Positive(absl::string_view name, double default_value, absl::string_view doc);
@@ -25,6 +28,8 @@ OptionSpec FiniteNumbers(absl::string_view name, Numbers default_value, absl::st
 OptionSpec Choice(absl::string_view name, std::vector<std::string> choices, absl::string_view doc);
 // Two numbers in [0, 1).
 OptionSpec DecayRates(absl::string_view name, Numbers default_value, absl::string_view doc);
+// Two finite numbers, >= 0.
+OptionSpec NonNegativePair(absl::string_view name, Numbers default_value, absl::string_view doc);
 // Two numbers, one in (0, 1) and one above 1.
 OptionSpec Around1(absl::string_view name, Numbers default_value, absl::string_view doc);
 // Two numbers, >= 0, of which the second is not smaller.

@@ -149,6 +149,8 @@ TEST(ParameterStateTest, SetState_InAnotherOptimizer_GoesOnWithTheSameBits) {
       {Momentum(), PartitionPolicy::kBalanced, 0, "float32", "bfloat16"},
       {RuleOptions("sgd").Set("momentum", 0.5).Set("dampening", 0.25), PartitionPolicy::kBalanced,
        0, "float32"},
+      {RuleOptions("adafactor"), PartitionPolicy::kGreedy, 24, "bfloat16"},
+      {RuleOptions("adafactor"), PartitionPolicy::kReplicated, 0, "float32"},
   };
   for (const Job& job : jobs) {
     SCOPED_TRACE(absl::StrCat(job.rule.rule(), ", ", NameOf(job.policy)));
@@ -238,6 +240,41 @@ TEST(ParameterStateTest, Step_GradientThatIsNotFinite_SpoilsItsBlockAlone) {
       optimizer.Close();
     }));
   }
+}
+
+TEST(ParameterStateTest, Adafactor_StateHasTorchsShapes_AndTakesNoOthers) {
+  const std::vector<absl::Status> statuses =
+      RunRanks(1, [](const ShardedOptimizerOptions& options) {
+        const at::Tensor matrix = Parameter({2, 3}, 1);
+        const at::Tensor vector = Parameter({4}, 1);
+        ShardedOptimizer optimizer({matrix, vector}, RuleOptions("adafactor"), options);
+        matrix.mutable_grad() = Gradient({2, 3}, 0.5);
+        vector.mutable_grad() = Gradient({4}, 0.5);
+        optimizer.step();
+        Slots slots = optimizer.state(matrix);
+        EXPECT_EQ(slots.size(), 3u);
+        EXPECT_TRUE(at::equal(slots.at("row_var"), Gradient({2, 1}, 0.25)));
+        EXPECT_TRUE(at::equal(slots.at("col_var"), Gradient({1, 3}, 0.25)));
+        EXPECT_EQ(optimizer.state(vector).size(), 2u);
+        EXPECT_TRUE(at::equal(optimizer.state(vector).at("variance"), Gradient({4}, 0.25)));
+        EXPECT_EQ(optimizer.state_bytes(), (2 + 3 + 4) * 4);
+
+        slots["row_var"] = at::arange(1, 3).to(at::kFloat).reshape({2, 1});
+        slots["col_var"] = at::arange(3, 6).to(at::kFloat).reshape({1, 3});
+        optimizer.set_state(matrix, slots);
+        for (const char* const name : {"row_var", "col_var"}) {
+          EXPECT_TRUE(at::equal(optimizer.state(matrix).at(name), slots.at(name))) << name;
+        }
+        slots["col_var"] = at::zeros({3});
+        try {
+          optimizer.set_state(matrix, slots);
+          ADD_FAILURE() << "col_var of another shape was taken";
+        } catch (const StatusError& error) {
+          EXPECT_THAT(error.what(), HasSubstr("has the shape [3], expected [1, 3]"));
+        }
+        optimizer.Close();
+      });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
 }
 
 TEST(ParameterStateTest, SetState_NumbersOfOtherTypesAndStrides_AreTaken) {

@@ -32,8 +32,9 @@ absl::Status StatusOf(Function function) {
 TEST(RuleOptionsTest, Construct_UnknownRule_ListsTheKnownOnes) {
   const absl::Status status = StatusOf([] { RuleOptions("adama"); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("\"adama\""), HasSubstr("known rules: adadelta, adagrad, adam, ")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("\"adama\""), HasSubstr("known rules: adadelta, adafactor, adagrad, ")));
 }
 
 TEST(RuleOptionsTest, Complete_UnknownOption_ListsTheKnownOnes) {

@@ -70,6 +70,38 @@ TEST(SumOfSquares, OfParts_IsThatOfTheWhole) {
   EXPECT_EQ(sum, SumOfSquares(values.data(), 5000));
 }
 
+template <typename T>
+void ExpectRowAndColumnSums(const MatrixExtent& extent) {
+  const auto values = Values<T>(extent.rows * extent.columns);
+  std::vector<double> rows(extent.rows, -1.0);
+  const int64_t matrices = (extent.rows + extent.matrix_rows - 1) / extent.matrix_rows;
+  std::vector<double> columns(matrices * extent.columns, 0.5);
+  std::vector<double> expected = columns;
+  SumSquaresByRowAndColumn(values.data(), extent, rows.data(), columns.data());
+  for (int64_t r = 0; r < extent.rows; ++r) {
+    const T* const row = values.data() + r * extent.columns;
+    EXPECT_EQ(rows[r], OneByOne(std::vector<T>(row, row + extent.columns))) << r;
+    for (int64_t c = 0; c < extent.columns; ++c) {
+      expected[r / extent.matrix_rows * extent.columns + c] +=
+          static_cast<double>(row[c]) * static_cast<double>(row[c]);
+    }
+  }
+  EXPECT_EQ(columns, expected);
+}
+
+TEST(SumSquaresByRowAndColumn, AnyExtentAndInstructionSet_SameBits) {
+  const MatrixExtent extents[] = {{0, 5, 3},  {1, 1, 1},    {6, 1, 2},   {9, 3, 3},
+                                  {7, 16, 2}, {40, 17, 40}, {5, 33, 10}, {3, 2500, 3}};
+  for (const int64_t target : AllTargets()) {
+    ChooseTarget(target);
+    for (const MatrixExtent& extent : extents) {
+      ExpectRowAndColumnSums<float>(extent);
+      ExpectRowAndColumnSums<double>(extent);
+    }
+  }
+  ChooseTarget(0);
+}
+
 TEST(SumOfSquares, OfWhatIsNotFinite_IsNot) {
   std::vector<float> values(40, 1.0f);
   values[33] = std::numeric_limits<float>::infinity();

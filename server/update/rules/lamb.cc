@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "common/default_floating_point.h"
-#include "common/parameter_correction.h"
 #include "common/simd/norms.h"
 #include "server/update/define_rule-inl.h"
+#include "server/update/parameter_squares.h"
 
 OPTSHARD_BEGIN_FORMULA();
 
@@ -86,20 +86,6 @@ RuleSpec LambSpec() {
       {"exp_avg_sq", "running average of its square", "", "", EightBit::kNonNegative},
   };
   return spec;
-}
-
-// SumOfSquares of the values that are updated.
-double SumOfParameterSquares(const SpanUpdate& span, double sum) {
-  if (span.master) return SumOfSquares(span.master, span.elements, sum);
-  if (span.correction == nullptr) return SumOfSquares(span.parameter, span.elements, sum);
-  for (int64_t begin = 0; begin < span.elements; begin += kNormBlock) {
-    float values[kNormBlock];
-    const int64_t count = std::min(kNormBlock, span.elements - begin);
-    Corrected(span.parameter.dtype(), span.parameter.From(begin).data(), span.correction + begin,
-              count, values);
-    sum = SumOfSquares(values, count, sum);
-  }
-  return sum;
 }
 
 class LambRule final : public UpdateRule {

@@ -116,6 +116,20 @@ TEST(MemoryNeed_OfWholeParameters_CountsWorkspaces, OfTheLargestForEachThatIsUpd
                               need.slots_bytes + need.ledger_bytes + need.record_bytes);
 }
 
+TEST(MemoryNeed_OfSlotsWithShapesOfTheirOwn, CountsWhatTheyHold) {
+  AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
+  ParameterSpec matrix;
+  matrix.name = "matrix";
+  matrix.shape = {2000, 3000};
+  request.spec.space = ParameterSpace({GroupSpec{{matrix}}});
+  request.spec.rules = {{"adafactor"}};
+  const MemoryLayout layout(request.spec.space);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
+  EXPECT_GE(need.slots_bytes, 5000 * 4);
+  EXPECT_LT(need.slots_bytes, 5000 * 4 + 8192);  // they lie a little apart
+  EXPECT_GE(need.workspace_bytes, int64_t{2000} * 3000 * 4);
+}
+
 TEST(MemoryNeed_OfMoreThanANumberHolds, IsTheLargestNumber) {
   MemoryNeed need;
   need.parameters_bytes = need.gradients_bytes = need.slots_bytes = int64_t{1} << 62;

@@ -87,7 +87,8 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   options.spec.rules[1].name = "unknown";
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("known rules: adadelta, adagrad, adam,"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("known rules: adadelta, adafactor, adagrad,"));
 
   options = Good(rig);
   options.spec.rules[1].hyperparameters.Set("lr", -1.0);

@@ -238,7 +238,7 @@ TEST(ShardOwner_BadOption, IsNamed) {
   };
   expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
   expect([](ShardOwner::Options& options) { options.spec.rules[1].name = "adamant"; },
-         "known rules: adadelta, adagrad, adam,");
+         "known rules: adadelta, adafactor, adagrad,");
   expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads is -1");
   expect([](ShardOwner::Options& options) { options.coordinator = nullptr; },
          "needs a coordinator");

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/parameter_space.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/shard/engine/engine_rig.h"
@@ -73,6 +75,50 @@ TEST(ToyRule_BadOption_IsRefusedAtTheStart, WithoutFurtherCode) {
   const absl::Status status = rig.Start()[0];
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("option \"bound\" is -1"));
+}
+
+// row_var and col_var of matrices, variance of the rest, on whatever rank has the parameter.
+TEST(Adafactor_LookedInto_ShowsAndReadsSlotsInTheirOwnShapes, WithoutFurtherCode) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(2);
+  options.owner.spec.rules = {{"adafactor"}, {"adafactor"}};
+  OwnerRig rig(options);
+  for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
+  rig.GiveGradients(1);
+  for (const auto& result : rig.Step()) ASSERT_TRUE(result.ok()) << result.status();
+  for (Rank r = 0; r < 2; ++r) {
+    const ShardView& view = rig.owner(r).view();
+    int64_t state_bytes = 0;
+    for (const OwnedSlice& slice : view.Slices(0, 1000)) {
+      SCOPED_TRACE(slice.name);
+      state_bytes += slice.state_bytes;
+      std::vector<double> values(slice.elements);
+      const auto read = [&](const std::string& slot, int64_t offset, int64_t count) {
+        values.assign(count, 0.0);
+        return view.ReadSlot(slice.parameter, slot, offset, absl::MakeSpan(values)).status();
+      };
+      if (slice.shape.size() < 2 || slice.elements == 0) {
+        EXPECT_THAT(slice.slots, ElementsAre("variance", "step"));
+        EXPECT_EQ(slice.state_bytes, slice.elements * 4);
+        EXPECT_EQ(read("variance", 0, slice.elements), absl::OkStatus());
+        continue;
+      }
+      EXPECT_THAT(slice.slots, ElementsAre("row_var", "col_var", "step"));
+      std::vector<int64_t> rows = slice.shape;
+      rows.back() = 1;
+      EXPECT_EQ(slice.slot_shapes.at("row_var"), rows);
+      const int64_t count = ElementsOf(rows);
+      const int64_t columns = ElementsOf(slice.slot_shapes.at("col_var"));
+      EXPECT_EQ(slice.state_bytes, (count + columns) * 4);
+      EXPECT_EQ(read("col_var", 0, columns), absl::OkStatus());
+      EXPECT_EQ(read("row_var", 0, count), absl::OkStatus());
+      EXPECT_GT(values.back(), 0);
+      EXPECT_THAT(read("row_var", 1, count).ToString(),
+                  HasSubstr(absl::StrCat("slot \"row_var\" has ", count, " elements")));
+      EXPECT_THAT(read("variance", 0, 1).ToString(),
+                  HasSubstr("adafactor keeps: row_var, col_var"));
+    }
+    EXPECT_EQ(view.Describe().state_bytes, state_bytes);
+  }
 }
 
 }  // namespace

@@ -74,18 +74,21 @@ TEST(ValidateGroups_BadGroup_IsRefused, NamingIt) {
 }
 
 TEST(ValidateGroups_RuleOfWholeParameters_IsRefusedWhereTheyAreCut, NamingGroupAndRule) {
-  OptimizerSpec spec = SpecOf({{"adam"}, {"whole"}});
-  for (const PartitionPolicy policy :
-       {PartitionPolicy::kGreedy, PartitionPolicy::kGreedyInOrder, PartitionPolicy::kReplicated}) {
-    spec.policy = policy;
-    EXPECT_TRUE(ValidateGroups(spec).ok()) << NameOf(policy);
+  for (const std::string rule : {"whole", "adafactor", "lamb"}) {
+    OptimizerSpec spec = SpecOf({{"adam"}, {rule}});
+    for (const PartitionPolicy policy : {PartitionPolicy::kGreedy, PartitionPolicy::kGreedyInOrder,
+                                         PartitionPolicy::kReplicated}) {
+      spec.policy = policy;
+      EXPECT_TRUE(ValidateGroups(spec).ok()) << NameOf(policy);
+    }
+    spec.policy = PartitionPolicy::kBalanced;
+    const absl::Status status = ValidateGroups(spec).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("param group 1: the rule \"" + rule +
+                          "\" needs whole parameters, which the partition policy \"balanced\" "
+                          "cuts; use \"greedy\""));
   }
-  spec.policy = PartitionPolicy::kBalanced;
-  const absl::Status status = ValidateGroups(spec).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("param group 1: the rule \"whole\" needs whole parameters, which the "
-                        "partition policy \"balanced\" cuts; use \"greedy\""));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/parameter_space.h"
 #include "tests/testing/rule_shape.h"
 
 namespace optshard::testing {
@@ -65,20 +66,39 @@ bool SameBits(float a, float b) {
   return Bits(a) == Bits(b) || (std::isnan(a) && std::isnan(b));
 }
 
-// The slots after so many steps of the rule with ordinary gradients.
+// Where a rule needs whole parameters, their shapes have one to four dimensions by turns.
+std::vector<int64_t> ShapeOf(const UpdateRule* rule, int64_t elements, uint32_t seed) {
+  if (rule == nullptr || rule->spec().element_wise || seed % 4 == 0) return {elements};
+  std::vector<int64_t> shape = {elements};
+  for (uint32_t more = seed % 4; more > 0; --more) {
+    for (const int64_t extent : {5, 3, 2, 1}) {
+      if (shape.front() % extent != 0) continue;
+      shape.front() /= extent;
+      shape.insert(shape.begin() + 1 + seed / 4 % shape.size(), extent);
+      break;
+    }
+  }
+  return shape;
+}
+
+// The slots after so many steps of the rule with ordinary gradients; empty ones where the shape
+// lacks them.
 std::vector<std::vector<float>> StateAfterSteps(const UpdateRule& rule,
                                                 const Hyperparameters& group, StepNumber steps,
-                                                size_t elements, std::mt19937& random) {
+                                                const std::vector<int64_t>& shape,
+                                                std::mt19937& random) {
+  const int64_t elements = ElementsOf(shape);
   std::vector<float> gradient(elements);
   std::vector<float> parameter(elements);
   std::vector<std::vector<float>> slots;
-  for (const Slot& slot : rule.Slots(group)) slots.emplace_back(elements, slot.initial);
+  for (const Slot& slot : rule.Slots(group)) {
+    slots.emplace_back(slot.ValuesFor(shape, elements), slot.initial);
+  }
   SpanUpdate span;
   span.gradient = gradient.data();
   span.parameter = parameter.data();
   for (size_t slot = 0; slot < slots.size(); ++slot) span.slots[slot] = slots[slot].data();
-  span.elements = static_cast<int64_t>(elements);
-  const std::vector<int64_t> shape = ShapeFor(rule, {span.elements});
+  span.elements = elements;
   AlignedFloats workspace(rule.WorkspaceBytes(shape, DType::kFloat32) / sizeof(float));
   span.shape = shape;
   span.workspace = workspace.data();
@@ -93,8 +113,9 @@ std::vector<std::vector<float>> StateAfterSteps(const UpdateRule& rule,
 std::vector<bool> SignedSlots(const UpdateRule& rule, const Hyperparameters& group) {
   std::mt19937 random(1);
   std::vector<bool> are_signed;
-  for (const std::vector<float>& slot : StateAfterSteps(rule, group, 3, 64, random)) {
-    are_signed.push_back(*std::min_element(slot.begin(), slot.end()) < 0);
+  for (const std::vector<float>& slot :
+       StateAfterSteps(rule, group, 3, ShapeFor(rule, {64}), random)) {
+    are_signed.push_back(std::any_of(slot.begin(), slot.end(), [](float v) { return v < 0; }));
   }
   return are_signed;
 }
@@ -134,27 +155,33 @@ std::vector<RuleCase> ElementWiseRuleCases() {
 
 RuleData::RuleData(const RuleCase* rule_case, int64_t elements, int misalignment, bool specials,
                    uint32_t seed)
-    : elements_(elements), offset_(kGuard + misalignment), seed_(seed), shape_{elements} {
+    : elements_(elements),
+      offset_(kGuard + misalignment),
+      seed_(seed),
+      shape_(ShapeOf(rule_case == nullptr ? nullptr : rule_case->rule, elements, seed)) {
   std::mt19937 random(seed);
   if (rule_case != nullptr) {
     shape_ = ShapeFor(*rule_case->rule, shape_);
     workspace_.resize(rule_case->rule->WorkspaceBytes(shape_, DType::kFloat32) / sizeof(float));
   }
-  const size_t slots = rule_case == nullptr ? 0 : rule_case->signed_slots.size();
-  for (size_t tensor = 0; tensor < slots + 2; ++tensor) {
+  std::vector<Slot> slots;
+  if (rule_case != nullptr) slots = rule_case->rule->Slots(rule_case->group);
+  for (size_t tensor = 0; tensor < slots.size() + 2; ++tensor) {
     const bool is_signed = tensor < 2 || rule_case->signed_slots[tensor - 2];
-    AlignedFloats values(static_cast<size_t>(elements) + size_t{2} * kGuard + misalignment);
+    const int64_t count = tensor < 2 ? elements : slots[tensor - 2].ValuesFor(shape_, elements);
+    if (tensor >= 2) slots_.push_back(slots[tensor - 2].ShapeFor(shape_).has_value());
+    AlignedFloats values(static_cast<size_t>(count) + size_t{2} * kGuard + misalignment);
     for (float& value : values) {
       value = specials && random() % 4 == 0 ? Special(random) : Ordinary(random);
       if (!is_signed) value = std::fabs(value);
     }
     tensors_.push_back(std::move(values));
   }
-  if (specials || slots == 0) return;
+  if (specials || slots.empty()) return;
   const std::vector<std::vector<float>> state =
-      StateAfterSteps(*rule_case->rule, rule_case->group, 2, tensors_[0].size(), random);
-  for (size_t slot = 0; slot < slots; ++slot) {
-    tensors_[2 + slot].assign(state[slot].begin(), state[slot].end());
+      StateAfterSteps(*rule_case->rule, rule_case->group, 2, shape_, random);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    std::copy(state[slot].begin(), state[slot].end(), Start(static_cast<int>(2 + slot)));
   }
 }
 
@@ -162,8 +189,8 @@ SpanUpdate RuleData::Span() {
   SpanUpdate span;
   span.gradient = Start(0);
   span.parameter = Start(1);
-  for (size_t tensor = 2; tensor < tensors_.size(); ++tensor) {
-    span.slots[tensor - 2] = Start(static_cast<int>(tensor));
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot]) span.slots[slot] = Start(static_cast<int>(2 + slot));
   }
   span.elements = elements_;
   span.shape = shape_;

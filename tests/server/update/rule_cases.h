@@ -43,8 +43,8 @@ struct CacheLineAllocator {
 };
 using AlignedFloats = std::vector<float, CacheLineAllocator<float>>;
 
-// A parameter with gradient and slots, at any misalignment (in elements, from the start of a cache
-// line), between guard elements.
+// A parameter of some shape with gradient and slots, at any misalignment (in elements, from the
+// start of a cache line), between guard elements.
 class RuleData {
  public:
   // Ordinary values of many magnitudes, and slots as two steps of the rule leave them: values that
@@ -56,6 +56,7 @@ class RuleData {
 
   SpanUpdate Span();
   int64_t elements() const { return elements_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
 
   // "" where parameter, slots and guards have the same bits as `expected`'s (any NaN equals any
   // NaN); otherwise tensor, index, both values in hex and the seed.
@@ -70,6 +71,7 @@ class RuleData {
   int64_t offset_;
   uint32_t seed_;
   std::vector<AlignedFloats> tensors_;  // gradient, parameter, slots
+  std::vector<bool> slots_;             // whether a parameter of this shape has them
   std::vector<int64_t> shape_;
   AlignedFloats workspace_;
 };

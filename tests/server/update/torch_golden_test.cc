@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/parameter_space.h"
 #include "server/update/update_rule.h"
 #include "tests/server/update/golden/torch_goldens.h"
 
@@ -36,22 +37,25 @@ Tensors<T> RunOurs(const GoldenCase& golden, DriverKind driver) {
   static const auto* const data = new GoldenData(MakeGoldenData());
   const UpdateRule& rule = **RuleRegistry::Find(golden.rule);
   const Hyperparameters group = *rule.Validate(golden.given);
+  const int64_t elements = ElementsOf(golden.shape);
   Tensors<T> tensors;
-  tensors["parameter"].assign(data->parameter.begin(), data->parameter.end());
+  tensors["parameter"].assign(data->parameter.begin(), data->parameter.begin() + elements);
   SpanUpdate span;
   span.parameter = tensors["parameter"].data();
-  span.elements = static_cast<int64_t>(data->parameter.size());
+  span.elements = elements;
+  span.shape = golden.shape;
   size_t k = 0;
   for (const Slot& slot : rule.Slots(group)) {
-    tensors[slot.name].assign(data->parameter.size(), static_cast<T>(slot.initial));
-    span.slots[k++] = tensors[slot.name].data();
+    SlotArray& array = span.slots[k++];
+    if (!slot.ShapeFor(golden.shape).has_value()) continue;
+    tensors[slot.name].assign(slot.ValuesFor(golden.shape, elements), static_cast<T>(slot.initial));
+    array = tensors[slot.name].data();
   }
   struct alignas(64) Line {
     char bytes[64];
   };
   std::vector<Line> workspace(
       rule.WorkspaceBytes(golden.shape, span.parameter.dtype()) / sizeof(Line) + 1);
-  span.shape = golden.shape;
   span.workspace = workspace.data();
   ScalarSlots scalars = rule.InitialScalarSlots(group);
   for (int step = 1; step <= kGoldenSteps; ++step) {

@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
+#include "common/parameter_space.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/update/option_spec.h"
@@ -206,6 +208,8 @@ class DeclaredRule final : public UpdateRule {
   RuleSpec spec_;
 };
 
+absl::optional<std::vector<int64_t>> NoShape(absl::Span<const int64_t>) { return absl::nullopt; }
+
 TEST(RuleRegistryTest, Register_WrongDeclaration_Dies) {
   const auto slots = [](std::vector<SlotSpec> slots) {
     RuleSpec spec;
@@ -228,6 +232,8 @@ TEST(RuleRegistryTest, Register_WrongDeclaration_Dies) {
       {scalars({{"a", ""}, {"a", ""}}), "two slots \"a\""},
       {slots({{"a", ""}, {"b", ""}, {"c", ""}, {"d", ""}, {"e", ""}}),
        "5 slots, expected at most 4"},
+      {slots({{"rows", "", "", "", EightBit::kNo, {&NoShape, ""}}}),
+       "\"rows\" has a shape of its own, expected a rule that is not element-wise"},
       {slots({{"master", ""}}), "a slot \"master\", which every rule may have"},
       {slots({{"step", ""}}), "a slot \"step\", which every rule may have"},
       {slots({{"a", "", "amsgard"}}), "exists with \"amsgard\""},
@@ -242,6 +248,30 @@ TEST(RuleRegistryTest, Register_WrongDeclaration_Dies) {
   for (const auto& each : cases) {
     const DeclaredRule rule(each.spec);
     EXPECT_DEATH(RuleRegistry::Register(&rule), each.error);
+  }
+}
+
+TEST(UpdateRuleTest, Adafactor_SlotsByShape_AreThoseOfPyTorch) {
+  using Shape = std::vector<int64_t>;
+  const UpdateRule& rule = Rule("adafactor");
+  const std::vector<Slot> slots = rule.Slots(*rule.Validate({}));
+  ASSERT_EQ(slots.size(), 3u);
+  const struct {
+    Shape parameter;
+    std::vector<absl::optional<Shape>> slots;
+    std::vector<int64_t> values;
+  } cases[] = {
+      {{4, 6}, {Shape{4, 1}, Shape{1, 6}, absl::nullopt}, {4, 6, 0}},
+      {{5, 2, 3, 7}, {Shape{5, 2, 3, 1}, Shape{5, 2, 1, 7}, absl::nullopt}, {30, 70, 0}},
+      {{9}, {absl::nullopt, absl::nullopt, Shape{9}}, {0, 0, 9}},
+      {{}, {absl::nullopt, absl::nullopt, Shape{}}, {0, 0, 1}},
+      {{0, 5}, {absl::nullopt, absl::nullopt, Shape{0, 5}}, {0, 0, 0}},
+  };
+  for (const auto& each : cases) {
+    for (size_t k = 0; k < slots.size(); ++k) {
+      EXPECT_EQ(slots[k].ShapeFor(each.parameter), each.slots[k]) << slots[k].name;
+      EXPECT_EQ(slots[k].ValuesFor(each.parameter, ElementsOf(each.parameter)), each.values[k]);
+    }
   }
 }
 

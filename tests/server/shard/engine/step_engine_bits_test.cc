@@ -189,6 +189,30 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
   }
 }
 
+// Likewise by rules that need whole parameters, which some policies do not cut.
+TEST(StepEngineBits_StateOptionsOfWholeParameters, EqualOneProcessToTheBit) {
+  for (const int master_bits : {0, 24, 32}) {
+    for (const StateFormat format : {StateFormat::kFloat32, StateFormat::kBFloat16}) {
+      for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+        EngineRig::Options options;
+        options.world_size = 3;
+        options.rules = {{"adafactor"}, {"lamb"}};
+        options.space = WithEveryDType(MixedGroups(options.rules), master_bits);
+        options.placements = {placement};
+        options.threads = 2;
+        options.state.master_weights = master_bits != 0;
+        if (master_bits == 24) options.state.master_weight_bits = 24;
+        options.state.format = format;
+        SCOPED_TRACE(absl::StrCat("masters of ", master_bits, " bits, ", NameOf(format), " state, ",
+                                  NameOf(placement)));
+        EngineRig rig(options);
+        ExpectAllOk(rig.SyncParameters());
+        ExpectStepsOfOneProcess(rig, 3);
+      }
+    }
+  }
+}
+
 // The rules that work in 8 bits, with all of their slots.
 std::vector<GroupRule> RulesInEightBits(PartitionPolicy policy) {
   std::vector<GroupRule> rules = {{"adam"}, {"adamw"}, {"lion"}, {"sgd"}};

@@ -16,10 +16,11 @@ TEST(WholeParameterExecutorTest, Start_AnyThreadCount_SameBitsAsOneByOne) {
     const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
     std::vector<RuleData> start;
     int64_t workspace_bytes = 0;
-    for (const int64_t elements : {1, 30011, 17, 9000, 64, 25000, 3}) {
-      start.emplace_back(&rule_case, elements, 0, /*specials=*/false, 7);
-      workspace_bytes = std::max(workspace_bytes, rule_case.rule->WorkspaceBytes(
-                                                      start.back().Span().shape, DType::kFloat32));
+    uint32_t seed = 7;
+    for (const int64_t elements : {1, 30011, 17, 9000, 64, 25000, 3, 40000, 30000}) {
+      start.emplace_back(&rule_case, elements, 0, /*specials=*/false, seed++);
+      workspace_bytes = std::max(
+          workspace_bytes, rule_case.rule->WorkspaceBytes(start.back().shape(), DType::kFloat32));
     }
     std::vector<RuleData> expected = start;
     for (RuleData& data : expected) {

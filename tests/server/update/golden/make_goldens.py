@@ -3,16 +3,16 @@
     tools/setup_peers.sh            once: installs PyTorch and NumPy
     .venv/bin/python tests/server/update/golden/make_goldens.py
 
-For each case 100 steps over 1,000 elements, in float32 and in float64, with all slots. Muon computes in
-bfloat16 whatever the parameter is; in place of PyTorch's, its values in float64 are those of its formula
-written in NumPy, without bfloat16. The file:
+For each case 100 steps in float32 and in float64, with all slots, over 1,000 elements or the first of
+them. Muon computes in bfloat16 whatever the parameter is; in place of PyTorch's, its values in float64 are
+those of its formula written in NumPy, without bfloat16. The file:
 
     # a comment line, with the version of PyTorch
     case RULE NAME
     option NAME VALUE...            a flag, a number, several numbers, or a name
-    shape ROWS COLUMNS              of a matrix; without it, a parameter has one dimension
-    tensor NAME                     "parameter", or a slot
-    <1,000 float32, then 1,000 float64, little-endian>
+    shape EXTENT...                 of the parameter; without this line [1000]
+    tensor NAME COUNT               "parameter", or a slot; without COUNT it has 1,000 values
+    <COUNT float32, then COUNT float64, little-endian>
     ...
     end
 """
@@ -49,7 +49,20 @@ def data():
     return parameter, gradients
 
 
+# The shape of the parameter is [1000] where a case gives no other.
 CASES = [
+    ("adafactor", "Matrix", torch.optim.Adafactor, {}, (25, 40)),
+    ("adafactor", "Vector", torch.optim.Adafactor, {}),
+    ("adafactor", "Number", torch.optim.Adafactor, {"lr": 0.5, "d": 2.0}, ()),
+    ("adafactor", "Batch", torch.optim.Adafactor, {"eps": (0.3, 0.9), "lr": 1.0}, (10, 4, 25)),
+    ("adafactor", "Conv", torch.optim.Adafactor, {"beta2_decay": -0.3, "d": 1.5, "lr": 0.2}, (11, 10, 3, 3)),
+    ("adafactor", "WeightDecayMaximize", torch.optim.Adafactor, {"weight_decay": 0.5, "maximize": True}, (20, 50)),
+    (
+        "adafactor",
+        "VectorWeightDecayMaximize",
+        torch.optim.Adafactor,
+        {"weight_decay": 0.5, "maximize": True, "eps": (0.5, 1e-3), "lr": 0.1},
+    ),
     ("adadelta", "Defaults", torch.optim.Adadelta, {}),
     ("adadelta", "ShortMemory", torch.optim.Adadelta, {"rho": 0.7, "eps": 1e-3, "lr": 0.5}),
     ("adadelta", "WeightDecayMaximize", torch.optim.Adadelta, {"weight_decay": 0.1, "maximize": True}),
@@ -92,19 +105,24 @@ def run(optimizer_class, options, dtype, shape=(ELEMENTS,)):
     """Name and values of the parameter and of each slot after the last step."""
     start, gradients = data()
     torch.set_default_dtype(dtype)  # of the slots that are one number a parameter
-    parameter = torch.nn.Parameter(torch.from_numpy(start).to(dtype, copy=True).reshape(shape))
+
+    def tensor(values):
+        elements = torch.Size(shape).numel()
+        return torch.from_numpy(values[:elements]).to(dtype, copy=True).reshape(shape)
+
+    parameter = torch.nn.Parameter(tensor(start))
     sparse = optimizer_class is torch.optim.SparseAdam
     if not sparse and optimizer_class is not torch.optim.Muon:
         options = {"foreach": False, **options}
     optimizer = optimizer_class([parameter], **options)
     for gradient in gradients:
-        values = torch.from_numpy(gradient).to(dtype, copy=True)
-        parameter.grad = torch.sparse_coo_tensor(torch.arange(ELEMENTS)[None], values) if sparse else values.reshape(shape)
+        parameter.grad = tensor(gradient).to_sparse(1) if sparse else tensor(gradient)
         optimizer.step()
     slots = {
         name: value
         for name, value in optimizer.state[parameter].items()
-        if torch.is_tensor(value) and value.shape == parameter.shape
+        # Others are one number for the whole parameter.
+        if name != "step" and torch.is_tensor(value) and value.dim() == parameter.dim()
     }
     return {"parameter": parameter.detach(), **slots}
 
@@ -155,10 +173,11 @@ def write_case(out, rule, name, options, shape, peer, truth):
     out.write(f"case {rule} {name}\n".encode())
     for option, value in options.items():
         out.write(f"option {option} {text(value)}\n".encode())
-    if len(shape) == 2:
-        out.write(b"shape %d %d\n" % shape)
+    if shape != (ELEMENTS,):
+        out.write(" ".join(["shape", *map(str, shape)]).encode() + b"\n")
     for tensor, values in peer.items():
-        out.write(f"tensor {tensor}\n".encode())
+        count = "" if values.numel() == ELEMENTS else f" {values.numel()}"
+        out.write(f"tensor {tensor}{count}\n".encode())
         out.write(values.numpy().astype("<f4").tobytes())
         out.write(truth[tensor].numpy().astype("<f8").tobytes())
 
@@ -167,10 +186,11 @@ def main():
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_goldens.bin")
     with open(path, "wb") as out:
         out.write(b"# PyTorch %s\n" % torch.__version__.split("+")[0].encode())
-        for rule, name, optimizer_class, options in CASES:
-            peer = run(optimizer_class, options, torch.float32)
-            truth = run(optimizer_class, options, torch.float64)
-            write_case(out, rule, name, options, (ELEMENTS,), peer, truth)
+        for rule, name, optimizer_class, options, *shapes in CASES:
+            shape = shapes[0] if shapes else (ELEMENTS,)
+            peer = run(optimizer_class, options, torch.float32, shape)
+            truth = run(optimizer_class, options, torch.float64, shape)
+            write_case(out, rule, name, options, shape, peer, truth)
         for name, options, shape in MUON_CASES:
             peer = run(torch.optim.Muon, options, torch.float32, shape)
             write_case(out, "muon", name, options, shape, peer, true_muon(options, shape))

@@ -50,10 +50,10 @@ HyperValue ValueOf(const std::vector<std::string>& words) {
 }
 
 template <typename T>
-std::vector<T> ReadValues(std::ifstream& file) {
-  std::vector<T> values(kElements);
+std::vector<T> ReadValues(std::ifstream& file, size_t count) {
+  std::vector<T> values(count);
   file.read(reinterpret_cast<char*>(values.data()),
-            static_cast<std::streamsize>(kElements * sizeof(T)));
+            static_cast<std::streamsize>(count * sizeof(T)));
   return values;
 }
 
@@ -72,15 +72,18 @@ std::vector<GoldenCase> ReadTorchGoldens() {
       golden.rule = words[1];
       golden.name = words[2];
       golden.shape = {static_cast<int64_t>(kElements)};
+    } else if (words[0] == "shape" && !cases.empty()) {
+      cases.back().shape.clear();
+      for (size_t i = 1; i < words.size(); ++i) {
+        cases.back().shape.push_back(static_cast<int64_t>(NumberOf(words[i])));
+      }
     } else if (words[0] == "option" && !cases.empty() && words.size() >= 3) {
       cases.back().given.Set(words[1], ValueOf(words));
-    } else if (words[0] == "shape" && !cases.empty() && words.size() == 3) {
-      cases.back().shape = {static_cast<int64_t>(NumberOf(words[1])),
-                            static_cast<int64_t>(NumberOf(words[2]))};
-    } else if (words[0] == "tensor" && !cases.empty() && words.size() == 2) {
+    } else if (words[0] == "tensor" && !cases.empty() && words.size() >= 2) {
       Golden& golden = cases.back().tensors[words[1]];
-      golden.float32 = ReadValues<float>(file);
-      golden.float64 = ReadValues<double>(file);
+      const size_t count = words.size() == 2 ? kElements : static_cast<size_t>(NumberOf(words[2]));
+      golden.float32 = ReadValues<float>(file, count);
+      golden.float64 = ReadValues<double>(file, count);
     } else {
       break;
     }

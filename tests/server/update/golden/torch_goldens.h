@@ -22,7 +22,7 @@ struct GoldenCase {
   std::string rule;
   std::string name;
   Hyperparameters given;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;             // of the parameter
   std::map<std::string, Golden> tensors;  // "parameter" and the slots
 };
 
@@ -38,6 +38,7 @@ struct GoldenData {
   std::vector<float> parameter;  // before the first step
   std::vector<std::vector<float>> gradients;
 };
+// Of 1,000 elements. A case whose parameter has fewer takes the first.
 GoldenData MakeGoldenData();
 
 }  // namespace optshard::testing

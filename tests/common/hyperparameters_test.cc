@@ -1,6 +1,7 @@
 #include "common/hyperparameters.h"
 
 #include <limits>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 Hyperparameters With(absl::string_view name, HyperValue value) {
   Hyperparameters group;
-  group.Set(name, value);
+  group.Set(name, std::move(value));
   return group;
 }
 

@@ -36,6 +36,8 @@ TEST(SameFields_ElementsOfARepeatedField_CountTogether, OneThatDiffersIsEnough) 
   EXPECT_THAT(SameFields(sent, v1::ParameterGroup()), ElementsAre("parameters"));
   sent.add_parameters()->set_name("w");
   sent.mutable_parameters(0)->set_device("cpu");
+  sent.mutable_parameters(0)->set_update_cost(1);
+  sent.mutable_parameters(0)->set_main_gradient(true);
   sent.add_parameters()->add_shape(3);
   EXPECT_THAT(SameFields(sent, v1::ParameterGroup()), ElementsAre("parameters.dtype"));
 }

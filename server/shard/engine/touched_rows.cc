@@ -158,6 +158,7 @@ void TouchedRows::CutBuckets() {
     cut.touched.group = bucket.group;
     cut.touched.region = bucket.region;
     cut.touched.dtype = bucket.dtype;
+    cut.touched.gradient_dtype = bucket.gradient_dtype;
     cut.touched.spans = std::move(spans);
     for (size_t s = 0; s < bucket.spans.size(); ++s) {
       AddTouched(bucket.spans[s], static_cast<int>(s), &cut);

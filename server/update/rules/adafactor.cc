@@ -270,6 +270,7 @@ class AdafactorRule final : public UpdateRule {
     SpanUpdate into = span;
     into.parameter = update;
     into.master = nullptr;
+    into.rounded_to = DType::kFloat32;
     into.correction = nullptr;
     into.replicas.copies = {};
     return into;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
@@ -30,7 +31,7 @@ const UpdateRule& Rule(absl::string_view name) {
 
 Hyperparameters With(absl::string_view name, HyperValue value) {
   Hyperparameters group;
-  group.Set(name, value);
+  group.Set(name, std::move(value));
   return group;
 }
 

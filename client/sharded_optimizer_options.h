@@ -79,8 +79,9 @@ struct ShardedOptimizerOptions {
   // owners keep the values themselves as masters, as master_weights does for 16-bit parameters: 4
   // bytes an element, sharded like the rest of the state. So small steps add up, and what was said
   // of editing a parameter's values holds here. A parameter keeps all of its first value until it
-  // is updated. Parameters of other types are published as they are. The same on all ranks.
-  // INVALID_ARGUMENT for other names, and where no parameter is float32.
+  // is updated, and a row of it, where gradients are sparse, until the row is. Parameters of other
+  // types are published as they are. The same on all ranks. INVALID_ARGUMENT for other names, and
+  // where no parameter is float32.
   std::string publish_dtype = "float32";
   // How the rule's slots are kept. The same on all ranks. Those of a float64 parameter are float64
   // in any case, and masters stay float32.

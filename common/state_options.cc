@@ -15,7 +15,7 @@ bool HasAny(const ParameterSpace& space, bool (*fits)(DType dtype)) {
 }  // namespace
 
 absl::StatusOr<DType> ParsePublishDType(absl::string_view name) {
-  const absl::StatusOr<DType> dtype = ParseDType(name);
+  absl::StatusOr<DType> dtype = ParseDType(name);
   if (dtype.ok() && *dtype != DType::kFloat64) return dtype;
   return absl::InvalidArgumentError(absl::StrCat(
       "publish_dtype is \"", name, "\", expected one of \"float32\", \"bfloat16\", \"float16\""));

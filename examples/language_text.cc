@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<std::filesystem::path>> FilesOf(const std::string& di
 }
 
 at::Tensor TokensOf(const std::string& bytes) {
-  const at::Tensor tokens = at::empty({static_cast<int64_t>(bytes.size())}, at::kLong);
+  at::Tensor tokens = at::empty({static_cast<int64_t>(bytes.size())}, at::kLong);
   std::transform(bytes.begin(), bytes.end(), tokens.data_ptr<int64_t>(),
                  [](char byte) { return static_cast<uint8_t>(byte); });
   return tokens;
@@ -67,7 +67,7 @@ absl::StatusOr<LanguageText> ReadLanguageText(const std::string& directory) {
 at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, uint64_t seed) {
   // Not std::uniform_int_distribution, whose numbers each standard library chooses for itself.
   std::mt19937_64 random(seed);
-  const at::Tensor windows = at::empty({rows, length + 1}, at::kLong);
+  at::Tensor windows = at::empty({rows, length + 1}, at::kLong);
   for (int64_t row = 0; row < rows; ++row) {
     const auto begin = static_cast<int64_t>(random() % (text.numel() - length));
     windows[row].copy_(text.narrow(/*dim=*/0, begin, length + 1));

@@ -63,7 +63,8 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("batch-size", &flags.batch_size,
            "pieces of text of a step, of all ranks together; a multiple of the number of ranks")
       .AtLeast(1);
-  line.Add("rule", &flags.rule, "the update rule; its other options have their defaults");
+  line.Add("rule", &flags.rule,
+           "an element-wise rule for dense gradients; its other options have their defaults");
   line.Add("lr", &flags.lr, "its learning rate");
   line.Add("seed", &flags.seed, "of the model's first values and of the pieces of text");
   line.Group("Formats");

@@ -22,11 +22,13 @@ absl::StatusOr<std::vector<bool>> GradientLayouts::Check(
     const auto index = static_cast<int>(i);
     const int group = list_.space.group_of(index);
     const std::string& name = list_.space.parameter(index).name;
-    const bool sparse = parameter.grad().is_sparse();
     // One that no rule takes is told so first.
-    absl::Status usable =
-        sparse ? CheckGradient(parameter, parameter.grad(), name) : absl::OkStatus();
+    absl::Status usable = parameter.grad().is_sparse()
+                              ? CheckGradient(parameter, parameter.grad(), name)
+                              : absl::OkStatus();
     if (!usable.ok()) return usable;
+    // A main gradient is dense, whatever is added to it.
+    const bool sparse = parameter.grad().is_sparse() && !list_.space.parameter(index).main_gradient;
     const absl::Status taken =
         CheckTakesGradient(*groups_[group].rule, hyperparameters[group], state_, sparse);
     if (taken.ok()) continue;

@@ -24,14 +24,19 @@ void AddWidened(ConstBuffer gradient, int64_t elements, float* to) {
   }
 }
 
+at::Tensor Dense(const at::Tensor& gradient) {
+  return gradient.is_sparse() ? gradient.to_dense() : gradient;
+}
+
 }  // namespace
 
 MainGradient::MainGradient(at::Tensor parameter, at::Tensor place)
     : parameter_(std::move(parameter)),
       place_(std::move(place)),
       hook_(parameter_, [this](const at::Tensor& owner) {
-        if (!CanBeTaken(owner.grad(), owner.scalar_type(), place_.sizes())) return;
-        Add(owner.grad());
+        const at::Tensor gradient = Dense(owner.grad());
+        if (!CanBeTaken(gradient, owner.scalar_type(), place_.sizes())) return;
+        Add(gradient);
         owner.mutable_grad().reset();
       }) {
   TakeIn();
@@ -47,21 +52,18 @@ const at::Tensor& MainGradient::HandOut() {
 bool MainGradient::TakeIn() {
   if (!parameter_.grad().defined()) return false;
   const at::NoGradGuard no_grad;
-  const at::Tensor gradient = parameter_.grad().detach();
-  Add(gradient.is_sparse() ? gradient.to_dense() : gradient.contiguous());
+  Add(Dense(parameter_.grad().detach()).contiguous());
   parameter_.mutable_grad().reset();
   return true;
 }
 
 void MainGradient::Zero(bool set_to_none) {
+  const bool had_gradient = present_ || parameter_.grad().defined();
   parameter_.mutable_grad().reset();
+  present_ = had_gradient && (handed_out_ || !set_to_none);
   if (!present_) return;
-  if (handed_out_ || !set_to_none) {
-    const at::NoGradGuard no_grad;
-    place_.zero_();
-  } else {
-    present_ = false;
-  }
+  const at::NoGradGuard no_grad;
+  place_.zero_();
 }
 
 void MainGradient::Add(const at::Tensor& gradient) {

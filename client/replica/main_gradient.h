@@ -22,7 +22,7 @@ class MainGradient {
   // gradient, be it of zeros: nothing tells when somebody writes to memory.
   const at::Tensor& HandOut();
   // Adds what parameter.grad() has, if anything, and frees that. Returns whether there was any. It
-  // is of the parameter's type and shape, and dense.
+  // is of the parameter's type and shape.
   bool TakeIn();
   // As torch::optim::Optimizer::zero_grad. parameter.grad() becomes none in any case.
   void Zero(bool set_to_none);

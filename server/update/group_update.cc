@@ -47,15 +47,18 @@ absl::Status CheckStateIsIts(const UpdateRule& rule, const StateOptions& state) 
       rule.spec().name, option));
 }
 
-// A tensor's own gradient is of its type.
-absl::Status CheckGradientsAreTheirs(const UpdateRule& rule, const GroupSpec& group) {
+// Main gradients are dense, and a tensor's own gradient is of its type.
+absl::Status CheckMainGradients(const UpdateRule& rule, bool is_trainers, const GroupSpec& group) {
+  const bool takes_dense = rule.spec().sparse_gradients != SparseGradients::kOnly;
+  if (takes_dense && !is_trainers) return absl::OkStatus();
   for (const ParameterSpec& parameter : group.parameters) {
-    if (parameter.gradient_dtype() == parameter.dtype) continue;
+    if (!parameter.main_gradient) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
-        "\"%s\" takes gradients of the parameter's type, so that main_gradients cannot be had with "
-        "it (parameter \"%s\" is %s); leave that option out, or give the group one of the rules of "
-        "docs/rules.md",
-        rule.spec().name, parameter.name, NameOf(parameter.dtype)));
+        "\"%s\" takes %s, so that main_gradients cannot be had with it (parameter \"%s\" is %s); "
+        "leave that option out, or give the group another one of the rules of docs/rules.md",
+        rule.spec().name,
+        takes_dense ? "gradients of the parameter's type" : "sparse gradients only", parameter.name,
+        NameOf(parameter.dtype)));
   }
   return absl::OkStatus();
 }
@@ -102,9 +105,8 @@ absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(
     }
     if (g < spec.space.groups().size()) {
       absl::Status parameters = CheckParameters(*group->rule, spec.space.groups()[g]);
-      if (trainer_update != nullptr) {
-        parameters.Update(CheckGradientsAreTheirs(*group->rule, spec.space.groups()[g]));
-      }
+      parameters.Update(
+          CheckMainGradients(*group->rule, trainer_update != nullptr, spec.space.groups()[g]));
       if (!parameters.ok()) {
         return errors::WithContext(parameters, absl::StrCat("param group ", g));
       }

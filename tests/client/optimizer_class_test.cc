@@ -325,6 +325,8 @@ TEST(OptimizerClassTest, Construct_WhatDoesNotGoWithAClass_IsRefusedWithTheWayOu
        "leave that option out"},
       {Refusal(descent, [](auto& options) { options.state_dtype = "int8_dynamic"; }),
        "state_dtype \"int8_dynamic\" cannot be had", "leave that option out"},
+      {Refusal(descent, [](auto& options) { options.publish_dtype = "bfloat16"; }),
+       "publish_dtype \"bfloat16\" cannot be had", "leave that option out"},
       {Refusal(RuleOptions("hidden", lbfgs)), "param group 0: LBFGS cannot be sharded",
        "give another rule"},
       {Refusal(RuleOptions("mine", fails)), "the factory of \"mine\" threw: no such luck",

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 // A directory of its own under the test's.
 std::string DirectoryOf(const std::string& name) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/", name);
+  std::string path = absl::StrCat(::testing::TempDir(), "/", name);
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;
@@ -50,7 +50,7 @@ TEST(LanguageTextTest, Read_TwoFilesAndALink_TakesTheFilesByName) {
   EXPECT_NEAR(static_cast<double>(read->held_out.numel()), 0.1 * text.size(), 2048);
   for (int64_t i = 0; i < 2000; ++i) ASSERT_EQ(read->train[i].item<int64_t>(), text[i]) << i;
   for (int64_t i = 0; i < 2000; ++i) {
-    ASSERT_EQ(read->held_out[i].item<int64_t>(), text[9 * 2048 + i]) << i;
+    ASSERT_EQ(read->held_out[i].item<int64_t>(), text[i + int64_t{9} * 2048]) << i;
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/errors.h"
+#include "common/row_marks.h"
 
 namespace optshard {
 namespace {
@@ -127,6 +128,12 @@ absl::Status CheckLayouts(absl::Span<const CommitVote> votes, const ParameterSpa
     for (const CommitVote& vote : votes) {
       if (vote.has_gradient[p]) (IsSparse(vote, p) ? sparse : dense).push_back(vote.rank);
     }
+    if (!sparse.empty() && RowsOf(space.parameter(p)) == 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "step %d: the gradient of parameter %d \"%s\" is sparse on %s, and the parameter has no "
+          "rows: expected two dimensions or more, and elements",
+          votes[0].step, p, space.parameter(p).name, RankList(sparse)));
+    }
     if (sparse.empty() || dense.empty()) continue;
     return errors::RanksDisagree(
         dense, absl::StrFormat("step %d: the gradient of parameter %d \"%s\" is sparse on %s but "
@@ -184,7 +191,8 @@ CommitDecision Decide(absl::Span<const CommitVote> votes, const CommitVote& expe
   decision.sparse.resize(space.parameter_count());
   for (const CommitVote& vote : votes) {
     for (int p = 0; p < space.parameter_count(); ++p) {
-      if (vote.has_gradient[p]) decision.updated[p] = true;
+      if (!vote.has_gradient[p]) continue;
+      decision.updated[p] = true;
       if (IsSparse(vote, p)) decision.sparse[p] = true;
     }
   }

@@ -145,11 +145,11 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   return result;
 }
 
-absl::Status StepEngine::Agree(const ReplicaMemory& replica, absl::Status prepared,
+absl::Status StepEngine::Agree(const ReplicaMemory& replica, const absl::Status& prepared,
                                absl::Time start, absl::Time deadline, Agreement* agreed) {
   agreed->votes.clear();
   agreed->outcome = StepOutcome::kNotApplied;
-  absl::Status status = GatherRows(replica, deadline, &prepared);
+  absl::Status status = GatherRows(replica, deadline);
   if (status.ok()) status = exchange_->Prepare(record_, replica, deadline);
   agreed->reduced = options_.clock->Now();
   options_.timeline->Record("prepare", kWholeStep, start, agreed->reduced);
@@ -165,6 +165,10 @@ absl::Status StepEngine::Agree(const ReplicaMemory& replica, absl::Status prepar
   }
   agreed->decision = Decide(agreed->votes, agreed->votes[options_.rank], incarnations_,
                             options_.gradient_mode, *options_.space);
+  // Every rank has the marks of all, so that all decide alike.
+  if (agreed->decision.status.ok() && options_.gradient_mode == GradientMode::kAveraged) {
+    agreed->decision.status = rows_.CheckAlike();
+  }
   if (!agreed->decision.hyperparameters_differ) return absl::OkStatus();
   return NameDifferentHyperparameters(agreed->votes, deadline, &agreed->decision);
 }

@@ -105,12 +105,11 @@ class StepEngine {
   // Whether the gradients are such as the rules take.
   absl::Status CheckGradients(absl::Span<const ReplicaTensor> replica) const;
   // Prepares the step and has all ranks vote on it. The error is the data plane's.
-  absl::Status Agree(const ReplicaMemory& replica, absl::Status prepared, absl::Time start,
+  absl::Status Agree(const ReplicaMemory& replica, const absl::Status& prepared, absl::Time start,
                      absl::Time deadline, Agreement* agreed);
   // All ranks learn which rows the sparse gradients of all ranks have. `prepared` gets what is
   // wrong with them.
-  absl::Status GatherRows(const ReplicaMemory& replica, absl::Time deadline,
-                          absl::Status* prepared);
+  absl::Status GatherRows(const ReplicaMemory& replica, absl::Time deadline);
 
   CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
                       CommitCall call) const;

@@ -53,7 +53,9 @@ absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call,
   std::vector<CommitVote> votes;
   bool sent = false;
   const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
-  absl::Status status = GatherVotes(kVotes, MakeVote(none, usable, call), deadline, &votes, &sent);
+  absl::Status status = GatherRows(none, deadline);
+  if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
+  status = GatherVotes(kVotes, MakeVote(none, usable, call), deadline, &votes, &sent);
   if (!status.ok()) {
     // Others may have all votes and begin.
     return Failed(std::move(status),

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
-#include "common/gradient_mode.h"
+#include "common/row_marks.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/update/gradient_support.h"
 
@@ -28,6 +28,11 @@ absl::Status StepEngine::CheckGradients(absl::Span<const ReplicaTensor> replica)
     const UpdateRule& rule = *(*options_.groups)[group].rule;
     const Hyperparameters& hyperparameters = record_.hyperparameters[group];
     absl::Status taken = CheckTakesGradient(rule, hyperparameters, options_.state.format, sparse);
+    if (taken.ok() && sparse && RowsOf(parameter) == 0) {
+      taken = absl::InvalidArgumentError(
+          "the gradient is sparse, and the parameter has no rows: expected two dimensions or more, "
+          "and elements");
+    }
     if (taken.ok() && sparse && rule.ChangesOtherRows(hyperparameters)) {
       taken = absl::InvalidArgumentError(
           absl::StrFormat("the gradient is sparse, and rule \"%s\" updates all rows: make it dense",
@@ -40,8 +45,7 @@ absl::Status StepEngine::CheckGradients(absl::Span<const ReplicaTensor> replica)
   return absl::OkStatus();
 }
 
-absl::Status StepEngine::GatherRows(const ReplicaMemory& replica, absl::Time deadline,
-                                    absl::Status* prepared) {
+absl::Status StepEngine::GatherRows(const ReplicaMemory& replica, absl::Time deadline) {
   if (!rows_.watches_any()) return absl::OkStatus();
   std::vector<uint64_t> own = rows_.MarksOf(replica.tensors());
   if (options_.world_size() == 1) {
@@ -65,7 +69,6 @@ absl::Status StepEngine::GatherRows(const ReplicaMemory& replica, absl::Time dea
     }
   }
   rows_.Take(std::move(all));
-  if (options_.gradient_mode == GradientMode::kAveraged) prepared->Update(rows_.CheckAlike());
   return absl::OkStatus();
 }
 

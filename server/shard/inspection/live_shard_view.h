@@ -44,7 +44,7 @@ class LiveShardView final : public ShardView {
 
   ShardDescription Describe() const override;
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override;
-  absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view slot,
+  absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view name,
                                     int64_t offset_elements, absl::Span<double> out) const override;
   std::vector<TimelineSpan> Timeline() const override;
 

@@ -35,7 +35,8 @@ class MatrixProduct {
   // How much memory Run needs beside the matrices.
   virtual int64_t scratch_bytes() const = 0;
 
-  // Arrays are 64-byte aligned, and no two overlap. `scratch` has any content.
+  // Arrays need only natural alignment. c and scratch overlap neither each other nor a nor b.
+  // `scratch` is 64-byte aligned, with any content.
   virtual void Run(const void* a, const void* b, void* c, void* scratch) const = 0;
 };
 

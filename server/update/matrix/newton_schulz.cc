@@ -107,6 +107,10 @@ class Scratch {
     if (product.scratch_bytes() > bytes_) {
       // With factors of 1, of which oneDNN may make another product.
       own_.reset(std::aligned_alloc(64, Aligned(product.scratch_bytes())));
+      if (own_ == nullptr) {
+        Fatal("There is no memory for %d bytes that a product of matrices needs",
+              product.scratch_bytes());
+      }
       memory_ = own_.get();
       bytes_ = product.scratch_bytes();
     }

@@ -1,5 +1,5 @@
 // Products of matrices by oneDNN, which lives in a shared object of its own
-// (docs/decisions/0002-gloo-in-its-own-shared-object.md).
+// (docs/decisions/0012-onednn-in-its-own-shared-object.md).
 #ifndef OPTSHARD_SERVER_UPDATE_MATRIX_ONEDNN_LOADER_H_
 #define OPTSHARD_SERVER_UPDATE_MATRIX_ONEDNN_LOADER_H_
 

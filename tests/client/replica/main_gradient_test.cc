@@ -1,5 +1,6 @@
 #include "client/replica/main_gradient.h"
 
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -74,6 +75,29 @@ TEST(MainGradientTest, Zero_InPlace_LeavesOneOfZerosWhereThereWasOne) {
   gradient.Zero(/*set_to_none=*/false);
   EXPECT_TRUE(gradient.present());
   EXPECT_EQ(Last(gradient.place()), 0);
+}
+
+TEST(MainGradientTest, Zero_InPlace_OfAGradientThatIsNotTakenInYet_LeavesOneOfZeros) {
+  const at::Tensor parameter = Parameter();
+  MainGradient gradient(parameter, Place());
+  parameter.mutable_grad() = at::full({1500, 2}, 2, at::kBFloat16).t();
+  gradient.Zero(/*set_to_none=*/false);
+  EXPECT_TRUE(gradient.present());
+  EXPECT_EQ(Last(gradient.place()), 0);
+}
+
+TEST(MainGradientTest, Backward_OfSparseEmbedding_AddsUpInFloat32) {
+  const at::Tensor parameter = Parameter();
+  MainGradient gradient(parameter, Place());
+  for (int i = 0; i < 2; ++i) {
+    at::embedding(parameter, at::full({1}, 1, at::kLong), /*padding_idx=*/-1,
+                  /*scale_grad_by_freq=*/false, /*sparse=*/true)
+        .sum()
+        .backward();
+    EXPECT_FALSE(parameter.grad().defined());
+  }
+  EXPECT_EQ(First(gradient.place()), 0);
+  EXPECT_EQ(Last(gradient.place()), 2);
 }
 
 TEST(MainGradientTest, HandOut_Once_MakesItStayThrough) {

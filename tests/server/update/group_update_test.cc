@@ -56,6 +56,24 @@ TEST(ValidateGroups_GoodGroups_ComeBackInOrder, WithTheirRulesDefaults) {
   EXPECT_EQ(SlotsOf(*groups)[1].size(), 0u);
 }
 
+TEST(ValidateGroups_MainGradientsOfARuleForSparseOnes, AreRefusedNamingTheParameter) {
+  GroupSpec group;
+  ParameterSpec parameter;
+  parameter.name = "words.weight";
+  parameter.shape = {300, 5};
+  parameter.dtype = DType::kBFloat16;
+  group.parameters = {parameter};
+  OptimizerSpec spec = SpecOf({{"sparse_adam"}});
+  spec.space = ParameterSpace({group});
+  EXPECT_TRUE(ValidateGroups(spec).ok());
+  group.parameters[0].main_gradient = true;
+  spec.space = ParameterSpace({group});
+  EXPECT_THAT(std::string(ValidateGroups(spec).status().message()),
+              HasSubstr("param group 0: \"sparse_adam\" takes sparse gradients only, so that "
+                        "main_gradients cannot be had with it (parameter \"words.weight\" is "
+                        "bfloat16)"));
+}
+
 TEST(ValidateGroups_BadGroup_IsRefused, NamingIt) {
   const struct {
     GroupRule group;

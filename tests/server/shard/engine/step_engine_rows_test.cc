@@ -1,5 +1,6 @@
 // Sparse gradients: only their rows are reduced, updated and published.
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -147,6 +148,66 @@ TEST(StepEngine_AveragedSparseGradients, WithTheSameRows_AreTaken) {
     }
     EXPECT_EQ(rig.DifferenceToOracle(), "");
   }
+}
+
+// Of a step that the other ranks make, `other` is what rank 1 calls instead.
+std::vector<StepEngine::Result> StepBut(EngineRig& rig,
+                                        const std::function<StepEngine::Result(Rank)>& other) {
+  std::vector<StepEngine::Result> results(rig.options().world_size);
+  rig.OnEveryRank([&](Rank r) {
+    if (r == 1) {
+      results[r] = other(r);
+      return;
+    }
+    StepInput input;
+    input.replica = rig.rank(r).replica->tensors();
+    input.regions = rig.rank(r).replica->regions();
+    input.hyperparameters = rig.rank(r).hyperparameters;
+    input.timeout = absl::Seconds(20);
+    results[r] = rig.rank(r).engine->Step(input);
+  });
+  return results;
+}
+
+void ExpectSparseStep(EngineRig& rig) {
+  rig.GiveAllGradients();
+  for (const int parameter : kTables) {
+    rig.MakeSparse(parameter, [](Rank, int64_t row) { return row % 5 == 2; });
+  }
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+// The ranks tell each other their rows before a step, and so before any other call.
+TEST(StepEngine_SomeStepSparselyWhileOthersSynchronise, AllAreToldWhoAndStepAgain) {
+  EngineRig::Options options = TableOptions();
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  ExpectSparseStep(rig);
+  const TestReplica& replica = *rig.rank(1).replica;
+  for (const StepEngine::Result& result : StepBut(rig, [&](Rank r) {
+         return rig.rank(r).engine->SyncParameters(replica.tensors(), replica.regions(),
+                                                   absl::Seconds(20));
+       })) {
+    EXPECT_TRUE(errors::IsRanksDisagree(result.status)) << result.status;
+  }
+  ExpectSparseStep(rig);
+}
+
+// A rank without a trainer has no rows: that is no disagreement.
+TEST(StepEngine_AveragedSparseGradients, WhileATrainerIsAway_AreRefusedForThatAlone) {
+  EngineRig::Options options = TableOptions();
+  options.gradient_mode = GradientMode::kAveraged;
+  options.placements = {Placement::kReachable};
+  EngineRig rig(options);
+  ExpectSparseStep(rig);
+  for (const StepEngine::Result& result : StepBut(rig, [&](Rank r) {
+         return rig.rank(r).engine->Refuse(absl::UnavailableError("its trainer is gone"));
+       })) {
+    EXPECT_TRUE(errors::IsTrainerGone(result.status)) << result.status;
+  }
+  ExpectSparseStep(rig);
 }
 
 // All ranks refuse the step, and take the next one.

@@ -136,12 +136,12 @@ TEST(GroupRulesTest, Step_MatricesByMuonAndOthersByAdamW_EqualBitsOnAnyNumberOfR
 TEST(GroupRulesTest, Construct_BiasInAGroupOfMuon_NamesItAndTheWayOut) {
   const std::vector<absl::Status> statuses =
       RunRanks(2, [](const ShardedOptimizerOptions& options) {
-        ShardedOptimizer({Parameter({4, 4}, 1), Parameter({4}, 1)}, RuleOptions("muon"), options);
+        ShardedOptimizer({Parameter({4}, 1), Parameter({4, 4}, 1)}, RuleOptions("muon"), options);
       });
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("parameter \"parameter_1\" of the shape [4]"),
+                AllOf(HasSubstr("parameter \"parameter_0\" of the shape [4]"),
                       HasSubstr("takes matrices"), HasSubstr("such as \"adamw\"")));
   }
 }

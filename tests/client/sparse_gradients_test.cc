@@ -43,8 +43,9 @@ at::Tensor Table() {
 // Some rows several times, as a batch has words, and other rows on other ranks.
 at::Tensor Batch(int step, int rank) {
   std::vector<int64_t> rows;
-  for (int64_t i = 0; i < 20; ++i)
+  for (int64_t i = 0; i < 20; ++i) {
     rows.push_back((i * i * (rank + 3) + int64_t{31} * step) % kRows);
+  }
   return at::tensor(rows);
 }
 

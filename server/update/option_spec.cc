@@ -22,6 +22,16 @@ OptionSpec Make(absl::string_view name, HyperValue default_value, absl::string_v
   return option;
 }
 
+OptionSpec Number(absl::string_view name, double default_value, absl::string_view range,
+                  std::function<bool(double)> valid, absl::string_view doc) {
+  return Make(
+      name, default_value, range,
+      [valid = std::move(valid)](const HyperValue& value) {
+        return valid(absl::get<double>(value));
+      },
+      doc);
+}
+
 }  // namespace
 
 OptionSpec Flag(absl::string_view name, bool default_value, absl::string_view doc) {
@@ -30,68 +40,46 @@ OptionSpec Flag(absl::string_view name, bool default_value, absl::string_view do
 }
 
 OptionSpec Finite(absl::string_view name, double default_value, absl::string_view doc) {
-  return Make(
-      name, default_value, "a finite number",
-      [](const HyperValue& value) { return std::isfinite(absl::get<double>(value)); }, doc);
+  return Number(
+      name, default_value, "a finite number", [](double number) { return std::isfinite(number); },
+      doc);
 }
 
 OptionSpec NonNegative(absl::string_view name, double default_value, absl::string_view doc) {
-  return Make(
+  return Number(
       name, default_value, "a finite number, >= 0",
-      [](const HyperValue& value) {
-        const double number = absl::get<double>(value);
-        return std::isfinite(number) && number >= 0;
-      },
-      doc);
+      [](double number) { return std::isfinite(number) && number >= 0; }, doc);
 }
 
 OptionSpec NonPositive(absl::string_view name, double default_value, absl::string_view doc) {
-  return Make(
+  return Number(
       name, default_value, "a finite number, <= 0",
-      [](const HyperValue& value) {
-        const double number = absl::get<double>(value);
-        return std::isfinite(number) && number <= 0;
-      },
-      doc);
+      [](double number) { return std::isfinite(number) && number <= 0; }, doc);
 }
 
 OptionSpec AtLeast1(absl::string_view name, double default_value, absl::string_view doc) {
-  return Make(
+  return Number(
       name, default_value, "a finite number, >= 1",
-      [](const HyperValue& value) {
-        const double number = absl::get<double>(value);
-        return std::isfinite(number) && number >= 1;
-      },
-      doc);
+      [](double number) { return std::isfinite(number) && number >= 1; }, doc);
 }
 
 OptionSpec Fraction(absl::string_view name, double default_value, absl::string_view doc) {
-  return Make(
+  return Number(
       name, default_value, "a number in [0, 1]",
-      [](const HyperValue& value) {
-        const double number = absl::get<double>(value);
-        return number >= 0 && number <= 1;
-      },
-      doc);
+      [](double number) { return number >= 0 && number <= 1; }, doc);
 }
 
 OptionSpec Positive(absl::string_view name, double default_value, absl::string_view doc) {
-  return Make(
+  return Number(
       name, default_value, "a finite number, > 0",
-      [](const HyperValue& value) {
-        const double number = absl::get<double>(value);
-        return std::isfinite(number) && number > 0;
-      },
-      doc);
+      [](double number) { return std::isfinite(number) && number > 0; }, doc);
 }
 
 OptionSpec Whole(absl::string_view name, int default_value, int least, int most,
                  absl::string_view doc) {
-  return Make(
-      name, static_cast<double>(default_value),
-      absl::StrCat("a whole number from ", least, " to ", most),
-      [least, most](const HyperValue& value) {
-        const double number = absl::get<double>(value);
+  return Number(
+      name, default_value, absl::StrCat("a whole number from ", least, " to ", most),
+      [least, most](double number) {
         return number >= least && number <= most && number == std::floor(number);
       },
       doc);

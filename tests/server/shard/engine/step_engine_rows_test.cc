@@ -82,6 +82,16 @@ void ExpectSparseSteps(EngineRig& rig) {
   }
 }
 
+void ExpectSparseStep(EngineRig& rig) {
+  rig.GiveAllGradients();
+  for (const int parameter : kTables) {
+    rig.MakeSparse(parameter, [](Rank, int64_t row) { return row % 5 == 2; });
+  }
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
 using RowsCase = std::tuple<int, FakeHub::Mode, PartitionPolicy, std::vector<Placement>>;
 
 class StepEngineRowsTest : public ::testing::TestWithParam<RowsCase> {};
@@ -130,13 +140,7 @@ TEST(StepEngine_AveragedSparseGradients, WithTheSameRows_AreTaken) {
     options.gradient_mode = GradientMode::kAveraged;
     options.placements = {placement};
     EngineRig rig(options);
-    rig.GiveAllGradients();
-    for (const int parameter : kTables) {
-      rig.MakeSparse(parameter, [](Rank, int64_t row) { return row % 5 == 2; });
-    }
-    ExpectAllOk(rig.Step());
-    rig.StepOracleAlong();
-    EXPECT_EQ(rig.DifferenceToOracle(), "");
+    ExpectSparseStep(rig);
     rig.GiveAllGradients();
     for (const int parameter : kTables) {
       rig.MakeSparse(parameter, [](Rank rank, int64_t row) { return row == 4 + rank; });
@@ -167,16 +171,6 @@ std::vector<StepEngine::Result> StepBut(EngineRig& rig,
     results[r] = rig.rank(r).engine->Step(input);
   });
   return results;
-}
-
-void ExpectSparseStep(EngineRig& rig) {
-  rig.GiveAllGradients();
-  for (const int parameter : kTables) {
-    rig.MakeSparse(parameter, [](Rank, int64_t row) { return row % 5 == 2; });
-  }
-  ExpectAllOk(rig.Step());
-  rig.StepOracleAlong();
-  EXPECT_EQ(rig.DifferenceToOracle(), "");
 }
 
 // The ranks tell each other their rows before a step, and so before any other call.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/sharded_optimizer.h"
+#include "tests/client/attached_options.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/client_ranks.h"
 
@@ -77,13 +78,7 @@ TEST(MainGradientsTest, Step_SeveralBackwardsOverMessages_AddUpInFloat32) {
 
 TEST(MainGradientsTest, Step_SeveralBackwardsAttachedToAServer_AddUpInFloat32) {
   testing::NodeRig rig(1);
-  ShardedOptimizerOptions options;
-  options.attach = absl::StrCat("unix:", rig.address());
-  options.rank = 0;
-  options.world_size = 1;
-  options.node = "node";
-  options.join_timeout = options.step_timeout = absl::Seconds(20);
-  ExpectSumsInFloat32(options);
+  ExpectSumsInFloat32(testing::AttachedTo(rig, 0));
 }
 
 TEST(MainGradientsTest, MainGrad_ThatTheTrainerFillsAndKeeps_IsStepped) {

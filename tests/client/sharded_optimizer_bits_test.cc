@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "client/sharded_optimizer.h"
 #include "server/update/update_rule.h"
+#include "tests/client/attached_options.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/client_ranks.h"
 
@@ -277,13 +278,7 @@ TEST(OracleTest, Step_TwoRulesOnOneRank_IsCloseToTorchs) {
 
 TEST(OracleTest, Step_TwoRulesAttachedToAServer_IsCloseToTorchs) {
   testing::NodeRig rig(1);
-  ShardedOptimizerOptions options;
-  options.attach = absl::StrCat("unix:", rig.address());
-  options.rank = 0;
-  options.world_size = 1;
-  options.node = "node";
-  options.join_timeout = options.step_timeout = absl::Seconds(20);
-  ExpectCloseToTorchs(options);
+  ExpectCloseToTorchs(testing::AttachedTo(rig, 0));
 }
 
 }  // namespace

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "client/sharded_optimizer.h"
 #include "client/sharded_optimizer_options.h"
+#include "tests/client/attached_options.h"
 #include "tests/server/node/node_rig.h"
 
 namespace optshard {
@@ -20,12 +19,7 @@ class OneTrainer {
  public:
   OneTrainer(testing::NodeRig& rig, Rank rank, float first) {
     parameter_ = at::full({3}, first).set_requires_grad(true);
-    ShardedOptimizerOptions options;
-    options.attach = absl::StrCat("unix:", rig.address());
-    options.rank = rank;
-    options.world_size = 2;
-    options.node = "node";
-    options.join_timeout = options.step_timeout = absl::Seconds(20);
+    ShardedOptimizerOptions options = testing::AttachedTo(rig, rank);
     options.wait_for_trainers = true;
     optimizer_ = std::make_unique<ShardedOptimizer>(std::vector<at::Tensor>{parameter_},
                                                     RuleOptions("sgd").Set("lr", 1.0), options);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/sharded_optimizer.h"
+#include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/client_ranks.h"
@@ -123,15 +124,7 @@ TEST_P(SparseGradientsTest, Step_ShardedInAnyWay_HasTheBitsOfTheUnshardedRun) {
   }
   testing::NodeRig rig(ranks);
   std::vector<std::string> attached(ranks);
-  rig.OnEveryRank([&](Rank rank) {
-    ShardedOptimizerOptions options;
-    options.attach = absl::StrCat("unix:", rig.address());
-    options.rank = rank;
-    options.world_size = ranks;
-    options.node = "node";
-    options.join_timeout = options.step_timeout = absl::Seconds(20);
-    attached[rank] = TrainTables(options);
-  });
+  rig.OnEveryRank([&](Rank rank) { attached[rank] = TrainTables(testing::AttachedTo(rig, rank)); });
   EXPECT_THAT(attached, Each(unsharded[0]));
 }
 

@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/owner/class_groups.h"
+#include "client/owner/constructed_groups.h"
 #include "client/owner/optimizer_spec_of.h"
 #include "client/owner/owner_choice.h"
 #include "client/owner/parameter_state.h"
 #include "client/owner/wait_for_trainers.h"
-#include "client/param_group_change.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/gradient_layouts.h"
 #include "client/replica/memory_choice.h"
@@ -27,18 +27,11 @@
 #include "common/log.h"
 #include "common/optimizer_spec.h"
 #include "server/shard/engine/step_input.h"
-#include "server/update/group_update.h"
-#include "server/update/step_hyperparameters.h"
-#include "server/update/update_rule.h"
 
 namespace optshard {
 namespace {
 
 using torch::optim::OptimizerParamGroup;
-
-constexpr char kGroupsAreFixed[] =
-    "groups and parameters can be given at construction only; make another optimizer, with a name "
-    "of its own, for them";
 
 constexpr char kTrainableNote[] =
     ". A frozen parameter keeps its value, its owner and its state, and goes on from there once it "
@@ -87,15 +80,14 @@ class ShardedOptimizer::Impl {
   explicit Impl(const Prepared& prepared)
       : options_(prepared.options),
         classes_(prepared.groups),
-        constructed_(ValueOrThrow(ValidateGroups(prepared.spec, classes_.updates()))),
-        tensors_(TensorsOf(prepared.groups)),
+        groups_(prepared.spec, TensorsOf(prepared.groups), options_.rank, classes_),
         memory_(SayingWhere("rank", options_.rank,
                             [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
         owner_(ValueOrThrow(
             StartOwner(WithMemory(options_, memory_), prepared.spec, classes_.updates()))),
         owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)),
-        gradient_layouts_(prepared.list, constructed_,
+        gradient_layouts_(prepared.list, groups_.updates(),
                           ValueOrThrow(ParseStateFormat(options_.state_dtype))),
         trainable_(prepared.list),
         owners_(ValueOrThrow(
@@ -141,40 +133,27 @@ class ShardedOptimizer::Impl {
     ThrowIfError(owner_->failure());
   }
 
-  // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
-  const std::vector<Hyperparameters>& CheckHyperparameters(
-      const std::vector<OptimizerParamGroup>& groups) {
-    SayingWhere("rank", options_.rank, [&] {
-      std::vector<Hyperparameters> given = HyperparametersOf(groups);
-      if (given == checked_) return;
-      validated_ = ValueOrThrow(ValidateForStep(constructed_, given));
-      checked_ = std::move(given);
-    });
-    return checked_;
+  void CheckGroups(const std::vector<OptimizerParamGroup>& groups) const {
+    groups_.CheckParameters(groups);
   }
 
-  // torch::optim::Optimizer's add_param_group is not virtual: called through that class it
-  // succeeds. UNIMPLEMENTED, before anything is sent, as long as param_groups() has been changed.
-  void CheckGroups(const std::vector<OptimizerParamGroup>& groups) const {
-    const std::string change = DescribeGroupChange(groups, tensors_);
-    if (change.empty()) return;
-    throw StatusError(absl::UnimplementedError(
-        absl::StrCat("rank ", options_.rank, ": ", change, ", but ", kGroupsAreFixed,
-                     ". Undo the change to param_groups(), and this one goes on")));
+  // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
+  void TakeGroups(const std::vector<OptimizerParamGroup>& groups) {
+    groups_.CheckParameters(groups);
+    groups_.TakeHyperparameters(groups);
   }
 
   void Step(const std::vector<OptimizerParamGroup>& groups) {
-    CheckGroups(groups);
-    const std::vector<Hyperparameters>& hyperparameters = CheckHyperparameters(groups);
+    TakeGroups(groups);
     SayingWhere("rank", options_.rank, [this] {
-      ThrowIfError(replica_->Gather(ValueOrThrow(gradient_layouts_.Check(validated_))));
+      ThrowIfError(replica_->Gather(ValueOrThrow(gradient_layouts_.Check(groups_.complete()))));
     });
     const std::string switched = trainable_.TakeChanges();
     if (!switched.empty()) Warn(absl::StrCat(switched, kTrainableNote));
     StepInput input;
     input.replica = replica_->tensors();
     input.regions = replica_->regions();
-    input.hyperparameters = hyperparameters;
+    input.hyperparameters = groups_.taken();
     input.timeout = options_.step_timeout;
     const absl::StatusOr<StepInfo> info =
         options_.wait_for_trainers ? StepWithAllTrainers(*owner_, input) : owner_->Step(input);
@@ -251,34 +230,12 @@ class ShardedOptimizer::Impl {
     Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "%s", message);
   }
 
-  // `groups` are those of the construction.
-  std::vector<Hyperparameters> HyperparametersOf(
-      const std::vector<OptimizerParamGroup>& groups) const {
-    std::vector<Hyperparameters> result;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const RuleOptions options =
-          SayingWhere("param group", g, [&] { return RuleOptions::From(groups[g].options()); });
-      const std::string& rule = constructed_[g].rule->spec().name;
-      if (options.rule() != rule) {
-        throw StatusError(absl::InvalidArgumentError(absl::StrCat(
-            "the options of param group ", g, " have become those of the rule \"", options.rule(),
-            "\", but a group keeps the rule that it was constructed with, here \"", rule,
-            "\"; give it options of that rule, or make another optimizer")));
-      }
-      result.push_back(classes_.ValuesOf(g, options));
-    }
-    return result;
-  }
-
   const ShardedOptimizerOptions options_;
   ClassGroups classes_;
-  const std::vector<GroupUpdate> constructed_;          // by group
-  const std::vector<std::vector<at::Tensor>> tensors_;  // by group
+  ConstructedGroups groups_;
   const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
   const std::vector<std::string> owner_addresses_;
-  std::vector<Hyperparameters> checked_;    // of the last step
-  std::vector<Hyperparameters> validated_;  // those, complete
   const std::unique_ptr<Replica> replica_;
   const GradientLayouts gradient_layouts_;
   TrainableWatch trainable_;
@@ -308,8 +265,7 @@ ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
   // Before the closure's work. This rank's own mistake comes first: where all ranks make the same
   // one, each names it, also if another rank has ended because of it.
-  impl_->CheckGroups(param_groups());
-  impl_->CheckHyperparameters(param_groups());
+  impl_->TakeGroups(param_groups());
   impl_->CheckUsable();
   at::Tensor loss;
   if (closure != nullptr) {

@@ -1,4 +1,4 @@
-// Shard owners with a coordinator: start, step, look in, stop, and what bad input gets.
+// Shard owners with a coordinator: step, look in, stop; shard_owner_start_test.cc has their start.
 
 #include "server/shard/shard_owner.h"
 
@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/gradient_mode.h"
-#include "common/membership/coordinator_client.h"
 #include "common/step_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,8 +21,6 @@
 namespace optshard::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -221,61 +218,6 @@ TEST(ShardOwner_GroupsOfTwoRules_StepLikeOneProcess, AndShowEachGroupsSlots) {
   }
 }
 
-// --- Bad options.
-
-absl::Status StartAlone(const std::function<void(ShardOwner::Options&)>& spoil) {
-  OwnerRig rig(OwnerRig::MixedOptions(1));
-  spoil(rig.owner_options(0));
-  return rig.Start()[0];
-}
-
-TEST(ShardOwner_BadOption, IsNamed) {
-  const auto expect = [](const std::function<void(ShardOwner::Options&)>& spoil,
-                         const std::string& text) {
-    const absl::Status status = StartAlone(spoil);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(Text(status), HasSubstr(text));
-  };
-  expect([](ShardOwner::Options& options) { options.rank = 5; }, "rank 5 of world size 1");
-  expect([](ShardOwner::Options& options) { options.spec.rules[1].name = "adamant"; },
-         "known rules: adadelta, adafactor, adagrad,");
-  expect([](ShardOwner::Options& options) { options.threads = -1; }, "threads is -1");
-  expect([](ShardOwner::Options& options) { options.coordinator = nullptr; },
-         "needs a coordinator");
-  expect([](ShardOwner::Options& options) { options.spec.rules.resize(1); }, "of 1 param groups");
-  expect(
-      [](ShardOwner::Options& options) {
-        options.spec.rules[1].hyperparameters.Set("lr", std::numeric_limits<double>::quiet_NaN());
-      },
-      "param group 1");
-  expect(
-      [](ShardOwner::Options& options) {
-        std::vector<GroupSpec> groups = options.spec.space.groups();
-        groups[0].parameters[3].device = "cuda:0";
-        options.spec.space = ParameterSpace(groups);
-      },
-      "parameter 3 \"fc.weight\" is on cuda:0");
-}
-
-TEST(ShardOwner_ParameterListsDiffer, EveryRankIsShownTheDifference) {
-  OwnerRig rig(OwnerRig::MixedOptions(2));
-  std::vector<GroupSpec> groups = rig.space().groups();
-  groups[0].parameters[1].shape = {8};
-  rig.owner_options(1).spec.space = ParameterSpace(groups);
-  for (const absl::Status& status : rig.Start()) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(Text(status), AllOf(HasSubstr("conv.bias"), HasSubstr("[7]"), HasSubstr("[8]")));
-  }
-}
-
-TEST(ShardOwner_RankThatNeverComes, IsNamedByTheDeadline) {
-  OwnerRig rig(OwnerRig::MixedOptions(2));
-  rig.owner_options(0).join_timeout = absl::Milliseconds(50);
-  const absl::StatusOr<std::unique_ptr<ShardOwner>> owner = ShardOwner::Start(rig.owner_options(0));
-  EXPECT_EQ(owner.status().code(), absl::StatusCode::kDeadlineExceeded) << owner.status();
-  EXPECT_THAT(errors::RanksOf(owner.status()), ElementsAre(1));
-}
-
 TEST(ShardOwner_AfterAnError_IsBroken, EachCallReturnsTheFirstError) {
   OwnerRig rig(OwnerRig::MixedOptions(2));
   ExpectOk(rig.Start());
@@ -430,35 +372,6 @@ TEST(ShardOwnerView_ReadWhileStepsRun, GivesValuesOfExactlyOneStep) {
         << ", said to be of step " << sample.step;
   }
   ExpectOk(rig.Stop());
-}
-
-// Notes what comes and refuses it.
-class NotingCoordinator final : public CoordinatorClient {
- public:
-  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request, absl::Time,
-                                                      Cancellation*) override {
-    ids.push_back(request.request_id);
-    return absl::UnavailableError("refused");
-  }
-  absl::StatusOr<JobStatus> GetStatus(absl::Time) override { return JobStatus(); }
-
-  std::vector<std::string> ids;
-};
-
-// In a container each trainer has pid 1, and its first join is its first: neither tells a process
-// that was started again from a retry.
-TEST(ShardOwnerJoin, EachAttempt_HasARandomId) {
-  NotingCoordinator coordinator;
-  ShardOwner::Options options = OwnerRig::MixedOptions(1).owner;
-  options.coordinator = &coordinator;
-  EXPECT_FALSE(ShardOwner::Start(options).ok());
-  EXPECT_FALSE(ShardOwner::Start(options).ok());
-  ASSERT_EQ(coordinator.ids.size(), 2u);
-  EXPECT_NE(coordinator.ids[0], coordinator.ids[1]);
-  for (const std::string& id : coordinator.ids) {
-    EXPECT_EQ(id.size(), 32u) << id;
-    EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
-  }
 }
 
 }  // namespace

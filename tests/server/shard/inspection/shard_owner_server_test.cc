@@ -1,115 +1,23 @@
-// The service over a loopback server, by its real stub.
+// What the service says about shards, their parameters and their steps; read_slot_test.cc has the
+// values of slots.
 
 #include "server/shard/inspection/shard_owner_server.h"
 
-#include <grpcpp/grpcpp.h>
-
-#include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "common/rpc/channel_rpc.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/optshard/v1/shard_owner.grpc.pb.h"
-#include "server/shard/inspection/shard_owner_rpc.h"
-#include "tests/server/shard/inspection/fake_shard_view.h"
+#include "tests/server/shard/inspection/shard_owner_service_fixture.h"
 
 namespace optshard::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-class ShardOwnerServiceTest : public ::testing::Test {
- protected:
-  ShardOwnerServiceTest() {
-    absl::StatusOr<std::unique_ptr<ShardOwnerServer>> server =
-        ShardOwnerServer::Start(ShardOwnerServer::Options(), &views_);
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = std::move(*server);
-    stub_ = v1::ShardOwner::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
-    view_.description.member = {"job", "default", 1, 42};
-    view_.description.world_size = 2;
-    view_.description.generation = 3;
-    view_.description.groups = {{"adam"}};
-    view_.description.gradient_mode = GradientMode::kReduce;
-    view_.description.policy = PartitionPolicy::kBalanced;
-    view_.description.progress = {12, StepOutcome::kIdle};
-    view_.description.owned_parameters = 2;
-    view_.description.state_bytes = 5 << 20;
-    AddSlice("fc.weight", {10, 64}, 0, 640);
-    AddSlice("fc.bias", {100000}, 50000, 50000);
-  }
-
-  // In reverse: the server stops before the view goes.
-  ~ShardOwnerServiceTest() override { server_->Stop(absl::Seconds(1)); }
-
-  void AddSlice(const std::string& name, std::vector<int64_t> shape, int64_t offset,
-                int64_t elements) {
-    OwnedSlice slice;
-    slice.parameter = static_cast<int32_t>(view_.slices.size());
-    slice.name = name;
-    slice.shape = std::move(shape);
-    slice.offset_elements = offset;
-    slice.elements = elements;
-    slice.step = 12;
-    slice.slots = {"exp_avg", "exp_avg_sq"};
-    slice.state_bytes = elements * 8;
-    view_.slices.push_back(slice);
-  }
-
-  void Register() { ASSERT_TRUE(views_.Register("default", 1, &view_).ok()); }
-
-  std::unique_ptr<grpc::ClientContext> Context() {
-    auto context = std::make_unique<grpc::ClientContext>();
-    context->set_deadline(DeadlineAfter(absl::Seconds(20)));
-    return context;
-  }
-
-  grpc::Status Describe(const std::string& optimizer, v1::ShardDescription* response) {
-    v1::DescribeShardRequest request;
-    request.set_optimizer(optimizer);
-    return stub_->DescribeShard(Context().get(), request, response);
-  }
-
-  grpc::Status List(int page_size, const std::string& token, v1::ListParametersResponse* response) {
-    v1::ListParametersRequest request;
-    request.set_page_size(page_size);
-    request.set_page_token(token);
-    response->Clear();
-    return stub_->ListParameters(Context().get(), request, response);
-  }
-
-  grpc::Status Read(const v1::ReadSlotRequest& request, std::vector<v1::SlotChunk>* chunks) {
-    const auto context = Context();
-    const auto reader = stub_->ReadSlot(context.get(), request);
-    v1::SlotChunk chunk;
-    while (reader->Read(&chunk)) chunks->push_back(chunk);
-    return reader->Finish();
-  }
-
-  // `json` may be null.
-  grpc::Status Timeline(const v1::GetTimelineRequest& request, std::string* json) {
-    const auto context = Context();
-    const auto reader = stub_->GetTimeline(context.get(), request);
-    v1::TimelineChunk chunk;
-    while (reader->Read(&chunk)) {
-      if (json != nullptr) *json += chunk.json();
-    }
-    return reader->Finish();
-  }
-
-  FakeShardView view_;
-  ShardViewRegistry views_;
-  std::unique_ptr<ShardOwnerServer> server_;
-  std::unique_ptr<v1::ShardOwner::Stub> stub_;
-};
 
 TEST_F(ShardOwnerServiceTest, NoViewYet_IsUnavailable) {
   v1::ShardDescription description;
@@ -266,15 +174,6 @@ TEST_F(ShardOwnerServiceTest, LongNameOfManyByteCharacters_IsCutBetweenTwo) {
   EXPECT_THAT(page.parameters(2).summary(), HasSubstr(name.substr(0, 199) + " float32"));
 }
 
-TEST_F(ShardOwnerServiceTest, ErrorWithALongNameOfManyByteCharacters_StaysThatError) {
-  Register();
-  v1::ReadSlotRequest request;
-  for (int i = 0; i < 5000; ++i) request.mutable_name()->append("\xc3\xa4");
-  std::vector<v1::SlotChunk> chunks;
-  const grpc::Status status = Read(request, &chunks);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << status.error_message();
-}
-
 TEST_F(ShardOwnerServiceTest, ListOfManyParameters_ComesInPagesFarUnderTheLimit) {
   for (int i = 0; i < 3000; ++i) AddSlice(absl::StrCat(std::string(3000, 'x'), i), {4}, 0, 4);
   Register();
@@ -307,160 +206,6 @@ TEST_F(ShardOwnerServiceTest, ForeignPageToken_IsRefused) {
   EXPECT_EQ(List(-1, "", &page).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(ShardOwnerServiceTest, ReadSlot_StreamsAllThatIsOwnedInOrder) {
-  AddSlice("large", {200000}, 0, 200000);
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("large");
-  request.set_slot("exp_avg");
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  int64_t next = 0;
-  for (const v1::SlotChunk& chunk : chunks) {
-    EXPECT_EQ(chunk.offset_elements(), next);
-    EXPECT_EQ(chunk.step(), 1);
-    EXPECT_LE(chunk.values_size(), 65536);
-    for (const float value : chunk.values()) ASSERT_EQ(value, static_cast<float>(next++));
-  }
-  EXPECT_EQ(next, 200000);
-  EXPECT_EQ(chunks.size(), 4);
-  EXPECT_EQ(chunks[0].summary(), "exp_avg of large, float32, elements [0, 65536), step 1");
-
-  // A part, by index; and from the slice's beginning on.
-  request.clear_name();
-  request.set_parameter(1);
-  request.set_offset_elements(50001);
-  request.set_elements(2);
-  chunks.clear();
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_THAT(chunks[0].values(), ::testing::ElementsAre(50001, 50002));
-}
-
-TEST_F(ShardOwnerServiceTest, ReadOfAFloat64Slot_GivesAllBits) {
-  view_.slot_format = StateFormat::kFloat64;
-  view_.read = [](int64_t, absl::Span<double> out) -> absl::StatusOr<StepNumber> {
-    for (double& value : out) value = 0.1;
-    return StepNumber{1};
-  };
-  AddSlice("large", {3}, 0, 3);
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("large");
-  request.set_slot("exp_avg");
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].dtype(), v1::DTYPE_FLOAT64);
-  EXPECT_EQ(chunks[0].values_size(), 0);
-  EXPECT_THAT(chunks[0].float64_values(), ::testing::ElementsAre(0.1, 0.1, 0.1));
-}
-
-TEST_F(ShardOwnerServiceTest, ReadOfAScalarSlot_IsOneNumber) {
-  AddSlice("large", {3}, 0, 3);
-  view_.slices.back().slot_shapes = {{"mu_product", {}}, {"step", {}}};
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("large");
-  for (const std::string slot : {"mu_product", "step"}) {
-    request.set_slot(slot);
-    std::vector<v1::SlotChunk> chunks;
-    ASSERT_TRUE(Read(request, &chunks).ok());
-    ASSERT_EQ(chunks.size(), 1);
-    EXPECT_EQ(chunks[0].values_size(), 1);
-  }
-}
-
-TEST_F(ShardOwnerServiceTest, SlotWithAShapeOfItsOwn_IsListedAndReadInIt) {
-  AddSlice("matrix", {10, 64}, 0, 640);
-  view_.slices.back().slots = {"row_var", "step"};
-  view_.slices.back().slot_shapes = {{"row_var", {10, 1}}, {"step", {}}};
-  const v1::OwnedParameter listed = ToProto(view_.slices.back());
-  EXPECT_THAT(listed.summary(), ::testing::HasSubstr(": row_var [10, 1], step ("));
-  ASSERT_EQ(listed.slot_shapes_size(), 1);
-  EXPECT_EQ(listed.slot_shapes(0).slot(), "row_var");
-  EXPECT_THAT(listed.slot_shapes(0).shape(), ::testing::ElementsAre(10, 1));
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("matrix");
-  request.set_slot("row_var");
-  request.set_offset_elements(3);
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].values_size(), 7);
-}
-
-TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {
-  AddSlice("empty", {0}, 0, 0);
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("empty");
-  request.set_slot("exp_avg");
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].values_size(), 0);
-  EXPECT_EQ(chunks[0].step(), 1);
-}
-
-TEST_F(ShardOwnerServiceTest, StepBetweenTwoChunks_Aborts) {
-  AddSlice("large", {200000}, 0, 200000);
-  view_.read = [](int64_t offset, absl::Span<double>) -> absl::StatusOr<StepNumber> {
-    return offset < 100000 ? 7 : 8;
-  };
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("large");
-  request.set_slot("exp_avg");
-  std::vector<v1::SlotChunk> chunks;
-  const grpc::Status status = Read(request, &chunks);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("step 8 came while step 7 was read"));
-  EXPECT_EQ(chunks.size(), 2);
-}
-
-TEST_F(ShardOwnerServiceTest, BadRead_SaysWhatThereIs) {
-  Register();
-  v1::ReadSlotRequest request;
-  request.set_name("conv");
-  std::vector<v1::SlotChunk> chunks;
-  grpc::Status status = Read(request, &chunks);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(), HasSubstr("fc.weight, fc.bias"));
-
-  request.set_name("fc.bias");
-  request.set_offset_elements(-1);
-  EXPECT_EQ(Read(request, &chunks).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-
-  request.set_offset_elements(0);
-  request.set_elements(5);
-  view_.read = [](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
-    return absl::OutOfRangeError("owned: [50000, 100000)");
-  };
-  status = Read(request, &chunks);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::OUT_OF_RANGE);
-  EXPECT_EQ(status.error_message(), "owned: [50000, 100000)");
-  EXPECT_TRUE(chunks.empty());
-}
-
-TEST_F(ShardOwnerServiceTest, ReadBeyondAllNumbers_IsOutOfRange) {
-  Register();
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  for (const std::string slot : {"exp_avg", "step"}) {
-    v1::ReadSlotRequest request;
-    request.set_slot(slot);
-    request.set_offset_elements(kMax);
-    request.set_elements(1);
-    std::vector<v1::SlotChunk> chunks;
-    EXPECT_EQ(Read(request, &chunks).error_code(), grpc::StatusCode::OUT_OF_RANGE);
-    request.set_offset_elements(1);
-    request.set_elements(kMax);
-    EXPECT_EQ(Read(request, &chunks).error_code(), grpc::StatusCode::OUT_OF_RANGE);
-    EXPECT_TRUE(chunks.empty());
-  }
-}
-
 TEST_F(ShardOwnerServiceTest, Timeline_IsJsonInPieces) {
   for (int i = 0; i < 20000; ++i) {
     TimelineSpan span;
@@ -482,43 +227,6 @@ TEST_F(ShardOwnerServiceTest, Timeline_IsJsonInPieces) {
   EXPECT_GT(pieces, 1);
   const nlohmann::json trace = nlohmann::json::parse(json);
   EXPECT_GT(trace["traceEvents"].size(), 20000);
-}
-
-TEST_F(ShardOwnerServiceTest, UnregisterWhileACallReads_WaitsForItAndNoLonger) {
-  AddSlice("large", {200000}, 0, 200000);
-  absl::Notification reading;
-  absl::Notification go_on;
-  bool left = false;
-  view_.read = [&](int64_t offset, absl::Span<double>) -> absl::StatusOr<StepNumber> {
-    EXPECT_FALSE(left);
-    if (offset == 0) {
-      reading.Notify();
-      go_on.WaitForNotification();
-    }
-    return StepNumber{1};
-  };
-  Register();
-  grpc::Status status;
-  std::vector<v1::SlotChunk> chunks;
-  std::thread client([&] {
-    v1::ReadSlotRequest request;
-    request.set_name("large");
-    request.set_slot("exp_avg");
-    status = Read(request, &chunks);
-  });
-  reading.WaitForNotification();
-  std::thread owner([&] {
-    views_.Unregister("default", 1);
-    left = true;
-  });
-  // From the moment when Unregister has begun no other call finds the view.
-  v1::ShardDescription description;
-  while (Describe("default", &description).ok()) std::this_thread::yield();
-  go_on.Notify();
-  owner.join();
-  client.join();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(chunks.size(), 1);
 }
 
 TEST(ShardOwnerServer_AddressTaken, SaysWhich) {

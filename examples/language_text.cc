@@ -75,4 +75,6 @@ at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, u
   return windows;
 }
 
+uint64_t SeedOfStep(uint64_t seed, int step) { return (seed << 32) + static_cast<uint64_t>(step); }
+
 }  // namespace optshard

@@ -29,6 +29,10 @@ absl::StatusOr<LanguageText> ReadLanguageText(const std::string& directory);
 // determines which. int64 [rows, length + 1]. The text is longer than a window.
 at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, uint64_t seed);
 
+// The seed of the windows of a step, in the run with this seed: another one for each step of each
+// run.
+uint64_t SeedOfStep(uint64_t seed, int step);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_EXAMPLES_LANGUAGE_TEXT_H_

@@ -135,7 +135,7 @@ int RunRank(const Flags& flags, const ShardedOptimizerOptions& options) {
   LossReport report(flags.losses, options.rank == 0);
   for (int step = 1; step <= flags.steps; ++step) {
     const at::Tensor batch = RandomWindows(text.train, flags.batch_size, LanguageModel::kContext,
-                                           flags.seed + static_cast<uint64_t>(step));
+                                           SeedOfStep(flags.seed, step));
     optimizer.zero_grad();
     model.Loss(batch.narrow(/*dim=*/0, options.rank * share, share)).backward();
     optimizer.step();

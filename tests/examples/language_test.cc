@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,14 @@ TEST(LanguageTextTest, RandomWindows_OneSeed_AreTheSamePiecesOfTheText) {
   EXPECT_TRUE(windows.diff().eq(1).all().item<bool>());
   EXPECT_TRUE(windows.equal(RandomWindows(text, 20, 8, 3)));
   EXPECT_FALSE(windows.equal(RandomWindows(text, 20, 8, 4)));
+}
+
+TEST(LanguageTextTest, SeedOfStep_OtherRuns_ShareNone) {
+  std::set<uint64_t> seeds;
+  for (uint64_t run = 0; run < 4; ++run) {
+    for (int step = 1; step <= 1000; ++step) seeds.insert(SeedOfStep(run, step));
+  }
+  EXPECT_EQ(seeds.size(), 4000u);
 }
 
 TEST(LanguageModelTest, Forward_LaterTokensChange_ThoseBeforeAreNotConcerned) {

@@ -19,18 +19,19 @@ class Step8Bit(Benchmark):
     # Slots are rounded to 8 bits in every step.
     result_tolerance = 1e-2
 
-    def _step(self, role, state_dtype):
-        arguments = ["--gradients=reduce", "--plane=shm", "--state_dtype=" + state_dtype]
-        return self.sharded(
-            state_dtype, "optshard, %s slots" % state_dtype, role, "optshard-bench-step", arguments,
-            same_result=True,
-        )
+    def _step(self, role, state_dtype, simd="best"):
+        arguments = ["--gradients=reduce", "--plane=shm", "--state_dtype=" + state_dtype, "--simd=" + simd]
+        name, title = state_dtype, "optshard, %s slots" % state_dtype
+        if simd != "best":
+            name, title = "%s_%s" % (name, simd), "%s, %s" % (title, simd.upper())
+        return self.sharded(name, title, role, "optshard-bench-step", arguments, same_result=True)
 
     def parts(self):
         for state_dtype, slot_bytes in _BYTES_OF_SLOTS.items():
             moved = 4 * _REPLICAS + 4 + 4 * _REPLICAS + slot_bytes
             contestants = [
                 self._step("ours", state_dtype),
+                self._step("reference", state_dtype, simd="avx2"),
                 self._step("peer", "float32"),
                 recipe.memory_bound(
                     self,

@@ -13,6 +13,7 @@
 #include "client/sharded_optimizer.h"
 #include "common/cli/command_line.h"
 #include "common/gradient_mode.h"
+#include "hwy/targets.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -28,6 +29,7 @@ struct Flags {
   std::string dtype = "float32";
   bool master_weights = false;
   std::string state_dtype = "float32";
+  std::string simd = "best";
   JobFlags job;
 };
 
@@ -47,6 +49,8 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("master-weights", &flags.master_weights, "float32 masters of bfloat16 parameters");
   line.Add("state-dtype", &flags.state_dtype, "how the slots are kept")
       .OneOf({"float32", "bfloat16", "int8_dynamic", "int8_companded"});
+  line.Add("simd", &flags.simd, "the best instruction set that this CPU has, or AVX2")
+      .OneOf({"best", "avx2"});
   AddJobOptions(line, &flags.job);
   return line;
 }
@@ -80,6 +84,7 @@ std::vector<torch::optim::OptimizerParamGroup> MakeGroups(const Flags& flags,
 
 Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
+  if (flags.simd == "avx2") hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & HWY_AVX2);
   ShardedOptimizerOptions options = JobOptions(flags.job);
   options.master_weights = flags.master_weights;
   options.state_dtype = flags.state_dtype;

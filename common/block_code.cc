@@ -42,24 +42,56 @@ HWY_INLINE int32_t LargestBits(const float* values, int64_t elements) {
   return hn::GetLane(hn::MaxOfLanes(Words(), largest));
 }
 
+// Times a power of two, so that the inverse of the scale is a normal number. What it rounds has
+// quotients near 0.
+void ShiftBlock(const float* values, float shift, float* shifted) {
+  for (int64_t i = 0; i < kDynamicBlock; i += Lanes::Width()) {
+    hn::StoreU(hn::Mul(hn::LoadU(Floats(), values + i), hn::Set(Floats(), shift)), Floats(),
+               shifted + i);
+  }
+}
+
+void EncodeDynamicBlock(const DynamicVectors& vectors, const float* values, float scale,
+                        uint8_t* codes) {
+  const auto divisor = hn::Set(Floats(), scale);
+  const auto inverse = hn::Set(Floats(), 1 / scale);
+  for (int64_t i = 0; i < kDynamicBlock; i += Lanes::Width()) {
+    vectors.Encode(hn::LoadU(Floats(), values + i), divisor, inverse, codes + i);
+  }
+}
+
 // The functions below do whole blocks.
+
+// The largest values of so many blocks are found before the first one's codes, which else would
+// wait for its scale.
+constexpr int64_t kDynamicBlocksAtOnce = 4;
 
 void EncodeDynamic(const DynamicMap& map, const float* values, int64_t blocks, uint8_t* codes,
                    void* scales) {
   const DynamicVectors vectors(map);
-  for (int64_t b = 0; b < blocks; ++b) {
-    const float* const block = values + b * kDynamicBlock;
-    uint8_t* const to = codes + b * kDynamicBlock;
-    const int32_t bits = LargestBits(block, kDynamicBlock);
-    const float scale = bits < kInfinityBits ? FloatOf(bits) : FloatOf(0x7fc00000);
-    static_cast<float*>(scales)[b] = scale;
-    if (bits == 0 || bits >= kInfinityBits) {
-      std::memset(to, map.is_signed ? 127 : 0, kDynamicBlock);
-      continue;
+  alignas(64) float shifted[kDynamicBlock];
+  for (int64_t begin = 0; begin < blocks; begin += kDynamicBlocksAtOnce) {
+    const int64_t end =
+        begin + kDynamicBlocksAtOnce < blocks ? begin + kDynamicBlocksAtOnce : blocks;
+    int32_t largest[kDynamicBlocksAtOnce];
+    for (int64_t b = begin; b < end; ++b) {
+      largest[b - begin] = LargestBits(values + b * kDynamicBlock, kDynamicBlock);
     }
-    const auto divisor = hn::Set(Floats(), scale);
-    for (int64_t i = 0; i < kDynamicBlock; i += Lanes::Width()) {
-      vectors.Encode(hn::Div(hn::LoadU(Floats(), block + i), divisor), to + i);
+    for (int64_t b = begin; b < end; ++b) {
+      const float* const block = values + b * kDynamicBlock;
+      uint8_t* const to = codes + b * kDynamicBlock;
+      const int32_t bits = largest[b - begin];
+      const float scale = bits < kInfinityBits ? FloatOf(bits) : FloatOf(0x7fc00000);
+      static_cast<float*>(scales)[b] = scale;
+      if (bits == 0 || bits >= kInfinityBits) {
+        std::memset(to, map.is_signed ? 127 : 0, kDynamicBlock);
+      } else if (scale < 0x1p-100f || scale > 0x1p100f) {
+        const float shift = scale < 1 ? 0x1p64f : 0x1p-64f;
+        ShiftBlock(block, shift, shifted);
+        EncodeDynamicBlock(vectors, shifted, scale * shift, to);
+      } else {
+        EncodeDynamicBlock(vectors, block, scale, to);
+      }
     }
   }
 }

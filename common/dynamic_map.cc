@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "common/half.h"
+
 namespace optshard {
 namespace {
 
@@ -13,6 +15,9 @@ float MiddleOf(float lower, float upper) {
   const auto rounded = static_cast<float>(middle);
   return rounded < middle ? std::nextafter(rounded, upper) : rounded;
 }
+
+// Two octaves, modulo 16.
+int OctavesOf(float x) { return BitsOf(x) >> 24 & 15; }
 
 }  // namespace
 
@@ -39,23 +44,31 @@ DynamicMap::DynamicMap(bool of_signed)
     const int lowest = (first << s) - first + 1;  // rank in this section
     begins[s] = middles[lowest - 1];
     const int last = std::min(lowest + (first << s) - 1, largest);
-    limit[s] = static_cast<float>(last) + 0.5f;
+    limit[s] = static_cast<float>(last);
     double parts_per_one = 0;
     double at_zero = limit[s];
     if (s == 0) {
       // Also of what is below it, rank 0.
       const double next = last > lowest ? middles[lowest] : 3 * static_cast<double>(begins[0]);
       parts_per_one = 1 / (next - begins[0]);
-      at_zero = lowest - begins[0] * parts_per_one;
+      at_zero = lowest - 0.5 - begins[0] * parts_per_one;
     } else if (s < kDecades) {
       const double unit = std::pow(10, s - kDecades + 1);
       parts_per_one = (first << s) / (0.9 * unit);
-      at_zero = lowest - 0.1 * unit * parts_per_one;
+      at_zero = lowest - 0.5 - 0.1 * unit * parts_per_one;
     }
     scale[s] = static_cast<float>(parts_per_one);
     offset[s] = static_cast<float>(at_zero);
   }
   begins[0] = 0;
+
+  std::fill(std::begin(octave_begins), std::end(octave_begins), 2.0f);
+  for (int s = 1; s < kSections; ++s) octave_begins[OctavesOf(begins[s])] = begins[s];
+  int section = 0;
+  for (float x = kSmallest; x < 2; x *= 4) {
+    octave_sections[OctavesOf(x)] = section;
+    if (octave_begins[OctavesOf(x)] < 2) ++section;
+  }
 }
 
 int DynamicMap::RankFrom(int guess, float x) const {

@@ -16,6 +16,8 @@ namespace optshard {
 struct DynamicMap {
   static constexpr int kDecades = 7;
   static constexpr int kSections = kDecades + 1;  // the decades, and the 1
+  // One number a section, padded to the longest vector's lanes.
+  using PerSection = float[16];
 
   explicit DynamicMap(bool of_signed);
 
@@ -25,19 +27,29 @@ struct DynamicMap {
 
   // Value of rank k >= 1: with u = k + first - 1 = 2^e * f, 1 <= f < 2, it is that of section
   // s = e + 1 - first, start[s] + (f - 1) * slope[s].
-  float start[kSections];
-  float slope[kSections];
+  alignas(64) PerSection start = {};
+  alignas(64) PerSection slope = {};
   float values[256];  // by rank
 
   // x has at least rank k where x >= middles[k - 1], the smallest float of which that is true.
   float middles[256];
-  // The rank of x that lies in section s, from begins[s] up to begins[s + 1], is the whole part of
-  // min(x * scale[s] + offset[s], limit[s]), if that is not within kDoubt of a whole number.
-  static constexpr float kDoubt = 0x1p-13f;
-  float begins[kSections];
-  float scale[kSections];
-  float offset[kSections];
-  float limit[kSections];
+  // A number that is within kQuotientDoubt units in the last place of x finds the rank of x: where
+  // it lies in section s, from begins[s] up to begins[s + 1], the rank is the whole number nearest
+  // to min(x * scale[s] + offset[s], limit[s]). There is doubt, and RankFrom is to be asked, where
+  // the number is as near to a begin, or the minimum within kPlaceDoubt of the middle of two ranks.
+  static constexpr int32_t kQuotientDoubt = 4;
+  static constexpr float kPlaceDoubt = 0x1p-13f;
+  alignas(64) PerSection begins = {};
+  alignas(64) PerSection scale = {};
+  alignas(64) PerSection offset = {};
+  alignas(64) PerSection limit = {};
+
+  // Sections found by the exponent: among the floats of two octaves, those of which the exponent's
+  // upper seven bits are the same, no two sections begin. With these bits modulo 16: where one
+  // begins, else 2; and the section before that. Of floats from kSmallest to 1, which has rank 0.
+  static constexpr float kSmallest = 0x1p-25f;
+  alignas(64) float octave_begins[16];
+  alignas(64) int32_t octave_sections[16] = {};
 
   // The rank of |x| <= 1, found from a guess that is nearly right.
   int RankFrom(int guess, float x) const;

@@ -102,10 +102,13 @@ double Companded(BlockCode code, double value, double scale) {
   return value / scale;
 }
 
-class BlockCodeTest : public ::testing::TestWithParam<BlockCode> {
+class EveryTargetTest : public ::testing::Test {
  protected:
-  ~BlockCodeTest() override { ChooseTarget(0); }
+  ~EveryTargetTest() override { ChooseTarget(0); }
 };
+
+class BlockCodeTest : public EveryTargetTest, public ::testing::WithParamInterface<BlockCode> {};
+using DynamicCodeTest = EveryTargetTest;
 
 TEST(DynamicMap, Values_AreThoseOfBitsandbytes) {
   for (const bool is_signed : {true, false}) {
@@ -279,6 +282,47 @@ TEST(DynamicCode, ValuesAroundTheMiddleOfTwoCodes_GetTheNearerOne) {
       const int rank = sign < 0 ? std::min(ranks[i], 127) : ranks[i];
       const int expected = is_signed ? 127 + static_cast<int>(sign) * rank : rank;
       ASSERT_EQ(int{coded.codes[0]}, expected) << sign * values[i];
+    }
+  }
+}
+
+// The rank of a quotient that has been rounded to float, as a definition.
+int RankOf(const DynamicMap& map, float quotient) {
+  int rank = 0;
+  while (rank < map.largest && (static_cast<double>(map.values[rank]) + map.values[rank + 1]) / 2 <=
+                                   static_cast<double>(quotient)) {
+    ++rank;
+  }
+  return rank;
+}
+
+TEST_F(DynamicCodeTest, Codes_AreThoseOfTheRoundedQuotient) {
+  // Small and large scales, too, of which the inverse is no normal number.
+  for (const float scale : {0.7f, 0x1.fffffep5f, 0x1.000002p-3f, 0x1.8p-145f, 0x1.234568p-126f,
+                            0x1.3p-99f, 0x1.fffffep99f, 0x1.654322p127f}) {
+    for (const bool is_signed : {true, false}) {
+      const DynamicMap& map = is_signed ? DynamicMap::Signed() : DynamicMap::Unsigned();
+      std::vector<float> values;
+      for (int k = 0; k < map.largest; ++k) {
+        const double middle = (static_cast<double>(map.values[k]) + map.values[k + 1]) / 2;
+        auto value = static_cast<float>(middle * scale);
+        for (int step = 0; step < 8; ++step) value = std::nextafter(value, 0.0f);
+        for (int step = 0; step < 16; ++step, value = std::nextafter(value, HUGE_VALF)) {
+          if (values.size() % 256 == 255) values.push_back(scale);
+          values.push_back(std::min(value, scale));
+        }
+      }
+      values.push_back(scale);
+      for (const int64_t target : AllTargets()) {
+        ChooseTarget(target);
+        const Coded coded =
+            Encoded(is_signed ? BlockCode::kDynamicSigned : BlockCode::kDynamicUnsigned, values);
+        for (size_t i = 0; i < values.size(); ++i) {
+          const int rank = RankOf(map, values[i] / scale);
+          ASSERT_EQ(int{coded.codes[i]}, is_signed ? 127 + rank : rank)
+              << values[i] << " of scale " << scale << ", " << TargetNameOf(target);
+        }
+      }
     }
   }
 }

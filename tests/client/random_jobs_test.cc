@@ -75,6 +75,7 @@ class Draw {
     job_.steps = static_cast<int>(2 + Below(4));
     job_.specials = Below(4) == 0;
     Groups();
+    PublishDType();
   }
 
   const RecordedJob& job() const { return job_; }
@@ -89,8 +90,9 @@ class Draw {
                         way_.share_parameters ? " with shared parameters" : "", ", views ",
                         absl::StrJoin(way_.views, " "), ", buckets ", way_.buckets.max_bytes, " ",
                         way_.buckets.pack_below_bytes, ", ", NameOf(job_.state.format),
-                        ", masters ", job_.state.master_weights ? job_.state.master_weight_bits : 0,
-                        ", ", NameOf(job_.gradient_mode), ", ", job_.steps, " steps; groups ",
+                        ", published in ", NameOf(job_.state.publish_dtype), ", masters ",
+                        job_.state.master_weights ? job_.state.master_weight_bits : 0, ", ",
+                        NameOf(job_.gradient_mode), ", ", job_.steps, " steps; groups ",
                         absl::StrJoin(groups, "; "));
   }
 
@@ -99,6 +101,19 @@ class Draw {
   template <typename T>
   T Of(std::initializer_list<T> choices) {
     return *(choices.begin() + Below(choices.size()));
+  }
+
+  // Of float32 parameters only.
+  void PublishDType() {
+    bool has_float32 = false;
+    for (const RecordedGroup& group : job_.groups) {
+      for (const auto& parameter : group.parameters) {
+        has_float32 = has_float32 || parameter.type == at::kFloat;
+      }
+    }
+    const DType chosen = Of({DType::kBFloat16, DType::kFloat16});
+    if (Below(4) == 0) job_.state.publish_dtype = chosen;
+    if (!has_float32) job_.state.publish_dtype = DType::kFloat32;
   }
 
   void Groups() {

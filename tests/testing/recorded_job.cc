@@ -157,6 +157,7 @@ ShardedOptimizerOptions WithOptionsOf(const RecordedJob& job, ShardedOptimizerOp
   options.master_weights = job.state.master_weights;
   options.master_weight_bits = job.state.master_weight_bits;
   options.state_dtype = std::string(optshard::NameOf(job.state.format));
+  options.publish_dtype = std::string(optshard::NameOf(job.state.publish_dtype));
   return options;
 }
 

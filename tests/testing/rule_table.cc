@@ -63,6 +63,8 @@ const std::vector<NamedState>& TableStates() {
     if (master_bits > 0) options.master_weight_bits = master_bits;
     return options;
   };
+  StateOptions published = state(StateFormat::kFloat32, 0);
+  published.publish_dtype = DType::kBFloat16;
   static const auto* const kStates = new std::vector<NamedState>{
       {"InFloat32", state(StateFormat::kFloat32, 0)},
       {"InFloat32WithMasters", state(StateFormat::kFloat32, 32)},
@@ -71,6 +73,7 @@ const std::vector<NamedState>& TableStates() {
       {"InInt8Dynamic", state(StateFormat::kInt8Dynamic, 0)},
       {"InInt8DynamicWithMasters", state(StateFormat::kInt8Dynamic, 32)},
       {"InInt8CompandedWithCorrections", state(StateFormat::kInt8Companded, 24)},
+      {"InFloat32PublishedInBFloat16", published},
   };
   return *kStates;
 }

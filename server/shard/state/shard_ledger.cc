@@ -33,6 +33,7 @@ ShardLedger::ShardLedger(void* memory, int parameters, int own_buckets, int scal
       versions_(reinterpret_cast<Version*>(static_cast<char*>(memory) + sizeof(Head))),
       step_counts_(reinterpret_cast<std::atomic<StepNumber>*>(versions_ + 1 + own_buckets)),
       scalar_slots_(reinterpret_cast<std::atomic<double>*>(step_counts_ + parameters)),
+      version_count_(1 + own_buckets),
       scalar_slot_count_(scalar_slots) {}
 
 void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
@@ -44,6 +45,15 @@ void ShardLedger::SetProgress(const StepProgress& progress) {
   head_->progress.Store(progress);
   // What is written after it in the program is written after it.
   std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+void ShardLedger::EndInterruptedWrites() {
+  for (int v = 0; v < version_count_; ++v) {
+    std::atomic<uint64_t>& sequence = versions_[v].sequence;
+    if (sequence.load(std::memory_order_relaxed) % 2 != 0) {
+      sequence.fetch_add(1, std::memory_order_release);
+    }
+  }
 }
 
 StepProgress ShardLedger::progress() const { return head_->progress.Load(); }

@@ -47,6 +47,10 @@ class ShardLedger {
   void SetProgress(const StepProgress& progress);
   StepProgress progress() const;
 
+  // Makes all versions readable again, where an earlier process ended while it wrote. What it wrote
+  // then may be half of the old and half of the new; whether that matters, progress() says.
+  void EndInterruptedWrites();
+
   Version& counts_version() const { return versions_[0]; }
   Version& version(int own) const { return versions_[1 + own]; }
   std::atomic<StepNumber>& step_count(int parameter) const { return step_counts_[parameter]; }
@@ -62,6 +66,7 @@ class ShardLedger {
   Version* versions_;
   std::atomic<StepNumber>* step_counts_;
   std::atomic<double>* scalar_slots_;
+  int version_count_;
   int scalar_slot_count_;
 };
 

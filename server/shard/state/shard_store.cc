@@ -161,6 +161,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   }
 
   const bool is_new = !ShardLedger::Read(store->memory_.ledger).has_value();
+  if (!is_new) store->ledger_->EndInterruptedWrites();
   for (int p = 0; is_new && p < space.parameter_count(); ++p) {
     for (int k = 0; k < options.scalar_slots; ++k) {
       store->ledger_->scalar_slot(p, k).store(options.initial_scalar_slots[space.group_of(p)][k],

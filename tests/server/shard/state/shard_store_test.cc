@@ -193,6 +193,27 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   EXPECT_EQ(read[3999], 1);
 }
 
+// Its process was killed.
+TEST_F(ShardStoreTest, WriteThatNeverEnded_DoesNotStopTheNextStoresReaders) {
+  ShardStore::Options options;
+  options.space = &space_;
+  options.buckets = &buckets_;
+  options.slots = {std::vector<Slot>(2)};
+  const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
+  store_ = *ShardStore::Create(options, memory);
+  store_->ledger().Begin(1, StepProgress());
+  store_->BeginWrite(0);
+  store_->ledger().counts_version().sequence.fetch_add(1);
+  std::vector<double> read(4000);
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+
+  store_ = *ShardStore::Create(options, memory);
+  EXPECT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+  EXPECT_TRUE(store_->TryReadStepCount(0).has_value());
+  store_->BeginWrite(0);
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+}
+
 TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherStore) {
   ShardStore::Options options;
   options.space = &space_;

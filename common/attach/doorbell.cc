@@ -74,6 +74,14 @@ struct alignas(kLineBytes) Doorbell::ReplyText {
   char bytes[kStatusBytes];  // the payload, then the message
 };
 
+// Of a request for state. The trainer writes it, before the number.
+struct alignas(kLineBytes) Doorbell::StateLine {
+  std::atomic<int32_t> parameter;
+  std::atomic<int32_t> slot;
+  std::atomic<int64_t> offset_elements;
+  std::atomic<int64_t> elements;
+};
+
 size_t DoorbellShape::mark_words() const {
   size_t words = 0;
   for (const int64_t of_parameter : rows) words += RowMarkWords(of_parameter);
@@ -83,7 +91,8 @@ size_t DoorbellShape::mark_words() const {
 size_t DoorbellShape::bytes() const {
   // As Doorbell's private accessors have it.
   return 2 * kLineBytes + Lines(2 * sizeof(uint32_t) + kStatusBytes) + GradientBytes(*this) +
-         Lines(hyperparameter_bytes()) + kMaxBlobBytes;
+         Lines(hyperparameter_bytes()) + kMaxBlobBytes + kLineBytes +
+         kStateWindowElements * sizeof(double);
 }
 
 Doorbell::RequestLine& Doorbell::request() const {
@@ -110,6 +119,14 @@ char* Doorbell::hyperparameters() const {
   return at(2 * kLineBytes + sizeof(ReplyText) + GradientBytes(shape_));
 }
 char* Doorbell::blob() const { return hyperparameters() + Lines(shape_.hyperparameter_bytes()); }
+Doorbell::StateLine& Doorbell::state_line() const {
+  static_assert(kMaxBlobBytes % kLineBytes == 0, "what follows the blob begins a line");
+  return *reinterpret_cast<StateLine*>(blob() + kMaxBlobBytes);
+}
+absl::Span<double> Doorbell::state_window() const {
+  return absl::MakeSpan(reinterpret_cast<double*>(blob() + kMaxBlobBytes + sizeof(StateLine)),
+                        kStateWindowElements);
+}
 
 Doorbell::Doorbell(Segment segment, const DoorbellShape& shape)
     : segment_(std::move(segment)), shape_(shape) {}
@@ -140,6 +157,26 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
         "the hyperparameters of %d groups take %d bytes; at most %d go", shape_.groups,
         asked.hyperparameters.size(), shape_.hyperparameter_bytes()));
   }
+  if (asked.is_of_state()) {
+    if (asked.state.elements > kStateWindowElements || asked.values.size() > kStateWindowElements) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "a request for %d elements of state, with %d values; at most %d go at once",
+          asked.state.elements, asked.values.size(), kStateWindowElements));
+    }
+    WriteState(asked);
+  } else {
+    WriteStep(asked);
+  }
+  RequestLine& line = request();
+  line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
+  line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
+                        std::memory_order_relaxed);
+  line.number.store(++number_, std::memory_order_release);
+  line.bell.Ring();
+  return number_;
+}
+
+void Doorbell::WriteStep(const DoorbellRequest& asked) {
   RequestLine& line = request();
   const absl::Span<uint64_t> words = gradient_words();
   for (size_t w = 0; w < words.size(); ++w) {
@@ -163,13 +200,16 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
     line.blob_bytes.store(static_cast<uint32_t>(asked.blob.size()), std::memory_order_relaxed);
   }
   line.has_blob.store(asked.has_blob ? 1 : 0, std::memory_order_relaxed);
-  line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
-  line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
-                        std::memory_order_relaxed);
   line.call.store(asked.call, std::memory_order_relaxed);
-  line.number.store(++number_, std::memory_order_release);
-  line.bell.Ring();
-  return number_;
+}
+
+void Doorbell::WriteState(const DoorbellRequest& asked) {
+  StateLine& line = state_line();
+  line.parameter.store(asked.state.parameter, std::memory_order_relaxed);
+  line.slot.store(asked.state.slot, std::memory_order_relaxed);
+  line.offset_elements.store(asked.state.offset_elements, std::memory_order_relaxed);
+  line.elements.store(asked.state.elements, std::memory_order_relaxed);
+  std::copy(asked.values.begin(), asked.values.end(), state_window().begin());
 }
 
 bool Doorbell::WaitForReply(uint64_t number, absl::Time deadline) {
@@ -231,12 +271,12 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   if (line.withdrawn.load(std::memory_order_seq_cst) >= number_) {
     return absl::CancelledError(absl::StrFormat("request %d was withdrawn", number_));
   }
+  taken->kind = DoorbellRequest::Kind::kStep;  // so counts what is none
   const uint32_t kind = line.kind.load(std::memory_order_relaxed);
   const int64_t timeout_ns = line.timeout_ns.load(std::memory_order_relaxed);
   const uint64_t version = line.hyperparameter_version.load(std::memory_order_relaxed);
   const uint32_t hyperparameter_bytes = line.hyperparameter_bytes.load(std::memory_order_relaxed);
   const uint32_t blob_bytes = line.blob_bytes.load(std::memory_order_relaxed);
-  taken->has_blob = line.has_blob.load(std::memory_order_relaxed) != 0;
 
   const auto refused = [&](absl::string_view field, uint64_t actual, absl::string_view expected) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -245,12 +285,20 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         number_, field, actual, expected));
   };
   if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
-      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kVerify)) {
-    return refused("kind", kind, "1, 2 or 3");
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kWriteState)) {
+    return refused("kind", kind, "1 to 5");
   }
+  taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {
     return refused("timeout in ns", static_cast<uint64_t>(timeout_ns), "0 s to 24 h");
   }
+  taken->timeout = absl::Nanoseconds(timeout_ns);
+  if (taken->is_of_state()) {
+    if (TakeState(taken)) return absl::OkStatus();
+    return refused("number of state elements", static_cast<uint64_t>(taken->state.elements),
+                   absl::StrCat("0 to ", kStateWindowElements));
+  }
+  taken->has_blob = line.has_blob.load(std::memory_order_relaxed) != 0;
   if (hyperparameter_bytes > shape_.hyperparameter_bytes()) {
     return refused("number of hyperparameter bytes", hyperparameter_bytes,
                    absl::StrCat("at most ", shape_.hyperparameter_bytes()));
@@ -258,8 +306,6 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   if (taken->has_blob && blob_bytes > kMaxBlobBytes) {
     return refused("number of blob bytes", blob_bytes, absl::StrCat("at most ", kMaxBlobBytes));
   }
-  taken->kind = static_cast<DoorbellRequest::Kind>(kind);
-  taken->timeout = absl::Nanoseconds(timeout_ns);
   taken->call = line.call.load(std::memory_order_relaxed);
   taken->has_gradient.resize(shape_.parameters);
   const absl::Span<const uint64_t> words = gradient_words();
@@ -278,6 +324,22 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   }
   if (taken->has_blob) taken->blob.assign(blob(), blob_bytes);
   return absl::OkStatus();
+}
+
+// Whether there can be so many elements.
+bool Doorbell::TakeState(DoorbellRequest* taken) {
+  const StateLine& line = state_line();
+  taken->state.parameter = line.parameter.load(std::memory_order_relaxed);
+  taken->state.slot = line.slot.load(std::memory_order_relaxed);
+  taken->state.offset_elements = line.offset_elements.load(std::memory_order_relaxed);
+  const int64_t elements = line.elements.load(std::memory_order_relaxed);
+  taken->state.elements = elements;
+  if (elements < 0 || elements > kStateWindowElements) return false;
+  if (taken->kind == DoorbellRequest::Kind::kWriteState) {
+    taken->value_memory.assign(state_window().begin(), state_window().begin() + elements);
+    taken->values = taken->value_memory;
+  }
+  return true;
 }
 
 void Doorbell::WriteMarks(const std::vector<const uint64_t*>& row_marks) {

@@ -1,12 +1,14 @@
 // The segment through which a trainer asks its shard owner for a step and gets the result. A step
 // takes no RPC, no allocation and no copy of parameters or gradients, which lie in segments of
-// their own.
+// their own. Between steps the optimizer state is read and replaced through it, a window at a time.
 //
 //   line 0   request bell; numbers of the request and of the last one withdrawn; its header
 //   line 1   reply bell; numbers of the request that was begun and of the one that was answered
 //   then     the reply's values and its status, cut to fit
 //   then     which parameters have gradients, one bit each; whose are sparse, likewise; of those,
 //            which rows they have; the hyperparameters' bytes; the blob
+//   then     a line that says which elements of which slot are read or replaced; the window with
+//            their values
 #ifndef OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 #define OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 
@@ -29,6 +31,9 @@
 
 namespace optshard {
 
+// How many elements of the optimizer state one request reads or replaces at most: 128 KiB.
+constexpr int64_t kStateWindowElements = 16384;
+
 // Both ends compute the same sizes from the parameter space.
 struct DoorbellShape {
   int parameters = 0;
@@ -44,10 +49,21 @@ struct DoorbellShape {
   size_t bytes() const;
 };
 
+// Some elements of one slot of a parameter (server/shard/state/state_access.h).
+struct StateRange {
+  int32_t parameter = 0;
+  int32_t slot = 0;
+  int64_t offset_elements = 0;
+  int64_t elements = 0;
+};
+
 // What a trainer asks for.
 struct DoorbellRequest {
   // Values are stable: they are shared between processes.
-  enum class Kind : uint32_t { kStep = 1, kSync = 2, kVerify = 3 };
+  enum class Kind : uint32_t { kStep = 1, kSync = 2, kVerify = 3, kReadState = 4, kWriteState = 5 };
+  // These two have a state range, and of what else is here only the timeout. They leave all else
+  // for the next step as it was.
+  bool is_of_state() const { return kind == Kind::kReadState || kind == Kind::kWriteState; }
   Kind kind = Kind::kStep;
   absl::Duration timeout;
   // For kStep: which call this is. One that was made already is answered at once: a trainer that
@@ -63,6 +79,11 @@ struct DoorbellRequest {
   std::string hyperparameters;
   bool has_blob = false;
   std::string blob;
+  StateRange state;
+  // As many as the range has elements for kWriteState, otherwise none. Those that were taken point
+  // into `value_memory`.
+  absl::Span<const double> values;
+  std::vector<double> value_memory;
 };
 
 // The result of a request.
@@ -93,7 +114,8 @@ class Doorbell {
 
   // Writes a request and rings; returns its number: 1, 2, ... The gradients' and hyperparameters'
   // sizes are the shape's; `row_marks` may be empty. INVALID_ARGUMENT for a blob beyond
-  // kMaxBlobBytes, or too many bytes of hyperparameters: then nothing was asked.
+  // kMaxBlobBytes, too many bytes of hyperparameters, or more elements of state than the window
+  // has: then nothing was asked.
   absl::StatusOr<uint64_t> Ask(const DoorbellRequest& asked);
 
   // Returns true once the request of this number is answered; false at the deadline
@@ -106,6 +128,10 @@ class Doorbell {
   bool Withdraw(uint64_t number);
   // The reply to the last answered request.
   DoorbellReply ReadReply() const;
+
+  // --- Both ends: the values that a kReadState request is given, from its answer until the next
+  // request. kStateWindowElements.
+  absl::Span<double> state_window() const;
 
   // --- The server's end. Nothing that a trainer writes is trusted: it is copied once, then
   // checked.
@@ -126,6 +152,7 @@ class Doorbell {
   struct RequestLine;
   struct ReplyLine;
   struct ReplyText;
+  struct StateLine;
 
   Doorbell(Segment segment, const DoorbellShape& shape);
   char* at(size_t offset) const { return static_cast<char*>(segment_.data()) + offset; }
@@ -140,6 +167,10 @@ class Doorbell {
   void TakeMarks(DoorbellRequest* taken);
   char* hyperparameters() const;
   char* blob() const;
+  StateLine& state_line() const;
+  void WriteStep(const DoorbellRequest& asked);
+  void WriteState(const DoorbellRequest& asked);
+  bool TakeState(DoorbellRequest* taken);
 
   Segment segment_;
   DoorbellShape shape_;

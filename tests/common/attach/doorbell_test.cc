@@ -105,6 +105,81 @@ TEST(Doorbell_Hyperparameters_AreWrittenAnew, OnlyWithAnotherVersion) {
   EXPECT_EQ(taken.hyperparameters, "ignored");
 }
 
+TEST(Doorbell_StateRequest_Arrives, AndLeavesTheStepsPartsAlone) {
+  Ends ends({5, 2});
+  DoorbellRequest asked = StepRequest(5);
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+
+  const std::vector<double> values = {0.5, -1e300, 3};
+  DoorbellRequest state;
+  state.kind = DoorbellRequest::Kind::kWriteState;
+  state.timeout = absl::Seconds(3);
+  state.state = {4, 2, int64_t{1} << 40, 3};
+  state.values = values;
+  ASSERT_TRUE(ends.trainer.Ask(state).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kWriteState);
+  EXPECT_EQ(taken.timeout, absl::Seconds(3));
+  EXPECT_EQ(taken.state.parameter, 4);
+  EXPECT_EQ(taken.state.slot, 2);
+  EXPECT_EQ(taken.state.offset_elements, int64_t{1} << 40);
+  EXPECT_EQ(taken.state.elements, 3);
+  EXPECT_EQ(taken.values, absl::MakeConstSpan(values));
+  ends.trainer.state_window()[0] = 7;
+  EXPECT_EQ(taken.values[0], 0.5) << "it was not copied";
+
+  state.kind = DoorbellRequest::Kind::kReadState;
+  state.state.elements = kStateWindowElements;
+  state.values = {};
+  const uint64_t number = ends.trainer.Ask(state).value();
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  ASSERT_EQ(taken.kind, DoorbellRequest::Kind::kReadState);
+  ends.server.state_window()[kStateWindowElements - 1] = 8;
+  ends.server.Answer(DoorbellReply());
+  ASSERT_TRUE(ends.trainer.WaitForReply(number, Far()));
+  EXPECT_EQ(ends.trainer.state_window()[kStateWindowElements - 1], 8);
+
+  EXPECT_EQ(taken.has_gradient, asked.has_gradient);
+  EXPECT_EQ(taken.blob, asked.blob);
+  asked.has_blob = false;
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kStep);
+  EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
+}
+
+TEST(Doorbell_StateRequest_ForMoreThanTheWindow, IsRefusedAtBothEnds) {
+  const DoorbellShape shape = {1, 1};
+  Ends ends(shape);
+  DoorbellRequest state;
+  state.kind = DoorbellRequest::Kind::kReadState;
+  state.state.elements = kStateWindowElements + 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(state).status()));
+  const std::vector<double> many(kStateWindowElements + 1);
+  state.state.elements = 1;
+  state.values = many;
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(state).status()));
+  EXPECT_FALSE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
+
+  state.values = {};
+  DoorbellRequest taken;
+  for (const auto kind : {DoorbellRequest::Kind::kReadState, DoorbellRequest::Kind::kWriteState}) {
+    for (const int64_t elements : {kStateWindowElements + 1, int64_t{-1}, int64_t{1} << 62}) {
+      state.kind = kind;
+      ASSERT_TRUE(ends.trainer.Ask(state).ok());
+      // What a trainer writes that goes its own way: the line before the window.
+      char* const window = reinterpret_cast<char*>(ends.trainer.state_window().data());
+      std::memcpy(window - 64 + 16, &elements, sizeof elements);
+      const absl::Status status = ends.server.Take(&taken);
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_TRUE(taken.is_of_state()) << "nobody waits for it";
+      ends.server.Answer(DoorbellReply());
+    }
+  }
+}
+
 TEST(Doorbell_Reply_Arrives, WithValuesAndStatus) {
   Ends ends({1, 1});
   const uint64_t first = *ends.trainer.Ask(StepRequest(1));

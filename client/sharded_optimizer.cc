@@ -117,12 +117,14 @@ class ShardedOptimizer::Impl {
 
   StateSlots ReadStateOf(const at::Tensor& parameter) const {
     classes_.CheckStateIsKnown(owners_, parameter);
-    return ValueOrThrow(ReadState(*owner_, owners_, options_.rank, parameter));
+    return ValueOrThrow(
+        ReadState(*owner_, owners_, options_.rank, parameter, options_.step_timeout));
   }
 
   void WriteStateOf(const at::Tensor& parameter, const StateSlots& slots) const {
     classes_.CheckStateIsKnown(owners_, parameter);
-    ThrowIfError(WriteState(*owner_, owners_, options_.rank, parameter, slots));
+    ThrowIfError(
+        WriteState(*owner_, owners_, options_.rank, parameter, slots, options_.step_timeout));
   }
 
   void CheckUsable() const {

@@ -155,11 +155,18 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // whole parameter, else the shape [elements] of its range (owner_of), and the type in which it is
   // kept, float32 where a slot is 8 bits; "step" and what else is one number for the parameter have
   // the shape [], and Adafactor's averages over rows and columns torch's shapes. Empty where this
-  // rank owns nothing of the parameter. Asks nobody. Errors:
+  // rank owns nothing of the parameter. Asks no other rank: also while others' trainers are away,
+  // and of a predecessor of this trainer. Errors:
   //   INVALID_ARGUMENT     it is no parameter of this optimizer
-  //   UNIMPLEMENTED        the shard owner is in a shard server, or an optimizer class steps the
-  //                        parameter (local_optimizer)
+  //   UNIMPLEMENTED        an optimizer class steps the parameter (local_optimizer)
   //   FAILED_PRECONDITION  the optimizer is closed; or the error that broke it
+  // and where the shard owner is in a shard server:
+  //   UNAVAILABLE          a shard server is gone, and is started again over the state it had: call
+  //                        again (errors::IsOwnerAway). Or it is gone for good
+  //   DEADLINE_EXCEEDED    the server does not answer within step_timeout and half a minute
+  //   DATA_LOSS            a step has torn the state (errors::IsTornStep)
+  // Where step() has said errors::IsOwnerAway and was not called again yet, that step may be in the
+  // state already.
   std::map<std::string, at::Tensor> state(const at::Tensor& parameter) const;
 
   // The optimizer that steps a param group on this rank, where the group was given an optimizer
@@ -174,10 +181,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // what it owns. Where several ranks own a parameter (kBalanced), "step" and what else is one
   // number must be the same on all of them, and under kReplicated everything. The parameter itself
   // stays; with a "master" the next step goes on from that. Slots that are kept in 8 bits
-  // are coded again, which may move what state() has given by a code. Errors as state(), and
-  // nothing changes:
+  // are coded again, which may move what state() has given by a code. Errors as state(), and with
+  // nothing changed:
   //   INVALID_ARGUMENT     a slot that is missing or unknown, of another shape or type, or a "step"
   //                        that counts nothing; slots on a rank that owns nothing of the parameter
+  // After an error of a shard server's (UNAVAILABLE, DEADLINE_EXCEEDED) some of the slots may be
+  // replaced and others not. The same call made again completes it; a step that comes first goes on
+  // from what is there.
   void set_state(const at::Tensor& parameter, const std::map<std::string, at::Tensor>& slots);
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a

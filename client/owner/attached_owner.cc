@@ -13,6 +13,8 @@
 #include "common/hyperparameter_bytes.h"
 #include "common/log.h"
 #include "server/shard/engine/replica_placement.h"
+#include "server/shard/state/parameter_slots.h"
+#include "server/update/group_update.h"
 
 namespace optshard {
 namespace {
@@ -46,6 +48,55 @@ void LogPlane(const AttachedOwner::Options& options, const AttachReply& reply) {
 }
 
 }  // namespace
+
+// The owner's state as the trainer reaches it: through the doorbell.
+class AttachedOwner::State final : public StateAccess {
+ public:
+  State(AttachedOwner* owner, std::vector<GroupUpdate> groups)
+      : owner_(*owner), groups_(std::move(groups)) {}
+
+  void SetTimeout(absl::Duration timeout) { timeout_ = timeout; }
+
+  std::vector<ParameterSlot> Slots(int parameter) const override {
+    const OptimizerSpec& spec = owner_.options_.spec;
+    return SlotsOfParameter(spec.space.parameter(parameter),
+                            groups_[spec.space.group_of(parameter)], spec.state);
+  }
+
+  absl::Status Read(int parameter, int slot, int64_t offset_elements,
+                    absl::Span<double> out) override {
+    const auto elements = static_cast<int64_t>(out.size());
+    absl::Status read =
+        Ask(DoorbellRequest::Kind::kReadState, {parameter, slot, offset_elements, elements}, {});
+    if (!read.ok()) return read;
+    const absl::Span<const double> window = owner_.line()->doorbell().state_window();
+    std::copy_n(window.begin(), out.size(), out.begin());
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(int parameter, int slot, int64_t offset_elements,
+                     absl::Span<const double> values) override {
+    const auto elements = static_cast<int64_t>(values.size());
+    return Ask(DoorbellRequest::Kind::kWriteState, {parameter, slot, offset_elements, elements},
+               values);
+  }
+
+ private:
+  absl::Status Ask(DoorbellRequest::Kind kind, const StateRange& range,
+                   absl::Span<const double> values) {
+    DoorbellRequest& request = owner_.request_;
+    request.kind = kind;
+    request.state = range;
+    request.values = values;
+    const absl::StatusOr<DoorbellReply> reply = owner_.Ask(timeout_);
+    request.values = {};
+    return reply.ok() ? reply->status : reply.status();
+  }
+
+  AttachedOwner& owner_;
+  const std::vector<GroupUpdate> groups_;
+  absl::Duration timeout_;
+};
 
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
   const MemoryLayout layout(options.spec.space);
@@ -152,12 +203,16 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   return info;
 }
 
-absl::StatusOr<ShardState*> AttachedOwner::state() {
-  return absl::UnimplementedError(absl::StrFormat(
-      "the optimizer state of rank %d is in another process, %s, which gives it to no trainer yet: "
-      "read it by ReadSlot of the shard owner service at %s (docs/inspect.md), or embed the owner "
-      "(attach = \"embedded\")",
-      options_.rank, line()->name(), first_.owner_address));
+absl::StatusOr<StateAccess*> AttachedOwner::state(absl::Duration timeout) {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  if (state_ == nullptr) {
+    absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(options_.spec);
+    if (!groups.ok()) return groups.status();
+    state_ = std::make_unique<State>(this, *std::move(groups));
+  }
+  state_->SetTimeout(timeout);
+  return state_.get();
 }
 
 absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
@@ -268,6 +323,10 @@ std::string AttachedOwner::What() const {
       return "the synchronisation of the first parameters";
     case DoorbellRequest::Kind::kVerify:
       return "the verification of the replicas";
+    case DoorbellRequest::Kind::kReadState:
+      return "the copy of the optimizer state";
+    case DoorbellRequest::Kind::kWriteState:
+      return "the replacement of the optimizer state";
     case DoorbellRequest::Kind::kStep:
       break;
   }

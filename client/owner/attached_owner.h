@@ -23,6 +23,7 @@
 #include "common/optimizer_spec.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/state/state_access.h"
 
 namespace optshard {
 
@@ -78,7 +79,10 @@ class AttachedOwner : public OwnerLink {
   // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
   // be made again.
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
-  absl::StatusOr<ShardState*> state() override;
+  // Each call of the access is a request to the server, which needs no other rank for it. Errors as
+  // Step where that is gone or does not answer, but never StepInDoubt; one that was begun and is
+  // not answered in time breaks the link.
+  absl::StatusOr<StateAccess*> state(absl::Duration timeout) override;
   // The rank's state stays with the server.
   absl::Status Stop(absl::Duration timeout) override;
 
@@ -90,6 +94,8 @@ class AttachedOwner : public OwnerLink {
   }
 
  private:
+  class State;
+
   AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
                 std::shared_ptr<const ReplicaSegments> memory);
 
@@ -113,6 +119,7 @@ class AttachedOwner : public OwnerLink {
   DoorbellRequest request_;
   uint64_t unanswered_ = 0;  // the last request, where the server went while it was waited for
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
+  std::unique_ptr<State> state_;                  // once it was asked for
   StepNumber finished_ = 0;
   CallNumber last_call_ = 0;
   bool stopped_ = false;

@@ -79,7 +79,7 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
 
-  absl::StatusOr<ShardState*> state() override { return owner_->state(); }
+  absl::StatusOr<StateAccess*> state(absl::Duration) override { return owner_->state(); }
 
   absl::Status Stop(absl::Duration timeout) override {
     const Clock& clock = Clock::Monotonic();

@@ -16,7 +16,7 @@
 #include "common/dataplane/peer_replicas.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
-#include "server/shard/state/shard_state.h"
+#include "server/shard/state/state_access.h"
 
 namespace optshard {
 
@@ -53,8 +53,11 @@ class OwnerLink {
   // again with the same gradients.
   virtual absl::StatusOr<StepInfo> Step(const StepInput& input) = 0;
 
-  // As ShardOwner::state; UNIMPLEMENTED where the state is in another process.
-  virtual absl::StatusOr<ShardState*> state() = 0;
+  // What the rank keeps of its parameters, to be read and replaced between steps; valid until the
+  // link's next call. A call of it moves at most kStateWindowElements (common/attach/doorbell.h).
+  // Errors as ShardOwner::state. Where the owner is in another process, calls of the access have
+  // them, too; each has the timeout, and errors::IsOwnerAway where it may be made again.
+  virtual absl::StatusOr<StateAccess*> state(absl::Duration timeout) = 0;
 
   // Keeps a few bytes for the trainer's successor (random state, data cursor). They go with the
   // next step and are kept once it is finished. INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION

@@ -6,7 +6,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,17 +15,17 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "client/replica/scalar_type.h"
+#include "common/attach/doorbell.h"
 #include "common/block_code.h"
-#include "server/shard/state/shard_state.h"
+#include "server/shard/state/parameter_slots.h"
+#include "server/shard/state/state_access.h"
 
 namespace optshard {
 namespace {
 
-// Elements that are converted at a time: 512 KiB.
-constexpr int64_t kChunk = 65536;
-static_assert(kChunk % kCodeGrid == 0, "ShardState::Write takes whole blocks of codes");
-// Integers up to here are exact in double.
-constexpr double kLargestStep = 9007199254740992.0;
+// Elements that are converted at a time: as many as a shard server takes at once.
+constexpr int64_t kChunk = kStateWindowElements;
+static_assert(kChunk % kCodeGrid == 0, "StateAccess::Write takes whole blocks of codes");
 
 at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part) {
   return slot.shape.has_value() ? at::IntArrayRef(*slot.shape) : at::IntArrayRef(part.shape);
@@ -92,19 +91,20 @@ absl::Status CheckSlot(const ParameterSlot& slot, const OwnedPart& part, const a
                  ", expected one real number");
   }
   const auto value = given.item<double>();
-  if (slot.kind == SlotKind::kStep &&
-      !(value >= 0 && value <= kLargestStep && value == std::floor(value))) {
+  if (slot.kind == SlotKind::kStep && !IsStepCount(value)) {
     return error("is ", value, ", expected how often the parameter was updated: 0, 1, 2, ...");
   }
   return absl::OkStatus();
 }
 
-// Calls `work` with each chunk's tensor of `flat`, and its first element.
+// Calls `work` with each chunk's tensor of `flat`, and its first element, until it has an error.
 template <typename Work>
-void ForEachChunk(const at::Tensor& flat, const Work& work) {
-  for (int64_t begin = 0; begin < flat.numel(); begin += kChunk) {
-    work(flat.narrow(0, begin, std::min(kChunk, flat.numel() - begin)), begin);
+absl::Status ForEachChunk(const at::Tensor& flat, const Work& work) {
+  absl::Status status;
+  for (int64_t begin = 0; begin < flat.numel() && status.ok(); begin += kChunk) {
+    status = work(flat.narrow(0, begin, std::min(kChunk, flat.numel() - begin)), begin);
   }
+  return status;
 }
 
 // All of `part`'s slots can be replaced by those given.
@@ -122,10 +122,10 @@ absl::Status Check(const std::vector<ParameterSlot>& slots, const OwnedPart& par
 }  // namespace
 
 absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
-                                     const at::Tensor& parameter) {
+                                     const at::Tensor& parameter, absl::Duration timeout) {
   const absl::StatusOr<int> index = owners.IndexOf(parameter);
   if (!index.ok()) return index.status();
-  const absl::StatusOr<ShardState*> state = owner.state();
+  const absl::StatusOr<StateAccess*> state = owner.state(timeout);
   if (!state.ok()) return state.status();
   StateSlots result;
   const absl::optional<OwnedPart> part = owners.PartOf(*index, rank);
@@ -133,23 +133,30 @@ absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& ow
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
   std::vector<double> values;
-  for (const ParameterSlot& slot : (*state)->Slots(*index)) {
+  const std::vector<ParameterSlot> slots = (*state)->Slots(*index);
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const ParameterSlot& slot = slots[s];
     const at::Tensor tensor = at::empty(ShapeOf(slot, *part), at::TensorOptions(TypeOf(slot)));
-    ForEachChunk(tensor.view(-1), [&](const at::Tensor& chunk, int64_t begin) {
+    absl::Status read = ForEachChunk(tensor.view(-1), [&](const at::Tensor& chunk, int64_t begin) {
       values.resize(chunk.numel());
-      (*state)->Read(*index, slot, OffsetOf(slot, *part) + begin, absl::MakeSpan(values));
+      absl::Status copied = (*state)->Read(*index, static_cast<int>(s),
+                                           OffsetOf(slot, *part) + begin, absl::MakeSpan(values));
+      if (!copied.ok()) return copied;
       chunk.copy_(at::from_blob(values.data(), chunk.sizes(), at::TensorOptions(at::kDouble)));
+      return copied;
     });
+    if (!read.ok()) return read;
     result.emplace(slot.name, tensor);
   }
   return result;
 }
 
 absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
-                        const at::Tensor& parameter, const StateSlots& given) {
+                        const at::Tensor& parameter, const StateSlots& given,
+                        absl::Duration timeout) {
   const absl::StatusOr<int> index = owners.IndexOf(parameter);
   if (!index.ok()) return index.status();
-  const absl::StatusOr<ShardState*> state = owner.state();
+  const absl::StatusOr<StateAccess*> state = owner.state(timeout);
   if (!state.ok()) return state.status();
   const absl::optional<OwnedPart> part = owners.PartOf(*index, rank);
   if (!part.has_value()) {
@@ -169,11 +176,13 @@ absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank ra
   }
   for (size_t s = 0; s < slots.size(); ++s) {
     const ParameterSlot& slot = slots[s];
-    ForEachChunk(flat[s], [&](const at::Tensor& chunk, int64_t begin) {
+    absl::Status written = ForEachChunk(flat[s], [&](const at::Tensor& chunk, int64_t begin) {
       const at::Tensor values = chunk.to(at::kDouble).contiguous();
-      (*state)->Write(*index, slot, OffsetOf(slot, *part) + begin,
-                      {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
+      return (*state)->Write(
+          *index, static_cast<int>(s), OffsetOf(slot, *part) + begin,
+          {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
     });
+    if (!written.ok()) return written;
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/owner/owner_link.h"
 #include "client/replica/parameter_owners.h"
 #include "common/ids.h"
@@ -19,17 +20,19 @@ using StateSlots = std::map<std::string, at::Tensor>;  // by name
 
 // Copies of all slots of what the rank owns of the parameter; none where it owns nothing. Slots
 // that are one number have the shape [], others a shape of their own where the rule says so.
-// INVALID_ARGUMENT as ParameterOwners::IndexOf; else as OwnerLink::state.
+// INVALID_ARGUMENT as ParameterOwners::IndexOf; else as OwnerLink::state, which is given `timeout`.
 absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
-                                     const at::Tensor& parameter);
+                                     const at::Tensor& parameter, absl::Duration timeout);
 
 // Replaces all slots by copies of `given`. A slot that is one number may be of any type, in any
 // shape of one element. Errors as ReadState, and INVALID_ARGUMENT naming the parameter and the
 // slot: one that is missing or unknown; a tensor that is not dense on the CPU, of another shape or
 // type; a "step" that is no integer from 0 on; slots of what the rank does not own. Nothing has
-// changed then.
+// changed then. After an error of the owner's, some of it may be replaced: the same call completes
+// it.
 absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
-                        const at::Tensor& parameter, const StateSlots& given);
+                        const at::Tensor& parameter, const StateSlots& given,
+                        absl::Duration timeout);
 
 }  // namespace optshard
 

@@ -13,7 +13,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/poll_until.h"
-#include "server/update/gradient_support.h"
+#include "server/node/doorbell_shape.h"
 
 namespace optshard {
 namespace {
@@ -61,10 +61,8 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
     return absl::InternalError(absl::StrFormat("%s sent %d descriptors, expected %d", name,
                                                descriptors.size(), kAttachDescriptors));
   }
-  const DoorbellShape shape = {request.spec.space.parameter_count(),
-                               request.spec.space.group_count(), RowsThatMayBeSparse(request.spec)};
-  absl::StatusOr<Doorbell> doorbell =
-      Doorbell::Attach(request.rank, shape, std::move(descriptors[kDoorbellDescriptor]));
+  absl::StatusOr<Doorbell> doorbell = Doorbell::Attach(request.rank, DoorbellShapeOf(request.spec),
+                                                       std::move(descriptors[kDoorbellDescriptor]));
   if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name);
   absl::optional<ProcessHandle> keeper;
   if (reply->keeper != 0) {

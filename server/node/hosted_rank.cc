@@ -11,6 +11,7 @@
 #include "common/hyperparameter_bytes.h"
 #include "common/row_marks.h"
 #include "common/step_info.h"
+#include "server/shard/state/shard_state.h"
 #include "server/update/cpu/numa_nodes.h"
 #include "server/update/step_hyperparameters.h"
 
@@ -159,6 +160,13 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     trainer.doorbell.Answer(reply);
     return true;
   }
+  // Also while it drains: nobody else is needed.
+  if (request_.is_of_state()) {
+    reply.status = valid.ok() ? MoveState(trainer.doorbell) : valid;
+    JudgeFailure(&reply);
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
   const bool steps = request_.kind == DoorbellRequest::Kind::kStep;
   if (valid.ok() && steps) valid = UseHyperparameters();
   if (valid.ok() && steps) {
@@ -197,14 +205,30 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else {
     reply.status = owner_->SyncParameters(all_tensors_, regions_, request_.timeout);
   }
-  if (!reply.status.ok() && !owner_->failure().ok()) {
-    const bool goes_on = !draining_ && LostOthers() && !errors::IsTornStep(reply.status);
-    if (goes_on) reply.status = Away();
-    reply.broken = !goes_on;
-  }
+  JudgeFailure(&reply);
   Finish(reply);
   trainer.doorbell.Answer(reply);
   return true;
+}
+
+// Whether the owner's failure is the end of the rank, or only of what it was asked for.
+void HostedRank::JudgeFailure(DoorbellReply* reply) const {
+  if (reply->status.ok() || owner_->failure().ok()) return;
+  const bool goes_on = !draining_ && LostOthers() && !errors::IsTornStep(reply->status);
+  if (goes_on) reply->status = Away();
+  reply->broken = !goes_on;
+}
+
+// Reads into the doorbell's window, or replaces by what was taken from there.
+absl::Status HostedRank::MoveState(const Doorbell& doorbell) {
+  const absl::StatusOr<ShardState*> state = owner_->state();
+  if (!state.ok()) return state.status();
+  const StateRange& range = request_.state;
+  if (request_.kind == DoorbellRequest::Kind::kReadState) {
+    return (*state)->Read(range.parameter, range.slot, range.offset_elements,
+                          doorbell.state_window().first(range.elements));
+  }
+  return (*state)->Write(range.parameter, range.slot, range.offset_elements, request_.values);
 }
 
 DoorbellReply HostedRank::Step() {

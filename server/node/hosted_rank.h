@@ -127,6 +127,8 @@ class HostedRank {
   void ServeNobody();
   absl::Status TakeRequest(Attachment& trainer);
   absl::Status UseHyperparameters();
+  absl::Status MoveState(const Doorbell& doorbell);
+  void JudgeFailure(DoorbellReply* reply) const;
   DoorbellReply Step();
   StepInput InputOf(const DoorbellRequest& request);
   void Finish(const DoorbellReply& reply);

@@ -9,8 +9,8 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/process_stat.h"
+#include "server/node/doorbell_shape.h"
 #include "server/node/hosted_rank.h"
-#include "server/update/gradient_support.h"
 
 namespace optshard {
 namespace {
@@ -121,9 +121,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
         failure, absl::StrCat("the shard owner of ", Name(),
                               " has failed, and with it the job: start the servers anew"));
   }
-  const DoorbellShape shape = {request.spec.space.parameter_count(),
-                               request.spec.space.group_count(), RowsThatMayBeSparse(request.spec)};
-  absl::StatusOr<Doorbell> doorbell = Doorbell::Create(rank_, shape, *options_.budget);
+  absl::StatusOr<Doorbell> doorbell =
+      Doorbell::Create(rank_, DoorbellShapeOf(request.spec), *options_.budget);
   if (!doorbell.ok()) return doorbell.status();
   attachment_ = std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),
                                              *std::move(doorbell));

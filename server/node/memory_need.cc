@@ -6,11 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/attach/doorbell.h"
 #include "common/bucket.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/errors.h"
 #include "common/partition.h"
 #include "common/plan.h"
+#include "server/node/doorbell_shape.h"
 #include "server/node/rank_record.h"
 #include "server/shard/engine/workspaces.h"
 #include "server/shard/state/shard_store.h"
@@ -23,7 +25,8 @@ std::string ToString(const MemoryNeed& need) {
       "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d, "
       "workspaces %d, bookkeeping %d)",
       need.total(), need.parameters_bytes, need.gradients_bytes, need.slots_bytes,
-      need.reduced_bytes, need.workspace_bytes, need.ledger_bytes + need.record_bytes);
+      need.reduced_bytes, need.workspace_bytes,
+      need.ledger_bytes + need.record_bytes + need.doorbell_bytes + need.state_window_bytes);
 }
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
@@ -60,6 +63,8 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);
   need.slots_bytes = static_cast<int64_t>(state.slots);
   need.ledger_bytes = static_cast<int64_t>(state.ledger);
+  need.doorbell_bytes = static_cast<int64_t>(DoorbellShapeOf(request.spec).bytes());
+  need.state_window_bytes = kStateWindowElements * static_cast<int64_t>(sizeof(double));
   need.record_bytes = static_cast<int64_t>(RankRecord::Bytes(request));
   return need;
 }

@@ -25,17 +25,23 @@ struct MemoryNeed {
   // What rules that need whole parameters compute in. An upper bound where the request
   // leaves the number of threads open: as if the rank had all CPUs.
   int64_t workspace_bytes = 0;
+  int64_t doorbell_bytes = 0;  // of the rank's trainer
+  // The server's copy of the state that a trainer sets, a window at a time.
+  int64_t state_window_bytes = 0;
 
   int64_t total() const {
     int64_t sum = 0;  // INT64_MAX where it would be larger
-    for (const int64_t bytes : {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes,
-                                record_bytes, reduced_bytes, workspace_bytes}) {
+    for (const int64_t bytes :
+         {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes, record_bytes, reduced_bytes,
+          workspace_bytes, doorbell_bytes, state_window_bytes}) {
       sum = SaturatingAdd(sum, bytes);
     }
     return sum;
   }
-  // What the shard owner allocates for itself, beside what the node hands it.
-  int64_t own_bytes() const { return SaturatingAdd(reduced_bytes, workspace_bytes); }
+  // What the shard owner and its thread allocate for themselves, beside what the node hands them.
+  int64_t own_bytes() const {
+    return SaturatingAdd(SaturatingAdd(reduced_bytes, workspace_bytes), state_window_bytes);
+  }
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
 

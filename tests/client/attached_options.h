@@ -9,14 +9,18 @@
 
 namespace optshard::testing {
 
-inline ShardedOptimizerOptions AttachedTo(const NodeRig& rig, Rank rank) {
+inline ShardedOptimizerOptions AttachedTo(const LocalAddress& server, Rank rank, int world_size) {
   ShardedOptimizerOptions options;
-  options.attach = absl::StrCat("unix:", rig.address());
+  options.attach = absl::StrCat("unix:", server);
   options.rank = rank;
-  options.world_size = rig.TrainerOptions(rank).spec.world_size;
+  options.world_size = world_size;
   options.node = "node";
   options.join_timeout = options.step_timeout = absl::Seconds(20);
   return options;
+}
+
+inline ShardedOptimizerOptions AttachedTo(const NodeRig& rig, Rank rank) {
+  return AttachedTo(rig.address(), rank, rig.TrainerOptions(rank).spec.world_size);
 }
 
 }  // namespace optshard::testing

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/sharded_optimizer.h"
+#include "tests/client/state_jobs.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
@@ -80,95 +81,15 @@ TEST(ParameterStateTest, Step_OfRoundedReplicas_GoesOnFromTheMaster) {
 
 // --- What is saved and set goes on as if nothing had been.
 
-constexpr int kRanks = 3;
-
-struct Saved {
-  std::vector<at::Tensor> values;
-  std::vector<Slots> states;
-};
-
-struct Job {
-  RuleOptions rule;
-  PartitionPolicy policy;
-  int master_bits;  // 0: no masters
-  const char* state_dtype;
-  const char* publish_dtype = "float32";
-};
-
-// Steps `first` to `last`, from what was saved, if anything was. What is saved at the end, by rank.
-std::vector<Saved> Train(const Job& job, int first, int last, const std::vector<Saved>& from) {
-  static const std::vector<std::vector<int64_t>> kShapes = {{5, 3}, {3, 1500}, {0}, {}, {2049}};
-  static constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kDouble, at::kHalf};
-  std::vector<Saved> saved(kRanks);
-  const std::vector<absl::Status> statuses = RunRanks(kRanks, [&](ShardedOptimizerOptions options) {
-    options.policy = job.policy;
-    options.master_weights = job.master_bits > 0;
-    if (job.master_bits > 0) options.master_weight_bits = job.master_bits;
-    options.state_dtype = job.state_dtype;
-    options.publish_dtype = job.publish_dtype;
-    options.buckets = {4096, 1024};  // so that one parameter has several
-    std::vector<at::Tensor> parameters;
-    for (size_t i = 0; i < 2 * kShapes.size(); ++i) {
-      const at::TensorOptions type(kTypes[i % std::size(kTypes)]);
-      parameters.push_back(from.empty() ? at::full(kShapes[i / 2], 1, type)
-                                        : from[options.rank].values[i].clone());
-      parameters.back().set_requires_grad(true);
-    }
-    ShardedOptimizer optimizer(parameters, job.rule, options);
-    for (size_t i = 0; i < parameters.size() && !from.empty(); ++i) {
-      optimizer.set_state(parameters[i], from[options.rank].states[i]);
-    }
-    for (int step = first; step <= last; ++step) {
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        parameters[i].mutable_grad() =
-            at::arange(parameters[i].numel())
-                .add(static_cast<int64_t>(7 * step + 3 * options.rank + i))
-                .remainder(11)
-                .sub(5)
-                .div(8)
-                .reshape(parameters[i].sizes())
-                .to(parameters[i].scalar_type());
-      }
-      optimizer.step();
-    }
-    for (const at::Tensor& parameter : parameters) {
-      saved[options.rank].values.push_back(parameter.detach().clone());
-      saved[options.rank].states.push_back(optimizer.state(parameter));
-    }
-    optimizer.Close();
-  });
-  EXPECT_THAT(statuses, Each(absl::OkStatus()));
-  return saved;
-}
-
 TEST(ParameterStateTest, SetState_InAnotherOptimizer_GoesOnWithTheSameBits) {
-  const Job jobs[] = {
-      {RuleOptions("adam").Set("amsgrad", true), PartitionPolicy::kBalanced, 32, "float32"},
-      {RuleOptions("nadam"), PartitionPolicy::kGreedy, 24, "bfloat16"},
-      {Momentum(), PartitionPolicy::kReplicated, 0, "bfloat16"},
-      {Momentum(), PartitionPolicy::kBalanced, 0, "float32", "bfloat16"},
-      {RuleOptions("sgd").Set("momentum", 0.5).Set("dampening", 0.25), PartitionPolicy::kBalanced,
-       0, "float32"},
-      {RuleOptions("adafactor"), PartitionPolicy::kGreedy, 24, "bfloat16"},
-      {RuleOptions("adafactor"), PartitionPolicy::kReplicated, 0, "float32"},
+  const testing::RankStarter start = [](const auto& body) {
+    return RunRanks(testing::kStateJobRanks, body);
   };
-  for (const Job& job : jobs) {
+  for (const testing::StateJob& job : testing::StateJobs()) {
     SCOPED_TRACE(absl::StrCat(job.rule.rule(), ", ", NameOf(job.policy)));
-    const std::vector<Saved> expected = Train(job, 1, 5, {});
-    const std::vector<Saved> actual = Train(job, 3, 5, Train(job, 1, 2, {}));
-    for (int rank = 0; rank < kRanks; ++rank) {
-      for (size_t i = 0; i < expected[rank].values.size(); ++i) {
-        SCOPED_TRACE(absl::StrCat("rank ", rank, ", parameter ", i));
-        EXPECT_TRUE(at::equal(actual[rank].values[i], expected[rank].values[i]));
-        const Slots& slots = expected[rank].states[i];
-        ASSERT_EQ(actual[rank].states[i].size(), slots.size());
-        for (const auto& [name, tensor] : slots) {
-          const at::Tensor& other = actual[rank].states[i].at(name);
-          EXPECT_EQ(other.scalar_type(), tensor.scalar_type()) << name;
-          EXPECT_TRUE(at::equal(other, tensor)) << name;
-        }
-      }
-    }
+    const auto expected = testing::TrainStateJob(start, job, 1, 5, {});
+    const auto half = testing::TrainStateJob(start, job, 1, 2, {});
+    testing::ExpectSameState(testing::TrainStateJob(start, job, 3, 5, half), expected);
   }
 }
 

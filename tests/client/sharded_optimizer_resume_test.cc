@@ -2,7 +2,6 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,27 +53,6 @@ TEST(ShardedOptimizerResumeTest, Construct_Successor_DoesNotSynchroniseAgain) {
     }
     trainer.Step();
     EXPECT_EQ(trainer.value(), 3);
-  });
-}
-
-TEST(ShardedOptimizerResumeTest, State_AtAServer_IsUnimplementedAndSaysWhereToReadIt) {
-  testing::NodeRig rig(2);
-  rig.OnEveryRank([&](Rank rank) {
-    OneTrainer trainer(rig, rank, 5);
-    const at::Tensor parameter = trainer.optimizer().param_groups()[0].params()[0];
-    for (const auto& call :
-         {std::function<void()>([&] { trainer.optimizer().state(parameter); }),
-          std::function<void()>([&] { trainer.optimizer().set_state(parameter, {}); })}) {
-      try {
-        call();
-        ADD_FAILURE() << "a trainer has the state of its server";
-      } catch (const StatusError& error) {
-        EXPECT_EQ(error.status().code(), absl::StatusCode::kUnimplemented);
-        EXPECT_NE(std::string(error.what()).find("ReadSlot"), std::string::npos) << error.what();
-      }
-    }
-    trainer.Step();
-    EXPECT_EQ(trainer.value(), 4);
   });
 }
 

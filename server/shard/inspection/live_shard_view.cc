@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/checked_math.h"
+#include "server/shard/state/kept_parts.h"
 #include "server/shard/state/slot_memory.h"
 #include "server/update/update_rule.h"
 
@@ -115,10 +116,9 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
 
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
-  absl::Status owned = slot.shape.has_value()
-                           ? CheckWithin(parameter, slot, offset_elements, elements)
-                           : CheckOwned(parameter, offset_elements, elements);
-  if (!owned.ok()) return owned;
+  const KeptParts kept = {options_.member.rank, options_.space, &slices(), options_.store};
+  absl::Status kept_here = kept.Check(parameter, slot, offset_elements, elements);
+  if (!kept_here.ok()) return kept_here;
   if (slot.is_scalar()) {
     const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
     if (read.has_value()) {
@@ -169,40 +169,6 @@ absl::Status LiveShardView::CheckReadable() const {
       "the state of rank %d is not given out: step %d is %s (%s); restart from a checkpoint",
       options_.member.rank, progress.finished + 1, NameOf(progress.outcome),
       options_.board->failure().message()));
-}
-
-absl::Status LiveShardView::CheckWithin(int32_t parameter, const ParameterSlot& slot,
-                                        int64_t offset_elements, int64_t elements) const {
-  absl::Status owned = CheckOwned(parameter, 0, 0);
-  if (!owned.ok()) return owned;
-  const int64_t all = ElementsOf(*slot.shape);
-  if (offset_elements >= 0 && offset_elements <= all && elements <= all - offset_elements) {
-    return absl::OkStatus();
-  }
-  return absl::OutOfRangeError(
-      absl::StrFormat("slot \"%s\" has %d element%s; %d elements from %d on were asked for",
-                      slot.name, all, all == 1 ? "" : "s", elements, offset_elements));
-}
-
-absl::Status LiveShardView::CheckOwned(int32_t parameter, int64_t offset_elements,
-                                       int64_t elements) const {
-  std::vector<std::string> ranges;
-  for (const Slice& slice : slices()) {
-    if (slice.parameter != parameter) continue;
-    ranges.push_back(
-        absl::StrFormat("[%d, %d)", slice.offset_elements, slice.offset_elements + slice.elements));
-  }
-  const ParameterSpec& spec = options_.space->parameter(parameter);
-  if (!ranges.empty() && offset_elements >= 0 && offset_elements <= spec.elements() &&
-      options_.store->Owns(parameter, offset_elements, elements)) {
-    return absl::OkStatus();
-  }
-  return absl::OutOfRangeError(
-      absl::StrFormat("%d elements from %d on of parameter %d \"%s\" are not all owned by rank %d, "
-                      "which owns %s of "
-                      "it",
-                      elements, offset_elements, parameter, spec.name, options_.member.rank,
-                      ranges.empty() ? "nothing" : absl::StrJoin(ranges, ", ")));
 }
 
 }  // namespace optshard

@@ -54,10 +54,6 @@ class LiveShardView final : public ShardView {
   // What ReadSlot serves of the parameter: "step" only where PyTorch keeps it too.
   std::vector<ParameterSlot> SlotsOf(int parameter) const;
   absl::Status CheckReadable() const;
-  // Whether the slot, which has a shape of its own, is kept here and has these elements.
-  absl::Status CheckWithin(int32_t parameter, const ParameterSlot& slot, int64_t offset_elements,
-                           int64_t elements) const;
-  absl::Status CheckOwned(int32_t parameter, int64_t offset_elements, int64_t elements) const;
 
   const Options options_;
   int owned_parameters_ = 0;

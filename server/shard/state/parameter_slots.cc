@@ -1,5 +1,6 @@
 #include "server/shard/state/parameter_slots.h"
 
+#include <cmath>
 #include <utility>
 
 #include "server/shard/state/shard_store.h"
@@ -35,6 +36,11 @@ std::vector<ParameterSlot> SlotsOfParameter(const ParameterSpec& parameter,
   }
   slots.push_back({kStepSlot, StateFormat::kFloat32, SlotKind::kStep, 0, one_number});
   return slots;
+}
+
+bool IsStepCount(double value) {
+  constexpr double kLargest = 9007199254740992.0;  // integers up to here are exact
+  return value >= 0 && value <= kLargest && value == std::floor(value);
 }
 
 }  // namespace optshard

@@ -42,6 +42,9 @@ struct ParameterSlot {
 std::vector<ParameterSlot> SlotsOfParameter(const ParameterSpec& parameter,
                                             const GroupUpdate& group, const StateOptions& state);
 
+// Whether a parameter can have been updated so often: 0, 1, 2, ..., as far as double counts.
+bool IsStepCount(double value);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_SERVER_SHARD_STATE_PARAMETER_SLOTS_H_

@@ -1,43 +1,128 @@
 #include "server/shard/state/shard_state.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/block_code.h"
+#include "common/state_format.h"
+
 namespace optshard {
+namespace {
+
+bool IsCorrection(double value) {
+  return value >= std::numeric_limits<int8_t>::min() &&
+         value <= std::numeric_limits<int8_t>::max() && value == std::floor(value);
+}
+
+}  // namespace
+
+KeptParts ShardState::kept() const {
+  return {options_.rank, options_.space, options_.slices, options_.store};
+}
 
 std::vector<ParameterSlot> ShardState::Slots(int parameter) const {
   return SlotsOfParameter(options_.space->parameter(parameter),
                           (*options_.groups)[options_.space->group_of(parameter)], options_.state);
 }
 
-void ShardState::Read(int parameter, const ParameterSlot& slot, int64_t offset_elements,
-                      absl::Span<double> out) const {
-  switch (slot.kind) {
-    case SlotKind::kElements:
-    case SlotKind::kCorrections:
-      // Nobody writes meanwhile, so that the first try succeeds.
-      options_.store->TryRead(parameter, slot.index, offset_elements, out);
-      return;
-    case SlotKind::kScalar:
-      out[0] = options_.store->scalar_slots(parameter)[slot.index];
-      return;
-    case SlotKind::kStep:
-      out[0] = static_cast<double>(options_.store->step_count(parameter));
-      return;
+absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot, int64_t offset_elements,
+                                               int64_t elements) const {
+  const int parameters = options_.space->parameter_count();
+  if (parameter < 0 || parameter >= parameters) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("no parameter %d: the optimizer has 0 to %d", parameter, parameters - 1));
   }
+  std::vector<ParameterSlot> slots = Slots(parameter);
+  if (slot < 0 || slot >= static_cast<int>(slots.size())) {
+    return absl::InvalidArgumentError(absl::StrFormat("parameter %d has no slot %d: it has 0 to %d",
+                                                      parameter, slot, slots.size() - 1));
+  }
+  ParameterSlot found = std::move(slots[slot]);
+  const absl::Status kept_here = kept().Check(parameter, found, offset_elements, elements);
+  if (!kept_here.ok()) return absl::InvalidArgumentError(kept_here.message());
+  if (found.is_scalar() && elements != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("slot \"%s\" of parameter %d is one number; %d were asked for", found.name,
+                        parameter, elements));
+  }
+  return found;
 }
 
-void ShardState::Write(int parameter, const ParameterSlot& slot, int64_t offset_elements,
-                       absl::Span<const double> values) {
-  if (!slot.is_scalar()) {
-    options_.store->Write(parameter, slot.index, offset_elements, values);
-    return;
+absl::Status ShardState::CheckValues(int parameter, const ParameterSlot& slot,
+                                     int64_t offset_elements,
+                                     absl::Span<const double> values) const {
+  const std::string what = absl::StrCat("slot \"", slot.name, "\" of parameter ", parameter, " ");
+  if (slot.kind == SlotKind::kStep && !IsStepCount(values[0])) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "is given ", values[0], ", expected 0, 1, 2, ..."));
+  }
+  if (slot.kind == SlotKind::kCorrections) {
+    const auto wrong = std::find_if_not(values.begin(), values.end(), IsCorrection);
+    if (wrong == values.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "is given ", *wrong, ", expected whole numbers from -128 to 127"));
+  }
+  if (slot.kind != SlotKind::kElements || !IsCoded(slot.format)) return absl::OkStatus();
+  const auto elements = static_cast<int64_t>(values.size());
+  const bool reaches_the_end = !kept().Check(parameter, slot, offset_elements, elements + 1).ok();
+  if (offset_elements % kCodeGrid == 0 && (elements % kCodeGrid == 0 || reaches_the_end)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%sis kept in blocks of 8 bits; %d elements from %d on are not whole blocks of %d", what,
+      elements, offset_elements, kCodeGrid));
+}
+
+absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
+                              absl::Span<double> out) {
+  const absl::StatusOr<ParameterSlot> found =
+      Find(parameter, slot, offset_elements, static_cast<int64_t>(out.size()));
+  if (!found.ok()) return found.status();
+  switch (found->kind) {
+    case SlotKind::kElements:
+    case SlotKind::kCorrections:
+      // Nobody writes meanwhile: the first try fails only where a write never ended.
+      if (!options_.store->TryRead(parameter, found->index, offset_elements, out).has_value()) {
+        return absl::DataLossError(absl::StrFormat(
+            "slot \"%s\" of parameter %d is torn at rank %d: restart from a checkpoint",
+            found->name, parameter, options_.rank));
+      }
+      break;
+    case SlotKind::kScalar:
+      out[0] = options_.store->scalar_slots(parameter)[found->index];
+      break;
+    case SlotKind::kStep:
+      out[0] = static_cast<double>(options_.store->step_count(parameter));
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::Write(int parameter, int slot, int64_t offset_elements,
+                               absl::Span<const double> values) {
+  const absl::StatusOr<ParameterSlot> found =
+      Find(parameter, slot, offset_elements, static_cast<int64_t>(values.size()));
+  if (!found.ok()) return found.status();
+  absl::Status valid = CheckValues(parameter, *found, offset_elements, values);
+  if (!valid.ok()) return valid;
+  if (!found->is_scalar()) {
+    options_.store->Write(parameter, found->index, offset_elements, values);
+    return absl::OkStatus();
   }
   StepNumber count = options_.store->step_count(parameter);
   ScalarSlots scalars = options_.store->scalar_slots(parameter);
-  if (slot.kind == SlotKind::kStep) {
+  if (found->kind == SlotKind::kStep) {
     count = static_cast<StepNumber>(values[0]);
   } else {
-    scalars[slot.index] = values[0];
+    scalars[found->index] = values[0];
   }
   options_.store->WriteCount(parameter, count, scalars);
+  return absl::OkStatus();
 }
 
 }  // namespace optshard

@@ -5,43 +5,49 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/ids.h"
 #include "common/parameter_space.h"
+#include "common/partition.h"
 #include "common/state_options.h"
+#include "server/shard/state/kept_parts.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/shard_store.h"
+#include "server/shard/state/state_access.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
 
-// Bound to the step's thread.
-class ShardState {
+// Of the owner in this process. Whatever is asked for is checked before anything is touched.
+class ShardState final : public StateAccess {
  public:
   struct Options {
     const ParameterSpace* space = nullptr;
     const std::vector<GroupUpdate>* groups = nullptr;
     StateOptions state;
+    Rank rank = 0;
+    const std::vector<Slice>* slices = nullptr;  // the rank's
     ShardStore* store = nullptr;
   };  // everything that is pointed to outlives this
 
   explicit ShardState(const Options& options) : options_(options) {}
 
-  // All slots of the parameter, as they would be where this rank owns some of it. "step" is among
-  // them with every rule: the first update of some is another one than the later ones.
-  std::vector<ParameterSlot> Slots(int parameter) const;
-
-  // Copies elements [offset, offset + size) of a slot of the parameter, which are owned here; of
-  // one with a shape of its own, elements of that shape. double holds the values of every dtype
-  // exactly.
-  void Read(int parameter, const ParameterSlot& slot, int64_t offset_elements,
-            absl::Span<double> out) const;
-
-  // Replaces them. `values` are values of the slot's dtype; "step" is an integer from 0 on. A range
-  // of kElements as for ShardStore::Write; what is kept in 8 bits is coded again.
-  void Write(int parameter, const ParameterSlot& slot, int64_t offset_elements,
-             absl::Span<const double> values);
+  std::vector<ParameterSlot> Slots(int parameter) const override;
+  absl::Status Read(int parameter, int slot, int64_t offset_elements,
+                    absl::Span<double> out) override;
+  absl::Status Write(int parameter, int slot, int64_t offset_elements,
+                     absl::Span<const double> values) override;
 
  private:
+  // The slot, where it has these elements here.
+  absl::StatusOr<ParameterSlot> Find(int parameter, int slot, int64_t offset_elements,
+                                     int64_t elements) const;
+  absl::Status CheckValues(int parameter, const ParameterSlot& slot, int64_t offset_elements,
+                           absl::Span<const double> values) const;
+  KeptParts kept() const;
+
   const Options options_;
 };
 

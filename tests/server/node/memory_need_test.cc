@@ -5,9 +5,12 @@
 #include <map>
 #include <vector>
 
+#include "common/attach/doorbell.h"
 #include "common/bucket.h"
+#include "common/link/memory_budget.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
+#include "server/node/doorbell_shape.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/update_rule.h"
@@ -64,7 +67,8 @@ TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   EXPECT_LE(need.reduced_bytes * 2, need.slots_bytes);
   EXPECT_EQ(need.parameters_bytes, need.gradients_bytes);
   EXPECT_EQ(need.total(), 2 * need.parameters_bytes + need.slots_bytes + need.ledger_bytes +
-                              need.record_bytes + need.reduced_bytes);
+                              need.record_bytes + need.reduced_bytes + need.doorbell_bytes +
+                              need.state_window_bytes);
   EXPECT_EQ(MemoryNeedOf(request, layout, false, false)->parameters_bytes, 0);
   request.spec.gradient_mode = GradientMode::kAveraged;
   EXPECT_EQ(MemoryNeedOf(request, layout, true, false)->reduced_bytes, 0);
@@ -113,7 +117,8 @@ TEST(MemoryNeed_OfWholeParameters_CountsWorkspaces, OfTheLargestForEachThatIsUpd
               std::min(threads, 4) * kLargest);  // there are four parameters
   }
   EXPECT_EQ(need.total(), need.own_bytes() + need.parameters_bytes + need.gradients_bytes +
-                              need.slots_bytes + need.ledger_bytes + need.record_bytes);
+                              need.slots_bytes + need.ledger_bytes + need.record_bytes +
+                              need.doorbell_bytes);
 }
 
 TEST(MemoryNeed_OfSlotsWithShapesOfTheirOwn, CountsWhatTheyHold) {
@@ -128,6 +133,16 @@ TEST(MemoryNeed_OfSlotsWithShapesOfTheirOwn, CountsWhatTheyHold) {
   EXPECT_GE(need.slots_bytes, 5000 * 4);
   EXPECT_LT(need.slots_bytes, 5000 * 4 + 8192);  // they lie a little apart
   EXPECT_GE(need.workspace_bytes, int64_t{2000} * 3000 * 4);
+}
+
+TEST(MemoryNeed_OfTheDoorbell_CountsItsSegment, AndTheServersCopyOfTheWindow) {
+  const AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
+  const MemoryNeed need = *MemoryNeedOf(request, MemoryLayout(request.spec.space), true, true);
+  const Doorbell doorbell =
+      *Doorbell::Create(0, DoorbellShapeOf(request.spec), MemoryBudget::Unlimited());
+  EXPECT_EQ(static_cast<size_t>(need.doorbell_bytes), DoorbellShapeOf(request.spec).bytes());
+  EXPECT_EQ(need.state_window_bytes, static_cast<int64_t>(doorbell.state_window().size() * 8));
+  EXPECT_GE(need.own_bytes(), need.state_window_bytes);
 }
 
 TEST(MemoryNeed_OfMoreThanANumberHolds, IsTheLargestNumber) {

@@ -1,4 +1,5 @@
 // A shard server that dies, and the one that takes over what it had in memory.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <functional>
@@ -17,6 +18,8 @@
 #include "server/node/descriptor_keeper.h"
 #include "server/node/rank_memory.h"
 #include "server/shard/state/shard_ledger.h"
+#include "server/shard/state/state_access.h"
+#include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/local_coordinator.h"
 
@@ -75,6 +78,54 @@ class NodeTakeover : public ::testing::Test {
   MemoryBudget budget_;
   LocalCoordinator coordinator_{kWorldSize};
 };
+
+TEST(NodeTakeoverOfALivingTrainer, KeepsTheStateThatWasSet_UnlessAStepIsTorn) {
+  testing::KeptServer server([](int life, std::vector<KeptUnit>* units) {
+    if (life != 3) return;
+    // As it would be, had the second one died while it applied step 2.
+    MemoryBudget budget;
+    std::vector<UniqueFd> same;
+    for (const UniqueFd& fd : units->at(0).descriptors) {
+      same.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    }
+    const std::shared_ptr<RankMemory> memory = RankMemory::Adopt(std::move(same), budget).value();
+    ShardLedger(RankMemory::ShardOf(memory).ledger, 0, 0, 0).SetProgress({1, StepOutcome::kTorn});
+  });
+  const std::unique_ptr<NodeTrainer> trainer =
+      NodeTrainer::Start(NodeTrainer::DefaultOptions(server.address(), 0, 1)).value();
+  AttachedOwner& link = trainer->link();
+  ASSERT_TRUE(trainer->StepUntil(1).ok());
+  double value = 0;
+  const auto read = [&](absl::Duration timeout) {
+    const absl::StatusOr<StateAccess*> state = link.state(timeout);
+    return state.ok() ? (*state)->Read(0, 0, 0, absl::MakeSpan(&value, 1)) : state.status();
+  };
+  const auto read_until_it_is_back = [&] {
+    absl::Status status;
+    EXPECT_TRUE(testing::Await([&] {
+      status = read(absl::Seconds(20));
+      return !errors::IsOwnerAway(status);
+    }));
+    return status;
+  };
+  ASSERT_TRUE(link.state(absl::Seconds(20)).value()->Write(0, 0, 0, {0.25}).ok());
+  server.Kill();
+  const absl::Status away = read(absl::Milliseconds(10));
+  EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
+  EXPECT_TRUE(link.failure().ok());
+  server.Return();
+  const absl::Status back = read_until_it_is_back();
+  EXPECT_TRUE(back.ok()) << back;
+  EXPECT_EQ(value, 0.25);
+
+  server.Kill();
+  server.Return();
+  for (int call = 0; call < 2; ++call) {
+    const absl::Status torn = read_until_it_is_back();
+    EXPECT_TRUE(errors::IsTornStep(torn)) << torn;
+    EXPECT_TRUE(absl::IsDataLoss(torn)) << torn;
+  }
+}
 
 TEST_F(NodeTakeover, OfAllRanks_GoesOnWithTheirBits) {
   auto first = StartServer({0, 1}, {});

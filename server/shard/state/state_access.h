@@ -1,0 +1,43 @@
+// Reads and replaces what a shard owner keeps of its parameters, wherever that owner runs.
+#ifndef OPTSHARD_SERVER_SHARD_STATE_STATE_ACCESS_H_
+#define OPTSHARD_SERVER_SHARD_STATE_STATE_ACCESS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "server/shard/state/parameter_slots.h"
+
+namespace optshard {
+
+// Between steps, bound to the thread that steps.
+class StateAccess {
+ public:
+  virtual ~StateAccess() = default;
+
+  // All slots of one of the optimizer's parameters, as they would be where this rank owns some of
+  // it. "step" is among them with every rule: the first update of some is another one than the
+  // later ones.
+  virtual std::vector<ParameterSlot> Slots(int parameter) const = 0;
+
+  // Copies elements [offset, offset + size) of a slot; `slot` is its index in Slots. Elements of
+  // one with a shape of its own are counted in that shape; one that is one number has one element.
+  // double holds the values of every dtype exactly. Errors:
+  //   INVALID_ARGUMENT  no such parameter or slot, or the elements are not all kept here
+  //   DATA_LOSS         the state is torn
+  virtual absl::Status Read(int parameter, int slot, int64_t offset_elements,
+                            absl::Span<double> out) = 0;
+
+  // Replaces them, rounded to what the slot can keep; what is kept in 8 bits is coded again.
+  // INVALID_ARGUMENT as Read, and nothing has changed: a "step" that is no count (IsStepCount), a
+  // correction that is not in int8; of a slot in 8 bits, elements that are not whole blocks: they
+  // begin at a multiple of kCodeGrid, and are a multiple of it or reach to the end of what is owned
+  // in a row.
+  virtual absl::Status Write(int parameter, int slot, int64_t offset_elements,
+                             absl::Span<const double> values) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_STATE_STATE_ACCESS_H_

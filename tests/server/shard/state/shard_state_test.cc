@@ -1,0 +1,183 @@
+#include "server/shard/state/shard_state.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/block_code.h"
+#include "common/bucket.h"
+#include "common/memory_layout.h"
+#include "common/optimizer_spec.h"
+#include "common/plan.h"
+#include "gtest/gtest.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// The second of two ranks: it owns the end of "a", whose slots are in 8 bits, and all of "b", which
+// has corrections.
+class ShardStateTest : public ::testing::Test {
+ protected:
+  static constexpr int kA = 0;
+  static constexpr int kB = 1;
+  static constexpr int64_t kEndOfA = 9001;
+  // Of "a" and of "b".
+  static constexpr int kAverage = 0;
+  static constexpr int kStepOfA = 2;
+  static constexpr int kCorrectionOfB = 2;
+  static constexpr int kStepOfB = 3;
+
+  ShardStateTest() {
+    spec_.world_size = 2;
+    spec_.space = ParameterSpace(
+        {GroupSpec{{{"a", {kEndOfA}, DType::kFloat32}, {"b", {2000}, DType::kBFloat16}}}});
+    spec_.rules = {{"adam"}};
+    spec_.policy = PartitionPolicy::kBalanced;
+    spec_.buckets = {4096, 1024};
+    spec_.state.master_weights = true;
+    spec_.state.master_weight_bits = 24;
+    spec_.state.format = StateFormat::kInt8Dynamic;
+    groups_ = ValidateGroups(spec_).value();
+    plan_ = MakePlan(2, spec_.space, spec_.policy, {"node", "node"}).value();
+    buckets_ = MakeBuckets(MemoryLayout(spec_.space), plan_, spec_.buckets);
+    ShardStore::Options store;
+    store.space = &spec_.space;
+    store.buckets = &buckets_;
+    store.rank = 1;
+    store.state = spec_.state;
+    store.TakeSlotsOf(groups_);
+    store_ = ShardStore::Create(store).value();
+    ShardState::Options options;
+    options.space = &spec_.space;
+    options.groups = &groups_;
+    options.state = spec_.state;
+    options.rank = 1;
+    options.slices = &plan_.partition.slices[1];
+    options.store = store_.get();
+    state_ = std::make_unique<ShardState>(options);
+    begin_ = plan_.partition.slices[1][0].offset_elements;
+  }
+
+  std::vector<double> All(int parameter, int slot) {
+    const bool is_one = state_->Slots(parameter)[slot].is_scalar();
+    const int64_t offset = parameter == kA && !is_one ? begin_ : 0;
+    const int64_t end = parameter == kA ? kEndOfA : 2000;
+    std::vector<double> values(is_one ? 1 : end - offset);
+    const absl::Status read = state_->Read(parameter, slot, offset, absl::MakeSpan(values));
+    EXPECT_TRUE(read.ok()) << read;
+    return values;
+  }
+
+  std::vector<std::vector<double>> Everything() {
+    std::vector<std::vector<double>> all;
+    for (const int parameter : {kA, kB}) {
+      for (size_t s = 0; s < state_->Slots(parameter).size(); ++s) {
+        all.push_back(All(parameter, static_cast<int>(s)));
+      }
+    }
+    return all;
+  }
+
+  void ExpectRefused(const absl::Status& status, absl::string_view said) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(said)));
+  }
+
+  OptimizerSpec spec_;
+  std::vector<GroupUpdate> groups_;
+  Plan plan_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<ShardStore> store_;
+  std::unique_ptr<ShardState> state_;
+  int64_t begin_ = 0;  // of what this rank owns of "a"
+};
+
+TEST_F(ShardStateTest, WrittenElements_AreRead_AndOthersStay) {
+  ASSERT_GT(begin_, 0);
+  ASSERT_LT(begin_, kEndOfA - 1024);
+  const int64_t first = kEndOfA / kCodeGrid * kCodeGrid;  // of the last block
+  const std::vector<double> last(kEndOfA - first, 3);
+  ASSERT_TRUE(state_->Write(kA, kAverage, first, last).ok());
+  const std::vector<double> average = All(kA, kAverage);
+  for (int64_t i = begin_; i < kEndOfA; ++i) {
+    ASSERT_EQ(average[i - begin_], i < first ? 0 : 3) << i;
+  }
+  const std::vector<double> corrections = {-128, 0, 127};
+  ASSERT_TRUE(state_->Write(kB, kCorrectionOfB, 5, corrections).ok());
+  const std::vector<double> read = All(kB, kCorrectionOfB);
+  EXPECT_EQ(std::vector<double>(read.begin() + 5, read.begin() + 8), corrections);
+  EXPECT_EQ(read[8], 0);
+  ASSERT_TRUE(state_->Write(kB, kStepOfB, 0, {7}).ok());
+  EXPECT_THAT(All(kB, kStepOfB), Each(7));
+  EXPECT_THAT(All(kA, kStepOfA), Each(0));
+}
+
+TEST_F(ShardStateTest, WhatIsNotKeptHere_IsRefusedAndNothingChanges) {
+  struct Case {
+    int parameter;
+    int slot;
+    int64_t offset;
+    int64_t elements;
+    const char* said;
+  };
+  const Case cases[] = {
+      {-1, 0, 0, 1, "no parameter -1"},
+      {2, 0, 0, 1, "has 0 to 1"},
+      {kA, -1, begin_, 256, "no slot -1"},
+      {kA, 3, begin_, 256, "has 0 to 2"},
+      {kA, kAverage, 0, 256, "not all owned by rank 1"},
+      {kA, kAverage, begin_ - 256, 512, "not all owned by rank 1"},
+      {kA, kAverage, kEndOfA - 100, 101, "not all owned by rank 1"},
+      {kA, kAverage, -256, 256, "not all owned by rank 1"},
+      {kA, kAverage, std::numeric_limits<int64_t>::max(), 256, "not all owned by rank 1"},
+      {kB, kCorrectionOfB, 1999, 2, "not all owned by rank 1"},
+      {kB, kStepOfB, 1, 1, "has 1 element"},
+      {kB, kStepOfB, 0, 2, "has 1 element"},
+      {kB, kStepOfB, 0, 0, "is one number"},
+  };
+  const auto before = Everything();
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.said);
+    std::vector<double> values(each.elements, 1);
+    ExpectRefused(state_->Write(each.parameter, each.slot, each.offset, values), each.said);
+    ExpectRefused(state_->Read(each.parameter, each.slot, each.offset, absl::MakeSpan(values)),
+                  each.said);
+    EXPECT_THAT(values, Each(1));
+  }
+  EXPECT_EQ(Everything(), before);
+}
+
+TEST_F(ShardStateTest, ValuesThatASlotCannotTake_AreRefusedAndNothingChanges) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto before = Everything();
+  for (const double no_count : {-1.0, 0.5, nan, 1e300, -0x1p-1074}) {
+    ExpectRefused(state_->Write(kB, kStepOfB, 0, {no_count}), "expected 0, 1, 2");
+  }
+  for (const double no_correction : {-129.0, 128.0, 0.5, nan}) {
+    ExpectRefused(state_->Write(kB, kCorrectionOfB, 0, {1, no_correction}), "-128 to 127");
+  }
+  const std::vector<double> values(2 * kCodeGrid, 1);
+  const auto blocks = absl::MakeConstSpan(values);
+  ExpectRefused(state_->Write(kA, kAverage, begin_ + 1, blocks.first(kCodeGrid)), "whole blocks");
+  ExpectRefused(state_->Write(kA, kAverage, begin_, blocks.first(kCodeGrid - 1)), "whole blocks");
+  EXPECT_EQ(Everything(), before);
+}
+
+TEST_F(ShardStateTest, StateOfAWriteThatNeverEnded_IsDataLoss) {
+  store_->BeginWrite(0);
+  std::vector<double> values(256);
+  const absl::Status torn = state_->Read(kA, kAverage, begin_, absl::MakeSpan(values));
+  EXPECT_TRUE(absl::IsDataLoss(torn)) << torn;
+}
+
+}  // namespace
+}  // namespace optshard

@@ -36,6 +36,7 @@ class StepBf16(Benchmark):
             self._peer("all_reduce_adam", "all-reduce + torch Adam on masters, replicated", "replicated"),
             self._peer("all_reduce_zero", "all-reduce + torch ZeRO on masters", "zero_bucket_view"),
             self._peer("all_reduce_oss", "all-reduce + fairscale OSS on masters", "oss"),
+            self.peer("deepspeed", "DeepSpeed ZeRO-1", "peer", "deepspeed_step.py", [], same_result=True),
             recipe.memory_bound(
                 self,
                 "memory bound of the one-pass step, %d bytes a parameter" % _BYTES,

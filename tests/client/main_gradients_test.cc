@@ -110,6 +110,22 @@ TEST(MainGradientsTest, MainGrad_ThatTheTrainerFillsAndKeeps_IsStepped) {
   }
 }
 
+TEST(MainGradientsTest, Step_GradientThatTheTrainerHasSet_IsTakenInAndCounted) {
+  EXPECT_THAT(RunRanks(2,
+                       [](ShardedOptimizerOptions options) {
+                         options.main_gradients = true;
+                         const at::Tensor half = HalfZeros();
+                         ShardedOptimizer optimizer({half}, Sgd(), options);
+                         half.mutable_grad() = at::full({5, 7}, 0.5, at::kHalf);
+                         optimizer.step();
+                         EXPECT_EQ(First(half), -0.5);
+                         EXPECT_EQ(optimizer.last_step().gradients_copied, 1);
+                         EXPECT_FALSE(half.grad().defined());
+                         optimizer.Close();
+                       }),
+              Each(absl::OkStatus()));
+}
+
 TEST(MainGradientsTest, MainGrad_WhereThereIsNone_SaysWhatToUse) {
   EXPECT_THAT(RunRanks(1,
                        [](ShardedOptimizerOptions options) {

@@ -28,12 +28,13 @@ using torch::optim::Adam;
 using torch::optim::AdamOptions;
 using torch::optim::OptimizerParamGroup;
 
-// One without elements, one in several buckets, types whose average is computed in another.
+// One without elements, one in several buckets, types whose average is computed in another, of one
+// of them more than is averaged at a time.
 const struct {
   std::vector<int64_t> shape;
   at::ScalarType type;
-} kParameters[] = {{{70, 33}, at::kFloat}, {{33}, at::kBFloat16}, {{}, at::kDouble},
-                   {{0, 4}, at::kFloat},   {{5, 7}, at::kHalf},   {{129}, at::kFloat}};
+} kParameters[] = {{{70, 33}, at::kFloat}, {{2100}, at::kBFloat16}, {{}, at::kDouble},
+                   {{0, 4}, at::kFloat},   {{5, 7}, at::kHalf},     {{129}, at::kFloat}};
 constexpr int kCount = 6;
 constexpr int kSteps = 4;
 constexpr int kFirstOfTheClass = 1;  // the parameter before is stepped by a rule
@@ -116,27 +117,29 @@ TEST_P(ClassBitsTest, Step_ShardedInAnyWay_HasTheBitsOfTheClassOnAveragedGradien
   const std::string expected = TrainUnsharded(world_size);
   for (const PartitionPolicy policy : {PartitionPolicy::kGreedy, PartitionPolicy::kReplicated}) {
     for (const char* way : {"in place", "by messages", "in one pass"}) {
-      std::vector<Trained> trained(world_size);
-      const auto train = [&](ShardedOptimizerOptions options) {
-        options.policy = policy;
-        options.parameters_as_bucket_view = way != absl::string_view("in place");
-        options.buckets.max_bytes = 256;
-        options.buckets.pack_below_bytes = 128;
-        trained[options.rank] = TrainSharded(options);
-      };
-      std::vector<absl::Status> thrown;
-      if (way == absl::string_view("in one pass")) {
-        const testing::HostRun run = RunRanksOfOneHost(world_size, train);
-        thrown = run.thrown;
-        ASSERT_EQ(run.one_pass_ranks, world_size == 1 ? 0 : world_size);
-      } else {
-        thrown = RunRanks(world_size, train);
-      }
-      ASSERT_THAT(thrown, Each(absl::OkStatus())) << way;
-      for (int rank = 0; rank < world_size; ++rank) {
-        EXPECT_TRUE(trained[rank].bytes == expected)
-            << way << ", " << NameOf(policy) << ", rank " << rank;
-        EXPECT_TRUE(trained[rank].rule_stepped);
+      for (const int64_t bucket_bytes : {256, 8192}) {
+        std::vector<Trained> trained(world_size);
+        const auto train = [&](ShardedOptimizerOptions options) {
+          options.policy = policy;
+          options.parameters_as_bucket_view = way != absl::string_view("in place");
+          options.buckets.max_bytes = bucket_bytes;
+          options.buckets.pack_below_bytes = 128;
+          trained[options.rank] = TrainSharded(options);
+        };
+        std::vector<absl::Status> thrown;
+        if (way == absl::string_view("in one pass")) {
+          const testing::HostRun run = RunRanksOfOneHost(world_size, train);
+          thrown = run.thrown;
+          ASSERT_EQ(run.one_pass_ranks, world_size == 1 ? 0 : world_size);
+        } else {
+          thrown = RunRanks(world_size, train);
+        }
+        ASSERT_THAT(thrown, Each(absl::OkStatus())) << way;
+        for (int rank = 0; rank < world_size; ++rank) {
+          EXPECT_TRUE(trained[rank].bytes == expected)
+              << way << ", " << NameOf(policy) << ", rank " << rank;
+          EXPECT_TRUE(trained[rank].rule_stepped);
+        }
       }
     }
   }

@@ -200,6 +200,28 @@ TEST(OptimizerClassTest, SetLr_ThroughTheGroupsOptions_ReachesTheClass) {
               Each(absl::OkStatus()));
 }
 
+TEST(OptimizerClassTest, SetLr_OfAClassWithTwoGroups_SetsBoth) {
+  const OptimizerFactory two_groups = [](const std::vector<at::Tensor>& parameters) {
+    std::vector<OptimizerParamGroup> groups;
+    for (const at::Tensor& parameter : parameters) groups.emplace_back(std::vector{parameter});
+    return std::make_unique<torch::optim::SGD>(std::move(groups), torch::optim::SGDOptions(1.0));
+  };
+  EXPECT_THAT(
+      RunRanks(1,
+               [&](const ShardedOptimizerOptions& options) {
+                 const std::vector<at::Tensor> parameters = {Parameter({1}, 5), Parameter({1}, 5)};
+                 ShardedOptimizer optimizer(parameters, RuleOptions("two", two_groups), options);
+                 optimizer.param_groups()[0].options().set_lr(0.5);
+                 for (const at::Tensor& parameter : parameters) {
+                   parameter.mutable_grad() = Gradient({1}, 1);
+                 }
+                 optimizer.step();
+                 EXPECT_EQ(First(parameters[0]), 4.5);
+                 EXPECT_EQ(First(parameters[1]), 4.5);
+               }),
+      Each(absl::OkStatus()));
+}
+
 TEST(OptimizerClassTest, SetLr_OnOneRankOnly_IsNamedAndCanBeCorrected) {
   EXPECT_THAT(RunRanks(2,
                        [](const ShardedOptimizerOptions& options) {

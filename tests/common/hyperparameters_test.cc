@@ -42,6 +42,7 @@ TEST(HyperparametersTest, Digest_AnyDifference_Differs) {
   EXPECT_NE(digest, Hyperparameters().Digest());
   EXPECT_NE(With("x", true).Digest(), With("x", false).Digest());
   EXPECT_NE(With("x", Numbers{0, 1}).Digest(), With("x", Numbers{1, 0}).Digest());
+  EXPECT_NE(With("x", Numbers{0, 1}).Digest(), With("x", Numbers{0, 2}).Digest());
   EXPECT_NE(With("x", Numbers{0}).Digest(), With("x", Numbers{0, 0}).Digest());
   EXPECT_NE(With("x", false).Digest(), With("x", 0.0).Digest());
   EXPECT_NE(With("x", std::string("a")).Digest(), With("x", std::string("b")).Digest());

@@ -193,6 +193,17 @@ TEST(FirstDifference, OnlyTheGradient_Differs_SaysSo) {
             "with a float32 gradient");
 }
 
+TEST(FirstDifference, OnlyTheUpdateCost_Differs_ShowsCosts) {
+  ParameterSpec costly = {"w", {1}};
+  costly.update_cost = 7;
+  const ParameterSpace a(Groups{{{{"w", {1}}}}});
+  const ParameterSpace b(Groups{{{costly}}});
+  EXPECT_EQ(
+      FirstDifference(a, "rank 0", b, "rank 1").value(),
+      "parameter 0 (group 0): rank 0 has \"w\" float32 [1] with the update cost 0, rank 1 has "
+      "\"w\" float32 [1] with the update cost 7");
+}
+
 TEST(FirstDifference, OneIsLonger_SaysWhichAndWithWhat) {
   const ParameterSpace a(Groups{{{{"w", {1}}}}});
   const ParameterSpace b(Groups{{{{"w", {1}}}}, {{{"v", {}}}}});

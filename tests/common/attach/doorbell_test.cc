@@ -76,11 +76,12 @@ TEST(Doorbell_RowsOfSparseGradients, ArriveWithTheirRequestAlone) {
   EXPECT_EQ(taken.row_marks[1], nullptr);
   EXPECT_EQ(*taken.row_marks[2], third[0]);
   EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
-  asked.row_marks = {nullptr, nullptr, third.data()};
+  const std::vector<uint64_t> other = {0x0c};
+  asked.row_marks = {nullptr, nullptr, other.data()};
   ASSERT_TRUE(ends.trainer.Ask(asked).ok());
   ASSERT_TRUE(ends.server.Take(&taken).ok());
   EXPECT_EQ(taken.row_marks[0], nullptr);
-  EXPECT_EQ(*taken.row_marks[2], third[0]);
+  EXPECT_EQ(*taken.row_marks[2], other[0]);
   asked.row_marks.clear();
   ASSERT_TRUE(ends.trainer.Ask(asked).ok());
   ASSERT_TRUE(ends.server.Take(&taken).ok());

@@ -110,5 +110,52 @@ TEST(Adafactor, MatricesOfAnyProportions_AreSteppedByTheFormula) {
   }
 }
 
+// One step with the default options, from state of zeros.
+template <typename T>
+void StepOnce(const std::vector<int64_t>& shape, std::vector<T>* parameter,
+              const std::vector<T>& gradient) {
+  constexpr DType kType = sizeof(T) == 8 ? DType::kFloat64 : DType::kFloat32;
+  const UpdateRule& rule = **RuleRegistry::Find("adafactor");
+  const Hyperparameters group = *rule.Validate({});
+  const std::vector<Slot> slots = rule.Slots(group);
+  std::vector<std::vector<T>> values;
+  SpanUpdate span;
+  for (size_t k = 0; k < slots.size(); ++k) {
+    values.emplace_back(slots[k].ValuesFor(shape, ElementsOf(shape)));
+  }
+  for (size_t k = 0; k < slots.size(); ++k) {
+    if (!values[k].empty()) span.slots[k] = values[k].data();
+  }
+  std::vector<double> workspace(rule.WorkspaceBytes(shape, kType) / sizeof(double));
+  span.parameter = parameter->data();
+  span.gradient = gradient.data();
+  span.elements = ElementsOf(shape);
+  span.shape = shape;
+  span.workspace = workspace.data();
+  rule.Update(DriverKind::kSimd, rule.Prepare(group, 1, kType), span);
+}
+
+TEST(Adafactor, MatrixWithAGradientOfZeros_Stays) {
+  std::vector<float> parameter(12, 2);
+  StepOnce<float>({3, 4}, &parameter, std::vector<float>(12));
+  EXPECT_EQ(parameter, std::vector<float>(12, 2));
+}
+
+// The step is scaled by the size of the whole vector, which is worked on in chunks.
+TEST(Adafactor, LongVector_IsSteppedByTheSizeOfAllOfIt) {
+  constexpr int64_t kElements = 50000;
+  std::vector<float> parameter(kElements);
+  std::fill(parameter.begin() + kElements / 2, parameter.end(), 4.0f);
+  StepOnce<float>({kElements}, &parameter, std::vector<float>(kElements, 1));
+  EXPECT_NEAR(parameter[0], -1e-2 * 4 / std::sqrt(2.0), 1e-6);
+}
+
+// 1e-9 is smaller than the machine epsilon of float32, and larger than that of float64.
+TEST(Adafactor, SmallGradientOfAFloat64Parameter_IsDividedByItsOwnSize) {
+  std::vector<double> parameter = {2};
+  StepOnce<double>({1}, &parameter, {1e-9});
+  EXPECT_NEAR(parameter[0], 2 - 2 * 1e-2, 1e-9);
+}
+
 }  // namespace
 }  // namespace optshard::testing

@@ -233,6 +233,18 @@ TEST(NewtonSchulz, LargeMatricesOfRankOne_AreScaled) {
   }
 }
 
+// The result takes the matrix's place, also where the last iteration has left it there.
+TEST(NewtonSchulz, LargeMatrixOfFloat64_HasTheValuesOfFloat32) {
+  for (const int steps : {1, 2}) {
+    const NewtonSchulz by{70, 60, 3.4445f, -4.7750f, 2.0315f, steps, 1e-7};
+    std::vector<double> values;
+    for (const uint16_t half : SomeHalves(by.rows * by.columns, 7)) {
+      values.push_back(FromBFloat16(half));
+    }
+    EXPECT_EQ(RunOn<double>(values, by), RunOn<float>(values, by)) << steps;
+  }
+}
+
 TEST(NewtonSchulz, Zeros_StayZeros) {
   const NewtonSchulz by{4, 6, 3, -4, 2, 5, 1e-7};
   EXPECT_EQ(RunOn<float>(std::vector<double>(24), by), std::vector<double>(24));

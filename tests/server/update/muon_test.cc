@@ -64,11 +64,12 @@ TEST(Muon, ParametersThatAreNoMatrices_AreRefusedNamingTheWayOut) {
               HasSubstr("needs whole parameters"));
 }
 
-// The parameter after a step from 1 with the gradient 1 in each element.
-double StepFromOnes(const Hyperparameters& given, int64_t rows, int64_t columns) {
+// The parameter after a step from `start` with the gradient 1 in each element.
+double StepFrom(float start, const Hyperparameters& given, int64_t rows, int64_t columns) {
   const Hyperparameters group = *Muon().Validate(given);
   const std::vector<int64_t> shape = {rows, columns};
-  AlignedFloats parameter(rows * columns, 1), gradient(rows * columns, 1), buffer(rows * columns);
+  AlignedFloats parameter(rows * columns, start), gradient(rows * columns, 1);
+  AlignedFloats buffer(rows * columns);
   AlignedFloats workspace(Muon().WorkspaceBytes(shape, DType::kFloat32) / sizeof(float) + 1);
   SpanUpdate span;
   span.parameter = parameter.data();
@@ -80,6 +81,10 @@ double StepFromOnes(const Hyperparameters& given, int64_t rows, int64_t columns)
   Muon().Update(DriverKind::kSimd, Muon().Prepare(group, 1), span);
   EXPECT_FLOAT_EQ(buffer[0], 1 - static_cast<float>(group.Number("momentum")));
   return parameter[0];
+}
+
+double StepFromOnes(const Hyperparameters& given, int64_t rows, int64_t columns) {
+  return StepFrom(1, given, rows, columns);
 }
 
 // Without iterations the direction is the gradient by its norm, which is 1/8 and exact.
@@ -95,6 +100,9 @@ TEST(Muon, WithoutIterations_StepsByTheNormAndTheShape) {
   given.Set("adjust_lr_fn", std::string("match_rms_adamw"));
   EXPECT_FLOAT_EQ(StepFromOnes(given, 4, 16), 1 - 0.5 * 0.2 * 4 / 8);
   EXPECT_FLOAT_EQ(StepFromOnes(given, 16, 4), 1 - 0.5 * 0.2 * 4 / 8);
+  // The product of lr and shape is rounded, not lr.
+  given.Set("lr", 0.3);
+  EXPECT_EQ(StepFrom(0, given, 4, 16), -static_cast<float>(0.3 * 0.2 * 4) / 8);
 }
 
 }  // namespace

@@ -128,6 +128,23 @@ TEST(OptionSpecTest, NumbersOutOfRange_AreNotValid) {
   EXPECT_FALSE(three.valid(Numbers{0, -1, kNan}));
 }
 
+TEST(OptionSpecTest, PairsOutOfRange_AreNotValid) {
+  const OptionSpec non_negative = options::NonNegativePair("eps", {0, 1}, "");
+  EXPECT_TRUE(non_negative.valid(Numbers{0, 0}));
+  for (double bad : {-1.0, kNan, kInfinity}) {
+    EXPECT_FALSE(non_negative.valid(Numbers{bad, 1})) << bad;
+    EXPECT_FALSE(non_negative.valid(Numbers{1, bad})) << bad;
+  }
+  const OptionSpec around = options::Around1("etas", {0.5, 1.2}, "");
+  EXPECT_TRUE(around.valid(Numbers{0.9, 1.1}));
+  for (double bad : {0.0, 1.0, 1.05, kNan}) EXPECT_FALSE(around.valid(Numbers{bad, 1.1})) << bad;
+  for (double bad : {1.0, kNan, kInfinity}) EXPECT_FALSE(around.valid(Numbers{0.9, bad})) << bad;
+  const OptionSpec ascending = options::Ascending("step_sizes", {1, 2}, "");
+  EXPECT_TRUE(ascending.valid(Numbers{0, 0}));
+  for (double bad : {-1.0, 2.5, kNan}) EXPECT_FALSE(ascending.valid(Numbers{bad, 2})) << bad;
+  EXPECT_FALSE(ascending.valid(Numbers{1, kInfinity}));
+}
+
 TEST(OptionSpecTest, Choice_IsOneOfItsNamesAndBeginsWithTheFirst) {
   const OptionSpec choice = options::Choice("mode", {"slow", "fast"}, "");
   EXPECT_EQ(choice.default_value, HyperValue(std::string("slow")));

@@ -77,4 +77,9 @@ at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, u
 
 uint64_t SeedOfStep(uint64_t seed, int step) { return (seed << 32) + static_cast<uint64_t>(step); }
 
+at::Tensor RowsOfRank(const at::Tensor& windows, int rank, int world_size) {
+  const int64_t share = windows.size(0) / world_size;
+  return windows.narrow(/*dim=*/0, rank * share, share);
+}
+
 }  // namespace optshard

@@ -33,6 +33,10 @@ at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, u
 // run.
 uint64_t SeedOfStep(uint64_t seed, int step);
 
+// The rows of windows that a rank trains on: of their number, which `world_size` divides, an equal
+// share.
+at::Tensor RowsOfRank(const at::Tensor& windows, int rank, int world_size);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_EXAMPLES_LANGUAGE_TEXT_H_

@@ -125,7 +125,6 @@ class LossReport {
 int RunRank(const Flags& flags, const ShardedOptimizerOptions& options) {
   at::set_num_threads(1);  // the ranks share this machine
   const LanguageText text = ValueOrThrow(ReadLanguageText(flags.text));
-  const int64_t share = flags.batch_size / options.world_size;
   const at::Tensor held_out =
       RandomWindows(text.held_out, kHeldOutWindows, LanguageModel::kContext, kHeldOutSeed);
   LanguageModel model(flags.seed);
@@ -137,7 +136,7 @@ int RunRank(const Flags& flags, const ShardedOptimizerOptions& options) {
     const at::Tensor batch = RandomWindows(text.train, flags.batch_size, LanguageModel::kContext,
                                            SeedOfStep(flags.seed, step));
     optimizer.zero_grad();
-    model.Loss(batch.narrow(/*dim=*/0, options.rank * share, share)).backward();
+    model.Loss(RowsOfRank(batch, options.rank, options.world_size)).backward();
     optimizer.step();
     if (options.rank == 0 && (step % flags.report_every == 0 || step == flags.steps)) {
       const at::NoGradGuard no_grad;

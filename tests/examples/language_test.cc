@@ -1,5 +1,6 @@
 // The language example: its text, its model, and a few of its steps.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/randint.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,6 +81,17 @@ TEST(LanguageTextTest, SeedOfStep_OtherRuns_ShareNone) {
   EXPECT_EQ(seeds.size(), 4000u);
 }
 
+TEST(LanguageTextTest, RowsOfRank_OfAllRanks_AreTheWindows) {
+  const at::Tensor windows = at::arange(24, at::kLong).reshape({12, 2});
+  for (const int world_size : {1, 2, 3}) {
+    std::vector<at::Tensor> shares;
+    for (int rank = 0; rank < world_size; ++rank) {
+      shares.push_back(RowsOfRank(windows, rank, world_size));
+    }
+    EXPECT_TRUE(at::cat(shares).equal(windows)) << world_size;
+  }
+}
+
 TEST(LanguageModelTest, Forward_LaterTokensChange_ThoseBeforeAreNotConcerned) {
   const at::NoGradGuard no_grad;
   LanguageModel model(1);
@@ -112,6 +124,13 @@ TEST(TrainLanguageTest, AFewSteps_BFloat16AtSevenBytes_LowersTheLossOnAllRanks) 
        "--state-dtype=int8_companded"});
   EXPECT_EQ(*command.Wait(absl::Now() + absl::Seconds(240)), 0) << command.output();
   EXPECT_THAT(command.output(), HasSubstr("All 2 ranks ended with the same parameters."));
+  // Two slots and a correction of 8 bits each, and what scales blocks of them, on half of the
+  // parameters.
+  const std::string kept = command.output().substr(command.output().find("Rank 0 keeps ") + 13);
+  int64_t elements = 0;
+  for (const at::Tensor& parameter : LanguageModel(1).parameters()) elements += parameter.numel();
+  EXPECT_GT(std::stod(kept), 1.5 * static_cast<double>(elements));
+  EXPECT_LT(std::stod(kept), 1.7 * static_cast<double>(elements));
   std::ifstream file(losses);
   std::string line;
   std::getline(file, line);

@@ -46,7 +46,7 @@ _RULES = [
     (
         re.compile(r"^hwy/"),
         "Highway belongs to loops over elements: server/update/, common/simd/, tree_average,"
-        " dtype_conversion, block_code and parameter_correction, and their tests",
+        " dtype_conversion, block_code and parameter_correction, their tests and their benchmark",
         lambda path: path.removeprefix("tests/").startswith("server/update/")
         or path.startswith((
             "common/simd/",
@@ -55,6 +55,7 @@ _RULES = [
             "common/block_code.",
             "common/parameter_correction.",
             "tests/testing/simd_targets.",
+            "benchmarks/step_main.cc",  # measures one instruction set beside another
         )),
     ),
     (

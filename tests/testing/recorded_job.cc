@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -75,9 +77,10 @@ class Model {
       std::vector<at::Tensor> tensors;
       for (const RecordedParameter& each : group.parameters) {
         const size_t index = parameters_.size();
-        orders_.push_back(each.order);
+        recorded_.push_back(each);
         names_.push_back(absl::StrCat(group.name, ", ", index, ": ", c10::toString(each.type), " [",
-                                      absl::StrJoin(each.shape, ", "), "]", NameOf(each.order)));
+                                      absl::StrJoin(each.shape, ", "), "]", NameOf(each.order),
+                                      each.sparse ? " sparse" : ""));
         // Other values on each rank: rank 0's must win.
         const uint64_t seed = Mix(job.seed, kValues, index, 1000 + rank_);
         const at::Tensor values = OrderSensitive(each.shape, seed, each.type);
@@ -101,9 +104,13 @@ class Model {
       parameter.set_requires_grad(!OneIn(8, choose(kFrozen, rank)));
       const bool missing = OneIn(8, choose(kMissing, 0)) || OneIn(8, choose(kMissingHere, rank));
       if (missing || !parameter.requires_grad()) continue;
+      if (recorded_[i].sparse) {
+        parameter.mutable_grad() = SparseGradient(i, choose(kValues, rank));
+        continue;
+      }
       const uint64_t backwards = choose(kBackwards, rank) % 3;
       if (backwards == 0) {
-        parameter.mutable_grad() = InOrder(Gradient(i, choose(kValues, rank)), orders_[i]);
+        parameter.mutable_grad() = InOrder(Gradient(i, choose(kValues, rank)), recorded_[i].order);
       }
       for (uint64_t time = 0; time < backwards; ++time) {
         parameter.mul(Gradient(i, choose(kValues, rank + 100 * time))).sum().backward();
@@ -129,11 +136,25 @@ class Model {
     return gradient;
   }
 
+  // Some rows may come twice, as words do in a batch.
+  at::Tensor SparseGradient(size_t index, uint64_t seed) const {
+    const at::Tensor& parameter = parameters_[index];
+    std::vector<int64_t> shape = parameter.sizes().vec();
+    std::vector<int64_t> rows;
+    for (uint64_t i = 0; i < 1 + seed % 7; ++i) {
+      rows.push_back(static_cast<int64_t>(Mix(seed, i) % static_cast<uint64_t>(shape[0])));
+    }
+    shape[0] = static_cast<int64_t>(rows.size());
+    return at::sparse_coo_tensor(at::tensor(rows).unsqueeze(0),
+                                 OrderSensitive(shape, seed, parameter.scalar_type()),
+                                 parameter.sizes());
+  }
+
   const RecordedJob& job_;
   const uint64_t rank_;
   std::vector<torch::optim::OptimizerParamGroup> groups_;
   std::vector<at::Tensor> parameters_;
-  std::vector<ElementOrder> orders_;
+  std::vector<RecordedParameter> recorded_;
   std::vector<std::string> names_;
 };
 

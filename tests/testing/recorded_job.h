@@ -28,6 +28,8 @@ struct RecordedParameter {
   at::ScalarType type = at::kFloat;
   // Contiguous where it has too few dimensions for another order.
   ElementOrder order = ElementOrder::kContiguous;
+  // Gradients are sparse: of some rows, as an Embedding's are.
+  bool sparse = false;
 };
 
 struct RecordedGroup {

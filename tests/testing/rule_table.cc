@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "server/update/gradient_support.h"
 #include "server/update/state_support.h"
 #include "tests/testing/rule_shape.h"
 
@@ -28,6 +29,29 @@ std::vector<RecordedParameter> Parameters(const UpdateRule& rule, size_t group) 
     parameters.push_back({ShapeFor(rule, (*kSmall)[(group + t) % kSmall->size()]), kTypes[t]});
   }
   return parameters;
+}
+
+// Tables of which steps touch some rows, of every type.
+void AddSparseGroups(RecordedJob& job) {
+  for (const RuleOptions& options :
+       {RuleOptions("sparse_adam").Set("lr", 0.02), RuleOptions("sgd").Set("lr", 0.02),
+        RuleOptions("sgd").Set("lr", 0.02).Set("momentum", 0.9)}) {
+    const UpdateRule& rule = **RuleRegistry::Find(options.rule());
+    if (!CheckTakesGradient(rule, *rule.Validate(options.values()), job.state.format, true).ok()) {
+      continue;
+    }
+    std::vector<RecordedParameter> parameters;
+    for (const at::ScalarType type : kTypes) {
+      for (const auto& shape : {std::vector<int64_t>{101, 41}, std::vector<int64_t>{17, 3, 3}}) {
+        RecordedParameter table = {shape, type};
+        table.sparse = true;
+        parameters.push_back(table);
+      }
+    }
+    job.groups.push_back(
+        {absl::StrCat("rows by ", options.rule(), " ", options.values().ToString()), options,
+         parameters});
+  }
 }
 
 }  // namespace
@@ -90,6 +114,7 @@ RecordedJob TableJob(RuleKind kind, const StateOptions& state) {
                             Parameters(*rule, job.groups.size())});
     }
   }
+  if (kind == RuleKind::kElementWise) AddSparseGroups(job);
   return job;
 }
 

@@ -1,6 +1,6 @@
-// Every registered rule that takes dense gradients, with every set of slots that its options
-// choose, as the param groups of a few jobs: with parameters of every type, and with every form of
-// state.
+// Every registered rule with every set of slots that its options choose, as the param groups of a
+// few jobs: with parameters of every type, with every form of state, and with sparse gradients for
+// the rules that take them.
 #ifndef OPTSHARD_TESTS_TESTING_RULE_TABLE_H_
 #define OPTSHARD_TESTS_TESTING_RULE_TABLE_H_
 

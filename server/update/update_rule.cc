@@ -273,13 +273,11 @@ absl::Status UpdateRule::ValidateChange(const Hyperparameters& constructed,
 absl::Status UpdateRule::ValidateTogether(const Hyperparameters&) const { return absl::OkStatus(); }
 
 absl::Status UpdateRule::ValidateSparse(const Hyperparameters& group) const {
-  absl::Status valid = ValidateForSparse(group);
-  if (valid.ok()) return valid;
-  return absl::InvalidArgumentError(absl::StrCat("rule \"", spec().name, "\": ", valid.message()));
-}
-
-absl::Status UpdateRule::ValidateForSparse(const Hyperparameters&) const {
-  return absl::OkStatus();
+  const HyperValue* const decay = group.Find("weight_decay");
+  if (decay == nullptr || *decay == HyperValue(0.0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rule \"", spec().name, "\": option \"weight_decay\" is ", ToString(*decay),
+      "; with a sparse gradient it must be 0: the gradient has not all rows that decay"));
 }
 
 bool UpdateRule::ChangesOtherRows(const Hyperparameters&) const { return false; }

@@ -236,7 +236,8 @@ class UpdateRule {
   absl::StatusOr<Hyperparameters> Validate(const Hyperparameters& given) const;
 
   // What keeps the rule from taking a sparse gradient under these (validated) hyperparameters,
-  // where it takes them at all: INVALID_ARGUMENT naming rule, option and value.
+  // where it takes them at all: a "weight_decay", since the gradient has not all rows that decay.
+  // INVALID_ARGUMENT naming rule, option and value.
   absl::Status ValidateSparse(const Hyperparameters& group) const;
 
   // Whether a sparse gradient changes also the rows that it has not, as one of zeros does: a rule
@@ -255,8 +256,6 @@ class UpdateRule {
   // What no single option's range can say: nesterov needs a momentum. Every option is there and in
   // its range. INVALID_ARGUMENT; Validate adds the rule's name.
   virtual absl::Status ValidateTogether(const Hyperparameters& group) const;
-  // Likewise of ValidateSparse.
-  virtual absl::Status ValidateForSparse(const Hyperparameters& group) const;
 };
 
 // The rules that are linked in, by name.

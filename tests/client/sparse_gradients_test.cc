@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/sgd.h>
 
 #include <map>
@@ -64,7 +65,7 @@ RuleOptions RuleNamed(const std::string& name) {
 std::string TrainTables(const ShardedOptimizerOptions& options) {
   std::vector<OptimizerParamGroup> groups;
   std::vector<at::Tensor> tables;
-  for (const char* const rule : {"sparse_adam", "sgd", "sgd with momentum"}) {
+  for (const char* const rule : {"sparse_adam", "sgd", "sgd with momentum", "adagrad"}) {
     tables.push_back(Table());
     groups.emplace_back(std::vector<at::Tensor>{tables.back()},
                         std::make_unique<RuleOptions>(RuleNamed(rule)));
@@ -130,28 +131,37 @@ TEST_P(SparseGradientsTest, Step_ShardedInAnyWay_HasTheBitsOfTheUnshardedRun) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SparseGradientsTest, ::testing::Values(1, 2, 3));
 
-TEST(SparseGradients, Step_Sgd_IsTorchs) {
-  const std::vector<absl::Status> statuses = RunRanks(1, [](ShardedOptimizerOptions options) {
-    for (const double momentum : {0.0, 0.9}) {
-      const auto sgd = torch::optim::SGDOptions(0.1).momentum(momentum);
-      const at::Tensor ours = Table();
-      const at::Tensor theirs = Table();
-      options.optimizer = absl::StrCat("momentum ", momentum);
-      ShardedOptimizer optimizer({ours}, sgd, options);
-      torch::optim::SGD torchs({theirs}, sgd);
-      for (int step = 1; step <= 10; ++step) {
-        optimizer.zero_grad();
-        torchs.zero_grad();
-        Backward(ours, Batch(step, 0));
-        Backward(theirs, Batch(step, 0));
-        optimizer.step();
-        torchs.step();
-      }
-      EXPECT_TRUE(ours.allclose(theirs, 1e-6, 1e-6)) << momentum;
-      EXPECT_FALSE(ours.allclose(Table(), 1e-3, 1e-3)) << momentum;
+// Ten steps of ours and of torch's optimizer with the same options.
+template <class Torchs, class Options>
+void ExpectTorchsSteps(const Options& rule) {
+  const std::vector<absl::Status> statuses = RunRanks(1, [&](ShardedOptimizerOptions options) {
+    const at::Tensor ours = Table();
+    const at::Tensor theirs = Table();
+    ShardedOptimizer optimizer({ours}, rule, options);
+    Torchs torchs({theirs}, rule);
+    for (int step = 1; step <= 10; ++step) {
+      optimizer.zero_grad();
+      torchs.zero_grad();
+      Backward(ours, Batch(step, 0));
+      Backward(theirs, Batch(step, 0));
+      optimizer.step();
+      torchs.step();
     }
+    EXPECT_TRUE(ours.allclose(theirs, 1e-6, 1e-6));
+    EXPECT_FALSE(ours.allclose(Table(), 1e-3, 1e-3));
   });
   EXPECT_THAT(statuses, Each(absl::OkStatus()));
+}
+
+TEST(SparseGradients, Step_Sgd_IsTorchs) {
+  ExpectTorchsSteps<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
+  ExpectTorchsSteps<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+TEST(SparseGradients, Step_Adagrad_IsTorchs) {
+  ExpectTorchsSteps<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.1));
+  ExpectTorchsSteps<torch::optim::Adagrad>(
+      torch::optim::AdagradOptions(0.2).lr_decay(0.1).initial_accumulator_value(0.5).eps(1e-3));
 }
 
 TEST(SparseGradients, Step_SparseAdam_ChangesItsRowsAndTheirSlotsAlone) {
@@ -193,11 +203,14 @@ TEST(SparseGradients, Step_RuleThatDoesNotTakeThem_SaysWhichDo) {
   } cases[] = {
       {RuleOptions("adam"),
        true,
-       {"rank 1: parameter \"table\"", "\"adam\"", "sgd, sparse_adam", "to_dense()"}},
+       {"rank 1: parameter \"table\"", "\"adam\"", "adagrad, sgd, sparse_adam", "to_dense()"}},
       {RuleOptions("sparse_adam"), false, {"rank 1: parameter \"table\"", "dense", "sparse=True"}},
       {RuleOptions("sgd").Set("weight_decay", 0.5),
        true,
        {"rank 1: parameter \"table\"", "\"weight_decay\" is 0.5"}},
+      {RuleOptions("adagrad").Set("weight_decay", 0.25),
+       true,
+       {"rank 1: parameter \"table\"", "\"adagrad\"", "\"weight_decay\" is 0.25"}},
   };
   for (const auto& refused : cases) {
     const std::vector<absl::Status> statuses = RunRanks(2, [&](ShardedOptimizerOptions options) {

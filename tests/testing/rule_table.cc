@@ -34,7 +34,8 @@ std::vector<RecordedParameter> Parameters(const UpdateRule& rule, size_t group) 
 // Tables of which steps touch some rows, of every type.
 void AddSparseGroups(RecordedJob& job) {
   for (const RuleOptions& options :
-       {RuleOptions("sparse_adam").Set("lr", 0.02), RuleOptions("sgd").Set("lr", 0.02),
+       {RuleOptions("sparse_adam").Set("lr", 0.02), RuleOptions("adagrad").Set("lr", 0.02),
+        RuleOptions("sgd").Set("lr", 0.02),
         RuleOptions("sgd").Set("lr", 0.02).Set("momentum", 0.9)}) {
     const UpdateRule& rule = **RuleRegistry::Find(options.rule());
     if (!CheckTakesGradient(rule, *rule.Validate(options.values()), job.state.format, true).ok()) {

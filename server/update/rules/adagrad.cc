@@ -37,6 +37,8 @@ RuleSpec AdagradSpec() {
   spec.doc = "Adagrad: steps scaled by the sum of the squares of all gradients";
   spec.source = "https://docs.pytorch.org/docs/2.11/generated/torch.optim.Adagrad.html";
   spec.exports_step = true;
+  // A gradient of zeros changes nothing, so that rows which are not there stay as they are.
+  spec.sparse_gradients = SparseGradients::kToo;
   spec.options = {
       options::NonNegative("lr", 1e-2, "learning rate"),
       options::NonNegative("lr_decay", 0, "share by which each step shortens the next ones"),

@@ -85,13 +85,6 @@ class SgdRule final : public ElementWiseRule {
     return group.Number("momentum") != 0;
   }
 
-  absl::Status ValidateForSparse(const Hyperparameters& group) const override {
-    if (group.Number("weight_decay") == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "option \"weight_decay\" is " + ToString(*group.Find("weight_decay")) +
-        "; with a sparse gradient it must be 0: the gradient has not all rows that decay");
-  }
-
   absl::Status ValidateTogether(const Hyperparameters& group) const override {
     if (!group.Flag("nesterov") ||
         (group.Number("momentum") > 0 && group.Number("dampening") == 0)) {

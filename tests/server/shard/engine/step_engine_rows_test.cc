@@ -245,8 +245,8 @@ TEST(StepEngine_GradientThatTheRuleDoesNotTake, NamesParameterRuleAndOthers) {
   } cases[] = {
       {kOfAdam,
        true,
-       {"rank 1: parameter 5 \"fc.weight\": the gradient is sparse", "\"adam\"", "sgd, sparse_adam",
-        "to_dense()"}},
+       {"rank 1: parameter 5 \"fc.weight\": the gradient is sparse", "\"adam\"",
+        "adagrad, sgd, sparse_adam", "to_dense()"}},
       {kWide,
        false,
        {"rank 1: parameter 0 \"wide.weight\": the gradient is dense", "\"sparse_adam\""}},

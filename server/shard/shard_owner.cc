@@ -191,14 +191,9 @@ absl::Status ShardOwner::Impl::Allocate() {
   if (!created.ok()) return created.status();
   store_ = std::move(*created);
   store_->ledger().Begin(plan_.generation, resumed_);
-  ShardState::Options state;
-  state.space = store.space;
-  state.groups = &groups_;
-  state.state = store.state;
-  state.rank = options_.rank;
-  state.slices = &plan_.partition.slices[options_.rank];
-  state.store = store_.get();
-  state_ = std::make_unique<ShardState>(state);
+  const std::vector<Slice>& slices = plan_.partition.slices[options_.rank];
+  state_ = std::make_unique<ShardState>(ShardState::Options{store.space, &groups_, store.state,
+                                                            options_.rank, &slices, store_.get()});
 
   view.member = session_->id();
   view.space = &options_.spec.space;

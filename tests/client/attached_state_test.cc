@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/sharded_optimizer.h"
@@ -32,11 +32,10 @@ using testing::First;
 using testing::Gradient;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::Momentum;
 using testing::NodeRig;
 using testing::Parameter;
 using Slots = std::map<std::string, at::Tensor>;
-
-RuleOptions Momentum() { return RuleOptions("sgd").Set("lr", 0.25).Set("momentum", 0.5); }
 
 // Calls `body` for each rank, in a thread of its own, with options for a rank of a new server.
 std::vector<absl::Status> RunAttached(int world_size,
@@ -132,7 +131,7 @@ TEST(AttachedStateTest, WhatDoesNotFit_IsRefusedAndNothingChanges) {
 
 TEST(AttachedStateTest, WhileAnotherTrainerIsAway_AndForASuccessor_IsThereAllTheSame) {
   NodeRig rig(2);
-  std::atomic<int> done{0};
+  absl::Notification left;
   rig.OnEveryRank([&](Rank rank) {
     const at::Tensor a = Parameter({2, 3}, 1);
     auto optimizer = std::make_unique<ShardedOptimizer>(std::vector<at::Tensor>{a}, Momentum(),
@@ -141,10 +140,10 @@ TEST(AttachedStateTest, WhileAnotherTrainerIsAway_AndForASuccessor_IsThereAllThe
     optimizer->step();
     if (rank == 1) {
       optimizer->Close();
-      ++done;
+      left.Notify();
       return;
     }
-    while (done == 0) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_TRUE(left.WaitForNotificationWithTimeout(absl::Seconds(20)));
     EXPECT_EQ(First(optimizer->state(a).at("momentum_buffer")), 1);
     optimizer->set_state(a, {{"momentum_buffer", Gradient({2, 3}, 5)}, {"step", Gradient({}, 7)}});
     optimizer->Close();

@@ -30,11 +30,10 @@ using testing::First;
 using testing::Gradient;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::Momentum;
 using testing::Parameter;
 using testing::RunRanks;
 using Slots = std::map<std::string, at::Tensor>;
-
-RuleOptions Momentum() { return RuleOptions("sgd").Set("lr", 0.25).Set("momentum", 0.5); }
 
 TEST(ParameterStateTest, State_AfterTwoSteps_HasCopiesOfTheOwnersSlots) {
   const std::vector<absl::Status> statuses =

@@ -24,6 +24,9 @@ namespace optshard::testing {
 using RankStarter =
     std::function<std::vector<absl::Status>(const std::function<void(ShardedOptimizerOptions)>&)>;
 
+// Numbers that float32 holds exactly.
+inline RuleOptions Momentum() { return RuleOptions("sgd").Set("lr", 0.25).Set("momentum", 0.5); }
+
 constexpr int kStateJobRanks = 3;
 
 struct SavedState {

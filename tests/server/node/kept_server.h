@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/keeper_link.h"
@@ -51,7 +49,7 @@ class KeptServer {
   // Life n begins at stage 2n - 2 and is killed at stage 2n - 1.
   int Serve(KeeperLink& link, const std::function<void(int, std::vector<KeptUnit>*)>& prepare) {
     board_->ready = link.life();
-    while (board_->stage < 2 * link.life() - 2) absl::SleepFor(absl::Milliseconds(1));
+    if (!Board::Await(board_->stage, 2 * link.life() - 2)) return 1;
     if (board_->stage == kEnd) return 0;
     std::vector<KeptUnit> units = link.TakeInherited();
     prepare(link.life(), &units);
@@ -62,7 +60,7 @@ class KeptServer {
     options.owners.coordinator = &coordinator;
     options.owners.keeper = &link;
     const NodeRig rig(std::move(options), std::move(units));
-    while (board_->stage < 2 * link.life() - 1) absl::SleepFor(absl::Milliseconds(1));
+    if (!Board::Await(board_->stage, 2 * link.life() - 1)) return 1;
     if (board_->stage != kEnd) raise(SIGKILL);
     return 0;
   }

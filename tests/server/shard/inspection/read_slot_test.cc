@@ -66,12 +66,10 @@ TEST_F(ShardOwnerServiceTest, ReadOfAFloat64Slot_GivesAllBits) {
   v1::ReadSlotRequest request;
   request.set_name("large");
   request.set_slot("exp_avg");
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].dtype(), v1::DTYPE_FLOAT64);
-  EXPECT_EQ(chunks[0].values_size(), 0);
-  EXPECT_THAT(chunks[0].float64_values(), ::testing::ElementsAre(0.1, 0.1, 0.1));
+  const v1::SlotChunk chunk = ReadOneChunk(request);
+  EXPECT_EQ(chunk.dtype(), v1::DTYPE_FLOAT64);
+  EXPECT_EQ(chunk.values_size(), 0);
+  EXPECT_THAT(chunk.float64_values(), ::testing::ElementsAre(0.1, 0.1, 0.1));
 }
 
 TEST_F(ShardOwnerServiceTest, ReadOfAScalarSlot_IsOneNumber) {
@@ -82,10 +80,8 @@ TEST_F(ShardOwnerServiceTest, ReadOfAScalarSlot_IsOneNumber) {
   request.set_name("large");
   for (const std::string slot : {"mu_product", "step"}) {
     request.set_slot(slot);
-    std::vector<v1::SlotChunk> chunks;
-    ASSERT_TRUE(Read(request, &chunks).ok());
-    ASSERT_EQ(chunks.size(), 1);
-    EXPECT_EQ(chunks[0].values_size(), 1);
+    const v1::SlotChunk chunk = ReadOneChunk(request);
+    EXPECT_EQ(chunk.values_size(), 1);
   }
 }
 
@@ -103,10 +99,8 @@ TEST_F(ShardOwnerServiceTest, SlotWithAShapeOfItsOwn_IsListedAndReadInIt) {
   request.set_name("matrix");
   request.set_slot("row_var");
   request.set_offset_elements(3);
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].values_size(), 7);
+  const v1::SlotChunk chunk = ReadOneChunk(request);
+  EXPECT_EQ(chunk.values_size(), 7);
 }
 
 TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {
@@ -115,11 +109,9 @@ TEST_F(ShardOwnerServiceTest, ReadOfAnEmptyParameter_IsOneEmptyChunk) {
   v1::ReadSlotRequest request;
   request.set_name("empty");
   request.set_slot("exp_avg");
-  std::vector<v1::SlotChunk> chunks;
-  ASSERT_TRUE(Read(request, &chunks).ok());
-  ASSERT_EQ(chunks.size(), 1);
-  EXPECT_EQ(chunks[0].values_size(), 0);
-  EXPECT_EQ(chunks[0].step(), 1);
+  const v1::SlotChunk chunk = ReadOneChunk(request);
+  EXPECT_EQ(chunk.values_size(), 0);
+  EXPECT_EQ(chunk.step(), 1);
 }
 
 TEST_F(ShardOwnerServiceTest, StepBetweenTwoChunks_Aborts) {

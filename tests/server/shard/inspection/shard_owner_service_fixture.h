@@ -86,6 +86,15 @@ class ShardOwnerServiceTest : public ::testing::Test {
     return reader->Finish();
   }
 
+  // All values of a slot that go into one chunk.
+  v1::SlotChunk ReadOneChunk(const v1::ReadSlotRequest& request) {
+    std::vector<v1::SlotChunk> chunks;
+    const grpc::Status status = Read(request, &chunks);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(chunks.size(), 1);
+    return chunks.empty() ? v1::SlotChunk() : chunks[0];
+  }
+
   // `json` may be null.
   grpc::Status Timeline(const v1::GetTimelineRequest& request, std::string* json) {
     const auto context = Context();

@@ -34,14 +34,19 @@ class ShardStoreTest : public ::testing::Test {
     space_ = ParameterSpace({group});
     const absl::StatusOr<Plan> plan = MakePlan(1, space_, PartitionPolicy::kGreedy, {"node"});
     buckets_ = MakeBuckets(MemoryLayout(space_), *plan, {2048, 256});
-    ShardStore::Options options;
-    options.space = &space_;
-    options.buckets = &buckets_;
-    options.slots = {std::vector<Slot>(2)};
+    ShardStore::Options options = TwoSlots();
     options.keep_reduced_gradients = true;
     options.scalar_slots = 2;
     options.initial_scalar_slots = {{0.5, 0.25}};
     store_ = *ShardStore::Create(options);
+  }
+
+  ShardStore::Options TwoSlots() const {
+    ShardStore::Options options;
+    options.space = &space_;
+    options.buckets = &buckets_;
+    options.slots = {std::vector<Slot>(2)};
+    return options;
   }
 
   void WriteAll(StepNumber step) {
@@ -174,10 +179,7 @@ TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {
 }
 
 TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
-  ShardStore::Options options;
-  options.space = &space_;
-  options.buckets = &buckets_;
-  options.slots = {std::vector<Slot>(2)};
+  const ShardStore::Options options = TwoSlots();
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   store_ = *ShardStore::Create(options, memory);
   store_->ledger().Begin(3, StepProgress());
@@ -195,10 +197,7 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
 
 // Its process was killed.
 TEST_F(ShardStoreTest, WriteThatNeverEnded_DoesNotStopTheNextStoresReaders) {
-  ShardStore::Options options;
-  options.space = &space_;
-  options.buckets = &buckets_;
-  options.slots = {std::vector<Slot>(2)};
+  const ShardStore::Options options = TwoSlots();
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   store_ = *ShardStore::Create(options, memory);
   store_->ledger().Begin(1, StepProgress());

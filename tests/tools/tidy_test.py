@@ -1,0 +1,79 @@
+"""When clang-tidy looks at a source again."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, "tools")
+import tidy
+
+
+class DigestsTest(unittest.TestCase):
+    def setUp(self):
+        self._home = os.getcwd()
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.addCleanup(os.chdir, self._home)
+        os.chdir(directory.name)
+        os.makedirs("proto")
+        self.write("a.cc", '#include <vector>\n#include "a.h"\n#include "absl/a.h"\n')
+        self.write("a.h", '#include "b.h"\n  #  include "proto/c.grpc.pb.h"\n')
+        self.write("b.h", '#include "a.h"\n')
+        self.write("proto/c.proto", 'import "proto/d.proto";\n')
+        self.write("proto/d.proto", "")
+        self.write("other.h", "")
+
+    def write(self, path, text):
+        with open(path, "w") as file:
+            file.write(text)
+
+    def digest(self, arguments=(), surroundings=""):
+        return tidy.Digests(surroundings).of("a.cc", arguments)
+
+    def test_every_file_that_it_includes_counts(self):
+        before = self.digest()
+        for path in ("a.cc", "a.h", "b.h", "proto/c.proto", "proto/d.proto"):
+            with open(path) as file:
+                text = file.read()
+            self.write(path, text + "\n")
+            self.assertNotEqual(before, self.digest(), path)
+            self.write(path, text)
+        self.assertEqual(before, self.digest())
+
+    def test_other_files_do_not_count(self):
+        before = self.digest()
+        self.write("other.h", "changed")
+        self.assertEqual(before, self.digest())
+
+    def test_arguments_count_but_not_where_bazel_keeps_its_output(self):
+        base = "/home/%s/.cache/bazel/_bazel_%s/0123456789abcdef0123456789abcdef/external/debian"
+        before = self.digest(["-I", base % ("me", "me")])
+        self.assertEqual(before, self.digest(["-I", base % ("you", "you")]))
+        self.assertNotEqual(before, self.digest(["-I", base % ("me", "me"), "-DNDEBUG"]))
+
+    def test_surroundings_count(self):
+        self.assertNotEqual(self.digest(), self.digest(surroundings="a newer clang-tidy"))
+
+
+class CheckTest(unittest.TestCase):
+    def check(self, says, status):
+        with tempfile.TemporaryDirectory() as directory:
+            program = os.path.join(directory, "tidy")
+            with open(program, "w") as file:
+                file.write("#!/bin/sh\nprintf '%s'\nexit %d\n" % (says, status))
+            os.chmod(program, 0o755)
+            self.addCleanup(setattr, tidy, "TIDY", tidy.TIDY)
+            tidy.TIDY = program
+            record = os.path.join(directory, "record")
+            return tidy.check("a.cc", record), os.path.exists(record)
+
+    def test_only_what_is_clean_is_remembered(self):
+        self.assertEqual((None, True), self.check("", 0))
+        self.assertEqual(("a.cc:1: error", False), self.check("a.cc:1: error", 1))
+        self.assertEqual(("a.cc:1: warning", False), self.check("a.cc:1: warning", 0))
+        self.assertEqual(("", False), self.check("", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -51,12 +51,14 @@ void ShiftBlock(const float* values, float shift, float* shifted) {
   }
 }
 
-void EncodeDynamicBlock(const DynamicVectors& vectors, const float* values, float scale,
-                        uint8_t* codes) {
+template <bool kSigned>
+void EncodeDynamicBlock(const float* values, float scale, uint8_t* codes) {
+  const DynamicVectors<kSigned> vectors;
   const auto divisor = hn::Set(Floats(), scale);
   const auto inverse = hn::Set(Floats(), 1 / scale);
-  for (int64_t i = 0; i < kDynamicBlock; i += Lanes::Width()) {
-    vectors.Encode(hn::LoadU(Floats(), values + i), divisor, inverse, codes + i);
+  constexpr int kVectors = DynamicVectors<kSigned>::kVectors;
+  for (int64_t i = 0; i < kDynamicBlock; i += kVectors * Lanes::Width()) {
+    vectors.Encode(values + i, divisor, inverse, codes + i);
   }
 }
 
@@ -66,9 +68,8 @@ void EncodeDynamicBlock(const DynamicVectors& vectors, const float* values, floa
 // wait for its scale.
 constexpr int64_t kDynamicBlocksAtOnce = 4;
 
-void EncodeDynamic(const DynamicMap& map, const float* values, int64_t blocks, uint8_t* codes,
-                   void* scales) {
-  const DynamicVectors vectors(map);
+template <bool kSigned>
+void EncodeDynamic(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
   alignas(64) float shifted[kDynamicBlock];
   for (int64_t begin = 0; begin < blocks; begin += kDynamicBlocksAtOnce) {
     const int64_t end =
@@ -84,21 +85,21 @@ void EncodeDynamic(const DynamicMap& map, const float* values, int64_t blocks, u
       const float scale = bits < kInfinityBits ? FloatOf(bits) : FloatOf(0x7fc00000);
       static_cast<float*>(scales)[b] = scale;
       if (bits == 0 || bits >= kInfinityBits) {
-        std::memset(to, map.is_signed ? 127 : 0, kDynamicBlock);
+        std::memset(to, kSigned ? 127 : 0, kDynamicBlock);
       } else if (scale < 0x1p-100f || scale > 0x1p100f) {
         const float shift = scale < 1 ? 0x1p64f : 0x1p-64f;
         ShiftBlock(block, shift, shifted);
-        EncodeDynamicBlock(vectors, shifted, scale * shift, to);
+        EncodeDynamicBlock<kSigned>(shifted, scale * shift, to);
       } else {
-        EncodeDynamicBlock(vectors, block, scale, to);
+        EncodeDynamicBlock<kSigned>(block, scale, to);
       }
     }
   }
 }
 
-void DecodeDynamic(const DynamicMap& map, const uint8_t* codes, const void* scales, int64_t blocks,
-                   float* values) {
-  const DynamicVectors vectors(map);
+template <bool kSigned>
+void DecodeDynamic(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
+  const DynamicVectors<kSigned> vectors;
   for (int64_t b = 0; b < blocks; ++b) {
     const auto scale = hn::Set(Floats(), static_cast<const float*>(scales)[b]);
     for (int64_t i = b * kDynamicBlock; i < (b + 1) * kDynamicBlock; i += Lanes::Width()) {
@@ -108,6 +109,20 @@ void DecodeDynamic(const DynamicMap& map, const uint8_t* codes, const void* scal
       hn::StoreU(value, Floats(), values + i);
     }
   }
+}
+
+void EncodeDynamicSigned(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
+  EncodeDynamic<true>(values, blocks, codes, scales);
+}
+void EncodeDynamicUnsigned(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
+  EncodeDynamic<false>(values, blocks, codes, scales);
+}
+void DecodeDynamicSigned(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
+  DecodeDynamic<true>(codes, scales, blocks, values);
+}
+void DecodeDynamicUnsigned(const uint8_t* codes, const void* scales, int64_t blocks,
+                           float* values) {
+  DecodeDynamic<false>(codes, scales, blocks, values);
 }
 
 // Scales are computed for so many blocks at once: a multiple of every vector's lanes.
@@ -199,8 +214,10 @@ HWY_AFTER_NAMESPACE();
 namespace optshard {
 namespace {
 
-HWY_EXPORT(EncodeDynamic);
-HWY_EXPORT(DecodeDynamic);
+HWY_EXPORT(EncodeDynamicSigned);
+HWY_EXPORT(EncodeDynamicUnsigned);
+HWY_EXPORT(DecodeDynamicSigned);
+HWY_EXPORT(DecodeDynamicUnsigned);
 HWY_EXPORT(EncodeAverages);
 HWY_EXPORT(EncodeSquares);
 HWY_EXPORT(DecodeAverages);
@@ -210,18 +227,14 @@ bool IsDynamic(BlockCode code) {
   return code == BlockCode::kDynamicSigned || code == BlockCode::kDynamicUnsigned;
 }
 
-const DynamicMap& MapOf(BlockCode code) {
-  return code == BlockCode::kDynamicSigned ? DynamicMap::Signed() : DynamicMap::Unsigned();
-}
-
 int64_t ScaleSize(BlockCode code) { return IsDynamic(code) ? sizeof(float) : sizeof(uint16_t); }
 
 void EncodeBlocks(const float* values, int64_t blocks, const CodedArray& to) {
   switch (to.code) {
     case BlockCode::kDynamicSigned:
+      return HWY_DYNAMIC_DISPATCH(EncodeDynamicSigned)(values, blocks, to.codes, to.scales);
     case BlockCode::kDynamicUnsigned:
-      return HWY_DYNAMIC_DISPATCH(EncodeDynamic)(MapOf(to.code), values, blocks, to.codes,
-                                                 to.scales);
+      return HWY_DYNAMIC_DISPATCH(EncodeDynamicUnsigned)(values, blocks, to.codes, to.scales);
     case BlockCode::kCompandedAverage:
       return HWY_DYNAMIC_DISPATCH(EncodeAverages)(values, blocks, to.codes, to.scales);
     case BlockCode::kCompandedSquare:
@@ -232,9 +245,9 @@ void EncodeBlocks(const float* values, int64_t blocks, const CodedArray& to) {
 void DecodeBlocks(const CodedArray& from, int64_t blocks, float* values) {
   switch (from.code) {
     case BlockCode::kDynamicSigned:
+      return HWY_DYNAMIC_DISPATCH(DecodeDynamicSigned)(from.codes, from.scales, blocks, values);
     case BlockCode::kDynamicUnsigned:
-      return HWY_DYNAMIC_DISPATCH(DecodeDynamic)(MapOf(from.code), from.codes, from.scales, blocks,
-                                                 values);
+      return HWY_DYNAMIC_DISPATCH(DecodeDynamicUnsigned)(from.codes, from.scales, blocks, values);
     case BlockCode::kCompandedAverage:
       return HWY_DYNAMIC_DISPATCH(DecodeAverages)(from.codes, from.scales, blocks, values);
     case BlockCode::kCompandedSquare:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 
 #include "common/half.h"
@@ -71,11 +72,15 @@ DynamicMap::DynamicMap(bool of_signed)
   }
 }
 
-int DynamicMap::RankFrom(int guess, float x) const {
-  int rank = guess;
-  while (rank < largest && x >= middles[rank]) ++rank;
-  while (rank > 0 && x < middles[rank - 1]) --rank;
-  return rank;
+uint8_t DynamicMap::CodeFrom(uint8_t guess, float x) const {
+  const int zero = is_signed ? 127 : 0;
+  const bool is_negative = is_signed && x < 0;
+  const float size = is_negative ? -x : x;
+  int rank = std::abs(guess - zero);
+  while (rank < largest && size >= middles[rank]) ++rank;
+  while (rank > 0 && size < middles[rank - 1]) --rank;
+  // There is no -1.
+  return static_cast<uint8_t>(std::max(is_negative ? zero - rank : zero + rank, 0));
 }
 
 const DynamicMap& DynamicMap::Signed() {

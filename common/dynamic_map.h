@@ -35,7 +35,7 @@ struct DynamicMap {
   float middles[256];
   // A number that is within kQuotientDoubt units in the last place of x finds the rank of x: where
   // it lies in section s, from begins[s] up to begins[s + 1], the rank is the whole number nearest
-  // to min(x * scale[s] + offset[s], limit[s]). There is doubt, and RankFrom is to be asked, where
+  // to min(x * scale[s] + offset[s], limit[s]). There is doubt, and CodeFrom is to be asked, where
   // the number is as near to a begin, or the minimum within kPlaceDoubt of the middle of two ranks.
   static constexpr int32_t kQuotientDoubt = 4;
   static constexpr float kPlaceDoubt = 0x1p-13f;
@@ -51,8 +51,8 @@ struct DynamicMap {
   alignas(64) float octave_begins[16];
   alignas(64) int32_t octave_sections[16] = {};
 
-  // The rank of |x| <= 1, found from a guess that is nearly right.
-  int RankFrom(int guess, float x) const;
+  // The code of x, |x| <= 1, found from a guess that is nearly right.
+  uint8_t CodeFrom(uint8_t guess, float x) const;
 
   static const DynamicMap& Signed();
   static const DynamicMap& Unsigned();

@@ -6,6 +6,7 @@
 #define OPTSHARD_COMMON_SIMD_DYNAMIC_CODE_INL_H_
 #endif
 
+#include <array>
 #include <cstdint>
 
 #include "common/dynamic_map.h"
@@ -15,133 +16,230 @@ HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-// One of the maps. The table of middles is looked into only where arithmetic leaves a doubt: a
-// gather takes longer than all the rest.
+// One of the maps, its tables in registers: to be made outside the loop, as a local variable. The
+// table of middles is looked into only where arithmetic leaves a doubt: a gather takes longer than
+// all the rest.
+template <bool kSigned>
 class DynamicVectors {
   using Floats = hwy::HWY_NAMESPACE::ScalableTag<float>;
   using Ints = hwy::HWY_NAMESPACE::RebindToSigned<Floats>;
+  using Unsigned = hwy::HWY_NAMESPACE::RebindToUnsigned<Floats>;
   using Bytes = hwy::HWY_NAMESPACE::Rebind<uint8_t, Ints>;
   using Vector = hwy::HWY_NAMESPACE::Vec<Floats>;
   using Words = hwy::HWY_NAMESPACE::Vec<Ints>;
-  using Mask = hwy::HWY_NAMESPACE::Mask<Floats>;
+  using IntMask = hwy::HWY_NAMESPACE::Mask<Ints>;
 
  public:
-  HWY_INLINE explicit DynamicVectors(const DynamicMap& map) : map_(map) {}
+  HWY_INLINE DynamicVectors() = default;
 
-  // Of values that are divided by their block's scale; `inverse` is 1 / scale, a normal number.
-  // Stores a byte a lane.
-  HWY_INLINE void Encode(Vector values, Vector scale, Vector inverse, uint8_t* codes) const {
+  // How many vectors are coded together.
+  static constexpr int kVectors = 4;
+
+  // Of kVectors vectors that are divided by their block's scale; `inverse` is 1 / scale, a normal
+  // number. Stores a byte a lane.
+  HWY_INLINE void Encode(const float* values, Vector scale, Vector inverse, uint8_t* codes) const {
     namespace hn = hwy::HWY_NAMESPACE;
-    const Vector x = kLooksUp ? hn::Mul(values, inverse) : hn::Div(values, scale);
-    const Vector size =
-        hn::Max(map_.is_signed ? hn::Abs(x) : x, hn::Set(Floats(), DynamicMap::kSmallest));
-    const Section section = SectionOf(size);
-    const Vector place =
-        hn::Min(hn::MulAdd(size, Of(map_.scale, section.index), Of(map_.offset, section.index)),
-                Of(map_.limit, section.index));
-    // The sum's last bits are the nearest whole number.
-    const Vector whole = hn::Set(Floats(), 0x1.8p23f);
-    const Vector sum = hn::Add(place, whole);
-    Words rank = hn::Sub(hn::BitCast(Ints(), sum), hn::BitCast(Ints(), whole));
-    const Vector from_rank = hn::Abs(hn::Sub(place, hn::Sub(sum, whole)));
-    const auto in_doubt = hn::Or(
-        section.in_doubt, hn::Gt(from_rank, hn::Set(Floats(), 0.5f - DynamicMap::kPlaceDoubt)));
-    if (HWY_UNLIKELY(!hn::AllFalse(Floats(), in_doubt))) {
-      rank = Exactly(rank, hn::Div(values, scale));
-    }
-    if (map_.is_signed) {
-      const Words middle = hn::Set(Ints(), 127);
-      const auto is_negative = hn::Lt(hn::BitCast(Ints(), x), hn::Zero(Ints()));
-      rank = hn::IfThenElse(is_negative, hn::Sub(middle, rank), hn::Add(middle, rank));
-    }
-    // Of a negative x: there is no -1, and -1 - 127 becomes 0.
-    hn::StoreU(hn::DemoteTo(Bytes(), rank), Bytes(), codes);
+    const int64_t lanes = hn::Lanes(Floats());
+    const auto at = [values, lanes](int v) { return hn::LoadU(Floats(), values + v * lanes); };
+    const Coded a = Code(at(0), scale, inverse);
+    const Coded b = Code(at(1), scale, inverse);
+    const Coded c = Code(at(2), scale, inverse);
+    const Coded d = Code(at(3), scale, inverse);
+    StoreCodes(a.bits, b.bits, c.bits, d.bits, codes);
+    const auto in_doubt = hn::Or(hn::Or(a.in_doubt, b.in_doubt), hn::Or(c.in_doubt, d.in_doubt));
+    if (HWY_LIKELY(hn::AllFalse(Ints(), in_doubt))) return;
+    Exactly(a.in_doubt, hn::Div(at(0), scale), codes);
+    Exactly(b.in_doubt, hn::Div(at(1), scale), codes + lanes);
+    Exactly(c.in_doubt, hn::Div(at(2), scale), codes + 2 * lanes);
+    Exactly(d.in_doubt, hn::Div(at(3), scale), codes + 3 * lanes);
   }
 
   // To be multiplied with the scale.
   HWY_INLINE Vector Decode(const uint8_t* codes) const {
     namespace hn = hwy::HWY_NAMESPACE;
     const Words code = hn::PromoteTo(Ints(), hn::LoadU(Bytes(), codes));
-    const Words from_zero = map_.is_signed ? hn::Sub(code, hn::Set(Ints(), 127)) : code;
+    const Words from_zero = kSigned ? hn::Sub(code, hn::Set(Ints(), 127)) : code;
     const Words rank = hn::Abs(from_zero);
     const Words bits = hn::BitCast(
-        Ints(), hn::ConvertTo(Floats(), hn::Add(rank, hn::Set(Ints(), map_.first - 1))));
+        Ints(), hn::ConvertTo(Floats(), kSigned ? rank : hn::Add(rank, hn::Set(Ints(), 1))));
     const Words exponent = hn::ShiftRight<23>(bits);
     const Words section =
-        hn::Max(hn::Sub(exponent, hn::Set(Ints(), 126 + map_.first)), hn::Zero(Ints()));
+        hn::Max(hn::Sub(exponent, hn::Set(Ints(), kSigned ? 127 : 128)), hn::Zero(Ints()));
     const Vector one = hn::Set(Floats(), 1.0f);
-    const Words fraction_bits = hn::And(bits, hn::Set(Ints(), 0x007fffff));
-    const Vector fraction =
-        hn::Sub(hn::BitCast(Floats(), hn::Or(fraction_bits, hn::BitCast(Ints(), one))), one);
-    const Vector value =
-        hn::Add(Of(map_.start, section), hn::Mul(fraction, Of(map_.slope, section)));
+    const Words fraction_bits = hn::Set(Ints(), 0x007fffff);
+    const Vector fraction = hn::Sub(
+        hn::BitCast(Floats(), hn::OrAnd(hn::BitCast(Ints(), one), bits, fraction_bits)), one);
+    const Vector value = hn::Add(start_.Of(section), hn::Mul(fraction, slope_.Of(section)));
     const auto is_zero = hn::RebindMask(Floats(), hn::Eq(rank, hn::Zero(Ints())));
-    const Words sign = hn::And(from_zero, hn::Set(Ints(), static_cast<int32_t>(0x80000000u)));
-    return hn::IfThenZeroElse(is_zero, hn::Or(value, hn::BitCast(Floats(), sign)));
+    if constexpr (!kSigned) return hn::IfThenZeroElse(is_zero, value);
+    return hn::IfThenZeroElse(is_zero, WithSignOf(hn::BitCast(Floats(), from_zero), value));
   }
 
  private:
   // Long vectors look numbers up in one instruction, and arithmetic, not memory, is what coding
   // waits for. Short ones find sections by comparing, for which the quotient must be exact.
   static constexpr bool kLooksUp = hwy::HWY_NAMESPACE::MaxLanes(Floats()) >= 16;
+  // Added to a place between two codes, makes a float whose bits are, from the last one on: how far
+  // the place is beyond the middle between the codes, counted from kPlaceDoubt before it, and the
+  // nearest code. Floats from 512 to 1024 are 2^-14 apart.
+  static constexpr int kFractionBits = 14;
+  static constexpr float kBase = 768 + (kSigned ? 127 : 0) + 0.5f + DynamicMap::kPlaceDoubt;
+  // Of the fraction's bits those that are 0 up to kPlaceDoubt beyond the middle.
+  static constexpr int32_t kBeyondDoubt =
+      (1 << kFractionBits) -
+      static_cast<int32_t>(2 * DynamicMap::kPlaceDoubt * (1 << kFractionBits));
+
+  // Of each 128 bits, as little-endian words: byte 0 of all lanes, then byte 1 and so on.
+  alignas(64) static constexpr int32_t kByteOrder[16] = {
+      0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501,
+      0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703,
+      0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703};
+  static constexpr size_t kLanes = hwy::HWY_NAMESPACE::MaxLanes(Floats());
+  static constexpr std::array<int32_t, kLanes> LaneOrder() {
+    std::array<int32_t, kLanes> order = {};
+    constexpr size_t kQuads = kLanes < kVectors ? 1 : kLanes / kVectors;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      order[lane] = lane % kQuads * kVectors + lane / kQuads;
+    }
+    return order;
+  }
+  alignas(64) static constexpr std::array<int32_t, kLanes> kLaneOrder = LaneOrder();
 
   struct Section {
     Words index;
-    Mask in_doubt;  // near to where a section begins
+    IntMask in_doubt;  // near to where a section begins
   };
+
+  // Numbers of the sections.
+  class Table {
+   public:
+    HWY_INLINE explicit Table(const DynamicMap::PerSection& numbers, float plus = 0)
+        : numbers_(numbers),
+          plus_(plus),
+          sums_(hwy::HWY_NAMESPACE::Add(hwy::HWY_NAMESPACE::Load(Floats(), numbers),
+                                        hwy::HWY_NAMESPACE::Set(Floats(), plus))) {}
+
+    HWY_INLINE Vector Of(Words section) const {
+      namespace hn = hwy::HWY_NAMESPACE;
+      if constexpr (hn::MaxLanes(Floats()) >= DynamicMap::kSections) {
+        return hn::TableLookupLanes(sums_, hn::IndicesFromVec(Floats(), section));
+      } else {
+        Vector number = hn::Set(Floats(), numbers_[0] + plus_);
+        for (int s = 1; s < DynamicMap::kSections; ++s) {
+          const auto here = hn::RebindMask(Floats(), hn::Eq(section, hn::Set(Ints(), s)));
+          number = hn::IfThenElse(here, hn::Set(Floats(), numbers_[s] + plus_), number);
+        }
+        return number;
+      }
+    }
+
+   private:
+    const DynamicMap::PerSection& numbers_;
+    float plus_;
+    Vector sums_;  // as many as a vector has lanes
+  };
+
+  static HWY_INLINE const DynamicMap& Map() {
+    return kSigned ? DynamicMap::Signed() : DynamicMap::Unsigned();
+  }
+
+  struct Coded {
+    Words bits;  // of a place plus kBase
+    IntMask in_doubt;
+  };
+
+  HWY_INLINE Coded Code(Vector values, Vector scale, Vector inverse) const {
+    namespace hn = hwy::HWY_NAMESPACE;
+    const Vector x = kLooksUp ? hn::Mul(values, inverse) : hn::Div(values, scale);
+    const Vector size = hn::Max(kSigned ? hn::Abs(x) : x, hn::Set(Floats(), DynamicMap::kSmallest));
+    const Section section = SectionOf(size);
+    Vector sum = hn::Min(hn::MulAdd(size, scale_.Of(section.index), offset_.Of(section.index)),
+                         limit_.Of(section.index));
+    if constexpr (kSigned) {
+      // There is no -1.
+      const Vector place = hn::Max(WithSignOf(x, sum), hn::Set(Floats(), -127.0f));
+      sum = hn::Add(place, hn::Set(Floats(), kBase));
+    }
+    const Words bits = hn::BitCast(Ints(), sum);
+    const auto is_near_middle =
+        hn::Eq(hn::And(bits, hn::Set(Ints(), kBeyondDoubt)), hn::Zero(Ints()));
+    return {bits, hn::Or(section.in_doubt, is_near_middle)};
+  }
 
   HWY_INLINE Section SectionOf(Vector size) const {
     namespace hn = hwy::HWY_NAMESPACE;
     if constexpr (kLooksUp) {
-      const Words one = hn::Set(Ints(), 1);
       const Words bits = hn::BitCast(Ints(), size);
       const Words octaves = hn::And(hn::ShiftRight<24>(bits), hn::Set(Ints(), 15));
       const auto lanes = hn::IndicesFromVec(Ints(), octaves);
-      const Words begin =
-          hn::TableLookupLanes(hn::BitCast(Ints(), hn::Load(Floats(), map_.octave_begins)), lanes);
-      const Words before = hn::TableLookupLanes(hn::Load(Ints(), map_.octave_sections), lanes);
-      const Words beyond = hn::Sub(bits, begin);
+      const Words before = hn::TableLookupLanes(octave_sections_, lanes);
+      const Words beyond = hn::Sub(bits, hn::TableLookupLanes(octave_begins_, lanes));
       const auto is_beyond = hn::Gt(beyond, hn::Set(Ints(), -1));
-      const auto is_near = hn::Lt(hn::Abs(beyond), hn::Set(Ints(), DynamicMap::kQuotientDoubt + 1));
-      return {hn::IfThenElse(is_beyond, hn::Add(before, one), before),
-              hn::RebindMask(Floats(), is_near)};
+      const auto is_near =
+          hn::Eq(hn::AndNot(hn::Set(Ints(), 2 * DynamicMap::kQuotientDoubt - 1), beyond),
+                 hn::Zero(Ints()));
+      return {hn::IfThenElse(is_beyond, hn::Add(before, hn::Set(Ints(), 1)), before), is_near};
     } else {
       Words index = hn::Zero(Ints());
       for (int s = 1; s < DynamicMap::kSections; ++s) {
         const auto beyond = hn::Ge(size, hn::Set(Floats(), map_.begins[s]));
         index = hn::Sub(index, hn::VecFromMask(Ints(), hn::RebindMask(Ints(), beyond)));
       }
-      return {index, hn::MaskFromVec(hn::Zero(Floats()))};
+      return {index, hn::MaskFromVec(hn::Zero(Ints()))};
     }
   }
 
-  HWY_INLINE static Vector Of(const DynamicMap::PerSection& numbers, Words section) {
+  // Codes of a lane each from the bits that have them above the fraction.
+  HWY_INLINE void StoreCodes(Words a, Words b, Words c, Words d, uint8_t* codes) const {
     namespace hn = hwy::HWY_NAMESPACE;
-    if constexpr (hn::MaxLanes(Floats()) >= DynamicMap::kSections) {
-      return hn::TableLookupLanes(hn::Load(Floats(), numbers),
-                                  hn::IndicesFromVec(Floats(), section));
-    } else {
-      Vector number = hn::Set(Floats(), numbers[0]);
-      for (int s = 1; s < DynamicMap::kSections; ++s) {
-        const auto here = hn::RebindMask(Floats(), hn::Eq(section, hn::Set(Ints(), s)));
-        number = hn::IfThenElse(here, hn::Set(Floats(), numbers[s]), number);
-      }
-      return number;
+#if HWY_TARGET == HWY_SCALAR
+    const Words vectors[kVectors] = {a, b, c, d};
+    for (int v = 0; v < kVectors; ++v) {
+      codes[v] = static_cast<uint8_t>(hn::GetLane(vectors[v]) >> kFractionBits);
+    }
+#else
+    // The four codes of a lane beside each other, then those of a vector.
+    const auto byte = [](uint32_t mask) { return hn::BitCast(Ints(), hn::Set(Unsigned(), mask)); };
+    Words four = hn::And(hn::ShiftRight<kFractionBits>(a), byte(0xff));
+    four = hn::OrAnd(four, hn::ShiftRight<kFractionBits - 8>(b), byte(0xff00));
+    four = hn::OrAnd(four, hn::ShiftLeft<16 - kFractionBits>(c), byte(0xff0000));
+    four = hn::OrAnd(four, hn::ShiftLeft<24 - kFractionBits>(d), byte(0xff000000));
+    const Words quads = hn::TableLookupBytes(four, byte_order_);
+    const Words in_order = hn::TableLookupLanes(quads, hn::IndicesFromVec(Ints(), lane_order_));
+    const hn::Repartition<uint8_t, Ints> as_bytes;
+    hn::StoreU(hn::BitCast(as_bytes, in_order), as_bytes, codes);
+#endif
+  }
+
+  // `value` is not negative.
+  static HWY_INLINE Vector WithSignOf(Vector from, Vector value) {
+    namespace hn = hwy::HWY_NAMESPACE;
+    return hn::OrAnd(value, from, hn::Set(Floats(), -0.0f));
+  }
+
+  // Where in doubt, a code is nearly right.
+  static HWY_NOINLINE void Exactly(IntMask in_doubt, Vector quotient, uint8_t* codes) {
+    namespace hn = hwy::HWY_NAMESPACE;
+    alignas(64) int32_t doubts[hn::MaxLanes(Floats())];
+    alignas(64) float quotients[hn::MaxLanes(Floats())];
+    hn::Store(hn::VecFromMask(Ints(), in_doubt), Ints(), doubts);
+    hn::Store(quotient, Floats(), quotients);
+    for (size_t i = 0; i < hn::Lanes(Floats()); ++i) {
+      if (doubts[i] != 0) codes[i] = Map().CodeFrom(codes[i], quotients[i]);
     }
   }
 
-  HWY_NOINLINE Words Exactly(Words guess, Vector quotient) const {
-    namespace hn = hwy::HWY_NAMESPACE;
-    const Vector size = map_.is_signed ? hn::Abs(quotient) : hn::Max(quotient, hn::Zero(Floats()));
-    alignas(64) int32_t ranks[hn::MaxLanes(Floats())];
-    alignas(64) float sizes[hn::MaxLanes(Floats())];
-    hn::Store(guess, Ints(), ranks);
-    hn::Store(size, Floats(), sizes);
-    for (size_t i = 0; i < hn::Lanes(Floats()); ++i) ranks[i] = map_.RankFrom(ranks[i], sizes[i]);
-    return hn::Load(Ints(), ranks);
-  }
-
-  const DynamicMap& map_;
+  const DynamicMap& map_ = Map();
+  const Table start_{map_.start}, slope_{map_.slope};
+  const Table scale_{map_.scale};
+  const Table offset_{map_.offset, kSigned ? 0 : kBase}, limit_{map_.limit, kSigned ? 0 : kBase};
+  // From these on a section's begin is in doubt.
+  const Words octave_begins_ = hwy::HWY_NAMESPACE::Sub(
+      hwy::HWY_NAMESPACE::BitCast(Ints(), hwy::HWY_NAMESPACE::Load(Floats(), map_.octave_begins)),
+      hwy::HWY_NAMESPACE::Set(Ints(), DynamicMap::kQuotientDoubt));
+  const Words octave_sections_ = hwy::HWY_NAMESPACE::Load(Ints(), map_.octave_sections);
+  const Words byte_order_ = hwy::HWY_NAMESPACE::Load(Ints(), kByteOrder);
+  const Words lane_order_ = hwy::HWY_NAMESPACE::Load(Ints(), kLaneOrder.data());
 };
 
 }  // namespace HWY_NAMESPACE

@@ -1,99 +1,82 @@
 #include "server/update/cpu/worker_threads.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/base/optimization.h"
+#include "absl/time/time.h"
 #include "common/default_floating_point.h"
+#include "common/link/bell.h"
 #include "server/update/cpu/numa_nodes.h"
 
 namespace optshard {
+namespace {
+
+// Waking a thread that sleeps takes as long as updating some thousands of elements, and a step
+// hands out one job a bucket: the next one mostly comes while its workers still look for it.
+constexpr absl::Duration kLooksFor = absl::Microseconds(50);
+
+}  // namespace
 
 // Run hands each worker its part of one job and waits until all are done. Neither wait has a
 // deadline: workers only compute, and an idle one has nothing to wait for but the next job.
 class WorkerThreads::Pool {
  public:
-  explicit Pool(int threads) {
+  explicit Pool(int threads) : workers_(std::max(threads, 1) - 1) {
     const NumaNodes& nodes = NumaNodes::OfThisMachine();
-    for (int part = 1; part < threads; ++part) {
-      workers_.emplace_back([this, part, &nodes, node = nodes.Here()] {
+    const int node = nodes.Here();
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      workers_[w].thread = std::thread([this, &worker = workers_[w], &nodes, node, w] {
         nodes.KeepThisThreadOn(node);
-        Work(part);
+        Work(worker, static_cast<int>(w) + 1);
       });
     }
   }
 
   ~Pool() {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    for (std::thread& worker : workers_) worker.join();
+    work_ = nullptr;
+    for (Worker& worker : workers_) worker.jobs.Ring();
+    for (Worker& worker : workers_) worker.thread.join();
   }
 
   void Run(int parts, absl::FunctionRef<void(int)> work) {
-    if (parts == 1) {
-      work(0);
-      return;
-    }
-    {
-      absl::MutexLock lock(&mutex_);
-      work_ = &work;
-      parts_ = parts;
-      ++job_number_;
-      unfinished_ = parts - 1;
-    }
+    work_ = &work;
+    unfinished_.store(parts - 1, std::memory_order_relaxed);
+    const uint32_t heard = done_.Count();
+    for (int part = 1; part < parts; ++part) workers_[part - 1].jobs.Ring();
     work(0);
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](int* unfinished) { return *unfinished == 0; }, &unfinished_));
+    if (parts > 1) done_.Wait(heard, absl::InfiniteFuture(), kLooksFor);
   }
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
  private:
-  struct Wait {
-    Pool* pool;
-    int part;
-    uint64_t done;
-    // A job that has a part for this worker.
-    bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool->mutex_) {
-      return pool->stopping_ || (pool->job_number_ != done && part < pool->parts_);
-    }
+  struct alignas(ABSL_CACHELINE_SIZE) Worker {
+    Bell jobs;  // rings for each job that has a part for this worker
+    std::thread thread;
   };
 
-  void Work(int part) {
+  void Work(Worker& worker, int part) {
     const DefaultFloatingPoint default_mode;  // it has inherited that of a trainer's thread
-    Wait wait{this, part, 0};
-    while (true) {
-      absl::FunctionRef<void(int)>* work = nullptr;
-      {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(&wait, &Wait::Ready));
-        if (stopping_) return;
-        work = work_;
-        wait.done = job_number_;
-      }
-      (*work)(part);
-      absl::MutexLock lock(&mutex_);
-      --unfinished_;
+    for (uint32_t heard = 0;; ++heard) {
+      worker.jobs.Wait(heard, absl::InfiniteFuture(), kLooksFor);
+      if (work_ == nullptr) return;
+      (*work_)(part);
+      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.Ring();
     }
   }
 
-  absl::Mutex mutex_;
-  // The job at hand: valid until Run returns.
-  absl::FunctionRef<void(int)>* work_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int parts_ ABSL_GUARDED_BY(mutex_) = 1;
-  uint64_t job_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> workers_;
+  // The job at hand, until Run returns; written while no worker has a part of one.
+  absl::FunctionRef<void(int)>* work_ = nullptr;
+  std::atomic<int> unfinished_{0};
+  Bell done_;  // rings when the last worker's part is done
+  std::vector<Worker> workers_;
 };
 
-WorkerThreads::WorkerThreads(int threads) : pool_(std::make_unique<Pool>(std::max(threads, 1))) {}
+WorkerThreads::WorkerThreads(int threads) : pool_(std::make_unique<Pool>(threads)) {}
 
 WorkerThreads::~WorkerThreads() = default;
 

@@ -60,6 +60,11 @@ CommandLine::CommandLine(Page page) : page_(std::move(page)) {}
 
 void CommandLine::Group(std::string title) { groups_.push_back({std::move(title), {}}); }
 
+void CommandLine::AddArgument(std::string name, std::string* target, std::string help,
+                              bool required) {
+  arguments_.push_back({std::move(name), target, std::move(help), required});
+}
+
 CommandOption& CommandLine::AddOption(std::unique_ptr<CommandOption> option) {
   if (groups_.empty()) Group("Options");
   groups_.back().options.push_back(std::move(option));
@@ -82,9 +87,9 @@ absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
   } catch (const CLI::Error& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), "; see --help"));
   }
-  if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
-    return NotUnderstood(extras[0]);
-  }
+  const std::vector<std::string> unnamed = app.remaining();
+  absl::Status understood = SetArguments(unnamed);
+  if (!understood.ok()) return understood;
   for (const auto& [option, given] : declared) {
     if (given->count() == 0) continue;
     absl::Status set = option->Set(given->results().back());
@@ -98,11 +103,34 @@ absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
           absl::StrCat("--", option->name(), " is missing; see --help"));
     }
   }
+  return CheckRequired(unnamed.size());
+}
+
+absl::Status CommandLine::SetArguments(const std::vector<std::string>& given) const {
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (i >= arguments_.size() || absl::StartsWith(given[i], "-")) return NotUnderstood(given[i]);
+    *arguments_[i].target = given[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CommandLine::CheckRequired(size_t given) const {
+  for (size_t i = given; i < arguments_.size(); ++i) {
+    if (!arguments_[i].required) continue;
+    return absl::InvalidArgumentError(absl::StrCat(arguments_[i].name, " is missing; see --help"));
+  }
   return absl::OkStatus();
 }
 
 std::string CommandLine::Help() const {
   std::string usage = absl::StrCat("Usage: ", page_.program);
+  std::string arguments;
+  for (const Argument& argument : arguments_) {
+    absl::StrAppend(&usage, argument.required ? " " : " [", argument.name,
+                    argument.required ? "" : "]");
+    absl::StrAppend(&arguments, arguments.empty() ? "\nArguments:\n" : "", "  ", argument.name,
+                    "\n", Wrapped(argument.help, 6));
+  }
   std::string options;
   for (const Titled& group : groups_) {
     absl::StrAppend(&options, "\n", group.title, ":\n");
@@ -115,8 +143,8 @@ std::string CommandLine::Help() const {
     }
   }
   std::string help =
-      absl::StrCat(Wrapped(page_.what, 0), "\n", usage, " [OPTION...]\n", options, "\nOther:\n",
-                   "  --help\n", Wrapped("print this page", 6), "\nExamples:\n");
+      absl::StrCat(Wrapped(page_.what, 0), "\n", usage, " [OPTION...]\n", arguments, options,
+                   "\nOther:\n", "  --help\n", Wrapped("print this page", 6), "\nExamples:\n");
   for (const std::string& example : page_.examples) absl::StrAppend(&help, "  ", example, "\n");
   absl::StrAppend(
       &help, "\n",

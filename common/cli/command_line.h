@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_COMMON_CLI_COMMAND_LINE_H_
 #define OPTSHARD_COMMON_CLI_COMMAND_LINE_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,9 +36,14 @@ class CommandLine {
         std::make_unique<CommandOption>(std::move(name), std::move(target), std::move(help)));
   }
 
+  // An argument without a name: the first, the second, ... in the order of these calls. One that is
+  // not required may be left out, and so may all after it; its target then stays as it is.
+  void AddArgument(std::string name, std::string* target, std::string help, bool required);
+
   // Sets the targets; `arguments` are without the program's name. INVALID_ARGUMENT for an unknown
-  // option, a stray argument, a bad or missing value, or an absent required option. With --help
-  // only the last of these is no error.
+  // option, a stray argument, a bad or missing value, or an absent required option or argument.
+  // With
+  // --help only the last of these is no error.
   absl::Status Parse(const std::vector<std::string>& arguments);
   // Whether the arguments had --help or -h.
   bool wants_help() const { return wants_help_; }
@@ -49,14 +55,23 @@ class CommandLine {
   absl::optional<int> ParseOrEnd(int argc, char** argv);
 
  private:
+  struct Argument {
+    std::string name;
+    std::string* target;
+    std::string help;
+    bool required;
+  };
   struct Titled {
     std::string title;
     std::vector<std::unique_ptr<CommandOption>> options;
   };
 
   CommandOption& AddOption(std::unique_ptr<CommandOption> option);
+  absl::Status SetArguments(const std::vector<std::string>& given) const;
+  absl::Status CheckRequired(size_t given) const;
 
   const Page page_;
+  std::vector<Argument> arguments_;
   std::vector<Titled> groups_;
   bool wants_help_ = false;
 };

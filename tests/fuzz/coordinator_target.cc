@@ -55,10 +55,15 @@ class CoordinatorTarget final : public FuzzTarget {
       JoinRequest again = join;
       again.request_id += "-again";
       Add("Join", ToProto(again), seeds);
+      Add("Join", ToProto(WithoutSpec(again)), seeds);
       again.resumes = KeptState{generation, {3, StepOutcome::kIdle}};
       Add("Join", ToProto(again), seeds);
     }
     Add("GetStatus", v1::GetStatusRequest(), seeds);
+    v1::GetOwnersRequest owners;
+    owners.set_optimizer(TestJoin(0, kWorldSize).optimizer);
+    owners.set_first_rank(1);
+    Add("GetOwners", owners, seeds);
     return seeds;
   }
 
@@ -78,6 +83,9 @@ class CoordinatorTarget final : public FuzzTarget {
     }
     if (method == "GetRendezvous") {
       return Call<v1::GetRendezvousResponse>(&v1::Coordinator::Stub::GetRendezvous, request, true);
+    }
+    if (method == "GetOwners") {
+      return Call<v1::GetOwnersResponse>(&v1::Coordinator::Stub::GetOwners, request);
     }
     if (method == "GetStatus") {
       return Call<v1::JobStatus>(&v1::Coordinator::Stub::GetStatus, request);

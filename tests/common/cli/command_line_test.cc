@@ -171,5 +171,42 @@ TEST_F(CommandLineTest, Help_LongText_IsWrapped) {
   EXPECT_THAT(Wrapped(text, 6), AllOf(HasSubstr("      first word0"), HasSubstr("word39\n")));
 }
 
+class CommandLineArguments : public ::testing::Test {
+ protected:
+  CommandLineArguments() {
+    line_.AddArgument("COMMAND", &command_, "what to do", /*required=*/true);
+    line_.AddArgument("NAME", &name_, "of which", /*required=*/false);
+    line_.Add("dry-run", &dry_run_, "only say it");
+  }
+
+  std::string command_;
+  std::string name_ = "all";
+  bool dry_run_ = false;
+  CommandLine line_{{"tool", "A tool.", {"tool list"}}};
+};
+
+TEST_F(CommandLineArguments, InOrder_AroundOptions_AreSet) {
+  ASSERT_TRUE(line_.Parse({"list", "--dry-run", "one"}).ok());
+  EXPECT_EQ(command_, "list");
+  EXPECT_EQ(name_, "one");
+  EXPECT_TRUE(dry_run_);
+}
+
+TEST_F(CommandLineArguments, LeftOut_KeepTheirDefaultOrAreMissing) {
+  ASSERT_TRUE(line_.Parse({"list"}).ok());
+  EXPECT_EQ(name_, "all");
+  EXPECT_THAT(std::string(line_.Parse({}).message()), HasSubstr("COMMAND is missing"));
+  EXPECT_TRUE(line_.Parse({"--help"}).ok());
+  EXPECT_THAT(std::string(line_.Parse({"list", "one", "two"}).message()),
+              HasSubstr("unexpected argument two"));
+  EXPECT_THAT(std::string(line_.Parse({"list", "--two"}).message()),
+              HasSubstr("unknown option --two"));
+}
+
+TEST_F(CommandLineArguments, Help_ShowsThem) {
+  EXPECT_THAT(line_.Help(), AllOf(HasSubstr("Usage: tool COMMAND [NAME] [OPTION...]\n"),
+                                  HasSubstr("Arguments:\n  COMMAND\n      what to do\n")));
+}
+
 }  // namespace
 }  // namespace optshard

@@ -1,0 +1,151 @@
+#include "server/checkpoint/commit.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/file_errors.h"
+
+namespace optshard {
+namespace {
+
+constexpr char kUnfinished[] = "manifest.json.unfinished";
+constexpr int kAttempts = 1000;
+
+// That the committing process sees what the owner has written.
+absl::Status CheckPresent(Directory& checkpoint, const CheckpointFile& part) {
+  const auto file = checkpoint.OpenFile(part.name);
+  const auto size = file.ok() ? (*file)->Size() : file.status();
+  if (size.ok() && *size == part.bytes) return absl::OkStatus();
+  if (!size.ok() && !absl::IsNotFound(size.status())) return size.status();
+  return absl::FailedPreconditionError(absl::StrCat(
+      PathOf(checkpoint.path(), part.name),
+      size.ok() ? absl::StrCat(" has ", *size, " bytes") : std::string(" is not there"),
+      ", and rank ", part.rank, " has written ", part.bytes,
+      " bytes: all ranks and the coordinator must see the same file system under this path"));
+}
+
+absl::Status WriteSynced(Directory& checkpoint, absl::string_view text) {
+  auto file = checkpoint.CreateFile(kUnfinished);
+  if (!file.ok()) return file.status();
+  absl::Status written = (*file)->WriteAt(0, {text});
+  return written.ok() ? (*file)->Sync() : written;
+}
+
+uint64_t BitsOf(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// Also where they are not numbers.
+bool SameBits(const ScalarValues& a, const ScalarValues& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && BitsOf(x.second) == BitsOf(y.second);
+  });
+}
+
+// Sets what an owner says of the parameters, or checks it against what another one has said.
+absl::Status TakeCounts(const OwnerPart& part, std::vector<Rank>& counted_by,
+                        CheckpointManifest& manifest) {
+  const Rank rank = part.file.rank;
+  for (const ParameterCount& count : part.counts) {
+    if (count.parameter < 0 || static_cast<size_t>(count.parameter) >= counted_by.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " has counted parameter ",
+                                                     count.parameter, ", of ", counted_by.size()));
+    }
+    const auto index = static_cast<size_t>(count.parameter);
+    CheckpointParameter& parameter = manifest.parameters[index];
+    Rank& by = counted_by[index];
+    if (by < 0) {
+      by = rank;
+      parameter.steps = count.steps;
+      parameter.scalars = count.scalars;
+    } else if (parameter.steps != count.steps || !SameBits(parameter.scalars, count.scalars)) {
+      return errors::RanksDisagree(
+          {by, rank}, absl::StrCat("parameter \"", parameter.name, "\": rank ", by, " has counted ",
+                                   parameter.steps, " steps, rank ", rank, " ", count.steps,
+                                   ", or their scalar slots differ"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<NewCheckpoint> CreateCheckpoint(Directory& root, StepNumber step) {
+  const auto entries = root.List();
+  if (!entries.ok()) return entries.status();
+  int attempt = 0;
+  for (const DirectoryEntry& entry : *entries) {
+    const auto name = ParseCheckpointName(entry.name);
+    if (name && name->step == step) attempt = std::max(attempt, name->attempt + 1);
+  }
+  absl::Status made;
+  for (const int end = attempt + kAttempts; attempt < end; ++attempt) {
+    const std::string name = CheckpointNameText({step, attempt});
+    made = root.CreateDirectory(name);
+    if (absl::IsAlreadyExists(made)) continue;  // another process was faster
+    if (made.ok()) made = root.Sync();
+    if (!made.ok()) return made;
+    auto directory = root.OpenDirectory(name);
+    if (!directory.ok()) return directory.status();
+    return NewCheckpoint{name, *std::move(directory)};
+  }
+  return made;
+}
+
+absl::StatusOr<CheckpointManifest> MakeManifest(CheckpointManifest description,
+                                                std::vector<OwnerPart> parts) {
+  CheckpointManifest manifest = std::move(description);
+  std::sort(parts.begin(), parts.end(),
+            [](const OwnerPart& a, const OwnerPart& b) { return a.file.rank < b.file.rank; });
+  std::vector<Rank> counted_by(manifest.parameters.size(), -1);
+  manifest.files.clear();
+  for (OwnerPart& part : parts) {
+    absl::Status taken = TakeCounts(part, counted_by, manifest);
+    if (!taken.ok()) return taken;
+    manifest.files.push_back(std::move(part.file));
+  }
+  const auto uncounted = std::find(counted_by.begin(), counted_by.end(), -1);
+  if (uncounted != counted_by.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no rank has counted the steps of parameter \"",
+        manifest.parameters[static_cast<size_t>(uncounted - counted_by.begin())].name, "\""));
+  }
+  absl::Status valid = manifest.Validate();
+  if (!valid.ok()) return valid;
+  return manifest;
+}
+
+absl::Status CommitCheckpoint(Directory& checkpoint, const CheckpointManifest& manifest) {
+  absl::Status valid = manifest.Validate();
+  if (!valid.ok()) return valid;
+  // 1. The parts are there, and were synced by those who wrote them.
+  for (const CheckpointFile& part : manifest.files) {
+    absl::Status present = CheckPresent(checkpoint, part);
+    if (!present.ok()) return present;
+  }
+  const auto committed = checkpoint.OpenFile(kManifestName);
+  if (committed.ok()) {
+    return absl::AlreadyExistsError(absl::StrCat(checkpoint.path(), " is committed already"));
+  }
+  if (!absl::IsNotFound(committed.status())) return committed.status();
+  // 2. The manifest is on the device before it has its name.
+  absl::Status written = WriteSynced(checkpoint, ToText(manifest));
+  // 3. It gets its name: all of it, or nothing.
+  if (written.ok()) written = checkpoint.Rename(kUnfinished, kManifestName);
+  if (!written.ok()) {
+    checkpoint.Remove(kUnfinished).IgnoreError();
+    return written;
+  }
+  // 4. The name is on the device.
+  return errors::WithContext(checkpoint.Sync(),
+                             "the checkpoint is complete, but a power failure may undo that");
+}
+
+}  // namespace optshard

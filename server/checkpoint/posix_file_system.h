@@ -1,0 +1,19 @@
+// The operating system's file system.
+#ifndef OPTSHARD_SERVER_CHECKPOINT_POSIX_FILE_SYSTEM_H_
+#define OPTSHARD_SERVER_CHECKPOINT_POSIX_FILE_SYSTEM_H_
+
+#include "server/checkpoint/file_system.h"
+
+namespace optshard {
+
+// Directories are held open and their entries reached through them (openat and its family), so that
+// a directory that is renamed or replaced in between is still the same one. Large writes are handed
+// to the device at once, so that Sync has little left to wait for. Thread-safe.
+class PosixFileSystem final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<Directory>> OpenDirectory(const std::string& path) override;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_CHECKPOINT_POSIX_FILE_SYSTEM_H_

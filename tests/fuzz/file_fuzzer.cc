@@ -1,0 +1,233 @@
+// Changes files of checkpoints at random and reads them.
+//   file_fuzzer [--seconds=N] [--seed=N]
+// Ends with 1 where a reader dies, takes what cannot be, or says why not in a way that harms a
+// terminal, and shows the file. The same seed makes the same files.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "server/checkpoint/block_checksums.h"
+#include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/strict_json.h"
+#include "tests/fuzz/fuzzer_main.h"
+#include "tests/server/checkpoint/saved_model.h"
+#include "tests/testing/fake_file_system.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr int kFilesBetweenLooks = 50;
+constexpr uint64_t kMostMutations = 4;
+constexpr size_t kMostMessageBytes = 2000;
+constexpr int64_t kBigElements = 64;
+
+// Numbers, texts and brackets that readers are asked about least often.
+constexpr const char* kTokens[] = {"0",
+                                   "-1",
+                                   "1",
+                                   "2",
+                                   "0.5",
+                                   "-0",
+                                   "1e308",
+                                   "1e999",
+                                   "2147483648",
+                                   "4294967296",
+                                   "9223372036854775807",
+                                   "9223372036854775808",
+                                   "18446744073709551615",
+                                   "1152921504606846976",
+                                   "null",
+                                   "true",
+                                   "\"\"",
+                                   "\"\\u0000\"",
+                                   "\"..\"",
+                                   "[]",
+                                   "{}",
+                                   "[",
+                                   "]",
+                                   "{",
+                                   "}",
+                                   ",",
+                                   ":",
+                                   "\"F64\"",
+                                   "\"I8\"",
+                                   "\"float64\"",
+                                   "\"int8_dynamic_signed\"",
+                                   "\"owner-00001.safetensors\""};
+
+class ByteMutator {
+ public:
+  explicit ByteMutator(uint64_t seed) : random_(seed) {}
+
+  uint64_t Below(uint64_t limit) {
+    return std::uniform_int_distribution<uint64_t>(0, limit - 1)(random_);
+  }
+
+  void Mutate(std::string& bytes) {
+    const size_t at = Below(bytes.size() + 1);
+    const size_t count = Below(8) == 0 ? Below(bytes.size() - at + 1) : Below(12);
+    switch (Below(7)) {
+      case 0:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ 1 << Below(8));
+        break;
+      case 1:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(Below(256));
+        break;
+      case 2:
+        bytes.erase(at, count);
+        break;
+      case 3:
+        bytes.insert(Below(bytes.size() + 1), bytes.substr(at, count));
+        break;
+      case 4:
+        bytes.insert(at, kTokens[Below(std::size(kTokens))]);
+        break;
+      default:
+        ReplaceToken(bytes, at);
+    }
+  }
+
+ private:
+  // A number or a text of JSON, at or after a place, by another one.
+  void ReplaceToken(std::string& bytes, size_t at) {
+    const size_t begin = bytes.find_first_of("0123456789-\"", at);
+    if (begin == std::string::npos) return;
+    size_t end = bytes[begin] == '"' ? bytes.find('"', begin + 1)
+                                     : bytes.find_first_not_of("0123456789-.", begin);
+    if (end == std::string::npos) end = bytes.size();
+    if (end < bytes.size() && bytes[begin] == '"') ++end;
+    bytes.replace(begin, end - begin, kTokens[Below(std::size(kTokens))]);
+  }
+
+  std::mt19937_64 random_;
+};
+
+// "" where an error is one that a file may bring about.
+std::string WrongError(const absl::Status& status) {
+  const bool expected = absl::IsInvalidArgument(status) || absl::IsDataLoss(status) ||
+                        absl::IsFailedPrecondition(status);
+  if (!expected || status.message().empty() || status.message().size() > kMostMessageBytes ||
+      HasControlCharacters(status.message())) {
+    return absl::StrCat("the error ", status.ToString());
+  }
+  return "";
+}
+
+// --- What is read, and what must hold where it is taken. "" where it does.
+
+std::string ReadSafetensors(const std::string& bytes) {
+  FakeFileSystem system;
+  auto file = system.OpenDirectory("/").value()->CreateFile("f").value();
+  if (!bytes.empty()) file->WriteAt(0, {bytes}).IgnoreError();
+  const auto header = ReadSafetensorsHeader(*file);
+  if (!header.ok()) return WrongError(header.status());
+  int64_t end = 0;
+  for (const SafetensorsTensor& tensor : header->tensors) {
+    if (tensor.offset_bytes != end || tensor.bytes < 0) return "tensors that leave a gap";
+    end += tensor.bytes;
+  }
+  if (header->data_begin_bytes + end != static_cast<int64_t>(bytes.size())) {
+    return "tensors that are not the file's";
+  }
+  const auto again = LayOutSafetensors(header->tensors, header->metadata);
+  if (!again.ok()) return absl::StrCat("cannot be written: ", again.status().ToString());
+  if (again->header.data_bytes() != end) return "other bytes when written again";
+  return "";
+}
+
+// With a checksum that is right, as one that a program of another's writes has.
+std::string ReadManifestText(const std::string& body) {
+  const auto manifest = ParseManifest(absl::StrCat(
+      "{\"checksum\": \"xxh3:", ChecksumText(ChecksumOf(body)), "\", \"checkpoint\": ", body));
+  if (!manifest.ok()) return WrongError(manifest.status());
+  const absl::Status valid = manifest->Validate();
+  if (!valid.ok()) return absl::StrCat("is taken, and not valid: ", valid.ToString());
+  const auto again = ParseManifest(ToText(*manifest));
+  if (!again.ok()) return absl::StrCat("cannot be read again: ", again.status().ToString());
+  return ToText(*again) == ToText(*manifest) ? "" : "differs when read again";
+}
+
+std::string ReadAsItIs(const std::string& text) {
+  const auto manifest = ParseManifest(text);
+  return manifest.ok() ? "" : WrongError(manifest.status());
+}
+
+std::string ReadPart(const std::string& text) {
+  const auto part = ParseOwnerPart(text);
+  if (!part.ok()) return WrongError(part.status());
+  const auto again = ParseOwnerPart(ToText(*part));
+  if (!again.ok()) return absl::StrCat("cannot be read again: ", again.status().ToString());
+  return ToText(*again) == ToText(*part) ? "" : "differs when read again";
+}
+
+struct Seed {
+  std::string name;
+  std::string bytes;
+  std::string (*read)(const std::string& bytes);
+};
+
+std::vector<Seed> Seeds() {
+  FakeFileSystem system;
+  auto root = system.OpenDirectory("/").value();
+  const SavedModel model(3, kBigElements);
+  const auto saved = model.Save(*root, 2, PartitionPolicy::kBalanced).value();
+  const CheckpointManifest& manifest = saved.manifest;
+  std::string file;
+  system.Edit(absl::StrCat(saved.name, "/", OwnerFileName(0)),
+              [&file](std::string& bytes) { file = bytes; });
+  const std::string text = ToText(manifest);
+  const std::string key = "\"checkpoint\": ";
+  OwnerPart part;
+  part.file = manifest.files[1];
+  part.counts = {{0, 7, {}}, {2, 8, {{"mu_product", 0.5}}}};
+  std::vector<Seed> seeds = {
+      {"manifest", text.substr(text.find(key) + key.size()), ReadManifestText},
+      {"manifest as it is", text, ReadAsItIs},
+      {"owner part", ToText(part), ReadPart},
+      {"safetensors", file, ReadSafetensors}};
+  const auto small = LayOutSafetensors({{"a", TensorType::kF32, {2}, 0, 0}}, {{"k", "v"}}).value();
+  seeds.push_back({"small safetensors", small.bytes + "datadata", ReadSafetensors});
+  return seeds;
+}
+
+int Fuzz(uint64_t seed, absl::Duration time, FuzzReport& report) {
+  const Clock& clock = Clock::Monotonic();
+  const absl::Time end = clock.Now() + time;
+  const std::vector<Seed> seeds = Seeds();
+  ByteMutator mutator(seed);
+  int64_t files = 0;
+  int64_t taken = 0;
+  do {
+    for (int i = 0; i < kFilesBetweenLooks; ++i, ++files) {
+      const Seed& from = seeds[mutator.Below(seeds.size())];
+      std::string bytes = from.bytes;
+      const uint64_t mutations = mutator.Below(kMostMutations + 1);
+      for (uint64_t done = 0; done < mutations; ++done) mutator.Mutate(bytes);
+      report.Set(absl::StrCat("file ", files, ", ", from.name, ":\n", absl::CHexEscape(bytes)));
+      const std::string wrong = from.read(bytes);
+      if (!wrong.empty()) {
+        std::fprintf(stderr, "%s\n", absl::Utf8SafeCHexEscape(wrong).c_str());
+        return 1;
+      }
+      taken += mutations == 0 ? 1 : 0;
+    }
+  } while (clock.Now() < end);
+  std::printf("read %d files, %d of them unchanged\n", static_cast<int>(files),
+              static_cast<int>(taken));
+  return 0;
+}
+
+}  // namespace
+}  // namespace optshard::testing
+
+int main(int argc, char** argv) {
+  return optshard::testing::FuzzerMain(argc, argv, &optshard::testing::Fuzz);
+}

@@ -1,0 +1,109 @@
+// The program optshard-checkpoint, over checkpoints on a disk.
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/checkpoint/posix_file_system.h"
+#include "tests/server/checkpoint/saved_model.h"
+#include "tests/testing/command.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using testing::Command;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::SavedModel;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+class CheckpointProgram : public ::testing::Test {
+ protected:
+  CheckpointProgram() {
+    directory_ = absl::StrCat(::testing::TempDir(), "/checkpoints.XXXXXX");
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    auto root = PosixFileSystem().OpenDirectory(directory_).value();
+    for (const StepNumber step : {1, 2, 3}) {
+      EXPECT_EQ(SavedModel(step).Save(*root, 2, PartitionPolicy::kBalanced).status(),
+                absl::OkStatus());
+    }
+  }
+
+  // Its output, and its exit code in `code_`.
+  std::string Run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), Command::Runfile("server/checkpoint/optshard-checkpoint"));
+    Command command(arguments);
+    const auto code = command.Wait(absl::Now() + kPatience);
+    EXPECT_EQ(code.status(), absl::OkStatus());
+    code_ = code.value_or(-1);
+    return command.output();
+  }
+
+  std::string directory_;
+  int code_ = -1;
+};
+
+TEST_F(CheckpointProgram, ListShowAndVerify_SayWhatThereIs) {
+  EXPECT_THAT(Run({"list", directory_}),
+              AllOf(HasSubstr("step-000000000003        committed          2   "),
+                    HasSubstr("2023-11-14T22:13:20Z"), HasSubstr("step-000000000001")));
+  EXPECT_EQ(code_, 0);
+  const std::string shown = Run({"show", directory_});
+  EXPECT_THAT(shown, AllOf(HasSubstr("step-000000000003: step 3 of job \"digits\""),
+                           HasSubstr("saved 2023-11-14T22:13:20Z by 2 ranks, generation 3"),
+                           HasSubstr("group 0: adam amsgrad=false betas=[0.9, 0.999] lr=0.001"),
+                           HasSubstr("  fc.weight  float32 [3, 700]  3 steps  exp_avg float32  "
+                                     "exp_avg_sq bfloat16"),
+                           HasSubstr("exp_avg_sq_row float32 [7]")));
+  EXPECT_EQ(code_, 0);
+  EXPECT_THAT(Run({"verify", directory_}), HasSubstr("step-000000000001: whole\n"));
+  EXPECT_EQ(code_, 0);
+}
+
+TEST_F(CheckpointProgram, Verify_OfADamagedOne_NamesThePlaceAndEndsWithOne) {
+  std::fstream file(absl::StrCat(directory_, "/step-000000000002/owner-00001.safetensors"),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end).put('?');
+  file.close();
+  EXPECT_THAT(Run({"verify", directory_, "step-000000000002"}),
+              AllOf(HasSubstr("owner-00001.safetensors is damaged: tensor \""),
+                    HasSubstr("of the file: their checksum is ")));
+  EXPECT_EQ(code_, 1);
+  EXPECT_THAT(Run({"verify", directory_, "step-000000000003"}), Not(HasSubstr("damaged")));
+  EXPECT_EQ(code_, 0);
+}
+
+TEST_F(CheckpointProgram, Prune_RemovesWhatItSays) {
+  EXPECT_THAT(Run({"prune", directory_, "--keep-last=1", "--dry-run"}),
+              HasSubstr("step-000000000002        would go  older than the newest 1"));
+  EXPECT_THAT(Run({"list", directory_}), HasSubstr("step-000000000001"));
+  EXPECT_THAT(Run({"prune", directory_, "--keep-last=1"}),
+              AllOf(HasSubstr("step-000000000003        kept      the newest"),
+                    HasSubstr("step-000000000001        removed")));
+  EXPECT_EQ(code_, 0);
+  EXPECT_THAT(Run({"list", directory_}),
+              AllOf(HasSubstr("step-000000000003"), Not(HasSubstr("step-000000000001"))));
+}
+
+TEST_F(CheckpointProgram, WrongArguments_EndWithAnError) {
+  Run({"burn", directory_});
+  EXPECT_EQ(code_, 2);
+  Run({"list"});
+  EXPECT_EQ(code_, 2);
+  Run({"list", absl::StrCat(directory_, "/none")});
+  EXPECT_EQ(code_, 1);
+  Run({"show", directory_, "step-000000000009"});
+  EXPECT_EQ(code_, 1);
+  Run({"verify", directory_, "../.."});
+  EXPECT_EQ(code_, 1);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,246 @@
+// What is saved is read again, by whomever.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/commit.h"
+#include "server/checkpoint/manifest_json.h"
+#include "tests/server/checkpoint/checkpoint_fixture.h"
+#include "tests/server/checkpoint/saved_model.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::SavedModel;
+
+using Checkpoint = testing::CheckpointFixture;
+
+constexpr PartitionPolicy kPolicies[] = {PartitionPolicy::kGreedy, PartitionPolicy::kBalanced};
+
+TEST_F(Checkpoint, Saved_LoadsAtAnyWorldSizeUnderAnyPolicy) {
+  StepNumber step = 0;
+  for (const int from : {1, 2, 3}) {
+    for (const PartitionPolicy saved : kPolicies) {
+      const std::string name = Save(++step, from, saved);
+      const auto reader = Open(name);
+      ASSERT_EQ(reader.status(), absl::OkStatus());
+      for (const int to : {1, 2, 3, 5}) {
+        for (const PartitionPolicy policy : kPolicies) {
+          EXPECT_EQ(SavedModel(step).Difference(**reader, to, policy), "") << from << " to " << to;
+        }
+      }
+      EXPECT_TRUE(Verify(name).empty());
+    }
+  }
+}
+
+TEST_F(Checkpoint, Saved_InManyBlocks_LoadsEverySlice) {
+  const SavedModel model(1, /*big_elements=*/700'000);
+  const auto saved = model.Save(*root_, 2, PartitionPolicy::kBalanced);
+  ASSERT_EQ(saved.status(), absl::OkStatus());
+  const auto reader = Open(saved->name).value();
+  for (const int to : {1, 2, 3}) {
+    EXPECT_EQ(model.Difference(*reader, to, PartitionPolicy::kBalanced), "");
+  }
+  // A few elements around the end of the first block, and of the first rank's tensor.
+  const int big = 6;
+  std::string whole(size_t{700'000} * 4, '?');
+  ASSERT_EQ(reader->Read(big, 0, ArrayPart::kValues, 0, 700'000, absl::MakeSpan(whole)),
+            absl::OkStatus());
+  for (const int64_t around : {int64_t{1 << 18}, saved->manifest.files[1].bytes / 8}) {
+    std::string some(40, '?');
+    ASSERT_EQ(reader->Read(big, 0, ArrayPart::kValues, around - 5, 10, absl::MakeSpan(some)),
+              absl::OkStatus());
+    EXPECT_EQ(some, whole.substr(static_cast<size_t>(around - 5) * 4, 40));
+  }
+}
+
+TEST_F(Checkpoint, Manifest_IsReadBackAsItWas) {
+  const auto saved = SavedModel(7).Save(*root_, 3, PartitionPolicy::kGreedy).value();
+  const CheckpointManifest back = Open(saved.name).value()->manifest();
+  EXPECT_EQ(ToText(back), ToText(saved.manifest));
+  EXPECT_EQ(back.step, 7u);
+  EXPECT_EQ(back.policy, PartitionPolicy::kGreedy);
+  EXPECT_EQ(back.groups[0].hyperparameters, saved.manifest.groups[0].hyperparameters);
+  EXPECT_TRUE(std::signbit(back.groups[1].hyperparameters.Number("eps")));
+  EXPECT_EQ(back.saved_at, saved.manifest.saved_at);
+  EXPECT_EQ(back.parameters[5].name, "100% odd\n\xff[0:3]/\"name");
+}
+
+TEST_F(Checkpoint, Read_OfWhatIsNotThere_IsInvalid) {
+  const auto reader = Open(Save(1)).value();
+  const auto read = [&](int parameter, int array, ArrayPart part, int64_t offset,
+                        int64_t elements) {
+    std::string to(4096, '?');
+    return reader->Read(parameter, array, part, offset, elements, absl::MakeSpan(to)).code();
+  };
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  const ArrayPart values = ArrayPart::kValues;
+  EXPECT_EQ(read(-1, 0, values, 0, 1), invalid);
+  EXPECT_EQ(read(7, 0, values, 0, 1), invalid);
+  EXPECT_EQ(read(0, 3, values, 0, 1), invalid);
+  EXPECT_EQ(read(0, -1, values, 0, 1), invalid);
+  EXPECT_EQ(read(0, 0, ArrayPart::kScales, 0, 1), invalid);
+  EXPECT_EQ(read(0, 0, values, -1, 1), invalid);
+  EXPECT_EQ(read(0, 0, values, 2100, 1), invalid);
+  EXPECT_EQ(read(0, 0, values, 1, INT64_MAX), invalid);
+  EXPECT_EQ(read(1, 1, values, 100, 256), invalid);
+  EXPECT_EQ(read(1, 1, values, 256, 100), invalid);
+}
+
+TEST_F(Checkpoint, Cancelled_EndsWithTheReasonAndLeavesNoFile) {
+  Cancellation cancellation;
+  OwnerWriteOptions options;
+  options.cancellation = &cancellation;
+  int64_t last = 0;
+  options.progress = [&](int64_t done, int64_t all) {
+    EXPECT_GT(done, last);
+    EXPECT_LE(done, all);
+    last = done;
+    if (done > all / 2) cancellation.Cancel(absl::CancelledError("the user"));
+  };
+  EXPECT_EQ(SavedModel(1).Save(*root_, 1, PartitionPolicy::kGreedy, options).status(),
+            absl::CancelledError("the user"));
+  EXPECT_GT(last, 0);
+  const auto entries = ListCheckpoints(*root_).value();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].state, CheckpointState::kUncommitted);
+  EXPECT_TRUE(root_->OpenDirectory(entries[0].name).value()->List().value().empty());
+}
+
+TEST_F(Checkpoint, Source_ThatFails_EndsTheWrite) {
+  const SavedModel model(1);
+  OwnerState state = model.StateOf(0, 1, PartitionPolicy::kGreedy);
+  state.slices[2].values = [](int64_t, int64_t) { return absl::UnavailableError("gone"); };
+  auto made = CreateCheckpoint(*root_, 1).value();
+  const CheckpointManifest description = model.Description(1, PartitionPolicy::kGreedy);
+  const absl::Status written =
+      WriteOwnerFile(*made.directory, description.parameters, state).status();
+  EXPECT_EQ(written.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(written.message()), HasSubstr("exp_avg_sq/fc.weight: gone"));
+  EXPECT_TRUE(made.directory->List().value().empty());
+}
+
+TEST_F(Checkpoint, Slices_ThatNoArrayHas_AreRefused) {
+  const SavedModel model(1);
+  auto made = CreateCheckpoint(*root_, 1).value();
+  const CheckpointManifest description = model.Description(1, PartitionPolicy::kGreedy);
+  const auto message = [&](const auto& change) {
+    OwnerState state = model.StateOf(0, 1, PartitionPolicy::kGreedy);
+    change(state.slices);
+    const absl::Status written =
+        WriteOwnerFile(*made.directory, description.parameters, state).status();
+    EXPECT_EQ(written.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(written.message());
+  };
+  EXPECT_THAT(message([](auto& slices) { slices[0].parameter = 7; }), HasSubstr("parameter 7"));
+  EXPECT_THAT(message([](auto& slices) { slices[0].array = 9; }), HasSubstr("array 9"));
+  EXPECT_THAT(message([](auto& slices) { ++slices[0].elements; }), HasSubstr("2101 elements"));
+  EXPECT_THAT(message([](auto& slices) { slices.push_back(slices[0]); }), HasSubstr("saved twice"));
+  // exp_avg of "dynamic", in codes.
+  EXPECT_THAT(message([](auto& slices) { slices[4].elements = 100; }),
+              HasSubstr("cut at multiples of 256"));
+}
+
+// What rank 1 says of the parameter of which both have elements, "big".
+ParameterCount& Shared(std::vector<OwnerPart>& parts) {
+  for (ParameterCount& count : parts[1].counts) {
+    if (count.parameter == 6) return count;
+  }
+  ADD_FAILURE() << "rank 1 has nothing of it";
+  return parts[1].counts[0];
+}
+
+TEST_F(Checkpoint, Parts_ThatDoNotMakeAWhole_AreNotCommitted) {
+  const SavedModel model(1, /*big_elements=*/100'000);
+  const PartitionPolicy policy = PartitionPolicy::kBalanced;
+  auto made = CreateCheckpoint(*root_, 1).value();
+  const CheckpointManifest description = model.Description(2, policy);
+  std::vector<OwnerPart> parts;
+  for (const Rank rank : {0, 1}) {
+    parts.push_back(
+        WriteOwnerFile(*made.directory, description.parameters, model.StateOf(rank, 2, policy))
+            .value());
+  }
+  const auto message = [&](const auto& change) {
+    std::vector<OwnerPart> changed = parts;
+    change(changed);
+    const absl::Status made = MakeManifest(description, changed).status();
+    EXPECT_EQ(made.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(made.message());
+  };
+  EXPECT_THAT(message([](auto& parts) { parts.pop_back(); }),
+              HasSubstr("there are 1 files of a world of 2 ranks"));
+  EXPECT_THAT(message([](auto& parts) { parts[1] = parts[0]; }),
+              HasSubstr("file 1 is that of rank 0"));
+  EXPECT_THAT(message([](auto& parts) { parts[0].counts.clear(); }),
+              HasSubstr("no rank has counted the steps of parameter \""));
+  EXPECT_THAT(
+      message([](auto& parts) { ++Shared(parts).steps; }),
+      AllOf(HasSubstr("parameter \"big\""), HasSubstr("rank 0 has counted"), HasSubstr("rank 1 ")));
+  EXPECT_THAT(message([](auto& parts) { Shared(parts).scalars["mu_product"] += 1; }),
+              HasSubstr("scalar slots differ"));
+  EXPECT_THAT(message([](auto& parts) { parts[0].counts[0].parameter = 7; }),
+              HasSubstr("parameter 7, of 7"));
+  EXPECT_THAT(message([](auto& parts) {
+                parts[0].file.bytes -= parts[0].file.tensors.back().bytes;
+                parts[0].file.tensors.pop_back();
+              }),
+              HasSubstr("in no tensor"));
+
+  const CheckpointManifest manifest = MakeManifest(description, parts).value();
+  // A part that another machine has written to a disk of its own.
+  ASSERT_EQ(made.directory->Remove("owner-00001.safetensors"), absl::OkStatus());
+  const absl::Status committed = CommitCheckpoint(*made.directory, manifest);
+  EXPECT_EQ(committed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(committed.message()),
+              AllOf(HasSubstr("owner-00001.safetensors is not there"), HasSubstr("rank 1"),
+                    HasSubstr("same file system")));
+  ASSERT_TRUE(
+      WriteOwnerFile(*made.directory, description.parameters, model.StateOf(1, 2, policy)).ok());
+  ASSERT_EQ(CommitCheckpoint(*made.directory, manifest), absl::OkStatus());
+  EXPECT_EQ(CommitCheckpoint(*made.directory, manifest).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(Checkpoint, List_HasTheNewestCommittedFirst) {
+  Save(5);
+  Save(20);
+  Save(10);
+  const std::string again = Save(20);
+  EXPECT_EQ(again, "step-000000000020.1");
+  ASSERT_EQ(CreateCheckpoint(*root_, 30).value().name, "step-000000000030");
+  ASSERT_EQ(root_->CreateDirectory("lost+found"), absl::OkStatus());
+  ASSERT_TRUE(root_->CreateFile("step-000000000099").ok());
+  std::vector<std::string> names;
+  const auto entries = ListCheckpoints(*root_).value();
+  for (const CheckpointEntry& entry : entries) names.push_back(entry.name);
+  EXPECT_THAT(names, ElementsAre("step-000000000020.1", "step-000000000020", "step-000000000010",
+                                 "step-000000000005", "step-000000000030"));
+}
+
+TEST_F(Checkpoint, List_RenamedDirectory_IsDamaged) {
+  Save(5);
+  ASSERT_EQ(root_->Rename("step-000000000005", "step-000000000009"), absl::OkStatus());
+  const auto entries = ListCheckpoints(*root_).value();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].state, CheckpointState::kDamaged);
+  EXPECT_THAT(std::string(entries[0].damage.message()), HasSubstr("was renamed"));
+}
+
+TEST_F(Checkpoint, Remove_TakesOneAway) {
+  const std::string name = Save(1);
+  Save(2);
+  ASSERT_EQ(RemoveCheckpoint(*root_, name), absl::OkStatus());
+  EXPECT_EQ(ListCheckpoints(*root_).value().size(), 1u);
+  EXPECT_EQ(RemoveCheckpoint(*root_, name).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(RemoveCheckpoint(*root_, "lost+found").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from coordinator_scale import CoordinatorScale
 from harness import machine, report, rounds, summary
 from iteration_recipe import IterationRecipe
 from peak_memory import PeakMemory
@@ -28,7 +29,7 @@ BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
         StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
-        IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules,
+        IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules, CoordinatorScale,
     )
 }
 

@@ -9,12 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/constructed_groups.h"
 #include "client/owner/optimizer_spec_of.h"
+#include "client/owner/optimizer_state.h"
 #include "client/owner/owner_choice.h"
-#include "client/owner/parameter_state.h"
 #include "client/owner/wait_for_trainers.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/gradient_layouts.h"
@@ -23,6 +22,8 @@
 #include "client/replica/parameter_owners.h"
 #include "client/replica/replica.h"
 #include "client/replica/trainable_watch.h"
+#include "client/state_archive.h"
+#include "client/state_dict.h"
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/optimizer_spec.h"
@@ -85,13 +86,14 @@ class ShardedOptimizer::Impl {
                             [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
         owner_(ValueOrThrow(
             StartOwner(WithMemory(options_, memory_), prepared.spec, classes_.updates()))),
-        owner_addresses_(owner_->owner_addresses()),
         replica_(MakeReplica(prepared.list)),
         gradient_layouts_(prepared.list, groups_.updates(),
                           ValueOrThrow(ParseStateFormat(options_.state_dtype))),
         trainable_(prepared.list),
         owners_(ValueOrThrow(
-            ParameterOwners::Make(prepared.list, options_.world_size, options_.policy))) {
+            ParameterOwners::Make(prepared.list, options_.world_size, options_.policy))),
+        state_({owner_.get(), &owners_, &classes_, &groups_.updates(), prepared.spec.state,
+                &options_, prepared.list.tensors}) {
     for (const std::string& warning : prepared.list.warnings) Warn(warning);
     if (!memory_.warning.empty()) Warn(memory_.warning);
     if (!owner_->resumes()) RefreshParameters();
@@ -113,18 +115,6 @@ class ShardedOptimizer::Impl {
     SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_->GatherValues()); });
     ThrowIfError(
         owner_->VerifyReplicas(replica_->tensors(), replica_->regions(), options_.step_timeout));
-  }
-
-  StateSlots ReadStateOf(const at::Tensor& parameter) const {
-    classes_.CheckStateIsKnown(owners_, parameter);
-    return ValueOrThrow(
-        ReadState(*owner_, owners_, options_.rank, parameter, options_.step_timeout));
-  }
-
-  void WriteStateOf(const at::Tensor& parameter, const StateSlots& slots) const {
-    classes_.CheckStateIsKnown(owners_, parameter);
-    ThrowIfError(
-        WriteState(*owner_, owners_, options_.rank, parameter, slots, options_.step_timeout));
   }
 
   void CheckUsable() const {
@@ -185,13 +175,19 @@ class ShardedOptimizer::Impl {
 
   void SetBlob(absl::string_view blob) { ThrowIfError(owner_->SetBlob(blob)); }
 
+  OptimizerState& StateFor(const std::vector<OptimizerParamGroup>& groups) {
+    CheckUsable();
+    CheckGroups(groups);
+    return state_;
+  }
+
   Replica& replica() { return *replica_; }
+  const OptimizerState& state() const { return state_; }
   const OwnerLink& owner() const { return *owner_; }
   const ParameterOwners& owners() const { return owners_; }
   const ClassGroups& classes() const { return classes_; }
   const ClientStepInfo& last_step() const { return last_step_; }
   StepNumber finished_step() const { return std::max(last_step_.step, owner_->finished_step()); }
-  const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
   const ShardedOptimizerOptions& options() const { return options_; }
 
  private:
@@ -237,11 +233,11 @@ class ShardedOptimizer::Impl {
   ConstructedGroups groups_;
   const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
-  const std::vector<std::string> owner_addresses_;
   const std::unique_ptr<Replica> replica_;
   const GradientLayouts gradient_layouts_;
   TrainableWatch trainable_;
   const ParameterOwners owners_;
+  OptimizerState state_;
   const int exceptions_ = std::uncaught_exceptions();
   ClientStepInfo last_step_;
   bool closed_ = false;
@@ -311,13 +307,40 @@ std::vector<OwnedRange> ShardedOptimizer::owner_of(int parameter) const {
 
 std::map<std::string, at::Tensor> ShardedOptimizer::state(const at::Tensor& parameter) const {
   impl_->CheckUsable();
-  return impl_->ReadStateOf(parameter);
+  return impl_->state().Read(parameter);
 }
 
 void ShardedOptimizer::set_state(const at::Tensor& parameter,
                                  const std::map<std::string, at::Tensor>& slots) {
   impl_->CheckUsable();
-  impl_->WriteStateOf(parameter, slots);
+  impl_->state().Write(parameter, slots);
+}
+
+void ShardedOptimizer::consolidate_state_dict(int to) {
+  impl_->StateFor(param_groups()).Consolidate(to, param_groups());
+}
+
+const StateDict& ShardedOptimizer::state_dict() const { return impl_->state().consolidated(); }
+
+NamedStateDict ShardedOptimizer::named_state_dict() const {
+  return ValueOrThrow(KeyedByName(state_dict(), impl_->state().NamesOfAll()));
+}
+
+StateDict ShardedOptimizer::local_state_dict() const {
+  return impl_->StateFor(param_groups()).Local(param_groups());
+}
+
+StateDict ShardedOptimizer::rank_local_state_dict(int rank, const StateDict& whole) const {
+  return impl_->state().ShareOf(rank, whole);
+}
+
+void ShardedOptimizer::load_state_dict(const StateDict& dict, int from) {
+  impl_->StateFor(param_groups()).Load(dict, from, param_groups());
+}
+
+void ShardedOptimizer::load_state_dict(const NamedStateDict& dict, int from) {
+  OptimizerState& state = impl_->StateFor(param_groups());
+  state.Load(KeyedByIndex(dict, state.NamesOfAll()), from, param_groups());
 }
 
 at::Tensor ShardedOptimizer::main_grad(const at::Tensor& parameter) {
@@ -348,14 +371,12 @@ void ShardedOptimizer::add_parameters(const std::vector<at::Tensor>&) {
   throw StatusError(absl::UnimplementedError(kGroupsAreFixed));
 }
 
-void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {
-  throw StatusError(absl::UnimplementedError(
-      "no rank has the whole optimizer state, and it cannot be gathered yet: save the parameters"));
+void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  WriteArchive(state_dict(), archive);
 }
 
-void ShardedOptimizer::load(torch::serialize::InputArchive&) {
-  throw StatusError(absl::UnimplementedError(
-      "no rank has the whole optimizer state, and it cannot be distributed yet"));
+void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
+  impl_->StateFor(param_groups()).Load(ReadArchive(archive), kFromEveryRank, param_groups());
 }
 
 void ShardedOptimizer::Close() { impl_->Close(); }
@@ -366,8 +387,8 @@ const std::string& ShardedOptimizer::owner_address() const {
   return impl_->owner().owner_address();
 }
 
-const std::vector<std::string>& ShardedOptimizer::owner_addresses() const {
-  return impl_->owner_addresses();
+std::vector<std::string> ShardedOptimizer::owner_addresses() const {
+  return ValueOrThrow(impl_->owner().owner_addresses(absl::Seconds(10)));
 }
 
 const ShardedOptimizerOptions& ShardedOptimizer::options() const { return impl_->options(); }

@@ -23,6 +23,12 @@ class Module;
 
 namespace optshard {
 
+// client/state_dict.h
+template <typename Key>
+struct KeyedStateDict;
+using StateDict = KeyedStateDict<int64_t>;
+using NamedStateDict = KeyedStateDict<std::string>;
+
 // What the last step did, on this rank.
 struct ClientStepInfo : StepInfo {
   // Gradients that did not lie where the step reads them, so that it copied them first.
@@ -180,15 +186,62 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Replaces all slots that state() gives by copies of these, from the next step on. Each rank sets
   // what it owns. Where several ranks own a parameter (kBalanced), "step" and what else is one
   // number must be the same on all of them, and under kReplicated everything. The parameter itself
-  // stays; with a "master" the next step goes on from that. Slots that are kept in 8 bits
-  // are coded again, which may move what state() has given by a code. Errors as state(), and with
-  // nothing changed:
+  // stays; with a "master" the next step goes on from that. Slots that are kept in 8 bits are coded
+  // again, so that they stand for what state() has given. Errors as state(), and with nothing
+  // changed:
   //   INVALID_ARGUMENT     a slot that is missing or unknown, of another shape or type, or a "step"
   //                        that counts nothing; slots on a rank that owns nothing of the parameter
   // After an error of a shard server's (UNAVAILABLE, DEADLINE_EXCEEDED) some of the slots may be
   // replaced and others not. The same call made again completes it; a step that comes first goes on
   // from what is there.
   void set_state(const at::Tensor& parameter, const std::map<std::string, at::Tensor>& slots);
+
+  // Gives rank `to` the whole optimizer state, or all ranks, with -1: that of the last step, for
+  // state_dict(). All ranks call it, between the same steps, with the same `to`. That rank needs
+  // memory for the whole state; the others, and any rank beside it, for a window of 128 KiB. What
+  // was consolidated before is dropped. Errors:
+  //   INVALID_ARGUMENT   on all ranks: they give different ranks, or one that is none; or some
+  //                      step or make another call meanwhile
+  //   UNIMPLEMENTED      an optimizer class steps a group (local_optimizer)
+  //   else as verify_replicas and state; nothing is ever torn or in doubt because of it
+  void consolidate_state_dict(int to = 0);
+
+  // What was last consolidated on this rank, with the options that param_groups() had then, in the
+  // layout of PyTorch's: it can be given to load_state_dict, also of an unsharded optimizer and at
+  // another number of ranks. "step" is there with every rule. Copies share their tensors with what
+  // is kept here. FAILED_PRECONDITION, in PyTorch's words, where nothing was consolidated.
+  const StateDict& state_dict() const;
+  // The same by the parameters' names. INVALID_ARGUMENT never.
+  NamedStateDict named_state_dict() const;
+
+  // A copy of this rank's share, as a state dict of an optimizer over what partition_parameters()
+  // gives for it. Asks no other rank. Errors as state, and UNIMPLEMENTED as consolidate_state_dict.
+  StateDict local_state_dict() const;
+
+  // The same share, but of a whole state dict and of any rank. What is not cut shares its tensors.
+  // INVALID_ARGUMENT: no such rank, or a dict of other groups, parameters or shapes.
+  StateDict rank_local_state_dict(int rank, const StateDict& whole) const;
+
+  // Replaces the whole optimizer state, and the options in param_groups(), by those of `dict`, from
+  // the next step on, wherever it comes from: any number of ranks, any policy, an unsharded
+  // optimizer of PyTorch. All ranks call it, between the same steps: with equal dicts, or, with
+  // `from`, that rank with a dict that counts for all, of which each owner is sent its share. The
+  // parameters stay, so they are loaded before; with master_weights, of a dict without "master"
+  // they become the masters. A parameter without state in the dict begins anew. What is given is
+  // neither changed nor kept. Slots of other floating-point types are converted. Errors, and on all
+  // ranks nothing has changed:
+  //   INVALID_ARGUMENT   "loaded state dict has a different number of parameter groups", "...
+  //                      contains a parameter group that doesn't match the size of optimizer's
+  //                      group"; slots or options that are missing or unknown, of another shape or
+  //                      type; options that need other slots. Or dicts that differ between the
+  //                      ranks, naming the first value that does (errors::IsRanksDisagree)
+  //   RESOURCE_EXHAUSTED no memory for a share
+  //   else as consolidate_state_dict; where a rank is lost after all have agreed, the others have
+  //   loaded. If its shard server lives, each step is DATA_LOSS on all ranks, and changes nothing,
+  //   until the same call is made again on all ranks; if that is killed, the state is torn
+  void load_state_dict(const StateDict& dict, int from = -1);
+  // Parameters are found by their names, in any order within their group.
+  void load_state_dict(const NamedStateDict& dict, int from = -1);
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
   // parameter may be frozen and unfrozen at any time. While it is frozen it keeps its value, its
@@ -217,7 +270,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void add_parameters(const std::vector<at::Tensor>& parameters);
 
-  // UNIMPLEMENTED: no rank has the whole state.
+  // For torch::save and torch::load, in the format of torch::optim's own optimizers, which can load
+  // it where the rule is one of theirs. Saves what state_dict() gives, with its error. Loads as
+  // load_state_dict does, on all ranks from equal archives; torch's own error where an archive is
+  // damaged.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -228,10 +284,12 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Bytes of the optimizer state that this rank keeps, from its live slots. Any thread.
   int64_t state_bytes() const;
 
-  // HOST:PORT of this rank's shard owner service, which grpc_cli can inspect, and those of all
-  // ranks, by rank. Any thread.
+  // HOST:PORT of this rank's shard owner service, which grpc_cli can inspect. Any thread.
   const std::string& owner_address() const;
-  const std::vector<std::string>& owner_addresses() const;
+  // Those of all ranks, by rank, as the coordinator knows them. Throws StatusError where it does
+  // not answer within 10 s (UNAVAILABLE), or while ranks join again (FAILED_PRECONDITION). Any
+  // thread.
+  std::vector<std::string> owner_addresses() const;
 
   const ShardedOptimizerOptions& options() const;
 

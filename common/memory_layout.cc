@@ -12,7 +12,8 @@ int64_t AlignedElements(int64_t elements, DType dtype) {
   return (elements + unit - 1) / unit * unit;
 }
 
-MemoryLayout::MemoryLayout(const ParameterSpace& space) {
+MemoryLayout::MemoryLayout(const ParameterSpace& space)
+    : admission_count_(space.admission_count()) {
   size_t group_begin = 0;  // the first region of the group at hand
   for (int i = 0; i < space.parameter_count(); ++i) {
     const ParameterSpec& spec = space.parameter(i);
@@ -26,22 +27,32 @@ MemoryLayout::MemoryLayout(const ParameterSpace& space) {
                                     });
     const auto region = static_cast<size_t>(found - regions_.begin());
     if (found == regions_.end()) {
-      regions_.push_back({group, spec.dtype, spec.gradient_dtype(), spec.device, 0});
+      regions_.push_back(
+          {group, spec.dtype, spec.gradient_dtype(), spec.device, 0, space.admission_of(i)});
     }
     places_.push_back({static_cast<int>(region), regions_[region].elements});
     regions_[region].elements += AlignedElements(spec.elements(), spec.dtype);
   }
 }
 
-uint64_t MemoryLayout::Digest() const {
+uint64_t MemoryLayout::Digest(int admission) const {
   DigestBuilder digest("optshard.MemoryLayout");
-  digest.AddInt(static_cast<int64_t>(regions_.size()));
-  for (const Region& region : regions_) {
-    digest.AddInt(region.group).AddInt(static_cast<int64_t>(region.dtype)).AddText(region.device);
-    digest.AddInt(static_cast<int64_t>(region.gradient_dtype)).AddInt(region.elements);
+  const auto end =
+      std::find_if(regions_.begin(), regions_.end(),
+                   [admission](const Region& region) { return region.admission > admission; });
+  const auto regions = static_cast<int>(end - regions_.begin());
+  digest.AddInt(regions);
+  for (auto region = regions_.begin(); region != end; ++region) {
+    digest.AddInt(region->group).AddInt(static_cast<int64_t>(region->dtype));
+    digest.AddText(region->device);
+    digest.AddInt(static_cast<int64_t>(region->gradient_dtype)).AddInt(region->elements);
   }
-  digest.AddInt(static_cast<int64_t>(places_.size()));
-  for (const Place& place : places_) digest.AddInt(place.region).AddInt(place.offset_elements);
+  const auto last = std::find_if(places_.begin(), places_.end(),
+                                 [regions](const Place& place) { return place.region >= regions; });
+  digest.AddInt(last - places_.begin());
+  for (auto place = places_.begin(); place != last; ++place) {
+    digest.AddInt(place->region).AddInt(place->offset_elements);
+  }
   return digest.value();
 }
 

@@ -28,6 +28,7 @@ class MemoryLayout {
     DType gradient_dtype = DType::kFloat32;
     std::string device;
     int64_t elements = 0;  // padding included
+    int admission = 0;     // of the group
     // Of the parameters, and of their gradients.
     int64_t bytes() const { return elements * static_cast<int64_t>(SizeOf(dtype)); }
     int64_t gradient_bytes() const {
@@ -45,12 +46,19 @@ class MemoryLayout {
   const std::vector<Region>& regions() const { return regions_; }
   const Place& place(int parameter) const { return places_[parameter]; }
 
+  // Of the space.
+  int admission_count() const { return admission_count_; }
+
   // XXH3 over regions and places.
-  uint64_t Digest() const;
+  uint64_t Digest() const { return Digest(admission_count_ - 1); }
+  // Over those of this admission and the ones before it: the digest that the layout had before
+  // later ones.
+  uint64_t Digest(int admission) const;
 
  private:
   std::vector<Region> regions_;
   std::vector<Place> places_;
+  int admission_count_ = 1;
 };
 
 }  // namespace optshard

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
 #include "common/checked_math.h"
+#include "common/digest.h"
 #include "common/dtype.h"
 #include "common/hyperparameters.h"
 #include "common/request_limits.h"
@@ -85,6 +86,27 @@ absl::optional<std::string> FirstDifference(const std::vector<GroupRule>& a,
 
 absl::string_view TextOf(bool flag) { return flag ? "true" : "false"; }
 
+// What all ranks have alike, but for rules and parameters: as it is compared and shown.
+struct Field {
+  absl::string_view name;
+  std::string value;
+};
+
+std::vector<Field> FieldsOf(const OptimizerSpec& spec) {
+  const auto text = [](absl::string_view value) { return std::string(value); };
+  return {
+      {"world size", absl::StrCat(spec.world_size)},
+      {"gradient mode", text(NameOf(spec.gradient_mode))},
+      {"partition policy", text(NameOf(spec.policy))},
+      {"buckets", TextOf(spec.buckets)},
+      {"master_weights", text(TextOf(spec.state.master_weights))},
+      {"master_weight_bits", absl::StrCat(spec.state.master_weight_bits)},
+      {"publish_dtype", text(NameOf(spec.state.publish_dtype))},
+      {"state_dtype", text(NameOf(spec.state.format))},
+      {"share_parameters", text(TextOf(spec.share_parameters))},
+  };
+}
+
 }  // namespace
 
 absl::Status OptimizerSpec::Validate() const {
@@ -127,30 +149,22 @@ absl::Status OptimizerSpec::Validate() const {
   return valid;
 }
 
+uint64_t OptimizerSpec::Digest() const {
+  DigestBuilder digest("optshard.OptimizerSpec");
+  for (const Field& field : FieldsOf(*this)) digest.AddText(field.name).AddText(field.value);
+  digest.AddInt(static_cast<int64_t>(rules.size()));
+  for (const GroupRule& rule : rules) digest.AddText(rule.name);
+  digest.AddInt(static_cast<int64_t>(space.Digest()));
+  return digest.value();
+}
+
 absl::optional<std::string> FirstDifference(const OptimizerSpec& a, absl::string_view a_name,
                                             const OptimizerSpec& b, absl::string_view b_name) {
-  struct Field {
-    absl::string_view name;
-    std::string a;
-    std::string b;
-  };
-  const auto text = [](absl::string_view value) { return std::string(value); };
-  const Field fields[] = {
-      {"world size", absl::StrCat(a.world_size), absl::StrCat(b.world_size)},
-      {"gradient mode", text(NameOf(a.gradient_mode)), text(NameOf(b.gradient_mode))},
-      {"partition policy", text(NameOf(a.policy)), text(NameOf(b.policy))},
-      {"buckets", TextOf(a.buckets), TextOf(b.buckets)},
-      {"master_weights", text(TextOf(a.state.master_weights)),
-       text(TextOf(b.state.master_weights))},
-      {"master_weight_bits", absl::StrCat(a.state.master_weight_bits),
-       absl::StrCat(b.state.master_weight_bits)},
-      {"publish_dtype", text(NameOf(a.state.publish_dtype)), text(NameOf(b.state.publish_dtype))},
-      {"state_dtype", text(NameOf(a.state.format)), text(NameOf(b.state.format))},
-      {"share_parameters", text(TextOf(a.share_parameters)), text(TextOf(b.share_parameters))},
-  };
-  for (const Field& field : fields) {
-    if (field.a == field.b) continue;
-    return DifferenceText(field.name, a_name, field.a, b_name, field.b);
+  const std::vector<Field> fields = FieldsOf(a);
+  const std::vector<Field> others = FieldsOf(b);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].value == others[i].value) continue;
+    return DifferenceText(fields[i].name, a_name, fields[i].value, b_name, others[i].value);
   }
   absl::optional<std::string> rules = FirstDifference(a.rules, a_name, b.rules, b_name);
   if (rules.has_value()) return rules;

@@ -3,6 +3,7 @@
 #ifndef OPTSHARD_COMMON_OPTIMIZER_SPEC_H_
 #define OPTSHARD_COMMON_OPTIMIZER_SPEC_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct OptimizerSpec {
   // memory and is computed within a second or so. Neither the rules nor the values of
   // hyperparameters are checked: that takes the registry of rules.
   absl::Status Validate() const;
+
+  // XXH3 of what FirstDifference compares: equal on every machine for specs without a difference.
+  uint64_t Digest() const;
 };
 
 // The first field in which two specs differ, with both sides, such as

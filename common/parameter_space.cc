@@ -85,6 +85,15 @@ absl::Status ParameterSpace::Validate() const {
   absl::Status count = CheckCount("the number of param groups", group_count(), kMaxGroups);
   count.Update(CheckCount("the number of parameters", parameter_count(), kMaxParameters));
   if (!count.ok()) return count;
+  for (int group = 0; group < group_count(); ++group) {
+    const int before = group == 0 ? 0 : groups_[group - 1].admission;
+    const int most = group == 0 ? 0 : before + 1;
+    const int admission = groups_[group].admission;
+    if (admission >= before && admission <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("group ", group, " came by admission ", admission, ", expected ",
+                     most == before ? "" : absl::StrCat(before, " or "), most));
+  }
   absl::flat_hash_map<absl::string_view, int> by_name;
   absl::flat_hash_set<absl::string_view> devices;
   int64_t bytes = 0;
@@ -157,6 +166,11 @@ bool ParameterSpace::has_update_costs() const {
   return false;
 }
 
+bool ParameterSpace::has_admissions() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const GroupSpec& group) { return group.admission != 0; });
+}
+
 uint64_t ParameterSpace::Digest() const {
   DigestBuilder digest("optshard.ParameterSpace");
   digest.AddInt(group_count());
@@ -171,6 +185,9 @@ uint64_t ParameterSpace::Digest() const {
   }
   if (has_update_costs()) {
     for (int i = 0; i < parameter_count(); ++i) digest.AddInt(parameter(i).update_cost);
+  }
+  if (has_admissions()) {
+    for (const GroupSpec& group : groups_) digest.AddInt(group.admission);
   }
   return digest.value();
 }
@@ -203,6 +220,13 @@ absl::optional<std::string> FirstDifference(const ParameterSpace& a, absl::strin
   if (a.group_count() != b.group_count()) {
     return absl::StrCat("the number of parameter groups: ", a_name, " has ", a.group_count(), ", ",
                         b_name, " has ", b.group_count(), " (the surplus ones are empty)");
+  }
+  for (int group = 0; group < a.group_count(); ++group) {
+    const int in_a = a.groups()[group].admission;
+    const int in_b = b.groups()[group].admission;
+    if (in_a == in_b) continue;
+    return absl::StrCat("group ", group, ": ", a_name, " has it by admission ", in_a, ", ", b_name,
+                        " by admission ", in_b);
   }
   return absl::nullopt;
 }

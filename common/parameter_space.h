@@ -40,6 +40,9 @@ struct ParameterSpec {
 // Rule and hyperparameters of the group are not part of the space (OptimizerSpec::rules).
 struct GroupSpec {
   std::vector<ParameterSpec> parameters;
+  // By which admission the group came: 0 at construction, and one more each time that groups were
+  // added. Layout, partition and buckets of one admission do not depend on later ones.
+  int admission = 0;
 };
 
 // Parameters are numbered 0..n-1 over the groups in order, as in a PyTorch state dict.
@@ -53,21 +56,26 @@ class ParameterSpace {
   int group_count() const { return static_cast<int>(groups_.size()); }
   const ParameterSpec& parameter(int index) const;
   int group_of(int index) const;
+  int admission_of(int index) const { return groups_[group_of(index)].admission; }
+  // At least 1. Those of a valid space are numbered 0..n-1, in the order of the groups.
+  int admission_count() const { return groups_.empty() ? 1 : groups_.back().admission + 1; }
   const std::vector<GroupSpec>& groups() const { return groups_; }
   int64_t total_elements() const;  // INT64_MAX where it is larger than that
 
   // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an unknown
   // dtype, a main gradient of a parameter that is not 16-bit, no device, a negative cost, more than
   // kMaxSpaceBytes or kMaxSpaceUpdateCost up to and with it, or what common/request_limits.h does
-  // not allow. Sums of sizes or of costs of a valid space never overflow.
+  // not allow; or naming the group whose admission does not follow that of the group before it.
+  // Sums of sizes or of costs of a valid space never overflow.
   absl::Status Validate() const;
 
-  // XXH3 of names, shapes, dtypes, also of gradients, devices, costs and groups: equal for equal
-  // spaces on every machine.
+  // XXH3 of names, shapes, dtypes, also of gradients, devices, costs, groups and admissions: equal
+  // for equal spaces on every machine.
   uint64_t Digest() const;
 
  private:
   bool has_update_costs() const;
+  bool has_admissions() const;
 
   struct Position {
     int group;

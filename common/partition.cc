@@ -57,12 +57,13 @@ Partition Greedy(const ParameterSpace& space, int world_size, bool sort) {
   return partition;
 }
 
-// Rank r's share ends at byte (r+1)/world_size of the walk through all parameters, moved down to
-// the next place where a cut may fall: less than a block, so shares differ from the mean by less
-// than one.
-Partition Balanced(const ParameterSpace& space, int world_size) {
+// Adds the slices of one admission's parameters, [first, end). Rank r's share ends at byte
+// (r+1)/world_size of the walk through them, moved down to the next place where a cut may fall:
+// less than a block, so shares differ from the mean by less than one.
+void AddBalanced(const ParameterSpace& space, int first, int end, int world_size,
+                 Partition* partition) {
   int64_t total = 0;
-  for (int i = 0; i < space.parameter_count(); ++i) {
+  for (int i = first; i < end; ++i) {
     const ParameterSpec& spec = space.parameter(i);
     total += spec.elements() * static_cast<int64_t>(SizeOf(spec.dtype));
   }
@@ -71,27 +72,38 @@ Partition Balanced(const ParameterSpace& space, int world_size) {
     return total / world_size * (rank + 1) + total % world_size * (rank + 1) / world_size;
   };
 
-  Partition partition;
-  partition.slices.resize(world_size);
   int rank = 0;
   int64_t begin = 0;  // of the parameter at hand, in bytes of the walk
-  for (int i = 0; i < space.parameter_count(); ++i) {
+  for (int i = first; i < end; ++i) {
     const Slice whole = Whole(space, i);
     const auto size = static_cast<int64_t>(SizeOf(space.parameter(i).dtype));
-    const int64_t end = begin + whole.elements * size;
-    if (whole.elements == 0) partition.slices[rank].push_back(whole);
+    const int64_t end_bytes = begin + whole.elements * size;
+    if (whole.elements == 0) partition->slices[rank].push_back(whole);
     for (int64_t offset = 0; offset < whole.elements;) {
       int64_t cut = whole.elements;
-      if (end_of_rank(rank) < end) {
+      if (end_of_rank(rank) < end_bytes) {
         cut = (end_of_rank(rank) - begin) / size / kBalancedBlock * kBalancedBlock;
       }
       if (cut > offset) {
-        partition.slices[rank].push_back({i, offset, cut - offset});
+        partition->slices[rank].push_back({i, offset, cut - offset});
         offset = cut;
       }
       if (offset < whole.elements) ++rank;
     }
-    begin = end;
+    begin = end_bytes;
+  }
+}
+
+Partition Balanced(const ParameterSpace& space, int world_size) {
+  Partition partition;
+  partition.slices.resize(world_size);
+  for (int first = 0; first < space.parameter_count();) {
+    int end = first;
+    while (end < space.parameter_count() && space.admission_of(end) == space.admission_of(first)) {
+      ++end;
+    }
+    AddBalanced(space, first, end, world_size, &partition);
+    first = end;
   }
   return partition;
 }

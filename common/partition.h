@@ -24,8 +24,9 @@ enum class PartitionPolicy : uint8_t {
   // As kGreedy, without the sort. This is the assignment of fairscale's OSS and of early versions
   // of ZeroRedundancyOptimizer.
   kGreedyInOrder = 2,
-  // Splits parameters between ranks, at multiples of kBalancedBlock elements. Each rank's bytes of
-  // parameters differ from the mean by less than one block. Requires an element-wise update rule.
+  // Splits parameters between ranks, at multiples of kBalancedBlock elements, each admission by
+  // itself. Each rank's bytes of an admission's parameters differ from the mean by less than one
+  // block. Requires an element-wise update rule.
   kBalanced = 3,
   // Every rank owns all elements. This is the unsharded run that sharded runs are compared with.
   kReplicated = 4,
@@ -55,6 +56,7 @@ struct Partition {
   std::vector<std::vector<Slice>> slices;
 };
 
+// Groups of a later admission change no slice of an earlier one's.
 // INVALID_ARGUMENT where world_size < 1, or as ParameterSpace::Validate.
 absl::StatusOr<Partition> MakePartition(const ParameterSpace& space, int world_size,
                                         PartitionPolicy policy);

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/digest.h"
 
 namespace optshard {
 
@@ -50,16 +51,40 @@ absl::Status CheckReductionTree(const ReductionTree& tree, int world_size) {
   return absl::OkStatus();
 }
 
+uint64_t Plan::Digest() const {
+  DigestBuilder digest("optshard.Plan");
+  digest.AddInt(world_size).AddInt(static_cast<int64_t>(policy));
+  digest.AddInt(static_cast<int64_t>(partition.slices.size()));
+  for (const std::vector<Slice>& slices : partition.slices) {
+    digest.AddInt(static_cast<int64_t>(slices.size()));
+    for (const Slice& slice : slices) {
+      digest.AddInt(slice.parameter).AddInt(slice.offset_elements).AddInt(slice.elements);
+    }
+  }
+  digest.AddInt(static_cast<int64_t>(tree.node_groups.size()));
+  for (const std::vector<Rank>& group : tree.node_groups) {
+    digest.AddInt(static_cast<int64_t>(group.size()));
+    for (const Rank rank : group) digest.AddInt(rank);
+  }
+  return digest.value();
+}
+
 absl::StatusOr<Plan> MakePlan(Generation generation, const ParameterSpace& space,
                               PartitionPolicy policy, absl::Span<const std::string> nodes) {
+  return MakePlan(generation, space, policy, static_cast<int>(nodes.size()),
+                  MakeReductionTree(nodes));
+}
+
+absl::StatusOr<Plan> MakePlan(Generation generation, const ParameterSpace& space,
+                              PartitionPolicy policy, int world_size, ReductionTree tree) {
   Plan plan;
   plan.generation = generation;
-  plan.world_size = static_cast<int>(nodes.size());
+  plan.world_size = world_size;
   plan.policy = policy;
   absl::StatusOr<Partition> partition = MakePartition(space, plan.world_size, policy);
   if (!partition.ok()) return partition.status();
   plan.partition = *std::move(partition);
-  plan.tree = MakeReductionTree(nodes);
+  plan.tree = std::move(tree);
   return plan;
 }
 

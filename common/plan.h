@@ -1,8 +1,10 @@
-// The plan of an optimizer: its partition, and the order in which gradients are summed. The
-// coordinator makes it, and all ranks follow the same plan. The functions are thread-safe.
+// The plan of an optimizer: its partition, and the order in which gradients are summed. It follows
+// from the optimizer's spec and the ranks' nodes alone, so every rank makes it itself. Its digest
+// tells whether it is the same everywhere. The functions are thread-safe.
 #ifndef OPTSHARD_COMMON_PLAN_H_
 #define OPTSHARD_COMMON_PLAN_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -38,11 +40,17 @@ struct Plan {
   PartitionPolicy policy = PartitionPolicy::kGreedy;
   Partition partition;
   ReductionTree tree;
+
+  // XXH3 of all of it but the generation: equal for equal plans on every machine.
+  uint64_t Digest() const;
 };
 
 // `nodes` has one name for each rank; their number is the world size. Errors as MakePartition.
 absl::StatusOr<Plan> MakePlan(Generation generation, const ParameterSpace& space,
                               PartitionPolicy policy, absl::Span<const std::string> nodes);
+// The same with the tree that MakeReductionTree makes of the nodes.
+absl::StatusOr<Plan> MakePlan(Generation generation, const ParameterSpace& space,
+                              PartitionPolicy policy, int world_size, ReductionTree tree);
 
 }  // namespace optshard
 

@@ -46,8 +46,9 @@ constexpr size_t kMaxNameBytes = 256;
 
 // --- What ranks leave at the rendezvous: addresses, of a few hundred bytes.
 constexpr size_t kMaxRendezvousValueBytes = size_t{64} << 10;
-// Of one rank: an address for each other rank, and a few for all of them.
-constexpr size_t MaxRendezvousKeys(int world_size) { return static_cast<size_t>(world_size) + 16; }
+// Of one rank: what it tells all others. What it tells one of them goes over their connection, or
+// the coordinator would keep the square of the world size.
+constexpr size_t kMaxRendezvousKeys = 16;
 
 // --- Messages between processes of one host. A message of 2-byte elements takes some 25 times its
 // size once it is decoded.

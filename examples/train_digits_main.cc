@@ -169,7 +169,7 @@ DigitsRun TrainWithTorch(const Flags& flags, const DigitsSplit& digits) {
 
 std::vector<int64_t> StateBytesOfAll(const ShardedOptimizer& optimizer) {
   std::vector<int64_t> bytes;
-  const std::vector<std::string>& addresses = optimizer.owner_addresses();
+  const std::vector<std::string> addresses = optimizer.owner_addresses();
   for (int rank = 0; rank < static_cast<int>(addresses.size()); ++rank) {
     const OwnerName owner = {addresses[rank], optimizer.options().optimizer, rank};
     bytes.push_back(ValueOrThrow(StateBytesOf(owner, kInspection)));

@@ -197,6 +197,10 @@ class Group:
         return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
                       if _group_of(pid) in leaders)
 
+    def services(self):
+        """The processes of its services, by id."""
+        return [each.process.pid for each in self._services]
+
     def run_round(self, timeout_s):
         """Runs one round; returns its milliseconds, first start to last end."""
         for process in self._ranks:

@@ -12,6 +12,7 @@
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
 #include "common/log.h"
+#include "common/membership/coordinator_client_rpc.h"
 #include "server/shard/engine/replica_placement.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/update/group_update.h"
@@ -81,6 +82,12 @@ class AttachedOwner::State final : public StateAccess {
                values);
   }
 
+  absl::Status SetReplacing(bool replacing) override {
+    return Ask(
+        replacing ? DoorbellRequest::Kind::kBeginReplacing : DoorbellRequest::Kind::kEndReplacing,
+        StateRange(), {});
+  }
+
  private:
   absl::Status Ask(DoorbellRequest::Kind kind, const StateRange& range,
                    absl::Span<const double> values) {
@@ -103,9 +110,8 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
   absl::StatusOr<std::unique_ptr<ServerLine>> line = ServerLine::Open(
       options.socket, RequestOf(options, layout), std::min(options.join_timeout, kConnectTimeout));
   if (!line.ok()) return line.status();
-  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory =
-      ReplicaSegments::Attach(layout, options.rank, (*line)->TakeParameters(),
-                              (*line)->TakeGradients(), (*line)->reply().parameters_rank);
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory = ReplicaSegments::Attach(
+      layout, options.rank, (*line)->TakeReplica(), (*line)->reply().parameters_rank);
   if (!memory.ok()) return errors::WithContext(memory.status(), (*line)->name());
   LogPlane(options, (*line)->reply());
   return std::unique_ptr<AttachedOwner>(
@@ -123,6 +129,14 @@ AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine>
       line_(std::move(line)) {}
 
 AttachedOwner::~AttachedOwner() = default;
+
+absl::StatusOr<std::vector<std::string>> AttachedOwner::owner_addresses(
+    absl::Duration timeout) const {
+  absl::StatusOr<std::unique_ptr<CoordinatorClient>> coordinator =
+      MakeCoordinatorClient(first_.coordinator);
+  if (!coordinator.ok()) return coordinator.status();
+  return (*coordinator)->GetOwners(options_.optimizer, Clock::Monotonic().Now() + timeout);
+}
 
 std::shared_ptr<ServerLine> AttachedOwner::line() const {
   absl::MutexLock lock(&mutex_);
@@ -168,6 +182,18 @@ absl::Status AttachedOwner::AskBetweenSteps(DoorbellRequest::Kind kind,
   request_.row_marks.clear();
   absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   return reply.ok() ? reply->status : reply.status();
+}
+
+absl::Status AttachedOwner::ShareBytes(const ByteShare& share, absl::Duration timeout) {
+  request_.kind = DoorbellRequest::Kind::kShareBytes;
+  request_.share = share;
+  const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
+  request_.share = {};
+  if (!reply.ok()) return reply.status();
+  if (!reply->status.ok()) return reply->status;
+  const absl::Span<const char> shared = line()->doorbell().share_window();
+  std::copy_n(shared.begin(), share.bytes.size(), share.bytes.begin());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
@@ -300,11 +326,9 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
     return errors::OwnerAway({options_.rank}, opened.status().message());
   }
   ServerLine& line = **opened;
-  const UniqueFd parameters = line.TakeParameters();
-  const UniqueFd gradients = line.TakeGradients();
+  const ReplicaSegments::Descriptors descriptors = line.TakeReplica();
   const StepNumber finished = line.reply().finished_step;
-  if (!memory_->AreOf(parameters.get(), gradients.get()) || finished < finished_ ||
-      finished > finished_ + 1) {
+  if (!memory_->AreOf(descriptors) || finished < finished_ || finished > finished_ + 1) {
     return Fail(absl::DataLossError(absl::StrFormat(
         "%s has not the state of rank %d after step %d: it was started anew, and is after step "
         "%d; start the trainers anew, from a checkpoint",
@@ -326,7 +350,11 @@ std::string AttachedOwner::What() const {
     case DoorbellRequest::Kind::kReadState:
       return "the copy of the optimizer state";
     case DoorbellRequest::Kind::kWriteState:
+    case DoorbellRequest::Kind::kBeginReplacing:
+    case DoorbellRequest::Kind::kEndReplacing:
       return "the replacement of the optimizer state";
+    case DoorbellRequest::Kind::kShareBytes:
+      return "an exchange of optimizer state";
     case DoorbellRequest::Kind::kStep:
       break;
   }

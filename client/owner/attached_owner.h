@@ -79,6 +79,7 @@ class AttachedOwner : public OwnerLink {
   // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
   // be made again.
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
+  absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override;
   // Each call of the access is a request to the server, which needs no other rank for it. Errors as
   // Step where that is gone or does not answer, but never StepInDoubt; one that was begun and is
   // not answered in time breaks the link.
@@ -89,9 +90,7 @@ class AttachedOwner : public OwnerLink {
   absl::Status failure() const override;
   int64_t state_bytes() const override { return first_.state_bytes; }
   const std::string& owner_address() const override { return first_.owner_address; }
-  const std::vector<std::string>& owner_addresses() const override {
-    return first_.owner_addresses;
-  }
+  absl::StatusOr<std::vector<std::string>> owner_addresses(absl::Duration timeout) const override;
 
  private:
   class State;

@@ -50,6 +50,7 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status Start(ShardOwner::Options owner) {
     if (absl::Status status = Connect(owner); !status.ok()) return status;
     owner.owner_address = owner_address_;
+    coordinator_ = owner.coordinator;
     absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
     if (!started.ok()) return started.status();
     owner_ = *std::move(started);
@@ -79,6 +80,10 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
 
+  absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override {
+    return owner_->ShareBytes(share, timeout);
+  }
+
   absl::StatusOr<StateAccess*> state(absl::Duration) override { return owner_->state(); }
 
   absl::Status Stop(absl::Duration timeout) override {
@@ -107,8 +112,8 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status failure() const override { return owner_->failure(); }
   int64_t state_bytes() const override { return owner_->view().Describe().state_bytes; }
   const std::string& owner_address() const override { return owner_address_; }
-  const std::vector<std::string>& owner_addresses() const override {
-    return owner_->owner_addresses();
+  absl::StatusOr<std::vector<std::string>> owner_addresses(absl::Duration timeout) const override {
+    return coordinator_->GetOwners(options_.optimizer, Clock::Monotonic().Now() + timeout);
   }
 
  private:
@@ -189,6 +194,7 @@ class EmbeddedOwner : public OwnerLink {
   std::string owner_address_;
   std::shared_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<CoordinatorClient> client_;
+  CoordinatorClient* coordinator_ = nullptr;  // client_, or a test's
   std::unique_ptr<ShardOwner> owner_;
   std::shared_ptr<InspectionHost> inspection_;
   ShardViewRegistry* views_ = nullptr;  // of the inspection host, or of a test

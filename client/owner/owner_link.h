@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/byte_share.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
@@ -53,6 +54,9 @@ class OwnerLink {
   // again with the same gradients.
   virtual absl::StatusOr<StepInfo> Step(const StepInput& input) = 0;
 
+  // As ShardOwner::ShareBytes; and errors::IsTrainerGone as Step.
+  virtual absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) = 0;
+
   // What the rank keeps of its parameters, to be read and replaced between steps; valid until the
   // link's next call. A call of it moves at most kStateWindowElements (common/attach/doorbell.h).
   // Errors as ShardOwner::state. Where the owner is in another process, calls of the access have
@@ -75,9 +79,11 @@ class OwnerLink {
   // Bytes of the optimizer state that this rank's owner keeps. Any thread.
   virtual int64_t state_bytes() const = 0;
 
-  // HOST:PORT of the owner's inspection service, and all ranks', by rank. Any thread.
+  // HOST:PORT of the owner's inspection service. Any thread.
   virtual const std::string& owner_address() const = 0;
-  virtual const std::vector<std::string>& owner_addresses() const = 0;
+  // Those of all ranks, by rank: asks the coordinator (CoordinatorClient::GetOwners). Any thread.
+  virtual absl::StatusOr<std::vector<std::string>> owner_addresses(
+      absl::Duration timeout) const = 0;
 };
 
 }  // namespace optshard

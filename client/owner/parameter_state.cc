@@ -27,19 +27,6 @@ namespace {
 constexpr int64_t kChunk = kStateWindowElements;
 static_assert(kChunk % kCodeGrid == 0, "StateAccess::Write takes whole blocks of codes");
 
-at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part) {
-  return slot.shape.has_value() ? at::IntArrayRef(*slot.shape) : at::IntArrayRef(part.shape);
-}
-
-// Of the slot's first element that is owned.
-int64_t OffsetOf(const ParameterSlot& slot, const OwnedPart& part) {
-  return slot.shape.has_value() ? 0 : part.offset_elements;
-}
-
-at::ScalarType TypeOf(const ParameterSlot& slot) {
-  return slot.kind == SlotKind::kCorrections ? at::kChar : ScalarTypeOf(slot.dtype());
-}
-
 std::string ShapeText(at::IntArrayRef shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -121,6 +108,40 @@ absl::Status Check(const std::vector<ParameterSlot>& slots, const OwnedPart& par
 
 }  // namespace
 
+at::ScalarType TypeOf(const ParameterSlot& slot) {
+  return slot.kind == SlotKind::kCorrections ? at::kChar : ScalarTypeOf(slot.dtype());
+}
+
+at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part) {
+  return slot.shape.has_value() ? at::IntArrayRef(*slot.shape) : at::IntArrayRef(part.shape);
+}
+
+int64_t OffsetOf(const ParameterSlot& slot, const OwnedPart& part) {
+  return slot.shape.has_value() ? 0 : part.offset_elements;
+}
+
+absl::Status ReadElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
+                          const at::Tensor& to) {
+  std::vector<double> values;
+  return ForEachChunk(to, [&](const at::Tensor& chunk, int64_t begin) {
+    values.resize(chunk.numel());
+    absl::Status copied =
+        state.Read(parameter, slot, offset_elements + begin, absl::MakeSpan(values));
+    if (!copied.ok()) return copied;
+    chunk.copy_(at::from_blob(values.data(), chunk.sizes(), at::TensorOptions(at::kDouble)));
+    return copied;
+  });
+}
+
+absl::Status WriteElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
+                           const at::Tensor& from) {
+  return ForEachChunk(from, [&](const at::Tensor& chunk, int64_t begin) {
+    const at::Tensor values = chunk.to(at::kDouble).contiguous();
+    return state.Write(parameter, slot, offset_elements + begin,
+                       {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
+  });
+}
+
 absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& owners, Rank rank,
                                      const at::Tensor& parameter, absl::Duration timeout) {
   const absl::StatusOr<int> index = owners.IndexOf(parameter);
@@ -132,19 +153,12 @@ absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& ow
   if (!part.has_value()) return result;
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
-  std::vector<double> values;
   const std::vector<ParameterSlot> slots = (*state)->Slots(*index);
   for (size_t s = 0; s < slots.size(); ++s) {
     const ParameterSlot& slot = slots[s];
     const at::Tensor tensor = at::empty(ShapeOf(slot, *part), at::TensorOptions(TypeOf(slot)));
-    absl::Status read = ForEachChunk(tensor.view(-1), [&](const at::Tensor& chunk, int64_t begin) {
-      values.resize(chunk.numel());
-      absl::Status copied = (*state)->Read(*index, static_cast<int>(s),
-                                           OffsetOf(slot, *part) + begin, absl::MakeSpan(values));
-      if (!copied.ok()) return copied;
-      chunk.copy_(at::from_blob(values.data(), chunk.sizes(), at::TensorOptions(at::kDouble)));
-      return copied;
-    });
+    absl::Status read =
+        ReadElements(**state, *index, static_cast<int>(s), OffsetOf(slot, *part), tensor.view(-1));
     if (!read.ok()) return read;
     result.emplace(slot.name, tensor);
   }
@@ -175,13 +189,8 @@ absl::Status WriteState(OwnerLink& owner, const ParameterOwners& owners, Rank ra
     flat.push_back(given.at(slot.name).detach().reshape(-1));
   }
   for (size_t s = 0; s < slots.size(); ++s) {
-    const ParameterSlot& slot = slots[s];
-    absl::Status written = ForEachChunk(flat[s], [&](const at::Tensor& chunk, int64_t begin) {
-      const at::Tensor values = chunk.to(at::kDouble).contiguous();
-      return (*state)->Write(
-          *index, static_cast<int>(s), OffsetOf(slot, *part) + begin,
-          {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
-    });
+    absl::Status written =
+        WriteElements(**state, *index, static_cast<int>(s), OffsetOf(slots[s], *part), flat[s]);
     if (!written.ok()) return written;
   }
   return absl::OkStatus();

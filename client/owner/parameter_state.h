@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -13,10 +14,25 @@
 #include "client/owner/owner_link.h"
 #include "client/replica/parameter_owners.h"
 #include "common/ids.h"
+#include "server/shard/state/parameter_slots.h"
+#include "server/shard/state/state_access.h"
 
 namespace optshard {
 
 using StateSlots = std::map<std::string, at::Tensor>;  // by name
+
+// In which a slot's values are given out, and its shape in what a rank owns.
+at::ScalarType TypeOf(const ParameterSlot& slot);
+at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part);
+// Of the slot's first element that is owned.
+int64_t OffsetOf(const ParameterSlot& slot, const OwnedPart& part);
+
+// Copies elements of a slot from `offset_elements` on into all of `to`, a dense tensor of one
+// dimension, or replaces them by all of `from`, which may be of any type. Errors as StateAccess.
+absl::Status ReadElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
+                          const at::Tensor& to);
+absl::Status WriteElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
+                           const at::Tensor& from);
 
 // Copies of all slots of what the rank owns of the parameter; none where it owns nothing. Slots
 // that are one number have the shape [], others a shape of their own where the rule says so.

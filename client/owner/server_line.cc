@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/poll_until.h"
+#include "common/link/unique_fd.h"
 #include "server/node/doorbell_shape.h"
 
 namespace optshard {
@@ -76,8 +77,8 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
   std::unique_ptr<ServerLine> line(new ServerLine(name, *std::move(socket), *std::move(server),
                                                   std::move(keeper), *std::move(reply),
                                                   *std::move(doorbell), *std::move(stop)));
-  line->parameters_ = std::move(descriptors[kParametersDescriptor]);
-  line->gradients_ = std::move(descriptors[kGradientsDescriptor]);
+  line->replica_.parameters.push_back(std::move(descriptors[kParametersDescriptor]));
+  line->replica_.gradients.push_back(std::move(descriptors[kGradientsDescriptor]));
   return line;
 }
 

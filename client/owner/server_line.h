@@ -18,10 +18,10 @@
 #include "absl/types/optional.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
+#include "common/dataplane/shm/replica_segments.h"
 #include "common/link/local_socket.h"
 #include "common/link/process_handle.h"
 #include "common/link/stop_event.h"
-#include "common/link/unique_fd.h"
 
 namespace optshard {
 
@@ -43,9 +43,8 @@ class ServerLine {
   const AttachReply& reply() const { return reply_; }
   Doorbell& doorbell() { return doorbell_; }
 
-  // Descriptors of the rank's memory (AttachDescriptor). Each can be taken once.
-  UniqueFd TakeParameters() { return std::move(parameters_); }
-  UniqueFd TakeGradients() { return std::move(gradients_); }
+  // Descriptors of the rank's memory. They can be taken once.
+  ReplicaSegments::Descriptors TakeReplica() { return std::move(replica_); }
 
   // Not OK once the server has ended or hung up: UNAVAILABLE, or the reason that the server gave.
   // Whoever waits for a reply at the doorbell is then woken. Any thread.
@@ -70,8 +69,7 @@ class ServerLine {
   const absl::optional<ProcessHandle> keeper_;  // none: there was none, or it had ended already
   const AttachReply reply_;
   Doorbell doorbell_;
-  UniqueFd parameters_;
-  UniqueFd gradients_;
+  ReplicaSegments::Descriptors replica_;
   mutable absl::Mutex mutex_;
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;

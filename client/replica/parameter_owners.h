@@ -40,6 +40,9 @@ class ParameterOwners {
   // the parameters; a view of one, or one that was detached from it, is another tensor.
   absl::StatusOr<int> IndexOf(const at::Tensor& parameter) const;
 
+  const ParameterSpace& space() const { return space_; }
+  int world_size() const { return world_size_; }
+
   // The param group of one of the list's parameters.
   int GroupOf(int index) const { return space_.group_of(index); }
 

@@ -17,7 +17,7 @@
 
 namespace optshard {
 
-constexpr uint32_t kAttachProtocolVersion = 1;
+constexpr uint32_t kAttachProtocolVersion = 2;
 
 // A trainer's own bytes (random state, data cursor) that are kept beside its parameters.
 constexpr size_t kMaxBlobBytes = size_t{64} << 10;
@@ -51,7 +51,7 @@ struct AttachReply {
   StepNumber blob_step = 0;
   Generation generation = 0;
   std::string owner_address;
-  std::vector<std::string> owner_addresses;
+  std::string coordinator;  // HOST:PORT, from this host
   int64_t state_bytes = 0;
   Rank parameters_rank = -1;
   pid_t keeper = 0;  // holds the rank's memory beyond the end of the server; 0: nobody

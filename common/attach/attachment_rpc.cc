@@ -94,7 +94,7 @@ std::string EncodeAttachReply(const absl::StatusOr<AttachReply>& reply) {
     proto.set_blob_step(reply->blob_step);
     proto.set_generation(reply->generation);
     proto.set_owner_address(reply->owner_address);
-    for (const std::string& address : reply->owner_addresses) proto.add_owner_addresses(address);
+    proto.set_coordinator(reply->coordinator);
     proto.set_state_bytes(reply->state_bytes);
     proto.set_parameters_rank(reply->parameters_rank);
     proto.set_keeper_pid(reply->keeper);
@@ -121,7 +121,7 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   reply.blob_step = proto.blob_step();
   reply.generation = proto.generation();
   reply.owner_address = proto.owner_address();
-  reply.owner_addresses.assign(proto.owner_addresses().begin(), proto.owner_addresses().end());
+  reply.coordinator = proto.coordinator();
   reply.state_bytes = proto.state_bytes();
   reply.parameters_rank = proto.parameters_rank();
   reply.keeper = static_cast<pid_t>(proto.keeper_pid());

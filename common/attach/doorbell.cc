@@ -128,6 +128,11 @@ absl::Span<double> Doorbell::state_window() const {
                         kStateWindowElements);
 }
 
+absl::Span<char> Doorbell::share_window() const {
+  static_assert(kMaxShareBytes == kStateWindowElements * sizeof(double), "they share the memory");
+  return absl::MakeSpan(reinterpret_cast<char*>(state_window().data()), kMaxShareBytes);
+}
+
 Doorbell::Doorbell(Segment segment, const DoorbellShape& shape)
     : segment_(std::move(segment)), shape_(shape) {}
 
@@ -164,6 +169,13 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
           asked.state.elements, asked.values.size(), kStateWindowElements));
     }
     WriteState(asked);
+  } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
+    if (asked.share.bytes.size() > kMaxShareBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%d bytes are to be shared; at most %d go at once",
+                          asked.share.bytes.size(), kMaxShareBytes));
+    }
+    WriteShare(asked.share);
   } else {
     WriteStep(asked);
   }
@@ -210,6 +222,15 @@ void Doorbell::WriteState(const DoorbellRequest& asked) {
   line.offset_elements.store(asked.state.offset_elements, std::memory_order_relaxed);
   line.elements.store(asked.state.elements, std::memory_order_relaxed);
   std::copy(asked.values.begin(), asked.values.end(), state_window().begin());
+}
+
+// The line's fields have other meanings here.
+void Doorbell::WriteShare(const ByteShare& share) {
+  StateLine& line = state_line();
+  line.parameter.store(share.from, std::memory_order_relaxed);
+  line.slot.store(static_cast<int32_t>(share.call), std::memory_order_relaxed);
+  line.elements.store(static_cast<int64_t>(share.bytes.size()), std::memory_order_relaxed);
+  std::copy(share.bytes.begin(), share.bytes.end(), share_window().begin());
 }
 
 bool Doorbell::WaitForReply(uint64_t number, absl::Time deadline) {
@@ -285,8 +306,8 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         number_, field, actual, expected));
   };
   if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
-      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kWriteState)) {
-    return refused("kind", kind, "1 to 5");
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kEndReplacing)) {
+    return refused("kind", kind, "1 to 8");
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {
@@ -297,6 +318,11 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
     if (TakeState(taken)) return absl::OkStatus();
     return refused("number of state elements", static_cast<uint64_t>(taken->state.elements),
                    absl::StrCat("0 to ", kStateWindowElements));
+  }
+  if (taken->kind == DoorbellRequest::Kind::kShareBytes) {
+    if (TakeShare(&taken->share)) return absl::OkStatus();
+    return refused("number of shared bytes", taken->share.bytes.size(),
+                   absl::StrCat("0 to ", kMaxShareBytes, " of a known call"));
   }
   taken->has_blob = line.has_blob.load(std::memory_order_relaxed) != 0;
   if (hyperparameter_bytes > shape_.hyperparameter_bytes()) {
@@ -340,6 +366,18 @@ bool Doorbell::TakeState(DoorbellRequest* taken) {
     taken->values = taken->value_memory;
   }
   return true;
+}
+
+// Whether there can be such a share. The rank is checked by whoever knows how many there are.
+bool Doorbell::TakeShare(ByteShare* taken) const {
+  const StateLine& line = state_line();
+  const int64_t bytes = line.elements.load(std::memory_order_relaxed);
+  const int32_t call = line.slot.load(std::memory_order_relaxed);
+  taken->from = line.parameter.load(std::memory_order_relaxed);
+  taken->call = static_cast<ShareCall>(call);
+  taken->bytes = share_window().first(bytes < 0 || bytes > kMaxShareBytes ? 0 : bytes);
+  return static_cast<int64_t>(taken->bytes.size()) == bytes &&
+         (taken->call == ShareCall::kConsolidate || taken->call == ShareCall::kLoad);
 }
 
 void Doorbell::WriteMarks(const std::vector<const uint64_t*>& row_marks) {

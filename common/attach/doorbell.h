@@ -7,8 +7,8 @@
 //   then     the reply's values and its status, cut to fit
 //   then     which parameters have gradients, one bit each; whose are sparse, likewise; of those,
 //            which rows they have; the hyperparameters' bytes; the blob
-//   then     a line that says which elements of which slot are read or replaced; the window with
-//            their values
+//   then     a line that says which elements of which slot are read or replaced, or what the ranks
+//            share; the window with the values, or with those bytes
 #ifndef OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 #define OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 
@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/byte_share.h"
 #include "common/ids.h"
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
@@ -60,10 +61,22 @@ struct StateRange {
 // What a trainer asks for.
 struct DoorbellRequest {
   // Values are stable: they are shared between processes.
-  enum class Kind : uint32_t { kStep = 1, kSync = 2, kVerify = 3, kReadState = 4, kWriteState = 5 };
-  // These two have a state range, and of what else is here only the timeout. They leave all else
-  // for the next step as it was.
-  bool is_of_state() const { return kind == Kind::kReadState || kind == Kind::kWriteState; }
+  enum class Kind : uint32_t {
+    kStep = 1,
+    kSync = 2,
+    kVerify = 3,
+    kReadState = 4,
+    kWriteState = 5,
+    kShareBytes = 6,
+    kBeginReplacing = 7,  // StateAccess::SetReplacing(true)
+    kEndReplacing = 8,    // StateAccess::SetReplacing(false)
+  };
+  // These have a state range, which counts for kReadState and kWriteState, and of what else is here
+  // only the timeout. They leave all else for the next step as it was.
+  bool is_of_state() const {
+    return kind == Kind::kReadState || kind == Kind::kWriteState || kind == Kind::kBeginReplacing ||
+           kind == Kind::kEndReplacing;
+  }
   Kind kind = Kind::kStep;
   absl::Duration timeout;
   // For kStep: which call this is. One that was made already is answered at once: a trainer that
@@ -84,6 +97,9 @@ struct DoorbellRequest {
   // into `value_memory`.
   absl::Span<const double> values;
   std::vector<double> value_memory;
+  // For kShareBytes, which has only this and the timeout. Of a request that was taken, the bytes
+  // lie in the window, where the trainer finds what they have become once it is answered.
+  ByteShare share;
 };
 
 // The result of a request.
@@ -132,6 +148,8 @@ class Doorbell {
   // --- Both ends: the values that a kReadState request is given, from its answer until the next
   // request. kStateWindowElements.
   absl::Span<double> state_window() const;
+  // The same memory, for kShareBytes. kMaxShareBytes.
+  absl::Span<char> share_window() const;
 
   // --- The server's end. Nothing that a trainer writes is trusted: it is copied once, then
   // checked.
@@ -171,6 +189,8 @@ class Doorbell {
   void WriteStep(const DoorbellRequest& asked);
   void WriteState(const DoorbellRequest& asked);
   bool TakeState(DoorbellRequest* taken);
+  void WriteShare(const ByteShare& share);
+  bool TakeShare(ByteShare* taken) const;
 
   Segment segment_;
   DoorbellShape shape_;

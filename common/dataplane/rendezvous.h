@@ -19,7 +19,7 @@ class Rendezvous {
 
   // OK also where the key already holds this value, so that a call can be repeated.
   //   ALREADY_EXISTS      the key holds another value
-  //   RESOURCE_EXHAUSTED  this rank has put MaxRendezvousKeys keys (common/request_limits.h)
+  //   RESOURCE_EXHAUSTED  this rank has put kMaxRendezvousKeys keys (common/request_limits.h)
   //   UNAVAILABLE         the coordinator cannot be reached
   // Where the group has failed: its failure.
   virtual absl::Status Put(absl::string_view key, absl::string_view value) = 0;

@@ -83,6 +83,7 @@ v1::ParameterSpace ToProto(const ParameterSpace& space) {
   v1::ParameterSpace proto;
   for (const GroupSpec& group : space.groups()) {
     v1::ParameterGroup* group_proto = proto.add_groups();
+    group_proto->set_admission(group.admission);
     for (const ParameterSpec& parameter : group.parameters) {
       v1::ParameterSpec* parameter_proto = group_proto->add_parameters();
       parameter_proto->set_name(parameter.name);
@@ -107,6 +108,7 @@ absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
   groups.reserve(proto.groups_size());
   for (const v1::ParameterGroup& group_proto : proto.groups()) {
     GroupSpec& group = groups.emplace_back();
+    group.admission = group_proto.admission();
     group.parameters.reserve(group_proto.parameters_size());
     for (const v1::ParameterSpec& parameter_proto : group_proto.parameters()) {
       if (!v1::DType_IsValid(parameter_proto.dtype()) ||
@@ -237,54 +239,6 @@ absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto) {
   }
   spec.state.publish_dtype = static_cast<DType>(proto.publish_dtype());
   return spec;
-}
-
-v1::Plan ToProto(const Plan& plan) {
-  v1::Plan proto;
-  proto.set_generation(plan.generation);
-  proto.set_world_size(plan.world_size);
-  proto.set_policy(ToProto(plan.policy));
-  for (const std::vector<Slice>& slices : plan.partition.slices) {
-    v1::OwnerSlices* owner = proto.add_owners();
-    for (const Slice& slice : slices) {
-      v1::Slice* slice_proto = owner->add_slices();
-      slice_proto->set_parameter(slice.parameter);
-      slice_proto->set_offset_elements(slice.offset_elements);
-      slice_proto->set_elements(slice.elements);
-    }
-  }
-  for (const std::vector<Rank>& ranks : plan.tree.node_groups) {
-    v1::NodeGroup* group = proto.add_reduction_tree();
-    for (Rank rank : ranks) group->add_ranks(rank);
-  }
-  return proto;
-}
-
-absl::StatusOr<Plan> FromProto(const v1::Plan& proto) {
-  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
-  if (!policy.ok()) return policy.status();
-  Plan plan;
-  plan.generation = proto.generation();
-  plan.world_size = proto.world_size();
-  plan.policy = *policy;
-  for (const v1::OwnerSlices& owner : proto.owners()) {
-    std::vector<Slice>& slices = plan.partition.slices.emplace_back();
-    slices.reserve(owner.slices_size());
-    for (const v1::Slice& slice : owner.slices()) {
-      slices.push_back({slice.parameter(), slice.offset_elements(), slice.elements()});
-    }
-  }
-  if (plan.partition.slices.size() != static_cast<size_t>(plan.world_size)) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan has ", plan.partition.slices.size(),
-                                                   " owners for a world size of ",
-                                                   plan.world_size));
-  }
-  for (const v1::NodeGroup& group : proto.reduction_tree()) {
-    plan.tree.node_groups.emplace_back(group.ranks().begin(), group.ranks().end());
-  }
-  const absl::Status tree = CheckReductionTree(plan.tree, plan.world_size);
-  if (!tree.ok()) return tree;
-  return plan;
 }
 
 }  // namespace optshard

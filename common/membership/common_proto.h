@@ -13,7 +13,6 @@
 #include "common/optimizer_spec.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
-#include "common/plan.h"
 #include "proto/optshard/v1/common.pb.h"
 
 namespace optshard {
@@ -50,10 +49,6 @@ v1::OptimizerSpec ToProto(const OptimizerSpec& spec);
 // INVALID_ARGUMENT for an unknown policy or gradient mode, a parameter of unknown dtype or a
 // hyperparameter without a value. The spec is not validated.
 absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto);
-
-v1::Plan ToProto(const Plan& plan);
-// INVALID_ARGUMENT for an unknown policy or a tree that does not fit the world size.
-absl::StatusOr<Plan> FromProto(const v1::Plan& proto);
 
 }  // namespace optshard
 

@@ -26,7 +26,7 @@ class MemberSession {
 
   virtual const MemberId& id() const = 0;
 
-  // Waits until all ranks have joined. Returns the plan and each rank's owner address.
+  // Waits until all ranks have joined. Returns the plan.
   // DEADLINE_EXCEEDED naming the missing ranks; the group's failure where it cannot start (such as
   // RanksDisagree with the first difference, on every rank).
   virtual absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) = 0;
@@ -70,6 +70,13 @@ class CoordinatorClient {
     return Join(request, deadline, nullptr);
   }
 
+  // Where the shard owners of all ranks of the optimizer are reached, by rank: HOST:PORT, or empty
+  // for a rank that has none. Anybody may ask. NOT_FOUND where nobody has joined such an optimizer;
+  // FAILED_PRECONDITION while not all ranks have; UNAVAILABLE as GetStatus.
+  virtual absl::StatusOr<std::vector<std::string>> GetOwners(const std::string& optimizer,
+                                                             absl::Time deadline) = 0;
+
+  // UNAVAILABLE naming the address where no coordinator answers by the deadline.
   virtual absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) = 0;
 };
 

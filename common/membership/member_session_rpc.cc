@@ -41,11 +41,12 @@ absl::Time Now() { return Clock::Monotonic().Now(); }
 class RpcMemberSession final : public MemberSession, public Rendezvous {
  public:
   RpcMemberSession(std::string address, std::shared_ptr<grpc::Channel> channel, MemberId id,
-                   const JoinReply& reply, Cancellation* cancellation)
+                   const JoinReply& reply, OptimizerSpec spec, Cancellation* cancellation)
       : address_(std::move(address)),
         stub_(v1::Coordinator::NewStub(std::move(channel))),
         id_(std::move(id)),
         reply_(reply),
+        spec_(std::move(spec)),
         contact_(reply.lease, Now()),
         cancellation_(cancellation),
         end_wait_(cancellation, [this] { inbox_.EndWaitForPlan(); }),
@@ -250,7 +251,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       contact_.Answered(Now());
       pause.Reset();
       if (message.has_stream_opened()) continue;
-      absl::StatusOr<MemberEvent> event = FromProto(message);
+      absl::StatusOr<MemberEvent> event = FromProto(message, spec_);
       if (!event.ok()) {
         inbox_.DeliverFailure(event.status());
         context.TryCancel();
@@ -280,13 +281,12 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       if (status.ok() && response.has_failure()) {
         inbox_.DeliverFailure(FromProto(response.failure()));
       }
-      if (!status.ok() && !IsTransportError(status)) {
-        Log(LogLevel::kWarning, log_, "the coordinator at %s keeps no lease for us any more: %s",
-            address_, status.message());
-        const bool stale = errors::IsStaleIncarnation(status) || errors::IsStaleGeneration(status);
-        if (stale && !leaving_) AwaitSuccessor(status);
-        return;
-      }
+      if (status.ok() || IsTransportError(status)) continue;
+      Log(LogLevel::kWarning, log_, "the coordinator at %s keeps no lease for us any more: %s",
+          address_, status.message());
+      const bool stale = errors::IsStaleIncarnation(status) || errors::IsStaleGeneration(status);
+      if (stale && !leaving_) AwaitSuccessor(status);
+      return;
     }
   }
 
@@ -364,6 +364,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
   const MemberId id_;
   const JoinReply reply_;
+  const OptimizerSpec spec_;
   const LogContext log_ = {"client", id_.job, id_.rank, 0, 0};
   CoordinatorContact contact_;
   MemberInbox inbox_;
@@ -390,9 +391,9 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
 std::unique_ptr<MemberSession> StartMemberSession(std::string address,
                                                   std::shared_ptr<grpc::Channel> channel,
                                                   MemberId id, const JoinReply& reply,
-                                                  Cancellation* cancellation) {
+                                                  OptimizerSpec spec, Cancellation* cancellation) {
   return std::make_unique<RpcMemberSession>(std::move(address), std::move(channel), std::move(id),
-                                            reply, cancellation);
+                                            reply, std::move(spec), cancellation);
 }
 
 }  // namespace optshard

@@ -36,6 +36,14 @@ std::string Count(size_t count, absl::string_view noun) {
 
 }  // namespace
 
+JoinRequest WithoutSpec(const JoinRequest& request) {
+  JoinRequest without = request;
+  without.spec_digest = request.spec.Digest();
+  without.spec = OptimizerSpec();
+  without.spec.world_size = request.spec.world_size;
+  return without;
+}
+
 absl::string_view NameOf(StepOutcome outcome) {
   switch (outcome) {
     case StepOutcome::kIdle:

@@ -18,7 +18,7 @@
 
 namespace optshard {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 // How far a member is in its steps. Heartbeats and failure reports carry it.
 enum class StepOutcome : uint8_t {
@@ -57,7 +57,10 @@ struct JoinRequest {
   Rank rank = -1;
   std::string request_id;  // the same for retries of one join
   uint32_t protocol_version = kProtocolVersion;
-  OptimizerSpec spec;         // of all ranks alike
+  OptimizerSpec spec;  // of all ranks alike
+  // A rank need not send a spec that the coordinator may have already: then there is only this
+  // digest of it, and in `spec` nothing but the world size.
+  absl::optional<uint64_t> spec_digest;
   std::string node;           // ranks of the same node name are one node group of the tree
   std::string owner_address;  // HOST:PORT of the rank's shard owner service
   int64_t pid = 0;            // for people, in the status
@@ -66,8 +69,20 @@ struct JoinRequest {
   absl::optional<KeptState> resumes;
 };
 
+// The request with the digest of its spec in place of the spec.
+JoinRequest WithoutSpec(const JoinRequest& request);
+
+enum class JoinAnswer : uint8_t {
+  kAdmitted = 1,
+  // Of a request without a spec; nothing has changed.
+  kSendSpec = 2,  // join again with the spec
+  kAskAgain = 3,  // another rank was asked for its spec: join again in a moment
+};
+
 // A member's admission. The plan comes later, with the event kPlanReady.
 struct JoinReply {
+  JoinAnswer answer = JoinAnswer::kAdmitted;
+  // The rest is of a member that is admitted.
   Incarnation incarnation = 0;
   absl::Duration lease;             // silence longer than this is death
   absl::Duration heartbeat_period;  // how often to speak
@@ -77,9 +92,9 @@ struct JoinReply {
 // What all members of a group are told when it is complete.
 struct PlanReady {
   Plan plan;
-  StepNumber finished = 0;                 // after which step all ranks go on ...
-  uint64_t skipped = 0;                    // ... and after how many skipped calls
-  std::vector<std::string> owner_address;  // by rank
+  uint64_t plan_digest = 0;  // Plan::Digest
+  StepNumber finished = 0;   // after which step all ranks go on ...
+  uint64_t skipped = 0;      // ... and after how many skipped calls
 };
 
 // An event for a member. Events come in order, each once.
@@ -135,6 +150,15 @@ struct JobStatus {
   std::string job;
   std::vector<GroupStatus> groups;
 };
+
+// Where the owners of some ranks are reached.
+struct OwnerPage {
+  Generation generation = 0;  // of the plan that the ranks follow
+  int world_size = 0;
+  std::vector<std::string> addresses;  // HOST:PORT, or empty; of consecutive ranks
+};
+// Of one page.
+constexpr int kMostOwners = 4096;
 
 // One line each, for people.
 std::string Summary(const MemberStatus& member);

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
+#include "common/optimizer_spec.h"
 #include "proto/optshard/v1/coordinator.pb.h"
 
 namespace optshard {
@@ -21,10 +22,17 @@ v1::JoinRequest ToProto(const JoinRequest& request);
 absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto);
 
 v1::JoinResponse ToProto(const JoinReply& reply);
-JoinReply FromProto(const v1::JoinResponse& proto);
+// INVALID_ARGUMENT for an unknown answer, or for an admission whose lease or period is of no use.
+absl::StatusOr<JoinReply> FromProto(const v1::JoinResponse& proto);
 
 v1::WatchEvent ToProto(const MemberEvent& event);
-absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto);
+// Makes the plan of the event and of the member's own spec. FAILED_PRECONDITION where the
+// coordinator has made another one; INVALID_ARGUMENT naming what is wrong with the message.
+absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto, const OptimizerSpec& spec);
+
+v1::GetOwnersResponse ToProto(const OwnerPage& page);
+// INVALID_ARGUMENT for numbers that no job has, or an address that is none.
+absl::StatusOr<OwnerPage> FromProto(const v1::GetOwnersResponse& proto);
 
 // These messages also carry a summary for people.
 v1::MemberStatus ToProto(const MemberStatus& member);

@@ -52,6 +52,7 @@ absl::Status CheckJoinRequest(const JoinRequest& request, absl::string_view job,
   if (request.optimizer.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(who, "the optimizer's name is empty"));
   }
+  if (request.spec_digest.has_value()) return absl::OkStatus();
   return errors::WithContext(request.spec.Validate(), who.substr(0, who.size() - 2));
 }
 

@@ -13,7 +13,8 @@
 
 namespace optshard {
 
-// Checks what concerns the caller alone. The group goes on waiting for a process that may join.
+// Checks what concerns the caller alone, and its spec where the request has it. The group goes on
+// waiting for a process that may join.
 //   INVALID_ARGUMENT     another job or world size, a rank out of range, an empty name, a parameter
 //                        space that does not validate
 //   FAILED_PRECONDITION  another protocol version

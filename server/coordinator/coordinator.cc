@@ -96,6 +96,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
         absl::StrCat("the coordinator's grace for ranks that come back is ",
                      absl::FormatDuration(group.resume_grace), ", expected at least 0"));
   }
+  options.group.liveness.lease = LeaseFor(group.liveness.lease, group.world_size);
   if (group.epoch == 0) options.group.epoch = absl::ToUnixMillis(absl::Now());
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(options)));
 }
@@ -259,6 +260,17 @@ void Coordinator::GetRendezvous(const Caller& caller, absl::string_view key, abs
   }
   (*group)->GetRendezvous(key, now + wait, std::move(callback));
   after.Take(**group);
+}
+
+absl::StatusOr<OwnerPage> Coordinator::GetOwners(absl::string_view optimizer, Rank first) const {
+  absl::MutexLock lock(&mutex_);
+  const auto lives = groups_.find(std::string(optimizer));
+  if (lives == groups_.end()) {
+    return absl::NotFoundError(absl::StrCat("nobody has joined an optimizer \"", optimizer,
+                                            "\" of job \"", options_.group.job,
+                                            "\"; check the name"));
+  }
+  return lives->second.present().Owners(first);
 }
 
 JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {

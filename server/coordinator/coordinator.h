@@ -63,7 +63,8 @@ class Coordinator {
   // the group works and the rank still counts as present: the state has come back, so the former
   // process is dead, and the group fails with PeerLost. When all ranks have joined, the group goes
   // on from the recovery point of their states, or fails again (recovery_point.h). A retry (the
-  // same request id) gets the first answer.
+  // same request id) gets the first answer. A request without a spec may get
+  // JoinAnswer::kSendSpec or kAskAgain; then nothing has changed.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request);
 
   // Begins the caller's event stream, in place of one it may have. `wake` is called whenever
@@ -100,6 +101,13 @@ class Coordinator {
   // error as PutRendezvous.
   void GetRendezvous(const Caller& caller, absl::string_view key, absl::Duration wait,
                      RendezvousStore::GetCallback callback);
+
+  // Where the owners of the ranks from `first` on are reached, at most kMostOwners. Changes
+  // nothing.
+  //   NOT_FOUND            nobody has joined such an optimizer
+  //   FAILED_PRECONDITION  not all ranks have joined yet
+  //   INVALID_ARGUMENT     `first` is not a rank of the job
+  absl::StatusOr<OwnerPage> GetOwners(absl::string_view optimizer, Rank first) const;
 
   // The status of one optimizer, or of all if the name is empty. Changes nothing.
   JobStatus GetStatus(absl::string_view optimizer) const;

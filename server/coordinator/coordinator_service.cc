@@ -98,6 +98,15 @@ grpc::ServerUnaryReactor* CoordinatorService::GetRendezvous(grpc::CallbackServer
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::GetOwners(grpc::CallbackServerContext* context,
+                                                        const v1::GetOwnersRequest* request,
+                                                        v1::GetOwnersResponse* response) {
+  const absl::StatusOr<OwnerPage> page =
+      coordinator_->GetOwners(request->optimizer(), request->first_rank());
+  if (page.ok()) *response = ToProto(*page);
+  return Answer(context, page.status());
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerContext* context,
                                                         const v1::GetStatusRequest* request,
                                                         v1::JobStatus* response) {

@@ -18,6 +18,7 @@ Group::Group(std::string optimizer, GroupOptions options)
     : optimizer_(std::move(optimizer)),
       options_(std::move(options)),
       members_(options_.world_size),
+      missing_(options_.world_size),
       joins_(options_.world_size),
       rendezvous_(std::make_unique<RendezvousStore>(options_.world_size)) {}
 
@@ -28,6 +29,7 @@ std::unique_ptr<Group> Group::After(const Group& failed) {
   }
   group->last_generation_ = std::max(failed.last_generation_, failed.generation_);
   group->resumable_ = true;
+  group->agreement_ = Agreement::After(failed.agreement_);
   return group;
 }
 
@@ -75,17 +77,14 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   const absl::Status open = CheckOpen(request, state_, failure_);
   if (!open.ok()) return open;
   if (member.state != MemberState::kMissing) return AlreadyTaken(request, member, now);
+  if (!KnowsSpecOf(request)) return AskForSpec(now);
 
-  if (first_.has_value()) {
-    const absl::Status agreement = CheckAgreement(*first_, request);
-    if (!agreement.ok()) {
-      joins_.Record(request.rank, request.request_id, agreement);
-      Fail(agreement);
-      return agreement;
-    }
-  } else {
-    first_ = request;
-    first_joined_ = now;
+  if (!agreement_.begun()) first_joined_ = now;
+  const absl::Status agreed = agreement_.Agree(request);
+  if (!agreed.ok()) {
+    joins_.Record(request.rank, request.request_id, agreed);
+    Fail(agreed);
+    return agreed;
   }
 
   if (request.resumes.has_value()) {
@@ -100,9 +99,10 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   member.request = request;
   member.request.spec = OptimizerSpec();
   member.pulse.last_heard = now;
+  --missing_;
   const JoinReply reply = ReplyTo(incarnation);
   joins_.Record(request.rank, request.request_id, reply);
-  if (MissingRanks(members_).empty()) Activate();
+  if (missing_ == 0) Activate();
   return reply;
 }
 
@@ -110,7 +110,7 @@ JoinReply Group::ReplyTo(Incarnation incarnation) const {
   JoinReply reply;
   reply.incarnation = incarnation;
   reply.lease = options_.liveness.lease;
-  reply.heartbeat_period = HeartbeatPeriod(options_.liveness.lease);
+  reply.heartbeat_period = HeartbeatPeriod(options_.liveness.lease, options_.world_size);
   reply.host_rank = options_.host_rank;
   return reply;
 }
@@ -220,15 +220,16 @@ void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
   if (state_ == GroupState::kForming) {
     // The others go on waiting, for somebody else under this rank.
     member.state = MemberState::kMissing;
-    if (!HasMembers()) first_.reset();
+    ++missing_;
+    if (!HasMembers()) agreement_.BeginAnew();
   } else {
     member.state = MemberState::kLeft;
+    ++left_;
   }
   if (member.wake) deferred_.push_back(std::move(member.wake));
   member.wake = nullptr;
   if (state_ != GroupState::kActive) return;
-  if (absl::c_all_of(members_,
-                     [](const Member& other) { return other.state == MemberState::kLeft; })) {
+  if (left_ == options_.world_size) {
     state_ = GroupState::kFinished;
     rendezvous_->Fail(absl::FailedPreconditionError(
                           absl::StrCat("all ranks have left optimizer \"", optimizer_, "\"")),
@@ -252,7 +253,7 @@ void Group::GetRendezvous(absl::string_view key, absl::Time deadline,
 void Group::Tick(absl::Time now) {
   rendezvous_->Expire(now, deferred_);
   LookForLost(now);
-  if (state_ == GroupState::kForming && first_.has_value() &&
+  if (state_ == GroupState::kForming && agreement_.begun() &&
       now - first_joined_ >= options_.join_timeout) {
     const std::vector<Rank> missing = MissingRanks(members_);
     Fail(errors::PeersTimedOut(
@@ -287,11 +288,9 @@ Deferred Group::TakeDeferred() { return std::exchange(deferred_, {}); }
 
 void Group::Activate() {
   std::vector<std::string> nodes;
-  std::vector<std::string> owner_address;
   std::vector<absl::optional<KeptState>> kept;
   for (const Member& member : members_) {
     nodes.push_back(member.request.node);
-    owner_address.push_back(member.request.owner_address);
     kept.push_back(member.request.resumes);
   }
   const absl::StatusOr<StepProgress> recovery_point = FindRecoveryPoint(kept);
@@ -300,8 +299,8 @@ void Group::Activate() {
                              absl::StrCat("optimizer \"", optimizer_, "\" cannot go on")));
     return;
   }
-  absl::StatusOr<Plan> plan =
-      MakePlan(last_generation_ + 1, first_->spec.space, first_->spec.policy, nodes);
+  const OptimizerSpec& spec = agreement_.spec();
+  absl::StatusOr<Plan> plan = MakePlan(last_generation_ + 1, spec.space, spec.policy, nodes);
   if (!plan.ok()) {
     Fail(errors::WithContext(plan.status(),
                              absl::StrCat("optimizer \"", optimizer_, "\" has no plan")));
@@ -310,9 +309,9 @@ void Group::Activate() {
   generation_ = plan->generation;
   const auto ready = std::make_shared<PlanReady>();
   ready->plan = *std::move(plan);
+  ready->plan_digest = ready->plan.Digest();
   ready->finished = recovery_point->finished;
   ready->skipped = recovery_point->skipped;
-  ready->owner_address = std::move(owner_address);
   resumable_ = true;
   state_ = GroupState::kActive;
   // Keys are those of a generation. A wait for one of no generation yet must end, or it would hold
@@ -356,16 +355,24 @@ void Group::LookForLost(absl::Time now) {
 }
 
 void Group::LookForAbandoned() {
-  if (state_ != GroupState::kActive) return;
+  if (state_ != GroupState::kActive || left_ == 0) return;
   const absl::optional<absl::Status> abandoned = FindAbandoned(members_);
   if (abandoned.has_value()) Fail(*abandoned);
 }
 
 void Group::Decide(absl::Time now) {
+  if (suspicions_.empty()) return;
   if (state_ == GroupState::kFailed || state_ == GroupState::kFinished) return;
   const absl::optional<absl::Status> failure =
       AttributeFailure(suspicions_, EvidenceOf(members_), options_.attribution_grace, now);
   if (failure.has_value()) Fail(*failure);
+}
+
+absl::StatusOr<OwnerPage> Group::Owners(Rank first) const {
+  if (generation_ > 0) return OwnersFrom(first, members_, generation_);
+  return absl::FailedPreconditionError(absl::StrCat("optimizer \"", optimizer_, "\" waits for ",
+                                                    missing_, " of ", options_.world_size,
+                                                    " ranks; ask again once all have joined"));
 }
 
 GroupStatus Group::Status(absl::Time now) const {
@@ -374,11 +381,12 @@ GroupStatus Group::Status(absl::Time now) const {
   status.state = state_;
   status.generation = generation_;
   status.world_size = options_.world_size;
-  if (first_.has_value()) {
-    status.rules = RulesText(first_->spec.rules);
-    status.policy = first_->spec.policy;
-    status.parameter_count = first_->spec.space.parameter_count();
-    status.total_elements = first_->spec.space.total_elements();
+  if (agreement_.begun()) {
+    const OptimizerSpec& spec = agreement_.spec();
+    status.rules = RulesText(spec.rules);
+    status.policy = spec.policy;
+    status.parameter_count = spec.space.parameter_count();
+    status.total_elements = spec.space.total_elements();
   }
   status.failure = failure_;
   status.torn = state_ == GroupState::kFailed && IsTorn(members_);

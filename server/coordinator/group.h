@@ -16,6 +16,7 @@
 #include "common/ids.h"
 #include "common/incarnation.h"
 #include "common/membership/membership.h"
+#include "server/coordinator/agreement.h"
 #include "server/coordinator/failure_attribution.h"
 #include "server/coordinator/join_results.h"
 #include "server/coordinator/liveness.h"
@@ -68,6 +69,10 @@ class Group {
   // then fails with PeerLost.
   bool GivesWayTo(const JoinRequest& request, absl::Time now);
 
+  // As in Agreement.
+  bool KnowsSpecOf(const JoinRequest& request) const { return agreement_.KnowsSpecOf(request); }
+  JoinReply AskForSpec(absl::Time now) { return agreement_.AskForSpec(now); }
+
   // The request passed CheckJoinRequest. Errors as the coordinator's Join.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request, absl::Time now);
 
@@ -110,6 +115,8 @@ class Group {
 
   GroupState state() const { return state_; }
   const absl::Status& failure() const { return failure_; }
+  // As OwnersFrom; FAILED_PRECONDITION before the group has a plan.
+  absl::StatusOr<OwnerPage> Owners(Rank first) const;
   GroupStatus Status(absl::Time now) const;
   bool HasMembers() const;
   // Whether all members are gone and none is expected to come back.
@@ -132,8 +139,10 @@ class Group {
   const GroupOptions options_;
 
   GroupState state_ = GroupState::kForming;
-  std::vector<Member> members_;        // by rank
-  absl::optional<JoinRequest> first_;  // what the others must agree with
+  std::vector<Member> members_;  // by rank
+  int missing_;                  // how many of them are
+  int left_ = 0;                 // likewise
+  Agreement agreement_;
   absl::Time first_joined_;
   absl::Time last_gone_ = absl::InfinitePast();  // when a member last left or was lost
   Generation generation_ = 0;

@@ -11,6 +11,10 @@ GroupLives::GroupLives(std::string optimizer, GroupOptions options)
 absl::StatusOr<JoinReply> GroupLives::Join(const JoinRequest& request, absl::Time now) {
   if (present_->KnowsRequest(request)) return present_->Join(request, now);
   if (former_ != nullptr && former_->KnowsRequest(request)) return former_->Join(request, now);
+  // Only a request whose spec is there begins another life.
+  if (request.resumes.has_value() && !present_->KnowsSpecOf(request)) {
+    return present_->AskForSpec(now);
+  }
   if (present_->GivesWayTo(request, now)) {
     std::unique_ptr<Group> next = Group::After(*present_);
     former_ = std::exchange(present_, std::move(next));

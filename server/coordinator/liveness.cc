@@ -8,12 +8,22 @@ namespace optshard {
 namespace {
 
 constexpr int kHeartbeatsPerLease = 5;
+// Of a lease that leaves a choice.
 constexpr absl::Duration kLongestHeartbeatPeriod = absl::Seconds(1);
+
+absl::Duration ShortestHeartbeatPeriod(int world_size) {
+  return absl::Seconds(1) * world_size / kMostHeartbeatsPerSecond;
+}
 
 }  // namespace
 
-absl::Duration HeartbeatPeriod(absl::Duration lease) {
-  return std::min(lease / kHeartbeatsPerLease, kLongestHeartbeatPeriod);
+absl::Duration HeartbeatPeriod(absl::Duration lease, int world_size) {
+  return std::min(lease / kHeartbeatsPerLease,
+                  std::max(kLongestHeartbeatPeriod, ShortestHeartbeatPeriod(world_size)));
+}
+
+absl::Duration LeaseFor(absl::Duration lease, int world_size) {
+  return std::max(lease, kHeartbeatsPerLease * ShortestHeartbeatPeriod(world_size));
 }
 
 absl::optional<Death> FindDeath(const Pulse& pulse, const LivenessOptions& options,

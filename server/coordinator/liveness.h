@@ -21,7 +21,13 @@ struct LivenessOptions {
 
 // How often a member speaks: several times in a lease, so that one message that is lost or late
 // kills nobody.
-absl::Duration HeartbeatPeriod(absl::Duration lease);
+absl::Duration HeartbeatPeriod(absl::Duration lease, int world_size);
+
+// All members together speak at most so often.
+constexpr int kMostHeartbeatsPerSecond = 1000;
+
+// What `lease` becomes in a job of so many ranks: it must have room for several heartbeats.
+absl::Duration LeaseFor(absl::Duration lease, int world_size);
 
 // A member's event stream has broken.
 struct BrokenSession {

@@ -63,18 +63,21 @@ std::vector<Evidence> EvidenceOf(absl::Span<const Member> members) {
 }
 
 absl::optional<absl::Status> FindAbandoned(absl::Span<const Member> members) {
+  const Member* ahead = nullptr;  // in the latest step
+  for (const Member& member : members) {
+    if (!member.present() || member.progress.outcome != StepOutcome::kInStep) continue;
+    if (ahead == nullptr || member.progress.finished > ahead->progress.finished) ahead = &member;
+  }
+  if (ahead == nullptr) return absl::nullopt;
   for (size_t left = 0; left < members.size(); ++left) {
-    if (members[left].state != MemberState::kLeft) continue;
-    for (size_t rank = 0; rank < members.size(); ++rank) {
-      const Member& member = members[rank];
-      if (member.present() && member.progress.outcome == StepOutcome::kInStep &&
-          member.progress.finished >= members[left].progress.finished) {
-        return errors::PeerLost(
-            static_cast<Rank>(left),
-            absl::StrCat("it left the job after step ", members[left].progress.finished, ", rank ",
-                         rank, " is in step ", member.progress.finished + 1));
-      }
+    const Member& gone = members[left];
+    if (gone.state != MemberState::kLeft || ahead->progress.finished < gone.progress.finished) {
+      continue;
     }
+    return errors::PeerLost(
+        static_cast<Rank>(left),
+        absl::StrCat("it left the job after step ", gone.progress.finished, ", rank ",
+                     ahead - members.data(), " is in step ", ahead->progress.finished + 1));
   }
   return absl::nullopt;
 }

@@ -1,5 +1,6 @@
 #include "server/coordinator/member.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 
 namespace optshard {
@@ -10,6 +11,21 @@ std::vector<Rank> MissingRanks(absl::Span<const Member> members) {
     if (members[rank].state == MemberState::kMissing) missing.push_back(static_cast<Rank>(rank));
   }
   return missing;
+}
+
+absl::StatusOr<OwnerPage> OwnersFrom(Rank first, absl::Span<const Member> members,
+                                     Generation generation) {
+  if (first < 0 || first >= static_cast<Rank>(members.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the owners from rank ", first, " on are asked for, expected 0..", members.size() - 1));
+  }
+  OwnerPage page;
+  page.generation = generation;
+  page.world_size = static_cast<int>(members.size());
+  for (const Member& member : members.subspan(first, kMostOwners)) {
+    page.addresses.push_back(member.request.owner_address);
+  }
+  return page;
 }
 
 MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now) {

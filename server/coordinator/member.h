@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
@@ -36,6 +37,11 @@ struct Member {
 
 // The ranks under which nobody has joined.
 std::vector<Rank> MissingRanks(absl::Span<const Member> members);
+
+// Where the owners of the ranks from `first` on are reached, kMostOwners at most. INVALID_ARGUMENT
+// where `first` is not a rank.
+absl::StatusOr<OwnerPage> OwnersFrom(Rank first, absl::Span<const Member> members,
+                                     Generation generation);
 
 MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now);
 

@@ -1,6 +1,5 @@
 #include "server/coordinator/recovery_point.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -8,9 +7,27 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/errors.h"
+#include "common/step_transition.h"
 
 namespace optshard {
 namespace {
+
+OwnerPhase PhaseOf(StepOutcome outcome) {
+  switch (outcome) {
+    case StepOutcome::kIdle:
+    case StepOutcome::kInStep:
+    case StepOutcome::kNotApplied:
+      return OwnerPhase::kFinished;
+    case StepOutcome::kInDoubt:
+      return OwnerPhase::kPrepared;
+    case StepOutcome::kTorn:
+      return OwnerPhase::kApplying;
+    case StepOutcome::kApplied:
+      return OwnerPhase::kApplied;
+  }
+  // Of a newer version: its state may be anything.
+  return OwnerPhase::kApplying;
+}
 
 // "rank 1 brings", "ranks 1, 3 bring".
 std::string Bring(const std::vector<Rank>& ranks) {
@@ -26,64 +43,37 @@ absl::Status Torn(StepNumber step, const std::vector<Rank>& ranks, absl::string_
   return errors::TornStep(step, named);
 }
 
-absl::Status CheckAllBring(absl::Span<const absl::optional<KeptState>> kept) {
-  std::vector<Rank> with;
-  std::vector<Rank> without;
-  for (size_t rank = 0; rank < kept.size(); ++rank) {
-    (kept[rank].has_value() ? with : without).push_back(static_cast<Rank>(rank));
-  }
-  if (with.empty() || without.empty()) return absl::OkStatus();
-  return errors::RanksDisagree(
-      without, absl::StrCat(Bring(with), " the state of step ",
-                            AppliedStep(kept[with.front()]->progress), ", ", Bring(without),
-                            " none; start all ranks anew, or all from one checkpoint"));
-}
-
-absl::Status CheckNoneTorn(absl::Span<const absl::optional<KeptState>> kept) {
-  std::vector<Rank> torn;
-  StepNumber step = 0;
-  for (size_t rank = 0; rank < kept.size(); ++rank) {
-    const StepProgress& progress = kept[rank]->progress;
-    if (progress.outcome != StepOutcome::kTorn) continue;
-    torn.push_back(static_cast<Rank>(rank));
-    step = std::max(step, progress.finished + 1);
-  }
-  if (torn.empty()) return absl::OkStatus();
-  return Torn(
-      step, torn,
-      absl::StrCat(Bring(torn), " the state of a life that ended while it applied the step"));
-}
-
 }  // namespace
 
 absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<KeptState>> kept) {
-  absl::Status usable = CheckAllBring(kept);
-  if (!usable.ok()) return usable;
-  if (kept.empty() || !kept[0].has_value()) return StepProgress();
-  usable = CheckNoneTorn(kept);
-  if (!usable.ok()) return usable;
-
-  Rank ahead = 0;
+  std::vector<absl::optional<OwnerSteps>> owners(kept.size());
+  std::vector<Rank> with;
   for (size_t rank = 0; rank < kept.size(); ++rank) {
-    if (AppliedStep(kept[rank]->progress) > AppliedStep(kept[ahead]->progress)) {
-      ahead = static_cast<Rank>(rank);
-    }
+    if (!kept[rank].has_value()) continue;
+    const StepProgress& progress = kept[rank]->progress;
+    owners[rank] = OwnerSteps{progress.finished, PhaseOf(progress.outcome), progress.skipped};
+    with.push_back(static_cast<Rank>(rank));
   }
-  const StepNumber step = AppliedStep(kept[ahead]->progress);
-  std::vector<Rank> behind;
-  for (size_t rank = 0; rank < kept.size(); ++rank) {
-    if (AppliedStep(kept[rank]->progress) != step) behind.push_back(static_cast<Rank>(rank));
+  const StepDecision decision = DecideTransition(owners);
+  const std::vector<Rank>& ranks = decision.ranks;
+  switch (decision.transition) {
+    case StepTransition::kBegin:
+    case StepTransition::kGoOn:
+      break;
+    case StepTransition::kStateMissing:
+      return errors::RanksDisagree(
+          ranks, absl::StrCat(Bring(with), " the state of step ", decision.step, ", ", Bring(ranks),
+                              " none; start all ranks anew, or all from one checkpoint"));
+    case StepTransition::kInterrupted:
+      return Torn(
+          decision.step, ranks,
+          absl::StrCat(Bring(ranks), " the state of a life that ended while it applied the step"));
+    case StepTransition::kBehind:
+      return Torn(decision.step, ranks,
+                  absl::StrFormat("rank %d has applied it, %s the state of step %d", decision.ahead,
+                                  Bring(ranks), owners[ranks.front()]->applied()));
   }
-  if (behind.empty()) {
-    StepProgress all = {step, StepOutcome::kIdle};
-    for (const absl::optional<KeptState>& each : kept) {
-      all.skipped = std::max(all.skipped, each->progress.skipped);
-    }
-    return all;
-  }
-  return Torn(step, behind,
-              absl::StrFormat("rank %d has applied it, %s the state of step %d", ahead,
-                              Bring(behind), AppliedStep(kept[behind.front()]->progress)));
+  return StepProgress{decision.step, StepOutcome::kIdle, decision.skipped};
 }
 
 }  // namespace optshard

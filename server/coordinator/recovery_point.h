@@ -10,12 +10,11 @@
 
 namespace optshard {
 
-// A pure function. `kept` is by rank, nullopt for a rank that brings nothing. Where no rank brings
-// state, the recovery point is step 0. Otherwise it is the step that all have applied and none has
-// gone beyond, and the highest count of skipped calls: all ranks agreed to each skip.
-// This also settles a step that failed in doubt, because it is known of every rank whether it
-// applied it. The generations may differ: a server that is killed while the job forms again may
-// have taken over the new plan for only some of its ranks. Only the step counts.
+// A pure function: DecideTransition (common/step_transition.h), with the errors that ranks are
+// told. `kept` is by rank, nullopt for a rank that brings nothing. This also settles a step that
+// failed in doubt, because it is known of every rank whether it applied it. The generations may
+// differ: a server that is killed while the job forms again may have taken over the new plan for
+// only some of its ranks. Only the step counts.
 //   INVALID_ARGUMENT  RanksDisagree: some ranks bring state and some do not
 //   DATA_LOSS         TornStep naming the ranks: one ended while it applied a step, or some have
 //                     applied a step that others have not

@@ -32,12 +32,10 @@ absl::Status RendezvousStore::Put(Rank rank, absl::string_view key, absl::string
         absl::StrCat("rendezvous key \"", key, "\" holds another value; a key is written once"));
   }
   size_t& key_count = key_counts_[rank];
-  if (const size_t most = MaxRendezvousKeys(static_cast<int>(key_counts_.size()));
-      key_count >= most) {
+  if (key_count >= kMaxRendezvousKeys) {
     return absl::ResourceExhaustedError(
         absl::StrCat("rank ", rank, " puts rendezvous key \"", key, "\" after ", key_count,
-                     " others; in a job of ", key_counts_.size(), " ranks each may put ", most,
-                     ": put more into one value"));
+                     " others; each may put ", kMaxRendezvousKeys, ": put more into one value"));
   }
   ++key_count;
   const auto entry = values_.emplace(std::string(key), std::string(value)).first;

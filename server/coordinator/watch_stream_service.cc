@@ -48,7 +48,7 @@ class WatchState : public std::enable_shared_from_this<WatchState> {
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
-      message_ = v1::WatchEvent();  // a plan is large, and there are as many streams as ranks
+      message_ = v1::WatchEvent();  // there are as many streams as ranks
       cancelled_ |= !ok;
     }
     Advance();

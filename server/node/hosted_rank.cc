@@ -8,12 +8,9 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/hyperparameter_bytes.h"
-#include "common/row_marks.h"
 #include "common/step_info.h"
 #include "server/shard/state/shard_state.h"
 #include "server/update/cpu/numa_nodes.h"
-#include "server/update/step_hyperparameters.h"
 
 namespace optshard {
 namespace {
@@ -32,7 +29,9 @@ HostedRank::HostedRank(Options options)
       first_(options_.memory->first_request()),
       record_(options_.memory->record()),
       rank_(first_.rank),
-      takes_over_(record_.synced()) {
+      takes_over_(record_.synced()),
+      request_(first_.spec),
+      place_(&record_) {
   if (takes_over_) {
     away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
   }
@@ -63,13 +62,12 @@ std::string HostedRank::Name() const {
 
 void HostedRank::Wake() {
   control_.Ring();
-  if (attachment_ != nullptr) attachment_->doorbell.WakeServer();
+  if (place_.attachment() != nullptr) place_.attachment()->doorbell.WakeServer();
 }
 
 bool HostedRank::Ready() const {
   absl::MutexLock lock(&mutex_);
-  return phase_ == Phase::kServing && !draining_ && attachment_ != nullptr && !attachment_->ended &&
-         owner_->failure().ok();
+  return phase_ == Phase::kServing && !draining_ && place_.held() && owner_->failure().ok();
 }
 
 bool HostedRank::Useless() const {
@@ -117,7 +115,7 @@ HostedRank::Next HostedRank::Serve() {
     std::shared_ptr<Attachment> trainer;
     {
       absl::MutexLock lock(&mutex_);
-      trainer = attachment_;
+      trainer = place_.attachment();
     }
     if (draining_) {
       if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast())) {
@@ -130,7 +128,7 @@ HostedRank::Next HostedRank::Serve() {
     } else if (trainer != nullptr) {
       ServeTrainer(*trainer);
       absl::MutexLock lock(&mutex_);
-      if (attachment_ == trainer && trainer->ended) attachment_ = nullptr;
+      if (trainer->ended) place_.Clear(trainer);
     } else {
       ServeNobody();
     }
@@ -152,7 +150,8 @@ void HostedRank::ServeTrainer(Attachment& trainer) {
 
 // Whether there may be another one.
 bool HostedRank::HandleRequest(Attachment& trainer) {
-  absl::Status valid = TakeRequest(trainer);
+  absl::Status valid = request_.Take(trainer.incarnation, trainer.doorbell);
+  const DoorbellRequest& asked = request_.asked();
   DoorbellReply reply;
   // As if it had never been asked.
   if (absl::IsCancelled(valid)) {
@@ -161,27 +160,27 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     return true;
   }
   // Also while it drains: nobody else is needed.
-  if (request_.is_of_state()) {
+  if (asked.is_of_state()) {
     reply.status = valid.ok() ? MoveState(trainer.doorbell) : valid;
     JudgeFailure(&reply);
     trainer.doorbell.Answer(reply);
     return true;
   }
-  const bool steps = request_.kind == DoorbellRequest::Kind::kStep;
-  if (valid.ok() && steps) valid = UseHyperparameters();
+  const bool steps = asked.kind == DoorbellRequest::Kind::kStep;
+  if (valid.ok() && steps) valid = request_.UseHyperparameters();
   if (valid.ok() && steps) {
     const CallNumber last = LastCall(owner_->progress());
     // Made when the server before this one ended, which answered nobody.
-    if (request_.call == last) {
+    if (asked.call == last) {
       reply.step = owner_->progress().finished;
       trainer.doorbell.Answer(reply);
       return true;
     }
-    if (request_.call != last + 1) {
-      valid = absl::InvalidArgumentError(absl::StrFormat(
-          "%s has done call %d of step(), after which step %d is finished; its "
-          "trainer asks for call %d, expected call %d or %d",
-          Name(), last, owner_->progress().finished, request_.call, last, last + 1));
+    if (asked.call != last + 1) {
+      valid = absl::InvalidArgumentError(
+          absl::StrFormat("%s has done call %d of step(), after which step %d is finished; its "
+                          "trainer asks for call %d, expected call %d or %d",
+                          Name(), last, owner_->progress().finished, asked.call, last, last + 1));
     }
   }
   if (!options_.rounds->Enter(rank_)) {
@@ -200,10 +199,12 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     if (reply.status.ok()) reply.status = valid;
   } else if (steps) {
     reply = Step();
-  } else if (request_.kind == DoorbellRequest::Kind::kVerify) {
-    reply.status = owner_->VerifyReplicas(all_tensors_, regions_, request_.timeout);
+  } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
+    reply.status = owner_->VerifyReplicas(request_.tensors(), request_.regions(), asked.timeout);
+  } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
+    reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {
-    reply.status = owner_->SyncParameters(all_tensors_, regions_, request_.timeout);
+    reply.status = owner_->SyncParameters(request_.tensors(), request_.regions(), asked.timeout);
   }
   JudgeFailure(&reply);
   Finish(reply);
@@ -219,87 +220,55 @@ void HostedRank::JudgeFailure(DoorbellReply* reply) const {
   reply->broken = !goes_on;
 }
 
-// Reads into the doorbell's window, or replaces by what was taken from there.
+// Reads into the doorbell's window, or replaces by what was taken from there; or says that it does.
 absl::Status HostedRank::MoveState(const Doorbell& doorbell) {
   const absl::StatusOr<ShardState*> state = owner_->state();
   if (!state.ok()) return state.status();
-  const StateRange& range = request_.state;
-  if (request_.kind == DoorbellRequest::Kind::kReadState) {
-    return (*state)->Read(range.parameter, range.slot, range.offset_elements,
-                          doorbell.state_window().first(range.elements));
+  const StateRange& range = request_.asked().state;
+  switch (request_.asked().kind) {
+    case DoorbellRequest::Kind::kReadState:
+      return (*state)->Read(range.parameter, range.slot, range.offset_elements,
+                            doorbell.state_window().first(range.elements));
+    case DoorbellRequest::Kind::kBeginReplacing:
+      return (*state)->SetReplacing(true);
+    case DoorbellRequest::Kind::kEndReplacing:
+      return (*state)->SetReplacing(false);
+    default:
+      return (*state)->Write(range.parameter, range.slot, range.offset_elements,
+                             request_.asked().values);
   }
-  return (*state)->Write(range.parameter, range.slot, range.offset_elements, request_.values);
 }
 
 DoorbellReply HostedRank::Step() {
   const StepNumber next = owner_->progress().finished + 1;
-  if (request_.has_blob) {
-    record_.OfferBlob(next, request_.blob);
+  if (request_.asked().has_blob) {
+    record_.OfferBlob(next, request_.asked().blob);
   } else {
     record_.OfferNoBlob(next);
   }
   DoorbellReply reply;
-  const absl::StatusOr<StepInfo> info = owner_->Step(InputOf(request_));
+  const absl::StatusOr<StepInfo> info = owner_->Step(request_.Input());
   reply.status = info.status();
   if (info.ok()) {
     reply.step = info->step;
     reply.prepare = info->prepare;
     reply.commit = info->commit;
     reply.apply = info->apply;
-    if (info->skipped && request_.has_blob) record_.MoveOffer(next, info->step);
+    if (info->skipped && request_.asked().has_blob) record_.MoveOffer(next, info->step);
   } else if (errors::IsTrainerGone(info.status()) && draining_) {
     reply.status = ShuttingDown();
   }
   return reply;
 }
 
-absl::Status HostedRank::TakeRequest(Attachment& trainer) {
-  if (std::exchange(asking_, trainer.incarnation) != trainer.incarnation) {
-    // Versions of hyperparameters are each trainer's own.
-    request_ = DoorbellRequest();
-    hyperparameter_version_ = 0;
-  }
-  return trainer.doorbell.Take(&request_);
-}
-
-// Validated here already: for the others it is then as if there were no trainer, and they can wait
-// until it has corrected its own.
-absl::Status HostedRank::UseHyperparameters() {
-  if (request_.hyperparameter_version == hyperparameter_version_ && hyperparameter_version_ != 0) {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::vector<Hyperparameters>> given =
-      DecodeHyperparameters(request_.hyperparameters);
-  if (!given.ok()) return given.status();
-  const absl::StatusOr<std::vector<Hyperparameters>> usable = ValidateForStep(constructed_, *given);
-  if (!usable.ok()) return usable.status();
-  hyperparameters_ = *std::move(given);
-  hyperparameter_version_ = request_.hyperparameter_version;
-  return absl::OkStatus();
-}
-
-StepInput HostedRank::InputOf(const DoorbellRequest& request) {
-  for (size_t p = 0; p < tensors_.size(); ++p) {
-    tensors_[p].gradient = request.has_gradient[p] ? all_tensors_[p].gradient : nullptr;
-    tensors_[p].gradient_rows = GradientRows();
-    if (request.row_marks[p] == nullptr) continue;
-    const ParameterSpec& parameter = first_.spec.space.parameter(static_cast<int>(p));
-    tensors_[p].gradient_rows = {request.row_marks[p], parameter.elements() / RowsOf(parameter)};
-  }
-  StepInput input;
-  input.replica = tensors_;
-  input.regions = regions_;
-  input.hyperparameters = hyperparameters_;
-  input.timeout = request.timeout;
-  return input;
-}
-
 void HostedRank::Finish(const DoorbellReply& reply) {
   absl::MutexLock lock(&mutex_);
   busy_ = false;
   if (!reply.status.ok()) return;
-  // Comparing replicas gives them no values.
-  if (request_.kind != DoorbellRequest::Kind::kVerify) record_.SetSynced();
+  const DoorbellRequest::Kind kind = request_.asked().kind;
+  const bool gives_values =
+      kind == DoorbellRequest::Kind::kStep || kind == DoorbellRequest::Kind::kSync;
+  if (gives_values) record_.SetSynced();
   progress_ = owner_->progress();
 }
 
@@ -311,9 +280,9 @@ void HostedRank::ServeNobody() {
   bool attaching = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (attachment_ != nullptr || draining_) return;
-    how = how_gone_;
-    attaching = attaching_ != nullptr;
+    if (place_.attachment() != nullptr || draining_) return;
+    how = place_.how_gone();
+    attaching = place_.reserved();
   }
   if (how.empty() && !attaching && Now() >= return_deadline_) {
     how = "it has not come back to its shard server";
@@ -330,7 +299,7 @@ void HostedRank::ServeNobody() {
     {
       absl::MutexLock lock(&mutex_);
       // A trainer that has been admitted meanwhile synchronises itself, and nobody does so twice.
-      if (attachment_ != nullptr) return;
+      if (place_.attachment() != nullptr) return;
       busy_ = true;
     }
     DoorbellReply reply;
@@ -338,7 +307,7 @@ void HostedRank::ServeNobody() {
       reply.status = ShuttingDown();
       return Finish(reply);
     }
-    reply.status = owner_->SyncParameters(all_tensors_, regions_, absl::Hours(24));
+    reply.status = owner_->SyncParameters(request_.tensors(), request_.regions(), absl::Hours(24));
     Finish(reply);
     return;
   }

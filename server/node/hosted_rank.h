@@ -25,24 +25,11 @@
 #include "common/link/process_handle.h"
 #include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
-#include "server/shard/engine/step_input.h"
+#include "server/node/trainer_place.h"
+#include "server/node/trainer_request.h"
 #include "server/shard/shard_owner.h"
-#include "server/update/group_update.h"
 
 namespace optshard {
-
-// One trainer's attachment to its rank, from admission until the trainer is gone.
-struct Attachment {
-  Attachment(Incarnation incarnation_, ProcessHandle process_, Doorbell doorbell_)
-      : incarnation(incarnation_),
-        process(static_cast<ProcessHandle&&>(process_)),
-        doorbell(static_cast<Doorbell&&>(doorbell_)) {}
-
-  const Incarnation incarnation;
-  const ProcessHandle process;
-  Doorbell doorbell;  // used by the rank's thread; others only wake it
-  std::atomic<bool> ended{false};
-};
 
 // Thread-safe. A thread of its own makes all calls to the shard owner.
 class HostedRank {
@@ -61,6 +48,7 @@ class HostedRank {
     // Of the last plane, for trainers. Written by the plane factory.
     std::shared_ptr<PlaneNotice> plane_notice = std::make_shared<PlaneNotice>();
     std::string owner_address;
+    std::string coordinator_address;  // for trainers that want to ask it
     // Called with the owner's view once there is one, and with nullptr before the view is
     // destroyed.
     std::function<void(const ShardView*)> show;
@@ -125,12 +113,9 @@ class HostedRank {
   void ServeTrainer(Attachment& trainer);
   bool HandleRequest(Attachment& trainer);
   void ServeNobody();
-  absl::Status TakeRequest(Attachment& trainer);
-  absl::Status UseHyperparameters();
   absl::Status MoveState(const Doorbell& doorbell);
   void JudgeFailure(DoorbellReply* reply) const;
   DoorbellReply Step();
-  StepInput InputOf(const DoorbellRequest& request);
   void Finish(const DoorbellReply& reply);
   absl::Status CheckSuccessor(const AttachRequest& request) const;
   absl::Status TakePlace(const AttachRequest& request, const ProcessHandle& process)
@@ -152,14 +137,7 @@ class HostedRank {
   // Used by the rank's thread only, except that others read the owner's view and plan, and what the
   // options say of its plane, once it serves.
   std::unique_ptr<ShardOwner> owner_;
-  std::vector<ReplicaRegion> regions_;
-  std::vector<ReplicaTensor> all_tensors_;  // with all gradients
-  std::vector<ReplicaTensor> tensors_;      // with those of the present step
-  DoorbellRequest request_;
-  Incarnation asking_ = 0;               // whose request_ is
-  uint64_t hyperparameter_version_ = 0;  // those decoded last; 0: none of this trainer's
-  std::vector<GroupUpdate> constructed_;
-  std::vector<Hyperparameters> hyperparameters_;
+  TrainerRequest request_;
   absl::Duration refusal_pause_;
   // When the trainers of the previous server count as gone. Infinite without a previous server.
   absl::Time return_deadline_ = absl::InfiniteFuture();
@@ -176,9 +154,7 @@ class HostedRank {
   bool busy_ ABSL_GUARDED_BY(mutex_) =
       false;  // in what a trainer asked for, or the first synchronisation
   StepProgress progress_ ABSL_GUARDED_BY(mutex_);
-  const ProcessHandle* attaching_ ABSL_GUARDED_BY(mutex_) = nullptr;  // who waits in Attach
-  std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
-  std::string how_gone_ ABSL_GUARDED_BY(mutex_);  // how the last trainer went
+  TrainerPlace place_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;
 };

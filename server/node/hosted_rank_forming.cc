@@ -10,7 +10,6 @@
 #include "common/errors.h"
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
-#include "server/shard/engine/step_input.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -22,8 +21,6 @@ constexpr absl::Duration kReturnTime = absl::Milliseconds(1500);
 constexpr absl::Duration kFirstFormPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestFormPause = absl::Seconds(2);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
-
-constexpr double kNoElements = 0;  // aligned for every dtype
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -133,7 +130,7 @@ absl::Status HostedRank::StartOwner() {
   };
   absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(owner.spec);
   if (!groups.ok()) return groups.status();
-  constructed_ = *std::move(groups);
+  request_.SetGroups(*std::move(groups));
   absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
   if (!started.ok()) return started.status();
   owner_ = *std::move(started);
@@ -143,25 +140,13 @@ absl::Status HostedRank::StartOwner() {
 // Where the owner looks for the rank's tensors.
 absl::Status HostedRank::PlaceReplica() {
   const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
-  regions_ = shared.empty() ? replica().regions()
-                            : std::vector<ReplicaRegion>(shared.begin(), shared.end());
   if (!replica().has_parameters() && shared.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         Name(), " shares another rank's parameters, but the data plane shares no memory"));
   }
-  const ParameterSpace& space = first_.spec.space;
-  all_tensors_.clear();
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    const MemoryLayout::Place& place = options_.memory->layout().place(p);
-    ReplicaTensor tensor;
-    tensor.gradient = &kNoElements;
-    if (space.parameter(p).elements() > 0) {
-      tensor.parameter = regions_[place.region].parameters.From(place.offset_elements);
-      tensor.gradient = regions_[place.region].gradients.From(place.offset_elements);
-    }
-    all_tensors_.push_back(tensor);
-  }
-  tensors_ = all_tensors_;
+  request_.Place(options_.memory->layout(),
+                 shared.empty() ? replica().regions()
+                                : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
   return absl::OkStatus();
 }
 
@@ -171,7 +156,7 @@ void HostedRank::RefuseTrainer(const absl::Status& reason, bool broken) {
   std::shared_ptr<Attachment> trainer;
   {
     absl::MutexLock lock(&mutex_);
-    trainer = attachment_;
+    trainer = place_.attachment();
   }
   if (trainer == nullptr) {
     control_.Wait(heard, Now() + kLook);
@@ -180,13 +165,13 @@ void HostedRank::RefuseTrainer(const absl::Status& reason, bool broken) {
   const bool ended = trainer->ended;
   if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
     DoorbellReply reply;
-    reply.status = TakeRequest(*trainer);
+    reply.status = request_.Take(trainer->incarnation, trainer->doorbell);
     if (reply.status.ok()) reply.status = reason;
     reply.broken = broken;
     trainer->doorbell.Answer(reply);
   } else if (ended) {
     absl::MutexLock lock(&mutex_);
-    if (attachment_ == trainer) attachment_ = nullptr;
+    place_.Clear(trainer);
   }
 }
 

@@ -8,7 +8,6 @@
 #include "absl/types/optional.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/link/process_stat.h"
 #include "server/node/doorbell_shape.h"
 #include "server/node/hosted_rank.h"
 
@@ -20,21 +19,6 @@ constexpr absl::Duration kHangUpTime = absl::Milliseconds(500);
 constexpr absl::Duration kAttachLook = absl::Milliseconds(50);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
-
-bool LivesStill(const RankRecord::Trainer& trainer) {
-  const absl::optional<ProcessStat> stat = StatOfProcess(trainer.pid);
-  return stat.has_value() && !stat->ended() && stat->start_ticks == trainer.start_ticks;
-}
-
-absl::Status Taken(const std::string& rank, pid_t pid, pid_t successor) {
-  const bool stopped = StatOfProcess(pid).value_or(ProcessStat()).stopped();
-  return absl::AlreadyExistsError(absl::StrFormat(
-      "%s has a trainer already: process %d, which %s; process %d cannot have the rank before that "
-      "one is gone: %s",
-      rank, pid, stopped ? "is stopped (state T)" : "lives", successor,
-      stopped ? absl::StrCat("continue it (kill -CONT ", pid, ") or end it (kill -KILL ", pid, ")")
-              : "give each process a rank of its own, or end that one first"));
-}
 
 }  // namespace
 
@@ -53,24 +37,16 @@ absl::Status HostedRank::TakePlace(const AttachRequest& request, const ProcessHa
   // Who watches the holder, or waits on behalf of one that is dead, may not have told yet.
   const auto is_free = [this] {
     mutex_.AssertReaderHeld();
-    return attaching_ == nullptr && (attachment_ == nullptr || attachment_->ended);
+    return place_.free();
   };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&is_free), kHangUpTime)) {
-    return Taken(Name(), attaching_ != nullptr ? attaching_->pid() : attachment_->process.pid(),
-                 process.pid());
-  }
-  // Of an earlier server's trainer, which this one has not heard of yet.
-  const RankRecord::Trainer before = record_.trainer();
-  if (attachment_ == nullptr && before.pid != 0 && before.pid != process.pid() &&
-      LivesStill(before)) {
-    return Taken(Name(), before.pid, process.pid());
-  }
-  attaching_ = &process;
-  return absl::OkStatus();
+  mutex_.AwaitWithTimeout(absl::Condition(&is_free), kHangUpTime);
+  absl::Status free = place_.CheckFree(Name(), process);
+  if (free.ok()) place_.Reserve(process);
+  return free;
 }
 
 bool HostedRank::Settled() const {
-  if (phase_ == Phase::kServing) return attachment_ == nullptr && !busy_ && !LostOthers();
+  if (phase_ == Phase::kServing) return place_.attachment() == nullptr && !busy_ && !LostOthers();
   return phase_ == Phase::kEnded;
 }
 
@@ -92,12 +68,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachReque
     // Starting has a deadline of its own, whose error says more.
     const bool late = (phase_ == Phase::kServing || record_.synced()) && Now() >= deadline;
     if (still_here && !settled && !late) continue;
-    attaching_ = nullptr;
+    place_.GiveUp(!still_here);
     if (!still_here) {
-      if (how_gone_.empty()) {
-        how_gone_ =
-            absl::StrCat("its trainer, process ", process.pid(), ", has gone while it attached");
-      }
       control_.Ring();
       return absl::UnavailableError("the trainer has gone while it attached");
     }
@@ -124,11 +96,10 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   absl::StatusOr<Doorbell> doorbell =
       Doorbell::Create(rank_, DoorbellShapeOf(request.spec), *options_.budget);
   if (!doorbell.ok()) return doorbell.status();
-  attachment_ = std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),
-                                             *std::move(doorbell));
-  const pid_t pid = attachment_->process.pid();
-  record_.SetTrainer({pid, StatOfProcess(pid).value_or(ProcessStat()).start_ticks});
-  reply->incarnation = attachment_->incarnation;
+  const auto attachment = std::make_shared<Attachment>(record_.NextIncarnation(),
+                                                       std::move(process), *std::move(doorbell));
+  place_.Seat(attachment);
+  reply->incarnation = attachment->incarnation;
   reply->resumes = record_.synced();
   reply->finished_step = progress_.finished;
   reply->last_call = LastCall(progress_);
@@ -137,22 +108,18 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   reply->blob_step = blob.step;
   reply->generation = owner_->plan().generation;
   reply->owner_address = options_.owner_address;
-  reply->owner_addresses = owner_->owner_addresses();
+  reply->coordinator = options_.coordinator_address;
   reply->state_bytes = owner_->view().Describe().state_bytes;
   reply->parameters_rank = rank_;
   reply->keeper = options_.keeper;
   reply->plane = *options_.plane_notice;
   Wake();
-  return attachment_;
+  return attachment;
 }
 
 void HostedRank::Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how) {
   absl::MutexLock lock(&mutex_);
-  if (attachment->ended || attachment != attachment_) return;
-  how_gone_ = std::string(how);
-  record_.SetTrainer(RankRecord::Trainer());
-  attachment->ended = true;
-  Wake();
+  if (place_.Leave(attachment, how)) Wake();
 }
 
 }  // namespace optshard

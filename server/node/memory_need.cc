@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/attach/doorbell.h"
-#include "common/bucket.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/errors.h"
+#include "common/generation_shape.h"
 #include "common/partition.h"
 #include "common/plan.h"
 #include "server/node/doorbell_shape.h"
@@ -48,17 +48,15 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   need.gradients_bytes = static_cast<int64_t>(ReplicaSegments::GradientsBytes(layout));
   const bool keeps_reduced = request.spec.gradient_mode == GradientMode::kReduce &&
                              request.spec.world_size > 1 && !all_on_this_node;
-  const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.spec.buckets);
   ShardStore::Options store;
-  store.space = &request.spec.space;
-  store.buckets = &buckets;
+  store.shape = GenerationShape::Make(request.spec, std::move(plan));
   store.rank = request.rank;
-  store.state = request.spec.state;
   store.TakeSlotsOf(*groups);
   const int threads =
       request.threads > 0 ? request.threads : static_cast<int>(std::thread::hardware_concurrency());
   need.workspace_bytes =
-      WorkspacesFor(buckets, request.rank, request.spec.space, *groups, threads).bytes();
+      WorkspacesFor(store.shape->buckets(), request.rank, request.spec.space, *groups, threads)
+          .bytes();
   if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
   const ShardMemory::Bytes state = ShardStore::BytesFor(store);
   need.slots_bytes = static_cast<int64_t>(state.slots);

@@ -100,6 +100,12 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
   if (!valid.ok()) {
     return errors::WithContext(valid, absl::StrCat("the trainer of rank ", request.rank));
   }
+  if (const int admissions = request.spec.space.admission_count(); admissions != 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the trainer of rank %d brings param groups of %d admissions, expected 1: construct the "
+        "optimizer with all of its groups",
+        request.rank, admissions));
+  }
   const uint64_t digest = MemoryLayout(request.spec.space).Digest();
   if (request.layout_digest != digest) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -266,6 +272,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
           -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; },
       [told = rank.plane_notice](const PlaneNotice& notice) { *told = notice; });
   rank.owner_address = options_.owner_address;
+  rank.coordinator_address = options_.coordinator_address;
   rank.show = [views = options_.views, optimizer = request.optimizer,
                number = request.rank](const ShardView* view) {
     if (views != nullptr) Show(*views, optimizer, number, view);

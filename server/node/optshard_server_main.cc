@@ -158,6 +158,7 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
   if (!inspection.ok()) return Fail(inspection.status());
   NodeOwners::Options options = flags.owners;
   options.coordinator = client->get();
+  options.coordinator_address = flags.coordinator;
   options.network = flags.interface.empty() ? *network : flags.interface;
   options.views = &views;
   options.owner_address =

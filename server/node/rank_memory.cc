@@ -88,9 +88,11 @@ absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Adopt(std::vector<Unique
       static_cast<size_t>(need->ledger_bytes), LedgerName(rank), budget);
   if (!ledger.ok()) return ledger.status();
   memory->ledger_ = *std::move(ledger);
-  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica = ReplicaSegments::Adopt(
-      layout, rank, has_parameters ? std::move(descriptors[kParametersOf]) : UniqueFd(),
-      std::move(descriptors[kGradientsOf]), budget);
+  ReplicaSegments::Descriptors of_replica;
+  if (has_parameters) of_replica.parameters.push_back(std::move(descriptors[kParametersOf]));
+  of_replica.gradients.push_back(std::move(descriptors[kGradientsOf]));
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
+      ReplicaSegments::Adopt(layout, rank, std::move(of_replica), budget);
   if (!replica.ok()) return replica.status();
   memory->replica_ = *std::move(replica);
   return memory;

@@ -7,16 +7,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/errors.h"
+#include "common/generation_shape.h"
 #include "common/log.h"
-#include "common/memory_layout.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/shard/inspection/live_shard_view.h"
 #include "server/shard/inspection/step_board.h"
 #include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/owner_generation.h"
 #include "server/shard/plane_guard.h"
 #include "server/shard/shard_owner_options.h"
 #include "server/shard/state/shard_ledger.h"
-#include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -27,7 +27,7 @@ class ShardOwner::Impl {
   ~Impl() {
     // The plane uses the session's rendezvous: it goes first, and no callback finds it then.
     guard_->Detach();
-    engine_.reset();
+    generation_.reset();
     plane_.reset();
   }
 
@@ -39,7 +39,7 @@ class ShardOwner::Impl {
   absl::Status BetweenSteps(const Call& call) {
     absl::Status usable = CheckNothingLost();
     if (!usable.ok()) return usable;
-    const StepEngine::Result result = call(*engine_);
+    const StepEngine::Result result = call(generation_->engine());
     return result.status.ok() || result.refused ? result.status : Break(result);
   }
   absl::Status Stop(absl::Duration timeout);
@@ -47,14 +47,13 @@ class ShardOwner::Impl {
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
   absl::Status failure() const { return board_->failure(); }
   absl::Status lost() const { return guard_->reason(); }
-  StepProgress progress() const { return engine_->progress(); }
+  StepProgress progress() const { return generation_->engine().progress(); }
   absl::StatusOr<ShardState*> state() {
     absl::Status usable = CheckUsable();
     if (!usable.ok()) return usable;
-    return state_.get();
+    return &generation_->state();
   }
-  const Plan& plan() const { return plan_; }
-  const std::vector<std::string>& owner_addresses() const { return owner_addresses_; }
+  const Plan& plan() const { return shape_->plan(); }
   // Null where the plane reaches no peer's memory.
   const PeerReplicas* peer_replicas() const {
     return plane_ == nullptr ? nullptr : plane_->peer_replicas();
@@ -70,9 +69,8 @@ class ShardOwner::Impl {
 
  private:
   absl::Status JoinJob(absl::Time deadline);
-  absl::Status Allocate();
   absl::Status ConnectPlane(absl::Time deadline);
-  absl::Status StartEngine();
+  absl::Status Build();
   absl::Status CheckUsable() const;
   absl::Status CheckNothingLost();
   void PublishProgress(StepOutcome outcome);
@@ -81,21 +79,16 @@ class ShardOwner::Impl {
   LogContext MakeLogContext() const;
 
   Options options_;
-  std::vector<GroupUpdate> groups_;  // by param group
+  GroupUpdates groups_;
   // Outlives whatever the session's thread may call.
   const std::shared_ptr<PlaneGuard> guard_ = std::make_shared<PlaneGuard>();
   std::unique_ptr<MemberSession> session_;
-  Plan plan_;
-  std::vector<std::string> owner_addresses_;
-  std::vector<Bucket> buckets_;
-  std::unique_ptr<MemoryLayout> layout_;
-  std::unique_ptr<ShardStore> store_;
-  std::unique_ptr<ShardState> state_;
+  std::shared_ptr<const GenerationShape> shape_;
   std::unique_ptr<StepBoard> board_;
   std::unique_ptr<TimelineRing> timeline_;
   std::unique_ptr<LiveShardView> view_;
-  std::unique_ptr<DataPlane> plane_;
-  std::unique_ptr<StepEngine> engine_;
+  std::shared_ptr<DataPlane> plane_;
+  std::unique_ptr<OwnerGeneration> generation_;
   bool resumes_ = false;  // goes on from state that the memory held ...
   StepProgress resumed_;  // ... after this
   bool stopped_ = false;
@@ -107,19 +100,16 @@ absl::Status ShardOwner::Impl::Start() {
   absl::StatusOr<std::vector<GroupUpdate>> groups =
       ValidateGroups(options_.spec, options_.trainer_updates);
   if (!groups.ok()) return groups.status();
-  groups_ = *std::move(groups);
-  board_ = std::make_unique<StepBoard>(HyperparametersOf(groups_));
+  groups_ = std::make_shared<const std::vector<GroupUpdate>>(*std::move(groups));
+  board_ = std::make_unique<StepBoard>(HyperparametersOf(*groups_));
   timeline_ = std::make_unique<TimelineRing>(options_.timeline_steps, *options_.clock);
 
   const absl::Time deadline = options_.clock->Now() + options_.join_timeout;
   absl::Status joined = JoinJob(deadline);
   if (!joined.ok()) return joined;
-  layout_ = std::make_unique<MemoryLayout>(options_.spec.space);
   absl::Status connected = ConnectPlane(deadline);
   if (!connected.ok()) return connected;
-  absl::Status allocated = Allocate();
-  if (!allocated.ok()) return allocated;
-  return StartEngine();
+  return Build();
 }
 
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
@@ -140,8 +130,6 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
     return event.status();
   }
   const PlanReady& ready = *event->ready;
-  plan_ = ready.plan;
-  owner_addresses_ = ready.owner_address;
   resumes_ = request.resumes.has_value();
   resumed_ = {ready.finished, StepOutcome::kIdle, ready.skipped};
   if (resumes_ && resumed_.finished != AppliedStep(request.resumes->progress)) {
@@ -152,7 +140,9 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
                         resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
   }
   session_->SetProgress(resumed_);
-  return CheckPlan(plan_, options_.spec);
+  absl::Status divides = CheckPlan(ready.plan, options_.spec);
+  if (divides.ok()) shape_ = GenerationShape::Make(options_.spec, ready.plan);
+  return divides;
 }
 
 absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
@@ -160,9 +150,9 @@ absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
   PlaneRequest request;
   request.rank = options_.rank;
   request.world_size = options_.spec.world_size;
-  request.generation = plan_.generation;
-  request.tree = plan_.tree;
-  request.layout = layout_.get();
+  request.generation = shape_->generation();
+  request.tree = shape_->plan().tree;
+  request.layout = &shape_->layout();
   request.rendezvous = &session_->rendezvous();
   request.deadline = deadline;
   absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
@@ -175,64 +165,35 @@ absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status ShardOwner::Impl::Allocate() {
-  buckets_ = MakeBuckets(*layout_, plan_, options_.spec.buckets);
+absl::Status ShardOwner::Impl::Build() {
+  OwnerGeneration::Options options;
+  options.shape = shape_;
+  options.groups = groups_;
+  options.rank = options_.rank;
+  options.incarnation = session_->id().incarnation;
+  options.plane = plane_;
+  options.driver = options_.driver;
+  options.threads =
+      options_.threads > 0 ? options_.threads : ThreadsOf(shape_->plan().tree, options_.rank);
+  options.timeline = timeline_.get();
+  options.clock = options_.clock;
+  std::vector<ShardMemory> memory;
+  if (options_.memory.has_value()) memory.push_back(*options_.memory);
+  absl::StatusOr<std::unique_ptr<OwnerGeneration>> built =
+      OwnerGeneration::First(std::move(options), std::move(memory), resumed_, resumes_);
+  if (!built.ok()) return built.status();
+  generation_ = *std::move(built);
 
   LiveShardView::Options view;
-  ShardStore::Options store;
-  store.TakeSlotsOf(groups_);
-  store.space = &options_.spec.space;
-  store.buckets = &buckets_;
-  store.state = options_.spec.state;
-  store.rank = options_.rank;
-  store.keep_reduced_gradients = options_.spec.gradient_mode == GradientMode::kReduce &&
-                                 options_.spec.world_size > 1 && peer_replicas() == nullptr;
-  absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store, options_.memory);
-  if (!created.ok()) return created.status();
-  store_ = std::move(*created);
-  store_->ledger().Begin(plan_.generation, resumed_);
-  const std::vector<Slice>& slices = plan_.partition.slices[options_.rank];
-  state_ = std::make_unique<ShardState>(ShardState::Options{store.space, &groups_, store.state,
-                                                            options_.rank, &slices, store_.get()});
-
   view.member = session_->id();
-  view.space = &options_.spec.space;
-  view.plan = &plan_;
-  view.groups = &groups_;
-  view.gradient_mode = options_.spec.gradient_mode;
-  view.state = options_.spec.state;
-  view.bucket_count = static_cast<int>(store_->own_buckets().size());
-  view.store = store_.get();
   view.board = board_.get();
   view.timeline = timeline_.get();
-  view_ = std::make_unique<LiveShardView>(std::move(view));
-  return absl::OkStatus();
-}
-
-absl::Status ShardOwner::Impl::StartEngine() {
-  StepEngine::Options engine;
-  engine.rank = options_.rank;
-  engine.plan = &plan_;
-  engine.space = &options_.spec.space;
-  engine.layout = layout_.get();
-  engine.buckets = &buckets_;
-  engine.gradient_mode = options_.spec.gradient_mode;
-  engine.state = options_.spec.state;
-  engine.groups = &groups_;
-  engine.driver = options_.driver;
-  engine.threads = options_.threads > 0 ? options_.threads : ThreadsOf(plan_.tree, options_.rank);
-  engine.plane = plane_.get();
-  engine.store = store_.get();
-  engine.timeline = timeline_.get();
-  engine.clock = options_.clock;
-  engine.incarnation = session_->id().incarnation;
-  engine.has_values = resumes_;
-  absl::StatusOr<std::unique_ptr<StepEngine>> created = StepEngine::Create(engine);
-  if (!created.ok()) return created.status();
-  engine_ = std::move(*created);
+  view_ = std::make_unique<LiveShardView>(
+      std::move(view), LiveShardView::Shown{shape_, groups_, generation_->store()});
   PublishProgress(StepOutcome::kIdle);
+  const ShardDescription owned = view_->Describe();
   Log(LogLevel::kInfo, MakeLogContext(), "owns %d elements in %d buckets, %d bytes of state",
-      view_->Describe().owned_elements, store_->own_buckets().size(), store_->state_bytes());
+      owned.owned_elements, owned.bucket_count, owned.state_bytes);
   return absl::OkStatus();
 }
 
@@ -240,13 +201,13 @@ absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
   PublishProgress(StepOutcome::kInStep);
-  const StepEngine::Result result = engine_->Step(input);
+  const StepEngine::Result result = generation_->engine().Step(input);
   if (result.refused) {
     PublishProgress(StepOutcome::kIdle);
     return result.status;
   }
   if (!result.status.ok()) return Break(result);
-  board_->SetHyperparameters(engine_->record().hyperparameters);
+  board_->SetHyperparameters(generation_->engine().record().hyperparameters);
   PublishProgress(StepOutcome::kIdle);
   return result.info;
 }
@@ -255,7 +216,7 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
   const StepEngine::Result result =
-      engine_->Refuse(errors::TrainerGone({options_.rank}, how_known));
+      generation_->engine().Refuse(errors::TrainerGone({options_.rank}, how_known));
   return result.refused ? absl::OkStatus() : Break(result);
 }
 
@@ -291,7 +252,7 @@ absl::Status ShardOwner::Impl::CheckNothingLost() {
 }
 
 void ShardOwner::Impl::PublishProgress(StepOutcome outcome) {
-  StepProgress progress = engine_->progress();
+  StepProgress progress = generation_->engine().progress();
   progress.outcome = outcome;
   board_->SetProgress(progress);
   session_->SetProgress(progress);
@@ -301,7 +262,7 @@ void ShardOwner::Impl::PublishProgress(StepOutcome outcome) {
 // up because of the loss (docs/decisions/0005).
 absl::Status ShardOwner::Impl::AttributeFailure(StepOutcome outcome, const absl::Status& observed) {
   const std::vector<Rank> blamed = errors::RanksOf(observed);
-  StepProgress progress = engine_ == nullptr ? resumed_ : engine_->progress();
+  StepProgress progress = generation_ == nullptr ? resumed_ : generation_->engine().progress();
   progress.outcome = outcome;
   return session_->ReportFailure(progress, blamed.empty() ? -1 : blamed.front(), observed,
                                  options_.clock->Now() + options_.attribution_timeout);
@@ -309,7 +270,7 @@ absl::Status ShardOwner::Impl::AttributeFailure(StepOutcome outcome, const absl:
 
 // The owner's failure from now on.
 absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
-  const StepNumber finished = engine_->finished();
+  const StepNumber finished = generation_->engine().finished();
   // Before the failure is attributed, which may take as long as a lease: a torn state is not given
   // out meanwhile.
   PublishProgress(result.outcome);
@@ -332,8 +293,8 @@ LogContext ShardOwner::Impl::MakeLogContext() const {
   context.role = "owner";
   context.job = options_.job;
   context.rank = options_.rank;
-  context.generation = plan_.generation;
-  if (engine_ != nullptr) context.step = engine_->finished();
+  context.generation = shape_->generation();
+  if (generation_ != nullptr) context.step = generation_->engine().finished();
   return context;
 }
 
@@ -361,6 +322,10 @@ absl::Status ShardOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
       [&](StepEngine& engine) { return engine.VerifyReplicas(replica, regions, timeout); });
 }
 
+absl::Status ShardOwner::ShareBytes(const ByteShare& share, absl::Duration timeout) {
+  return impl_->BetweenSteps([&](StepEngine& engine) { return engine.ShareBytes(share, timeout); });
+}
+
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }
 
 absl::Status ShardOwner::RefuseNextStep(absl::string_view how_known) {
@@ -380,10 +345,6 @@ absl::StatusOr<ShardState*> ShardOwner::state() { return impl_->state(); }
 StepProgress ShardOwner::progress() const { return impl_->progress(); }
 
 const Plan& ShardOwner::plan() const { return impl_->plan(); }
-
-const std::vector<std::string>& ShardOwner::owner_addresses() const {
-  return impl_->owner_addresses();
-}
 
 absl::Span<const ReplicaRegion> ShardOwner::shared_replica() const {
   return impl_->shared_replica();

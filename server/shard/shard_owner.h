@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "common/byte_share.h"
 #include "common/cancellation.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
@@ -95,6 +96,11 @@ class ShardOwner {
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
+  // Gives all ranks the bytes, all ranks together, between steps. INVALID_ARGUMENT on all: they
+  // share other bytes or make another call. Else errors as Step, but nothing is ever torn or in
+  // doubt because of it.
+  absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout);
+
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
   // Refused by all ranks alike: nothing has changed, and the call may be made again.
   //   INVALID_ARGUMENT  hyperparameters out of range or not equal on all ranks; memory that cannot
@@ -138,7 +144,6 @@ class ShardOwner {
   StepProgress progress() const;
 
   const Plan& plan() const;
-  const std::vector<std::string>& owner_addresses() const;  // by rank
 
   // This rank's replica, by region of the MemoryLayout, in memory that the other ranks of the host
   // read and write in a step: SyncParameters and Step must be given exactly it. Empty where the

@@ -21,6 +21,9 @@ struct GroupUpdate {
   TrainerUpdate* trainer_update = nullptr;  // null: the rule updates the group
 };
 
+// By param group; the same ones for all that step them.
+using GroupUpdates = std::shared_ptr<const std::vector<GroupUpdate>>;
+
 // By param group, from OptimizerSpec::rules, and from `trainer_updates` where that is not empty and
 // has no null for the group. INVALID_ARGUMENT with the number of the group: an unknown rule, the
 // first error of UpdateRule::Validate, a rule that needs whole parameters where the partition

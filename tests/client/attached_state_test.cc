@@ -28,6 +28,7 @@ namespace optshard {
 namespace {
 
 using testing::AttachedTo;
+using testing::ErrorOf;
 using testing::First;
 using testing::Gradient;
 using ::testing::HasSubstr;
@@ -35,31 +36,8 @@ using ::testing::IsEmpty;
 using testing::Momentum;
 using testing::NodeRig;
 using testing::Parameter;
+using testing::RunAttached;
 using Slots = std::map<std::string, at::Tensor>;
-
-// Calls `body` for each rank, in a thread of its own, with options for a rank of a new server.
-std::vector<absl::Status> RunAttached(int world_size,
-                                      const std::function<void(ShardedOptimizerOptions)>& body) {
-  NodeRig rig(world_size);
-  std::vector<absl::Status> thrown(world_size);
-  rig.OnEveryRank([&](Rank rank) {
-    try {
-      body(AttachedTo(rig, rank));
-    } catch (const StatusError& error) {
-      thrown[rank] = error.status();
-    }
-  });
-  return thrown;
-}
-
-absl::Status ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const StatusError& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 TEST(AttachedStateTest, StateAndSetState_HaveTheBitsOfAnEmbeddedOwner) {
   const testing::RankStarter embedded = [](const auto& body) {

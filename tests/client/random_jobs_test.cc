@@ -92,8 +92,9 @@ class Draw {
                         way_.buckets.pack_below_bytes, ", ", NameOf(job_.state.format),
                         ", published in ", NameOf(job_.state.publish_dtype), ", masters ",
                         job_.state.master_weights ? job_.state.master_weight_bits : 0, ", ",
-                        NameOf(job_.gradient_mode), ", ", job_.steps, " steps; groups ",
-                        absl::StrJoin(groups, "; "));
+                        NameOf(job_.gradient_mode),
+                        job_.main_gradients ? " main gradients, " : ", ", job_.steps,
+                        " steps; groups ", absl::StrJoin(groups, "; "));
   }
 
  private:
@@ -139,7 +140,10 @@ class Draw {
         job_.groups.back().parameters.push_back(parameter);
       }
     }
-    if (has_half) return;
+    if (has_half) {
+      job_.main_gradients = Below(3) == 0;
+      return;
+    }
     job_.state.master_weights = false;
     job_.state.master_weight_bits = 32;
   }

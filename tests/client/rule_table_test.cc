@@ -25,7 +25,7 @@ TEST(RuleTableTest, Train_EveryFormOfState_ChangesParametersAndSlotsOfEveryGroup
   for (const NamedState& state : TableStates()) {
     SCOPED_TRACE(state.name);
     for (const RuleKind kind : {RuleKind::kElementWise, RuleKind::kWholeParameters}) {
-      RecordedJob job = TableJob(kind, state.options);
+      RecordedJob job = TableJob(kind, state);
       ASSERT_FALSE(job.groups.empty());
       const std::vector<TrainedTensor> after = TrainOneRank(job);
       job.steps = 0;

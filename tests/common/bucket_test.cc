@@ -141,6 +141,41 @@ TEST(Buckets, RandomSpaces_AllPolicies_KeepEveryPromise) {
   }
 }
 
+// Except for their places in the order, in which all owners take turns.
+TEST(Buckets, GroupsAdded_LeaveLayoutAndBucketsOfWhatWasThere) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const ParameterSpace before = RandomSpace(seed);
+    const ParameterSpace after = Grown(before, seed + 1);
+    const MemoryLayout old_layout(before);
+    const MemoryLayout layout(after);
+    ASSERT_EQ(old_layout.Digest(), layout.Digest(0)) << "seed " << seed;
+    for (size_t r = 0; r < old_layout.regions().size(); ++r) {
+      ASSERT_EQ(old_layout.regions()[r].elements, layout.regions()[r].elements) << "seed " << seed;
+      ASSERT_EQ(old_layout.regions()[r].group, layout.regions()[r].group) << "seed " << seed;
+    }
+    for (int p = 0; p < before.parameter_count(); ++p) {
+      ASSERT_EQ(old_layout.place(p).region, layout.place(p).region) << "seed " << seed;
+      ASSERT_EQ(old_layout.place(p).offset_elements, layout.place(p).offset_elements);
+    }
+    for (const PartitionPolicy policy : kPolicies) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + " policy " + std::string(NameOf(policy)));
+      const BucketOptions options = {8192, 1024};
+      std::vector<Bucket> old = MakeBuckets(old_layout, PlanOf(before, 3, policy), options);
+      std::vector<Bucket> now = MakeBuckets(layout, PlanOf(after, 3, policy), options);
+      now.erase(std::remove_if(
+                    now.begin(), now.end(),
+                    [&](const Bucket& bucket) { return bucket.group >= before.group_count(); }),
+                now.end());
+      for (std::vector<Bucket>* buckets : {&old, &now}) {
+        std::stable_sort(buckets->begin(), buckets->end(),
+                         [](const Bucket& a, const Bucket& b) { return a.owner < b.owner; });
+        for (Bucket& bucket : *buckets) bucket.index = 0;
+      }
+      ASSERT_TRUE(std::equal(old.begin(), old.end(), now.begin(), now.end(), Equal));
+    }
+  }
+}
+
 TEST(Buckets, LargeParameter_IsCutIntoEqualPieces) {
   // 1,000,000 floats: 3.8 MiB. Four pieces of at most 1 MiB, not three and a small rest.
   const ParameterSpace space(Groups{{{{"w", {1000000}}}}});

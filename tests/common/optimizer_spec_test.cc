@@ -73,6 +73,8 @@ TEST(OptimizerSpec, FirstDifference_EachFieldInTurn_NamesItWithBothSides) {
     } else {
       EXPECT_EQ(difference, change.difference);
     }
+    EXPECT_EQ(other.Digest() == Spec().Digest(), change.difference == nullptr)
+        << difference.value_or("none");
   }
 }
 

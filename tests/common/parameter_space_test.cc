@@ -109,6 +109,21 @@ TEST(ParameterSpace, Validate_MainGradientOfAnotherThanA16BitParameter_NamesIt) 
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(R"("w": it is float64 and has)"));
 }
 
+TEST(ParameterSpace, Validate_AdmissionsThatDoNotFollowEachOther_NameTheGroup) {
+  const auto with = [](const std::vector<int>& admissions) {
+    Groups groups(admissions.size());
+    for (size_t g = 0; g < groups.size(); ++g) groups[g].admission = admissions[g];
+    return ParameterSpace(std::move(groups)).Validate();
+  };
+  EXPECT_TRUE(with({0, 0, 1, 1, 2}).ok());
+  EXPECT_THAT(std::string(with({1}).message()),
+              HasSubstr("group 0 came by admission 1, expected 0"));
+  EXPECT_THAT(std::string(with({0, 2}).message()),
+              HasSubstr("group 1 came by admission 2, expected 0 or 1"));
+  EXPECT_THAT(std::string(with({0, 1, 0}).message()), HasSubstr("group 2 came by admission 0"));
+  EXPECT_TRUE(absl::IsInvalidArgument(with({0, -1})));
+}
+
 // One change of Example each.
 std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   std::vector<std::pair<std::string, ParameterSpace>> changed;
@@ -132,6 +147,7 @@ std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   });
   change("one less", [](auto& g) { g[2].parameters.pop_back(); });
   change("one more", [](auto& g) { g[2].parameters.push_back({"more", {1}}); });
+  change("admission", [](auto& g) { g[2].admission = 1; });
   change("an empty group more", [](auto& g) { g.emplace_back(); });
   change("text moved from name to device", [](auto& g) {
     g[2].parameters[0].name = "fc.weigh";

@@ -1,5 +1,6 @@
 #include "common/partition.h"
 
+#include <algorithm>
 #include <map>
 
 #include "gmock/gmock.h"
@@ -18,18 +19,6 @@ using ::testing::IsEmpty;
 constexpr PartitionPolicy kPolicies[] = {PartitionPolicy::kGreedy, PartitionPolicy::kGreedyInOrder,
                                          PartitionPolicy::kBalanced, PartitionPolicy::kReplicated};
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 40};
-
-ParameterSpace SpaceOf(const std::vector<std::vector<int64_t>>& groups) {
-  std::vector<GroupSpec> specs;
-  int number = 0;
-  for (const std::vector<int64_t>& sizes : groups) {
-    specs.emplace_back();
-    for (int64_t size : sizes) {
-      specs.back().parameters.push_back({"parameter" + std::to_string(number++), {size}});
-    }
-  }
-  return ParameterSpace(std::move(specs));
-}
 
 // The owner of each parameter, for partitions into whole parameters.
 std::vector<Rank> Owners(const ParameterSpace& space, const Partition& partition) {
@@ -87,6 +76,28 @@ TEST(Partition, AnyPolicy_RandomSpaces_CoversEveryElementOnceInOrder) {
         ASSERT_EQ(elements, space.total_elements() *
                                 (policy == PartitionPolicy::kReplicated ? world_size : 1));
         ASSERT_EQ(MakePartition(space, world_size, policy)->slices, partition->slices);
+      }
+    }
+  }
+}
+
+TEST(Partition, AnyPolicy_GroupsAddedTwice_MoveNothing) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const ParameterSpace before = RandomSpace(seed);
+    const ParameterSpace after = Grown(Grown(before, seed + 1), seed + 2);
+    ASSERT_TRUE(after.Validate().ok());
+    for (const PartitionPolicy policy : kPolicies) {
+      for (const int world_size : kWorldSizes) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + " world " + std::to_string(world_size) +
+                     " policy " + std::string(NameOf(policy)));
+        const Partition old = *MakePartition(before, world_size, policy);
+        const Partition now = *MakePartition(after, world_size, policy);
+        ASSERT_TRUE(CheckPartition(after, now, policy).ok());
+        for (int rank = 0; rank < world_size; ++rank) {
+          const std::vector<Slice>& slices = old.slices[rank];
+          ASSERT_GE(now.slices[rank].size(), slices.size());
+          ASSERT_TRUE(std::equal(slices.begin(), slices.end(), now.slices[rank].begin()));
+        }
       }
     }
   }
@@ -257,6 +268,14 @@ TEST(Balanced, RandomSpaces_EveryOwner_IsWithinOneBlockOfTheMeanBytes) {
   }
 }
 
+TEST(Balanced, GroupAdded_IsDividedAmongAllRanks) {
+  std::vector<GroupSpec> groups = SpaceOf({{8192}, {4096}}).groups();
+  groups[1].admission = 1;
+  const Partition partition = *MakePartition(ParameterSpace(groups), 2, PartitionPolicy::kBalanced);
+  EXPECT_THAT(partition.slices[0], ElementsAre(Slice{0, 0, 4096}, Slice{1, 0, 2048}));
+  EXPECT_THAT(partition.slices[1], ElementsAre(Slice{0, 4096, 4096}, Slice{1, 2048, 2048}));
+}
+
 TEST(Balanced, TwiceTheRanks_EachShare_IsSplitInTwo) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const ParameterSpace space = RandomSpace(seed);
@@ -351,43 +370,6 @@ TEST(PartitionPolicy, Name_Each_ParsesBack) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("greedy, greedy_in_order, balanced, replicated"));
-}
-
-TEST(CheckPartition, Faults_Each_AreNamed) {
-  const ParameterSpace space = SpaceOf({{10, 0, 6}});
-  const struct {
-    std::vector<std::vector<Slice>> slices;
-    std::string says;
-  } kTable[] = {
-      {{{{0, 0, 10}, {1, 0, 0}}, {}}, "\"parameter2\": elements [0, 6) have no owner"},
-      {{{{0, 0, 10}}, {{2, 0, 6}}}, "\"parameter1\": elements [0, 0) have no owner"},
-      {{{{0, 0, 4}, {1, 0, 0}}, {{2, 0, 6}}}, "\"parameter0\": elements [4, 10) have no owner"},
-      {{{{0, 0, 4}, {1, 0, 0}}, {{0, 6, 4}, {2, 0, 6}}}, "elements [4, 6) have no owner"},
-      {{{{0, 0, 4}, {1, 0, 0}}, {{0, 3, 7}, {2, 0, 6}}}, "[3, 10) of 10, which rank 0 owns too"},
-      {{{{0, 0, 10}, {1, 0, 0}}, {{0, 0, 10}, {2, 0, 6}}}, "which rank 0 owns too"},
-      {{{{0, 0, 10}, {1, 0, 0}}, {{1, 0, 0}, {2, 0, 6}}}, "\"parameter1\": rank 1 owns"},
-      {{{{0, 0, 11}, {1, 0, 0}}, {{2, 0, 6}}}, "rank 0 owns 11 elements from 0 on, but it has 10"},
-      {{{{0, 0, 10}, {1, 0, 0}}, {{2, -1, 7}}}, "from -1 on"},
-      {{{{0, 0, 10}, {1, 0, 0}}, {{2, 0, 6}, {3, 0, 1}}}, "parameter 3, but there are 3"},
-      {{{{1, 0, 0}, {0, 0, 10}}, {{2, 0, 6}}}, "not in order"},
-      {{{{0, 0, 10}, {1, 0, 0}, {2, 0, 6}}, {{2, 6, 0}}}, "which is nothing"},
-      {{}, "have no owner"},
-  };
-  for (const auto& row : kTable) {
-    const absl::Status status = CheckPartition(space, {row.slices}, PartitionPolicy::kBalanced);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << row.says;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(row.says));
-  }
-}
-
-TEST(CheckPartition, Replicated_OneRankLacksSomething_IsNamed) {
-  const ParameterSpace space = SpaceOf({{10, 6}});
-  const absl::Status status = CheckPartition(space, {{{{0, 0, 10}, {1, 0, 6}}, {{0, 0, 10}}}},
-                                             PartitionPolicy::kReplicated);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("\"parameter1\""));
-  EXPECT_FALSE(CheckPartition(space, {}, PartitionPolicy::kReplicated).ok());
 }
 
 }  // namespace

@@ -1,5 +1,10 @@
 #include "common/plan.h"
 
+#include <limits>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/node_runs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random_space.h"
@@ -55,6 +60,75 @@ TEST(Plan, Made_FromSpaceAndNodes_HoldsPartitionAndTree) {
   EXPECT_EQ(plan->policy, PartitionPolicy::kBalanced);
   EXPECT_EQ(plan->partition.slices, MakePartition(space, 3, PartitionPolicy::kBalanced)->slices);
   EXPECT_EQ(plan->tree, MakeReductionTree({"a", "b", "a"}));
+}
+
+TEST(Plan, Digest_DiffersWithWhatAPlanIsMadeOf) {
+  const ParameterSpace space = RandomSpace(7);
+  const auto digest = [&](PartitionPolicy policy, absl::Span<const std::string> nodes) {
+    return MakePlan(1, space, policy, nodes)->Digest();
+  };
+  const uint64_t plain = digest(PartitionPolicy::kGreedy, {"a", "b", "a"});
+  EXPECT_EQ(digest(PartitionPolicy::kGreedy, {"b", "c", "b"}), plain);
+  EXPECT_EQ(MakePlan(2, space, PartitionPolicy::kGreedy, {"a", "b", "a"})->Digest(), plain);
+  EXPECT_NE(digest(PartitionPolicy::kGreedy, {"a", "a", "b"}), plain);
+  EXPECT_NE(digest(PartitionPolicy::kBalanced, {"a", "b", "a"}), plain);
+  EXPECT_NE(digest(PartitionPolicy::kGreedy, {"a", "b", "a", "b"}), plain);
+}
+
+TEST(NodeRuns, RanksHoweverTheyLie_ComeBackInFewRuns) {
+  const struct {
+    std::vector<std::string> nodes;
+    size_t runs;
+  } kTable[] = {
+      {{"a"}, 1},
+      {{"a", "a", "b", "b", "c", "c"}, 1},
+      {{"a", "a", "b", "b", "c"}, 2},
+      {{"a", "b", "c", "a", "b", "c"}, 2},
+      {{"a", "a", "b", "a", "c", "c", "b"}, 5},
+  };
+  for (const auto& row : kTable) {
+    const ReductionTree tree = MakeReductionTree(row.nodes);
+    const std::vector<NodeRun> runs = NodeRunsOf(tree);
+    EXPECT_EQ(runs.size(), row.runs) << row.nodes.size();
+    const absl::StatusOr<ReductionTree> back =
+        ReductionTreeOf(runs, static_cast<int>(row.nodes.size()));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(*back, tree);
+  }
+}
+
+TEST(NodeRuns, RandomNodes_ComeBack) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<std::string> nodes(1 + random() % 40);
+    for (std::string& node : nodes) node = absl::StrCat(random() % (1 + trial % 9));
+    const ReductionTree tree = MakeReductionTree(nodes);
+    const absl::StatusOr<ReductionTree> back =
+        ReductionTreeOf(NodeRunsOf(tree), static_cast<int>(nodes.size()));
+    ASSERT_TRUE(back.ok()) << back.status();
+    ASSERT_EQ(*back, tree);
+  }
+}
+
+TEST(NodeRuns, Faults_AreInvalidAndNamed) {
+  constexpr uint32_t kMany = std::numeric_limits<uint32_t>::max();
+  const struct {
+    std::vector<NodeRun> runs;
+    std::string says;
+  } kTable[] = {
+      {{}, "of 0 ranks, expected 4"},
+      {{{0, 3, 1}}, "of 3 ranks, expected 4"},
+      {{{0, 5, 1}}, "1 node groups with 5 ranks each from rank 0 on"},
+      {{{0, kMany, kMany}}, "expected 1 to 4 ranks"},
+      {{{0, 2, 1}, {0, 0, 7}}, "from rank 2 on, expected 1 to 2 ranks"},
+      {{{1, 4, 1}}, "goes on with node group 1 at rank 0, expected at most 0"},
+      {{{0, 2, 1}, {kMany, 2, 1}}, "expected at most 1"},
+  };
+  for (const auto& row : kTable) {
+    const absl::Status status = ReductionTreeOf(row.runs, 4).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << row.says;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(row.says));
+  }
 }
 
 TEST(Plan, NoRanks_IsInvalid) {

@@ -19,6 +19,7 @@ _PATIENCE_S = 60
 _PROGRAMS = {
     "bin/optshard-coordinator": "server/coordinator/optshard-coordinator",
     "bin/optshard-server": "server/node/optshard-server",
+    "bin/optshard-checkpoint": "server/checkpoint/optshard-checkpoint",
     "bin/optshard-train-digits": "examples/optshard-train-digits",
     "bin/optshard-recipe": "examples/optshard-recipe",
     "bin/optshard-train-language": "examples/optshard-train-language",

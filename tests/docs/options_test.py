@@ -10,6 +10,7 @@ _PATIENCE_S = 60
 _PROGRAMS = (
     "server/coordinator/optshard-coordinator",
     "server/node/optshard-server",
+    "server/checkpoint/optshard-checkpoint",
     "examples/optshard-train-digits",
     "examples/optshard-recipe",
     "examples/optshard-train-language",

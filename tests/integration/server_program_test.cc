@@ -145,7 +145,10 @@ TEST(ShardServer_TwoServersOfOneJob_StepTogether, AndEndOnSigterm) {
 
   // Each rank can be inspected where the coordinator says: one port for all ranks of a server, and
   // for its health.
-  const std::vector<std::string>& addresses = trainers[0]->link().owner_addresses();
+  const absl::StatusOr<std::vector<std::string>> owners =
+      trainers[0]->link().owner_addresses(kTimeout);
+  ASSERT_TRUE(owners.ok()) << owners.status();
+  const std::vector<std::string>& addresses = *owners;
   EXPECT_THAT(addresses, ElementsAre(absl::StrCat("127.0.0.1:", port), addresses[0], addresses[3],
                                      absl::StrCat("127.0.0.1:", second.AwaitPort())));
   for (Rank rank = 0; rank < 4; ++rank) {

@@ -33,11 +33,7 @@ std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
     options.step_timeout = absl::Seconds(20);
     threads.emplace_back([&body, &thrown, &seams, rank, options] {
       const ScopedClientSeams scoped(seams);
-      try {
-        body(options);
-      } catch (const StatusError& error) {
-        thrown[rank] = error.status();
-      }
+      thrown[rank] = ErrorOf([&] { body(options); });
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -78,6 +74,15 @@ HostRun RunRanksOfOneHost(int world_size,
   run.thrown = RunWith(seams, world_size, body);
   run.one_pass_ranks = one_pass_ranks;
   return run;
+}
+
+absl::Status ErrorOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const StatusError& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
 }
 
 void ExpectAllOk(const std::vector<absl::Status>& thrown) {

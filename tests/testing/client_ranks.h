@@ -30,6 +30,9 @@ struct HostRun {
 };
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body);
 
+// What `call` throws, OK where nothing. Whatever is not a StatusError ends the test.
+absl::Status ErrorOf(const std::function<void()>& call);
+
 // That no rank has thrown anything.
 void ExpectAllOk(const std::vector<absl::Status>& thrown);
 

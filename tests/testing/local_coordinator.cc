@@ -245,6 +245,14 @@ absl::StatusOr<std::unique_ptr<MemberSession>> LocalCoordinator::Join(const Join
   return std::make_unique<LocalSession>(this, member, cancellation);
 }
 
+// Worlds of tests fit into one page.
+absl::StatusOr<std::vector<std::string>> LocalCoordinator::GetOwners(const std::string& optimizer,
+                                                                     absl::Time) {
+  absl::StatusOr<OwnerPage> page = domain_->GetOwners(optimizer, 0);
+  if (!page.ok()) return page.status();
+  return std::move(page->addresses);
+}
+
 absl::StatusOr<JobStatus> LocalCoordinator::GetStatus(absl::Time) { return domain_->GetStatus(""); }
 
 void LocalCoordinator::Kill(Rank rank) {

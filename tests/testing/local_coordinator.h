@@ -36,6 +36,8 @@ class LocalCoordinator : public CoordinatorClient {
   absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
                                                       absl::Time deadline,
                                                       Cancellation* cancellation) override;
+  absl::StatusOr<std::vector<std::string>> GetOwners(const std::string& optimizer,
+                                                     absl::Time deadline) override;
   absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override;
 
   // As SIGKILL would look to the coordinator. The session object lives on, cut off.

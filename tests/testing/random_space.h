@@ -1,4 +1,4 @@
-// Random parameter spaces for property tests.
+// Parameter spaces of given sizes, and random ones for property tests.
 #ifndef OPTSHARD_TESTS_TESTING_RANDOM_SPACE_H_
 #define OPTSHARD_TESTS_TESTING_RANDOM_SPACE_H_
 
@@ -50,6 +50,34 @@ inline ParameterSpace RandomSpace(uint64_t seed) {
     groups[below(static_cast<int64_t>(groups.size()))].parameters.push_back(std::move(spec));
   }
   return ParameterSpace(std::move(groups));
+}
+
+// The same with groups added by one more admission, of which parameters have other names.
+inline ParameterSpace Grown(const ParameterSpace& space, uint64_t seed) {
+  std::vector<GroupSpec> groups = space.groups();
+  const int admission = space.admission_count();
+  const ParameterSpace added = RandomSpace(seed);
+  for (GroupSpec group : added.groups()) {
+    for (ParameterSpec& parameter : group.parameters) {
+      parameter.name += ".added" + std::to_string(admission);
+    }
+    group.admission = admission;
+    groups.push_back(std::move(group));
+  }
+  return ParameterSpace(std::move(groups));
+}
+
+// Groups of float32 vectors of these sizes: "parameter0", "parameter1" and so on.
+inline ParameterSpace SpaceOf(const std::vector<std::vector<int64_t>>& groups) {
+  std::vector<GroupSpec> specs;
+  int number = 0;
+  for (const std::vector<int64_t>& sizes : groups) {
+    specs.emplace_back();
+    for (int64_t size : sizes) {
+      specs.back().parameters.push_back({"parameter" + std::to_string(number++), {size}});
+    }
+  }
+  return ParameterSpace(std::move(specs));
 }
 
 }  // namespace optshard

@@ -175,6 +175,7 @@ at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed, at::
 
 ShardedOptimizerOptions WithOptionsOf(const RecordedJob& job, ShardedOptimizerOptions options) {
   options.gradient_mode = job.gradient_mode;
+  options.main_gradients = job.main_gradients;
   options.master_weights = job.state.master_weights;
   options.master_weight_bits = job.state.master_weight_bits;
   options.state_dtype = std::string(optshard::NameOf(job.state.format));
@@ -198,17 +199,19 @@ std::vector<TrainedTensor> SlotsOfEmbeddedOwner(const ShardedOptimizer& optimize
 }
 
 std::vector<TrainedTensor> Train(const RecordedJob& job, const ShardedOptimizerOptions& options,
-                                 const ReadSlots& read_slots) {
+                                 const ReadSlots& read_slots, const RecordedSteps& steps) {
   Model model(job, options);
   ShardedOptimizerOptions all = WithOptionsOf(job, options);
   all.parameter_names = model.names();
   all.log_level = "error";  // not which parameters are frozen
   ShardedOptimizer optimizer(model.groups(), job.groups[0].rule, all);
-  for (int step = 1; step <= job.steps; ++step) {
+  if (steps.before) steps.before(optimizer, model.parameters());
+  for (int step = steps.first; step <= job.steps; ++step) {
     optimizer.zero_grad(/*set_to_none=*/step != 2);
     model.Backward(step);
     optimizer.step();
   }
+  if (steps.after) steps.after(optimizer, model.parameters());
   std::vector<TrainedTensor> result;
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const at::Tensor& parameter = model.parameters()[i];

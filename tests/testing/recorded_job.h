@@ -42,6 +42,7 @@ struct RecordedJob {
   std::vector<RecordedGroup> groups;
   StateOptions state;
   GradientMode gradient_mode = GradientMode::kReduce;
+  bool main_gradients = false;  // with a parameter of 16 bits, and sparse gradients of none
   int steps = 4;
   uint64_t seed = 1;
   bool specials = false;  // some gradients have an infinity or a NaN
@@ -59,11 +60,22 @@ using ReadSlots = std::function<std::vector<TrainedTensor>(const ShardedOptimize
 std::vector<TrainedTensor> SlotsOfEmbeddedOwner(const ShardedOptimizer& optimizer,
                                                 const at::Tensor& parameter, int index);
 
+// A part of a job's steps, and what is done around them.
+struct RecordedSteps {
+  using Call =
+      std::function<void(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters)>;
+
+  int first = 1;  // up to RecordedJob::steps
+  Call before;
+  Call after;
+};
+
 // Trains as the rank of `options`, closes the optimizer, and returns what it has left. Some
 // parameters have no gradient in some steps, on one rank or on all; some are frozen for a step; the
 // gradients come from one backward, from two, or are set without one. Throws as ShardedOptimizer.
 std::vector<TrainedTensor> Train(const RecordedJob& job, const ShardedOptimizerOptions& options,
-                                 const ReadSlots& read_slots = SlotsOfEmbeddedOwner);
+                                 const ReadSlots& read_slots = SlotsOfEmbeddedOwner,
+                                 const RecordedSteps& steps = {});
 
 // Of so many magnitudes that sums of them have other bits in another order.
 at::Tensor OrderSensitive(const std::vector<int64_t>& shape, uint64_t seed,

@@ -43,6 +43,7 @@ void AddSparseGroups(RecordedJob& job) {
     }
     std::vector<RecordedParameter> parameters;
     for (const at::ScalarType type : kTypes) {
+      if (job.main_gradients && at::isReducedFloatingType(type)) continue;
       for (const auto& shape : {std::vector<int64_t>{101, 41}, std::vector<int64_t>{17, 3, 3}}) {
         RecordedParameter table = {shape, type};
         table.sparse = true;
@@ -99,17 +100,19 @@ const std::vector<NamedState>& TableStates() {
       {"InInt8DynamicWithMasters", state(StateFormat::kInt8Dynamic, 32)},
       {"InInt8CompandedWithCorrections", state(StateFormat::kInt8Companded, 24)},
       {"InFloat32PublishedInBFloat16", published},
+      {"InFloat32OfMainGradients", state(StateFormat::kFloat32, 32), /*main_gradients=*/true},
   };
   return *kStates;
 }
 
-RecordedJob TableJob(RuleKind kind, const StateOptions& state) {
+RecordedJob TableJob(RuleKind kind, const NamedState& state) {
   RecordedJob job;
-  job.state = state;
+  job.state = state.options;
+  job.main_gradients = state.main_gradients;
   for (const UpdateRule* rule : RuleRegistry::All()) {
     if (rule->spec().element_wise != (kind == RuleKind::kElementWise)) continue;
     if (rule->spec().sparse_gradients == SparseGradients::kOnly) continue;
-    if (!CheckStateFormat(*rule, state.format).ok()) continue;
+    if (!CheckStateFormat(*rule, state.options.format).ok()) continue;
     for (const RuleOptions& options : SlotChoices(*rule)) {
       job.groups.push_back({absl::StrCat(options.rule(), " ", options.values().ToString()), options,
                             Parameters(*rule, job.groups.size())});

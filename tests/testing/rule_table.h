@@ -19,15 +19,17 @@ enum class RuleKind : uint8_t { kElementWise, kWholeParameters };
 // The rule with each set of slots.
 std::vector<RuleOptions> SlotChoices(const UpdateRule& rule);
 
-// The forms of state, of which an optimizer has one: masters, types of slots, and mixtures.
+// The forms of state, of which an optimizer has one: masters, types of slots, and mixtures; and of
+// the gradients that lead there.
 struct NamedState {
   std::string name;  // "InFloat32"
   StateOptions options;
+  bool main_gradients = false;
 };
 const std::vector<NamedState>& TableStates();
 
 // Rules that do not go with the form of state are left out; without groups if that is all of them.
-RecordedJob TableJob(RuleKind kind, const StateOptions& state);
+RecordedJob TableJob(RuleKind kind, const NamedState& state);
 
 }  // namespace optshard::testing
 

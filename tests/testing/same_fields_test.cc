@@ -17,7 +17,7 @@ TEST(SameFields_FieldsWithThePlainValue_AreListed, ByPath) {
   sent.set_lease_ms(5);
   sent.set_heartbeat_period_ms(1);
   sent.set_host_rank(-1);
-  EXPECT_THAT(SameFields(sent, plain), ElementsAre("incarnation", "host_rank"));
+  EXPECT_THAT(SameFields(sent, plain), ElementsAre("incarnation", "host_rank", "answer"));
 }
 
 TEST(SameFields_OfNestedMessages_AreListed, ByPath) {
@@ -33,6 +33,7 @@ TEST(SameFields_OfNestedMessages_AreListed, ByPath) {
 
 TEST(SameFields_ElementsOfARepeatedField_CountTogether, OneThatDiffersIsEnough) {
   v1::ParameterGroup sent;
+  sent.set_admission(1);
   EXPECT_THAT(SameFields(sent, v1::ParameterGroup()), ElementsAre("parameters"));
   sent.add_parameters()->set_name("w");
   sent.mutable_parameters(0)->set_device("cpu");

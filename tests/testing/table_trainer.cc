@@ -110,7 +110,7 @@ void TrainTable(const ShardedOptimizerOptions& options, const std::vector<std::s
                 int states, const std::string& directory) {
   for (const NamedState& state : absl::MakeConstSpan(TableStates()).subspan(0, states)) {
     for (const RuleKind kind : {RuleKind::kElementWise, RuleKind::kWholeParameters}) {
-      const RecordedJob job = TableJob(kind, state.options);
+      const RecordedJob job = TableJob(kind, state);
       for (const std::string& policy : policies) {
         ShardedOptimizerOptions of_job = options;
         of_job.policy = ValueOrThrow(ParsePartitionPolicy(policy));

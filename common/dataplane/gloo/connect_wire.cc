@@ -1,5 +1,8 @@
 #include "common/dataplane/gloo/connect_wire.h"
 
+#include <algorithm>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/signals_blocked.h"
+#include "common/dataplane/gloo/transfer.h"
 #include "common/errors.h"
 #include "common/ids.h"
 
@@ -19,8 +23,44 @@ namespace {
 
 constexpr absl::string_view kConnecting = "connecting the Gloo data plane";
 
-std::string AddressKey(Generation generation, Rank of, Rank for_peer) {
-  return absl::StrCat("gloo/", generation, "/", of, "/for/", for_peer);
+absl::StatusOr<WireAddress> ListenFor(Rank peer, GlooWire& wire) {
+  const absl::StatusOr<std::string> address = wire.Listen(peer);
+  if (!address.ok()) return address.status();
+  WireAddress message;
+  if (address->size() > sizeof message.address) {
+    return absl::InternalError(absl::StrCat("Gloo gives an address of ", address->size(),
+                                            " bytes, expected at most ", sizeof message.address));
+  }
+  message.bytes = static_cast<uint32_t>(address->size());
+  std::memcpy(message.address, address->data(), address->size());
+  return message;
+}
+
+// Waits for the peer's address. DEADLINE_EXCEEDED where it does not come in time.
+absl::StatusOr<std::string> AddressFrom(Rank peer, SmallMessages& messages, absl::Time deadline) {
+  WireAddress message;
+  const absl::StatusOr<std::unique_ptr<Transfer>> transfer =
+      messages.Receive(peer, WireAddress::kSlot, &message, sizeof message);
+  if (!transfer.ok()) return errors::PeerLost(peer, transfer.status().message());
+  std::string why;
+  const absl::Duration left = deadline - Clock::Monotonic().Now();
+  switch ((*transfer)->Wait(std::max(left, absl::ZeroDuration()), &why)) {
+    case Transfer::Outcome::kDone:
+      break;
+    case Transfer::Outcome::kBroken:
+      return errors::PeerLost(peer, absl::StrCat(kConnecting, ": ", why));
+    case Transfer::Outcome::kTimedOut:
+    case Transfer::Outcome::kAborted:
+      // From here on nothing may be written into `message`.
+      messages.Cut();
+      return absl::DeadlineExceededError(kConnecting);
+  }
+  if (message.bytes > sizeof message.address) {
+    return absl::InternalError(absl::StrCat(kConnecting, ": rank ", peer, " sends an address of ",
+                                            message.bytes, " bytes, expected at most ",
+                                            sizeof message.address));
+  }
+  return std::string(message.address, message.bytes);
 }
 
 // Cuts the connections at a deadline unless it is stopped before. Gloo itself waits for each
@@ -58,15 +98,15 @@ class CutAtDeadline {
 
 }  // namespace
 
-absl::Status ConnectWire(GlooWire& wire, const GlooPlaneOptions& options) {
+absl::Status ConnectWire(GlooWire& wire, SmallMessages& messages, const GlooPlaneOptions& options) {
   for (Rank peer = 0; peer < options.world_size; ++peer) {
     if (peer == options.rank) continue;
-    const absl::StatusOr<std::string> address = wire.Listen(peer);
+    const absl::StatusOr<WireAddress> address = ListenFor(peer, wire);
     if (!address.ok()) return errors::WithContext(address.status(), kConnecting);
-    const absl::Status put =
-        options.rendezvous->Put(AddressKey(options.generation, options.rank, peer), *address);
-    if (!put.ok()) return errors::WithContext(put, kConnecting);
+    const auto sent = messages.Send(peer, WireAddress::kSlot, &*address, sizeof *address);
+    if (!sent.ok()) return errors::PeerLost(peer, sent.status().message());
   }
+  messages.Flush();
   CutAtDeadline cut(wire, options.deadline);
   std::vector<Rank> late;
   for (Rank peer = 0; peer < options.world_size; ++peer) {
@@ -75,13 +115,12 @@ absl::Status ConnectWire(GlooWire& wire, const GlooPlaneOptions& options) {
       late.push_back(peer);
       continue;
     }
-    const absl::StatusOr<std::string> address = options.rendezvous->Get(
-        AddressKey(options.generation, peer, options.rank), options.deadline);
+    const absl::StatusOr<std::string> address = AddressFrom(peer, messages, options.deadline);
     if (absl::IsDeadlineExceeded(address.status())) {
       late.push_back(peer);
       continue;
     }
-    if (!address.ok()) return errors::WithContext(address.status(), kConnecting);
+    if (!address.ok()) return address.status();
     const absl::Status connected = wire.Connect(peer, *address);
     if (connected.ok()) continue;
     // Gloo's own time-out is a few milliseconds short of the deadline.

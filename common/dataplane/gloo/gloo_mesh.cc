@@ -66,8 +66,9 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::ConnectOver(std::unique_ptr<
   }
   auto mesh = std::unique_ptr<GlooMesh>(new GlooMesh(options, std::move(wire), std::move(small)));
   if (mesh->wire_ == nullptr) return mesh;
-  if (absl::Status status = ConnectWire(*mesh->wire_, options); !status.ok()) return status;
-  if (absl::Status status = mesh->StartWatching(); !status.ok()) return status;
+  absl::Status status = ConnectWire(*mesh->wire_, *mesh->small_, options);
+  if (status.ok()) status = mesh->StartWatching();
+  if (!status.ok()) return status;
   return mesh;
 }
 

@@ -34,7 +34,7 @@ constexpr size_t kMostStrangers = 16;
 // How often a rank that waits for others asks whether the group still works.
 constexpr absl::Duration kGroupLookInterval = absl::Milliseconds(200);
 
-// Where a rank listens, and what to say there. Its bytes are the value of a rendezvous key.
+// Where a rank listens, and what to say there.
 struct Address {
   sockaddr_storage socket = {};
   socklen_t bytes = 0;
@@ -101,6 +101,29 @@ std::string KeyOf(Generation generation, Rank rank) {
   return absl::StrCat("tcp/", generation, "/", rank);
 }
 
+// The value of a rendezvous key: the socket's name without what no family of addresses needs, and
+// the secret.
+std::string Encode(const Address& address) {
+  std::string text(reinterpret_cast<const char*>(&address.socket), address.bytes);
+  return text.append(reinterpret_cast<const char*>(address.secret), sizeof(address.secret));
+}
+
+absl::StatusOr<Address> Decode(absl::string_view text, Rank of) {
+  Address address;
+  if (text.size() > sizeof(address.secret) + sizeof(sa_family_t) &&
+      text.size() <= sizeof(address.secret) + sizeof(address.socket)) {
+    address.bytes = static_cast<socklen_t>(text.size() - sizeof(address.secret));
+    std::memcpy(&address.socket, text.data(), address.bytes);
+    std::memcpy(address.secret, text.data() + address.bytes, sizeof(address.secret));
+    const sa_family_t family = address.socket.ss_family;
+    if ((family == AF_INET || family == AF_INET6) && address.bytes == BytesOf(family)) {
+      return address;
+    }
+  }
+  return absl::InternalError(absl::StrCat(kConnecting, ": the address of rank ", of, " has ",
+                                          text.size(), " bytes, and is none of IPv4 or IPv6"));
+}
+
 // Listens, and makes the address complete.
 absl::StatusOr<UniqueFd> Listen(const GlooPlaneOptions& options, Address* address) {
   absl::StatusOr<Address> local = AddressOn(options.network);
@@ -153,13 +176,7 @@ absl::StatusOr<Address> AddressOf(Rank peer, const GlooPlaneOptions& options) {
       options.rendezvous->Get(KeyOf(options.generation, peer), options.deadline);
   if (absl::IsDeadlineExceeded(found.status())) return errors::PeersTimedOut({peer}, kConnecting);
   if (!found.ok()) return errors::WithContext(found.status(), kConnecting);
-  Address address;
-  if (found->size() != sizeof(address)) {
-    return absl::InternalError(absl::StrCat(kConnecting, ": the address of rank ", peer, " has ",
-                                            found->size(), " bytes, expected ", sizeof(address)));
-  }
-  std::memcpy(&address, found->data(), sizeof(address));
-  return address;
+  return Decode(*found, peer);
 }
 
 // Somebody who has connected and owes the greeting, or the rest of it.
@@ -266,8 +283,7 @@ absl::StatusOr<std::vector<UniqueFd>> ConnectTcpPeers(const GlooPlaneOptions& op
   absl::StatusOr<UniqueFd> listener = Listen(options, &own);
   if (!listener.ok()) return listener.status();
   const absl::Status put =
-      options.rendezvous->Put(KeyOf(options.generation, options.rank),
-                              absl::string_view(reinterpret_cast<const char*>(&own), sizeof(own)));
+      options.rendezvous->Put(KeyOf(options.generation, options.rank), Encode(own));
   if (!put.ok()) return errors::WithContext(put, kConnecting);
   std::vector<UniqueFd> connections(options.world_size);
   for (Rank peer = 0; peer < options.rank; ++peer) {

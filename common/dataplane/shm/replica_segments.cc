@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/stagger.h"
 
 namespace optshard {
@@ -17,104 +18,185 @@ size_t InPages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * k
 std::string ParametersOf(Rank rank) { return absl::StrCat("the parameters of rank ", rank); }
 std::string GradientsOf(Rank rank) { return absl::StrCat("the gradients of rank ", rank); }
 
+// Of one admission's segments.
+struct Bytes {
+  size_t parameters = kPageBytes;  // to begin anywhere in the first one
+  size_t gradients = kPageBytes;
+};
+
+Bytes BytesOf(const MemoryLayout& layout, int admission) {
+  Bytes bytes;
+  for (const MemoryLayout::Region& region : layout.regions()) {
+    if (region.admission != admission) continue;
+    bytes.parameters += InPages(region.bytes());
+    bytes.gradients += InPages(region.gradient_bytes());
+  }
+  return bytes;
+}
+
+// One for each admission, or none of the parameters.
+absl::Status CheckCount(const MemoryLayout& layout, Rank rank,
+                        const ReplicaSegments::Descriptors& descriptors) {
+  const auto admissions = static_cast<size_t>(layout.admission_count());
+  if (descriptors.gradients.size() == admissions &&
+      (descriptors.parameters.empty() || descriptors.parameters.size() == admissions)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s come in %d segments and %s in %d, expected %d each: one for each admission",
+      ParametersOf(rank), descriptors.parameters.size(), GradientsOf(rank),
+      descriptors.gradients.size(), admissions));
+}
+
 }  // namespace
 
 size_t ReplicaSegments::ParametersBytes(const MemoryLayout& layout) {
-  size_t bytes = kPageBytes;  // to begin anywhere in the first one
-  for (const MemoryLayout::Region& region : layout.regions()) bytes += InPages(region.bytes());
+  size_t bytes = 0;
+  for (int i = 0; i < layout.admission_count(); ++i) bytes += BytesOf(layout, i).parameters;
   return bytes;
 }
 
 size_t ReplicaSegments::GradientsBytes(const MemoryLayout& layout) {
-  size_t bytes = kPageBytes;
-  for (const MemoryLayout::Region& region : layout.regions()) {
-    bytes += InPages(region.gradient_bytes());
-  }
+  size_t bytes = 0;
+  for (int i = 0; i < layout.admission_count(); ++i) bytes += BytesOf(layout, i).gradients;
   return bytes;
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
     const MemoryLayout& layout, Rank rank, Parts parts, MemoryBudget& budget) {
-  std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
-  if (parts == Parts::kParametersAndGradients) {
-    absl::StatusOr<Segment> parameters =
-        Segment::Create(LabelOf(SegmentKind::kParameters, rank, layout.Digest()),
-                        ParametersBytes(layout), ParametersOf(rank), budget);
-    if (!parameters.ok()) return parameters.status();
-    segments->parameters_ = *std::move(parameters);
+  const ReplicaSegments none(MemoryLayout(), {}, parts == Parts::kParametersAndGradients, rank,
+                             rank);
+  return Grow(none, layout, rank, budget);
+}
+
+absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Grow(
+    const ReplicaSegments& before, const MemoryLayout& layout, Rank rank, MemoryBudget& budget) {
+  Pieces pieces = before.pieces_;
+  while (static_cast<int>(pieces.size()) < layout.admission_count()) {
+    const auto admission = static_cast<int>(pieces.size());
+    const Bytes bytes = BytesOf(layout, admission);
+    const uint64_t digest = layout.Digest(admission);
+    auto piece = std::make_shared<Piece>();
+    if (before.has_parameters()) {
+      absl::StatusOr<Segment> parameters =
+          Segment::Create(LabelOf(SegmentKind::kParameters, rank, digest), bytes.parameters,
+                          ParametersOf(rank), budget);
+      if (!parameters.ok()) return parameters.status();
+      piece->parameters = *std::move(parameters);
+    }
+    absl::StatusOr<Segment> gradients = Segment::Create(
+        LabelOf(SegmentKind::kGradients, rank, digest), bytes.gradients, GradientsOf(rank), budget);
+    if (!gradients.ok()) return gradients.status();
+    piece->gradients = *std::move(gradients);
+    pieces.push_back(std::move(piece));
   }
-  absl::StatusOr<Segment> gradients =
-      Segment::Create(LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
-                      GradientsBytes(layout), GradientsOf(rank), budget);
-  if (!gradients.ok()) return gradients.status();
-  segments->gradients_ = *std::move(gradients);
-  segments->PlaceRegions(layout, rank, rank);
-  return std::shared_ptr<const ReplicaSegments>(std::move(segments));
+  return std::shared_ptr<const ReplicaSegments>(
+      new ReplicaSegments(layout, std::move(pieces), before.has_parameters(), rank, rank));
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
-    const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
+    const MemoryLayout& layout, Rank rank, Descriptors descriptors,
     absl::optional<Rank> parameters_rank) {
-  std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
-  if (parameters.valid()) {
-    const Rank of = parameters_rank.value_or(rank);
-    absl::StatusOr<Segment> attached = Segment::Attach(
-        std::move(parameters), LabelOf(SegmentKind::kParameters, of, layout.Digest()),
-        ParametersBytes(layout), ParametersOf(of));
-    if (!attached.ok()) return attached.status();
-    attached->CloseDescriptor();
-    segments->parameters_ = *std::move(attached);
-  }
-  absl::StatusOr<Segment> attached =
-      Segment::Attach(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
-                      GradientsBytes(layout), GradientsOf(rank));
-  if (!attached.ok()) return attached.status();
-  attached->CloseDescriptor();
-  segments->gradients_ = *std::move(attached);
-  segments->PlaceRegions(layout, parameters_rank.value_or(rank), rank);
-  return std::shared_ptr<const ReplicaSegments>(std::move(segments));
+  const Rank of = parameters_rank.value_or(rank);
+  const auto attach = [](UniqueFd descriptor, const SegmentLabel& label, size_t bytes,
+                         const std::string& what) {
+    absl::StatusOr<Segment> attached = Segment::Attach(std::move(descriptor), label, bytes, what);
+    if (attached.ok()) attached->CloseDescriptor();
+    return attached;
+  };
+  return Map(layout, of, rank, std::move(descriptors), attach);
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
-    const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
-    MemoryBudget& budget) {
-  std::shared_ptr<ReplicaSegments> segments(new ReplicaSegments());
-  if (parameters.valid()) {
-    absl::StatusOr<Segment> adopted = Segment::Adopt(
-        std::move(parameters), LabelOf(SegmentKind::kParameters, rank, layout.Digest()),
-        ParametersBytes(layout), ParametersOf(rank), budget);
-    if (!adopted.ok()) return adopted.status();
-    segments->parameters_ = *std::move(adopted);
+    const MemoryLayout& layout, Rank rank, Descriptors descriptors, MemoryBudget& budget) {
+  const auto adopt = [&budget](UniqueFd descriptor, const SegmentLabel& label, size_t bytes,
+                               const std::string& what) {
+    return Segment::Adopt(std::move(descriptor), label, bytes, what, budget);
+  };
+  return Map(layout, rank, rank, std::move(descriptors), adopt);
+}
+
+absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Map(
+    const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank, Descriptors descriptors,
+    const MapSegment& map) {
+  absl::Status complete = CheckCount(layout, gradients_rank, descriptors);
+  if (!complete.ok()) return complete;
+  const bool has_parameters = !descriptors.parameters.empty();
+  Pieces pieces;
+  for (int i = 0; i < layout.admission_count(); ++i) {
+    const Bytes bytes = BytesOf(layout, i);
+    const uint64_t digest = layout.Digest(i);
+    auto piece = std::make_shared<Piece>();
+    if (has_parameters) {
+      absl::StatusOr<Segment> parameters =
+          map(std::move(descriptors.parameters[i]),
+              LabelOf(SegmentKind::kParameters, parameters_rank, digest), bytes.parameters,
+              ParametersOf(parameters_rank));
+      if (!parameters.ok()) return parameters.status();
+      piece->parameters = *std::move(parameters);
+    }
+    absl::StatusOr<Segment> gradients =
+        map(std::move(descriptors.gradients[i]),
+            LabelOf(SegmentKind::kGradients, gradients_rank, digest), bytes.gradients,
+            GradientsOf(gradients_rank));
+    if (!gradients.ok()) return gradients.status();
+    piece->gradients = *std::move(gradients);
+    pieces.push_back(std::move(piece));
   }
-  absl::StatusOr<Segment> adopted =
-      Segment::Adopt(std::move(gradients), LabelOf(SegmentKind::kGradients, rank, layout.Digest()),
-                     GradientsBytes(layout), GradientsOf(rank), budget);
-  if (!adopted.ok()) return adopted.status();
-  segments->gradients_ = *std::move(adopted);
-  segments->PlaceRegions(layout, rank, rank);
-  return std::shared_ptr<const ReplicaSegments>(std::move(segments));
+  return std::shared_ptr<const ReplicaSegments>(new ReplicaSegments(
+      layout, std::move(pieces), has_parameters, parameters_rank, gradients_rank));
+}
+
+std::vector<int> ReplicaSegments::parameters_fds() const {
+  std::vector<int> fds;
+  for (const auto& piece : pieces_) {
+    if (has_parameters_) fds.push_back(piece->parameters->fd());
+  }
+  return fds;
+}
+
+std::vector<int> ReplicaSegments::gradients_fds() const {
+  std::vector<int> fds;
+  for (const auto& piece : pieces_) fds.push_back(piece->gradients.fd());
+  return fds;
+}
+
+bool ReplicaSegments::AreOf(const Descriptors& descriptors) const {
+  bool same = has_parameters_ && descriptors.parameters.size() == pieces_.size() &&
+              descriptors.gradients.size() == pieces_.size();
+  for (size_t i = 0; same && i < pieces_.size(); ++i) {
+    same = pieces_[i]->parameters->IsOf(descriptors.parameters[i].get()) &&
+           pieces_[i]->gradients.IsOf(descriptors.gradients[i].get());
+  }
+  return same;
 }
 
 // Of shared parameters, all ranks keep to the place of the one whose they are.
-void ReplicaSegments::PlaceRegions(const MemoryLayout& layout, Rank parameters_rank,
-                                   Rank gradients_rank) {
+ReplicaSegments::ReplicaSegments(const MemoryLayout& layout, Pieces pieces, bool has_parameters,
+                                 Rank parameters_rank, Rank gradients_rank)
+    : pieces_(std::move(pieces)), has_parameters_(has_parameters) {
   const auto at = [](const Segment& segment, size_t offset, DType dtype) {
     return Buffer(static_cast<char*>(segment.data()) + offset, dtype);
   };
   size_t offset = 0;
   size_t gradients_offset = 0;
+  int admission = 0;
   for (const MemoryLayout::Region& region : layout.regions()) {
+    if (region.admission != admission) offset = gradients_offset = 0;
+    admission = region.admission;
+    const Piece& piece = *pieces_[admission];
     // Of a region without elements, too, the type is known.
     ReplicaRegion placed = {Buffer(nullptr, region.dtype), Buffer(nullptr, region.gradient_dtype)};
     if (region.elements > 0) {
-      if (has_parameters()) {
+      if (has_parameters) {
         placed.parameters =
-            at(*parameters_, offset + StaggerBytes(2 * static_cast<size_t>(parameters_rank)),
+            at(*piece.parameters, offset + StaggerBytes(2 * static_cast<size_t>(parameters_rank)),
                region.dtype);
       }
-      placed.gradients = at(
-          gradients_, gradients_offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1),
-          region.gradient_dtype);
+      placed.gradients =
+          at(piece.gradients,
+             gradients_offset + StaggerBytes(2 * static_cast<size_t>(gradients_rank) + 1),
+             region.gradient_dtype);
     }
     regions_.push_back(placed);
     offset += InPages(region.bytes());

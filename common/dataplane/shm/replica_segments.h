@@ -3,7 +3,9 @@
 #define OPTSHARD_COMMON_DATAPLANE_SHM_REPLICA_SEGMENTS_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,56 +19,86 @@
 
 namespace optshard {
 
-// Two segments, one for parameters and one for gradients. Each has the regions of the MemoryLayout
-// one after the other, every region in pages of its own. The first region begins at a place that
-// differs between ranks and segments (common/stagger.h). A rank that uses another rank's parameters
-// has a segment for gradients only. Thread-compatible.
+// Two segments for each admission of the MemoryLayout, one for parameters and one for gradients.
+// Each has the regions of the admission one after the other, every region in pages of its own. The
+// first region begins at a place that differs between ranks and segments (common/stagger.h). A rank
+// that uses another rank's parameters has segments for gradients only. Segments that are there stay
+// where they are when groups are added. Thread-compatible.
 class ReplicaSegments {
  public:
   enum class Parts { kParametersAndGradients, kGradients };
+
+  // By admission; `parameters` is empty where there are none.
+  struct Descriptors {
+    std::vector<UniqueFd> parameters;
+    std::vector<UniqueFd> gradients;
+  };
 
   // Zeros. RESOURCE_EXHAUSTED as Segment::Create.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Create(
       const MemoryLayout& layout, Rank rank, Parts parts,
       MemoryBudget& budget = MemoryBudget::Unlimited());
 
-  // Maps those of another process; `parameters` may be none, or those of another rank that shares
+  // The segments of `before`, which keep their addresses, and zeros for the later admissions of
+  // `layout`. Errors as Create.
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Grow(
+      const ReplicaSegments& before, const MemoryLayout& layout, Rank rank,
+      MemoryBudget& budget = MemoryBudget::Unlimited());
+
+  // Maps those of another process; the parameters may be none, or those of another rank that shares
   // them. The descriptors are closed: forked children hold nothing. INVALID_ARGUMENT as
-  // Segment::Attach.
+  // Segment::Attach, or where there is not one descriptor for each admission.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Attach(
-      const MemoryLayout& layout, Rank rank, UniqueFd parameters, UniqueFd gradients,
+      const MemoryLayout& layout, Rank rank, Descriptors descriptors,
       absl::optional<Rank> parameters_rank = absl::nullopt);
 
   // Maps those that an earlier process of this one's kind has created, and keeps the descriptors.
-  // `parameters` may be none. INVALID_ARGUMENT as Segment::Attach.
+  // Errors as Attach.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Adopt(const MemoryLayout& layout,
                                                                       Rank rank,
-                                                                      UniqueFd parameters,
-                                                                      UniqueFd gradients,
+                                                                      Descriptors descriptors,
                                                                       MemoryBudget& budget);
 
-  // Of the segments.
+  // Of all segments together.
   static size_t ParametersBytes(const MemoryLayout& layout);
   static size_t GradientsBytes(const MemoryLayout& layout);
 
   // By region of the layout; parameters are null where this has none.
   const std::vector<ReplicaRegion>& regions() const { return regions_; }
 
-  bool has_parameters() const { return parameters_.has_value(); }
-  const Segment& parameters() const { return *parameters_; }
-  const Segment& gradients() const { return gradients_; }
+  bool has_parameters() const { return has_parameters_; }
+  // To be sent to another process, by admission.
+  std::vector<int> parameters_fds() const;
+  std::vector<int> gradients_fds() const;
+
+  // Those of one admission.
+  const Segment& parameters(int admission = 0) const { return *pieces_[admission]->parameters; }
+  const Segment& gradients(int admission = 0) const { return pieces_[admission]->gradients; }
 
   // Whether the descriptors are those of these very segments.
-  bool AreOf(int parameters, int gradients) const {
-    return has_parameters() && parameters_->IsOf(parameters) && gradients_.IsOf(gradients);
-  }
+  bool AreOf(const Descriptors& descriptors) const;
 
  private:
-  ReplicaSegments() = default;
-  void PlaceRegions(const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank);
+  // Of one admission.
+  struct Piece {
+    absl::optional<Segment> parameters;
+    Segment gradients;
+  };
+  using Pieces = std::vector<std::shared_ptr<const Piece>>;
+  using MapSegment = std::function<absl::StatusOr<Segment>(
+      UniqueFd descriptor, const SegmentLabel& label, size_t bytes, const std::string& what)>;
 
-  absl::optional<Segment> parameters_;
-  Segment gradients_;
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Map(const MemoryLayout& layout,
+                                                                    Rank parameters_rank,
+                                                                    Rank gradients_rank,
+                                                                    Descriptors descriptors,
+                                                                    const MapSegment& map);
+
+  ReplicaSegments(const MemoryLayout& layout, Pieces pieces, bool has_parameters,
+                  Rank parameters_rank, Rank gradients_rank);
+
+  Pieces pieces_;  // by admission
+  bool has_parameters_;
   std::vector<ReplicaRegion> regions_;
 };
 

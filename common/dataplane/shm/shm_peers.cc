@@ -17,7 +17,8 @@ namespace optshard {
 namespace {
 
 // What a rank says first, with the descriptors of its mailbox, of its parameters and of its
-// gradients, as far as it has them.
+// gradients, as far as it has them; of these one for each admission of the layout. What does not go
+// with one message follows with further ones.
 struct Greeting {
   uint64_t generation = 0;
   Rank rank = -1;
@@ -41,6 +42,12 @@ LocalAddress NewAddress(Rank rank) {
 }
 
 std::string Key(Rank rank) { return absl::StrCat("shm/", rank); }
+
+constexpr absl::string_view kMore = "more descriptors of a greeting";
+
+void Append(const std::vector<int>& from, std::vector<int>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
 
 absl::Status Came(absl::Status status, Rank peer) {
   if (status.ok()) return status;
@@ -166,12 +173,20 @@ absl::Status ShmPeers::Greet(const ShmPlaneOptions& options, LocalSocket& socket
     greeting.has_gradients = 1;
     if (options.replica->has_parameters()) {
       greeting.has_parameters = 1;
-      descriptors.push_back(options.replica->parameters().fd());
+      Append(options.replica->parameters_fds(), &descriptors);
     }
-    descriptors.push_back(options.replica->gradients().fd());
+    Append(options.replica->gradients_fds(), &descriptors);
   }
-  return socket.Send(absl::string_view(reinterpret_cast<const char*>(&greeting), sizeof greeting),
-                     descriptors, options.deadline);
+  absl::string_view bytes(reinterpret_cast<const char*>(&greeting), sizeof greeting);
+  absl::Span<const int> unsent = descriptors;
+  absl::Status sent;
+  while (sent.ok() && !unsent.empty()) {
+    const absl::Span<const int> now = unsent.subspan(0, LocalSocket::kMaxDescriptors);
+    sent = socket.Send(bytes, now, options.deadline);
+    unsent.remove_prefix(now.size());
+    bytes = kMore;
+  }
+  return sent;
 }
 
 absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
@@ -186,12 +201,22 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
                                                message->bytes.size(), sizeof greeting));
   }
   std::memcpy(&greeting, message->bytes.data(), sizeof greeting);
+  const size_t admissions = options.layout == nullptr ? 1 : options.layout->admission_count();
+  const size_t parameters = greeting.has_parameters != 0 ? admissions : 0;
+  const size_t gradients = greeting.has_gradients != 0 ? admissions : 0;
+  while (message->descriptors.size() % LocalSocket::kMaxDescriptors == 0 &&
+         message->descriptors.size() < 1 + parameters + gradients) {
+    absl::StatusOr<LocalSocket::Message> more = socket->Receive(options.deadline);
+    if (!more.ok()) return more.status();
+    if (more->bytes != kMore || more->descriptors.empty()) break;
+    for (UniqueFd& each : more->descriptors) message->descriptors.push_back(std::move(each));
+  }
   const Rank lowest = expected < 0 ? rank_ + 1 : expected;
   const Rank highest = expected < 0 ? world_size() - 1 : expected;
   if (greeting.generation != options.generation || greeting.world_size != world_size() ||
       greeting.rank < lowest || greeting.rank > highest ||
       peers_[greeting.rank].socket != nullptr ||
-      message->descriptors.size() != 1u + greeting.has_parameters + greeting.has_gradients) {
+      message->descriptors.size() != 1 + parameters + gradients) {
     return absl::InternalError(absl::StrFormat(
         "process %d greets as rank %d of %d in generation %d with %d descriptors; expected one of "
         "the ranks %d to %d of %d in generation %d, once",
@@ -208,11 +233,13 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
   mailbox->CloseDescriptor();
   peer.mailbox = *std::move(mailbox);
   if (greeting.has_gradients != 0 && options.replica != nullptr) {
-    UniqueFd parameters;
-    if (greeting.has_parameters != 0) parameters = std::move(message->descriptors[1]);
+    ReplicaSegments::Descriptors descriptors;
+    for (size_t i = 1; i < message->descriptors.size(); ++i) {
+      (i <= parameters ? descriptors.parameters : descriptors.gradients)
+          .push_back(std::move(message->descriptors[i]));
+    }
     absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
-        ReplicaSegments::Attach(*options.layout, greeting.rank, std::move(parameters),
-                                std::move(message->descriptors.back()));
+        ReplicaSegments::Attach(*options.layout, greeting.rank, std::move(descriptors));
     if (!replica.ok()) return replica.status();
     peer.replica = *std::move(replica);
   }

@@ -18,7 +18,7 @@ absl::Status CheckWhole(const StepContext& context) {
     for (const BucketSpan& span : own.bucket->spans) owned[span.parameter] += span.elements;
   }
   for (const auto& [parameter, elements] : owned) {
-    const ParameterSpec& spec = context.space->parameter(parameter);
+    const ParameterSpec& spec = context.space().parameter(parameter);
     if (elements == spec.elements()) continue;
     return absl::InternalError(absl::StrFormat(
         "the plan gives rank %d %d elements of parameter %d \"%s\", expected all %d: the rule of "
@@ -33,7 +33,7 @@ absl::Status CheckWhole(const StepContext& context) {
 absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepContext& context) {
   absl::Status whole = CheckWhole(context);
   if (!whole.ok()) return whole;
-  const Workspaces needed = WorkspacesFor(*context.buckets, context.rank, *context.space,
+  const Workspaces needed = WorkspacesFor(context.buckets(), context.rank, context.space(),
                                           *context.groups, context.threads);
   absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(
       needed.bytes(), absl::StrCat("what the update rules compute in on rank ", context.rank));
@@ -51,7 +51,7 @@ BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces
       whole_parameters_(&threads_, context.driver, workspaces_.data(), workspace_bytes),
       trainer_updates_(context, &threads_),
       batches_(context.store->own_buckets().size()) {
-  std::vector<int> first(context.space->group_count(), -1);  // own bucket of the group
+  std::vector<int> first(context.space().group_count(), -1);  // own bucket of the group
   for (size_t own = 0; own < batches_.size(); ++own) {
     const auto member = static_cast<int>(own);
     const int group = GroupOf(member);
@@ -105,14 +105,14 @@ void BucketUpdater::AddTasks(const ShardStore::OwnBucket& bucket, bool element_w
     if (!record.updated[span.parameter]) continue;
     // State, gradient and parameter go on behind the span that begins a whole parameter.
     if (!element_wise && span.parameter_offset_elements != 0) continue;
-    const ParameterSpec& parameter = context_.space->parameter(span.parameter);
+    const ParameterSpec& parameter = context_.space().parameter(span.parameter);
     UpdateTask task;
     task.coefficients = &record.coefficients[span.parameter];
     const int whole = record.rows->WholeSpan(*bucket.bucket, static_cast<int>(s));
     task.span.slots = bucket.states[whole].slots;
     task.span.master = bucket.states[whole].master;
     if (parameter.dtype == DType::kFloat32) {
-      task.span.rounded_to = context_.state.PublishedAs(parameter.dtype);
+      task.span.rounded_to = context_.state().PublishedAs(parameter.dtype);
     }
     task.span.correction = bucket.states[whole].correction;
     const int64_t skipped =

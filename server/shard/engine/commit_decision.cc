@@ -27,6 +27,10 @@ absl::string_view TextOf(CommitCall call, size_t ranks) {
       return ranks == 1 ? "synchronises the parameters" : "synchronise the parameters";
     case CommitCall::kVerify:
       return ranks == 1 ? "verifies the replicas" : "verify the replicas";
+    case CommitCall::kConsolidate:
+      return ranks == 1 ? "consolidates the optimizer state" : "consolidate the optimizer state";
+    case CommitCall::kLoad:
+      return ranks == 1 ? "loads optimizer state" : "load optimizer state";
   }
   return "makes a call that this version does not know";
 }
@@ -144,6 +148,18 @@ absl::Status CheckLayouts(absl::Span<const CommitVote> votes, const ParameterSpa
   return absl::OkStatus();
 }
 
+// Of one call.
+absl::Status CheckSubjects(absl::Span<const CommitVote> votes) {
+  std::vector<Rank> differing;
+  for (const CommitVote& vote : votes) {
+    if (vote.subject != votes[0].subject) differing.push_back(vote.rank);
+  }
+  if (differing.empty()) return absl::OkStatus();
+  return errors::RanksDisagree(
+      differing, absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(differing),
+                              " at another place of it than rank 0; call it anew, on all ranks"));
+}
+
 absl::Status CheckCalls(absl::Span<const CommitVote> votes) {
   std::map<CommitCall, std::vector<Rank>> others;
   std::vector<Rank> differing;
@@ -152,7 +168,7 @@ absl::Status CheckCalls(absl::Span<const CommitVote> votes) {
     others[vote.call].push_back(vote.rank);
     differing.push_back(vote.rank);
   }
-  if (differing.empty()) return absl::OkStatus();
+  if (differing.empty()) return CheckSubjects(votes);
   std::vector<std::string> texts = {absl::StrCat("rank 0 ", TextOf(votes[0].call, 1))};
   for (const auto& [call, ranks] : others) {
     texts.push_back(absl::StrCat(RankList(ranks), " ", TextOf(call, ranks.size())));

@@ -38,7 +38,7 @@ struct CommitDecision {
 //   TrainerGone                        the ranks that give up do so because their trainers are gone
 //   a rank's own code, naming it       it could not prepare the step (its input is invalid)
 //   RanksDisagree                      some ranks step, others synchronise or verify their
-//                                      parameters
+//                                      parameters, or consolidate or load state
 //   RanksDisagree                      hyperparameters of a group differ
 //   RanksDisagree                      kAveraged, and a gradient is missing on some ranks
 //   RanksDisagree                      a gradient is sparse on some ranks and dense on others

@@ -23,9 +23,10 @@ struct Header {
   uint32_t reason_bytes = 0;
   uint32_t hyperparameter_text_bytes = 0;
   CommitCall call = CommitCall::kStep;
+  uint64_t subject = 0;
   char reason[kReasonBytes] = {};
 };
-static_assert(sizeof(Header) == 48 + kReasonBytes, "no padding");
+static_assert(sizeof(Header) == 56 + kReasonBytes, "no padding");
 
 size_t BitmapBytes(int parameters) { return (static_cast<size_t>(parameters) + 7) / 8; }
 
@@ -59,6 +60,7 @@ void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
   header.generation = vote.generation;
   header.step = vote.step;
   header.call = vote.call;
+  header.subject = vote.subject;
   header.code = static_cast<int32_t>(vote.prepared.code());
   header.reason_bytes = static_cast<uint32_t>(
       absl::string_view(vote.prepared.message()).copy(header.reason, kReasonBytes));
@@ -94,6 +96,7 @@ absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, i
   vote.generation = header.generation;
   vote.step = header.step;
   vote.call = header.call;
+  vote.subject = header.subject;
   if (header.code != 0) {
     vote.prepared = absl::Status(static_cast<absl::StatusCode>(header.code),
                                  absl::string_view(header.reason, header.reason_bytes));

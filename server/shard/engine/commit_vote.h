@@ -14,7 +14,13 @@
 namespace optshard {
 
 // What a rank has come to do with the others. The numbers travel.
-enum class CommitCall : uint32_t { kStep = 0, kSynchronise = 1, kVerify = 2 };
+enum class CommitCall : uint32_t {
+  kStep = 0,
+  kSynchronise = 1,
+  kVerify = 2,
+  kConsolidate = 3,
+  kLoad = 4,
+};
 
 struct CommitVote {
   Rank rank = 0;
@@ -29,6 +35,8 @@ struct CommitVote {
   std::vector<bool> has_gradient;                // by parameter
   std::vector<bool> sparse = {};                 // by parameter: it is sparse; empty: none is
   CommitCall call = CommitCall::kStep;
+  // What else all ranks have in common that make the call (ByteShare::subject).
+  uint64_t subject = 0;
 };
 
 // All votes of a job have the same size: about 300 bytes, 8 for each group, two bits for each

@@ -18,15 +18,15 @@ DirectExchange::DirectExchange(const StepContext& context, std::unique_ptr<Bucke
       replicas_(context.plane->peer_replicas()->regions),
       updater_(std::move(updater)),
       gathered_(context.world_size()) {
-  for (const std::vector<Rank>& group : context.plan->tree.node_groups) {
+  for (const std::vector<Rank>& group : context.plan().tree.node_groups) {
     group_sizes_.push_back(static_cast<int>(group.size()));
     tree_order_.insert(tree_order_.end(), group.begin(), group.end());
   }
-  const bool publishes = context.plan->policy != PartitionPolicy::kReplicated;
-  regions_.resize(context.layout->regions().size());
+  const bool publishes = context.plan().policy != PartitionPolicy::kReplicated;
+  regions_.resize(context.layout().regions().size());
   for (size_t r = 0; r < regions_.size(); ++r) {
     Region& region = regions_[r];
-    region.gradient_dtype = context.layout->regions()[r].gradient_dtype;
+    region.gradient_dtype = context.layout().regions()[r].gradient_dtype;
     for (const Rank rank : tree_order_) {
       region.gradients.push_back(replicas_[rank][r].gradients.data());
     }
@@ -42,7 +42,7 @@ DirectExchange::DirectExchange(const StepContext& context, std::unique_ptr<Bucke
 }
 
 absl::Status DirectExchange::Check(const ReplicaMemory& replica) const {
-  return errors::WithContext(CheckPlacement(*context_.space, *context_.layout,
+  return errors::WithContext(CheckPlacement(context_.space(), context_.layout(),
                                             replicas_[context_.rank], replica.tensors()),
                              "in the memory that the ranks of this host share");
 }
@@ -82,7 +82,7 @@ absl::Status DirectExchange::SyncParameters(StepNumber step, const ReplicaMemory
   for (size_t r = 0; r < regions_.size(); ++r) {
     const void* const from = replicas_[0][r].parameters.data();
     void* const to = replicas_[context_.rank][r].parameters.data();
-    if (from != to) std::memcpy(to, from, context_.layout->regions()[r].bytes());
+    if (from != to) std::memcpy(to, from, context_.layout().regions()[r].bytes());
   }
   // Rank 0 may change its values once all have them.
   return Barrier(TagOf(context_, step, StepPhase::kControl, 0), deadline);
@@ -93,10 +93,10 @@ void DirectExchange::Abandon(absl::Time) {}
 
 void DirectExchange::PlaceSpan(const StepRecord& record, const ReplicaMemory& replica,
                                const BucketSpan& span, SpanUpdate* update) {
-  const MemoryLayout::Place& where = context_.layout->place(span.parameter);
+  const MemoryLayout::Place& where = context_.layout().place(span.parameter);
   const ReplicaTensor& tensor = replica.tensor(span.parameter);
   update->parameter = tensor.parameter.From(span.parameter_offset_elements);
-  if (context_.gradient_mode == GradientMode::kReduce) {
+  if (context_.gradient_mode() == GradientMode::kReduce) {
     update->gradient = ConstBuffer(nullptr, regions_[where.region].gradient_dtype);
     update->replicas.gradients = Gradients(record, span, where.region);
     update->replicas.group_sizes = group_sizes_;

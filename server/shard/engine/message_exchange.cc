@@ -12,7 +12,7 @@ namespace optshard {
 absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(
     const StepContext& context, std::unique_ptr<BucketUpdater> updater) {
   int64_t staging_bytes = 0;
-  for (const Bucket& bucket : *context.buckets) {
+  for (const Bucket& bucket : context.buckets()) {
     staging_bytes = std::max({staging_bytes, bucket.bytes(), bucket.gradient_bytes()});
   }
   if (context.world_size() == 1) staging_bytes = 0;
@@ -26,8 +26,8 @@ absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(
 
 MessageExchange::MessageExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater)
     : context_(context),
-      reduces_(context.gradient_mode == GradientMode::kReduce && context.world_size() > 1),
-      publishes_(context.plan->policy != PartitionPolicy::kReplicated && context.world_size() > 1),
+      reduces_(context.gradient_mode() == GradientMode::kReduce && context.world_size() > 1),
+      publishes_(context.plan().policy != PartitionPolicy::kReplicated && context.world_size() > 1),
       updater_(std::move(updater)) {}
 
 absl::Status MessageExchange::Check(const ReplicaMemory&) const { return absl::OkStatus(); }
@@ -36,7 +36,7 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
                                       absl::Time deadline) {
   if (!reduces_) return absl::OkStatus();
   int own = 0;
-  for (const Bucket& whole : *context_.buckets) {
+  for (const Bucket& whole : context_.buckets()) {
     const Buffer result = whole.owner == context_.rank
                               ? context_.store->own_buckets()[own++].reduced_gradient
                               : Buffer();
@@ -83,14 +83,14 @@ absl::Status MessageExchange::RunTrainerUpdates(const StepRecord& record,
 absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                     absl::Time deadline) {
   int own = 0;
-  for (const Bucket& whole : *context_.buckets) {
+  for (const Bucket& whole : context_.buckets()) {
     const Bucket& bucket = record.rows->Of(whole);
     if (bucket.owner == context_.rank) {
       absl::Status updated = Update(own++, record, replica, deadline);
       if (!updated.ok()) return updated;
     }
     if (!publishes_ || !AnyUpdated(bucket, record)) continue;
-    const bool rounds = context_.state.PublishedAs(bucket.dtype) != bucket.dtype;
+    const bool rounds = context_.state().PublishedAs(bucket.dtype) != bucket.dtype;
     absl::Status published = Publish(
         bucket, bucket.owner, TagOf(context_, record.step, StepPhase::kPublish, bucket.index),
         replica, rounds ? &record : nullptr, deadline);
@@ -105,9 +105,9 @@ absl::Status MessageExchange::Complete(const StepRecord&, absl::Time) { return a
 absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                              absl::Time deadline) {
   if (context_.world_size() == 1) return absl::OkStatus();
-  for (const Bucket& bucket : *context_.buckets) {
+  for (const Bucket& bucket : context_.buckets()) {
     // Where every rank owns everything, rank 0's buckets hold it all.
-    if (context_.plan->policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
+    if (context_.plan().policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
     absl::Status published =
         Publish(bucket, 0, TagOf(context_, step, StepPhase::kControl, bucket.index), replica,
                 nullptr, deadline);
@@ -141,7 +141,7 @@ absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const Ste
   operation.start = context_.clock->Now();
   const bool sends = from == context_.rank;
   const DType travels =
-      rounded == nullptr ? bucket.dtype : context_.state.PublishedAs(bucket.dtype);
+      rounded == nullptr ? bucket.dtype : context_.state().PublishedAs(bucket.dtype);
   void* data = rounded == nullptr ? replica.ParametersInPlace(bucket) : nullptr;
   if (data == nullptr) {
     absl::StatusOr<void*> staging = window_->TakeStaging(deadline);

@@ -49,27 +49,30 @@ absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Options& op
 
 StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange)
     : options_(options),
-      no_replica_(options_.space->parameter_count()),
+      no_replica_(options_.space().parameter_count()),
       exchange_(std::move(exchange)),
       runs_trainer_updates_(
           std::any_of(options_.groups->begin(), options_.groups->end(),
                       [](const GroupUpdate& group) { return group.trainer_update != nullptr; })),
-      rows_(options_.space, options_.buckets, options_.world_size()),
+      rows_(&options_.space(), &options_.buckets(), options_.world_size()),
       finished_(options_.store->ledger().progress().finished),
       skipped_(options_.store->ledger().progress().skipped),
-      has_values_(options_.has_values),
-      incarnations_(options_.world_size(), 0) {
-  record_.generation = options_.plan->generation;
+      has_values_(options_.before == nullptr ? options_.has_values : options_.before->has_values_),
+      lacks_values_(options_.before != nullptr ||
+                    (options_.state().MayHaveMasters() && !has_values_)),
+      incarnations_(options_.before == nullptr ? std::vector<Incarnation>(options_.world_size(), 0)
+                                               : options_.before->incarnations_) {
+  record_.generation = options_.shape->generation();
   record_.hyperparameters = HyperparametersOf(*options_.groups);
   record_.rows = &rows_;
-  record_.updated.resize(options_.space->parameter_count());
-  record_.coefficients.resize(options_.space->parameter_count());
-  for (int p = 0; p < options_.space->parameter_count(); ++p) {
-    const UpdateRule& rule = *(*options_.groups)[options_.space->group_of(p)].rule;
+  record_.updated.resize(options_.space().parameter_count());
+  record_.coefficients.resize(options_.space().parameter_count());
+  for (int p = 0; p < options_.space().parameter_count(); ++p) {
+    const UpdateRule& rule = *(*options_.groups)[options_.space().group_of(p)].rule;
     takes_dense_.push_back(rule.spec().sparse_gradients != SparseGradients::kOnly);
   }
-  owned_.resize(options_.space->parameter_count());
-  for (const Slice& slice : options_.plan->partition.slices[options_.rank]) {
+  owned_.resize(options_.space().parameter_count());
+  for (const Slice& slice : options_.plan().partition.slices[options_.rank]) {
     owned_[slice.parameter] = true;
   }
 }
@@ -95,11 +98,19 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const absl::Status replica_ok =
       willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
   absl::Status prepared = replica_ok;
-  if (options_.state.MayHaveMasters() && !has_values_) {
+  if (lacks_values_) {
     prepared.Update(absl::FailedPreconditionError(
-        "the masters have no values yet: synchronise the parameters before the first step"));
+        options_.state().MayHaveMasters() && !has_values_
+            ? "the masters have no values yet: synchronise the parameters before the first step"
+            : "the added parameters have no values yet: synchronise the parameters before the next "
+              "step"));
   }
   if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
+  if (prepared.ok() && options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
+    prepared = absl::DataLossError(
+        "its optimizer state was replaced in part, and its trainer ended meanwhile; load the state "
+        "again, on all ranks");
+  }
   if (prepared.ok()) prepared = CheckGradients(input.replica);
   const ReplicaMemory replica = replica_ok.ok()
                                     ? ReplicaMemory(input.replica, input.regions)
@@ -164,9 +175,9 @@ absl::Status StepEngine::Agree(const ReplicaMemory& replica, const absl::Status&
     return status;
   }
   agreed->decision = Decide(agreed->votes, agreed->votes[options_.rank], incarnations_,
-                            options_.gradient_mode, *options_.space);
+                            options_.gradient_mode(), options_.space());
   // Every rank has the marks of all, so that all decide alike.
-  if (agreed->decision.status.ok() && options_.gradient_mode == GradientMode::kAveraged) {
+  if (agreed->decision.status.ok() && options_.gradient_mode() == GradientMode::kAveraged) {
     agreed->decision.status = rows_.CheckAlike();
   }
   if (!agreed->decision.hyperparameters_differ) return absl::OkStatus();
@@ -199,13 +210,13 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
 
 absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions) const {
-  absl::Status tensors = CheckTensors(*options_.space, replica);
+  absl::Status tensors = CheckTensors(options_.space(), replica);
   if (!tensors.ok()) return tensors;
-  if (!regions.empty() && regions.size() != options_.layout->regions().size()) {
+  if (!regions.empty() && regions.size() != options_.layout().regions().size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d flat regions were given, expected none or one for each of the %d of "
                         "the memory layout",
-                        regions.size(), options_.layout->regions().size()));
+                        regions.size(), options_.layout().regions().size()));
   }
   return exchange_->Check(ReplicaMemory(replica, regions));
 }
@@ -234,9 +245,9 @@ CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status
     vote.hyperparameter_digests.push_back(values.Digest());
   }
   vote.hyperparameter_text_bytes = static_cast<uint32_t>(hyperparameter_text_.size());
-  vote.has_gradient.resize(options_.space->parameter_count());
-  vote.sparse.resize(options_.space->parameter_count());
-  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+  vote.has_gradient.resize(options_.space().parameter_count());
+  vote.sparse.resize(options_.space().parameter_count());
+  for (int p = 0; p < options_.space().parameter_count(); ++p) {
     const ReplicaTensor& tensor = replica.tensor(p);
     vote.has_gradient[p] = tensor.gradient != nullptr;
     vote.sparse[p] = vote.has_gradient[p] && tensor.gradient_rows.marks != nullptr;
@@ -250,8 +261,8 @@ absl::Status StepEngine::GatherVotes(CommitRound round, const CommitVote& own, a
     votes->push_back(own);
     return absl::OkStatus();
   }
-  const int groups = options_.space->group_count();
-  const int parameters = options_.space->parameter_count();
+  const int groups = options_.space().group_count();
+  const int parameters = options_.space().parameter_count();
   std::vector<char> contribution(CommitVoteBytes(groups, parameters));
   EncodeVote(own, absl::MakeSpan(contribution));
   std::vector<char> gathered;
@@ -316,11 +327,11 @@ void StepEngine::PrepareCoefficients() {
   // Scalar slots by their bits: a NaN has no place in an order.
   using Bits = std::array<uint64_t, kMaxScalarSlots>;
   std::map<std::tuple<int, StepNumber, DType, Bits>, Coefficients> known;
-  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+  for (int p = 0; p < options_.space().parameter_count(); ++p) {
     if (!owned_[p] || !record_.updated[p]) continue;
-    const int group = options_.space->group_of(p);
+    const int group = options_.space().group_of(p);
     const StepNumber count = options_.store->step_count(p) + 1;
-    const DType dtype = options_.space->parameter(p).dtype;
+    const DType dtype = options_.space().parameter(p).dtype;
     const ScalarSlots before = options_.store->scalar_slots(p);
     Bits bits;
     static_assert(sizeof(bits) == sizeof(before), "a double is 64 bits");

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "common/byte_share.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
@@ -26,12 +27,17 @@
 
 namespace optshard {
 
-// Bound to one thread. After an error that is not `refused` no other call may follow.
+// Bound to one thread, and to one generation. After an error that is not `refused` no other call
+// may follow.
 class StepEngine {
  public:
   struct Options : StepContext {
     Incarnation incarnation = 0;
     bool has_values = false;  // the parameters have the job's first values already
+    // The rank's engine of the generation before, between steps; null: none. This one goes on where
+    // it was, with a store that has grown from its store. Parameters that were added have no values
+    // yet: all ranks synchronise before the next step. Used by Create alone.
+    const StepEngine* before = nullptr;
   };
 
   struct Result {
@@ -66,6 +72,10 @@ class StepEngine {
   Result VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
+  // All ranks get the bytes (ByteShare). Nothing changes. Refused where ranks share other bytes, or
+  // more than kMaxShareBytes.
+  Result ShareBytes(const ByteShare& share, absl::Duration timeout);
+
   StepNumber finished() const { return finished_; }
   // The ledger's, between steps.
   StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }
@@ -80,7 +90,8 @@ class StepEngine {
     kRefusalIsKnown = 3,
     kMastersAreTaken = 4,
     kTrainerUpdatesHaveRun = 5,
-    kReplicaDigests = 6,  // and the numbers after it
+    kSharedBytes = 6,
+    kReplicaDigests = 7,  // and the numbers after it
   };
 
   // What the votes of all ranks say.
@@ -118,8 +129,7 @@ class StepEngine {
                            std::vector<CommitVote>* votes, bool* sent);
   // Votes for a call between steps; gives the result that ends it, if any. `others_have_begun` is
   // the outcome where the votes fail after others may have them.
-  absl::optional<Result> AgreeOnCall(CommitCall call, absl::Span<const ReplicaTensor> replica,
-                                     absl::Span<const ReplicaRegion> regions,
+  absl::optional<Result> AgreeOnCall(CommitCall call, uint64_t subject, const absl::Status& usable,
                                      StepOutcome others_have_begun, absl::Time deadline);
   // Returns OK when all ranks have called it.
   absl::Status Barrier(CommitRound round, absl::Time deadline);
@@ -131,6 +141,8 @@ class StepEngine {
   void PrepareCoefficients();
   // Masters that are not the parameters' values, rounded, become them. OK once all ranks' have.
   absl::Status TakeMasters(const ReplicaMemory& replica, absl::Time deadline);
+  // The error is the data plane's.
+  absl::Status MoveBytes(const ByteShare& share, absl::Time deadline);
   // The error is the data plane's. `difference` gets ReplicasDiffer where the replicas do.
   absl::Status CompareReplicas(absl::Span<const ReplicaTensor> replica, absl::Time deadline,
                                absl::optional<absl::Status>* difference);
@@ -154,6 +166,7 @@ class StepEngine {
   StepNumber finished_;  // the ledger's, at first
   uint64_t skipped_;     // likewise
   bool has_values_;
+  bool lacks_values_;                      // no step before a synchronisation
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
 };
 

@@ -42,20 +42,20 @@ void TakeMaster(ConstBuffer parameter, DType half, int64_t elements, float* mast
 
 }  // namespace
 
-absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call,
-                                                           absl::Span<const ReplicaTensor> replica,
-                                                           absl::Span<const ReplicaRegion> regions,
+absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call, uint64_t subject,
+                                                           const absl::Status& usable,
                                                            StepOutcome others_have_begun,
                                                            absl::Time deadline) {
   record_.step = finished_ + 1;
   options_.timeline->BeginStep(finished_);
-  const absl::Status usable = CheckReplica(replica, regions);
   std::vector<CommitVote> votes;
   bool sent = false;
   const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
   absl::Status status = GatherRows(none, deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
-  status = GatherVotes(kVotes, MakeVote(none, usable, call), deadline, &votes, &sent);
+  CommitVote vote = MakeVote(none, usable, call);
+  vote.subject = subject;
+  status = GatherVotes(kVotes, vote, deadline, &votes, &sent);
   if (!status.ok()) {
     // Others may have all votes and begin.
     return Failed(std::move(status),
@@ -73,9 +73,14 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   // The first time there is nothing to tear.
   const StepOutcome begun = has_values_ ? StepOutcome::kInDoubt : StepOutcome::kNotApplied;
   absl::optional<Result> refused =
-      AgreeOnCall(CommitCall::kSynchronise, replica, regions, begun, deadline);
+      AgreeOnCall(CommitCall::kSynchronise, 0, CheckReplica(replica, regions), begun, deadline);
   if (refused.has_value()) return *std::move(refused);
   const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
+  // State that was replaced in part stays so.
+  StepProgress done = progress();
+  if (options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
+    done.outcome = StepOutcome::kTorn;
+  }
   options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
   // A process may have been killed before its ledger said so. No value travels before every ledger
   // does: otherwise nothing would tell that rank's old values from the new ones of the others.
@@ -85,8 +90,9 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   status = exchange_->SyncParameters(finished_, memory, deadline);
   if (status.ok()) status = TakeMasters(memory, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
-  options_.store->ledger().SetProgress(progress());
+  options_.store->ledger().SetProgress(done);
   has_values_ = true;
+  lacks_values_ = false;
   options_.timeline->EndStep();
   Result result;
   result.info.step = finished_;
@@ -94,17 +100,17 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
 }
 
 absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {
-  if (!options_.state.MayHaveMasters()) return absl::OkStatus();
+  if (!options_.state().MayHaveMasters()) return absl::OkStatus();
   const DefaultFloatingPoint default_mode;
   const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
   for (size_t own = 0; own < buckets.size(); ++own) {
     const ShardStore::OwnBucket& bucket = buckets[own];
-    if (!options_.state.HasMaster(bucket.bucket->dtype)) continue;
+    if (!options_.state().HasMaster(bucket.bucket->dtype)) continue;
     options_.store->BeginWrite(static_cast<int>(own));
     for (size_t s = 0; s < bucket.states.size(); ++s) {
       const BucketSpan& span = bucket.bucket->spans[s];
       TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
-                 options_.state.PublishedAs(bucket.bucket->dtype), span.elements,
+                 options_.state().PublishedAs(bucket.bucket->dtype), span.elements,
                  bucket.states[s].master.As<float>());
     }
     options_.store->EndWrite(static_cast<int>(own), finished_);
@@ -117,8 +123,8 @@ StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> re
                                               absl::Span<const ReplicaRegion> regions,
                                               absl::Duration timeout) {
   const absl::Time deadline = options_.clock->Now() + timeout;
-  absl::optional<Result> refused =
-      AgreeOnCall(CommitCall::kVerify, replica, regions, StepOutcome::kNotApplied, deadline);
+  absl::optional<Result> refused = AgreeOnCall(
+      CommitCall::kVerify, 0, CheckReplica(replica, regions), StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
   absl::optional<absl::Status> difference;
   absl::Status status = CompareReplicas(replica, deadline, &difference);
@@ -138,8 +144,8 @@ absl::Status StepEngine::CompareReplicas(absl::Span<const ReplicaTensor> replica
                                          absl::Time deadline,
                                          absl::optional<absl::Status>* difference) {
   if (options_.world_size() == 1) return absl::OkStatus();
-  const std::vector<uint64_t> digests = DigestParameters(*options_.space, replica);
-  ParameterRange range{0, options_.space->parameter_count()};
+  const std::vector<uint64_t> digests = DigestParameters(options_.space(), replica);
+  ParameterRange range{0, options_.space().parameter_count()};
   for (int32_t round = kReplicaDigests;; ++round) {
     const std::vector<uint64_t> parts = DigestParts(digests, range);
     const char* const bytes = reinterpret_cast<const char*>(parts.data());
@@ -154,7 +160,7 @@ absl::Status StepEngine::CompareReplicas(absl::Span<const ReplicaTensor> replica
     if (!part.has_value()) return absl::OkStatus();
     range = PartOf(range, *part);
     if (range.size() == 1) {
-      *difference = ReplicasDiffer(*options_.space, range.begin, gathered, *part);
+      *difference = ReplicasDiffer(options_.space(), range.begin, gathered, *part);
       return absl::OkStatus();
     }
   }

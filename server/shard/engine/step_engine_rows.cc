@@ -19,15 +19,15 @@ constexpr size_t kWordsOfAGather = (size_t{1} << 20) / sizeof(uint64_t);
 }  // namespace
 
 absl::Status StepEngine::CheckGradients(absl::Span<const ReplicaTensor> replica) const {
-  for (int p = 0; p < options_.space->parameter_count(); ++p) {
+  for (int p = 0; p < options_.space().parameter_count(); ++p) {
     if (!replica[p].gradient) continue;
     const bool sparse = replica[p].gradient_rows.marks != nullptr;
-    const ParameterSpec& parameter = options_.space->parameter(p);
+    const ParameterSpec& parameter = options_.space().parameter(p);
     if (!sparse && (takes_dense_[p] || parameter.elements() == 0)) continue;
-    const int group = options_.space->group_of(p);
+    const int group = options_.space().group_of(p);
     const UpdateRule& rule = *(*options_.groups)[group].rule;
     const Hyperparameters& hyperparameters = record_.hyperparameters[group];
-    absl::Status taken = CheckTakesGradient(rule, hyperparameters, options_.state.format, sparse);
+    absl::Status taken = CheckTakesGradient(rule, hyperparameters, options_.state().format, sparse);
     if (taken.ok() && sparse && RowsOf(parameter) == 0) {
       taken = absl::InvalidArgumentError(
           "the gradient is sparse, and the parameter has no rows: expected two dimensions or more, "

@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_STEP_EXCHANGE_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_STEP_EXCHANGE_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -9,6 +10,7 @@
 #include "common/bucket.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
+#include "common/generation_shape.h"
 #include "common/gradient_mode.h"
 #include "common/ids.h"
 #include "common/memory_layout.h"
@@ -24,16 +26,11 @@
 
 namespace optshard {
 
-// What stays the same from step to step. Whatever is pointed to outlives its users.
+// What stays the same within a generation. Whatever is pointed to outlives its users.
 struct StepContext {
   Rank rank = 0;
-  const Plan* plan = nullptr;
-  const ParameterSpace* space = nullptr;
-  const MemoryLayout* layout = nullptr;
-  const std::vector<Bucket>* buckets = nullptr;
-  GradientMode gradient_mode = GradientMode::kReduce;
-  StateOptions state;
-  const std::vector<GroupUpdate>* groups = nullptr;  // they decided the slots
+  std::shared_ptr<const GenerationShape> shape;
+  GroupUpdates groups;  // they decided the slots
   DriverKind driver = DriverKind::kSimd;
   int threads = 1;
   DataPlane* plane = nullptr;  // null where there is one rank
@@ -45,12 +42,18 @@ struct StepContext {
   int window = 64;
   int staging_buffers = 8;
 
-  int world_size() const { return plan->world_size; }
+  const Plan& plan() const { return shape->plan(); }
+  const ParameterSpace& space() const { return shape->space(); }
+  const MemoryLayout& layout() const { return shape->layout(); }
+  const std::vector<Bucket>& buckets() const { return shape->buckets(); }
+  GradientMode gradient_mode() const { return shape->spec().gradient_mode; }
+  const StateOptions& state() const { return shape->spec().state; }
+  int world_size() const { return plan().world_size; }
 };
 
 inline StepTag TagOf(const StepContext& context, StepNumber step, StepPhase phase, int bucket) {
   StepTag tag;
-  tag.generation = context.plan->generation;
+  tag.generation = context.shape->generation();
   tag.step = step;
   tag.bucket = bucket;
   tag.phase = phase;

@@ -93,7 +93,7 @@ absl::Status TrainerUpdates::Add(const ShardStore::OwnBucket& own, const StepRec
       return errors::WithContext(
           arrays.status(),
           absl::StrFormat("param group %d, parameter %d \"%s\"", own.bucket->group, span.parameter,
-                          context_.space->parameter(span.parameter).name));
+                          context_.space().parameter(span.parameter).name));
     }
     Load load;
     load.to.parameter = arrays->parameter.From(span.parameter_offset_elements);

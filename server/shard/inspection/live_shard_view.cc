@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/checked_math.h"
+#include "common/optimizer_spec.h"
 #include "server/shard/state/kept_parts.h"
 #include "server/shard/state/slot_memory.h"
 #include "server/update/update_rule.h"
@@ -24,70 +25,101 @@ void PauseBeforeRetry(int attempt) {
   absl::SleepFor(absl::Microseconds(1 << std::min(attempt / 4, 12)));
 }
 
-template <typename TryOnce>
-auto Retry(const TryOnce& try_once) {
+// Until `replaced` says that other values count from now on.
+template <typename TryOnce, typename Replaced>
+auto Retry(const TryOnce& try_once, const Replaced& replaced) {
   auto result = try_once();
-  for (int attempt = 0; !result.has_value() && attempt < kReadAttempts; ++attempt) {
+  for (int attempt = 0; !result.has_value() && attempt < kReadAttempts && !replaced(); ++attempt) {
     PauseBeforeRetry(attempt);
     result = try_once();
   }
   return result;
 }
 
+const GroupUpdate& GroupOf(const LiveShardView::Shown& shown, int parameter) {
+  return (*shown.groups)[shown.shape->space().group_of(parameter)];
+}
+
+// What ReadSlot serves of the parameter: "step" only where PyTorch keeps it too.
+std::vector<ParameterSlot> SlotsOf(const LiveShardView::Shown& shown, int parameter) {
+  const OptimizerSpec& spec = shown.shape->spec();
+  const GroupUpdate& group = GroupOf(shown, parameter);
+  std::vector<ParameterSlot> slots =
+      SlotsOfParameter(spec.space.parameter(parameter), group, spec.state);
+  if (!group.rule->spec().exports_step) slots.pop_back();
+  return slots;
+}
+
 }  // namespace
 
-LiveShardView::LiveShardView(Options options) : options_(std::move(options)) {
-  int32_t last = -1;
-  for (const Slice& slice : slices()) {
-    if (slice.parameter != last) ++owned_parameters_;
-    last = slice.parameter;
-    owned_elements_ += slice.elements;
-  }
+LiveShardView::LiveShardView(Options options, Shown shown)
+    : options_(std::move(options)), shown_(std::make_shared<const Shown>(std::move(shown))) {}
+
+void LiveShardView::Show(Shown shown) {
+  auto next = std::make_shared<const Shown>(std::move(shown));
+  absl::MutexLock lock(&mutex_);
+  shown_.swap(next);
+}
+
+std::shared_ptr<const LiveShardView::Shown> LiveShardView::shown() const {
+  absl::MutexLock lock(&mutex_);
+  return shown_;
 }
 
 ShardDescription LiveShardView::Describe() const {
+  const std::shared_ptr<const Shown> shown = this->shown();
+  const Plan& plan = shown->shape->plan();
   ShardDescription description;
   description.member = options_.member;
-  description.generation = options_.plan->generation;
-  description.world_size = options_.plan->world_size;
-  description.gradient_mode = options_.gradient_mode;
-  description.policy = options_.plan->policy;
+  description.generation = plan.generation;
+  description.world_size = plan.world_size;
+  description.gradient_mode = shown->shape->spec().gradient_mode;
+  description.policy = plan.policy;
   description.progress = options_.board->progress();
   description.failure = options_.board->failure();
-  description.owned_parameters = owned_parameters_;
-  description.owned_elements = owned_elements_;
-  description.state_bytes = options_.store->state_bytes();
-  description.bucket_count = options_.bucket_count;
+  int32_t last = -1;
+  for (const Slice& slice : shown->shape->slices(options_.member.rank)) {
+    if (slice.parameter != last) ++description.owned_parameters;
+    last = slice.parameter;
+    description.owned_elements += slice.elements;
+  }
+  description.state_bytes = shown->store->state_bytes();
+  description.bucket_count = static_cast<int>(shown->store->own_buckets().size());
   for (Hyperparameters& values : options_.board->hyperparameters()) {
-    const UpdateRule& rule = *(*options_.groups)[description.groups.size()].rule;
+    // The board may be a generation ahead.
+    if (description.groups.size() == shown->groups->size()) break;
+    const UpdateRule& rule = *(*shown->groups)[description.groups.size()].rule;
     description.groups.push_back({rule.spec().name, std::move(values)});
   }
   return description;
 }
 
 std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) const {
+  const std::shared_ptr<const Shown> shown = this->shown();
+  const OptimizerSpec& spec = shown->shape->spec();
+  const std::vector<Slice>& slices = shown->shape->slices(options_.member.rank);
   std::vector<OwnedSlice> result;
-  const int64_t end = std::min(SaturatingAdd(first, count), static_cast<int64_t>(slices().size()));
+  const int64_t end = std::min(SaturatingAdd(first, count), static_cast<int64_t>(slices.size()));
   for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
-    const Slice& slice = slices()[i];
-    const ParameterSpec& parameter = options_.space->parameter(slice.parameter);
+    const Slice& slice = slices[i];
+    const ParameterSpec& parameter = spec.space.parameter(slice.parameter);
     OwnedSlice owned;
     owned.parameter = slice.parameter;
     owned.name = parameter.name;
     owned.shape = parameter.shape;
     owned.dtype = parameter.dtype;
     owned.gradient_dtype = parameter.gradient_dtype();
-    owned.group = options_.space->group_of(slice.parameter);
+    owned.group = spec.space.group_of(slice.parameter);
     owned.offset_elements = slice.offset_elements;
     owned.elements = slice.elements;
-    owned.step = options_.store->step_count(slice.parameter);
-    for (ParameterSlot& slot : SlotsOf(slice.parameter)) {
+    owned.step = shown->store->step_count(slice.parameter);
+    for (ParameterSlot& slot : SlotsOf(*shown, slice.parameter)) {
       if (slot.shape.has_value()) owned.slot_shapes[slot.name] = *std::move(slot.shape);
       owned.slots.push_back(std::move(slot.name));
     }
-    const GroupUpdate& group = group_of(slice.parameter);
-    owned.state_bytes = StateBytes(options_.state, parameter,
-                                   group.rule->Slots(group.hyperparameters), slice.elements);
+    const GroupUpdate& group = GroupOf(*shown, slice.parameter);
+    owned.state_bytes =
+        StateBytes(spec.state, parameter, group.rule->Slots(group.hyperparameters), slice.elements);
     result.push_back(std::move(owned));
   }
   return result;
@@ -96,18 +128,32 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
 absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string_view name,
                                                  int64_t offset_elements,
                                                  absl::Span<double> out) const {
-  if (parameter < 0 || parameter >= options_.space->parameter_count()) {
-    return absl::NotFoundError(absl::StrFormat("no parameter %d: the optimizer has 0 to %d",
-                                               parameter, options_.space->parameter_count() - 1));
+  while (true) {
+    const std::shared_ptr<const Shown> shown = this->shown();
+    absl::StatusOr<SlotRead> read = ReadSlotOf(shown, parameter, name, offset_elements, out);
+    // Nobody steps the former generation's store any more.
+    if (!absl::IsAborted(read.status()) || shown == this->shown()) return read;
   }
-  const std::vector<ParameterSlot> slots = SlotsOf(parameter);
+}
+
+absl::StatusOr<SlotRead> LiveShardView::ReadSlotOf(const std::shared_ptr<const Shown>& shown,
+                                                   int32_t parameter, absl::string_view name,
+                                                   int64_t offset_elements,
+                                                   absl::Span<double> out) const {
+  const ParameterSpace& space = shown->shape->space();
+  const auto replaced = [&] { return shown != this->shown(); };
+  if (parameter < 0 || parameter >= space.parameter_count()) {
+    return absl::NotFoundError(absl::StrFormat("no parameter %d: the optimizer has 0 to %d",
+                                               parameter, space.parameter_count() - 1));
+  }
+  const std::vector<ParameterSlot> slots = SlotsOf(*shown, parameter);
   const auto found = std::find_if(slots.begin(), slots.end(),
                                   [&](const ParameterSlot& known) { return known.name == name; });
   if (found == slots.end()) {
     const auto append = [](std::string* out, const ParameterSlot& known) { *out += known.name; };
     return absl::NotFoundError(absl::StrFormat(
         "parameter %d \"%s\" has no slot \"%s\"; rule %s keeps: %s", parameter,
-        options_.space->parameter(parameter).name, name, group_of(parameter).rule->spec().name,
+        space.parameter(parameter).name, name, GroupOf(*shown, parameter).rule->spec().name,
         slots.empty() ? "none" : absl::StrJoin(slots, ", ", append)));
   }
   const ParameterSlot& slot = *found;
@@ -116,11 +162,11 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
 
   const auto elements = static_cast<int64_t>(out.size());
   absl::optional<StepNumber> step;
-  const KeptParts kept = {options_.member.rank, options_.space, &slices(), options_.store};
+  const KeptParts kept = {options_.member.rank, shown->shape, shown->store.get()};
   absl::Status kept_here = kept.Check(parameter, slot, offset_elements, elements);
   if (!kept_here.ok()) return kept_here;
   if (slot.is_scalar()) {
-    const auto read = Retry([&] { return options_.store->TryReadStepCount(parameter); });
+    const auto read = Retry([&] { return shown->store->TryReadStepCount(parameter); }, replaced);
     if (read.has_value()) {
       if (!out.empty()) {
         out[0] = slot.kind == SlotKind::kStep ? static_cast<double>(read->count)
@@ -129,8 +175,8 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
       step = read->step;
     }
   } else {
-    step =
-        Retry([&] { return options_.store->TryRead(parameter, slot.index, offset_elements, out); });
+    step = Retry([&] { return shown->store->TryRead(parameter, slot.index, offset_elements, out); },
+                 replaced);
   }
   if (!step.has_value()) {
     return absl::AbortedError(absl::StrFormat(
@@ -145,22 +191,6 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlot(int32_t parameter, absl::string
 }
 
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }
-
-const std::vector<Slice>& LiveShardView::slices() const {
-  return options_.plan->partition.slices[options_.member.rank];
-}
-
-const GroupUpdate& LiveShardView::group_of(int parameter) const {
-  return (*options_.groups)[options_.space->group_of(parameter)];
-}
-
-std::vector<ParameterSlot> LiveShardView::SlotsOf(int parameter) const {
-  const GroupUpdate& group = group_of(parameter);
-  std::vector<ParameterSlot> slots =
-      SlotsOfParameter(options_.space->parameter(parameter), group, options_.state);
-  if (!group.rule->spec().exports_step) slots.pop_back();
-  return slots;
-}
 
 absl::Status LiveShardView::CheckReadable() const {
   const StepProgress progress = options_.board->progress();

@@ -3,18 +3,20 @@
 #define OPTSHARD_SERVER_SHARD_INSPECTION_LIVE_SHARD_VIEW_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "common/gradient_mode.h"
+#include "common/generation_shape.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
-#include "common/plan.h"
-#include "common/state_options.h"
+#include "common/partition.h"
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/inspection/step_board.h"
 #include "server/shard/inspection/timeline_ring.h"
@@ -29,18 +31,22 @@ class LiveShardView final : public ShardView {
  public:
   struct Options {
     MemberId member;
-    const ParameterSpace* space = nullptr;
-    const Plan* plan = nullptr;
-    const std::vector<GroupUpdate>* groups = nullptr;
-    GradientMode gradient_mode = GradientMode::kReduce;
-    StateOptions state;
-    int bucket_count = 0;
-    const ShardStore* store = nullptr;
     const StepBoard* board = nullptr;
     const TimelineRing* timeline = nullptr;
   };  // everything that is pointed to outlives the view
 
-  explicit LiveShardView(Options options);
+  // What there is to see of one generation.
+  struct Shown {
+    std::shared_ptr<const GenerationShape> shape;
+    GroupUpdates groups;
+    std::shared_ptr<const ShardStore> store;
+  };
+
+  LiveShardView(Options options, Shown shown);
+
+  // Readers see this generation from now on; who is reading meanwhile begins again. Waits for no
+  // reader.
+  void Show(Shown shown);
 
   ShardDescription Describe() const override;
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override;
@@ -49,15 +55,15 @@ class LiveShardView final : public ShardView {
   std::vector<TimelineSpan> Timeline() const override;
 
  private:
-  const std::vector<Slice>& slices() const;
-  const GroupUpdate& group_of(int parameter) const;
-  // What ReadSlot serves of the parameter: "step" only where PyTorch keeps it too.
-  std::vector<ParameterSlot> SlotsOf(int parameter) const;
+  std::shared_ptr<const Shown> shown() const;
+  absl::StatusOr<SlotRead> ReadSlotOf(const std::shared_ptr<const Shown>& shown, int32_t parameter,
+                                      absl::string_view name, int64_t offset_elements,
+                                      absl::Span<double> out) const;
   absl::Status CheckReadable() const;
 
   const Options options_;
-  int owned_parameters_ = 0;
-  int64_t owned_elements_ = 0;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const Shown> shown_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace optshard

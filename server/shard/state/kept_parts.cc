@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/partition.h"
 
 namespace optshard {
 
@@ -23,15 +25,16 @@ absl::Status KeptParts::Check(int parameter, const ParameterSlot& slot, int64_t 
 }
 
 absl::Status KeptParts::CheckOwned(int parameter, int64_t offset_elements, int64_t elements) const {
-  auto slice = std::lower_bound(slices->begin(), slices->end(), parameter,
+  const std::vector<Slice>& slices = shape->slices(rank);
+  auto slice = std::lower_bound(slices.begin(), slices.end(), parameter,
                                 [](const Slice& each, int of) { return each.parameter < of; });
-  const ParameterSpec& spec = space->parameter(parameter);
-  if (slice != slices->end() && slice->parameter == parameter && offset_elements >= 0 &&
+  const ParameterSpec& spec = shape->space().parameter(parameter);
+  if (slice != slices.end() && slice->parameter == parameter && offset_elements >= 0 &&
       offset_elements <= spec.elements() && store->Owns(parameter, offset_elements, elements)) {
     return absl::OkStatus();
   }
   std::vector<std::string> ranges;
-  for (; slice != slices->end() && slice->parameter == parameter; ++slice) {
+  for (; slice != slices.end() && slice->parameter == parameter; ++slice) {
     ranges.push_back(absl::StrFormat("[%d, %d)", slice->offset_elements,
                                      slice->offset_elements + slice->elements));
   }

@@ -3,22 +3,20 @@
 #define OPTSHARD_SERVER_SHARD_STATE_KEPT_PARTS_H_
 
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "common/generation_shape.h"
 #include "common/ids.h"
-#include "common/parameter_space.h"
-#include "common/partition.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/shard_store.h"
 
 namespace optshard {
 
-// Thread-safe. What is pointed to outlives it.
+// Thread-safe. The store outlives it.
 struct KeptParts {
   Rank rank = 0;
-  const ParameterSpace* space = nullptr;
-  const std::vector<Slice>* slices = nullptr;  // the rank's, by parameter
+  std::shared_ptr<const GenerationShape> shape;
   const ShardStore* store = nullptr;
 
   // OUT_OF_RANGE, saying what is kept, unless all of [offset, offset + elements) of the slot is

@@ -56,6 +56,16 @@ void ShardLedger::EndInterruptedWrites() {
   }
 }
 
+void ShardLedger::EndReads() {
+  for (int v = 0; v < version_count_; ++v) {
+    std::atomic<uint64_t>& sequence = versions_[v].sequence;
+    // Acquire keeps the writes that follow behind it.
+    if (sequence.load(std::memory_order_relaxed) % 2 == 0) {
+      sequence.fetch_add(1, std::memory_order_acq_rel);
+    }
+  }
+}
+
 StepProgress ShardLedger::progress() const { return head_->progress.Load(); }
 
 }  // namespace optshard

@@ -51,6 +51,9 @@ class ShardLedger {
   // then may be half of the old and half of the new; whether that matters, progress() says.
   void EndInterruptedWrites();
 
+  // Makes no version readable any more: a process goes on with another ledger.
+  void EndReads();
+
   Version& counts_version() const { return versions_[0]; }
   Version& version(int own) const { return versions_[1 + own]; }
   std::atomic<StepNumber>& step_count(int parameter) const { return step_counts_[parameter]; }

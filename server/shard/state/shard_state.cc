@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
+#include "common/optimizer_spec.h"
 #include "common/state_format.h"
 
 namespace optshard {
@@ -21,18 +22,17 @@ bool IsCorrection(double value) {
 
 }  // namespace
 
-KeptParts ShardState::kept() const {
-  return {options_.rank, options_.space, options_.slices, options_.store};
-}
+KeptParts ShardState::kept() const { return {options_.rank, options_.shape, options_.store}; }
 
 std::vector<ParameterSlot> ShardState::Slots(int parameter) const {
-  return SlotsOfParameter(options_.space->parameter(parameter),
-                          (*options_.groups)[options_.space->group_of(parameter)], options_.state);
+  const OptimizerSpec& spec = options_.shape->spec();
+  return SlotsOfParameter(spec.space.parameter(parameter),
+                          (*options_.groups)[spec.space.group_of(parameter)], spec.state);
 }
 
 absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot, int64_t offset_elements,
                                                int64_t elements) const {
-  const int parameters = options_.space->parameter_count();
+  const int parameters = options_.shape->space().parameter_count();
   if (parameter < 0 || parameter >= parameters) {
     return absl::InvalidArgumentError(
         absl::StrFormat("no parameter %d: the optimizer has 0 to %d", parameter, parameters - 1));
@@ -83,6 +83,11 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
   const absl::StatusOr<ParameterSlot> found =
       Find(parameter, slot, offset_elements, static_cast<int64_t>(out.size()));
   if (!found.ok()) return found.status();
+  if (options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
+    return absl::DataLossError(absl::StrFormat(
+        "the optimizer state of rank %d was replaced in part; load it again on all ranks",
+        options_.rank));
+  }
   switch (found->kind) {
     case SlotKind::kElements:
     case SlotKind::kCorrections:
@@ -100,6 +105,14 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
       out[0] = static_cast<double>(options_.store->step_count(parameter));
       break;
   }
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::SetReplacing(bool replacing) {
+  ShardLedger& ledger = options_.store->ledger();
+  StepProgress progress = ledger.progress();
+  progress.outcome = replacing ? StepOutcome::kTorn : StepOutcome::kIdle;
+  ledger.SetProgress(progress);
   return absl::OkStatus();
 }
 

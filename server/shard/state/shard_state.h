@@ -3,15 +3,15 @@
 #define OPTSHARD_SERVER_SHARD_STATE_SHARD_STATE_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/generation_shape.h"
 #include "common/ids.h"
-#include "common/parameter_space.h"
-#include "common/partition.h"
-#include "common/state_options.h"
 #include "server/shard/state/kept_parts.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/shard_store.h"
@@ -24,21 +24,20 @@ namespace optshard {
 class ShardState final : public StateAccess {
  public:
   struct Options {
-    const ParameterSpace* space = nullptr;
-    const std::vector<GroupUpdate>* groups = nullptr;
-    StateOptions state;
+    std::shared_ptr<const GenerationShape> shape;
+    GroupUpdates groups;
     Rank rank = 0;
-    const std::vector<Slice>* slices = nullptr;  // the rank's
-    ShardStore* store = nullptr;
-  };  // everything that is pointed to outlives this
+    ShardStore* store = nullptr;  // outlives this
+  };
 
-  explicit ShardState(const Options& options) : options_(options) {}
+  explicit ShardState(Options options) : options_(std::move(options)) {}
 
   std::vector<ParameterSlot> Slots(int parameter) const override;
   absl::Status Read(int parameter, int slot, int64_t offset_elements,
                     absl::Span<double> out) override;
   absl::Status Write(int parameter, int slot, int64_t offset_elements,
                      absl::Span<const double> values) override;
+  absl::Status SetReplacing(bool replacing) override;
 
  private:
   // The slot, where it has these elements here.

@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/bucket.h"
 #include "common/buffer.h"
+#include "common/generation_shape.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "common/state_options.h"
@@ -62,31 +64,46 @@ class ShardStore {
   };
 
   struct Options {
-    const ParameterSpace* space = nullptr;         // outlives the store
-    const std::vector<Bucket>* buckets = nullptr;  // all ranks'; outlives the store
+    std::shared_ptr<const GenerationShape> shape;
     Rank rank = 0;
     std::vector<std::vector<Slot>> slots;  // by group
     // How many each parameter has at most, and what they begin as, by group.
     int scalar_slots = 0;
     std::vector<ScalarSlots> initial_scalar_slots;
-    StateOptions state;
     bool keep_reduced_gradients = false;
+
+    const ParameterSpace& space() const { return shape->space(); }
+    const StateOptions& state() const { return shape->spec().state; }
 
     // Sets what is above of slots and scalar slots.
     void TakeSlotsOf(absl::Span<const GroupUpdate> groups);
   };
 
-  // How many bytes a store with these options needs.
-  static ShardMemory::Bytes BytesFor(const Options& options);
+  // How many bytes a store with these options needs for one admission: for the slots of the
+  // parameters that came by it, and for a ledger of all parameters up to it.
+  static ShardMemory::Bytes BytesFor(const Options& options, int admission = 0);
 
   // The size of the reduced gradients, where they are kept.
   static int64_t ReducedGradientBytes(const Options& options);
 
-  // Uses the state in `memory`, which must have exactly BytesFor bytes (INTERNAL otherwise), or
-  // without it private memory. Memory that no store has begun is zeros; its slots are given their
-  // initial values. RESOURCE_EXHAUSTED where there is too little.
-  static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
-      const Options& options, absl::optional<ShardMemory> memory = absl::nullopt);
+  // Uses the state in `memory`, which has one entry for each admission of exactly BytesFor bytes
+  // (INTERNAL otherwise), or, where that is empty, private memory. The last entry's ledger counts.
+  // Memory that no store has begun is zeros; its slots are given their initial values.
+  // RESOURCE_EXHAUSTED where there is too little.
+  static absl::StatusOr<std::unique_ptr<ShardStore>> Create(const Options& options,
+                                                            std::vector<ShardMemory> memory = {});
+
+  // The store of the next generation, whose space has one admission more: between steps, on the
+  // step's thread. It has what this one keeps, in place, and initial values in `added`, which is
+  // zeros, of BytesFor that admission; private memory without it. This one is as it was. When the
+  // other's ledger begins, that is the rank's state: call Retire here first.
+  //   INTERNAL            the next plan moves what is kept here; memory of another size
+  //   RESOURCE_EXHAUSTED  there is too little memory
+  absl::StatusOr<std::unique_ptr<ShardStore>> Grow(
+      const Options& next, absl::optional<ShardMemory> added = absl::nullopt) const;
+
+  // From now on no TryRead here succeeds, for another store writes to the same memory.
+  void Retire() { ledger_->EndReads(); }
 
   const std::vector<OwnBucket>& own_buckets() const { return own_; }
   int64_t state_bytes() const { return state_bytes_; }  // of the slots, padding left out
@@ -156,13 +173,22 @@ class ShardStore {
     int64_t parameter_offset = 0;
     int64_t elements = 0;
   };
-  ShardStore() = default;
+  explicit ShardStore(Options options) : options_(std::move(options)) {}
+
+  // Parameters of the admissions from `first_new` on get initial values. Of those before it, the
+  // memory and the reduced gradients are there.
+  static absl::StatusOr<std::unique_ptr<ShardStore>> Over(
+      const Options& options, std::vector<ShardMemory> memory,
+      std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients, int first_new);
+  void PlaceSlots(int first_new);
+  absl::Status PlaceReducedGradients();
   // Where the slot's values lie that begin at the offset: the first piece reaches beyond it.
   absl::Span<const Piece> PiecesFrom(int parameter, int slot, int64_t offset_elements) const;
 
-  ShardMemory memory_;
+  const Options options_;
+  std::vector<ShardMemory> memory_;  // by admission
   absl::optional<ShardLedger> ledger_;
-  MappedMemory reduced_gradients_;
+  std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients_;  // by admission
   std::vector<OwnBucket> own_;
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   // By parameter and slot: those with a shape of their own, in its elements.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/block_recode.h"
 #include "common/default_floating_point.h"
 #include "common/half.h"
 #include "common/memory_layout.h"
@@ -141,7 +142,7 @@ void WriteSlot(const SlotArray& array, int64_t first, int64_t count, const doubl
     for (int64_t begin = 0; begin < count; begin += kCodeGrid) {
       const int64_t length = std::min(kCodeGrid, count - begin);
       std::copy_n(from + begin, length, values);
-      Encode(values, length, array.coded().From(first + begin));
+      Recode(values, length, array.coded().From(first + begin));
     }
   } else if (to.dtype() == DType::kFloat64) {
     std::copy_n(from, count, to.As<double>());

@@ -25,7 +25,7 @@ class StateAccess {
   // one with a shape of its own are counted in that shape; one that is one number has one element.
   // double holds the values of every dtype exactly. Errors:
   //   INVALID_ARGUMENT  no such parameter or slot, or the elements are not all kept here
-  //   DATA_LOSS         the state is torn
+  //   DATA_LOSS         the state is torn, or is being replaced
   virtual absl::Status Read(int parameter, int slot, int64_t offset_elements,
                             absl::Span<double> out) = 0;
 
@@ -36,6 +36,11 @@ class StateAccess {
   // in a row.
   virtual absl::Status Write(int parameter, int slot, int64_t offset_elements,
                              absl::Span<const double> values) = 0;
+
+  // From a call with true until one with false, what is kept is the state of no step: Read and
+  // steps have DATA_LOSS, and so has a process that takes over the memory. For a replacement of
+  // many slots, which may end half-way.
+  virtual absl::Status SetReplacing(bool replacing) = 0;
 };
 
 }  // namespace optshard

@@ -51,7 +51,9 @@ AttachRequest SomeRequest() {
   parameter.update_cost = 640;
   parameter.dtype = DType::kBFloat16;
   parameter.main_gradient = true;
-  request.spec.space = ParameterSpace({{{parameter}}, {{}}});
+  GroupSpec added;
+  added.admission = 1;
+  request.spec.space = ParameterSpace({{{parameter}}, added});
   request.layout_digest = MemoryLayout(request.spec.space).Digest();
   request.spec.rules = {{"adam", SomeHyperparameters()}, {"sgd"}};
   request.spec.gradient_mode = GradientMode::kAveraged;
@@ -103,7 +105,7 @@ TEST(AttachRequest_AnotherProtocolVersion_IsRefused, ShowingBoth) {
   const absl::Status status = DecodeAttachRequest(EncodeAttachRequest(request)).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_NE(status.message().find("version 77"), absl::string_view::npos) << status;
-  EXPECT_NE(status.message().find("version 1"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("version 2"), absl::string_view::npos) << status;
 }
 
 TEST(AttachMessages_BytesOfSomethingElse_AreRefused, ByAll) {
@@ -126,7 +128,7 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   sent.blob_step = 11;
   sent.generation = 5;
   sent.owner_address = "127.0.0.1:9";
-  sent.owner_addresses = {"127.0.0.1:8", "127.0.0.1:9"};
+  sent.coordinator = "127.0.0.1:8";
   sent.state_bytes = int64_t{1} << 40;
   sent.parameters_rank = 1;
   sent.plane = {"steps fly", true};
@@ -143,7 +145,7 @@ TEST(AttachReply_ThereAndBack, IsTheSame) {
   EXPECT_EQ(came->blob_step, sent.blob_step);
   EXPECT_EQ(came->generation, sent.generation);
   EXPECT_EQ(came->owner_address, sent.owner_address);
-  EXPECT_EQ(came->owner_addresses, sent.owner_addresses);
+  EXPECT_EQ(came->coordinator, sent.coordinator);
   EXPECT_EQ(came->state_bytes, sent.state_bytes);
   EXPECT_EQ(came->parameters_rank, sent.parameters_rank);
   EXPECT_EQ(came->plane.text, sent.plane.text);

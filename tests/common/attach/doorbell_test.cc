@@ -151,6 +151,44 @@ TEST(Doorbell_StateRequest_Arrives, AndLeavesTheStepsPartsAlone) {
   EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
 }
 
+TEST(Doorbell_SharedBytes_Arrive, AndComeBackAsTheServerLeavesThem) {
+  Ends ends({5, 2});
+  std::string bytes(kMaxShareBytes, 'a');
+  DoorbellRequest asked;
+  asked.kind = DoorbellRequest::Kind::kShareBytes;
+  asked.timeout = absl::Seconds(3);
+  asked.share = {ShareCall::kLoad, 7, absl::MakeSpan(&bytes[0], bytes.size())};
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kShareBytes);
+  EXPECT_EQ(taken.timeout, absl::Seconds(3));
+  EXPECT_EQ(taken.share.call, ShareCall::kLoad);
+  EXPECT_EQ(taken.share.from, 7);
+  ASSERT_EQ(taken.share.bytes.size(), bytes.size());
+  EXPECT_EQ(taken.share.bytes.back(), 'a');
+  taken.share.bytes.back() = 'b';
+  ends.server.Answer(DoorbellReply());
+  EXPECT_EQ(ends.trainer.share_window().back(), 'b');
+
+  bytes += 'a';
+  asked.share.bytes = absl::MakeSpan(&bytes[0], bytes.size());
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(asked).status()));
+  // What a trainer writes that goes its own way: the line before the window.
+  char* const window = ends.trainer.share_window().data();
+  for (const int64_t wrong : {kMaxShareBytes + 1, int64_t{-1}}) {
+    asked.share.bytes = {};
+    ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+    std::memcpy(window - 64 + 16, &wrong, sizeof wrong);
+    const absl::Status status = ends.server.Take(&taken);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    ends.server.Answer(DoorbellReply());
+  }
+  asked.share.call = static_cast<ShareCall>(3);
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.server.Take(&taken)));
+}
+
 TEST(Doorbell_StateRequest_ForMoreThanTheWindow, IsRefusedAtBothEnds) {
   const DoorbellShape shape = {1, 1};
   Ends ends(shape);

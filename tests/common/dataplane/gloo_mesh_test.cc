@@ -18,12 +18,12 @@
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/dataplane/disconnect_reason.h"
+#include "common/dataplane/gloo/connect_wire.h"
 #include "common/dataplane/gloo/small_messages.h"
 #include "common/errors.h"
 #include "common/link/process_stat.h"
 #include "common/link/unique_fd.h"
 #include "gtest/gtest.h"
-#include "tests/testing/fake_rendezvous.h"
 
 namespace optshard {
 namespace {
@@ -77,27 +77,38 @@ class FakeWire : public GlooWire {
   absl::Notification cut_;
 };
 
-// The mesh of rank 0 of two. `peers_end` becomes rank 1's end of the connection for short messages.
+// The address that rank 1 tells rank 0, as it travels.
+std::string AddressMessage(const WireAddress& address) {
+  const struct {
+    uint32_t magic = 0x6f707473;
+    uint32_t bytes = sizeof(WireAddress);
+    uint64_t slot = WireAddress::kSlot;
+  } header;
+  return std::string(reinterpret_cast<const char*>(&header), sizeof header) +
+         std::string(reinterpret_cast<const char*>(&address), sizeof address);
+}
+
+// The mesh of rank 0 of two. `peers_end` becomes rank 1's end of the connection for short messages,
+// on which rank 1 has sent `address`.
 absl::StatusOr<std::unique_ptr<GlooMesh>> MeshOfRank0(
-    testing::FakeRendezvous* rendezvous, FakeWire::Control* wire, UniqueFd* peers_end,
-    absl::Time deadline = absl::InfiniteFuture()) {
-  EXPECT_TRUE(rendezvous->Put("gloo/0/1/for/0", "address").ok());
+    FakeWire::Control* wire, UniqueFd* peers_end, absl::Time deadline = absl::InfiniteFuture(),
+    const std::string& address = AddressMessage(WireAddress{7, "address"})) {
   GlooPlaneOptions options;
   options.rank = 0;
   options.world_size = 2;
-  options.rendezvous = rendezvous;
   options.deadline = deadline;
   int ends[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   std::vector<UniqueFd> connections(2);
   connections[1] = UniqueFd(ends[0]);
   *peers_end = UniqueFd(ends[1]);
+  EXPECT_EQ(send(ends[1], address.data(), address.size(), 0), static_cast<ssize_t>(address.size()));
   return GlooMesh::ConnectOver(std::make_unique<FakeWire>(wire), std::move(connections), options);
 }
 
 class GlooMeshThatBreaks : public ::testing::Test {
  protected:
-  GlooMeshThatBreaks() { mesh_ = MeshOfRank0(&rendezvous_, &wire_, &peers_end_).value(); }
+  GlooMeshThatBreaks() { mesh_ = MeshOfRank0(&wire_, &peers_end_).value(); }
 
   // Breaks the mesh on another thread, and calls `call` on a third one while the connections are
   // being cut. Whether they had been cut when `call` returned its error.
@@ -126,7 +137,6 @@ class GlooMeshThatBreaks : public ::testing::Test {
     return was_cut;
   }
 
-  testing::FakeRendezvous rendezvous_;
   UniqueFd peers_end_;
   FakeWire::Control wire_;
   std::unique_ptr<GlooMesh> mesh_;
@@ -160,14 +170,33 @@ TEST_F(GlooMeshThatBreaks, Close_WhileTheConnectionsAreCut_ReturnsAfterwards) {
   EXPECT_TRUE(IsCutWhenItFails([this] { return mesh_->Close(absl::InfiniteFuture()); }));
 }
 
+TEST(GlooMesh, PeerThatTellsNoAddress_IsLateAtTheDeadline) {
+  FakeWire::Control wire;
+  UniqueFd peers_end;
+  const absl::Time deadline = Clock::Monotonic().Now() + absl::Milliseconds(20);
+  const absl::Status status = MeshOfRank0(&wire, &peers_end, deadline, "").status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{1});
+}
+
+TEST(GlooMesh, AddressLongerThanItsMessage_IsRefused) {
+  FakeWire::Control wire;
+  UniqueFd peers_end;
+  WireAddress address;
+  address.bytes = sizeof address.address + 1;
+  const absl::Status status =
+      MeshOfRank0(&wire, &peers_end, absl::InfiniteFuture(), AddressMessage(address)).status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_NE(status.message().find("509 bytes"), absl::string_view::npos) << status;
+}
+
 TEST(GlooMesh, PeerThatDoesNotConnect_IsLateAtTheDeadline) {
-  testing::FakeRendezvous rendezvous;
   FakeWire::Control wire;
   wire.connects = false;
   UniqueFd peers_end;
   const absl::Time start = Clock::Monotonic().Now();
   const absl::Status status =
-      MeshOfRank0(&rendezvous, &wire, &peers_end, start + absl::Milliseconds(20)).status();
+      MeshOfRank0(&wire, &peers_end, start + absl::Milliseconds(20)).status();
   EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
   EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{1});
   EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(10));
@@ -175,10 +204,9 @@ TEST(GlooMesh, PeerThatDoesNotConnect_IsLateAtTheDeadline) {
 
 // What Close returns on rank 0 when rank 1 disconnects with this reason.
 absl::Status CloseAfter(const DisconnectReason& reason) {
-  testing::FakeRendezvous rendezvous;
   FakeWire::Control wire;
   UniqueFd peers_end;
-  const std::unique_ptr<GlooMesh> mesh = MeshOfRank0(&rendezvous, &wire, &peers_end).value();
+  const std::unique_ptr<GlooMesh> mesh = MeshOfRank0(&wire, &peers_end).value();
   std::vector<UniqueFd> connections(2);
   connections[0] = std::move(peers_end);
   const std::shared_ptr<SmallMessages> peer = SmallMessages::Create(std::move(connections)).value();

@@ -1,6 +1,8 @@
 // What only this plane has: the replicas of its peers.
 #include "common/dataplane/shm/shm_plane.h"
 
+#include <fcntl.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -99,6 +101,68 @@ TEST(ShmPlane_ReplicasOfAllRanks_AreReached, ReadAndWritten) {
         }
         EXPECT_TRUE(plane.Close(FarDeadline()).ok());
       });
+}
+
+ParameterSpace WithAddedGroups(const ParameterSpace& space, int admissions) {
+  std::vector<GroupSpec> groups = space.groups();
+  for (int i = 1; i <= admissions; ++i) {
+    GroupSpec group;
+    group.parameters = {{"added" + std::to_string(i), {100 + i}}};
+    group.admission = i;
+    groups.push_back(std::move(group));
+  }
+  return ParameterSpace(std::move(groups));
+}
+
+// One more admission, and more than one message has room for.
+TEST(ShmPlane_GrownReplicas_KeepWhatWasThereInPlace, AndPeersReachAllOfThem) {
+  for (const int admissions : {1, 40}) {
+    SCOPED_TRACE(admissions);
+    const MemoryLayout before(SpaceOf({1000, 7}));
+    const MemoryLayout after(WithAddedGroups(SpaceOf({1000, 7}), admissions));
+    std::vector<std::shared_ptr<const ReplicaSegments>> former(2);
+    std::vector<std::shared_ptr<const ReplicaSegments>> grown(2);
+    for (Rank rank = 0; rank < 2; ++rank) {
+      former[rank] = MakeReplica(before, rank);
+      former[rank]->regions()[0].parameters.As<float>()[999] = 5.0f + static_cast<float>(rank);
+      absl::StatusOr<std::shared_ptr<const ReplicaSegments>> made =
+          ReplicaSegments::Grow(*former[rank], after, rank);
+      ASSERT_TRUE(made.ok()) << made.status();
+      grown[rank] = *std::move(made);
+      EXPECT_EQ(grown[rank]->regions()[0].parameters, former[rank]->regions()[0].parameters);
+      EXPECT_EQ(grown[rank]->regions()[0].gradients, former[rank]->regions()[0].gradients);
+    }
+    OnEveryRank(
+        2, after, [&](Rank rank) { return grown[rank]; },
+        [&](absl::StatusOr<std::unique_ptr<DataPlane>> made) {
+          ASSERT_TRUE(made.ok()) << made.status();
+          DataPlane& plane = **made;
+          const PeerReplicas* replicas = plane.peer_replicas();
+          ASSERT_NE(replicas, nullptr);
+          const std::vector<ReplicaRegion>& theirs = replicas->regions[1 - plane.rank()];
+          ASSERT_EQ(theirs.size(), 1u + admissions);
+          EXPECT_EQ(theirs[0].parameters.As<float>()[999], 6.0f - static_cast<float>(plane.rank()));
+          EXPECT_EQ(theirs[admissions].gradients.As<float>()[3], 0.0f);
+          ASSERT_TRUE(Barrier(plane, 0).ok());
+          theirs[admissions].gradients.As<float>()[3] = 7.0f;
+          ASSERT_TRUE(Barrier(plane, 1).ok());
+          EXPECT_EQ(grown[plane.rank()]->regions()[admissions].gradients.As<float>()[3], 7.0f);
+          EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+        });
+  }
+}
+
+TEST(ReplicaSegments_OfAnotherNumberOfAdmissions, AreRefused) {
+  const MemoryLayout one(SpaceOf({100}));
+  const MemoryLayout two(WithAddedGroups(SpaceOf({100}), 1));
+  const std::shared_ptr<const ReplicaSegments> replica = MakeReplica(one, 0);
+  ReplicaSegments::Descriptors descriptors;
+  for (const int fd : replica->gradients_fds()) {
+    descriptors.gradients.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  }
+  const absl::Status status = ReplicaSegments::Attach(two, 0, std::move(descriptors)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("expected 2 each"));
 }
 
 TEST(ShmPlane_GradientsOnly_UseTheParametersOfTheLowestRankThatHasSome, OnAllRanks) {

@@ -75,8 +75,8 @@ TEST(MemberSessionRpc, StreamBreaksAgainAndAgain_IsOpenedAsSoonAsTheFirstTime) {
   reply.incarnation = 1;
   reply.lease = absl::Seconds(60);
   reply.heartbeat_period = absl::Seconds(60);
-  const std::unique_ptr<MemberSession> session =
-      StartMemberSession(address, MakeChannel(address), {"job", "default", 0, 1}, reply);
+  const std::unique_ptr<MemberSession> session = StartMemberSession(
+      address, MakeChannel(address), {"job", "default", 0, 1}, reply, OptimizerSpec());
   // Pauses that grow from 10 ms have come to more than 0.6 s by the seventh break. One of the last
   // breaks suffices: a busy machine may hold up the others.
   constexpr int kBreaks = 10;

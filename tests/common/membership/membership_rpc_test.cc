@@ -1,9 +1,13 @@
 #include "common/membership/membership_rpc.h"
 
+#include <limits>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/membership/common_proto.h"
+#include "common/plan.h"
+#include "common/request_limits.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -13,6 +17,7 @@ namespace optshard {
 namespace {
 
 using ::google::protobuf::util::MessageDifferencer;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -22,7 +27,7 @@ ParameterSpace Space() {
   ParameterSpec weight{"w", {3, 0, 5}, DType::kBFloat16, "cuda:1"};
   weight.update_cost = 45;
   ParameterSpec scalar{"s", {}, DType::kFloat64, "cpu"};
-  return ParameterSpace({GroupSpec{{weight}}, GroupSpec{}, GroupSpec{{scalar}}});
+  return ParameterSpace({GroupSpec{{weight}}, GroupSpec{}, GroupSpec{{scalar}, 1}});
 }
 
 // Every field set to a value that is not its default.
@@ -61,9 +66,9 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(FirstDifference(Space(), "sent", back->spec.space, "received"), absl::nullopt);
   EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
-  // A join has neither generation nor incarnation yet.
+  // A join has neither generation nor incarnation yet, and this one has its spec.
   EXPECT_THAT(SameFields(proto, ToProto(JoinRequest())),
-              ElementsAre("header.generation", "header.incarnation"));
+              ElementsAre("header.generation", "header.incarnation", "spec_digest", "world_size"));
   EXPECT_EQ(FirstDifference(Request().spec, "sent", back->spec, "received"), absl::nullopt);
   EXPECT_EQ(back->spec.rules[2].hyperparameters.List("betas"), (Numbers{0.5, 0.75}));
   EXPECT_EQ(back->spec.rules[2].hyperparameters.Choice("mode"), "slow");
@@ -71,6 +76,16 @@ TEST(MembershipRpc, JoinRequest_ComesBackWhole) {
   EXPECT_EQ(back->spec.buckets.pack_below_bytes, 64);
   EXPECT_EQ(back->spec.state.master_weight_bits, 24);
   EXPECT_EQ(back->spec.state.format, StateFormat::kBFloat16);
+}
+
+TEST(MembershipRpc, JoinRequestWithoutItsSpec_HasTheDigestAndTheWorldSize) {
+  const v1::JoinRequest proto = ToProto(WithoutSpec(Request()));
+  EXPECT_FALSE(proto.has_spec());
+  const absl::StatusOr<JoinRequest> back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->spec_digest, Request().spec.Digest());
+  EXPECT_EQ(back->spec.world_size, 3);
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
 }
 
 TEST(MembershipRpc, CallHeader_ComesBackWhole) {
@@ -88,8 +103,36 @@ TEST(MembershipRpc, JoinReply_ComesBackWhole) {
   reply.heartbeat_period = absl::Seconds(1);
   reply.host_rank = 2;
   const v1::JoinResponse proto = ToProto(reply);
-  EXPECT_THAT(SameFields(proto, ToProto(JoinReply())), IsEmpty());
-  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(FromProto(proto)), proto));
+  JoinReply plain;
+  EXPECT_THAT(SameFields(proto, ToProto(plain)), ElementsAre("answer"));
+  ASSERT_TRUE(FromProto(proto).ok()) << FromProto(proto).status();
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*FromProto(proto)), proto));
+  for (const JoinAnswer answer : {JoinAnswer::kSendSpec, JoinAnswer::kAskAgain}) {
+    plain.answer = answer;
+    EXPECT_EQ(FromProto(ToProto(plain))->answer, answer);
+  }
+}
+
+TEST(MembershipRpc, JoinReplyOfNoUse_IsInvalid) {
+  v1::JoinResponse valid;
+  valid.set_answer(v1::JOIN_ANSWER_ADMITTED);
+  valid.set_lease_ms(5000);
+  valid.set_heartbeat_period_ms(1000);
+  EXPECT_TRUE(FromProto(valid).ok());
+  const auto refused = [](const v1::JoinResponse& proto) {
+    return absl::IsInvalidArgument(FromProto(proto).status());
+  };
+  v1::JoinResponse proto = valid;
+  proto.set_answer(v1::JOIN_ANSWER_UNSPECIFIED);
+  EXPECT_TRUE(refused(proto));
+  for (const int64_t period : {int64_t{-1}, int64_t{0}, int64_t{5001}}) {
+    proto = valid;
+    proto.set_heartbeat_period_ms(period);
+    EXPECT_TRUE(refused(proto)) << period;
+  }
+  proto = valid;
+  proto.set_lease_ms(std::numeric_limits<int64_t>::max());
+  EXPECT_TRUE(refused(proto));
 }
 
 TEST(MembershipRpc, UnknownEnums_AreInvalid) {
@@ -127,18 +170,18 @@ TEST(MembershipRpc, NumbersThatNoJobReaches_AreInvalid) {
   progress.set_finished_step(0);
   progress.set_skipped_calls(kLargestStep + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(progress).status()));
-  Plan plan;
-  plan.world_size = 1;
-  plan.tree.node_groups = {{0}};
-  plan.partition.slices.resize(1);
+  const OptimizerSpec spec = Request().spec;
+  const auto refusal = [&spec](const v1::WatchEvent& event) {
+    return std::string(FromProto(event, spec).status().message());
+  };
   v1::WatchEvent event;
-  *event.mutable_plan_ready()->mutable_plan() = ToProto(plan);
   event.mutable_plan_ready()->set_finished_step(kLargestStep + 1);
-  EXPECT_THAT(std::string(FromProto(event).status().message()), HasSubstr("finished_step is"));
+  EXPECT_THAT(refusal(event), HasSubstr("finished_step is"));
   event.mutable_plan_ready()->set_finished_step(0);
-  EXPECT_TRUE(FromProto(event).ok()) << FromProto(event).status();
+  event.mutable_plan_ready()->set_finished_step(0);
+  EXPECT_THAT(refusal(event), HasSubstr("the reduction tree is of 0 ranks"));
   event.mutable_plan_ready()->set_skipped_calls(kLargestStep + 1);
-  EXPECT_THAT(std::string(FromProto(event).status().message()), HasSubstr("skipped_calls is"));
+  EXPECT_THAT(refusal(event), HasSubstr("skipped_calls is"));
   JoinRequest join;
   join.resumes = KeptState{kLargestGeneration, {}};
   EXPECT_TRUE(FromProto(ToProto(join)).ok());
@@ -146,48 +189,116 @@ TEST(MembershipRpc, NumbersThatNoJobReaches_AreInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(ToProto(join)).status()));
 }
 
-TEST(MembershipRpc, PlanEvent_ComesBackWhole) {
+// Of the generation, after that step.
+MemberEvent PlanEvent(const OptimizerSpec& spec, absl::Span<const std::string> nodes) {
+  PlanReady ready;
+  ready.plan = MakePlan(5, spec.space, spec.policy, nodes).value();
+  ready.plan_digest = ready.plan.Digest();
+  ready.finished = 11;
+  ready.skipped = 70000;
   MemberEvent event;
   event.sequence = 4;
   event.kind = MemberEvent::Kind::kPlanReady;
-  const auto ready = std::make_shared<PlanReady>();
-  event.ready = ready;
-  ready->plan.generation = 5;
-  ready->plan.world_size = 2;
-  ready->plan.policy = PartitionPolicy::kReplicated;
-  ready->plan.partition.slices = {{{0, 0, 7}, {1, 1024, 1}}, {}};
-  ready->plan.tree.node_groups = {{1}, {0}};
-  ready->owner_address = {"a:1", "b:2"};
-  ready->finished = 11;
-  ready->skipped = 70000;
+  event.ready = std::make_shared<const PlanReady>(std::move(ready));
+  return event;
+}
+
+TEST(MembershipRpc, PlanEvent_MemberMakesThePlanOfItsSpec) {
+  const OptimizerSpec spec = Request().spec;
+  const MemberEvent event = PlanEvent(spec, {"b", "a", "b"});
   const v1::WatchEvent proto = ToProto(event);
   MemberEvent empty;
   empty.ready = std::make_shared<PlanReady>();
   EXPECT_THAT(SameFields(proto, ToProto(empty)), IsEmpty());
-  const absl::StatusOr<MemberEvent> back = FromProto(proto);
+  const absl::StatusOr<MemberEvent> back = FromProto(proto, spec);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
   EXPECT_EQ(back->sequence, 4u);
   EXPECT_EQ(back->ready->plan.generation, 5u);
-  EXPECT_EQ(back->ready->plan.policy, PartitionPolicy::kReplicated);
-  EXPECT_EQ(back->ready->plan.partition.slices, ready->plan.partition.slices);
-  EXPECT_EQ(back->ready->plan.tree, ready->plan.tree);
-  EXPECT_EQ(back->ready->owner_address, ready->owner_address);
+  EXPECT_EQ(back->ready->plan.world_size, 3);
+  EXPECT_EQ(back->ready->plan.policy, PartitionPolicy::kBalanced);
+  EXPECT_EQ(back->ready->plan.partition.slices, event.ready->plan.partition.slices);
+  EXPECT_EQ(back->ready->plan.tree, event.ready->plan.tree);
 }
 
-TEST(MembershipRpc, PlanThatDoesNotFitItsWorld_IsInvalid) {
-  MemberEvent event;
-  event.kind = MemberEvent::Kind::kPlanReady;
-  const auto ready = std::make_shared<PlanReady>();
-  event.ready = ready;
-  ready->plan.world_size = 2;
-  ready->plan.partition.slices = {{}};
-  ready->plan.tree.node_groups = {{0, 1}};
-  EXPECT_FALSE(FromProto(ToProto(event)).ok());
-  ready->plan.partition.slices = {{}, {}};
-  EXPECT_TRUE(FromProto(ToProto(event)).ok());
-  ready->plan.tree.node_groups = {{0, 0}};
-  EXPECT_FALSE(FromProto(ToProto(event)).ok());
+TEST(MembershipRpc, PlanEvent_DoesNotGrowWithRanksThatAreNumberedByNode) {
+  OptimizerSpec spec = Request().spec;
+  const auto bytes = [&spec](int world_size) {
+    spec.world_size = world_size;
+    std::vector<std::string> nodes;
+    for (int rank = 0; rank < world_size; ++rank) nodes.push_back(absl::StrCat("node-", rank / 8));
+    return ToProto(PlanEvent(spec, nodes)).ByteSizeLong();
+  };
+  EXPECT_LE(bytes(8192), bytes(16) + 4);
+}
+
+TEST(MembershipRpc, PlanThatTheMemberDoesNotMake_ShowsBothDigests) {
+  const OptimizerSpec spec = Request().spec;
+  OptimizerSpec other = spec;
+  other.policy = PartitionPolicy::kReplicated;
+  const absl::Status status = FromProto(ToProto(PlanEvent(other, {"a", "a", "a"})), spec).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("generation 5"), HasSubstr("run the same version")));
+}
+
+TEST(MembershipRpc, PlanThatDoesNotFitTheSpec_IsInvalid) {
+  const OptimizerSpec spec = Request().spec;
+  v1::WatchEvent proto = ToProto(PlanEvent(spec, {"a", "a", "a"}));
+  EXPECT_TRUE(FromProto(proto, spec).ok());
+  v1::PlanReady& ready = *proto.mutable_plan_ready();
+  ready.set_generation(~Generation{0});
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto, spec).status()));
+  ready.set_generation(5);
+  ready.set_node_runs(1, 4);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto, spec).status()));
+  ready.set_node_runs(1, 3);
+  ready.add_node_runs(0);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto, spec).status()));
+}
+
+TEST(MembershipRpc, Owners_ComeBackWhole) {
+  OwnerPage page;
+  page.generation = 3;
+  page.world_size = 9;
+  page.addresses = {"127.0.0.1:4700",
+                    "[2001:db8::17]:65535",
+                    "trainer-3.jobs.local:80",
+                    "",
+                    "127.0.0.1:047000",
+                    "1.2.3.4",
+                    "[::1]",
+                    ":5"};
+  const v1::GetOwnersResponse proto = ToProto(page);
+  EXPECT_THAT(SameFields(proto, ToProto(OwnerPage())), IsEmpty());
+  const absl::StatusOr<OwnerPage> back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->generation, page.generation);
+  EXPECT_EQ(back->world_size, page.world_size);
+  EXPECT_EQ(back->addresses, page.addresses);
+  for (int i : {0, 1}) EXPECT_LE(proto.owners(i).ByteSizeLong() + 2, 32u);
+}
+
+TEST(MembershipRpc, OwnersThatNoJobHas_AreInvalid) {
+  OwnerPage page;
+  page.world_size = 2;
+  page.addresses = {"[::1]:80"};
+  const v1::GetOwnersResponse valid = ToProto(page);
+  EXPECT_TRUE(FromProto(valid).ok());
+  v1::GetOwnersResponse proto = valid;
+  proto.mutable_owners(0)->set_port(65536);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  proto = valid;
+  proto.mutable_owners(0)->set_ipv6("short");
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  proto = valid;
+  proto.mutable_owners(0)->set_text(std::string(300, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  proto = valid;
+  for (const int32_t world_size : {-1, 0, kMaxWorldSize + 1}) {
+    proto.set_world_size(world_size);
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(proto).status()));
+  }
 }
 
 TEST(MembershipRpc, FailureEvent_KeepsItsKind) {
@@ -197,7 +308,7 @@ TEST(MembershipRpc, FailureEvent_KeepsItsKind) {
   event.failure = errors::PeerLost(1, "killed");
   const v1::WatchEvent proto = ToProto(event);
   EXPECT_THAT(SameFields(proto, v1::WatchEvent()), IsEmpty());
-  const absl::StatusOr<MemberEvent> back = FromProto(proto);
+  const absl::StatusOr<MemberEvent> back = FromProto(proto, OptimizerSpec());
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
   EXPECT_EQ(back->kind, MemberEvent::Kind::kGroupFailed);
@@ -205,7 +316,7 @@ TEST(MembershipRpc, FailureEvent_KeepsItsKind) {
 }
 
 TEST(MembershipRpc, EventOfNoKnownKind_IsInvalid) {
-  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::WatchEvent()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::WatchEvent(), OptimizerSpec()).status()));
 }
 
 TEST(MembershipRpc, JobStatus_ComesBackWhole) {

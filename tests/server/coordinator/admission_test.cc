@@ -5,6 +5,8 @@
 
 #include "common/errors.h"
 #include "common/gradient_mode.h"
+#include "common/membership/membership.h"
+#include "server/coordinator/agreement.h"
 #include "tests/server/coordinator/join_requests.h"
 
 namespace optshard {
@@ -46,7 +48,7 @@ TEST(CheckJoinRequest, OtherProtocol_IsFailedPrecondition) {
   const absl::Status status = CheckJoinRequest(request, "optshard", 2);
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(Text(status), AllOf(HasSubstr("speaks protocol version 7,"),
-                                  HasSubstr("this coordinator version 1;")));
+                                  HasSubstr("this coordinator version 2;")));
 }
 
 TEST(CheckJoinRequest, EmptyNames_AreInvalid) {
@@ -141,6 +143,59 @@ INSTANTIATE_TEST_SUITE_P(
         Difference{"Space", [](JoinRequest& r) { r.spec.space = TestSpace(5); }, "[4, 8]",
                    "[5, 8]"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(Agreement, SpecThatIsNotKnown_IsAskedOfOneRankAtATime) {
+  Agreement agreement;
+  const JoinRequest short_form = WithoutSpec(TestJoin(1, 2));
+  EXPECT_FALSE(agreement.KnowsSpecOf(short_form));
+  const absl::Time start = absl::UnixEpoch();
+  EXPECT_EQ(agreement.AskForSpec(start).answer, JoinAnswer::kSendSpec);
+  EXPECT_EQ(agreement.AskForSpec(start).answer, JoinAnswer::kAskAgain);
+  // The one that was asked has not come.
+  const absl::Time later = start + Agreement::kSpecPatience;
+  EXPECT_EQ(agreement.AskForSpec(later).answer, JoinAnswer::kSendSpec);
+  EXPECT_EQ(agreement.AskForSpec(later).answer, JoinAnswer::kAskAgain);
+
+  EXPECT_TRUE(agreement.KnowsSpecOf(TestJoin(0, 2)));
+  EXPECT_TRUE(agreement.Agree(TestJoin(0, 2)).ok());
+  EXPECT_TRUE(agreement.KnowsSpecOf(short_form));
+  EXPECT_TRUE(agreement.Agree(short_form).ok());
+}
+
+TEST(Agreement, AnotherSpec_IsAskedOfEverybodyAndItsDifferenceNamed) {
+  Agreement agreement;
+  ASSERT_TRUE(agreement.Agree(TestJoin(0, 2)).ok());
+  JoinRequest other = TestJoin(1, 2);
+  other.spec.space = TestSpace(5);
+  EXPECT_FALSE(agreement.KnowsSpecOf(WithoutSpec(other)));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(agreement.AskForSpec(absl::UnixEpoch()).answer, JoinAnswer::kSendSpec);
+  }
+  const absl::Status status = agreement.Agree(other);
+  EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("[4, 8]"), HasSubstr("[5, 8]")));
+}
+
+TEST(Agreement, AfterAnotherGroup_TheSpecIsKnownButAnotherOneMayCome) {
+  Agreement former;
+  ASSERT_TRUE(former.Agree(TestJoin(0, 2)).ok());
+  const JoinRequest short_form = WithoutSpec(TestJoin(1, 2));
+  Agreement next = Agreement::After(Agreement::After(former));
+  EXPECT_FALSE(next.begun());
+  ASSERT_TRUE(next.KnowsSpecOf(short_form));
+  ASSERT_TRUE(next.Agree(short_form).ok());
+  EXPECT_EQ(next.spec().Digest(), *short_form.spec_digest);
+
+  JoinRequest other = TestJoin(0, 2);
+  other.spec.space = TestSpace(5);
+  next = Agreement::After(former);
+  ASSERT_TRUE(next.Agree(other).ok());
+  // Known, but not what the others have.
+  EXPECT_TRUE(errors::IsRanksDisagree(next.Agree(short_form)));
+  next.BeginAnew();
+  EXPECT_FALSE(next.begun());
+  EXPECT_TRUE(next.KnowsSpecOf(WithoutSpec(other)));
+}
 
 }  // namespace
 }  // namespace optshard

@@ -35,9 +35,13 @@ TEST_F(CoordinatorRpcTest, AllJoin_EachGetsThePlanAndTheOwners) {
     EXPECT_TRUE(
         CheckPartition(TestSpace(), event->ready->plan.partition, event->ready->plan.policy).ok());
     EXPECT_THAT(event->ready->plan.tree.node_groups, ElementsAre(ElementsAre(0, 1, 2)));
-    EXPECT_THAT(event->ready->owner_address,
-                ElementsAre("127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.1:4002"));
   }
+  const absl::StatusOr<std::vector<std::string>> owners =
+      MakeCoordinatorClient(server_->address())
+          .value()
+          ->GetOwners("default", In(absl::Seconds(20)));
+  ASSERT_TRUE(owners.ok()) << owners.status();
+  EXPECT_THAT(*owners, ElementsAre("127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.1:4002"));
   EXPECT_EQ(members[0].session->id().rank, 2);
   EXPECT_EQ(CountOf(members[0].session->id().incarnation), 1u);
 }
@@ -192,8 +196,9 @@ TEST_F(CoordinatorRpcTest, SessionThatNobodyKnows_IsToldAsSoonAsThereIsAGroupWit
   reply.lease = absl::Seconds(5);
   reply.heartbeat_period = absl::Milliseconds(5);
   Member forgotten;
-  forgotten.session = StartMemberSession(server_->address(), MakeChannel(server_->address()),
-                                         {"optshard", "default", 0, reply.incarnation}, reply);
+  forgotten.session =
+      StartMemberSession(server_->address(), MakeChannel(server_->address()),
+                         {"optshard", "default", 0, reply.incarnation}, reply, TestJoin(0, 1).spec);
   forgotten.session->OnFailure(
       [told = forgotten.told](const absl::Status& failure) { told->Tell(failure); });
   // The coordinator may just have been started again: steps go on.

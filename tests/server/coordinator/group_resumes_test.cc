@@ -240,5 +240,19 @@ TEST_F(GroupResumes, Shutdown_EndsTheStreamsOfBothLives) {
       job_.coordinator_->ReadEvents(survivor.caller, survivor.watch, 0).status()));
 }
 
+TEST_F(GroupResumes, SuccessorWithoutItsSpec_BeginsTheNextLifeOnlyWhereItIsKnown) {
+  KillRankOne();
+  JoinRequest other = Successor(1, Kept(12));
+  other.spec.space = TestSpace(5);
+  EXPECT_EQ(job_.coordinator_->Join(WithoutSpec(other))->answer, JoinAnswer::kSendSpec);
+  EXPECT_EQ(job_.Group().state, GroupState::kActive);
+  EXPECT_TRUE(job_.Failure(0).ok());
+
+  for (const Rank rank : {1, 0}) {
+    ASSERT_TRUE(job_.Join(WithoutSpec(Successor(rank, Kept(12)))).ok());
+  }
+  ExpectActive(2, 12);
+}
+
 }  // namespace
 }  // namespace optshard

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace optshard {
 namespace {
 
@@ -28,6 +30,25 @@ TEST(IsTorn, ProgressOfBeforeTheFailure_DoesNotCount) {
   Member dead = Final(4, StepOutcome::kInStep);
   dead.progress_is_final = false;
   EXPECT_FALSE(IsTorn({Final(5, StepOutcome::kApplied), dead}));
+}
+
+TEST(OwnersFrom, ManyRanks_ComeInPages) {
+  std::vector<Member> members(kMostOwners + 3);
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    members[rank].request.owner_address = absl::StrCat("10.0.0.1:", rank);
+  }
+  const absl::StatusOr<OwnerPage> first = OwnersFrom(0, members, 7);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->generation, 7u);
+  EXPECT_EQ(first->world_size, kMostOwners + 3);
+  EXPECT_EQ(first->addresses.size(), static_cast<size_t>(kMostOwners));
+  const absl::StatusOr<OwnerPage> rest = OwnersFrom(kMostOwners, members, 7);
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  ASSERT_EQ(rest->addresses.size(), 3u);
+  EXPECT_EQ(rest->addresses[2], absl::StrCat("10.0.0.1:", kMostOwners + 2));
+  for (const Rank nobody : {-1, kMostOwners + 3}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(OwnersFrom(nobody, members, 7).status()));
+  }
 }
 
 }  // namespace

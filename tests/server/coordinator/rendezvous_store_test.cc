@@ -55,13 +55,14 @@ TEST_F(RendezvousStoreTest, GetOfAKeyThatIsTooLong_IsInvalid) {
 }
 
 TEST_F(RendezvousStoreTest, MoreKeysThanARankMayPut_AreExhaustedForThatRankOnly) {
-  for (size_t i = 0; i < MaxRendezvousKeys(kWorldSize); ++i) {
+  for (size_t i = 0; i < kMaxRendezvousKeys; ++i) {
     ASSERT_TRUE(store_.Put(1, absl::StrCat("k", i), "v", deferred_).ok());
   }
-  EXPECT_EQ(store_.Put(1, "one more", "v", deferred_),
-            absl::ResourceExhaustedError(
-                "rank 1 puts rendezvous key \"one more\" after 18 others; in a job of 2 ranks each "
-                "may put 18: put more into one value"));
+  EXPECT_EQ(
+      store_.Put(1, "one more", "v", deferred_),
+      absl::ResourceExhaustedError(
+          "rank 1 puts rendezvous key \"one more\" after 16 others; each may put 16: put more "
+          "into one value"));
   EXPECT_TRUE(store_.Put(1, "k0", "v", deferred_).ok()) << "a retry";
   EXPECT_TRUE(store_.Put(0, "one more", "other", deferred_).ok());
 }

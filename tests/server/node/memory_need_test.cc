@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/attach/doorbell.h"
-#include "common/bucket.h"
+#include "common/generation_shape.h"
 #include "common/link/memory_budget.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
@@ -43,10 +43,8 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
       plan.world_size = 3;
       plan.policy = policy;
       plan.partition = *MakePartition(request.spec.space, 3, policy);
-      const std::vector<Bucket> buckets = MakeBuckets(layout, plan, request.spec.buckets);
       ShardStore::Options options;
-      options.space = &request.spec.space;
-      options.buckets = &buckets;
+      options.shape = GenerationShape::Make(request.spec, plan);
       options.rank = rank;
       options.slots.assign(request.spec.space.group_count(), std::vector<Slot>(2));
       const ShardMemory::Bytes state = ShardStore::BytesFor(options);

@@ -187,6 +187,12 @@ TEST(NodeAttach_BeyondALimit_IsRefused, BeforeAnythingIsComputed) {
       {"the number of param groups is 1000000, expected at most", with([](AttachRequest& r) {
          r.spec.space = ParameterSpace(std::vector<GroupSpec>(1000000));
        })},
+      {"param groups of 2 admissions, expected 1", with([](AttachRequest& r) {
+         std::vector<GroupSpec> groups = r.spec.space.groups();
+         groups.push_back({{{"added", {3}}}, 1});
+         r.spec.space = ParameterSpace(std::move(groups));
+         r.spec.rules.push_back(r.spec.rules[0]);
+       })},
       {"the job's name has 1000000 bytes",
        with([](AttachRequest& r) { r.job = std::string(1000000, 'j'); })},
       {"the optimizer's name has 1000000 bytes",

@@ -243,6 +243,10 @@ class SeverableCoordinator : public CoordinatorClient {
     return std::unique_ptr<MemberSession>(
         std::make_unique<Session>(*std::move(session), &severed_));
   }
+  absl::StatusOr<std::vector<std::string>> GetOwners(const std::string& optimizer,
+                                                     absl::Time deadline) override {
+    return client_.GetOwners(optimizer, deadline);
+  }
   absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
     return client_.GetStatus(deadline);
   }

@@ -62,6 +62,37 @@ TEST(NodeSuccessor_AfterAnOrderlyExit_ResumesWithBlobAndBits, BetweenSteps) {
   EXPECT_TRUE(rig.owners().Ready());
 }
 
+// Nobody steps from a mixture, nor reads it.
+TEST(NodeSuccessor_OfOneThatReplacedStateInPart, KeepsAllFromSteppingUntilItIsReplaced) {
+  NodeRig rig(2);
+  auto trainers = rig.StartAll();
+  rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
+  ASSERT_TRUE((*trainers[1]->link().state(absl::Seconds(20)))->SetReplacing(true).ok());
+  ASSERT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
+  trainers[1].reset();
+  trainers[1] = NodeTrainer::Start(rig.TrainerOptions(1)).value();
+  rig.OnEveryRank([&](Rank rank) {
+    absl::Status mixed;
+    do {
+      mixed = trainers[rank]->Step().status();  // while nobody was there, a step was refused
+    } while (errors::IsTrainerGone(mixed));
+    EXPECT_TRUE(absl::IsDataLoss(mixed)) << mixed;
+    EXPECT_NE(mixed.message().find("rank 1: its optimizer state was replaced in part"),
+              std::string::npos)
+        << mixed;
+  });
+  StateAccess* const state = *trainers[1]->link().state(absl::Seconds(20));
+  double value = 0;
+  EXPECT_TRUE(absl::IsDataLoss(state->Read(0, 0, 0, absl::MakeSpan(&value, 1))));
+  EXPECT_TRUE(state->SetReplacing(false).ok());
+  EXPECT_TRUE(state->Read(0, 0, 0, absl::MakeSpan(&value, 1)).ok());
+  rig.OnEveryRank([&](Rank rank) {
+    const absl::Status stepped = trainers[rank]->StepUntil(3);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], 2), "");
+  });
+}
+
 TEST(NodeSuccessor_AllTrainersLeave_AndOthersCome, WithTheSameState) {
   NodeRig rig(3);
   {

@@ -60,6 +60,10 @@ class SlowCoordinator final : public CoordinatorClient {
     if (!session.ok()) return session.status();
     return std::make_unique<SlowSession>(*std::move(session), asked_);
   }
+  absl::StatusOr<std::vector<std::string>> GetOwners(const std::string& optimizer,
+                                                     absl::Time deadline) override {
+    return coordinator_->GetOwners(optimizer, deadline);
+  }
   absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
     return coordinator_->GetStatus(deadline);
   }

@@ -82,6 +82,9 @@ class NotingCoordinator final : public CoordinatorClient {
     ids.push_back(request.request_id);
     return absl::UnavailableError("refused");
   }
+  absl::StatusOr<std::vector<std::string>> GetOwners(const std::string&, absl::Time) override {
+    return std::vector<std::string>();
+  }
   absl::StatusOr<JobStatus> GetStatus(absl::Time) override { return JobStatus(); }
 
   std::vector<std::string> ids;

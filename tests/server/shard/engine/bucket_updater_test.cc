@@ -1,6 +1,7 @@
 // What is asked of a plan where a rule needs whole parameters.
 #include "server/shard/engine/bucket_updater.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,12 @@ absl::Status CreateStatus(PartitionPolicy policy, const std::string& rule) {
   options.policy = policy;
   EngineRig rig(options);
   const GroupUpdate group = {*RuleRegistry::Find(rule), {}};
-  const std::vector<GroupUpdate> groups(rig.space().group_count(), group);
   StepContext context;
   context.rank = 1;
-  context.space = &rig.space();
-  context.buckets = &rig.buckets();
-  context.groups = &groups;
-  context.store = rig.rank(1).store.get();
+  context.shape = rig.shape();
+  context.groups =
+      std::make_shared<const std::vector<GroupUpdate>>(rig.space().group_count(), group);
+  context.store = rig.rank(1).store;
   return BucketUpdater::Create(context).status();
 }
 

@@ -152,13 +152,14 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   vote.has_gradient = {true, false, false, true, false, false, true, true, true};
   vote.sparse = {true, false, false, false, false, false, true, false, true};
   vote.call = CommitCall::kVerify;
+  vote.subject = 1ull << 63;
   std::vector<char> bytes(CommitVoteBytes(2, 9), 0x55);
   EncodeVote(vote, absl::MakeSpan(bytes));
   const absl::StatusOr<CommitVote> back = DecodeVote(bytes, 2, 9);
   ASSERT_TRUE(back.ok()) << back.status();
   // By position: a field that is added to a vote does not compile here until it is compared.
   const auto& [rank, incarnation, generation, step, prepared, digests, text_bytes, has_gradient,
-               sparse, call] = *back;
+               sparse, call, subject] = *back;
   EXPECT_EQ(rank, vote.rank);
   EXPECT_EQ(incarnation, vote.incarnation);
   EXPECT_EQ(generation, vote.generation);
@@ -171,6 +172,7 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   EXPECT_EQ(has_gradient, vote.has_gradient);
   EXPECT_EQ(sparse, vote.sparse);
   EXPECT_EQ(call, vote.call);
+  EXPECT_EQ(subject, vote.subject);
 }
 
 TEST(CommitVote_OtherBytes_AreNoVote, AndThatIsSaid) {

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
-#include "common/memory_layout.h"
 #include "common/optimizer_spec.h"
 #include "gtest/gtest.h"
 #include "server/shard/engine/step_input.h"
@@ -78,92 +77,152 @@ std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
 }
 
 EngineRig::EngineRig(Options options) : options_(std::move(options)) {
-  OptimizerSpec spec;
-  spec.policy = options_.policy;
-  for (int g = 0; g < options_.space.group_count(); ++g) {
-    spec.rules.push_back(options_.rules[g % options_.rules.size()]);
-  }
-  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(spec);
-  EXPECT_TRUE(groups.ok()) << groups.status();
-  groups_ = *std::move(groups);
   if (options_.nodes.empty()) options_.nodes.resize(options_.world_size, "node");
-  absl::StatusOr<Plan> plan = MakePlan(7, options_.space, options_.policy, options_.nodes);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  plan_ = *plan;
-  layout_ = std::make_unique<MemoryLayout>(options_.space);
-  buckets_ = MakeBuckets(*layout_, plan_, options_.buckets);
-  FakeHub::Options hub;
-  hub.world_size = options_.world_size;
-  hub.mode = options_.mode;
-  hub.tree = plan_.tree;
-  hub_ = std::make_unique<FakeHub>(hub);
-
-  oracle_ = std::make_unique<StepOracle>(options_.space, groups_, options_.state);
+  common_ = MakeCommon(7, options_.space);
+  hub_ = MakeHub();
+  oracle_ = std::make_unique<StepOracle>(options_.space, *common_.groups, options_.state);
   ranks_.resize(options_.world_size);
-  for (Rank r = 0; r < options_.world_size; ++r) {
-    RankState& rank = ranks_[r];
-    rank.replica = std::make_unique<TestReplica>(
-        options_.space, options_.placements[r % options_.placements.size()],
-        r == 0 ? nullptr : ranks_[0].replica.get());
-  }
-  const bool reachable = options_.placements[0] == Placement::kReachable ||
-                         options_.placements[0] == Placement::kOneCopy;
-  if (reachable) {
-    PeerReplicas replicas;
-    for (const RankState& rank : ranks_) replicas.regions.push_back(rank.replica->regions());
-    hub_->ShareReplicas(std::move(replicas));
-  }
+  MakeReplicas();
   for (Rank r = 0; r < options_.world_size; ++r) {
     RankState& rank = ranks_[r];
     if (options_.world_size > 1) rank.plane = hub_->MakePlane(r);
     rank.timeline = std::make_unique<TimelineRing>(4, Clock::Monotonic());
-    rank.hyperparameters = HyperparametersOf(groups_);
-
-    ShardStore::Options store;
-    store.space = &options_.space;
-    store.buckets = &buckets_;
-    store.rank = r;
-    store.state = options_.state;
-    store.TakeSlotsOf(groups_);
-    store.keep_reduced_gradients =
-        options_.gradient_mode == GradientMode::kReduce && options_.world_size > 1 && !reachable;
-    absl::StatusOr<std::unique_ptr<ShardStore>> created = ShardStore::Create(store);
-    EXPECT_TRUE(created.ok()) << created.status();
-    rank.store = std::move(*created);
-
-    RemakeEngine(r);
+    rank.hyperparameters = HyperparametersOf(*common_.groups);
+    rank.memory = {MakeMemory(r, common_)};
+    Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, StepProgress(), false));
   }
   for (int p = 0; p < options_.space.parameter_count(); ++p) {
-    const Values values =
-        OrderSensitiveValues(options_.space.parameter(p), options_.seed * 7919 + p);
+    const Values values = FirstValues(p);
     oracle_->SetParameter(p, values);
     for (RankState& rank : ranks_) rank.replica->SetParameter(p, values);
   }
 }
 
+Values EngineRig::FirstValues(int parameter) const {
+  return OrderSensitiveValues(options_.space.parameter(parameter),
+                              options_.seed * 7919 + parameter);
+}
+
+EngineRig::Common EngineRig::MakeCommon(Generation generation, const ParameterSpace& space) const {
+  OptimizerSpec spec;
+  spec.world_size = options_.world_size;
+  spec.space = space;
+  spec.policy = options_.policy;
+  spec.gradient_mode = options_.gradient_mode;
+  spec.buckets = options_.buckets;
+  spec.state = options_.state;
+  for (int g = 0; g < space.group_count(); ++g) {
+    spec.rules.push_back(options_.rules[g % options_.rules.size()]);
+  }
+  Common common;
+  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(spec);
+  EXPECT_TRUE(groups.ok()) << groups.status();
+  common.groups = std::make_shared<const std::vector<GroupUpdate>>(*std::move(groups));
+  absl::StatusOr<Plan> plan = MakePlan(generation, space, options_.policy, options_.nodes);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  common.shape = GenerationShape::Make(std::move(spec), *std::move(plan));
+  return common;
+}
+
+std::unique_ptr<FakeHub> EngineRig::MakeHub() const {
+  FakeHub::Options hub;
+  hub.world_size = options_.world_size;
+  hub.mode = options_.mode;
+  hub.tree = plan().tree;
+  return std::make_unique<FakeHub>(hub);
+}
+
+bool EngineRig::reachable() const {
+  return options_.placements[0] == Placement::kReachable ||
+         options_.placements[0] == Placement::kOneCopy;
+}
+
+void EngineRig::MakeReplicas() {
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    ranks_[r].replica = std::make_unique<TestReplica>(
+        options_.space, options_.placements[r % options_.placements.size()],
+        r == 0 ? nullptr : ranks_[0].replica.get());
+  }
+  if (!reachable()) return;
+  PeerReplicas replicas;
+  for (const RankState& rank : ranks_) replicas.regions.push_back(rank.replica->regions());
+  hub_->ShareReplicas(std::move(replicas));
+}
+
+ShardMemory EngineRig::MakeMemory(Rank rank, const Common& common) const {
+  ShardStore::Options store;
+  store.shape = common.shape;
+  store.rank = rank;
+  store.TakeSlotsOf(*common.groups);
+  const int admission = common.shape->space().admission_count() - 1;
+  absl::StatusOr<ShardMemory> memory =
+      ShardMemory::Private(ShardStore::BytesFor(store, admission), "a test's state");
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  return *std::move(memory);
+}
+
+OwnerGeneration::Options EngineRig::OptionsOf(Rank rank, const Common& common) const {
+  OwnerGeneration::Options options;
+  options.shape = common.shape;
+  options.groups = common.groups;
+  options.rank = rank;
+  options.incarnation = 100 + rank;
+  options.plane = ranks_[rank].plane;
+  options.driver = options_.driver;
+  options.threads = options_.threads;
+  options.window = options_.window;
+  options.staging_buffers = options_.staging_buffers;
+  options.timeline = ranks_[rank].timeline.get();
+  options.clock = &Clock::Monotonic();
+  return options;
+}
+
+void EngineRig::Take(Rank r, absl::StatusOr<std::unique_ptr<OwnerGeneration>> built) {
+  ASSERT_TRUE(built.ok()) << built.status();
+  RankState& rank = ranks_[r];
+  rank.generation = *std::move(built);
+  rank.engine = &rank.generation->engine();
+  rank.store = rank.generation->store().get();
+}
+
 void EngineRig::RemakeEngine(Rank r) {
   RankState& rank = ranks_[r];
-  StepEngine::Options engine;
-  engine.rank = r;
-  engine.plan = &plan_;
-  engine.incarnation = 100 + r;
-  engine.space = &options_.space;
-  engine.layout = layout_.get();
-  engine.buckets = &buckets_;
-  engine.gradient_mode = options_.gradient_mode;
-  engine.state = options_.state;
-  engine.groups = &groups_;
-  engine.driver = options_.driver;
-  engine.threads = options_.threads;
-  engine.plane = rank.plane.get();
-  engine.store = rank.store.get();
-  engine.timeline = rank.timeline.get();
-  engine.clock = &Clock::Monotonic();
-  engine.window = options_.window;
-  engine.staging_buffers = options_.staging_buffers;
-  absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);
-  EXPECT_TRUE(made.ok()) << made.status();
-  rank.engine = std::move(*made);
+  const StepProgress left = rank.store->ledger().progress();
+  Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, left, false));
+}
+
+absl::Status EngineRig::BuildInVain(Rank rank, const ParameterSpace& space) {
+  const Common next = MakeCommon(common_.shape->generation() + 1, space);
+  return OwnerGeneration::After(*ranks_[rank].generation, OptionsOf(rank, next)).status();
+}
+
+void EngineRig::Grow(const ParameterSpace& space) {
+  const int known = options_.space.parameter_count();
+  common_ = MakeCommon(common_.shape->generation() + 1, space);
+  options_.space = space;
+  oracle_->Grow(space, *common_.groups);
+  // The former planes end with the hub that they are of.
+  const std::unique_ptr<FakeHub> former_hub = std::exchange(hub_, MakeHub());
+  std::vector<std::unique_ptr<TestReplica>> former;
+  for (RankState& rank : ranks_) former.push_back(std::move(rank.replica));
+  MakeReplicas();
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    RankState& rank = ranks_[r];
+    for (int p = 0; p < known; ++p) rank.replica->SetParameter(p, former[r]->Parameter(p));
+    if (options_.world_size > 1) rank.plane = hub_->MakePlane(r);
+    rank.memory.push_back(MakeMemory(r, common_));
+    absl::StatusOr<std::unique_ptr<OwnerGeneration>> next =
+        OwnerGeneration::After(*rank.generation, OptionsOf(r, common_), rank.memory.back());
+    ASSERT_TRUE(next.ok()) << next.status();
+    (*next)->Begin(*rank.generation);
+    Take(r, std::move(next));
+    rank.hyperparameters = HyperparametersOf(*common_.groups);
+  }
+  for (int p = known; p < space.parameter_count(); ++p) {
+    const Values first = FirstValues(p);
+    oracle_->SetParameter(p, first);
+    ranks_[0].replica->SetParameter(p, first);
+  }
 }
 
 EngineRig::~EngineRig() { hub_->ReleaseHung(); }
@@ -254,7 +313,7 @@ std::vector<StepEngine::Result> EngineRig::SyncParameters() {
 }
 
 void EngineRig::StepOracleAlong() {
-  oracle_->Step(gradients_, has_, options_.gradient_mode, plan_.tree, ranks_[0].hyperparameters,
+  oracle_->Step(gradients_, has_, options_.gradient_mode, plan().tree, ranks_[0].hyperparameters,
                 touched_);
 }
 
@@ -267,7 +326,7 @@ std::string EngineRig::DifferenceToOracle() const {
       return absl::StrCat("rank ", r, ", parameter ", p, " ", options_.space.parameter(p).name,
                           ", ", difference, ", seed ", options_.seed);
     }
-    for (const Slice& slice : plan_.partition.slices[r]) {
+    for (const Slice& slice : shape()->slices(r)) {
       const std::string difference = SlotDifference(r, slice);
       if (!difference.empty()) return absl::StrCat(difference, ", seed ", options_.seed);
     }

@@ -7,14 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/bucket.h"
+#include "common/generation_shape.h"
 #include "common/gradient_mode.h"
 #include "common/group_rule.h"
-#include "common/memory_layout.h"
 #include "common/parameter_space.h"
 #include "common/plan.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/owner_generation.h"
+#include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
 #include "server/update/update_rule.h"
@@ -62,10 +66,12 @@ class EngineRig {
 
   struct RankState {
     std::unique_ptr<TestReplica> replica;
-    std::unique_ptr<DataPlane> plane;
-    std::unique_ptr<ShardStore> store;
+    std::shared_ptr<DataPlane> plane;
+    std::vector<ShardMemory> memory;  // by admission
     std::unique_ptr<TimelineRing> timeline;
-    std::unique_ptr<StepEngine> engine;
+    std::unique_ptr<OwnerGeneration> generation;
+    StepEngine* engine = nullptr;  // the generation's
+    ShardStore* store = nullptr;   // likewise
     std::vector<Hyperparameters> hyperparameters;
   };
 
@@ -90,7 +96,12 @@ class EngineRig {
   // On every rank.
   std::vector<StepEngine::Result> SyncParameters();
   StepOracle& oracle() { return *oracle_; }
-  // Another engine of the rank, over what the one before has left.
+  // The next generation, in which the options' space has one admission more: every rank's is built
+  // beside the running one and takes its place. The added parameters have values at rank 0 alone.
+  void Grow(const ParameterSpace& space);
+  // Builds the rank's part of it, and gives it up again.
+  absl::Status BuildInVain(Rank rank, const ParameterSpace& space);
+  // Another generation of the rank, over what the one before has left.
   void RemakeEngine(Rank rank);
 
   // The same as Step for any work.
@@ -107,17 +118,31 @@ class EngineRig {
   FakeHub& hub() { return *hub_; }
   const Options& options() const { return options_; }
   const ParameterSpace& space() const { return options_.space; }
-  const std::vector<Bucket>& buckets() const { return buckets_; }
-  const Plan& plan() const { return plan_; }
+  const std::vector<Bucket>& buckets() const { return common_.shape->buckets(); }
+  const Plan& plan() const { return common_.shape->plan(); }
+  const std::shared_ptr<const GenerationShape>& shape() const { return common_.shape; }
 
  private:
+  // What all ranks have alike in a generation.
+  struct Common {
+    GroupUpdates groups;
+    std::shared_ptr<const GenerationShape> shape;
+  };
+  Common MakeCommon(Generation generation, const ParameterSpace& space) const;
+  std::unique_ptr<FakeHub> MakeHub() const;
+  // Whether the ranks reach each other's replicas.
+  bool reachable() const;
+  void MakeReplicas();
+  ShardMemory MakeMemory(Rank rank, const Common& common) const;
+  OwnerGeneration::Options OptionsOf(Rank rank, const Common& common) const;
+  void Take(Rank rank, absl::StatusOr<std::unique_ptr<OwnerGeneration>> built);
+  // Values that depend on the parameter's number alone.
+  Values FirstValues(int parameter) const;
+
   std::string SlotDifference(Rank rank, const Slice& slice) const;
 
   Options options_;
-  std::vector<GroupUpdate> groups_;
-  Plan plan_;
-  std::unique_ptr<MemoryLayout> layout_;
-  std::vector<Bucket> buckets_;
+  Common common_;
   std::unique_ptr<FakeHub> hub_;
   std::vector<RankState> ranks_;
   std::unique_ptr<StepOracle> oracle_;

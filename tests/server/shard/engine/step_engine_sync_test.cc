@@ -48,6 +48,25 @@ TEST(StepEngine_SyncParameters, GivesAllRanksTheValuesOfRankZero) {
   }
 }
 
+// Whoever loads state gives all ranks new values first.
+TEST(StepEngine_SyncParametersOfStateReplacedInPart, LeavesItSo) {
+  EngineRig rig(EngineRig::Options{});
+  rig.rank(1).store->ledger().SetProgress({0, StepOutcome::kTorn});
+  rig.OnEveryRank([&](Rank r) {
+    const TestReplica& replica = *rig.rank(r).replica;
+    EXPECT_TRUE(rig.rank(r)
+                    .engine->SyncParameters(replica.tensors(), replica.regions(), absl::Seconds(20))
+                    .status.ok());
+  });
+  EXPECT_EQ(rig.rank(1).store->ledger().progress().outcome, StepOutcome::kTorn);
+  rig.GiveAllGradients();
+  for (const StepEngine::Result& result : rig.Step()) {
+    EXPECT_TRUE(absl::IsDataLoss(result.status)) << result.status;
+  }
+  rig.rank(1).store->ledger().SetProgress({0, StepOutcome::kIdle});
+  ExpectAllOk(rig.Step());
+}
+
 TEST(StepEngine_RefusalMeetsASynchronisation, AllGiveItUpAndMayTryAgain) {
   EngineRig::Options options;
   options.world_size = 3;

@@ -51,21 +51,32 @@ void Keep(const SlotType& type, Values* slot) {
 
 StepOracle::StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> groups,
                        const StateOptions& state)
-    : space_(space), groups_(std::move(groups)), state_(state), counts_(space.parameter_count()) {
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    const int64_t elements = space.parameter(p).elements();
+    : space_(space), groups_(std::move(groups)), state_(state) {
+  AddParameters();
+}
+
+void StepOracle::Grow(const ParameterSpace& space, std::vector<GroupUpdate> groups) {
+  space_ = space;
+  groups_ = std::move(groups);
+  AddParameters();
+}
+
+void StepOracle::AddParameters() {
+  counts_.resize(space_.parameter_count());
+  for (int p = static_cast<int>(parameters_.size()); p < space_.parameter_count(); ++p) {
+    const int64_t elements = space_.parameter(p).elements();
     parameters_.emplace_back(elements);
     masters_.emplace_back(elements);
     corrections_.emplace_back(elements);
     slots_.emplace_back();
     types_.emplace_back();
-    const GroupUpdate& group = groups_[space.group_of(p)];
+    const GroupUpdate& group = groups_[space_.group_of(p)];
     scalar_slots_.push_back(group.rule->InitialScalarSlots(group.hyperparameters));
     has_own_shape_.emplace_back();
     for (const optshard::Slot& slot : group.rule->Slots(group.hyperparameters)) {
       has_own_shape_.back().push_back(slot.has_own_shape());
-      types_.back().push_back(SlotTypeOf(state, space.parameter(p), slot));
-      slots_.back().emplace_back(slot.ValuesFor(space.parameter(p).shape, elements), slot.initial);
+      types_.back().push_back(SlotTypeOf(state_, space_.parameter(p), slot));
+      slots_.back().emplace_back(slot.ValuesFor(space_.parameter(p).shape, elements), slot.initial);
       Keep(types_.back().back(), &slots_.back().back());
     }
   }

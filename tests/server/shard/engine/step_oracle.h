@@ -24,6 +24,9 @@ class StepOracle {
   StepOracle(const ParameterSpace& space, std::vector<GroupUpdate> groups,
              const StateOptions& state = {});
 
+  // Goes on with a space that begins with this one's parameters, and rules that begin with its.
+  void Grow(const ParameterSpace& space, std::vector<GroupUpdate> groups);
+
   // Its master, too, where that is not rounded to it already.
   void SetParameter(int parameter, const Values& values);
 
@@ -49,12 +52,13 @@ class StepOracle {
  private:
   template <typename T>
   void StepIn(int parameter, const Values& gradient, const Coefficients& coefficients);
+  void AddParameters();  // those of the space that are not there yet
   // Takes from the masters what their corrections do not hold.
   void Correct(int parameter);
   const UpdateRule& RuleOf(int parameter) const;
 
   ParameterSpace space_;
-  const std::vector<GroupUpdate> groups_;
+  std::vector<GroupUpdate> groups_;
   const StateOptions state_;
   std::vector<Values> parameters_;
   std::vector<Values> masters_;

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "common/block_code.h"
-#include "common/bucket.h"
-#include "common/memory_layout.h"
+#include "common/generation_shape.h"
 #include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
@@ -46,25 +45,22 @@ class ShardStateTest : public ::testing::Test {
     spec_.state.master_weights = true;
     spec_.state.master_weight_bits = 24;
     spec_.state.format = StateFormat::kInt8Dynamic;
-    groups_ = ValidateGroups(spec_).value();
-    plan_ = MakePlan(2, spec_.space, spec_.policy, {"node", "node"}).value();
-    buckets_ = MakeBuckets(MemoryLayout(spec_.space), plan_, spec_.buckets);
+    const auto groups =
+        std::make_shared<const std::vector<GroupUpdate>>(ValidateGroups(spec_).value());
+    const auto shape = GenerationShape::Make(
+        spec_, MakePlan(2, spec_.space, spec_.policy, {"node", "node"}).value());
     ShardStore::Options store;
-    store.space = &spec_.space;
-    store.buckets = &buckets_;
+    store.shape = shape;
     store.rank = 1;
-    store.state = spec_.state;
-    store.TakeSlotsOf(groups_);
+    store.TakeSlotsOf(*groups);
     store_ = ShardStore::Create(store).value();
     ShardState::Options options;
-    options.space = &spec_.space;
-    options.groups = &groups_;
-    options.state = spec_.state;
+    options.shape = shape;
+    options.groups = groups;
     options.rank = 1;
-    options.slices = &plan_.partition.slices[1];
     options.store = store_.get();
     state_ = std::make_unique<ShardState>(options);
-    begin_ = plan_.partition.slices[1][0].offset_elements;
+    begin_ = shape->slices(1)[0].offset_elements;
   }
 
   std::vector<double> All(int parameter, int slot) {
@@ -93,9 +89,6 @@ class ShardStateTest : public ::testing::Test {
   }
 
   OptimizerSpec spec_;
-  std::vector<GroupUpdate> groups_;
-  Plan plan_;
-  std::vector<Bucket> buckets_;
   std::unique_ptr<ShardStore> store_;
   std::unique_ptr<ShardState> state_;
   int64_t begin_ = 0;  // of what this rank owns of "a"

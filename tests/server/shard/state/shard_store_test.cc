@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "common/block_code.h"
-#include "common/memory_layout.h"
+#include "common/generation_shape.h"
+#include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +21,10 @@ namespace {
 using ::testing::Each;
 
 const ScalarSlots* NoScalarSlots(int) { return nullptr; }
+
+std::shared_ptr<const GenerationShape> ShapeOf(const OptimizerSpec& spec) {
+  return GenerationShape::Make(spec, MakePlan(1, spec.space, spec.policy, {"node"}).value());
+}
 
 // One rank owns "a" (4,000 elements in many buckets) and "b".
 class ShardStoreTest : public ::testing::Test {
@@ -31,9 +37,8 @@ class ShardStoreTest : public ::testing::Test {
       spec.shape = {elements};
       group.parameters.push_back(spec);
     }
-    space_ = ParameterSpace({group});
-    const absl::StatusOr<Plan> plan = MakePlan(1, space_, PartitionPolicy::kGreedy, {"node"});
-    buckets_ = MakeBuckets(MemoryLayout(space_), *plan, {2048, 256});
+    spec_.space = ParameterSpace({group});
+    spec_.buckets = {2048, 256};
     ShardStore::Options options = TwoSlots();
     options.keep_reduced_gradients = true;
     options.scalar_slots = 2;
@@ -43,8 +48,7 @@ class ShardStoreTest : public ::testing::Test {
 
   ShardStore::Options TwoSlots() const {
     ShardStore::Options options;
-    options.space = &space_;
-    options.buckets = &buckets_;
+    options.shape = ShapeOf(spec_);
     options.slots = {std::vector<Slot>(2)};
     return options;
   }
@@ -67,8 +71,7 @@ class ShardStoreTest : public ::testing::Test {
     store_->EndWrite(own, step);
   }
 
-  ParameterSpace space_;
-  std::vector<Bucket> buckets_;
+  OptimizerSpec spec_;
   std::unique_ptr<ShardStore> store_;
 };
 
@@ -181,13 +184,13 @@ TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {
 TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   const ShardStore::Options options = TwoSlots();
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
-  store_ = *ShardStore::Create(options, memory);
+  store_ = *ShardStore::Create(options, {memory});
   store_->ledger().Begin(3, StepProgress());
   WriteAll(1);
   store_->ledger().SetProgress({1, StepOutcome::kIdle});
   store_.reset();
 
-  const std::unique_ptr<ShardStore> other = *ShardStore::Create(options, memory);
+  const std::unique_ptr<ShardStore> other = *ShardStore::Create(options, {memory});
   EXPECT_EQ(other->step_count(0), 1u);
   EXPECT_EQ(other->ledger().progress().finished, 1u);
   std::vector<double> read(4000);
@@ -199,14 +202,14 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
 TEST_F(ShardStoreTest, WriteThatNeverEnded_DoesNotStopTheNextStoresReaders) {
   const ShardStore::Options options = TwoSlots();
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
-  store_ = *ShardStore::Create(options, memory);
+  store_ = *ShardStore::Create(options, {memory});
   store_->ledger().Begin(1, StepProgress());
   store_->BeginWrite(0);
   store_->ledger().counts_version().sequence.fetch_add(1);
   std::vector<double> read(4000);
   EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
 
-  store_ = *ShardStore::Create(options, memory);
+  store_ = *ShardStore::Create(options, {memory});
   EXPECT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
   EXPECT_TRUE(store_->TryReadStepCount(0).has_value());
   store_->BeginWrite(0);
@@ -215,11 +218,10 @@ TEST_F(ShardStoreTest, WriteThatNeverEnded_DoesNotStopTheNextStoresReaders) {
 
 TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherStore) {
   ShardStore::Options options;
-  options.space = &space_;
-  options.buckets = &buckets_;
+  options.shape = ShapeOf(spec_);
   options.slots = {{Slot{"sum", "", 0.5f}, Slot{"average", "", 0}}};
   const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
-  store_ = *ShardStore::Create(options, memory);
+  store_ = *ShardStore::Create(options, {memory});
   std::vector<double> read(4000);
   for (const int slot : {0, 1}) {
     ASSERT_TRUE(store_->TryRead(0, slot, 0, absl::MakeSpan(read)).has_value());
@@ -227,7 +229,7 @@ TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherSt
   }
   store_->ledger().Begin(1, StepProgress());
   WriteAll(1);
-  store_ = *ShardStore::Create(options, memory);
+  store_ = *ShardStore::Create(options, {memory});
   ASSERT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
   EXPECT_THAT(read, Each(1.0f)) << "the state of the store before";
 }
@@ -255,16 +257,15 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
     spec.name = "a";
     spec.shape = {100};
     spec.dtype = row.parameter;
-    const ParameterSpace space({GroupSpec{{spec}}});
-    const absl::StatusOr<Plan> plan = MakePlan(1, space, PartitionPolicy::kGreedy, {"node"});
-    const std::vector<Bucket> buckets = MakeBuckets(MemoryLayout(space), *plan, {2048, 256});
+    OptimizerSpec optimizer;
+    optimizer.space = ParameterSpace({GroupSpec{{spec}}});
+    optimizer.buckets = {2048, 256};
+    optimizer.state.master_weights = true;
+    optimizer.state.master_weight_bits = row.master_bits;
+    optimizer.state.format = row.state;
     ShardStore::Options options;
-    options.space = &space;
-    options.buckets = &buckets;
+    options.shape = ShapeOf(optimizer);
     options.slots = {{Slot{"sum", "", 0.5}, Slot{"average", "", 0}}};
-    options.state.master_weights = true;
-    options.state.master_weight_bits = row.master_bits;
-    options.state.format = row.state;
     const std::unique_ptr<ShardStore> store = *ShardStore::Create(options);
     EXPECT_EQ(store->state_bytes(), 100 * row.bytes);
     const ShardStore::OwnBucket& own = store->own_buckets()[0];
@@ -291,18 +292,17 @@ TEST_F(ShardStoreTest, StateInEightBits_IsReadDecodedAndFoundAgain) {
   ParameterSpec large;
   large.name = "a";
   large.shape = {kLarge};
-  const ParameterSpace space({GroupSpec{{large, space_.parameter(1)}}});
-  const absl::StatusOr<Plan> plan = MakePlan(1, space, PartitionPolicy::kGreedy, {"node"});
-  const std::vector<Bucket> buckets = MakeBuckets(MemoryLayout(space), *plan, {4096, 256});
+  OptimizerSpec spec;
+  spec.space = ParameterSpace({GroupSpec{{large, spec_.space.parameter(1)}}});
+  spec.buckets = {4096, 256};
   for (const StateFormat format : {StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
+    spec.state.format = format;
     ShardStore::Options options;
-    options.space = &space;
-    options.buckets = &buckets;
+    options.shape = ShapeOf(spec);
     options.slots = {{Slot{"average", "", 0.5, EightBit::kSigned},
                       Slot{"square", "", 0, EightBit::kNonNegative}}};
-    options.state.format = format;
     const ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
-    std::unique_ptr<ShardStore> store = *ShardStore::Create(options, memory);
+    std::unique_ptr<ShardStore> store = *ShardStore::Create(options, {memory});
     const int64_t scales =
         format == StateFormat::kInt8Dynamic ? 20 * sizeof(float) : 157 * sizeof(uint16_t);
     EXPECT_EQ(store->state_bytes(), 2 * (kLarge + scales) + int64_t{2} * 10 * 4);
@@ -320,7 +320,7 @@ TEST_F(ShardStoreTest, StateInEightBits_IsReadDecodedAndFoundAgain) {
       }
     }
     store->ledger().Begin(1, {1, StepOutcome::kIdle, 0});
-    store = *ShardStore::Create(options, memory);
+    store = *ShardStore::Create(options, {memory});
     for (const int64_t first : {int64_t{0}, int64_t{3}, int64_t{300}, kLarge - 1}) {
       std::vector<double> read(std::min<int64_t>(kLarge - first, 1500));
       ASSERT_TRUE(store->TryRead(0, 1, first, absl::MakeSpan(read)).has_value());
@@ -336,12 +336,11 @@ TEST_F(ShardStoreTest, StateInEightBits_IsReadDecodedAndFoundAgain) {
 
 TEST_F(ShardStoreTest, MemoryOfAnotherSize_IsRefused) {
   ShardStore::Options options;
-  options.space = &space_;
-  options.buckets = &buckets_;
+  options.shape = ShapeOf(spec_);
   options.slots = {std::vector<Slot>(2)};
   ShardMemory memory = *ShardMemory::Private(ShardStore::BytesFor(options), "a test");
   memory.bytes.slots -= 64;
-  EXPECT_TRUE(absl::IsInternal(ShardStore::Create(options, memory).status()));
+  EXPECT_TRUE(absl::IsInternal(ShardStore::Create(options, {memory}).status()));
 }
 
 }  // namespace

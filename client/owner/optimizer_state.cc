@@ -1,0 +1,251 @@
+#include "client/owner/optimizer_state.h"
+
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/owner/group_values.h"
+#include "client/owner/shared_state_reader.h"
+#include "client/owner/state_consolidation.h"
+#include "client/owner/state_loading.h"
+#include "client/owner/state_shares.h"
+#include "client/rule_options.h"
+#include "client/status_error.h"
+#include "common/errors.h"
+#include "common/hyperparameters.h"
+
+namespace optshard {
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+// The options of the group become these; whoever holds a reference to them sees it.
+void SetOptions(OptimizerParamGroup& group, const std::string& rule,
+                const Hyperparameters& hyperparameters) {
+  auto* options = dynamic_cast<RuleOptions*>(&group.options());
+  if (options == nullptr) {
+    group.set_options(std::make_unique<RuleOptions>(rule));
+    options = static_cast<RuleOptions*>(&group.options());
+  }
+  for (const auto& [name, value] : hyperparameters.values()) {
+    absl::visit([options, name = name](const auto& each) { options->Set(name, each); }, value);
+  }
+}
+
+StateLayout LayoutOf(const OptimizerState::Options& options) {
+  return {options.owners, options.updates, options.state,
+          options.client->policy == PartitionPolicy::kReplicated};
+}
+
+// What a trainer's memory or LibTorch refuses, as all ranks are told it.
+template <typename Function>
+absl::Status Trying(const Function& function) {
+  try {
+    return function();
+  } catch (const StatusError& error) {
+    return error.status();
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(error.what());
+  }
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(Options options)
+    : options_(std::move(options)), layout_(LayoutOf(options_)) {}
+
+StateSlots OptimizerState::Read(const at::Tensor& parameter) const {
+  options_.classes->CheckStateIsKnown(*options_.owners, parameter);
+  return ValueOrThrow(ReadState(*options_.owner, *options_.owners, rank(), parameter,
+                                options_.client->step_timeout));
+}
+
+void OptimizerState::Write(const at::Tensor& parameter, const StateSlots& slots) const {
+  options_.classes->CheckStateIsKnown(*options_.owners, parameter);
+  ThrowIfError(WriteState(*options_.owner, *options_.owners, rank(), parameter, slots,
+                          options_.client->step_timeout));
+}
+
+RankExchange OptimizerState::ExchangeFor(ShareCall call) const {
+  RankExchange::Options exchange;
+  exchange.owner = options_.owner;
+  exchange.call = call;
+  exchange.rank = rank();
+  exchange.world_size = options_.owners->world_size();
+  exchange.timeout = options_.client->step_timeout;
+  return RankExchange(exchange);
+}
+
+void OptimizerState::CheckRulesStepAll() const {
+  for (const at::Tensor& parameter : options_.parameters) {
+    options_.classes->CheckStateIsKnown(*options_.owners, parameter);
+  }
+}
+
+std::vector<std::string> OptimizerState::NamesOfAll() const {
+  std::vector<std::string> names;
+  for (int p = 0; p < layout_.parameter_count(); ++p) names.push_back(layout_.parameter(p).name);
+  return names;
+}
+
+// With all parameters.
+std::vector<StateDict::Group> OptimizerState::GroupsOf(const Groups& groups) const {
+  std::vector<StateDict::Group> result;
+  int64_t next = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const RuleOptions options = RuleOptions::From(groups[g].options());
+    StateDict::Group group;
+    group.options = ValuesOf(*(*options_.updates)[g].rule, options.values());
+    std::vector<std::string> names;
+    for (size_t i = 0; i < groups[g].params().size(); ++i) {
+      names.push_back(layout_.parameter(static_cast<int>(next)).name);
+      group.params.push_back(next++);
+    }
+    if (!options_.client->parameter_names.empty()) group.options.emplace("param_names", names);
+    result.push_back(std::move(group));
+  }
+  return result;
+}
+
+void OptimizerState::Consolidate(Rank to, const Groups& groups) {
+  CheckRulesStepAll();
+  const int world_size = options_.owners->world_size();
+  RankExchange exchange = ExchangeFor(ShareCall::kConsolidate);
+  ThrowIfError(
+      exchange.Agree(to >= kFromEveryRank && to < world_size
+                         ? absl::OkStatus()
+                         : absl::InvalidArgumentError(absl::StrCat(
+                               "state is to be consolidated on rank ", to,
+                               ", expected one from 0 to ", world_size - 1, ", or -1 for all"))));
+  ThrowIfError(exchange.Compare({absl::StrCat("the rank that state is consolidated on ", to)}));
+  SharedStateReader reader(&exchange);
+  if (to == kFromEveryRank || to == rank()) consolidated_.reset();  // before there are two
+  StateDict dict;
+  dict.state = ValueOrThrow(ConsolidateState(reader, layout_, rank(), to));
+  if (to != kFromEveryRank && to != rank()) return;
+  dict.param_groups = GroupsOf(groups);
+  consolidated_ = std::move(dict);
+}
+
+const StateDict& OptimizerState::consolidated() const {
+  if (consolidated_.has_value()) return *consolidated_;
+  throw StatusError(absl::FailedPreconditionError(
+      absl::StrCat("Optimizer state has not been consolidated on this rank. Please call "
+                   "`consolidate_state_dict(to=",
+                   rank(), ")` on all ranks beforehand if you meant to save the global state.")));
+}
+
+StateDict OptimizerState::Local(const Groups& groups) const {
+  CheckRulesStepAll();
+  StateDict none;
+  none.param_groups = GroupsOf(groups);
+  StateDict local = ValueOrThrow(CutShare(none, *options_.owners, rank()));
+  int64_t next = 0;
+  for (const int parameter : ParametersOf(*options_.owners, rank())) {
+    const int64_t index = next++;
+    StateSlots slots = Read(options_.parameters[parameter]);
+    if (slots.at(kStepSlot).item<double>() == 0) continue;
+    for (auto& [name, tensor] : slots) local.state[index].emplace(name, std::move(tensor));
+  }
+  return local;
+}
+
+StateDict OptimizerState::ShareOf(Rank rank, const StateDict& whole) const {
+  return ValueOrThrow(CutShare(whole, *options_.owners, rank));
+}
+
+// Owner by owner: one share is in the sender's memory beside the dict, and in its owner's, twice
+// for a moment.
+absl::StatusOr<StateDict> OptimizerState::ReceiveShare(RankExchange& exchange, Rank from,
+                                                       const StateDict& whole) const {
+  absl::StatusOr<StateDict> own = StateDict();
+  const bool gives = rank() == from;
+  for (Rank to = 0; to < options_.owners->world_size(); ++to) {
+    if (to == from) {
+      if (gives) own = CutShare(whole, *options_.owners, to);
+      continue;
+    }
+    std::string bytes;
+    absl::Status made;
+    if (gives) {
+      made = Trying([&] {
+        const absl::StatusOr<StateDict> share = CutShare(whole, *options_.owners, to);
+        if (!share.ok()) return share.status();
+        const std::vector<char> pickled = torch::jit::pickle_save(ToIValue(*share));
+        bytes.assign(pickled.begin(), pickled.end());
+        return absl::OkStatus();
+      });
+    }
+    absl::Status agreed = exchange.Agree(made);
+    if (agreed.ok()) agreed = exchange.Send(from, to, &bytes);
+    ThrowIfError(agreed);  // on all ranks
+    if (to != rank()) continue;
+    const absl::Status taken = Trying([&] {
+      const std::vector<char> pickled(bytes.begin(), bytes.end());
+      own = StateDictFromIValue(torch::jit::pickle_load(pickled));
+      return own.status();
+    });
+    if (!taken.ok()) own = taken;
+  }
+  return own;
+}
+
+absl::Status OptimizerState::WriteOwn(const StateDict& share,
+                                      const std::vector<Hyperparameters>& hyperparameters) const {
+  const absl::StatusOr<StateAccess*> state = options_.owner->state(options_.client->step_timeout);
+  if (!state.ok()) return state.status();
+  absl::Status written = (*state)->SetReplacing(true);
+  if (written.ok()) {
+    written = WriteShare(**state, layout_, rank(), share, options_.parameters, hyperparameters);
+  }
+  // Otherwise it stays marked, until it is loaded as a whole.
+  return written.ok() ? (*state)->SetReplacing(false) : written;
+}
+
+void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups) {
+  CheckRulesStepAll();
+  std::vector<Hyperparameters> present;
+  for (const OptimizerParamGroup& group : groups) {
+    present.push_back(RuleOptions::From(group.options()).values());
+  }
+  RankExchange exchange = ExchangeFor(ShareCall::kLoad);
+  ThrowIfError(exchange.Compare({absl::StrCat("the rank whose state dict is loaded ", from)}));
+  // 1. What is given can be loaded.
+  const bool gives = from == kFromEveryRank || from == rank();
+  StateDict whole;
+  ThrowIfError(exchange.Agree(Trying([&]() -> absl::Status {
+    if (from < kFromEveryRank || from >= options_.owners->world_size()) {
+      return absl::InvalidArgumentError(absl::StrCat("the state dict of rank ", from,
+                                                     " is to be loaded, and there are ",
+                                                     options_.owners->world_size(), " ranks"));
+    }
+    if (!gives) return absl::OkStatus();
+    if (!given.ok()) return given.status();
+    absl::StatusOr<StateDict> checked = CheckedStateDict(*given, layout_);
+    if (!checked.ok()) return checked.status();
+    whole = *std::move(checked);
+    return CheckedHyperparameters(whole, layout_, present).status();
+  })));
+  // 2. It is the same for all.
+  absl::StatusOr<StateDict> share = StateDict();
+  if (from == kFromEveryRank) {
+    ThrowIfError(exchange.Compare(DigestLines(whole)));
+    share = CutShare(whole, *options_.owners, rank());
+  } else {
+    share = ReceiveShare(exchange, from, whole);
+  }
+  // 3. Every rank has its share. Only now anything changes, and only a rank's death can end that.
+  absl::StatusOr<std::vector<Hyperparameters>> hyperparameters =
+      share.ok() ? CheckedHyperparameters(*share, layout_, present) : share.status();
+  ThrowIfError(exchange.Agree(hyperparameters.status()));
+  ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    SetOptions(groups[g], (*options_.updates)[g].rule->spec().name, (*hyperparameters)[g]);
+  }
+}
+
+}  // namespace optshard

@@ -1,0 +1,76 @@
+// The optimizer state as a trainer sees it: of one parameter here, of this rank, and of all ranks.
+#ifndef OPTSHARD_CLIENT_OWNER_OPTIMIZER_STATE_H_
+#define OPTSHARD_CLIENT_OWNER_OPTIMIZER_STATE_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "client/owner/class_groups.h"
+#include "client/owner/owner_link.h"
+#include "client/owner/parameter_state.h"
+#include "client/owner/rank_exchange.h"
+#include "client/owner/state_layout.h"
+#include "client/replica/parameter_owners.h"
+#include "client/sharded_optimizer_options.h"
+#include "client/state_dict.h"
+#include "common/ids.h"
+#include "common/state_options.h"
+#include "server/update/group_update.h"
+
+namespace optshard {
+
+// Errors are thrown as StatusError; what they are, sharded_optimizer.h says. `groups` are always
+// those of the construction, with their present options. Bound to the trainer's thread.
+class OptimizerState {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  struct Options {
+    OwnerLink* owner = nullptr;
+    const ParameterOwners* owners = nullptr;
+    const ClassGroups* classes = nullptr;
+    const std::vector<GroupUpdate>* updates = nullptr;  // by group
+    StateOptions state;
+    const ShardedOptimizerOptions* client = nullptr;
+    std::vector<at::Tensor> parameters;  // by index
+  };                                     // what is pointed to outlives this
+
+  explicit OptimizerState(Options options);
+
+  StateSlots Read(const at::Tensor& parameter) const;
+  void Write(const at::Tensor& parameter, const StateSlots& slots) const;
+
+  void Consolidate(Rank to, const Groups& groups);
+  const StateDict& consolidated() const;
+  StateDict Local(const Groups& groups) const;
+  StateDict ShareOf(Rank rank, const StateDict& whole) const;
+  // `given` is looked at on rank `from`, or with kFromEveryRank on all. Its options go into
+  // `groups`.
+  void Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups);
+
+  // The parameters' names.
+  std::vector<std::string> NamesOfAll() const;
+
+ private:
+  Rank rank() const { return options_.client->rank; }
+  RankExchange ExchangeFor(ShareCall call) const;
+  void CheckRulesStepAll() const;
+  std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
+  absl::StatusOr<StateDict> ReceiveShare(RankExchange& exchange, Rank from,
+                                         const StateDict& whole) const;
+  absl::Status WriteOwn(const StateDict& share,
+                        const std::vector<Hyperparameters>& hyperparameters) const;
+
+  const Options options_;
+  const StateLayout layout_;
+  absl::optional<StateDict> consolidated_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_OPTIMIZER_STATE_H_

@@ -1,0 +1,59 @@
+// What the ranks tell each other in a call that all of them make: whether they agree, and bytes of
+// any number.
+#ifndef OPTSHARD_CLIENT_OWNER_RANK_EXCHANGE_H_
+#define OPTSHARD_CLIENT_OWNER_RANK_EXCHANGE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/owner/owner_link.h"
+#include "common/byte_share.h"
+#include "common/ids.h"
+
+namespace optshard {
+
+// All ranks make the same calls in the same order. Errors that are not the calls' own are those of
+// OwnerLink::ShareBytes, on all ranks: then no other call may follow. Bound to the trainer's
+// thread.
+class RankExchange {
+ public:
+  struct Options {
+    OwnerLink* owner = nullptr;  // outlives the exchange
+    ShareCall call = ShareCall::kConsolidate;
+    Rank rank = 0;
+    int world_size = 1;
+    absl::Duration timeout;  // of each share
+  };
+
+  explicit RankExchange(const Options& options) : options_(options) {}
+
+  // By rank. At most 16,384 ranks.
+  absl::StatusOr<std::vector<uint64_t>> Gather(uint64_t own);
+
+  // `to`, or with kFromEveryRank all ranks, get what `from` has in `bytes`. The others take part.
+  absl::Status Send(Rank from, Rank to, std::string* bytes);
+
+  // OK where all ranks give OK; else the error of the lowest rank that has one, on all ranks, which
+  // says which rank it is.
+  absl::Status Agree(const absl::Status& own);
+
+  // RanksDisagree with the first line that not all ranks have alike, where there is one. A line is
+  // a name, a blank and what is compared, and only the name is shown.
+  absl::Status Compare(const std::vector<std::string>& lines);
+
+  const Options& options() const { return options_; }
+
+ private:
+  absl::Status Share(Rank from, absl::Span<char> bytes);
+
+  const Options options_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_RANK_EXCHANGE_H_

@@ -1,0 +1,52 @@
+#include "server/coordinator/agreement.h"
+
+#include <utility>
+
+#include "server/coordinator/admission.h"
+
+namespace optshard {
+
+Agreement Agreement::After(const Agreement& former) {
+  Agreement next;
+  next.known_ = former.begun() ? former.agreed_ : former.known_;
+  return next;
+}
+
+bool Agreement::KnowsSpecOf(const JoinRequest& request) const {
+  if (!request.spec_digest.has_value()) return true;
+  for (const auto& known : {agreed_, known_}) {
+    if (known != nullptr && known->digest == *request.spec_digest) return true;
+  }
+  return false;
+}
+
+JoinReply Agreement::AskForSpec(absl::Time now) {
+  JoinReply reply;
+  if (!begun() && now - asked_ < kSpecPatience) {
+    reply.answer = JoinAnswer::kAskAgain;
+    return reply;
+  }
+  asked_ = now;
+  reply.answer = JoinAnswer::kSendSpec;
+  return reply;
+}
+
+absl::Status Agreement::Agree(const JoinRequest& request) {
+  if (begun() && request.spec_digest == agreed_->digest) return absl::OkStatus();
+  JoinRequest whole = request;
+  if (request.spec_digest.has_value()) {
+    whole.spec = known_->first.spec;
+    whole.spec_digest.reset();
+  }
+  if (begun()) return CheckAgreement(agreed_->first, whole);
+  const uint64_t digest = whole.spec.Digest();
+  agreed_ = std::make_shared<const First>(First{std::move(whole), digest});
+  return absl::OkStatus();
+}
+
+void Agreement::BeginAnew() {
+  if (begun()) known_ = std::move(agreed_);
+  agreed_.reset();
+}
+
+}  // namespace optshard

@@ -1,0 +1,75 @@
+#include "server/shard/owner_generation.h"
+
+#include <utility>
+
+namespace optshard {
+
+absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
+    Options options, std::vector<ShardMemory> memory, const StepProgress& progress,
+    bool has_values) {
+  std::unique_ptr<OwnerGeneration> first(new OwnerGeneration(std::move(options)));
+  absl::StatusOr<std::unique_ptr<ShardStore>> store =
+      ShardStore::Create(first->StoreOptions(), std::move(memory));
+  if (!store.ok()) return store.status();
+  (*store)->ledger().Begin(first->shape()->generation(), progress);
+  absl::Status made = first->MakeEngine(*std::move(store), has_values, nullptr);
+  if (!made.ok()) return made;
+  return first;
+}
+
+absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::After(
+    const OwnerGeneration& running, Options options, absl::optional<ShardMemory> added) {
+  std::unique_ptr<OwnerGeneration> next(new OwnerGeneration(std::move(options)));
+  absl::StatusOr<std::unique_ptr<ShardStore>> store =
+      running.store_->Grow(next->StoreOptions(), std::move(added));
+  if (!store.ok()) return store.status();
+  absl::Status made = next->MakeEngine(*std::move(store), false, running.engine_.get());
+  if (!made.ok()) return made;
+  return next;
+}
+
+void OwnerGeneration::Begin(OwnerGeneration& former) {
+  const StepProgress progress = former.store_->ledger().progress();
+  former.store_->Retire();
+  store_->ledger().Begin(options_.shape->generation(), progress);
+}
+
+ShardStore::Options OwnerGeneration::StoreOptions() const {
+  const OptimizerSpec& spec = options_.shape->spec();
+  const bool in_one_pass = options_.plane != nullptr && options_.plane->peer_replicas() != nullptr;
+  ShardStore::Options store;
+  store.shape = options_.shape;
+  store.rank = options_.rank;
+  store.TakeSlotsOf(*options_.groups);
+  store.keep_reduced_gradients =
+      spec.gradient_mode == GradientMode::kReduce && spec.world_size > 1 && !in_one_pass;
+  return store;
+}
+
+absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool has_values,
+                                         const StepEngine* before) {
+  store_ = std::move(store);
+  state_ = std::make_unique<ShardState>(
+      ShardState::Options{options_.shape, options_.groups, options_.rank, store_.get()});
+  StepEngine::Options engine;
+  engine.rank = options_.rank;
+  engine.shape = options_.shape;
+  engine.groups = options_.groups;
+  engine.driver = options_.driver;
+  engine.threads = options_.threads;
+  engine.plane = options_.plane.get();
+  engine.store = store_.get();
+  engine.timeline = options_.timeline;
+  engine.clock = options_.clock;
+  engine.window = options_.window;
+  engine.staging_buffers = options_.staging_buffers;
+  engine.incarnation = options_.incarnation;
+  engine.has_values = has_values;
+  engine.before = before;
+  absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);
+  if (!made.ok()) return made.status();
+  engine_ = *std::move(made);
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

@@ -1,0 +1,89 @@
+// What a shard owner has of one generation: the shape that all ranks have alike, and this rank's
+// part. It is built whole beside the one that is running, and then takes its place.
+#ifndef OPTSHARD_SERVER_SHARD_OWNER_GENERATION_H_
+#define OPTSHARD_SERVER_SHARD_OWNER_GENERATION_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "common/clock.h"
+#include "common/dataplane/data_plane.h"
+#include "common/generation_shape.h"
+#include "common/ids.h"
+#include "common/membership/membership.h"
+#include "server/shard/engine/step_engine.h"
+#include "server/shard/engine/step_exchange.h"
+#include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/state/shard_memory.h"
+#include "server/shard/state/shard_state.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
+#include "server/update/update_rule.h"
+
+namespace optshard {
+
+// Bound to the step's thread, but for the store, which readers on any thread may keep beyond the
+// end of the generation.
+class OwnerGeneration {
+ public:
+  struct Options {
+    std::shared_ptr<const GenerationShape> shape;
+    GroupUpdates groups;
+    Rank rank = 0;
+    Incarnation incarnation = 0;
+    std::shared_ptr<DataPlane> plane;  // null where there is one rank
+    DriverKind driver = DriverKind::kSimd;
+    int threads = 1;
+    int window = StepContext().window;
+    int staging_buffers = StepContext().staging_buffers;
+    TimelineRing* timeline = nullptr;  // outlives the generation
+    const Clock* clock = nullptr;      // likewise
+  };
+
+  // The owner's first one. `memory` is by admission, or empty (ShardStore::Create). Where it holds
+  // state, `progress` is after which step the job goes on, and the parameters have values.
+  //   RESOURCE_EXHAUSTED, INTERNAL (memory of another size, a plan that a rule cannot follow)
+  static absl::StatusOr<std::unique_ptr<OwnerGeneration>> First(Options options,
+                                                                std::vector<ShardMemory> memory,
+                                                                const StepProgress& progress,
+                                                                bool has_values);
+
+  // The one after `running`, between steps: of a space with one admission more, whose state goes
+  // into `added`, or into private memory (ShardStore::Grow). `running` is as it was. Errors as
+  // First.
+  static absl::StatusOr<std::unique_ptr<OwnerGeneration>> After(
+      const OwnerGeneration& running, Options options,
+      absl::optional<ShardMemory> added = absl::nullopt);
+
+  // The rank's state is this generation's from now on. `former` is the one that it was made after,
+  // and can be destroyed. No step follows before all ranks have synchronised: added parameters have
+  // no values yet.
+  void Begin(OwnerGeneration& former);
+
+  const std::shared_ptr<const GenerationShape>& shape() const { return options_.shape; }
+  const GroupUpdates& groups() const { return options_.groups; }
+  DataPlane* plane() const { return options_.plane.get(); }
+  const std::shared_ptr<ShardStore>& store() const { return store_; }
+  ShardState& state() const { return *state_; }
+  StepEngine& engine() const { return *engine_; }
+
+ private:
+  explicit OwnerGeneration(Options options) : options_(std::move(options)) {}
+
+  ShardStore::Options StoreOptions() const;
+  absl::Status MakeEngine(std::shared_ptr<ShardStore> store, bool has_values,
+                          const StepEngine* before);
+
+  const Options options_;
+  std::shared_ptr<ShardStore> store_;
+  std::unique_ptr<ShardState> state_;
+  std::unique_ptr<StepEngine> engine_;  // goes before what it uses
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_OWNER_GENERATION_H_

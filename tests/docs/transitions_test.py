@@ -1,0 +1,45 @@
+"""That the table of docs/life_of_a_step.md is that of the transition function, row by row."""
+
+import os
+import re
+import unittest
+
+_ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
+_HEADING = "## How the owners go on\n"
+
+
+def _read(path):
+    with open(os.path.join(_ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def _rows_of_document():
+    section = _read("docs/life_of_a_step.md").split(_HEADING)[1].split("\n## ")[0]
+    rows = re.findall(r"(?m)^\| ([a-z ]+) \| [^|]+ \| ([^|:,;]+)", section)
+    return [(name, how.strip()) for name, how in rows if name != "transition"]
+
+
+def _rows_of_header():
+    header = _read("common/step_transition.h").split("#ifndef")[0]
+    rows = re.findall(r"(?m)^//   (\S+(?: \S+)?)  +\S.*?  +(\S[^:\n]*)", header)
+    return [(name, how.strip()) for name, how in rows if name != "transition"]
+
+
+def _names_of_function():
+    body = _read("common/step_transition.cc").split("NameOf(StepTransition")[1].split("\n}")[0]
+    return [name for name in re.findall(r'return "([^"]+)"', body) if name != "unknown"]
+
+
+class Transitions(unittest.TestCase):
+    def test_Names_AreThoseOfTheFunction(self):
+        self.assertEqual([name for name, _ in _rows_of_document()], _names_of_function())
+        self.assertEqual([name for name, _ in _rows_of_header()], _names_of_function())
+
+    def test_HowTheyGoOn_IsAsInTheHeader(self):
+        for (name, told), (_, declared) in zip(_rows_of_document(), _rows_of_header()):
+            with self.subTest(transition=name):
+                self.assertEqual(declared, told)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -59,6 +59,11 @@ class OwnerGeneration {
       const OwnerGeneration& running, Options options,
       absl::optional<ShardMemory> added = absl::nullopt);
 
+  // Snapshots lose what they have not copied: another owner may go on with the memory.
+  ~OwnerGeneration() {
+    if (store_ != nullptr) store_->snapshots().EndAll();
+  }
+
   // The rank's state is this generation's from now on. `former` is the one that it was made after,
   // and can be destroyed. No step follows before all ranks have synchronised: added parameters have
   // no values yet.

@@ -18,8 +18,7 @@ ShardStore::State ShardStore::State::From(int64_t element) const {
 }
 
 void ShardStore::BeginWrite(int own) {
-  // Acquire keeps the writes that follow behind it.
-  ledger_->version(own).sequence.fetch_add(1, std::memory_order_acq_rel);
+  snapshots_->BeginWrite(own, ledger_->version(own).sequence);
 }
 
 void ShardStore::EndWrite(int own, StepNumber step) {

@@ -22,6 +22,7 @@
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "common/state_options.h"
+#include "server/shard/snapshot/state_snapshots.h"
 #include "server/shard/state/mapped_memory.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
@@ -102,8 +103,12 @@ class ShardStore {
   absl::StatusOr<std::unique_ptr<ShardStore>> Grow(
       const Options& next, absl::optional<ShardMemory> added = absl::nullopt) const;
 
-  // From now on no TryRead here succeeds, for another store writes to the same memory.
-  void Retire() { ledger_->EndReads(); }
+  // From now on no TryRead here succeeds, for another store writes to the same memory. Snapshots
+  // lose what they have not copied.
+  void Retire() {
+    ledger_->EndReads();
+    snapshots_->EndAll();
+  }
 
   const std::vector<OwnBucket>& own_buckets() const { return own_; }
   int64_t state_bytes() const { return state_bytes_; }  // of the slots, padding left out
@@ -165,6 +170,32 @@ class ShardStore {
   };
   absl::optional<CountAtStep> TryReadStepCount(int parameter) const;
 
+  // --- Snapshots; any thread. Their blocks are the own buckets.
+
+  // Where the values of some elements of a slot lie.
+  struct StoredPart {
+    int parameter = 0;
+    int slot = 0;  // as for TryRead
+    int64_t offset_elements = 0;
+    int64_t elements = 0;
+    int own = 0;
+    int range = 0;    // of that block; scales are the next one
+    SlotArray array;  // no array of corrections
+  };
+  std::vector<StoredPart> StoredParts() const;
+
+  StateSnapshots& snapshots() const { return *snapshots_; }
+
+  // What is not in the blocks, of the step whose state a snapshot has.
+  struct SnapshotCounts {
+    StepNumber step = 0;
+    std::vector<StepNumber> step_counts;  // by parameter
+    std::vector<ScalarSlots> scalar_slots;
+  };
+  // Opens the snapshot at the last finished step; nothing where a step is just being applied: try
+  // again.
+  absl::optional<SnapshotCounts> TryOpen(const std::shared_ptr<StateSnapshot>& snapshot) const;
+
  private:
   // Where a stretch of a parameter lies.
   struct Piece {
@@ -181,7 +212,9 @@ class ShardStore {
       const Options& options, std::vector<ShardMemory> memory,
       std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients, int first_new);
   void PlaceSlots(int first_new);
+  void PlaceBlocks();
   absl::Status PlaceReducedGradients();
+  absl::optional<SnapshotCounts> TryReadCounts() const;
   // Where the slot's values lie that begin at the offset: the first piece reaches beyond it.
   absl::Span<const Piece> PiecesFrom(int parameter, int slot, int64_t offset_elements) const;
 
@@ -193,6 +226,7 @@ class ShardStore {
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   // By parameter and slot: those with a shape of their own, in its elements.
   std::map<std::pair<int, int>, Piece> whole_slots_;
+  std::unique_ptr<StateSnapshots> snapshots_;
   int64_t state_bytes_ = 0;
   int parameter_count_ = 0;
   int scalar_slot_count_ = 0;

@@ -266,6 +266,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
   absl::Status placed = store->PlaceReducedGradients();
   if (!placed.ok()) return placed;
   store->PlaceSlots(first_new);
+  store->PlaceBlocks();
   return store;
 }
 

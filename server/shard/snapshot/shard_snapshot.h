@@ -1,0 +1,72 @@
+// The state of exactly one step of what a rank owns, as long as somebody reads it.
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_SHARD_SNAPSHOT_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_SHARD_SNAPSHOT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/dtype.h"
+#include "common/ids.h"
+#include "common/state_format.h"
+
+namespace optshard {
+
+// Of the values of a part.
+inline int64_t ElementBytes(StateFormat format) {
+  return format == StateFormat::kInt8 ? 1 : static_cast<int64_t>(SizeOf(DTypeOf(format)));
+}
+
+// Its destruction closes it. Thread-compatible, but for state(), which any thread may call.
+class ShardSnapshot {
+ public:
+  // Elements of a slot, all of which are written together.
+  struct Part {
+    int32_t parameter = 0;
+    std::string slot;  // by the names of SlotsOfParameter
+    // Of the bytes that are given out: slots in 8 bits are decoded to float32, and a slot that is
+    // one number is float64. Corrections are int8.
+    StateFormat format = StateFormat::kFloat32;
+    int64_t offset_elements = 0;
+    int64_t elements = 0;
+
+    int64_t bytes() const { return elements * ElementBytes(format); }
+  };
+
+  // A part's values as they are given out: those of kLive are right if the part is live afterwards,
+  // too. Then they were not written meanwhile. Otherwise Read gives them again.
+  enum class PartState {
+    kLive,
+    kKept,  // they stay as they are
+    kLost,  // a step has overwritten them, and there was no memory to keep them
+  };
+
+  struct Bytes {
+    const char* data = nullptr;
+    // Keeps them; null where the snapshot does.
+    std::shared_ptr<const void> owner;
+  };
+
+  virtual ~ShardSnapshot() = default;
+
+  virtual StepNumber step() const = 0;
+  virtual Generation generation() const = 0;
+
+  // Every element of what is owned is in one. Those that are one number come first: who reads knows
+  // then how often each parameter was updated.
+  virtual const std::vector<Part>& parts() const = 0;
+
+  virtual PartState state(int part) const = 0;
+
+  // Elements [first, first + elements) of the part, in the host's byte order. Those of a part in 8
+  // bits begin at a multiple of kCodeGrid, counted from the part's first.
+  virtual Bytes Read(int part, int64_t first, int64_t elements) const = 0;
+
+  // Nothing is kept for it any more. What Read gave stays memory, whatever it holds. Idempotent.
+  virtual void Close() = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_SHARD_SNAPSHOT_H_

@@ -1,0 +1,102 @@
+// Keeps the state of one step while later steps go on writing: what a snapshot has not given out
+// yet is copied before it is written.
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_STATE_SNAPSHOTS_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_STATE_SNAPSHOTS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/shard/state/mapped_memory.h"
+
+namespace optshard {
+
+struct MemoryRange {
+  const char* data = nullptr;
+  size_t bytes = 0;
+};
+
+// What is written as one, such as all slots of a bucket.
+using MemoryBlock = std::vector<MemoryRange>;
+
+// The state at one moment. A block is *live* until it is first written: its memory is the
+// snapshot's. Before that write it is copied, where the snapshot has memory for copies; otherwise
+// it is lost.
+//
+// Any thread may read, and does not make the writer wait: look at state(block) and read from At();
+// if the block was live then and is not afterwards, throw away what was read, and read again.
+class StateSnapshot {
+ public:
+  enum class BlockState : uint32_t { kLive, kCopied, kLost };
+
+  // Also orders reads of At() that came before it.
+  BlockState state(int block) const {
+    return static_cast<BlockState>(states_[block].fetch_add(0, std::memory_order_acq_rel));
+  }
+  // Where a range of the block lies: in live memory, or in the copy. Valid as long as the snapshot
+  // and the live memory.
+  const char* At(int block, int range) const;
+
+  bool keeps_copies() const { return copies_.data() != nullptr; }
+
+ private:
+  friend class StateSnapshots;
+  StateSnapshot(const std::vector<MemoryBlock>* blocks, MappedMemory copies);
+
+  void BeforeWrite(int block);
+
+  const std::vector<MemoryBlock>& blocks_;
+  const MappedMemory copies_;
+  std::vector<std::vector<size_t>> places_;  // in copies_, by block and range
+  mutable std::vector<std::atomic<uint32_t>> states_;
+};
+
+// The open snapshots of one store. Thread-safe: one thread writes the blocks, any open and close.
+class StateSnapshots {
+ public:
+  // The memory of the blocks outlives this and all its snapshots.
+  explicit StateSnapshots(std::vector<MemoryBlock> blocks);
+
+  // Before the block is written. The sequence, which is even, becomes odd: whoever opens a snapshot
+  // afterwards sees that.
+  void BeginWrite(int block, std::atomic<uint64_t>& sequence);
+
+  // A snapshot that is not open yet. With `keep_copies` it has memory for copies of all blocks,
+  // which is populated here, so that no write waits for the system. RESOURCE_EXHAUSTED, with the
+  // bytes that are needed and those that are left, where all snapshots together would have copies
+  // of more than `most_bytes`.
+  absl::StatusOr<std::shared_ptr<StateSnapshot>> Prepare(bool keep_copies, int64_t most_bytes);
+
+  // From now on the snapshot, which nobody reads yet, keeps what is in the blocks. The caller then
+  // makes sure that nothing was being written, or closes it again.
+  void Open(const std::shared_ptr<StateSnapshot>& snapshot);
+
+  // Nothing is copied for it any more.
+  void Close(const StateSnapshot* snapshot);
+
+  // Somebody else writes to the memory from now on: blocks that are live are lost, also those of
+  // snapshots that are opened later.
+  void EndAll();
+
+  int64_t bytes() const { return bytes_; }  // of all blocks
+  // What the snapshots have for copies. They give it back when the last one who holds them is gone.
+  int64_t reserved_bytes() const { return reserved_->load(std::memory_order_relaxed); }
+
+ private:
+  const std::vector<MemoryBlock> blocks_;
+  const int64_t bytes_;
+  const std::shared_ptr<std::atomic<int64_t>> reserved_;
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<StateSnapshot>> open_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_STATE_SNAPSHOTS_H_

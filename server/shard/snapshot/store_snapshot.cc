@@ -1,0 +1,144 @@
+#include "server/shard/snapshot/store_snapshot.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/optimizer_spec.h"
+#include "server/shard/snapshot/state_snapshots.h"
+#include "server/shard/state/parameter_slots.h"
+#include "server/shard/state/slot_memory.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::Duration kPause = absl::Microseconds(50);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
+
+class StoreSnapshot final : public ShardSnapshot {
+ public:
+  StoreSnapshot(const StoreSnapshotOptions& options, std::shared_ptr<StateSnapshot> snapshot,
+                const ShardStore::SnapshotCounts& counts)
+      : store_(options.store),
+        generation_(options.shape->generation()),
+        step_(counts.step),
+        snapshot_(std::move(snapshot)),
+        stored_(store_->StoredParts()) {
+    const OptimizerSpec& spec = options.shape->spec();
+    const auto slots_of = [&](int parameter) {
+      return SlotsOfParameter(spec.space.parameter(parameter),
+                              (*options.groups)[spec.space.group_of(parameter)], spec.state);
+    };
+    std::set<int32_t> owned;
+    for (const Slice& slice : options.shape->slices(options.rank)) owned.insert(slice.parameter);
+    for (const int32_t parameter : owned) {
+      for (const ParameterSlot& slot : slots_of(parameter)) {
+        if (!slot.is_scalar()) continue;
+        Part part;
+        part.parameter = parameter;
+        part.slot = slot.name;
+        part.format = StateFormat::kFloat64;
+        part.elements = 1;
+        parts_.push_back(std::move(part));
+        scalars_.push_back(slot.kind == SlotKind::kStep
+                               ? static_cast<double>(counts.step_counts[parameter])
+                               : counts.scalar_slots[parameter][slot.index]);
+      }
+    }
+    for (const ShardStore::StoredPart& stored : stored_) {
+      const std::vector<ParameterSlot> slots = slots_of(stored.parameter);
+      const auto slot = std::find_if(slots.begin(), slots.end(), [&](const ParameterSlot& each) {
+        return !each.is_scalar() && each.index == stored.slot;
+      });
+      Part part;
+      part.parameter = stored.parameter;
+      part.slot = slot->name;
+      part.format = IsCoded(slot->format) ? StateFormat::kFloat32 : slot->format;
+      part.offset_elements = stored.offset_elements;
+      part.elements = stored.elements;
+      parts_.push_back(std::move(part));
+    }
+  }
+
+  ~StoreSnapshot() override { CloseIt(); }
+  void Close() override { CloseIt(); }
+
+  StepNumber step() const override { return step_; }
+  Generation generation() const override { return generation_; }
+  const std::vector<Part>& parts() const override { return parts_; }
+
+  PartState state(int part) const override {
+    const int scalars = static_cast<int>(scalars_.size());
+    if (part < scalars) return PartState::kKept;
+    switch (snapshot_->state(stored_[part - scalars].own)) {
+      case StateSnapshot::BlockState::kLive:
+        return PartState::kLive;
+      case StateSnapshot::BlockState::kCopied:
+        return PartState::kKept;
+      case StateSnapshot::BlockState::kLost:
+        break;
+    }
+    return PartState::kLost;
+  }
+
+  Bytes Read(int part, int64_t first, int64_t elements) const override {
+    const int64_t offset = first * ElementBytes(parts_[part].format);
+    const int scalars = static_cast<int>(scalars_.size());
+    if (part < scalars) return {reinterpret_cast<const char*>(&scalars_[part]) + offset, nullptr};
+    const ShardStore::StoredPart& stored = stored_[part - scalars];
+    const char* const data = snapshot_->At(stored.own, stored.range);
+    if (!stored.array.is_coded()) return {data + offset, nullptr};
+    CodedArray coded = stored.array.coded();
+    // Nobody writes there.
+    coded.codes = reinterpret_cast<uint8_t*>(const_cast<char*>(data));
+    coded.scales = const_cast<char*>(snapshot_->At(stored.own, stored.range + 1));
+    std::vector<double> wide(elements);
+    ReadSlotRacily(coded, stored.elements, first, elements, wide.data());
+    auto values = std::make_shared<const std::vector<float>>(wide.begin(), wide.end());
+    return {reinterpret_cast<const char*>(values->data()), values};
+  }
+
+ private:
+  void CloseIt() { store_->snapshots().Close(snapshot_.get()); }
+
+  const std::shared_ptr<const ShardStore> store_;
+  const Generation generation_;
+  const StepNumber step_;
+  const std::shared_ptr<StateSnapshot> snapshot_;
+  const std::vector<ShardStore::StoredPart> stored_;
+  std::vector<Part> parts_;  // scalars_, then stored_
+  std::vector<double> scalars_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
+    const StoreSnapshotOptions& options, absl::Duration patience) {
+  const absl::Time deadline = absl::Now() + patience;
+  absl::StatusOr<std::shared_ptr<StateSnapshot>> snapshot =
+      options.store->snapshots().Prepare(options.keep_copies, options.most_bytes);
+  if (!snapshot.ok()) return snapshot.status();
+  absl::Duration pause = kPause;
+  while (true) {
+    const absl::optional<ShardStore::SnapshotCounts> counts = options.store->TryOpen(*snapshot);
+    if (counts.has_value()) {
+      return std::unique_ptr<ShardSnapshot>(
+          std::make_unique<StoreSnapshot>(options, *std::move(snapshot), *counts));
+    }
+    if (absl::Now() + pause > deadline) {
+      return absl::AbortedError(
+          absl::StrFormat("no snapshot of rank %d could be opened for %s: a step was being applied "
+                          "all the time; ask again",
+                          options.rank, absl::FormatDuration(patience)));
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+}  // namespace optshard

@@ -1,0 +1,37 @@
+// A snapshot of what a store keeps.
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_STORE_SNAPSHOT_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_STORE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/generation_shape.h"
+#include "common/ids.h"
+#include "server/shard/snapshot/shard_snapshot.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
+
+namespace optshard {
+
+struct StoreSnapshotOptions {
+  std::shared_ptr<const GenerationShape> shape;
+  GroupUpdates groups;
+  Rank rank = 0;
+  std::shared_ptr<const ShardStore> store;
+  // Without it, a step that begins while the snapshot is read ends it (ShardSnapshot::kLost).
+  bool keep_copies = true;
+  int64_t most_bytes = 0;  // of all snapshots of the store
+};
+
+// Opens a snapshot at the last finished step. While a step is being applied it waits for its end,
+// for at most `patience`. A step never waits for it.
+//   RESOURCE_EXHAUSTED  the copies need more than `most_bytes`
+//   ABORTED             a step was being applied all the time, or the state is torn: try again
+absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
+    const StoreSnapshotOptions& options, absl::Duration patience);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_STORE_SNAPSHOT_H_

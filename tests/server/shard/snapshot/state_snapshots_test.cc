@@ -1,0 +1,191 @@
+#include "server/shard/snapshot/state_snapshots.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::HasSubstr;
+using BlockState = StateSnapshot::BlockState;
+
+constexpr int kBlocks = 6;
+constexpr int kWords = 300;
+constexpr int64_t kPlenty = 1 << 20;
+
+// Writes its number into all words of a block, block by block, as a step does.
+class FakeStore {
+ public:
+  FakeStore() : words_(kBlocks * kWords), sequences_(kBlocks) {
+    std::vector<MemoryBlock> blocks(kBlocks);
+    for (int b = 0; b < kBlocks; ++b) {
+      // Two ranges, the second one of an odd size.
+      const char* const first = reinterpret_cast<const char*>(&words_[b * kWords]);
+      blocks[b] = {{first, 800}, {first + 800, kWords * 4 - 800}};
+    }
+    snapshots_ = std::make_unique<StateSnapshots>(std::move(blocks));
+  }
+
+  void Write(int block, uint32_t value) {
+    snapshots_->BeginWrite(block, sequences_[block]);
+    for (int w = 0; w < kWords; ++w) {
+      words_[block * kWords + w].store(value, std::memory_order_relaxed);
+    }
+    sequences_[block].fetch_add(1, std::memory_order_release);
+  }
+
+  StateSnapshots& snapshots() { return *snapshots_; }
+  uint64_t sequence(int block) const { return sequences_[block].load(); }
+
+ private:
+  std::vector<std::atomic<uint32_t>> words_;
+  std::vector<std::atomic<uint64_t>> sequences_;
+  std::unique_ptr<StateSnapshots> snapshots_;
+};
+
+// All words of the block, read while they may be written.
+std::vector<uint32_t> RawWords(const StateSnapshot& snapshot, int block) {
+  std::vector<uint32_t> words;
+  for (int range = 0; range < 2; ++range) {
+    const int count = range == 0 ? 200 : kWords - 200;
+    const auto* from = reinterpret_cast<const std::atomic<uint32_t>*>(snapshot.At(block, range));
+    for (int w = 0; w < count; ++w) words.push_back(from[w].load(std::memory_order_relaxed));
+  }
+  return words;
+}
+
+std::vector<uint32_t> WordsOf(const StateSnapshot& snapshot, int block) {
+  while (true) {
+    const bool was_live = snapshot.state(block) == BlockState::kLive;
+    std::vector<uint32_t> words = RawWords(snapshot, block);
+    if (!was_live || snapshot.state(block) == BlockState::kLive) return words;
+  }
+}
+
+std::shared_ptr<StateSnapshot> Opened(FakeStore& store, bool keep_copies) {
+  const auto snapshot = store.snapshots().Prepare(keep_copies, kPlenty);
+  EXPECT_TRUE(snapshot.ok()) << snapshot.status();
+  store.snapshots().Open(*snapshot);
+  return *snapshot;
+}
+
+TEST(StateSnapshotsTest, BlocksThatAreWritten_AreCopiedBefore) {
+  FakeStore store;
+  for (int b = 0; b < kBlocks; ++b) store.Write(b, 7);
+  const auto snapshot = Opened(store, true);
+  store.Write(2, 8);
+  store.Write(2, 9);
+  for (int b = 0; b < kBlocks; ++b) {
+    EXPECT_EQ(snapshot->state(b), b == 2 ? BlockState::kCopied : BlockState::kLive);
+    EXPECT_THAT(WordsOf(*snapshot, b), ::testing::Each(7));
+  }
+}
+
+TEST(StateSnapshotsTest, WithoutMemoryForCopies_WrittenBlocksAreLost) {
+  FakeStore store;
+  const auto snapshot = Opened(store, false);
+  EXPECT_EQ(store.snapshots().reserved_bytes(), 0);
+  store.Write(2, 8);
+  EXPECT_EQ(snapshot->state(2), BlockState::kLost);
+  EXPECT_EQ(snapshot->state(3), BlockState::kLive);
+}
+
+TEST(StateSnapshotsTest, ClosedSnapshot_CostsWritesNothing) {
+  FakeStore store;
+  const auto snapshot = Opened(store, true);
+  store.snapshots().Close(snapshot.get());
+  store.Write(2, 8);
+  EXPECT_EQ(snapshot->state(2), BlockState::kLive);
+}
+
+TEST(StateSnapshotsTest, SnapshotThatIsOpenedAgain_BeginsAnew) {
+  FakeStore store;
+  const auto snapshot = Opened(store, true);
+  store.Write(2, 8);
+  store.snapshots().Close(snapshot.get());
+  store.snapshots().Open(snapshot);
+  EXPECT_EQ(snapshot->state(2), BlockState::kLive);
+  EXPECT_THAT(WordsOf(*snapshot, 2), ::testing::Each(8));
+}
+
+TEST(StateSnapshotsTest, MoreThanTheMemoryForCopies_IsRefusedWithNeededAndLeft) {
+  FakeStore store;
+  const int64_t needed = store.snapshots().bytes();
+  const auto refused = store.snapshots().Prepare(true, needed - 1);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(needed) + " bytes"));
+  auto first = store.snapshots().Prepare(true, needed + 10);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(store.snapshots().reserved_bytes(), needed);
+  EXPECT_THAT(store.snapshots().Prepare(true, needed + 10).status().message(),
+              HasSubstr(", 10 are left"));
+  first->reset();
+  EXPECT_EQ(store.snapshots().reserved_bytes(), 0);
+  EXPECT_TRUE(store.snapshots().Prepare(true, needed).ok());
+}
+
+TEST(StateSnapshotsTest, AfterTheEnd_WhatWasNotCopiedIsLost) {
+  FakeStore store;
+  const auto snapshot = Opened(store, true);
+  store.Write(2, 8);
+  store.snapshots().EndAll();
+  EXPECT_EQ(snapshot->state(2), BlockState::kCopied);
+  EXPECT_EQ(snapshot->state(3), BlockState::kLost);
+  EXPECT_EQ(Opened(store, true)->state(0), BlockState::kLost);
+}
+
+// A writer steps; readers open snapshots, between two steps as the sequences and a step number tell
+// them, and read the blocks in any order, some of them twice.
+TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
+  FakeStore store;
+  std::atomic<uint32_t> begun{0};
+  std::atomic<uint32_t> finished{0};
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    std::minstd_rand random(1);
+    for (uint32_t step = 1; !done.load(); ++step) {
+      begun.store(step);
+      for (int b = 0; b < kBlocks; ++b) store.Write(b, step);
+      finished.store(step);
+      for (unsigned i = random() % 300; i > 0; --i) std::this_thread::yield();
+    }
+  });
+  std::atomic<int> copied{0};
+  std::vector<std::thread> readers;
+  for (int r = 0; r < 3; ++r) {
+    readers.emplace_back([&, r] {
+      std::minstd_rand random(r + 2);
+      for (int opened = 0; opened < 100;) {
+        const auto snapshot = Opened(store, true);
+        const uint32_t step = finished.load();
+        if (begun.load() == step) {
+          ++opened;
+          for (int i = 0; i < 2 * kBlocks; ++i) {
+            const int block = static_cast<int>(random() % kBlocks);
+            const std::vector<uint32_t> words = WordsOf(*snapshot, block);
+            if (snapshot->state(block) == BlockState::kCopied) ++copied;
+            ASSERT_THAT(words, ::testing::Each(step));
+            if (random() % 4 == 0) std::this_thread::yield();
+          }
+        }
+        store.snapshots().Close(snapshot.get());
+      }
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  done.store(true);
+  writer.join();
+  EXPECT_GT(copied.load(), 0);
+  EXPECT_EQ(store.snapshots().reserved_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,202 @@
+#include "server/shard/snapshot/store_snapshot.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/generation_shape.h"
+#include "common/optimizer_spec.h"
+#include "common/plan.h"
+#include "gtest/gtest.h"
+#include "server/shard/state/slot_memory.h"
+#include "server/update/group_update.h"
+
+namespace optshard {
+namespace {
+
+using PartState = ShardSnapshot::PartState;
+
+// One rank keeps Adam's state of "a" (5,000 elements in many buckets) and "b".
+class StoreSnapshotTest : public ::testing::Test {
+ protected:
+  explicit StoreSnapshotTest(StateFormat format = StateFormat::kFloat32) {
+    OptimizerSpec spec;
+    GroupSpec group;
+    for (const int64_t elements : {5000, 10}) {
+      ParameterSpec parameter;
+      parameter.name = elements == 5000 ? "a" : "b";
+      parameter.shape = {elements};
+      group.parameters.push_back(parameter);
+    }
+    spec.space = ParameterSpace({group});
+    spec.rules = {{"adam", {}}};
+    spec.buckets = {2048, 256};
+    spec.state.format = format;
+    auto groups = ValidateGroups(spec, {});
+    EXPECT_TRUE(groups.ok()) << groups.status();
+    options_.groups = std::make_shared<const std::vector<GroupUpdate>>(*std::move(groups));
+    options_.shape =
+        GenerationShape::Make(spec, MakePlan(1, spec.space, spec.policy, {"node"}).value());
+    ShardStore::Options store;
+    store.shape = options_.shape;
+    store.TakeSlotsOf(*options_.groups);
+    store_ = *ShardStore::Create(store);
+    store_->ledger().Begin(1, StepProgress());
+    options_.store = store_;
+    options_.most_bytes = store_->snapshots().bytes();
+  }
+
+  void Write(int own, StepNumber step) {
+    const ShardStore::OwnBucket& bucket = store_->own_buckets()[own];
+    store_->BeginWrite(own);
+    for (size_t span = 0; span < bucket.states.size(); ++span) {
+      for (const SlotArray& slot : bucket.states[span].slots) {
+        if (!slot) continue;
+        const std::vector<double> values(bucket.bucket->spans[span].elements,
+                                         static_cast<double>(step));
+        WriteSlot(slot, 0, static_cast<int64_t>(values.size()), values.data());
+      }
+    }
+    store_->EndWrite(own, step);
+  }
+
+  void BeginStep(StepNumber step) {
+    store_->ledger().SetProgress({step - 1, StepOutcome::kTorn, 0});
+  }
+  void EndStep(StepNumber step) {
+    store_->CountStep(step, {true, true}, [](int) { return nullptr; });
+    store_->ledger().SetProgress({step, StepOutcome::kIdle, 0});
+  }
+  void Step(StepNumber step) {
+    BeginStep(step);
+    for (size_t own = 0; own < store_->own_buckets().size(); ++own) {
+      Write(static_cast<int>(own), step);
+    }
+    EndStep(step);
+  }
+
+  // All values that the snapshot gives, by parameter and slot.
+  std::map<std::pair<int, std::string>, std::vector<double>> ValuesOf(
+      const ShardSnapshot& snapshot) {
+    std::map<std::pair<int, std::string>, std::vector<double>> all;
+    for (size_t i = 0; i < snapshot.parts().size(); ++i) {
+      const ShardSnapshot::Part& part = snapshot.parts()[i];
+      const int64_t begin = std::min<int64_t>(part.elements, 256);  // in two pieces
+      std::vector<double>& values = all[{part.parameter, part.slot}];
+      values.resize(std::max<size_t>(values.size(), part.offset_elements + part.elements), -1);
+      for (const auto& [first, count] :
+           {std::make_pair<int64_t, int64_t>(0, int64_t{begin}),
+            std::make_pair<int64_t, int64_t>(int64_t{begin}, part.elements - begin)}) {
+        const ShardSnapshot::Bytes bytes = snapshot.Read(static_cast<int>(i), first, count);
+        for (int64_t e = 0; e < count; ++e) {
+          double value = 0;
+          if (part.format == StateFormat::kFloat64) {
+            std::memcpy(&value, bytes.data + e * 8, 8);
+          } else {
+            float narrow = 0;
+            std::memcpy(&narrow, bytes.data + e * 4, 4);
+            value = narrow;
+          }
+          values[part.offset_elements + first + e] = value;
+        }
+      }
+    }
+    return all;
+  }
+
+  void ExpectStep(const ShardSnapshot& snapshot, StepNumber step) {
+    EXPECT_EQ(snapshot.step(), step);
+    const auto values = ValuesOf(snapshot);
+    EXPECT_EQ(values.size(), 6);
+    const auto expected = static_cast<double>(step);
+    for (const int parameter : {0, 1}) {
+      for (const std::string slot : {"exp_avg", "exp_avg_sq", "step"}) {
+        const std::vector<double>& of_slot = values.at({parameter, slot});
+        EXPECT_EQ(of_slot.size(), slot == "step" ? 1 : parameter == 0 ? 5000 : 10);
+        EXPECT_THAT(of_slot, ::testing::Each(expected)) << parameter << " " << slot;
+      }
+    }
+  }
+
+  StoreSnapshotOptions options_;
+  std::shared_ptr<ShardStore> store_;
+};
+
+TEST_F(StoreSnapshotTest, WhileStepsGoOn_IsTheStateOfItsStep) {
+  Step(1);
+  const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  BeginStep(2);
+  for (size_t own = 0; own < store_->own_buckets().size(); ++own) {
+    ExpectStep(**snapshot, 1);
+    Write(static_cast<int>(own), 2);
+  }
+  EndStep(2);
+  ExpectStep(**snapshot, 1);
+  Step(3);
+  ExpectStep(**snapshot, 1);
+}
+
+TEST_F(StoreSnapshotTest, InTheMiddleOfAStep_CannotBeOpened) {
+  Step(1);
+  BeginStep(2);
+  Write(0, 2);
+  EXPECT_EQ(OpenStoreSnapshot(options_, absl::Milliseconds(1)).status().code(),
+            absl::StatusCode::kAborted);
+  EndStep(2);
+  EXPECT_TRUE(OpenStoreSnapshot(options_, absl::ZeroDuration()).ok());
+}
+
+TEST_F(StoreSnapshotTest, WhileATrainerReplacesAValue_CannotBeOpened) {
+  store_->BeginWrite(0);
+  EXPECT_FALSE(OpenStoreSnapshot(options_, absl::ZeroDuration()).ok());
+  store_->EndWrite(0, 0);
+  EXPECT_TRUE(OpenStoreSnapshot(options_, absl::ZeroDuration()).ok());
+}
+
+TEST_F(StoreSnapshotTest, WithoutCopies_PartsThatAreWrittenAreLost) {
+  options_.keep_copies = false;
+  options_.most_bytes = 0;
+  Step(1);
+  const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ExpectStep(**snapshot, 1);
+  Write(0, 2);
+  int lost = 0;
+  const auto parts = static_cast<int>((*snapshot)->parts().size());
+  for (int i = 0; i < parts; ++i) lost += (*snapshot)->state(i) == PartState::kLost ? 1 : 0;
+  EXPECT_GT(lost, 0);
+  EXPECT_LT(lost, parts);
+}
+
+TEST_F(StoreSnapshotTest, NumbersOfAWholeParameter_ComeFirst) {
+  const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ((*snapshot)->parts()[0].slot, "step");
+  EXPECT_EQ((*snapshot)->parts()[1].slot, "step");
+  EXPECT_EQ((*snapshot)->state(0), PartState::kKept);
+}
+
+class CodedStoreSnapshotTest : public StoreSnapshotTest {
+ protected:
+  CodedStoreSnapshotTest() : StoreSnapshotTest(StateFormat::kInt8Dynamic) {}
+};
+
+TEST_F(CodedStoreSnapshotTest, SlotsIn8Bits_AreGivenAsFloat32) {
+  EXPECT_GT(store_->snapshots().bytes(), 0);
+  Step(1);
+  const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ExpectStep(**snapshot, 1);
+  Step(2);
+  ExpectStep(**snapshot, 1);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/checked_math.h"
 #include "common/optimizer_spec.h"
+#include "server/shard/snapshot/store_snapshot.h"
 #include "server/shard/state/kept_parts.h"
 #include "server/shard/state/slot_memory.h"
 #include "server/update/update_rule.h"
@@ -188,6 +189,21 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlotOf(const std::shared_ptr<const S
   readable = CheckReadable();
   if (!readable.ok()) return readable;
   return SlotRead{*step, slot.format};
+}
+
+absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
+    bool keep_copies, absl::Duration patience) const {
+  const absl::Status readable = CheckReadable();
+  if (!readable.ok()) return readable;
+  const std::shared_ptr<const Shown> shown = this->shown();
+  StoreSnapshotOptions snapshot;
+  snapshot.shape = shown->shape;
+  snapshot.groups = shown->groups;
+  snapshot.rank = options_.member.rank;
+  snapshot.store = shown->store;
+  snapshot.keep_copies = keep_copies;
+  snapshot.most_bytes = options_.snapshot_bytes.value_or(shown->store->snapshots().bytes());
+  return OpenStoreSnapshot(snapshot, patience);
 }
 
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }

@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
@@ -33,6 +35,8 @@ class LiveShardView final : public ShardView {
     MemberId member;
     const StepBoard* board = nullptr;
     const TimelineRing* timeline = nullptr;
+    // For what open snapshots keep; none: as much as the rank's state.
+    absl::optional<int64_t> snapshot_bytes = absl::nullopt;
   };  // everything that is pointed to outlives the view
 
   // What there is to see of one generation.
@@ -52,6 +56,8 @@ class LiveShardView final : public ShardView {
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override;
   absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view name,
                                     int64_t offset_elements, absl::Span<double> out) const override;
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
+      bool keep_copies, absl::Duration patience) const override;
   std::vector<TimelineSpan> Timeline() const override;
 
  private:

@@ -4,6 +4,8 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "common/state_format.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "server/shard/inspection/shard_owner_rpc.h"
+#include "server/shard/inspection/state_stream_service.h"
 #include "server/shard/inspection/timeline_json.h"
 
 namespace optshard {
@@ -34,7 +37,8 @@ ShardViewRegistry::Selector Selected(const Request& request) {
 
 // Finds a view for each piece of work anew, so that an owner that goes away waits for one piece,
 // not for a client that reads slowly.
-class ShardOwnerService final : public v1::ShardOwner::Service {
+class ShardOwnerService final
+    : public v1::ShardOwner::WithRawCallbackMethod_ReadState<v1::ShardOwner::Service> {
  public:
   explicit ShardOwnerService(ShardViewRegistry* views) : views_(views) {}
 
@@ -79,6 +83,11 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
       if (!writer->Write(chunk)) return grpc::Status::CANCELLED;
     } while (done < range->elements);
     return grpc::Status::OK;
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ReadState(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request) override {
+    return StartStateStream(context, *request, views_, streams_);
   }
 
   grpc::Status GetTimeline(grpc::ServerContext*, const v1::GetTimelineRequest* request,
@@ -131,6 +140,7 @@ class ShardOwnerService final : public v1::ShardOwner::Service {
   }
 
   ShardViewRegistry* const views_;
+  const StateStreamCount streams_ = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "common/gradient_mode.h"
@@ -20,6 +22,7 @@
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 namespace optshard {
 
@@ -95,6 +98,15 @@ class ShardView {
   virtual absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view slot,
                                             int64_t offset_elements,
                                             absl::Span<double> out) const = 0;
+
+  // Opens a snapshot of all slots at the last finished step. While a step is being applied it waits
+  // for its end, for at most `patience`. With `keep_copies` it has memory for what steps change
+  // meanwhile.
+  //   RESOURCE_EXHAUSTED  the copies need more memory than snapshots may have
+  //   ABORTED             a step was being applied all the time: ask again
+  //   DATA_LOSS           the state is torn or in doubt and is not given out
+  virtual absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
+      bool keep_copies, absl::Duration patience) const = 0;
 
   // The operations of the last steps, the oldest first.
   virtual std::vector<TimelineSpan> Timeline() const = 0;

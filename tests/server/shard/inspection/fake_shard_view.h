@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "server/shard/inspection/shard_view.h"
@@ -24,6 +25,11 @@ class FakeShardView final : public ShardView {
     return StepNumber{1};
   };
 
+  // Called by OpenSnapshot.
+  std::function<absl::StatusOr<std::unique_ptr<ShardSnapshot>>(bool keep_copies)> open = [](bool) {
+    return absl::UnimplementedError("no snapshots of this one");
+  };
+
   ShardDescription Describe() const override { return description; }
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override {
     const int64_t size = static_cast<int64_t>(slices.size());
@@ -35,6 +41,10 @@ class FakeShardView final : public ShardView {
     const absl::StatusOr<StepNumber> step = read(offset_elements, out);
     if (!step.ok()) return step.status();
     return SlotRead{*step, slot_format};
+  }
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(bool keep_copies,
+                                                              absl::Duration) const override {
+    return open(keep_copies);
   }
   std::vector<TimelineSpan> Timeline() const override { return timeline; }
 };

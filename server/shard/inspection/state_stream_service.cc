@@ -1,0 +1,255 @@
+#include "server/shard/inspection/state_stream_service.h"
+
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/block_code.h"
+#include "common/rpc/state_frame_rpc.h"
+#include "common/rpc/status_rpc.h"
+#include "server/shard/snapshot/shard_snapshot.h"
+
+namespace optshard {
+namespace {
+
+constexpr int kMostStreams = 16;
+constexpr int64_t kFrameBytes = 2 << 20;
+constexpr absl::Duration kPatienceWithSteps = absl::Seconds(2);
+constexpr absl::Duration kPatienceWithClient = absl::Seconds(10);
+
+// What gRPC has not sent yet.
+class SlicesUnderWay {
+ public:
+  void Add() {
+    absl::MutexLock lock(&mutex_);
+    ++count_;
+  }
+  void Release() {
+    absl::MutexLock lock(&mutex_);
+    --count_;
+  }
+  bool WaitForNone(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(
+                                       +[](int* count) { return *count == 0; }, &count_),
+                                   timeout);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+absl::Status SlowClient() {
+  return absl::DeadlineExceededError(absl::StrFormat("the client has taken nothing for %s",
+                                                     absl::FormatDuration(kPatienceWithClient)));
+}
+
+class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  StateStream(grpc::CallbackServerContext* context, const grpc::ByteBuffer& request,
+              ShardViewRegistry* views, StateStreamCount streams)
+      : context_(context), views_(*views), streams_(std::move(streams)) {
+    grpc::ByteBuffer copy = request;
+    grpc::ProtoBufferReader reader(&copy);
+    parsed_ = reader.status().ok() && request_.ParseFromZeroCopyStream(&reader);
+    absl::MutexLock lock(&mutex_);
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    broken_ = broken_ || !ok;
+  }
+
+  void OnCancel() override {
+    absl::MutexLock lock(&mutex_);
+    broken_ = true;
+  }
+
+  void OnDone() override {
+    std::thread thread;
+    {
+      absl::MutexLock lock(&mutex_);
+      thread = std::move(thread_);
+    }
+    // Finish may come here on the stream's own thread, which does nothing after it.
+    if (std::this_thread::get_id() == thread.get_id()) {
+      thread.detach();
+    } else {
+      thread.join();
+    }
+    delete this;
+  }
+
+ private:
+  void Run() {
+    const StateStreamCount streams = streams_;
+    absl::Status status;
+    if (streams->fetch_add(1) >= kMostStreams) {
+      status = absl::ResourceExhaustedError(absl::StrFormat(
+          "%d clients read state from this process at once; ask again later", kMostStreams));
+    } else {
+      status = Send();
+    }
+    streams->fetch_sub(1);
+    Finish(ToGrpc(status));  // the last use of *this
+  }
+
+  absl::Status Send() {
+    if (!parsed_) return absl::InvalidArgumentError("the request is no ReadStateRequest");
+    const absl::StatusOr<std::shared_ptr<ShardSnapshot>> snapshot = Open();
+    if (!snapshot.ok()) return snapshot.status();
+    absl::Status sent = SendAll(*snapshot);
+    // Where the call has failed, gRPC may hold slices for as long as the connection lasts.
+    (*snapshot)->Close();
+    return sent;
+  }
+
+  absl::Status SendAll(const std::shared_ptr<ShardSnapshot>& snapshot) {
+    head_.set_step(snapshot->step());
+    head_.set_generation(snapshot->generation());
+    int64_t total = 0;
+    std::vector<int> pending(snapshot->parts().size());
+    for (size_t i = 0; i < pending.size(); ++i) {
+      pending[i] = static_cast<int>(i);
+      total += snapshot->parts()[i].bytes();
+    }
+    head_.set_total_bytes(total);
+    // A rank that owns nothing says of which step that is.
+    if (pending.empty()) return SendFrame(snapshot, nullptr, 0);
+    while (!pending.empty()) {
+      std::vector<int> live;
+      for (const int part : pending) {
+        if (snapshot->state(part) == ShardSnapshot::PartState::kLive) live.push_back(part);
+        absl::Status sent = SendPart(snapshot, part);
+        if (!sent.ok()) return sent;
+      }
+      // Once they have left, whether they were right.
+      if (!slices_->WaitForNone(kPatienceWithClient)) {
+        context_->TryCancel();
+        return SlowClient();
+      }
+      pending.clear();
+      for (const int part : live) {
+        const ShardSnapshot::PartState state = snapshot->state(part);
+        if (state == ShardSnapshot::PartState::kKept) pending.push_back(part);
+        if (state == ShardSnapshot::PartState::kLost) return Overtaken(*snapshot);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Overtaken(const ShardSnapshot& snapshot) {
+    return absl::AbortedError(
+        absl::StrFormat("a step has changed the state of step %d while it was read; ask again, "
+                        "with keep_copies while steps go on",
+                        snapshot.step()));
+  }
+
+  absl::StatusOr<std::shared_ptr<ShardSnapshot>> Open() {
+    ShardViewRegistry::Selector selector;
+    selector.optimizer = request_.optimizer();
+    if (request_.has_rank()) selector.rank = request_.rank();
+    const absl::StatusOr<ShardViewRegistry::Use> view = views_.Find(selector);
+    if (!view.ok()) return view.status();
+    const std::string job = (*view)->Describe().member.job;
+    if (!request_.job().empty() && request_.job() != job) {
+      return absl::NotFoundError(
+          absl::StrFormat("rank %d of job \"%s\" is served here, not of \"%s\"",
+                          (*view)->Describe().member.rank, job, request_.job()));
+    }
+    absl::StatusOr<std::unique_ptr<ShardSnapshot>> opened =
+        (*view)->OpenSnapshot(request_.keep_copies(), kPatienceWithSteps);
+    if (!opened.ok()) return opened.status();
+    return std::shared_ptr<ShardSnapshot>(*std::move(opened));
+  }
+
+  absl::Status SendPart(const std::shared_ptr<ShardSnapshot>& snapshot, int index) {
+    const ShardSnapshot::Part& part = snapshot->parts()[index];
+    const int64_t size = ElementBytes(part.format);
+    const int64_t most = kFrameBytes / size;
+    static_assert(kFrameBytes % (kCodeGrid * sizeof(double)) == 0, "decoded block by block");
+    head_.set_parameter(part.parameter);
+    head_.set_slot(part.slot);
+    head_.set_format(static_cast<v1::StateFormat>(part.format));
+    for (int64_t first = 0; first < part.elements; first += most) {
+      const int64_t elements = std::min(most, part.elements - first);
+      head_.set_offset_elements(part.offset_elements + first);
+      head_.set_elements(elements);
+      const ShardSnapshot::Bytes bytes = snapshot->Read(index, first, elements);
+      absl::Status sent = SendFrame(snapshot, bytes.data, elements * size, bytes.owner);
+      if (!sent.ok()) return sent;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SendFrame(const std::shared_ptr<ShardSnapshot>& snapshot, const char* data,
+                         size_t bytes, std::shared_ptr<const void> owner = nullptr) {
+    slices_->Add();
+    message_ = EncodeStateFrame(
+        head_, data, bytes,
+        [slices = slices_, keeps = std::make_pair(snapshot, std::move(owner))]() mutable {
+          keeps = {};
+          slices->Release();
+        });
+    {
+      absl::MutexLock lock(&mutex_);
+      if (broken_) return Gone();
+      writing_ = true;
+    }
+    StartWrite(&message_);
+    bool is_slow = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      is_slow = !mutex_.AwaitWithTimeout(absl::Condition(this, &StateStream::IsWritten),
+                                         kPatienceWithClient);
+    }
+    if (is_slow) {
+      context_->TryCancel();
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &StateStream::IsWritten));
+      message_.Clear();
+      return SlowClient();
+    }
+    message_.Clear();
+    absl::MutexLock lock(&mutex_);
+    return broken_ ? Gone() : absl::OkStatus();
+  }
+
+  bool IsWritten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !writing_; }
+  static absl::Status Gone() { return absl::CancelledError("the client has gone"); }
+
+  grpc::CallbackServerContext* const context_;
+  ShardViewRegistry& views_;
+  const StateStreamCount streams_;
+  v1::ReadStateRequest request_;
+  bool parsed_ = false;
+  v1::StateFrame head_;
+  grpc::ByteBuffer message_;  // being written
+  const std::shared_ptr<SlicesUnderWay> slices_ = std::make_shared<SlicesUnderWay>();
+  absl::Mutex mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartStateStream(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer& request,
+                                                             ShardViewRegistry* views,
+                                                             StateStreamCount streams) {
+  return new StateStream(context, request, views, std::move(streams));
+}
+
+}  // namespace optshard

@@ -6,7 +6,9 @@
 
 namespace optshard {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+namespace {
+
+grpc::ChannelArguments CommonArguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -22,7 +24,26 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return arguments;
+}
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address,
+                                       const grpc::ChannelArguments& arguments) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  return Connect(address, CommonArguments());
+}
+
+std::shared_ptr<grpc::Channel> MakeBulkChannel(const std::string& address) {
+  grpc::ChannelArguments arguments = CommonArguments();
+  // The defaults cut messages into frames of 16 KiB, and begin with a window of 64 KiB.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 8 << 20);
+  return Connect(address, arguments);
 }
 
 std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout) {

@@ -16,6 +16,9 @@ namespace optshard {
 // that the end of one is seen as the end of its member. Never goes through an HTTP proxy.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
 
+// Likewise, for a stream of many large messages.
+std::shared_ptr<grpc::Channel> MakeBulkChannel(const std::string& address);
+
 // For grpc::ClientContext::set_deadline.
 std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout);
 

@@ -1,0 +1,238 @@
+#include "client/control/state_pull_rpc.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/types/optional.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/rpc/channel_rpc.h"
+#include "common/rpc/state_frame_rpc.h"
+#include "common/rpc/status_rpc.h"
+
+namespace optshard {
+namespace {
+
+constexpr char kMethod[] = "/optshard.v1.ShardOwner/ReadState";
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
+
+using Moment = std::pair<StepNumber, Generation>;
+
+// One attempt to read all owners.
+class Attempt {
+ public:
+  Attempt(absl::Span<const StateOwnerAddress> owners, StateDestination& destination,
+          const StatePullOptions& options)
+      : owners_(owners.begin(), owners.end()), destination_(destination), options_(options) {}
+
+  // By then all streams have ended.
+  absl::Status Run(absl::Time deadline);
+
+  const PulledStep& pulled() const { return pulled_; }
+
+ private:
+  class Stream;
+
+  // Whether the owner is read at the same step as the others.
+  absl::Status Saw(int owner, const v1::StateFrame& head, int64_t bytes);
+  absl::Status Take(int owner, const grpc::ByteBuffer& message, bool is_first);
+  void Ended(int owner, const absl::Status& status);
+  void Fail(const absl::Status& status);
+  bool HaveAllEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ended_ == owners_.size();
+  }
+  std::string NameOfOwner(int owner) const {
+    return absl::StrCat("the owner of rank ", owners_[owner].rank, " at ", owners_[owner].address);
+  }
+
+  const std::vector<StateOwnerAddress> owners_;
+  StateDestination& destination_;
+  const StatePullOptions& options_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  PulledStep pulled_;  // once all have ended
+
+  absl::Mutex mutex_;
+  size_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  absl::optional<std::pair<int, Moment>> moment_ ABSL_GUARDED_BY(mutex_);  // of the first owner
+  int64_t done_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<int, int64_t> total_bytes_ ABSL_GUARDED_BY(mutex_);  // by owner
+};
+
+// One owner's frames. Calls of it come one at a time.
+class Attempt::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  Stream(Attempt* attempt, int owner) : attempt_(*attempt), owner_(owner) {}
+
+  void Start(absl::Duration timeout) {
+    const StateOwnerAddress& owner = attempt_.owners_[owner_];
+    v1::ReadStateRequest request;
+    request.set_job(attempt_.options_.job);
+    request.set_optimizer(attempt_.options_.optimizer);
+    request.set_rank(owner.rank);
+    request.set_keep_copies(attempt_.options_.keep_copies);
+    const grpc::Slice bytes(request.SerializeAsString());
+    request_ = grpc::ByteBuffer(&bytes, 1);
+    context_.set_deadline(DeadlineAfter(timeout));
+    stub_ = std::make_unique<grpc::GenericStub>(MakeBulkChannel(owner.address));
+    stub_->PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
+    StartWriteLast(&request_, grpc::WriteOptions());
+    StartRead(&message_);
+    StartCall();
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    absl::Status taken = attempt_.Take(owner_, message_, is_first_);
+    is_first_ = false;
+    message_.Clear();
+    if (!taken.ok()) {
+      attempt_.Fail(taken);
+      return;
+    }
+    StartRead(&message_);
+  }
+
+  void OnDone(const grpc::Status& status) override { attempt_.Ended(owner_, FromGrpc(status)); }
+
+ private:
+  Attempt& attempt_;
+  const int owner_;
+  bool is_first_ = true;
+  grpc::ByteBuffer request_;
+  grpc::ByteBuffer message_;
+  std::unique_ptr<grpc::GenericStub> stub_;
+  grpc::ClientContext context_;
+};
+
+absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) {
+  const Moment moment(head.step(), head.generation());
+  int64_t done = 0;
+  int64_t total = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!moment_.has_value()) moment_ = {owner, moment};
+    if (moment_->second != moment) {
+      return absl::AbortedError(absl::StrFormat(
+          "rank %d was read at step %d (generation %d) and rank %d at step %d (generation %d)",
+          owners_[moment_->first].rank, moment_->second.first, moment_->second.second,
+          owners_[owner].rank, moment.first, moment.second));
+    }
+    total_bytes_[owner] = head.total_bytes();
+    done_bytes_ += bytes;
+    // Until all have said how much they have, nobody knows.
+    if (total_bytes_.size() == owners_.size()) {
+      for (const auto& [each, of_it] : total_bytes_) total += of_it;
+    }
+    done = std::min(done_bytes_, total);
+  }
+  if (options_.progress && total > 0) options_.progress(done, total);
+  return absl::OkStatus();
+}
+
+absl::Status Attempt::Take(int owner, const grpc::ByteBuffer& message, bool is_first) {
+  const absl::StatusOr<StateFrameParts> frame = DecodeStateFrame(message);
+  if (!frame.ok()) return errors::WithContext(frame.status(), NameOfOwner(owner));
+  const auto bytes = static_cast<int64_t>(frame->value_bytes);
+  absl::Status same = Saw(owner, frame->head, bytes);
+  if (!same.ok()) return same;
+  // An owner of nothing sends one that only says which step it is.
+  if (is_first && frame->head.slot().empty() && bytes == 0) return absl::OkStatus();
+  StateDestination::Piece piece;
+  piece.parameter = frame->head.parameter();
+  piece.slot = frame->head.slot();
+  piece.format = static_cast<StateFormat>(frame->head.format());
+  piece.offset_elements = frame->head.offset_elements();
+  piece.elements = frame->head.elements();
+  if (!IsKnown(piece.format) || piece.parameter < 0 || piece.offset_elements < 0 ||
+      piece.elements < 0 || piece.elements > bytes || piece.bytes() != bytes) {
+    return absl::InternalError(absl::StrFormat(
+        "%s sends %d bytes as %d elements from %d on of slot \"%s\" of parameter %d, format %d",
+        NameOfOwner(owner), bytes, piece.elements, piece.offset_elements, piece.slot,
+        piece.parameter, frame->head.format()));
+  }
+  std::vector<StateDestination::Bytes> values;
+  for (const StateFrameParts::Part& part : frame->values) values.push_back({part.data, part.bytes});
+  const absl::Status taken = destination_.Take(piece, values);
+  return taken.ok() ? taken : errors::WithContext(taken, NameOfOwner(owner));
+}
+
+void Attempt::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status_.ok()) return;
+    status_ = status;
+  }
+  for (const std::unique_ptr<Stream>& stream : streams_) stream->Cancel();
+}
+
+void Attempt::Ended(int owner, const absl::Status& status) {
+  if (!status.ok()) Fail(errors::WithContext(status, NameOfOwner(owner)));
+  absl::MutexLock lock(&mutex_);
+  ++ended_;
+}
+
+absl::Status Attempt::Run(absl::Time deadline) {
+  for (size_t i = 0; i < owners_.size(); ++i) {
+    streams_.push_back(std::make_unique<Stream>(this, static_cast<int>(i)));
+  }
+  const absl::Duration timeout = deadline - Clock::Monotonic().Now();
+  for (const std::unique_ptr<Stream>& stream : streams_) stream->Start(timeout);
+  {
+    const Cancellation::Callback end(options_.cancellation,
+                                     [this] { Fail(options_.cancellation->reason()); });
+    absl::MutexLock lock(&mutex_);
+    // Each stream has the deadline.
+    mutex_.Await(absl::Condition(this, &Attempt::HaveAllEnded));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (!status_.ok()) return status_;
+  for (const auto& [each, of_it] : total_bytes_) pulled_.bytes += of_it;
+  if (moment_.has_value()) {
+    pulled_.step = moment_->second.first;
+    pulled_.generation = moment_->second.second;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PulledStep> PullState(absl::Span<const StateOwnerAddress> owners,
+                                     StateDestination& destination,
+                                     const StatePullOptions& options) {
+  const absl::Time deadline = Clock::Monotonic().Now() + options.timeout;
+  absl::Duration pause = kFirstPause;
+  while (true) {
+    Attempt attempt(owners, destination, options);
+    absl::Status read = attempt.Run(deadline);
+    if (read.ok()) return attempt.pulled();
+    // gRPC's own, where nobody told it otherwise.
+    if (options.cancellation != nullptr && !options.cancellation->reason().ok()) {
+      return options.cancellation->reason();
+    }
+    if (!absl::IsAborted(read)) return read;
+    if (Clock::Monotonic().Now() + pause > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrFormat("the owners' state was not read at one step within %s; the last time: %s",
+                          absl::FormatDuration(options.timeout), read.message()));
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+}  // namespace optshard

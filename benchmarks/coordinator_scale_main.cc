@@ -38,6 +38,8 @@ constexpr absl::Duration kAskAgain = absl::Milliseconds(20);
 // Of heartbeats, while nothing else happens.
 constexpr int kPeriods = 3;
 constexpr absl::Duration kShortestWatch = absl::Seconds(10);
+// For all ranks to join, or to have the plan. Less than the time that run_bench.py allows a round.
+constexpr absl::Duration kPatience = absl::Seconds(240);
 
 struct Flags {
   std::string coordinator;
@@ -67,7 +69,8 @@ OptimizerSpec SpecOf(const Flags& flags) {
 // What the members have seen. Thread-safe.
 class Record {
  public:
-  explicit Record(OptimizerSpec spec) : spec_(std::move(spec)) {}
+  explicit Record(OptimizerSpec spec)
+      : spec_(std::move(spec)), joined_(spec_.world_size), plans_(spec_.world_size) {}
 
   const OptimizerSpec& spec() const { return spec_; }
 
@@ -76,23 +79,23 @@ class Record {
     if (failure_.empty()) failure_ = what;
   }
 
-  void Joined() {
+  void Joined(Rank rank) {
     absl::MutexLock lock(&mutex_);
-    ++joined_;
+    joined_.MarkThat(rank);
   }
 
   // The first member makes the plan. The others, each of which would make it on a host of its own,
   // compare digests.
-  void GotPlan(const v1::WatchEvent& message) {
+  void GotPlan(Rank rank, const v1::WatchEvent& message) {
     absl::MutexLock lock(&mutex_);
-    if (plans_ == 0) {
+    if (plans_.count() == 0) {
       const absl::StatusOr<MemberEvent> event = FromProto(message, spec_);
       if (!event.ok()) failure_ = event.status().ToString();
       first_ = message.plan_ready().SerializeAsString();
       bytes_ = message.ByteSizeLong();
     }
     if (message.plan_ready().SerializeAsString() != first_) failure_ = "two members' plans differ";
-    ++plans_;
+    plans_.MarkThat(rank);
   }
 
   void Beat(absl::Duration took) {
@@ -113,29 +116,47 @@ class Record {
     return static_cast<double>(bytes_);
   }
 
-  // Throws where a member has failed.
-  void WaitForJoined(int count) {
-    absl::MutexLock lock(&mutex_);
-    const auto there = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return joined_ >= count || !failure_.empty();
-    };
-    mutex_.Await(absl::Condition(&there));
-    Check();
-  }
-  void WaitForPlans(int count) {
-    absl::MutexLock lock(&mutex_);
-    const auto there = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return plans_ >= count || !failure_.empty();
-    };
-    mutex_.Await(absl::Condition(&there));
-    Check();
-  }
+  // Throws where a member has failed, or where fewer are there in time: then it names the first one
+  // that is not.
+  void WaitForJoined(int count) { WaitFor(count, joined_, "joined"); }
+  void WaitForPlans(int count) { WaitFor(count, plans_, "got the plan"); }
   void CheckNoneFailed() const {
     absl::MutexLock lock(&mutex_);
     Check();
   }
 
  private:
+  // Of which ranks something is true.
+  class Ranks {
+   public:
+    explicit Ranks(int world_size) : is_true_(world_size) {}
+    void MarkThat(Rank rank) {
+      if (!is_true_[rank]) ++count_;
+      is_true_[rank] = true;
+    }
+    int count() const { return count_; }
+    Rank first_other() const {
+      return static_cast<Rank>(std::find(is_true_.begin(), is_true_.end(), false) -
+                               is_true_.begin());
+    }
+
+   private:
+    std::vector<bool> is_true_;
+    int count_ = 0;
+  };
+
+  void WaitFor(int count, const Ranks& ranks, const char* what) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [this, count, &ranks]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return ranks.count() >= count || !failure_.empty();
+    };
+    const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+    Check();
+    if (in_time) return;
+    throw std::runtime_error(absl::StrCat(ranks.count(), " of ", count, " ranks have ", what,
+                                          " after ", absl::FormatDuration(kPatience), "; rank ",
+                                          ranks.first_other(), " has not"));
+  }
   void Check() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     if (!failure_.empty()) throw std::runtime_error(failure_);
   }
@@ -143,30 +164,24 @@ class Record {
   const OptimizerSpec spec_;
   mutable absl::Mutex mutex_;
   std::string failure_ ABSL_GUARDED_BY(mutex_);
-  int joined_ ABSL_GUARDED_BY(mutex_) = 0;
-  int plans_ ABSL_GUARDED_BY(mutex_) = 0;
+  Ranks joined_ ABSL_GUARDED_BY(mutex_);
+  Ranks plans_ ABSL_GUARDED_BY(mutex_);
   std::string first_ ABSL_GUARDED_BY(mutex_);  // plan that came
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // of its message
   std::vector<absl::Duration> beats_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Runs functions when their time has come, in one thread. Thread-safe.
+// Runs functions when their time has come, in one thread, until the process ends. Thread-safe.
 class Timer {
  public:
-  Timer() : thread_([this] { Run(); }) {}
-  ~Timer() {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    thread_.join();
-  }
+  Timer() { std::thread(&Timer::Run, this).detach(); }
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
   void At(absl::Time when, std::function<void()> what) {
     absl::MutexLock lock(&mutex_);
     due_.emplace(when, std::move(what));
+    changed_.Signal();
   }
 
  private:
@@ -175,15 +190,12 @@ class Timer {
       std::function<void()> what;
       {
         absl::MutexLock lock(&mutex_);
-        const absl::Time next = due_.empty() ? absl::InfiniteFuture() : due_.begin()->first;
-        if (next > Now()) {
-          if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_),
-                                      std::min(next - Now(), absl::Milliseconds(1)))) {
-            return;
-          }
+        const absl::Duration left =
+            due_.empty() ? absl::InfiniteDuration() : due_.begin()->first - Now();
+        if (left > absl::ZeroDuration()) {
+          changed_.WaitWithTimeout(&mutex_, left);
           continue;
         }
-        if (stopping_) return;
         what = std::move(due_.begin()->second);
         due_.erase(due_.begin());
       }
@@ -192,9 +204,8 @@ class Timer {
   }
 
   absl::Mutex mutex_;
+  absl::CondVar changed_;
   std::multimap<absl::Time, std::function<void()>> due_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
 };
 
 // One rank. Its calls follow each other, so that it needs no lock. Lives as long as the process.
@@ -228,7 +239,7 @@ class SimulatedMember final : public grpc::ClientReadReactor<v1::WatchEvent> {
     if (!ok) return;
     if (event_.has_plan_ready()) {
       generation_ = event_.plan_ready().generation();
-      record_->GotPlan(event_);
+      record_->GotPlan(request_.rank, event_);
     } else if (event_.has_group_failed()) {
       record_->Fail(FromProto(event_.group_failed().failure()).ToString());
     }
@@ -274,7 +285,7 @@ class SimulatedMember final : public grpc::ClientReadReactor<v1::WatchEvent> {
     StartRead(&event_);
     StartCall();
     timer_->At(Now() + period_, [this] { Beat(); });
-    record_->Joined();
+    record_->Joined(request_.rank);
   }
 
   void Beat() {
@@ -307,7 +318,7 @@ class SimulatedMember final : public grpc::ClientReadReactor<v1::WatchEvent> {
   std::unique_ptr<BeatCall> beat_;
 };
 
-// All members. Bound to a thread.
+// All members. Bound to a thread; lives as long as the process.
 class SimulatedJob {
  public:
   explicit SimulatedJob(const Flags& flags) : flags_(flags), record_(SpecOf(flags)) {

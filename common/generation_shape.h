@@ -15,7 +15,7 @@
 namespace optshard {
 
 // Never changes: another shape is another generation's (docs/decisions/0014). Whoever uses a part
-// of it holds the shape; no pointer into it is passed on. Thread-safe.
+// of it holds the shape, or ends before somebody who does. Thread-safe.
 class GenerationShape {
  public:
   // `plan` divides the parameters of `spec` (CheckPartition).

@@ -47,7 +47,7 @@ absl::StatusOr<ReductionTree> ReductionTreeOf(absl::Span<const NodeRun> runs, in
     if (ranks == 0 || ranks > static_cast<uint64_t>(world_size) - next) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the reduction tree has a run of ", run.groups, " node groups with ", run.ranks_per_group,
-          " ranks each from rank ", next, " on, expected 1 to ", world_size - next, " ranks"));
+          " ranks each from rank ", next, " on; ranks left for it: ", world_size - next));
     }
     if (run.first_group > tree.node_groups.size()) {
       return absl::InvalidArgumentError(

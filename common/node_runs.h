@@ -1,6 +1,6 @@
 // A reduction tree in few numbers, as messages carry it. Launchers number the ranks node by node,
-// so that one run of three numbers says it all, or in turns over the nodes, with a run a turn.
-// Ranks that lie anyhow take at most a run each. The functions are pure and thread-safe.
+// so that one run of three numbers says it all, or round robin over the nodes, with a run a round.
+// Ranks in no such order take at most a run each. The functions are pure and thread-safe.
 #ifndef OPTSHARD_COMMON_NODE_RUNS_H_
 #define OPTSHARD_COMMON_NODE_RUNS_H_
 

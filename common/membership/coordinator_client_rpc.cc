@@ -104,16 +104,15 @@ class RpcCoordinatorClient final : public CoordinatorClient {
       if (!status.ok()) return status;
       absl::StatusOr<OwnerPage> page = FromProto(response);
       if (!page.ok()) return page.status();
-      if (!addresses.empty() && page->generation == generation &&
-          page->world_size != world_size) {
-        return absl::InternalError(
-            absl::StrCat("the coordinator at ", address_, " says that generation ", generation,
-                         " has ", page->world_size, " owners, and before that ", world_size));
-      }
       if (!addresses.empty() && page->generation != generation) {
         // The ranks have joined anew in between.
         addresses.clear();
         continue;
+      }
+      if (!addresses.empty() && page->world_size != world_size) {
+        return absl::InternalError(
+            absl::StrCat("the coordinator at ", address_, " says that generation ", generation,
+                         " has ", page->world_size, " owners, and before that ", world_size));
       }
       generation = page->generation;
       world_size = page->world_size;

@@ -116,6 +116,10 @@ absl::StatusOr<JoinReply> Coordinator::Join(const JoinRequest& request) {
                      " optimizers already, the most there may "
                      "be"));
   }
+  if (groups_.count(request.optimizer) == 0 && request.spec_digest.has_value()) {
+    if (std::exchange(awaited_, request.optimizer) != request.optimizer) first_spec_ = Agreement();
+    return first_spec_.AskForSpec(now);
+  }
   GroupLives& lives =
       groups_.try_emplace(request.optimizer, request.optimizer, options_.group).first->second;
   const Group& before = lives.present();

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
+#include "server/coordinator/agreement.h"
 #include "server/coordinator/group.h"
 #include "server/coordinator/group_lives.h"
 #include "server/coordinator/running_time.h"
@@ -31,10 +32,10 @@ struct Caller {
 };
 
 // Thread-safe. No callback runs under the coordinator's lock. Each optimizer name has a group of
-// its own, which begins with the first Join. A group that has failed forms again from ranks that
-// bring their state back (docs/decisions/0008). The life of the group that admitted a member
-// answers its calls, as long as it is the present life or the one before. In addition to what is
-// listed with each call, a member's call returns
+// its own, which begins with the first Join that brings a spec. A group that has failed forms again
+// from ranks that bring their state back (docs/decisions/0008). The life of the group that admitted
+// a member answers its calls, as long as it is the present life or the one before. In addition to
+// what is listed with each call, a member's call returns
 //   INVALID_ARGUMENT     another job, or a rank out of range
 //   FAILED_PRECONDITION  StaleIncarnation: the caller is not the rank's present member.
 //                        StaleGeneration: the caller follows another plan. Nothing changes
@@ -142,6 +143,9 @@ class Coordinator {
   mutable absl::Mutex mutex_;
   RunningTime time_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, GroupLives> groups_ ABSL_GUARDED_BY(mutex_);
+  // The optimizer whose first spec is waited for, and whom it was asked of. A group has one.
+  std::string awaited_ ABSL_GUARDED_BY(mutex_);
+  Agreement first_spec_ ABSL_GUARDED_BY(mutex_);
   absl::Status shutdown_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/signals_blocked.h"
+#include "common/dataplane/gloo/tcp_peers.h"
 #include "common/dataplane/gloo/transfer.h"
 #include "common/errors.h"
 #include "common/ids.h"
@@ -36,31 +37,34 @@ absl::StatusOr<WireAddress> ListenFor(Rank peer, GlooWire& wire) {
   return message;
 }
 
-// Waits for the peer's address. DEADLINE_EXCEEDED where it does not come in time.
-absl::StatusOr<std::string> AddressFrom(Rank peer, SmallMessages& messages, absl::Time deadline) {
-  WireAddress message;
+// Waits for the peer's address, which may come into `message` even after an error, until the
+// messages are cut. DEADLINE_EXCEEDED where it does not come in time; what the rendezvous says
+// where the group has failed meanwhile.
+absl::StatusOr<std::string> AddressFrom(Rank peer, SmallMessages& messages,
+                                        const GlooPlaneOptions& options, WireAddress* message) {
   const absl::StatusOr<std::unique_ptr<Transfer>> transfer =
-      messages.Receive(peer, WireAddress::kSlot, &message, sizeof message);
+      messages.Receive(peer, WireAddress::kSlot, message, sizeof *message);
   if (!transfer.ok()) return errors::PeerLost(peer, transfer.status().message());
-  std::string why;
-  const absl::Duration left = deadline - Clock::Monotonic().Now();
-  switch ((*transfer)->Wait(std::max(left, absl::ZeroDuration()), &why)) {
-    case Transfer::Outcome::kDone:
-      break;
-    case Transfer::Outcome::kBroken:
+  auto outcome = Transfer::Outcome::kTimedOut;
+  while (outcome == Transfer::Outcome::kTimedOut) {
+    std::string why;
+    const absl::Duration left = options.deadline - Clock::Monotonic().Now();
+    outcome = (*transfer)->Wait(std::clamp(left, absl::ZeroDuration(), kGroupLookInterval), &why);
+    if (outcome == Transfer::Outcome::kBroken) {
       return errors::PeerLost(peer, absl::StrCat(kConnecting, ": ", why));
-    case Transfer::Outcome::kTimedOut:
-    case Transfer::Outcome::kAborted:
-      // From here on nothing may be written into `message`.
-      messages.Cut();
-      return absl::DeadlineExceededError(kConnecting);
+    }
+    if (outcome == Transfer::Outcome::kDone) break;
+    if (left <= kGroupLookInterval) return absl::DeadlineExceededError(kConnecting);
+    // A peer whose host is gone says nothing any more. The rendezvous knows it.
+    absl::Status group = LookAtGroup(options);
+    if (!group.ok()) return group;
   }
-  if (message.bytes > sizeof message.address) {
+  if (message->bytes > sizeof message->address) {
     return absl::InternalError(absl::StrCat(kConnecting, ": rank ", peer, " sends an address of ",
-                                            message.bytes, " bytes, expected at most ",
-                                            sizeof message.address));
+                                            message->bytes, " bytes, expected at most ",
+                                            sizeof message->address));
   }
-  return std::string(message.address, message.bytes);
+  return std::string(message->address, message->bytes);
 }
 
 // Cuts the connections at a deadline unless it is stopped before. Gloo itself waits for each
@@ -96,9 +100,9 @@ class CutAtDeadline {
   std::thread thread_;
 };
 
-}  // namespace
-
-absl::Status ConnectWire(GlooWire& wire, SmallMessages& messages, const GlooPlaneOptions& options) {
+// As ConnectWire. The addresses of the others, by rank, outlive the messages' use of them.
+absl::Status Connect(GlooWire& wire, SmallMessages& messages, const GlooPlaneOptions& options,
+                     std::vector<WireAddress>* addresses) {
   for (Rank peer = 0; peer < options.world_size; ++peer) {
     if (peer == options.rank) continue;
     const absl::StatusOr<WireAddress> address = ListenFor(peer, wire);
@@ -111,16 +115,15 @@ absl::Status ConnectWire(GlooWire& wire, SmallMessages& messages, const GlooPlan
   std::vector<Rank> late;
   for (Rank peer = 0; peer < options.world_size; ++peer) {
     if (peer == options.rank) continue;
-    if (Clock::Monotonic().Now() >= options.deadline) {
-      late.push_back(peer);
-      continue;
-    }
-    const absl::StatusOr<std::string> address = AddressFrom(peer, messages, options.deadline);
+    const absl::StatusOr<std::string> address =
+        AddressFrom(peer, messages, options, &(*addresses)[peer]);
     if (absl::IsDeadlineExceeded(address.status())) {
       late.push_back(peer);
       continue;
     }
     if (!address.ok()) return address.status();
+    // Too late to connect, but not because of this one.
+    if (Clock::Monotonic().Now() >= options.deadline) continue;
     const absl::Status connected = wire.Connect(peer, *address);
     if (connected.ok()) continue;
     // Gloo's own time-out is a few milliseconds short of the deadline.
@@ -135,6 +138,16 @@ absl::Status ConnectWire(GlooWire& wire, SmallMessages& messages, const GlooPlan
                                                           : options.world_size - 1);
   }
   return late.empty() ? absl::OkStatus() : errors::PeersTimedOut(late, kConnecting);
+}
+
+}  // namespace
+
+absl::Status ConnectWire(GlooWire& wire, SmallMessages& messages, const GlooPlaneOptions& options) {
+  std::vector<WireAddress> addresses(options.world_size);
+  absl::Status connected = Connect(wire, messages, options, &addresses);
+  // From here on nothing may be written into the addresses.
+  if (!connected.ok()) messages.Cut();
+  return connected;
 }
 
 }  // namespace optshard

@@ -23,11 +23,11 @@ struct WireAddress {
 // Every rank opens a socket for each other one, tells it where, and connects to those that it is
 // told. The addresses go to the peer itself and not through the coordinator, which would have to
 // keep as many as there are pairs of ranks. Returns by the deadline of the options, for which it
-// cuts the wire where it must.
+// cuts the wire where it must; after an error the messages are cut, too.
 //   UNAVAILABLE           PeerLost: a rank is gone again
 //   DEADLINE_EXCEEDED     PeersTimedOut: ranks that did not come
 //   INTERNAL              an address that this version does not understand
-// and what the wire's Listen returns.
+// and what the wire's Listen and LookAtGroup return.
 absl::Status ConnectWire(GlooWire& wire, SmallMessages& messages, const GlooPlaneOptions& options);
 
 }  // namespace optshard

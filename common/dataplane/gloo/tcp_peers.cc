@@ -31,9 +31,6 @@ constexpr absl::string_view kConnecting = "connecting the data plane over TCP";
 // says nothing must neither keep the others out nor use up the descriptors.
 constexpr size_t kMostStrangers = 16;
 
-// How often a rank that waits for others asks whether the group still works.
-constexpr absl::Duration kGroupLookInterval = absl::Milliseconds(200);
-
 // Where a rank listens, and what to say there.
 struct Address {
   sockaddr_storage socket = {};
@@ -267,9 +264,8 @@ absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
     std::vector<Rank> late = missing();
     if (late.empty()) break;
     if (now >= options.deadline) return errors::PeersTimedOut(late, kConnecting);
-    // A rank that has failed will not come. The rendezvous knows: it then fails for all.
-    absl::Status group = AddressOf(options.rank, options).status();
-    if (errors::IsPeersTimedOut(group)) return errors::PeersTimedOut(late, kConnecting);
+    // A rank that has failed will not come.
+    absl::Status group = LookAtGroup(options);
     if (!group.ok()) return group;
     look = now + kGroupLookInterval;
   }
@@ -277,6 +273,12 @@ absl::Status AcceptHigherRanks(const UniqueFd& listener, const Address& address,
 }
 
 }  // namespace
+
+// Its own address is there for as long as the group works.
+absl::Status LookAtGroup(const GlooPlaneOptions& options) {
+  absl::Status group = AddressOf(options.rank, options).status();
+  return errors::IsPeersTimedOut(group) ? absl::OkStatus() : group;
+}
 
 absl::StatusOr<std::vector<UniqueFd>> ConnectTcpPeers(const GlooPlaneOptions& options) {
   Address own;

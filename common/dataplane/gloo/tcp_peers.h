@@ -4,7 +4,9 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/dataplane/gloo/gloo_plane_options.h"
 #include "common/link/unique_fd.h"
 
@@ -20,6 +22,14 @@ namespace optshard {
 //   DEADLINE_EXCEEDED     PeersTimedOut: ranks that did not come
 // and what the rendezvous returns.
 absl::StatusOr<std::vector<UniqueFd>> ConnectTcpPeers(const GlooPlaneOptions& options);
+
+// Whether the group still works, for a rank that has told where it listens: it is the rendezvous
+// that knows which rank has failed and will not come. Returns the group's failure, or what the
+// rendezvous returns; OK also where it does not answer by the deadline of the options.
+absl::Status LookAtGroup(const GlooPlaneOptions& options);
+
+// How often a rank that waits for others looks.
+constexpr absl::Duration kGroupLookInterval = absl::Milliseconds(200);
 
 }  // namespace optshard
 

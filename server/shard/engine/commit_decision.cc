@@ -156,8 +156,9 @@ absl::Status CheckSubjects(absl::Span<const CommitVote> votes) {
   }
   if (differing.empty()) return absl::OkStatus();
   return errors::RanksDisagree(
-      differing, absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(differing),
-                              " at another place of it than rank 0; call it anew, on all ranks"));
+      differing,
+      absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(differing),
+                   " is at another point of the call than rank 0; repeat the call on all ranks"));
 }
 
 absl::Status CheckCalls(absl::Span<const CommitVote> votes) {

@@ -20,6 +20,7 @@
 #include "common/dataplane/disconnect_reason.h"
 #include "common/dataplane/gloo/connect_wire.h"
 #include "common/dataplane/gloo/small_messages.h"
+#include "common/dataplane/rendezvous.h"
 #include "common/errors.h"
 #include "common/link/process_stat.h"
 #include "common/link/unique_fd.h"
@@ -92,8 +93,10 @@ std::string AddressMessage(const WireAddress& address) {
 // on which rank 1 has sent `address`.
 absl::StatusOr<std::unique_ptr<GlooMesh>> MeshOfRank0(
     FakeWire::Control* wire, UniqueFd* peers_end, absl::Time deadline = absl::InfiniteFuture(),
-    const std::string& address = AddressMessage(WireAddress{7, "address"})) {
+    const std::string& address = AddressMessage(WireAddress{7, "address"}),
+    Rendezvous* rendezvous = nullptr) {
   GlooPlaneOptions options;
+  options.rendezvous = rendezvous;
   options.rank = 0;
   options.world_size = 2;
   options.deadline = deadline;
@@ -177,6 +180,26 @@ TEST(GlooMesh, PeerThatTellsNoAddress_IsLateAtTheDeadline) {
   const absl::Status status = MeshOfRank0(&wire, &peers_end, deadline, "").status();
   EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
   EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{1});
+}
+
+// The rendezvous of a group that has failed.
+class FailedGroup : public Rendezvous {
+ public:
+  absl::Status Put(absl::string_view, absl::string_view) override { return Failure(); }
+  absl::StatusOr<std::string> Get(absl::string_view, absl::Time) override { return Failure(); }
+
+ private:
+  static absl::Status Failure() { return errors::PeerLost(1, "its host is gone"); }
+};
+
+TEST(GlooMesh, PeerThatTellsNoAddress_IsNotWaitedForWhereTheGroupHasFailed) {
+  FakeWire::Control wire;
+  UniqueFd peers_end;
+  FailedGroup rendezvous;
+  const absl::Time deadline = Clock::Monotonic().Now() + absl::Seconds(60);
+  const absl::Status status = MeshOfRank0(&wire, &peers_end, deadline, "", &rendezvous).status();
+  EXPECT_TRUE(errors::IsPeerLost(status)) << status;
+  EXPECT_LT(Clock::Monotonic().Now(), deadline - absl::Seconds(30));
 }
 
 TEST(GlooMesh, AddressLongerThanItsMessage_IsRefused) {

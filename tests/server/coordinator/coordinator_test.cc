@@ -69,6 +69,21 @@ TEST(CoordinatorJoin, ReadAfterASequence_GivesOnlyLaterEvents) {
   EXPECT_FALSE(after.last);
 }
 
+TEST(CoordinatorJoin, OnlyDigests_AskOneRankForItsSpecAndBeginNoGroup) {
+  Job job(2);
+  const auto answer = [&job](Rank rank, const char* optimizer) {
+    return job.coordinator_->Join(WithoutSpec(TestJoin(rank, 2, optimizer)))->answer;
+  };
+  EXPECT_EQ(answer(0, "default"), JoinAnswer::kSendSpec);
+  EXPECT_EQ(answer(1, "default"), JoinAnswer::kAskAgain);
+  EXPECT_EQ(answer(1, "other"), JoinAnswer::kSendSpec);
+  EXPECT_TRUE(job.coordinator_->GetStatus("").groups.empty());
+  EXPECT_TRUE(absl::IsNotFound(job.coordinator_->GetOwners("default", 0).status()));
+
+  ASSERT_TRUE(job.Join(0).ok());
+  EXPECT_EQ(answer(1, "default"), JoinAnswer::kAdmitted);
+}
+
 TEST(CoordinatorJoin, Reply_SaysLeasePeriodAndHost) {
   Job job(2, 0);
   const JoinReply reply = job.coordinator_->Join(TestJoin(1, 2)).value();

@@ -1,6 +1,7 @@
 #include "client/state_archive.h"
 
 #include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
 
 #include <string>
@@ -53,35 +54,8 @@ size_t ReadNumber(InputArchive& archive, const std::string& name) {
   return static_cast<size_t>(number.item<int64_t>());
 }
 
-}  // namespace
-
-void WriteArchive(const StateDict& dict, OutputArchive& archive) {
-  archive.write("pytorch_version", c10::IValue(kVersion));
-  OutputArchive state(archive.compilation_unit());
-  for (const auto& [index, values] : dict.state) {
-    OutputArchive of_parameter(archive.compilation_unit());
-    WriteValues(values, of_parameter);
-    state.write(absl::StrCat(index), of_parameter);
-  }
-  archive.write("state", state);
-  OutputArchive groups(archive.compilation_unit());
-  groups.write("param_groups/size", Number(dict.param_groups.size()));
-  for (size_t g = 0; g < dict.param_groups.size(); ++g) {
-    const StateDict::Group& group = dict.param_groups[g];
-    OutputArchive of_group(archive.compilation_unit());
-    of_group.write("params/size", Number(group.params.size()));
-    for (size_t i = 0; i < group.params.size(); ++i) {
-      of_group.write(absl::StrCat("params/", i), c10::IValue(absl::StrCat(group.params[i])));
-    }
-    OutputArchive options(archive.compilation_unit());
-    WriteValues(group.options, options);
-    of_group.write("options", options);
-    groups.write(absl::StrCat("param_groups/", g), of_group);
-  }
-  archive.write("param_groups", groups);
-}
-
-absl::StatusOr<StateDict> ReadArchive(InputArchive& archive) {
+// As ReadArchive, but torch throws where a part is missing.
+absl::StatusOr<StateDict> ReadWhole(InputArchive& archive) {
   c10::IValue version;
   if (!archive.try_read("pytorch_version", version) || !version.isString() ||
       version.toStringRef() != kVersion) {
@@ -125,6 +99,43 @@ absl::StatusOr<StateDict> ReadArchive(InputArchive& archive) {
     dict.state.emplace(known->second, *std::move(values));
   }
   return dict;
+}
+
+}  // namespace
+
+void WriteArchive(const StateDict& dict, OutputArchive& archive) {
+  archive.write("pytorch_version", c10::IValue(kVersion));
+  OutputArchive state(archive.compilation_unit());
+  for (const auto& [index, values] : dict.state) {
+    OutputArchive of_parameter(archive.compilation_unit());
+    WriteValues(values, of_parameter);
+    state.write(absl::StrCat(index), of_parameter);
+  }
+  archive.write("state", state);
+  OutputArchive groups(archive.compilation_unit());
+  groups.write("param_groups/size", Number(dict.param_groups.size()));
+  for (size_t g = 0; g < dict.param_groups.size(); ++g) {
+    const StateDict::Group& group = dict.param_groups[g];
+    OutputArchive of_group(archive.compilation_unit());
+    of_group.write("params/size", Number(group.params.size()));
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      of_group.write(absl::StrCat("params/", i), c10::IValue(absl::StrCat(group.params[i])));
+    }
+    OutputArchive options(archive.compilation_unit());
+    WriteValues(group.options, options);
+    of_group.write("options", options);
+    groups.write(absl::StrCat("param_groups/", g), of_group);
+  }
+  archive.write("param_groups", groups);
+}
+
+absl::StatusOr<StateDict> ReadArchive(InputArchive& archive) {
+  try {
+    return ReadWhole(archive);
+  } catch (const c10::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the archive is not a whole one of an optimizer: ", error.what_without_backtrace()));
+  }
 }
 
 }  // namespace optshard

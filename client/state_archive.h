@@ -18,7 +18,7 @@ namespace optshard {
 // optimizer of that name. What that does not know (maximize, master) it leaves alone.
 void WriteArchive(const StateDict& dict, torch::serialize::OutputArchive& archive);
 
-// INVALID_ARGUMENT where it is no such archive; torch's own error where a part of one is missing.
+// INVALID_ARGUMENT where it is no such archive, or where a part of one is missing. Throws nothing.
 absl::StatusOr<StateDict> ReadArchive(torch::serialize::InputArchive& archive);
 
 }  // namespace optshard

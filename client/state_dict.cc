@@ -102,6 +102,7 @@ absl::StatusOr<StateDict> KeyedByIndex(const NamedStateDict& dict,
   StateDict indexed;
   for (const auto& [name, values] : dict.state) indexed.state.emplace(index_of(name), values);
   std::vector<bool> seen(names.size());
+  size_t next = 0;
   for (const NamedStateDict::Group& group : dict.param_groups) {
     indexed.param_groups.push_back({group.options, {}});
     std::vector<int64_t>& params = indexed.param_groups.back().params;
@@ -115,6 +116,14 @@ absl::StatusOr<StateDict> KeyedByIndex(const NamedStateDict& dict,
       seen[params.back()] = true;
     }
     std::sort(params.begin(), params.end());
+    for (const int64_t index : params) {
+      if (next < names.size() && index == static_cast<int64_t>(next++)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("param group ", indexed.param_groups.size() - 1,
+                       " of the state dict has the parameter \"", names[index],
+                       "\", and here it is in another group: give every group the parameters that "
+                       "it had"));
+    }
     indexed.param_groups.back().options.erase("param_names");  // they are in another order
   }
   if (!unknown.ok()) return unknown;

@@ -32,7 +32,6 @@ absl::optional<double> NumberOf(const c10::IValue& value) {
   if (value.isInt()) return static_cast<double>(value.toInt());
   if (value.isDouble()) return value.toDouble();
   if (value.isBool()) return value.toBool() ? 1 : 0;
-  if (value.isNone()) return 0;  // PyTorch's None: the rule's own choice
   if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() != 1 ||
       value.toTensor().is_complex()) {
     return absl::nullopt;
@@ -40,11 +39,17 @@ absl::optional<double> NumberOf(const c10::IValue& value) {
   return value.toTensor().item<double>();
 }
 
-absl::optional<Numbers> NumbersOf(const c10::IValue& value) {
+// Adafactor's first eps is None in PyTorch where the precision is meant, which is 0 here.
+bool MayBeginWithNone(const UpdateRule& rule, const OptionSpec& option) {
+  return rule.spec().name == "adafactor" && option.name == "eps";
+}
+
+absl::optional<Numbers> NumbersOf(const c10::IValue& value, bool may_begin_with_none) {
   std::vector<double> numbers;
-  const auto add = [&numbers](const auto& elements) {
+  const auto add = [&numbers, may_begin_with_none](const auto& elements) {
     for (const c10::IValue& each : elements) {
-      const absl::optional<double> number = NumberOf(each);
+      const bool is_none = each.isNone() && numbers.empty() && may_begin_with_none;
+      const absl::optional<double> number = is_none ? 0 : NumberOf(each);
       if (number.has_value()) numbers.push_back(*number);
     }
     return numbers.size() == elements.size() && numbers.size() <= kMaxNumbers;
@@ -64,7 +69,8 @@ const OptionSpec* FindOption(const UpdateRule& rule, const std::string& name) {
 }
 
 // As a value of the option's type; of the nearest type where there is no such option.
-absl::optional<HyperValue> HyperValueOf(const c10::IValue& value, const OptionSpec* option) {
+absl::optional<HyperValue> HyperValueOf(const UpdateRule& rule, const c10::IValue& value,
+                                        const OptionSpec* option) {
   if (option != nullptr) {
     if (absl::holds_alternative<bool>(option->default_value)) {
       if (value.isBool()) return HyperValue(value.toBool());
@@ -72,7 +78,7 @@ absl::optional<HyperValue> HyperValueOf(const c10::IValue& value, const OptionSp
       return absl::nullopt;
     }
     if (absl::holds_alternative<Numbers>(option->default_value)) {
-      const absl::optional<Numbers> numbers = NumbersOf(value);
+      const absl::optional<Numbers> numbers = NumbersOf(value, MayBeginWithNone(rule, *option));
       return numbers.has_value() ? absl::optional<HyperValue>(*numbers) : absl::nullopt;
     }
     if (absl::holds_alternative<std::string>(option->default_value)) {
@@ -98,16 +104,11 @@ StateValues ValuesOf(const UpdateRule& rule, const Hyperparameters& hyperparamet
                                                        : c10::IValue(*number));
     } else if (const auto* numbers = absl::get_if<Numbers>(&value)) {
       std::vector<c10::IValue> elements(numbers->begin(), numbers->end());
+      if (MayBeginWithNone(rule, option) && (*numbers)[0] == 0) elements[0] = c10::IValue();
       values.emplace(option.name, c10::ivalue::Tuple::create(std::move(elements)));
     } else {
       values.emplace(option.name, absl::get<std::string>(value));
     }
-  }
-  // Adafactor's None, which is 0 here.
-  const auto eps = values.find("eps");
-  if (rule.spec().name == "adafactor" && eps->second.toTupleRef().elements()[0].toDouble() == 0) {
-    eps->second =
-        c10::ivalue::Tuple::create({c10::IValue(), eps->second.toTupleRef().elements()[1]});
   }
   return values;
 }
@@ -126,7 +127,7 @@ absl::StatusOr<Hyperparameters> HyperparametersFrom(const UpdateRule& rule,
           "the state dict has ", kDecoupled, " ", c10::str(value), ", which is not the rule \"",
           rule.spec().name, "\": without it is \"adam\", with it \"adamw\""));
     }
-    const absl::optional<HyperValue> converted = HyperValueOf(value, option);
+    const absl::optional<HyperValue> converted = HyperValueOf(rule, value, option);
     if (!converted.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the option \"", name, "\" of the state dict is ", value.tagKind(),

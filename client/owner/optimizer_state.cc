@@ -123,7 +123,7 @@ void OptimizerState::Consolidate(Rank to, const Groups& groups) {
                                ", expected one from 0 to ", world_size - 1, ", or -1 for all"))));
   ThrowIfError(exchange.Compare({absl::StrCat("the rank that state is consolidated on ", to)}));
   SharedStateReader reader(&exchange);
-  if (to == kFromEveryRank || to == rank()) consolidated_.reset();  // before there are two
+  consolidated_.reset();  // before there are two; on the other ranks it is out of date
   StateDict dict;
   dict.state = ValueOrThrow(ConsolidateState(reader, layout_, rank(), to));
   if (to != kFromEveryRank && to != rank()) return;
@@ -166,7 +166,12 @@ absl::StatusOr<StateDict> OptimizerState::ReceiveShare(RankExchange& exchange, R
   const bool gives = rank() == from;
   for (Rank to = 0; to < options_.owners->world_size(); ++to) {
     if (to == from) {
-      if (gives) own = CutShare(whole, *options_.owners, to);
+      if (!gives) continue;
+      const absl::Status cut = Trying([&] {
+        own = CutShare(whole, *options_.owners, to);
+        return own.status();
+      });
+      if (!cut.ok()) own = cut;
       continue;
     }
     std::string bytes;
@@ -233,15 +238,24 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
   // 2. It is the same for all.
   absl::StatusOr<StateDict> share = StateDict();
   if (from == kFromEveryRank) {
-    ThrowIfError(exchange.Compare(DigestLines(whole)));
-    share = CutShare(whole, *options_.owners, rank());
+    std::vector<std::string> lines;
+    ThrowIfError(exchange.Agree(Trying([&] {
+      lines = DigestLines(whole);
+      share = CutShare(whole, *options_.owners, rank());
+      return share.status();
+    })));
+    ThrowIfError(exchange.Compare(lines));
   } else {
     share = ReceiveShare(exchange, from, whole);
   }
-  // 3. Every rank has its share. Only now anything changes, and only a rank's death can end that.
-  absl::StatusOr<std::vector<Hyperparameters>> hyperparameters =
-      share.ok() ? CheckedHyperparameters(*share, layout_, present) : share.status();
-  ThrowIfError(exchange.Agree(hyperparameters.status()));
+  // 3. Every rank has its share. Only now anything changes, and only a rank that dies or has no
+  // memory left can end that.
+  absl::StatusOr<std::vector<Hyperparameters>> hyperparameters = std::vector<Hyperparameters>();
+  ThrowIfError(exchange.Agree(Trying([&] {
+    hyperparameters =
+        share.ok() ? CheckedHyperparameters(*share, layout_, present) : share.status();
+    return hyperparameters.status();
+  })));
   ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
   for (size_t g = 0; g < groups.size(); ++g) {
     SetOptions(groups[g], (*options_.updates)[g].rule->spec().name, (*hyperparameters)[g]);

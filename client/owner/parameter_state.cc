@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -26,10 +27,6 @@ namespace {
 // Elements that are converted at a time: as many as a shard server takes at once.
 constexpr int64_t kChunk = kStateWindowElements;
 static_assert(kChunk % kCodeGrid == 0, "StateAccess::Write takes whole blocks of codes");
-
-std::string ShapeText(at::IntArrayRef shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
 
 absl::Status CheckNames(const std::vector<ParameterSlot>& slots, const StateSlots& given,
                         const std::string& what) {
@@ -108,6 +105,15 @@ absl::Status Check(const std::vector<ParameterSlot>& slots, const OwnedPart& par
 
 }  // namespace
 
+std::string ShapeText(at::IntArrayRef shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+at::Tensor StepTensor(double count) {
+  const bool is_exact = static_cast<double>(static_cast<float>(count)) == count;
+  return at::full({}, count, at::TensorOptions(is_exact ? at::kFloat : at::kDouble));
+}
+
 at::ScalarType TypeOf(const ParameterSlot& slot) {
   return slot.kind == SlotKind::kCorrections ? at::kChar : ScalarTypeOf(slot.dtype());
 }
@@ -156,11 +162,13 @@ absl::StatusOr<StateSlots> ReadState(OwnerLink& owner, const ParameterOwners& ow
   const std::vector<ParameterSlot> slots = (*state)->Slots(*index);
   for (size_t s = 0; s < slots.size(); ++s) {
     const ParameterSlot& slot = slots[s];
-    const at::Tensor tensor = at::empty(ShapeOf(slot, *part), at::TensorOptions(TypeOf(slot)));
+    const bool is_step = slot.kind == SlotKind::kStep;
+    const at::Tensor tensor =
+        at::empty(ShapeOf(slot, *part), at::TensorOptions(is_step ? at::kDouble : TypeOf(slot)));
     absl::Status read =
         ReadElements(**state, *index, static_cast<int>(s), OffsetOf(slot, *part), tensor.view(-1));
     if (!read.ok()) return read;
-    result.emplace(slot.name, tensor);
+    result.emplace(slot.name, is_step ? StepTensor(tensor.item<double>()) : tensor);
   }
   return result;
 }

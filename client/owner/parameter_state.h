@@ -27,6 +27,13 @@ at::IntArrayRef ShapeOf(const ParameterSlot& slot, const OwnedPart& part);
 // Of the slot's first element that is owned.
 int64_t OffsetOf(const ParameterSlot& slot, const OwnedPart& part);
 
+// How often a parameter was updated, as it stands in its state: float32 as PyTorch's, but float64
+// beyond the numbers that float32 counts.
+at::Tensor StepTensor(double count);
+
+// "[2, 3]".
+std::string ShapeText(at::IntArrayRef shape);
+
 // Copies elements of a slot from `offset_elements` on into all of `to`, a dense tensor of one
 // dimension, or replaces them by all of `from`, which may be of any type. Errors as StateAccess.
 absl::Status ReadElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,

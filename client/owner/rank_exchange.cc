@@ -1,6 +1,7 @@
 #include "client/owner/rank_exchange.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -14,6 +15,23 @@ namespace optshard {
 namespace {
 
 constexpr uint64_t kNowhere = std::numeric_limits<uint64_t>::max();
+
+// Whether there is memory for so many bytes.
+bool Resize(uint64_t size, std::string* bytes) {
+  try {
+    bytes->resize(size);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// What a rank says its error's code is.
+absl::StatusCode CodeOf(uint64_t code) {
+  return code <= static_cast<uint64_t>(absl::StatusCode::kUnauthenticated)
+             ? static_cast<absl::StatusCode>(code)
+             : absl::StatusCode::kUnknown;
+}
 
 // What stands before the last blank.
 absl::string_view NameOf(absl::string_view line) { return line.substr(0, line.rfind(' ')); }
@@ -62,7 +80,14 @@ absl::Status RankExchange::Send(Rank from, Rank to, std::string* bytes) {
   if (!shared.ok()) return shared;
   const bool sends = options_.rank == from;
   const bool keeps = !sends && (to == kFromEveryRank || to == options_.rank);
-  if (keeps) bytes->resize(size);
+  const absl::StatusOr<std::vector<uint64_t>> fits = Gather(!keeps || Resize(size, bytes) ? 1 : 0);
+  if (!fits.ok()) return fits.status();
+  const auto full = std::find(fits->begin(), fits->end(), 0);
+  if (full != fits->end()) {
+    return absl::ResourceExhaustedError(absl::StrCat("rank ", full - fits->begin(),
+                                                     " has no memory for ", size,
+                                                     " bytes that rank ", from, " sends"));
+  }
   std::vector<char> window;
   for (uint64_t begin = 0; begin < size; begin += kMaxShareBytes) {
     const uint64_t count = std::min<uint64_t>(kMaxShareBytes, size - begin);
@@ -85,8 +110,7 @@ absl::Status RankExchange::Agree(const absl::Status& own) {
   std::string message(own.message());
   absl::Status sent = Send(rank, kFromEveryRank, &message);
   if (!sent.ok()) return sent;
-  const absl::Status error =
-      rank == options_.rank ? own : absl::Status(static_cast<absl::StatusCode>(*failed), message);
+  const absl::Status error = rank == options_.rank ? own : absl::Status(CodeOf(*failed), message);
   return errors::WithContext(error, absl::StrCat("rank ", rank));
 }
 

@@ -36,6 +36,7 @@ class RankExchange {
   absl::StatusOr<std::vector<uint64_t>> Gather(uint64_t own);
 
   // `to`, or with kFromEveryRank all ranks, get what `from` has in `bytes`. The others take part.
+  // RESOURCE_EXHAUSTED on all ranks, naming one that has no memory for it.
   absl::Status Send(Rank from, Rank to, std::string* bytes);
 
   // OK where all ranks give OK; else the error of the lowest rank that has one, on all ranks, which

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
 
 #include <string>
@@ -112,11 +111,6 @@ class Consolidation {
 };
 
 }  // namespace
-
-at::Tensor StepTensor(double count) {
-  const bool is_exact = static_cast<double>(static_cast<float>(count)) == count;
-  return at::full({}, count, at::TensorOptions(is_exact ? at::kFloat : at::kDouble));
-}
 
 absl::StatusOr<std::map<int64_t, StateValues>> ConsolidateState(StateReader& reader,
                                                                 const StateLayout& layout,

@@ -15,10 +15,6 @@
 
 namespace optshard {
 
-// How often a parameter was updated, as it stands in a state dict: float32 as PyTorch's, but
-// float64 beyond the numbers that float32 counts.
-at::Tensor StepTensor(double count);
-
 // The "state" of a state dict on rank `to`, or with kFromEveryRank on all; nothing on the others. A
 // parameter that was never updated has no state. All ranks call it, between the same steps. Takes
 // the memory of what it returns, and that of `reader`. Errors as StateReader::Read.

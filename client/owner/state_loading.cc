@@ -24,10 +24,6 @@ bool IsMaster(const ParameterSlot& slot) {
   return slot.name == kMasterSlot || slot.name == kCorrectionSlot;
 }
 
-std::string ShapeText(at::IntArrayRef shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
 // Of a state dict's groups, each of whose parameters has some number of its own.
 absl::Status CheckGroups(const StateDict& given, const StateLayout& layout) {
   const std::vector<GroupSpec>& groups = layout.owners->space().groups();
@@ -182,6 +178,11 @@ absl::StatusOr<StateDict> CheckedStateDict(const StateDict& given, const StateLa
 absl::StatusOr<std::vector<Hyperparameters>> CheckedHyperparameters(
     const StateDict& checked, const StateLayout& layout,
     absl::Span<const Hyperparameters> present) {
+  if (checked.param_groups.size() != present.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the state dict has ",
+                                                   checked.param_groups.size(),
+                                                   " param groups, expected ", present.size()));
+  }
   std::vector<Hyperparameters> result;
   for (size_t g = 0; g < checked.param_groups.size(); ++g) {
     absl::StatusOr<Hyperparameters> of_group =

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <cstdint>
 #include <string>
@@ -11,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "common/errors.h"
 
 namespace optshard {
 namespace {
@@ -40,24 +38,21 @@ absl::StatusOr<c10::IValue> CutValue(const c10::IValue& value, const std::string
       tensor.detach().reshape(-1).narrow(0, part.offset_elements, part.shape[0]).clone());
 }
 
-absl::Status CheckGroups(const StateDict& dict, const std::vector<int>& parameters,
-                         const ParameterOwners& owners) {
-  const auto groups = static_cast<size_t>(owners.space().group_count());
-  std::vector<size_t> expected(groups);
-  for (const int parameter : parameters) ++expected[owners.GroupOf(parameter)];
+absl::Status CheckGroups(const StateDict& dict, const std::vector<GroupSpec>& groups) {
   int64_t next = 0;
-  for (size_t g = 0; g < dict.param_groups.size() && g < groups; ++g) {
+  for (size_t g = 0; g < dict.param_groups.size() && g < groups.size(); ++g) {
     const std::vector<int64_t>& params = dict.param_groups[g].params;
-    bool numbered = params.size() == expected[g];
+    const size_t expected = groups[g].parameters.size();
+    bool numbered = params.size() == expected;
     for (const int64_t index : params) numbered = numbered && index == next++;
     if (numbered) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("param group ", g, " of the state dict has ", params.size(),
-                     " parameters, expected ", expected[g], ", numbered over the groups in order"));
+                     " parameters, expected ", expected, ", numbered over the groups in order"));
   }
-  if (dict.param_groups.size() == groups) return absl::OkStatus();
+  if (dict.param_groups.size() == groups.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the state dict has ", dict.param_groups.size(),
-                                                 " param groups, expected ", groups));
+                                                 " param groups, expected ", groups.size()));
 }
 
 }  // namespace
@@ -73,13 +68,12 @@ std::vector<int> ParametersOf(const ParameterOwners& owners, Rank rank) {
 absl::StatusOr<StateDict> CutShare(const StateDict& whole, const ParameterOwners& owners,
                                    Rank rank) {
   if (rank < 0 || rank >= owners.world_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no rank ", rank, ": there are ", owners.world_size()));
+    return absl::InvalidArgumentError(absl::StrCat("the share of rank ", rank,
+                                                   " is asked for; expected a rank from 0 to ",
+                                                   owners.world_size() - 1));
   }
   const at::NoGradGuard no_grad;
-  std::vector<int> all;
-  for (int p = 0; p < owners.space().parameter_count(); ++p) all.push_back(p);
-  absl::Status groups = CheckGroups(whole, all, owners);
+  absl::Status groups = CheckGroups(whole, owners.space().groups());
   if (!groups.ok()) return groups;
   StateDict share;
   for (const StateDict::Group& group : whole.param_groups) {
@@ -105,56 +99,6 @@ absl::StatusOr<StateDict> CutShare(const StateDict& whole, const ParameterOwners
     }
   }
   return share;
-}
-
-absl::StatusOr<StateDict> MergeShares(const std::vector<StateDict>& shares,
-                                      const ParameterOwners& owners) {
-  if (static_cast<int>(shares.size()) != owners.world_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(shares.size(), " shares were given, expected ",
-                                                   owners.world_size(), ", one of each rank"));
-  }
-  const at::NoGradGuard no_grad;
-  StateDict whole;
-  for (const StateDict::Group& group : shares[0].param_groups) {
-    whole.param_groups.push_back({group.options, {}});
-  }
-  for (Rank rank = 0; rank < owners.world_size(); ++rank) {
-    const std::vector<int> parameters = ParametersOf(owners, rank);
-    absl::Status groups = CheckGroups(shares[rank], parameters, owners);
-    if (!groups.ok()) return errors::WithContext(groups, absl::StrCat("the share of rank ", rank));
-    for (const auto& [index, values] : shares[rank].state) {
-      if (index < 0 || index >= static_cast<int64_t>(parameters.size())) {
-        return absl::InvalidArgumentError(absl::StrCat("the share of rank ", rank, " has state of ",
-                                                       "parameter ", index, " of ",
-                                                       parameters.size()));
-      }
-      const OwnedPart part = *owners.PartOf(parameters[index], rank);
-      StateValues& merged = whole.state[part.parameter];
-      for (const auto& [name, value] : values) {
-        if (!IsCut(owners, part) || !IsTensor(value) || value.toTensor().dim() == 0) {
-          merged.emplace(name, value);
-          continue;
-        }
-        const at::Tensor& piece = value.toTensor();
-        if (piece.sizes() != at::IntArrayRef(part.shape)) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "\"", name, "\" of parameter ", part.parameter, " in the share of rank ", rank,
-              " has the shape ", c10::str(piece.sizes()), ", expected [", part.shape[0], "]"));
-        }
-        const auto entry = merged.find(name);
-        at::Tensor target =
-            entry != merged.end()
-                ? entry->second.toTensor()
-                : at::empty(owners.space().parameter(part.parameter).shape, piece.options());
-        target.view(-1).narrow(0, part.offset_elements, part.shape[0]).copy_(piece);
-        if (entry == merged.end()) merged.emplace(name, target);
-      }
-    }
-  }
-  for (int p = 0; p < owners.space().parameter_count(); ++p) {
-    whole.param_groups[owners.GroupOf(p)].params.push_back(p);
-  }
-  return whole;
 }
 
 }  // namespace optshard

@@ -1,4 +1,4 @@
-// Cuts a rank's share out of a whole state dict, and puts the shares of all ranks together.
+// Cuts a rank's share out of a whole state dict.
 #ifndef OPTSHARD_CLIENT_OWNER_STATE_SHARES_H_
 #define OPTSHARD_CLIENT_OWNER_STATE_SHARES_H_
 
@@ -24,11 +24,6 @@ std::vector<int> ParametersOf(const ParameterOwners& owners, Rank rank);
 // state of a cut parameter that is neither one number nor of the parameter's shape.
 absl::StatusOr<StateDict> CutShare(const StateDict& whole, const ParameterOwners& owners,
                                    Rank rank);
-
-// The inverse, of all ranks' shares, by rank. What several of them have, as the step count of a
-// parameter that is cut, is taken from the first. INVALID_ARGUMENT where they are not such shares.
-absl::StatusOr<StateDict> MergeShares(const std::vector<StateDict>& shares,
-                                      const ParameterOwners& owners);
 
 }  // namespace optshard
 

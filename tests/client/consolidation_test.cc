@@ -173,7 +173,7 @@ TEST(ConsolidationTest, LocalStateDicts_AreTheSharesOfTheWhole) {
       EXPECT_EQ(optimizer.named_state_dict().state.count("e"), 1u);
       EXPECT_EQ(whole.param_groups[0].options.count("param_names"), 1u);
       EXPECT_THAT(ErrorOf([&] { optimizer.rank_local_state_dict(3, whole); }).ToString(),
-                  HasSubstr("there is no rank 3"));
+                  HasSubstr("the share of rank 3"));
       optimizer.Close();
     }));
   }

@@ -93,6 +93,8 @@ TEST(LoadStateDictTest, WhatDoesNotFit_SaysWhatOnAllRanksAndChangesNothing) {
        {"param group 1", "\"lr\"", "-1"}},
       {[](StateDict& dict) { dict.param_groups[1].options["momentum"] = 0.5; },
        {"param group 1", "\"momentum\""}},
+      {[](StateDict& dict) { dict.param_groups[1].options["lr"] = c10::IValue(); },
+       {"\"lr\" of the state dict is None"}},
       {[](StateDict& dict) { dict.param_groups[1].options["lr"] = "much"; },
        {"\"lr\" of the state dict is String"}},
       {[](StateDict& dict) { dict.param_groups[1].options["decoupled_weight_decay"] = true; },

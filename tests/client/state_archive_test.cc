@@ -194,5 +194,27 @@ TEST(StateArchiveTest, NotConsolidated_OrNoArchiveOfAnOptimizer_IsAnError) {
   }));
 }
 
+// Only rank 1's archive lacks a part: rank 0 is told, and does not wait.
+TEST(StateArchiveTest, ArchiveThatLacksAPart_IsAnErrorOnAllRanks) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    ShardedOptimizer optimizer(NewParameters(), testing::Sgd(1), options);
+    optimizer.consolidate_state_dict(-1);
+    torch::serialize::OutputArchive archive;
+    archive.write("pytorch_version", c10::IValue("1.5.0"));
+    std::ostringstream torn;
+    archive.save_to(torn);
+    const std::string whole = Saved(optimizer);
+    try {
+      Load(optimizer, options.rank == 1 ? torn.str() : whole);
+      ADD_FAILURE() << "half an archive was loaded";
+    } catch (const StatusError& error) {
+      EXPECT_TRUE(absl::IsInvalidArgument(error.status())) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("rank 1: the archive is not a whole one"));
+    }
+    Load(optimizer, whole);
+    optimizer.Close();
+  }));
+}
+
 }  // namespace
 }  // namespace optshard

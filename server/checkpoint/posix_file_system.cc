@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -229,6 +230,14 @@ absl::StatusOr<std::unique_ptr<Directory>> PosixFileSystem::OpenDirectory(const 
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return FileError("open directory", path, errno);
   return std::unique_ptr<Directory>(new PosixDirectory(std::move(fd), path));
+}
+
+std::string ResolvedPath(const std::string& path) {
+  char* const resolved = realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) return path;
+  std::string result = resolved;
+  std::free(resolved);
+  return result;
 }
 
 }  // namespace optshard

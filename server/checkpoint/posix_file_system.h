@@ -2,6 +2,9 @@
 #ifndef OPTSHARD_SERVER_CHECKPOINT_POSIX_FILE_SYSTEM_H_
 #define OPTSHARD_SERVER_CHECKPOINT_POSIX_FILE_SYSTEM_H_
 
+#include <memory>
+#include <string>
+
 #include "server/checkpoint/file_system.h"
 
 namespace optshard {
@@ -13,6 +16,10 @@ class PosixFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<Directory>> OpenDirectory(const std::string& path) override;
 };
+
+// Where a path leads that the user has given, links followed; the path itself where it leads
+// nowhere.
+std::string ResolvedPath(const std::string& path);
 
 }  // namespace optshard
 

@@ -1,4 +1,4 @@
-// Changes files of checkpoints at random and reads them.
+// Changes files of checkpoints and .pt files at random and reads them.
 //   file_fuzzer [--seconds=N] [--seed=N]
 // Ends with 1 where a reader dies, takes what cannot be, or says why not in a way that harms a
 // terminal, and shows the file. The same seed makes the same files.
@@ -16,6 +16,9 @@
 #include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/manifest_json.h"
 #include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/state_file/pickle_reader.h"
+#include "server/checkpoint/state_file/pickle_writer.h"
+#include "server/checkpoint/state_file/state_file.h"
 #include "server/checkpoint/strict_json.h"
 #include "tests/fuzz/fuzzer_main.h"
 #include "tests/server/checkpoint/saved_model.h"
@@ -30,38 +33,15 @@ constexpr size_t kMostMessageBytes = 2000;
 constexpr int64_t kBigElements = 64;
 
 // Numbers, texts and brackets that readers are asked about least often.
-constexpr const char* kTokens[] = {"0",
-                                   "-1",
-                                   "1",
-                                   "2",
-                                   "0.5",
-                                   "-0",
-                                   "1e308",
-                                   "1e999",
-                                   "2147483648",
-                                   "4294967296",
-                                   "9223372036854775807",
-                                   "9223372036854775808",
-                                   "18446744073709551615",
-                                   "1152921504606846976",
-                                   "null",
-                                   "true",
-                                   "\"\"",
-                                   "\"\\u0000\"",
-                                   "\"..\"",
-                                   "[]",
-                                   "{}",
-                                   "[",
-                                   "]",
-                                   "{",
-                                   "}",
-                                   ",",
-                                   ":",
-                                   "\"F64\"",
-                                   "\"I8\"",
-                                   "\"float64\"",
-                                   "\"int8_dynamic_signed\"",
-                                   "\"owner-00001.safetensors\""};
+constexpr const char* kTokens[] = {
+    "0", "-1", "1", "2", "0.5", "-0", "1e308", "1e999", "2147483648", "4294967296",
+    "9223372036854775807", "9223372036854775808", "18446744073709551615", "1152921504606846976",
+    "null", "true", "\"\"", "\"\\u0000\"", "\"..\"", "[]", "{}", "[", "]", "{", "}", ",", ":",
+    "\"F64\"", "\"I8\"", "\"float64\"", "\"int8_dynamic_signed\"", "\"owner-00001.safetensors\"",
+    // Of pickles
+    "(", "t", "]", "e", "u", "s", "R", "Q", "\x85", "\x86", "h\x01", "q\x01", "K\x7f",
+    "J\xff\xff\xff\xff", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "ccollections\nOrderedDict\n",
+    "ctorch\nDoubleStorage\n", "ctorch._utils\n_rebuild_tensor_v2\n", "cposix\nsystem\n"};
 
 class ByteMutator {
  public:
@@ -168,11 +148,95 @@ std::string ReadPart(const std::string& text) {
   return ToText(*again) == ToText(*part) ? "" : "differs when read again";
 }
 
+// Kinds and sizes, without tensors' places.
+std::string Outline(const FileValue& value) {
+  std::string outline(1, static_cast<char>('a' + static_cast<int>(value.kind)));
+  for (const FileValue& element : value.elements) outline += Outline(element);
+  return outline + ".";
+}
+
+std::string WrongTensor(const FileDocument& document) {
+  for (const FileTensor& tensor : document.tensors) {
+    if (tensor.storage >= document.storages.size()) return "a tensor without a storage";
+    if (tensor.bytes() == 0) continue;
+    __int128 last = tensor.offset_elements;
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      last += static_cast<__int128>(tensor.shape[d] - 1) * tensor.strides[d];
+    }
+    const int64_t bytes = document.storages[tensor.storage].bytes;
+    if (tensor.offset_elements < 0 || last >= bytes / SizeOf(tensor.type) ||
+        tensor.bytes() > bytes) {
+      return "a tensor outside of its storage";
+    }
+  }
+  return "";
+}
+
+std::string ReadPickleText(const std::string& bytes) {
+  const auto document = ReadPickle(bytes);
+  if (!document.ok()) return WrongError(document.status());
+  const std::string wrong = WrongTensor(*document);
+  if (!wrong.empty()) return wrong;
+  const auto pickle = PickleOf(*document);
+  if (!pickle.ok()) return absl::StrCat("cannot be written: ", pickle.status().ToString());
+  const auto again = ReadPickle(*pickle);
+  if (!again.ok()) return absl::StrCat("cannot be read again: ", again.status().ToString());
+  return Outline(again->value) == Outline(document->value) ? "" : "differs when read again";
+}
+
+std::string ReadStateFile(const std::string& bytes) {
+  FakeFileSystem system;
+  auto file = system.OpenDirectory("/").value()->CreateFile("f").value();
+  if (!bytes.empty()) file->WriteAt(0, {bytes}).IgnoreError();
+  const auto state = StateFile::Open(std::move(file));
+  if (!state.ok()) return WrongError(state.status());
+  const std::string wrong = WrongTensor((*state)->document());
+  if (!wrong.empty()) return wrong;
+  for (const FileTensor& tensor : (*state)->document().tensors) {
+    std::vector<char> values(static_cast<size_t>(tensor.bytes()));
+    const absl::Status read = (*state)->Read(tensor, absl::MakeSpan(values));
+    if (!read.ok() && !WrongError(read).empty()) return WrongError(read);
+  }
+  return "";
+}
+
 struct Seed {
   std::string name;
   std::string bytes;
   std::string (*read)(const std::string& bytes);
 };
+
+FileDocument SmallState() {
+  FileDocument document;
+  document.tensors = {ContiguousTensor(TensorType::kF32, {2, 3}, 0),
+                      ContiguousTensor(TensorType::kF64, {}, 1)};
+  FileValue slots = FileValue::Dict();
+  slots.Add(FileValue::Text("exp_avg"), FileValue::Tensor(0));
+  slots.Add(FileValue::Text("step"), FileValue::Tensor(1));
+  slots.Add(FileValue::Text("eta"), FileValue::Number(0.5));
+  FileValue state = FileValue::Dict();
+  state.Add(FileValue::Int(0), std::move(slots));
+  FileValue betas = FileValue::Tuple();
+  betas.elements = {FileValue::Number(0.9), FileValue::Number(0.999)};
+  FileValue params = FileValue::List();
+  params.elements = {FileValue::Int(0), FileValue::Int(300)};
+  FileValue group = FileValue::Dict();
+  group.Add(FileValue::Text("betas"), std::move(betas));
+  group.Add(FileValue::Text("foreach"), FileValue());
+  group.Add(FileValue::Text("maximize"), FileValue::Flag(false));
+  group.Add(FileValue::Text("params"), std::move(params));
+  FileValue groups = FileValue::List();
+  groups.elements = {std::move(group)};
+  document.value = FileValue::Dict();
+  document.value.Add(FileValue::Text("state"), std::move(state));
+  document.value.Add(FileValue::Text("param_groups"), std::move(groups));
+  return document;
+}
+
+absl::StatusOr<absl::string_view> Letters(size_t, int64_t, int64_t bytes) {
+  constexpr absl::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
+  return kLetters.substr(0, static_cast<size_t>(bytes));
+}
 
 std::vector<Seed> Seeds() {
   FakeFileSystem system;
@@ -195,6 +259,13 @@ std::vector<Seed> Seeds() {
       {"safetensors", file, ReadSafetensors}};
   const auto small = LayOutSafetensors({{"a", TensorType::kF32, {2}, 0, 0}}, {{"k", "v"}}).value();
   seeds.push_back({"small safetensors", small.bytes + "datadata", ReadSafetensors});
+  const FileDocument document = SmallState();
+  seeds.push_back({"pickle", PickleOf(document).value(), ReadPickleText});
+  for (const char* const name : {"/state.pt", "/state.safetensors"}) {
+    const absl::Status written = WriteStateFile(system, name, document, Letters);
+    system.Edit(name, [&file](std::string& bytes) { file = bytes; });
+    seeds.push_back({name, written.ok() ? file : "", ReadStateFile});
+  }
   return seeds;
 }
 

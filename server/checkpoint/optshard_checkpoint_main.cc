@@ -1,4 +1,5 @@
-// optshard-checkpoint: looks at checkpoints in a directory, checks them and removes old ones.
+// optshard-checkpoint: looks at checkpoints in a directory, checks them, makes files of other
+// programs of them and them of such files, and removes old ones.
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,12 +8,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/checkpoint_text.h"
 #include "server/checkpoint/posix_file_system.h"
+#include "server/checkpoint/state_file/checkpoint_export.h"
+#include "server/checkpoint/state_file/checkpoint_import.h"
+#include "server/checkpoint/state_file/model_files.h"
+#include "server/checkpoint/state_file/state_file.h"
 #include "server/checkpoint/verify.h"
 #include "server/shard/inspection/size_text.h"
 
@@ -29,21 +37,48 @@ struct Flags {
   std::string checkpoint;
   PrunePolicy policy;
   bool dry_run = false;
+  std::string to;
+  std::string model_to;
+  int64_t shard_bytes = kDefaultShardBytes;
+  std::string from;
+  std::string from_key;
+  std::string model;
+  std::string rules;
 };
 
 void DeclareOptions(Flags& flags, CommandLine& line) {
   line.AddArgument(
       "COMMAND", &flags.command,
       "list: which checkpoints there are, the newest first. show: what is in one. "
-      "verify: reads all of it and names what is damaged. prune: removes old ones; the "
-      "newest and those with a label always stay",
+      "verify: reads all of it and names what is damaged. export: writes one as files of "
+      "other programs. import: makes one of such files. prune: removes old ones; the newest "
+      "and those with a label always stay",
       /*required=*/true);
   line.AddArgument("DIR", &flags.directory, "the directory that has the checkpoints",
                    /*required=*/true);
   line.AddArgument("CHECKPOINT", &flags.checkpoint,
-                   "one of them, such as step-000000001000; without it show takes the newest, and "
-                   "verify all that are committed",
+                   "one of them, such as step-000000001000; without it show and export take the "
+                   "newest, and verify all that are committed",
                    /*required=*/false);
+  line.Group("Export");
+  line.Add(
+      "to", &flags.to,
+      "write the optimizer's state as a state dict of PyTorch, into a file that ends in .pt or "
+      ".safetensors");
+  line.Add("model-to", &flags.model_to,
+           "write the parameters as Hugging Face lays a model out, into a directory that there is");
+  line.Add("shard-bytes", &flags.shard_bytes, "begin another file of parameters beyond this size")
+      .AtLeast(1);
+  line.Group("Import");
+  line.Add(
+      "from", &flags.from,
+      "the file, .pt or .safetensors, that has the optimizer's state dict; nothing in it is run");
+  line.Add("from-key", &flags.from_key,
+           "the key under which the state dict is there, if it is within another dict");
+  line.Add("model", &flags.model,
+           "the file, .pt or .safetensors, that has the parameters by name: a model's state dict");
+  line.Add("rules", &flags.rules,
+           "the update rule of all param groups, such as adamw, or one for each, with commas");
   line.Group("Prune");
   line.Add("keep-last", &flags.policy.keep_last, "keep so many of the newest; 0: all").AtLeast(0);
   line.Add("keep-every", &flags.policy.keep_every,
@@ -142,6 +177,59 @@ int Verify(Directory& root, const std::string& given) {
   return code;
 }
 
+int Export(FileSystem& system, Directory& root, const Flags& flags) {
+  const auto names = Chosen(root, flags.checkpoint);
+  if (!names.ok()) return Fail(names.status());
+  auto directory = root.OpenDirectory(names->front());
+  if (!directory.ok()) return Fail(directory.status());
+  const auto checkpoint = CheckpointReader::Open(*std::move(directory));
+  if (!checkpoint.ok()) return Fail(checkpoint.status());
+  if (!flags.to.empty()) {
+    ProgressLine line(flags.to);
+    const absl::Status exported =
+        ExportState(**checkpoint, system, flags.to,
+                    [&line](int64_t done, int64_t all) { line.Show(done, all); });
+    if (!exported.ok()) return Fail(exported);
+  }
+  if (!flags.model_to.empty()) {
+    const auto to = system.OpenDirectory(flags.model_to);
+    if (!to.ok()) return Fail(to.status());
+    ProgressLine line(flags.model_to);
+    const absl::Status exported =
+        ExportModel(**checkpoint, **to, flags.shard_bytes,
+                    [&line](int64_t done, int64_t all) { line.Show(done, all); });
+    if (!exported.ok()) return Fail(exported);
+  }
+  if (!flags.to.empty()) std::printf("%s: %s\n", names->front().c_str(), flags.to.c_str());
+  if (!flags.model_to.empty()) {
+    std::printf("%s: %s\n", names->front().c_str(), flags.model_to.c_str());
+  }
+  return 0;
+}
+
+absl::StatusOr<std::string> ImportFiles(FileSystem& system, Directory& root, const Flags& flags) {
+  const auto state = StateFile::Open(system, ResolvedPath(flags.from));
+  if (!state.ok()) return state.status();
+  const auto model = StateFile::Open(system, ResolvedPath(flags.model));
+  if (!model.ok()) return model.status();
+  CheckpointImport import;
+  import.state = state->get();
+  import.key = flags.from_key;
+  import.model = model->get();
+  import.rules = absl::StrSplit(flags.rules, ',');
+  import.saved_at = absl::Now();
+  ProgressLine line(flags.from);
+  return ImportCheckpoint(root, import,
+                          [&line](int64_t done, int64_t all) { line.Show(done, all); });
+}
+
+int Import(FileSystem& system, Directory& root, const Flags& flags) {
+  const auto name = ImportFiles(system, root, flags);
+  if (!name.ok()) return Fail(name.status());
+  std::printf("%s: imported\n", name->c_str());
+  return 0;
+}
+
 int Prune(Directory& root, const Flags& flags) {
   const auto entries = ListCheckpoints(root);
   if (!entries.ok()) return Fail(entries.status());
@@ -163,27 +251,48 @@ int Main(const Flags& flags) {
   if (flags.command == "list") return List(**root);
   if (flags.command == "show") return Show(**root, flags.checkpoint);
   if (flags.command == "verify") return Verify(**root, flags.checkpoint);
+  if (flags.command == "export") return Export(system, **root, flags);
+  if (flags.command == "import") return Import(system, **root, flags);
   return Prune(**root, flags);
 }
 
 bool IsCommand(const std::string& text) {
-  return text == "list" || text == "show" || text == "verify" || text == "prune";
+  return text == "list" || text == "show" || text == "verify" || text == "export" ||
+         text == "import" || text == "prune";
 }
 
 int ParseAndRun(int argc, char** argv) {
   Flags flags;
   CommandLine line({kProgram,
-                    "Looks at the checkpoints in a directory, checks them and removes old ones. It "
-                    "may run while a job saves others there.",
+                    "Looks at the checkpoints in a directory, checks them, makes files of other "
+                    "programs of them and them of such files, and removes old ones. It may run "
+                    "while a job saves others there.",
                     {"optshard-checkpoint list /checkpoints",
                      "optshard-checkpoint verify /checkpoints step-000000001000",
+                     "optshard-checkpoint export /checkpoints --to=optimizer.pt --model-to=model",
+                     "optshard-checkpoint import /checkpoints --from=optimizer.pt --model=model.pt "
+                     "--rules=adamw",
                      "optshard-checkpoint prune /checkpoints --keep-last=3 --keep-every=10000"}});
   DeclareOptions(flags, line);
   const auto end = line.ParseOrEnd(argc, argv);
   if (end) return *end;
   if (!IsCommand(flags.command)) {
-    std::fprintf(stderr, "%s: COMMAND is %s, expected list, show, verify or prune; see --help\n",
-                 kProgram, flags.command.c_str());
+    std::fprintf(
+        stderr,
+        "%s: COMMAND is %s, expected list, show, verify, export, import or prune; see --help\n",
+        kProgram, flags.command.c_str());
+    return kUsageError;
+  }
+  if (flags.command == "export" && flags.to.empty() && flags.model_to.empty()) {
+    std::fprintf(stderr, "%s: export needs --to=FILE or --model-to=DIR, or both; see --help\n",
+                 kProgram);
+    return kUsageError;
+  }
+  if (flags.command == "import" &&
+      (flags.from.empty() || flags.model.empty() || flags.rules.empty())) {
+    std::fprintf(stderr,
+                 "%s: import needs --from=FILE, --model=FILE and --rules=RULE; see --help\n",
+                 kProgram);
     return kUsageError;
   }
   return Main(flags);

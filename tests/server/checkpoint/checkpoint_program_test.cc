@@ -1,4 +1,6 @@
 // The program optshard-checkpoint, over checkpoints on a disk.
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/posix_file_system.h"
+#include "server/checkpoint/state_file/state_file.h"
 #include "tests/server/checkpoint/saved_model.h"
 #include "tests/testing/command.h"
 
@@ -90,6 +93,25 @@ TEST_F(CheckpointProgram, Prune_RemovesWhatItSays) {
   EXPECT_EQ(code_, 0);
   EXPECT_THAT(Run({"list", directory_}),
               AllOf(HasSubstr("step-000000000003"), Not(HasSubstr("step-000000000001"))));
+}
+
+TEST_F(CheckpointProgram, Export_WritesFilesOfOtherPrograms) {
+  ASSERT_EQ(mkdir(absl::StrCat(directory_, "/model").c_str(), 0700), 0);
+  const std::string state = absl::StrCat(directory_, "/state.pt");
+  const std::string model = absl::StrCat(directory_, "/model");
+  EXPECT_THAT(Run({"export", directory_, absl::StrCat("--to=", state),
+                   absl::StrCat("--model-to=", model), "--shard-bytes=10000"}),
+              AllOf(HasSubstr(absl::StrCat("step-000000000003: ", state)),
+                    HasSubstr(absl::StrCat("step-000000000003: ", model))));
+  EXPECT_EQ(code_, 0);
+  PosixFileSystem system;
+  EXPECT_EQ(StateFile::Open(system, state).status(), absl::OkStatus());
+  EXPECT_EQ(StateFile::Open(system, model + "/model-00001-of-00004.safetensors").status(),
+            absl::OkStatus());
+  EXPECT_THAT(Run({"export", directory_, "--to=state.onnx"}), HasSubstr("end it in .pt or"));
+  EXPECT_EQ(code_, 1);
+  Run({"export", directory_});
+  EXPECT_EQ(code_, 2);
 }
 
 TEST_F(CheckpointProgram, WrongArguments_EndWithAnError) {

@@ -79,6 +79,7 @@ TEST(CoordinatorJoin, OnlyDigests_AskOneRankForItsSpecAndBeginNoGroup) {
   EXPECT_EQ(answer(1, "other"), JoinAnswer::kSendSpec);
   EXPECT_TRUE(job.coordinator_->GetStatus("").groups.empty());
   EXPECT_TRUE(absl::IsNotFound(job.coordinator_->GetOwners("default", 0).status()));
+  EXPECT_FALSE(job.coordinator_->Done()) << "with exit_when_done it would end before anybody joins";
 
   ASSERT_TRUE(job.Join(0).ok());
   EXPECT_EQ(answer(1, "default"), JoinAnswer::kAdmitted);

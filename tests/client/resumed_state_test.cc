@@ -91,48 +91,63 @@ void ExpectSame(const Saved& actual, const Saved& expected) {
   for (size_t i = 0; i < other.size(); ++i) EXPECT_EQ(other[i], lines_expected[i]);
 }
 
-void ResumeInEveryForm(const std::vector<std::pair<Way, Way>>& ways) {
-  size_t next = 0;
-  for (const testing::NamedState& state : testing::TableStates()) {
+constexpr auto kGreedy = PartitionPolicy::kGreedy;
+constexpr auto kBalanced = PartitionPolicy::kBalanced;
+
+// How a job ran until its state was saved, and the ways in which it then goes on.
+struct Ways {
+  Way before;
+  std::vector<Way> after;
+};
+
+Way Possible(Way way, testing::RuleKind kind) {
+  const bool is_cut = way.policy == kBalanced;
+  if (is_cut && kind == testing::RuleKind::kWholeParameters) way.policy = kGreedy;
+  return way;
+}
+
+std::string TextOf(const Way& way) {
+  return absl::StrCat(way.world_size, " ", NameOf(way.policy), way.attached ? " attached" : "");
+}
+
+class ResumedStateTest : public ::testing::TestWithParam<testing::NamedState> {
+ protected:
+  // Every rule, each of the ways.
+  static void Resume(const std::vector<Ways>& all) {
     for (const auto kind : {testing::RuleKind::kElementWise, testing::RuleKind::kWholeParameters}) {
-      RecordedJob job = testing::TableJob(kind, state);
+      RecordedJob job = testing::TableJob(kind, GetParam());
       if (job.groups.empty()) continue;
       job.gradient_mode = GradientMode::kAveraged;  // whatever the number of ranks
-      auto [before, after] = ways[next++ % ways.size()];
-      if (kind == testing::RuleKind::kWholeParameters) {
-        for (Way* way : {&before, &after}) {
-          if (way->policy == PartitionPolicy::kBalanced) way->policy = PartitionPolicy::kGreedy;
-        }
-      }
-      SCOPED_TRACE(absl::StrCat(state.name, " ", job.groups[0].name, ": ", before.world_size, " ",
-                                NameOf(before.policy), " -> ", after.world_size, " ",
-                                NameOf(after.policy)));
-      const Saved expected = TrainPart(job, Way(), 1, nullptr);
       RecordedJob half = job;
       half.steps = 2;
-      const Saved saved = TrainPart(half, before, 1, nullptr);
-      ExpectSame(TrainPart(job, after, 3, &saved), expected);
+      const Saved expected = TrainPart(job, Way(), 1, nullptr);
+      for (const Ways& ways : all) {
+        const Saved saved = TrainPart(half, Possible(ways.before, kind), 1, nullptr);
+        for (const Way& after : ways.after) {
+          SCOPED_TRACE(
+              absl::StrCat(job.groups[0].name, ": ", TextOf(ways.before), " -> ", TextOf(after)));
+          ExpectSame(TrainPart(job, Possible(after, kind), 3, &saved), expected);
+        }
+      }
     }
   }
+};
+
+TEST_P(ResumedStateTest, ResumedAtOtherRanksAndPolicies_EveryRule_HasTheSameBits) {
+  Resume({{{2, kBalanced}, {{1, kGreedy}, {3, kGreedy}}},
+          {{2, kGreedy}, {{1, kBalanced}, {3, kBalanced, false, 1}}},
+          {{3, kBalanced}, {{2, kGreedy}, {2, kBalanced}}},
+          {{3, kGreedy}, {{2, kBalanced, false, 0}, {2, kGreedy}}}});
 }
 
-TEST(ResumedStateTest, ResumedAtOtherRanksAndPolicies_EveryRuleAndFormOfState_HasTheSameBits) {
-  const auto greedy = PartitionPolicy::kGreedy;
-  const auto balanced = PartitionPolicy::kBalanced;
-  ResumeInEveryForm({{{2, balanced}, {1, greedy}},
-                     {{2, greedy}, {3, balanced, false, 1}},
-                     {{3, balanced}, {2, greedy}},
-                     {{3, greedy}, {2, balanced, false, 0}},
-                     {{2, balanced}, {3, greedy}}});
+TEST_P(ResumedStateTest, ResumedAtAServerAndBack_EveryRule_HasTheSameBits) {
+  Resume({{{2, kBalanced, true}, {{3, kGreedy, true, 2}, {1, kBalanced}}},
+          {{3, kGreedy}, {{2, kBalanced, true}}},
+          {{2, kGreedy, true}, {{3, kBalanced, true}}}});
 }
 
-TEST(ResumedStateTest, ResumedAtAServerAndBack_EveryRuleAndFormOfState_HasTheSameBits) {
-  const auto greedy = PartitionPolicy::kGreedy;
-  const auto balanced = PartitionPolicy::kBalanced;
-  ResumeInEveryForm({{{2, balanced, true}, {3, greedy, true, 2}},
-                     {{3, greedy, false}, {2, balanced, true}},
-                     {{2, greedy, true}, {1, greedy, false}}});
-}
+INSTANTIATE_TEST_SUITE_P(Every, ResumedStateTest, ::testing::ValuesIn(testing::TableStates()),
+                         [](const auto& state) { return state.param.name; });
 
 }  // namespace
 }  // namespace optshard

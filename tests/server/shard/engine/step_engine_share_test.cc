@@ -64,7 +64,7 @@ TEST(StepEngine_ShareThatDiffersBetweenRanks, IsRefusedByAll) {
     const char* said;
   };
   for (const Case& odd :
-       {Case{2, 6, ShareCall::kLoad, "all ranks load optimizer state, but rank 1 at another"},
+       {Case{2, 6, ShareCall::kLoad, "all ranks load optimizer state, but rank 1 is at another"},
         Case{0, 5, ShareCall::kLoad, "rank 1 is at another point of the call than rank 0"},
         Case{0, 6, ShareCall::kConsolidate,
              "rank 0 loads optimizer state, while rank 1 consolidates the optimizer state"}}) {

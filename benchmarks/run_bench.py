@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from consolidate import Consolidate, ConsolidateRpc
 from coordinator_scale import CoordinatorScale
 from harness import machine, report, rounds, summary
 from iteration_recipe import IterationRecipe
@@ -30,6 +31,7 @@ BENCHMARKS = {
     for benchmark in (
         StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
         IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules, CoordinatorScale,
+        Consolidate, ConsolidateRpc,
     )
 }
 

@@ -89,6 +89,7 @@ class AttachedOwner : public OwnerLink {
 
   absl::Status failure() const override;
   int64_t state_bytes() const override { return first_.state_bytes; }
+  const ShardView* view() const override { return nullptr; }
   const std::string& owner_address() const override { return first_.owner_address; }
   absl::StatusOr<std::vector<std::string>> owner_addresses(absl::Duration timeout) const override;
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/dataplane/data_plane.h"
@@ -15,10 +16,11 @@
 
 namespace optshard {
 
-// With these no socket is opened, so there is no shard owner service either.
+// With these the optimizers open no socket.
 struct ClientSeams {
   CoordinatorClient* coordinator = nullptr;  // outlives the optimizers
   ShardViewRegistry* views = nullptr;        // likewise; null: nobody looks into the owners
+  std::string owner_address;                 // where `views` is served; empty: nowhere
   // `replica` is what the rank has for the others to reach; null for nothing.
   std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest& request,
                                                            const ReplicaOfRank& replica)>

@@ -111,6 +111,7 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::Status failure() const override { return owner_->failure(); }
   int64_t state_bytes() const override { return owner_->view().Describe().state_bytes; }
+  const ShardView* view() const override { return &owner_->view(); }
   const std::string& owner_address() const override { return owner_address_; }
   absl::StatusOr<std::vector<std::string>> owner_addresses(absl::Duration timeout) const override {
     return coordinator_->GetOwners(options_.optimizer, Clock::Monotonic().Now() + timeout);
@@ -138,6 +139,7 @@ class EmbeddedOwner : public OwnerLink {
     if (const ClientSeams* seams = ScopedClientSeams::Current(); seams != nullptr) {
       owner.coordinator = seams->coordinator;
       views_ = seams->views;
+      owner_address_ = seams->owner_address;
       owner.plane_factory = [plane = seams->plane, replica = ReplicaOf(options_)](
                                 const PlaneRequest& request) { return plane(request, replica); };
       return absl::OkStatus();

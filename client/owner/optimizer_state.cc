@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/owner/group_values.h"
 #include "client/owner/shared_state_reader.h"
+#include "client/owner/state_collection.h"
 #include "client/owner/state_consolidation.h"
 #include "client/owner/state_loading.h"
 #include "client/owner/state_shares.h"
@@ -122,10 +123,22 @@ void OptimizerState::Consolidate(Rank to, const Groups& groups) {
                                "state is to be consolidated on rank ", to,
                                ", expected one from 0 to ", world_size - 1, ", or -1 for all"))));
   ThrowIfError(exchange.Compare({absl::StrCat("the rank that state is consolidated on ", to)}));
-  SharedStateReader reader(&exchange);
   consolidated_.reset();  // before there are two; on the other ranks it is out of date
+  CollectionOptions collection;
+  collection.owner = options_.owner;
+  collection.exchange = &exchange;
+  collection.layout = &layout_;
+  collection.job = options_.client->job;
+  collection.optimizer = options_.client->optimizer;
+  collection.to = to;
+  auto collected = ValueOrThrow(CollectState(collection));
   StateDict dict;
-  dict.state = ValueOrThrow(ConsolidateState(reader, layout_, rank(), to));
+  if (collected.has_value()) {
+    dict.state = *std::move(collected);
+  } else {
+    SharedStateReader reader(&exchange);
+    dict.state = ValueOrThrow(ConsolidateState(reader, layout_, rank(), to));
+  }
   if (to != kFromEveryRank && to != rank()) return;
   dict.param_groups = GroupsOf(groups);
   consolidated_ = std::move(dict);

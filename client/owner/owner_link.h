@@ -17,6 +17,7 @@
 #include "common/dataplane/peer_replicas.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/inspection/shard_view.h"
 #include "server/shard/state/state_access.h"
 
 namespace optshard {
@@ -78,6 +79,9 @@ class OwnerLink {
 
   // Bytes of the optimizer state that this rank's owner keeps. Any thread.
   virtual int64_t state_bytes() const = 0;
+
+  // What can be read of the owner; null where it is in another process. Valid until Stop.
+  virtual const ShardView* view() const = 0;
 
   // HOST:PORT of the owner's inspection service. Any thread.
   virtual const std::string& owner_address() const = 0;

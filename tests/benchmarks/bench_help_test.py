@@ -6,6 +6,7 @@ import unittest
 _TIMEOUT_S = 60
 # Program and a flag of it.
 _PROGRAMS = (
+    ("optshard-bench-bytes", "--message-bytes"),
     ("optshard-bench-coordinator", "--ranks-per-node"),
     ("optshard-bench-gloo", "--megabytes"),
     ("optshard-bench-memory", "--replicas"),

@@ -110,6 +110,9 @@ TEST(ConsolidationTest, OnOneRankOrAll_UnderAnyPolicy_IsTheUnshardedState) {
       ExpectAllOk(RunRanks(world_size, [&](const ShardedOptimizerOptions& options) {
         ConsolidateAndCompare(options, policy, expected);
       }));
+      ExpectAllOk(testing::RunServedRanks(world_size, [&](const ShardedOptimizerOptions& options) {
+        ConsolidateAndCompare(options, policy, expected);
+      }));
     }
   }
   EXPECT_EQ(testing::RunRanksOfOneHost(2,

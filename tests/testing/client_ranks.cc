@@ -5,10 +5,12 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "client/owner/client_seams.h"
 #include "client/status_error.h"
 #include "common/dataplane/host_plane.h"
 #include "server/shard/host_plane_factory.h"
+#include "server/shard/inspection/shard_owner_server.h"
 #include "server/shard/inspection/shard_view_registry.h"
 #include "tests/testing/local_coordinator.h"
 
@@ -16,10 +18,16 @@ namespace optshard::testing {
 namespace {
 
 std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
-                                  const std::function<void(ShardedOptimizerOptions)>& body) {
+                                  const std::function<void(ShardedOptimizerOptions)>& body,
+                                  bool serve = false) {
   LocalCoordinator coordinator(world_size);
   ShardViewRegistry views;
+  std::unique_ptr<ShardOwnerServer> server;
   ClientSeams seams = given;
+  if (serve) {
+    server = ValueOrThrow(ShardOwnerServer::Start(ShardOwnerServer::Options(), &views));
+    seams.owner_address = absl::StrCat("127.0.0.1:", server->port());
+  }
   seams.coordinator = &coordinator;
   seams.views = &views;
   std::vector<absl::Status> thrown(world_size);
@@ -59,6 +67,18 @@ std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
     return hub.MakePlane(request.rank);
   };
   return RunWith(seams, world_size, body);
+}
+
+std::vector<absl::Status> RunServedRanks(int world_size,
+                                         const std::function<void(ShardedOptimizerOptions)>& body) {
+  FakeHub::Options options;
+  options.world_size = world_size;
+  FakeHub hub(options);
+  ClientSeams seams;
+  seams.plane = [&hub](const PlaneRequest& request, const ReplicaOfRank&) {
+    return hub.MakePlane(request.rank);
+  };
+  return RunWith(seams, world_size, body, true);
 }
 
 HostRun RunRanksOfOneHost(int world_size,

@@ -30,6 +30,10 @@ struct HostRun {
 };
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body);
 
+// As the first one, and other ranks reach the shard owners over RPC.
+std::vector<absl::Status> RunServedRanks(int world_size,
+                                         const std::function<void(ShardedOptimizerOptions)>& body);
+
 // What `call` throws, OK where nothing. Whatever is not a StatusError ends the test.
 absl::Status ErrorOf(const std::function<void()>& call);
 

@@ -1,0 +1,36 @@
+"""A peer: consolidate_state_dict(0) of a sharded optimizer in Python, after one step.
+
+Driven as round_protocol.py says.
+"""
+
+import argparse
+
+import bench_models
+import fused_adam
+import gloo_group
+import round_protocol
+import torch
+
+
+def main():
+    driver = round_protocol.Driver()
+    parser = argparse.ArgumentParser(description=__doc__)
+    gloo_group.add_arguments(parser)
+    parser.add_argument("--optimizer", choices=["zero_bucket_view", "oss"], required=True)
+    parser.add_argument("--layers", type=int, default=20)
+    arguments = parser.parse_args()
+    gloo_group.join(arguments)
+    parameters = list(bench_models.linear_layers(arguments.layers).parameters())
+    for parameter, gradient in zip(parameters, bench_models.gradients_for(parameters, 1)):
+        parameter.grad = gradient
+    optimizer = fused_adam.OPTIMIZERS[arguments.optimizer](parameters)
+    optimizer.step()
+    driver.serve(
+        lambda: optimizer.consolidate_state_dict(0),
+        lambda: bench_models.check(parameters),
+        {"torch": torch.__version__},
+    )
+
+
+if __name__ == "__main__":
+    main()

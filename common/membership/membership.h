@@ -151,6 +151,12 @@ struct JobStatus {
   std::vector<GroupStatus> groups;
 };
 
+// What an optimizer is, and what its ranks follow.
+struct OptimizerPlan {
+  OptimizerSpec spec;
+  std::shared_ptr<const PlanReady> ready;
+};
+
 // Where the owners of some ranks are reached.
 struct OwnerPage {
   Generation generation = 0;  // of the plan that the ranks follow

@@ -56,6 +56,20 @@ absl::StatusOr<std::vector<NodeRun>> NodeRunsFrom(const v1::PlanReady& proto) {
   return runs;
 }
 
+v1::PlanReady PlanReadyProto(const PlanReady& ready) {
+  v1::PlanReady proto;
+  proto.set_finished_step(ready.finished);
+  proto.set_skipped_calls(ready.skipped);
+  proto.set_generation(ready.plan.generation);
+  for (const NodeRun& run : NodeRunsOf(ready.plan.tree)) {
+    for (const uint32_t number : {run.first_group, run.ranks_per_group, run.groups}) {
+      proto.add_node_runs(number);
+    }
+  }
+  proto.set_plan_digest(ready.plan_digest);
+  return proto;
+}
+
 absl::StatusOr<PlanReady> PlanReadyOf(const v1::PlanReady& proto, const OptimizerSpec& spec) {
   absl::Status valid = CheckCount("finished_step", proto.finished_step());
   valid.Update(CheckCount("skipped_calls", proto.skipped_calls()));
@@ -261,17 +275,7 @@ v1::WatchEvent ToProto(const MemberEvent& event) {
   v1::WatchEvent proto;
   proto.set_sequence(event.sequence);
   if (event.kind == MemberEvent::Kind::kPlanReady) {
-    const PlanReady& ready = *event.ready;
-    v1::PlanReady& ready_proto = *proto.mutable_plan_ready();
-    ready_proto.set_finished_step(ready.finished);
-    ready_proto.set_skipped_calls(ready.skipped);
-    ready_proto.set_generation(ready.plan.generation);
-    for (const NodeRun& run : NodeRunsOf(ready.plan.tree)) {
-      for (const uint32_t number : {run.first_group, run.ranks_per_group, run.groups}) {
-        ready_proto.add_node_runs(number);
-      }
-    }
-    ready_proto.set_plan_digest(ready.plan_digest);
+    *proto.mutable_plan_ready() = PlanReadyProto(*event.ready);
   } else {
     *proto.mutable_group_failed()->mutable_failure() = ToProto(event.failure);
   }
@@ -295,6 +299,21 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto, const Optimiz
   }
   return absl::InvalidArgumentError(
       absl::StrCat("event ", event.sequence, " of the coordinator is of no kind known here"));
+}
+
+v1::GetPlanResponse ToProto(const OptimizerPlan& plan) {
+  v1::GetPlanResponse proto;
+  *proto.mutable_spec() = ToProto(plan.spec);
+  *proto.mutable_plan() = PlanReadyProto(*plan.ready);
+  return proto;
+}
+
+absl::StatusOr<OptimizerPlan> FromProto(const v1::GetPlanResponse& proto) {
+  absl::StatusOr<OptimizerSpec> spec = FromProto(proto.spec());
+  if (!spec.ok()) return errors::WithContext(spec.status(), "the coordinator's spec");
+  absl::StatusOr<PlanReady> ready = PlanReadyOf(proto.plan(), *spec);
+  if (!ready.ok()) return errors::WithContext(ready.status(), "the coordinator's plan");
+  return OptimizerPlan{*std::move(spec), std::make_shared<const PlanReady>(*std::move(ready))};
 }
 
 v1::GetOwnersResponse ToProto(const OwnerPage& page) {

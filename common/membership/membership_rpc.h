@@ -30,6 +30,10 @@ v1::WatchEvent ToProto(const MemberEvent& event);
 // coordinator has made another one; INVALID_ARGUMENT naming what is wrong with the message.
 absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto, const OptimizerSpec& spec);
 
+v1::GetPlanResponse ToProto(const OptimizerPlan& plan);
+// Makes the plan, as of an event.
+absl::StatusOr<OptimizerPlan> FromProto(const v1::GetPlanResponse& proto);
+
 v1::GetOwnersResponse ToProto(const OwnerPage& page);
 // INVALID_ARGUMENT for numbers that no job has, or an address that is none.
 absl::StatusOr<OwnerPage> FromProto(const v1::GetOwnersResponse& proto);

@@ -266,15 +266,26 @@ void Coordinator::GetRendezvous(const Caller& caller, absl::string_view key, abs
   after.Take(**group);
 }
 
+absl::StatusOr<const Group*> Coordinator::Find(absl::string_view optimizer) const {
+  const auto lives = groups_.find(std::string(optimizer));
+  if (lives != groups_.end()) return &lives->second.present();
+  return absl::NotFoundError(absl::StrCat("nobody has joined an optimizer \"", optimizer,
+                                          "\" of job \"", options_.group.job,
+                                          "\"; check the name"));
+}
+
 absl::StatusOr<OwnerPage> Coordinator::GetOwners(absl::string_view optimizer, Rank first) const {
   absl::MutexLock lock(&mutex_);
-  const auto lives = groups_.find(std::string(optimizer));
-  if (lives == groups_.end()) {
-    return absl::NotFoundError(absl::StrCat("nobody has joined an optimizer \"", optimizer,
-                                            "\" of job \"", options_.group.job,
-                                            "\"; check the name"));
-  }
-  return lives->second.present().Owners(first);
+  const absl::StatusOr<const Group*> group = Find(optimizer);
+  if (!group.ok()) return group.status();
+  return (*group)->Owners(first);
+}
+
+absl::StatusOr<OptimizerPlan> Coordinator::GetPlan(absl::string_view optimizer) const {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<const Group*> group = Find(optimizer);
+  if (!group.ok()) return group.status();
+  return (*group)->PlanOf();
 }
 
 JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {

@@ -110,6 +110,9 @@ class Coordinator {
   //   INVALID_ARGUMENT     `first` is not a rank of the job
   absl::StatusOr<OwnerPage> GetOwners(absl::string_view optimizer, Rank first) const;
 
+  // What the ranks follow. Changes nothing. NOT_FOUND and FAILED_PRECONDITION as GetOwners.
+  absl::StatusOr<OptimizerPlan> GetPlan(absl::string_view optimizer) const;
+
   // The status of one optimizer, or of all if the name is empty. Changes nothing.
   JobStatus GetStatus(absl::string_view optimizer) const;
 
@@ -138,6 +141,9 @@ class Coordinator {
 
   // The life of a group that the caller is in.
   absl::StatusOr<Group*> Admit(const Caller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::StatusOr<const Group*> Find(absl::string_view optimizer) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable absl::Mutex mutex_;

@@ -107,6 +107,14 @@ grpc::ServerUnaryReactor* CoordinatorService::GetOwners(grpc::CallbackServerCont
   return Answer(context, page.status());
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::GetPlan(grpc::CallbackServerContext* context,
+                                                      const v1::GetPlanRequest* request,
+                                                      v1::GetPlanResponse* response) {
+  const absl::StatusOr<OptimizerPlan> plan = coordinator_->GetPlan(request->optimizer());
+  if (plan.ok()) *response = ToProto(*plan);
+  return Answer(context, plan.status());
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerContext* context,
                                                         const v1::GetStatusRequest* request,
                                                         v1::JobStatus* response) {

@@ -312,6 +312,7 @@ void Group::Activate() {
   ready->plan_digest = ready->plan.Digest();
   ready->finished = recovery_point->finished;
   ready->skipped = recovery_point->skipped;
+  ready_ = ready;
   resumable_ = true;
   state_ = GroupState::kActive;
   // Keys are those of a generation. A wait for one of no generation yet must end, or it would hold
@@ -368,11 +369,23 @@ void Group::Decide(absl::Time now) {
   if (failure.has_value()) Fail(*failure);
 }
 
-absl::StatusOr<OwnerPage> Group::Owners(Rank first) const {
-  if (generation_ > 0) return OwnersFrom(first, members_, generation_);
+absl::Status Group::CheckHasPlan() const {
+  if (generation_ > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("optimizer \"", optimizer_, "\" waits for ",
                                                     missing_, " of ", options_.world_size,
                                                     " ranks; ask again once all have joined"));
+}
+
+absl::StatusOr<OwnerPage> Group::Owners(Rank first) const {
+  absl::Status has_plan = CheckHasPlan();
+  if (!has_plan.ok()) return has_plan;
+  return OwnersFrom(first, members_, generation_);
+}
+
+absl::StatusOr<OptimizerPlan> Group::PlanOf() const {
+  absl::Status has_plan = CheckHasPlan();
+  if (!has_plan.ok()) return has_plan;
+  return OptimizerPlan{agreement_.spec(), ready_};
 }
 
 GroupStatus Group::Status(absl::Time now) const {

@@ -117,6 +117,9 @@ class Group {
   const absl::Status& failure() const { return failure_; }
   // As OwnersFrom; FAILED_PRECONDITION before the group has a plan.
   absl::StatusOr<OwnerPage> Owners(Rank first) const;
+
+  // What the ranks follow. FAILED_PRECONDITION before the group has a plan.
+  absl::StatusOr<OptimizerPlan> PlanOf() const;
   GroupStatus Status(absl::Time now) const;
   bool HasMembers() const;
   // Whether all members are gone and none is expected to come back.
@@ -127,6 +130,7 @@ class Group {
  private:
   JoinReply ReplyTo(Incarnation incarnation) const;
   bool IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const;
+  absl::Status CheckHasPlan() const;
   void Activate();
   void Fail(const absl::Status& failure);
   void Send(Member& member, MemberEvent event);
@@ -146,7 +150,8 @@ class Group {
   absl::Time first_joined_;
   absl::Time last_gone_ = absl::InfinitePast();  // when a member last left or was lost
   Generation generation_ = 0;
-  Generation last_generation_ = 0;  // of any plan before this group's
+  std::shared_ptr<const PlanReady> ready_;  // null before there is a plan
+  Generation last_generation_ = 0;          // of any plan before this group's
   // Whether there can be state to go on from: this group or one before it has had a plan.
   bool resumable_ = false;
   absl::Status failure_;

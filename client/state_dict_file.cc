@@ -146,13 +146,14 @@ class DictReader {
         return ReadTensorValue(static_cast<size_t>(value.whole));
       case FileKind::kTuple: {
         std::vector<c10::IValue> elements;
-        absl::Status read = ReadAll(value, [&](c10::IValue each) { elements.push_back(each); });
+        absl::Status read =
+            ReadAll(value, [&](const c10::IValue& each) { elements.push_back(each); });
         if (!read.ok()) return read;
         return c10::IValue(c10::ivalue::Tuple::create(std::move(elements)));
       }
       case FileKind::kList: {
         c10::impl::GenericList list(c10::AnyType::get());
-        absl::Status read = ReadAll(value, [&](c10::IValue each) { list.push_back(each); });
+        absl::Status read = ReadAll(value, [&](const c10::IValue& each) { list.push_back(each); });
         if (!read.ok()) return read;
         return c10::IValue(list);
       }
@@ -168,7 +169,7 @@ class DictReader {
     for (const FileValue& element : value.elements) {
       absl::StatusOr<c10::IValue> each = Read(element);
       if (!each.ok()) return each.status();
-      add(*std::move(each));
+      add(*each);
     }
     return absl::OkStatus();
   }

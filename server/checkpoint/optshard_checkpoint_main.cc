@@ -28,6 +28,8 @@ namespace optshard {
 namespace {
 
 constexpr char kProgram[] = "optshard-checkpoint";
+constexpr char kImportExample[] =
+    "optshard-checkpoint import /checkpoints --from=optimizer.pt --model=model.pt --rules=adamw";
 constexpr int kUsageError = 2;
 constexpr absl::Duration kRedraw = absl::Milliseconds(100);
 
@@ -270,8 +272,7 @@ int ParseAndRun(int argc, char** argv) {
                     {"optshard-checkpoint list /checkpoints",
                      "optshard-checkpoint verify /checkpoints step-000000001000",
                      "optshard-checkpoint export /checkpoints --to=optimizer.pt --model-to=model",
-                     "optshard-checkpoint import /checkpoints --from=optimizer.pt --model=model.pt "
-                     "--rules=adamw",
+                     kImportExample,
                      "optshard-checkpoint prune /checkpoints --keep-last=3 --keep-every=10000"}});
   DeclareOptions(flags, line);
   const auto end = line.ParseOrEnd(argc, argv);

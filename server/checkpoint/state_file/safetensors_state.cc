@@ -205,8 +205,9 @@ absl::Status ReadState(const SafetensorsHeader& header, States& states) {
 absl::StatusOr<SafetensorsState> ToSafetensors(const FileDocument& document) {
   const FileValue* const state = document.value.Find(kState);
   const FileValue* const groups = document.value.Find(kParamGroups);
-  if (state == nullptr || state->kind != FileKind::kDict)
+  if (state == nullptr || state->kind != FileKind::kDict) {
     return NoStateDict("\"state\"", "no dict");
+  }
   if (groups == nullptr || groups->kind != FileKind::kList) {
     return NoStateDict("\"param_groups\"", "no list");
   }

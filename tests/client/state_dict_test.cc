@@ -216,7 +216,7 @@ TEST(StateSharesTest, Cut_WhatIsNoWholeDict_SaysWhy) {
   EXPECT_THAT(error(whole, 0), HasSubstr("has 0 parameters, expected 2"));
   whole.param_groups[0].params = {0, 1};
   EXPECT_EQ(error(whole, 0), "");
-  EXPECT_THAT(error(whole, 2), HasSubstr("no rank 2: there are 2"));
+  EXPECT_THAT(error(whole, 2), HasSubstr("expected a rank from 0 to 1"));
   whole.state[0]["exp_avg"] = at::zeros({2, 2048});
   EXPECT_THAT(error(whole, 0),
               HasSubstr("\"exp_avg\" of parameter 0 \"a\" has the shape [2, 2048]"));

@@ -7,18 +7,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "server/checkpoint/block_checksums.h"
-#include "server/checkpoint/file_errors.h"
+#include "server/checkpoint/part_file.h"
 #include "server/checkpoint/safetensors.h"
 
 namespace optshard {
 namespace {
 
 absl::Status CheckHeader(File& file, const CheckpointFile& described) {
-  if (described.header_bytes > kMaxSafetensorsHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path(), " has a header of ",
-                                                   described.header_bytes, " bytes, at most ",
-                                                   kMaxSafetensorsHeaderBytes));
-  }
   std::string header(static_cast<size_t>(described.header_bytes), '\0');
   const auto read = file.ReadAt(0, absl::MakeSpan(header));
   if (!read.ok()) return read.status();
@@ -27,14 +22,6 @@ absl::Status CheckHeader(File& file, const CheckpointFile& described) {
                                           header.size(), ", has checksum ",
                                           ChecksumText(ChecksumOf(header)), ", the manifest says ",
                                           ChecksumText(described.header_checksum)));
-}
-
-absl::Status CheckSize(File& file, const CheckpointFile& described) {
-  const auto size = file.Size();
-  if (!size.ok()) return size.status();
-  if (*size == described.bytes) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(file.path(), " is damaged: it has ", *size,
-                                          " bytes, the manifest says ", described.bytes));
 }
 
 }  // namespace
@@ -61,15 +48,10 @@ absl::Status TensorInFile::ReadBlock(int64_t block, absl::Span<char> to) const {
 absl::StatusOr<OpenedFile> OpenCheckpointFile(Directory& directory,
                                               const CheckpointFile& described) {
   OpenedFile opened;
-  auto file = directory.OpenFile(described.name);
-  if (absl::IsNotFound(file.status())) {
-    return absl::DataLossError(
-        absl::StrCat(PathOf(directory.path(), described.name), " is missing"));
-  }
+  auto file = OpenPart(directory, described);
   if (!file.ok()) return file.status();
   opened.file = *std::move(file);
-  absl::Status checked = CheckSize(*opened.file, described);
-  if (checked.ok()) checked = CheckHeader(*opened.file, described);
+  absl::Status checked = CheckHeader(*opened.file, described);
   if (!checked.ok()) return checked;
   const auto header = ReadSafetensorsHeader(*opened.file);
   if (!header.ok()) return header.status();

@@ -1,21 +1,27 @@
 #include "server/checkpoint/checkpoint_list.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/errors.h"
-#include "server/checkpoint/file_errors.h"
+#include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/part_file.h"
 
 namespace optshard {
 namespace {
 
 constexpr char kPrefix[] = "step-";
+
+// More than any job tries, and so few that the next one is a number, too.
+constexpr int kMaxAttempt = 1'000'000;
 
 void Take(CheckpointManifest&& manifest, CheckpointEntry& entry) {
   entry.state = CheckpointState::kCommitted;
@@ -27,24 +33,46 @@ void Take(CheckpointManifest&& manifest, CheckpointEntry& entry) {
   entry.labels = std::move(manifest.labels);
 }
 
-CheckpointEntry Examine(Directory& root, const std::string& name, const CheckpointName& parsed) {
-  CheckpointEntry entry;
-  entry.name = name;
-  entry.parsed = parsed;
-  auto directory = root.OpenDirectory(name);
-  auto manifest = directory.ok() ? ReadManifest(**directory) : directory.status();
-  if (manifest.ok() && manifest->step != parsed.step) {
-    manifest =
-        absl::DataLossError(absl::StrCat(PathOf(root.path(), name), " has a checkpoint of ",
-                                         "step ", manifest->step, ": its directory was renamed"));
+void Refuse(absl::Status problem, CheckpointEntry& entry) {
+  const bool damaged = absl::IsDataLoss(problem) || absl::IsInvalidArgument(problem);
+  entry.state = damaged ? CheckpointState::kDamaged : CheckpointState::kUnreadable;
+  entry.problem = std::move(problem);
+}
+
+// That the parts are there in their sizes. One whose listed size is wrong is opened: network file
+// systems may give old sizes of files that are not.
+absl::Status CheckParts(Directory& checkpoint, const CheckpointManifest& manifest,
+                        const std::vector<DirectoryEntry>& files) {
+  absl::flat_hash_map<absl::string_view, int64_t> sizes;
+  for (const DirectoryEntry& file : files) {
+    if (file.kind == EntryKind::kFile) sizes[file.name] = file.bytes;
   }
-  if (manifest.ok()) {
-    Take(*std::move(manifest), entry);
-  } else if (!absl::IsNotFound(manifest.status())) {
-    entry.state = CheckpointState::kDamaged;
-    entry.damage = manifest.status();
+  for (const CheckpointFile& part : manifest.files) {
+    const auto found = sizes.find(part.name);
+    if (found != sizes.end() && found->second == part.bytes) continue;
+    absl::Status opened = OpenPart(checkpoint, part).status();
+    if (!opened.ok()) return opened;
   }
-  return entry;
+  return absl::OkStatus();
+}
+
+// In the order in which a committer looks, for its reason (checkpoint_removal.h): the manifest,
+// marks, parts.
+void Examine(Directory& checkpoint, CheckpointEntry& entry) {
+  auto manifest = ReadManifest(checkpoint);
+  const auto files = checkpoint.List();
+  if (!files.ok()) return Refuse(files.status(), entry);
+  bool marked = false;
+  for (const DirectoryEntry& file : *files) {
+    entry.modified_at = std::max(entry.modified_at, file.modified_at);
+    marked = marked || IsRemovalMark(file.name);
+  }
+  if (marked || absl::IsNotFound(manifest.status())) return;
+  absl::Status whole = manifest.status();
+  if (whole.ok()) whole = CheckStep(checkpoint, *manifest, entry.parsed.step);
+  if (whole.ok()) whole = CheckParts(checkpoint, *manifest, *files);
+  if (!whole.ok()) return Refuse(std::move(whole), entry);
+  Take(*std::move(manifest), entry);
 }
 
 }  // namespace
@@ -64,8 +92,16 @@ absl::optional<CheckpointName> ParseCheckpointName(absl::string_view text) {
   if (dot != absl::string_view::npos && !absl::SimpleAtoi(rest.substr(dot + 1), &name.attempt)) {
     return absl::nullopt;
   }
-  if (name.attempt < 0 || CheckpointNameText(name) != text) return absl::nullopt;
+  if (name.attempt < 0 || name.attempt > kMaxAttempt || CheckpointNameText(name) != text)
+    return absl::nullopt;
   return name;
+}
+
+absl::Status CheckStep(const Directory& checkpoint, const CheckpointManifest& manifest,
+                       StepNumber named) {
+  if (manifest.step == named) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(checkpoint.path(), " has a checkpoint of step ",
+                                          manifest.step, ": its directory was renamed"));
 }
 
 absl::StatusOr<CheckpointManifest> ReadManifest(Directory& checkpoint) {
@@ -93,12 +129,24 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(Directory& root) {
   for (const DirectoryEntry& entry : *names) {
     const auto parsed = ParseCheckpointName(entry.name);
     if (!parsed || entry.kind != EntryKind::kDirectory) continue;
-    entries.push_back(Examine(root, entry.name, *parsed));
+    const auto directory = root.OpenDirectory(entry.name);
+    if (absl::IsNotFound(directory.status())) continue;  // it has just been removed
+    CheckpointEntry found;
+    found.name = entry.name;
+    found.parsed = *parsed;
+    found.modified_at = entry.modified_at;
+    if (directory.ok()) {
+      Examine(**directory, found);
+    } else {
+      Refuse(directory.status(), found);
+    }
+    entries.push_back(std::move(found));
   }
   std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
     const auto rank = [](const CheckpointEntry& entry) {
-      return std::make_tuple(entry.state == CheckpointState::kCommitted, entry.parsed.step,
-                             entry.parsed.attempt);
+      const bool committed = entry.state == CheckpointState::kCommitted;
+      return std::make_tuple(committed, committed ? entry.saved_at : absl::UnixEpoch(),
+                             entry.parsed.step, entry.parsed.attempt);
     };
     return rank(a) > rank(b);
   });
@@ -108,8 +156,8 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(Directory& root) {
 std::vector<PruneDecision> DecidePrune(absl::Span<const CheckpointEntry> entries,
                                        const PrunePolicy& policy) {
   std::vector<PruneDecision> decisions;
-  const CheckpointEntry* newest = nullptr;
-  int committed = 0;
+  absl::Time last_saved = absl::InfinitePast();
+  std::map<std::pair<absl::string_view, absl::string_view>, int> committed_of;
   for (const CheckpointEntry& entry : entries) {
     const auto decide = [&](bool remove, std::string reason) {
       decisions.push_back({entry.name, remove, std::move(reason)});
@@ -117,18 +165,18 @@ std::vector<PruneDecision> DecidePrune(absl::Span<const CheckpointEntry> entries
     const StepNumber step = entry.parsed.step;
     if (entry.state == CheckpointState::kDamaged) {
       decide(false, "damaged: look at it first, then remove it yourself");
+    } else if (entry.state == CheckpointState::kUnreadable) {
+      decide(false, "cannot be read: list says why");
     } else if (entry.state == CheckpointState::kUncommitted) {
-      const bool older =
-          newest != nullptr && std::make_tuple(step, entry.parsed.attempt) <
-                                   std::make_tuple(newest->parsed.step, newest->parsed.attempt);
-      decide(older, older ? "not committed, and a newer one is" : "not committed, maybe not yet");
-    } else if (newest == nullptr) {
-      newest = &entry;
-      ++committed;
-      decide(false, "the newest");
+      const bool left = entry.modified_at + kTakenForDead < last_saved;
+      decide(left, left ? "not committed, and left for an hour when another one was saved"
+                        : "not committed, maybe not yet");
     } else {
-      ++committed;
-      if (!entry.labels.empty()) {
+      last_saved = std::max(last_saved, entry.saved_at);
+      const int committed = ++committed_of[{entry.job, entry.optimizer}];
+      if (committed == 1) {
+        decide(false, "the newest");
+      } else if (!entry.labels.empty()) {
         decide(false, absl::StrCat("label \"", entry.labels[0], "\""));
       } else if (policy.keep_last == 0) {
         decide(false, "all are kept");
@@ -142,29 +190,6 @@ std::vector<PruneDecision> DecidePrune(absl::Span<const CheckpointEntry> entries
     }
   }
   return decisions;
-}
-
-absl::Status RemoveCheckpoint(Directory& root, absl::string_view name) {
-  if (!ParseCheckpointName(name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(PathOf(root.path(), name), " is not the directory of a checkpoint, such as ",
-                     CheckpointNameText({1000, 0})));
-  }
-  auto directory = root.OpenDirectory(name);
-  if (!directory.ok()) return directory.status();
-  absl::Status removed = (*directory)->Remove(kManifestName);
-  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-  // Only files of what is no checkpoint any more are removed, also after a power failure.
-  removed = (*directory)->Sync();
-  if (!removed.ok()) return removed;
-  const auto files = (*directory)->List();
-  if (!files.ok()) return files.status();
-  for (const DirectoryEntry& file : *files) {
-    removed = (*directory)->Remove(file.name);
-    if (!removed.ok()) return removed;
-  }
-  removed = root.Remove(name);
-  return removed.ok() ? root.Sync() : removed;
 }
 
 }  // namespace optshard

@@ -29,15 +29,17 @@ absl::optional<CheckpointName> ParseCheckpointName(absl::string_view text);
 
 enum class CheckpointState {
   kCommitted,
-  kUncommitted,  // no manifest: it is being written, or its writer has died
-  kDamaged,      // a manifest that cannot be read
+  kUncommitted,  // no manifest: it is being written, or its writer has died; or being removed
+  kDamaged,      // what is there is not what was saved
+  kUnreadable,   // nobody knows: no permission, a newer format, too many open files
 };
 
 struct CheckpointEntry {
   std::string name;
   CheckpointName parsed;
   CheckpointState state = CheckpointState::kUncommitted;
-  absl::Status damage;  // why, of a damaged one
+  absl::Status problem;                           // of a damaged or unreadable one
+  absl::Time modified_at = absl::InfinitePast();  // the last change of the directory or a file
   // Of a committed one:
   std::string job;
   std::string optimizer;
@@ -51,13 +53,17 @@ struct CheckpointEntry {
 // with its path, and of files.
 absl::StatusOr<CheckpointManifest> ReadManifest(Directory& checkpoint);
 
-// Committed ones first, the newest first of all: the highest step, of equal steps the last attempt;
-// then the others in the same order. Other names in `root` are left out. Errors of files, where
-// `root` cannot be read.
+// Whether the checkpoint is of the step that its directory's name says; DATA_LOSS otherwise.
+absl::Status CheckStep(const Directory& checkpoint, const CheckpointManifest& manifest,
+                       StepNumber named);
+
+// Committed ones first, whose parts are there in their sizes: the one saved last first of all, of
+// equal ones that of the highest step and attempt. Then the others, the highest step and attempt
+// first. Other names in `root` are left out. Errors of files, where `root` cannot be read.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(Directory& root);
 
 struct PrunePolicy {
-  int keep_last = 0;          // so many of the newest stay; 0: all
+  int keep_last = 0;          // so many of the newest of each job and optimizer stay; 0: all
   StepNumber keep_every = 0;  // and of the older ones those of its multiples; 0: none
 };
 
@@ -67,14 +73,11 @@ struct PruneDecision {
   std::string reason;  // "the newest", "label \"best\"", ...
 };
 
-// In the order of `entries`, which is that of ListCheckpoints. The newest committed one, those with
-// a label and damaged ones always stay. What is not committed goes where a newer one is. Pure.
+// In the order of `entries`, which is that of ListCheckpoints. The newest committed one of each job
+// and optimizer, those with a label, damaged and unreadable ones always stay. What is not committed
+// goes where a checkpoint was saved more than an hour after it last changed. Pure.
 std::vector<PruneDecision> DecidePrune(absl::Span<const CheckpointEntry> entries,
                                        const PrunePolicy& policy);
-
-// Removes a checkpoint: first it ceases to be one, then its files go. An interruption leaves an
-// uncommitted one. Errors of files; INVALID_ARGUMENT where it is not a checkpoint's name.
-absl::Status RemoveCheckpoint(Directory& root, absl::string_view name);
 
 }  // namespace optshard
 

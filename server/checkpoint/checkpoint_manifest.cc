@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kMaxArrays = 64;
 constexpr size_t kMaxLabels = 64;
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 60;
+constexpr int64_t kMaxHeaderBytes = kMaxSafetensorsHeaderBytes + kSafetensorsLengthBytes;
 
 template <typename... Args>
 absl::Status Wrong(const Args&... args) {
@@ -132,6 +133,13 @@ absl::Status CheckFile(const CheckpointManifest& manifest, const CheckpointFile&
   if (file.name != OwnerFileName(file.rank)) {
     return Wrong("the file of rank ", file.rank, " is ", Quoted(file.name), ", expected ",
                  OwnerFileName(file.rank));
+  }
+  if (file.bytes < 0 || file.bytes > kMaxArrayBytes) {
+    return Wrong(file.name, " has ", file.bytes, " bytes, at most ", kMaxArrayBytes);
+  }
+  if (file.header_bytes > kMaxHeaderBytes) {
+    return Wrong(file.name, " has a header of ", file.header_bytes, " bytes, at most ",
+                 kMaxHeaderBytes);
   }
   if (file.header_bytes < 0 || file.header_bytes > file.bytes) {
     return Wrong(file.name, " has a header of ", file.header_bytes, " bytes, and ", file.bytes,

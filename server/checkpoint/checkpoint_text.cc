@@ -21,9 +21,10 @@ std::string LineOf(const CheckpointEntry& entry) {
                            SizeText(entry.bytes), TimeText(entry.saved_at),
                            absl::StrJoin(entry.labels, ", "));
   }
-  const bool damaged = entry.state == CheckpointState::kDamaged;
-  return absl::StrFormat(kLine, entry.name, damaged ? "damaged" : "not committed", "", "", "",
-                         entry.damage.message());
+  const absl::string_view state = entry.state == CheckpointState::kDamaged      ? "damaged"
+                                  : entry.state == CheckpointState::kUnreadable ? "unreadable"
+                                                                                : "not committed";
+  return absl::StrFormat(kLine, entry.name, state, "", "", "", entry.problem.message());
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {

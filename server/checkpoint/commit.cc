@@ -7,13 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/request_id.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/file_errors.h"
 
 namespace optshard {
 namespace {
 
-constexpr char kUnfinished[] = "manifest.json.unfinished";
 constexpr int kAttempts = 1000;
 
 // That the committing process sees what the owner has written.
@@ -29,8 +30,49 @@ absl::Status CheckPresent(Directory& checkpoint, const CheckpointFile& part) {
       " bytes: all ranks and the coordinator must see the same file system under this path"));
 }
 
-absl::Status WriteSynced(Directory& checkpoint, absl::string_view text) {
-  auto file = checkpoint.CreateFile(kUnfinished);
+absl::Status CheckAllPresent(Directory& checkpoint, const CheckpointManifest& manifest) {
+  for (const CheckpointFile& part : manifest.files) {
+    absl::Status present = CheckPresent(checkpoint, part);
+    if (!present.ok()) return present;
+  }
+  return absl::OkStatus();
+}
+
+// That nobody has begun to remove it (checkpoint_removal.h): first the marks, then the parts.
+absl::Status CheckNotRemoved(Directory& checkpoint, const CheckpointManifest& manifest) {
+  const auto files = checkpoint.List();
+  if (!files.ok()) return files.status();
+  const auto mark = std::find_if(files->begin(), files->end(), [](const DirectoryEntry& file) {
+    return IsRemovalMark(file.name);
+  });
+  if (mark != files->end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another process is removing it: ", PathOf(checkpoint.path(), mark->name)));
+  }
+  return CheckAllPresent(checkpoint, manifest);
+}
+
+// The own manifest has its name, and nobody can count on it any more.
+absl::Status TakeBack(Directory& checkpoint, const absl::Status& why) {
+  absl::Status removed = checkpoint.Remove(kManifestName);
+  if (removed.ok()) removed = checkpoint.Sync();
+  const bool gone = removed.ok() || absl::IsNotFound(removed);
+  return errors::WithContext(
+      why, absl::StrCat("the checkpoint ", checkpoint.path(), " was not committed, save again",
+                        gone ? "" : absl::StrCat(" (", removed.message(), ")")));
+}
+
+// Whether the manifest has exactly this text.
+bool HasText(Directory& checkpoint, absl::string_view text) {
+  const auto file = checkpoint.OpenFile(kManifestName);
+  if (!file.ok()) return false;
+  std::string found(text.size() + 1, '\0');
+  const auto bytes = (*file)->ReadAt(0, absl::MakeSpan(found));
+  return bytes.ok() && absl::string_view(found.data(), *bytes) == text;
+}
+
+absl::Status WriteSynced(Directory& checkpoint, const std::string& name, absl::string_view text) {
+  auto file = checkpoint.CreateFile(name);
   if (!file.ok()) return file.status();
   absl::Status written = (*file)->WriteAt(0, {text});
   return written.ok() ? (*file)->Sync() : written;
@@ -125,25 +167,40 @@ absl::StatusOr<CheckpointManifest> MakeManifest(CheckpointManifest description,
 absl::Status CommitCheckpoint(Directory& checkpoint, const CheckpointManifest& manifest) {
   absl::Status valid = manifest.Validate();
   if (!valid.ok()) return valid;
+  // What no program could read is not written.
+  const std::string text = ToText(manifest);
+  absl::Status readable = ParseManifest(text).status();
+  if (!readable.ok()) return errors::WithContext(readable, "the manifest could not be read again");
   // 1. The parts are there, and were synced by those who wrote them.
-  for (const CheckpointFile& part : manifest.files) {
-    absl::Status present = CheckPresent(checkpoint, part);
-    if (!present.ok()) return present;
-  }
+  absl::Status present = CheckAllPresent(checkpoint, manifest);
+  if (!present.ok()) return present;
   const auto committed = checkpoint.OpenFile(kManifestName);
   if (committed.ok()) {
     return absl::AlreadyExistsError(absl::StrCat(checkpoint.path(), " is committed already"));
   }
   if (!absl::IsNotFound(committed.status())) return committed.status();
-  // 2. The manifest is on the device before it has its name.
-  absl::Status written = WriteSynced(checkpoint, ToText(manifest));
-  // 3. It gets its name: all of it, or nothing.
-  if (written.ok()) written = checkpoint.Rename(kUnfinished, kManifestName);
-  if (!written.ok()) {
-    checkpoint.Remove(kUnfinished).IgnoreError();
-    return written;
+  // 2. The manifest is on the device before it has its name; until then the name is one's own.
+  const std::string unfinished = absl::StrCat(kManifestName, ".unfinished.", NewRequestId());
+  absl::Status written = WriteSynced(checkpoint, unfinished, text);
+  // 3. It gets its name: all of it, or nothing. A network file system may report an error of a
+  // request that it has repeated after it was done.
+  if (written.ok()) {
+    written = checkpoint.RenameNew(unfinished, kManifestName);
+    if (!written.ok() && HasText(checkpoint, text)) {
+      checkpoint.Remove(unfinished).IgnoreError();
+      written = absl::OkStatus();
+    }
   }
-  // 4. The name is on the device.
+  if (!written.ok()) {
+    checkpoint.Remove(unfinished).IgnoreError();
+    if (!absl::IsNotFound(written)) return written;
+    return absl::FailedPreconditionError(
+        absl::StrCat("another process has removed the checkpoint: ", written.message()));
+  }
+  // 4. Nobody has begun to remove it.
+  const absl::Status kept = CheckNotRemoved(checkpoint, manifest);
+  if (!kept.ok()) return TakeBack(checkpoint, kept);
+  // 5. The name is on the device.
   return errors::WithContext(checkpoint.Sync(),
                              "the checkpoint is complete, but a power failure may undo that");
 }

@@ -33,9 +33,12 @@ absl::StatusOr<CheckpointManifest> MakeManifest(CheckpointManifest description,
 // Makes it a checkpoint: once it has returned OK, ListCheckpoints has it whatever happens. Every
 // part must have been written by WriteOwnerFile, to the same file system as this process sees.
 //
-// FAILED_PRECONDITION where a part is not here, ALREADY_EXISTS where it is committed already, and
-// errors of files. After an error it is not a checkpoint, with one exception: where the last sync
-// fails, which the error says, it is one now, and may cease to be in a power failure.
+// INVALID_ARGUMENT where the manifest could not be read again: numbers out of range, or too many of
+// them. FAILED_PRECONDITION where a part is not here, or somebody removes it (RemoveCheckpoint) at
+// the same time; ALREADY_EXISTS where it is committed already; and errors of files. After an error
+// it is not a checkpoint, with two exceptions: where the last sync fails it is one now, and may
+// cease to be in a power failure; where what is being removed cannot be taken back it may stay one.
+// The error says so. Thread-safe, also against other processes.
 absl::Status CommitCheckpoint(Directory& checkpoint, const CheckpointManifest& manifest);
 
 }  // namespace optshard

@@ -29,8 +29,12 @@ absl::StatusCode CodeOf(int error) {
     case EISDIR:
     case ENOTEMPTY:
       return absl::StatusCode::kFailedPrecondition;
-    default:
-      return absl::ErrnoToStatusCode(error);
+    default: {
+      const absl::StatusCode code = absl::ErrnoToStatusCode(error);
+      // Abseil says so of sockets and devices, too.
+      const bool other = code == absl::StatusCode::kNotFound && error != ENOENT;
+      return other ? absl::StatusCode::kFailedPrecondition : code;
+    }
   }
 }
 

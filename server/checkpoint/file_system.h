@@ -9,7 +9,9 @@
 //   PERMISSION_DENIED    not allowed, or a file system that is read only
 //   RESOURCE_EXHAUSTED   no space, or a quota
 //   DATA_LOSS            the device failed: what was written, or is there, may be lost
-// and, as absl::ErrnoToStatus has them, other codes for what is rarer.
+// and, as absl::ErrnoToStatus has them, other codes for what is rarer; NOT_FOUND is nothing else.
+// A network file system may report the failure of what it has done: NOT_FOUND of a rename whose
+// request it has repeated.
 #ifndef OPTSHARD_SERVER_CHECKPOINT_FILE_SYSTEM_H_
 #define OPTSHARD_SERVER_CHECKPOINT_FILE_SYSTEM_H_
 
@@ -22,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace optshard {
@@ -53,6 +56,9 @@ enum class EntryKind { kFile, kDirectory, kOther };
 struct DirectoryEntry {
   std::string name;
   EntryKind kind = EntryKind::kOther;
+  int64_t bytes = 0;  // of a file; a network file system may give those of a moment ago
+  // When its content, or a directory's names, last changed, by the file system's clock.
+  absl::Time modified_at = absl::InfinitePast();
 };
 
 // Thread-safe.
@@ -68,6 +74,8 @@ class Directory {
   virtual absl::StatusOr<std::unique_ptr<Directory>> OpenDirectory(absl::string_view name) = 0;
   // A file that has the name `to` is replaced, at once.
   virtual absl::Status Rename(absl::string_view from, absl::string_view to) = 0;
+  // Likewise of a file, but never replaces: ALREADY_EXISTS where `to` is there.
+  virtual absl::Status RenameNew(absl::string_view from, absl::string_view to) = 0;
   // A file or an empty directory. A link is removed itself.
   virtual absl::Status Remove(absl::string_view name) = 0;
   // By name.

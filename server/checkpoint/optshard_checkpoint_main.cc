@@ -2,6 +2,7 @@
 // programs of them and them of such files, and removes old ones.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "common/clock.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/checkpoint_text.h"
 #include "server/checkpoint/posix_file_system.h"
 #include "server/checkpoint/state_file/checkpoint_export.h"
@@ -60,7 +62,7 @@ void DeclareOptions(Flags& flags, CommandLine& line) {
                    /*required=*/true);
   line.AddArgument("CHECKPOINT", &flags.checkpoint,
                    "one of them, such as step-000000001000; without it show and export take the "
-                   "newest, and verify all that are committed",
+                   "newest, and verify all",
                    /*required=*/false);
   line.Group("Export");
   line.Add(
@@ -106,8 +108,9 @@ class ProgressLine {
     if (!on_terminal_ || now < next_) return;
     next_ = now + kRedraw;
     drawn_ = true;
-    const std::string line = absl::StrCat(what_, ": ", SizeText(done), " of ", SizeText(all), ", ",
-                                          all == 0 ? 100 : done * 100 / all, " %");
+    const int64_t percent = all < 100 ? 100 : std::min<int64_t>(100, done / (all / 100));
+    const std::string line =
+        absl::StrCat(what_, ": ", SizeText(done), " of ", SizeText(all), ", ", percent, " %");
     std::fprintf(stderr, "\r%s\033[K", line.c_str());
   }
 
@@ -156,14 +159,29 @@ absl::StatusOr<std::vector<Damage>> VerifyOne(Directory& root, const std::string
   if (!directory.ok()) return directory.status();
   ProgressLine line(name);
   VerifyOptions options;
+  const auto parsed = ParseCheckpointName(name);
+  if (parsed) options.step = parsed->step;
   options.progress = [&line](int64_t done, int64_t all) { line.Show(done, all); };
   return VerifyCheckpoint(**directory, options);
 }
 
+// Those that are there, and cannot be committed ones, are as bad as damage within one.
+int SayRefused(Directory& root) {
+  const auto entries = ListCheckpoints(root);
+  if (!entries.ok()) return Fail(entries.status());
+  int code = 0;
+  for (const CheckpointEntry& entry : *entries) {
+    if (entry.problem.ok()) continue;
+    std::printf("%s: %s\n", entry.name.c_str(), std::string(entry.problem.message()).c_str());
+    code = 1;
+  }
+  return code;
+}
+
 int Verify(Directory& root, const std::string& given) {
+  int code = given.empty() ? SayRefused(root) : 0;
   const auto names = Chosen(root, given);
   if (!names.ok()) return Fail(names.status());
-  int code = 0;
   for (const std::string& name : *names) {
     const auto damages = VerifyOne(root, name);
     if (!damages.ok()) {
@@ -235,15 +253,26 @@ int Import(FileSystem& system, Directory& root, const Flags& flags) {
 int Prune(Directory& root, const Flags& flags) {
   const auto entries = ListCheckpoints(root);
   if (!entries.ok()) return Fail(entries.status());
-  for (const PruneDecision& decision : DecidePrune(*entries, flags.policy)) {
-    const char* const what = !decision.remove ? "kept" : flags.dry_run ? "would go" : "removed";
+  const std::vector<PruneDecision> decisions = DecidePrune(*entries, flags.policy);
+  std::vector<absl::Status> failed;
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    const PruneDecision& decision = decisions[i];
+    const char* what = !decision.remove ? "kept" : flags.dry_run ? "would go" : "removed";
+    std::string reason = decision.reason;
     if (decision.remove && !flags.dry_run) {
-      const absl::Status removed = RemoveCheckpoint(root, decision.name);
-      if (!removed.ok()) return Fail(removed);
+      const auto removed = RemoveCheckpoint(root, (*entries)[i]);
+      if (!removed.ok()) {
+        what = "failed";
+        failed.push_back(removed.status());
+      } else if (*removed == Removal::kKept) {
+        what = "kept";
+        reason = "committed meanwhile";
+      }
     }
-    std::printf("%-24s %-8s  %s\n", decision.name.c_str(), what, decision.reason.c_str());
+    std::printf("%-24s %-8s  %s\n", decision.name.c_str(), what, reason.c_str());
   }
-  return 0;
+  for (const absl::Status& status : failed) Fail(status);
+  return failed.empty() ? 0 : 1;
 }
 
 int Main(const Flags& flags) {
@@ -294,6 +323,12 @@ int ParseAndRun(int argc, char** argv) {
     std::fprintf(stderr,
                  "%s: import needs --from=FILE, --model=FILE and --rules=RULE; see --help\n",
                  kProgram);
+    return kUsageError;
+  }
+  if (!flags.checkpoint.empty() && (flags.command == "list" || flags.command == "prune")) {
+    std::fprintf(stderr,
+                 "%s: %s takes no CHECKPOINT, and there is %s, expected a DIR alone; see --help\n",
+                 kProgram, flags.command.c_str(), flags.checkpoint.c_str());
     return kUsageError;
   }
   return Main(flags);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -98,6 +99,19 @@ EntryKind KindOf(mode_t mode) {
                          : EntryKind::kOther;
 }
 
+// For file systems whose rename always replaces: a link never does.
+int LinkInstead(int directory, const char* from, const char* to) {
+  if (linkat(directory, from, directory, to, 0) != 0) return errno;
+  return unlinkat(directory, from, 0) == 0 ? 0 : errno;
+}
+
+// The error's number, 0 where there is none.
+int RenameWithoutReplacing(int directory, const char* from, const char* to) {
+  if (renameat2(directory, from, directory, to, RENAME_NOREPLACE) == 0) return 0;
+  const bool unknown = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
+  return unknown ? LinkInstead(directory, from, to) : errno;
+}
+
 absl::StatusOr<std::vector<DirectoryEntry>> ListDirectory(int fd, const std::string& path) {
   // Reading moves the position of the open directory: it gets one of its own.
   const int own = openat(fd, ".", Flags(O_RDONLY | O_DIRECTORY));
@@ -121,7 +135,9 @@ absl::StatusOr<std::vector<DirectoryEntry>> ListDirectory(int fd, const std::str
       if (errno == ENOENT) continue;  // it has just been removed
       return FileError("examine", PathOf(path, name), errno);
     }
-    entries.push_back({name, KindOf(status.st_mode)});
+    const EntryKind kind = KindOf(status.st_mode);
+    entries.push_back({name, kind, kind == EntryKind::kFile ? status.st_size : 0,
+                       absl::TimeFromTimespec(status.st_mtim)});
   }
   std::sort(entries.begin(), entries.end(),
             [](const DirectoryEntry& a, const DirectoryEntry& b) { return a.name < b.name; });
@@ -160,14 +176,15 @@ class PosixDirectory final : public Directory {
   }
 
   absl::Status Rename(absl::string_view from, absl::string_view to) override {
-    for (const absl::string_view name : {from, to}) {
-      absl::Status checked = CheckEntryName(path_, name);
-      if (!checked.ok()) return checked;
-    }
-    if (renameat(fd_.get(), std::string(from).c_str(), fd_.get(), std::string(to).c_str()) != 0) {
-      return FileError("rename", absl::StrCat(PathOf(path_, from), " to ", to), errno);
-    }
-    return absl::OkStatus();
+    return RenameBy(
+        [](int directory, const char* from, const char* to) {
+          return renameat(directory, from, directory, to) == 0 ? 0 : errno;
+        },
+        from, to);
+  }
+
+  absl::Status RenameNew(absl::string_view from, absl::string_view to) override {
+    return RenameBy(&RenameWithoutReplacing, from, to);
   }
 
   absl::Status Remove(absl::string_view name) override {
@@ -199,6 +216,17 @@ class PosixDirectory final : public Directory {
   const std::string& path() const override { return path_; }
 
  private:
+  absl::Status RenameBy(int (*call)(int directory, const char* from, const char* to),
+                        absl::string_view from, absl::string_view to) {
+    for (const absl::string_view name : {from, to}) {
+      absl::Status checked = CheckEntryName(path_, name);
+      if (!checked.ok()) return checked;
+    }
+    const int error = call(fd_.get(), std::string(from).c_str(), std::string(to).c_str());
+    if (error == 0) return absl::OkStatus();
+    return FileError("rename", absl::StrCat(PathOf(path_, from), " to ", to), error);
+  }
+
   absl::StatusOr<std::unique_ptr<File>> Open(absl::string_view operation, absl::string_view name,
                                              int flags) {
     absl::Status checked = CheckEntryName(path_, name);

@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kMetadata[] = "__metadata__";
-constexpr int64_t kLengthBytes = 8;
 constexpr size_t kMostShown = 100;
 
 struct TypeEntry {
@@ -205,7 +204,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   const auto document = ParseStrictJson(json);
   if (!document.ok()) return errors::WithContext(document.status(), "its header");
   SafetensorsHeader header;
-  header.data_begin_bytes = kLengthBytes + static_cast<int64_t>(json.size());
+  header.data_begin_bytes = kSafetensorsLengthBytes + static_cast<int64_t>(json.size());
   for (const auto& [name, value] : document->items()) {
     if (name == kMetadata) {
       absl::Status read = ReadMetadata(value, header.metadata);
@@ -233,26 +232,26 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(File& file) {
     return absl::InvalidArgumentError(
         absl::StrCat(file.path(), " is not a safetensors file: ", what));
   };
-  std::array<char, kLengthBytes> length_bytes;
+  std::array<char, kSafetensorsLengthBytes> length_bytes;
   const auto got = file.ReadAt(0, absl::MakeSpan(length_bytes));
   if (!got.ok()) return got.status();
   if (*got < length_bytes.size()) {
     return wrong(absl::StrCat("it has ", *got, " bytes, fewer than the length of a header"));
   }
   uint64_t length = 0;
-  for (int i = kLengthBytes - 1; i >= 0; --i) {
+  for (int i = kSafetensorsLengthBytes - 1; i >= 0; --i) {
     length = length << 8 | static_cast<unsigned char>(length_bytes[static_cast<size_t>(i)]);
   }
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return wrong(absl::StrCat("it says that its header has ", length, " bytes, at most ",
                               kMaxSafetensorsHeaderBytes));
   }
-  if (static_cast<int64_t>(length) > *size - kLengthBytes) {
+  if (static_cast<int64_t>(length) > *size - kSafetensorsLengthBytes) {
     return wrong(absl::StrCat("it is cut off within its header of ", length, " bytes: it has ",
                               *size, " in all"));
   }
   std::string json(static_cast<size_t>(length), '\0');
-  const auto read = file.ReadAt(kLengthBytes, absl::MakeSpan(json));
+  const auto read = file.ReadAt(kSafetensorsLengthBytes, absl::MakeSpan(json));
   if (!read.ok()) return read.status();
   if (*read < json.size()) return wrong("it became shorter while it was read");
   auto header = ParseSafetensorsHeader(json, *size);
@@ -309,7 +308,7 @@ absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<SafetensorsTenso
                     tensor.offset_bytes, ",", end, "]}");
   }
   json += '}';
-  const int64_t unpadded = kLengthBytes + static_cast<int64_t>(json.size());
+  const int64_t unpadded = kSafetensorsLengthBytes + static_cast<int64_t>(json.size());
   json.append(static_cast<size_t>((alignment_bytes - unpadded % alignment_bytes) % alignment_bytes),
               ' ');
   if (static_cast<int64_t>(json.size()) > kMaxSafetensorsHeaderBytes) {
@@ -317,7 +316,7 @@ absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<SafetensorsTenso
         absl::StrCat("a header of ", json.size(), " bytes, at most ", kMaxSafetensorsHeaderBytes));
   }
   SafetensorsLayout layout;
-  for (int i = 0; i < kLengthBytes; ++i) {
+  for (int i = 0; i < kSafetensorsLengthBytes; ++i) {
     layout.bytes += static_cast<char>(static_cast<uint64_t>(json.size()) >> (8 * i) & 0xff);
   }
   layout.bytes += json;

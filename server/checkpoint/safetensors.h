@@ -26,6 +26,7 @@ namespace optshard {
 
 // As the format's own readers have it.
 constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+constexpr int64_t kSafetensorsLengthBytes = 8;  // before the header
 constexpr size_t kMaxTensorNameBytes = 4096;
 
 enum class TensorType : uint8_t {

@@ -16,6 +16,10 @@ absl::StatusOr<std::vector<Damage>> VerifyCheckpoint(Directory& checkpoint,
   int64_t done = 0;
   std::vector<Damage> damages;
   std::string block_bytes;
+  if (options.step) {
+    const absl::Status named = CheckStep(checkpoint, *manifest, *options.step);
+    if (!named.ok()) damages.push_back({kManifestName, "", 0, 0, std::string(named.message())});
+  }
   for (const CheckpointFile& file : manifest->files) {
     const int64_t before = done;
     const auto opened = OpenCheckpointFile(checkpoint, file);

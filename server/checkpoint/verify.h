@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "common/cancellation.h"
+#include "common/ids.h"
 #include "server/checkpoint/file_system.h"
 
 namespace optshard {
@@ -24,6 +26,7 @@ struct Damage {
 
 struct VerifyOptions {
   const Cancellation* cancellation = nullptr;  // may be null
+  absl::optional<StepNumber> step;             // what the directory's name says; another is damage
   // After each block, with the bytes that were read and those that there are.
   std::function<void(int64_t done, int64_t all)> progress;
 };

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "tests/testing/fake_file_system.h"
 
 namespace optshard::testing {
@@ -34,6 +35,7 @@ struct EntryChange {
 
 struct Node {
   bool is_directory = false;
+  absl::Time modified_at = absl::UnixEpoch();
   std::string content;
   std::string kept_content;
   std::vector<Write> writes;

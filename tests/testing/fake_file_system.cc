@@ -1,6 +1,7 @@
 #include "tests/testing/fake_file_system.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <limits>
 #include <utility>
@@ -42,6 +43,7 @@ class FakeFileSystem::Disk {
   template <typename Result>
   Result Run(int life, const std::function<Result()>& operation,
              const std::function<void()>& failing = nullptr) {
+    if (hook_) hook_();
     absl::MutexLock lock(&mutex_);
     if (crashed_ || life != life_) return Crashed();
     const int64_t number = operations_++;
@@ -52,7 +54,12 @@ class FakeFileSystem::Disk {
       return Crashed();
     }
     if (number == fail_at_) {
-      if (failing) failing();
+      if (fail_done_) {
+        const Result ignored = operation();
+        (void)ignored;
+      } else if (failing) {
+        failing();
+      }
       return error_;
     }
     return operation();
@@ -62,6 +69,10 @@ class FakeFileSystem::Disk {
   // device, and how much room there is.
   bool CrashesNow() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return crashed_; }
   int64_t Free() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return capacity_ - BytesOf(*root_); }
+  absl::Time Now() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return now_; }
+  // Files are opened within operations, and closed anywhere.
+  void CountOpened() { most_open_files_ = std::max<int>(most_open_files_, ++open_files_); }
+  void CountClosed() { --open_files_; }
 
   int life() const {
     absl::MutexLock lock(&mutex_);
@@ -70,9 +81,16 @@ class FakeFileSystem::Disk {
 
   // --- Of the test.
 
-  void FailAt(int64_t number, absl::Status error) {
+  void SetHook(std::function<void()> hook) { hook_ = std::move(hook); }
+  void SetTime(absl::Time now) {
+    absl::MutexLock lock(&mutex_);
+    now_ = now;
+  }
+  int most_open_files() const { return most_open_files_; }
+  void FailAt(int64_t number, absl::Status error, bool done) {
     absl::MutexLock lock(&mutex_);
     fail_at_ = number;
+    fail_done_ = done;
     error_ = std::move(error);
   }
   void CrashAt(int64_t number) {
@@ -118,6 +136,7 @@ class FakeFileSystem::Disk {
 
   static absl::Status Crashed() { return absl::UnavailableError("the power has failed"); }
 
+  std::function<void()> hook_;  // set while nobody uses the disk
   mutable absl::Mutex mutex_;
   const NodePointer root_;  // what it holds is guarded likewise
   int life_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -125,8 +144,12 @@ class FakeFileSystem::Disk {
   bool crashed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t crash_at_ ABSL_GUARDED_BY(mutex_) = kNone;
   int64_t fail_at_ ABSL_GUARDED_BY(mutex_) = kNone;
+  bool fail_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   int64_t capacity_ ABSL_GUARDED_BY(mutex_) = kUnlimited;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
+  std::atomic<int> open_files_{0};
+  std::atomic<int> most_open_files_{0};
 };
 
 class FakeFileSystem::OpenFileHandle final : public File {
@@ -137,7 +160,10 @@ class FakeFileSystem::OpenFileHandle final : public File {
         life_(life),
         node_(std::move(node)),
         path_(std::move(path)),
-        writable_(writable) {}
+        writable_(writable) {
+    disk_->CountOpened();
+  }
+  ~OpenFileHandle() override { disk_->CountClosed(); }
 
   absl::Status WriteAt(int64_t offset_bytes, absl::Span<const absl::string_view> pieces) override {
     std::string bytes;
@@ -188,6 +214,7 @@ class FakeFileSystem::OpenFileHandle final : public File {
     if (!bytes.empty()) {
       node_->writes.push_back({offset, std::move(bytes)});
       Apply(node_->writes.back(), node_->content);
+      node_->modified_at = disk_->Now();
     }
     return too_much == 0 ? absl::OkStatus() : FileError("write", path_, ENOSPC);
   }
@@ -225,6 +252,7 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
       }
       auto node = std::make_shared<Node>();
       node->is_directory = true;
+      node->modified_at = disk_->Now();
       Change({"", std::string(name), std::move(node)});
       return absl::OkStatus();
     });
@@ -242,21 +270,11 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
   }
 
   absl::Status Rename(absl::string_view from, absl::string_view to) override {
-    absl::Status checked = CheckEntryName(path_, to);
-    if (!checked.ok()) return checked;
-    return Run<absl::Status>(from, [&] {
-      const NodePointer node = Find(from);
-      const NodePointer replaced = Find(to);
-      if (node == nullptr) return FileError("rename", PathOf(path_, from), ENOENT);
-      if (replaced != nullptr && replaced->is_directory && !node->is_directory) {
-        return FileError("rename", PathOf(path_, from), EISDIR);
-      }
-      if (replaced != nullptr && !replaced->entries.empty()) {
-        return FileError("rename", PathOf(path_, from), ENOTEMPTY);
-      }
-      Change({std::string(from), std::string(to), node});
-      return absl::OkStatus();
-    });
+    return RenameTo(from, to, /*replaces=*/true);
+  }
+
+  absl::Status RenameNew(absl::string_view from, absl::string_view to) override {
+    return RenameTo(from, to, /*replaces=*/false);
   }
 
   absl::Status Remove(absl::string_view name) override {
@@ -274,7 +292,8 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
     return disk_->Run<Result>(life_, [&]() -> Result {
       std::vector<DirectoryEntry> entries;
       for (const auto& [name, node] : node_->entries) {
-        entries.push_back({name, node->is_directory ? EntryKind::kDirectory : EntryKind::kFile});
+        entries.push_back({name, node->is_directory ? EntryKind::kDirectory : EntryKind::kFile,
+                           static_cast<int64_t>(node->content.size()), node->modified_at});
       }
       return entries;
     });
@@ -306,12 +325,32 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
     return disk_->Run<Result>(life_, operation);
   }
 
+  absl::Status RenameTo(absl::string_view from, absl::string_view to, bool replaces) {
+    absl::Status checked = CheckEntryName(path_, to);
+    if (!checked.ok()) return checked;
+    return Run<absl::Status>(from, [&] {
+      const NodePointer node = Find(from);
+      const NodePointer replaced = Find(to);
+      if (node == nullptr) return FileError("rename", PathOf(path_, from), ENOENT);
+      if (replaced != nullptr && !replaces) return FileError("rename", PathOf(path_, from), EEXIST);
+      if (replaced != nullptr && replaced->is_directory && !node->is_directory) {
+        return FileError("rename", PathOf(path_, from), EISDIR);
+      }
+      if (replaced != nullptr && !replaced->entries.empty()) {
+        return FileError("rename", PathOf(path_, from), ENOTEMPTY);
+      }
+      Change({std::string(from), std::string(to), node});
+      return absl::OkStatus();
+    });
+  }
+
   NodePointer Find(absl::string_view name) const {
     const auto found = node_->entries.find(std::string(name));
     return found == node_->entries.end() ? nullptr : found->second;
   }
 
   void Change(EntryChange change) {
+    node_->modified_at = disk_->Now();
     Apply(change, node_->entries);
     node_->changes.push_back(std::move(change));
   }
@@ -319,6 +358,7 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
   absl::StatusOr<std::unique_ptr<File>> Create(absl::string_view name) {
     if (Find(name) != nullptr) return FileError("create", PathOf(path_, name), EEXIST);
     auto node = std::make_shared<Node>();
+    node->modified_at = disk_->Now();
     Change({"", std::string(name), node});
     return FileOf(std::move(node), name, /*writable=*/true);
   }
@@ -345,8 +385,16 @@ absl::StatusOr<std::unique_ptr<Directory>> FakeFileSystem::OpenDirectory(const s
 }
 
 void FakeFileSystem::FailOperation(int64_t number, absl::Status error) {
-  disk_->FailAt(number, std::move(error));
+  disk_->FailAt(number, std::move(error), /*done=*/false);
 }
+void FakeFileSystem::FailDoneOperation(int64_t number, absl::Status error) {
+  disk_->FailAt(number, std::move(error), /*done=*/true);
+}
+void FakeFileSystem::BeforeOperations(std::function<void()> hook) {
+  disk_->SetHook(std::move(hook));
+}
+void FakeFileSystem::SetTime(absl::Time now) { disk_->SetTime(now); }
+int FakeFileSystem::most_open_files() const { return disk_->most_open_files(); }
 void FakeFileSystem::CrashAtOperation(int64_t number) { disk_->CrashAt(number); }
 void FakeFileSystem::SetCapacity(int64_t bytes) { disk_->SetCapacity(bytes); }
 int64_t FakeFileSystem::operations() const { return disk_->operations(); }

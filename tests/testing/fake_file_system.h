@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/checkpoint/file_system.h"
 
 namespace optshard::testing {
@@ -30,12 +31,20 @@ class FakeFileSystem final : public FileSystem {
   // Only this operation fails. A write has then written half; a sync that failed has lost what it
   // was to keep, and a later one does not notice.
   void FailOperation(int64_t number, absl::Status error);
+  // Likewise, but it has done all that it was to do.
+  void FailDoneOperation(int64_t number, absl::Status error);
   // The power fails during this operation. From it on, all fail with UNAVAILABLE until Restart.
   void CrashAtOperation(int64_t number);
   // Of the files together.
   void SetCapacity(int64_t bytes);
 
+  // Runs before each operation, in its thread. It may use the file system.
+  void BeforeOperations(std::function<void()> hook);
+  // What changes from now on has this time. It stands still; before the first call it is 1970.
+  void SetTime(absl::Time now);
+
   int64_t operations() const;
+  int most_open_files() const;  // at once, so far
   bool crashed() const;
 
   // What a crash leaves of that which was not synced.

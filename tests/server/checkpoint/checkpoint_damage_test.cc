@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/verify.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/saved_model.h"
@@ -16,8 +17,6 @@ namespace optshard {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
-using testing::FakeFileSystem;
 using ::testing::HasSubstr;
 using testing::SavedModel;
 using CheckpointDamage = testing::CheckpointFixture;
@@ -147,7 +146,6 @@ TEST_F(CheckpointDamage, ManifestsThatAreNone_AreRefusedWithTheReason) {
   };
   for (const auto& wrong : wrongs) {
     SCOPED_TRACE(absl::StrCat(wrong.from, " -> ", wrong.to));
-    FakeFileSystem system;
     const std::string name = Save(1);
     EditManifest(name, wrong.from, wrong.to);
     const absl::Status opened = Open(name).status();
@@ -159,10 +157,49 @@ TEST_F(CheckpointDamage, ManifestsThatAreNone_AreRefusedWithTheReason) {
     // Listed as what it is, and never as one that loads.
     const auto entries = ListCheckpoints(*root_).value();
     ASSERT_EQ(entries.size(), 1u);
-    EXPECT_EQ(entries[0].state, CheckpointState::kDamaged);
-    EXPECT_EQ(entries[0].damage, opened);
-    ASSERT_EQ(RemoveCheckpoint(*root_, name), absl::OkStatus());
+    const bool newer = opened.code() == absl::StatusCode::kFailedPrecondition;
+    EXPECT_EQ(entries[0].state, newer ? CheckpointState::kUnreadable : CheckpointState::kDamaged);
+    EXPECT_EQ(entries[0].problem, opened);
+    EXPECT_EQ(RemoveCheckpoint(*root_, entries[0]).value(), Removal::kRemoved);
   }
+}
+
+// Which of its files are there, and how large, is in the list without reading them.
+TEST_F(CheckpointDamage, FilesOfAnotherSize_AreListedAsDamaged) {
+  const std::string name = Save(1);
+  const std::string path = absl::StrCat(name, "/owner-00001.safetensors");
+  system_.Edit(path, [](std::string& bytes) { bytes.pop_back(); });
+  const CheckpointEntry shorter = ListCheckpoints(*root_).value()[0];
+  EXPECT_EQ(shorter.state, CheckpointState::kDamaged);
+  EXPECT_THAT(std::string(shorter.problem.message()),
+              AllOf(HasSubstr(path), HasSubstr(" bytes, the manifest says ")));
+  ASSERT_EQ(root_->OpenDirectory(name).value()->Remove("owner-00001.safetensors"),
+            absl::OkStatus());
+  EXPECT_THAT(std::string(ListCheckpoints(*root_).value()[0].problem.message()),
+              AllOf(HasSubstr(path), HasSubstr("is missing")));
+}
+
+TEST_F(CheckpointDamage, ErrorsThatSayNothingOfTheContent_AreUnreadable) {
+  Save(1);
+  for (const absl::Status& error : {absl::PermissionDeniedError("not for you"),
+                                    absl::ResourceExhaustedError("too many open files")}) {
+    for (int64_t operation = 1; operation < 6; ++operation) {
+      system_.FailOperation(system_.operations() + operation, error);
+      const auto entries = ListCheckpoints(*root_).value();
+      ASSERT_EQ(entries.size(), 1u);
+      EXPECT_EQ(entries[0].state, CheckpointState::kUnreadable) << operation;
+      EXPECT_EQ(entries[0].problem, error);
+    }
+  }
+}
+
+TEST_F(CheckpointDamage, Verify_OfARenamedDirectory_SaysSo) {
+  const std::string name = Save(1);
+  VerifyOptions options;
+  options.step = 2;
+  const auto damages = VerifyCheckpoint(*root_->OpenDirectory(name).value(), options).value();
+  ASSERT_EQ(damages.size(), 1u);
+  EXPECT_THAT(damages[0].what, AllOf(HasSubstr(name), HasSubstr("was renamed")));
 }
 
 TEST_F(CheckpointDamage, ManifestOfAnother_IsRefused) {

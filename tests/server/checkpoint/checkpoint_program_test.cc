@@ -1,6 +1,7 @@
 // The program optshard-checkpoint, over checkpoints on a disk.
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -83,6 +84,31 @@ TEST_F(CheckpointProgram, Verify_OfADamagedOne_NamesThePlaceAndEndsWithOne) {
   EXPECT_EQ(code_, 0);
 }
 
+TEST_F(CheckpointProgram, Verify_OfAll_SaysWhatIsNoCheckpointAnyMore) {
+  std::ofstream(absl::StrCat(directory_, "/step-000000000002/manifest.json")) << "{}";
+  ASSERT_EQ(rename(absl::StrCat(directory_, "/step-000000000001").c_str(),
+                   absl::StrCat(directory_, "/step-000000000009").c_str()),
+            0);
+  EXPECT_THAT(Run({"verify", directory_}),
+              AllOf(HasSubstr("step-000000000003: whole\n"), HasSubstr("not the manifest of a"),
+                    HasSubstr("step-000000000009: "), HasSubstr("was renamed")));
+  EXPECT_EQ(code_, 1);
+  EXPECT_THAT(Run({"verify", directory_, "step-000000000009"}),
+              AllOf(HasSubstr("has a checkpoint of step 1: its directory was renamed"),
+                    Not(HasSubstr("whole"))));
+  EXPECT_EQ(code_, 1);
+}
+
+TEST_F(CheckpointProgram, Prune_OfWhatCannotGo_GoesOnAndEndsWithOne) {
+  const std::string stays = absl::StrCat(directory_, "/step-000000000002/kept");
+  ASSERT_EQ(mkdir(stays.c_str(), 0755), 0);
+  std::ofstream(stays + "/file") << "x";
+  EXPECT_THAT(Run({"prune", directory_, "--keep-last=1"}),
+              AllOf(HasSubstr("step-000000000002        failed"), HasSubstr("cannot remove "),
+                    HasSubstr("step-000000000001        removed")));
+  EXPECT_EQ(code_, 1);
+}
+
 TEST_F(CheckpointProgram, Prune_RemovesWhatItSays) {
   EXPECT_THAT(Run({"prune", directory_, "--keep-last=1", "--dry-run"}),
               HasSubstr("step-000000000002        would go  older than the newest 1"));
@@ -117,6 +143,11 @@ TEST_F(CheckpointProgram, Export_WritesFilesOfOtherPrograms) {
 TEST_F(CheckpointProgram, WrongArguments_EndWithAnError) {
   Run({"burn", directory_});
   EXPECT_EQ(code_, 2);
+  for (const char* const command : {"list", "prune"}) {
+    EXPECT_THAT(Run({command, directory_, "step-000000000001"}),
+                HasSubstr(absl::StrCat(command, " takes no CHECKPOINT, and there is step-")));
+    EXPECT_EQ(code_, 2);
+  }
   Run({"list"});
   EXPECT_EQ(code_, 2);
   Run({"list", absl::StrCat(directory_, "/none")});

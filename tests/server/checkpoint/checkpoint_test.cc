@@ -1,4 +1,5 @@
 // What is saved is read again, by whomever.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/commit.h"
 #include "server/checkpoint/manifest_json.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
@@ -208,6 +210,84 @@ TEST_F(Checkpoint, Parts_ThatDoNotMakeAWhole_AreNotCommitted) {
   EXPECT_EQ(CommitCheckpoint(*made.directory, manifest).code(), absl::StatusCode::kAlreadyExists);
 }
 
+// Two parts, and the manifest that goes with them.
+struct Parts {
+  NewCheckpoint made;
+  CheckpointManifest manifest;
+};
+Parts WriteParts(Directory& root, StepNumber step) {
+  const SavedModel model(step);
+  const PartitionPolicy policy = PartitionPolicy::kBalanced;
+  Parts written{CreateCheckpoint(root, step).value(), model.Description(2, policy)};
+  std::vector<OwnerPart> parts;
+  for (const Rank rank : {0, 1}) {
+    parts.push_back(WriteOwnerFile(*written.made.directory, written.manifest.parameters,
+                                   model.StateOf(rank, 2, policy))
+                        .value());
+  }
+  written.manifest = MakeManifest(written.manifest, parts).value();
+  return written;
+}
+
+TEST_F(Checkpoint, Commit_OfWhatCouldNotBeReadAgain_WritesNothing) {
+  Parts parts = WriteParts(*root_, 1);
+  const size_t files = parts.made.directory->List().value().size();
+  CheckpointManifest early = parts.manifest;
+  early.saved_at = absl::FromUnixMillis(-1);
+  CheckpointManifest many = parts.manifest;
+  many.groups.resize((1 << 14) + 1, many.groups[0]);
+  for (const CheckpointManifest& wrong : {early, many}) {
+    const absl::Status committed = CommitCheckpoint(*parts.made.directory, wrong);
+    EXPECT_EQ(committed.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(committed.message()),
+                AllOf(HasSubstr("could not be read again"),
+                      ::testing::AnyOf(HasSubstr("saved_at_ms"), HasSubstr("groups"))));
+    EXPECT_EQ(parts.made.directory->List().value().size(), files);
+  }
+  EXPECT_EQ(CommitCheckpoint(*parts.made.directory, parts.manifest), absl::OkStatus());
+}
+
+TEST_F(Checkpoint, Commit_BesideWhatADeadCommitterLeft_Succeeds) {
+  Parts parts = WriteParts(*root_, 1);
+  for (const char* left : {"manifest.json.unfinished", "manifest.json.unfinished.0"}) {
+    ASSERT_TRUE(parts.made.directory->CreateFile(left).ok());
+  }
+  ASSERT_EQ(CommitCheckpoint(*parts.made.directory, parts.manifest), absl::OkStatus());
+  EXPECT_EQ(ListCheckpoints(*root_).value()[0].state, CheckpointState::kCommitted);
+}
+
+TEST_F(Checkpoint, Commit_WhoseRenameFailsAfterItWasDone_Succeeds) {
+  int succeeded = 0;
+  for (int64_t operation = 0;; ++operation) {
+    Parts parts = WriteParts(*root_, static_cast<StepNumber>(operation));
+    const int64_t at = system_.operations() + operation;
+    system_.FailDoneOperation(at, absl::NotFoundError("it has no such name any more"));
+    const absl::Status committed = CommitCheckpoint(*parts.made.directory, parts.manifest);
+    if (system_.operations() <= at) break;
+    const auto entries = ListCheckpoints(*root_).value();
+    const auto entry =
+        std::find_if(entries.begin(), entries.end(),
+                     [&](const CheckpointEntry& entry) { return entry.name == parts.made.name; });
+    ASSERT_NE(entry, entries.end());
+    // The rename is the only one whose result is looked at again; after a last sync that fails it
+    // may be committed, which the error says.
+    if (committed.ok()) {
+      EXPECT_EQ(entry->state, CheckpointState::kCommitted);
+      ++succeeded;
+    } else if (entry->state == CheckpointState::kCommitted) {
+      EXPECT_THAT(std::string(committed.message()), HasSubstr("a power failure may undo"));
+    }
+  }
+  // The look for an earlier manifest, whose NOT_FOUND is the right answer, and the rename.
+  EXPECT_EQ(succeeded, 2);
+}
+
+TEST_F(Checkpoint, Create_TakesTheNextAttempt_HoweverManyThereSeemToBe) {
+  ASSERT_EQ(root_->CreateDirectory("step-000000000010.2147483646"), absl::OkStatus());
+  ASSERT_EQ(root_->CreateDirectory("step-000000000010.2147483647"), absl::OkStatus());
+  EXPECT_EQ(CreateCheckpoint(*root_, 10).value().name, "step-000000000010");
+}
+
 TEST_F(Checkpoint, List_HasTheNewestCommittedFirst) {
   Save(5);
   Save(20);
@@ -230,16 +310,20 @@ TEST_F(Checkpoint, List_RenamedDirectory_IsDamaged) {
   const auto entries = ListCheckpoints(*root_).value();
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries[0].state, CheckpointState::kDamaged);
-  EXPECT_THAT(std::string(entries[0].damage.message()), HasSubstr("was renamed"));
+  EXPECT_THAT(std::string(entries[0].problem.message()), HasSubstr("was renamed"));
 }
 
 TEST_F(Checkpoint, Remove_TakesOneAway) {
   const std::string name = Save(1);
   Save(2);
-  ASSERT_EQ(RemoveCheckpoint(*root_, name), absl::OkStatus());
+  CheckpointEntry entry = ListCheckpoints(*root_).value()[1];
+  ASSERT_EQ(entry.name, name);
+  EXPECT_EQ(RemoveCheckpoint(*root_, entry).value(), Removal::kRemoved);
   EXPECT_EQ(ListCheckpoints(*root_).value().size(), 1u);
-  EXPECT_EQ(RemoveCheckpoint(*root_, name).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(RemoveCheckpoint(*root_, "lost+found").code(), absl::StatusCode::kInvalidArgument);
+  // Another process was faster.
+  EXPECT_EQ(RemoveCheckpoint(*root_, entry).value(), Removal::kRemoved);
+  entry.name = "lost+found";
+  EXPECT_EQ(RemoveCheckpoint(*root_, entry).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,18 +1,26 @@
 // One suite for every FileSystem, then what only one of them can show.
 #include "server/checkpoint/file_system.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint/file_errors.h"
 #include "server/checkpoint/posix_file_system.h"
 #include "tests/testing/fake_file_system.h"
 
@@ -99,6 +107,28 @@ TEST_P(FileSystemSuite, Names_ThatExist_AreRefusedOrReplaced) {
   EXPECT_EQ(root_->OpenDirectory("a").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_P(FileSystemSuite, RenameNew_NeverReplaces) {
+  ASSERT_EQ(WriteFile(*root_, "a", "A"), absl::OkStatus());
+  ASSERT_EQ(WriteFile(*root_, "b", "B"), absl::OkStatus());
+  EXPECT_EQ(root_->RenameNew("a", "b").code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReadFile(*root_, "a"), "A");
+  EXPECT_EQ(ReadFile(*root_, "b"), "B");
+  ASSERT_EQ(root_->RenameNew("a", "c"), absl::OkStatus());
+  EXPECT_EQ(ReadFile(*root_, "c"), "A");
+  EXPECT_EQ(root_->List().value().size(), 2u);
+  EXPECT_EQ(root_->RenameNew("a", "d").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(FileSystemSuite, List_HasSizesAndTimes) {
+  ASSERT_EQ(WriteFile(*root_, "a", "four"), absl::OkStatus());
+  ASSERT_EQ(root_->CreateDirectory("d"), absl::OkStatus());
+  const auto entries = root_->List().value();
+  EXPECT_EQ(entries[0].bytes, 4);
+  EXPECT_EQ(entries[1].bytes, 0);
+  EXPECT_GT(entries[0].modified_at, absl::InfinitePast());
+  EXPECT_GE(entries[1].modified_at, entries[0].modified_at);
+}
+
 TEST_P(FileSystemSuite, Directories_AreMadeListedAndRemoved) {
   ASSERT_EQ(root_->CreateDirectory("d"), absl::OkStatus());
   ASSERT_EQ(WriteFile(*root_, "c", ""), absl::OkStatus());
@@ -138,6 +168,8 @@ TEST_P(FileSystemSuite, Names_ThatLeadElsewhere_AreRefused) {
     EXPECT_EQ(root_->OpenDirectory(name).status().code(), expected);
     EXPECT_EQ(root_->Rename(name, "b").code(), expected);
     EXPECT_EQ(root_->Rename("b", name).code(), expected);
+    EXPECT_EQ(root_->RenameNew(name, "b").code(), expected);
+    EXPECT_EQ(root_->RenameNew("b", name).code(), expected);
     EXPECT_EQ(root_->Remove(name).code(), expected);
   }
   EXPECT_EQ(root_->CreateFile(std::string(255, 'a')).status(), absl::OkStatus());
@@ -191,6 +223,46 @@ TEST(PosixFileSystem_Pipe, IsRefusedWithoutWaiting) {
   EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(opened.message()), HasSubstr("not a regular file"));
 }
+
+// What opening a socket gives; nothing but ENOENT says that there is no file.
+TEST(FileErrors, OnlyENOENT_IsNotFound) {
+  for (int error = 1; error < 134; ++error) {
+    EXPECT_EQ(FileError("open", "f", error).code() == absl::StatusCode::kNotFound, error == ENOENT)
+        << error;
+  }
+  EXPECT_EQ(FileError("open", "f", ENXIO).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+#ifdef __x86_64__
+// A file system that has no rename that never replaces: the kernel says EINVAL.
+TEST(PosixFileSystem_RenameNew, WhereTheKernelLacksIt_LinksInstead) {
+  PosixFileSystem system;
+  auto root = system.OpenDirectory(NewDirectory()).value();
+  ASSERT_EQ(WriteFile(*root, "a", "A"), absl::OkStatus());
+  ASSERT_EQ(WriteFile(*root, "b", "B"), absl::OkStatus());
+  bool filtered = false;
+  std::thread([&] {  // the filter stays with the thread
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_renameat2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter = {4, program};
+    filtered = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+               prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+    if (!filtered) return;
+    EXPECT_EQ(root->RenameNew("a", "b").code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_EQ(root->RenameNew("a", "c"), absl::OkStatus());
+    EXPECT_EQ(root->RenameNew("a", "d").code(), absl::StatusCode::kNotFound);
+  })
+      .join();
+  if (!filtered) GTEST_SKIP() << "this machine allows no filters";
+  EXPECT_EQ(ReadFile(*root, "b"), "B");
+  EXPECT_EQ(ReadFile(*root, "c"), "A");
+  EXPECT_EQ(root->List().value().size(), 2u);
+}
+#endif
 
 TEST(PosixFileSystem_DirectoryRenamed, StaysTheSame) {
   const std::string path = NewDirectory();
@@ -282,6 +354,24 @@ TEST_F(FakeFileSystemTest, FailOperation_FailsOnceAndHalf) {
   EXPECT_EQ(ReadFile(*root, "a"), "ab");
   EXPECT_EQ(file->WriteAt(0, {"abcd"}), absl::OkStatus());
   EXPECT_EQ(ReadFile(*root, "a"), "abcd");
+}
+
+TEST_F(FakeFileSystemTest, FailDoneOperation_HasDoneIt) {
+  auto root = Root();
+  ASSERT_EQ(WriteFile(*root, "a", "A"), absl::OkStatus());
+  system_.FailDoneOperation(2, absl::DataLossError("device"));
+  EXPECT_EQ(root->Rename("a", "b"), absl::DataLossError("device"));
+  EXPECT_EQ(ReadFile(*root, "b"), "A");
+}
+
+TEST_F(FakeFileSystemTest, Time_IsThatOfTheLastChange) {
+  auto root = Root();
+  system_.SetTime(absl::FromUnixSeconds(5));
+  auto file = root->CreateFile("a").value();
+  system_.SetTime(absl::FromUnixSeconds(7));
+  EXPECT_EQ(root->List().value()[0].modified_at, absl::FromUnixSeconds(5));
+  ASSERT_EQ(file->WriteAt(0, {"A"}), absl::OkStatus());
+  EXPECT_EQ(root->List().value()[0].modified_at, absl::FromUnixSeconds(7));
 }
 
 TEST_F(FakeFileSystemTest, FailOperation_OfASync_LosesWhatItWasToKeep) {

@@ -21,7 +21,8 @@ TEST(CheckpointNames, AreReadBack) {
   }
   for (const std::string text :
        {"", "step-", "step-7", "step-000000000007.0", "step-000000000007.", "step-000000000007.-1",
-        "step-00000000000x", "Step-000000000007", "step-000000000007.1x", "step-+00000000007"}) {
+        "step-00000000000x", "step-000000000007.2147483647", "Step-000000000007",
+        "step-000000000007.1x", "step-+00000000007"}) {
     EXPECT_FALSE(ParseCheckpointName(text).has_value()) << text;
   }
 }
@@ -61,12 +62,41 @@ TEST(DecidePrune, KeepsWhatThePolicySays) {
   EXPECT_EQ(DecidePrune(entries, {1, 0})[3].reason, "label \"best\"");
 }
 
-TEST(DecidePrune, WhatIsNotCommitted_GoesOnceANewerOneIs) {
-  const auto uncommitted = CheckpointState::kUncommitted;
-  EXPECT_THAT(Removed({Entry(20), Entry(30, uncommitted), Entry(10, uncommitted)}, {}),
-              ElementsAre(10));
-  EXPECT_THAT(Removed({Entry(30, uncommitted), Entry(10, uncommitted)}, {1, 0}), ElementsAre());
-  EXPECT_THAT(Removed({Entry(20), Entry(10, CheckpointState::kDamaged)}, {1, 0}), ElementsAre());
+TEST(DecidePrune, WhatIsNotCommitted_GoesOnceAnotherWasSavedAnHourLater) {
+  CheckpointEntry committed = Entry(20);
+  committed.saved_at = absl::FromUnixSeconds(1'000'000);
+  const auto changed = [&](StepNumber step, absl::Duration before) {
+    CheckpointEntry entry = Entry(step, CheckpointState::kUncommitted);
+    entry.modified_at = committed.saved_at - before;
+    return entry;
+  };
+  // A lower step alone says nothing: the job may have gone back to an earlier checkpoint.
+  EXPECT_THAT(Removed({committed, changed(30, absl::Minutes(61)), changed(25, absl::Minutes(59)),
+                       changed(10, absl::Minutes(59)), changed(5, absl::Minutes(61))},
+                      {1, 0}),
+              ElementsAre(30, 5));
+  EXPECT_THAT(Removed({changed(30, absl::Hours(9)), changed(10, absl::Hours(9))}, {1, 0}),
+              ElementsAre());
+}
+
+TEST(DecidePrune, WhatIsDamagedOrCannotBeRead_Stays) {
+  EXPECT_THAT(Removed({Entry(20), Entry(10, CheckpointState::kDamaged),
+                       Entry(5, CheckpointState::kUnreadable)},
+                      {1, 0}),
+              ElementsAre());
+}
+
+TEST(DecidePrune, CountsForEachJobAndOptimizer) {
+  const auto of = [](StepNumber step, const char* job, const char* optimizer) {
+    CheckpointEntry entry = Entry(step);
+    entry.job = job;
+    entry.optimizer = optimizer;
+    return entry;
+  };
+  EXPECT_THAT(Removed({of(90, "a", "x"), of(80, "a", "x"), of(7, "a", "y"), of(6, "b", "x"),
+                       of(5, "b", "x"), of(4, "a", "y")},
+                      {1, 0}),
+              ElementsAre(80, 5, 4));
 }
 
 }  // namespace

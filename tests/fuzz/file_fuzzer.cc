@@ -173,10 +173,14 @@ std::string WrongTensor(const FileDocument& document) {
 }
 
 std::string ReadPickleText(const std::string& bytes) {
-  const auto document = ReadPickle(bytes);
+  auto document = ReadPickle(bytes);
   if (!document.ok()) return WrongError(document.status());
   const std::string wrong = WrongTensor(*document);
   if (!wrong.empty()) return wrong;
+  // As the writer wants them.
+  for (FileTensor& tensor : document->tensors) {
+    tensor = ContiguousTensor(tensor.type, tensor.shape, tensor.storage);
+  }
   const auto pickle = PickleOf(*document);
   if (!pickle.ok()) return absl::StrCat("cannot be written: ", pickle.status().ToString());
   const auto again = ReadPickle(*pickle);

@@ -14,6 +14,7 @@
 #include "common/cancellation.h"
 #include "common/dataplane/rendezvous.h"
 #include "common/ids.h"
+#include "common/membership/growth.h"
 #include "common/membership/membership.h"
 
 namespace optshard {
@@ -46,6 +47,15 @@ class MemberSession {
   // which names the dead rank. Returns `observed` where that has not happened by the deadline.
   virtual absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
                                      const absl::Status& observed, absl::Time deadline) = 0;
+
+  // One phase of adding param groups: proposes, and waits until all ranks have. Returns kAgreed or
+  // kRefused, of kCommit after the deadline at the latest; the proposal's patience should end
+  // before it, so that the coordinator can say which ranks did not come. After an agreed commit the
+  // member is of the next generation. Errors as Coordinator.ProposeGrowth in coordinator.proto, but
+  // NOT_FOUND; and where the coordinator does not answer, or not in time, UNAVAILABLE or
+  // DEADLINE_EXCEEDED: of kCommit the other ranks may have an answer.
+  virtual absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                                     absl::Time deadline) = 0;
 
   virtual Rendezvous& rendezvous() = 0;
 

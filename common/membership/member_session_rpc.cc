@@ -34,6 +34,7 @@ constexpr absl::Duration kPause = absl::Milliseconds(100);
 constexpr absl::Duration kFirstWatchPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestWatchPause = absl::Seconds(1);
 constexpr absl::Duration kRendezvousWait = absl::Seconds(5);
+constexpr absl::Duration kGrowthWait = absl::Seconds(5);
 constexpr absl::Duration kPutTimeout = absl::Seconds(10);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
@@ -108,6 +109,53 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
       const absl::optional<absl::Status> failure =
           inbox_.WaitForFailure(std::clamp(deadline - Now(), absl::ZeroDuration(), kPause));
       if (failure.has_value()) return *failure;
+    }
+  }
+
+  absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                             absl::Time deadline) override {
+    // As with a join, the spec travels when it is asked for.
+    GrowthProposal with_digest = proposal;
+    with_digest.spec_digest = proposal.spec.Digest();
+    v1::ProposeGrowthRequest request = ToProto(with_digest);
+    while (true) {
+      const absl::Duration left = deadline - Now();
+      if (!inbox_.failure().ok()) return inbox_.failure();
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("rank ", id_.rank, " has proposed param groups to the coordinator at ",
+                         address_, ", which has not said in time whether all ranks have"));
+      }
+      const absl::Duration wait = std::min(left, kGrowthWait);
+      *request.mutable_header() = Header();
+      request.set_wait_ms(std::max<int64_t>(absl::ToInt64Milliseconds(wait), 1));
+      request.set_patience_ms(absl::ToInt64Milliseconds(std::min(left, proposal.patience)));
+      v1::ProposeGrowthResponse response;
+      const absl::Status status =
+          Call(&v1::Coordinator::Stub::ProposeGrowth, request, response, wait + absl::Seconds(1));
+      if (absl::IsNotFound(status)) continue;
+      if (!status.ok()) {
+        if (!IsTransportError(status)) return status;
+        if (contact_.Gone(Now()) || WaitForStop(kPause)) {
+          return CoordinatorGone("proposed param groups");
+        }
+        continue;
+      }
+      absl::StatusOr<GrowthAnswer> answer = FromProto(response);
+      if (!answer.ok()) return answer;
+      if (answer->verdict == GrowthVerdict::kSendSpec) {
+        request = ToProto(proposal);
+        continue;
+      }
+      if (answer->verdict == GrowthVerdict::kAskAgain) {
+        if (WaitForStop(kFirstWatchPause)) return absl::CancelledError("the session ends");
+        continue;
+      }
+      if (answer->verdict == GrowthVerdict::kAgreed && proposal.phase == GrowthPhase::kCommit) {
+        absl::MutexLock lock(&mutex_);
+        generation_ = answer->generation;
+      }
+      return answer;
     }
   }
 

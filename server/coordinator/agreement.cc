@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/errors.h"
 #include "server/coordinator/admission.h"
 
 namespace optshard {
@@ -40,8 +41,23 @@ absl::Status Agreement::Agree(const JoinRequest& request) {
   }
   if (begun()) return CheckAgreement(agreed_->first, whole);
   const uint64_t digest = whole.spec.Digest();
-  agreed_ = std::make_shared<const First>(First{std::move(whole), digest});
+  if (request.resumes.has_value() && known_ != nullptr && known_->grown &&
+      known_->digest != digest) {
+    absl::Status same = errors::WithContext(CheckAgreement(known_->first, whole),
+                                            "param groups were added to what the ranks go on from");
+    if (!same.ok()) return same;
+  }
+  const bool grown = known_ != nullptr && known_->grown && known_->digest == digest;
+  agreed_ = std::make_shared<const First>(First{std::move(whole), digest, grown});
   return absl::OkStatus();
+}
+
+void Agreement::Grow(OptimizerSpec spec) {
+  First grown = *agreed_;
+  grown.first.spec = std::move(spec);
+  grown.digest = grown.first.spec.Digest();
+  grown.grown = true;
+  agreed_ = std::make_shared<const First>(std::move(grown));
 }
 
 void Agreement::BeginAnew() {

@@ -37,16 +37,21 @@ class Agreement {
   JoinReply AskForSpec(absl::Time now);
 
   // The spec of `request` is known. The first one is what the others must agree with; RanksDisagree
-  // as CheckAgreement for one that does not.
+  // as CheckAgreement for one that does not. A request that brings state agrees with what the ranks
+  // had before, where that had grown.
   absl::Status Agree(const JoinRequest& request);
+
+  // All ranks have agreed on a spec with one admission more, and go on with that.
+  void Grow(OptimizerSpec spec);
 
   // All ranks have left again: the next one is the first.
   void BeginAnew();
 
  private:
   struct First {
-    JoinRequest first;  // with its spec
-    uint64_t digest;    // of the spec
+    JoinRequest first;   // with its spec
+    uint64_t digest;     // of the spec
+    bool grown = false;  // param groups were added
   };
 
   // Shared by the groups that follow each other, since a spec may be large.

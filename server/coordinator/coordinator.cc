@@ -274,6 +274,23 @@ absl::StatusOr<const Group*> Coordinator::Find(absl::string_view optimizer) cons
                                           "\"; check the name"));
 }
 
+void Coordinator::ProposeGrowth(const Caller& caller, const GrowthProposal& proposal,
+                                absl::Duration wait, GrowthRounds::Callback callback) {
+  AfterUnlock after;
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = Now();
+  const absl::StatusOr<Group*> group = Admit(caller);
+  if (!group.ok()) {
+    after.Add([callback = std::move(callback), status = group.status()] { callback(status); });
+    return;
+  }
+  const Generation before = (*group)->generation();
+  (*group)->ProposeGrowth(caller.member.rank, caller.generation, proposal, now + wait,
+                          std::move(callback), now);
+  if ((*group)->generation() != before) LogState(**group, options_.group, now, after);
+  after.Take(**group);
+}
+
 absl::StatusOr<OwnerPage> Coordinator::GetOwners(absl::string_view optimizer, Rank first) const {
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<const Group*> group = Find(optimizer);

@@ -103,6 +103,13 @@ class Coordinator {
   void GetRendezvous(const Caller& caller, absl::string_view key, absl::Duration wait,
                      RendezvousStore::GetCallback callback);
 
+  // Param groups are added: the rank proposes it, and waits for the others at most `wait`. Calls
+  // back once: with the answer, with NOT_FOUND after `wait` (propose again, with the same number),
+  // or with an error as GrowthRounds::Propose and PutRendezvous. Once all ranks have committed, the
+  // group's generation is the next one, and its spec the grown one.
+  void ProposeGrowth(const Caller& caller, const GrowthProposal& proposal, absl::Duration wait,
+                     GrowthRounds::Callback callback);
+
   // Where the owners of the ranks from `first` on are reached, at most kMostOwners. Changes
   // nothing.
   //   NOT_FOUND            nobody has joined such an optimizer

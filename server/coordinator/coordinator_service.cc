@@ -98,6 +98,22 @@ grpc::ServerUnaryReactor* CoordinatorService::GetRendezvous(grpc::CallbackServer
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::ProposeGrowth(grpc::CallbackServerContext* context,
+                                                            const v1::ProposeGrowthRequest* request,
+                                                            v1::ProposeGrowthResponse* response) {
+  const absl::StatusOr<GrowthProposal> proposal = FromProto(*request);
+  if (!proposal.ok()) return Answer(context, proposal.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Duration wait =
+      absl::Milliseconds(std::clamp<int64_t>(request->wait_ms(), 0, kLongestWaitMs));
+  coordinator_->ProposeGrowth(CallerOf(request->header()), *proposal, wait,
+                              [reactor, response](absl::StatusOr<GrowthAnswer> answer) {
+                                if (answer.ok()) *response = ToProto(*answer);
+                                reactor->Finish(ToGrpc(answer.status()));
+                              });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::GetOwners(grpc::CallbackServerContext* context,
                                                         const v1::GetOwnersRequest* request,
                                                         v1::GetOwnersResponse* response) {

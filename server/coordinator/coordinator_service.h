@@ -36,6 +36,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* GetRendezvous(grpc::CallbackServerContext* context,
                                           const v1::GetRendezvousRequest* request,
                                           v1::GetRendezvousResponse* response) override;
+  grpc::ServerUnaryReactor* ProposeGrowth(grpc::CallbackServerContext* context,
+                                          const v1::ProposeGrowthRequest* request,
+                                          v1::ProposeGrowthResponse* response) override;
   grpc::ServerUnaryReactor* GetOwners(grpc::CallbackServerContext* context,
                                       const v1::GetOwnersRequest* request,
                                       v1::GetOwnersResponse* response) override;

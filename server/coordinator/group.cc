@@ -20,7 +20,8 @@ Group::Group(std::string optimizer, GroupOptions options)
       members_(options_.world_size),
       missing_(options_.world_size),
       joins_(options_.world_size),
-      rendezvous_(std::make_unique<RendezvousStore>(options_.world_size)) {}
+      rendezvous_(std::make_unique<RendezvousStore>(options_.world_size)),
+      growth_(optimizer_, options_.world_size) {}
 
 std::unique_ptr<Group> Group::After(const Group& failed) {
   auto group = std::make_unique<Group>(failed.optimizer_, failed.options_);
@@ -140,6 +141,9 @@ absl::Status Group::CheckIncarnation(const MemberId& member) const {
 
 absl::Status Group::CheckGeneration(Generation generation) const {
   if (generation == generation_) return absl::OkStatus();
+  if (first_generation_ > 0 && generation >= first_generation_ && generation < generation_) {
+    return absl::OkStatus();
+  }
   return errors::StaleGeneration(generation, generation_);
 }
 
@@ -190,6 +194,7 @@ void Group::Record(Member& member, const StepProgress& progress, absl::Time now,
 void Group::Heartbeat(Rank rank, const StepProgress& progress, absl::Time now) {
   const bool final = state_ == GroupState::kFailed && progress.outcome != StepOutcome::kInStep;
   Record(members_[rank], progress, now, final);
+  growth_.Heard(rank, progress, deferred_);
   LookForAbandoned();
 }
 
@@ -252,6 +257,7 @@ void Group::GetRendezvous(absl::string_view key, absl::Time deadline,
 
 void Group::Tick(absl::Time now) {
   rendezvous_->Expire(now, deferred_);
+  growth_.Tick(now, deferred_);
   LookForLost(now);
   if (state_ == GroupState::kForming && agreement_.begun() &&
       now - first_joined_ >= options_.join_timeout) {
@@ -272,6 +278,7 @@ void Group::Shutdown(const absl::Status& reason) {
     if (member.wake) deferred_.push_back(member.wake);
   }
   rendezvous_->Fail(reason, deferred_);
+  growth_.Fail(reason, deferred_);
 }
 
 bool Group::HasMembers() const {
@@ -306,7 +313,7 @@ void Group::Activate() {
                              absl::StrCat("optimizer \"", optimizer_, "\" has no plan")));
     return;
   }
-  generation_ = plan->generation;
+  generation_ = first_generation_ = plan->generation;
   const auto ready = std::make_shared<PlanReady>();
   ready->plan = *std::move(plan);
   ready->plan_digest = ready->plan.Digest();
@@ -339,6 +346,7 @@ void Group::Fail(const absl::Status& failure) {
     Send(member, std::move(event));
   }
   rendezvous_->Fail(failure, deferred_);
+  growth_.Fail(failure, deferred_);
 }
 
 void Group::Send(Member& member, MemberEvent event) {

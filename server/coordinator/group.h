@@ -15,9 +15,11 @@
 #include "absl/types/optional.h"
 #include "common/ids.h"
 #include "common/incarnation.h"
+#include "common/membership/growth.h"
 #include "common/membership/membership.h"
 #include "server/coordinator/agreement.h"
 #include "server/coordinator/failure_attribution.h"
+#include "server/coordinator/growth_rounds.h"
 #include "server/coordinator/join_results.h"
 #include "server/coordinator/liveness.h"
 #include "server/coordinator/member.h"
@@ -83,6 +85,8 @@ class Group {
   // FAILED_PRECONDITION (StaleIncarnation) where the caller is not the rank's present life.
   absl::Status CheckIncarnation(const MemberId& member) const;
   // FAILED_PRECONDITION (StaleGeneration) where the caller follows another plan or has none yet.
+  // That of any generation since the ranks joined will do: a rank may not have heard yet that param
+  // groups were added.
   absl::Status CheckGeneration(Generation generation) const;
 
   // The calls below require that the caller has passed CheckIncarnation.
@@ -107,6 +111,12 @@ class Group {
   void GetRendezvous(absl::string_view key, absl::Time deadline,
                      RendezvousStore::GetCallback callback);
 
+  // As GrowthRounds::Propose, and then the group's spec and generation are the next ones; or calls
+  // back with the group's failure, with FAILED_PRECONDITION where it does not work, or with
+  // StaleGeneration where the caller is not of its present generation.
+  void ProposeGrowth(Rank rank, Generation generation, const GrowthProposal& proposal,
+                     absl::Time wait_until, GrowthRounds::Callback callback, absl::Time now);
+
   // Checks the join timeout, leases, broken sessions, suspicions and waits for the rendezvous.
   void Tick(absl::Time now);
 
@@ -114,6 +124,7 @@ class Group {
   void Shutdown(const absl::Status& reason);
 
   GroupState state() const { return state_; }
+  Generation generation() const { return generation_; }
   const absl::Status& failure() const { return failure_; }
   // As OwnersFrom; FAILED_PRECONDITION before the group has a plan.
   absl::StatusOr<OwnerPage> Owners(Rank first) const;
@@ -151,6 +162,7 @@ class Group {
   absl::Time last_gone_ = absl::InfinitePast();  // when a member last left or was lost
   Generation generation_ = 0;
   std::shared_ptr<const PlanReady> ready_;  // null before there is a plan
+  Generation first_generation_ = 0;         // that the ranks joined for
   Generation last_generation_ = 0;          // of any plan before this group's
   // Whether there can be state to go on from: this group or one before it has had a plan.
   bool resumable_ = false;
@@ -158,6 +170,7 @@ class Group {
   JoinResults joins_;
   std::vector<Suspicion> suspicions_;
   std::unique_ptr<RendezvousStore> rendezvous_;
+  GrowthRounds growth_;
   WatchId last_watch_ = 0;
   absl::Status shutdown_;
   Deferred deferred_;

@@ -158,6 +158,33 @@ class LocalSession final : public MemberSession, public Rendezvous {
     return member_->inbox().WaitForFailure(Until(deadline)).value_or(observed);
   }
 
+  absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                             absl::Time deadline) override {
+    struct Answer {
+      absl::Mutex mutex;
+      bool here ABSL_GUARDED_BY(mutex) = false;
+      absl::StatusOr<GrowthAnswer> value ABSL_GUARDED_BY(mutex);
+    };
+    const auto answer = std::make_shared<Answer>();
+    domain_.ProposeGrowth(member_->caller(), proposal, Until(deadline),
+                          [answer](absl::StatusOr<GrowthAnswer> value) {
+                            absl::MutexLock lock(&answer->mutex);
+                            answer->value = std::move(value);
+                            answer->here = true;
+                          });
+    absl::MutexLock lock(&answer->mutex);
+    answer->mutex.Await(absl::Condition(&answer->here));
+    if (absl::IsNotFound(answer->value.status())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", id_.rank, " has proposed param groups, and not all ranks have"));
+    }
+    if (answer->value.ok() && answer->value->verdict == GrowthVerdict::kAgreed &&
+        proposal.phase == GrowthPhase::kCommit) {
+      member_->set_generation(answer->value->generation);
+    }
+    return answer->value;
+  }
+
   Rendezvous& rendezvous() override { return *this; }
 
   absl::Status Put(absl::string_view key, absl::string_view value) override {

@@ -5,11 +5,14 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/errors.h"
 #include "common/incarnation.h"
 #include "common/membership/coordinator_client_rpc.h"
+#include "common/membership/growth.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/rpc/channel_rpc.h"
 #include "tests/server/coordinator/coordinator_rpc_rig.h"
@@ -60,6 +63,66 @@ TEST_F(CoordinatorRpcTest, RefusedJoin_KeepsCodeTextAndKind) {
   EXPECT_THAT(errors::RanksOf(status), ElementsAre(1));
   const absl::Status told = first.session->WaitForPlan(In(absl::Seconds(20))).status();
   EXPECT_EQ(told, status);
+}
+
+OptimizerSpec GrownSpec(int world_size, int64_t rows) {
+  OptimizerSpec spec = TestJoin(0, world_size).spec;
+  std::vector<GroupSpec> groups = spec.space.groups();
+  ParameterSpec added;
+  added.name = "head.weight";
+  added.shape = {rows};
+  groups.push_back({{added}, 1});
+  spec.space = ParameterSpace(std::move(groups));
+  spec.rules.push_back({"sgd"});
+  return spec;
+}
+
+// What each of the members is answered.
+std::vector<absl::StatusOr<GrowthAnswer>> ProposeOnAll(
+    const std::vector<MemberSession*>& sessions, const std::vector<GrowthProposal>& proposals) {
+  std::vector<absl::StatusOr<GrowthAnswer>> answers(sessions.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    threads.emplace_back([&, i] {
+      answers[i] =
+          sessions[i]->ProposeGrowth(proposals[i], Clock::Monotonic().Now() + absl::Seconds(20));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+TEST_F(CoordinatorRpcTest, ParamGroupsProposedByAll_AreComparedAndCommitted) {
+  Start(2);
+  std::vector<Member> members = JoinAll();
+  const std::vector<MemberSession*> sessions = {members[0].session.get(), members[1].session.get()};
+  GrowthProposal proposal;
+  proposal.number = 1;
+  proposal.spec = GrownSpec(2, 3);
+  GrowthProposal other = proposal;
+  other.spec = GrownSpec(2, 4);
+  for (const auto& answer : ProposeOnAll(sessions, {proposal, other})) {
+    ASSERT_EQ(answer.status(), absl::OkStatus());
+    EXPECT_EQ(answer->verdict, GrowthVerdict::kRefused);
+    EXPECT_TRUE(errors::IsRanksDisagree(answer->failure)) << answer->failure;
+    EXPECT_THAT(std::string(answer->failure.message()), HasSubstr("[4]"));
+  }
+  proposal.number = 2;
+  for (const GrowthPhase phase : {GrowthPhase::kCompare, GrowthPhase::kCommit}) {
+    proposal.phase = phase;
+    for (const auto& answer : ProposeOnAll(sessions, {proposal, proposal})) {
+      ASSERT_EQ(answer.status(), absl::OkStatus());
+      EXPECT_EQ(answer->verdict, GrowthVerdict::kAgreed);
+      EXPECT_EQ(answer->generation, 2u);
+    }
+  }
+  // Its calls are of the next generation now.
+  EXPECT_EQ(sessions[0]->rendezvous().Put("k", "v"), absl::OkStatus());
+  const absl::StatusOr<JobStatus> status =
+      MakeCoordinatorClient(server_->address()).value()->GetStatus(In(absl::Seconds(20)));
+  ASSERT_EQ(status.status(), absl::OkStatus());
+  EXPECT_EQ(status->groups[0].generation, 2u);
+  EXPECT_EQ(status->groups[0].parameter_count, 3);
 }
 
 TEST_F(CoordinatorRpcTest, RankNeverComes_MembersDeadlineNamesIt) {

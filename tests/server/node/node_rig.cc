@@ -271,6 +271,10 @@ class SeverableCoordinator : public CoordinatorClient {
                                const absl::Status& observed, absl::Time deadline) override {
       return severed_ ? observed : session_->ReportFailure(progress, suspect, observed, deadline);
     }
+    absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                               absl::Time deadline) override {
+      return session_->ProposeGrowth(proposal, deadline);
+    }
     Rendezvous& rendezvous() override { return session_->rendezvous(); }
     absl::Status Leave(absl::Time deadline) override {
       return severed_ ? absl::OkStatus() : session_->Leave(deadline);

@@ -39,6 +39,10 @@ class SlowSession final : public MemberSession {
     asked_();
     return observed;
   }
+  absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                             absl::Time deadline) override {
+    return session_->ProposeGrowth(proposal, deadline);
+  }
   Rendezvous& rendezvous() override { return session_->rendezvous(); }
   absl::Status Leave(absl::Time deadline) override { return session_->Leave(deadline); }
 

@@ -1,0 +1,70 @@
+#include "common/spec_growth.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+namespace optshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+GroupSpec Group(const std::string& name, int admission) {
+  ParameterSpec parameter;
+  parameter.name = name;
+  parameter.shape = {4, 2};
+  GroupSpec group;
+  group.parameters = {parameter};
+  group.admission = admission;
+  return group;
+}
+
+OptimizerSpec Spec(std::vector<GroupSpec> groups) {
+  OptimizerSpec spec;
+  spec.world_size = 2;
+  spec.rules.resize(groups.size(), {"adam"});
+  spec.space = ParameterSpace(std::move(groups));
+  return spec;
+}
+
+std::string Error(const OptimizerSpec& present, const OptimizerSpec& next) {
+  const absl::Status status = CheckGrowth(present, next);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(SpecGrowth, GroupsOfOneAdmissionMore_AreFine) {
+  const OptimizerSpec present = Spec({Group("a", 0)});
+  const OptimizerSpec grown = Spec({Group("a", 0), Group("b", 1), Group("c", 1)});
+  EXPECT_EQ(CheckGrowth(present, grown), absl::OkStatus());
+  const OptimizerSpec more = Spec({Group("a", 0), Group("b", 1), Group("c", 1), Group("d", 2)});
+  EXPECT_EQ(CheckGrowth(grown, more), absl::OkStatus());
+}
+
+TEST(SpecGrowth, NoneOrTwoAdmissionsMore_AreNot) {
+  const OptimizerSpec present = Spec({Group("a", 0)});
+  EXPECT_THAT(Error(present, present), HasSubstr("1 admissions, expected 2"));
+  EXPECT_THAT(Error(present, Spec({Group("a", 0), Group("b", 1), Group("c", 2)})),
+              HasSubstr("3 admissions, expected 2"));
+}
+
+TEST(SpecGrowth, WhatIsThereChanges_IsNamed) {
+  const OptimizerSpec present = Spec({Group("a", 0)});
+  EXPECT_THAT(Error(present, Spec({Group("z", 0), Group("b", 1)})), HasSubstr("\"z\""));
+  OptimizerSpec other = Spec({Group("a", 0), Group("b", 1)});
+  other.rules[0].name = "sgd";
+  EXPECT_THAT(Error(present, other), HasSubstr("update rule of param group 0"));
+  other = Spec({Group("a", 0), Group("b", 1)});
+  other.policy = PartitionPolicy::kBalanced;
+  EXPECT_THAT(Error(present, other), HasSubstr("partition policy"));
+}
+
+TEST(SpecGrowth, SpecThatIsNotValid_IsRefused) {
+  EXPECT_THAT(Error(Spec({Group("a", 0)}), Spec({Group("a", 0), Group("a", 1)})),
+              HasSubstr("same name"));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,262 @@
+#include "server/coordinator/growth_rounds.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/errors.h"
+#include "tests/server/coordinator/join_requests.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+const absl::Time kStart = absl::UnixEpoch();
+
+OptimizerSpec Present() { return TestJoin(0, kRanks).spec; }
+
+OptimizerSpec Grown(int64_t rows = 2) {
+  OptimizerSpec spec = Present();
+  std::vector<GroupSpec> groups = spec.space.groups();
+  ParameterSpec added;
+  added.name = "head.weight";
+  added.shape = {rows, 4};
+  groups.push_back({{added}, spec.space.admission_count()});
+  spec.space = ParameterSpace(std::move(groups));
+  spec.rules.push_back({"sgd"});
+  return spec;
+}
+
+class GrowthRoundsTest : public ::testing::Test {
+ protected:
+  using Outcome = GrowthRounds::Outcome;
+
+  static GrowthProposal Proposal(uint64_t number, OptimizerSpec spec = Grown()) {
+    GrowthProposal proposal;
+    proposal.number = number;
+    proposal.spec = std::move(spec);
+    proposal.calls = 7;
+    return proposal;
+  }
+  static GrowthProposal Commit(uint64_t number) {
+    GrowthProposal proposal = Proposal(number);
+    proposal.spec_digest = proposal.spec.Digest();
+    proposal.phase = GrowthPhase::kCommit;
+    return proposal;
+  }
+
+  Outcome Propose(Rank rank, const GrowthProposal& proposal) {
+    const Outcome outcome = rounds_.Propose(
+        rank, proposal, Present(), 5, now_, now_ + absl::Seconds(10),
+        [this, rank](absl::StatusOr<GrowthAnswer> answer) { answers_[rank].push_back(answer); },
+        deferred_);
+    Run();
+    return outcome;
+  }
+  void Tick(absl::Duration passed) {
+    now_ += passed;
+    rounds_.Tick(now_, deferred_);
+    Run();
+  }
+  void Heard(Rank rank, StepOutcome outcome, StepNumber finished) {
+    rounds_.Heard(rank, {finished, outcome, 0}, deferred_);
+    Run();
+  }
+  // The rank's last answer; an error where there is none.
+  absl::StatusOr<GrowthAnswer> Answer(Rank rank) const {
+    if (answers_[rank].empty()) return absl::InternalError("no answer");
+    return answers_[rank].back();
+  }
+  absl::Status Refusal(Rank rank) const {
+    const absl::StatusOr<GrowthAnswer> answer = Answer(rank);
+    if (!answer.ok()) return answer.status();
+    EXPECT_EQ(answer->verdict, GrowthVerdict::kRefused);
+    return answer->failure;
+  }
+  void ExpectAgreed(Rank rank) const {
+    ASSERT_EQ(Answer(rank).status(), absl::OkStatus());
+    EXPECT_EQ(Answer(rank)->verdict, GrowthVerdict::kAgreed);
+    EXPECT_EQ(Answer(rank)->generation, 5);
+  }
+
+  absl::Time now_ = kStart;
+  GrowthRounds rounds_{"default", kRanks};
+  std::vector<std::vector<absl::StatusOr<GrowthAnswer>>> answers_{kRanks};
+
+ private:
+  void Run() {
+    Deferred deferred;
+    deferred.swap(deferred_);
+    for (const auto& callback : deferred) callback();
+  }
+  Deferred deferred_;
+};
+
+TEST_F(GrowthRoundsTest, AllProposeTheSame_AllAreAnsweredWhenTheLastHasCome) {
+  EXPECT_EQ(Propose(0, Proposal(1)), Outcome::kNone);
+  EXPECT_EQ(Propose(1, Proposal(1)), Outcome::kNone);
+  EXPECT_TRUE(answers_[0].empty());
+  EXPECT_EQ(Propose(2, Proposal(1)), Outcome::kCompared);
+  for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
+  for (Rank rank = 0; rank < kRanks - 1; ++rank)
+    EXPECT_EQ(Propose(rank, Commit(1)), Outcome::kNone);
+  EXPECT_EQ(Propose(2, Commit(1)), Outcome::kCommitted);
+  for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
+  EXPECT_EQ(rounds_.compared()->space.Digest(), Grown().space.Digest());
+}
+
+TEST_F(GrowthRoundsTest, TheyDiffer_AllAreToldTheFirstDifference) {
+  Propose(2, Proposal(1));
+  Propose(1, Proposal(1, Grown(3)));
+  EXPECT_TRUE(answers_[1].empty());
+  Propose(0, Proposal(1));
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(errors::IsRanksDisagree(Refusal(rank)));
+    EXPECT_THAT(errors::RanksOf(Refusal(rank)), ElementsAre(1));
+    EXPECT_THAT(std::string(Refusal(rank).message()),
+                AllOf(HasSubstr("rank 2 has \"head.weight\" float32 [2, 4]"),
+                      HasSubstr("rank 1 has \"head.weight\" float32 [3, 4]")));
+  }
+  // Nothing is left of it.
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Proposal(2));
+  for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
+}
+
+TEST_F(GrowthRoundsTest, RanksThatDoNotCome_AreNamedAtTheEarliestDeadline) {
+  GrowthProposal patient = Proposal(1);
+  patient.patience = absl::Seconds(4);
+  Propose(1, patient);
+  Propose(2, Proposal(1));
+  Tick(absl::Seconds(4) - absl::Milliseconds(1));
+  EXPECT_TRUE(answers_[1].empty());
+  Tick(absl::Milliseconds(1));
+  for (const Rank rank : {1, 2}) {
+    EXPECT_TRUE(errors::IsPeersTimedOut(Refusal(rank)));
+    EXPECT_THAT(errors::RanksOf(Refusal(rank)), ElementsAre(0));
+    EXPECT_THAT(std::string(Refusal(rank).message()), HasSubstr("2 of 3 ranks have called"));
+  }
+  // The one that is late finds itself alone.
+  Propose(0, Proposal(1));
+  EXPECT_TRUE(answers_[0].empty());
+}
+
+TEST_F(GrowthRoundsTest, ARankThatCannotGoOn_IsNamedToAll) {
+  GrowthProposal poor = Proposal(1);
+  poor.prepared = absl::ResourceExhaustedError("needs 5 bytes, has 4");
+  Propose(0, poor);
+  Propose(1, Proposal(1));
+  Propose(2, Proposal(1));
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(Refusal(rank), absl::ResourceExhaustedError("rank 0: needs 5 bytes, has 4"));
+  }
+}
+
+TEST_F(GrowthRoundsTest, Retry_GetsTheFirstAnswer) {
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Proposal(1));
+  Propose(1, Proposal(1));
+  ASSERT_EQ(answers_[1].size(), 2u);
+  ExpectAgreed(1);
+  EXPECT_TRUE(rounds_.Knows(1, Proposal(1)));
+  EXPECT_FALSE(rounds_.Knows(1, Commit(1)));
+  EXPECT_FALSE(rounds_.Knows(1, Proposal(2)));
+}
+
+TEST_F(GrowthRoundsTest, RetryWhileOthersAreMissing_CountsOnceAndEndsTheFirstAttempt) {
+  Propose(0, Proposal(1));
+  Propose(0, Proposal(1));
+  ASSERT_EQ(answers_[0].size(), 1u);
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kNotFound);
+  Propose(1, Proposal(1));
+  EXPECT_EQ(answers_[0].size(), 1u);
+  Propose(2, Proposal(1));
+  ExpectAgreed(0);
+}
+
+TEST_F(GrowthRoundsTest, AnAttemptThatHasWaitedLongEnough_AsksAgain) {
+  Propose(0, Proposal(1));
+  Tick(absl::Seconds(10));
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kNotFound);
+  Propose(1, Proposal(1));
+  EXPECT_EQ(Propose(2, Proposal(1)), Outcome::kCompared);
+  Propose(0, Proposal(1));
+  ExpectAgreed(0);
+}
+
+TEST_F(GrowthRoundsTest, TheSpec_IsAskedOfOneRankAndOfThoseThatDiffer) {
+  GrowthProposal digest = Proposal(1);
+  digest.spec_digest = digest.spec.Digest();
+  Propose(0, digest);
+  EXPECT_EQ(Answer(0)->verdict, GrowthVerdict::kSendSpec);
+  Propose(1, digest);
+  EXPECT_EQ(Answer(1)->verdict, GrowthVerdict::kAskAgain);
+  now_ += GrowthRounds::kSpecPatience;
+  Propose(1, digest);
+  EXPECT_EQ(Answer(1)->verdict, GrowthVerdict::kSendSpec);
+  Propose(0, Proposal(1));
+  Propose(1, digest);  // known now
+  EXPECT_EQ(answers_[1].size(), 2u);
+  GrowthProposal other = Proposal(1, Grown(3));
+  other.spec_digest = other.spec.Digest();
+  Propose(2, other);
+  EXPECT_EQ(Answer(2)->verdict, GrowthVerdict::kSendSpec);
+  Propose(2, Proposal(1, Grown(3)));
+  EXPECT_TRUE(errors::IsRanksDisagree(Refusal(0)));
+  // Who was asked has come: the next one need not wait.
+  digest.number = 2;
+  Propose(0, digest);
+  EXPECT_EQ(Answer(0)->verdict, GrowthVerdict::kSendSpec);
+}
+
+TEST_F(GrowthRoundsTest, ARankInAStep_EndsTheRoundWithItsSecondHeartbeat) {
+  Propose(0, Proposal(1));
+  Heard(1, StepOutcome::kInStep, 6);  // the step that rank 0 has finished
+  Heard(1, StepOutcome::kInStep, 6);
+  EXPECT_TRUE(answers_[0].empty());
+  Heard(1, StepOutcome::kInStep, 7);
+  Heard(1, StepOutcome::kIdle, 7);
+  Heard(1, StepOutcome::kInStep, 7);
+  EXPECT_TRUE(answers_[0].empty());
+  Heard(1, StepOutcome::kInStep, 7);
+  EXPECT_TRUE(Answer(0)->others_step);
+  EXPECT_TRUE(errors::IsRanksDisagree(Refusal(0)));
+  EXPECT_THAT(std::string(Refusal(0).message()),
+              AllOf(HasSubstr("rank 0 adds a param group"), HasSubstr("rank 1 is in step()")));
+}
+
+TEST_F(GrowthRoundsTest, ARankThatHasProposed_IsInNoStepWhateverALateHeartbeatSays) {
+  Propose(0, Proposal(1));
+  for (int i = 0; i < 3; ++i) Heard(0, StepOutcome::kInStep, 7);
+  EXPECT_TRUE(answers_[0].empty());
+}
+
+TEST_F(GrowthRoundsTest, CommitOfWhatWasNotCompared_IsRefused) {
+  GrowthProposal commit = Commit(1);
+  commit.spec_digest.reset();
+  Propose(0, commit);
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(GrowthRoundsTest, SpecThatDoesNotGoOnFromThePresentOne_IsInvalid) {
+  Propose(0, Proposal(1, Present()));
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kInvalidArgument);
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Proposal(2));
+  ExpectAgreed(0);
+}
+
+TEST_F(GrowthRoundsTest, CommitAndAnotherProposal_AreDifferentCalls) {
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Proposal(1));
+  Propose(0, Commit(1));
+  Propose(1, Proposal(2));
+  Propose(2, Commit(1));
+  EXPECT_TRUE(errors::IsRanksDisagree(Refusal(0)));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -69,6 +69,7 @@ class OwnerGeneration {
   // no values yet.
   void Begin(OwnerGeneration& former);
 
+  const Options& options() const { return options_; }
   const std::shared_ptr<const GenerationShape>& shape() const { return options_.shape; }
   const GroupUpdates& groups() const { return options_.groups; }
   DataPlane* plane() const { return options_.plane.get(); }

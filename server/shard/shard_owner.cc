@@ -2,97 +2,14 @@
 
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "common/errors.h"
-#include "common/generation_shape.h"
-#include "common/log.h"
-#include "server/shard/engine/step_engine.h"
-#include "server/shard/inspection/live_shard_view.h"
-#include "server/shard/inspection/step_board.h"
-#include "server/shard/inspection/timeline_ring.h"
-#include "server/shard/owner_generation.h"
-#include "server/shard/plane_guard.h"
+#include "server/shard/shard_owner_impl.h"
 #include "server/shard/shard_owner_options.h"
 #include "server/shard/state/shard_ledger.h"
-#include "server/update/group_update.h"
 
 namespace optshard {
-class ShardOwner::Impl {
- public:
-  explicit Impl(Options options) : options_(std::move(options)) {}
-
-  ~Impl() {
-    // The plane uses the session's rendezvous: it goes first, and no callback finds it then.
-    guard_->Detach();
-    generation_.reset();
-    plane_.reset();
-  }
-
-  absl::Status Start();
-  absl::StatusOr<StepInfo> Step(const StepInput& input);
-  absl::Status RefuseNextStep(absl::string_view how_known);
-  // A call of all ranks between steps.
-  template <typename Call>
-  absl::Status BetweenSteps(const Call& call) {
-    absl::Status usable = CheckNothingLost();
-    if (!usable.ok()) return usable;
-    const StepEngine::Result result = call(generation_->engine());
-    return result.status.ok() || result.refused ? result.status : Break(result);
-  }
-  absl::Status Stop(absl::Duration timeout);
-
-  void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }
-  absl::Status failure() const { return board_->failure(); }
-  absl::Status lost() const { return guard_->reason(); }
-  StepProgress progress() const { return generation_->engine().progress(); }
-  absl::StatusOr<ShardState*> state() {
-    absl::Status usable = CheckUsable();
-    if (!usable.ok()) return usable;
-    return &generation_->state();
-  }
-  const Plan& plan() const { return shape_->plan(); }
-  // Null where the plane reaches no peer's memory.
-  const PeerReplicas* peer_replicas() const {
-    return plane_ == nullptr ? nullptr : plane_->peer_replicas();
-  }
-  absl::Span<const ReplicaRegion> shared_replica() const {
-    if (peer_replicas() == nullptr) return {};
-    return peer_replicas()->regions[options_.rank];
-  }
-  std::shared_ptr<const void> shared_replica_memory() const {
-    return peer_replicas() == nullptr ? nullptr : peer_replicas()->memory;
-  }
-  const ShardView& view() const { return *view_; }
-
- private:
-  absl::Status JoinJob(absl::Time deadline);
-  absl::Status ConnectPlane(absl::Time deadline);
-  absl::Status Build();
-  absl::Status CheckUsable() const;
-  absl::Status CheckNothingLost();
-  void PublishProgress(StepOutcome outcome);
-  absl::Status AttributeFailure(StepOutcome outcome, const absl::Status& observed);
-  absl::Status Break(const StepEngine::Result& result);
-  LogContext MakeLogContext() const;
-
-  Options options_;
-  GroupUpdates groups_;
-  // Outlives whatever the session's thread may call.
-  const std::shared_ptr<PlaneGuard> guard_ = std::make_shared<PlaneGuard>();
-  std::unique_ptr<MemberSession> session_;
-  std::shared_ptr<const GenerationShape> shape_;
-  std::unique_ptr<StepBoard> board_;
-  std::unique_ptr<TimelineRing> timeline_;
-  std::unique_ptr<LiveShardView> view_;
-  std::shared_ptr<DataPlane> plane_;
-  std::unique_ptr<OwnerGeneration> generation_;
-  bool resumes_ = false;  // goes on from state that the memory held ...
-  StepProgress resumed_;  // ... after this
-  bool stopped_ = false;
-};
 
 absl::Status ShardOwner::Impl::Start() {
   absl::Status valid = CheckOwnerOptions(options_);
@@ -107,8 +24,13 @@ absl::Status ShardOwner::Impl::Start() {
   const absl::Time deadline = options_.clock->Now() + options_.join_timeout;
   absl::Status joined = JoinJob(deadline);
   if (!joined.ok()) return joined;
-  absl::Status connected = ConnectPlane(deadline);
-  if (!connected.ok()) return connected;
+  absl::StatusOr<std::shared_ptr<DataPlane>> plane = ConnectPlane(*shape_, deadline);
+  if (!plane.ok()) {
+    return errors::WithContext(AttributeFailure(StepOutcome::kNotApplied, plane.status()),
+                               "connecting the data plane");
+  }
+  plane_ = *std::move(plane);
+  if (plane_ != nullptr) guard_->Attach(plane_.get());
   return Build();
 }
 
@@ -145,24 +67,21 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   return divides;
 }
 
-absl::Status ShardOwner::Impl::ConnectPlane(absl::Time deadline) {
-  if (options_.spec.world_size == 1) return absl::OkStatus();
+// Null where there is one rank.
+absl::StatusOr<std::shared_ptr<DataPlane>> ShardOwner::Impl::ConnectPlane(
+    const GenerationShape& shape, absl::Time deadline) {
+  if (options_.spec.world_size == 1) return std::shared_ptr<DataPlane>();
   PlaneRequest request;
   request.rank = options_.rank;
   request.world_size = options_.spec.world_size;
-  request.generation = shape_->generation();
-  request.tree = shape_->plan().tree;
-  request.layout = &shape_->layout();
+  request.generation = shape.generation();
+  request.tree = shape.plan().tree;
+  request.layout = &shape.layout();
   request.rendezvous = &session_->rendezvous();
   request.deadline = deadline;
   absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
-  if (!plane.ok()) {
-    return errors::WithContext(AttributeFailure(StepOutcome::kNotApplied, plane.status()),
-                               "connecting the data plane");
-  }
-  plane_ = std::move(*plane);
-  guard_->Attach(plane_.get());
-  return absl::OkStatus();
+  if (!plane.ok()) return plane.status();
+  return std::shared_ptr<DataPlane>(*std::move(plane));
 }
 
 absl::Status ShardOwner::Impl::Build() {
@@ -313,6 +232,12 @@ absl::Status ShardOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                         absl::Duration timeout) {
   return impl_->BetweenSteps(
       [&](StepEngine& engine) { return engine.SyncParameters(replica, regions, timeout); });
+}
+
+absl::Status ShardOwner::AddGroups(
+    const OptimizerSpec& spec, const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
+    const absl::Status& prepared, absl::Duration timeout) {
+  return impl_->AddGroups(spec, trainer_updates, prepared, timeout);
 }
 
 absl::Status ShardOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,

@@ -122,6 +122,25 @@ class ShardOwner {
   // FAILED_PRECONDITION once it is stopped.
   absl::StatusOr<ShardState*> state();
 
+  // All ranks go on with `spec`, which is the present one with the param groups of one admission
+  // more, in the next generation: all of them, or none. Called by all together, between steps;
+  // `trainer_updates` as in Options. What was there keeps its owner, its state and its place in
+  // memory; shared_replica() has regions for what is added. Added parameters have no values before
+  // a SyncParameters, and until then no step follows. `prepared`: not OK where the caller cannot go
+  // on, and then no rank does. Errors, with nothing changed:
+  //   INVALID_ARGUMENT    the spec or a rule of it; nothing is sent, the others wait for this rank.
+  //                       Or, on all ranks, RanksDisagree: they add different groups (the first
+  //                       difference is named), or a rank is in a step; its Step returns that, too
+  //   DEADLINE_EXCEEDED   PeersTimedOut: these ranks did not come within `timeout`
+  //   UNAVAILABLE         no coordinator
+  //   RESOURCE_EXHAUSTED  a rank, which is named, has too little memory; and other errors of ranks
+  //                       that could not build the next generation
+  // UNAVAILABLE (a rank or the coordinator is lost) and DEADLINE_EXCEEDED at the end of the call,
+  // as others may have gone on already, break the owner as in Step.
+  absl::Status AddGroups(const OptimizerSpec& spec,
+                         const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
+                         const absl::Status& prepared, absl::Duration timeout);
+
   // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
   // it up: with TrainerGone naming this rank, unless another rank has a reason of its own. OK when
   // they have; an error breaks the owner, as in Step.

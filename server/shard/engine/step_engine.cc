@@ -81,9 +81,8 @@ StepEngine::Result StepEngine::Step(const StepInput& input) {
   return TakePart(input, absl::OkStatus(), options_.clock->Now() + input.timeout);
 }
 
-StepEngine::Result StepEngine::Refuse(const absl::Status& reason) {
-  // No deadline: nobody is late, the others need not come at all.
-  return TakePart(StepInput(), reason, absl::InfiniteFuture());
+StepEngine::Result StepEngine::Refuse(const absl::Status& reason, absl::Time deadline) {
+  return TakePart(StepInput(), reason, deadline);
 }
 
 StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Status& willing,

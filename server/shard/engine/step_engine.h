@@ -58,9 +58,9 @@ class StepEngine {
 
   Result Step(const StepInput& input);
 
-  // Takes part in the others' next step, whenever they come, so that all give it up for this
-  // reason. The result has that error.
-  Result Refuse(const absl::Status& reason);
+  // Takes part in the others' next step, whenever they come until the deadline, so that all give it
+  // up for this reason. The result has that error.
+  Result Refuse(const absl::Status& reason, absl::Time deadline = absl::InfiniteFuture());
 
   // Rank 0's parameter values go to all. Masters take what was changed. What fails once values
   // travel is kTorn, but the first time: then there was nothing to tear.

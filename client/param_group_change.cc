@@ -11,7 +11,7 @@ std::string DescribeGroupChange(const std::vector<torch::optim::OptimizerParamGr
                                 const std::vector<std::vector<at::Tensor>>& constructed) {
   if (groups.size() != constructed.size()) {
     return absl::StrCat("param_groups() has ", groups.size(), " groups, and had ",
-                        constructed.size(), " when the optimizer was constructed");
+                        constructed.size(), " when the optimizer was made or last grew");
   }
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::vector<at::Tensor>& params = groups[i].params();
@@ -20,8 +20,8 @@ std::string DescribeGroupChange(const std::vector<torch::optim::OptimizerParamGr
                    [](const at::Tensor& now, const at::Tensor& then) { return now.is_same(then); });
     if (!same) {
       return absl::StrCat("group ", i,
-                          " of param_groups() has other parameters than when the "
-                          "optimizer was constructed");
+                          " of param_groups() has other parameters than when it "
+                          "was made");
     }
   }
   return "";

@@ -90,8 +90,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      verify_replicas. Nothing
   //                      changes, and all may call again, with one exception: where gradients
   //                      travel by messages (kReduce), the last one breaks the optimizer
-  //   UNIMPLEMENTED      param_groups() has other groups or parameters than at construction
-  //                      (nothing is sent; undo that and call again)
+  //   UNIMPLEMENTED      param_groups() has other groups or parameters than those that were given
+  //                      (nothing is sent; undo that and call again), but groups at the end, which
+  //                      are added
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
   //                      or the trainer of another rank is gone and its successor has not come:
   //                      nothing changed, call again (errors::IsTrainerGone; wait_for_trainers)
@@ -264,10 +265,26 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   std::vector<OwnedRange> owner_of(const at::Tensor& parameter) const;
   std::vector<OwnedRange> owner_of(int parameter) const;
 
-  // UNIMPLEMENTED: groups and parameters can be given at construction only. Called through a
-  // reference to torch::optim::Optimizer, where it is not virtual, this is noticed by the next
-  // step.
+  // Adds a param group, which the next step() updates. All ranks call it, between the same steps,
+  // with the same group; its values become rank 0's. The group's options are as at construction.
+  // What was there keeps its owners, state and memory. Called through a reference to
+  // torch::optim::Optimizer, where it is not virtual, the next step() does this first, on all
+  // ranks, and has these errors too. What is added waits for other ranks up to join_timeout, and as
+  // long again for them to make the memory. Errors that leave everything as it was:
+  //   INVALID_ARGUMENT    as at construction, for the group: nothing is sent, and the others wait
+  //                       until this rank calls again. A group without parameters. A tensor that
+  //                       would have to move to the memory that ranks share, and is tied to others.
+  //                       Or, on all ranks: errors::IsRanksDisagree, with the first difference; or
+  //                       that a rank is in step(), whose step() has this error then, too, within
+  //                       two heartbeats (some seconds)
+  //   DEADLINE_EXCEEDED   errors::IsPeersTimedOut: these ranks did not call it
+  //   RESOURCE_EXHAUSTED  a rank, which is named, has no memory for it; on all ranks
+  //   UNAVAILABLE         the coordinator does not answer
+  //   UNIMPLEMENTED       an optimizer class is to step the group, or a shard server has the state
+  // Those of a rank or coordinator that is lost meanwhile are as step's, and break the optimizer.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
+  // UNIMPLEMENTED: a group keeps the parameters that it was given. Called through a reference to
+  // torch::optim::Optimizer, where it is not virtual, this is noticed by the next step.
   void add_parameters(const std::vector<at::Tensor>& parameters);
 
   // For torch::save and torch::load, in the format of torch::optim's own optimizers, which can load

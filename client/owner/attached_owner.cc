@@ -167,6 +167,14 @@ absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> repli
   return AskBetweenSteps(DoorbellRequest::Kind::kSync, replica, timeout);
 }
 
+absl::Status AttachedOwner::AddGroups(const OptimizerSpec&,
+                                      const std::vector<std::shared_ptr<TrainerUpdate>>&,
+                                      const absl::Status&, absl::Duration) {
+  return absl::UnimplementedError(
+      "param groups cannot be added where a shard server has the state: set attach to "
+      "\"embedded\", or make another optimizer, with a name of its own, for them");
+}
+
 absl::Status AttachedOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                            absl::Span<const ReplicaRegion>,
                                            absl::Duration timeout) {

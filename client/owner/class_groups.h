@@ -25,6 +25,12 @@ class ClassGroups {
   // The options of `groups` are RuleOptions.
   explicit ClassGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
+  // A group at the end that a rule steps. Of a copy: it has the same optimizers.
+  void AddRuleGroup() {
+    classes_.push_back(nullptr);
+    updates_.push_back(nullptr);
+  }
+
   // By group; null where a rule steps it.
   const std::vector<std::shared_ptr<TrainerUpdate>>& updates() const { return updates_; }
 

@@ -16,10 +16,6 @@
 
 namespace optshard {
 
-inline constexpr char kGroupsAreFixed[] =
-    "groups and parameters can be given at construction only; make another optimizer, with a name "
-    "of its own, for them";
-
 // Errors are thrown as StatusError. Bound to the trainer's thread.
 class ConstructedGroups {
  public:
@@ -31,8 +27,12 @@ class ConstructedGroups {
   // By group.
   const std::vector<GroupUpdate>& updates() const { return updates_; }
 
+  // How many groups were added at the end of `groups`, which are else those of the construction.
+  int AddedTo(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
+
   // UNIMPLEMENTED as long as `groups` hold other parameters than at construction: called through
-  // torch::optim::Optimizer, where it is not virtual, add_param_group succeeds.
+  // torch::optim::Optimizer, where they are not virtual, add_param_group and add_parameters
+  // succeed.
   void CheckParameters(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
   // Takes the hyperparameters of `groups`, whose parameters are those of the construction.

@@ -1,5 +1,6 @@
 #include "client/owner/embedded_owner.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,8 +20,22 @@
 namespace optshard {
 namespace {
 
+// By how many admissions they have. They live as long as the planes that use them.
+using SegmentsOfRank = std::map<int, std::weak_ptr<const ReplicaSegments>>;
+
+// The segments of a generation go on from those of the one before. Where that has none in use,
+// because a rank had none, this one has none either.
+absl::StatusOr<std::shared_ptr<const ReplicaSegments>> GrowSegments(SegmentsOfRank& made,
+                                                                    const PlaneRequest& request) {
+  const int admissions = request.layout->admission_count();
+  const std::shared_ptr<const ReplicaSegments> before = made[admissions - 1].lock();
+  if (before == nullptr) return nullptr;
+  return ReplicaSegments::Grow(*before, *request.layout, request.rank);
+}
+
 // A flat replica lies in segments; where there is one copy of the parameters, rank 0 has it. A rank
-// that has no memory for segments does without, unless it was told to have them.
+// that has no memory for segments does without, unless it was told to have them; but it does not
+// leave those that it has.
 ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
   if (options.parameters_as_bucket_view == BucketView::kOff) return nullptr;
   const auto parts = options.share_parameters && options.rank != 0
@@ -29,11 +44,15 @@ ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
   const bool required =
       options.parameters_as_bucket_view == BucketView::kOn || options.share_parameters;
   return
-      [parts, required, job = options.job](
+      [parts, required, job = options.job, made = std::make_shared<SegmentsOfRank>()](
           const PlaneRequest& request) -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
+        const int admissions = request.layout->admission_count();
         absl::StatusOr<std::shared_ptr<const ReplicaSegments>> segments =
-            ReplicaSegments::Create(*request.layout, request.rank, parts);
-        if (required || !absl::IsResourceExhausted(segments.status())) return segments;
+            admissions > 1 ? GrowSegments(*made, request)
+                           : ReplicaSegments::Create(*request.layout, request.rank, parts);
+        if (segments.ok()) (*made)[admissions] = *segments;
+        const bool may_do_without = !required && admissions == 1;
+        if (!may_do_without || !absl::IsResourceExhausted(segments.status())) return segments;
         Log(LogLevel::kWarning, {"client", job, request.rank},
             "steps send messages, which is slower than one pass over shared memory: %s",
             segments.status().ToString());
@@ -70,6 +89,12 @@ class EmbeddedOwner : public OwnerLink {
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override {
     return owner_->SyncParameters(replica, regions, timeout);
+  }
+
+  absl::Status AddGroups(const OptimizerSpec& spec,
+                         const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
+                         const absl::Status& prepared, absl::Duration timeout) override {
+    return owner_->AddGroups(spec, trainer_updates, prepared, timeout);
   }
 
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,

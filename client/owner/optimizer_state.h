@@ -6,6 +6,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -52,6 +53,11 @@ class OptimizerState {
   // `given` is looked at on rank `from`, or with kFromEveryRank on all. Its options go into
   // `groups`.
   void Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups);
+
+  // What `before` has consolidated.
+  void KeepConsolidatedOf(OptimizerState& before) {
+    consolidated_ = std::move(before.consolidated_);
+  }
 
   // The parameters' names.
   std::vector<std::string> NamesOfAll() const;

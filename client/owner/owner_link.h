@@ -15,10 +15,12 @@
 #include "absl/types/span.h"
 #include "common/byte_share.h"
 #include "common/dataplane/peer_replicas.h"
+#include "common/optimizer_spec.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/state/state_access.h"
+#include "server/update/trainer_update.h"
 
 namespace optshard {
 
@@ -44,6 +46,12 @@ class OwnerLink {
   virtual absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions,
                                       absl::Duration timeout) = 0;
+
+  // As ShardOwner::AddGroups. UNIMPLEMENTED, with nothing sent, where the owner is in a shard
+  // server.
+  virtual absl::Status AddGroups(const OptimizerSpec& spec,
+                                 const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
+                                 const absl::Status& prepared, absl::Duration timeout) = 0;
 
   // As ShardOwner::VerifyReplicas; and errors::IsTrainerGone as Step.
   virtual absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,

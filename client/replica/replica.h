@@ -47,6 +47,11 @@ class Replica {
   // The flat memory, by region of the MemoryLayout; empty where tensors lie each on their own.
   virtual absl::Span<const ReplicaRegion> regions() const { return {}; }
 
+  // The flat memory of the parameters has been mapped once more, and is used there from now on; the
+  // gradients lie where they were. `owner` keeps it mapped. Nothing without flat memory.
+  virtual void UseMapping(absl::Span<const ReplicaRegion> /*regions*/,
+                          const std::shared_ptr<const void>& /*owner*/) {}
+
   // How many dense gradients the last Gather copied.
   int64_t gradients_copied() const { return gradients_copied_; }
 

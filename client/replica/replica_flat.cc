@@ -43,6 +43,23 @@ class FlatReplica : public Replica {
 
   absl::Span<const ReplicaRegion> regions() const override { return regions_; }
 
+  void UseMapping(absl::Span<const ReplicaRegion> regions,
+                  const std::shared_ptr<const void>& owner) override {
+    c10::InferenceMode normal_tensors(false);
+    at::NoGradGuard no_grad;
+    regions_.assign(regions.begin(), regions.end());
+    for (size_t i = 0; i < views_.size(); ++i) {
+      const at::Tensor& parameter = parameters()[i];
+      const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
+      const Buffer values = regions_[place.region].parameters.From(place.offset_elements);
+      at::Tensor& view = views_[i].values;
+      if (values.data() == view.const_data_ptr()) continue;
+      const bool is_there = parameter.const_data_ptr() == view.const_data_ptr();
+      view = FlatTensor(values, parameter.sizes(), owner);
+      if (is_there) parameter.set_data(view);  // else the next Gather moves the values in
+    }
+  }
+
  protected:
   Buffer GatherParameter(size_t index) override {
     if (parameters()[index].const_data_ptr() != views_[index].values.const_data_ptr() ||
@@ -95,7 +112,7 @@ class FlatReplica : public Replica {
   }
 
   const MemoryLayout layout_;
-  const std::vector<ReplicaRegion> regions_;
+  std::vector<ReplicaRegion> regions_;
   std::vector<Views> views_;  // by parameter
   std::vector<std::unique_ptr<GradientPlacement>> placements_;
 };

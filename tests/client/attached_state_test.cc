@@ -58,6 +58,23 @@ TEST(AttachedStateTest, StateAndSetState_HaveTheBitsOfAnEmbeddedOwner) {
   }
 }
 
+TEST(AttachedStateTest, ParamGroupThatIsAdded_IsRefusedAndTrainingGoesOn) {
+  testing::ExpectAllOk(RunAttached(2, [](const ShardedOptimizerOptions& options) {
+    const at::Tensor a = Parameter({1}, 4);
+    ShardedOptimizer optimizer({a}, testing::Sgd(1), options);
+    const absl::Status status = ErrorOf([&] {
+      optimizer.add_param_group(
+          torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("shard server"));
+    a.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 3);
+    optimizer.Close();
+  }));
+}
+
 // More elements than go at a time. Values that the codes have come back as they were.
 TEST(AttachedStateTest, LargeParameters_GoInPieces) {
   for (const char* const format : {"float32", "int8_dynamic"}) {

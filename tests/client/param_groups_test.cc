@@ -107,33 +107,14 @@ TEST(ParamGroupsTest, Construct_ParameterTwiceInAGroup_IsCountedAndSteppedOnce) 
   }));
 }
 
-TEST(ParamGroupsTest, Groups_AddedAfterConstruction_AreUnimplemented) {
-  ExpectAllOk(RunRanks(1, [](const ShardedOptimizerOptions& options) {
-    const at::Tensor a = Parameter({1}, 1);
-    ShardedOptimizer optimizer({a}, Sgd(1), options);
-    const auto code = [](const std::function<void()>& call) {
-      try {
-        call();
-      } catch (const StatusError& error) {
-        return error.status().code();
-      }
-      return absl::StatusCode::kOk;
-    };
-    const OptimizerParamGroup more(std::vector<at::Tensor>{Parameter({1}, 1)});
-    EXPECT_EQ(code([&] { optimizer.add_param_group(more); }), absl::StatusCode::kUnimplemented);
-    EXPECT_EQ(code([&] { optimizer.add_parameters({}); }), absl::StatusCode::kUnimplemented);
-  }));
-}
-
 // Of a base class whose function is not virtual.
-TEST(ParamGroupsTest, Step_GroupAddedThroughTheBaseClass_IsNoticedFirstAndCanBeUndone) {
+TEST(ParamGroupsTest, Step_ParameterAddedThroughTheBaseClass_IsNoticedFirstAndCanBeUndone) {
   ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
     const at::Tensor a = Parameter({1}, 1);
     ShardedOptimizer optimizer({a}, Sgd(0.25), options);
     a.mutable_grad() = Gradient({1}, 1);
     if (options.rank == 1) {
-      static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(
-          OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 1)}));
+      static_cast<torch::optim::Optimizer&>(optimizer).add_parameters({Parameter({1}, 1)});
       bool called = false;
       const auto closure = [&called] {
         called = true;
@@ -143,15 +124,16 @@ TEST(ParamGroupsTest, Step_GroupAddedThroughTheBaseClass_IsNoticedFirstAndCanBeU
                                std::function<void()>([&] { optimizer.refresh_parameters(); })}) {
         try {
           call();
-          ADD_FAILURE() << "a group was added without a word";
+          ADD_FAILURE() << "a parameter was added without a word";
         } catch (const StatusError& error) {
           EXPECT_EQ(error.status().code(), absl::StatusCode::kUnimplemented);
           EXPECT_THAT(error.what(),
-                      AllOf(HasSubstr("has 2 groups, and had 1"), HasSubstr("Undo the change")));
+                      AllOf(HasSubstr("group 0 of param_groups() has other parameters"),
+                            HasSubstr("Undo the change")));
         }
       }
       EXPECT_FALSE(called);
-      optimizer.param_groups().pop_back();
+      optimizer.param_groups()[0].params().pop_back();
     }
     optimizer.step();
     EXPECT_EQ(First(a), 0.75);

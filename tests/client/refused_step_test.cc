@@ -189,13 +189,13 @@ const std::vector<BadStep>& BadSteps() {
          return SetOptions(trainer, 1, std::make_unique<torch::optim::LBFGSOptions>(1));
        },
        {"rank 1: param group 1", "LBFGS cannot be sharded"}},
-      {"a group more",
+      {"a parameter more",
        [](Trainer& trainer) {
          static_cast<torch::optim::Optimizer&>(*trainer.optimizer)
-             .add_param_group(Group({Parameter({1}, 1)}));
-         return [&trainer] { trainer.groups().pop_back(); };
+             .add_parameters({Parameter({1}, 1)});
+         return [&trainer] { trainer.groups()[0].params().pop_back(); };
        },
-       {"rank 1", "3 groups, and had 2", "Undo the change"}},
+       {"rank 1", "group 0", "other parameters", "Undo the change"}},
       {"a parameter less",
        [](Trainer& trainer) {
          std::vector<at::Tensor>& group = trainer.groups()[0].params();

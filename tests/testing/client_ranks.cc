@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "client/owner/client_seams.h"
 #include "client/status_error.h"
 #include "common/dataplane/host_plane.h"
@@ -56,8 +58,14 @@ std::vector<absl::Status> RunRanks(int world_size,
   FakeHub::Options options;
   options.world_size = world_size;
   options.mode = mode;
-  FakeHub hub(options);
-  return RunRanks(hub, world_size, body);
+  absl::Mutex mutex;
+  std::map<Generation, FakeHub> hubs;
+  ClientSeams seams;
+  seams.plane = [&](const PlaneRequest& request, const ReplicaOfRank&) {
+    absl::MutexLock lock(&mutex);
+    return hubs.try_emplace(request.generation, options).first->second.MakePlane(request.rank);
+  };
+  return RunWith(seams, world_size, body);
 }
 
 std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
@@ -83,10 +91,12 @@ std::vector<absl::Status> RunServedRanks(int world_size,
 
 HostRun RunRanksOfOneHost(int world_size,
                           const std::function<void(ShardedOptimizerOptions)>& body) {
+HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
+                          HostPlaneKind kind) {
   std::atomic<int> one_pass_ranks = 0;
   ClientSeams seams;
-  seams.plane = [&one_pass_ranks](const PlaneRequest& request, const ReplicaOfRank& replica) {
-    auto plane = MakeHostPlaneFactory(HostPlaneKind::kAuto, "lo", replica)(request);
+  seams.plane = [&one_pass_ranks, kind](const PlaneRequest& request, const ReplicaOfRank& replica) {
+    auto plane = MakeHostPlaneFactory(kind, "lo", replica)(request);
     if (plane.ok() && (*plane)->peer_replicas() != nullptr) ++one_pass_ranks;
     return plane;
   };

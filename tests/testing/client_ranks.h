@@ -8,10 +8,13 @@
 
 #include "absl/status/status.h"
 #include "client/sharded_optimizer_options.h"
+#include "common/dataplane/host_plane.h"
 #include "tests/testing/fake_plane.h"
 
 namespace optshard::testing {
 
+// Each generation of param groups has a hub of its own.
+//
 // Calls `body` once for each rank, in a thread of its own, with options for it, and returns what
 // each of them threw (OK where nothing). Whatever is not a StatusError ends the test. In `body`,
 // ScopedClientSeams::Current()->views has the views of the ranks' shard owners.
@@ -26,9 +29,10 @@ std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
 // As above, over the data plane that ranks of one host choose, in shared memory.
 struct HostRun {
   std::vector<absl::Status> thrown;
-  int one_pass_ranks = 0;  // how many of them reach the others' replicas
+  int one_pass_ranks = 0;  // how many of them reach the others' replicas, over all generations
 };
-HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body);
+HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
+                          HostPlaneKind kind = HostPlaneKind::kAuto);
 
 // As the first one, and other ranks reach the shard owners over RPC.
 std::vector<absl::Status> RunServedRanks(int world_size,

@@ -1,0 +1,319 @@
+// An optimizer on the trainer's side: the tensors, and the owner of their state. What is behind
+// ShardedOptimizer.
+#ifndef OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
+#define OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/owner/class_groups.h"
+#include "client/owner/optimizer_parts.h"
+#include "client/owner/optimizer_spec_of.h"
+#include "client/owner/owner_choice.h"
+#include "client/owner/parameter_admission.h"
+#include "client/owner/wait_for_trainers.h"
+#include "client/replica/flat_memory.h"
+#include "client/replica/memory_choice.h"
+#include "client/replica/parameter_list.h"
+#include "client/replica/replica.h"
+#include "client/replica/replica_list.h"
+#include "client/rule_options.h"
+#include "client/sharded_optimizer_options.h"
+#include "client/status_error.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "common/optimizer_spec.h"
+#include "common/step_info.h"
+#include "server/shard/engine/step_input.h"
+#include "server/update/group_update.h"
+
+namespace optshard {
+
+inline constexpr char kTrainableNote[] =
+    ". A frozen parameter keeps its value, its owner and its state, and goes on from there once it "
+    "is unfrozen. Call refresh_trainable() after a switch to hide this message";
+
+// What must be known before the base class can be constructed.
+struct PreparedOptimizer {
+  PreparedOptimizer(std::vector<torch::optim::OptimizerParamGroup> given, const RuleOptions& rule,
+                    ShardedOptimizerOptions client_options)
+      : groups(std::move(given)),
+        options(ValueOrThrow(WithKnownRank(std::move(client_options)))),
+        defaults(SayingWhere("rank", options.rank, [&] { return rule.Complete(); })) {
+    SayingWhere("rank", options.rank, [&] {
+      for (size_t g = 0; g < groups.size(); ++g) {
+        groups[g].set_options(std::make_unique<RuleOptions>(
+            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); })));
+      }
+      list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
+      if (options.main_gradients) ThrowIfError(UseMainGradients(list));
+    });
+    for (torch::optim::OptimizerParamGroup& group : groups) group.params().clear();
+    for (size_t i = 0; i < list.tensors.size(); ++i) {
+      groups[list.space.group_of(static_cast<int>(i))].params().push_back(list.tensors[i]);
+    }
+    spec = OptimizerSpecOf(options, list.space, groups);
+    list.space = spec.space;
+  }
+
+  std::vector<torch::optim::OptimizerParamGroup> groups;  // all options set, each parameter once
+  ShardedOptimizerOptions options;
+  RuleOptions defaults;
+  ParameterList list;
+  OptimizerSpec spec;
+};
+
+// Errors are thrown as StatusError; what they are, client/sharded_optimizer.h says. `groups` are
+// the param groups as the user has them. Bound to the trainer's thread.
+class TrainerOptimizer {
+ public:
+  explicit TrainerOptimizer(const PreparedOptimizer& prepared)
+      : TrainerOptimizer(prepared, ClassesOf(prepared)) {}
+
+  void MakeClasses(const ParameterList& list,
+                   std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    parts_->classes.Make(list, parts_->owners, options_.rank, groups);
+  }
+
+  void RefreshParameters() {
+    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_.Gather()); });
+    const absl::Status synced =
+        owner_->SyncParameters(replica_.tensors(), replica_.regions(), options_.join_timeout);
+    replica_.Scatter();
+    ThrowIfError(synced);
+  }
+
+  void VerifyReplicas() {
+    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_.GatherValues()); });
+    ThrowIfError(
+        owner_->VerifyReplicas(replica_.tensors(), replica_.regions(), options_.step_timeout));
+  }
+
+  // The group is added to `groups` by all ranks, or by none.
+  void AddGroup(const torch::optim::OptimizerParamGroup& given, const RuleOptions& defaults,
+                std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    TakeGroups(groups);
+    const ParameterAdmission admission = SayingWhere("rank", options_.rank, [&] {
+      ThrowIfError(replica_.Gather());
+      return AdmitGroup(groups, given, defaults, parts_->spec, options_);
+    });
+    ClassGroups classes = parts_->classes;
+    classes.AddRuleGroup();
+    std::vector<torch::optim::OptimizerParamGroup> grown = groups;
+    grown.push_back(admission.group);
+    auto parts = std::make_unique<OptimizerParts>(admission.list, admission.spec, grown, classes,
+                                                  owner_.get(), &options_);
+    absl::StatusOr<AddedMemory> memory = MemoryForAdded(
+        admission.added, options_, !owner_->replica().empty(), !replica_.regions().empty());
+    if (absl::IsInvalidArgument(memory.status())) ThrowIfError(OfThisRank(memory.status()));
+    groups.reserve(grown.size());
+    ThrowIfError(owner_->AddGroups(admission.spec, parts->classes.updates(), memory.status(),
+                                   options_.join_timeout));
+    // Where ranks share one copy of the parameters, most of them have it from another rank.
+    if (!owner_->replica().empty()) {
+      replica_.UseMapping(owner_->replica(), owner_->replica_memory());
+    }
+    replica_.Add(admission.added, MakeReplicaOfAdded(admission.added, *std::move(memory)));
+    groups.push_back(admission.group);
+    parts->state.KeepConsolidatedOf(parts_->state);
+    parts_ = std::move(parts);
+    for (const std::string& warning : admission.list.warnings) Warn(warning);
+    RefreshParameters();
+  }
+
+  // Groups that were added at the end of `groups` through the base class, whose function is not
+  // virtual. What cannot be added stays there, and is taken the next time.
+  void TakeAddedGroups(const RuleOptions& defaults,
+                       std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    if (parts_->groups.AddedTo(groups) == 0) return;
+    CheckUsable();
+    std::vector<torch::optim::OptimizerParamGroup> added;  // the last one first
+    for (int count = parts_->groups.AddedTo(groups); count > 0; --count) {
+      added.push_back(groups.back());
+      groups.pop_back();
+    }
+    try {
+      for (; !added.empty(); added.pop_back()) AddGroup(added.back(), defaults, groups);
+    } catch (...) {
+      for (; !added.empty(); added.pop_back()) groups.push_back(added.back());
+      throw;
+    }
+  }
+
+  void CheckUsable() const {
+    if (closed_) {
+      throw StatusError(absl::FailedPreconditionError(
+          "this optimizer has been closed: it has left its job and cannot step any more"));
+    }
+    ThrowIfError(owner_->failure());
+  }
+
+  void CheckGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups) const {
+    parts_->groups.CheckParameters(groups);
+  }
+
+  // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
+  void TakeGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    parts_->groups.CheckParameters(groups);
+    parts_->groups.TakeHyperparameters(groups);
+  }
+
+  void Step(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    TakeGroups(groups);
+    SayingWhere("rank", options_.rank, [this] {
+      const std::vector<Hyperparameters>& values = parts_->groups.complete();
+      ThrowIfError(replica_.Gather(ValueOrThrow(parts_->gradient_layouts.Check(values))));
+    });
+    const std::string switched = parts_->trainable.TakeChanges();
+    if (!switched.empty()) Warn(absl::StrCat(switched, kTrainableNote));
+    StepInput input;
+    input.replica = replica_.tensors();
+    input.regions = replica_.regions();
+    input.hyperparameters = parts_->groups.taken();
+    input.timeout = options_.step_timeout;
+    const absl::StatusOr<StepInfo> info =
+        options_.wait_for_trainers ? StepWithAllTrainers(*owner_, input) : owner_->Step(input);
+    replica_.Scatter();
+    ThrowIfError(info.status());
+    last_step_ = *info;
+    gradients_copied_ = replica_.gradients_copied();
+  }
+
+  void Close() {
+    if (closed_) return;
+    ThrowIfError(owner_->failure());
+    closed_ = true;
+    ThrowIfError(owner_->Stop(options_.close_timeout));
+  }
+
+  // For the destructor.
+  void CloseQuietly() {
+    if (closed_ || std::uncaught_exceptions() > exceptions_ || !owner_->failure().ok()) {
+      return;
+    }
+    const absl::Status stopped = owner_->Stop(options_.close_timeout);
+    if (!stopped.ok()) Warn(absl::StrCat("leaving the job: ", stopped.ToString()));
+  }
+
+  void RefreshTrainable() { parts_->trainable.TakeChanges(); }
+
+  void SetBlob(absl::string_view blob) { ThrowIfError(owner_->SetBlob(blob)); }
+
+  OptimizerState& StateFor(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    CheckUsable();
+    CheckGroups(groups);
+    return parts_->state;
+  }
+
+  ReplicaList& replica() { return replica_; }
+  const OptimizerState& state() const { return parts_->state; }
+  const OwnerLink& owner() const { return *owner_; }
+  const ParameterOwners& owners() const { return parts_->owners; }
+  const ClassGroups& classes() const { return parts_->classes; }
+  const StepInfo& last_step() const { return last_step_; }
+  int64_t gradients_copied() const { return gradients_copied_; }  // in it
+  StepNumber finished_step() const { return std::max(last_step_.step, owner_->finished_step()); }
+  const ShardedOptimizerOptions& options() const { return options_; }
+
+ private:
+  TrainerOptimizer(const PreparedOptimizer& prepared, const ClassGroups& classes)
+      : options_(prepared.options),
+        memory_(SayingWhere("rank", options_.rank,
+                            [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
+        owner_(ValueOrThrow(
+            StartOwner(WithMemory(options_, memory_), prepared.spec, classes.updates()))),
+        parts_(std::make_unique<OptimizerParts>(prepared.list, prepared.spec, prepared.groups,
+                                                classes, owner_.get(), &options_)) {
+    replica_.Add(prepared.list, MakeReplica(prepared.list));
+    for (const std::string& warning : prepared.list.warnings) Warn(warning);
+    if (!memory_.warning.empty()) Warn(memory_.warning);
+    if (!owner_->resumes()) RefreshParameters();
+  }
+
+  // Those of the rules are checked before anything is asked of other ranks.
+  static ClassGroups ClassesOf(const PreparedOptimizer& prepared) {
+    ClassGroups classes(prepared.groups);
+    ThrowIfError(ValidateGroups(prepared.spec, classes.updates()).status());
+    return classes;
+  }
+
+  absl::Status OfThisRank(const absl::Status& status) const {
+    return errors::WithContext(status, absl::StrCat("rank ", options_.rank));
+  }
+
+  // The owner has the memory of the added tensors now, where it has that of the others.
+  std::unique_ptr<Replica> MakeReplicaOfAdded(const ParameterList& added,
+                                              AddedMemory memory) const {
+    if (!memory.warning.empty()) Warn(memory.warning);
+    const absl::Span<const ReplicaRegion> linked = owner_->replica();
+    if (linked.empty()) {
+      if (!memory.flat.has_value()) return Replica::MakeInPlace(added);
+      return Replica::MakeFlat(added, *std::move(memory.flat));
+    }
+    FlatMemory flat;
+    const absl::Span<const ReplicaRegion> regions = linked.subspan(replica_.regions().size());
+    flat.regions.assign(regions.begin(), regions.end());
+    flat.owner = owner_->replica_memory();
+    flat.has_values = options_.share_parameters && options_.rank != 0;
+    return Replica::MakeFlat(added, std::move(flat));
+  }
+
+  std::unique_ptr<Replica> MakeReplica(const ParameterList& list) const {
+    const absl::Span<const ReplicaRegion> linked = owner_->replica();
+    if (linked.empty()) {
+      if (options_.share_parameters && options_.world_size > 1) {
+        throw StatusError(absl::FailedPreconditionError(
+            "share_parameters needs memory that all ranks share: run them on one host, embedded or "
+            "attached to a shard server, set share_parameters on all of them, and leave plane at "
+            "\"auto\" or \"shm\""));
+      }
+      if (!memory_.flat) return Replica::MakeInPlace(list);
+      absl::StatusOr<FlatMemory> flat = FlatMemory::Private(list.space);
+      if (flat.ok()) return Replica::MakeFlat(list, *std::move(flat));
+      if (!memory_.may_stay) throw StatusError(flat.status());
+      Warn(
+          absl::StrCat("all tensors stay where they are, and steps are slower than they could be: ",
+                       flat.status().ToString()));
+      return Replica::MakeInPlace(list);
+    }
+    FlatMemory memory;
+    memory.regions.assign(linked.begin(), linked.end());
+    memory.owner = owner_->replica_memory();
+    // One copy of the parameters for all ranks: it gets rank 0's values, and only those.
+    memory.has_values = owner_->resumes() || (options_.share_parameters && options_.rank != 0);
+    return Replica::MakeFlat(list, std::move(memory));
+  }
+
+  // The options for the owner, which offers the tensors' memory to the other ranks where they move.
+  static ShardedOptimizerOptions WithMemory(ShardedOptimizerOptions options,
+                                            const MemoryChoice& memory) {
+    if (!memory.flat) options.parameters_as_bucket_view = BucketView::kOff;
+    return options;
+  }
+
+  void Warn(absl::string_view message) const {
+    Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "%s", message);
+  }
+
+  const ShardedOptimizerOptions options_;
+  const MemoryChoice memory_;
+  const std::unique_ptr<OwnerLink> owner_;
+  ReplicaList replica_;
+  std::unique_ptr<OptimizerParts> parts_;
+  const int exceptions_ = std::uncaught_exceptions();
+  StepInfo last_step_;
+  int64_t gradients_copied_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_

@@ -1,0 +1,95 @@
+#include "client/replica/replica_list.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "common/parameter_space.h"
+
+namespace optshard {
+
+ParameterList ListOfAdmission(const ParameterList& all, int admission) {
+  ParameterList list;
+  for (int p = 0; p < all.space.parameter_count(); ++p) {
+    if (all.space.admission_of(p) == admission) list.tensors.push_back(all.tensors[p]);
+  }
+  std::vector<GroupSpec> groups;
+  for (const GroupSpec& group : all.space.groups()) {
+    if (group.admission == admission) groups.push_back({group.parameters});
+  }
+  list.space = ParameterSpace(std::move(groups));
+  return list;
+}
+
+void ReplicaList::Add(const ParameterList& list, std::unique_ptr<Replica> replica) {
+  const absl::Span<const ReplicaRegion> more = replica->regions();
+  const bool all_flat = !more.empty() && (parts_.empty() || !regions_.empty());
+  if (!all_flat) regions_.clear();
+  if (all_flat) regions_.insert(regions_.end(), more.begin(), more.end());
+  parts_.push_back({list.space.group_count(), list.space.parameter_count(), std::move(replica)});
+}
+
+void ReplicaList::UseMapping(absl::Span<const ReplicaRegion> regions,
+                             const std::shared_ptr<const void>& owner) {
+  regions_.assign(regions.begin(), regions.begin() + static_cast<std::ptrdiff_t>(regions_.size()));
+  for (const Part& part : parts_) {
+    const size_t count = part.replica->regions().size();
+    part.replica->UseMapping(regions.subspan(0, count), owner);
+    regions.remove_prefix(count);
+  }
+}
+
+absl::Status ReplicaList::Gather(const std::vector<bool>& all_rows) {
+  auto rows = all_rows.begin();
+  for (const Part& part : parts_) {
+    std::vector<bool> own;
+    if (!all_rows.empty()) {
+      own.assign(rows, rows + part.groups);
+      rows += part.groups;
+    }
+    absl::Status status = part.replica->Gather(own);
+    if (!status.ok()) return status;
+  }
+  CollectTensors();
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaList::GatherValues() {
+  for (const Part& part : parts_) {
+    absl::Status status = part.replica->GatherValues();
+    if (!status.ok()) return status;
+  }
+  CollectTensors();
+  return absl::OkStatus();
+}
+
+void ReplicaList::CollectTensors() {
+  tensors_.clear();
+  for (const Part& part : parts_) {
+    const absl::Span<const ReplicaTensor> own = part.replica->tensors();
+    tensors_.insert(tensors_.end(), own.begin(), own.end());
+  }
+}
+
+int64_t ReplicaList::gradients_copied() const {
+  int64_t copied = 0;
+  for (const Part& part : parts_) copied += part.replica->gradients_copied();
+  return copied;
+}
+
+void ReplicaList::Scatter() {
+  for (const Part& part : parts_) part.replica->Scatter();
+}
+
+void ReplicaList::ZeroGradients(bool set_to_none) {
+  for (const Part& part : parts_) part.replica->ZeroGradients(set_to_none);
+}
+
+MainGradient* ReplicaList::main_gradient(int index) {
+  for (const Part& part : parts_) {
+    if (index < part.parameters) return part.replica->main_gradient(index);
+    index -= part.parameters;
+  }
+  return nullptr;
+}
+
+}  // namespace optshard

@@ -1,0 +1,61 @@
+// A rank's replica of all parameters: one Replica for each admission of param groups.
+#ifndef OPTSHARD_CLIENT_REPLICA_REPLICA_LIST_H_
+#define OPTSHARD_CLIENT_REPLICA_REPLICA_LIST_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/replica/main_gradient.h"
+#include "client/replica/parameter_list.h"
+#include "client/replica/replica.h"
+#include "common/dataplane/peer_replicas.h"
+#include "server/shard/engine/step_input.h"
+
+namespace optshard {
+
+// The part of `all` that came by one admission, as a list of its own, with the indices of a space
+// of its own.
+ParameterList ListOfAdmission(const ParameterList& all, int admission);
+
+// Each call does as Replica's for all of them; parameters and groups are counted over all
+// admissions. What is there stays where it is when another one is added. Bound to the trainer's
+// thread.
+class ReplicaList {
+ public:
+  // `list` is that of the replica.
+  void Add(const ParameterList& list, std::unique_ptr<Replica> replica);
+
+  // As Replica::UseMapping; `regions` begin with those that are here.
+  void UseMapping(absl::Span<const ReplicaRegion> regions,
+                  const std::shared_ptr<const void>& owner);
+
+  // Where one cannot be used, gradients of others may have been moved to where a step reads them.
+  absl::Status Gather(const std::vector<bool>& all_rows = {});
+  absl::Status GatherValues();
+  absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
+  // Empty unless all tensors lie in flat memory.
+  absl::Span<const ReplicaRegion> regions() const { return regions_; }
+  int64_t gradients_copied() const;
+  void Scatter();
+  void ZeroGradients(bool set_to_none);
+  MainGradient* main_gradient(int index);
+
+ private:
+  struct Part {
+    int groups = 0;
+    int parameters = 0;
+    std::unique_ptr<Replica> replica;
+  };
+  void CollectTensors();
+
+  std::vector<Part> parts_;  // by admission
+  std::vector<ReplicaTensor> tensors_;
+  std::vector<ReplicaRegion> regions_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_CLIENT_REPLICA_REPLICA_LIST_H_

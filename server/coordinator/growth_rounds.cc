@@ -79,7 +79,7 @@ GrowthRounds::Outcome GrowthRounds::Propose(Rank rank, const GrowthProposal& pro
   GrowthAnswer agreed;
   agreed.verdict = GrowthVerdict::kAgreed;
   agreed.generation = next;
-  Resolve(std::move(agreed), deferred);
+  Resolve(agreed, deferred);
   return outcome;
 }
 
@@ -172,10 +172,10 @@ void GrowthRounds::Refuse(absl::Status failure, bool others_step, Deferred& defe
   GrowthAnswer refused;
   refused.failure = std::move(failure);
   refused.others_step = others_step;
-  Resolve(std::move(refused), deferred);
+  Resolve(refused, deferred);
 }
 
-void GrowthRounds::Resolve(GrowthAnswer answer, Deferred& deferred) {
+void GrowthRounds::Resolve(const GrowthAnswer& answer, Deferred& deferred) {
   for (Rank rank = 0; rank < world_size_; ++rank) {
     if (round_->numbers[rank] == 0) continue;
     last_[rank] = {round_->numbers[rank], round_->phase, answer};

@@ -91,7 +91,7 @@ class GrowthRounds {
                      const OptimizerSpec& present);
   void Compare(Rank rank, const GrowthProposal& proposal, const OptimizerSpec* spec,
                uint64_t digest);
-  void Resolve(GrowthAnswer answer, Deferred& deferred);
+  void Resolve(const GrowthAnswer& answer, Deferred& deferred);
   void Refuse(absl::Status failure, bool others_step, Deferred& deferred);
   void Answer(Callback callback, absl::StatusOr<GrowthAnswer> answer, Deferred& deferred);
 

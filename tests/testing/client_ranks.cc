@@ -89,8 +89,6 @@ std::vector<absl::Status> RunServedRanks(int world_size,
   return RunWith(seams, world_size, body, true);
 }
 
-HostRun RunRanksOfOneHost(int world_size,
-                          const std::function<void(ShardedOptimizerOptions)>& body) {
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
                           HostPlaneKind kind) {
   std::atomic<int> one_pass_ranks = 0;

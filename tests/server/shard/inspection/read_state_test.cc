@@ -1,6 +1,7 @@
 // ReadState: snapshots as streams of frames.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -28,10 +29,10 @@ constexpr int kParts = 3;
 // Parts of one slot, of which `on_read` says what happens when a part is read.
 class FakeSnapshot final : public ShardSnapshot {
  public:
+  // Written by threads of the server.
   struct Log {
-    std::vector<int> read;
-    bool closed = false;
-    bool destroyed = false;
+    std::atomic<bool> closed{false};
+    std::atomic<bool> destroyed{false};
   };
 
   FakeSnapshot(int part_count, std::shared_ptr<Log> log) : log_(std::move(log)) {
@@ -49,7 +50,6 @@ class FakeSnapshot final : public ShardSnapshot {
   const std::vector<Part>& parts() const override { return parts_; }
   PartState state(int part) const override { return states_[part]; }
   Bytes Read(int part, int64_t first, int64_t) const override {
-    log_->read.push_back(part);
     const bool is_live = states_[part] == PartState::kLive;
     if (on_read) on_read(part);
     const std::vector<float>& from = is_live ? live_[part] : kept_[part];
@@ -106,7 +106,7 @@ class ReadStateTest : public ShardOwnerServiceTest {
 
   const std::shared_ptr<FakeSnapshot::Log> log_ = std::make_shared<FakeSnapshot::Log>();
   std::vector<float> values_ = std::vector<float>(kParts * kElements);
-  bool asked_for_copies_ = false;
+  std::atomic<bool> asked_for_copies_{false};
 };
 
 TEST_F(ReadStateTest, Frames_AreMessagesOfAnyClient) {

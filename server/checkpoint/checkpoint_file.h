@@ -17,13 +17,13 @@ namespace optshard {
 // Does not own what it points to.
 struct TensorInFile {
   const CheckpointTensor* tensor = nullptr;
-  File* file = nullptr;
-  int64_t offset_bytes = 0;  // in the file
+  const CheckpointFile* part = nullptr;  // that has it
+  int64_t offset_bytes = 0;              // in the file
 
   int64_t block_bytes(int64_t block) const;
-  // Reads one block of kChecksumBlockBytes, or the shorter last one, and checks it. DATA_LOSS
-  // naming file, tensor and offset where it is not what was saved. Thread-safe.
-  absl::Status ReadBlock(int64_t block, absl::Span<char> to) const;
+  // Reads one block of kChecksumBlockBytes, or the shorter last one, of that part and checks it.
+  // DATA_LOSS naming file, tensor and offset where it is not what was saved. Thread-safe.
+  absl::Status ReadBlock(File& file, int64_t block, absl::Span<char> to) const;
 };
 
 struct OpenedFile {
@@ -31,10 +31,12 @@ struct OpenedFile {
   std::vector<TensorInFile> tensors;  // as CheckpointFile::tensors
 };
 
-// Opens the file and checks that its size and header are as the manifest says; `described` outlives
-// the result. DATA_LOSS naming the file, and the tensor, where it is missing, too short, too long
-// or its header is damaged. Errors of files. Thread-safe.
+// Opens a file of the manifest and checks that its size and header are as the manifest says; both
+// outlive the result. DATA_LOSS naming the file, and the tensor, where it is missing, too short,
+// too long or its header is damaged; INVALID_ARGUMENT where its header is none. Errors of files.
+// Thread-safe.
 absl::StatusOr<OpenedFile> OpenCheckpointFile(Directory& directory,
+                                              const CheckpointManifest& manifest,
                                               const CheckpointFile& described);
 
 }  // namespace optshard

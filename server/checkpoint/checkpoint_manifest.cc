@@ -22,7 +22,6 @@ namespace {
 
 // No rule has a tenth of them.
 constexpr size_t kMaxArrays = 64;
-constexpr size_t kMaxLabels = 64;
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 60;
 constexpr int64_t kMaxHeaderBytes = kMaxSafetensorsHeaderBytes + kSafetensorsLengthBytes;
 
@@ -94,6 +93,9 @@ absl::Status CheckTensor(const CheckpointManifest& manifest, const CheckpointTen
   }
   if (tensor.is_blob()) {
     if (tensor.name != kBlobTensor) return Wrong(what, " is of no parameter");
+    if (tensor.bytes > kMaxBlobBytes) {
+      return Wrong(what, " has ", tensor.bytes, " bytes, at most ", kMaxBlobBytes);
+    }
     return absl::OkStatus();
   }
   if (static_cast<size_t>(tensor.parameter) >= manifest.parameters.size()) {

@@ -29,6 +29,7 @@
 namespace optshard {
 
 constexpr int kCheckpointFormatVersion = 1;
+constexpr size_t kMaxLabels = 64;
 constexpr char kManifestName[] = "manifest.json";
 // The array that holds the parameter itself; the others are its slots, by PyTorch's names.
 constexpr char kParameterArray[] = "parameter";
@@ -116,6 +117,8 @@ std::vector<int64_t> TensorShapeOf(const CheckpointParameter& parameter, int arr
 
 // Of the trainer's blob: U8.
 constexpr char kBlobTensor[] = "trainer_blob";
+// Whoever loads it has all of it in memory.
+constexpr int64_t kMaxBlobBytes = int64_t{1} << 30;
 
 }  // namespace optshard
 

@@ -8,12 +8,18 @@
 #include "common/fatal.h"
 #include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/name_escape.h"
+#include "server/checkpoint/part_file.h"
 
 namespace optshard {
 namespace {
 
-// [begin, begin + to.size()) of a tensor, by way of the blocks that have it.
-absl::Status ReadRange(const TensorInFile& tensor, int64_t begin, absl::Span<char> to) {
+// [begin, begin + to.size()) of a tensor, by way of the blocks that have it. The file is open only
+// meanwhile: there may be more ranks than a process may have files.
+absl::Status ReadRange(Directory& directory, const TensorInFile& tensor, int64_t begin,
+                       absl::Span<char> to) {
+  const auto file = OpenPart(directory, *tensor.part);
+  if (!file.ok()) return file.status();
   const int64_t end = begin + static_cast<int64_t>(to.size());
   std::string partial;
   for (int64_t at = begin; at < end;) {
@@ -23,11 +29,11 @@ absl::Status ReadRange(const TensorInFile& tensor, int64_t begin, absl::Span<cha
     char* const into = to.data() + (at - begin);
     if (at == block_begin && block_end <= end) {
       absl::Status read =
-          tensor.ReadBlock(block, {into, static_cast<size_t>(block_end - block_begin)});
+          tensor.ReadBlock(**file, block, {into, static_cast<size_t>(block_end - block_begin)});
       if (!read.ok()) return read;
     } else {
       partial.resize(static_cast<size_t>(block_end - block_begin));
-      absl::Status read = tensor.ReadBlock(block, absl::MakeSpan(partial));
+      absl::Status read = tensor.ReadBlock(**file, block, absl::MakeSpan(partial));
       if (!read.ok()) return read;
       std::memcpy(into, partial.data() + (at - block_begin),
                   static_cast<size_t>(std::min(end, block_end) - at));
@@ -46,7 +52,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
   std::unique_ptr<CheckpointReader> reader(new CheckpointReader());
   reader->manifest_ = *std::move(manifest);
   for (const CheckpointFile& described : reader->manifest_.files) {
-    auto opened = OpenCheckpointFile(*directory, described);
+    auto opened = OpenCheckpointFile(*directory, reader->manifest_, described);
     if (!opened.ok()) return opened.status();
     for (const TensorInFile& located : opened->tensors) {
       const CheckpointTensor& tensor = *located.tensor;
@@ -57,8 +63,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
             located;
       }
     }
-    reader->files_.push_back(*std::move(opened));
   }
+  reader->directory_ = std::move(directory);
   return reader;
 }
 
@@ -73,8 +79,9 @@ absl::Status CheckpointReader::Read(int parameter, int array, ArrayPart part,
   const CheckpointParameter& found = manifest_.parameters[static_cast<size_t>(parameter)];
   const bool is_array = array >= 0 && static_cast<size_t>(array) < found.arrays.size();
   if (!is_array) {
-    return absl::InvalidArgumentError(absl::StrCat("parameter \"", found.name, "\" has no array ",
-                                                   array, ", of ", found.arrays.size()));
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", EscapeName(found.name),
+                                                   "\" has no array ", array, ", of ",
+                                                   found.arrays.size()));
   }
   const ArrayFormat format = found.arrays[static_cast<size_t>(array)].format;
   const int64_t all = found.ElementsOf(array);
@@ -82,11 +89,11 @@ absl::Status CheckpointReader::Read(int parameter, int array, ArrayPart part,
   const bool within = offset_elements >= 0 && elements >= 0 && offset_elements <= all &&
                       elements <= all - offset_elements;
   const int64_t end = within ? offset_elements + elements : 0;
-  const bool on_grid = offset_elements % grid == 0 && (end % grid == 0 || end == all);
-  if (!within || !on_grid || (part == ArrayPart::kScales && !IsCoded(format))) {
+  const bool on_grid = within && offset_elements % grid == 0 && (end % grid == 0 || end == all);
+  if (!on_grid || (part == ArrayPart::kScales && !IsCoded(format))) {
     return absl::InvalidArgumentError(absl::StrCat(
         elements, " elements from ", offset_elements, " on are to be read of ",
-        found.arrays[static_cast<size_t>(array)].name, " of parameter \"", found.name,
+        found.arrays[static_cast<size_t>(array)].name, " of parameter \"", EscapeName(found.name),
         "\", which has ", all, " in format ", NameOf(format), ", read at multiples of ", grid));
   }
   if (static_cast<int64_t>(to.size()) != PartBytes(format, part, elements)) {
@@ -106,7 +113,7 @@ absl::Status CheckpointReader::Read(int parameter, int array, ArrayPart part,
     const int64_t begin = PartBytes(format, part, from);
     const int64_t bytes = PartBytes(format, part, until) - begin;
     absl::Status read =
-        ReadRange(at->second, begin - PartBytes(format, part, tensor.offset_elements),
+        ReadRange(*directory_, at->second, begin - PartBytes(format, part, tensor.offset_elements),
                   to.subspan(static_cast<size_t>(begin - first), static_cast<size_t>(bytes)));
     if (!read.ok()) return read;
   }
@@ -117,7 +124,7 @@ absl::StatusOr<absl::optional<std::string>> CheckpointReader::ReadBlob(Rank rank
   const auto found = blobs_.find(rank);
   if (found == blobs_.end()) return absl::optional<std::string>();
   std::string blob(static_cast<size_t>(found->second.tensor->bytes), '\0');
-  absl::Status read = ReadRange(found->second, 0, absl::MakeSpan(blob));
+  absl::Status read = ReadRange(*directory_, found->second, 0, absl::MakeSpan(blob));
   if (!read.ok()) return read;
   return absl::make_optional(std::move(blob));
 }

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,10 +19,11 @@
 
 namespace optshard {
 
-// Everything that it gives out was checked against the manifest's checksums. Thread-safe.
+// Everything that it gives out was checked against the manifest's checksums. It has a file open
+// only while it reads it. Thread-safe.
 class CheckpointReader {
  public:
-  // Reads the manifest, opens all files and checks their headers. NOT_FOUND: the directory is not a
+  // Reads the manifest and checks the headers of all files. NOT_FOUND: the directory is not a
   // committed checkpoint. DATA_LOSS naming the file, and the tensor, where one is missing, too
   // short or too long, or its header is not what the manifest says. Other errors as ReadManifest's
   // (checkpoint_list.h).
@@ -49,7 +49,7 @@ class CheckpointReader {
   CheckpointReader() = default;
 
   CheckpointManifest manifest_;
-  std::vector<OpenedFile> files_;  // as those of the manifest
+  std::unique_ptr<Directory> directory_;
   std::map<Place, TensorInFile> tensors_;
   std::map<Rank, TensorInFile> blobs_;
 };

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/errors.h"
 #include "common/request_id.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/file_errors.h"
+#include "server/checkpoint/name_escape.h"
 
 namespace optshard {
 namespace {
@@ -84,11 +86,26 @@ uint64_t BitsOf(double value) {
   return bits;
 }
 
-// Also where they are not numbers.
-bool SameBits(const ScalarValues& a, const ScalarValues& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    return x.first == y.first && BitsOf(x.second) == BitsOf(y.second);
-  });
+std::string ValueText(const ScalarValues& values, const std::string& slot) {
+  const auto found = values.find(slot);
+  return found == values.end() ? "none" : absl::StrFormat("%.17g", found->second);
+}
+
+// The first slot in which they differ, by their bits, with both values; "" where they do not.
+std::string DifferenceOf(const ScalarValues& a, const ScalarValues& b) {
+  ScalarValues all = a;
+  all.insert(b.begin(), b.end());
+  for (const auto& each : all) {
+    const auto in_a = a.find(each.first);
+    const auto in_b = b.find(each.first);
+    const bool same =
+        in_a != a.end() && in_b != b.end() && BitsOf(in_a->second) == BitsOf(in_b->second);
+    if (!same) {
+      return absl::StrCat("its slot ", EscapeName(each.first), " is ", ValueText(a, each.first),
+                          " there and ", ValueText(b, each.first), " here");
+    }
+  }
+  return "";
 }
 
 // Sets what an owner says of the parameters, or checks it against what another one has said.
@@ -103,15 +120,16 @@ absl::Status TakeCounts(const OwnerPart& part, std::vector<Rank>& counted_by,
     const auto index = static_cast<size_t>(count.parameter);
     CheckpointParameter& parameter = manifest.parameters[index];
     Rank& by = counted_by[index];
+    const std::string scalars = DifferenceOf(parameter.scalars, count.scalars);
     if (by < 0) {
       by = rank;
       parameter.steps = count.steps;
       parameter.scalars = count.scalars;
-    } else if (parameter.steps != count.steps || !SameBits(parameter.scalars, count.scalars)) {
+    } else if (parameter.steps != count.steps || !scalars.empty()) {
       return errors::RanksDisagree(
-          {by, rank}, absl::StrCat("parameter \"", parameter.name, "\": rank ", by, " has counted ",
-                                   parameter.steps, " steps, rank ", rank, " ", count.steps,
-                                   ", or their scalar slots differ"));
+          {by, rank}, absl::StrCat("parameter \"", EscapeName(parameter.name), "\": rank ", by,
+                                   " has counted ", parameter.steps, " steps, rank ", rank, " ",
+                                   count.steps, scalars.empty() ? "" : "; ", scalars));
     }
   }
   return absl::OkStatus();
@@ -157,7 +175,8 @@ absl::StatusOr<CheckpointManifest> MakeManifest(CheckpointManifest description,
   if (uncounted != counted_by.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no rank has counted the steps of parameter \"",
-        manifest.parameters[static_cast<size_t>(uncounted - counted_by.begin())].name, "\""));
+        EscapeName(manifest.parameters[static_cast<size_t>(uncounted - counted_by.begin())].name),
+        "\""));
   }
   absl::Status valid = manifest.Validate();
   if (!valid.ok()) return valid;

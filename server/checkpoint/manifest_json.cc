@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/request_limits.h"
+#include "common/utf8_prefix.h"
 #include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/hyperparameter_json.h"
 #include "server/checkpoint/name_escape.h"
@@ -64,8 +65,9 @@ GroupRule ReadGroup(const JsonFields& fields) {
     if (!hyper) {
       fields.Refuse(
           "hyperparameters",
-          absl::StrCat("\"", EscapeName(name), "\" is ", value.type_name(),
-                       ", expected a flag, a number, a text or at most ", kMaxNumbers, " numbers"));
+          absl::StrCat("\"", EscapeName(Utf8Prefix(name, kMaxNameBytes)), "\" is ",
+                       value.type_name(), ", expected a flag, a number, a text or at most ",
+                       kMaxNumbers, " numbers"));
       return group;
     }
     group.hyperparameters.Set(name, *std::move(hyper));
@@ -272,7 +274,7 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const Json& document) {
   manifest.policy = policy.value_or(PartitionPolicy::kGreedy);
   manifest.saved_at = absl::FromUnixMillis(fields.Int("saved_at_ms", 0, INT64_MAX / 1000));
   fields.Int("checksum_block_bytes", kChecksumBlockBytes, kChecksumBlockBytes);
-  for (const Json& label : fields.Array("labels", kMaxNameBytes)) {
+  for (const Json& label : fields.Array("labels", kMaxLabels)) {
     if (!label.is_string()) fields.Refuse("labels", "expected texts");
     if (label.is_string()) manifest.labels.push_back(label.get<std::string>());
   }

@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/fatal.h"
 #include "server/checkpoint/block_checksums.h"
+#include "server/checkpoint/name_escape.h"
 #include "server/checkpoint/safetensors.h"
 
 namespace optshard {
@@ -64,20 +65,21 @@ absl::Status CheckSlice(absl::Span<const CheckpointParameter> parameters, const 
   }
   const CheckpointParameter& parameter = parameters[static_cast<size_t>(slice.parameter)];
   if (slice.array < 0 || static_cast<size_t>(slice.array) >= parameter.arrays.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("array ", slice.array, " of parameter \"",
-                                                   parameter.name, "\" is to be saved, of ",
-                                                   parameter.arrays.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("array ", slice.array, " of parameter \"", EscapeName(parameter.name),
+                     "\" is to be saved, of ", parameter.arrays.size()));
   }
   const int64_t all = parameter.ElementsOf(slice.array);
   const int64_t grid = CutGrid(parameter.arrays[static_cast<size_t>(slice.array)].format);
   const bool within = slice.offset_elements >= 0 && slice.elements >= 0 &&
                       slice.offset_elements <= all && slice.elements <= all - slice.offset_elements;
-  const int64_t end = slice.offset_elements + slice.elements;
+  const int64_t end = within ? slice.offset_elements + slice.elements : 0;
   if (!within || slice.offset_elements % grid != 0 || (end % grid != 0 && end != all)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        slice.elements, " elements from ", slice.offset_elements, " on of ",
-        parameter.arrays[static_cast<size_t>(slice.array)].name, " of parameter \"", parameter.name,
-        "\" are to be saved, of ", all, ", which is cut at multiples of ", grid));
+    return absl::InvalidArgumentError(
+        absl::StrCat(slice.elements, " elements from ", slice.offset_elements, " on of ",
+                     parameter.arrays[static_cast<size_t>(slice.array)].name, " of parameter \"",
+                     EscapeName(parameter.name), "\" are to be saved, of ", all,
+                     ", which is cut at multiples of ", grid));
   }
   return absl::OkStatus();
 }
@@ -107,6 +109,11 @@ class OwnerFileWriter {
       : directory_(directory), state_(state), options_(options) {}
 
   absl::Status Plan(absl::Span<const CheckpointParameter> parameters) {
+    if (state_.blob && state_.blob->size() > static_cast<size_t>(kMaxBlobBytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("the trainer of rank ", state_.rank, " keeps ",
+                                                     state_.blob->size(), " bytes, at most ",
+                                                     kMaxBlobBytes));
+    }
     if (state_.blob) AddBlob(*state_.blob);
     for (const OwnerSlice& slice : state_.slices) {
       absl::Status checked = CheckSlice(parameters, slice);

@@ -40,7 +40,7 @@ struct OwnerState {
   Rank rank = 0;
   std::vector<OwnerSlice> slices;
   std::vector<ParameterCount> counts;
-  absl::optional<absl::string_view> blob;  // what its trainer keeps
+  absl::optional<absl::string_view> blob;  // what its trainer keeps: at most kMaxBlobBytes
 };
 
 struct OwnerWriteOptions {
@@ -51,7 +51,8 @@ struct OwnerWriteOptions {
 
 // Writes the rank's file into the checkpoint's directory, and returns once it would survive a power
 // failure. `parameters` are all of the optimizer: name, shape and arrays count here. Checksums are
-// computed in the same pass over memory; beside what the sources need it takes 2 MiB.
+// computed in the same pass over memory; beside what the sources need it takes the file's header,
+// of at most 100 MB, and 2 MiB.
 //
 // After an error there is no file, or one that no manifest names: INVALID_ARGUMENT for slices that
 // no array has; the sources' errors; those of files; the reason of the cancellation. Where the disk

@@ -178,6 +178,15 @@ absl::Status CheckCover(const std::vector<SafetensorsTensor>& tensors, int64_t d
   return absl::OkStatus();
 }
 
+// Of the JSON that follows.
+uint64_t LengthOf(absl::string_view bytes) {
+  uint64_t length = 0;
+  for (int i = kSafetensorsLengthBytes - 1; i >= 0; --i) {
+    length = length << 8 | static_cast<unsigned char>(bytes[static_cast<size_t>(i)]);
+  }
+  return length;
+}
+
 std::string ShapeJson(const std::vector<int64_t>& shape) { return Json(shape).dump(); }
 
 }  // namespace
@@ -225,6 +234,16 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   return header;
 }
 
+absl::StatusOr<absl::string_view> SafetensorsHeaderJson(absl::string_view bytes) {
+  const bool has_length = bytes.size() >= static_cast<size_t>(kSafetensorsLengthBytes);
+  if (!has_length || LengthOf(bytes) != bytes.size() - kSafetensorsLengthBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("its header says that it has ",
+                                                   has_length ? LengthOf(bytes) : 0,
+                                                   " bytes, of a beginning of ", bytes.size()));
+  }
+  return bytes.substr(static_cast<size_t>(kSafetensorsLengthBytes));
+}
+
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(File& file) {
   const auto size = file.Size();
   if (!size.ok()) return size.status();
@@ -238,10 +257,7 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(File& file) {
   if (*got < length_bytes.size()) {
     return wrong(absl::StrCat("it has ", *got, " bytes, fewer than the length of a header"));
   }
-  uint64_t length = 0;
-  for (int i = kSafetensorsLengthBytes - 1; i >= 0; --i) {
-    length = length << 8 | static_cast<unsigned char>(length_bytes[static_cast<size_t>(i)]);
-  }
+  const uint64_t length = LengthOf({length_bytes.data(), length_bytes.size()});
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return wrong(absl::StrCat("it says that its header has ", length, " bytes, at most ",
                               kMaxSafetensorsHeaderBytes));

@@ -76,6 +76,10 @@ struct SafetensorsHeader {
 // errors.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(File& file);
 
+// The JSON of a header, of the first bytes of a file, which have all of it: its length, and as many
+// bytes. INVALID_ARGUMENT where the length is another one.
+absl::StatusOr<absl::string_view> SafetensorsHeaderJson(absl::string_view bytes);
+
 // Likewise of a header alone, without its length; the file has `file_bytes`.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          int64_t file_bytes);

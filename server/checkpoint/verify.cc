@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/types/span.h"
 #include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/checkpoint/checkpoint_list.h"
@@ -22,18 +23,21 @@ absl::StatusOr<std::vector<Damage>> VerifyCheckpoint(Directory& checkpoint,
   }
   for (const CheckpointFile& file : manifest->files) {
     const int64_t before = done;
-    const auto opened = OpenCheckpointFile(checkpoint, file);
+    const auto opened = OpenCheckpointFile(checkpoint, *manifest, file);
     if (!opened.ok()) {
       damages.push_back({file.name, "", 0, 0, std::string(opened.status().message())});
     }
-    for (const TensorInFile& tensor : opened.ok() ? opened->tensors : std::vector<TensorInFile>()) {
+    const auto tensors =
+        opened.ok() ? absl::MakeConstSpan(opened->tensors) : absl::Span<const TensorInFile>();
+    for (const TensorInFile& tensor : tensors) {
       for (int64_t block = 0; block < ChecksumBlocks(tensor.tensor->bytes); ++block) {
         if (options.cancellation != nullptr) {
           absl::Status cancelled = options.cancellation->reason();
           if (!cancelled.ok()) return cancelled;
         }
         block_bytes.resize(static_cast<size_t>(tensor.block_bytes(block)));
-        const absl::Status read = tensor.ReadBlock(block, absl::MakeSpan(block_bytes));
+        const absl::Status read =
+            tensor.ReadBlock(*opened->file, block, absl::MakeSpan(block_bytes));
         if (!read.ok()) {
           damages.push_back({file.name, tensor.tensor->name,
                              tensor.offset_bytes + block * kChecksumBlockBytes,

@@ -112,6 +112,7 @@ TEST_F(CheckpointDamage, ManifestsThatAreNone_AreRefusedWithTheReason) {
       {"\"policy\": \"balanced\"", "\"policy\": \"best\"", "policy: "},
       {"\"checksum_block_bytes\": 1048576", "\"checksum_block_bytes\": 1", "expected a whole"},
       {"\"job\": \"digits\"", "\"job\": \"a\\u0007\"", "job: it has control characters"},
+      {"\"header_bytes\":", "\"header_bytes\":1000000", "has a header of 1000000"},
       {"\"labels\": []", "\"labels\": [3]", "labels: expected texts"},
       {"\"labels\": []", "\"labels\": [\"\"]", "a label is empty"},
       {"\"rule\":\"adam\"", "\"rule\":7", "groups[0].rule: it is number"},
@@ -191,6 +192,27 @@ TEST_F(CheckpointDamage, ErrorsThatSayNothingOfTheContent_AreUnreadable) {
       EXPECT_EQ(entries[0].problem, error);
     }
   }
+}
+
+TEST_F(CheckpointDamage, HeaderOfAnotherType_DoesNotGoWithTheManifest) {
+  const std::string name = Save(1);
+  const CheckpointFile file = Open(name).value()->manifest().files[0];
+  uint64_t changed = 0;
+  system_.Edit(absl::StrCat(name, "/", file.name), [&](std::string& bytes) {
+    bytes.replace(bytes.find("\"F32\""), 5, "\"I32\"");
+    changed = ChecksumOf(bytes.substr(0, static_cast<size_t>(file.header_bytes)));
+  });
+  EditManifest(name, ChecksumText(file.header_checksum), ChecksumText(changed));
+  const absl::Status opened = Open(name).status();
+  EXPECT_EQ(opened.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(opened.message()),
+              AllOf(HasSubstr(" is I32 ["), HasSubstr("], expected F32 [")));
+}
+
+TEST_F(CheckpointDamage, LongNames_AreCutInErrors) {
+  const std::string name = Save(1);
+  EditManifest(name, "\"lr\":0.001", absl::StrCat("\"", std::string(1 << 16, 'x'), "\":{}"));
+  EXPECT_LT(Open(name).status().message().size(), 1000u);
 }
 
 TEST_F(CheckpointDamage, Verify_OfARenamedDirectory_SaysSo) {

@@ -84,14 +84,21 @@ class Race {
     decided_ = ListCheckpoints(*root_).value()[0];
   }
 
-  std::function<void()> Commit(absl::Status& result) {
-    return [this, &result] { result = CommitCheckpoint(*made_.directory, manifest_); };
+  // Committers differ in the label.
+  std::function<void()> Commit(absl::Status& result, std::vector<std::string> labels = {}) {
+    return [this, &result, labels] {
+      CheckpointManifest manifest = manifest_;
+      manifest.labels = labels;
+      result = CommitCheckpoint(*made_.directory, manifest);
+    };
   }
   std::function<void()> Remove(absl::StatusOr<Removal>& result) {
     return [this, &result] { result = RemoveCheckpoint(*root_, decided_); };
   }
   std::function<void()> Commit() { return Commit(committed); }
   std::function<void()> Remove() { return Remove(removed); }
+
+  std::vector<std::string> Labels() { return ListCheckpoints(*root_).value()[0].labels; }
 
   bool IsListed() {
     const auto entries = ListCheckpoints(*root_).value();
@@ -160,12 +167,14 @@ TEST(CheckpointRace, TwoCommits_InEveryOrder_LeaveOneWhole) {
     SCOPED_TRACE(absl::StrCat(a, ", ", b));
     Race race;
     absl::Status other;
-    const bool both = RunInTurns(race.system, race.Commit(), a, race.Commit(other), b);
+    const bool both = RunInTurns(race.system, race.Commit(), a, race.Commit(other, {"other"}), b);
+    EXPECT_EQ(race.Labels(),
+              race.committed.ok() ? std::vector<std::string>() : std::vector<std::string>{"other"});
     EXPECT_TRUE(race.IsWhole());
     for (const absl::Status& status : {race.committed, other}) {
       EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kAlreadyExists) << status;
     }
-    EXPECT_TRUE(race.committed.ok() || other.ok());
+    EXPECT_NE(race.committed.ok(), other.ok());
     return both;
   });
   EXPECT_GT(orders, 50);

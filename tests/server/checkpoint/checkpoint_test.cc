@@ -145,6 +145,11 @@ TEST_F(Checkpoint, Slices_ThatNoArrayHas_AreRefused) {
   EXPECT_THAT(message([](auto& slices) { slices[0].array = 9; }), HasSubstr("array 9"));
   EXPECT_THAT(message([](auto& slices) { ++slices[0].elements; }), HasSubstr("2101 elements"));
   EXPECT_THAT(message([](auto& slices) { slices.push_back(slices[0]); }), HasSubstr("saved twice"));
+  EXPECT_THAT(message([](auto& slices) {
+                slices[0].offset_elements = 1;
+                slices[0].elements = INT64_MAX;
+              }),
+              HasSubstr("9223372036854775807 elements from 1 on"));
   // exp_avg of "dynamic", in codes.
   EXPECT_THAT(message([](auto& slices) { slices[4].elements = 100; }),
               HasSubstr("cut at multiples of 256"));
@@ -187,7 +192,7 @@ TEST_F(Checkpoint, Parts_ThatDoNotMakeAWhole_AreNotCommitted) {
       message([](auto& parts) { ++Shared(parts).steps; }),
       AllOf(HasSubstr("parameter \"big\""), HasSubstr("rank 0 has counted"), HasSubstr("rank 1 ")));
   EXPECT_THAT(message([](auto& parts) { Shared(parts).scalars["mu_product"] += 1; }),
-              HasSubstr("scalar slots differ"));
+              AllOf(HasSubstr("; its slot mu_product is 0.05"), HasSubstr("parameter \"big\"")));
   EXPECT_THAT(message([](auto& parts) { parts[0].counts[0].parameter = 7; }),
               HasSubstr("parameter 7, of 7"));
   EXPECT_THAT(message([](auto& parts) {
@@ -208,6 +213,35 @@ TEST_F(Checkpoint, Parts_ThatDoNotMakeAWhole_AreNotCommitted) {
       WriteOwnerFile(*made.directory, description.parameters, model.StateOf(1, 2, policy)).ok());
   ASSERT_EQ(CommitCheckpoint(*made.directory, manifest), absl::OkStatus());
   EXPECT_EQ(CommitCheckpoint(*made.directory, manifest).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(Checkpoint, Reader_HasOneFileOpenAtATime) {
+  const auto reader = Open(Save(1, /*world_size=*/5)).value();
+  EXPECT_EQ(SavedModel(1).Difference(*reader, 3, PartitionPolicy::kBalanced), "");
+  EXPECT_LE(system_.most_open_files(), 2);
+}
+
+TEST_F(Checkpoint, Blob_ThatNobodyCouldHold_IsRefused) {
+  const SavedModel model(1);
+  auto made = CreateCheckpoint(*root_, 1).value();
+  OwnerState state = model.StateOf(0, 1, PartitionPolicy::kGreedy);
+  state.blob = absl::string_view("x", size_t{kMaxBlobBytes} + 1);  // refused before it is read
+  const absl::Status written =
+      WriteOwnerFile(*made.directory, model.Description(1, PartitionPolicy::kGreedy).parameters,
+                     state)
+          .status();
+  EXPECT_EQ(written.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(written.message()), HasSubstr("1073741825 bytes, at most 1073741824"));
+
+  CheckpointManifest manifest = Open(Save(2)).value()->manifest();
+  ASSERT_EQ(manifest.Validate(), absl::OkStatus());
+  for (CheckpointTensor& tensor : manifest.files[0].tensors) {
+    if (!tensor.is_blob()) continue;
+    tensor.bytes = kMaxBlobBytes + 1;
+    tensor.checksums.resize(1025);
+  }
+  EXPECT_THAT(std::string(manifest.Validate().message()),
+              HasSubstr("\"trainer_blob\" has 1073741825 bytes, at most"));
 }
 
 // Two parts, and the manifest that goes with them.
@@ -302,6 +336,15 @@ TEST_F(Checkpoint, List_HasTheNewestCommittedFirst) {
   for (const CheckpointEntry& entry : entries) names.push_back(entry.name);
   EXPECT_THAT(names, ElementsAre("step-000000000020.1", "step-000000000020", "step-000000000010",
                                  "step-000000000005", "step-000000000030"));
+}
+
+// The job has gone back to step 1000 and comes to 1500 again.
+TEST_F(Checkpoint, List_AfterGoingBack_HasTheOneSavedLastFirst) {
+  Save(2000);
+  Parts parts = WriteParts(*root_, 1500);
+  parts.manifest.saved_at += absl::Hours(1);
+  ASSERT_EQ(CommitCheckpoint(*parts.made.directory, parts.manifest), absl::OkStatus());
+  EXPECT_EQ(ListCheckpoints(*root_).value()[0].parsed.step, 1500u);
 }
 
 TEST_F(Checkpoint, List_RenamedDirectory_IsDamaged) {

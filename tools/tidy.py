@@ -6,10 +6,12 @@ exits with 1 where there are any.
 What was clean is remembered in ~/.cache/optshard/tidy, which may be deleted at any time: an empty
 file for each source, named by a digest of all that clang-tidy's answer depends on. That is the
 source and the headers of this repository that it includes, directly or not; its arguments;
-.clang-tidy; and the installed Debian packages and Python wheels, for all other headers.
+.clang-tidy; and the installed Debian packages and Python wheels, for all other headers. A source
+that changes while clang-tidy looks at it is not remembered.
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -19,8 +21,9 @@ import sys
 import time
 
 TIDY = "clang-tidy-14"
+OPTIONS = ("--quiet", "-p", ".")
 KEPT_SECONDS = 30 * 24 * 3600
-_QUOTED = re.compile(rb'^\s*(?:#\s*include|import(?:\s+public)?)\s+"([^"]+)"', re.MULTILINE)
+_QUOTED = re.compile(rb'^\s*(?:#\s*include|import(?:\s+public)?)\s*"([^"]+)"', re.MULTILINE)
 # Differs between checkouts.
 _OUTPUT_BASE = re.compile(r"/\S*/_bazel_[^/]+/[0-9a-f]{32}")
 
@@ -60,10 +63,11 @@ class Digests:
 
 
 def surroundings():
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr(OPTIONS).encode())
     for command in ([TIDY, "--version"], ["dpkg-query", "-W"]):
         digest.update(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    for path in (".clang-tidy", "third_party/python/requirements.txt"):
+    # The stamp says which wheels are installed.
+    for path in (".clang-tidy", ".venv/.stamp"):
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
@@ -72,21 +76,33 @@ def surroundings():
 def remove_old(directory):
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if time.time() - os.path.getmtime(path) > KEPT_SECONDS:
-            os.remove(path)
+        with contextlib.suppress(FileNotFoundError):  # another one was faster
+            if time.time() - os.path.getmtime(path) > KEPT_SECONDS:
+                os.remove(path)
 
 
-def check(source, record):
-    """What clang-tidy says of the source; None where there is nothing to say."""
+def is_clean(record):
+    """Whether there is a record, which then stays for another while."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(record)
+        return True
+    return False
+
+
+def check(source, record, record_now):
+    """What clang-tidy says of the source; None where there is nothing to say. `record_now` returns what
+    the record is afterwards."""
     done = subprocess.run(
-        [TIDY, "--quiet", "-p", ".", source],
+        [TIDY, *OPTIONS, source],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         universal_newlines=True,
     )
     if done.returncode == 0 and not done.stdout.strip():
-        with open(record, "w"):
-            return None
+        if record_now() == record:
+            with open(record, "w"):
+                pass
+        return None
     errors = [line for line in done.stderr.splitlines() if not line.endswith("generated.")]
     return done.stdout + "\n".join(errors)
 
@@ -97,14 +113,17 @@ def main():
     remove_old(directory)
     with open("compile_commands.json") as file:
         commands = {entry["file"]: entry["arguments"] for entry in json.load(file)}
-    digests = Digests(surroundings())
+    around = surroundings()
+    digests = Digests(around)
     unknown = []
     for source in sys.argv[1:]:
-        record = os.path.join(directory, digests.of(source, commands[source]))
-        if os.path.exists(record):
-            os.utime(record)
-        else:
-            unknown.append((source, record))
+
+        def record_of(digests, source=source):
+            return os.path.join(directory, digests.of(source, commands[source]))
+
+        record = record_of(digests)
+        if not is_clean(record):
+            unknown.append((source, record, lambda of=record_of: of(Digests(around))))
     print("clang-tidy: %d files, %d of them to look at" % (len(sys.argv) - 1, len(unknown)))
     found = False
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

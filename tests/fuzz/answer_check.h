@@ -6,9 +6,16 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/fatal.h"
 
 namespace optshard::testing {
+
+// The program ends where what is to be fuzzed cannot be made.
+inline void Require(const absl::Status& status) {
+  if (!status.ok()) Fatal("the job to be fuzzed cannot be made: %s", status.ToString());
+}
 
 // "" where the status is one that a request may bring about. `may_wait`: it may also have waited
 // until its deadline.

@@ -7,8 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/membership/common_proto.h"
+#include "common/membership/growth.h"
 #include "common/membership/membership_rpc.h"
+#include "common/optimizer_spec.h"
+#include "common/parameter_space.h"
 #include "common/rpc/channel_rpc.h"
+#include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator_server.h"
 #include "tests/fuzz/answer_check.h"
@@ -42,13 +46,13 @@ class CoordinatorTarget final : public FuzzTarget {
       const JoinRequest join = TestJoin(rank, kWorldSize);
       grpc::ClientContext context;
       v1::JoinResponse joined;
-      stub_->Join(&context, ToProto(join), &joined);
+      Require(FromGrpc(stub_->Join(&context, ToProto(join), &joined)));
       incarnations.push_back(joined.incarnation());
     }
     grpc::ClientContext context;
     v1::JobStatus status;
-    stub_->GetStatus(&context, v1::GetStatusRequest(), &status);
-    const Generation generation = status.groups_size() > 0 ? status.groups(0).generation() : 0;
+    Require(FromGrpc(stub_->GetStatus(&context, v1::GetStatusRequest(), &status)));
+    const Generation generation = status.groups(0).generation();
     for (Rank rank = 0; rank < kWorldSize; ++rank) {
       const JoinRequest join = TestJoin(rank, kWorldSize);
       AddMemberSeeds({join.job, join.optimizer, rank, incarnations[rank]}, generation, seeds);
@@ -64,6 +68,9 @@ class CoordinatorTarget final : public FuzzTarget {
     owners.set_optimizer(TestJoin(0, kWorldSize).optimizer);
     owners.set_first_rank(1);
     Add("GetOwners", owners, seeds);
+    v1::GetPlanRequest plan;
+    plan.set_optimizer(TestJoin(0, kWorldSize).optimizer);
+    Add("GetPlan", plan, seeds);
     return seeds;
   }
 
@@ -86,6 +93,12 @@ class CoordinatorTarget final : public FuzzTarget {
     }
     if (method == "GetOwners") {
       return Call<v1::GetOwnersResponse>(&v1::Coordinator::Stub::GetOwners, request);
+    }
+    if (method == "GetPlan") {
+      return Call<v1::GetPlanResponse>(&v1::Coordinator::Stub::GetPlan, request);
+    }
+    if (method == "ProposeGrowth") {
+      return Call<v1::ProposeGrowthResponse>(&v1::Coordinator::Stub::ProposeGrowth, request, true);
     }
     if (method == "GetStatus") {
       return Call<v1::JobStatus>(&v1::Coordinator::Stub::GetStatus, request);
@@ -131,6 +144,29 @@ class CoordinatorTarget final : public FuzzTarget {
     get.set_key("key");
     get.set_wait_ms(1);
     Add("GetRendezvous", get, seeds);
+    GrowthProposal growth;
+    growth.number = 1;
+    growth.spec = Grown(TestJoin(member.rank, kWorldSize).spec);
+    growth.patience = absl::Milliseconds(1);
+    v1::ProposeGrowthRequest propose = with_header(ToProto(growth));
+    propose.set_wait_ms(1);
+    Add("ProposeGrowth", propose, seeds);
+    propose.set_phase(v1::GROWTH_PHASE_COMMIT);
+    Add("ProposeGrowth", propose, seeds);
+    propose.clear_spec();
+    propose.set_spec_digest(growth.spec.Digest());
+    Add("ProposeGrowth", propose, seeds);
+  }
+
+  static OptimizerSpec Grown(OptimizerSpec spec) {
+    std::vector<GroupSpec> groups = spec.space.groups();
+    GroupSpec added = groups.front();
+    added.admission = 1;
+    for (ParameterSpec& parameter : added.parameters) parameter.name += ".added";
+    groups.push_back(std::move(added));
+    spec.space = ParameterSpace(std::move(groups));
+    spec.rules.push_back(spec.rules.front());
+    return spec;
   }
 
   template <typename Response, typename Request>

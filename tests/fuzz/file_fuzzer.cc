@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/fatal.h"
 #include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/manifest_json.h"
 #include "server/checkpoint/safetensors.h"
@@ -90,62 +91,71 @@ class ByteMutator {
   std::mt19937_64 random_;
 };
 
-// "" where an error is one that a file may bring about.
-std::string WrongError(const absl::Status& status) {
+// How bytes were read.
+struct Outcome {
+  std::string wrong;     // what the reader may not do; empty: nothing
+  bool refused = false;  // as no file that a writer has written may be
+};
+
+Outcome Taken() { return {}; }
+Outcome Wrong(std::string what) { return {std::move(what), false}; }
+
+// With an error, which has to be one that a file may bring about.
+Outcome Refused(const absl::Status& status) {
   const bool expected = absl::IsInvalidArgument(status) || absl::IsDataLoss(status) ||
                         absl::IsFailedPrecondition(status);
   if (!expected || status.message().empty() || status.message().size() > kMostMessageBytes ||
       HasControlCharacters(status.message())) {
-    return absl::StrCat("the error ", status.ToString());
+    return Wrong(absl::StrCat("the error ", status.ToString()));
   }
-  return "";
+  return {"", true};
 }
 
-// --- What is read, and what must hold where it is taken. "" where it does.
+// --- What is read, and what must hold where it is taken.
 
-std::string ReadSafetensors(const std::string& bytes) {
+Outcome ReadSafetensors(const std::string& bytes) {
   FakeFileSystem system;
   auto file = system.OpenDirectory("/").value()->CreateFile("f").value();
   if (!bytes.empty()) file->WriteAt(0, {bytes}).IgnoreError();
   const auto header = ReadSafetensorsHeader(*file);
-  if (!header.ok()) return WrongError(header.status());
+  if (!header.ok()) return Refused(header.status());
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : header->tensors) {
-    if (tensor.offset_bytes != end || tensor.bytes < 0) return "tensors that leave a gap";
+    if (tensor.offset_bytes != end || tensor.bytes < 0) return Wrong("tensors that leave a gap");
     end += tensor.bytes;
   }
   if (header->data_begin_bytes + end != static_cast<int64_t>(bytes.size())) {
-    return "tensors that are not the file's";
+    return Wrong("tensors that are not the file's");
   }
   const auto again = LayOutSafetensors(header->tensors, header->metadata);
-  if (!again.ok()) return absl::StrCat("cannot be written: ", again.status().ToString());
-  if (again->header.data_bytes() != end) return "other bytes when written again";
-  return "";
+  if (!again.ok()) return Wrong(absl::StrCat("cannot be written: ", again.status().ToString()));
+  if (again->header.data_bytes() != end) return Wrong("other bytes when written again");
+  return Taken();
 }
 
 // With a checksum that is right, as one that a program of another's writes has.
-std::string ReadManifestText(const std::string& body) {
+Outcome ReadManifestText(const std::string& body) {
   const auto manifest = ParseManifest(absl::StrCat(
       "{\"checksum\": \"xxh3:", ChecksumText(ChecksumOf(body)), "\", \"checkpoint\": ", body));
-  if (!manifest.ok()) return WrongError(manifest.status());
+  if (!manifest.ok()) return Refused(manifest.status());
   const absl::Status valid = manifest->Validate();
-  if (!valid.ok()) return absl::StrCat("is taken, and not valid: ", valid.ToString());
+  if (!valid.ok()) return Wrong(absl::StrCat("is taken, and not valid: ", valid.ToString()));
   const auto again = ParseManifest(ToText(*manifest));
-  if (!again.ok()) return absl::StrCat("cannot be read again: ", again.status().ToString());
-  return ToText(*again) == ToText(*manifest) ? "" : "differs when read again";
+  if (!again.ok()) return Wrong(absl::StrCat("cannot be read again: ", again.status().ToString()));
+  return ToText(*again) == ToText(*manifest) ? Taken() : Wrong("differs when read again");
 }
 
-std::string ReadAsItIs(const std::string& text) {
+Outcome ReadAsItIs(const std::string& text) {
   const auto manifest = ParseManifest(text);
-  return manifest.ok() ? "" : WrongError(manifest.status());
+  return manifest.ok() ? Taken() : Refused(manifest.status());
 }
 
-std::string ReadPart(const std::string& text) {
+Outcome ReadPart(const std::string& text) {
   const auto part = ParseOwnerPart(text);
-  if (!part.ok()) return WrongError(part.status());
+  if (!part.ok()) return Refused(part.status());
   const auto again = ParseOwnerPart(ToText(*part));
-  if (!again.ok()) return absl::StrCat("cannot be read again: ", again.status().ToString());
-  return ToText(*again) == ToText(*part) ? "" : "differs when read again";
+  if (!again.ok()) return Wrong(absl::StrCat("cannot be read again: ", again.status().ToString()));
+  return ToText(*again) == ToText(*part) ? Taken() : Wrong("differs when read again");
 }
 
 // Kinds and sizes, without tensors' places.
@@ -172,42 +182,43 @@ std::string WrongTensor(const FileDocument& document) {
   return "";
 }
 
-std::string ReadPickleText(const std::string& bytes) {
+Outcome ReadPickleText(const std::string& bytes) {
   auto document = ReadPickle(bytes);
-  if (!document.ok()) return WrongError(document.status());
+  if (!document.ok()) return Refused(document.status());
   const std::string wrong = WrongTensor(*document);
-  if (!wrong.empty()) return wrong;
+  if (!wrong.empty()) return Wrong(wrong);
   // As the writer wants them.
   for (FileTensor& tensor : document->tensors) {
     tensor = ContiguousTensor(tensor.type, tensor.shape, tensor.storage);
   }
   const auto pickle = PickleOf(*document);
-  if (!pickle.ok()) return absl::StrCat("cannot be written: ", pickle.status().ToString());
+  if (!pickle.ok()) return Wrong(absl::StrCat("cannot be written: ", pickle.status().ToString()));
   const auto again = ReadPickle(*pickle);
-  if (!again.ok()) return absl::StrCat("cannot be read again: ", again.status().ToString());
-  return Outline(again->value) == Outline(document->value) ? "" : "differs when read again";
+  if (!again.ok()) return Wrong(absl::StrCat("cannot be read again: ", again.status().ToString()));
+  return Outline(again->value) == Outline(document->value) ? Taken()
+                                                           : Wrong("differs when read again");
 }
 
-std::string ReadStateFile(const std::string& bytes) {
+Outcome ReadStateFile(const std::string& bytes) {
   FakeFileSystem system;
   auto file = system.OpenDirectory("/").value()->CreateFile("f").value();
   if (!bytes.empty()) file->WriteAt(0, {bytes}).IgnoreError();
   const auto state = StateFile::Open(std::move(file));
-  if (!state.ok()) return WrongError(state.status());
+  if (!state.ok()) return Refused(state.status());
   const std::string wrong = WrongTensor((*state)->document());
-  if (!wrong.empty()) return wrong;
+  if (!wrong.empty()) return Wrong(wrong);
   for (const FileTensor& tensor : (*state)->document().tensors) {
     std::vector<char> values(static_cast<size_t>(tensor.bytes()));
     const absl::Status read = (*state)->Read(tensor, absl::MakeSpan(values));
-    if (!read.ok() && !WrongError(read).empty()) return WrongError(read);
+    if (!read.ok()) return Refused(read);
   }
-  return "";
+  return Taken();
 }
 
 struct Seed {
   std::string name;
   std::string bytes;
-  std::string (*read)(const std::string& bytes);
+  Outcome (*read)(const std::string& bytes);
 };
 
 FileDocument SmallState() {
@@ -267,8 +278,9 @@ std::vector<Seed> Seeds() {
   seeds.push_back({"pickle", PickleOf(document).value(), ReadPickleText});
   for (const char* const name : {"/state.pt", "/state.safetensors"}) {
     const absl::Status written = WriteStateFile(system, name, document, Letters);
+    if (!written.ok()) Fatal("%s cannot be written: %s", name, written.ToString());
     system.Edit(name, [&file](std::string& bytes) { file = bytes; });
-    seeds.push_back({name, written.ok() ? file : "", ReadStateFile});
+    seeds.push_back({name, file, ReadStateFile});
   }
   return seeds;
 }
@@ -277,6 +289,13 @@ int Fuzz(uint64_t seed, absl::Duration time, FuzzReport& report) {
   const Clock& clock = Clock::Monotonic();
   const absl::Time end = clock.Now() + time;
   const std::vector<Seed> seeds = Seeds();
+  for (const Seed& each : seeds) {
+    const Outcome outcome = each.read(each.bytes);
+    if (outcome.wrong.empty() && !outcome.refused) continue;
+    std::fprintf(stderr, "%s as it was written: %s\n", each.name.c_str(),
+                 outcome.refused ? "refused" : absl::Utf8SafeCHexEscape(outcome.wrong).c_str());
+    return 1;
+  }
   ByteMutator mutator(seed);
   int64_t files = 0;
   int64_t taken = 0;
@@ -287,7 +306,7 @@ int Fuzz(uint64_t seed, absl::Duration time, FuzzReport& report) {
       const uint64_t mutations = mutator.Below(kMostMutations + 1);
       for (uint64_t done = 0; done < mutations; ++done) mutator.Mutate(bytes);
       report.Set(absl::StrCat("file ", files, ", ", from.name, ":\n", absl::CHexEscape(bytes)));
-      const std::string wrong = from.read(bytes);
+      const std::string wrong = from.read(bytes).wrong;
       if (!wrong.empty()) {
         std::fprintf(stderr, "%s\n", absl::Utf8SafeCHexEscape(wrong).c_str());
         return 1;

@@ -52,6 +52,10 @@ class ShardOwnerTarget final : public FuzzTarget {
       list.set_page_token("1");
       Add("ListParameters", list, rank, seeds);
       Add("GetTimeline", v1::GetTimelineRequest(), rank, seeds);
+      v1::ReadStateRequest state;
+      Add("ReadState", state, rank, seeds);
+      state.set_keep_copies(true);
+      Add("ReadState", state, rank, seeds);
       for (const OwnedSlice& slice : rig_.owner(rank).view().Slices(0, kLargestPage)) {
         for (const char* slot : {"exp_avg", "step"}) {
           v1::ReadSlotRequest read;
@@ -79,6 +83,9 @@ class ShardOwnerTarget final : public FuzzTarget {
     if (request.method == "GetTimeline") {
       return Timeline(static_cast<const v1::GetTimelineRequest&>(*request.message));
     }
+    if (request.method == "ReadState") {
+      return ReadState(static_cast<const v1::ReadStateRequest&>(*request.message));
+    }
     return Read(static_cast<const v1::ReadSlotRequest&>(*request.message));
   }
 
@@ -88,12 +95,6 @@ class ShardOwnerTarget final : public FuzzTarget {
     options.owner.spec.policy = PartitionPolicy::kBalanced;
     options.owner.optimizer = kOptimizer;
     return options;
-  }
-
-  static void Require(const absl::Status& status) {
-    if (status.ok()) return;
-    std::fprintf(stderr, "the job to be fuzzed cannot be made: %s\n", status.ToString().c_str());
-    std::abort();
   }
 
   template <typename Message>
@@ -132,6 +133,21 @@ class ShardOwnerTarget final : public FuzzTarget {
     while (stream->Read(&chunk)) {
     }
     return CheckStatus(stream->Finish());
+  }
+
+  // Nobody steps: all of it is there, in frames of one step.
+  std::string ReadState(const v1::ReadStateRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    const auto stream = stub_->ReadState(&context, request);
+    int64_t bytes = 0;
+    v1::StateFrame frame;
+    while (stream->Read(&frame)) bytes += static_cast<int64_t>(frame.values().size());
+    const grpc::Status status = stream->Finish();
+    if (!status.ok()) return CheckStatus(status);
+    if (frame.step() == 1 && bytes == frame.total_bytes()) return "";
+    return absl::StrCat("OK with ", bytes, " of ", frame.total_bytes(), " bytes of step ",
+                        frame.step());
   }
 
   std::string Read(const v1::ReadSlotRequest& request) {

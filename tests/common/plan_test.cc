@@ -119,8 +119,8 @@ TEST(NodeRuns, Faults_AreInvalidAndNamed) {
       {{}, "of 0 ranks, expected 4"},
       {{{0, 3, 1}}, "of 3 ranks, expected 4"},
       {{{0, 5, 1}}, "1 node groups with 5 ranks each from rank 0 on"},
-      {{{0, kMany, kMany}}, "expected 1 to 4 ranks"},
-      {{{0, 2, 1}, {0, 0, 7}}, "from rank 2 on, expected 1 to 2 ranks"},
+      {{{0, kMany, kMany}}, "from rank 0 on; ranks left for it: 4"},
+      {{{0, 2, 1}, {0, 0, 7}}, "from rank 2 on; ranks left for it: 2"},
       {{{1, 4, 1}}, "goes on with node group 1 at rank 0, expected at most 0"},
       {{{0, 2, 1}, {kMany, 2, 1}}, "expected at most 1"},
   };

@@ -2,7 +2,12 @@
 #ifndef OPTSHARD_COMMON_SPEC_GROWTH_H_
 #define OPTSHARD_COMMON_SPEC_GROWTH_H_
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "common/optimizer_spec.h"
 
 namespace optshard {
@@ -10,6 +15,16 @@ namespace optshard {
 // That `next` is valid, and is `present` with the groups of one admission more. INVALID_ARGUMENT as
 // OptimizerSpec::Validate, or naming what does not go on from `present`. Pure; thread-safe.
 absl::Status CheckGrowth(const OptimizerSpec& present, const OptimizerSpec& next);
+
+// What ranks that add param groups compare: of a spec that has grown, what
+// OptimizerSpec::Digest and FirstDifference do, and the hyperparameters of the last admission's
+// groups, all set. The other groups' may have changed since they were given. Pure; thread-safe.
+uint64_t GrowthDigest(const OptimizerSpec& spec);
+// Such as
+//   option "amsgrad" of param group 1: rank 0 has true, rank 1 has false
+// nullopt where they are alike.
+absl::optional<std::string> FirstGrowthDifference(const OptimizerSpec& a, absl::string_view a_name,
+                                                  const OptimizerSpec& b, absl::string_view b_name);
 
 }  // namespace optshard
 

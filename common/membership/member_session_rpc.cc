@@ -21,6 +21,7 @@
 #include "common/membership/retry_pause.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
+#include "common/spec_growth.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
 
 namespace optshard {
@@ -116,7 +117,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
                                              absl::Time deadline) override {
     // As with a join, the spec travels when it is asked for.
     GrowthProposal with_digest = proposal;
-    with_digest.spec_digest = proposal.spec.Digest();
+    with_digest.spec_digest = GrowthDigest(proposal.spec);
     v1::ProposeGrowthRequest request = ToProto(with_digest);
     while (true) {
       const absl::Duration left = deadline - Now();

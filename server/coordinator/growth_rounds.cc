@@ -23,7 +23,7 @@ GrowthRounds::GrowthRounds(std::string optimizer, int world_size)
     : optimizer_(std::move(optimizer)), world_size_(world_size), last_(world_size) {}
 
 bool GrowthRounds::Knows(Rank rank, const GrowthProposal& proposal) const {
-  return last_[rank].number == proposal.number && last_[rank].phase == proposal.phase;
+  return last_[rank].call == Call(proposal.number, proposal.phase);
 }
 
 GrowthRounds::Outcome GrowthRounds::Propose(Rank rank, const GrowthProposal& proposal,
@@ -34,11 +34,23 @@ GrowthRounds::Outcome GrowthRounds::Propose(Rank rank, const GrowthProposal& pro
     Answer(std::move(callback), last_[rank].answer, deferred);
     return Outcome::kNone;
   }
+  const Call call(proposal.number, proposal.phase);
+  const Call latest = Has(rank) ? round_->came[rank] : last_[rank].call;
+  if (call < latest) {
+    absl::Status old = absl::FailedPreconditionError(
+        absl::StrFormat("call %d of add_param_group() of rank %d, phase %d, comes after its call "
+                        "%d, phase %d",
+                        call.first, rank, static_cast<int>(call.second), latest.first,
+                        static_cast<int>(latest.second)));
+    Answer(std::move(callback), std::move(old), deferred);
+    return Outcome::kNone;
+  }
+  if (Has(rank) && call != latest) Withdraw(rank, deferred);
   std::shared_ptr<const OptimizerSpec> spec;
   if (!proposal.spec_digest.has_value()) {
     spec = std::make_shared<const OptimizerSpec>(proposal.spec);
   }
-  const uint64_t digest = spec == nullptr ? *proposal.spec_digest : spec->Digest();
+  const uint64_t digest = spec == nullptr ? *proposal.spec_digest : GrowthDigest(*spec);
   if (compared_ != nullptr && compared_digest_ == digest) spec = compared_;
   if (round_.has_value() && round_->digest == digest) spec = round_->spec;
   if (spec == nullptr) {
@@ -57,11 +69,12 @@ GrowthRounds::Outcome GrowthRounds::Propose(Rank rank, const GrowthProposal& pro
       return Outcome::kNone;
     }
   }
-  if (round_->numbers[rank] == 0) {
+  if (!Has(rank)) {
     Compare(rank, proposal, spec.get(), digest);
     --round_->missing;
   }
-  round_->numbers[rank] = proposal.number;
+  round_->came[rank] = call;
+  round_->seen_in_step[rank] = 0;
   round_->deadline = std::min(round_->deadline, now + proposal.patience);
   Wait& wait = waits_[rank];
   // Of an attempt that the rank has given up.
@@ -98,7 +111,7 @@ absl::Status GrowthRounds::Begin(Rank rank, const GrowthProposal& proposal,
   round.digest = digest;
   round.first = rank;
   round.calls = proposal.calls;
-  round.numbers.resize(world_size_);
+  round.came.resize(world_size_);
   round.seen_in_step.resize(world_size_);
   round.missing = world_size_;
   round_ = std::move(round);
@@ -112,7 +125,7 @@ void GrowthRounds::Compare(Rank rank, const GrowthProposal& proposal, const Opti
   Round& round = *round_;
   if (digest != round.digest) {
     const absl::optional<std::string> difference =
-        FirstDifference(*round.spec, Name(round.first), *spec, Name(rank));
+        FirstGrowthDifference(*round.spec, Name(round.first), *spec, Name(rank));
     round.failure.Update(errors::WithContext(
         errors::RanksDisagree({rank}, difference.value_or("other param groups are added")),
         absl::StrCat("optimizer \"", optimizer_, "\": all ranks must add the same param groups")));
@@ -125,13 +138,34 @@ void GrowthRounds::Compare(Rank rank, const GrowthProposal& proposal, const Opti
   round.failure.Update(errors::WithContext(proposal.prepared, Name(rank)));
 }
 
+// Its call has ended without an answer. The last one ends the round.
+void GrowthRounds::Withdraw(Rank rank, Deferred& deferred) {
+  const auto wait = waits_.find(rank);
+  if (wait != waits_.end()) {
+    Answer(std::move(wait->second.callback), AskAgain(), deferred);
+    waits_.erase(wait);
+  }
+  round_->came[rank] = Call();
+  if (++round_->missing == world_size_) {
+    round_.reset();
+    return;
+  }
+  // All that are left have proposed the same, or the round has its failure.
+  if (round_->first == rank) {
+    round_->first = 0;
+    while (!Has(round_->first)) ++round_->first;
+  }
+}
+
 void GrowthRounds::Heard(Rank rank, const StepProgress& progress, Deferred& deferred) {
   if (!round_.has_value()) return;
   uint8_t& seen = round_->seen_in_step[rank];
-  const bool in_step = round_->numbers[rank] == 0 && progress.outcome == StepOutcome::kInStep &&
-                       LastCall(progress) >= round_->calls;
+  const bool in_step =
+      progress.outcome == StepOutcome::kInStep && LastCall(progress) >= round_->calls;
   seen = in_step ? seen + 1 : 0;
   if (seen < kHeartbeatsInStep) return;
+  if (Has(rank)) Withdraw(rank, deferred);
+  if (!round_.has_value()) return;
   Refuse(errors::RanksDisagree({rank}, absl::StrCat(Name(round_->first), " adds a param group, ",
                                                     Name(rank), " is in step()")),
          true, deferred);
@@ -141,7 +175,7 @@ void GrowthRounds::Tick(absl::Time now, Deferred& deferred) {
   if (round_.has_value() && now >= round_->deadline) {
     std::vector<Rank> missing;
     for (Rank rank = 0; rank < world_size_; ++rank) {
-      if (round_->numbers[rank] == 0) missing.push_back(rank);
+      if (!Has(rank)) missing.push_back(rank);
     }
     absl::Status failure = round_->failure;
     if (failure.ok()) {
@@ -177,8 +211,7 @@ void GrowthRounds::Refuse(absl::Status failure, bool others_step, Deferred& defe
 
 void GrowthRounds::Resolve(const GrowthAnswer& answer, Deferred& deferred) {
   for (Rank rank = 0; rank < world_size_; ++rank) {
-    if (round_->numbers[rank] == 0) continue;
-    last_[rank] = {round_->numbers[rank], round_->phase, answer};
+    if (Has(rank)) last_[rank] = {round_->came[rank], answer};
   }
   for (auto& [rank, wait] : waits_) Answer(std::move(wait.callback), answer, deferred);
   waits_.clear();

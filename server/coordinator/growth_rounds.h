@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,9 +26,10 @@ namespace optshard {
 // A round begins with the first rank that proposes, and ends when all ranks have: agreed if they
 // propose the same and every one can go on, else refused, for all with the same reason. It is also
 // refused at the earliest deadline of those who wait, naming the ranks that have not come; and
-// where a rank is in a step that those who wait do not take part in. Each rank's last answer is
-// kept for retries. What is kept is proportional to the ranks. Thread-compatible; runs no callback,
-// but appends it to `deferred`.
+// where a rank is in a step that those who wait do not take part in. A rank that makes another call
+// has given up the one before, and is compared anew. Each rank's last answer is kept for retries.
+// What is kept is proportional to the ranks. Thread-compatible; runs no callback, but appends it to
+// `deferred`.
 class GrowthRounds {
  public:
   using Callback = std::function<void(absl::StatusOr<GrowthAnswer>)>;
@@ -45,14 +47,16 @@ class GrowthRounds {
   // Calls back once: with the answer, with NOT_FOUND where there is none until `wait_until`, so
   // that the rank asks again; with an error:
   //   INVALID_ARGUMENT     the spec does not go on from `present` (CheckGrowth), or is not needed
-  //   FAILED_PRECONDITION  a commit of what was not compared before
+  //   FAILED_PRECONDITION  a commit of what was not compared before; a call that the rank has
+  //                        already followed by another one
   // `next` is the number of the generation that all agree on.
   Outcome Propose(Rank rank, const GrowthProposal& proposal, const OptimizerSpec& present,
                   Generation next, absl::Time now, absl::Time wait_until, Callback callback,
                   Deferred& deferred);
 
   // A heartbeat of the rank has said so. The second one in a row that shows it in a step after
-  // those that the proposing ranks have finished ends the round: one alone may be late.
+  // those that the proposing ranks have finished ends the round: one alone may be late. A rank that
+  // has proposed before has given that up.
   void Heard(Rank rank, const StepProgress& progress, Deferred& deferred);
 
   void Tick(absl::Time now, Deferred& deferred);
@@ -64,6 +68,8 @@ class GrowthRounds {
   const std::shared_ptr<const OptimizerSpec>& compared() const { return compared_; }
 
  private:
+  // A rank's proposal: the later one is the greater one.
+  using Call = std::pair<uint64_t, GrowthPhase>;
   struct Round {
     GrowthPhase phase = GrowthPhase::kCompare;
     std::shared_ptr<const OptimizerSpec> spec;
@@ -72,7 +78,7 @@ class GrowthRounds {
     CallNumber calls = 0;
     absl::Time deadline = absl::InfiniteFuture();
     absl::Status failure;               // the first reason to refuse
-    std::vector<uint64_t> numbers;      // by rank; 0: has not come
+    std::vector<Call> came;             // by rank; number 0: has not come
     std::vector<uint8_t> seen_in_step;  // by rank: heartbeats in a row
     int missing = 0;
   };
@@ -81,8 +87,7 @@ class GrowthRounds {
     Callback callback;
   };
   struct Last {
-    uint64_t number = 0;
-    GrowthPhase phase = GrowthPhase::kCompare;
+    Call call;  // number 0: none
     GrowthAnswer answer;
   };
 
@@ -91,6 +96,8 @@ class GrowthRounds {
                      const OptimizerSpec& present);
   void Compare(Rank rank, const GrowthProposal& proposal, const OptimizerSpec* spec,
                uint64_t digest);
+  bool Has(Rank rank) const { return round_.has_value() && round_->came[rank].first != 0; }
+  void Withdraw(Rank rank, Deferred& deferred);
   void Resolve(const GrowthAnswer& answer, Deferred& deferred);
   void Refuse(absl::Status failure, bool others_step, Deferred& deferred);
   void Answer(Callback callback, absl::StatusOr<GrowthAnswer> answer, Deferred& deferred);

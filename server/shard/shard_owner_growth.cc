@@ -27,6 +27,10 @@ absl::Status ShardOwner::Impl::AddGroups(
   GrowthProposal proposal;
   proposal.number = ++growth_calls_;
   proposal.spec = spec;
+  // What is not given has its default on all ranks.
+  for (size_t g = shape_->spec().rules.size(); g < groups->size(); ++g) {
+    proposal.spec.rules[g].hyperparameters = (*groups)[g].hyperparameters;
+  }
   proposal.prepared = prepared;
   proposal.calls = LastCall(progress());
   proposal.patience = timeout;
@@ -36,9 +40,7 @@ absl::Status ShardOwner::Impl::AddGroups(
     absl::Status lost = CheckNothingLost();
     return lost.ok() ? answer.status() : lost;
   }
-  if (answer->verdict == GrowthVerdict::kRefused) {
-    return answer->others_step ? RefuseStepOfOthers(answer->failure, timeout) : answer->failure;
-  }
+  if (answer->verdict == GrowthVerdict::kRefused) return TakeRefusal(*answer, timeout);
   // Half of the time is left for the others to say that they could not.
   absl::StatusOr<std::unique_ptr<OwnerGeneration>> next =
       BuildNext(spec, std::move(groups), answer->generation, options_.clock->Now() + timeout / 2);
@@ -53,7 +55,7 @@ absl::Status ShardOwner::Impl::AddGroups(
     failed.plane_failed = true;
     return Break(failed);
   }
-  if (answer->verdict == GrowthVerdict::kRefused) return answer->failure;
+  if (answer->verdict == GrowthVerdict::kRefused) return TakeRefusal(*answer, timeout);
   GoOnWith(*std::move(next));
   return absl::OkStatus();
 }
@@ -70,12 +72,12 @@ absl::Status ShardOwner::Impl::CheckGroups(
   return absl::OkStatus();
 }
 
-// They wait for this rank's vote.
-absl::Status ShardOwner::Impl::RefuseStepOfOthers(const absl::Status& reason,
-                                                  absl::Duration timeout) {
+absl::Status ShardOwner::Impl::TakeRefusal(const GrowthAnswer& answer, absl::Duration timeout) {
+  if (!answer.others_step) return answer.failure;
+  // They wait for this rank's vote.
   const StepEngine::Result result =
-      generation_->engine().Refuse(reason, options_.clock->Now() + timeout);
-  return result.refused ? reason : Break(result);
+      generation_->engine().Refuse(answer.failure, options_.clock->Now() + timeout);
+  return result.refused ? answer.failure : Break(result);
 }
 
 absl::StatusOr<std::unique_ptr<OwnerGeneration>> ShardOwner::Impl::BuildNext(

@@ -66,5 +66,23 @@ TEST(SpecGrowth, SpecThatIsNotValid_IsRefused) {
               HasSubstr("same name"));
 }
 
+TEST(SpecGrowth, OptionsOfTheAddedGroups_AreComparedAndThoseOfTheOthersAreNot) {
+  OptimizerSpec a = Spec({Group("a", 0), Group("b", 1)});
+  for (GroupRule& rule : a.rules) rule.hyperparameters.Set("lr", 0.5);
+  OptimizerSpec b = a;
+  b.rules[0].hyperparameters.Set("lr", 0.25);
+  EXPECT_EQ(GrowthDigest(a), GrowthDigest(b));
+  EXPECT_FALSE(FirstGrowthDifference(a, "rank 0", b, "rank 1").has_value());
+  b.rules[1].hyperparameters.Set("amsgrad", true);
+  EXPECT_NE(GrowthDigest(a), GrowthDigest(b));
+  EXPECT_EQ(FirstGrowthDifference(a, "rank 0", b, "rank 1"),
+            "option \"amsgrad\" of param group 1: rank 0 has none, rank 1 has true");
+  b = a;
+  b.rules[1].hyperparameters.Set("lr", 0.125);
+  EXPECT_NE(GrowthDigest(a), GrowthDigest(b));
+  EXPECT_EQ(FirstGrowthDifference(a, "rank 0", b, "rank 1"),
+            "option \"lr\" of param group 1: rank 0 has 0.5, rank 1 has 0.125");
+}
+
 }  // namespace
 }  // namespace optshard

@@ -13,6 +13,7 @@
 #include "common/parameter_space.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
+#include "common/spec_growth.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator_server.h"
 #include "tests/fuzz/answer_check.h"
@@ -154,7 +155,7 @@ class CoordinatorTarget final : public FuzzTarget {
     propose.set_phase(v1::GROWTH_PHASE_COMMIT);
     Add("ProposeGrowth", propose, seeds);
     propose.clear_spec();
-    propose.set_spec_digest(growth.spec.Digest());
+    propose.set_spec_digest(GrowthDigest(growth.spec));
     Add("ProposeGrowth", propose, seeds);
   }
 

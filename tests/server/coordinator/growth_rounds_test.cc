@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/spec_growth.h"
 #include "tests/server/coordinator/join_requests.h"
 
 namespace optshard {
@@ -47,7 +48,7 @@ class GrowthRoundsTest : public ::testing::Test {
   }
   static GrowthProposal Commit(uint64_t number) {
     GrowthProposal proposal = Proposal(number);
-    proposal.spec_digest = proposal.spec.Digest();
+    proposal.spec_digest = GrowthDigest(proposal.spec);
     proposal.phase = GrowthPhase::kCommit;
     return proposal;
   }
@@ -191,7 +192,7 @@ TEST_F(GrowthRoundsTest, AnAttemptThatHasWaitedLongEnough_AsksAgain) {
 
 TEST_F(GrowthRoundsTest, TheSpec_IsAskedOfOneRankAndOfThoseThatDiffer) {
   GrowthProposal digest = Proposal(1);
-  digest.spec_digest = digest.spec.Digest();
+  digest.spec_digest = GrowthDigest(digest.spec);
   Propose(0, digest);
   EXPECT_EQ(Answer(0)->verdict, GrowthVerdict::kSendSpec);
   Propose(1, digest);
@@ -203,7 +204,7 @@ TEST_F(GrowthRoundsTest, TheSpec_IsAskedOfOneRankAndOfThoseThatDiffer) {
   Propose(1, digest);  // known now
   EXPECT_EQ(answers_[1].size(), 2u);
   GrowthProposal other = Proposal(1, Grown(3));
-  other.spec_digest = other.spec.Digest();
+  other.spec_digest = GrowthDigest(other.spec);
   Propose(2, other);
   EXPECT_EQ(Answer(2)->verdict, GrowthVerdict::kSendSpec);
   Propose(2, Proposal(1, Grown(3)));
@@ -231,9 +232,79 @@ TEST_F(GrowthRoundsTest, ARankInAStep_EndsTheRoundWithItsSecondHeartbeat) {
 }
 
 TEST_F(GrowthRoundsTest, ARankThatHasProposed_IsInNoStepWhateverALateHeartbeatSays) {
+  Heard(0, StepOutcome::kInStep, 7);
   Propose(0, Proposal(1));
-  for (int i = 0; i < 3; ++i) Heard(0, StepOutcome::kInStep, 7);
+  for (int i = 0; i < 3; ++i) Heard(0, StepOutcome::kInStep, 6);
+  Heard(0, StepOutcome::kInStep, 7);
+  Propose(0, Proposal(1));  // asks again: it still waits
+  answers_[0].clear();
+  Heard(0, StepOutcome::kInStep, 7);
   EXPECT_TRUE(answers_[0].empty());
+}
+
+TEST_F(GrowthRoundsTest, ARankThatHasProposedAndStepsNow_HasGivenItUp) {
+  Propose(0, Proposal(1));
+  for (int i = 0; i < 2; ++i) Heard(0, StepOutcome::kInStep, 7);
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kNotFound);
+  // Nobody was left.
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Proposal(2));
+  for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
+
+  Propose(0, Proposal(3));
+  Propose(1, Proposal(3));
+  for (int i = 0; i < 2; ++i) Heard(0, StepOutcome::kInStep, 7);
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Answer(1)->others_step);
+  EXPECT_THAT(std::string(Refusal(1).message()),
+              AllOf(HasSubstr("rank 1 adds a param group"), HasSubstr("rank 0 is in step()")));
+}
+
+TEST_F(GrowthRoundsTest, AnotherCallOfARank_IsComparedAnew) {
+  Propose(0, Proposal(1));
+  Propose(1, Proposal(1));
+  Propose(0, Proposal(2, Grown(3)));
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kNotFound);  // of its first call
+  Propose(2, Proposal(1));
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(errors::IsRanksDisagree(Refusal(rank)));
+    EXPECT_THAT(std::string(Refusal(rank).message()),
+                AllOf(HasSubstr("rank 1 has \"head.weight\" float32 [2, 4]"),
+                      HasSubstr("rank 0 has \"head.weight\" float32 [3, 4]")));
+  }
+}
+
+TEST_F(GrowthRoundsTest, AnotherCallOfTheOnlyRank_BeginsAnewAndItsReasonCounts) {
+  Propose(0, Proposal(1));
+  GrowthProposal poor = Proposal(2, Grown(3));
+  poor.prepared = absl::ResourceExhaustedError("needs 5 bytes, has 4");
+  Propose(0, poor);
+  for (const Rank rank : {1, 2}) Propose(rank, Proposal(1, Grown(3)));
+  EXPECT_EQ(Refusal(2), absl::ResourceExhaustedError("rank 0: needs 5 bytes, has 4"));
+}
+
+TEST_F(GrowthRoundsTest, CallsBeforeTheRanksLastOne_AreRefused) {
+  Propose(0, Proposal(2));
+  Propose(0, Proposal(1));
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  for (const Rank rank : {1, 2}) Propose(rank, Proposal(2));
+  ExpectAgreed(0);
+  Propose(0, Proposal(1));
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Commit(2));
+  Propose(0, Proposal(2));
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(GrowthRoundsTest, OptionsOfTheGroupsDiffer_AllAreToldWhichOne) {
+  OptimizerSpec spec = Grown();
+  spec.rules.back().hyperparameters.Set("lr", 0.5);
+  Propose(0, Proposal(1, spec));
+  spec.rules.back().hyperparameters.Set("lr", 0.25);
+  Propose(1, Proposal(1, spec));
+  Propose(2, Proposal(1, spec));
+  EXPECT_TRUE(errors::IsRanksDisagree(Refusal(2)));
+  EXPECT_THAT(std::string(Refusal(2).message()),
+              HasSubstr("option \"lr\" of param group 1: rank 0 has 0.5, rank 1 has 0.25"));
 }
 
 TEST_F(GrowthRoundsTest, CommitOfWhatWasNotCompared_IsRefused) {

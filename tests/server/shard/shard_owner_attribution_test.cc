@@ -16,64 +16,24 @@
 #include "gtest/gtest.h"
 #include "server/shard/shard_owner.h"
 #include "tests/server/shard/owner_rig.h"
+#include "tests/testing/forwarding_coordinator.h"
 
 namespace optshard::testing {
 namespace {
 
 // Attributes every failure to what the member has observed, and calls `asked` before it does.
-class SlowSession final : public MemberSession {
+class SlowSession final : public ForwardingSession {
  public:
   SlowSession(std::unique_ptr<MemberSession> session, std::function<void()> asked)
-      : session_(std::move(session)), asked_(std::move(asked)) {}
+      : ForwardingSession(std::move(session)), asked_(std::move(asked)) {}
 
-  const MemberId& id() const override { return session_->id(); }
-  absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) override {
-    return session_->WaitForPlan(deadline);
-  }
-  void OnFailure(std::function<void(const absl::Status&)> callback) override {
-    session_->OnFailure(std::move(callback));
-  }
-  void SetProgress(const StepProgress& progress) override { session_->SetProgress(progress); }
   absl::Status ReportFailure(const StepProgress&, Rank, const absl::Status& observed,
                              absl::Time) override {
     asked_();
     return observed;
   }
-  absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
-                                             absl::Time deadline) override {
-    return session_->ProposeGrowth(proposal, deadline);
-  }
-  Rendezvous& rendezvous() override { return session_->rendezvous(); }
-  absl::Status Leave(absl::Time deadline) override { return session_->Leave(deadline); }
 
  private:
-  const std::unique_ptr<MemberSession> session_;
-  const std::function<void()> asked_;
-};
-
-class SlowCoordinator final : public CoordinatorClient {
- public:
-  SlowCoordinator(CoordinatorClient* coordinator, std::function<void()> asked)
-      : coordinator_(coordinator), asked_(std::move(asked)) {}
-
-  absl::StatusOr<std::unique_ptr<MemberSession>> Join(const JoinRequest& request,
-                                                      absl::Time deadline,
-                                                      Cancellation* cancellation) override {
-    absl::StatusOr<std::unique_ptr<MemberSession>> session =
-        coordinator_->Join(request, deadline, cancellation);
-    if (!session.ok()) return session.status();
-    return std::make_unique<SlowSession>(*std::move(session), asked_);
-  }
-  absl::StatusOr<std::vector<std::string>> GetOwners(const std::string& optimizer,
-                                                     absl::Time deadline) override {
-    return coordinator_->GetOwners(optimizer, deadline);
-  }
-  absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
-    return coordinator_->GetStatus(deadline);
-  }
-
- private:
-  CoordinatorClient* const coordinator_;
   const std::function<void()> asked_;
 };
 
@@ -82,7 +42,7 @@ TEST(ShardOwner_StepIsTorn_ItsStateIsNotGivenOut, BeforeTheFailureIsAttributedEi
   options.owner.spec.gradient_mode = GradientMode::kAveraged;
   OwnerRig rig(options);
   int asked = 0;
-  SlowCoordinator slow(&rig.coordinator(), [&] {
+  const auto check = [&] {
     ++asked;
     const ShardView& view = rig.owner(0).view();
     EXPECT_EQ(view.Describe().progress.outcome, StepOutcome::kTorn);
@@ -91,6 +51,9 @@ TEST(ShardOwner_StepIsTorn_ItsStateIsNotGivenOut, BeforeTheFailureIsAttributedEi
     const absl::Status read =
         view.ReadSlot(slice.parameter, slice.slots[0], 0, absl::MakeSpan(values)).status();
     EXPECT_TRUE(absl::IsDataLoss(read)) << read;
+  };
+  ForwardingCoordinator slow(&rig.coordinator(), [&](std::unique_ptr<MemberSession> session) {
+    return std::make_unique<SlowSession>(std::move(session), check);
   });
   rig.owner_options(0).coordinator = &slow;
   rig.owner_options(1).attribution_timeout = absl::ZeroDuration();

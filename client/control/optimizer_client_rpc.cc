@@ -64,10 +64,10 @@ class Places final : public StateDestination {
         piece.elements > slots_[found->second].elements ||
         piece.offset_elements > slots_[found->second].elements - piece.elements) {
       return absl::InternalError(absl::StrFormat(
-          "elements [%d, %d) of slot \"%s\" of parameter %d, format %s, are not what this "
+          "%d elements from %d on of slot \"%s\" of parameter %d, format %s, are not what this "
           "optimizer keeps",
-          piece.offset_elements, piece.offset_elements + piece.elements, piece.slot,
-          piece.parameter, NameOf(piece.format)));
+          piece.elements, piece.offset_elements, piece.slot, piece.parameter,
+          NameOf(piece.format)));
     }
     char* to = to_[found->second] + piece.offset_elements * ElementBytes(piece.format);
     // Every owner of a part gives the numbers of the whole.

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/types/optional.h"
+#include "common/checked_math.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/rpc/channel_rpc.h"
@@ -68,7 +69,9 @@ class Attempt {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::optional<std::pair<int, Moment>> moment_ ABSL_GUARDED_BY(mutex_);  // of the first owner
   int64_t done_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<int, int64_t> total_bytes_ ABSL_GUARDED_BY(mutex_);  // by owner
+  // By owner: what it says it has, and what has come, of which some may have come again.
+  std::map<int, int64_t> total_bytes_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, int64_t> received_bytes_ ABSL_GUARDED_BY(mutex_);
 };
 
 // One owner's frames. Calls of it come one at a time.
@@ -133,10 +136,11 @@ absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) 
           owners_[owner].rank, moment.first, moment.second));
     }
     total_bytes_[owner] = head.total_bytes();
-    done_bytes_ += bytes;
+    done_bytes_ = SaturatingAdd(done_bytes_, bytes);
+    received_bytes_[owner] = SaturatingAdd(received_bytes_[owner], bytes);
     // Until all have said how much they have, nobody knows.
     if (total_bytes_.size() == owners_.size()) {
-      for (const auto& [each, of_it] : total_bytes_) total += of_it;
+      for (const auto& [each, of_it] : total_bytes_) total = SaturatingAdd(total, of_it);
     }
     done = std::min(done_bytes_, total);
   }
@@ -158,8 +162,9 @@ absl::Status Attempt::Take(int owner, const grpc::ByteBuffer& message, bool is_f
   piece.format = static_cast<StateFormat>(frame->head.format());
   piece.offset_elements = frame->head.offset_elements();
   piece.elements = frame->head.elements();
-  if (!IsKnown(piece.format) || piece.parameter < 0 || piece.offset_elements < 0 ||
-      piece.elements < 0 || piece.elements > bytes || piece.bytes() != bytes) {
+  if (static_cast<int>(piece.format) != frame->head.format() || !IsKnown(piece.format) ||
+      piece.parameter < 0 || piece.offset_elements < 0 || piece.elements < 0 ||
+      piece.elements > bytes || piece.bytes() != bytes) {
     return absl::InternalError(absl::StrFormat(
         "%s sends %d bytes as %d elements from %d on of slot \"%s\" of parameter %d, format %d",
         NameOfOwner(owner), bytes, piece.elements, piece.offset_elements, piece.slot,
@@ -201,7 +206,13 @@ absl::Status Attempt::Run(absl::Time deadline) {
   }
   absl::MutexLock lock(&mutex_);
   if (!status_.ok()) return status_;
-  for (const auto& [each, of_it] : total_bytes_) pulled_.bytes += of_it;
+  for (const auto& [owner, bytes] : total_bytes_) {
+    if (received_bytes_[owner] < bytes) {
+      return absl::InternalError(absl::StrFormat(
+          "%s ended with %d of its %d bytes", NameOfOwner(owner), received_bytes_[owner], bytes));
+    }
+    pulled_.bytes = SaturatingAdd(pulled_.bytes, bytes);
+  }
   if (moment_.has_value()) {
     pulled_.step = moment_->second.first;
     pulled_.generation = moment_->second.second;

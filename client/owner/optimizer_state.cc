@@ -1,5 +1,6 @@
 #include "client/owner/optimizer_state.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <exception>
@@ -112,16 +113,28 @@ std::vector<StateDict::Group> OptimizerState::GroupsOf(const Groups& groups) con
   return result;
 }
 
+// DATA_LOSS where it was replaced only in part.
+absl::Status OptimizerState::CheckOwnState() const {
+  const std::vector<int> owned = ParametersOf(*options_.owners, rank());
+  if (owned.empty()) return absl::OkStatus();
+  const absl::StatusOr<StateAccess*> state = options_.owner->state(options_.client->step_timeout);
+  if (!state.ok()) return state.status();
+  const at::Tensor count = at::empty({1}, at::TensorOptions(at::kDouble));
+  const int step = static_cast<int>(layout_.Slots(owned.front()).size()) - 1;
+  return ReadElements(**state, owned.front(), step, 0, count);
+}
+
 void OptimizerState::Consolidate(Rank to, const Groups& groups) {
   CheckRulesStepAll();
   const int world_size = options_.owners->world_size();
   RankExchange exchange = ExchangeFor(ShareCall::kConsolidate);
-  ThrowIfError(
-      exchange.Agree(to >= kFromEveryRank && to < world_size
-                         ? absl::OkStatus()
-                         : absl::InvalidArgumentError(absl::StrCat(
-                               "state is to be consolidated on rank ", to,
-                               ", expected one from 0 to ", world_size - 1, ", or -1 for all"))));
+  ThrowIfError(exchange.Agree(Trying([&] {
+    return to >= kFromEveryRank && to < world_size
+               ? CheckOwnState()
+               : absl::InvalidArgumentError(absl::StrCat("state is to be consolidated on rank ", to,
+                                                         ", expected one from 0 to ",
+                                                         world_size - 1, ", or -1 for all"));
+  })));
   ThrowIfError(exchange.Compare({absl::StrCat("the rank that state is consolidated on ", to)}));
   consolidated_.reset();  // before there are two; on the other ranks it is out of date
   CollectionOptions collection;
@@ -138,6 +151,7 @@ void OptimizerState::Consolidate(Rank to, const Groups& groups) {
   } else {
     SharedStateReader reader(&exchange);
     dict.state = ValueOrThrow(ConsolidateState(reader, layout_, rank(), to));
+    ThrowIfError(reader.Finish());
   }
   if (to != kFromEveryRank && to != rank()) return;
   dict.param_groups = GroupsOf(groups);

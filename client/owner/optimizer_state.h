@@ -66,6 +66,7 @@ class OptimizerState {
   Rank rank() const { return options_.client->rank; }
   RankExchange ExchangeFor(ShareCall call) const;
   void CheckRulesStepAll() const;
+  absl::Status CheckOwnState() const;
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
   absl::StatusOr<StateDict> ReceiveShare(RankExchange& exchange, Rank from,
                                          const StateDict& whole) const;

@@ -86,10 +86,10 @@ at::Tensor PulledState::TensorOf(int parameter, const ParameterSlot& slot) {
 absl::Status PulledState::Take(const Piece& piece, absl::Span<const Bytes> values) {
   const auto unexpected = [&piece] {
     return absl::InternalError(absl::StrFormat(
-        "elements [%d, %d) of slot \"%s\" of parameter %d, format %s, are not what this optimizer "
+        "%d elements from %d on of slot \"%s\" of parameter %d, format %s, are not what this "
+        "optimizer "
         "keeps",
-        piece.offset_elements, piece.offset_elements + piece.elements, piece.slot, piece.parameter,
-        NameOf(piece.format)));
+        piece.elements, piece.offset_elements, piece.slot, piece.parameter, NameOf(piece.format)));
   };
   if (piece.parameter >= layout_.parameter_count()) return unexpected();
   at::Tensor tensor;

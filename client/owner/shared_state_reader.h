@@ -19,7 +19,11 @@ class SharedStateReader final : public StateReader {
   // `exchange` outlives it.
   explicit SharedStateReader(RankExchange* exchange) : exchange_(*exchange) {}
 
+  // What a rank cannot read from itself is Finish's error: the others take part in other calls.
   absl::Status Read(Rank from, Rank to, absl::Span<const StatePiece> pieces) override;
+
+  // After the last Read, on all ranks. OK on all of them, or on none.
+  absl::Status Finish() { return exchange_.Agree(own_); }
 
  private:
   // Some elements of a piece, and where they lie in the window.
@@ -34,6 +38,7 @@ class SharedStateReader final : public StateReader {
 
   RankExchange& exchange_;
   std::vector<char> window_;
+  absl::Status own_;
 };
 
 }  // namespace optshard

@@ -1,6 +1,8 @@
 #include "client/owner/state_collection.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -27,6 +29,9 @@ enum class Stage : uint64_t { kDone = 0, kReads = 1, kUnreachable = 2, kFailed =
 constexpr absl::Duration kPatience = absl::Seconds(10);
 // The ranks tell each other that they are there; an owner that is gone ends the connection.
 constexpr absl::Duration kLongest = absl::Hours(24);
+// How often in the time-out of the ranks each tells the others how it is getting on: well before
+// they would miss it.
+constexpr int kReports = 4;
 
 bool IsUnreachable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsNotFound(status) || absl::IsUnimplemented(status);
@@ -38,14 +43,20 @@ class Reading {
   Reading(const CollectionOptions& options, std::vector<StateOwnerAddress> others, bool own)
       : options_(options), others_(std::move(others)), state_(*options.layout) {
     running_ = (own ? 1 : 0) + (others_.empty() ? 0 : 1);
-    if (own) threads_.emplace_back([this] { Ended(ReadOwn()); });
-    if (!others_.empty()) threads_.emplace_back([this] { Ended(ReadOthers()); });
+    try {
+      if (own) threads_.emplace_back([this] { Ended(ReadOwn()); });
+      if (!others_.empty()) threads_.emplace_back([this] { Ended(ReadOthers()); });
+    } catch (const std::exception& error) {  // no thread can be made
+      End(absl::ResourceExhaustedError(error.what()));
+      throw;
+    }
   }
 
-  ~Reading() {
-    cancellation_.Cancel(absl::CancelledError("the ranks gave the call up"));
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Reading() { End(absl::CancelledError("the ranks gave the call up")); }
+
+  // What has come from other owners; more each time that something comes.
+  int64_t received() const { return received_; }
+  void Cancel(const absl::Status& reason) { cancellation_.Cancel(reason); }
 
   // Whether it ended within the time.
   bool WaitFor(absl::Duration timeout) {
@@ -85,9 +96,16 @@ class Reading {
     pull.keep_copies = false;
     pull.timeout = kLongest;
     pull.cancellation = &cancellation_;
+    pull.progress = [this](int64_t, int64_t) { ++received_; };
     const absl::StatusOr<PulledStep> pulled = PullState(others_, state_, pull);
     if (!pulled.ok()) return pulled.status();
     return pulled->bytes;
+  }
+
+  void End(const absl::Status& reason) {
+    cancellation_.Cancel(reason);
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
   }
 
   void Ended(const absl::StatusOr<int64_t>& bytes) {
@@ -101,6 +119,7 @@ class Reading {
   const std::vector<StateOwnerAddress> others_;
   PulledState state_;
   Cancellation cancellation_;
+  std::atomic<int64_t> received_{0};
   absl::Mutex mutex_;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -115,7 +134,7 @@ absl::StatusOr<std::unique_ptr<Reading>> Begin(const CollectionOptions& options)
   std::vector<StateOwnerAddress> others;
   if (ranks.world_size > 1 || !has_own) {
     const absl::StatusOr<std::vector<std::string>> addresses =
-        options.owner->owner_addresses(ranks.timeout);
+        options.owner->owner_addresses(ranks.timeout / kReports);
     // The ranks can give each other the state without the coordinator.
     if (!addresses.ok()) return absl::UnavailableError(addresses.status().message());
     for (Rank rank = 0; rank < ranks.world_size; ++rank) {
@@ -128,7 +147,23 @@ absl::StatusOr<std::unique_ptr<Reading>> Begin(const CollectionOptions& options)
       others.push_back({rank, addresses->at(rank)});
     }
   }
-  return std::make_unique<Reading>(options, std::move(others), has_own);
+  try {
+    return std::make_unique<Reading>(options, std::move(others), has_own);
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(error.what());
+  }
+}
+
+// Once it has ended.
+absl::Status FinishOf(Reading& reading, absl::optional<std::map<int64_t, StateValues>>* result) {
+  absl::Status status = reading.status();
+  if (!status.ok()) return status;
+  try {
+    *result = reading.state().Finish();
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(error.what());
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -144,15 +179,23 @@ absl::StatusOr<absl::optional<std::map<int64_t, StateValues>>> CollectState(
     status = begun.status();
     if (begun.ok()) reading = *std::move(begun);
   }
+  absl::optional<std::map<int64_t, StateValues>> result;
+  int64_t received = 0;
+  int silent = 0;  // reports in a row
   uint64_t furthest = 0;
   while (true) {
     Stage stage = Stage::kDone;
-    if (reading != nullptr) {
-      // Well before the others would miss this rank.
-      if (reading->WaitFor(ranks.timeout / 4)) {
-        status = reading->status();
+    if (reading != nullptr && status.ok() && !result.has_value()) {
+      if (reading->WaitFor(ranks.timeout / kReports)) {
+        status = FinishOf(*reading, &result);
       } else {
         stage = Stage::kReads;
+        silent = reading->received() == received ? silent + 1 : 0;
+        received = reading->received();
+        if (silent > kReports) {
+          reading->Cancel(absl::DeadlineExceededError(absl::StrFormat(
+              "nothing has come from the owners for %s", absl::FormatDuration(ranks.timeout))));
+        }
       }
     }
     if (!status.ok()) stage = IsUnreachable(status) ? Stage::kUnreachable : Stage::kFailed;
@@ -178,7 +221,7 @@ absl::StatusOr<absl::optional<std::map<int64_t, StateValues>>> CollectState(
     return failed;
   }
   if (reading == nullptr) return absl::make_optional<std::map<int64_t, StateValues>>();
-  return absl::make_optional(reading->state().Finish());
+  return result;
 }
 
 }  // namespace optshard

@@ -24,10 +24,8 @@ struct StatePiece {
   int64_t bytes() const { return elements * static_cast<int64_t>(c10::elementSize(type)); }
 };
 
-// The present implementation moves bytes by collectives of the owners (shared_state_reader.h). One
-// that pulls them over RPC from all owners at once, and on one host maps a read-only segment that
-// the server has copied them to, takes its place behind this interface: its Read does nothing on
-// ranks that want nothing. Bound to the trainer's thread.
+// For ranks that do not reach all owners over RPC (state_collection.h). Bound to the trainer's
+// thread.
 class StateReader {
  public:
   virtual ~StateReader() = default;

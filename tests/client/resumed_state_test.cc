@@ -91,6 +91,14 @@ void ExpectSame(const Saved& actual, const Saved& expected) {
   for (size_t i = 0; i < other.size(); ++i) EXPECT_EQ(other[i], lines_expected[i]);
 }
 
+// Sanitizers look for other things than bits, and take many times as long: there one of the ways
+// does for each form of state.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kAllWays = false;
+#else
+constexpr bool kAllWays = true;
+#endif
+
 constexpr auto kGreedy = PartitionPolicy::kGreedy;
 constexpr auto kBalanced = PartitionPolicy::kBalanced;
 
@@ -113,7 +121,11 @@ std::string TextOf(const Way& way) {
 class ResumedStateTest : public ::testing::TestWithParam<testing::NamedState> {
  protected:
   // Every rule, each of the ways.
-  static void Resume(const std::vector<Ways>& all) {
+  static void Resume(std::vector<Ways> all) {
+    if (!kAllWays) {
+      const size_t one = GetParam().name.size() % all.size();
+      all = {{all[one].before, {all[one].after.front()}}};
+    }
     for (const auto kind : {testing::RuleKind::kElementWise, testing::RuleKind::kWholeParameters}) {
       RecordedJob job = testing::TableJob(kind, GetParam());
       if (job.groups.empty()) continue;

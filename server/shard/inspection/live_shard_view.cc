@@ -202,7 +202,7 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
   snapshot.rank = options_.member.rank;
   snapshot.store = shown->store;
   snapshot.keep_copies = keep_copies;
-  snapshot.most_bytes = options_.snapshot_bytes.value_or(shown->store->snapshots().bytes());
+  snapshot.most_bytes = shown->store->snapshots().bytes();
   return OpenStoreSnapshot(snapshot, patience);
 }
 

@@ -35,8 +35,6 @@ class LiveShardView final : public ShardView {
     MemberId member;
     const StepBoard* board = nullptr;
     const TimelineRing* timeline = nullptr;
-    // For what open snapshots keep; none: as much as the rank's state.
-    absl::optional<int64_t> snapshot_bytes = absl::nullopt;
   };  // everything that is pointed to outlives the view
 
   // What there is to see of one generation.

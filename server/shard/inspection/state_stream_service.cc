@@ -20,7 +20,7 @@
 namespace optshard {
 namespace {
 
-constexpr int kMostStreams = 16;
+constexpr int kMostStreams = 64;  // each has a thread
 constexpr int64_t kFrameBytes = 2 << 20;
 constexpr absl::Duration kPatienceWithSteps = absl::Seconds(2);
 constexpr absl::Duration kPatienceWithClient = absl::Seconds(10);
@@ -96,7 +96,7 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     const StateStreamCount streams = streams_;
     absl::Status status;
     if (streams->fetch_add(1) >= kMostStreams) {
-      status = absl::ResourceExhaustedError(absl::StrFormat(
+      status = absl::AbortedError(absl::StrFormat(
           "%d clients read state from this process at once; ask again later", kMostStreams));
     } else {
       status = Send();
@@ -151,8 +151,8 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   static absl::Status Overtaken(const ShardSnapshot& snapshot) {
     return absl::AbortedError(
-        absl::StrFormat("a step has changed the state of step %d while it was read; ask again, "
-                        "with keep_copies while steps go on",
+        absl::StrFormat("the state of step %d has changed while it was read; ask again, with "
+                        "keep_copies while steps go on",
                         snapshot.step()));
   }
 

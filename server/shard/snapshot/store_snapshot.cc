@@ -131,10 +131,10 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
           std::make_unique<StoreSnapshot>(options, *std::move(snapshot), *counts));
     }
     if (absl::Now() + pause > deadline) {
-      return absl::AbortedError(
-          absl::StrFormat("no snapshot of rank %d could be opened for %s: a step was being applied "
-                          "all the time; ask again",
-                          options.rank, absl::FormatDuration(patience)));
+      return absl::AbortedError(absl::StrFormat(
+          "no snapshot of rank %d could be opened for %s: a step was being applied, "
+          "or the state replaced, all the time; ask again",
+          options.rank, absl::FormatDuration(patience)));
     }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);

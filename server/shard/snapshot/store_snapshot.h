@@ -28,7 +28,7 @@ struct StoreSnapshotOptions {
 // Opens a snapshot at the last finished step. While a step is being applied it waits for its end,
 // for at most `patience`. A step never waits for it.
 //   RESOURCE_EXHAUSTED  the copies need more than `most_bytes`
-//   ABORTED             a step was being applied all the time, or the state is torn: try again
+//   ABORTED             a step was being applied all the time, or the state replaced: try again
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
     const StoreSnapshotOptions& options, absl::Duration patience);
 

@@ -93,12 +93,13 @@ absl::optional<ShardStore::SnapshotCounts> ShardStore::TryReadCounts() const {
 
 absl::optional<ShardStore::SnapshotCounts> ShardStore::TryOpen(
     const std::shared_ptr<StateSnapshot>& snapshot) const {
-  // A step says that it is being applied before it writes. So where this is not said once the
-  // snapshot is open, whatever is written later is copied before.
-  snapshots_->Open(snapshot);
+  // A step says that it is being applied before it writes. So where the same step is the last one
+  // before the snapshot is opened and once it is open, whatever is written later is copied before.
+  // A step that ends in between may have written blocks while there was no snapshot to copy them.
   const StepProgress progress = ledger_->progress();
-  absl::optional<SnapshotCounts> counts;
-  if (progress.outcome == StepOutcome::kIdle) counts = TryReadCounts();
+  if (progress.outcome != StepOutcome::kIdle) return absl::nullopt;
+  snapshots_->Open(snapshot);
+  absl::optional<SnapshotCounts> counts = TryReadCounts();
   for (size_t own = 0; counts.has_value() && own < own_.size(); ++own) {
     const ShardLedger::Version& version = ledger_->version(static_cast<int>(own));
     if (version.sequence.load(std::memory_order_acquire) % 2 != 0) counts.reset();

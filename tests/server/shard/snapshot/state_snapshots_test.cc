@@ -164,8 +164,8 @@ TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
     readers.emplace_back([&, r] {
       std::minstd_rand random(r + 2);
       for (int opened = 0; opened < 100;) {
-        const auto snapshot = Opened(store, true);
         const uint32_t step = finished.load();
+        const auto snapshot = Opened(store, true);
         if (begun.load() == step) {
           ++opened;
           for (int i = 0; i < 2 * kBlocks; ++i) {
@@ -173,7 +173,7 @@ TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
             const std::vector<uint32_t> words = WordsOf(*snapshot, block);
             if (snapshot->state(block) == BlockState::kCopied) ++copied;
             ASSERT_THAT(words, ::testing::Each(step));
-            if (random() % 4 == 0) std::this_thread::yield();
+            for (unsigned pauses = random() % 40; pauses > 0; --pauses) std::this_thread::yield();
           }
         }
         store.snapshots().Close(snapshot.get());

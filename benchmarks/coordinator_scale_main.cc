@@ -118,8 +118,8 @@ class Record {
 
   // Throws where a member has failed, or where fewer are there in time: then it names the first one
   // that is not.
-  void WaitForJoined(int count) { WaitFor(count, joined_, "joined"); }
-  void WaitForPlans(int count) { WaitFor(count, plans_, "got the plan"); }
+  void WaitForJoined(int count) { WaitFor(count, &Record::joined_, "joined"); }
+  void WaitForPlans(int count) { WaitFor(count, &Record::plans_, "got the plan"); }
   void CheckNoneFailed() const {
     absl::MutexLock lock(&mutex_);
     Check();
@@ -145,8 +145,9 @@ class Record {
     int count_ = 0;
   };
 
-  void WaitFor(int count, const Ranks& ranks, const char* what) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void WaitFor(int count, Ranks Record::*which, const char* what) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
+    const Ranks& ranks = this->*which;
     const auto there = [this, count, &ranks]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return ranks.count() >= count || !failure_.empty();
     };

@@ -140,8 +140,8 @@ class RpcOptimizerClient final : public OptimizerClient {
     absl::StatusOr<PulledStep> pulled = PullState(owners, places, pull);
     if (!pulled.ok()) return pulled;
     const int64_t expected = BytesOf(known->ready->plan);
-    if (pulled->generation == known->ready->plan.generation && pulled->bytes == expected)
-      return pulled;
+    const bool same = pulled->generation == known->ready->plan.generation;
+    if (same && pulled->bytes == expected) return pulled;
     return absl::FailedPreconditionError(absl::StrFormat(
         "the owners gave %d bytes of generation %d, expected %d bytes of generation %d; the ranks "
         "joined anew meanwhile: read again",

@@ -158,7 +158,9 @@ const ClientStepInfo& ShardedOptimizer::last_step() const { return impl_->last_s
 
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
   impl_->CheckUsable();
-  impl_->AddGroup(group, static_cast<const RuleOptions&>(defaults()), param_groups());
+  const auto& rule = static_cast<const RuleOptions&>(defaults());
+  impl_->TakeAddedGroups(rule, param_groups());
+  impl_->AddGroup(group, rule, param_groups());
 }
 
 void ShardedOptimizer::add_parameters(const std::vector<at::Tensor>&) {

@@ -1,7 +1,11 @@
 #include "client/owner/parameter_admission.h"
 
+#include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,11 +19,23 @@ namespace {
 
 using torch::optim::OptimizerParamGroup;
 
-// Those of the present groups stay, so that the names of what is added do not depend on them.
-std::vector<std::string> NamesWith(const ParameterSpace& present, size_t added) {
+// Those of the present groups stay, so that the names of what is added do not depend on them. A
+// parameter that is given twice has one.
+std::vector<std::string> NamesWith(const ParameterSpace& present,
+                                   const std::vector<at::Tensor>& added) {
   std::vector<std::string> names;
   for (int p = 0; p < present.parameter_count(); ++p) names.push_back(present.parameter(p).name);
-  for (size_t i = 0; i < added; ++i) names.push_back(absl::StrCat("parameter_", names.size()));
+  std::set<std::string> taken(names.begin(), names.end());
+  std::map<const void*, std::string> named;
+  int number = present.parameter_count();
+  for (const at::Tensor& tensor : added) {
+    const auto [entry, first_time] = named.emplace(tensor.unsafeGetTensorImpl(), std::string());
+    while (first_time) {
+      entry->second = absl::StrCat("parameter_", number++);
+      if (taken.insert(entry->second).second) break;
+    }
+    names.push_back(entry->second);
+  }
   return names;
 }
 
@@ -57,7 +73,7 @@ ParameterAdmission AdmitGroup(const std::vector<OptimizerParamGroup>& present,
   for (const OptimizerParamGroup& each : present) tensors.push_back(each.params());
   tensors.push_back(given.params());
   ParameterList& list = admission.list;
-  list = ValueOrThrow(MakeParameterList(tensors, NamesWith(spec.space, given.params().size())));
+  list = ValueOrThrow(MakeParameterList(tensors, NamesWith(spec.space, given.params())));
   if (options.main_gradients) ThrowIfError(UseMainGradients(list));
   // Those of the construction have been said.
   for (const OptimizerParamGroup& each : present) {

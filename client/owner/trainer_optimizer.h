@@ -140,9 +140,14 @@ class TrainerOptimizer {
       added.push_back(groups.back());
       groups.pop_back();
     }
+    size_t before = 0;
     try {
-      for (; !added.empty(); added.pop_back()) AddGroup(added.back(), defaults, groups);
+      for (; !added.empty(); added.pop_back()) {
+        before = groups.size();
+        AddGroup(added.back(), defaults, groups);
+      }
     } catch (...) {
+      if (groups.size() > before) added.pop_back();  // it is added; what follows has failed
       for (; !added.empty(); added.pop_back()) groups.push_back(added.back());
       throw;
     }

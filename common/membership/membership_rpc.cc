@@ -340,6 +340,11 @@ absl::StatusOr<GrowthProposal> FromProto(const v1::ProposeGrowthRequest& proto) 
                      static_cast<int>(proto.phase()), ", expected a number from 1 on and 1 or 2"));
   }
   absl::Status valid = CheckCount("calls", proto.calls() / 2);  // steps, and skipped calls
+  if (proto.patience_ms() < 0) {
+    valid.Update(
+        absl::InvalidArgumentError(absl::StrCat("a proposal of param groups has a patience of ",
+                                                proto.patience_ms(), " ms, expected at least 0")));
+  }
   if (!valid.ok()) return valid;
   if (proto.has_spec()) {
     absl::StatusOr<OptimizerSpec> spec = FromProto(proto.spec());

@@ -13,6 +13,7 @@
 #include "common/errors.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
+#include "tests/testing/fake_plane.h"
 #include "tests/testing/forwarding_coordinator.h"
 
 namespace optshard {
@@ -21,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using testing::ErrorOf;
 using testing::ExpectAllOk;
+using testing::FakeHub;
 using testing::First;
 using testing::ForwardingCoordinator;
 using testing::ForwardingSession;
@@ -71,6 +73,87 @@ TEST(AddedGroupsLoss, ARankStepsWhileTheOthersCommit_BothAreToldAndGoOn) {
     optimizer.step();
     EXPECT_EQ(First(a), 3);
     EXPECT_EQ(First(b), 4);
+  }));
+}
+
+// Answers of another generation than the next one.
+class OddSession final : public ForwardingSession {
+ public:
+  using ForwardingSession::ForwardingSession;
+  absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                             absl::Time deadline) override {
+    absl::StatusOr<GrowthAnswer> answer = ForwardingSession::ProposeGrowth(proposal, deadline);
+    if (answer.ok()) answer->generation += 1;
+    return answer;
+  }
+};
+
+TEST(AddedGroupsLoss, TheAnswerIsOfAnotherGeneration_NothingIsBuilt) {
+  ExpectAllOk(RunRanks(1, [](const ShardedOptimizerOptions& options) {
+    ClientSeams seams = *ScopedClientSeams::Current();
+    ForwardingCoordinator odd(seams.coordinator, [](std::unique_ptr<MemberSession> session) {
+      return std::make_unique<OddSession>(std::move(session));
+    });
+    seams.coordinator = &odd;
+    const ScopedClientSeams scoped(seams);
+    ShardedOptimizer optimizer({Parameter({1}, 4)}, Sgd(1), options);
+    const absl::Status status = ErrorOf([&] {
+      optimizer.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("generation 3, expected 2"));
+    optimizer.step();
+  }));
+}
+
+TEST(AddedGroupsLoss, TheSynchronizationFails_TheGroupStandsThereOnce) {
+  FakeHub::Options hub_options;
+  hub_options.world_size = 2;
+  FakeHub hub(hub_options);
+  hub.Kill(1);
+  for (const absl::Status& thrown : RunRanks(2, [&hub](const ShardedOptimizerOptions& options) {
+         ClientSeams seams = *ScopedClientSeams::Current();
+         seams.plane =
+             [&hub, plane = seams.plane](
+                 const PlaneRequest& request,
+                 const ReplicaOfRank& replica) -> absl::StatusOr<std::unique_ptr<DataPlane>> {
+           if (request.generation == 2) return hub.MakePlane(request.rank);
+           return plane(request, replica);
+         };
+         const ScopedClientSeams scoped(seams);
+         ShardedOptimizer optimizer({Parameter({1}, 4)}, Sgd(1), options);
+         torch::optim::Optimizer& base = optimizer;
+         for (int i = 0; i < 2; ++i)
+           base.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
+         EXPECT_FALSE(ErrorOf([&] { optimizer.step(); }).ok());
+         EXPECT_EQ(optimizer.param_groups().size(), 3u);
+       })) {
+    EXPECT_EQ(thrown, absl::OkStatus());
+  }
+}
+
+TEST(AddedGroupsLoss, ThroughTheBaseClassAndThenNot_AllAreTaken) {
+  ExpectAllOk(RunRanks(1, [](const ShardedOptimizerOptions& options) {
+    ShardedOptimizer optimizer({Parameter({1}, 4)}, Sgd(1), options);
+    static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(
+        OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
+    const at::Tensor last = Parameter({1}, 4);
+    optimizer.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{last}));
+    EXPECT_EQ(optimizer.param_groups().size(), 3u);
+    last.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(last), 3);
+  }));
+}
+
+TEST(AddedGroupsLoss, ParametersGivenTwiceAndNamesThatAreTaken_LeaveTheAddedOnesNamesOfTheirOwn) {
+  ExpectAllOk(RunRanks(1, [](ShardedOptimizerOptions options) {
+    options.parameter_names = {"parameter_1"};
+    ShardedOptimizer optimizer({Parameter({1}, 4)}, Sgd(1), options);
+    const at::Tensor twice = Parameter({1}, 4);
+    optimizer.add_param_group(OptimizerParamGroup({twice, twice, Parameter({1}, 4)}));
+    optimizer.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
+    EXPECT_EQ(optimizer.param_groups().size(), 3u);
   }));
 }
 

@@ -319,6 +319,17 @@ TEST(MembershipRpc, EventOfNoKnownKind_IsInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::WatchEvent(), OptimizerSpec()).status()));
 }
 
+TEST(MembershipRpc, ProposalOfNegativePatience_IsInvalid) {
+  v1::ProposeGrowthRequest proto;
+  proto.set_number(1);
+  proto.set_phase(v1::GROWTH_PHASE_COMPARE);
+  EXPECT_EQ(FromProto(proto).status(), absl::OkStatus());
+  proto.set_patience_ms(-1);
+  const absl::Status status = FromProto(proto).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a patience of -1 ms"));
+}
+
 TEST(MembershipRpc, JobStatus_ComesBackWhole) {
   JobStatus status;
   status.job = "job";

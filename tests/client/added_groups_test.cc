@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
 
 #include <atomic>
 #include <functional>
@@ -305,6 +306,11 @@ TEST(AddedGroups, WhatCannotBeAdded_IsRefusedBeforeAnythingIsSent) {
                   EXPECT_EQ(code({at::Tensor()}), absl::StatusCode::kInvalidArgument);
                   EXPECT_EQ(code({a.mul(2)}), absl::StatusCode::kInvalidArgument);  // no leaf
                   EXPECT_EQ(code({Parameter({1}, 1)}, Sgd(-1)), absl::StatusCode::kInvalidArgument);
+                  EXPECT_EQ(code({Parameter({1}, 1)}, RuleOptions::OfClass<torch::optim::SGD>(1.0)),
+                            absl::StatusCode::kUnimplemented);
+                  const at::Tensor whole = at::full({4}, 1.0);
+                  EXPECT_EQ(code({whole.slice(0, 0, 2).set_requires_grad(true)}),
+                            absl::StatusCode::kInvalidArgument);  // tied
                   EXPECT_EQ(ErrorOf([&] { optimizer.add_parameters({Parameter({1}, 1)}); }).code(),
                             absl::StatusCode::kUnimplemented);
                 }

@@ -92,8 +92,8 @@ absl::optional<CheckpointName> ParseCheckpointName(absl::string_view text) {
   if (dot != absl::string_view::npos && !absl::SimpleAtoi(rest.substr(dot + 1), &name.attempt)) {
     return absl::nullopt;
   }
-  if (name.attempt < 0 || name.attempt > kMaxAttempt || CheckpointNameText(name) != text)
-    return absl::nullopt;
+  const bool in_range = name.attempt >= 0 && name.attempt <= kMaxAttempt;
+  if (!in_range || CheckpointNameText(name) != text) return absl::nullopt;
   return name;
 }
 

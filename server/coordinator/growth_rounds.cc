@@ -45,6 +45,13 @@ GrowthRounds::Outcome GrowthRounds::Propose(Rank rank, const GrowthProposal& pro
     Answer(std::move(callback), std::move(old), deferred);
     return Outcome::kNone;
   }
+  // Before anything is computed from the spec.
+  absl::Status valid =
+      proposal.spec_digest.has_value() ? absl::OkStatus() : proposal.spec.Validate();
+  if (!valid.ok()) {
+    Answer(std::move(callback), errors::WithContext(valid, Name(rank)), deferred);
+    return Outcome::kNone;
+  }
   if (Has(rank) && call != latest) Withdraw(rank, deferred);
   std::shared_ptr<const OptimizerSpec> spec;
   if (!proposal.spec_digest.has_value()) {

@@ -100,6 +100,20 @@ class GrowthRoundsTest : public ::testing::Test {
   Deferred deferred_;
 };
 
+TEST_F(GrowthRoundsTest, SpecThatIsNone_IsRefusedForItsRankAlone) {
+  Propose(0, Proposal(1));
+  OptimizerSpec no_rule = Grown();
+  no_rule.rules.pop_back();
+  Propose(1, Proposal(1, no_rule));
+  EXPECT_TRUE(absl::IsInvalidArgument(Answer(1).status())) << Answer(1).status();
+  EXPECT_THAT(std::string(Answer(1).status().message()),
+              HasSubstr("rank 1: the update rules of 1 param groups"));
+  EXPECT_TRUE(answers_[0].empty());
+  Propose(1, Proposal(1));
+  Propose(2, Proposal(1));
+  for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
+}
+
 TEST_F(GrowthRoundsTest, AllProposeTheSame_AllAreAnsweredWhenTheLastHasCome) {
   EXPECT_EQ(Propose(0, Proposal(1)), Outcome::kNone);
   EXPECT_EQ(Propose(1, Proposal(1)), Outcome::kNone);

@@ -46,9 +46,9 @@ class Attempt {
  private:
   class Stream;
 
-  // Whether the owner is read at the same step as the others.
-  absl::Status Saw(int owner, const v1::StateFrame& head, int64_t bytes);
-  absl::Status Take(int owner, const grpc::ByteBuffer& message, bool is_first);
+  // Whether the owner is read at the same step as the others; and whether this is its first frame.
+  absl::Status Saw(int owner, const v1::StateFrame& head, int64_t bytes, bool* is_first);
+  absl::Status Take(int owner, const grpc::ByteBuffer& message);
   void Ended(int owner, const absl::Status& status);
   void Fail(const absl::Status& status);
   bool HaveAllEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -100,8 +100,7 @@ class Attempt::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    absl::Status taken = attempt_.Take(owner_, message_, is_first_);
-    is_first_ = false;
+    absl::Status taken = attempt_.Take(owner_, message_);
     message_.Clear();
     if (!taken.ok()) {
       attempt_.Fail(taken);
@@ -115,14 +114,13 @@ class Attempt::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
  private:
   Attempt& attempt_;
   const int owner_;
-  bool is_first_ = true;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer message_;
   std::unique_ptr<grpc::GenericStub> stub_;
   grpc::ClientContext context_;
 };
 
-absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) {
+absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes, bool* is_first) {
   const Moment moment(head.step(), head.generation());
   int64_t done = 0;
   int64_t total = 0;
@@ -135,6 +133,7 @@ absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) 
           owners_[moment_->first].rank, moment_->second.first, moment_->second.second,
           owners_[owner].rank, moment.first, moment.second));
     }
+    *is_first = total_bytes_.count(owner) == 0;
     total_bytes_[owner] = head.total_bytes();
     done_bytes_ = SaturatingAdd(done_bytes_, bytes);
     received_bytes_[owner] = SaturatingAdd(received_bytes_[owner], bytes);
@@ -148,11 +147,12 @@ absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) 
   return absl::OkStatus();
 }
 
-absl::Status Attempt::Take(int owner, const grpc::ByteBuffer& message, bool is_first) {
+absl::Status Attempt::Take(int owner, const grpc::ByteBuffer& message) {
   const absl::StatusOr<StateFrameParts> frame = DecodeStateFrame(message);
   if (!frame.ok()) return errors::WithContext(frame.status(), NameOfOwner(owner));
   const auto bytes = static_cast<int64_t>(frame->value_bytes);
-  absl::Status same = Saw(owner, frame->head, bytes);
+  bool is_first = false;
+  absl::Status same = Saw(owner, frame->head, bytes, &is_first);
   if (!same.ok()) return same;
   // An owner of nothing sends one that only says which step it is.
   if (is_first && frame->head.slot().empty() && bytes == 0) return absl::OkStatus();

@@ -111,8 +111,8 @@ class AddedGroupsTest : public ::testing::TestWithParam<GrowthCase> {
       ExpectAllOk(RunRanks(row.world_size, with_options, testing::FakeHub::Mode::kDelayed));
       return;
     }
-#ifdef __SANITIZE_ADDRESS__
-    if (row.plane == Plane::kGloo) GTEST_SKIP() << "asan does not load Gloo beside LibTorch";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    if (row.plane == Plane::kGloo) GTEST_SKIP() << "no sanitizer loads Gloo beside LibTorch";
 #endif
     const HostRun run =
         RunRanksOfOneHost(row.world_size, with_options,

@@ -1,5 +1,6 @@
 // Commits and removals of one checkpoint at the same time, in every order with up to two changes
 // from one to the other and back.
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,7 +34,7 @@ bool RunInTurns(FakeFileSystem& system, const std::function<void()>& first, int 
                 const std::function<void()>& between = nullptr) {
   absl::Notification second_waits;  // or has ended
   absl::Notification first_ended;
-  std::thread::id second_thread;
+  std::atomic<std::thread::id> second_thread{std::thread::id()};
   std::thread other;
   int first_operations = 0;
   int second_operations = 0;

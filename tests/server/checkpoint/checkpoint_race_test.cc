@@ -86,7 +86,7 @@ class Race {
   }
 
   // Committers differ in the label.
-  std::function<void()> Commit(absl::Status& result, std::vector<std::string> labels = {}) {
+  std::function<void()> Commit(absl::Status& result, const std::vector<std::string>& labels = {}) {
     return [this, &result, labels] {
       CheckpointManifest manifest = manifest_;
       manifest.labels = labels;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
+#include "common/block_code.h"
 #include "common/dtype.h"
 #include "common/ids.h"
 #include "common/state_format.h"
@@ -30,6 +32,8 @@ class ShardSnapshot {
     StateFormat format = StateFormat::kFloat32;
     int64_t offset_elements = 0;
     int64_t elements = 0;
+    // Of a slot that is kept in 8 bits (ReadKept).
+    absl::optional<BlockCode> code = absl::nullopt;
 
     int64_t bytes() const { return elements * ElementBytes(format); }
   };
@@ -62,6 +66,11 @@ class ShardSnapshot {
   // Elements [first, first + elements) of the part, in the host's byte order. Those of a part in 8
   // bits begin at a multiple of kCodeGrid, counted from the part's first.
   virtual Bytes Read(int part, int64_t first, int64_t elements) const = 0;
+
+  // The same elements as they are kept: of a part in 8 bits the codes, or the scales of the blocks
+  // that the elements fill or begin. Of any other part the values; it has no scales.
+  enum class KeptArray { kValues, kScales };
+  virtual Bytes ReadKept(int part, KeptArray array, int64_t first, int64_t elements) const = 0;
 
   // Nothing is kept for it any more. What Read gave stays memory, whatever it holds. Idempotent.
   virtual void Close() = 0;

@@ -61,6 +61,7 @@ class StoreSnapshot final : public ShardSnapshot {
       part.format = IsCoded(slot->format) ? StateFormat::kFloat32 : slot->format;
       part.offset_elements = stored.offset_elements;
       part.elements = stored.elements;
+      if (stored.array.is_coded()) part.code = stored.array.coded().code;
       parts_.push_back(std::move(part));
     }
   }
@@ -101,6 +102,16 @@ class StoreSnapshot final : public ShardSnapshot {
     ReadSlotRacily(coded, stored.elements, first, elements, wide.data());
     auto values = std::make_shared<const std::vector<float>>(wide.begin(), wide.end());
     return {reinterpret_cast<const char*>(values->data()), values};
+  }
+
+  Bytes ReadKept(int part, KeptArray array, int64_t first, int64_t elements) const override {
+    if (!parts_[part].code.has_value()) return Read(part, first, elements);
+    const BlockCode code = *parts_[part].code;
+    const ShardStore::StoredPart& stored = stored_[part - static_cast<int>(scalars_.size())];
+    if (array == KeptArray::kValues) {
+      return {snapshot_->At(stored.own, stored.range) + CodeBytes(code, first), nullptr};
+    }
+    return {snapshot_->At(stored.own, stored.range + 1) + ScaleBytes(code, first), nullptr};
   }
 
  private:

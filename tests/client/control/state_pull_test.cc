@@ -44,6 +44,9 @@ class FixedSnapshot final : public ShardSnapshot {
     if (part == 0) return {reinterpret_cast<const char*>(&count_), nullptr};
     return {reinterpret_cast<const char*>(&values_[first]), nullptr};
   }
+  Bytes ReadKept(int part, KeptArray, int64_t first, int64_t elements) const override {
+    return Read(part, first, elements);
+  }
   void Close() override {}
 
  private:

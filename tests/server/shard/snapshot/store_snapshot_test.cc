@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/block_code.h"
 #include "common/generation_shape.h"
 #include "common/optimizer_spec.h"
 #include "common/plan.h"
@@ -196,6 +197,41 @@ TEST_F(CodedStoreSnapshotTest, SlotsIn8Bits_AreGivenAsFloat32) {
   ExpectStep(**snapshot, 1);
   Step(2);
   ExpectStep(**snapshot, 1);
+}
+
+TEST_F(CodedStoreSnapshotTest, SlotsIn8Bits_AreAlsoGivenAsTheyAreKept) {
+  using KeptArray = ShardSnapshot::KeptArray;
+  Step(1);
+  const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  Step(2);
+  int coded = 0;
+  for (size_t i = 0; i < (*snapshot)->parts().size(); ++i) {
+    const ShardSnapshot::Part& part = (*snapshot)->parts()[i];
+    const auto index = static_cast<int>(i);
+    if (!part.code.has_value()) {
+      EXPECT_EQ((*snapshot)->ReadKept(index, KeptArray::kValues, 0, part.elements).data,
+                (*snapshot)->Read(index, 0, part.elements).data);
+      continue;
+    }
+    ++coded;
+    const bool is_signed = part.slot == "exp_avg";
+    EXPECT_EQ(*part.code, is_signed ? BlockCode::kDynamicSigned : BlockCode::kDynamicUnsigned);
+    // From the second block on.
+    const int64_t first = std::min<int64_t>(part.elements, 256);
+    CodedArray kept;
+    kept.code = *part.code;
+    const auto at = [&](KeptArray array) {
+      return const_cast<char*>(
+          (*snapshot)->ReadKept(index, array, first, part.elements - first).data);
+    };
+    kept.codes = reinterpret_cast<uint8_t*>(at(KeptArray::kValues));
+    kept.scales = at(KeptArray::kScales);
+    std::vector<float> values(part.elements - first);
+    Decode(kept, part.elements - first, values.data());
+    EXPECT_THAT(values, ::testing::Each(1.0f)) << i;
+  }
+  EXPECT_GT(coded, 0);
 }
 
 }  // namespace

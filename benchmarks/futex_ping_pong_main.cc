@@ -52,6 +52,14 @@ void WaitFor(std::atomic<uint32_t>& word, uint32_t times) {
   }
 }
 
+CommandLine CommandLineOf(PingPongFlags& flags) {
+  CommandLine line({"optshard-bench-ping-pong",
+                    "One end of a ping-pong by futexes. run_bench.py drives it.",
+                    {"optshard-bench-ping-pong --rank=0 --rendezvous=/tmp/table"}});
+  AddPingPongOptions(line, "a file for both processes, which the first one creates", &flags);
+  return line;
+}
+
 Contestant SetUp(const PingPongFlags& flags) {
   Table* const table = MapTable(flags.rendezvous);
   const int rank = flags.rank;
@@ -74,12 +82,5 @@ Contestant SetUp(const PingPongFlags& flags) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::PingPongFlags flags;
-  optshard::CommandLine line({"optshard-bench-ping-pong",
-                              "One end of a ping-pong by futexes. run_bench.py drives it.",
-                              {"optshard-bench-ping-pong --rank=0 --rendezvous=/tmp/table"}});
-  optshard::AddPingPongOptions(line, "a file for both processes, which the first one creates",
-                               &flags);
-  if (const auto end = line.ParseOrEnd(argc, argv)) return *end;
-  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
+  return optshard::RunContestant(argc, argv, optshard::CommandLineOf, optshard::SetUp);
 }

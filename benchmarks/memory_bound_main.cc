@@ -93,7 +93,5 @@ Contestant SetUp(const Flags& flags) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::Flags flags;
-  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
-  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
+  return optshard::RunContestant(argc, argv, optshard::CommandLineOf, optshard::SetUp);
 }

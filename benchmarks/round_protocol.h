@@ -11,6 +11,8 @@
 #include <map>
 #include <string>
 
+#include "common/cli/command_line.h"
+
 namespace optshard {
 
 struct Contestant {
@@ -23,6 +25,15 @@ struct Contestant {
 // Sets a contestant up and runs its rounds until the input ends. What set-up or rounds throw (any
 // std::exception) goes to the driver. Returns the exit status of the process.
 int ServeRounds(const std::function<Contestant()>& set_up);
+
+// The whole of a contestant's main: reads the flags that `command_line` declares, then serves.
+template <typename Flags>
+int RunContestant(int argc, char** argv, CommandLine (*command_line)(Flags&),
+                  Contestant (*set_up)(const Flags&)) {
+  Flags flags;
+  if (const auto end = command_line(flags).ParseOrEnd(argc, argv)) return *end;
+  return ServeRounds([&] { return set_up(flags); });
+}
 
 }  // namespace optshard
 

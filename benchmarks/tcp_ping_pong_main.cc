@@ -41,6 +41,14 @@ void Expect(ssize_t bytes) {
   if (bytes != 1) throw std::system_error(errno, std::generic_category(), "the connection");
 }
 
+CommandLine CommandLineOf(PingPongFlags& flags) {
+  CommandLine line({"optshard-bench-tcp-ping-pong",
+                    "One end of a ping-pong over TCP. run_bench.py drives it.",
+                    {"optshard-bench-tcp-ping-pong --rank=0 --rendezvous=/tmp/empty"}});
+  AddPingPongOptions(line, "an empty directory for both processes", &flags);
+  return line;
+}
+
 Contestant SetUp(const PingPongFlags& flags) {
   const int rank = flags.rank;
   const int steps = flags.steps;
@@ -63,11 +71,5 @@ Contestant SetUp(const PingPongFlags& flags) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::PingPongFlags flags;
-  optshard::CommandLine line({"optshard-bench-tcp-ping-pong",
-                              "One end of a ping-pong over TCP. run_bench.py drives it.",
-                              {"optshard-bench-tcp-ping-pong --rank=0 --rendezvous=/tmp/empty"}});
-  optshard::AddPingPongOptions(line, "an empty directory for both processes", &flags);
-  if (const auto end = line.ParseOrEnd(argc, argv)) return *end;
-  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
+  return optshard::RunContestant(argc, argv, optshard::CommandLineOf, optshard::SetUp);
 }

@@ -23,6 +23,20 @@ void Put(std::string& to, uint64_t value, int bytes) {
 ZipWriter::ZipWriter(File& file, const ZipWriterOptions& options)
     : file_(file), options_(options) {}
 
+void ZipWriter::PutEntry(const Entry& entry, uint16_t version, size_t extra_bytes,
+                         std::string& header) const {
+  Put(header, version, 2);
+  Put(header, zip::kFlagUtf8, 2);
+  Put(header, zip::kStored, 2);
+  Put(header, 0, 4);  // no time: equal values make equal files
+  Put(header, entry.crc32, 4);
+  const uint64_t bytes = Needs64(entry.bytes) ? zip::kSee64 : static_cast<uint64_t>(entry.bytes);
+  Put(header, bytes, 4);
+  Put(header, bytes, 4);
+  Put(header, entry.name.size(), 2);
+  Put(header, extra_bytes, 2);
+}
+
 std::string ZipWriter::LocalHeader(const Entry& entry) const {
   const bool big = Needs64(entry.bytes);
   std::string extra;
@@ -41,16 +55,7 @@ std::string ZipWriter::LocalHeader(const Entry& entry) const {
 
   std::string header;
   Put(header, zip::kLocalSignature, 4);
-  Put(header, big ? zip::kVersion64 : zip::kVersion, 2);
-  Put(header, zip::kFlagUtf8, 2);
-  Put(header, zip::kStored, 2);
-  Put(header, 0, 4);  // no time: equal values make equal files
-  Put(header, entry.crc32, 4);
-  const uint64_t bytes = big ? zip::kSee64 : static_cast<uint64_t>(entry.bytes);
-  Put(header, bytes, 4);
-  Put(header, bytes, 4);
-  Put(header, entry.name.size(), 2);
-  Put(header, extra.size(), 2);
+  PutEntry(entry, big ? zip::kVersion64 : zip::kVersion, extra.size(), header);
   absl::StrAppend(&header, entry.name, extra);
   return header;
 }
@@ -71,17 +76,8 @@ std::string ZipWriter::CentralHeader(const Entry& entry) const {
   std::string header;
   Put(header, zip::kCentralSignature, 4);
   const uint16_t version = extra.empty() ? zip::kVersion : zip::kVersion64;
-  Put(header, version, 2);
-  Put(header, version, 2);
-  Put(header, zip::kFlagUtf8, 2);
-  Put(header, zip::kStored, 2);
-  Put(header, 0, 4);
-  Put(header, entry.crc32, 4);
-  const uint64_t bytes = big ? zip::kSee64 : static_cast<uint64_t>(entry.bytes);
-  Put(header, bytes, 4);
-  Put(header, bytes, 4);
-  Put(header, entry.name.size(), 2);
-  Put(header, extra.size(), 2);
+  Put(header, version, 2);  // by which it was made
+  PutEntry(entry, version, extra.size(), header);
   header.append(2 + 2 + 2 + 4, '\0');  // no comment, the first disk, no attributes
   Put(header, far ? zip::kSee64 : static_cast<uint64_t>(entry.header_offset), 4);
   absl::StrAppend(&header, entry.name, extra);

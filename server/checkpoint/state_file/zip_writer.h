@@ -46,6 +46,9 @@ class ZipWriter {
 
   bool Needs64(int64_t number) const { return number >= options_.from_64_bits; }
   std::string LocalHeader(const Entry& entry) const;
+  // What both headers have, from the version that a reader needs to the sizes of name and extra.
+  void PutEntry(const Entry& entry, uint16_t version, size_t extra_bytes,
+                std::string& header) const;
   std::string CentralHeader(const Entry& entry) const;
 
   File& file_;

@@ -1,6 +1,7 @@
 #include "tests/testing/local_coordinator.h"
 
 #include <atomic>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,26 @@ constexpr absl::Duration kTick = absl::Milliseconds(5);
 absl::Duration Until(absl::Time deadline) { return deadline - Clock::Monotonic().Now(); }
 
 }  // namespace
+
+// Calls what answers by a callback, and waits for the answer.
+template <typename T>
+absl::StatusOr<T> AnswerOf(
+    const std::function<void(std::function<void(absl::StatusOr<T>)>)>& call) {
+  struct Answer {
+    absl::Mutex mutex;
+    bool here ABSL_GUARDED_BY(mutex) = false;
+    absl::StatusOr<T> value ABSL_GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();
+  call([answer](absl::StatusOr<T> value) {
+    absl::MutexLock lock(&answer->mutex);
+    answer->value = std::move(value);
+    answer->here = true;
+  });
+  absl::MutexLock lock(&answer->mutex);
+  answer->mutex.Await(absl::Condition(&answer->here));
+  return answer->value;
+}
 
 // What a session shares with the coordinator's thread, which may outlive it.
 class LocalMember {
@@ -160,29 +181,18 @@ class LocalSession final : public MemberSession, public Rendezvous {
 
   absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
                                              absl::Time deadline) override {
-    struct Answer {
-      absl::Mutex mutex;
-      bool here ABSL_GUARDED_BY(mutex) = false;
-      absl::StatusOr<GrowthAnswer> value ABSL_GUARDED_BY(mutex);
-    };
-    const auto answer = std::make_shared<Answer>();
-    domain_.ProposeGrowth(member_->caller(), proposal, Until(deadline),
-                          [answer](absl::StatusOr<GrowthAnswer> value) {
-                            absl::MutexLock lock(&answer->mutex);
-                            answer->value = std::move(value);
-                            answer->here = true;
-                          });
-    absl::MutexLock lock(&answer->mutex);
-    answer->mutex.Await(absl::Condition(&answer->here));
-    if (absl::IsNotFound(answer->value.status())) {
+    const absl::StatusOr<GrowthAnswer> answer = AnswerOf<GrowthAnswer>([&](auto done) {
+      domain_.ProposeGrowth(member_->caller(), proposal, Until(deadline), std::move(done));
+    });
+    if (absl::IsNotFound(answer.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", id_.rank, " has proposed param groups, and not all ranks have"));
     }
-    if (answer->value.ok() && answer->value->verdict == GrowthVerdict::kAgreed &&
+    if (answer.ok() && answer->verdict == GrowthVerdict::kAgreed &&
         proposal.phase == GrowthPhase::kCommit) {
-      member_->set_generation(answer->value->generation);
+      member_->set_generation(answer->generation);
     }
-    return answer->value;
+    return answer;
   }
 
   Rendezvous& rendezvous() override { return *this; }
@@ -192,25 +202,14 @@ class LocalSession final : public MemberSession, public Rendezvous {
   }
 
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
-    struct Answer {
-      absl::Mutex mutex;
-      bool here ABSL_GUARDED_BY(mutex) = false;
-      absl::StatusOr<std::string> value ABSL_GUARDED_BY(mutex);
-    };
-    const auto answer = std::make_shared<Answer>();
-    domain_.GetRendezvous(member_->caller(), key, Until(deadline),
-                          [answer](absl::StatusOr<std::string> value) {
-                            absl::MutexLock lock(&answer->mutex);
-                            answer->value = std::move(value);
-                            answer->here = true;
-                          });
-    absl::MutexLock lock(&answer->mutex);
-    answer->mutex.Await(absl::Condition(&answer->here));
-    if (absl::IsNotFound(answer->value.status())) {
+    const absl::StatusOr<std::string> answer = AnswerOf<std::string>([&](auto done) {
+      domain_.GetRendezvous(member_->caller(), key, Until(deadline), std::move(done));
+    });
+    if (absl::IsNotFound(answer.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", id_.rank, " waited for rendezvous key \"", key, "\""));
     }
-    return answer->value;
+    return answer;
   }
 
   absl::Status Leave(absl::Time) override {

@@ -44,7 +44,7 @@ class ForwardingSession : public MemberSession {
   const std::unique_ptr<MemberSession> session_;
 };
 
-class ForwardingCoordinator final : public CoordinatorClient {
+class ForwardingCoordinator : public CoordinatorClient {
  public:
   using Wrap =
       std::function<std::unique_ptr<MemberSession>(std::unique_ptr<MemberSession> session)>;

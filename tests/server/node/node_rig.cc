@@ -21,6 +21,7 @@
 #include "server/update/group_update.h"
 #include "tests/server/shard/engine/engine_rig.h"
 #include "tests/server/shard/engine/test_replica.h"
+#include "tests/testing/forwarding_coordinator.h"
 
 namespace optshard::testing {
 namespace {
@@ -227,9 +228,12 @@ bool Board::Await(const std::atomic<int>& value, int at_least) {
   return testing::Await([&] { return value >= at_least; });
 }
 
-class SeverableCoordinator : public CoordinatorClient {
+class SeverableCoordinator final : public testing::ForwardingCoordinator {
  public:
-  explicit SeverableCoordinator(CoordinatorClient* client) : client_(*client) {}
+  explicit SeverableCoordinator(CoordinatorClient* client)
+      : ForwardingCoordinator(client, [this](std::unique_ptr<MemberSession> session) {
+          return std::make_unique<Session>(std::move(session), &severed_);
+        }) {}
 
   void Sever() { severed_ = true; }
 
@@ -237,55 +241,31 @@ class SeverableCoordinator : public CoordinatorClient {
                                                       absl::Time deadline,
                                                       Cancellation* cancellation) override {
     if (severed_) return absl::UnavailableError("cut off from the coordinator");
-    absl::StatusOr<std::unique_ptr<MemberSession>> session =
-        client_.Join(request, deadline, cancellation);
-    if (!session.ok()) return session.status();
-    return std::unique_ptr<MemberSession>(
-        std::make_unique<Session>(*std::move(session), &severed_));
-  }
-  absl::StatusOr<std::vector<std::string>> GetOwners(const std::string& optimizer,
-                                                     absl::Time deadline) override {
-    return client_.GetOwners(optimizer, deadline);
-  }
-  absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
-    return client_.GetStatus(deadline);
+    return ForwardingCoordinator::Join(request, deadline, cancellation);
   }
 
  private:
-  class Session : public MemberSession {
+  class Session final : public testing::ForwardingSession {
    public:
     Session(std::unique_ptr<MemberSession> session, const std::atomic<bool>* severed)
-        : session_(std::move(session)), severed_(*severed) {}
+        : ForwardingSession(std::move(session)), severed_(*severed) {}
 
-    const MemberId& id() const override { return session_->id(); }
-    absl::StatusOr<MemberEvent> WaitForPlan(absl::Time deadline) override {
-      return session_->WaitForPlan(deadline);
-    }
-    void OnFailure(std::function<void(const absl::Status&)> callback) override {
-      session_->OnFailure(std::move(callback));
-    }
     void SetProgress(const StepProgress& progress) override {
-      if (!severed_) session_->SetProgress(progress);
+      if (!severed_) ForwardingSession::SetProgress(progress);
     }
     absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
                                const absl::Status& observed, absl::Time deadline) override {
-      return severed_ ? observed : session_->ReportFailure(progress, suspect, observed, deadline);
+      if (severed_) return observed;
+      return ForwardingSession::ReportFailure(progress, suspect, observed, deadline);
     }
-    absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
-                                               absl::Time deadline) override {
-      return session_->ProposeGrowth(proposal, deadline);
-    }
-    Rendezvous& rendezvous() override { return session_->rendezvous(); }
     absl::Status Leave(absl::Time deadline) override {
-      return severed_ ? absl::OkStatus() : session_->Leave(deadline);
+      return severed_ ? absl::OkStatus() : ForwardingSession::Leave(deadline);
     }
 
    private:
-    const std::unique_ptr<MemberSession> session_;
     const std::atomic<bool>& severed_;
   };
 
-  CoordinatorClient& client_;
   std::atomic<bool> severed_{false};
 };
 

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/owner/group_values.h"
-#include "client/owner/shared_state_reader.h"
 #include "client/owner/state_collection.h"
 #include "client/owner/state_consolidation.h"
 #include "client/owner/state_loading.h"
@@ -149,9 +148,7 @@ void OptimizerState::Consolidate(Rank to, const Groups& groups) {
   if (collected.has_value()) {
     dict.state = *std::move(collected);
   } else {
-    SharedStateReader reader(&exchange);
-    dict.state = ValueOrThrow(ConsolidateState(reader, layout_, rank(), to));
-    ThrowIfError(reader.Finish());
+    dict.state = ValueOrThrow(ConsolidateState(exchange, layout_, to));
   }
   if (to != kFromEveryRank && to != rank()) return;
   dict.param_groups = GroupsOf(groups);

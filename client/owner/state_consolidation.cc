@@ -4,10 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/owner/parameter_state.h"
+#include "client/owner/shared_state_reader.h"
 #include "common/byte_share.h"
 
 namespace optshard {
@@ -15,22 +18,26 @@ namespace {
 
 class Consolidation {
  public:
-  Consolidation(StateReader& reader, const StateLayout& layout, Rank rank, Rank to)
-      : reader_(reader),
+  Consolidation(RankExchange& exchange, const StateLayout& layout, Rank to)
+      : exchange_(exchange),
+        reader_(&exchange),
         layout_(layout),
-        rank_(rank),
+        rank_(exchange.options().rank),
         to_(to),
-        wanted_(to == kFromEveryRank || to == rank),
+        wanted_(to == kFromEveryRank || to == rank_),
         counts_(layout.parameter_count()) {}
 
   absl::StatusOr<std::map<int64_t, StateValues>> Run() {
     // All ranks need them, to ask for the same.
     absl::Status read = ReadCounts();
+    // Between the reads nothing may fail on one rank alone.
+    if (read.ok()) read = exchange_.Agree(Allocate());
     for (Rank from = 0; read.ok() && from < layout_.owners->world_size(); ++from) {
       std::vector<StatePiece> pieces;
       for (int p = 0; p < layout_.parameter_count(); ++p) AddPieces(from, p, &pieces);
       read = Read(from, to_, pieces);
     }
+    if (read.ok()) read = reader_.Finish();
     if (!read.ok()) return read;
     return std::move(state_);
   }
@@ -63,6 +70,26 @@ class Consolidation {
     return read;
   }
 
+  // All that this rank gets, with the whole of each slot.
+  absl::Status Allocate() {
+    if (!wanted_) return absl::OkStatus();
+    try {
+      for (int p = 0; p < layout_.parameter_count(); ++p) {
+        if (counts_[p] == 0) continue;
+        StateValues& values = state_[p];
+        values[kStepSlot] = StepTensor(counts_[p]);
+        const std::vector<ParameterSlot> slots = layout_.Slots(p);
+        for (size_t s = 0; s + 1 < slots.size(); ++s) {
+          values[slots[s].name] =
+              at::empty(slots[s].shape.value_or(layout_.parameter(p).shape), TypeOf(slots[s]));
+        }
+      }
+    } catch (const std::exception& error) {
+      return absl::ResourceExhaustedError(error.what());
+    }
+    return absl::OkStatus();
+  }
+
   void AddPieces(Rank from, int parameter, std::vector<StatePiece>* pieces) {
     const absl::optional<OwnedPart> part = layout_.owners->PartOf(parameter, from);
     if (counts_[parameter] == 0 || !part.has_value()) return;
@@ -79,29 +106,16 @@ class Consolidation {
       piece.elements = ElementsOf(slot.shape.has_value() ? *slot.shape : part->shape);
       piece.type = TypeOf(slot);
       if (wanted_ && piece.elements > 0) {
-        const at::Tensor& tensor = TensorOf(parameter, slot);
+        const at::Tensor& tensor = state_.at(parameter).at(slot.name).toTensor();
         piece.to = static_cast<char*>(tensor.mutable_data_ptr()) +
                    piece.offset_elements * static_cast<int64_t>(tensor.element_size());
-      } else if (wanted_) {
-        TensorOf(parameter, slot);
       }
       pieces->push_back(piece);
     }
-    if (wanted_) state_[parameter][kStepSlot] = StepTensor(counts_[parameter]);
   }
 
-  // The whole slot.
-  const at::Tensor& TensorOf(int parameter, const ParameterSlot& slot) {
-    c10::IValue& value = state_[parameter][slot.name];
-    if (value.isNone()) {
-      const std::vector<int64_t>& shape =
-          slot.shape.has_value() ? *slot.shape : layout_.parameter(parameter).shape;
-      value = at::empty(shape, at::TensorOptions(TypeOf(slot)));
-    }
-    return value.toTensor();
-  }
-
-  StateReader& reader_;
+  RankExchange& exchange_;
+  SharedStateReader reader_;
   const StateLayout& layout_;
   const Rank rank_;
   const Rank to_;
@@ -112,12 +126,12 @@ class Consolidation {
 
 }  // namespace
 
-absl::StatusOr<std::map<int64_t, StateValues>> ConsolidateState(StateReader& reader,
+absl::StatusOr<std::map<int64_t, StateValues>> ConsolidateState(RankExchange& exchange,
                                                                 const StateLayout& layout,
-                                                                Rank rank, Rank to) {
+                                                                Rank to) {
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
-  return Consolidation(reader, layout, rank, to).Run();
+  return Consolidation(exchange, layout, to).Run();
 }
 
 }  // namespace optshard

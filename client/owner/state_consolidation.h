@@ -8,8 +8,8 @@
 #include <map>
 
 #include "absl/status/statusor.h"
+#include "client/owner/rank_exchange.h"
 #include "client/owner/state_layout.h"
-#include "client/owner/state_reader.h"
 #include "client/state_dict.h"
 #include "common/ids.h"
 
@@ -17,10 +17,10 @@ namespace optshard {
 
 // The "state" of a state dict on rank `to`, or with kFromEveryRank on all; nothing on the others. A
 // parameter that was never updated has no state. All ranks call it, between the same steps. Takes
-// the memory of what it returns, and that of `reader`. Errors as StateReader::Read.
-absl::StatusOr<std::map<int64_t, StateValues>> ConsolidateState(StateReader& reader,
-                                                                const StateLayout& layout,
-                                                                Rank rank, Rank to);
+// the memory of what it returns and, on each rank, that of SharedStateReader. RESOURCE_EXHAUSTED on
+// all ranks, naming one that has no memory for it; errors as SharedStateReader::Read.
+absl::StatusOr<std::map<int64_t, StateValues>> ConsolidateState(RankExchange& exchange,
+                                                                const StateLayout& layout, Rank to);
 
 }  // namespace optshard
 

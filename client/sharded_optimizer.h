@@ -130,9 +130,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                     is float32 or float64, whose gradient is parameter.grad()
   at::Tensor main_grad(const at::Tensor& parameter);
 
-  // Keeps a few bytes for the trainer that succeeds this one, such as random state or the position
-  // in the data. They are sent with the next step; the shard server keeps them once it is finished.
-  // INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION where the shard owner is embedded.
+  // Keeps a few bytes with the state, such as random state or the position in the data: for
+  // checkpoints, and, at a shard server, for the trainer that succeeds this one. They are sent with
+  // the next step, and kept once it is finished. INVALID_ARGUMENT beyond 64 KiB.
   void set_blob(const std::string& blob);
   // The last blob of the trainer that this one succeeds; empty if there is none.
   const std::string& blob() const;

@@ -144,12 +144,8 @@ std::shared_ptr<ServerLine> AttachedOwner::line() const {
 }
 
 absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
-  if (blob.size() > kMaxBlobBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "the blob of rank %d has %d bytes, at most %d are kept; save what is larger to a file and "
-        "keep its name",
-        options_.rank, blob.size(), kMaxBlobBytes));
-  }
+  absl::Status size = CheckBlobSize(options_.rank, blob);
+  if (!size.ok()) return size;
   request_.blob.assign(blob.data(), blob.size());
   request_.has_blob = true;
   return absl::OkStatus();

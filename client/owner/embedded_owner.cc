@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "client/owner/client_seams.h"
 #include "client/owner/coordinator_host.h"
 #include "client/owner/inspection_host.h"
+#include "common/attach/attachment.h"
 #include "common/clock.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/log.h"
@@ -16,6 +18,7 @@
 #include "server/shard/engine/step_input.h"
 #include "server/shard/host_plane_factory.h"
 #include "server/shard/inspection/shard_view_registry.h"
+#include "server/shard/trainer_blob.h"
 
 namespace optshard {
 namespace {
@@ -103,7 +106,14 @@ class EmbeddedOwner : public OwnerLink {
     return owner_->VerifyReplicas(replica, regions, timeout);
   }
 
-  absl::StatusOr<StepInfo> Step(const StepInput& input) override { return owner_->Step(input); }
+  absl::StatusOr<StepInfo> Step(const StepInput& input) override {
+    blob_.Offer(owner_->progress().finished + 1, next_blob_);
+    absl::StatusOr<StepInfo> info = owner_->Step(input);
+    if (!info.ok()) return info;
+    if (info->skipped) blob_.MoveOffer(info->step);
+    next_blob_.reset();
+    return info;
+  }
 
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override {
     return owner_->ShareBytes(share, timeout);
@@ -125,13 +135,12 @@ class EmbeddedOwner : public OwnerLink {
     return stopped;
   }
 
-  // It would end with the trainer.
-  absl::Status SetBlob(absl::string_view) override {
-    return absl::FailedPreconditionError(
-        "an embedded shard owner ends with its trainer and keeps no blob for a successor: attach "
-        "to "
-        "a shard server");
+  absl::Status SetBlob(absl::string_view blob) override {
+    absl::Status size = CheckBlobSize(options_.rank, blob);
+    if (size.ok()) next_blob_ = std::string(blob);
+    return size;
   }
+  // A predecessor's state has ended with its process.
   const std::string& blob() const override { return no_blob_; }
 
   absl::Status failure() const override { return owner_->failure(); }
@@ -218,6 +227,8 @@ class EmbeddedOwner : public OwnerLink {
 
   const ShardedOptimizerOptions options_;
   const std::string no_blob_;
+  absl::optional<std::string> next_blob_;  // that goes with the next step
+  TrainerBlob blob_;
   std::string owner_address_;
   std::shared_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<CoordinatorClient> client_;

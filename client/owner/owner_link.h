@@ -72,9 +72,9 @@ class OwnerLink {
   // them, too; each has the timeout, and errors::IsOwnerAway where it may be made again.
   virtual absl::StatusOr<StateAccess*> state(absl::Duration timeout) = 0;
 
-  // Keeps a few bytes for the trainer's successor (random state, data cursor). They go with the
-  // next step and are kept once it is finished. INVALID_ARGUMENT beyond 64 KiB; FAILED_PRECONDITION
-  // if nothing outlives the trainer.
+  // Keeps a few bytes with the state (random state, data cursor): for checkpoints, and for the
+  // trainer's successor where the owner outlives the trainer. They go with the next step and are
+  // kept once it is finished. INVALID_ARGUMENT beyond 64 KiB.
   virtual absl::Status SetBlob(absl::string_view blob) = 0;
   // The predecessor's last blob; empty if there is none.
   virtual const std::string& blob() const = 0;

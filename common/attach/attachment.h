@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/dataplane/plane_notice.h"
 #include "common/ids.h"
@@ -21,6 +24,14 @@ constexpr uint32_t kAttachProtocolVersion = 2;
 
 // A trainer's own bytes (random state, data cursor) that are kept beside its parameters.
 constexpr size_t kMaxBlobBytes = size_t{64} << 10;
+// INVALID_ARGUMENT naming the rank where they are more.
+inline absl::Status CheckBlobSize(Rank rank, absl::string_view blob) {
+  if (blob.size() <= kMaxBlobBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the blob of rank %d has %d bytes, at most %d are kept; save what is larger to a file and "
+      "keep its name",
+      rank, blob.size(), kMaxBlobBytes));
+}
 
 // The descriptors that come with an AttachReply, in this order.
 enum AttachDescriptor : size_t {

@@ -93,8 +93,8 @@ absl::Status CheckTensor(const CheckpointManifest& manifest, const CheckpointTen
   }
   if (tensor.is_blob()) {
     if (tensor.name != kBlobTensor) return Wrong(what, " is of no parameter");
-    if (tensor.bytes > kMaxBlobBytes) {
-      return Wrong(what, " has ", tensor.bytes, " bytes, at most ", kMaxBlobBytes);
+    if (tensor.bytes > kMaxSavedBlobBytes) {
+      return Wrong(what, " has ", tensor.bytes, " bytes, at most ", kMaxSavedBlobBytes);
     }
     return absl::OkStatus();
   }

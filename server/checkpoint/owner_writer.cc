@@ -109,10 +109,10 @@ class OwnerFileWriter {
       : directory_(directory), state_(state), options_(options) {}
 
   absl::Status Plan(absl::Span<const CheckpointParameter> parameters) {
-    if (state_.blob && state_.blob->size() > static_cast<size_t>(kMaxBlobBytes)) {
+    if (state_.blob && state_.blob->size() > static_cast<size_t>(kMaxSavedBlobBytes)) {
       return absl::InvalidArgumentError(absl::StrCat("the trainer of rank ", state_.rank, " keeps ",
                                                      state_.blob->size(), " bytes, at most ",
-                                                     kMaxBlobBytes));
+                                                     kMaxSavedBlobBytes));
     }
     if (state_.blob) AddBlob(*state_.blob);
     for (const OwnerSlice& slice : state_.slices) {

@@ -187,7 +187,7 @@ void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
       gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));
     }
     for (int step = finished + 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
-      if (Options().attach != "embedded") optimizer->set_blob(absl::StrCat("after step ", step));
+      optimizer->set_blob(absl::StrCat("after step ", step));
       Step(*optimizer, parameters, gradients, step);
       if (step != absl::GetFlag(FLAGS_pause_after)) continue;
       Tell("paused", {{"step", step}});

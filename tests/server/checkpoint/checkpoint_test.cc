@@ -225,7 +225,7 @@ TEST_F(Checkpoint, Blob_ThatNobodyCouldHold_IsRefused) {
   const SavedModel model(1);
   auto made = CreateCheckpoint(*root_, 1).value();
   OwnerState state = model.StateOf(0, 1, PartitionPolicy::kGreedy);
-  state.blob = absl::string_view("x", size_t{kMaxBlobBytes} + 1);  // refused before it is read
+  state.blob = absl::string_view("x", size_t{kMaxSavedBlobBytes} + 1);  // refused before it is read
   const absl::Status written =
       WriteOwnerFile(*made.directory, model.Description(1, PartitionPolicy::kGreedy).parameters,
                      state)
@@ -237,7 +237,7 @@ TEST_F(Checkpoint, Blob_ThatNobodyCouldHold_IsRefused) {
   ASSERT_EQ(manifest.Validate(), absl::OkStatus());
   for (CheckpointTensor& tensor : manifest.files[0].tensors) {
     if (!tensor.is_blob()) continue;
-    tensor.bytes = kMaxBlobBytes + 1;
+    tensor.bytes = kMaxSavedBlobBytes + 1;
     tensor.checksums.resize(1025);
   }
   EXPECT_THAT(std::string(manifest.Validate().message()),

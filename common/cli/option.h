@@ -38,7 +38,7 @@ class CommandOption {
   CommandOption& Default(std::string text);
   // The only values; the help page shows them instead of a value's name.
   CommandOption& OneOf(std::vector<std::string> values);
-  // The least number.
+  // The least of whole numbers; options of other types take none.
   CommandOption& AtLeast(int64_t least);
   // Its absence is an error.
   CommandOption& Required();

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/utf8_prefix.h"
 #include "server/checkpoint/name_escape.h"
@@ -117,6 +118,10 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
   const size_t nul = text.find('\0');
   if (nul != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("not JSON: at byte ", nul, ": a NUL byte"));
+  }
+  // The parser passes over it; others do not.
+  if (absl::StartsWith(text, "\xef\xbb\xbf")) {
+    return absl::InvalidArgumentError("not JSON: at byte 0: a byte order mark");
   }
   StrictBuilder builder;
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {

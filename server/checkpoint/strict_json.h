@@ -19,7 +19,8 @@ constexpr int kMaxJsonDepth = 16;
 constexpr int64_t kMaxJsonValues = int64_t{1} << 23;
 
 // INVALID_ARGUMENT, with the place in bytes, for what is not JSON, a name that is twice in one
-// object, more than one value, a NUL byte, and beyond the limits above. Thread-safe.
+// object, more than one value, a NUL byte, a byte order mark, and beyond the limits above.
+// Thread-safe.
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
 
 // A text as JSON has it, with quotation marks. INVALID_ARGUMENT where it is not UTF-8.

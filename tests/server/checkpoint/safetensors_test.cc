@@ -224,6 +224,9 @@ TEST(StrictJson_Values, AreBuiltAsTheyStand) {
   EXPECT_FALSE(ParseStrictJson("1e999").ok());
   EXPECT_FALSE(ParseStrictJson("[1,]").ok());
   EXPECT_FALSE(ParseStrictJson("// comment\n1").ok());
+  EXPECT_FALSE(ParseStrictJson("\xef\xbb\xbf"
+                               "1")
+                   .ok());
 }
 
 }  // namespace

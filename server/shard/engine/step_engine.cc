@@ -90,7 +90,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const DefaultFloatingPoint default_mode;  // coefficients are computed here, too
   const absl::Time start = options_.clock->Now();
   record_.step = finished_ + 1;
-  options_.timeline->BeginStep(record_.step);
+  options_.timeline->BeginStep(record_.step, start);
 
   // A rank whose input is invalid takes part all the same, with nothing to contribute, until the
   // commit tells all ranks why: leaving now would let them wait for it.

@@ -47,7 +47,7 @@ absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call, uint
                                                            StepOutcome others_have_begun,
                                                            absl::Time deadline) {
   record_.step = finished_ + 1;
-  options_.timeline->BeginStep(finished_);
+  options_.timeline->BeginStep(finished_, options_.clock->Now(), RankPhase::kCommit);
   std::vector<CommitVote> votes;
   bool sent = false;
   const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());

@@ -86,6 +86,7 @@ ShardDescription LiveShardView::Describe() const {
   }
   description.state_bytes = shown->store->state_bytes();
   description.bucket_count = static_cast<int>(shown->store->own_buckets().size());
+  description.activity = options_.timeline->activity();
   for (Hyperparameters& values : options_.board->hyperparameters()) {
     // The board may be a generation ahead.
     if (description.groups.size() == shown->groups->size()) break;
@@ -97,11 +98,29 @@ ShardDescription LiveShardView::Describe() const {
 
 std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) const {
   const std::shared_ptr<const Shown> shown = this->shown();
-  const OptimizerSpec& spec = shown->shape->spec();
+  const auto size = static_cast<int64_t>(shown->shape->slices(options_.member.rank).size());
+  return SlicesOf(*shown, std::max<int64_t>(first, 0), std::min(SaturatingAdd(first, count), size));
+}
+
+std::vector<OwnedSlice> LiveShardView::SlicesOf(int32_t parameter) const {
+  const std::shared_ptr<const Shown> shown = this->shown();
   const std::vector<Slice>& slices = shown->shape->slices(options_.member.rank);
+  const auto first =
+      std::partition_point(slices.begin(), slices.end(), [parameter](const Slice& slice) {
+        return slice.parameter < parameter;
+      });
+  const auto end = std::find_if(first, slices.end(), [parameter](const Slice& slice) {
+    return slice.parameter != parameter;
+  });
+  return SlicesOf(*shown, first - slices.begin(), end - slices.begin());
+}
+
+std::vector<OwnedSlice> LiveShardView::SlicesOf(const Shown& shown, int64_t first,
+                                                int64_t end) const {
+  const OptimizerSpec& spec = shown.shape->spec();
+  const std::vector<Slice>& slices = shown.shape->slices(options_.member.rank);
   std::vector<OwnedSlice> result;
-  const int64_t end = std::min(SaturatingAdd(first, count), static_cast<int64_t>(slices.size()));
-  for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
+  for (int64_t i = first; i < end; ++i) {
     const Slice& slice = slices[i];
     const ParameterSpec& parameter = spec.space.parameter(slice.parameter);
     OwnedSlice owned;
@@ -113,12 +132,12 @@ std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) cons
     owned.group = spec.space.group_of(slice.parameter);
     owned.offset_elements = slice.offset_elements;
     owned.elements = slice.elements;
-    owned.step = shown->store->step_count(slice.parameter);
-    for (ParameterSlot& slot : SlotsOf(*shown, slice.parameter)) {
+    owned.step = shown.store->step_count(slice.parameter);
+    for (ParameterSlot& slot : SlotsOf(shown, slice.parameter)) {
       if (slot.shape.has_value()) owned.slot_shapes[slot.name] = *std::move(slot.shape);
       owned.slots.push_back(std::move(slot.name));
     }
-    const GroupUpdate& group = GroupOf(*shown, slice.parameter);
+    const GroupUpdate& group = GroupOf(shown, slice.parameter);
     owned.state_bytes =
         StateBytes(spec.state, parameter, group.rule->Slots(group.hyperparameters), slice.elements);
     result.push_back(std::move(owned));

@@ -52,6 +52,7 @@ class LiveShardView final : public ShardView {
 
   ShardDescription Describe() const override;
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override;
+  std::vector<OwnedSlice> SlicesOf(int32_t parameter) const override;
   absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view name,
                                     int64_t offset_elements, absl::Span<double> out) const override;
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
@@ -60,6 +61,7 @@ class LiveShardView final : public ShardView {
 
  private:
   std::shared_ptr<const Shown> shown() const;
+  std::vector<OwnedSlice> SlicesOf(const Shown& shown, int64_t first, int64_t end) const;
   absl::StatusOr<SlotRead> ReadSlotOf(const std::shared_ptr<const Shown>& shown, int32_t parameter,
                                       absl::string_view name, int64_t offset_elements,
                                       absl::Span<double> out) const;

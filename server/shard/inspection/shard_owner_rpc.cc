@@ -12,6 +12,7 @@
 #include "common/checked_math.h"
 #include "common/group_rule.h"
 #include "common/membership/common_proto.h"
+#include "common/name_glob.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/utf8_prefix.h"
@@ -23,13 +24,14 @@ namespace {
 constexpr size_t kLongestNameInSummary = 200;
 constexpr size_t kNamesInErrors = 10;
 
-// Calls `see` with every owned slice; stops when it returns false.
+// Calls `see` with every owned slice from number `first` on; stops when it returns false.
 template <typename See>
-void ForEachSlice(const ShardView& view, const See& see) {
-  for (int64_t first = 0;; first += kLargestPageSize) {
+void ForEachSlice(const ShardView& view, int64_t first, const See& see) {
+  for (;; first += kLargestPageSize) {
     const std::vector<OwnedSlice> slices = view.Slices(first, kLargestPageSize);
+    int64_t number = first;
     for (const OwnedSlice& slice : slices) {
-      if (!see(slice)) return;
+      if (!see(number++, slice)) return;
     }
     if (slices.size() < static_cast<size_t>(kLargestPageSize)) return;
   }
@@ -105,6 +107,8 @@ v1::ShardDescription ToProto(const ShardDescription& description) {
   proto.set_state_bytes(description.state_bytes);
   proto.set_state_gib(static_cast<double>(description.state_bytes) / (int64_t{1} << 30));
   proto.set_bucket_count(description.bucket_count);
+  proto.set_phase(static_cast<v1::RankPhase>(description.activity.phase));
+  proto.set_phase_us(absl::ToInt64Microseconds(description.activity.lasts));
   for (size_t g = 0; g < description.groups.size(); ++g) {
     v1::GroupDescription& group = *proto.add_groups();
     group.set_group(static_cast<int32_t>(g));
@@ -148,28 +152,31 @@ absl::StatusOr<v1::ListParametersResponse> ListParameters(
   }
   const absl::StatusOr<int64_t> first = FirstOf(request.page_token());
   if (!first.ok()) return first.status();
+  const absl::Status valid = CheckGlob("name", request.name());
+  if (!valid.ok()) return valid;
   const int page_size =
       request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kLargestPageSize);
   v1::ListParametersResponse response;
-  int64_t next = *first;
   size_t bytes = 0;
-  // One more than the page: whether there is another.
-  const std::vector<OwnedSlice> slices = view.Slices(*first, page_size + 1);
-  if (slices.empty() && *first > 0) return ForeignToken(request.page_token());
-  for (const OwnedSlice& slice : slices) {
-    if (next - *first == page_size || bytes > kPageBytes) {
-      response.set_next_page_token(absl::StrCat(next));
-      break;
+  bool seen = false;
+  // The page ends before the first slice that is too much.
+  ForEachSlice(view, *first, [&](int64_t number, const OwnedSlice& slice) {
+    seen = true;
+    if (!MatchesGlob(slice.name, request.name())) return true;
+    if (response.parameters_size() == page_size || bytes > kPageBytes) {
+      response.set_next_page_token(absl::StrCat(number));
+      return false;
     }
     v1::OwnedParameter& parameter = *response.add_parameters();
     parameter = ToProto(slice);
     bytes += parameter.ByteSizeLong();
-    ++next;
-  }
+    return true;
+  });
+  if (!seen && *first > 0) return ForeignToken(request.page_token());
   const ShardDescription description = view.Describe();
   response.set_summary(absl::StrFormat(
       "rank %d owns %d parameters, %s of state; this page has %d slices%s", description.member.rank,
-      description.owned_parameters, SizeText(description.state_bytes), next - *first,
+      description.owned_parameters, SizeText(description.state_bytes), response.parameters_size(),
       response.next_page_token().empty() ? ", the last ones" : ", there are more"));
   return response;
 }
@@ -190,7 +197,7 @@ absl::StatusOr<SlotRange> FindSlotRange(const ShardView& view, const v1::ReadSlo
   std::vector<std::string> names;
   int64_t reached = request.offset_elements();
   absl::optional<int64_t> all;  // of a slot with a shape of its own
-  ForEachSlice(view, [&](const OwnedSlice& slice) {
+  ForEachSlice(view, 0, [&](int64_t, const OwnedSlice& slice) {
     if (range.parameter < 0 && slice.name == request.name()) range.parameter = slice.parameter;
     if (names.size() < kNamesInErrors && (names.empty() || names.back() != slice.name)) {
       names.push_back(slice.name);

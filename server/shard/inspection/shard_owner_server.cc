@@ -18,6 +18,7 @@
 #include "common/rpc/status_rpc.h"
 #include "common/state_format.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
+#include "server/shard/inspection/shard_inspection_service.h"
 #include "server/shard/inspection/shard_owner_rpc.h"
 #include "server/shard/inspection/state_stream_service.h"
 #include "server/shard/inspection/timeline_json.h"
@@ -147,11 +148,11 @@ class ShardOwnerService final
 
 class ShardOwnerServer::Impl {
  public:
-  explicit Impl(ShardViewRegistry* views) : service_(views) {}
+  explicit Impl(ShardViewRegistry* views) : service_(views), inspection_(views) {}
   ~Impl() { Stop(absl::Seconds(1)); }
 
   absl::Status Start(const Options& options) {
-    absl::StatusOr<ListeningServer> listening = StartServer(options.listen, {&service_});
+    absl::StatusOr<ListeningServer> listening = StartServer(options.listen, {&service_, &inspection_});
     if (!listening.ok()) return listening.status();
     port_ = listening->port;
     {
@@ -180,6 +181,7 @@ class ShardOwnerServer::Impl {
 
  private:
   ShardOwnerService service_;
+  ShardInspectionService inspection_;
   int port_ = 0;
   absl::Mutex stop_mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(stop_mutex_);

@@ -1,5 +1,5 @@
-// The gRPC server of a process that hosts shard owners: the ShardOwner service
-// (proto/optshard/v1/shard_owner.proto), health and reflection at one port.
+// The gRPC server of a process that hosts shard owners: the services ShardOwner and ShardInspection
+// (proto/optshard/v1/shard_owner.proto, inspection.proto), health and reflection at one port.
 #ifndef OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_SERVER_H_
 #define OPTSHARD_SERVER_SHARD_INSPECTION_SHARD_OWNER_SERVER_H_
 

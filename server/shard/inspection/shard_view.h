@@ -22,6 +22,7 @@
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
+#include "server/shard/inspection/rank_phase.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
 namespace optshard {
@@ -40,6 +41,7 @@ struct ShardDescription {
   int bucket_count = 0;
   // By param group, with the hyperparameters of the last step; the initial ones before it.
   std::vector<GroupRule> groups;
+  RankActivity activity;
 };
 
 // A slice that this rank owns.
@@ -84,6 +86,9 @@ class ShardView {
 
   // At most `count` of the owned slices, in order of parameter and offset, from number `first` on.
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
+
+  // Those of one parameter, in order of offset; none where nothing of it is owned here.
+  virtual std::vector<OwnedSlice> SlicesOf(int32_t parameter) const = 0;
 
   // Copies elements [offset, offset + out.size()) of a slot of the parameter; double holds the
   // values of every dtype exactly. A slot with a shape of its own has the elements of that shape;

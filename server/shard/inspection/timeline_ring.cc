@@ -6,9 +6,23 @@
 namespace optshard {
 
 TimelineRing::TimelineRing(int steps, const Clock& clock)
-    : steps_(std::max(steps, 1)), origin_(clock.Now()) {}
+    : steps_(std::max(steps, 1)), clock_(clock), origin_(clock.Now()) {}
 
-void TimelineRing::BeginStep(StepNumber step) {
+void TimelineRing::Enter(RankPhase phase, absl::Time since) {
+  entered_.store(8 * absl::ToInt64Microseconds(since - origin_) + static_cast<int64_t>(phase),
+                 std::memory_order_relaxed);
+}
+
+RankActivity TimelineRing::activity() const {
+  const int64_t entered = entered_.load(std::memory_order_relaxed);
+  RankActivity activity;
+  activity.phase = static_cast<RankPhase>(entered % 8);
+  activity.lasts = clock_.Now() - origin_ - absl::Microseconds(entered / 8);
+  return activity;
+}
+
+void TimelineRing::BeginStep(StepNumber step, absl::Time start, RankPhase phase) {
+  Enter(phase, start);
   current_.clear();
   current_step_ = step;
 }
@@ -21,9 +35,23 @@ void TimelineRing::Record(absl::string_view phase, int bucket, absl::Time start,
   span.start_us = absl::ToInt64Microseconds(start - origin_);
   span.duration_us = absl::ToInt64Microseconds(end - start);
   current_.push_back(std::move(span));
+  if (phase == "prepare") Enter(RankPhase::kCommit, end);
+  if (phase == "commit") Enter(RankPhase::kApply, end);
+  if (phase == "apply") Enter(RankPhase::kIdle, end);
+}
+
+void TimelineRing::EnterIdle() {
+  const bool applied = !current_.empty() && current_.back().phase == "apply";
+  if (!applied) Enter(RankPhase::kIdle, clock_.Now());
+}
+
+void TimelineRing::DropStep() {
+  EnterIdle();
+  current_.clear();
 }
 
 void TimelineRing::EndStep() {
+  EnterIdle();
   ended_.push_back(std::make_shared<const std::vector<TimelineSpan>>(current_));
   while (ended_.size() > static_cast<size_t>(steps_)) ended_.pop_front();
   if (!mutex_.TryLock()) return;

@@ -98,6 +98,7 @@ class GrpcCli(unittest.TestCase):
             [
                 "grpc.health.v1.Health",
                 "grpc.reflection.v1alpha.ServerReflection",
+                "optshard.v1.ShardInspection",
                 "optshard.v1.ShardOwner",
             ],
         )

@@ -36,6 +36,13 @@ class FakeShardView final : public ShardView {
     const int64_t begin = std::min(first, size);
     return {slices.begin() + begin, slices.begin() + std::min(begin + count, size)};
   }
+  std::vector<OwnedSlice> SlicesOf(int32_t parameter) const override {
+    std::vector<OwnedSlice> of_it;
+    for (const OwnedSlice& slice : slices) {
+      if (slice.parameter == parameter) of_it.push_back(slice);
+    }
+    return of_it;
+  }
   absl::StatusOr<SlotRead> ReadSlot(int32_t, absl::string_view, int64_t offset_elements,
                                     absl::Span<double> out) const override {
     const absl::StatusOr<StepNumber> step = read(offset_elements, out);

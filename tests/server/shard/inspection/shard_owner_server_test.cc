@@ -117,6 +117,7 @@ TEST_F(ShardOwnerServiceTest, Describe_SaysWhoAndHowFar) {
   view_.description.failure = absl::UnavailableError("rank 0 is lost");
   view_.description.groups = {{"sgd"}, {"adam"}};
   view_.description.groups[1].hyperparameters.Set("lr", 0.25);
+  view_.description.activity = {RankPhase::kCommit, absl::Microseconds(70)};
   Register();
   v1::ShardDescription description;
   ASSERT_TRUE(Describe("default", &description).ok());
@@ -136,6 +137,8 @@ TEST_F(ShardOwnerServiceTest, Describe_SaysWhoAndHowFar) {
   EXPECT_EQ(description.groups(0).rule(), "sgd");
   EXPECT_EQ(description.groups(1).rule(), "adam");
   EXPECT_EQ(description.groups(1).hyperparameters(), "lr=0.25");
+  EXPECT_EQ(description.phase(), v1::RANK_PHASE_COMMIT);
+  EXPECT_EQ(description.phase_us(), 70);
 }
 
 TEST_F(ShardOwnerServiceTest, List_SummarisesEachParameter) {
@@ -194,6 +197,35 @@ TEST_F(ShardOwnerServiceTest, ListOfManyParameters_ComesInPagesFarUnderTheLimit)
 
   ASSERT_TRUE(List(0, "", &page).ok());
   EXPECT_EQ(page.parameters_size(), 100);
+}
+
+TEST_F(ShardOwnerServiceTest, ListByName_HasOnlyThoseThatMatchInPages) {
+  for (int i = 0; i < 3000; ++i) {
+    AddSlice(absl::StrCat("h.", i, i % 2 == 0 ? ".weight" : ".bias"), {4}, 0, 4);
+  }
+  Register();
+  v1::ListParametersRequest request;
+  request.set_name("h.*.bias");
+  request.set_page_size(400);
+  size_t seen = 0;
+  v1::ListParametersResponse page;
+  do {
+    request.set_page_token(page.next_page_token());
+    ASSERT_TRUE(stub_->ListParameters(Context().get(), request, &page).ok());
+    for (const v1::OwnedParameter& parameter : page.parameters()) {
+      ASSERT_EQ(parameter.name(), absl::StrCat("h.", 2 * seen++ + 1, ".bias"));
+    }
+  } while (!page.next_page_token().empty());
+  EXPECT_EQ(seen, 1500);
+  EXPECT_THAT(page.summary(), HasSubstr("this page has 300 slices, the last ones"));
+
+  request.clear_page_token();
+  request.set_name("g.*");
+  ASSERT_TRUE(stub_->ListParameters(Context().get(), request, &page).ok());
+  EXPECT_EQ(page.parameters_size(), 0);
+  request.set_name(std::string(1025, '*'));
+  EXPECT_EQ(stub_->ListParameters(Context().get(), request, &page).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ShardOwnerServiceTest, ForeignPageToken_IsRefused) {

@@ -35,7 +35,7 @@ TEST(TimelineRing_MoreStepsThanItKeeps, GivesTheLastOnesOldestFirst) {
   const HandClock clock;
   TimelineRing ring(2, clock);
   for (StepNumber step = 1; step <= 4; ++step) {
-    ring.BeginStep(step);
+    ring.BeginStep(step, clock.Now());
     ring.Record("update", 3, clock.Now() + absl::Microseconds(10 * step),
                 clock.Now() + absl::Microseconds(10 * step + 4));
     ring.EndStep();
@@ -50,10 +50,48 @@ TEST(TimelineRing_MoreStepsThanItKeeps, GivesTheLastOnesOldestFirst) {
   EXPECT_EQ(spans[1].step, 4);
 }
 
+class MovingClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch() + now_; }
+  absl::Duration now_ = absl::Seconds(5);
+};
+
+TEST(TimelineRing_PhasesOfAStep, AreSaidWithTheTimeSinceTheyBegan) {
+  MovingClock clock;
+  TimelineRing ring(2, clock);
+  const auto expect = [&](RankPhase phase, int64_t microseconds) {
+    EXPECT_EQ(ring.activity().phase, phase);
+    EXPECT_EQ(ring.activity().lasts, absl::Microseconds(microseconds));
+  };
+  const auto at = [](int64_t microseconds) {
+    return absl::UnixEpoch() + absl::Seconds(5) + absl::Microseconds(microseconds);
+  };
+  clock.now_ += absl::Microseconds(100);
+  expect(RankPhase::kIdle, 100);
+  ring.BeginStep(1, at(90));
+  expect(RankPhase::kPrepare, 10);
+  ring.Record("reduce", 0, at(90), at(92));
+  expect(RankPhase::kPrepare, 10);
+  ring.Record("prepare", -1, at(90), at(95));
+  expect(RankPhase::kCommit, 5);
+  ring.Record("commit", -1, at(95), at(97));
+  expect(RankPhase::kApply, 3);
+  ring.Record("apply", -1, at(97), at(98));
+  ring.EndStep();
+  expect(RankPhase::kIdle, 2);
+  ring.BeginStep(1, at(99), RankPhase::kCommit);
+  expect(RankPhase::kCommit, 1);
+  ring.EndStep();  // failed
+  expect(RankPhase::kIdle, 0);
+  ring.BeginStep(2, at(99));
+  ring.DropStep();
+  expect(RankPhase::kIdle, 0);
+}
+
 TEST(TimelineRing_StepUnderWay, IsNotShown) {
   const HandClock clock;
   TimelineRing ring(2, clock);
-  ring.BeginStep(1);
+  ring.BeginStep(1, clock.Now());
   ring.Record("update", 0, clock.Now(), clock.Now());
   EXPECT_TRUE(ring.Read().empty());
 }

@@ -46,8 +46,8 @@ bool MatchesGlob(absl::string_view name, absl::string_view pattern) {
 
 absl::Status CheckGlob(absl::string_view field, absl::string_view pattern) {
   if (pattern.size() <= kMostGlobBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " has ", pattern.size(),
-                                                 " bytes, expected at most ", kMostGlobBytes));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", pattern.size(), " bytes, expected at most ", kMostGlobBytes));
 }
 
 }  // namespace optshard

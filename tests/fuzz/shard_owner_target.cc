@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/channel_rpc.h"
+#include "proto/optshard/v1/inspection.grpc.pb.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "server/shard/inspection/shard_owner_server.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -34,7 +35,9 @@ class ShardOwnerTarget final : public FuzzTarget {
       Require(views_.Register(kOptimizer, rank, &rig_.owner(rank).view()));
     }
     server_ = ShardOwnerServer::Start(ShardOwnerServer::Options(), &views_).value();
-    stub_ = v1::ShardOwner::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
+    const auto channel = MakeChannel(absl::StrCat("127.0.0.1:", server_->port()));
+    stub_ = v1::ShardOwner::NewStub(channel);
+    inspection_ = v1::ShardInspection::NewStub(channel);
   }
 
   ~ShardOwnerTarget() override {
@@ -51,6 +54,16 @@ class ShardOwnerTarget final : public FuzzTarget {
       list.set_page_size(1);
       list.set_page_token("1");
       Add("ListParameters", list, rank, seeds);
+      list.clear_page_token();
+      list.set_name("*");
+      Add("ListParameters", list, rank, seeds);
+      Add("ListSteps", v1::ListShardStepsRequest(), rank, seeds);
+      v1::DescribeSlotsRequest slots;
+      for (int p = 0; p < rig_.space().parameter_count(); ++p) slots.add_parameters(p);
+      Add("DescribeSlots", slots, rank, seeds);
+      slots.set_slot("exp_avg*");
+      slots.set_statistics(true);
+      Add("DescribeSlots", slots, rank, seeds);
       Add("GetTimeline", v1::GetTimelineRequest(), rank, seeds);
       v1::ReadStateRequest state;
       Add("ReadState", state, rank, seeds);
@@ -79,6 +92,12 @@ class ShardOwnerTarget final : public FuzzTarget {
     }
     if (request.method == "ListParameters") {
       return List(static_cast<const v1::ListParametersRequest&>(*request.message));
+    }
+    if (request.method == "DescribeSlots") {
+      return DescribeSlots(static_cast<const v1::DescribeSlotsRequest&>(*request.message));
+    }
+    if (request.method == "ListSteps") {
+      return ListSteps(static_cast<const v1::ListShardStepsRequest&>(*request.message));
     }
     if (request.method == "GetTimeline") {
       return Timeline(static_cast<const v1::GetTimelineRequest&>(*request.message));
@@ -118,11 +137,39 @@ class ShardOwnerTarget final : public FuzzTarget {
     v1::ListParametersResponse page;
     const grpc::Status status = stub_->ListParameters(&context, request, &page);
     if (!status.ok()) return CheckStatus(status);
-    if (page.parameters_size() == 0) return "a page without slices";
+    if (page.parameters_size() == 0 && request.name().empty()) return "a page without slices";
     if (page.parameters_size() > kLargestPage || page.ByteSizeLong() >= kLargestAnswer) {
       return absl::StrCat("a page of ", page.parameters_size(), " slices");
     }
     return "";
+  }
+
+  // Nobody steps: all values are of one step.
+  std::string DescribeSlots(const v1::DescribeSlotsRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::DescribeSlotsResponse response;
+    const grpc::Status status = inspection_->DescribeSlots(&context, request, &response);
+    if (!status.ok()) return CheckStatus(status);
+    if (response.ByteSizeLong() >= kLargestAnswer) return "a large answer";
+    for (const v1::ParameterPart& part : response.parts()) {
+      for (const v1::SlotPart& slot : part.slots()) {
+        const int64_t counted = slot.zeros() + slot.non_finite();
+        if (slot.first_step() != slot.last_step() || counted < 0 || counted > slot.elements()) {
+          return absl::StrCat("statistics of ", slot.elements(), " elements, ", counted,
+                              " of them counted, steps ", slot.first_step(), " to ",
+                              slot.last_step());
+        }
+      }
+    }
+    return "";
+  }
+
+  std::string ListSteps(const v1::ListShardStepsRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::ListShardStepsResponse response;
+    return CheckStatus(inspection_->ListSteps(&context, request, &response));
   }
 
   std::string Timeline(const v1::GetTimelineRequest& request) {
@@ -184,6 +231,7 @@ class ShardOwnerTarget final : public FuzzTarget {
   ShardViewRegistry views_;
   std::unique_ptr<ShardOwnerServer> server_;
   std::unique_ptr<v1::ShardOwner::Stub> stub_;
+  std::unique_ptr<v1::ShardInspection::Stub> inspection_;
 };
 
 }  // namespace

@@ -106,9 +106,8 @@ std::vector<OwnedSlice> LiveShardView::SlicesOf(int32_t parameter) const {
   const std::shared_ptr<const Shown> shown = this->shown();
   const std::vector<Slice>& slices = shown->shape->slices(options_.member.rank);
   const auto first =
-      std::partition_point(slices.begin(), slices.end(), [parameter](const Slice& slice) {
-        return slice.parameter < parameter;
-      });
+      std::partition_point(slices.begin(), slices.end(),
+                           [parameter](const Slice& slice) { return slice.parameter < parameter; });
   const auto end = std::find_if(first, slices.end(), [parameter](const Slice& slice) {
     return slice.parameter != parameter;
   });

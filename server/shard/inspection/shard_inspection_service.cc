@@ -96,7 +96,8 @@ class ShardInspectionService::Turn {
     ++service_.calls_;
     counted_ = true;
     while (!service_.mutex_.AwaitWithTimeout(
-        absl::Condition(+[](bool* scanning) { return !*scanning; }, &service_.scanning_),
+        absl::Condition(
+            +[](bool* scanning) { return !*scanning; }, &service_.scanning_),
         kTurnPoll)) {
       absl::Status wanted = proceed();
       if (!wanted.ok()) return wanted;

@@ -152,7 +152,8 @@ class ShardOwnerServer::Impl {
   ~Impl() { Stop(absl::Seconds(1)); }
 
   absl::Status Start(const Options& options) {
-    absl::StatusOr<ListeningServer> listening = StartServer(options.listen, {&service_, &inspection_});
+    absl::StatusOr<ListeningServer> listening =
+        StartServer(options.listen, {&service_, &inspection_});
     if (!listening.ok()) return listening.status();
     port_ = listening->port;
     {

@@ -38,9 +38,9 @@ struct SlotScanRange {
 using ReadSlotPiece = absl::FunctionRef<absl::StatusOr<SlotRead>(
     int32_t parameter, const std::string& slot, int64_t offset_elements, absl::Span<double> out)>;
 
-// Reads the values piece by piece. Where a step comes in between it begins anew, twice; then it goes
-// on, and the values are of several steps. `proceed` is asked before each piece; an error of it, or
-// of `read`, ends the scan and is returned.
+// Reads the values piece by piece. Where a step comes in between it begins anew, twice; then it
+// goes on, and the values are of several steps. `proceed` is asked before each piece; an error of
+// it, or of `read`, ends the scan and is returned.
 absl::StatusOr<SlotScan> ScanSlot(const SlotScanRange& range, ReadSlotPiece read,
                                   absl::FunctionRef<absl::Status()> proceed);
 

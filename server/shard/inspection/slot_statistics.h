@@ -8,9 +8,9 @@
 
 namespace optshard {
 
-// Sums are in double, and have the same bits on every machine: blocks of kNormBlock values are summed
-// each on its own, value i of a block into partial sum i % 16 of 16, which are then added pairwise;
-// the sums of the blocks are added in order. Values that are not finite are only counted.
+// Sums are in double, and have the same bits on every machine: blocks of kNormBlock values are
+// summed each on its own, value i of a block into partial sum i % 16 of 16, which are then added
+// pairwise; the sums of the blocks are added in order. Values that are not finite are only counted.
 // Thread-compatible value type.
 struct SlotStatistics {
   int64_t elements = 0;
@@ -25,8 +25,8 @@ struct SlotStatistics {
   double mean() const;  // 0 where no value is finite
   double norm() const;  // the square root of sum_of_squares
 
-  // The values that follow: whole blocks, but for the last part of a slot. Writes 0 where one is not
-  // finite. Wants the default floating-point mode.
+  // The values that follow: whole blocks, but for the last part of a slot. Writes 0 where one is
+  // not finite. Wants the default floating-point mode.
   void Add(absl::Span<double> values);
   // Those of the part that follows, which begins with a block.
   void Add(const SlotStatistics& next);

@@ -22,7 +22,8 @@ namespace optshard {
 // Recording is bound to the step's thread and never waits for a reader. Any thread may call Read.
 class TimelineRing {
  public:
-  // Keeps the last `steps` steps, finished or failed. Times count from now on. The clock outlives it.
+  // Keeps the last `steps` steps, finished or failed. Times count from now on. The clock outlives
+  // it.
   TimelineRing(int steps, const Clock& clock);
 
   // The rank begins with the phase.

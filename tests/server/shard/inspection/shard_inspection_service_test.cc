@@ -129,8 +129,7 @@ TEST_F(ShardInspectionServiceTest, SeveralCalls_ScanOneAfterTheOther) {
   for (int i = 0; i < 8; ++i) {
     callers.emplace_back([this] {
       v1::DescribeSlotsResponse response;
-      const grpc::Status status =
-          inspection_->DescribeSlots(Context().get(), request_, &response);
+      const grpc::Status status = inspection_->DescribeSlots(Context().get(), request_, &response);
       EXPECT_TRUE(status.ok()) << status.error_message();
     });
   }
@@ -171,8 +170,7 @@ TEST_F(ShardInspectionServiceTest, Steps_HaveTheirDurations) {
   }
   Register();
   v1::ListShardStepsResponse response;
-  ASSERT_TRUE(
-      inspection_->ListSteps(Context().get(), v1::ListShardStepsRequest(), &response).ok());
+  ASSERT_TRUE(inspection_->ListSteps(Context().get(), v1::ListShardStepsRequest(), &response).ok());
   ASSERT_EQ(response.steps_size(), 1);
   EXPECT_EQ(response.steps(0).step(), 5);
   EXPECT_EQ(response.steps(0).prepare_us(), 'p');

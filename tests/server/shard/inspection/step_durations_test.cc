@@ -54,9 +54,8 @@ TEST(DurationsOf, StepThatWasTriedAgain_ComesTwice) {
 
 // The votes have told that gradients are sparse: they are gathered once more, and then voted on.
 TEST(DurationsOf, GatheredTwiceBeforeTheVote_IsOneRow) {
-  const std::vector<TimelineSpan> spans = {Span(3, "prepare", -1, 0, 1),
-                                           Span(3, "prepare", -1, 1, 4),
-                                           Span(3, "commit", -1, 5, 2)};
+  const std::vector<TimelineSpan> spans = {
+      Span(3, "prepare", -1, 0, 1), Span(3, "prepare", -1, 1, 4), Span(3, "commit", -1, 5, 2)};
   const std::vector<StepDurations> steps = DurationsOf(spans);
   ASSERT_EQ(steps.size(), 1);
   EXPECT_EQ(steps[0].prepare_us, 5);

@@ -56,8 +56,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // values may be rank 0's, and their memory has moved. Errors:
   //   INVALID_ARGUMENT    a parameter that cannot be optimized, an unknown rule or option, a value
   //                       out of its range, a rule that needs whole parameters with a policy that
-  //                       cuts them, an optimizer class with a shard server, masters or another
-  //                       state_dtype than "float32", a factory that fails, ranks that do not
+  //                       cuts them, an optimizer class with a shard server, masters, another
+  //                       state_dtype or publish_dtype than "float32", or main_gradients of 16-bit
+  //                       parameters, a factory that fails, ranks that do not
   //                       agree with each other, a rank or world size that is not set or out of
   //                       range
   //   ALREADY_EXISTS      the rank is taken by a living process
@@ -94,8 +95,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      (nothing is sent; undo that and call again), but groups at the end, which
   //                      are added
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
-  //                      or the trainer of another rank is gone and its successor has not come:
-  //                      nothing changed, call again (errors::IsTrainerGone; wait_for_trainers)
+  //                      or the trainer of another rank is gone and its successor has not come
+  //                      in step_timeout: nothing changed, call again (errors::IsTrainerGone;
+  //                      wait_for_trainers)
   //                      or a shard server is gone, and is started again over the state it had:
   //                      call again with the same gradients (errors::IsOwnerAway;
   //                      wait_for_trainers)
@@ -199,8 +201,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   // Gives rank `to` the whole optimizer state, or all ranks, with -1: that of the last step, for
   // state_dict(). All ranks call it, between the same steps, with the same `to`. That rank needs
-  // memory for the whole state; the others, and any rank beside it, for a window of 128 KiB. What
-  // was consolidated before is dropped. Errors:
+  // memory for the whole state. It pulls from all owners over gRPC or, where it cannot reach one,
+  // in windows of 128 KiB over the data plane. What was consolidated before is dropped. Errors:
   //   INVALID_ARGUMENT   on all ranks: they give different ranks, or one that is none; or some
   //                      step or make another call meanwhile
   //   UNIMPLEMENTED      an optimizer class steps a group (local_optimizer)

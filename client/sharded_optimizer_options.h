@@ -47,9 +47,9 @@ struct ShardedOptimizerOptions {
   bool share_parameters = false;
   // What step() does while another rank cannot take part, because its trainer is gone and its
   // successor has not yet attached to the shard server, or because its shard server is restarting.
-  // False: it returns an error that names the rank. True: it waits, for step_timeout and at
-  // most a second more.
-  bool wait_for_trainers = false;
+  // True: it waits, for step_timeout and at most a second more. False: it returns an error that
+  // names the rank, at once.
+  bool wait_for_trainers = true;
 
   // Whether the owners keep bfloat16 and float16 parameters in float32, too, update that and round
   // it to the parameter: small steps then add up that 16 bits would swallow. 4 bytes for each

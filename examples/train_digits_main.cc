@@ -232,7 +232,6 @@ int RunRank(const Flags& flags, ShardedOptimizerOptions options) {
   options.optimizer = kSharded;
   options.state_dtype = flags.state_dtype;
   options.policy = ValueOrThrow(ParsePartitionPolicy(flags.policy));
-  options.wait_for_trainers = true;
   Run sharded(flags, options, digits, AfterShardedStep(flags, options));
   options.optimizer = kUnsharded;
   options.attach = "embedded";

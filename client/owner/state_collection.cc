@@ -210,8 +210,8 @@ absl::StatusOr<absl::optional<std::map<int64_t, StateValues>>> CollectState(
   }
   if (furthest == static_cast<uint64_t>(Stage::kUnreachable)) {
     if (!status.ok()) {
-      Log(LogLevel::kInfo, {"client", options.job, ranks.rank},
-          "optimizer state is consolidated by the data plane, which is slower: %s",
+      Log(LogLevel::kWarning, {"client", options.job, ranks.rank},
+          "optimizer state is consolidated by the data plane, which is several times slower: %s",
           status.ToString());
     }
     return absl::optional<std::map<int64_t, StateValues>>();

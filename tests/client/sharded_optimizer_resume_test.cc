@@ -19,7 +19,6 @@ class OneTrainer {
   OneTrainer(testing::NodeRig& rig, Rank rank, float first) {
     parameter_ = at::full({3}, first).set_requires_grad(true);
     ShardedOptimizerOptions options = testing::AttachedTo(rig, rank);
-    options.wait_for_trainers = true;
     optimizer_ = std::make_unique<ShardedOptimizer>(std::vector<at::Tensor>{parameter_},
                                                     RuleOptions("sgd").Set("lr", 1.0), options);
   }

@@ -200,6 +200,29 @@ absl::Status AttachedOwner::ShareBytes(const ByteShare& share, absl::Duration ti
   return absl::OkStatus();
 }
 
+absl::Status AttachedOwner::FinishLoading(StepNumber step, absl::string_view blob,
+                                          absl::Duration timeout) {
+  absl::Status size = SetBlob(blob);
+  if (!size.ok()) return size;
+  request_.kind = DoorbellRequest::Kind::kFinishLoading;
+  request_.call = step;
+  request_.row_marks.clear();
+  loading_to_ = step;
+  const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
+  if (!reply.ok()) return reply.status();
+  loading_to_.reset();
+  request_.has_blob = false;
+  if (!reply->status.ok()) return reply->status;
+  last_call_ = LastCallAfter(step);
+  finished_ = step;
+  return absl::OkStatus();
+}
+
+// Skipped calls stay what they were.
+CallNumber AttachedOwner::LastCallAfter(StepNumber step) const {
+  return last_call_ - finished_ + step;
+}
+
 absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
   absl::Status lies_there = CheckReplica(input.replica);
   if (!lies_there.ok()) return lies_there;
@@ -332,13 +355,20 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
   ServerLine& line = **opened;
   const ReplicaSegments::Descriptors descriptors = line.TakeReplica();
   const StepNumber finished = line.reply().finished_step;
-  if (!memory_->AreOf(descriptors) || finished < finished_ || finished > finished_ + 1) {
+  const bool has_loaded = loading_to_ == finished;
+  const bool goes_on = finished == finished_ || finished == finished_ + 1 || has_loaded;
+  if (!memory_->AreOf(descriptors) || !goes_on) {
     return Fail(absl::DataLossError(absl::StrFormat(
         "%s has not the state of rank %d after step %d: it was started anew, and is after step "
         "%d; start the trainers anew, from a checkpoint",
         line.name(), options_.rank, finished_, finished)));
   }
   unanswered_ = 0;
+  if (has_loaded) {
+    last_call_ = LastCallAfter(finished);
+    finished_ = finished;
+    loading_to_.reset();
+  }
   LogPlane(options_, line.reply());
   absl::MutexLock lock(&mutex_);
   line_ = *std::move(opened);
@@ -359,6 +389,8 @@ std::string AttachedOwner::What() const {
       return "the replacement of the optimizer state";
     case DoorbellRequest::Kind::kShareBytes:
       return "an exchange of optimizer state";
+    case DoorbellRequest::Kind::kFinishLoading:
+      return "the end of the loading of a checkpoint";
     case DoorbellRequest::Kind::kStep:
       break;
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "client/owner/owner_link.h"
 #include "client/owner/server_line.h"
 #include "common/attach/attachment.h"
@@ -62,7 +63,7 @@ class AttachedOwner : public OwnerLink {
   absl::Span<const ReplicaRegion> replica() const override { return memory_->regions(); }
   std::shared_ptr<const void> replica_memory() const override { return memory_; }
   bool resumes() const override { return first_.resumes; }
-  StepNumber finished_step() const override { return first_.finished_step; }
+  StepNumber finished_step() const override { return finished_; }
 
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
@@ -83,6 +84,8 @@ class AttachedOwner : public OwnerLink {
   // be made again.
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override;
+  absl::Status FinishLoading(StepNumber step, absl::string_view blob,
+                             absl::Duration timeout) override;
   // Each call of the access is a request to the server, which needs no other rank for it. Errors as
   // Step where that is gone or does not answer, but never StepInDoubt; one that was begun and is
   // not answered in time breaks the link.
@@ -113,6 +116,7 @@ class AttachedOwner : public OwnerLink {
   absl::Status BegunUnanswered(const absl::Status& cause) const;
   absl::Status Fail(const absl::Status& failure);
   std::shared_ptr<ServerLine> line() const;
+  CallNumber LastCallAfter(StepNumber step) const;
   std::string What() const;  // of request_, for people
 
   const Options options_;
@@ -124,6 +128,8 @@ class AttachedOwner : public OwnerLink {
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
   std::unique_ptr<State> state_;                  // once it was asked for
   StepNumber finished_ = 0;
+  // Of a FinishLoading that was not answered: its server may have done it.
+  absl::optional<StepNumber> loading_to_;
   CallNumber last_call_ = 0;
   bool stopped_ = false;
 

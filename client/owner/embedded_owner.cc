@@ -86,7 +86,7 @@ class EmbeddedOwner : public OwnerLink {
   }
   // The state ends with the process.
   bool resumes() const override { return false; }
-  StepNumber finished_step() const override { return 0; }
+  StepNumber finished_step() const override { return owner_->progress().finished; }
 
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
@@ -120,6 +120,17 @@ class EmbeddedOwner : public OwnerLink {
   }
 
   absl::StatusOr<StateAccess*> state(absl::Duration) override { return owner_->state(); }
+
+  absl::Status FinishLoading(StepNumber step, absl::string_view blob,
+                             absl::Duration timeout) override {
+    absl::Status size = CheckBlobSize(options_.rank, blob);
+    if (!size.ok()) return size;
+    absl::Status finished = owner_->FinishLoading(step, timeout);
+    if (!finished.ok()) return finished;
+    blob_.Replace(step, blob);
+    next_blob_.reset();
+    return finished;
+  }
 
   absl::Status Stop(absl::Duration timeout) override {
     const Clock& clock = Clock::Monotonic();

@@ -39,6 +39,7 @@ class OwnerLink {
   // Whether this trainer succeeds another one. Then that memory holds the values of the last
   // finished step, and they replace the trainer's. Otherwise the trainer puts its own values there.
   virtual bool resumes() const = 0;
+  // The last step that is in the parameters, that of a checkpoint where one was loaded since.
   virtual StepNumber finished_step() const = 0;
 
   // Gives rank 0's parameter values to all ranks. Masters take what was changed. Not called if the
@@ -71,6 +72,11 @@ class OwnerLink {
   // Errors as ShardOwner::state. Where the owner is in another process, calls of the access have
   // them, too; each has the timeout, and errors::IsOwnerAway where it may be made again.
   virtual absl::StatusOr<StateAccess*> state(absl::Duration timeout) = 0;
+
+  // As ShardOwner::FinishLoading; and errors::IsTrainerGone as Step. `blob` is what is kept with
+  // that state (SetBlob); what was to go with the next step does not.
+  virtual absl::Status FinishLoading(StepNumber step, absl::string_view blob,
+                                     absl::Duration timeout) = 0;
 
   // Keeps a few bytes with the state (random state, data cursor): for checkpoints, and for the
   // trainer's successor where the owner outlives the trainer. They go with the next step and are

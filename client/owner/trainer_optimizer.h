@@ -3,7 +3,6 @@
 #ifndef OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
 #define OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -225,7 +224,7 @@ class TrainerOptimizer {
   const ClassGroups& classes() const { return parts_->classes; }
   const StepInfo& last_step() const { return last_step_; }
   int64_t gradients_copied() const { return gradients_copied_; }  // in it
-  StepNumber finished_step() const { return std::max(last_step_.step, owner_->finished_step()); }
+  StepNumber finished_step() const { return owner_->finished_step(); }
   const ShardedOptimizerOptions& options() const { return options_; }
 
  private:

@@ -70,6 +70,7 @@ struct DoorbellRequest {
     kShareBytes = 6,
     kBeginReplacing = 7,  // StateAccess::SetReplacing(true)
     kEndReplacing = 8,    // StateAccess::SetReplacing(false)
+    kFinishLoading = 9,   // OwnerLink::FinishLoading
   };
   // These have a state range, which counts for kReadState and kWriteState, and of what else is here
   // only the timeout. They leave all else for the next step as it was.
@@ -80,7 +81,7 @@ struct DoorbellRequest {
   Kind kind = Kind::kStep;
   absl::Duration timeout;
   // For kStep: which call this is. One that was made already is answered at once: a trainer that
-  // got no answer asks again.
+  // got no answer asks again. For kFinishLoading: after which step the job goes on.
   CallNumber call = 0;
   std::vector<bool> has_gradient;  // by parameter
   // By parameter: the marks of the rows that its gradient has, as many words as its rows take.

@@ -201,6 +201,10 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     reply = Step();
   } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
     reply.status = owner_->VerifyReplicas(request_.tensors(), request_.regions(), asked.timeout);
+  } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
+    // Before: a server that takes over has the state with its blob, or state that is torn.
+    record_.ReplaceBlobs(asked.call, asked.blob);
+    reply.status = owner_->FinishLoading(asked.call, asked.timeout);
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {

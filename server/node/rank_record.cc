@@ -115,6 +115,11 @@ void RankRecord::MoveOffer(StepNumber step, StepNumber finished) {
   slot(1 - offered).step.store(0, std::memory_order_release);
 }
 
+void RankRecord::ReplaceBlobs(StepNumber finished, absl::string_view blob) {
+  OfferNoBlob(0);
+  OfferBlob(finished, blob);
+}
+
 StepBlob RankRecord::Blob(StepNumber finished) const {
   StepBlob blob;
   const int current = Current(finished);

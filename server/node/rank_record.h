@@ -56,6 +56,8 @@ class RankRecord {
   void OfferNoBlob(StepNumber step);
   // After a skipped call: the blob that was offered with `step` belongs to `finished` instead.
   void MoveOffer(StepNumber step, StepNumber finished);
+  // Only this blob is left, that of the state after step `finished`, which is not 0.
+  void ReplaceBlobs(StepNumber finished, absl::string_view blob);
   // The last valid blob after step `finished`.
   StepBlob Blob(StepNumber finished) const;
 

@@ -139,6 +139,13 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   return result.refused ? absl::OkStatus() : Break(result);
 }
 
+absl::Status ShardOwner::Impl::FinishLoading(StepNumber step, absl::Duration timeout) {
+  absl::Status finished = BetweenSteps(
+      [&](StepEngine& engine) { return engine.FinishLoading(step, timeout); });
+  if (finished.ok()) PublishProgress(StepOutcome::kIdle);
+  return finished;
+}
+
 absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
@@ -249,6 +256,10 @@ absl::Status ShardOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
 
 absl::Status ShardOwner::ShareBytes(const ByteShare& share, absl::Duration timeout) {
   return impl_->BetweenSteps([&](StepEngine& engine) { return engine.ShareBytes(share, timeout); });
+}
+
+absl::Status ShardOwner::FinishLoading(StepNumber step, absl::Duration timeout) {
+  return impl_->FinishLoading(step, timeout);
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }

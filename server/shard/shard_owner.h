@@ -101,6 +101,12 @@ class ShardOwner {
   // doubt because of it.
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout);
 
+  // All ranks have replaced their state (state()), marked it so, and given all their replicas the
+  // parameters (SyncParameters) of `step`: the job goes on after it. All ranks together.
+  // INVALID_ARGUMENT on all, with nothing changed: they give different steps or make another call.
+  // Else errors as Step; a rank that is lost meanwhile may leave states of different steps.
+  absl::Status FinishLoading(StepNumber step, absl::Duration timeout);
+
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
   // Refused by all ranks alike: nothing has changed, and the call may be made again.
   //   INVALID_ARGUMENT  hyperparameters out of range or not equal on all ranks; memory that cannot

@@ -31,6 +31,8 @@ absl::string_view TextOf(CommitCall call, size_t ranks) {
       return ranks == 1 ? "consolidates the optimizer state" : "consolidate the optimizer state";
     case CommitCall::kLoad:
       return ranks == 1 ? "loads optimizer state" : "load optimizer state";
+    case CommitCall::kFinishLoading:
+      return ranks == 1 ? "goes on from a checkpoint" : "go on from a checkpoint";
   }
   return "makes a call that this version does not know";
 }

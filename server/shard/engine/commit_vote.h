@@ -20,6 +20,7 @@ enum class CommitCall : uint32_t {
   kVerify = 2,
   kConsolidate = 3,
   kLoad = 4,
+  kFinishLoading = 5,
 };
 
 struct CommitVote {

@@ -76,6 +76,11 @@ class StepEngine {
   // more than kMaxShareBytes.
   Result ShareBytes(const ByteShare& share, absl::Duration timeout);
 
+  // All ranks have replaced their state and parameters by those of `step`, the same on all, and the
+  // next one follows that. Ends what StateAccess::SetReplacing has begun. Refused where they give
+  // different steps.
+  Result FinishLoading(StepNumber step, absl::Duration timeout);
+
   StepNumber finished() const { return finished_; }
   // The ledger's, between steps.
   StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }

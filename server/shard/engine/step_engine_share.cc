@@ -25,6 +25,9 @@ absl::Status CheckShare(const ByteShare& share, int world_size) {
   return absl::OkStatus();
 }
 
+// A ledger has 56 bits for it, and a vote's next one must fit, too.
+constexpr StepNumber kLastStep = (StepNumber{1} << 53) - 1;
+
 CommitCall CallOf(const ByteShare& share) {
   return share.call == ShareCall::kConsolidate ? CommitCall::kConsolidate : CommitCall::kLoad;
 }
@@ -39,6 +42,24 @@ StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration
   if (refused.has_value()) return *std::move(refused);
   absl::Status moved = MoveBytes(share, deadline);
   if (!moved.ok()) return Failed(std::move(moved), StepOutcome::kNotApplied);
+  options_.timeline->DropStep();
+  Result result;
+  result.info.step = finished_;
+  return result;
+}
+
+StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration timeout) {
+  const absl::Time deadline = options_.clock->Now() + timeout;
+  const absl::Status usable =
+      step <= kLastStep ? absl::OkStatus()
+                        : absl::InvalidArgumentError(absl::StrFormat(
+                              "state of step %d, expected 0 to %d", step, kLastStep));
+  absl::optional<Result> refused = AgreeOnCall(CommitCall::kFinishLoading, step, usable,
+                                               StepOutcome::kNotApplied, deadline);
+  if (refused.has_value()) return *std::move(refused);
+  options_.store->SetStep(step);
+  finished_ = step;
+  options_.store->ledger().SetProgress(progress());
   options_.timeline->DropStep();
   Result result;
   result.info.step = finished_;

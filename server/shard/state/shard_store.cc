@@ -30,6 +30,16 @@ void ShardStore::MarkUnchanged(int own, StepNumber step) {
   ledger_->version(own).step.store(step, std::memory_order_relaxed);
 }
 
+void ShardStore::SetStep(StepNumber step) {
+  for (size_t own = 0; own < own_.size(); ++own) {
+    BeginWrite(static_cast<int>(own));
+    EndWrite(static_cast<int>(own), step);
+  }
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);
+  ledger_->counts_version().step.store(step, std::memory_order_relaxed);
+  ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
+}
+
 void ShardStore::CountStep(StepNumber step, const std::vector<bool>& updated,
                            absl::FunctionRef<const ScalarSlots*(int parameter)> after) {
   ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);

@@ -134,6 +134,9 @@ class ShardStore {
   // Likewise the parameter's step count and scalar slots.
   void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
 
+  // The state is that of `step` now: between steps, after all of it was replaced.
+  void SetStep(StepNumber step);
+
   // What a process that takes over this memory will find (ShardLedger::SetProgress).
   ShardLedger& ledger() { return *ledger_; }
 

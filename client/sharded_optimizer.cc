@@ -69,7 +69,7 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
 
 void ShardedOptimizer::set_blob(const std::string& blob) { impl_->SetBlob(blob); }
 
-const std::string& ShardedOptimizer::blob() const { return impl_->owner().blob(); }
+const std::string& ShardedOptimizer::blob() const { return impl_->blob(); }
 
 void ShardedOptimizer::refresh_parameters() {
   impl_->CheckUsable();
@@ -134,6 +134,11 @@ void ShardedOptimizer::load_state_dict(const StateDict& dict, int from) {
 void ShardedOptimizer::load_state_dict(const NamedStateDict& dict, int from) {
   OptimizerState& state = impl_->StateFor(param_groups());
   state.Load(KeyedByIndex(dict, state.NamesOfAll()), from, param_groups());
+}
+
+LoadedCheckpoint ShardedOptimizer::load_checkpoint(const std::string& directory,
+                                                   const std::string& name) {
+  return impl_->LoadCheckpoint(directory, name, param_groups());
 }
 
 at::Tensor ShardedOptimizer::main_grad(const at::Tensor& parameter) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "client/loaded_checkpoint.h"
 #include "client/owned_range.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer_options.h"
@@ -115,7 +116,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   // The last step that is in the parameters: 0 before the first. More right after construction
   // where this trainer is attached to a shard server and the successor of another one: then the
-  // parameters have been given that step's values, and training goes on after it.
+  // parameters have been given that step's values, and training goes on after it. After
+  // load_checkpoint(), that of the checkpoint.
   StepNumber finished_step() const;
 
   // As torch::optim::Optimizer's. With set_to_none it touches no memory, and the next backward
@@ -136,7 +138,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // checkpoints, and, at a shard server, for the trainer that succeeds this one. They are sent with
   // the next step, and kept once it is finished. INVALID_ARGUMENT beyond 64 KiB.
   void set_blob(const std::string& blob);
-  // The last blob of the trainer that this one succeeds; empty if there is none.
+  // The last blob of the trainer that this one succeeds, or, after load_checkpoint(), the one that
+  // this rank had in the checkpoint, where as many ranks saved it; empty if there is none.
   const std::string& blob() const;
 
   // Gives rank 0's values of the parameters to all ranks. All ranks call it, for example after a
@@ -245,6 +248,29 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   void load_state_dict(const StateDict& dict, int from = -1);
   // Parameters are found by their names, in any order within their group.
   void load_state_dict(const NamedStateDict& dict, int from = -1);
+
+  // Goes on from a checkpoint in `directory`: the optimizer state, the parameters, the options in
+  // param_groups(), the blob, and finished_step() are those of its step. All ranks call it, between
+  // the same steps, at any number of ranks and any policy, embedded or at a shard server, whatever
+  // saved it. `name` is that of one of the checkpoints; empty: the newest committed one of this job
+  // and optimizer, as rank 0 sees it. All ranks see the same files. Each reads only its share, and
+  // rank 0 the parameters, too; no memory grows with them. Parameters are found by their names
+  // (ShardedOptimizerOptions::parameter_names, or those of a module). Everything is read and
+  // checked before anything is replaced. Errors, and on all ranks nothing has changed:
+  //   NOT_FOUND            no such directory, no committed checkpoint (of this job and optimizer)
+  //   DATA_LOSS            it is damaged: file, tensor and bytes; a file of it is missing
+  //   INVALID_ARGUMENT     it is of another model, rule or type, with the first difference and how
+  //                        many parameters fit; what is there is no checkpoint; ranks give
+  //                        different names, or see different files (errors::IsRanksDisagree); or
+  //                        some step or make another call meanwhile
+  //   FAILED_PRECONDITION  it is of a newer format, or a link is in place of a file
+  //   UNIMPLEMENTED        an optimizer class steps a group (local_optimizer)
+  //   else those of files, and as consolidate_state_dict
+  // What fails once state is replaced (a file that is removed meanwhile, a rank that is lost)
+  // leaves the state of no step: each step is DATA_LOSS on all ranks, and changes nothing, until
+  // the call is made again on all ranks. Embedded, after the loss of a rank or a torn step:
+  // construct the optimizer anew and call it.
+  LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
   // parameter may be frozen and unfrozen at any time. While it is frozen it keeps its value, its

@@ -3,12 +3,13 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include <exception>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/owner/caught_errors.h"
+#include "client/owner/checkpoint_loading.h"
 #include "client/owner/group_values.h"
 #include "client/owner/state_collection.h"
 #include "client/owner/state_consolidation.h"
@@ -40,18 +41,6 @@ void SetOptions(OptimizerParamGroup& group, const std::string& rule,
 StateLayout LayoutOf(const OptimizerState::Options& options) {
   return {options.owners, options.updates, options.state,
           options.client->policy == PartitionPolicy::kReplicated};
-}
-
-// What a trainer's memory or LibTorch refuses, as all ranks are told it.
-template <typename Function>
-absl::Status Trying(const Function& function) {
-  try {
-    return function();
-  } catch (const StatusError& error) {
-    return error.status();
-  } catch (const std::exception& error) {
-    return absl::ResourceExhaustedError(error.what());
-  }
 }
 
 }  // namespace
@@ -281,9 +270,32 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
     return hyperparameters.status();
   })));
   ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
+  SetAllOptions(*hyperparameters, groups);
+}
+
+void OptimizerState::SetAllOptions(const std::vector<Hyperparameters>& hyperparameters,
+                                   Groups& groups) const {
   for (size_t g = 0; g < groups.size(); ++g) {
-    SetOptions(groups[g], (*options_.updates)[g].rule->spec().name, (*hyperparameters)[g]);
+    SetOptions(groups[g], (*options_.updates)[g].rule->spec().name, hyperparameters[g]);
   }
+}
+
+LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
+                                                const std::string& name,
+                                                const std::function<void()>& synchronise,
+                                                Groups& groups, std::string* blob) {
+  CheckRulesStepAll();
+  CheckpointLoadOptions load;
+  load.exchange = ExchangeFor(ShareCall::kLoad).options();
+  load.layout = &layout_;
+  load.job = options_.client->job;
+  load.optimizer = options_.client->optimizer;
+  load.parameters = options_.parameters;
+  load.synchronise = synchronise;
+  CheckpointLoad done = ValueOrThrow(optshard::LoadCheckpoint(load, directory, name));
+  SetAllOptions(done.hyperparameters, groups);
+  *blob = std::move(done.blob);
+  return std::move(done.loaded);
 }
 
 }  // namespace optshard

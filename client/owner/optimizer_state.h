@@ -5,12 +5,14 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "client/loaded_checkpoint.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/owner_link.h"
 #include "client/owner/parameter_state.h"
@@ -54,6 +56,11 @@ class OptimizerState {
   // `groups`.
   void Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups);
 
+  // `synchronise` gives rank 0's parameters to all ranks. `blob` gets this rank's.
+  LoadedCheckpoint LoadCheckpoint(const std::string& directory, const std::string& name,
+                                  const std::function<void()>& synchronise, Groups& groups,
+                                  std::string* blob);
+
   // What `before` has consolidated.
   void KeepConsolidatedOf(OptimizerState& before) {
     consolidated_ = std::move(before.consolidated_);
@@ -72,6 +79,7 @@ class OptimizerState {
                                          const StateDict& whole) const;
   absl::Status WriteOwn(const StateDict& share,
                         const std::vector<Hyperparameters>& hyperparameters) const;
+  void SetAllOptions(const std::vector<Hyperparameters>& hyperparameters, Groups& groups) const;
 
   const Options options_;
   const StateLayout layout_;

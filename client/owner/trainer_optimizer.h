@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "client/loaded_checkpoint.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/optimizer_parts.h"
 #include "client/owner/optimizer_spec_of.h"
@@ -217,6 +219,18 @@ class TrainerOptimizer {
     return parts_->state;
   }
 
+  LoadedCheckpoint LoadCheckpoint(const std::string& directory, const std::string& name,
+                                  std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    std::string blob;
+    LoadedCheckpoint loaded = StateFor(groups).LoadCheckpoint(
+        directory, name, [this] { RefreshParameters(); }, groups, &blob);
+    blob_ = std::move(blob);
+    return loaded;
+  }
+
+  // The predecessor's, or that of the checkpoint that was loaded.
+  const std::string& blob() const { return blob_.has_value() ? *blob_ : owner_->blob(); }
+
   ReplicaList& replica() { return replica_; }
   const OptimizerState& state() const { return parts_->state; }
   const OwnerLink& owner() const { return *owner_; }
@@ -314,6 +328,7 @@ class TrainerOptimizer {
   std::unique_ptr<OptimizerParts> parts_;
   const int exceptions_ = std::uncaught_exceptions();
   StepInfo last_step_;
+  absl::optional<std::string> blob_;  // of the checkpoint that was loaded
   int64_t gradients_copied_ = 0;
   bool closed_ = false;
 };

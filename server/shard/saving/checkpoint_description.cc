@@ -29,6 +29,22 @@ CheckpointArray ArrayOf(const StateOptions& state, const ParameterSpec& paramete
 
 }  // namespace
 
+CheckpointParameter DescribeParameter(const ParameterSpec& from, int group,
+                                      const GroupUpdate& update, const StateOptions& state) {
+  const std::vector<Slot> rule_slots = update.rule->Slots(update.hyperparameters);
+  CheckpointParameter parameter;
+  parameter.name = from.name;
+  parameter.shape = from.shape;
+  parameter.dtype = from.dtype;
+  parameter.group = group;
+  parameter.arrays.push_back({kParameterArray, FormatOf(from.dtype), absl::nullopt});
+  for (const ParameterSlot& slot : SlotsOfParameter(from, update, state)) {
+    if (slot.is_scalar()) continue;
+    parameter.arrays.push_back(ArrayOf(state, from, rule_slots, slot));
+  }
+  return parameter;
+}
+
 absl::StatusOr<CheckpointManifest> DescribeCheckpoint(const MemberId& member,
                                                       const GenerationShape& shape,
                                                       absl::Span<const GroupUpdate> groups,
@@ -49,20 +65,9 @@ absl::StatusOr<CheckpointManifest> DescribeCheckpoint(const MemberId& member,
   description.policy = shape.plan().policy;
   description.groups = std::move(rules);
   for (int p = 0; p < spec.space.parameter_count(); ++p) {
-    const ParameterSpec& from = spec.space.parameter(p);
     const int group = spec.space.group_of(p);
-    const std::vector<Slot> rule_slots = groups[group].rule->Slots(groups[group].hyperparameters);
-    CheckpointParameter parameter;
-    parameter.name = from.name;
-    parameter.shape = from.shape;
-    parameter.dtype = from.dtype;
-    parameter.group = group;
-    parameter.arrays.push_back({kParameterArray, FormatOf(from.dtype), absl::nullopt});
-    for (const ParameterSlot& slot : SlotsOfParameter(from, groups[group], spec.state)) {
-      if (slot.is_scalar()) continue;
-      parameter.arrays.push_back(ArrayOf(spec.state, from, rule_slots, slot));
-    }
-    description.parameters.push_back(std::move(parameter));
+    description.parameters.push_back(
+        DescribeParameter(spec.space.parameter(p), group, groups[group], spec.state));
   }
   return description;
 }

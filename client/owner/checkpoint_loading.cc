@@ -1,0 +1,182 @@
+#include "client/owner/checkpoint_loading.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "client/owner/caught_errors.h"
+#include "client/owner/checkpoint_share.h"
+#include "client/owner/owner_link.h"
+#include "common/attach/attachment.h"
+#include "common/digest.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/newest_checkpoint.h"
+#include "server/checkpoint/posix_file_system.h"
+
+namespace optshard {
+namespace {
+
+// Ranks that read wait for one that is so slow. Who is dead is known much sooner.
+constexpr int64_t kSlowestBytesPerSecond = int64_t{16} << 20;
+
+// One rank's part of the call.
+class Loading {
+ public:
+  Loading(const CheckpointLoadOptions& options, std::string directory)
+      : options_(options), directory_(std::move(directory)), exchange_(options.exchange) {}
+
+  absl::StatusOr<CheckpointLoad> Run(const std::string& name) {
+    absl::Status done = Choose(name);
+    if (done.ok()) done = Open();
+    if (done.ok()) done = Check();
+    if (done.ok()) done = Replace();
+    if (!done.ok()) return done;
+    return std::move(load_);
+  }
+
+ private:
+  Rank rank() const { return options_.exchange.rank; }
+
+  absl::Status Choose(const std::string& name) {
+    // No name has a blank.
+    absl::Status same = exchange_.Compare({absl::StrCat("the name of the checkpoint ", name)});
+    if (!same.ok()) return same;
+    load_.loaded.name = name;
+    if (!name.empty()) return same;
+    absl::Status chosen = exchange_.Agree(Trying([this] {
+      return rank() == 0 ? FindNewest() : absl::OkStatus();
+    }));
+    if (!chosen.ok()) return chosen;
+    return exchange_.Send(0, kFromEveryRank, &load_.loaded.name);
+  }
+
+  absl::Status FindNewest() {
+    const auto root = files_.OpenDirectory(directory_);
+    if (!root.ok()) return root.status();
+    const auto newest = FindNewestCheckpoint(**root, options_.job, options_.optimizer);
+    if (!newest.ok()) return newest.status();
+    if (!newest->entry.has_value()) {
+      const auto besides = [](absl::string_view what, const std::string& which) {
+        return which.empty() ? std::string() : absl::StrCat("; ", what, ": ", which);
+      };
+      return absl::NotFoundError(absl::StrCat(
+          directory_, " has no checkpoint of job \"", options_.job, "\", optimizer \"",
+          options_.optimizer, "\"", besides("there are those of", newest->others),
+          besides("of these one cannot be loaded", newest->passed_over)));
+    }
+    load_.loaded.name = newest->entry->name;
+    if (!newest->passed_over.empty()) {
+      Log(LogLevel::kWarning, {"client", options_.job, rank()},
+          "goes on from %s; what is newer cannot be loaded: %s", load_.loaded.name,
+          newest->passed_over);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Open() {
+    std::vector<std::string> lines;
+    absl::Status opened = exchange_.Agree(Trying([&] { return OpenHere(&lines); }));
+    if (opened.ok()) opened = exchange_.Compare(lines);
+    if (!opened.ok()) return opened;
+    return exchange_.Agree(Trying([this] {
+      absl::StatusOr<CheckpointMatch> match =
+          MatchCheckpoint(checkpoint_->manifest(), *options_.layout);
+      if (!match.ok()) return errors::WithContext(match.status(), path());
+      match_ = *std::move(match);
+      load_.hyperparameters = match_.hyperparameters;
+      return absl::OkStatus();
+    }));
+  }
+
+  // With what must be the same on all ranks.
+  absl::Status OpenHere(std::vector<std::string>* lines) {
+    const auto root = files_.OpenDirectory(directory_);
+    if (!root.ok()) return root.status();
+    auto directory = (*root)->OpenDirectory(load_.loaded.name);
+    if (!directory.ok()) return directory.status();
+    auto opened = CheckpointReader::Open(*std::move(directory));
+    if (absl::IsNotFound(opened.status())) {
+      return absl::NotFoundError(absl::StrCat(path(), " is no committed checkpoint: ",
+                                              opened.status().message()));
+    }
+    if (!opened.ok()) return opened.status();
+    checkpoint_ = *std::move(opened);
+    const CheckpointManifest& manifest = checkpoint_->manifest();
+    load_.loaded.step = manifest.step;
+    load_.loaded.world_size = manifest.world_size;
+    const uint64_t digest =
+        DigestBuilder("optshard.Checkpoint").AddText(ToText(manifest)).value();
+    *lines = {absl::StrCat("the step of the checkpoint ", manifest.step),
+              absl::StrCat("the manifest of the checkpoint ", digest)};
+    return absl::OkStatus();
+  }
+
+  absl::Status Check() {
+    share_.emplace(checkpoint_.get(), &match_, options_.layout, rank());
+    RankExchange::Options patient = options_.exchange;
+    patient.timeout += absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond);
+    reading_.emplace(patient);
+    return reading_->Agree(Trying([this] {
+      absl::Status checked = share_->Check();
+      return checked.ok() ? ReadBlob() : checked;
+    }));
+  }
+
+  absl::Status ReadBlob() {
+    if (load_.loaded.world_size != options_.exchange.world_size) return absl::OkStatus();
+    absl::StatusOr<absl::optional<std::string>> blob = checkpoint_->ReadBlob(rank());
+    if (!blob.ok()) return blob.status();
+    load_.blob = std::move(*blob).value_or("");
+    return CheckBlobSize(rank(), load_.blob);
+  }
+
+  // Only now anything changes. What fails here leaves state that counts as replaced in part.
+  absl::Status Replace() {
+    absl::Status done = exchange_.Agree(Trying([this] {
+      const absl::StatusOr<StateAccess*> state = StateHere();
+      return state.ok() ? (*state)->SetReplacing(true) : state.status();
+    }));
+    if (!done.ok()) return done;
+    done = reading_->Agree(Trying([this] {
+      return rank() == 0 ? share_->ReadParameters(options_.parameters) : absl::OkStatus();
+    }));
+    if (!done.ok()) return done;
+    // Before the slots: masters take what is synchronised, and are replaced then.
+    options_.synchronise();
+    done = reading_->Agree(Trying([this] {
+      const absl::StatusOr<StateAccess*> state = StateHere();
+      return state.ok() ? share_->WriteSlots(**state) : state.status();
+    }));
+    if (!done.ok()) return done;
+    return owner().FinishLoading(load_.loaded.step, load_.blob, options_.exchange.timeout);
+  }
+
+  OwnerLink& owner() const { return *options_.exchange.owner; }
+  absl::StatusOr<StateAccess*> StateHere() const {
+    return owner().state(options_.exchange.timeout);
+  }
+  std::string path() const { return absl::StrCat(directory_, "/", load_.loaded.name); }
+
+  const CheckpointLoadOptions& options_;
+  const std::string directory_;
+  PosixFileSystem files_;
+  RankExchange exchange_;
+  absl::optional<RankExchange> reading_;  // with more time
+  std::unique_ptr<CheckpointReader> checkpoint_;
+  CheckpointMatch match_;
+  absl::optional<CheckpointShare> share_;
+  CheckpointLoad load_;
+};
+
+}  // namespace
+
+absl::StatusOr<CheckpointLoad> LoadCheckpoint(const CheckpointLoadOptions& options,
+                                              const std::string& directory,
+                                              const std::string& name) {
+  return Loading(options, directory).Run(name);
+}
+
+}  // namespace optshard

@@ -1,0 +1,186 @@
+#include "client/owner/checkpoint_share.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "client/owner/parameter_state.h"
+#include "client/owner/state_shares.h"
+#include "common/attach/doorbell.h"
+#include "common/block_code.h"
+#include "common/default_floating_point.h"
+#include "common/fatal.h"
+#include "server/checkpoint/array_format.h"
+
+namespace optshard {
+namespace {
+
+// Of elements: whole MiB of every format, so that where the same rank saved them each block of the
+// file is read once.
+constexpr int64_t kWindow = int64_t{1} << 20;
+static_assert(kWindow % kStateWindowElements == 0, "windows are written in whole requests");
+
+at::ScalarType ScalarTypeOf(ArrayFormat format) {
+  switch (format) {
+    case ArrayFormat::kFloat64:
+      return at::kDouble;
+    case ArrayFormat::kFloat16:
+      return at::kHalf;
+    case ArrayFormat::kBFloat16:
+      return at::kBFloat16;
+    case ArrayFormat::kInt8:
+      return at::kChar;
+    case ArrayFormat::kFloat32:
+      return at::kFloat;
+    case ArrayFormat::kDynamicSigned:
+    case ArrayFormat::kDynamicUnsigned:
+    case ArrayFormat::kCompandedAverage:
+    case ArrayFormat::kCompandedSquare:
+      break;
+  }
+  Fatal("an array in 8 bits is decoded before it is a tensor");
+}
+
+}  // namespace
+
+// Of one array of a parameter, the elements that the rank owns.
+struct CheckpointShare::Stretch {
+  int parameter = 0;  // the manifest's
+  int array = 0;
+  ArrayFormat format = ArrayFormat::kFloat32;
+  int64_t offset_elements = 0;
+  int64_t elements = 0;
+
+  template <typename Work>
+  absl::Status ForEachWindow(const Work& work) const {
+    absl::Status status;
+    for (int64_t begin = 0; begin < elements && status.ok(); begin += kWindow) {
+      status = work(offset_elements + begin, std::min(kWindow, elements - begin));
+    }
+    return status;
+  }
+
+  absl::Status Read(const CheckpointReader& from, ArrayPart part, int64_t offset, int64_t count,
+                    std::vector<char>* to) const {
+    to->resize(PartBytes(format, part, count));
+    return from.Read(parameter, array, part, offset, count, absl::MakeSpan(*to));
+  }
+};
+
+// `use(parameter, slot, stretch)`: of the optimizer's, and the slot's index, -1 of the parameter's
+// own values.
+template <typename Use>
+absl::Status CheckpointShare::ForEachStretch(const Use& use) const {
+  for (const int p : ParametersOf(*layout_.owners, rank_)) {
+    const OwnedPart part = *layout_.owners->PartOf(p, rank_);
+    const MatchedParameter& matched = match_.parameters[p];
+    const CheckpointParameter& saved = checkpoint_.manifest().parameters[matched.saved];
+    for (int slot = -1; slot < static_cast<int>(matched.arrays.size()); ++slot) {
+      Stretch stretch;
+      stretch.parameter = matched.saved;
+      stretch.array = slot < 0 ? matched.values : matched.arrays[slot];
+      if (stretch.array < 0) continue;
+      stretch.format = saved.arrays[stretch.array].format;
+      const bool has_own_shape = saved.arrays[stretch.array].shape.has_value();
+      stretch.offset_elements = has_own_shape ? 0 : part.offset_elements;
+      stretch.elements =
+          has_own_shape ? saved.ElementsOf(stretch.array) : c10::multiply_integers(part.shape);
+      absl::Status used = use(p, slot, stretch);
+      if (!used.ok()) return used;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointShare::Check() const {
+  return ForEachStretch(
+      [this](int, int, const Stretch& stretch) { return CheckStretch(stretch); });
+}
+
+absl::Status CheckpointShare::CheckStretch(const Stretch& stretch) const {
+  std::vector<char> window;
+  return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
+    absl::Status read =
+        stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
+    if (read.ok() && IsCoded(stretch.format)) {
+      read = stretch.Read(checkpoint_, ArrayPart::kScales, offset, count, &window);
+    }
+    return read;
+  });
+}
+
+absl::Status CheckpointShare::WriteSlots(StateAccess& state) const {
+  const c10::InferenceMode normal_tensors(false);
+  const at::NoGradGuard no_grad;
+  const DefaultFloatingPoint default_mode;
+  absl::Status written =
+      ForEachStretch([&](int parameter, int slot, const Stretch& stretch) {
+        if (slot < 0) return absl::OkStatus();
+        return WriteStretch(stretch, parameter, slot, state);
+      });
+  if (!written.ok()) return written;
+  for (const int p : ParametersOf(*layout_.owners, rank_)) {
+    const CheckpointParameter& saved =
+        checkpoint_.manifest().parameters[match_.parameters[p].saved];
+    const std::vector<ParameterSlot> slots = layout_.Slots(p);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      if (!slots[s].is_scalar()) continue;
+      const double value = slots[s].kind == SlotKind::kStep ? static_cast<double>(saved.steps)
+                                                            : saved.scalars.at(slots[s].name);
+      written = state.Write(p, static_cast<int>(s), 0, {&value, 1});
+      if (!written.ok()) return written;
+    }
+  }
+  return written;
+}
+
+absl::Status CheckpointShare::WriteStretch(const Stretch& stretch, int parameter, int slot,
+                                           StateAccess& state) const {
+  std::vector<char> window;
+  std::vector<char> scales;
+  std::vector<float> decoded;
+  const absl::optional<BlockCode> code = BlockCodeOf(stretch.format);
+  return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
+    absl::Status read = stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
+    if (read.ok() && code.has_value()) {
+      read = stretch.Read(checkpoint_, ArrayPart::kScales, offset, count, &scales);
+    }
+    if (!read.ok()) return read;
+    if (!code.has_value()) {
+      return WriteElements(state, parameter, slot, offset,
+                           at::from_blob(window.data(), {count},
+                                         at::TensorOptions(ScalarTypeOf(stretch.format))));
+    }
+    // The owner codes them again, so that they stand for the same values.
+    decoded.resize(count);
+    Decode({*code, reinterpret_cast<uint8_t*>(window.data()), scales.data()}, count,
+           decoded.data());
+    return WriteElements(state, parameter, slot, offset,
+                         at::from_blob(decoded.data(), {count}, at::TensorOptions(at::kFloat)));
+  });
+}
+
+absl::Status CheckpointShare::ReadParameters(absl::Span<const at::Tensor> to) const {
+  const c10::InferenceMode normal_tensors(false);
+  const at::NoGradGuard no_grad;
+  for (size_t p = 0; p < to.size(); ++p) {
+    const MatchedParameter& matched = match_.parameters[p];
+    const at::Tensor tensor = to[p].detach();
+    if (tensor.numel() == 0) continue;
+    const at::Tensor values =
+        tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options());
+    absl::Status read =
+        checkpoint_.Read(matched.saved, matched.values, ArrayPart::kValues, 0, values.numel(),
+                         {static_cast<char*>(values.mutable_data_ptr()), values.nbytes()});
+    if (!read.ok()) return read;
+    if (!tensor.is_contiguous()) tensor.copy_(values);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

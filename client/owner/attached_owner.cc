@@ -213,14 +213,8 @@ absl::Status AttachedOwner::FinishLoading(StepNumber step, absl::string_view blo
   loading_to_.reset();
   request_.has_blob = false;
   if (!reply->status.ok()) return reply->status;
-  last_call_ = LastCallAfter(step);
-  finished_ = step;
+  last_call_ = finished_ = step;
   return absl::OkStatus();
-}
-
-// Skipped calls stay what they were.
-CallNumber AttachedOwner::LastCallAfter(StepNumber step) const {
-  return last_call_ - finished_ + step;
 }
 
 absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
@@ -365,8 +359,7 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
   }
   unanswered_ = 0;
   if (has_loaded) {
-    last_call_ = LastCallAfter(finished);
-    finished_ = finished;
+    last_call_ = finished_ = finished;
     loading_to_.reset();
   }
   LogPlane(options_, line.reply());

@@ -116,7 +116,6 @@ class AttachedOwner : public OwnerLink {
   absl::Status BegunUnanswered(const absl::Status& cause) const;
   absl::Status Fail(const absl::Status& failure);
   std::shared_ptr<ServerLine> line() const;
-  CallNumber LastCallAfter(StepNumber step) const;
   std::string What() const;  // of request_, for people
 
   const Options options_;

@@ -46,9 +46,8 @@ class Loading {
     if (!same.ok()) return same;
     load_.loaded.name = name;
     if (!name.empty()) return same;
-    absl::Status chosen = exchange_.Agree(Trying([this] {
-      return rank() == 0 ? FindNewest() : absl::OkStatus();
-    }));
+    absl::Status chosen =
+        exchange_.Agree(Trying([this] { return rank() == 0 ? FindNewest() : absl::OkStatus(); }));
     if (!chosen.ok()) return chosen;
     return exchange_.Send(0, kFromEveryRank, &load_.loaded.name);
   }
@@ -62,10 +61,10 @@ class Loading {
       const auto besides = [](absl::string_view what, const std::string& which) {
         return which.empty() ? std::string() : absl::StrCat("; ", what, ": ", which);
       };
-      return absl::NotFoundError(absl::StrCat(
-          directory_, " has no checkpoint of job \"", options_.job, "\", optimizer \"",
-          options_.optimizer, "\"", besides("there are those of", newest->others),
-          besides("of these one cannot be loaded", newest->passed_over)));
+      return absl::NotFoundError(
+          absl::StrCat(directory_, " has no checkpoint of job \"", options_.job, "\", optimizer \"",
+                       options_.optimizer, "\"", besides("there are those of", newest->others),
+                       besides("of these one cannot be loaded", newest->passed_over)));
     }
     load_.loaded.name = newest->entry->name;
     if (!newest->passed_over.empty()) {
@@ -99,16 +98,15 @@ class Loading {
     if (!directory.ok()) return directory.status();
     auto opened = CheckpointReader::Open(*std::move(directory));
     if (absl::IsNotFound(opened.status())) {
-      return absl::NotFoundError(absl::StrCat(path(), " is no committed checkpoint: ",
-                                              opened.status().message()));
+      return absl::NotFoundError(
+          absl::StrCat(path(), " is no committed checkpoint: ", opened.status().message()));
     }
     if (!opened.ok()) return opened.status();
     checkpoint_ = *std::move(opened);
     const CheckpointManifest& manifest = checkpoint_->manifest();
     load_.loaded.step = manifest.step;
     load_.loaded.world_size = manifest.world_size;
-    const uint64_t digest =
-        DigestBuilder("optshard.Checkpoint").AddText(ToText(manifest)).value();
+    const uint64_t digest = DigestBuilder("optshard.Checkpoint").AddText(ToText(manifest)).value();
     *lines = {absl::StrCat("the step of the checkpoint ", manifest.step),
               absl::StrCat("the manifest of the checkpoint ", digest)};
     return absl::OkStatus();
@@ -120,7 +118,8 @@ class Loading {
     patient.timeout += absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond);
     reading_.emplace(patient);
     return reading_->Agree(Trying([this] {
-      absl::Status checked = share_->Check();
+      absl::Status checked = options_.check_parameters();
+      if (checked.ok()) checked = share_->Check();
       return checked.ok() ? ReadBlob() : checked;
     }));
   }

@@ -29,6 +29,8 @@ struct CheckpointLoadOptions {
   std::string job;
   std::string optimizer;
   absl::Span<const at::Tensor> parameters;  // the optimizer's, by index
+  // Whether the tensors are still such as the optimizer was made with.
+  std::function<absl::Status()> check_parameters;
   // Gives rank 0's values of the parameters to all ranks; throws StatusError, on all ranks alike.
   std::function<void()> synchronise;
 };  // what is pointed to outlives the call

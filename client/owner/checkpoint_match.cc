@@ -85,8 +85,7 @@ std::string DifferenceOf(const CheckpointParameter& saved, const CheckpointParam
 
 std::string DifferenceOfGroups(const CheckpointManifest& saved, const StateLayout& layout) {
   if (saved.groups.size() != layout.groups->size()) {
-    return Differ<size_t>("the number of param groups", saved.groups.size(),
-                          layout.groups->size());
+    return Differ<size_t>("the number of param groups", saved.groups.size(), layout.groups->size());
   }
   for (size_t g = 0; g < saved.groups.size(); ++g) {
     const std::string& rule = (*layout.groups)[g].rule->spec().name;

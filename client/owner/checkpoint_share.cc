@@ -98,15 +98,13 @@ absl::Status CheckpointShare::ForEachStretch(const Use& use) const {
 }
 
 absl::Status CheckpointShare::Check() const {
-  return ForEachStretch(
-      [this](int, int, const Stretch& stretch) { return CheckStretch(stretch); });
+  return ForEachStretch([this](int, int, const Stretch& stretch) { return CheckStretch(stretch); });
 }
 
 absl::Status CheckpointShare::CheckStretch(const Stretch& stretch) const {
   std::vector<char> window;
   return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
-    absl::Status read =
-        stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
+    absl::Status read = stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
     if (read.ok() && IsCoded(stretch.format)) {
       read = stretch.Read(checkpoint_, ArrayPart::kScales, offset, count, &window);
     }
@@ -118,11 +116,10 @@ absl::Status CheckpointShare::WriteSlots(StateAccess& state) const {
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
   const DefaultFloatingPoint default_mode;
-  absl::Status written =
-      ForEachStretch([&](int parameter, int slot, const Stretch& stretch) {
-        if (slot < 0) return absl::OkStatus();
-        return WriteStretch(stretch, parameter, slot, state);
-      });
+  absl::Status written = ForEachStretch([&](int parameter, int slot, const Stretch& stretch) {
+    if (slot < 0) return absl::OkStatus();
+    return WriteStretch(stretch, parameter, slot, state);
+  });
   if (!written.ok()) return written;
   for (const int p : ParametersOf(*layout_.owners, rank_)) {
     const CheckpointParameter& saved =
@@ -152,9 +149,9 @@ absl::Status CheckpointShare::WriteStretch(const Stretch& stretch, int parameter
     }
     if (!read.ok()) return read;
     if (!code.has_value()) {
-      return WriteElements(state, parameter, slot, offset,
-                           at::from_blob(window.data(), {count},
-                                         at::TensorOptions(ScalarTypeOf(stretch.format))));
+      return WriteElements(
+          state, parameter, slot, offset,
+          at::from_blob(window.data(), {count}, at::TensorOptions(ScalarTypeOf(stretch.format))));
     }
     // The owner codes them again, so that they stand for the same values.
     decoded.resize(count);

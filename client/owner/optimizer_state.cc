@@ -282,8 +282,8 @@ void OptimizerState::SetAllOptions(const std::vector<Hyperparameters>& hyperpara
 
 LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
                                                 const std::string& name,
-                                                const std::function<void()>& synchronise,
-                                                Groups& groups, std::string* blob) {
+                                                const ParameterCalls& calls, Groups& groups,
+                                                std::string* blob) {
   CheckRulesStepAll();
   CheckpointLoadOptions load;
   load.exchange = ExchangeFor(ShareCall::kLoad).options();
@@ -291,7 +291,8 @@ LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
   load.job = options_.client->job;
   load.optimizer = options_.client->optimizer;
   load.parameters = options_.parameters;
-  load.synchronise = synchronise;
+  load.check_parameters = calls.check;
+  load.synchronise = calls.synchronise;
   CheckpointLoad done = ValueOrThrow(optshard::LoadCheckpoint(load, directory, name));
   SetAllOptions(done.hyperparameters, groups);
   *blob = std::move(done.blob);

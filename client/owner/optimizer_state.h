@@ -56,10 +56,14 @@ class OptimizerState {
   // `groups`.
   void Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups);
 
-  // `synchronise` gives rank 0's parameters to all ranks. `blob` gets this rank's.
+  // What LoadCheckpoint does with the tensors; CheckpointLoadOptions says what.
+  struct ParameterCalls {
+    std::function<absl::Status()> check;
+    std::function<void()> synchronise;
+  };
+  // `blob` gets this rank's.
   LoadedCheckpoint LoadCheckpoint(const std::string& directory, const std::string& name,
-                                  const std::function<void()>& synchronise, Groups& groups,
-                                  std::string* blob);
+                                  const ParameterCalls& calls, Groups& groups, std::string* blob);
 
   // What `before` has consolidated.
   void KeepConsolidatedOf(OptimizerState& before) {

@@ -222,8 +222,10 @@ class TrainerOptimizer {
   LoadedCheckpoint LoadCheckpoint(const std::string& directory, const std::string& name,
                                   std::vector<torch::optim::OptimizerParamGroup>& groups) {
     std::string blob;
-    LoadedCheckpoint loaded = StateFor(groups).LoadCheckpoint(
-        directory, name, [this] { RefreshParameters(); }, groups, &blob);
+    const OptimizerState::ParameterCalls calls = {[this] { return replica_.Gather(); },
+                                                  [this] { RefreshParameters(); }};
+    LoadedCheckpoint loaded =
+        StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
     blob_ = std::move(blob);
     return loaded;
   }

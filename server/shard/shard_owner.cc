@@ -140,8 +140,8 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
 }
 
 absl::Status ShardOwner::Impl::FinishLoading(StepNumber step, absl::Duration timeout) {
-  absl::Status finished = BetweenSteps(
-      [&](StepEngine& engine) { return engine.FinishLoading(step, timeout); });
+  absl::Status finished =
+      BetweenSteps([&](StepEngine& engine) { return engine.FinishLoading(step, timeout); });
   if (finished.ok()) PublishProgress(StepOutcome::kIdle);
   return finished;
 }

@@ -1,18 +1,22 @@
-// What goes on from a loaded state dict has the bits of a run that was never stopped.
+// What goes on from a loaded state dict, or from a checkpoint, has the bits of a run that was never
+// stopped.
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/loaded_checkpoint.h"
 #include "client/sharded_optimizer.h"
 #include "client/state_dict.h"
 #include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
+#include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
 #include "tests/testing/recorded_job.h"
 #include "tests/testing/rule_table.h"
@@ -27,7 +31,13 @@ using testing::RunRanks;
 struct Saved {
   std::vector<at::Tensor> parameters;
   std::vector<char> dict;  // pickled: another process loads it
+  int steps = 0;
+  // Of the same state, by the ranks that had it.
+  std::shared_ptr<testing::WrittenCheckpoint> checkpoint;
 };
+
+// As what it is handed over.
+enum class Form { kStateDict, kCheckpoint };
 
 struct Way {
   int world_size = 1;
@@ -42,10 +52,33 @@ void OnRanks(const Way& way, const std::function<void(ShardedOptimizerOptions)>&
                            : RunRanks(way.world_size, body));
 }
 
+void Load(const Saved& saved, Form form, const Way& way, ShardedOptimizer& optimizer,
+          const std::vector<at::Tensor>& parameters) {
+  if (form == Form::kCheckpoint) {
+    const LoadedCheckpoint loaded = optimizer.load_checkpoint(saved.checkpoint->root());
+    EXPECT_EQ(static_cast<int>(loaded.step), saved.steps);
+    EXPECT_EQ(static_cast<int>(optimizer.finished_step()), saved.steps);
+    return;
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].detach().copy_(saved.parameters[i]);
+  }
+  optimizer.refresh_parameters();
+  StateDict dict;
+  if (way.from == -1 || way.from == optimizer.options().rank) {
+    dict = *StateDictFromIValue(torch::jit::pickle_load(saved.dict));
+  }
+  optimizer.load_state_dict(dict, way.from);
+}
+
 // The job's steps from the `first` to its last, from what was saved if anything was.
-Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* start) {
+Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* start, Form form) {
   absl::Mutex mutex;
   Saved saved;
+  saved.steps = job.steps;
+  if (form == Form::kCheckpoint) {
+    saved.checkpoint = std::make_shared<testing::WrittenCheckpoint>(testing::NewCheckpointRoot());
+  }
   OnRanks(way, [&](ShardedOptimizerOptions options) {
     options.policy = way.policy;
     options.buckets = {4096, 1024};
@@ -53,18 +86,11 @@ Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* 
     steps.first = first;
     if (start != nullptr) {
       steps.before = [&](ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters) {
-        for (size_t i = 0; i < parameters.size(); ++i) {
-          parameters[i].detach().copy_(start->parameters[i]);
-        }
-        optimizer.refresh_parameters();
-        StateDict dict;
-        if (way.from == -1 || way.from == options.rank) {
-          dict = *StateDictFromIValue(torch::jit::pickle_load(start->dict));
-        }
-        optimizer.load_state_dict(dict, way.from);
+        Load(*start, form, way, optimizer, parameters);
       };
     }
     steps.after = [&](ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters) {
+      if (form == Form::kCheckpoint) saved.checkpoint->WriteShare(optimizer, parameters);
       optimizer.consolidate_state_dict(way.world_size - 1);
       if (options.rank != way.world_size - 1) return;
       absl::MutexLock lock(&mutex);
@@ -73,6 +99,7 @@ Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* 
     };
     testing::Train(job, options, testing::SlotsOfEmbeddedOwner, steps);
   });
+  if (form == Form::kCheckpoint) saved.checkpoint->Commit();
   return saved;
 }
 
@@ -101,6 +128,7 @@ constexpr bool kAllWays = true;
 
 constexpr auto kGreedy = PartitionPolicy::kGreedy;
 constexpr auto kBalanced = PartitionPolicy::kBalanced;
+constexpr auto kReplicated = PartitionPolicy::kReplicated;
 
 // How a job ran until its state was saved, and the ways in which it then goes on.
 struct Ways {
@@ -121,7 +149,7 @@ std::string TextOf(const Way& way) {
 class ResumedStateTest : public ::testing::TestWithParam<testing::NamedState> {
  protected:
   // Every rule, each of the ways.
-  static void Resume(std::vector<Ways> all) {
+  static void Resume(std::vector<Ways> all, Form form = Form::kStateDict) {
     if (!kAllWays) {
       const size_t one = GetParam().name.size() % all.size();
       all = {{all[one].before, {all[one].after.front()}}};
@@ -132,13 +160,13 @@ class ResumedStateTest : public ::testing::TestWithParam<testing::NamedState> {
       job.gradient_mode = GradientMode::kAveraged;  // whatever the number of ranks
       RecordedJob half = job;
       half.steps = 2;
-      const Saved expected = TrainPart(job, Way(), 1, nullptr);
+      const Saved expected = TrainPart(job, Way(), 1, nullptr, Form::kStateDict);
       for (const Ways& ways : all) {
-        const Saved saved = TrainPart(half, Possible(ways.before, kind), 1, nullptr);
+        const Saved saved = TrainPart(half, Possible(ways.before, kind), 1, nullptr, form);
         for (const Way& after : ways.after) {
           SCOPED_TRACE(
               absl::StrCat(job.groups[0].name, ": ", TextOf(ways.before), " -> ", TextOf(after)));
-          ExpectSame(TrainPart(job, Possible(after, kind), 3, &saved), expected);
+          ExpectSame(TrainPart(job, Possible(after, kind), 3, &saved, form), expected);
         }
       }
     }
@@ -156,6 +184,21 @@ TEST_P(ResumedStateTest, ResumedAtAServerAndBack_EveryRule_HasTheSameBits) {
   Resume({{{2, kBalanced, true}, {{3, kGreedy, true, 2}, {1, kBalanced}}},
           {{3, kGreedy}, {{2, kBalanced, true}}},
           {{2, kGreedy, true}, {{3, kBalanced, true}}}});
+}
+
+TEST_P(ResumedStateTest, FromACheckpointAtOtherRanksAndPolicies_EveryRule_HasTheSameBits) {
+  Resume({{{2, kBalanced}, {{1, kGreedy}, {3, kBalanced}}},
+          {{2, kGreedy}, {{2, kGreedy}, {3, kBalanced}}},
+          {{3, kBalanced}, {{2, kBalanced}}},
+          {{1, kReplicated}, {{2, kReplicated}}},
+          {{3, kReplicated}, {{2, kGreedy}}}},
+         Form::kCheckpoint);
+}
+
+TEST_P(ResumedStateTest, FromACheckpointAtAServerAndBack_EveryRule_HasTheSameBits) {
+  Resume({{{2, kBalanced, true}, {{3, kGreedy, true}, {1, kBalanced}}},
+          {{3, kGreedy}, {{2, kBalanced, true}}}},
+         Form::kCheckpoint);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ResumedStateTest, ::testing::ValuesIn(testing::TableStates()),

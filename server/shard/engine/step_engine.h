@@ -77,8 +77,8 @@ class StepEngine {
   Result ShareBytes(const ByteShare& share, absl::Duration timeout);
 
   // All ranks have replaced their state and parameters by those of `step`, the same on all, and the
-  // next one follows that. Ends what StateAccess::SetReplacing has begun. Refused where they give
-  // different steps.
+  // next one follows that, after no skipped call. Ends what StateAccess::SetReplacing has begun.
+  // Refused where they give different steps.
   Result FinishLoading(StepNumber step, absl::Duration timeout);
 
   StepNumber finished() const { return finished_; }

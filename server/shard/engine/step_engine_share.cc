@@ -50,15 +50,16 @@ StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration
 
 StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration timeout) {
   const absl::Time deadline = options_.clock->Now() + timeout;
-  const absl::Status usable =
-      step <= kLastStep ? absl::OkStatus()
-                        : absl::InvalidArgumentError(absl::StrFormat(
-                              "state of step %d, expected 0 to %d", step, kLastStep));
-  absl::optional<Result> refused = AgreeOnCall(CommitCall::kFinishLoading, step, usable,
-                                               StepOutcome::kNotApplied, deadline);
+  const absl::Status usable = step <= kLastStep
+                                  ? absl::OkStatus()
+                                  : absl::InvalidArgumentError(absl::StrFormat(
+                                        "state of step %d, expected 0 to %d", step, kLastStep));
+  absl::optional<Result> refused =
+      AgreeOnCall(CommitCall::kFinishLoading, step, usable, StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
   options_.store->SetStep(step);
   finished_ = step;
+  skipped_ = 0;
   options_.store->ledger().SetProgress(progress());
   options_.timeline->DropStep();
   Result result;

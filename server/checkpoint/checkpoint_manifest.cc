@@ -231,14 +231,8 @@ absl::Status CheckHead(const CheckpointManifest& manifest) {
     absl::Status checked = CheckText(what, *text);
     if (!checked.ok()) return checked;
   }
-  if (manifest.labels.size() > kMaxLabels) {
-    return Wrong("there are ", manifest.labels.size(), " labels, at most ", kMaxLabels);
-  }
-  for (const std::string& label : manifest.labels) {
-    absl::Status checked = CheckText("a label", label);
-    if (!checked.ok()) return checked;
-    if (label.empty()) return Wrong("a label is empty");
-  }
+  absl::Status labels = CheckLabels(manifest.labels);
+  if (!labels.ok()) return labels;
   if (manifest.step > INT64_MAX || manifest.generation > INT64_MAX) {
     return Wrong("step ", manifest.step, " or generation ", manifest.generation, " is too large");
   }
@@ -259,6 +253,18 @@ absl::Status CheckHead(const CheckpointManifest& manifest) {
 }
 
 }  // namespace
+
+absl::Status CheckLabels(absl::Span<const std::string> labels) {
+  if (labels.size() > kMaxLabels) {
+    return Wrong("there are ", labels.size(), " labels, at most ", kMaxLabels);
+  }
+  for (const std::string& label : labels) {
+    absl::Status checked = CheckText("a label", label);
+    if (!checked.ok()) return checked;
+    if (label.empty()) return Wrong("a label is empty");
+  }
+  return absl::OkStatus();
+}
 
 const std::vector<int64_t>& CheckpointParameter::ShapeOf(int array) const {
   const CheckpointArray& found = arrays[static_cast<size_t>(array)];

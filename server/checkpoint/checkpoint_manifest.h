@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "common/dtype.h"
 #include "common/group_rule.h"
 #include "common/ids.h"
@@ -105,6 +106,10 @@ struct CheckpointManifest {
   // parameter, file or tensor.
   absl::Status Validate() const;
 };
+
+// That a checkpoint can have these labels: at most kMaxLabels, short texts without control
+// characters. INVALID_ARGUMENT naming the first that it cannot have.
+absl::Status CheckLabels(absl::Span<const std::string> labels);
 
 // What a rank's file is called: "owner-00003.safetensors".
 std::string OwnerFileName(Rank rank);

@@ -1,0 +1,300 @@
+#include "server/coordinator/saving/checkpoint_driver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "common/errors.h"
+#include "server/checkpoint/checkpoint_removal.h"
+#include "server/checkpoint/commit.h"
+#include "server/checkpoint/named_directory.h"
+#include "server/coordinator/saving/owner_answers.h"
+
+namespace optshard {
+namespace {
+
+// The owners could not open their snapshots together: another one may be luckier.
+constexpr int kOpenAttempts = 3;
+
+using Owners = std::vector<std::unique_ptr<OwnerSave>>;
+using Board = std::shared_ptr<SaveBoard>;
+
+absl::StatusOr<std::unique_ptr<Directory>> OpenRoot(FileSystem& files, std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  auto root = files.OpenDirectory(path);
+  if (!absl::IsNotFound(root.status())) return root;
+  const size_t slash = path.rfind('/');
+  const auto above = files.OpenDirectory(path.substr(0, std::max<size_t>(slash, 1)));
+  if (!above.ok()) return above.status();
+  const absl::Status made = (*above)->CreateDirectory(path.substr(slash + 1));
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  const absl::Status synced = (*above)->Sync();
+  if (!synced.ok()) return synced;
+  return files.OpenDirectory(path);
+}
+
+void CancelAll(const Owners& owners) {
+  for (const std::unique_ptr<OwnerSave>& owner : owners) owner->Cancel();
+}
+
+absl::Status PrepareAll(const Owners& owners, absl::Duration timeout, Cancellation& cancellation) {
+  const auto answers = std::make_shared<OwnerAnswers<bool>>(owners.size());
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const auto rank = static_cast<Rank>(i);
+    owners[i]->Prepare([answers, rank](const absl::Status& status) {
+      if (status.ok()) {
+        answers->Take(rank, true);
+      } else {
+        answers->Take(rank, status);
+      }
+    });
+  }
+  return answers->Await(timeout, cancellation, "prepare a snapshot for a checkpoint").status();
+}
+
+// The step that all have opened.
+absl::StatusOr<StepNumber> OpenAll(const Owners& owners, absl::Duration timeout,
+                                   Cancellation& cancellation, const Board& board) {
+  const auto answers = std::make_shared<OwnerAnswers<StepNumber>>(owners.size());
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const auto rank = static_cast<Rank>(i);
+    owners[i]->Open([answers, rank, board](const absl::StatusOr<StepNumber>& step) {
+      if (step.ok()) {
+        board->Update([&](SaveProgress& progress) {
+          progress.step = *step;
+          progress.opened[rank] = true;
+        });
+      }
+      answers->Take(rank, step);
+    });
+  }
+  const auto steps = answers->Await(timeout, cancellation, "open a snapshot for a checkpoint");
+  if (!steps.ok()) return steps.status();
+  for (size_t rank = 1; rank < steps->size(); ++rank) {
+    if ((*steps)[rank] == steps->front()) continue;
+    return absl::InternalError(
+        absl::StrFormat("rank 0 has opened its snapshot at step %d, rank %d at step %d",
+                        steps->front(), rank, (*steps)[rank]));
+  }
+  return steps->front();
+}
+
+// How far each owner is.
+class WriteProgress {
+ public:
+  WriteProgress(size_t owners, Board board) : ranks_(owners), board_(std::move(board)) {}
+
+  void Set(Rank rank, int64_t bytes, int64_t all) {
+    board_->Update([&](SaveProgress& progress) {
+      // Under the board's lock.
+      progress.bytes += bytes - ranks_[rank].bytes;
+      progress.all_bytes += all - ranks_[rank].all;
+      ranks_[rank] = {bytes, all};
+    });
+  }
+
+ private:
+  struct OfRank {
+    int64_t bytes = 0;
+    int64_t all = 0;
+  };
+  std::vector<OfRank> ranks_;
+  const Board board_;
+};
+
+}  // namespace
+
+// One call of Save.
+class CheckpointDriver::Run {
+ public:
+  Run(const Options& options, const SaveOrder& order, Cancellation& cancellation, Board board)
+      : options_(options), order_(order), cancellation_(cancellation), board_(std::move(board)) {}
+
+  absl::StatusOr<SavedCheckpoint> Save() {
+    absl::Status checked = CheckNamedDirectory(order_.directory);
+    if (checked.ok()) checked = CheckLabels(order_.labels);
+    if (!checked.ok()) return checked;
+    auto root = OpenRoot(*options_.files, order_.directory);
+    if (!root.ok()) return root.status();
+    auto step = Open();
+    if (!step.ok()) return step.status();
+    if (*step != order_.step.value_or(*step)) {
+      CancelAll(owners_);
+      return absl::AbortedError(
+          absl::StrFormat("the owners have opened their snapshots at step %d, and step %d was to "
+                          "be saved: save again",
+                          *step, *order_.step));
+    }
+    auto made = CreateCheckpoint(**root, *step);
+    if (!made.ok()) {
+      CancelAll(owners_);
+      return made.status();
+    }
+    auto saved = WriteAndCommit(**root, *made, *step);
+    if (!saved.ok()) return RemoveRest(**root, made->name, saved.status());
+    if (order_.prune.keep_last > 0) saved->removal = Prune(**root, *saved);
+    return saved;
+  }
+
+ private:
+  absl::StatusOr<StepNumber> Open() {
+    absl::StatusOr<StepNumber> step;
+    for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+      step = TryOpen();
+      if (!absl::IsAborted(step.status())) break;
+    }
+    return step;
+  }
+
+  absl::StatusOr<StepNumber> TryOpen() {
+    auto owners = options_.owners->Connect(order_.optimizer);
+    if (!owners.ok()) return owners.status();
+    owners_ = *std::move(owners);
+    board_->Update([&](SaveProgress& progress) {
+      progress = SaveProgress();
+      progress.opened.assign(owners_.size(), false);
+    });
+    auto step = PrepareAndOpen();
+    if (!step.ok()) CancelAll(owners_);
+    return step;
+  }
+
+  absl::StatusOr<StepNumber> PrepareAndOpen() {
+    absl::Status prepared = PrepareAll(owners_, options_.prepare_timeout, cancellation_);
+    if (!prepared.ok()) return prepared;
+    board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kOpening; });
+    return OpenAll(owners_, options_.open_timeout, cancellation_, board_);
+  }
+
+  absl::StatusOr<SavedCheckpoint> WriteAndCommit(Directory& root, const NewCheckpoint& made,
+                                                 StepNumber step) {
+    board_->Update([&](SaveProgress& progress) {
+      progress.phase = SavePhase::kWriting;
+      progress.name = made.name;
+    });
+    auto written = WriteAll(root, made.name);
+    if (!written.ok()) return written.status();
+    board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kCommitting; });
+    auto manifest = ManifestOf(*std::move(written), step);
+    if (!manifest.ok()) return manifest.status();
+    absl::Status committed = CommitCheckpoint(*made.directory, *manifest);
+    if (!committed.ok()) return committed;
+    SavedCheckpoint saved;
+    saved.name = made.name;
+    saved.step = step;
+    saved.bytes = manifest->bytes();
+    job_ = manifest->job;
+    return saved;
+  }
+
+  absl::StatusOr<std::vector<WrittenShard>> WriteAll(const Directory& root,
+                                                     const std::string& name) {
+    const auto answers = std::make_shared<OwnerAnswers<WrittenShard>>(owners_.size());
+    const auto written = std::make_shared<WriteProgress>(owners_.size(), board_);
+    for (size_t i = 0; i < owners_.size(); ++i) {
+      const auto rank = static_cast<Rank>(i);
+      owners_[i]->Write(
+          root.path(), name,
+          [answers, written, rank](int64_t bytes, int64_t all) {
+            answers->Hear(rank);
+            written->Set(rank, bytes, all);
+          },
+          [answers, rank, board = board_](absl::StatusOr<WrittenShard> shard) {
+            if (shard.ok()) board->Update([](SaveProgress& progress) { ++progress.written; });
+            answers->Take(rank, std::move(shard));
+          });
+    }
+    auto all = answers->Await(options_.longest_stall, cancellation_,
+                              absl::StrCat("write to ", root.path(), "/", name));
+    if (!all.ok()) {
+      // Before what they have written is removed.
+      CancelAll(owners_);
+      answers->AwaitEnd(options_.end_timeout);
+    }
+    return all;
+  }
+
+  absl::StatusOr<CheckpointManifest> ManifestOf(std::vector<WrittenShard> written,
+                                                StepNumber step) const {
+    if (!written.front().description.has_value()) {
+      return absl::InternalError("rank 0 has not said what the checkpoint is");
+    }
+    CheckpointManifest description = *std::move(written.front().description);
+    description.step = step;
+    description.saved_at = options_.wall_clock();
+    description.labels = order_.labels;
+    std::vector<OwnerPart> parts;
+    for (size_t rank = 0; rank < written.size(); ++rank) {
+      if (written[rank].part.file.rank != static_cast<Rank>(rank)) {
+        return absl::InternalError(absl::StrFormat("rank %d has written the file of rank %d", rank,
+                                                   written[rank].part.file.rank));
+      }
+      parts.push_back(std::move(written[rank].part));
+    }
+    return MakeManifest(std::move(description), std::move(parts));
+  }
+
+  // What a save that has failed leaves behind; nothing where it is committed all the same.
+  static absl::Status RemoveRest(Directory& root, const std::string& name, absl::Status why) {
+    CheckpointEntry entry;
+    entry.name = name;
+    const auto removed = RemoveCheckpoint(root, entry);
+    if (removed.ok()) return why;
+    return errors::WithContext(why, absl::StrCat(root.path(), "/", name,
+                                                 " is not committed and "
+                                                 "stays (",
+                                                 removed.status().message(), ")"));
+  }
+
+  absl::Status Prune(Directory& root, SavedCheckpoint& saved) const {
+    auto entries = ListCheckpoints(root);
+    if (!entries.ok()) return entries.status();
+    // Those of others are not this order's.
+    entries->erase(
+        std::remove_if(entries->begin(), entries->end(),
+                       [&](const CheckpointEntry& entry) {
+                         return entry.state == CheckpointState::kCommitted &&
+                                (entry.job != job_ || entry.optimizer != order_.optimizer);
+                       }),
+        entries->end());
+    const std::vector<PruneDecision> decisions = DecidePrune(*entries, order_.prune);
+    for (size_t i = 0; i < decisions.size(); ++i) {
+      if (!decisions[i].remove) continue;
+      const auto removed = RemoveCheckpoint(root, (*entries)[i]);
+      if (!removed.ok()) return removed.status();
+      if (*removed == Removal::kRemoved) saved.removed.push_back(decisions[i].name);
+    }
+    return absl::OkStatus();
+  }
+
+  const Options& options_;
+  const SaveOrder& order_;
+  Cancellation& cancellation_;
+  const Board board_;
+  Owners owners_;
+  std::string job_;
+};
+
+absl::StatusOr<SavedCheckpoint> CheckpointDriver::Save(const SaveOrder& order,
+                                                       Cancellation& cancellation,
+                                                       const std::shared_ptr<SaveBoard>& board) {
+  return Run(options_, order, cancellation, board).Save();
+}
+
+absl::string_view NameOf(SavePhase phase) {
+  switch (phase) {
+    case SavePhase::kPreparing:
+      return "preparing";
+    case SavePhase::kOpening:
+      return "opening";
+    case SavePhase::kWriting:
+      return "writing";
+    case SavePhase::kCommitting:
+      return "committing";
+  }
+  return "unknown";
+}
+
+}  // namespace optshard

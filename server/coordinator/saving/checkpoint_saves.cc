@@ -1,0 +1,142 @@
+#include "server/coordinator/saving/checkpoint_saves.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/log.h"
+#include "server/shard/inspection/size_text.h"
+
+namespace optshard {
+
+CheckpointSave::Status CheckpointSave::Read() const {
+  Status status;
+  status.progress = board_->Read();
+  absl::MutexLock lock(&mutex_);
+  status.ended = ended_;
+  status.error = error_;
+  status.saved = saved_;
+  return status;
+}
+
+CheckpointSave::WatchNumber CheckpointSave::Watch(std::function<void()> wake) {
+  absl::MutexLock lock(&mutex_);
+  watches_[++next_watch_] = std::move(wake);
+  return next_watch_;
+}
+
+void CheckpointSave::Unwatch(WatchNumber watch) {
+  absl::MutexLock lock(&mutex_);
+  watches_.erase(watch);
+}
+
+bool CheckpointSave::IsFor(const SaveRequest& request) const {
+  if (!request.request_id.empty() && request.request_id == request_.request_id) return true;
+  if (!request.step.has_value() || request.directory != request_.directory) return false;
+  const SaveProgress progress = board_->Read();
+  // Before a snapshot is open, what the first caller expects.
+  return progress.step.has_value() ? *progress.step == *request.step
+                                   : request_.step == request.step;
+}
+
+void CheckpointSave::End(absl::StatusOr<SavedCheckpoint> result) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+    error_ = result.status();
+    if (result.ok()) saved_ = *std::move(result);
+  }
+  Wake();
+}
+
+void CheckpointSave::Wake() {
+  std::map<WatchNumber, std::function<void()>> watches;
+  {
+    absl::MutexLock lock(&mutex_);
+    watches = watches_;
+  }
+  for (const auto& [number, wake] : watches) wake();
+}
+
+CheckpointSaves::CheckpointSaves(Options options)
+    : options_(std::move(options)), driver_(options_.driver) {}
+
+CheckpointSaves::~CheckpointSaves() { Shutdown(); }
+
+absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const SaveRequest& asked) {
+  SaveRequest request = asked;
+  if (request.optimizer.empty()) request.optimizer = "default";
+  if (request.directory.empty()) request.directory = options_.directory;
+  if (request.directory.empty()) {
+    return absl::FailedPreconditionError(
+        "the request names no directory, and the coordinator has no --checkpoint-dir");
+  }
+  absl::MutexLock lock(&mutex_);
+  if (stopped_) return absl::UnavailableError("the coordinator is stopped");
+  Running& last = last_[request.optimizer];
+  if (last.save != nullptr) {
+    if (last.save->IsFor(request)) return last.save;
+    const CheckpointSave::Status status = last.save->Read();
+    if (!status.ended) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("another save of optimizer \"%s\" is under way: %s; wait for it",
+                          request.optimizer, Summary(status, last.save->directory())));
+    }
+    last.thread.join();
+  }
+  SaveOrder order;
+  order.optimizer = request.optimizer;
+  order.directory = request.directory;
+  order.labels = request.labels;
+  order.step = request.step;
+  if (request.directory == options_.directory) order.prune = options_.prune;
+  // Its thread keeps it.
+  const std::shared_ptr<CheckpointSave> save(new CheckpointSave(request, std::move(order)));
+  save->board_ = std::make_shared<SaveBoard>([weak = std::weak_ptr<CheckpointSave>(save)] {
+    if (const auto watched = weak.lock()) watched->Wake();
+  });
+  last.save = save;
+  last.thread = std::thread([this, save] {
+    auto result = driver_.Save(save->order_, shutdown_, save->board_);
+    if (!result.ok()) {
+      Log(LogLevel::kWarning, LogContext(), "no checkpoint of optimizer \"%s\": %s",
+          save->order_.optimizer, result.status().ToString());
+    }
+    save->End(std::move(result));
+  });
+  return save;
+}
+
+void CheckpointSaves::Shutdown() {
+  shutdown_.Cancel(absl::UnavailableError("the coordinator is stopped"));
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+  for (auto& [optimizer, last] : last_) {
+    if (last.thread.joinable()) last.thread.join();
+  }
+}
+
+std::string Summary(const CheckpointSave::Status& status, const std::string& directory) {
+  const SaveProgress& progress = status.progress;
+  if (status.ended && !status.error.ok()) {
+    return absl::StrCat("no checkpoint in ", directory, ": ", status.error.message());
+  }
+  if (status.ended) {
+    return absl::StrFormat("saved step %d to %s/%s, %s", status.saved.step, directory,
+                           status.saved.name, SizeText(status.saved.bytes));
+  }
+  if (!progress.step.has_value()) {
+    return absl::StrFormat("%s snapshots for a checkpoint in %s", NameOf(progress.phase),
+                           directory);
+  }
+  if (progress.name.empty()) {
+    return absl::StrFormat("%s snapshots of step %d for a checkpoint in %s", NameOf(progress.phase),
+                           *progress.step, directory);
+  }
+  return absl::StrFormat("%s step %d to %s/%s: %s of %s, %d of %d ranks done",
+                         NameOf(progress.phase), *progress.step, directory, progress.name,
+                         SizeText(progress.bytes), SizeText(progress.all_bytes), progress.written,
+                         progress.opened.size());
+}
+
+}  // namespace optshard

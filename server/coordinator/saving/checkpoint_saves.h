@@ -1,0 +1,114 @@
+// The saves of a coordinator: one at a time of each optimizer, which any number of callers follow.
+#ifndef OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_SAVES_H_
+#define OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_SAVES_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "common/cancellation.h"
+#include "common/ids.h"
+#include "server/coordinator/saving/checkpoint_driver.h"
+
+namespace optshard {
+
+struct SaveRequest {
+  std::string optimizer = "default";
+  std::string directory;  // empty: Options::directory
+  std::vector<std::string> labels;
+  std::string request_id;           // the same for retries; empty: of none
+  absl::optional<StepNumber> step;  // which is to be saved, and no other; absent: any
+};
+
+// One save. Thread-safe.
+class CheckpointSave {
+ public:
+  struct Status {
+    SaveProgress progress;
+    bool ended = false;
+    absl::Status error;     // once it has ended
+    SavedCheckpoint saved;  // where that is OK
+  };
+  Status Read() const;
+  const std::string& directory() const { return order_.directory; }
+
+  // `wake` is called after each change, from any thread, without a lock; possibly once more after
+  // Unwatch.
+  using WatchNumber = int64_t;
+  WatchNumber Watch(std::function<void()> wake);
+  void Unwatch(WatchNumber watch);
+
+ private:
+  friend class CheckpointSaves;
+  CheckpointSave(SaveRequest request, SaveOrder order)
+      : request_(std::move(request)), order_(std::move(order)) {}
+
+  bool IsFor(const SaveRequest& request) const;
+  void End(absl::StatusOr<SavedCheckpoint> result);
+  void Wake();
+
+  const SaveRequest request_;
+  const SaveOrder order_;
+  std::shared_ptr<SaveBoard> board_;  // set before anybody sees this
+  mutable absl::Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  SavedCheckpoint saved_ ABSL_GUARDED_BY(mutex_);
+  WatchNumber next_watch_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<WatchNumber, std::function<void()>> watches_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Each save has a thread. Thread-safe.
+class CheckpointSaves {
+ public:
+  struct Options {
+    CheckpointDriver::Options driver;
+    std::string directory;  // where a request names none
+    PrunePolicy prune;      // of what is saved to that directory
+  };
+
+  explicit CheckpointSaves(Options options);
+  // Shuts down.
+  ~CheckpointSaves();
+
+  // Begins a save, or gives the one that the request asks for: with the same request id, or of the
+  // same directory and step, be it under way or the optimizer's last one.
+  //   FAILED_PRECONDITION  another save of the optimizer is under way: its directory, and how far
+  //                        it is; or no directory is known
+  //   UNAVAILABLE          after Shutdown
+  absl::StatusOr<std::shared_ptr<CheckpointSave>> Begin(const SaveRequest& request);
+
+  // Gives up what is under way, and waits for it. Idempotent.
+  void Shutdown();
+
+  const Options& options() const { return options_; }
+
+ private:
+  struct Running {
+    std::shared_ptr<CheckpointSave> save;
+    std::thread thread;
+  };
+
+  const Options options_;
+  CheckpointDriver driver_;
+  Cancellation shutdown_;
+  absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, Running> last_ ABSL_GUARDED_BY(mutex_);  // by optimizer
+};
+
+// One line for people: how far a save is.
+std::string Summary(const CheckpointSave::Status& status, const std::string& directory);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_SAVES_H_

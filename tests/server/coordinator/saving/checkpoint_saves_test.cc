@@ -1,0 +1,186 @@
+#include "server/coordinator/saving/checkpoint_saves.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "gtest/gtest.h"
+#include "tests/server/coordinator/saving/fake_saving_owners.h"
+#include "tests/testing/fake_file_system.h"
+
+namespace optshard {
+namespace {
+
+using testing::FakeFileSystem;
+using testing::FakeSavingOwners;
+using ::testing::HasSubstr;
+using testing::SaveCall;
+
+class CheckpointSavesTest : public ::testing::Test {
+ protected:
+  CheckpointSavesTest() : owners_(&system_, 5) { Restart(); }
+
+  void Restart() {
+    CheckpointSaves::Options options;
+    options.driver.files = &system_;
+    options.driver.owners = &owners_;
+    options.directory = "/default";
+    options.prune.keep_last = 1;
+    saves_ = std::make_unique<CheckpointSaves>(options);
+  }
+
+  static SaveRequest To(const std::string& directory) {
+    SaveRequest request;
+    request.directory = directory;
+    return request;
+  }
+
+  static CheckpointSave::Status Await(CheckpointSave& save) {
+    struct Ended {
+      absl::Mutex mutex;
+      bool is_it ABSL_GUARDED_BY(mutex) = false;
+    };
+    const auto ended = std::make_shared<Ended>();
+    const auto look = [ended, &save] {
+      const bool is_it = save.Read().ended;
+      absl::MutexLock lock(&ended->mutex);
+      ended->is_it = ended->is_it || is_it;
+    };
+    const auto watch = save.Watch(look);
+    look();
+    {
+      absl::MutexLock lock(&ended->mutex);
+      ended->mutex.Await(absl::Condition(&ended->is_it));
+    }
+    save.Unwatch(watch);
+    return save.Read();
+  }
+
+  // A save to /dir that is in the middle of being written.
+  std::shared_ptr<CheckpointSave> BeginSilent(SaveRequest request = To("/dir")) {
+    owners_.silent = {SaveCall::kWrite, 1};
+    auto save = saves_->Begin(request);
+    EXPECT_TRUE(save.ok()) << save.status();
+    owners_.AwaitSilent(1);
+    owners_.silent.reset();
+    return *std::move(save);
+  }
+
+  FakeFileSystem system_;
+  FakeSavingOwners owners_;
+  std::unique_ptr<CheckpointSaves> saves_;
+};
+
+TEST_F(CheckpointSavesTest, ARequest_IsCarriedOut) {
+  const auto save = saves_->Begin(To("/dir"));
+  ASSERT_TRUE(save.ok()) << save.status();
+  const CheckpointSave::Status status = Await(**save);
+  EXPECT_EQ(status.error, absl::OkStatus());
+  EXPECT_EQ(status.saved.name, "step-000000000005");
+  EXPECT_THAT(Summary(status, "/dir"), HasSubstr("saved step 5 to /dir/step-000000000005, "));
+  EXPECT_TRUE(system_.OpenDirectory("/dir/step-000000000005").ok());
+}
+
+TEST_F(CheckpointSavesTest, ASaveThatFails_SaysSoAndTheNextOneBegins) {
+  owners_.before = [](SaveCall, Rank) { return absl::UnavailableError("no owner"); };
+  const auto failed = saves_->Begin(To("/dir"));
+  const CheckpointSave::Status status = Await(**failed);
+  EXPECT_EQ(status.error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Summary(status, "/dir"), HasSubstr("no owner"));
+  owners_.before = [](SaveCall, Rank) { return absl::OkStatus(); };
+  const auto save = saves_->Begin(To("/dir"));
+  ASSERT_TRUE(save.ok()) << save.status();
+  EXPECT_EQ(Await(**save).error, absl::OkStatus());
+}
+
+TEST_F(CheckpointSavesTest, AnotherRequestMeanwhile_IsRefusedWithHowFarItIs) {
+  const auto save = BeginSilent();
+  const absl::Status refused = saves_->Begin(To("/other")).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("writing step 5 to /dir/step-000000000005: "));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1 of 2 ranks done"));
+  SaveRequest of_another = To("/dir");
+  of_another.optimizer = "discriminator";
+  EXPECT_TRUE(saves_->Begin(of_another).ok());
+  saves_->Shutdown();
+}
+
+TEST_F(CheckpointSavesTest, TheSameRequest_JoinsWhatIsUnderWay) {
+  SaveRequest request = To("/dir");
+  request.request_id = "a";
+  request.step = 5;
+  const auto save = BeginSilent(request);
+  EXPECT_EQ(*saves_->Begin(request), save);
+  SaveRequest retry = To("");
+  retry.request_id = "a";
+  EXPECT_EQ(*saves_->Begin(retry), save);
+  SaveRequest of_a_rank = To("/dir");
+  of_a_rank.step = 5;
+  EXPECT_EQ(*saves_->Begin(of_a_rank), save);
+  of_a_rank.step = 6;
+  EXPECT_FALSE(saves_->Begin(of_a_rank).ok());
+  of_a_rank.step = 5;
+  of_a_rank.directory = "/other";
+  EXPECT_FALSE(saves_->Begin(of_a_rank).ok());
+  saves_->Shutdown();
+}
+
+TEST_F(CheckpointSavesTest, ARankThatComesLate_GetsWhatTheOthersGot) {
+  SaveRequest request = To("/dir");
+  request.step = 5;
+  const auto save = saves_->Begin(request);
+  Await(**save);
+  EXPECT_EQ(*saves_->Begin(request), *save);
+  EXPECT_EQ(owners_.connects(), 1);
+  owners_.SetStep(6);
+  request.step = 6;
+  const auto next = saves_->Begin(request);
+  EXPECT_NE(*next, *save);
+  EXPECT_EQ(Await(**next).saved.step, 6);
+}
+
+TEST_F(CheckpointSavesTest, AnotherStepThanIsAskedFor_IsNotSaved) {
+  SaveRequest request = To("/dir");
+  request.step = 4;
+  const auto save = saves_->Begin(request);
+  EXPECT_EQ(Await(**save).error.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(CheckpointSavesTest, OnlyTheCoordinatorsOwnDirectory_IsPruned) {
+  for (const std::string directory : {"/dir", ""}) {
+    for (const StepNumber step : {5, 6}) {
+      owners_.SetStep(step);
+      const auto save = saves_->Begin(To(directory));
+      ASSERT_TRUE(save.ok()) << save.status();
+      EXPECT_EQ(Await(**save).error, absl::OkStatus());
+    }
+  }
+  EXPECT_TRUE(system_.OpenDirectory("/dir/step-000000000005").ok());
+  EXPECT_FALSE(system_.OpenDirectory("/default/step-000000000005").ok());
+  EXPECT_TRUE(system_.OpenDirectory("/default/step-000000000006").ok());
+}
+
+TEST_F(CheckpointSavesTest, Shutdown_GivesUpWhatIsUnderWay) {
+  const auto save = BeginSilent();
+  saves_->Shutdown();
+  const CheckpointSave::Status status = save->Read();
+  EXPECT_TRUE(status.ended);
+  EXPECT_EQ(status.error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(system_.OpenDirectory("/dir/step-000000000005").ok());
+  EXPECT_EQ(saves_->Begin(To("/dir")).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(CheckpointSavesTest, WithoutAnyDirectory_IsRefused) {
+  CheckpointSaves::Options options;
+  options.driver.files = &system_;
+  options.driver.owners = &owners_;
+  EXPECT_EQ(CheckpointSaves(options).Begin(SaveRequest()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace optshard

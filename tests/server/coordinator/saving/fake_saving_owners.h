@@ -1,0 +1,176 @@
+// Owners that save a model whose state is known, and fail where a test wants them to.
+#ifndef OPTSHARD_TESTS_SERVER_COORDINATOR_SAVING_FAKE_SAVING_OWNERS_H_
+#define OPTSHARD_TESTS_SERVER_COORDINATOR_SAVING_FAKE_SAVING_OWNERS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "server/coordinator/saving/saving_owners.h"
+#include "tests/server/checkpoint/saved_model.h"
+
+namespace optshard::testing {
+
+enum class SaveCall { kPrepare, kOpen, kWrite };
+
+// Calls back at once, in the caller's thread. Thread-safe, but for its fields.
+class FakeSavingOwners final : public SavingOwners {
+ public:
+  FakeSavingOwners(FileSystem* files, StepNumber step, int world_size = 2)
+      : files_(*files), world_size_(world_size), step_(step) {}
+
+  // --- What a test sets before a save.
+
+  // Runs in each call, before anything else: an error is the answer.
+  std::function<absl::Status(SaveCall, Rank)> before = [](SaveCall, Rank) {
+    return absl::OkStatus();
+  };
+  // This rank does not answer this call before it is cancelled.
+  absl::optional<std::pair<SaveCall, Rank>> silent;
+  absl::optional<StepNumber> step_of_rank_1;
+  bool describes = true;
+  Rank file_of_rank_1 = 1;
+
+  void SetStep(StepNumber step) { step_ = step; }
+
+  int connects() const {
+    absl::MutexLock lock(&mutex_);
+    return connects_;
+  }
+  int cancelled() const {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  }
+  // Waits until that many calls are not answered.
+  void AwaitSilent(int calls) {
+    absl::MutexLock lock(&mutex_);
+    awaited_ = calls;
+    mutex_.Await(absl::Condition(this, &FakeSavingOwners::HasSilent));
+  }
+  // As the last call of a rank that was silent.
+  void AnswerAll(const absl::Status& status) {
+    std::map<OwnerSave*, std::function<void(absl::Status)>> waiting;
+    {
+      absl::MutexLock lock(&mutex_);
+      waiting.swap(waiting_);
+    }
+    for (auto& each : waiting) each.second(status);
+  }
+
+  absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
+      const std::string& optimizer) override {
+    if (optimizer != "default") return absl::NotFoundError("no such optimizer");
+    absl::MutexLock lock(&mutex_);
+    ++connects_;
+    std::vector<std::unique_ptr<OwnerSave>> owners;
+    for (Rank rank = 0; rank < world_size_; ++rank) {
+      owners.push_back(std::make_unique<Owner>(*this, rank));
+    }
+    return owners;
+  }
+
+ private:
+  class Owner final : public OwnerSave {
+   public:
+    Owner(FakeSavingOwners& all, Rank rank) : all_(all), rank_(rank) {}
+    ~Owner() override { all_.Forget(this); }
+
+    void Prepare(std::function<void(absl::Status)> done) override {
+      if (!IsSilent(SaveCall::kPrepare, done)) done(all_.before(SaveCall::kPrepare, rank_));
+    }
+
+    void Open(std::function<void(absl::StatusOr<StepNumber>)> done) override {
+      if (IsSilent(SaveCall::kOpen, done)) return;
+      const absl::Status failed = all_.before(SaveCall::kOpen, rank_);
+      if (!failed.ok()) return done(failed);
+      done(rank_ == 1 ? all_.step_of_rank_1.value_or(all_.step_) : all_.step_);
+    }
+
+    void Write(const std::string& directory, const std::string& name,
+               std::function<void(int64_t, int64_t)> progress,
+               std::function<void(absl::StatusOr<WrittenShard>)> done) override {
+      if (IsSilent(SaveCall::kWrite, done)) return;
+      const absl::Status failed = all_.before(SaveCall::kWrite, rank_);
+      if (!failed.ok()) return done(failed);
+      done(Written(directory, name, std::move(progress)));
+    }
+
+    void Cancel() override { all_.Cancel(this); }
+
+   private:
+    template <typename Done>
+    bool IsSilent(SaveCall call, const Done& done) {
+      if (all_.silent != std::make_pair(call, rank_)) return false;
+      all_.Wait(this, [done](const absl::Status& status) { done(status); });
+      return true;
+    }
+
+    absl::StatusOr<WrittenShard> Written(const std::string& directory, const std::string& name,
+                                         std::function<void(int64_t, int64_t)> progress) {
+      const SavedModel model(all_.step_);
+      const auto policy = PartitionPolicy::kBalanced;
+      auto root = all_.files_.OpenDirectory(directory);
+      if (!root.ok()) return root.status();
+      auto checkpoint = (*root)->OpenDirectory(name);
+      if (!checkpoint.ok()) return checkpoint.status();
+      WrittenShard written;
+      CheckpointManifest description = model.Description(all_.world_size_, policy);
+      OwnerState state =
+          model.StateOf(rank_ == 1 ? all_.file_of_rank_1 : rank_, all_.world_size_, policy);
+      const std::string blob = SavedModel::BlobOf(rank_, all_.step_);
+      state.blob = blob;
+      OwnerWriteOptions options;
+      options.progress = std::move(progress);
+      auto part = WriteOwnerFile(**checkpoint, description.parameters, state, options);
+      if (!part.ok()) return part.status();
+      written.part = *std::move(part);
+      description.step = 0;
+      if (rank_ == 0 && all_.describes) written.description = std::move(description);
+      return written;
+    }
+
+    FakeSavingOwners& all_;
+    const Rank rank_;
+  };
+
+  bool HasSilent() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return static_cast<int>(waiting_.size()) >= awaited_;
+  }
+  void Wait(OwnerSave* owner, std::function<void(absl::Status)> done) {
+    absl::MutexLock lock(&mutex_);
+    waiting_[owner] = std::move(done);
+  }
+  void Forget(OwnerSave* owner) {
+    absl::MutexLock lock(&mutex_);
+    waiting_.erase(owner);
+  }
+  void Cancel(OwnerSave* owner) {
+    std::function<void(absl::Status)> done;
+    {
+      absl::MutexLock lock(&mutex_);
+      ++cancelled_;
+      done = std::move(waiting_[owner]);
+      waiting_.erase(owner);
+    }
+    if (done) done(absl::CancelledError("the save was given up"));
+  }
+
+  FileSystem& files_;
+  const int world_size_;
+  StepNumber step_;
+  mutable absl::Mutex mutex_;
+  int connects_ ABSL_GUARDED_BY(mutex_) = 0;
+  int cancelled_ ABSL_GUARDED_BY(mutex_) = 0;
+  int awaited_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<OwnerSave*, std::function<void(absl::Status)>> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard::testing
+
+#endif  // OPTSHARD_TESTS_SERVER_COORDINATOR_SAVING_FAKE_SAVING_OWNERS_H_

@@ -25,6 +25,21 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 // Join and GetStatus answer at once; a coordinator that does not is as good as none.
 constexpr absl::Duration kAttempt = absl::Seconds(5);
 
+// Adds the members of a page to those of the pages before.
+void AddPage(JobStatus page, JobStatus& all) {
+  all.job = std::move(page.job);
+  for (GroupStatus& group : page.groups) {
+    const auto known = std::find_if(all.groups.begin(), all.groups.end(), [&](const auto& other) {
+      return other.optimizer == group.optimizer;
+    });
+    if (known == all.groups.end()) {
+      all.groups.push_back(std::move(group));
+    } else {
+      std::move(group.members.begin(), group.members.end(), std::back_inserter(known->members));
+    }
+  }
+}
+
 class RpcCoordinatorClient final : public CoordinatorClient {
  public:
   explicit RpcCoordinatorClient(std::string address)
@@ -128,11 +143,19 @@ class RpcCoordinatorClient final : public CoordinatorClient {
   }
 
   absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
-    v1::JobStatus response;
-    const absl::Status status =
-        Ask(&v1::Coordinator::Stub::GetStatus, v1::GetStatusRequest(), response, deadline);
-    if (!status.ok()) return status;
-    return FromProto(response);
+    JobStatus all;
+    v1::GetStatusRequest request;
+    do {
+      v1::JobStatus response;
+      const absl::Status status =
+          Ask(&v1::Coordinator::Stub::GetStatus, request, response, deadline);
+      if (!status.ok()) return status;
+      absl::StatusOr<JobStatus> page = FromProto(response);
+      if (!page.ok()) return page.status();
+      AddPage(*std::move(page), all);
+      request.set_page_token(response.next_page_token());
+    } while (!request.page_token().empty());
+    return all;
   }
 
  private:

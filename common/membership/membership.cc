@@ -1,5 +1,7 @@
 #include "common/membership/membership.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -7,6 +9,8 @@
 
 namespace optshard {
 namespace {
+
+constexpr size_t kShownRanks = 16;
 
 std::string Of(const StepProgress& progress) {
   switch (progress.outcome) {
@@ -133,8 +137,13 @@ std::string Summary(const GroupStatus& group) {
     first = false;
   }
   if (group.state == GroupState::kForming) {
+    const size_t shown = std::min(missing.size(), kShownRanks);
     absl::StrAppend(&line, present, " of ", Count(group.world_size, "rank"),
-                    " joined, waiting for rank ", absl::StrJoin(missing, ", "));
+                    " joined, waiting for rank ",
+                    absl::StrJoin(missing.begin(), missing.begin() + shown, ", "));
+    if (missing.size() > shown) {
+      absl::StrAppend(&line, " and ", missing.size() - shown, " more");
+    }
   } else {
     absl::StrAppend(&line, Count(group.world_size, "rank"), ", step ", least, ", generation ",
                     group.generation);

@@ -305,6 +305,13 @@ absl::StatusOr<OptimizerPlan> Coordinator::GetPlan(absl::string_view optimizer) 
   return (*group)->PlanOf();
 }
 
+std::vector<std::string> Coordinator::OptimizerNames() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> names;
+  for (const auto& entry : groups_) names.push_back(entry.first);
+  return names;
+}
+
 JobStatus Coordinator::GetStatus(absl::string_view optimizer) const {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = time_.At(options_.clock->Now());

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -119,6 +120,9 @@ class Coordinator {
 
   // What the ranks follow. Changes nothing. NOT_FOUND and FAILED_PRECONDITION as GetOwners.
   absl::StatusOr<OptimizerPlan> GetPlan(absl::string_view optimizer) const;
+
+  // Of those that have a group, sorted.
+  std::vector<std::string> OptimizerNames() const;
 
   // The status of one optimizer, or of all if the name is empty. Changes nothing.
   JobStatus GetStatus(absl::string_view optimizer) const;

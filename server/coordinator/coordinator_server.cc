@@ -8,6 +8,7 @@
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
 #include "server/coordinator/coordinator_service.h"
+#include "server/coordinator/inspection/job_inspection_service.h"
 
 namespace optshard {
 
@@ -16,12 +17,14 @@ class CoordinatorServer::Impl {
   Impl(std::unique_ptr<Coordinator> coordinator, Options options)
       : options_(std::move(options)),
         coordinator_(std::move(coordinator)),
-        service_(coordinator_.get()) {}
+        service_(coordinator_.get()),
+        inspection_(coordinator_.get()) {}
 
   ~Impl() { Stop(absl::Seconds(1)); }
 
   absl::Status Start() {
-    absl::StatusOr<ListeningServer> listening = StartServer(options_.listen, {&service_});
+    absl::StatusOr<ListeningServer> listening =
+        StartServer(options_.listen, {&service_, &inspection_});
     if (!listening.ok()) return listening.status();
     server_ = std::move(listening->server);
     port_ = listening->port;
@@ -71,6 +74,7 @@ class CoordinatorServer::Impl {
   const Options options_;
   const std::unique_ptr<Coordinator> coordinator_;
   CoordinatorService service_;
+  JobInspectionService inspection_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   std::thread ticker_;

@@ -11,6 +11,7 @@
 #include "common/membership/common_proto.h"
 #include "common/membership/membership_rpc.h"
 #include "common/rpc/status_rpc.h"
+#include "server/coordinator/status_page_rpc.h"
 #include "server/coordinator/watch_stream_service.h"
 
 namespace optshard {
@@ -134,8 +135,10 @@ grpc::ServerUnaryReactor* CoordinatorService::GetPlan(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerContext* context,
                                                         const v1::GetStatusRequest* request,
                                                         v1::JobStatus* response) {
-  *response = ToProto(coordinator_->GetStatus(request->optimizer()));
-  return Answer(context, absl::OkStatus());
+  absl::StatusOr<v1::JobStatus> page =
+      StatusPage(coordinator_->GetStatus(request->optimizer()), *request);
+  if (page.ok()) *response = *std::move(page);
+  return Answer(context, page.status());
 }
 
 }  // namespace optshard

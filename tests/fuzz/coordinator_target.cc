@@ -15,6 +15,7 @@
 #include "common/rpc/status_rpc.h"
 #include "common/spec_growth.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
+#include "proto/optshard/v1/inspection.grpc.pb.h"
 #include "server/coordinator/coordinator_server.h"
 #include "tests/fuzz/answer_check.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -37,7 +38,9 @@ class CoordinatorTarget final : public FuzzTarget {
     options.coordinator.group.world_size = kWorldSize;
     options.coordinator.group.liveness.lease = absl::Hours(1);
     server_ = CoordinatorServer::Start(options).value();
-    stub_ = v1::Coordinator::NewStub(MakeChannel(server_->address()));
+    const auto channel = MakeChannel(server_->address());
+    stub_ = v1::Coordinator::NewStub(channel);
+    inspection_ = v1::JobInspection::NewStub(channel);
   }
 
   std::vector<FuzzRequest> Seeds() override {
@@ -69,6 +72,7 @@ class CoordinatorTarget final : public FuzzTarget {
     owners.set_optimizer(TestJoin(0, kWorldSize).optimizer);
     owners.set_first_rank(1);
     Add("GetOwners", owners, seeds);
+    AddInspectionSeeds(seeds);
     v1::GetPlanRequest plan;
     plan.set_optimizer(TestJoin(0, kWorldSize).optimizer);
     Add("GetPlan", plan, seeds);
@@ -104,7 +108,8 @@ class CoordinatorTarget final : public FuzzTarget {
     if (method == "GetStatus") {
       return Call<v1::JobStatus>(&v1::Coordinator::Stub::GetStatus, request);
     }
-    return Watch(static_cast<const v1::WatchRequest&>(*request.message));
+    if (method == "Watch") return Watch(static_cast<const v1::WatchRequest&>(*request.message));
+    return Inspect(request);
   }
 
  private:
@@ -159,6 +164,61 @@ class CoordinatorTarget final : public FuzzTarget {
     Add("ProposeGrowth", propose, seeds);
   }
 
+  // Nobody serves the owners' addresses, so that these calls do not find them.
+  static void AddInspectionSeeds(std::vector<FuzzRequest>& seeds) {
+    v1::DescribeJobRequest describe;
+    describe.set_page_size(1);
+    describe.set_page_token("1");
+    Add("DescribeJob", describe, seeds);
+    v1::ListJobParametersRequest list;
+    list.set_name("fc.*");
+    list.set_page_token("1");
+    Add("ListJobParameters", list, seeds);
+    v1::GetStatisticsRequest statistics;
+    statistics.set_slot("exp_avg*");
+    statistics.set_name("*");
+    Add("GetStatistics", statistics, seeds);
+    Add("ListGroups", v1::ListGroupsRequest(), seeds);
+    v1::ReadValuesRequest values;
+    values.set_name("fc.weight");
+    values.set_slot("exp_avg");
+    values.set_offset_elements(1);
+    values.set_elements(2);
+    Add("ReadValues", values, seeds);
+    v1::ListStepsRequest steps;
+    steps.add_ranks(1);
+    steps.set_steps(3);
+    Add("ListSteps", steps, seeds);
+  }
+
+  std::string Inspect(const FuzzRequest& request) {
+    using Stub = v1::JobInspection::Stub;
+    const std::string& method = request.method;
+    if (method == "DescribeJob") return Look<v1::JobDescription>(&Stub::DescribeJob, request);
+    if (method == "ListJobParameters") {
+      return Look<v1::ListJobParametersResponse>(&Stub::ListParameters, request);
+    }
+    if (method == "GetStatistics") {
+      return Look<v1::GetStatisticsResponse>(&Stub::GetStatistics, request);
+    }
+    if (method == "ListGroups") return Look<v1::ListGroupsResponse>(&Stub::ListGroups, request);
+    if (method == "ReadValues") return Look<v1::ReadValuesResponse>(&Stub::ReadValues, request);
+    return Look<v1::ListStepsResponse>(&Stub::ListSteps, request);
+  }
+
+  template <typename Response, typename Request>
+  std::string Look(grpc::Status (v1::JobInspection::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Response*),
+                   const FuzzRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    Response response;
+    const grpc::Status status = (inspection_.get()->*method)(
+        &context, static_cast<const Request&>(*request.message), &response);
+    if (status.ok() && response.ByteSizeLong() >= (size_t{4} << 20)) return "a large answer";
+    return CheckStatus(status);
+  }
+
   static OptimizerSpec Grown(OptimizerSpec spec) {
     std::vector<GroupSpec> groups = spec.space.groups();
     GroupSpec added = groups.front();
@@ -196,6 +256,7 @@ class CoordinatorTarget final : public FuzzTarget {
 
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
+  std::unique_ptr<v1::JobInspection::Stub> inspection_;
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -13,6 +12,7 @@
 #include "common/group_rule.h"
 #include "common/membership/common_proto.h"
 #include "common/name_glob.h"
+#include "common/page_token.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/utf8_prefix.h"
@@ -23,6 +23,7 @@ namespace {
 
 constexpr size_t kLongestNameInSummary = 200;
 constexpr size_t kNamesInErrors = 10;
+constexpr char kListParameters[] = "ListParameters";
 
 // Calls `see` with every owned slice from number `first` on; stops when it returns false.
 template <typename See>
@@ -68,22 +69,6 @@ std::string Summary(const OwnedSlice& slice) {
                         slice.slots.empty() ? "no slots" : absl::StrJoin(slice.slots, ", ", append),
                         SizeText(slice.state_bytes));
   return line;
-}
-
-absl::Status ForeignToken(absl::string_view token) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("page_token is \"", token,
-                   "\", expected a next_page_token that ListParameters has returned"));
-}
-
-// A page token is the number of the page's first slice.
-absl::StatusOr<int64_t> FirstOf(absl::string_view token) {
-  int64_t first = 0;
-  if (token.empty()) return first;
-  if (!absl::SimpleAtoi(token, &first) || first < 0 || absl::StrCat(first) != token) {
-    return ForeignToken(token);
-  }
-  return first;
 }
 
 }  // namespace
@@ -145,17 +130,13 @@ v1::OwnedParameter ToProto(const OwnedSlice& slice) {
 
 absl::StatusOr<v1::ListParametersResponse> ListParameters(
     const ShardView& view, const v1::ListParametersRequest& request) {
-  if (request.page_size() < 0) {
-    return absl::InvalidArgumentError(absl::StrFormat("page_size is %d, expected 0 (for %d) to %d",
-                                                      request.page_size(), kDefaultPageSize,
-                                                      kLargestPageSize));
-  }
-  const absl::StatusOr<int64_t> first = FirstOf(request.page_token());
+  const absl::StatusOr<int> page_size =
+      PageSize(request.page_size(), kDefaultPageSize, kLargestPageSize);
+  if (!page_size.ok()) return page_size.status();
+  const absl::StatusOr<int64_t> first = ParsePageToken(request.page_token(), kListParameters);
   if (!first.ok()) return first.status();
   const absl::Status valid = CheckGlob("name", request.name());
   if (!valid.ok()) return valid;
-  const int page_size =
-      request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kLargestPageSize);
   v1::ListParametersResponse response;
   size_t bytes = 0;
   bool seen = false;
@@ -163,8 +144,8 @@ absl::StatusOr<v1::ListParametersResponse> ListParameters(
   ForEachSlice(view, *first, [&](int64_t number, const OwnedSlice& slice) {
     seen = true;
     if (!MatchesGlob(slice.name, request.name())) return true;
-    if (response.parameters_size() == page_size || bytes > kPageBytes) {
-      response.set_next_page_token(absl::StrCat(number));
+    if (response.parameters_size() == *page_size || bytes > kPageBytes) {
+      response.set_next_page_token(PageToken(number));
       return false;
     }
     v1::OwnedParameter& parameter = *response.add_parameters();
@@ -172,7 +153,7 @@ absl::StatusOr<v1::ListParametersResponse> ListParameters(
     bytes += parameter.ByteSizeLong();
     return true;
   });
-  if (!seen && *first > 0) return ForeignToken(request.page_token());
+  if (!seen && *first > 0) return ForeignPageToken(request.page_token(), kListParameters);
   const ShardDescription description = view.Describe();
   response.set_summary(absl::StrFormat(
       "rank %d owns %d parameters, %s of state; this page has %d slices%s", description.member.rank,

@@ -287,6 +287,19 @@ TEST_F(CoordinatorRpcTest, GetStatus_TellsWhatTheDomainKnows) {
   EXPECT_EQ(status->groups[0].members[1].state, MemberState::kActive);
 }
 
+TEST_F(CoordinatorRpcTest, GetStatusOfManyRanks_IsPutTogetherOfItsPages) {
+  Start(250);
+  for (Rank rank = 0; rank < 250; ++rank) {
+    ASSERT_TRUE(server_->coordinator().Join(TestJoin(rank, 250)).ok());
+  }
+  const auto client = MakeCoordinatorClient(server_->address()).value();
+  const absl::StatusOr<JobStatus> status = client->GetStatus(In(absl::Seconds(20)));
+  ASSERT_TRUE(status.ok()) << status.status();
+  ASSERT_EQ(status->groups.size(), 1u);
+  ASSERT_EQ(status->groups[0].members.size(), 250u);
+  EXPECT_EQ(status->groups[0].members[249].pid, 349);
+}
+
 TEST(MakeCoordinatorClient, EmptyAddress_IsInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakeCoordinatorClient("").status()));
 }

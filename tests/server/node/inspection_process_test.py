@@ -1,6 +1,7 @@
 """grpc_cli against a shard server whose ranks train."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -26,6 +27,7 @@ class GrpcCli(unittest.TestCase):
         cls._processes = []
         try:
             coordinator = cls._start_with_port(_COORDINATOR, "--world-size=%d" % _RANKS, "--job=test")
+            cls._coordinator = coordinator
             socket = os.path.join(cls._folder.name, "socket")
             cls._address = cls._start_with_port(
                 _SERVER,
@@ -90,6 +92,100 @@ class GrpcCli(unittest.TestCase):
         result = self._run("call", self._address, "optshard.v1.ShardOwner." + method, request)
         self.assertEqual(result.returncode, 0, result.stdout)
         return result.stdout
+
+    def _ask_job(self, method, request):
+        """A call of the whole job: with the coordinator's address alone."""
+        result = self._run(
+            "call", self._coordinator, "optshard.v1.JobInspection." + method, request
+        )
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertNotIn("unanswered", result.stdout)
+        return result.stdout
+
+    def test_Job_EveryRankIsSummarised(self):
+        job = self._ask_job("DescribeJob", "")
+        self.assertIn('summary: "job test, optimizer default active: 2 ranks, step', job)
+        for rank in range(_RANKS):
+            self.assertRegex(
+                job,
+                r'summary: "rank %d active: finished step 3, idle, its trainer computes, for '
+                r'[0-9.]+ (us|ms|s); owns \d+ of \d+ parameters, .*B of state"' % rank,
+            )
+        self.assertEqual(job.count("phase: RANK_PHASE_IDLE"), _RANKS)
+        self.assertRegex(job, r'summary: "parameters a rank: .* to .*, the largest [0-9.]+ of the mean"')
+        self.assertRegex(job, r'summary: "state a rank: .* to .*, the largest [0-9.]+ of the mean"')
+
+    def test_JobsParameters_ComeInPagesAndByName(self):
+        page = self._ask_job("ListParameters", "")
+        names = re.findall(r"\n  name: \"(.*)\"", page)
+        self.assertGreater(len(names), 4)
+        self.assertEqual(len(re.findall(r'summary: "\d+ .* step \d+, .*, ranks? [0-9, ]+: ', page)), len(names))
+        first = self._ask_job("ListParameters", "page_size: 2")
+        token = re.search(r'next_page_token: "(.*)"', first).group(1)
+        second = self._ask_job("ListParameters", "page_size: 2 page_token: '%s'" % token)
+        paged = re.findall(r"\n  name: \"(.*)\"", first + second)
+        self.assertEqual(paged, names[:4])
+        prefix = names[0].split(".")[0]
+        matching = self._ask_job("ListParameters", "name: '%s.*'" % prefix)
+        self.assertEqual(
+            re.findall(r"\n  name: \"(.*)\"", matching),
+            [name for name in names if name.startswith(prefix + ".")],
+        )
+
+    def test_Statistics_OfEverySlot_AreThoseOfItsValues(self):
+        page = self._ask_job("GetStatistics", "page_size: 100")
+        slots = 0
+        for block in page.split("parameters {")[1:]:
+            parameter = int(re.search(r"parameter: (\d+)|$", block).group(1) or 0)
+            for slot in re.findall(r'\n    slot: "(.*)"', block):
+                statistics = re.search(
+                    r'summary: "%s \S+: norm (\S+), mean (\S+), min (\S+), max (\S+), \S+ %% zeros, '
+                    r'all finite; step 3"' % slot,
+                    block,
+                )
+                self.assertIsNotNone(statistics, block)
+                norm, mean, least, most = (float(text) for text in statistics.groups())
+                elements = int(re.search(r'slot: "%s"\n.*\n    elements: (\d+)|$' % slot, block).group(1) or 0)
+                if elements > 1 << 16 or elements == 0:
+                    continue
+                read = self._ask_job(
+                    "ReadValues",
+                    "parameter: %d slot: '%s' elements: %d" % (parameter, slot, elements),
+                )
+                values = [float(text) for text in re.findall(r"values: (\S+)", read)]
+                self.assertEqual(len(values), elements)
+                close = lambda a, b: self.assertAlmostEqual(a, b, delta=1e-5 * abs(b) + 1e-30)
+                close(norm, math.sqrt(math.fsum(value * value for value in values)))
+                close(least, min(values))
+                close(most, max(values))
+                spread = max(abs(value) for value in values)
+                self.assertAlmostEqual(
+                    mean, math.fsum(values) / elements, delta=1e-5 * spread + 1e-30
+                )
+                slots += 1
+        self.assertGreater(slots, 8, page)
+
+    def test_Groups_HaveTheirHyperparameters(self):
+        groups = self._ask_job("ListGroups", "")
+        self.assertIn('summary: "optimizer default has 2 groups; this page has 2, the last ones;', groups)
+        self.assertRegex(groups, r'rule: "adam"\n  hyperparameters: "amsgrad=')
+        self.assertRegex(groups, r'rule: "lion"\n  hyperparameters: "betas=')
+
+    def test_LastSteps_AreATable(self):
+        table = self._ask_job("ListSteps", "")
+        rows = re.findall(r'table: "(.*)"', table)
+        self.assertEqual(rows[0].split()[:4], ["step", "rank", "prepare", "commit"])
+        self.assertEqual(len({len(row) for row in rows}), 1, table)
+        steps = [row.split()[:2] for row in rows[1:]]
+        expected = [[str(step), str(rank)] for step in range(1, _STEPS + 1) for rank in range(_RANKS)]
+        self.assertEqual(steps, expected)
+
+    def test_ErrorsOfTheJob_SayWhatThereIs(self):
+        result = self._run(
+            "call", self._coordinator, "optshard.v1.JobInspection.DescribeJob", "optimizer: 'critic'"
+        )
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn('it has: "default"', result.stdout)
 
     def test_Services_InspectionHealthAndReflection_AreAtOnePort(self):
         services = self._run("ls", self._address).stdout.split()

@@ -15,7 +15,7 @@ namespace optshard::testing {
 class FakeShardView final : public ShardView {
  public:
   ShardDescription description;
-  std::vector<OwnedSlice> slices;
+  std::vector<OwnedSlice> slices;  // by parameter
   std::vector<TimelineSpan> timeline;
   StateFormat slot_format = StateFormat::kFloat32;
   // Called by ReadSlot; by default element i of a parameter has the value i, at step 1.
@@ -37,11 +37,12 @@ class FakeShardView final : public ShardView {
     return {slices.begin() + begin, slices.begin() + std::min(begin + count, size)};
   }
   std::vector<OwnedSlice> SlicesOf(int32_t parameter) const override {
-    std::vector<OwnedSlice> of_it;
-    for (const OwnedSlice& slice : slices) {
-      if (slice.parameter == parameter) of_it.push_back(slice);
-    }
-    return of_it;
+    const auto first = std::lower_bound(
+        slices.begin(), slices.end(), parameter,
+        [](const OwnedSlice& slice, int32_t wanted) { return slice.parameter < wanted; });
+    auto end = first;
+    while (end != slices.end() && end->parameter == parameter) ++end;
+    return {first, end};
   }
   absl::StatusOr<SlotRead> ReadSlot(int32_t, absl::string_view, int64_t offset_elements,
                                     absl::Span<double> out) const override {

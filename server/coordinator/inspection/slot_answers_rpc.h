@@ -1,0 +1,37 @@
+// What owners say about slots of some parameters.
+#ifndef OPTSHARD_SERVER_COORDINATOR_INSPECTION_SLOT_ANSWERS_RPC_H_
+#define OPTSHARD_SERVER_COORDINATOR_INSPECTION_SLOT_ANSWERS_RPC_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/optshard/v1/inspection.pb.h"
+#include "server/coordinator/inspection/job_view.h"
+#include "server/coordinator/inspection/owner_calls_rpc.h"
+
+namespace optshard {
+
+struct SlotQuestion {
+  std::vector<int32_t> parameters;
+  std::string slot;  // a pattern
+  bool statistics = false;
+  bool all_owners = false;  // false: only the first owner of each parameter
+};
+
+struct SlotAnswers {
+  // By parameter, by offset: of those that have answered.
+  std::map<int32_t, std::vector<v1::ParameterPart>> parts;
+  std::vector<v1::UnansweredOwner> unanswered;
+};
+
+// The answers are of the view's plan: an owner whose answer does not fit it counts as one that has
+// not answered.
+SlotAnswers AskAboutSlots(const JobView& view, const SlotQuestion& question,
+                          const CallPatience& patience);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_COORDINATOR_INSPECTION_SLOT_ANSWERS_RPC_H_

@@ -50,8 +50,8 @@ v1::Evenness EvennessOf(absl::string_view what,
   v1::Evenness evenness;
   if (bytes_of_ranks.empty()) return evenness;
   const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const auto [least, most] =
-      std::minmax_element(bytes_of_ranks.begin(), bytes_of_ranks.end(), fewer);
+  const auto least = std::min_element(bytes_of_ranks.begin(), bytes_of_ranks.end(), fewer);
+  const auto most = std::max_element(bytes_of_ranks.begin(), bytes_of_ranks.end(), fewer);
   double sum = 0;
   for (const auto& entry : bytes_of_ranks) sum += static_cast<double>(entry.second);
   const double mean = sum / static_cast<double>(bytes_of_ranks.size());

@@ -95,7 +95,8 @@ absl::StatusOr<Place> FindPlace(const JobView& view, const v1::ReadValuesRequest
   const std::vector<JobPlan::OwnerSlice>& owners = view.plan->owners[*parameter];
   const int64_t size =
       slot->is_whole() ? slot->elements() : view.plan->space().parameter(*parameter).elements();
-  if (place.offset_elements > size || request.elements() > size - place.offset_elements) {
+  const bool begins_behind = place.offset_elements >= std::max<int64_t>(size, 1);
+  if (begins_behind || request.elements() > size - place.offset_elements) {
     return absl::OutOfRangeError(
         absl::StrFormat("%s of %s has %d elements", request.slot(), place.name, size));
   }
@@ -111,8 +112,6 @@ absl::StatusOr<Place> FindPlace(const JobView& view, const v1::ReadValuesRequest
     const int64_t to = std::min(owner.offset_elements + owner.elements, end);
     if (from < to) place.parts.push_back({owner.rank, from, to - from});
   }
-  if (place.parts.empty())
-    place.parts.push_back({owners.front().rank, owners.front().offset_elements, 0});
   return place;
 }
 

@@ -119,7 +119,8 @@ class GrpcCli(unittest.TestCase):
         page = self._ask_job("ListParameters", "")
         names = re.findall(r"\n  name: \"(.*)\"", page)
         self.assertGreater(len(names), 4)
-        self.assertEqual(len(re.findall(r'summary: "\d+ .* step \d+, .*, ranks? [0-9, ]+: ', page)), len(names))
+        summaries = re.findall(r'summary: "\d+ .* step \d+, .*, ranks? [0-9, ]+: ', page)
+        self.assertEqual(len(summaries), len(names), page)
         first = self._ask_job("ListParameters", "page_size: 2")
         token = re.search(r'next_page_token: "(.*)"', first).group(1)
         second = self._ask_job("ListParameters", "page_size: 2 page_token: '%s'" % token)
@@ -145,7 +146,8 @@ class GrpcCli(unittest.TestCase):
                 )
                 self.assertIsNotNone(statistics, block)
                 norm, mean, least, most = (float(text) for text in statistics.groups())
-                elements = int(re.search(r'slot: "%s"\n.*\n    elements: (\d+)|$' % slot, block).group(1) or 0)
+                counted = re.search(r'slot: "%s"\n.*\n    elements: (\d+)|$' % slot, block)
+                elements = int(counted.group(1) or 0)
                 if elements > 1 << 16 or elements == 0:
                     continue
                 read = self._ask_job(
@@ -154,14 +156,16 @@ class GrpcCli(unittest.TestCase):
                 )
                 values = [float(text) for text in re.findall(r"values: (\S+)", read)]
                 self.assertEqual(len(values), elements)
-                close = lambda a, b: self.assertAlmostEqual(a, b, delta=1e-5 * abs(b) + 1e-30)
-                close(norm, math.sqrt(math.fsum(value * value for value in values)))
-                close(least, min(values))
-                close(most, max(values))
                 spread = max(abs(value) for value in values)
-                self.assertAlmostEqual(
-                    mean, math.fsum(values) / elements, delta=1e-5 * spread + 1e-30
-                )
+                for told, expected in (
+                    (norm, math.sqrt(math.fsum(value * value for value in values))),
+                    (least, min(values)),
+                    (most, max(values)),
+                    (mean, math.fsum(values) / elements),
+                ):
+                    # Six digits are printed.
+                    largest = max(abs(expected), spread)
+                    self.assertAlmostEqual(told, expected, delta=1e-5 * largest + 1e-30)
                 slots += 1
         self.assertGreater(slots, 8, page)
 

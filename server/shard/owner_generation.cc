@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/shard/snapshot/store_snapshot.h"
+
 namespace optshard {
 
 absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
@@ -28,7 +31,16 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::After(
   return next;
 }
 
+OwnerGeneration::~OwnerGeneration() {
+  if (store_ == nullptr) return;
+  snapshots_->End(absl::AbortedError(
+      absl::StrCat("rank ", options_.rank, " leaves the generation; ask again")));
+  store_->snapshots().EndAll();
+}
+
 void OwnerGeneration::Begin(OwnerGeneration& former) {
+  former.snapshots_->End(
+      absl::AbortedError(absl::StrCat("rank ", options_.rank, " has got param groups; ask again")));
   const StepProgress progress = former.store_->ledger().progress();
   former.store_->Retire();
   store_->ledger().Begin(options_.shape->generation(), progress);
@@ -51,6 +63,20 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool
   store_ = std::move(store);
   state_ = std::make_unique<ShardState>(
       ShardState::Options{options_.shape, options_.groups, options_.rank, store_.get()});
+  StoreSnapshotOptions snapshot;
+  snapshot.shape = options_.shape;
+  snapshot.groups = options_.groups;
+  snapshot.rank = options_.rank;
+  snapshot.store = store_;
+  snapshot.most_bytes = store_->snapshots().bytes();
+  AgreedSnapshots::Options snapshots;
+  snapshots.rank = options_.rank;
+  snapshots.prepare = [snapshot](bool keep_copies) {
+    StoreSnapshotOptions wanted = snapshot;
+    wanted.keep_copies = keep_copies;
+    return PrepareStoreSnapshot(wanted);
+  };
+  snapshots_ = std::make_shared<AgreedSnapshots>(std::move(snapshots));
   StepEngine::Options engine;
   engine.rank = options_.rank;
   engine.shape = options_.shape;
@@ -66,6 +92,7 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool
   engine.incarnation = options_.incarnation;
   engine.has_values = has_values;
   engine.before = before;
+  engine.snapshots = snapshots_.get();
   absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);
   if (!made.ok()) return made.status();
   engine_ = *std::move(made);

@@ -18,6 +18,7 @@
 #include "server/shard/engine/step_engine.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
 #include "server/shard/state/shard_store.h"
@@ -26,8 +27,8 @@
 
 namespace optshard {
 
-// Bound to the step's thread, but for the store, which readers on any thread may keep beyond the
-// end of the generation.
+// Bound to the step's thread, but for the store and its snapshots, which readers on any thread may
+// keep beyond the end of the generation.
 class OwnerGeneration {
  public:
   struct Options {
@@ -60,9 +61,7 @@ class OwnerGeneration {
       absl::optional<ShardMemory> added = absl::nullopt);
 
   // Snapshots lose what they have not copied: another owner may go on with the memory.
-  ~OwnerGeneration() {
-    if (store_ != nullptr) store_->snapshots().EndAll();
-  }
+  ~OwnerGeneration();
 
   // The rank's state is this generation's from now on. `former` is the one that it was made after,
   // and can be destroyed. No step follows before all ranks have synchronised: added parameters have
@@ -74,6 +73,8 @@ class OwnerGeneration {
   const GroupUpdates& groups() const { return options_.groups; }
   DataPlane* plane() const { return options_.plane.get(); }
   const std::shared_ptr<ShardStore>& store() const { return store_; }
+  // Likewise. They end with the generation.
+  const std::shared_ptr<AgreedSnapshots>& snapshots() const { return snapshots_; }
   ShardState& state() const { return *state_; }
   StepEngine& engine() const { return *engine_; }
 
@@ -86,6 +87,7 @@ class OwnerGeneration {
 
   const Options options_;
   std::shared_ptr<ShardStore> store_;
+  std::shared_ptr<AgreedSnapshots> snapshots_;
   std::unique_ptr<ShardState> state_;
   std::unique_ptr<StepEngine> engine_;  // goes before what it uses
 };

@@ -108,7 +108,8 @@ absl::Status ShardOwner::Impl::Build() {
   view.board = board_.get();
   view.timeline = timeline_.get();
   view_ = std::make_unique<LiveShardView>(
-      std::move(view), LiveShardView::Shown{shape_, groups_, generation_->store()});
+      std::move(view),
+      LiveShardView::Shown{shape_, groups_, generation_->store(), generation_->snapshots()});
   PublishProgress(StepOutcome::kIdle);
   const ShardDescription owned = view_->Describe();
   Log(LogLevel::kInfo, MakeLogContext(), "owns %d elements in %d buckets, %d bytes of state",

@@ -24,9 +24,10 @@ struct Header {
   uint32_t hyperparameter_text_bytes = 0;
   CommitCall call = CommitCall::kStep;
   uint64_t subject = 0;
+  SnapshotIds snapshots{};
   char reason[kReasonBytes] = {};
 };
-static_assert(sizeof(Header) == 56 + kReasonBytes, "no padding");
+static_assert(sizeof(Header) == 56 + sizeof(SnapshotIds) + kReasonBytes, "no padding");
 
 size_t BitmapBytes(int parameters) { return (static_cast<size_t>(parameters) + 7) / 8; }
 
@@ -48,6 +49,20 @@ const char* DecodeBits(const char* from, int parameters, std::vector<bool>* bits
 
 }  // namespace
 
+CallEffect EffectOf(CommitCall call) {
+  switch (call) {
+    case CommitCall::kVerify:
+    case CommitCall::kConsolidate:
+    case CommitCall::kLoad:
+      return CallEffect::kReads;
+    case CommitCall::kStep:
+    case CommitCall::kSynchronise:
+    case CommitCall::kFinishLoading:
+      break;
+  }
+  return CallEffect::kChanges;
+}
+
 size_t CommitVoteBytes(int groups, int parameters) {
   return sizeof(Header) + static_cast<size_t>(groups) * sizeof(uint64_t) +
          2 * BitmapBytes(parameters);
@@ -61,6 +76,7 @@ void EncodeVote(const CommitVote& vote, absl::Span<char> to) {
   header.step = vote.step;
   header.call = vote.call;
   header.subject = vote.subject;
+  header.snapshots = vote.snapshots;
   header.code = static_cast<int32_t>(vote.prepared.code());
   header.reason_bytes = static_cast<uint32_t>(
       absl::string_view(vote.prepared.message()).copy(header.reason, kReasonBytes));
@@ -97,6 +113,7 @@ absl::StatusOr<CommitVote> DecodeVote(absl::Span<const char> from, int groups, i
   vote.step = header.step;
   vote.call = header.call;
   vote.subject = header.subject;
+  vote.snapshots = header.snapshots;
   if (header.code != 0) {
     vote.prepared = absl::Status(static_cast<absl::StatusCode>(header.code),
                                  absl::string_view(header.reason, header.reason_bytes));

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/snapshot_id.h"
 
 namespace optshard {
 
@@ -22,6 +24,9 @@ enum class CommitCall : uint32_t {
   kLoad = 4,
   kFinishLoading = 5,
 };
+
+// Of the call, once all have voted for it.
+CallEffect EffectOf(CommitCall call);
 
 struct CommitVote {
   Rank rank = 0;
@@ -38,9 +43,11 @@ struct CommitVote {
   CommitCall call = CommitCall::kStep;
   // What else all ranks have in common that make the call (ByteShare::subject).
   uint64_t subject = 0;
+  // Of a step's first votes: the snapshots that this rank has opened since the last ones.
+  SnapshotIds snapshots{};
 };
 
-// All votes of a job have the same size: about 300 bytes, 8 for each group, two bits for each
+// All votes of a job have the same size: about 330 bytes, 8 for each group, two bits for each
 // parameter.
 size_t CommitVoteBytes(int groups, int parameters);
 

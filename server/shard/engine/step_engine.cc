@@ -87,6 +87,7 @@ StepEngine::Result StepEngine::Refuse(const absl::Status& reason, absl::Time dea
 
 StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Status& willing,
                                         absl::Time deadline) {
+  const Call call(this);
   const DefaultFloatingPoint default_mode;  // coefficients are computed here, too
   const absl::Time start = options_.clock->Now();
   record_.step = finished_ + 1;
@@ -165,8 +166,8 @@ absl::Status StepEngine::Agree(const ReplicaMemory& replica, const absl::Status&
   if (!status.ok()) return status;
 
   bool sent = false;
-  status = GatherVotes(kVotes, MakeVote(replica, prepared, CommitCall::kStep), deadline,
-                       &agreed->votes, &sent);
+  status = GatherFirstVotes(MakeVote(replica, prepared, CommitCall::kStep), deadline,
+                            &agreed->votes, &sent);
   if (!status.ok()) {
     // Without this rank's yes nobody applies the step.
     if (prepared.ok() && sent) agreed->outcome = StepOutcome::kInDoubt;
@@ -251,6 +252,15 @@ CommitVote StepEngine::MakeVote(const ReplicaMemory& replica, const absl::Status
     vote.sparse[p] = vote.has_gradient[p] && tensor.gradient_rows.marks != nullptr;
   }
   return vote;
+}
+
+absl::Status StepEngine::GatherFirstVotes(CommitVote own, absl::Time deadline,
+                                          std::vector<CommitVote>* votes, bool* sent) {
+  own.snapshots = options_.snapshots->Vote(EffectOf(own.call));
+  absl::Status status = GatherVotes(kVotes, own, deadline, votes, sent);
+  if (!status.ok()) return status;
+  for (const CommitVote& vote : *votes) options_.snapshots->TakeVote(vote.snapshots);
+  return absl::OkStatus();
 }
 
 absl::Status StepEngine::GatherVotes(CommitRound round, const CommitVote& own, absl::Time deadline,
@@ -344,6 +354,7 @@ void StepEngine::PrepareCoefficients() {
 }
 
 StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome) {
+  options_.snapshots->End(status);
   Abandon(status);
   EndTimeline(status);
   Result result;

@@ -24,6 +24,7 @@
 #include "server/shard/engine/step_input.h"
 #include "server/shard/engine/step_record.h"
 #include "server/shard/engine/touched_rows.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
 
 namespace optshard {
 
@@ -34,6 +35,8 @@ class StepEngine {
   struct Options : StepContext {
     Incarnation incarnation = 0;
     bool has_values = false;  // the parameters have the job's first values already
+    // Of the store; outlives the engine.
+    AgreedSnapshots* snapshots = nullptr;
     // The rank's engine of the generation before, between steps; null: none. This one goes on where
     // it was, with a store that has grown from its store. Parameters that were added have no values
     // yet: all ranks synchronise before the next step. Used by Create alone.
@@ -87,6 +90,18 @@ class StepEngine {
   const StepRecord& record() const { return record_; }  // of the last step
 
  private:
+  // A call of the trainer's, in which all ranks vote. Snapshots are opened between them.
+  class Call {
+   public:
+    explicit Call(const StepEngine* engine) : snapshots_(*engine->options_.snapshots) {}
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    ~Call() { snapshots_.EndCall(); }
+
+   private:
+    AgreedSnapshots& snapshots_;
+  };
+
   // The gathers of a commit, as the bucket of their tags.
   enum CommitRound : int32_t {
     kVotes = 0,
@@ -129,6 +144,9 @@ class StepEngine {
 
   CommitVote MakeVote(const ReplicaMemory& replica, const absl::Status& prepared,
                       CommitCall call) const;
+  // The votes of a call, which also open snapshots.
+  absl::Status GatherFirstVotes(CommitVote own, absl::Time deadline, std::vector<CommitVote>* votes,
+                                bool* sent);
   // `sent`: this rank's vote may have reached others.
   absl::Status GatherVotes(CommitRound round, const CommitVote& own, absl::Time deadline,
                            std::vector<CommitVote>* votes, bool* sent);

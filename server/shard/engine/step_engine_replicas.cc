@@ -55,7 +55,7 @@ absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call, uint
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
   CommitVote vote = MakeVote(none, usable, call);
   vote.subject = subject;
-  status = GatherVotes(kVotes, vote, deadline, &votes, &sent);
+  status = GatherFirstVotes(std::move(vote), deadline, &votes, &sent);
   if (!status.ok()) {
     // Others may have all votes and begin.
     return Failed(std::move(status),
@@ -69,6 +69,7 @@ absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call, uint
 StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                               absl::Span<const ReplicaRegion> regions,
                                               absl::Duration timeout) {
+  const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   // The first time there is nothing to tear.
   const StepOutcome begun = has_values_ ? StepOutcome::kInDoubt : StepOutcome::kNotApplied;
@@ -122,6 +123,7 @@ absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time de
 StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                               absl::Span<const ReplicaRegion> regions,
                                               absl::Duration timeout) {
+  const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   absl::optional<Result> refused = AgreeOnCall(
       CommitCall::kVerify, 0, CheckReplica(replica, regions), StepOutcome::kNotApplied, deadline);

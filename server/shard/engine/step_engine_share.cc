@@ -35,6 +35,7 @@ CommitCall CallOf(const ByteShare& share) {
 }  // namespace
 
 StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration timeout) {
+  const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   absl::optional<Result> refused =
       AgreeOnCall(CallOf(share), share.subject(), CheckShare(share, options_.world_size()),
@@ -49,6 +50,7 @@ StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration
 }
 
 StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration timeout) {
+  const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   const absl::Status usable = step <= kLastStep
                                   ? absl::OkStatus()

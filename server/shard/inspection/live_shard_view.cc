@@ -224,6 +224,12 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
   return OpenStoreSnapshot(snapshot, patience);
 }
 
+absl::StatusOr<std::shared_ptr<AgreedSnapshots>> LiveShardView::agreed_snapshots() const {
+  const absl::Status readable = CheckReadable();
+  if (!readable.ok()) return readable;
+  return shown()->snapshots;
+}
+
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }
 
 absl::Status LiveShardView::CheckReadable() const {

@@ -42,6 +42,7 @@ class LiveShardView final : public ShardView {
     std::shared_ptr<const GenerationShape> shape;
     GroupUpdates groups;
     std::shared_ptr<const ShardStore> store;
+    std::shared_ptr<AgreedSnapshots> snapshots;  // of it
   };
 
   LiveShardView(Options options, Shown shown);
@@ -57,6 +58,7 @@ class LiveShardView final : public ShardView {
                                     int64_t offset_elements, absl::Span<double> out) const override;
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
       bool keep_copies, absl::Duration patience) const override;
+  absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const override;
   std::vector<TimelineSpan> Timeline() const override;
 
  private:

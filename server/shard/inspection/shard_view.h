@@ -23,6 +23,7 @@
 #include "common/partition.h"
 #include "common/state_format.h"
 #include "server/shard/inspection/rank_phase.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
 namespace optshard {
@@ -112,6 +113,10 @@ class ShardView {
   //   DATA_LOSS           the state is torn or in doubt and is not given out
   virtual absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
       bool keep_copies, absl::Duration patience) const = 0;
+
+  // Snapshots that all owners of the job open at the same step. They end with the generation.
+  //   DATA_LOSS  the state is torn or in doubt and is not given out
+  virtual absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const = 0;
 
   // The operations of the last steps, the oldest first.
   virtual std::vector<TimelineSpan> Timeline() const = 0;

@@ -126,21 +126,42 @@ class StoreSnapshot final : public ShardSnapshot {
   std::vector<double> scalars_;
 };
 
+class PreparedStoreSnapshot final : public PreparedSnapshot {
+ public:
+  PreparedStoreSnapshot(StoreSnapshotOptions options, std::shared_ptr<StateSnapshot> snapshot)
+      : options_(std::move(options)), snapshot_(std::move(snapshot)) {}
+
+  std::unique_ptr<ShardSnapshot> TryOpen() override {
+    const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
+    if (!counts.has_value()) return nullptr;
+    return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), *counts);
+  }
+
+ private:
+  const StoreSnapshotOptions options_;
+  std::shared_ptr<StateSnapshot> snapshot_;
+};
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
+    const StoreSnapshotOptions& options) {
+  absl::StatusOr<std::shared_ptr<StateSnapshot>> snapshot =
+      options.store->snapshots().Prepare(options.keep_copies, options.most_bytes);
+  if (!snapshot.ok()) return snapshot.status();
+  return std::unique_ptr<PreparedSnapshot>(
+      std::make_unique<PreparedStoreSnapshot>(options, *std::move(snapshot)));
+}
 
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
     const StoreSnapshotOptions& options, absl::Duration patience) {
   const absl::Time deadline = absl::Now() + patience;
-  absl::StatusOr<std::shared_ptr<StateSnapshot>> snapshot =
-      options.store->snapshots().Prepare(options.keep_copies, options.most_bytes);
-  if (!snapshot.ok()) return snapshot.status();
+  const absl::StatusOr<std::unique_ptr<PreparedSnapshot>> prepared = PrepareStoreSnapshot(options);
+  if (!prepared.ok()) return prepared.status();
   absl::Duration pause = kPause;
   while (true) {
-    const absl::optional<ShardStore::SnapshotCounts> counts = options.store->TryOpen(*snapshot);
-    if (counts.has_value()) {
-      return std::unique_ptr<ShardSnapshot>(
-          std::make_unique<StoreSnapshot>(options, *std::move(snapshot), *counts));
-    }
+    std::unique_ptr<ShardSnapshot> snapshot = (*prepared)->TryOpen();
+    if (snapshot != nullptr) return snapshot;
     if (absl::Now() + pause > deadline) {
       return absl::AbortedError(absl::StrFormat(
           "no snapshot of rank %d could be opened for %s: a step was being applied, "

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
+#include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
@@ -24,6 +25,10 @@ struct StoreSnapshotOptions {
   bool keep_copies = true;
   int64_t most_bytes = 0;  // of all snapshots of the store
 };
+
+// A snapshot that is not open yet. RESOURCE_EXHAUSTED: the copies need more than `most_bytes`.
+absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
+    const StoreSnapshotOptions& options);
 
 // Opens a snapshot at the last finished step. While a step is being applied it waits for its end,
 // for at most `patience`. A step never waits for it.

@@ -153,13 +153,14 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   vote.sparse = {true, false, false, false, false, false, true, false, true};
   vote.call = CommitCall::kVerify;
   vote.subject = 1ull << 63;
+  vote.snapshots = {1, ~0ull, 0, 1ull << 63};
   std::vector<char> bytes(CommitVoteBytes(2, 9), 0x55);
   EncodeVote(vote, absl::MakeSpan(bytes));
   const absl::StatusOr<CommitVote> back = DecodeVote(bytes, 2, 9);
   ASSERT_TRUE(back.ok()) << back.status();
   // By position: a field that is added to a vote does not compile here until it is compared.
   const auto& [rank, incarnation, generation, step, prepared, digests, text_bytes, has_gradient,
-               sparse, call, subject] = *back;
+               sparse, call, subject, snapshots] = *back;
   EXPECT_EQ(rank, vote.rank);
   EXPECT_EQ(incarnation, vote.incarnation);
   EXPECT_EQ(generation, vote.generation);
@@ -173,6 +174,7 @@ TEST(CommitVote_EncodedAndDecoded, IsTheSame) {
   EXPECT_EQ(sparse, vote.sparse);
   EXPECT_EQ(call, vote.call);
   EXPECT_EQ(subject, vote.subject);
+  EXPECT_EQ(snapshots, vote.snapshots);
 }
 
 TEST(CommitVote_OtherBytes_AreNoVote, AndThatIsSaid) {

@@ -145,7 +145,7 @@ TEST(StepEngineGrowth, NextGenerationThatIsGivenUp_LeavesTheRunningOneAsItWas) {
 
 LiveShardView::Shown ShownOf(EngineRig& rig, Rank rank) {
   const OwnerGeneration& generation = *rig.rank(rank).generation;
-  return {generation.shape(), generation.groups(), generation.store()};
+  return {generation.shape(), generation.groups(), generation.store(), generation.snapshots()};
 }
 
 // It reads all the time, while ranks step, grow and step on.

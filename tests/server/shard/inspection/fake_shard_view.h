@@ -54,6 +54,9 @@ class FakeShardView final : public ShardView {
                                                               absl::Duration) const override {
     return open(keep_copies);
   }
+  absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const override {
+    return absl::UnimplementedError("no snapshots of this one");
+  }
   std::vector<TimelineSpan> Timeline() const override { return timeline; }
 };
 

@@ -1,0 +1,130 @@
+// Has all owners of a job open a snapshot at the same step, while they step. No message is sent for
+// it: the votes of the steps carry what is needed.
+//
+// Who wants a snapshot prepares it at every owner, and then opens it at every owner. The first
+// owner that is between two calls of its trainer opens at its last finished step. Its next vote
+// says so, and whoever sees that in the votes opens before the step is applied. An owner that is in
+// a call waits: the votes open it, or the end of the call does.
+//
+// Why all open at the same step, k: who opened between two calls said so in the vote of the next
+// one, and no owner gets beyond the state after k without that vote. Had another opened at an
+// earlier step, then its vote would have opened it here, too.
+// (docs/decisions/0018-snapshots-agreed-by-votes.md)
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_AGREED_SNAPSHOTS_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_AGREED_SNAPSHOTS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "server/shard/snapshot/prepared_snapshot.h"
+#include "server/shard/snapshot/snapshot_id.h"
+
+namespace optshard {
+
+// What a call of the trainer's does, in which all ranks vote.
+enum class CallEffect {
+  kChanges,  // state or parameters, once all have voted
+  kReads,    // nothing changes, whatever the votes say: snapshots are opened meanwhile, too
+};
+
+// One owner's, in one generation. Thread-safe: one thread steps, any prepare and open.
+class AgreedSnapshots {
+ public:
+  struct Options {
+    // With `keep_copies` it has memory for what steps change meanwhile. Errors as
+    // StateSnapshots::Prepare. Called by one thread at a time.
+    std::function<absl::StatusOr<std::unique_ptr<PreparedSnapshot>>(bool keep_copies)> prepare;
+    Rank rank = 0;  // for messages
+    // How long a snapshot is kept that nobody opens, or nobody takes once it is open. Afterwards
+    // the next call of anything here forgets it.
+    absl::Duration keep = absl::Minutes(1);
+    int most = 16;  // that are kept
+    const Clock* clock = &Clock::Monotonic();
+  };
+
+  explicit AgreedSnapshots(Options options) : options_(std::move(options)) {}
+
+  // --- Any thread. After End all have its reason.
+
+  // Makes the memory ready, which may take long; no step waits for it. Does nothing where the id is
+  // prepared already.
+  //   INVALID_ARGUMENT    the id is 0
+  //   RESOURCE_EXHAUSTED  the copies need more memory than snapshots may have, or too many are kept
+  absl::Status Prepare(SnapshotId id, bool keep_copies);
+
+  // Opens the snapshot, once all owners have prepared it, and returns its step. It stays here.
+  //   ABORTED            it is not prepared here (any more), or could not be opened when the others
+  //                      opened it: ask all owners for another one
+  //   DEADLINE_EXCEEDED  the owner was in a call all the time. The snapshot is opened all the same
+  //                      when that ends: forget it
+  absl::StatusOr<StepNumber> Open(SnapshotId id, absl::Duration patience);
+
+  // Likewise, and gives the snapshot away: once.
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> Take(SnapshotId id, absl::Duration patience);
+
+  // Nobody wants it any more. Does nothing where it is not known.
+  void Forget(SnapshotId id);
+
+  // --- The thread that steps.
+
+  // The owner votes in a call, and is in it from now on. Returns what the vote carries: what was
+  // opened since the last one.
+  SnapshotIds Vote(CallEffect effect);
+
+  // The votes of all have come, and nothing was changed yet: opens what others have opened. `ids`
+  // are of one vote.
+  void TakeVote(const SnapshotIds& ids);
+
+  // The call has ended, and all it changed is changed. Does nothing where the owner is in none.
+  void EndCall();
+
+  // No call follows: ends all that is kept and all that waits, with this reason. The first counts.
+  void End(const absl::Status& reason);
+
+ private:
+  enum class Phase {
+    kPrepared,
+    kWanted,  // and to be opened as soon as that can be
+    kOpen,
+    kMissed,  // it could not be opened when the others did
+  };
+
+  struct Entry {
+    Phase phase = Phase::kPrepared;
+    absl::Time expires;
+    std::unique_ptr<PreparedSnapshot> prepared;  // until it is open
+    std::unique_ptr<ShardSnapshot> snapshot;     // while it is open
+    StepNumber step = 0;
+  };
+
+  absl::StatusOr<Entry*> AwaitOpen(SnapshotId id, absl::Duration patience)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Entry*> Find(SnapshotId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it is open now.
+  bool TryOpen(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Between calls. Also makes the next vote carry it; needs room there.
+  bool TryOpenFirst(SnapshotId id, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  absl::Mutex preparing_;  // held by who prepares
+  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(preparing_);
+  bool in_call_ ABSL_GUARDED_BY(mutex_) = false;  // that changes something
+  std::map<SnapshotId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SnapshotId> opened_ ABSL_GUARDED_BY(mutex_);  // since the last vote
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_AGREED_SNAPSHOTS_H_

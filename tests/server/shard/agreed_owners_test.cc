@@ -1,0 +1,172 @@
+// Owners that step at full speed while somebody opens snapshots of all of them.
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
+#include "tests/server/shard/owner_rig.h"
+
+namespace optshard::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Seconds(20);
+
+// Bytes by parameter, slot and offset.
+using State = std::map<std::tuple<int, std::string, int64_t>, std::string>;
+
+// Reads while steps may write.
+State Read(const ShardSnapshot& snapshot) {
+  State state;
+  for (size_t i = 0; i < snapshot.parts().size(); ++i) {
+    const ShardSnapshot::Part& part = snapshot.parts()[i];
+    std::string& bytes = state[{part.parameter, part.slot, part.offset_elements}];
+    const auto number = static_cast<int>(i);
+    ShardSnapshot::PartState before{};
+    do {
+      before = snapshot.state(number);
+      bytes.assign(snapshot.Read(number, 0, part.elements).data, part.bytes());
+    } while (snapshot.state(number) != before);
+    EXPECT_NE(before, ShardSnapshot::PartState::kLost);
+  }
+  return state;
+}
+
+std::shared_ptr<AgreedSnapshots> SnapshotsOf(OwnerRig& rig, Rank rank) {
+  return rig.owner(rank).view().agreed_snapshots().value();
+}
+
+struct Job {
+  bool reachable = false;
+  int steps = 60;
+  int ranks = 3;
+
+  std::unique_ptr<OwnerRig> Start() const {
+    OwnerRig::Options options = OwnerRig::MixedOptions(ranks);
+    options.reachable = reachable;
+    auto rig = std::make_unique<OwnerRig>(options);
+    for (const absl::Status& started : rig->Start()) EXPECT_TRUE(started.ok()) << started;
+    rig->GiveGradients(1);
+    return rig;
+  }
+
+  // What the rank does for its step number `step`.
+  static void Step(OwnerRig& rig, Rank rank, int step) {
+    if (step % 5 == 0) {
+      StepInput refused = rig.InputOf(rank);
+      if (rank == 1) refused.hyperparameters = {};
+      EXPECT_FALSE(rig.owner(rank).Step(refused).ok());
+    }
+    if (step % 7 == 0) {
+      const TestReplica& replica = rig.replica(rank);
+      const absl::Status verified =
+          rig.owner(rank).VerifyReplicas(replica.tensors(), replica.regions(), kLong);
+      EXPECT_TRUE(verified.ok()) << verified;
+    }
+    const absl::StatusOr<StepInfo> stepped = rig.owner(rank).Step(rig.InputOf(rank));
+    EXPECT_TRUE(stepped.ok()) << stepped.status();
+  }
+};
+
+// What a job has that is stopped after each step, by step and rank.
+std::vector<std::vector<State>> StatesByStep(const Job& job) {
+  const auto rig = job.Start();
+  std::vector<std::vector<State>> states(job.steps + 1, std::vector<State>(job.ranks));
+  for (int step = 0; step <= job.steps; ++step) {
+    rig->OnEveryRank([&](Rank r) {
+      if (step > 0) Job::Step(*rig, r, step);
+      states[step][r] = Read(**rig->owner(r).view().OpenSnapshot(false, kLong));
+    });
+  }
+  return states;
+}
+
+class AgreedOwners : public ::testing::TestWithParam<bool> {};
+
+TEST_P(AgreedOwners, SteppingAtFullSpeed_AllOpenAtTheSameStep_WithItsState) {
+  Job job;
+  job.reachable = GetParam();
+  const std::vector<std::vector<State>> expected = StatesByStep(job);
+  const auto rig = job.Start();
+  std::atomic<int> running{job.ranks};
+  std::thread steps([&] {
+    rig->OnEveryRank([&](Rank r) {
+      for (int step = 1; step <= job.steps; ++step) Job::Step(*rig, r, step);
+      --running;
+    });
+  });
+  int snapshots = 0;
+  int while_stepping = 0;
+  SnapshotId id = 1;
+  for (; running > 0 || snapshots < 3; ++id) {
+    for (Rank r = 0; r < job.ranks; ++r) {
+      ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(id, true).ok());
+    }
+    std::vector<StepNumber> at(job.ranks);
+    rig->OnEveryRank([&](Rank r) {
+      const auto snapshot = SnapshotsOf(*rig, r)->Take(id, kLong);
+      ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+      at[r] = (*snapshot)->step();
+      EXPECT_TRUE(Read(**snapshot) == expected[at[r]][r]) << "rank " << r << ", step " << at[r];
+    });
+    for (const StepNumber step : at) EXPECT_EQ(step, at[0]) << "snapshot " << id;
+    ++snapshots;
+    while_stepping += at[0] > 0 && at[0] < static_cast<StepNumber>(job.steps) ? 1 : 0;
+  }
+  steps.join();
+  EXPECT_GT(while_stepping, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(BothExchanges, AgreedOwners, ::testing::Bool());
+
+TEST(AgreedOwnersTest, ASkippedStep_CarriesTheSnapshotToo) {
+  Job job;
+  const auto rig = job.Start();
+  for (Rank r = 0; r < job.ranks; ++r) {
+    ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, true).ok());
+    for (int p = 0; p < rig->space().parameter_count(); ++p) rig->replica(r).DropGradient(p);
+  }
+  EXPECT_EQ(*SnapshotsOf(*rig, 1)->Open(7, kLong), 0);
+  for (const absl::StatusOr<StepInfo>& skipped : rig->Step()) EXPECT_TRUE(skipped->skipped);
+  rig->GiveGradients(2);
+  for (const absl::StatusOr<StepInfo>& stepped : rig->Step()) EXPECT_EQ(stepped->step, 1);
+  for (Rank r = 0; r < job.ranks; ++r) EXPECT_EQ(*SnapshotsOf(*rig, r)->Open(7, kLong), 0);
+}
+
+TEST(AgreedOwnersTest, ALostRank_EndsWhatWaits) {
+  Job job;
+  const auto rig = job.Start();
+  const std::shared_ptr<AgreedSnapshots> snapshots = SnapshotsOf(*rig, 0);
+  ASSERT_TRUE(snapshots->Prepare(7, true).ok());
+  rig->Kill(1);
+  rig->OnEveryRank([&](Rank r) {
+    if (r == 1) return;
+    EXPECT_FALSE(rig->owner(r).Step(rig->InputOf(r)).ok());
+  });
+  const absl::Status status = snapshots->Open(7, kLong).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+}
+
+TEST(AgreedOwnersTest, CopiesTakeMoreThanSnapshotsMayHave_IsRefused) {
+  Job job;
+  const auto rig = job.Start();
+  const std::shared_ptr<AgreedSnapshots> snapshots = SnapshotsOf(*rig, 0);
+  EXPECT_TRUE(snapshots->Prepare(7, true).ok());
+  const absl::Status refused = snapshots->Prepare(8, true);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("0 are left"));
+  snapshots->Forget(7);
+  EXPECT_TRUE(snapshots->Prepare(8, true).ok());
+}
+
+}  // namespace
+}  // namespace optshard::testing

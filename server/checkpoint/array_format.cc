@@ -38,7 +38,7 @@ absl::optional<ArrayFormat> ArrayFormatNamed(absl::string_view name) {
   return absl::nullopt;
 }
 
-ArrayFormat FormatOf(DType dtype) {
+ArrayFormat ArrayFormatOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
       return ArrayFormat::kFloat32;
@@ -52,7 +52,7 @@ ArrayFormat FormatOf(DType dtype) {
   Fatal("no array format of dtype %d", static_cast<int>(dtype));
 }
 
-ArrayFormat FormatOf(BlockCode code) {
+ArrayFormat ArrayFormatOf(BlockCode code) {
   switch (code) {
     case BlockCode::kDynamicSigned:
       return ArrayFormat::kDynamicSigned;

@@ -29,8 +29,8 @@ enum class ArrayFormat : uint8_t {
 absl::string_view NameOf(ArrayFormat format);  // "float32", ..., "int8_dynamic_signed", ...
 absl::optional<ArrayFormat> ArrayFormatNamed(absl::string_view name);
 
-ArrayFormat FormatOf(DType dtype);
-ArrayFormat FormatOf(BlockCode code);
+ArrayFormat ArrayFormatOf(DType dtype);
+ArrayFormat ArrayFormatOf(BlockCode code);
 absl::optional<BlockCode> BlockCodeOf(ArrayFormat format);  // none of one that is not coded
 inline bool IsCoded(ArrayFormat format) { return BlockCodeOf(format).has_value(); }
 

@@ -58,7 +58,7 @@ absl::optional<DType> DTypeOfType(TensorType type) {
   const auto format = FormatOfType(type);
   if (!format) return absl::nullopt;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-    if (FormatOf(dtype) == *format) return dtype;
+    if (ArrayFormatOf(dtype) == *format) return dtype;
   }
   return absl::nullopt;
 }
@@ -283,7 +283,7 @@ class Importer {
     }
     parameter.dtype = *dtype;
     parameter.shape = tensor->shape;
-    parameter.arrays = {{kParameterArray, FormatOf(*dtype), absl::nullopt}};
+    parameter.arrays = {{kParameterArray, ArrayFormatOf(*dtype), absl::nullopt}};
     sources_.push_back({{import_.model, tensor, 0}});
     const FileValue* slots = nullptr;
     for (size_t i = 0; i < state.elements.size(); i += 2) {

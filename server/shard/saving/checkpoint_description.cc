@@ -19,10 +19,10 @@ CheckpointArray ArrayOf(const StateOptions& state, const ParameterSpec& paramete
   if (slot.kind == SlotKind::kCorrections) {
     array.format = ArrayFormat::kInt8;
   } else if (slot.index < 0) {  // a master
-    array.format = FormatOf(slot.dtype());
+    array.format = ArrayFormatOf(slot.dtype());
   } else {
     const SlotType type = SlotTypeOf(state, parameter, rule_slots[slot.index]);
-    array.format = type.code.has_value() ? FormatOf(*type.code) : FormatOf(type.dtype);
+    array.format = type.code.has_value() ? ArrayFormatOf(*type.code) : ArrayFormatOf(type.dtype);
   }
   return array;
 }
@@ -37,7 +37,7 @@ CheckpointParameter DescribeParameter(const ParameterSpec& from, int group,
   parameter.shape = from.shape;
   parameter.dtype = from.dtype;
   parameter.group = group;
-  parameter.arrays.push_back({kParameterArray, FormatOf(from.dtype), absl::nullopt});
+  parameter.arrays.push_back({kParameterArray, ArrayFormatOf(from.dtype), absl::nullopt});
   for (const ParameterSlot& slot : SlotsOfParameter(from, update, state)) {
     if (slot.is_scalar()) continue;
     parameter.arrays.push_back(ArrayOf(state, from, rule_slots, slot));

@@ -20,7 +20,7 @@ CheckpointParameter Parameter(std::string name, std::vector<int64_t> shape, DTyp
   parameter.name = std::move(name);
   parameter.shape = std::move(shape);
   parameter.dtype = dtype;
-  parameter.arrays = {{kParameterArray, FormatOf(dtype), absl::nullopt}};
+  parameter.arrays = {{kParameterArray, ArrayFormatOf(dtype), absl::nullopt}};
   for (CheckpointArray& slot : slots) parameter.arrays.push_back(std::move(slot));
   return parameter;
 }

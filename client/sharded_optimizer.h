@@ -268,8 +268,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   else those of files, and as consolidate_state_dict
   // What fails once state is replaced (a file that is removed meanwhile, a rank that is lost)
   // leaves the state of no step: each step is DATA_LOSS on all ranks, and changes nothing, until
-  // the call is made again on all ranks. Embedded, after the loss of a rank or a torn step:
-  // construct the optimizer anew and call it.
+  // the call is made again on all ranks. So it is after a torn step at shard servers with a keeper.
+  // Embedded, after the loss of a rank or a torn step: construct the optimizer anew and call it.
+  // With wait_for_trainers it begins again, for step_timeout, while trainers or servers are away.
   LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a

@@ -350,7 +350,9 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
   const ReplicaSegments::Descriptors descriptors = line.TakeReplica();
   const StepNumber finished = line.reply().finished_step;
   const bool has_loaded = loading_to_ == finished;
-  const bool goes_on = finished == finished_ || finished == finished_ + 1 || has_loaded;
+  // 0: what the memory has is torn, and waits for a checkpoint.
+  const bool goes_on =
+      finished == finished_ || finished == finished_ + 1 || finished == 0 || has_loaded;
   if (!memory_->AreOf(descriptors) || !goes_on) {
     return Fail(absl::DataLossError(absl::StrFormat(
         "%s has not the state of rank %d after step %d: it was started anew, and is after step "

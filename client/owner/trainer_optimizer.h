@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "client/loaded_checkpoint.h"
+#include "client/owner/caught_errors.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/optimizer_parts.h"
 #include "client/owner/optimizer_spec_of.h"
@@ -224,8 +225,15 @@ class TrainerOptimizer {
     std::string blob;
     const OptimizerState::ParameterCalls calls = {[this] { return replica_.Gather(); },
                                                   [this] { RefreshParameters(); }};
-    LoadedCheckpoint loaded =
-        StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
+    LoadedCheckpoint loaded;
+    const auto load = [&] {
+      return Trying([&] {
+        loaded = StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
+        return absl::OkStatus();
+      });
+    };
+    ThrowIfError(options_.wait_for_trainers ? CallWithAllTrainers(options_.step_timeout, load)
+                                            : load());
     blob_ = std::move(blob);
     return loaded;
   }

@@ -13,6 +13,10 @@ namespace {
 constexpr absl::Duration kTrainerPollPeriod = absl::Milliseconds(50);
 constexpr absl::Duration kLeastAttempt = absl::Seconds(1);
 
+bool MayComeYet(const absl::Status& status) {
+  return errors::IsTrainerGone(status) || errors::IsOwnerAway(status);
+}
+
 }  // namespace
 
 absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& input) {
@@ -21,13 +25,22 @@ absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& 
   StepInput attempt = input;
   while (true) {
     absl::StatusOr<StepInfo> info = owner.Step(attempt);
-    const bool may_come_yet =
-        errors::IsTrainerGone(info.status()) || errors::IsOwnerAway(info.status());
-    if (!may_come_yet || clock.Now() + kTrainerPollPeriod >= deadline) return info;
+    if (!MayComeYet(info.status()) || clock.Now() + kTrainerPollPeriod >= deadline) return info;
     absl::SleepFor(kTrainerPollPeriod);
     // The rank that is missing refuses in time. An attempt that timed out just before that would
     // leave the step in doubt.
     attempt.timeout = std::max(deadline - clock.Now(), kLeastAttempt);
+  }
+}
+
+absl::Status CallWithAllTrainers(absl::Duration timeout,
+                                 const std::function<absl::Status()>& call) {
+  const Clock& clock = Clock::Monotonic();
+  const absl::Time deadline = clock.Now() + timeout;
+  while (true) {
+    absl::Status called = call();
+    if (!MayComeYet(called) || clock.Now() + kTrainerPollPeriod >= deadline) return called;
+    absl::SleepFor(kTrainerPollPeriod);
   }
 }
 

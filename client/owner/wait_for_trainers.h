@@ -2,7 +2,11 @@
 #ifndef OPTSHARD_CLIENT_OWNER_WAIT_FOR_TRAINERS_H_
 #define OPTSHARD_CLIENT_OWNER_WAIT_FOR_TRAINERS_H_
 
+#include <functional>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/owner/owner_link.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
@@ -13,6 +17,9 @@ namespace optshard {
 // the input's timeout. Of a step that was given up because somebody is away, the same call made
 // again makes one step.
 absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& input);
+
+// Likewise of a call that all ranks begin anew after these errors.
+absl::Status CallWithAllTrainers(absl::Duration timeout, const std::function<absl::Status()>& call);
 
 }  // namespace optshard
 

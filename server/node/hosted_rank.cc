@@ -168,7 +168,8 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   }
   const bool steps = asked.kind == DoorbellRequest::Kind::kStep;
   if (valid.ok() && steps) valid = request_.UseHyperparameters();
-  if (valid.ok() && steps) {
+  // Of torn state nobody knows the last call; the owner refuses this one.
+  if (valid.ok() && steps && torn_.ok()) {
     const CallNumber last = LastCall(owner_->progress());
     // Made when the server before this one ended, which answered nobody.
     if (asked.call == last) {
@@ -205,6 +206,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     // Before: a server that takes over has the state with its blob, or state that is torn.
     record_.ReplaceBlobs(asked.call, asked.blob);
     reply.status = owner_->FinishLoading(asked.call, asked.timeout);
+    if (reply.status.ok()) torn_ = absl::OkStatus();
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {
@@ -219,8 +221,8 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
 // Whether the owner's failure is the end of the rank, or only of what it was asked for.
 void HostedRank::JudgeFailure(DoorbellReply* reply) const {
   if (reply->status.ok() || owner_->failure().ok()) return;
-  const bool goes_on = !draining_ && LostOthers() && !errors::IsTornStep(reply->status);
-  if (goes_on) reply->status = Away();
+  const bool goes_on = !draining_ && LostOthers();
+  if (goes_on && !errors::IsTornStep(reply->status)) reply->status = Away();
   reply->broken = !goes_on;
 }
 
@@ -259,6 +261,8 @@ DoorbellReply HostedRank::Step() {
     reply.commit = info->commit;
     reply.apply = info->apply;
     if (info->skipped && request_.asked().has_blob) record_.MoveOffer(next, info->step);
+  } else if (errors::IsTornStep(info.status()) && !torn_.ok()) {
+    reply.status = torn_;  // it says which step, and why
   } else if (errors::IsTrainerGone(info.status()) && draining_) {
     reply.status = ShuttingDown();
   }

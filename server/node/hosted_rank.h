@@ -138,6 +138,8 @@ class HostedRank {
   // options say of its plane, once it serves.
   std::unique_ptr<ShardOwner> owner_;
   TrainerRequest request_;
+  // TornStep while what the memory has is the state of no step: until a checkpoint is loaded.
+  absl::Status torn_;
   absl::Duration refusal_pause_;
   // When the trainers of the previous server count as gone. Infinite without a previous server.
   absl::Time return_deadline_ = absl::InfiniteFuture();

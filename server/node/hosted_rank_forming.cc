@@ -71,12 +71,18 @@ absl::Status HostedRank::Form() {
   while (true) {
     absl::Status started = StartOwner();
     const bool has_state = options_.keeper != 0 && record_.synced();
-    if (started.ok() || !has_state || draining_ || IsFinal(started)) return started;
+    // All ranks have been told so, and all come back without a step.
+    const bool torn = errors::IsTornStep(started);
+    if (started.ok() || !has_state || draining_ || (IsFinal(started) && !torn)) return started;
+    if (torn && torn_.ok()) {
+      torn_ = errors::WithContext(started, "no step before a checkpoint is loaded");
+    }
     LogContext who;
     who.role = "server";
     who.job = first_.job;
     who.rank = rank_;
-    Log(LogLevel::kWarning, who, "cannot go on yet: %s", started.message());
+    Log(LogLevel::kWarning, who, "cannot go on %s: %s",
+        torn ? "before a checkpoint is loaded" : "yet", started.message());
     control_.Wait(control_.Count(), Now() + pause);
     pause = std::min(2 * pause, kLongestFormPause);
   }
@@ -124,6 +130,7 @@ absl::Status HostedRank::StartOwner() {
   owner.join_timeout = request.join_timeout;
   owner.plane_factory = options_.plane_factory;
   owner.memory = RankMemory::ShardOf(options_.memory);
+  owner.memory_is_torn = !torn_.ok();
   owner.on_lost = [this] {
     absl::MutexLock lock(&mutex_);
     Wake();

@@ -37,6 +37,8 @@ absl::Status ShardOwner::Impl::Start() {
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   JoinRequest request = MakeJoinRequest(options_);
   if (options_.memory.has_value()) request.resumes = ShardLedger::Read(options_.memory->ledger);
+  const bool is_torn = request.resumes.has_value() && options_.memory_is_torn;
+  if (is_torn) request.resumes->progress = StepProgress();
   absl::StatusOr<std::unique_ptr<MemberSession>> session =
       options_.coordinator->Join(request, deadline, options_.joining);
   if (!session.ok()) return session.status();
@@ -62,6 +64,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
                         resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
   }
   session_->SetProgress(resumed_);
+  if (is_torn) resumed_.outcome = StepOutcome::kTorn;
   absl::Status divides = CheckPlan(ready.plan, options_.spec);
   if (divides.ok()) shape_ = GenerationShape::Make(options_.spec, ready.plan);
   return divides;
@@ -181,8 +184,11 @@ absl::Status ShardOwner::Impl::CheckNothingLost() {
 void ShardOwner::Impl::PublishProgress(StepOutcome outcome) {
   StepProgress progress = generation_->engine().progress();
   progress.outcome = outcome;
-  board_->SetProgress(progress);
   session_->SetProgress(progress);
+  // Readers are given nothing of state that is that of no step.
+  const bool is_torn = generation_->store()->ledger().progress().outcome == StepOutcome::kTorn;
+  if (is_torn && outcome == StepOutcome::kIdle) progress.outcome = StepOutcome::kTorn;
+  board_->SetProgress(progress);
 }
 
 // Asks the coordinator which rank the job lost. The first error seen may name a rank that only hung

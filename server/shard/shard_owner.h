@@ -64,6 +64,9 @@ class ShardOwner {
     // Where the state lies. If it holds the state of an earlier owner of the rank, the job
     // continues from there. Without it, private memory is allocated.
     absl::optional<ShardMemory> memory;
+    // The state in `memory` is that of no step, and all ranks know: it is kept for its room, all
+    // begin with step 0, and each step is refused (DATA_LOSS) until FinishLoading.
+    bool memory_is_torn = false;
     // Called once, from any thread, when lost() becomes an error. Must not block.
     std::function<void()> on_lost;
     absl::Duration join_timeout = absl::Seconds(60);

@@ -84,9 +84,11 @@ absl::Status CheckPrepared(absl::Span<const CommitVote> votes) {
         gone, absl::StrFormat("step %d was given up by all ranks (%s); it may be tried again",
                               votes[0].step, absl::StrJoin(reasons, "; ")));
   }
-  return absl::Status(code, absl::StrFormat("step %d was given up by all ranks, since it could not "
-                                            "be prepared: %s",
-                                            votes[0].step, absl::StrJoin(reasons, "; ")));
+  const std::string refused =
+      absl::StrFormat("step %d was given up by all ranks, since it could not be prepared: %s",
+                      votes[0].step, absl::StrJoin(reasons, "; "));
+  if (code == absl::StatusCode::kDataLoss) return errors::TornStep(votes[0].step, refused);
+  return absl::Status(code, refused);
 }
 
 absl::Status CheckHyperparameters(absl::Span<const CommitVote> votes) {

@@ -108,7 +108,9 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
   if (prepared.ok() && options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
     prepared = absl::DataLossError(
-        "its optimizer state was replaced only in part; load the state again, on all ranks");
+        "its optimizer state was replaced only in part, or a step has torn it; load a checkpoint, "
+        "or "
+        "the state again, on all ranks");
   }
   if (prepared.ok()) prepared = CheckGradients(input.replica);
   const ReplicaMemory replica = replica_ok.ok()

@@ -85,7 +85,8 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
   if (!found.ok()) return found.status();
   if (options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
     return absl::DataLossError(absl::StrFormat(
-        "the optimizer state of rank %d was replaced in part; load it again on all ranks",
+        "the optimizer state of rank %d was replaced in part, or a step has torn it; load a "
+        "checkpoint, or the state again, on all ranks",
         options_.rank));
   }
   switch (found->kind) {

@@ -122,8 +122,8 @@ TEST(NodeTakeoverOfALivingTrainer, KeepsTheStateThatWasSet_UnlessAStepIsTorn) {
   server.Return();
   for (int call = 0; call < 2; ++call) {
     const absl::Status torn = read_until_it_is_back();
-    EXPECT_TRUE(errors::IsTornStep(torn)) << torn;
     EXPECT_TRUE(absl::IsDataLoss(torn)) << torn;
+    EXPECT_THAT(std::string(torn.message()), HasSubstr("load a checkpoint"));
   }
 }
 
@@ -320,23 +320,40 @@ TEST_F(NodeTakeover, OfARankWhoseTrainerLives_KeepsItsPlace) {
   EXPECT_TRUE(NodeTrainer::Start(second->TrainerOptions(0)).ok());
 }
 
-TEST_F(NodeTakeover, OfATornStep_IsNeverGivenOut) {
+// Nobody steps from it, nor reads it; a checkpoint takes its place.
+TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
   auto first = StartServer({0, 1}, {});
   auto trainers = first->StartAll();
   first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(2).ok()); });
-  trainers.clear();
+  for (auto& trainer : trainers) trainer.reset();
   first->Die();
   // As it would be, had the server died while it applied step 3.
   ShardLedger(RankMemory::ShardOf(Kept(1)).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
 
   auto second = StartServer({0, 1}, keeper_.Units());
   second->OnEveryRank([&](Rank rank) {
-    const absl::Status refused = NodeTrainer::Start(second->TrainerOptions(rank)).status();
+    trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
+    AttachedOwner& link = trainers[rank]->link();
+    absl::Status refused;
+    do {
+      refused = trainers[rank]->Step().status();
+    } while (errors::IsTrainerGone(refused));
     EXPECT_TRUE(errors::IsTornStep(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("step 3"));
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 1"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("step 3 is torn"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 1 brings"));
+    double value = 0;
+    StateAccess* const state = *link.state(absl::Seconds(20));
+    const absl::Status read = state->Read(0, 0, 0, absl::MakeSpan(&value, 1));
+    // The other rank does not own that element.
+    EXPECT_TRUE(rank == 1 ? absl::IsDataLoss(read) : absl::IsInvalidArgument(read)) << read;
+    // What was marked as torn above is that of step 2.
+    const absl::Status loaded = link.FinishLoading(2, "blob", absl::Seconds(20));
+    EXPECT_TRUE(loaded.ok()) << loaded;
+    EXPECT_EQ(link.finished_step(), 2u);
+    const absl::Status stepped = trainers[rank]->StepUntil(4);
+    EXPECT_TRUE(stepped.ok()) << stepped;
   });
-  EXPECT_FALSE(second->owners().Ready());
+  EXPECT_TRUE(second->owners().Ready());
 }
 
 TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {

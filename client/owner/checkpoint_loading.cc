@@ -104,6 +104,11 @@ class Loading {
     if (!opened.ok()) return opened.status();
     checkpoint_ = *std::move(opened);
     const CheckpointManifest& manifest = checkpoint_->manifest();
+    // A directory that somebody has given another name says nothing.
+    const absl::optional<CheckpointName> named = ParseCheckpointName(load_.loaded.name);
+    if (named.has_value() && named->step != manifest.step) {
+      return absl::DataLossError(absl::StrCat(path(), " has a manifest of step ", manifest.step));
+    }
     load_.loaded.step = manifest.step;
     load_.loaded.world_size = manifest.world_size;
     const uint64_t digest = DigestBuilder("optshard.Checkpoint").AddText(ToText(manifest)).value();

@@ -67,6 +67,17 @@ std::string DifferenceOfSlots(const std::string& what, const CheckpointParameter
              : absl::StrCat(what, " has slots there that are one number, and not here");
 }
 
+// Doubles count so far, and ledgers.
+constexpr StepNumber kLastStep = (StepNumber{1} << 53) - 1;
+
+absl::Status CheckSteps(const CheckpointManifest& saved) {
+  StepNumber most = saved.step;
+  for (const CheckpointParameter& each : saved.parameters) most = std::max(most, each.steps);
+  if (most <= kLastStep) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the checkpoint counts ", most, " steps, expected at most ", kLastStep));
+}
+
 std::string DifferenceOf(const CheckpointParameter& saved, const CheckpointParameter& expected,
                          const std::vector<ParameterSlot>& slots) {
   const std::string what = absl::StrCat("parameter \"", EscapeName(expected.name), "\"");
@@ -115,6 +126,8 @@ MatchedParameter Placed(int index, const CheckpointParameter& saved,
 
 absl::StatusOr<CheckpointMatch> MatchCheckpoint(const CheckpointManifest& saved,
                                                 const StateLayout& layout) {
+  absl::Status steps = CheckSteps(saved);
+  if (!steps.ok()) return steps;
   std::map<std::string, int> index_of;
   for (size_t p = 0; p < saved.parameters.size(); ++p) {
     index_of.emplace(saved.parameters[p].name, static_cast<int>(p));

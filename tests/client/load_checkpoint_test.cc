@@ -212,6 +212,18 @@ void Edit(const std::string& path, const std::function<void(std::string&)>& chan
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
+// And gives it a checksum that is right.
+void EditManifest(const std::string& directory, const std::string& from, const std::string& to) {
+  Edit(absl::StrCat(directory, "/manifest.json"), [&](std::string& text) {
+    const std::string key = "\"checkpoint\": ";
+    std::string body = text.substr(text.find(key) + key.size());
+    ASSERT_NE(body.find(from), std::string::npos) << from << " in " << body;
+    body.replace(body.find(from), from.size(), to);
+    text =
+        absl::StrCat("{\"checksum\": \"xxh3:", ChecksumText(ChecksumOf(body)), "\", ", key, body);
+  });
+}
+
 TEST(LoadCheckpointTest, DamagedCheckpoint_IsNamedByFileTensorAndBytesOnAllRanks) {
   struct Case {
     std::function<void(const std::string& directory)> spoil;
@@ -251,17 +263,16 @@ TEST(LoadCheckpointTest, DamagedCheckpoint_IsNamedByFileTensorAndBytesOnAllRanks
        absl::StatusCode::kDataLoss,
        {"manifest.json"}},
       {[](const std::string& at) {
-         Edit(at + "/manifest.json", [](std::string& text) {
-           const std::string key = "\"checkpoint\": ";
-           std::string body = text.substr(text.find(key) + key.size());
-           const std::string version = "\"format_version\": 1";
-           body.replace(body.find(version), version.size(), "\"format_version\": 2");
-           text = absl::StrCat("{\"checksum\": \"xxh3:", ChecksumText(ChecksumOf(body)), "\", ",
-                               key, body);
-         });
+         EditManifest(at, "\"format_version\": 1", "\"format_version\": 2");
        },
        absl::StatusCode::kFailedPrecondition,
        {"manifest.json", "2"}},
+      {[](const std::string& at) { EditManifest(at, "\"step\": 2", "\"step\": 3"); },
+       absl::StatusCode::kDataLoss,
+       {"step-000000000002 has a manifest of step 3"}},
+      {[](const std::string& at) { EditManifest(at, "\"steps\":2", "\"steps\":9007199254740992"); },
+       absl::StatusCode::kInvalidArgument,
+       {"counts 9007199254740992 steps"}},
       {[](const std::string& at) { std::filesystem::remove(at + "/manifest.json"); },
        absl::StatusCode::kNotFound,
        {"is no committed checkpoint"}},

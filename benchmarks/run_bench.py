@@ -20,6 +20,7 @@ from scaling import Scaling
 from step_8bit import Step8Bit
 from step_bf16 import StepBf16
 from step_gloo import StepGloo
+from step_polled import StepPolled
 from step_shm import StepShm
 from step_threads import StepThreads
 from tiny_step import TinyStep
@@ -31,7 +32,7 @@ BENCHMARKS = {
     for benchmark in (
         StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
         IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules, CoordinatorScale,
-        Consolidate, ConsolidateRpc,
+        Consolidate, ConsolidateRpc, StepPolled,
     )
 }
 

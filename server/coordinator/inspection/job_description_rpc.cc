@@ -24,21 +24,6 @@ constexpr int kMostRanksNamed = 8;
 
 using Answers = std::vector<absl::StatusOr<v1::ShardDescription>>;
 
-absl::string_view PhaseText(v1::RankPhase phase) {
-  switch (phase) {
-    case v1::RANK_PHASE_IDLE:
-      return "idle, its trainer computes,";
-    case v1::RANK_PHASE_PREPARE:
-      return "gathers gradients";
-    case v1::RANK_PHASE_COMMIT:
-      return "has voted";
-    case v1::RANK_PHASE_APPLY:
-      return "applies the step";
-    default:
-      return "in an unknown phase";
-  }
-}
-
 std::string DurationText(int64_t microseconds) {
   if (microseconds < 1000) return absl::StrFormat("%d us", microseconds);
   if (microseconds < 1000000) return absl::StrFormat("%.1f ms", microseconds / 1e3);
@@ -84,14 +69,29 @@ std::vector<RankProgress> ProgressOf(const JobView& view, Rank first, const Answ
   return all;
 }
 
+std::string PhaseText(v1::RankPhase phase, int64_t microseconds) {
+  const std::string lasts = DurationText(microseconds);
+  switch (phase) {
+    case v1::RANK_PHASE_IDLE:
+      return absl::StrCat("idle for ", lasts, " (its trainer computes)");
+    case v1::RANK_PHASE_PREPARE:
+      return absl::StrCat("gathering gradients for ", lasts);
+    case v1::RANK_PHASE_COMMIT:
+      return absl::StrCat("voted ", lasts, " ago");
+    case v1::RANK_PHASE_APPLY:
+      return absl::StrCat("applying for ", lasts);
+    default:
+      return absl::StrCat("in an unknown phase for ", lasts);
+  }
+}
+
 std::string Summary(const v1::RankDescription& rank, const MemberStatus& member,
                     const std::vector<Rank>& behind, bool answered, bool in_step, int of) {
   std::string line = absl::StrFormat("rank %d %s: ", rank.rank(), NameOf(member.state));
   absl::StrAppend(&line, in_step ? "in step " : "finished step ",
                   rank.finished_step() + (in_step ? 1 : 0));
   if (answered) {
-    absl::StrAppendFormat(&line, ", %s for %s", PhaseText(rank.phase()),
-                          DurationText(rank.phase_us()));
+    absl::StrAppend(&line, ", ", PhaseText(rank.phase(), rank.phase_us()));
   } else {
     absl::StrAppendFormat(&line, " when last heard from, %s ago",
                           DurationText(absl::ToInt64Microseconds(member.silent_for)));

@@ -86,7 +86,7 @@ ShardDescription LiveShardView::Describe() const {
   }
   description.state_bytes = shown->store->state_bytes();
   description.bucket_count = static_cast<int>(shown->store->own_buckets().size());
-  description.activity = options_.timeline->activity();
+  description.activity = Activity();
   for (Hyperparameters& values : options_.board->hyperparameters()) {
     // The board may be a generation ahead.
     if (description.groups.size() == shown->groups->size()) break;

@@ -52,6 +52,7 @@ class LiveShardView final : public ShardView {
   void Show(Shown shown);
 
   ShardDescription Describe() const override;
+  RankActivity Activity() const override { return options_.timeline->activity(); }
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override;
   std::vector<OwnedSlice> SlicesOf(int32_t parameter) const override;
   absl::StatusOr<SlotRead> ReadSlot(int32_t parameter, absl::string_view name,

@@ -4,6 +4,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/name_glob.h"
@@ -20,6 +21,9 @@ constexpr int kMostParameters = 1000;
 constexpr int kMostCalls = 64;  // each has a thread of gRPC's
 constexpr absl::Duration kLongestCall = absl::Minutes(1);
 constexpr absl::Duration kTurnPoll = absl::Milliseconds(50);
+// How long a piece of values waits for the end of a step, which needs the memory's bandwidth.
+constexpr int kMostPauses = 20;
+constexpr absl::Duration kPause = absl::Milliseconds(1);
 
 template <typename Request>
 ShardViewRegistry::Selector Selected(const Request& request) {
@@ -153,9 +157,16 @@ absl::Status ShardInspectionService::AddStatistics(const v1::DescribeSlotsReques
                                                    v1::DescribeSlotsResponse* response) {
   const auto read = [&](int32_t parameter, const std::string& slot, int64_t offset,
                         absl::Span<double> out) -> absl::StatusOr<SlotRead> {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
-    if (!view.ok()) return view.status();
-    return (*view)->ReadSlot(parameter, slot, offset, out);
+    for (int pauses = 0;; ++pauses) {
+      {
+        const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
+        if (!view.ok()) return view.status();
+        if ((*view)->Activity().phase == RankPhase::kIdle || pauses == kMostPauses) {
+          return (*view)->ReadSlot(parameter, slot, offset, out);
+        }
+      }
+      absl::SleepFor(kPause);
+    }
   };
   for (v1::ParameterPart& part : *response->mutable_parts()) {
     for (v1::SlotPart& slot : *part.mutable_slots()) {

@@ -85,6 +85,9 @@ class ShardView {
 
   virtual ShardDescription Describe() const = 0;
 
+  // The same as in Describe, for less: takes no lock and no memory.
+  virtual RankActivity Activity() const = 0;
+
   // At most `count` of the owned slices, in order of parameter and offset, from number `first` on.
   virtual std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const = 0;
 

@@ -108,8 +108,8 @@ class GrpcCli(unittest.TestCase):
         for rank in range(_RANKS):
             self.assertRegex(
                 job,
-                r'summary: "rank %d active: finished step 3, idle, its trainer computes, for '
-                r'[0-9.]+ (us|ms|s); owns \d+ of \d+ parameters, .*B of state"' % rank,
+                r'summary: "rank %d active: finished step 3, idle for [0-9.]+ (us|ms|s) '
+                r'\(its trainer computes\); owns \d+ of \d+ parameters, .*B of state"' % rank,
             )
         self.assertEqual(job.count("phase: RANK_PHASE_IDLE"), _RANKS)
         self.assertRegex(job, r'summary: "parameters a rank: .* to .*, the largest [0-9.]+ of the mean"')

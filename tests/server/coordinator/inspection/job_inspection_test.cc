@@ -185,10 +185,10 @@ TEST_F(JobInspectionTest, RankInItsStep_WaitsForTheOther) {
   ASSERT_TRUE(description.ok()) << description.status();
   ASSERT_EQ(description->ranks_size(), 2);
   EXPECT_EQ(description->ranks(0).summary(),
-            "rank 0 active: finished step 12, idle, its trainer computes, for 1.4 s; owns 1 of 1 "
+            "rank 0 active: finished step 12, idle for 1.4 s (its trainer computes); owns 1 of 1 "
             "parameters, 8.0 KiB, 1.0 KiB of state");
   EXPECT_EQ(description->ranks(1).summary(),
-            "rank 1 active: in step 13, has voted for 1.3 s, waits for rank 0; owns 1 of 1 "
+            "rank 1 active: in step 13, voted 1.3 s ago, waits for rank 0; owns 1 of 1 "
             "parameters, 8.0 KiB, 2.0 KiB of state");
   EXPECT_THAT(description->ranks(1).waits_for(), ElementsAre(0));
   EXPECT_EQ(description->ranks(1).waits_for_count(), 1);

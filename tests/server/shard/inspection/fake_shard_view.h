@@ -30,7 +30,11 @@ class FakeShardView final : public ShardView {
     return absl::UnimplementedError("no snapshots of this one");
   };
 
+  // Called by Activity.
+  std::function<RankActivity()> activity = [] { return RankActivity(); };
+
   ShardDescription Describe() const override { return description; }
+  RankActivity Activity() const override { return activity(); }
   std::vector<OwnedSlice> Slices(int64_t first, int64_t count) const override {
     const int64_t size = static_cast<int64_t>(slices.size());
     const int64_t begin = std::min(first, size);

@@ -160,6 +160,33 @@ TEST_F(ShardInspectionServiceTest, ClientThatHasGone_EndsTheScan) {
   EXPECT_TRUE(DescribeSlots().ok());
 }
 
+TEST_F(ShardInspectionServiceTest, RankInAStep_IsReadAfterIt) {
+  Register();
+  std::atomic<int> asked{0};
+  view_.activity = [&asked] {
+    RankActivity activity;
+    activity.phase = ++asked < 3 ? RankPhase::kApply : RankPhase::kIdle;
+    return activity;
+  };
+  int asked_before = 0;
+  view_.read = [&](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
+    asked_before = asked;
+    return StepNumber{1};
+  };
+  request_.add_parameters(0);
+  request_.set_slot("exp_avg");
+  EXPECT_TRUE(DescribeSlots().ok());
+  EXPECT_EQ(asked_before, 3);
+}
+
+TEST_F(ShardInspectionServiceTest, StepWithoutEnd_IsNotWaitedFor) {
+  Register();
+  view_.activity = [] { return RankActivity{RankPhase::kCommit, absl::Hours(1)}; };
+  request_.add_parameters(0);
+  request_.set_slot("exp_avg");
+  EXPECT_TRUE(DescribeSlots().ok());
+}
+
 TEST_F(ShardInspectionServiceTest, Steps_HaveTheirDurations) {
   for (const char* phase : {"prepare", "commit", "apply"}) {
     TimelineSpan span;

@@ -23,11 +23,27 @@ DType DTypeOf(StateFormat format) {
   switch (format) {
     case StateFormat::kFloat64:
       return DType::kFloat64;
+    case StateFormat::kFloat16:
+      return DType::kFloat16;
     case StateFormat::kBFloat16:
       return DType::kBFloat16;
     default:
       return DType::kFloat32;
   }
+}
+
+StateFormat StateFormatOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return StateFormat::kFloat32;
+    case DType::kFloat64:
+      return StateFormat::kFloat64;
+    case DType::kFloat16:
+      return StateFormat::kFloat16;
+    case DType::kBFloat16:
+      return StateFormat::kBFloat16;
+  }
+  return StateFormat::kFloat32;
 }
 
 absl::string_view NameOf(StateFormat format) {
@@ -36,6 +52,8 @@ absl::string_view NameOf(StateFormat format) {
       return "float32";
     case StateFormat::kFloat64:
       return "float64";
+    case StateFormat::kFloat16:
+      return "float16";
     case StateFormat::kBFloat16:
       return "bfloat16";
     case StateFormat::kInt8Dynamic:

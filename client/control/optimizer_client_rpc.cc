@@ -18,6 +18,7 @@
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
+#include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/update/group_update.h"
 
@@ -54,34 +55,57 @@ absl::StatusOr<std::vector<Slot>> SlotsOf(const OptimizerSpec& spec) {
 // The caller's memory.
 class Places final : public StateDestination {
  public:
-  Places(const std::vector<Slot>& slots, absl::Span<char* const> to) : slots_(slots), to_(to) {
+  Places(const ParameterSpace& space, const std::vector<Slot>& slots, absl::Span<char* const> to,
+         absl::Span<char* const> parameters)
+      : space_(space), slots_(slots), to_(to), parameters_(parameters) {
     for (size_t i = 0; i < slots.size(); ++i) index_[{slots[i].parameter, slots[i].name}] = i;
   }
 
   absl::Status Take(const Piece& piece, absl::Span<const Bytes> values) override {
+    if (piece.slot == kParameterPart) return TakeParameter(piece, values);
     const auto found = index_.find({piece.parameter, std::string(piece.slot)});
     if (found == index_.end() || slots_[found->second].format != piece.format ||
         piece.elements > slots_[found->second].elements ||
         piece.offset_elements > slots_[found->second].elements - piece.elements) {
-      return absl::InternalError(absl::StrFormat(
-          "%d elements from %d on of slot \"%s\" of parameter %d, format %s, are not what this "
-          "optimizer keeps",
-          piece.elements, piece.offset_elements, piece.slot, piece.parameter,
-          NameOf(piece.format)));
+      return Unknown(piece);
     }
     char* to = to_[found->second] + piece.offset_elements * ElementBytes(piece.format);
     // Every owner of a part gives the numbers of the whole.
     absl::MutexLockMaybe lock(slots_[found->second].is_number ? &mutex_ : nullptr);
-    for (const Bytes& part : values) {
-      std::memcpy(to, part.data, part.size);
-      to += part.size;
-    }
+    Copy(values, to);
     return absl::OkStatus();
   }
 
  private:
+  absl::Status TakeParameter(const Piece& piece, absl::Span<const Bytes> values) {
+    if (static_cast<size_t>(piece.parameter) >= parameters_.size()) return Unknown(piece);
+    const ParameterSpec& parameter = space_.parameter(piece.parameter);
+    if (piece.format != StateFormatOf(parameter.dtype) || piece.elements > parameter.elements() ||
+        piece.offset_elements > parameter.elements() - piece.elements) {
+      return Unknown(piece);
+    }
+    Copy(values, parameters_[piece.parameter] + piece.offset_elements * ElementBytes(piece.format));
+    return absl::OkStatus();
+  }
+
+  static void Copy(absl::Span<const Bytes> values, char* to) {
+    for (const Bytes& part : values) {
+      std::memcpy(to, part.data, part.size);
+      to += part.size;
+    }
+  }
+
+  static absl::Status Unknown(const Piece& piece) {
+    return absl::InternalError(absl::StrFormat(
+        "%d elements from %d on of slot \"%s\" of parameter %d, format %s, are not what this "
+        "optimizer keeps",
+        piece.elements, piece.offset_elements, piece.slot, piece.parameter, NameOf(piece.format)));
+  }
+
+  const ParameterSpace& space_;
   const std::vector<Slot>& slots_;
   const absl::Span<char* const> to_;
+  const absl::Span<char* const> parameters_;
   std::map<std::pair<int32_t, std::string>, size_t> index_;
   absl::Mutex mutex_;
 };
@@ -114,6 +138,12 @@ class RpcOptimizerClient final : public OptimizerClient {
       return absl::InvalidArgumentError(
           absl::StrFormat("%d places were given for %d slots", to.size(), slots_.size()));
     }
+    const bool wants_parameters = !options.parameters.empty();
+    const auto parameters = static_cast<size_t>(spec_.space.parameter_count());
+    if (wants_parameters && options.parameters.size() != parameters) {
+      return absl::InvalidArgumentError(absl::StrFormat("%d places were given for %d parameters",
+                                                        options.parameters.size(), parameters));
+    }
     const absl::StatusOr<OptimizerPlan> known = Ask();
     if (!known.ok()) return known.status();
     if (known->spec.Digest() != spec_.Digest()) {
@@ -133,13 +163,14 @@ class RpcOptimizerClient final : public OptimizerClient {
     StatePullOptions pull;
     pull.optimizer = options_.optimizer;
     pull.keep_copies = options.keep_copies;
+    pull.parameters = wants_parameters;
     pull.timeout = options.timeout;
     pull.progress = options.progress;
     pull.cancellation = options.cancellation;
-    Places places(slots_, to);
+    Places places(spec_.space, slots_, to, options.parameters);
     absl::StatusOr<PulledStep> pulled = PullState(owners, places, pull);
     if (!pulled.ok()) return pulled;
-    const int64_t expected = BytesOf(known->ready->plan);
+    const int64_t expected = BytesOf(known->ready->plan, wants_parameters);
     const bool same = pulled->generation == known->ready->plan.generation;
     if (same && pulled->bytes == expected) return pulled;
     return absl::FailedPreconditionError(absl::StrFormat(
@@ -166,7 +197,7 @@ class RpcOptimizerClient final : public OptimizerClient {
   }
 
   // Of what the owners send: each one that has a part of a parameter sends its numbers.
-  int64_t BytesOf(const Plan& plan) const {
+  int64_t BytesOf(const Plan& plan, bool with_parameters) const {
     std::vector<int64_t> owners(spec_.space.parameter_count(), 0);
     for (size_t rank = 0; rank < plan.partition.slices.size(); ++rank) {
       if (spec_.policy == PartitionPolicy::kReplicated && rank > 0) break;
@@ -177,6 +208,10 @@ class RpcOptimizerClient final : public OptimizerClient {
       }
     }
     int64_t bytes = 0;
+    for (int p = 0; with_parameters && p < spec_.space.parameter_count(); ++p) {
+      const ParameterSpec& parameter = spec_.space.parameter(p);
+      bytes += parameter.elements() * static_cast<int64_t>(SizeOf(parameter.dtype));
+    }
     for (const Slot& slot : slots_) {
       bytes += slot.bytes() * (slot.is_number ? owners[slot.parameter] : 1);
     }

@@ -48,6 +48,8 @@ class OptimizerClient {
     // As StatePullOptions. Without copies it takes no memory of the owners, and is for jobs of
     // which nobody steps.
     bool keep_copies = true;
+    // By parameter, or empty: where their values go, in the parameter's dtype, of the same step.
+    std::vector<char*> parameters;
     std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
     Cancellation* cancellation = nullptr;
   };
@@ -69,7 +71,7 @@ class OptimizerClient {
   // Copies all slots, slots()[i] to `to[i]`, which has as many bytes: the state after one step, the
   // same for all slots, however training goes on. From all owners at once, each byte copied once. A
   // parameter that was never updated has "step" 0 and initial values.
-  //   INVALID_ARGUMENT     not one place a slot
+  //   INVALID_ARGUMENT     not one place a slot, or a parameter
   //   FAILED_PRECONDITION  param groups were added: connect anew
   //   others               as PullState and Connect
   virtual absl::StatusOr<PulledStep> ReadState(absl::Span<char* const> to,

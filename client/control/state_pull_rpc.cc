@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/types/optional.h"
+#include "client/control/owner_snapshots_rpc.h"
 #include "common/checked_math.h"
 #include "common/clock.h"
 #include "common/errors.h"
@@ -34,9 +35,9 @@ using Moment = std::pair<StepNumber, Generation>;
 // One attempt to read all owners.
 class Attempt {
  public:
-  Attempt(absl::Span<const StateOwnerAddress> owners, StateDestination& destination,
+  Attempt(const OwnerSnapshots& all, SnapshotId id, StateDestination& destination,
           const StatePullOptions& options)
-      : owners_(owners.begin(), owners.end()), destination_(destination), options_(options) {}
+      : owners_(all.owners), id_(id), destination_(destination), options_(options) {}
 
   // By then all streams have ended.
   absl::Status Run(absl::Time deadline);
@@ -54,11 +55,10 @@ class Attempt {
   bool HaveAllEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return ended_ == owners_.size();
   }
-  std::string NameOfOwner(int owner) const {
-    return absl::StrCat("the owner of rank ", owners_[owner].rank, " at ", owners_[owner].address);
-  }
+  const std::string& NameOfOwner(int owner) const { return owners_[owner].name; }
 
-  const std::vector<StateOwnerAddress> owners_;
+  const std::vector<ConnectedOwner>& owners_;
+  const SnapshotId id_;
   StateDestination& destination_;
   const StatePullOptions& options_;
   std::vector<std::unique_ptr<Stream>> streams_;
@@ -80,16 +80,16 @@ class Attempt::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   Stream(Attempt* attempt, int owner) : attempt_(*attempt), owner_(owner) {}
 
   void Start(absl::Duration timeout) {
-    const StateOwnerAddress& owner = attempt_.owners_[owner_];
+    const ConnectedOwner& owner = attempt_.owners_[owner_];
     v1::ReadStateRequest request;
     request.set_job(attempt_.options_.job);
     request.set_optimizer(attempt_.options_.optimizer);
     request.set_rank(owner.rank);
-    request.set_keep_copies(attempt_.options_.keep_copies);
+    request.set_snapshot(attempt_.id_);
     const grpc::Slice bytes(request.SerializeAsString());
     request_ = grpc::ByteBuffer(&bytes, 1);
     context_.set_deadline(DeadlineAfter(timeout));
-    stub_ = std::make_unique<grpc::GenericStub>(MakeBulkChannel(owner.address));
+    stub_ = std::make_unique<grpc::GenericStub>(owner.channel);
     stub_->PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
     StartWriteLast(&request_, grpc::WriteOptions());
     StartRead(&message_);
@@ -226,11 +226,25 @@ absl::StatusOr<PulledStep> PullState(absl::Span<const StateOwnerAddress> owners,
                                      StateDestination& destination,
                                      const StatePullOptions& options) {
   const absl::Time deadline = Clock::Monotonic().Now() + options.timeout;
+  OwnerSnapshots all;
+  all.job = options.job;
+  all.optimizer = options.optimizer;
+  for (const StateOwnerAddress& owner : owners) {
+    all.owners.push_back({owner.rank,
+                          absl::StrCat("the owner of rank ", owner.rank, " at ", owner.address),
+                          MakeBulkChannel(owner.address)});
+  }
   absl::Duration pause = kFirstPause;
   while (true) {
-    Attempt attempt(owners, destination, options);
-    absl::Status read = attempt.Run(deadline);
-    if (read.ok()) return attempt.pulled();
+    const SnapshotId id = NewSnapshotId();
+    Attempt attempt(all, id, destination, options);
+    absl::Status read = PrepareSnapshot(all, id, {options.keep_copies, options.parameters},
+                                        deadline - Clock::Monotonic().Now(), options.cancellation);
+    if (read.ok()) {
+      read = attempt.Run(deadline);
+      if (read.ok()) return attempt.pulled();
+      ForgetSnapshot(all, id);
+    }
     // gRPC's own, where nobody told it otherwise.
     if (options.cancellation != nullptr && !options.cancellation->reason().ok()) {
       return options.cancellation->reason();

@@ -27,6 +27,8 @@ struct StatePullOptions {
   // Whether owners keep what steps change meanwhile. Without it they need no memory, but a step
   // that begins meanwhile makes the reading begin again.
   bool keep_copies = true;
+  // Also the parameters of what each owner owns, as slot kParameterPart.
+  bool parameters = false;
   absl::Duration timeout = absl::Seconds(60);
   // Called each time that more has come, from any thread, several at once; must not block.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
@@ -41,9 +43,10 @@ struct PulledStep {
 };
 
 // Copies what all these owners have to where `destination` says, each byte once. It is the state
-// of one step, the same of all owners: where they are read at different steps, because training
-// goes on, or are just applying one, all are read again. After an error the destination has got
-// anything. Thread-safe.
+// of one step, the same of all owners, also at full speed: they open a snapshot together
+// (server/shard/snapshot/agreed_snapshots.h). Where that fails because param groups were just added
+// or a step has changed what was not kept, all are read again. They are all the owners of the job
+// that vote, or one of them. After an error the destination has got anything. Thread-safe.
 //   DEADLINE_EXCEEDED  naming the owners that have not answered, or the steps at which they were
 //                      read the last time
 //   UNAVAILABLE        naming an owner that cannot be reached or has left its job

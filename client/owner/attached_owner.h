@@ -82,6 +82,7 @@ class AttachedOwner : public OwnerLink {
   // step. Else the step is not applied, later neither: UNAVAILABLE where it is gone, and
   // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
   // be made again.
+  void KeepParameters(const std::shared_ptr<const ParameterMemory>&) override {}
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override;
   absl::Status FinishLoading(StepNumber step, absl::string_view blob,

@@ -94,6 +94,12 @@ class EmbeddedOwner : public OwnerLink {
     return owner_->SyncParameters(replica, regions, timeout);
   }
 
+  void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) override {
+    if (memory == parameters_) return;
+    parameters_ = memory;
+    owner_->KeepParameters(memory);
+  }
+
   absl::Status AddGroups(const OptimizerSpec& spec,
                          const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                          const absl::Status& prepared, absl::Duration timeout) override {
@@ -240,6 +246,7 @@ class EmbeddedOwner : public OwnerLink {
   const std::string no_blob_;
   absl::optional<std::string> next_blob_;  // that goes with the next step
   TrainerBlob blob_;
+  std::shared_ptr<const ParameterMemory> parameters_;
   std::string owner_address_;
   std::shared_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<CoordinatorClient> client_;

@@ -19,6 +19,7 @@
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/inspection/shard_view.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/state_access.h"
 #include "server/update/trainer_update.h"
 
@@ -47,6 +48,10 @@ class OwnerLink {
   virtual absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions,
                                       absl::Duration timeout) = 0;
+
+  // Where the rank's parameters lie from now on, for snapshots; what is the same as the last time
+  // costs nothing. Does nothing where the owner is in a shard server, which knows.
+  virtual void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) = 0;
 
   // As ShardOwner::AddGroups. UNIMPLEMENTED, with nothing sent, where the owner is in a shard
   // server.

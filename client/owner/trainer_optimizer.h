@@ -91,6 +91,7 @@ class TrainerOptimizer {
         owner_->SyncParameters(replica_.tensors(), replica_.regions(), options_.join_timeout);
     replica_.Scatter();
     ThrowIfError(synced);
+    owner_->KeepParameters(replica_.parameter_memory());
   }
 
   void VerifyReplicas() {
@@ -181,6 +182,7 @@ class TrainerOptimizer {
     });
     const std::string switched = parts_->trainable.TakeChanges();
     if (!switched.empty()) Warn(absl::StrCat(switched, kTrainableNote));
+    owner_->KeepParameters(replica_.parameter_memory());
     StepInput input;
     input.replica = replica_.tensors();
     input.regions = replica_.regions();

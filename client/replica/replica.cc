@@ -130,6 +130,15 @@ absl::Status Replica::GatherValues() {
   return absl::OkStatus();
 }
 
+void Replica::AddTo(ParameterMemory* memory) const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    memory->values.emplace_back(tensors_[i].parameter);
+    if (!tensors_[i].parameter) continue;
+    // Not the tensor: its owner may give it other memory.
+    memory->keeps.push_back(std::make_shared<const c10::Storage>(PlaceOfParameter(i).storage()));
+  }
+}
+
 void Replica::ZeroGradients(bool set_to_none) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < list_.tensors.size(); ++i) {

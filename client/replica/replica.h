@@ -18,6 +18,7 @@
 #include "common/dataplane/peer_replicas.h"
 #include "common/parameter_space.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/snapshot/parameter_memory.h"
 
 namespace optshard {
 
@@ -44,6 +45,8 @@ class Replica {
   // follows.
   absl::Status GatherValues();
   absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
+  // Where the values of tensors() lie, and what keeps that memory: added to `memory`.
+  void AddTo(ParameterMemory* memory) const;
   // The flat memory, by region of the MemoryLayout; empty where tensors lie each on their own.
   virtual absl::Span<const ReplicaRegion> regions() const { return {}; }
 
@@ -70,6 +73,8 @@ class Replica {
 
   // Where the parameter's values are, contiguous.
   virtual Buffer GatherParameter(size_t index) = 0;
+  // The tensor whose memory that was.
+  virtual const at::Tensor& PlaceOfParameter(size_t index) const = 0;
   // Where its gradient is, contiguous; NoElements() for one of no elements; no array for none.
   // `gradient` is defined, and checked.
   virtual ConstBuffer PlaceOfGradient(size_t index, const at::Tensor& gradient) = 0;

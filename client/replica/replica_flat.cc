@@ -69,6 +69,8 @@ class FlatReplica : public Replica {
     return ArrayOf(views_[index].values);
   }
 
+  const at::Tensor& PlaceOfParameter(size_t index) const override { return views_[index].values; }
+
   ConstBuffer PlaceOfGradient(size_t index, const at::Tensor& gradient) override {
     if (gradient.numel() == 0) return NoElements();
     if (!IsView(index)) {

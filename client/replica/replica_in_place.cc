@@ -36,6 +36,10 @@ class InPlaceReplica : public Replica {
     return ArrayOf(copies_[index]);
   }
 
+  const at::Tensor& PlaceOfParameter(size_t index) const override {
+    return copies_[index].defined() ? copies_[index] : parameters()[index];
+  }
+
   ConstBuffer PlaceOfGradient(size_t index, const at::Tensor& gradient) override {
     gradient_copies_[index].reset();
     if (gradient.numel() == 0) return NoElements();

@@ -1,5 +1,6 @@
 #include "client/replica/replica_list.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -60,6 +61,20 @@ absl::Status ReplicaList::GatherValues() {
   }
   CollectTensors();
   return absl::OkStatus();
+}
+
+const std::shared_ptr<const ParameterMemory>& ReplicaList::parameter_memory() {
+  const auto stays = [](const ConstBuffer& known, const ReplicaTensor& tensor) {
+    return known == ConstBuffer(tensor.parameter);
+  };
+  if (parameter_memory_ == nullptr ||
+      !std::equal(parameter_memory_->values.begin(), parameter_memory_->values.end(),
+                  tensors_.begin(), tensors_.end(), stays)) {
+    auto memory = std::make_shared<ParameterMemory>();
+    for (const Part& part : parts_) part.replica->AddTo(memory.get());
+    parameter_memory_ = std::move(memory);
+  }
+  return parameter_memory_;
 }
 
 void ReplicaList::CollectTensors() {

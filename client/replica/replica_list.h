@@ -13,6 +13,7 @@
 #include "client/replica/replica.h"
 #include "common/dataplane/peer_replicas.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/snapshot/parameter_memory.h"
 
 namespace optshard {
 
@@ -36,6 +37,9 @@ class ReplicaList {
   absl::Status Gather(const std::vector<bool>& all_rows = {});
   absl::Status GatherValues();
   absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
+  // Where their values lie between calls; the same object as long as they stay there. Call after a
+  // Gather.
+  const std::shared_ptr<const ParameterMemory>& parameter_memory();
   // Empty unless all tensors lie in flat memory.
   absl::Span<const ReplicaRegion> regions() const { return regions_; }
   int64_t gradients_copied() const;
@@ -54,6 +58,7 @@ class ReplicaList {
   std::vector<Part> parts_;  // by admission
   std::vector<ReplicaTensor> tensors_;
   std::vector<ReplicaRegion> regions_;
+  std::shared_ptr<const ParameterMemory> parameter_memory_;
 };
 
 }  // namespace optshard

@@ -276,7 +276,10 @@ void HostedRank::Finish(const DoorbellReply& reply) {
   const DoorbellRequest::Kind kind = request_.asked().kind;
   const bool gives_values =
       kind == DoorbellRequest::Kind::kStep || kind == DoorbellRequest::Kind::kSync;
-  if (gives_values) record_.SetSynced();
+  if (gives_values && !record_.synced()) {
+    record_.SetSynced();
+    ShowParameters();
+  }
   progress_ = owner_->progress();
 }
 

@@ -105,6 +105,7 @@ class HostedRank {
   absl::Status FormAgain();
   absl::Status StartOwner();
   absl::Status PlaceReplica();
+  void ShowParameters();
   Next Serve();
   bool LostOthers() const;
   absl::Status Away() const;

@@ -154,7 +154,16 @@ absl::Status HostedRank::PlaceReplica() {
   request_.Place(options_.memory->layout(),
                  shared.empty() ? replica().regions()
                                 : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
+  if (record_.synced()) ShowParameters();
   return absl::OkStatus();
+}
+
+// Once they have the job's values. Their memory is this process's, too, whatever happens to the
+// trainer.
+void HostedRank::ShowParameters() {
+  std::shared_ptr<const void> shared = owner_->shared_replica_memory();
+  owner_->KeepParameters(request_.ParametersKeptBy(
+      shared == nullptr ? std::shared_ptr<const void>(options_.memory) : std::move(shared)));
 }
 
 // There is no owner that could do what the trainer asks for.

@@ -31,6 +31,14 @@ void TrainerRequest::Place(const MemoryLayout& layout, std::vector<ReplicaRegion
   tensors_ = all_tensors_;
 }
 
+std::shared_ptr<const ParameterMemory> TrainerRequest::ParametersKeptBy(
+    std::shared_ptr<const void> keeps) const {
+  auto memory = std::make_shared<ParameterMemory>();
+  for (const ReplicaTensor& tensor : all_tensors_) memory->values.emplace_back(tensor.parameter);
+  memory->keeps.push_back(std::move(keeps));
+  return memory;
+}
+
 absl::Status TrainerRequest::Take(Incarnation trainer, Doorbell& doorbell) {
   if (std::exchange(trainer_, trainer) != trainer) {
     // Versions of hyperparameters are each trainer's own.

@@ -3,6 +3,7 @@
 #define OPTSHARD_SERVER_NODE_TRAINER_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "common/memory_layout.h"
 #include "common/optimizer_spec.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -40,6 +42,9 @@ class TrainerRequest {
   absl::Status UseHyperparameters();
   // Of a step. Valid until the next request is taken.
   StepInput Input();
+
+  // Where the values of the rank's parameters lie; `keeps` keeps that.
+  std::shared_ptr<const ParameterMemory> ParametersKeptBy(std::shared_ptr<const void> keeps) const;
 
   // All of the rank's tensors, with all gradients, and where they lie.
   absl::Span<const ReplicaTensor> tensors() const { return all_tensors_; }

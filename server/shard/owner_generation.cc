@@ -68,12 +68,13 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool
   snapshot.groups = options_.groups;
   snapshot.rank = options_.rank;
   snapshot.store = store_;
+  snapshot.parameters = options_.parameters;
   snapshot.most_bytes = store_->snapshots().bytes();
   AgreedSnapshots::Options snapshots;
   snapshots.rank = options_.rank;
-  snapshots.prepare = [snapshot](bool keep_copies) {
+  snapshots.prepare = [snapshot](const SnapshotContents& contents) {
     StoreSnapshotOptions wanted = snapshot;
-    wanted.keep_copies = keep_copies;
+    wanted.contents = contents;
     return PrepareStoreSnapshot(wanted);
   };
   snapshots_ = std::make_shared<AgreedSnapshots>(std::move(snapshots));

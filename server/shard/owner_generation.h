@@ -19,6 +19,7 @@
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
 #include "server/shard/state/shard_store.h"
@@ -41,6 +42,8 @@ class OwnerGeneration {
     int threads = 1;
     int window = StepContext().window;
     int staging_buffers = StepContext().staging_buffers;
+    // Of the rank's replica, for snapshots; null: they have no parameters.
+    std::shared_ptr<const ParameterPlace> parameters;
     TimelineRing* timeline = nullptr;  // outlives the generation
     const Clock* clock = nullptr;      // likewise
   };

@@ -97,6 +97,7 @@ absl::Status ShardOwner::Impl::Build() {
   options.driver = options_.driver;
   options.threads =
       options_.threads > 0 ? options_.threads : ThreadsOf(shape_->plan().tree, options_.rank);
+  options.parameters = parameters_;
   options.timeline = timeline_.get();
   options.clock = options_.clock;
   std::vector<ShardMemory> memory;
@@ -270,6 +271,10 @@ absl::Status ShardOwner::FinishLoading(StepNumber step, absl::Duration timeout) 
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }
+
+void ShardOwner::KeepParameters(std::shared_ptr<const ParameterMemory> memory) {
+  impl_->KeepParameters(std::move(memory));
+}
 
 absl::Status ShardOwner::RefuseNextStep(absl::string_view how_known) {
   return impl_->RefuseNextStep(how_known);

@@ -28,6 +28,7 @@
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/inspection/shard_view.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
 #include "server/update/trainer_update.h"
@@ -149,6 +150,10 @@ class ShardOwner {
   absl::Status AddGroups(const OptimizerSpec& spec,
                          const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                          const absl::Status& prepared, absl::Duration timeout);
+
+  // Where this rank's parameters lie from now on. Snapshots read them there, also between calls,
+  // and have none before. Any thread.
+  void KeepParameters(std::shared_ptr<const ParameterMemory> memory);
 
   // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
   // it up: with TrainerGone naming this rank, unless another rank has a reason of its own. OK when

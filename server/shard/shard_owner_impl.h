@@ -28,6 +28,7 @@
 #include "server/shard/owner_generation.h"
 #include "server/shard/plane_guard.h"
 #include "server/shard/shard_owner.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -70,6 +71,9 @@ class ShardOwner::Impl {
     if (!usable.ok()) return usable;
     return &generation_->state();
   }
+  void KeepParameters(std::shared_ptr<const ParameterMemory> memory) {
+    parameters_->Set(std::move(memory));
+  }
   const Plan& plan() const { return shape_->plan(); }
   // Null where the plane reaches no peer's memory.
   const PeerReplicas* peer_replicas() const {
@@ -108,6 +112,7 @@ class ShardOwner::Impl {
   GroupUpdates groups_;
   // Outlives whatever the session's thread may call.
   const std::shared_ptr<PlaneGuard> guard_ = std::make_shared<PlaneGuard>();
+  const std::shared_ptr<ParameterPlace> parameters_ = std::make_shared<ParameterPlace>();
   std::unique_ptr<MemberSession> session_;
   std::shared_ptr<const GenerationShape> shape_;
   std::unique_ptr<StepBoard> board_;

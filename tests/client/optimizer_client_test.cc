@@ -107,9 +107,23 @@ TEST(OptimizerClientTest, ReadState_IsWhatTheRanksConsolidate) {
         const auto client = ValueOrThrow(OptimizerClient::Connect(served.options()));
         EXPECT_EQ(client->spec().world_size, 2);
         Memory memory(*client);
-        const PulledStep pulled =
-            ValueOrThrow(client->ReadState(memory.places, OptimizerClient::ReadOptions()));
+        OptimizerClient::ReadOptions read;
+        std::vector<std::vector<char>> values;
+        for (const at::Tensor& parameter : parameters) {
+          values.emplace_back(parameter.nbytes() + 1);
+          read.parameters.push_back(values.back().data());
+        }
+        const PulledStep pulled = ValueOrThrow(client->ReadState(memory.places, read));
         EXPECT_EQ(pulled.step, 2);
+        for (size_t p = 0; p < parameters.size(); ++p) {
+          EXPECT_EQ(
+              std::memcmp(values[p].data(), parameters[p].const_data_ptr(), parameters[p].nbytes()),
+              0)
+              << p;
+        }
+        read.parameters.pop_back();
+        EXPECT_EQ(client->ReadState(memory.places, read).status().code(),
+                  absl::StatusCode::kInvalidArgument);
         ExpectSame(*client, memory, optimizer.state_dict());
       }
       optimizer.consolidate_state_dict(0);  // the other waits

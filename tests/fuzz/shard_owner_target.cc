@@ -69,6 +69,15 @@ class ShardOwnerTarget final : public FuzzTarget {
       Add("ReadState", state, rank, seeds);
       state.set_keep_copies(true);
       Add("ReadState", state, rank, seeds);
+      v1::PrepareSnapshotRequest prepare;
+      prepare.set_snapshot(1);
+      prepare.set_keep_copies(true);
+      Add("PrepareSnapshot", prepare, rank, seeds);
+      state.set_snapshot(1);
+      Add("ReadState", state, rank, seeds);
+      v1::ForgetSnapshotRequest forget;
+      forget.set_snapshot(1);
+      Add("ForgetSnapshot", forget, rank, seeds);
       for (const OwnedSlice& slice : rig_.owner(rank).view().Slices(0, kLargestPage)) {
         for (const char* slot : {"exp_avg", "step"}) {
           v1::ReadSlotRequest read;
@@ -104,6 +113,12 @@ class ShardOwnerTarget final : public FuzzTarget {
     }
     if (request.method == "ReadState") {
       return ReadState(static_cast<const v1::ReadStateRequest&>(*request.message));
+    }
+    if (request.method == "PrepareSnapshot") {
+      return Prepare(static_cast<const v1::PrepareSnapshotRequest&>(*request.message));
+    }
+    if (request.method == "ForgetSnapshot") {
+      return Forget(static_cast<const v1::ForgetSnapshotRequest&>(*request.message));
     }
     return Read(static_cast<const v1::ReadSlotRequest&>(*request.message));
   }
@@ -186,6 +201,17 @@ class ShardOwnerTarget final : public FuzzTarget {
   std::string ReadState(const v1::ReadStateRequest& request) {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kPatience));
+    if (request.snapshot() != 0) {
+      v1::PrepareSnapshotRequest prepare;
+      prepare.set_optimizer(request.optimizer());
+      if (request.has_rank()) prepare.set_rank(request.rank());
+      prepare.set_snapshot(request.snapshot());
+      v1::PrepareSnapshotResponse prepared;
+      grpc::ClientContext first;
+      first.set_deadline(DeadlineAfter(kPatience));
+      // Where this fails, the stream fails, too.
+      if (!stub_->PrepareSnapshot(&first, prepare, &prepared).ok()) prepared.Clear();
+    }
     const auto stream = stub_->ReadState(&context, request);
     int64_t bytes = 0;
     v1::StateFrame frame;
@@ -195,6 +221,28 @@ class ShardOwnerTarget final : public FuzzTarget {
     if (frame.step() == 1 && bytes == frame.total_bytes()) return "";
     return absl::StrCat("OK with ", bytes, " of ", frame.total_bytes(), " bytes of step ",
                         frame.step());
+  }
+
+  std::string Prepare(const v1::PrepareSnapshotRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::PrepareSnapshotResponse response;
+    const grpc::Status status = stub_->PrepareSnapshot(&context, request, &response);
+    // An earlier one may have the memory.
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return "";
+    if (!status.ok()) return CheckStatus(status);
+    v1::ForgetSnapshotRequest forget;
+    forget.set_optimizer(request.optimizer());
+    if (request.has_rank()) forget.set_rank(request.rank());
+    forget.set_snapshot(request.snapshot());
+    return Forget(forget);
+  }
+
+  std::string Forget(const v1::ForgetSnapshotRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::ForgetSnapshotResponse response;
+    return CheckStatus(stub_->ForgetSnapshot(&context, request, &response));
   }
 
   std::string Read(const v1::ReadSlotRequest& request) {

@@ -219,7 +219,7 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
   snapshot.groups = shown->groups;
   snapshot.rank = options_.member.rank;
   snapshot.store = shown->store;
-  snapshot.keep_copies = keep_copies;
+  snapshot.contents.keep_copies = keep_copies;
   snapshot.most_bytes = shown->store->snapshots().bytes();
   return OpenStoreSnapshot(snapshot, patience);
 }

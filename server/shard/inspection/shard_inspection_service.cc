@@ -13,6 +13,7 @@
 #include "server/shard/inspection/idle_thread.h"
 #include "server/shard/inspection/slot_scan.h"
 #include "server/shard/inspection/step_durations.h"
+#include "server/shard/inspection/view_of_request.h"
 
 namespace optshard {
 namespace {
@@ -24,14 +25,6 @@ constexpr absl::Duration kTurnPoll = absl::Milliseconds(50);
 // How long a piece of values waits for the end of a step, which needs the memory's bandwidth.
 constexpr int kMostPauses = 20;
 constexpr absl::Duration kPause = absl::Milliseconds(1);
-
-template <typename Request>
-ShardViewRegistry::Selector Selected(const Request& request) {
-  ShardViewRegistry::Selector selector;
-  selector.optimizer = request.optimizer();
-  if (request.has_rank()) selector.rank = request.rank();
-  return selector;
-}
 
 absl::Status CheckRequest(const v1::DescribeSlotsRequest& request) {
   if (request.parameters_size() > kMostParameters) {

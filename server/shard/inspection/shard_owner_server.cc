@@ -22,26 +22,21 @@
 #include "server/shard/inspection/shard_owner_rpc.h"
 #include "server/shard/inspection/state_stream_service.h"
 #include "server/shard/inspection/timeline_json.h"
+#include "server/shard/inspection/view_of_request.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
 
 namespace optshard {
 namespace {
 
 constexpr size_t kTimelineChunkBytes = 1 << 20;
 
-template <typename Request>
-ShardViewRegistry::Selector Selected(const Request& request) {
-  ShardViewRegistry::Selector selector;
-  selector.optimizer = request.optimizer();
-  if (request.has_rank()) selector.rank = request.rank();
-  return selector;
-}
-
 // Finds a view for each piece of work anew, so that an owner that goes away waits for one piece,
 // not for a client that reads slowly.
 class ShardOwnerService final
     : public v1::ShardOwner::WithRawCallbackMethod_ReadState<v1::ShardOwner::Service> {
  public:
-  explicit ShardOwnerService(ShardViewRegistry* views) : views_(views) {}
+  ShardOwnerService(ShardViewRegistry* views, const StateStreamLimits& limits)
+      : views_(views), limits_(limits) {}
 
   grpc::Status DescribeShard(grpc::ServerContext*, const v1::DescribeShardRequest* request,
                              v1::ShardDescription* response) override {
@@ -88,7 +83,27 @@ class ShardOwnerService final
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ReadState(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request) override {
-    return StartStateStream(context, *request, views_, streams_);
+    return StartStateStream(context, *request, views_, limits_, streams_);
+  }
+
+  grpc::Status PrepareSnapshot(grpc::ServerContext*, const v1::PrepareSnapshotRequest* request,
+                               v1::PrepareSnapshotResponse*) override {
+    // Only briefly a view: memory may take long.
+    const absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed =
+        SnapshotsOf(*request, request->job());
+    if (!agreed.ok()) return ToGrpc(agreed.status());
+    SnapshotContents contents;
+    contents.keep_copies = request->keep_copies();
+    contents.parameters = request->parameters();
+    return ToGrpc((*agreed)->Prepare(request->snapshot(), contents));
+  }
+
+  grpc::Status ForgetSnapshot(grpc::ServerContext*, const v1::ForgetSnapshotRequest* request,
+                              v1::ForgetSnapshotResponse*) override {
+    const absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed = SnapshotsOf(*request, "");
+    if (!agreed.ok()) return ToGrpc(agreed.status());
+    (*agreed)->Forget(request->snapshot());
+    return grpc::Status::OK;
   }
 
   grpc::Status GetTimeline(grpc::ServerContext*, const v1::GetTimelineRequest* request,
@@ -140,7 +155,16 @@ class ShardOwnerService final
     return TimelineJson((*view)->Describe().member, (*view)->Timeline());
   }
 
+  template <typename Request>
+  absl::StatusOr<std::shared_ptr<AgreedSnapshots>> SnapshotsOf(const Request& request,
+                                                               const std::string& job) {
+    const absl::StatusOr<ShardViewRegistry::Use> view = FindView(*views_, request, job);
+    if (!view.ok()) return view.status();
+    return (*view)->agreed_snapshots();
+  }
+
   ShardViewRegistry* const views_;
+  const StateStreamLimits limits_;
   const StateStreamCount streams_ = std::make_shared<std::atomic<int>>(0);
 };
 
@@ -148,7 +172,8 @@ class ShardOwnerService final
 
 class ShardOwnerServer::Impl {
  public:
-  explicit Impl(ShardViewRegistry* views) : service_(views), inspection_(views) {}
+  Impl(ShardViewRegistry* views, const StateStreamLimits& streams)
+      : service_(views, streams), inspection_(views) {}
   ~Impl() { Stop(absl::Seconds(1)); }
 
   absl::Status Start(const Options& options) {
@@ -190,7 +215,7 @@ class ShardOwnerServer::Impl {
 
 absl::StatusOr<std::unique_ptr<ShardOwnerServer>> ShardOwnerServer::Start(
     const Options& options, ShardViewRegistry* views) {
-  auto impl = std::make_unique<Impl>(views);
+  auto impl = std::make_unique<Impl>(views, options.streams);
   const absl::Status started = impl->Start(options);
   if (!started.ok()) return started;
   return std::unique_ptr<ShardOwnerServer>(new ShardOwnerServer(std::move(impl)));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/shard/inspection/shard_view_registry.h"
+#include "server/shard/inspection/state_stream_limits.h"
 
 namespace optshard {
 
@@ -20,6 +21,7 @@ class ShardOwnerServer {
   struct Options {
     std::string listen = "127.0.0.1:0";  // HOST:PORT, port 0 for any free one
     bool serving = true;                 // what the health service says at first
+    StateStreamLimits streams = {};
   };
 
   // `views` outlives the server. UNAVAILABLE naming the address where it cannot be listened on.

@@ -13,17 +13,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/block_code.h"
+#include "common/clock.h"
 #include "common/rpc/state_frame_rpc.h"
 #include "common/rpc/status_rpc.h"
+#include "server/shard/inspection/view_of_request.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
 namespace optshard {
 namespace {
 
-constexpr int kMostStreams = 64;  // each has a thread
 constexpr int64_t kFrameBytes = 2 << 20;
-constexpr absl::Duration kPatienceWithSteps = absl::Seconds(2);
-constexpr absl::Duration kPatienceWithClient = absl::Seconds(10);
+constexpr absl::Duration kLook = absl::Milliseconds(100);  // whether the client is still there
 
 // What gRPC has not sent yet.
 class SlicesUnderWay {
@@ -48,16 +49,11 @@ class SlicesUnderWay {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-absl::Status SlowClient() {
-  return absl::DeadlineExceededError(absl::StrFormat("the client has taken nothing for %s",
-                                                     absl::FormatDuration(kPatienceWithClient)));
-}
-
 class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   StateStream(grpc::CallbackServerContext* context, const grpc::ByteBuffer& request,
-              ShardViewRegistry* views, StateStreamCount streams)
-      : context_(context), views_(*views), streams_(std::move(streams)) {
+              ShardViewRegistry* views, const StateStreamLimits& limits, StateStreamCount streams)
+      : context_(context), views_(*views), limits_(limits), streams_(std::move(streams)) {
     grpc::ByteBuffer copy = request;
     grpc::ProtoBufferReader reader(&copy);
     parsed_ = reader.status().ok() && request_.ParseFromZeroCopyStream(&reader);
@@ -95,9 +91,9 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void Run() {
     const StateStreamCount streams = streams_;
     absl::Status status;
-    if (streams->fetch_add(1) >= kMostStreams) {
+    if (streams->fetch_add(1) >= limits_.most) {
       status = absl::AbortedError(absl::StrFormat(
-          "%d clients read state from this process at once; ask again later", kMostStreams));
+          "%d clients read state from this process at once; ask again later", limits_.most));
     } else {
       status = Send();
     }
@@ -135,7 +131,7 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
         if (!sent.ok()) return sent;
       }
       // Once they have left, whether they were right.
-      if (!slices_->WaitForNone(kPatienceWithClient)) {
+      if (!slices_->WaitForNone(limits_.patience_with_client)) {
         context_->TryCancel();
         return SlowClient();
       }
@@ -157,21 +153,44 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   absl::StatusOr<std::shared_ptr<ShardSnapshot>> Open() {
-    ShardViewRegistry::Selector selector;
-    selector.optimizer = request_.optimizer();
-    if (request_.has_rank()) selector.rank = request_.rank();
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_.Find(selector);
-    if (!view.ok()) return view.status();
-    const std::string job = (*view)->Describe().member.job;
-    if (!request_.job().empty() && request_.job() != job) {
-      return absl::NotFoundError(
-          absl::StrFormat("rank %d of job \"%s\" is served here, not of \"%s\"",
-                          (*view)->Describe().member.rank, job, request_.job()));
+    std::shared_ptr<AgreedSnapshots> agreed;
+    {
+      // Only briefly: an owner that goes away waits for it.
+      const absl::StatusOr<ShardViewRegistry::Use> view =
+          FindView(views_, request_, request_.job());
+      if (!view.ok()) return view.status();
+      if (request_.snapshot() == 0) {
+        absl::StatusOr<std::unique_ptr<ShardSnapshot>> opened =
+            (*view)->OpenSnapshot(request_.keep_copies(), limits_.patience_with_steps);
+        if (!opened.ok()) return opened.status();
+        return std::shared_ptr<ShardSnapshot>(*std::move(opened));
+      }
+      absl::StatusOr<std::shared_ptr<AgreedSnapshots>> of_owner = (*view)->agreed_snapshots();
+      if (!of_owner.ok()) return of_owner.status();
+      agreed = *std::move(of_owner);
     }
-    absl::StatusOr<std::unique_ptr<ShardSnapshot>> opened =
-        (*view)->OpenSnapshot(request_.keep_copies(), kPatienceWithSteps);
-    if (!opened.ok()) return opened.status();
-    return std::shared_ptr<ShardSnapshot>(*std::move(opened));
+    return Take(*agreed);
+  }
+
+  absl::StatusOr<std::shared_ptr<ShardSnapshot>> Take(AgreedSnapshots& agreed) {
+    const absl::Time deadline = Clock::Monotonic().Now() + limits_.patience_with_calls;
+    while (true) {
+      absl::StatusOr<std::unique_ptr<ShardSnapshot>> taken =
+          agreed.Take(request_.snapshot(), kLook);
+      if (taken.ok()) return std::shared_ptr<ShardSnapshot>(*std::move(taken));
+      if (!absl::IsDeadlineExceeded(taken.status())) return taken.status();
+      absl::Status ends = Clock::Monotonic().Now() < deadline ? absl::OkStatus() : taken.status();
+      absl::MutexLock lock(&mutex_);
+      if (broken_) ends = Gone();
+      if (ends.ok()) continue;
+      agreed.Forget(request_.snapshot());
+      return ends;
+    }
+  }
+
+  absl::Status SlowClient() const {
+    return absl::DeadlineExceededError(absl::StrFormat(
+        "the client has taken nothing for %s", absl::FormatDuration(limits_.patience_with_client)));
   }
 
   absl::Status SendPart(const std::shared_ptr<ShardSnapshot>& snapshot, int index) {
@@ -212,7 +231,7 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     {
       absl::MutexLock lock(&mutex_);
       is_slow = !mutex_.AwaitWithTimeout(absl::Condition(this, &StateStream::IsWritten),
-                                         kPatienceWithClient);
+                                         limits_.patience_with_client);
     }
     if (is_slow) {
       context_->TryCancel();
@@ -231,6 +250,7 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   grpc::CallbackServerContext* const context_;
   ShardViewRegistry& views_;
+  const StateStreamLimits limits_;
   const StateStreamCount streams_;
   v1::ReadStateRequest request_;
   bool parsed_ = false;
@@ -248,8 +268,9 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartStateStream(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer& request,
                                                              ShardViewRegistry* views,
+                                                             const StateStreamLimits& limits,
                                                              StateStreamCount streams) {
-  return new StateStream(context, request, views, std::move(streams));
+  return new StateStream(context, request, views, limits, std::move(streams));
 }
 
 }  // namespace optshard

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "server/shard/inspection/shard_view_registry.h"
+#include "server/shard/inspection/state_stream_limits.h"
 
 namespace optshard {
 
@@ -18,6 +19,7 @@ using StateStreamCount = std::shared_ptr<std::atomic<int>>;
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartStateStream(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer& request,
                                                              ShardViewRegistry* views,
+                                                             const StateStreamLimits& limits,
                                                              StateStreamCount streams);
 
 }  // namespace optshard

@@ -12,7 +12,7 @@ constexpr absl::Duration kPause = absl::Milliseconds(1);
 
 }  // namespace
 
-absl::Status AgreedSnapshots::Prepare(SnapshotId id, bool keep_copies) {
+absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& contents) {
   if (id == 0) return absl::InvalidArgumentError("a snapshot's id is not 0");
   absl::MutexLock preparing(&preparing_);
   {
@@ -26,7 +26,7 @@ absl::Status AgreedSnapshots::Prepare(SnapshotId id, bool keep_copies) {
                           options_.most, options_.rank, absl::FormatDuration(options_.keep)));
     }
   }
-  absl::StatusOr<std::unique_ptr<PreparedSnapshot>> prepared = options_.prepare(keep_copies);
+  absl::StatusOr<std::unique_ptr<PreparedSnapshot>> prepared = options_.prepare(contents);
   if (!prepared.ok()) return prepared.status();
   absl::MutexLock lock(&mutex_);
   if (!ended_.ok()) return ended_;

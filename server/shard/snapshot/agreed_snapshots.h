@@ -41,9 +41,9 @@ enum class CallEffect {
 class AgreedSnapshots {
  public:
   struct Options {
-    // With `keep_copies` it has memory for what steps change meanwhile. Errors as
-    // StateSnapshots::Prepare. Called by one thread at a time.
-    std::function<absl::StatusOr<std::unique_ptr<PreparedSnapshot>>(bool keep_copies)> prepare;
+    // Errors as PrepareStoreSnapshot. Called by one thread at a time.
+    std::function<absl::StatusOr<std::unique_ptr<PreparedSnapshot>>(const SnapshotContents&)>
+        prepare;
     Rank rank = 0;  // for messages
     // How long a snapshot is kept that nobody opens, or nobody takes once it is open. Afterwards
     // the next call of anything here forgets it.
@@ -60,7 +60,8 @@ class AgreedSnapshots {
   // prepared already.
   //   INVALID_ARGUMENT    the id is 0
   //   RESOURCE_EXHAUSTED  the copies need more memory than snapshots may have, or too many are kept
-  absl::Status Prepare(SnapshotId id, bool keep_copies);
+  //   FAILED_PRECONDITION parameters are asked for, and the trainer has given no values yet
+  absl::Status Prepare(SnapshotId id, const SnapshotContents& contents);
 
   // Opens the snapshot, once all owners have prepared it, and returns its step. It stays here.
   //   ABORTED            it is not prepared here (any more), or could not be opened when the others

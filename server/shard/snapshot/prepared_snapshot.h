@@ -8,6 +8,15 @@
 
 namespace optshard {
 
+struct SnapshotContents {
+  // Memory for what steps change meanwhile. Without it, a step that begins ends the snapshot
+  // (ShardSnapshot::kLost).
+  bool keep_copies = true;
+  // Also the parameters of what is owned, as this rank's replica has them: parts of the name
+  // kParameterPart, always kept.
+  bool parameters = false;
+};
+
 // Thread-compatible.
 class PreparedSnapshot {
  public:

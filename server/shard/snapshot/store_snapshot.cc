@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/optimizer_spec.h"
+#include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/state_snapshots.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/slot_memory.h"
@@ -22,12 +23,15 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
 
 class StoreSnapshot final : public ShardSnapshot {
  public:
+  // `parameters` is null where they are not wanted.
   StoreSnapshot(const StoreSnapshotOptions& options, std::shared_ptr<StateSnapshot> snapshot,
+                std::unique_ptr<const ParameterCopies> parameters,
                 const ShardStore::SnapshotCounts& counts)
       : store_(options.store),
         generation_(options.shape->generation()),
         step_(counts.step),
         snapshot_(std::move(snapshot)),
+        parameters_(std::move(parameters)),
         stored_(store_->StoredParts()) {
     const OptimizerSpec& spec = options.shape->spec();
     const auto slots_of = [&](int parameter) {
@@ -64,6 +68,9 @@ class StoreSnapshot final : public ShardSnapshot {
       if (stored.array.is_coded()) part.code = stored.array.coded().code;
       parts_.push_back(std::move(part));
     }
+    first_parameter_ = static_cast<int>(parts_.size());
+    if (parameters_ == nullptr) return;
+    parts_.insert(parts_.end(), parameters_->parts().begin(), parameters_->parts().end());
   }
 
   ~StoreSnapshot() override { CloseIt(); }
@@ -75,7 +82,7 @@ class StoreSnapshot final : public ShardSnapshot {
 
   PartState state(int part) const override {
     const int scalars = static_cast<int>(scalars_.size());
-    if (part < scalars) return PartState::kKept;
+    if (part < scalars || part >= first_parameter_) return PartState::kKept;
     switch (snapshot_->state(stored_[part - scalars].own)) {
       case StateSnapshot::BlockState::kLive:
         return PartState::kLive;
@@ -91,6 +98,9 @@ class StoreSnapshot final : public ShardSnapshot {
     const int64_t offset = first * ElementBytes(parts_[part].format);
     const int scalars = static_cast<int>(scalars_.size());
     if (part < scalars) return {reinterpret_cast<const char*>(&scalars_[part]) + offset, nullptr};
+    if (part >= first_parameter_) {
+      return {parameters_->At(part - first_parameter_) + offset, nullptr};
+    }
     const ShardStore::StoredPart& stored = stored_[part - scalars];
     const char* const data = snapshot_->At(stored.own, stored.range);
     if (!stored.array.is_coded()) return {data + offset, nullptr};
@@ -121,36 +131,59 @@ class StoreSnapshot final : public ShardSnapshot {
   const Generation generation_;
   const StepNumber step_;
   const std::shared_ptr<StateSnapshot> snapshot_;
+  const std::unique_ptr<const ParameterCopies> parameters_;
   const std::vector<ShardStore::StoredPart> stored_;
-  std::vector<Part> parts_;  // scalars_, then stored_
+  std::vector<Part> parts_;  // scalars_, then stored_, then parameters_
+  int first_parameter_ = 0;  // of parts_
   std::vector<double> scalars_;
 };
 
 class PreparedStoreSnapshot final : public PreparedSnapshot {
  public:
-  PreparedStoreSnapshot(StoreSnapshotOptions options, std::shared_ptr<StateSnapshot> snapshot)
-      : options_(std::move(options)), snapshot_(std::move(snapshot)) {}
+  PreparedStoreSnapshot(StoreSnapshotOptions options, std::shared_ptr<StateSnapshot> snapshot,
+                        std::unique_ptr<ParameterCopies> parameters)
+      : options_(std::move(options)),
+        snapshot_(std::move(snapshot)),
+        parameters_(std::move(parameters)) {}
 
   std::unique_ptr<ShardSnapshot> TryOpen() override {
     const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
     if (!counts.has_value()) return nullptr;
-    return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), *counts);
+    if (parameters_ != nullptr && !parameters_->Copy(*options_.parameters->Get())) {
+      options_.store->snapshots().Close(snapshot_.get());
+      return nullptr;
+    }
+    return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), std::move(parameters_),
+                                           *counts);
   }
 
  private:
   const StoreSnapshotOptions options_;
   std::shared_ptr<StateSnapshot> snapshot_;
+  std::unique_ptr<ParameterCopies> parameters_;  // null where they are not wanted
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     const StoreSnapshotOptions& options) {
+  if (options.contents.parameters &&
+      (options.parameters == nullptr || options.parameters->Get() == nullptr)) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "rank %d has no parameters yet: its trainer has not given their values", options.rank));
+  }
   absl::StatusOr<std::shared_ptr<StateSnapshot>> snapshot =
-      options.store->snapshots().Prepare(options.keep_copies, options.most_bytes);
+      options.store->snapshots().Prepare(options.contents.keep_copies, options.most_bytes);
   if (!snapshot.ok()) return snapshot.status();
-  return std::unique_ptr<PreparedSnapshot>(
-      std::make_unique<PreparedStoreSnapshot>(options, *std::move(snapshot)));
+  std::unique_ptr<ParameterCopies> parameters;
+  if (options.contents.parameters) {
+    absl::StatusOr<std::unique_ptr<ParameterCopies>> copies =
+        ParameterCopies::Allocate(options.shape, options.rank);
+    if (!copies.ok()) return copies.status();
+    parameters = *std::move(copies);
+  }
+  return std::unique_ptr<PreparedSnapshot>(std::make_unique<PreparedStoreSnapshot>(
+      options, *std::move(snapshot), std::move(parameters)));
 }
 
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(

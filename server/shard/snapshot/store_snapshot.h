@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 #include "server/shard/state/shard_store.h"
@@ -21,19 +22,20 @@ struct StoreSnapshotOptions {
   GroupUpdates groups;
   Rank rank = 0;
   std::shared_ptr<const ShardStore> store;
-  // Without it, a step that begins while the snapshot is read ends it (ShardSnapshot::kLost).
-  bool keep_copies = true;
-  int64_t most_bytes = 0;  // of all snapshots of the store
+  std::shared_ptr<const ParameterPlace> parameters;
+  SnapshotContents contents;
+  int64_t most_bytes = 0;  // of the copies of state of all snapshots of the store
 };
 
-// A snapshot that is not open yet. RESOURCE_EXHAUSTED: the copies need more than `most_bytes`.
+// A snapshot that is not open yet.
+//   RESOURCE_EXHAUSTED   the copies need more than `most_bytes`, or than there is
+//   FAILED_PRECONDITION  parameters are asked for, and the trainer has given no values yet
 absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     const StoreSnapshotOptions& options);
 
 // Opens a snapshot at the last finished step. While a step is being applied it waits for its end,
-// for at most `patience`. A step never waits for it.
-//   RESOURCE_EXHAUSTED  the copies need more than `most_bytes`
-//   ABORTED             a step was being applied all the time, or the state replaced: try again
+// for at most `patience`. A step never waits for it. Errors as PrepareStoreSnapshot, and
+//   ABORTED  a step was being applied all the time, or the state replaced: try again
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
     const StoreSnapshotOptions& options, absl::Duration patience);
 

@@ -143,6 +143,32 @@ TEST_F(StatePullTest, OwnersAtDifferentSteps_AreReadAgain) {
   EXPECT_EQ(asked_[0], 2);
 }
 
+TEST_F(StatePullTest, OwnerThatHasNoMemory_IsNamed_AndNothingStaysPrepared) {
+  views_[1].prepare = [](const SnapshotContents&) {
+    return absl::ResourceExhaustedError("too little");
+  };
+  for (int i = 0; i < 20; ++i) {  // more than an owner keeps
+    const absl::Status status = PullState(owners_, values_, options_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1"), HasSubstr("too little")));
+  }
+}
+
+TEST_F(StatePullTest, WhatOwnersAreAskedFor_IsWhatTheCallerWants) {
+  std::atomic<int> with_parameters{0};
+  for (FakeShardView& view : views_) {
+    view.prepare = [&](const SnapshotContents& contents) {
+      EXPECT_FALSE(contents.keep_copies);
+      if (contents.parameters) ++with_parameters;
+      return absl::OkStatus();
+    };
+  }
+  options_.keep_copies = false;
+  options_.parameters = true;
+  EXPECT_TRUE(PullState(owners_, values_, options_).ok());
+  EXPECT_EQ(with_parameters, 2);
+}
+
 TEST_F(StatePullTest, OwnersThatStayAtDifferentSteps_AreNamedAtTheDeadline) {
   steps_[1] = {8};
   options_.timeout = absl::Milliseconds(300);

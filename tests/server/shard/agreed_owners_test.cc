@@ -1,6 +1,7 @@
 // Owners that step at full speed while somebody opens snapshots of all of them.
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/parameter_copies.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "tests/server/shard/owner_rig.h"
 
 namespace optshard::testing {
@@ -55,6 +58,13 @@ struct Job {
     auto rig = std::make_unique<OwnerRig>(options);
     for (const absl::Status& started : rig->Start()) EXPECT_TRUE(started.ok()) << started;
     rig->GiveGradients(1);
+    for (Rank r = 0; r < ranks; ++r) {
+      auto memory = std::make_shared<ParameterMemory>();
+      for (const ReplicaTensor& tensor : rig->replica(r).tensors()) {
+        memory->values.emplace_back(tensor.parameter);
+      }
+      rig->owner(r).KeepParameters(memory);
+    }
     return rig;
   }
 
@@ -83,7 +93,9 @@ std::vector<std::vector<State>> StatesByStep(const Job& job) {
   for (int step = 0; step <= job.steps; ++step) {
     rig->OnEveryRank([&](Rank r) {
       if (step > 0) Job::Step(*rig, r, step);
-      states[step][r] = Read(**rig->owner(r).view().OpenSnapshot(false, kLong));
+      const SnapshotId id = step + 1;
+      EXPECT_TRUE(SnapshotsOf(*rig, r)->Prepare(id, {false, true}).ok());
+      states[step][r] = Read(**SnapshotsOf(*rig, r)->Take(id, kLong));
     });
   }
   return states;
@@ -108,7 +120,7 @@ TEST_P(AgreedOwners, SteppingAtFullSpeed_AllOpenAtTheSameStep_WithItsState) {
   SnapshotId id = 1;
   for (; running > 0 || snapshots < 3; ++id) {
     for (Rank r = 0; r < job.ranks; ++r) {
-      ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(id, true).ok());
+      ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(id, {true, true}).ok());
     }
     std::vector<StepNumber> at(job.ranks);
     rig->OnEveryRank([&](Rank r) {
@@ -131,7 +143,7 @@ TEST(AgreedOwnersTest, ASkippedStep_CarriesTheSnapshotToo) {
   Job job;
   const auto rig = job.Start();
   for (Rank r = 0; r < job.ranks; ++r) {
-    ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, true).ok());
+    ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, {}).ok());
     for (int p = 0; p < rig->space().parameter_count(); ++p) rig->replica(r).DropGradient(p);
   }
   EXPECT_EQ(*SnapshotsOf(*rig, 1)->Open(7, kLong), 0);
@@ -145,7 +157,7 @@ TEST(AgreedOwnersTest, ALostRank_EndsWhatWaits) {
   Job job;
   const auto rig = job.Start();
   const std::shared_ptr<AgreedSnapshots> snapshots = SnapshotsOf(*rig, 0);
-  ASSERT_TRUE(snapshots->Prepare(7, true).ok());
+  ASSERT_TRUE(snapshots->Prepare(7, {}).ok());
   rig->Kill(1);
   rig->OnEveryRank([&](Rank r) {
     if (r == 1) return;
@@ -156,16 +168,42 @@ TEST(AgreedOwnersTest, ALostRank_EndsWhatWaits) {
   EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
 }
 
+TEST(AgreedOwnersTest, ParametersThatATrainerEdits_AreThoseOfTheSnapshot) {
+  Job job;
+  const auto rig = job.Start();
+  const Slice slice = rig->owner(0).plan().partition.slices[0].front();
+  Values values = rig->replica(0).Parameter(slice.parameter);
+  values[slice.offset_elements] = 0.5;
+  rig->replica(0).SetParameter(slice.parameter, values);
+  ASSERT_TRUE(SnapshotsOf(*rig, 0)->Prepare(7, {true, true}).ok());
+  const auto snapshot = SnapshotsOf(*rig, 0)->Take(7, kLong);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  const std::string bytes =
+      Read(**snapshot).at({slice.parameter, kParameterPart, slice.offset_elements});
+  float first = 0;
+  std::memcpy(&first, bytes.data(), sizeof(first));
+  EXPECT_EQ(first, 0.5f);
+}
+
+TEST(AgreedOwnersTest, NoParametersYet_IsSaid) {
+  Job job;
+  const auto rig = job.Start();
+  rig->owner(0).KeepParameters(nullptr);
+  const absl::Status refused = SnapshotsOf(*rig, 0)->Prepare(7, {true, true});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 0 has no parameters yet"));
+}
+
 TEST(AgreedOwnersTest, CopiesTakeMoreThanSnapshotsMayHave_IsRefused) {
   Job job;
   const auto rig = job.Start();
   const std::shared_ptr<AgreedSnapshots> snapshots = SnapshotsOf(*rig, 0);
-  EXPECT_TRUE(snapshots->Prepare(7, true).ok());
-  const absl::Status refused = snapshots->Prepare(8, true);
+  EXPECT_TRUE(snapshots->Prepare(7, {}).ok());
+  const absl::Status refused = snapshots->Prepare(8, {});
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("0 are left"));
   snapshots->Forget(7);
-  EXPECT_TRUE(snapshots->Prepare(8, true).ok());
+  EXPECT_TRUE(snapshots->Prepare(8, {}).ok());
 }
 
 }  // namespace

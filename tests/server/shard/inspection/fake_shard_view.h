@@ -25,7 +25,12 @@ class FakeShardView final : public ShardView {
     return StepNumber{1};
   };
 
-  // Called by OpenSnapshot.
+  // Called when an agreed snapshot is prepared.
+  std::function<absl::Status(const SnapshotContents&)> prepare = [](const SnapshotContents&) {
+    return absl::OkStatus();
+  };
+
+  // Called by OpenSnapshot, and when an agreed one is opened; after an error that is tried again.
   std::function<absl::StatusOr<std::unique_ptr<ShardSnapshot>>(bool keep_copies)> open = [](bool) {
     return absl::UnimplementedError("no snapshots of this one");
   };
@@ -59,9 +64,39 @@ class FakeShardView final : public ShardView {
     return open(keep_copies);
   }
   absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const override {
-    return absl::UnimplementedError("no snapshots of this one");
+    return agreed_;
   }
   std::vector<TimelineSpan> Timeline() const override { return timeline; }
+
+ private:
+  class Prepared final : public PreparedSnapshot {
+   public:
+    Prepared(const FakeShardView* view, bool keep_copies)
+        : view_(*view), keep_copies_(keep_copies) {}
+    std::unique_ptr<ShardSnapshot> TryOpen() override {
+      absl::StatusOr<std::unique_ptr<ShardSnapshot>> opened = view_.open(keep_copies_);
+      return opened.ok() ? *std::move(opened) : nullptr;
+    }
+
+   private:
+    const FakeShardView& view_;
+    const bool keep_copies_;
+  };
+
+  AgreedSnapshots::Options AgreedOptions() const {
+    AgreedSnapshots::Options options;
+    options.prepare =
+        [this](
+            const SnapshotContents& contents) -> absl::StatusOr<std::unique_ptr<PreparedSnapshot>> {
+      absl::Status prepared = prepare(contents);
+      if (!prepared.ok()) return prepared;
+      return std::make_unique<Prepared>(this, contents.keep_copies);
+    };
+    return options;
+  }
+
+  const std::shared_ptr<AgreedSnapshots> agreed_ =
+      std::make_shared<AgreedSnapshots>(AgreedOptions());
 };
 
 }  // namespace optshard::testing

@@ -89,11 +89,19 @@ class ReadStateTest : public ShardOwnerServiceTest {
     Register();
   }
 
+  void ServeWith(const StateStreamLimits& limits) {
+    ShardOwnerServer::Options options;
+    options.streams = limits;
+    server_ = *ShardOwnerServer::Start(options, &views_);
+    stub_ = v1::ShardOwner::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
+  }
+
   // The stub parses the messages: they are ordinary ones.
   grpc::Status ReadAll(std::vector<v1::StateFrame>* frames) {
     const auto context = Context();
     v1::ReadStateRequest request;
-    request.set_keep_copies(true);
+    request.set_keep_copies(snapshot_ == 0);
+    request.set_snapshot(snapshot_);
     const auto reader = stub_->ReadState(context.get(), request);
     v1::StateFrame frame;
     while (reader->Read(&frame)) {
@@ -111,6 +119,7 @@ class ReadStateTest : public ShardOwnerServiceTest {
   const std::shared_ptr<FakeSnapshot::Log> log_ = std::make_shared<FakeSnapshot::Log>();
   std::vector<float> values_ = std::vector<float>(kParts * kElements);
   std::atomic<bool> asked_for_copies_{false};
+  SnapshotId snapshot_ = 0;  // that is read
 };
 
 TEST_F(ReadStateTest, Frames_AreMessagesOfAnyClient) {
@@ -179,6 +188,95 @@ TEST_F(ReadStateTest, SnapshotThatIsRefused_IsTheCallsError) {
   EXPECT_EQ(status.error_message(), "too little");
   view_.open = [](bool) { return absl::DataLossError("torn"); };
   EXPECT_EQ(ReadAll(&frames).error_code(), grpc::StatusCode::DATA_LOSS);
+}
+
+TEST_F(ReadStateTest, PreparedSnapshot_IsReadOnce) {
+  Serve(kParts);
+  v1::PrepareSnapshotRequest prepare;
+  v1::PrepareSnapshotResponse prepared;
+  prepare.set_snapshot(0);
+  EXPECT_EQ(stub_->PrepareSnapshot(Context().get(), prepare, &prepared).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  prepare.set_snapshot(7);
+  prepare.set_job("other");
+  EXPECT_EQ(stub_->PrepareSnapshot(Context().get(), prepare, &prepared).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  prepare.set_job("job");
+  EXPECT_TRUE(stub_->PrepareSnapshot(Context().get(), prepare, &prepared).ok());
+  snapshot_ = 7;
+  std::vector<v1::StateFrame> frames;
+  const grpc::Status status = ReadAll(&frames);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_FALSE(asked_for_copies_) << "as it was prepared";
+  EXPECT_THAT(values_, Each(1.0f));
+  EXPECT_EQ(ReadAll(&frames).error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(ReadStateTest, ForgottenSnapshot_IsNotRead) {
+  Serve(kParts);
+  v1::PrepareSnapshotRequest prepare;
+  v1::PrepareSnapshotResponse prepared;
+  prepare.set_snapshot(7);
+  EXPECT_TRUE(stub_->PrepareSnapshot(Context().get(), prepare, &prepared).ok());
+  v1::ForgetSnapshotRequest forget;
+  v1::ForgetSnapshotResponse forgotten;
+  forget.set_snapshot(7);
+  EXPECT_TRUE(stub_->ForgetSnapshot(Context().get(), forget, &forgotten).ok());
+  snapshot_ = 7;
+  std::vector<v1::StateFrame> frames;
+  EXPECT_EQ(ReadAll(&frames).error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(ReadStateTest, OwnerThatStaysInACall_IsSaidAfterItsPatience) {
+  StateStreamLimits limits;
+  limits.patience_with_calls = absl::Milliseconds(50);
+  ServeWith(limits);
+  Serve(kParts);
+  EXPECT_TRUE((*view_.agreed_snapshots())->Prepare(7, {}).ok());
+  (*view_.agreed_snapshots())->Vote(CallEffect::kChanges);
+  snapshot_ = 7;
+  std::vector<v1::StateFrame> frames;
+  const grpc::Status status = ReadAll(&frames);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("was in a step"));
+}
+
+TEST_F(ReadStateTest, ClientThatTakesNothing_LosesItsSnapshot) {
+  StateStreamLimits limits;
+  limits.patience_with_client = absl::Milliseconds(50);
+  ServeWith(limits);
+  Serve(kParts);
+  const auto context = Context();
+  const auto reader = stub_->ReadState(context.get(), v1::ReadStateRequest());
+  while (!log_->closed) std::this_thread::yield();
+  v1::StateFrame frame;
+  while (reader->Read(&frame)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST_F(ReadStateTest, OneStreamTooMany_IsToldToAskAgain) {
+  StateStreamLimits limits;
+  limits.most = 1;
+  ServeWith(limits);
+  std::atomic<bool> begun{false};
+  absl::Notification go_on;
+  Serve(kParts, [&](FakeSnapshot& snapshot) {
+    snapshot.on_read = [&](int) {
+      begun = true;
+      go_on.WaitForNotification();
+    };
+  });
+  std::vector<v1::StateFrame> first;
+  std::thread reads([&] { EXPECT_TRUE(ReadAll(&first).ok()); });
+  while (!begun) std::this_thread::yield();
+  std::vector<v1::StateFrame> second;
+  const grpc::Status refused = ReadAll(&second);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("1 clients read state"));
+  go_on.Notify();
+  reads.join();
+  EXPECT_THAT(second, SizeIs(0));
 }
 
 TEST_F(ReadStateTest, ClientThatGoesAway_LeavesNothingBehind) {

@@ -97,7 +97,7 @@ class Owners {
     ShardStore& store = *stores_[rank];
     // To find where everything lies.
     StoreSnapshotOptions live = Snapshot(rank);
-    live.keep_copies = false;
+    live.contents.keep_copies = false;
     const auto memory = *OpenStoreSnapshot(live, absl::ZeroDuration());
     for (size_t own = 0; own < store.own_buckets().size(); ++own) {
       store.BeginWrite(static_cast<int>(own));

@@ -53,7 +53,8 @@ class FakePrepared final : public PreparedSnapshot {
 
 AgreedSnapshots::Options OptionsOf(const State* state) {
   AgreedSnapshots::Options options;
-  options.prepare = [state](bool) -> absl::StatusOr<std::unique_ptr<PreparedSnapshot>> {
+  options.prepare =
+      [state](const SnapshotContents&) -> absl::StatusOr<std::unique_ptr<PreparedSnapshot>> {
     return std::make_unique<FakePrepared>(state);
   };
   return options;
@@ -85,7 +86,7 @@ class AgreedSnapshotsTest : public ::testing::Test {
 
 TEST_F(AgreedSnapshotsTest, BetweenCalls_OpensAtOnce_AndTheNextVoteAloneSaysSo) {
   Step();
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   EXPECT_EQ(*agreed_.Open(7, kNow), 1);
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{7}));
   agreed_.EndCall();
@@ -96,7 +97,7 @@ TEST_F(AgreedSnapshotsTest, BetweenCalls_OpensAtOnce_AndTheNextVoteAloneSaysSo) 
 }
 
 TEST_F(AgreedSnapshotsTest, InACall_TheVotesOfOthersOpen_BeforeAnythingChanges) {
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   agreed_.Vote(CallEffect::kChanges);
   EXPECT_EQ(agreed_.Open(7, kNow).status().code(), absl::StatusCode::kDeadlineExceeded);
   agreed_.TakeVote({9, 7});
@@ -107,7 +108,7 @@ TEST_F(AgreedSnapshotsTest, InACall_TheVotesOfOthersOpen_BeforeAnythingChanges) 
 }
 
 TEST_F(AgreedSnapshotsTest, InACallThatNobodyElseHasOpenedIn_TheEndOpens) {
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   agreed_.Vote(CallEffect::kChanges);
   agreed_.TakeVote({});
   Apply();
@@ -120,7 +121,7 @@ TEST_F(AgreedSnapshotsTest, InACallThatNobodyElseHasOpenedIn_TheEndOpens) {
 }
 
 TEST_F(AgreedSnapshotsTest, InACallThatChangesNothing_OpensAtOnce) {
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   EXPECT_EQ(agreed_.Vote(CallEffect::kReads), SnapshotIds());
   EXPECT_TRUE(agreed_.Open(7, kNow).ok());
   agreed_.EndCall();
@@ -128,7 +129,7 @@ TEST_F(AgreedSnapshotsTest, InACallThatChangesNothing_OpensAtOnce) {
 }
 
 TEST_F(AgreedSnapshotsTest, Taken_IsGivenOnce) {
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   EXPECT_EQ((*agreed_.Take(7, kNow))->step(), 0);
   EXPECT_EQ(agreed_.Take(7, kNow).status().code(), absl::StatusCode::kAborted);
 }
@@ -140,13 +141,13 @@ TEST_F(AgreedSnapshotsTest, NotPrepared_IsAbortedAndIgnoredInVotes) {
   EXPECT_NE(status.message().find("rank 0 has not prepared snapshot 0000000000000007"),
             std::string::npos)
       << status;
-  EXPECT_EQ(agreed_.Prepare(0, true).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(agreed_.Prepare(0, {}).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(AgreedSnapshotsTest, WhileTheStateIsReplaced_WaitsButNotWhenOthersHaveOpened) {
   state_.is_being_replaced = true;
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
-  ASSERT_TRUE(agreed_.Prepare(8, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
+  ASSERT_TRUE(agreed_.Prepare(8, {}).ok());
   EXPECT_EQ(agreed_.Open(7, kNow).status().code(), absl::StatusCode::kDeadlineExceeded);
   Step({8});
   state_.is_being_replaced = false;
@@ -155,7 +156,7 @@ TEST_F(AgreedSnapshotsTest, WhileTheStateIsReplaced_WaitsButNotWhenOthersHaveOpe
 }
 
 TEST_F(AgreedSnapshotsTest, MoreThanAVoteHolds_WaitForTheNextOne) {
-  for (SnapshotId id = 1; id <= 5; ++id) ASSERT_TRUE(agreed_.Prepare(id, true).ok());
+  for (SnapshotId id = 1; id <= 5; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
   for (SnapshotId id = 1; id <= 4; ++id) EXPECT_EQ(*agreed_.Open(id, kNow), 0);
   EXPECT_EQ(agreed_.Open(5, kNow).status().code(), absl::StatusCode::kDeadlineExceeded);
   Step();
@@ -165,28 +166,28 @@ TEST_F(AgreedSnapshotsTest, MoreThanAVoteHolds_WaitForTheNextOne) {
 
 TEST_F(AgreedSnapshotsTest, WhereNobodyVotes_WhatIsDoneWithMakesRoom) {
   for (SnapshotId id = 1; id <= 20; ++id) {
-    ASSERT_TRUE(agreed_.Prepare(id, true).ok());
+    ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
     EXPECT_TRUE(agreed_.Take(id, kNow).ok());
   }
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{17, 18, 19, 20}));
 }
 
 TEST_F(AgreedSnapshotsTest, NobodyOpens_IsForgottenAfterAMinute) {
-  for (SnapshotId id = 1; id <= 16; ++id) ASSERT_TRUE(agreed_.Prepare(id, true).ok());
-  EXPECT_TRUE(agreed_.Prepare(1, true).ok()) << "the same again";
-  EXPECT_EQ(agreed_.Prepare(17, true).code(), absl::StatusCode::kResourceExhausted);
+  for (SnapshotId id = 1; id <= 16; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
+  EXPECT_TRUE(agreed_.Prepare(1, {}).ok()) << "the same again";
+  EXPECT_EQ(agreed_.Prepare(17, {}).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(*agreed_.Open(1, kNow), 0);
   clock_.Advance(absl::Seconds(59));
   EXPECT_EQ(*agreed_.Open(2, kNow), 0);
   clock_.Advance(absl::Seconds(1));
-  EXPECT_TRUE(agreed_.Prepare(17, true).ok());
+  EXPECT_TRUE(agreed_.Prepare(17, {}).ok());
   EXPECT_EQ(agreed_.Open(3, kNow).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(agreed_.Open(1, kNow).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(*agreed_.Open(2, kNow), 0) << "a minute from when it was opened";
 }
 
 TEST_F(AgreedSnapshotsTest, Forgotten_MakesRoomAndWakesWhoWaits) {
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   agreed_.Vote(CallEffect::kChanges);
   std::thread waits(
       [this] { EXPECT_EQ(agreed_.Open(7, kLong).status().code(), absl::StatusCode::kAborted); });
@@ -196,7 +197,7 @@ TEST_F(AgreedSnapshotsTest, Forgotten_MakesRoomAndWakesWhoWaits) {
 }
 
 TEST_F(AgreedSnapshotsTest, Ended_AllHaveTheReason) {
-  ASSERT_TRUE(agreed_.Prepare(7, true).ok());
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   agreed_.Vote(CallEffect::kChanges);
   std::thread waits(
       [this] { EXPECT_EQ(agreed_.Open(7, kLong).status(), absl::DataLossError("torn")); });
@@ -204,13 +205,15 @@ TEST_F(AgreedSnapshotsTest, Ended_AllHaveTheReason) {
   agreed_.End(absl::AbortedError("later"));
   waits.join();
   agreed_.EndCall();
-  EXPECT_EQ(agreed_.Prepare(8, true), absl::DataLossError("torn"));
+  EXPECT_EQ(agreed_.Prepare(8, {}), absl::DataLossError("torn"));
 }
 
 TEST_F(AgreedSnapshotsTest, NoMemory_IsSaidAndNothingIsKept) {
-  options_.prepare = [](bool) { return absl::ResourceExhaustedError("no memory"); };
+  options_.prepare = [](const SnapshotContents&) {
+    return absl::ResourceExhaustedError("no memory");
+  };
   AgreedSnapshots agreed(options_);
-  EXPECT_EQ(agreed.Prepare(7, true), absl::ResourceExhaustedError("no memory"));
+  EXPECT_EQ(agreed.Prepare(7, {}), absl::ResourceExhaustedError("no memory"));
   EXPECT_EQ(agreed.Open(7, kNow).status().code(), absl::StatusCode::kAborted);
 }
 
@@ -315,7 +318,7 @@ class Model {
   }
 
   void Prepare(Owner& owner, SnapshotId id) {
-    EXPECT_TRUE(owner.agreed->Prepare(id, true).ok());
+    EXPECT_TRUE(owner.agreed->Prepare(id, {}).ok());
     std::vector<Owner*>& prepared = prepared_[id];
     if (std::find(prepared.begin(), prepared.end(), &owner) == prepared.end()) {
       prepared.push_back(&owner);

@@ -162,7 +162,7 @@ TEST_F(StoreSnapshotTest, WhileATrainerReplacesAValue_CannotBeOpened) {
 }
 
 TEST_F(StoreSnapshotTest, WithoutCopies_PartsThatAreWrittenAreLost) {
-  options_.keep_copies = false;
+  options_.contents.keep_copies = false;
   options_.most_bytes = 0;
   Step(1);
   const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());

@@ -1,0 +1,42 @@
+// Where the values of a rank's parameters lie between the calls of its trainer.
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_MEMORY_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_MEMORY_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/buffer.h"
+
+namespace optshard {
+
+struct ParameterMemory {
+  std::vector<ConstBuffer> values;  // by parameter; no array of one without elements
+  // What keeps that memory, whatever the trainer does with its tensors meanwhile.
+  std::vector<std::shared_ptr<const void>> keeps;
+};
+
+// The present one. Thread-safe.
+class ParameterPlace {
+ public:
+  void Set(std::shared_ptr<const ParameterMemory> memory) {
+    absl::MutexLock lock(&mutex_);
+    memory_.swap(memory);
+  }
+
+  // Null where none is known yet.
+  std::shared_ptr<const ParameterMemory> Get() const {
+    absl::MutexLock lock(&mutex_);
+    return memory_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const ParameterMemory> memory_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_MEMORY_H_

@@ -119,6 +119,12 @@ struct ShardedOptimizerOptions {
   // the CPUs, among the ranks of its node.
   int threads = 0;
 
+  // Bytes that snapshots of this rank's owner may have for copies of what steps change meanwhile,
+  // taken at the start. 0: as much as one of state and parameters needs, taken when the first one
+  // is made. Where the owner is in a shard server, that one's --snapshot-memory counts instead.
+  // INVALID_ARGUMENT for less than 0.
+  int64_t snapshot_memory = 0;
+
   // By parameter index over the groups in order, for messages and inspection. Empty: the module's
   // names where the optimizer is made from a module, else "parameter_0", "parameter_1", ...
   std::vector<std::string> parameter_names;

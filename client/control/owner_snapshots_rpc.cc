@@ -1,5 +1,7 @@
 #include "client/control/owner_snapshots_rpc.h"
 
+#include <grpcpp/grpcpp.h>
+
 #include <cstdlib>
 #include <deque>
 #include <functional>

@@ -2,8 +2,6 @@
 #ifndef OPTSHARD_CLIENT_CONTROL_OWNER_SNAPSHOTS_RPC_H_
 #define OPTSHARD_CLIENT_CONTROL_OWNER_SNAPSHOTS_RPC_H_
 
-#include <grpcpp/grpcpp.h>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +12,10 @@
 #include "common/ids.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/snapshot_id.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
 
 namespace optshard {
 

@@ -269,6 +269,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
   owner.spec = spec;
   owner.trainer_updates = trainer_updates;
   owner.threads = options.threads;
+  if (options.snapshot_memory != 0) owner.snapshot_memory_bytes = options.snapshot_memory;
   owner.node = options.node;
   owner.join_timeout = options.join_timeout;
   auto embedded = std::make_unique<EmbeddedOwner>(options);

@@ -43,6 +43,7 @@ class HostedRank {
     pid_t keeper = 0;
     // For starting the owner; everything else follows from the request.
     CoordinatorClient* coordinator = nullptr;
+    absl::optional<int64_t> snapshot_memory_bytes;
     Cancellation* joining = nullptr;  // ends the wait for the other ranks
     PlaneFactory plane_factory;       // its planes use the replica in `memory`
     // Of the last plane, for trainers. Written by the plane factory.

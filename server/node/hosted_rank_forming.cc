@@ -131,6 +131,7 @@ absl::Status HostedRank::StartOwner() {
   owner.plane_factory = options_.plane_factory;
   owner.memory = RankMemory::ShardOf(options_.memory);
   owner.memory_is_torn = !torn_.ok();
+  owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   owner.on_lost = [this] {
     absl::MutexLock lock(&mutex_);
     Wake();

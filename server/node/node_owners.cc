@@ -265,6 +265,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   rank.reservation = std::make_shared<Reservation>(&budget_, own_bytes);
   rank.keeper = options_.keeper == nullptr ? 0 : options_.keeper->pid();
   rank.coordinator = options_.coordinator;
+  rank.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   rank.joining = &joining_;
   rank.plane_factory = MakeHostPlaneFactory(
       options_.plane, options_.network,

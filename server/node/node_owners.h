@@ -39,8 +39,9 @@ class NodeOwners {
     std::string job = "optshard";
     std::set<Rank> ranks;
     absl::optional<int64_t> memory_limit_bytes;
-    CoordinatorClient* coordinator = nullptr;  // outlives this
-    std::string coordinator_address;           // HOST:PORT of it, which trainers are told
+    absl::optional<int64_t> snapshot_memory_bytes;  // of each rank (ShardOwner::Options)
+    CoordinatorClient* coordinator = nullptr;       // outlives this
+    std::string coordinator_address;                // HOST:PORT of it, which trainers are told
     HostPlaneKind plane = HostPlaneKind::kAuto;
     std::string network = "lo";
     // Where the ranks' views are registered for inspection. Outlives this; null: nowhere.

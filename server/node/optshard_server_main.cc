@@ -81,6 +81,11 @@ CommandLine CommandLineOf(Flags& flags) {
       .Value("SIZE")
       .Default("what the cgroup and the machine leave");
   line.Add(
+          "snapshot-memory", Into(&flags.owners.snapshot_memory_bytes, ParseByteSize),
+          "what each rank's snapshots may have for copies, beside that, taken when the rank starts")
+      .Value("SIZE")
+      .Default("as one needs, when the first is made");
+  line.Add(
       "keeper", &flags.keeper,
       "fork a keeper, as the parent of the server: it holds what the ranks have in memory, and "
       "starts the server again when that was killed");

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/store_snapshot.h"
 
 namespace optshard {
@@ -63,21 +64,8 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool
   store_ = std::move(store);
   state_ = std::make_unique<ShardState>(
       ShardState::Options{options_.shape, options_.groups, options_.rank, store_.get()});
-  StoreSnapshotOptions snapshot;
-  snapshot.shape = options_.shape;
-  snapshot.groups = options_.groups;
-  snapshot.rank = options_.rank;
-  snapshot.store = store_;
-  snapshot.parameters = options_.parameters;
-  snapshot.most_bytes = store_->snapshots().bytes();
-  AgreedSnapshots::Options snapshots;
-  snapshots.rank = options_.rank;
-  snapshots.prepare = [snapshot](const SnapshotContents& contents) {
-    StoreSnapshotOptions wanted = snapshot;
-    wanted.contents = contents;
-    return PrepareStoreSnapshot(wanted);
-  };
-  snapshots_ = std::make_shared<AgreedSnapshots>(std::move(snapshots));
+  absl::Status snapshots = MakeSnapshots();
+  if (!snapshots.ok()) return snapshots;
   StepEngine::Options engine;
   engine.rank = options_.rank;
   engine.shape = options_.shape;
@@ -97,6 +85,36 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool
   absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);
   if (!made.ok()) return made.status();
   engine_ = *std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status OwnerGeneration::MakeSnapshots() {
+  snapshot_memory_ = options_.snapshot_memory;
+  if (snapshot_memory_ == nullptr) {
+    SnapshotMemory::Options memory;
+    memory.bytes =
+        SnapshotMemory::RoundedUp(store_->snapshots().bytes()) +
+        SnapshotMemory::RoundedUp(ParameterCopies::BytesFor(options_.shape, options_.rank));
+    memory.rank = options_.rank;
+    absl::StatusOr<std::shared_ptr<SnapshotMemory>> made = SnapshotMemory::Create(memory);
+    if (!made.ok()) return made.status();
+    snapshot_memory_ = *std::move(made);
+  }
+  StoreSnapshotOptions snapshot;
+  snapshot.shape = options_.shape;
+  snapshot.groups = options_.groups;
+  snapshot.rank = options_.rank;
+  snapshot.store = store_;
+  snapshot.parameters = options_.parameters;
+  snapshot.memory = snapshot_memory_;
+  AgreedSnapshots::Options snapshots;
+  snapshots.rank = options_.rank;
+  snapshots.prepare = [snapshot](const SnapshotContents& contents) {
+    StoreSnapshotOptions wanted = snapshot;
+    wanted.contents = contents;
+    return PrepareStoreSnapshot(wanted);
+  };
+  snapshots_ = std::make_shared<AgreedSnapshots>(std::move(snapshots));
   return absl::OkStatus();
 }
 

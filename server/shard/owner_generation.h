@@ -20,6 +20,7 @@
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/parameter_memory.h"
+#include "server/shard/snapshot/snapshot_memory.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
 #include "server/shard/state/shard_store.h"
@@ -44,6 +45,8 @@ class OwnerGeneration {
     int staging_buffers = StepContext().staging_buffers;
     // Of the rank's replica, for snapshots; null: they have no parameters.
     std::shared_ptr<const ParameterPlace> parameters;
+    // For their copies. Null: as much as one snapshot of the generation needs, once one is made.
+    std::shared_ptr<SnapshotMemory> snapshot_memory;
     TimelineRing* timeline = nullptr;  // outlives the generation
     const Clock* clock = nullptr;      // likewise
   };
@@ -78,6 +81,7 @@ class OwnerGeneration {
   const std::shared_ptr<ShardStore>& store() const { return store_; }
   // Likewise. They end with the generation.
   const std::shared_ptr<AgreedSnapshots>& snapshots() const { return snapshots_; }
+  const std::shared_ptr<SnapshotMemory>& snapshot_memory() const { return snapshot_memory_; }
   ShardState& state() const { return *state_; }
   StepEngine& engine() const { return *engine_; }
 
@@ -87,9 +91,11 @@ class OwnerGeneration {
   ShardStore::Options StoreOptions() const;
   absl::Status MakeEngine(std::shared_ptr<ShardStore> store, bool has_values,
                           const StepEngine* before);
+  absl::Status MakeSnapshots();
 
   const Options options_;
   std::shared_ptr<ShardStore> store_;
+  std::shared_ptr<SnapshotMemory> snapshot_memory_;
   std::shared_ptr<AgreedSnapshots> snapshots_;
   std::unique_ptr<ShardState> state_;
   std::unique_ptr<StepEngine> engine_;  // goes before what it uses

@@ -7,6 +7,7 @@
 #include "common/errors.h"
 #include "server/shard/shard_owner_impl.h"
 #include "server/shard/shard_owner_options.h"
+#include "server/shard/snapshot/snapshot_memory.h"
 #include "server/shard/state/shard_ledger.h"
 
 namespace optshard {
@@ -98,6 +99,12 @@ absl::Status ShardOwner::Impl::Build() {
   options.threads =
       options_.threads > 0 ? options_.threads : ThreadsOf(shape_->plan().tree, options_.rank);
   options.parameters = parameters_;
+  if (options_.snapshot_memory_bytes.has_value()) {
+    absl::StatusOr<std::shared_ptr<SnapshotMemory>> snapshots =
+        SnapshotMemory::Create({*options_.snapshot_memory_bytes, true, options_.rank});
+    if (!snapshots.ok()) return snapshots.status();
+    options.snapshot_memory = *std::move(snapshots);
+  }
   options.timeline = timeline_.get();
   options.clock = options_.clock;
   std::vector<ShardMemory> memory;
@@ -113,7 +120,8 @@ absl::Status ShardOwner::Impl::Build() {
   view.timeline = timeline_.get();
   view_ = std::make_unique<LiveShardView>(
       std::move(view),
-      LiveShardView::Shown{shape_, groups_, generation_->store(), generation_->snapshots()});
+      LiveShardView::Shown{shape_, groups_, generation_->store(), generation_->snapshots(),
+                           generation_->snapshot_memory()});
   PublishProgress(StepOutcome::kIdle);
   const ShardDescription owned = view_->Describe();
   Log(LogLevel::kInfo, MakeLogContext(), "owns %d elements in %d buckets, %d bytes of state",

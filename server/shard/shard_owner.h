@@ -68,6 +68,9 @@ class ShardOwner {
     // The state in `memory` is that of no step, and all ranks know: it is kept for its room, all
     // begin with step 0, and each step is refused (DATA_LOSS) until FinishLoading.
     bool memory_is_torn = false;
+    // What snapshots may have for copies, taken at the start. Without it: as much as one of state
+    // and parameters needs, taken when the first one is made.
+    absl::optional<int64_t> snapshot_memory_bytes;
     // Called once, from any thread, when lost() becomes an error. Must not block.
     std::function<void()> on_lost;
     absl::Duration join_timeout = absl::Seconds(60);

@@ -109,7 +109,8 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> ShardOwner::Impl::BuildNext(
 void ShardOwner::Impl::GoOnWith(std::unique_ptr<OwnerGeneration> next) {
   next->Begin(*generation_);
   if (next->plane() != nullptr) guard_->Attach(next->plane());
-  view_->Show({next->shape(), next->groups(), next->store(), next->snapshots()});
+  view_->Show(
+      {next->shape(), next->groups(), next->store(), next->snapshots(), next->snapshot_memory()});
   std::vector<Hyperparameters> shown = HyperparametersOf(*next->groups());
   const std::vector<Hyperparameters> before = board_->hyperparameters();
   std::copy(before.begin(), before.end(), shown.begin());

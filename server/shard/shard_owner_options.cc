@@ -35,6 +35,10 @@ absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
                         "node leave each other",
                         options.threads));
   }
+  if (options.snapshot_memory_bytes.value_or(0) < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "snapshot_memory is %d bytes, expected at least 0", *options.snapshot_memory_bytes));
+  }
   if (options.coordinator == nullptr) {
     return absl::InvalidArgumentError("a shard owner needs a coordinator");
   }

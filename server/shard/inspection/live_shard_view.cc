@@ -85,6 +85,8 @@ ShardDescription LiveShardView::Describe() const {
     description.owned_elements += slice.elements;
   }
   description.state_bytes = shown->store->state_bytes();
+  description.snapshot_memory_bytes = shown->snapshot_memory->bytes();
+  description.snapshot_used_bytes = shown->snapshot_memory->used_bytes();
   description.bucket_count = static_cast<int>(shown->store->own_buckets().size());
   description.activity = Activity();
   for (Hyperparameters& values : options_.board->hyperparameters()) {
@@ -220,7 +222,7 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
   snapshot.rank = options_.member.rank;
   snapshot.store = shown->store;
   snapshot.contents.keep_copies = keep_copies;
-  snapshot.most_bytes = shown->store->snapshots().bytes();
+  snapshot.memory = shown->snapshot_memory;
   return OpenStoreSnapshot(snapshot, patience);
 }
 

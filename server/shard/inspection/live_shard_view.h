@@ -43,6 +43,7 @@ class LiveShardView final : public ShardView {
     GroupUpdates groups;
     std::shared_ptr<const ShardStore> store;
     std::shared_ptr<AgreedSnapshots> snapshots;  // of it
+    std::shared_ptr<SnapshotMemory> snapshot_memory;
   };
 
   LiveShardView(Options options, Shown shown);

@@ -91,6 +91,8 @@ v1::ShardDescription ToProto(const ShardDescription& description) {
   proto.set_owned_elements(description.owned_elements);
   proto.set_state_bytes(description.state_bytes);
   proto.set_state_gib(static_cast<double>(description.state_bytes) / (int64_t{1} << 30));
+  proto.set_snapshot_memory_bytes(description.snapshot_memory_bytes);
+  proto.set_snapshot_used_bytes(description.snapshot_used_bytes);
   proto.set_bucket_count(description.bucket_count);
   proto.set_phase(static_cast<v1::RankPhase>(description.activity.phase));
   proto.set_phase_us(absl::ToInt64Microseconds(description.activity.lasts));

@@ -39,6 +39,9 @@ struct ShardDescription {
   int owned_parameters = 0;  // of which at least one slice is owned, be it an empty one
   int64_t owned_elements = 0;
   int64_t state_bytes = 0;  // of all slots, without padding
+  // What its snapshots may have for copies, and what of it is used.
+  int64_t snapshot_memory_bytes = 0;
+  int64_t snapshot_used_bytes = 0;
   int bucket_count = 0;
   // By param group, with the hyperparameters of the last step; the initial ones before it.
   std::vector<GroupRule> groups;

@@ -30,6 +30,8 @@ absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& con
   if (!prepared.ok()) return prepared.status();
   absl::MutexLock lock(&mutex_);
   if (!ended_.ok()) return ended_;
+  // Where an earlier one had the number, that is over.
+  opened_.erase(std::remove(opened_.begin(), opened_.end(), id), opened_.end());
   Entry& entry = entries_[id];
   entry.prepared = *std::move(prepared);
   entry.expires = options_.clock->Now() + options_.keep;

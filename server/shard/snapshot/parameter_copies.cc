@@ -1,6 +1,7 @@
 #include "server/shard/snapshot/parameter_copies.h"
 
 #include <cstring>
+#include <utility>
 
 #include "common/parameter_space.h"
 #include "common/partition.h"
@@ -9,30 +10,35 @@
 namespace optshard {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr int64_t kAlignment = 64;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ParameterCopies>> ParameterCopies::Allocate(
-    std::shared_ptr<const GenerationShape> shape, Rank rank) {
-  std::unique_ptr<ParameterCopies> copies(new ParameterCopies(std::move(shape)));
-  size_t bytes = 0;
-  for (const Slice& slice : copies->shape_->slices(rank)) {
+ParameterCopies::ParameterCopies(std::shared_ptr<const GenerationShape> shape, Rank rank)
+    : shape_(std::move(shape)) {
+  for (const Slice& slice : shape_->slices(rank)) {
     ShardSnapshot::Part part;
     part.parameter = slice.parameter;
     part.slot = kParameterPart;
-    part.format = StateFormatOf(copies->shape_->space().parameter(slice.parameter).dtype);
+    part.format = StateFormatOf(shape_->space().parameter(slice.parameter).dtype);
     part.offset_elements = slice.offset_elements;
     part.elements = slice.elements;
-    copies->places_.push_back(bytes);
-    bytes += (part.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    copies->parts_.push_back(std::move(part));
+    places_.push_back(bytes_);
+    bytes_ += (part.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    parts_.push_back(std::move(part));
   }
-  absl::StatusOr<MappedMemory> memory =
-      MappedMemory::Allocate(bytes, "the parameters of a snapshot");
-  if (!memory.ok()) return memory.status();
-  copies->copies_ = *std::move(memory);
-  if (bytes > 0) std::memset(copies->copies_.data(), 0, bytes);
+}
+
+int64_t ParameterCopies::BytesFor(const std::shared_ptr<const GenerationShape>& shape, Rank rank) {
+  return ParameterCopies(shape, rank).bytes_;
+}
+
+absl::StatusOr<std::unique_ptr<ParameterCopies>> ParameterCopies::Allocate(
+    std::shared_ptr<const GenerationShape> shape, Rank rank, SnapshotMemory& memory) {
+  std::unique_ptr<ParameterCopies> copies(new ParameterCopies(std::move(shape), rank));
+  absl::StatusOr<SnapshotMemory::Piece> piece = memory.Take(copies->bytes_);
+  if (!piece.ok()) return piece.status();
+  copies->copies_ = *std::move(piece);
   return copies;
 }
 
@@ -44,8 +50,7 @@ bool ParameterCopies::Copy(const ParameterMemory& memory) {
     const ConstBuffer from = memory.values[part.parameter];
     if (part.elements == 0) continue;
     if (!from || from.dtype() != space.parameter(part.parameter).dtype) return false;
-    std::memcpy(static_cast<char*>(copies_.data()) + places_[i],
-                from.From(part.offset_elements).data(), part.bytes());
+    std::memcpy(copies_.get() + places_[i], from.From(part.offset_elements).data(), part.bytes());
   }
   return true;
 }

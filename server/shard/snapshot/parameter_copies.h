@@ -2,9 +2,8 @@
 #ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_COPIES_H_
 #define OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_COPIES_H_
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,7 +11,7 @@
 #include "common/ids.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/shard_snapshot.h"
-#include "server/shard/state/mapped_memory.h"
+#include "server/shard/snapshot/snapshot_memory.h"
 
 namespace optshard {
 
@@ -23,27 +22,27 @@ constexpr char kParameterPart[] = "parameter";
 // Thread-compatible.
 class ParameterCopies {
  public:
-  // Memory for them, which is populated here. RESOURCE_EXHAUSTED.
+  static int64_t BytesFor(const std::shared_ptr<const GenerationShape>& shape, Rank rank);
+
+  // Errors as SnapshotMemory::Take.
   static absl::StatusOr<std::unique_ptr<ParameterCopies>> Allocate(
-      std::shared_ptr<const GenerationShape> shape, Rank rank);
+      std::shared_ptr<const GenerationShape> shape, Rank rank, SnapshotMemory& memory);
 
   // A part for each slice of the rank's.
   const std::vector<ShardSnapshot::Part>& parts() const { return parts_; }
-  const char* At(int part) const {
-    return static_cast<const char*>(copies_.data()) + places_[part];
-  }
+  const char* At(int part) const { return copies_.get() + places_[part]; }
 
   // False where `memory` is not of the shape's parameters.
   bool Copy(const ParameterMemory& memory);
 
  private:
-  explicit ParameterCopies(std::shared_ptr<const GenerationShape> shape)
-      : shape_(std::move(shape)) {}
+  ParameterCopies(std::shared_ptr<const GenerationShape> shape, Rank rank);
 
   const std::shared_ptr<const GenerationShape> shape_;
   std::vector<ShardSnapshot::Part> parts_;
-  std::vector<size_t> places_;  // of parts_, in copies_
-  MappedMemory copies_;
+  std::vector<int64_t> places_;  // of parts_, in copies_
+  int64_t bytes_ = 0;
+  SnapshotMemory::Piece copies_;
 };
 
 }  // namespace optshard

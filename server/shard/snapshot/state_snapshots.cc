@@ -4,13 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_format.h"
-
 namespace optshard {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kPage = 4096;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -24,7 +21,7 @@ int64_t BytesOf(const std::vector<MemoryBlock>& blocks) {
 
 }  // namespace
 
-StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, MappedMemory copies)
+StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies)
     : blocks_(*blocks), copies_(std::move(copies)), states_(blocks->size()) {
   size_t next = 0;
   for (const MemoryBlock& block : blocks_) {
@@ -38,7 +35,7 @@ StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, MappedMemor
 
 const char* StateSnapshot::At(int block, int range) const {
   if (state(block) != BlockState::kCopied) return blocks_[block][range].data;
-  return static_cast<const char*>(copies_.data()) + places_[block][range];
+  return copies_.get() + places_[block][range];
 }
 
 void StateSnapshot::BeforeWrite(int block) {
@@ -47,7 +44,7 @@ void StateSnapshot::BeforeWrite(int block) {
   if (keeps_copies()) {
     for (size_t r = 0; r < blocks_[block].size(); ++r) {
       const MemoryRange& range = blocks_[block][r];
-      char* const to = static_cast<char*>(copies_.data()) + places_[block][r];
+      char* const to = copies_.get() + places_[block][r];
       if (range.bytes > 0) std::memcpy(to, range.data, range.bytes);
     }
     next = BlockState::kCopied;
@@ -57,9 +54,7 @@ void StateSnapshot::BeforeWrite(int block) {
 }
 
 StateSnapshots::StateSnapshots(std::vector<MemoryBlock> blocks)
-    : blocks_(std::move(blocks)),
-      bytes_(BytesOf(blocks_)),
-      reserved_(std::make_shared<std::atomic<int64_t>>(0)) {}
+    : blocks_(std::move(blocks)), bytes_(BytesOf(blocks_)) {}
 
 void StateSnapshots::BeginWrite(int block, std::atomic<uint64_t>& sequence) {
   absl::MutexLock lock(&mutex_);
@@ -68,29 +63,8 @@ void StateSnapshots::BeginWrite(int block, std::atomic<uint64_t>& sequence) {
   sequence.fetch_add(1, std::memory_order_acq_rel);
 }
 
-absl::StatusOr<std::shared_ptr<StateSnapshot>> StateSnapshots::Prepare(bool keep_copies,
-                                                                       int64_t most_bytes) {
-  const int64_t needed = keep_copies ? bytes_ : 0;
-  const int64_t before = reserved_->fetch_add(needed, std::memory_order_relaxed);
-  if (needed > 0 && before + needed > most_bytes) {
-    reserved_->fetch_sub(needed, std::memory_order_relaxed);
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "a snapshot of the state needs up to %d bytes while steps go on; of the %d bytes that "
-        "snapshots may have, %d are left",
-        needed, most_bytes, std::max<int64_t>(most_bytes - before, 0)));
-  }
-  absl::StatusOr<MappedMemory> copies = MappedMemory::Allocate(needed, "a snapshot of the state");
-  if (!copies.ok()) {
-    reserved_->fetch_sub(needed, std::memory_order_relaxed);
-    return copies.status();
-  }
-  auto* const first = static_cast<volatile char*>(copies->data());
-  for (size_t at = 0; at < copies->bytes(); at += kPage) first[at] = 0;
-  return std::shared_ptr<StateSnapshot>(new StateSnapshot(&blocks_, *std::move(copies)),
-                                        [reserved = reserved_, needed](StateSnapshot* snapshot) {
-                                          delete snapshot;
-                                          reserved->fetch_sub(needed, std::memory_order_relaxed);
-                                        });
+std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece copies) {
+  return std::shared_ptr<StateSnapshot>(new StateSnapshot(&blocks_, std::move(copies)));
 }
 
 void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {

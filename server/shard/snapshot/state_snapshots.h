@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/shard/state/mapped_memory.h"
+#include "server/shard/snapshot/snapshot_memory.h"
 
 namespace optshard {
 
@@ -43,16 +41,16 @@ class StateSnapshot {
   // and the live memory.
   const char* At(int block, int range) const;
 
-  bool keeps_copies() const { return copies_.data() != nullptr; }
+  bool keeps_copies() const { return copies_ != nullptr; }
 
  private:
   friend class StateSnapshots;
-  StateSnapshot(const std::vector<MemoryBlock>* blocks, MappedMemory copies);
+  StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies);
 
   void BeforeWrite(int block);
 
   const std::vector<MemoryBlock>& blocks_;
-  const MappedMemory copies_;
+  const SnapshotMemory::Piece copies_;
   std::vector<std::vector<size_t>> places_;  // in copies_, by block and range
   mutable std::vector<std::atomic<uint32_t>> states_;
 };
@@ -67,11 +65,9 @@ class StateSnapshots {
   // afterwards sees that.
   void BeginWrite(int block, std::atomic<uint64_t>& sequence);
 
-  // A snapshot that is not open yet. With `keep_copies` it has memory for copies of all blocks,
-  // which is populated here, so that no write waits for the system. RESOURCE_EXHAUSTED, with the
-  // bytes that are needed and those that are left, where all snapshots together would have copies
-  // of more than `most_bytes`.
-  absl::StatusOr<std::shared_ptr<StateSnapshot>> Prepare(bool keep_copies, int64_t most_bytes);
+  // A snapshot that is not open yet. With `copies`, which is null or has the bytes of all blocks,
+  // it keeps what is written later.
+  std::shared_ptr<StateSnapshot> Prepare(SnapshotMemory::Piece copies);
 
   // From now on the snapshot, which nobody reads yet, keeps what is in the blocks. The caller then
   // makes sure that nothing was being written, or closes it again.
@@ -85,13 +81,10 @@ class StateSnapshots {
   void EndAll();
 
   int64_t bytes() const { return bytes_; }  // of all blocks
-  // What the snapshots have for copies. They give it back when the last one who holds them is gone.
-  int64_t reserved_bytes() const { return reserved_->load(std::memory_order_relaxed); }
 
  private:
   const std::vector<MemoryBlock> blocks_;
   const int64_t bytes_;
-  const std::shared_ptr<std::atomic<int64_t>> reserved_;
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<StateSnapshot>> open_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -172,18 +172,22 @@ absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     return absl::FailedPreconditionError(absl::StrFormat(
         "rank %d has no parameters yet: its trainer has not given their values", options.rank));
   }
-  absl::StatusOr<std::shared_ptr<StateSnapshot>> snapshot =
-      options.store->snapshots().Prepare(options.contents.keep_copies, options.most_bytes);
-  if (!snapshot.ok()) return snapshot.status();
+  SnapshotMemory::Piece state;
+  if (options.contents.keep_copies) {
+    absl::StatusOr<SnapshotMemory::Piece> taken =
+        options.memory->Take(options.store->snapshots().bytes());
+    if (!taken.ok()) return taken.status();
+    state = *std::move(taken);
+  }
   std::unique_ptr<ParameterCopies> parameters;
   if (options.contents.parameters) {
     absl::StatusOr<std::unique_ptr<ParameterCopies>> copies =
-        ParameterCopies::Allocate(options.shape, options.rank);
+        ParameterCopies::Allocate(options.shape, options.rank, *options.memory);
     if (!copies.ok()) return copies.status();
     parameters = *std::move(copies);
   }
   return std::unique_ptr<PreparedSnapshot>(std::make_unique<PreparedStoreSnapshot>(
-      options, *std::move(snapshot), std::move(parameters)));
+      options, options.store->snapshots().Prepare(std::move(state)), std::move(parameters)));
 }
 
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(

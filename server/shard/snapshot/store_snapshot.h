@@ -12,6 +12,7 @@
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/shard_snapshot.h"
+#include "server/shard/snapshot/snapshot_memory.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
 
@@ -24,11 +25,11 @@ struct StoreSnapshotOptions {
   std::shared_ptr<const ShardStore> store;
   std::shared_ptr<const ParameterPlace> parameters;
   SnapshotContents contents;
-  int64_t most_bytes = 0;  // of the copies of state of all snapshots of the store
+  std::shared_ptr<SnapshotMemory> memory;  // for copies
 };
 
 // A snapshot that is not open yet.
-//   RESOURCE_EXHAUSTED   the copies need more than `most_bytes`, or than there is
+//   RESOURCE_EXHAUSTED   as SnapshotMemory::Take
 //   FAILED_PRECONDITION  parameters are asked for, and the trainer has given no values yet
 absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     const StoreSnapshotOptions& options);

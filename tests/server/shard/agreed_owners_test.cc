@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
@@ -201,9 +202,25 @@ TEST(AgreedOwnersTest, CopiesTakeMoreThanSnapshotsMayHave_IsRefused) {
   EXPECT_TRUE(snapshots->Prepare(7, {}).ok());
   const absl::Status refused = snapshots->Prepare(8, {});
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("0 are left"));
+  const ShardDescription full = rig->owner(0).view().Describe();
+  EXPECT_GT(full.snapshot_used_bytes, 0);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr(absl::StrCat("of which ", full.snapshot_used_bytes, " are used")));
   snapshots->Forget(7);
+  EXPECT_EQ(rig->owner(0).view().Describe().snapshot_used_bytes, 0);
   EXPECT_TRUE(snapshots->Prepare(8, {}).ok());
+}
+
+TEST(AgreedOwnersTest, SnapshotMemoryThatIsGiven_IsTheLimit) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(1);
+  options.owner.snapshot_memory_bytes = 4096;
+  OwnerRig rig(options);
+  for (const absl::Status& started : rig.Start()) EXPECT_TRUE(started.ok()) << started;
+  EXPECT_EQ(rig.owner(0).view().Describe().snapshot_memory_bytes, 4096);
+  const absl::Status refused = SnapshotsOf(rig, 0)->Prepare(7, {});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("may have 4096 bytes"));
+  EXPECT_TRUE(SnapshotsOf(rig, 0)->Prepare(7, {false, false}).ok());
 }
 
 }  // namespace

@@ -145,7 +145,8 @@ TEST(StepEngineGrowth, NextGenerationThatIsGivenUp_LeavesTheRunningOneAsItWas) {
 
 LiveShardView::Shown ShownOf(EngineRig& rig, Rank rank) {
   const OwnerGeneration& generation = *rig.rank(rank).generation;
-  return {generation.shape(), generation.groups(), generation.store(), generation.snapshots()};
+  return {generation.shape(), generation.groups(), generation.store(), generation.snapshots(),
+          generation.snapshot_memory()};
 }
 
 // It reads all the time, while ranks step, grow and step on.

@@ -88,6 +88,8 @@ class Owners {
       options.TakeSlotsOf(*groups_);
       stores_.push_back(*ShardStore::Create(options));
       stores_.back()->ledger().Begin(7, StepProgress());
+      const int64_t needed = SnapshotMemory::RoundedUp(stores_.back()->snapshots().bytes());
+      memories_.push_back(*SnapshotMemory::Create({2 * needed}));
       Fill(rank, 1);
     }
   }
@@ -173,7 +175,7 @@ class Owners {
     options.groups = groups_;
     options.rank = rank;
     options.store = stores_[rank];
-    options.most_bytes = 2 * stores_[rank]->snapshots().bytes();
+    options.memory = memories_[rank];
     return options;
   }
 
@@ -192,6 +194,7 @@ class Owners {
   GroupUpdates groups_;
   std::shared_ptr<const GenerationShape> shape_;
   std::vector<std::shared_ptr<ShardStore>> stores_;
+  std::vector<std::shared_ptr<SnapshotMemory>> memories_;
 };
 
 // "" where the checkpoint has exactly this, or the first array that differs.

@@ -172,6 +172,16 @@ TEST_F(AgreedSnapshotsTest, WhereNobodyVotes_WhatIsDoneWithMakesRoom) {
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{17, 18, 19, 20}));
 }
 
+TEST_F(AgreedSnapshotsTest, NumbersThatAreUsedAgain_TakeNoRoomFromOthers) {
+  for (SnapshotId id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
+    EXPECT_TRUE(agreed_.Take(id, kNow).ok());
+  }
+  for (SnapshotId id = 1; id <= 5; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
+  EXPECT_TRUE(agreed_.Take(5, kNow).ok());
+  EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{5}));
+}
+
 TEST_F(AgreedSnapshotsTest, NobodyOpens_IsForgottenAfterAMinute) {
   for (SnapshotId id = 1; id <= 16; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
   EXPECT_TRUE(agreed_.Prepare(1, {}).ok()) << "the same again";

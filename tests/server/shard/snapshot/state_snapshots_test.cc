@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -14,7 +15,6 @@
 namespace optshard {
 namespace {
 
-using ::testing::HasSubstr;
 using BlockState = StateSnapshot::BlockState;
 
 constexpr int kBlocks = 6;
@@ -71,10 +71,11 @@ std::vector<uint32_t> WordsOf(const StateSnapshot& snapshot, int block) {
 }
 
 std::shared_ptr<StateSnapshot> Opened(FakeStore& store, bool keep_copies) {
-  const auto snapshot = store.snapshots().Prepare(keep_copies, kPlenty);
-  EXPECT_TRUE(snapshot.ok()) << snapshot.status();
-  store.snapshots().Open(*snapshot);
-  return *snapshot;
+  SnapshotMemory::Piece copies;
+  if (keep_copies) copies = *(*SnapshotMemory::Create({kPlenty}))->Take(store.snapshots().bytes());
+  auto snapshot = store.snapshots().Prepare(std::move(copies));
+  store.snapshots().Open(snapshot);
+  return snapshot;
 }
 
 TEST(StateSnapshotsTest, BlocksThatAreWritten_AreCopiedBefore) {
@@ -92,7 +93,6 @@ TEST(StateSnapshotsTest, BlocksThatAreWritten_AreCopiedBefore) {
 TEST(StateSnapshotsTest, WithoutMemoryForCopies_WrittenBlocksAreLost) {
   FakeStore store;
   const auto snapshot = Opened(store, false);
-  EXPECT_EQ(store.snapshots().reserved_bytes(), 0);
   store.Write(2, 8);
   EXPECT_EQ(snapshot->state(2), BlockState::kLost);
   EXPECT_EQ(snapshot->state(3), BlockState::kLive);
@@ -114,22 +114,6 @@ TEST(StateSnapshotsTest, SnapshotThatIsOpenedAgain_BeginsAnew) {
   store.snapshots().Open(snapshot);
   EXPECT_EQ(snapshot->state(2), BlockState::kLive);
   EXPECT_THAT(WordsOf(*snapshot, 2), ::testing::Each(8));
-}
-
-TEST(StateSnapshotsTest, MoreThanTheMemoryForCopies_IsRefusedWithNeededAndLeft) {
-  FakeStore store;
-  const int64_t needed = store.snapshots().bytes();
-  const auto refused = store.snapshots().Prepare(true, needed - 1);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(needed) + " bytes"));
-  auto first = store.snapshots().Prepare(true, needed + 10);
-  ASSERT_TRUE(first.ok());
-  EXPECT_EQ(store.snapshots().reserved_bytes(), needed);
-  EXPECT_THAT(store.snapshots().Prepare(true, needed + 10).status().message(),
-              HasSubstr(", 10 are left"));
-  first->reset();
-  EXPECT_EQ(store.snapshots().reserved_bytes(), 0);
-  EXPECT_TRUE(store.snapshots().Prepare(true, needed).ok());
 }
 
 TEST(StateSnapshotsTest, AfterTheEnd_WhatWasNotCopiedIsLost) {
@@ -184,7 +168,6 @@ TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
   done.store(true);
   writer.join();
   EXPECT_GT(copied.load(), 0);
-  EXPECT_EQ(store.snapshots().reserved_bytes(), 0);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ class StoreSnapshotTest : public ::testing::Test {
     store_ = *ShardStore::Create(store);
     store_->ledger().Begin(1, StepProgress());
     options_.store = store_;
-    options_.most_bytes = store_->snapshots().bytes();
+    options_.memory = *SnapshotMemory::Create({store_->snapshots().bytes()});
   }
 
   void Write(int own, StepNumber step) {
@@ -163,7 +163,7 @@ TEST_F(StoreSnapshotTest, WhileATrainerReplacesAValue_CannotBeOpened) {
 
 TEST_F(StoreSnapshotTest, WithoutCopies_PartsThatAreWrittenAreLost) {
   options_.contents.keep_copies = false;
-  options_.most_bytes = 0;
+  options_.memory = *SnapshotMemory::Create({0});
   Step(1);
   const auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();

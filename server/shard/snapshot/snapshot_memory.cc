@@ -1,0 +1,82 @@
+#include "server/shard/snapshot/snapshot_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace optshard {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+void Touch(void* data, int64_t bytes) {
+  auto* const first = static_cast<volatile char*>(data);
+  for (int64_t at = 0; at < bytes; at += kPage) first[at] = 0;
+}
+
+}  // namespace
+
+int64_t SnapshotMemory::RoundedUp(int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+absl::StatusOr<std::shared_ptr<SnapshotMemory>> SnapshotMemory::Create(const Options& options) {
+  std::shared_ptr<SnapshotMemory> memory(new SnapshotMemory(options));
+  if (!options.at_start) return memory;
+  absl::MutexLock lock(&memory->mutex_);
+  absl::Status mapped = memory->Map();
+  if (!mapped.ok()) return mapped;
+  Touch(memory->memory_.data(), options.bytes);
+  return memory;
+}
+
+absl::StatusOr<SnapshotMemory::Piece> SnapshotMemory::Take(int64_t bytes) {
+  if (bytes == 0) return Piece();
+  char* data = nullptr;
+  int64_t offset = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    // The first gap that is large enough.
+    for (const auto& [begin, size] : used_) {
+      if (begin - offset >= bytes) break;
+      offset = RoundedUp(begin + size);
+    }
+    if (bytes > options_.bytes - offset) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "a snapshot of rank %d needs %d bytes for what steps change meanwhile; its snapshots may "
+          "have %d bytes (snapshot_memory), of which %d are used",
+          options_.rank, bytes, options_.bytes, Used()));
+    }
+    absl::Status mapped = Map();
+    if (!mapped.ok()) return mapped;
+    used_[offset] = bytes;
+    data = static_cast<char*>(memory_.data()) + offset;
+  }
+  Touch(data, bytes);
+  return Piece(data, [memory = shared_from_this(), offset](char*) { memory->GiveBack(offset); });
+}
+
+int64_t SnapshotMemory::used_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return Used();
+}
+
+absl::Status SnapshotMemory::Map() {
+  if (memory_.data() != nullptr || options_.bytes == 0) return absl::OkStatus();
+  absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(
+      options_.bytes, absl::StrFormat("the snapshots of rank %d", options_.rank));
+  if (!memory.ok()) return memory.status();
+  memory_ = *std::move(memory);
+  return absl::OkStatus();
+}
+
+int64_t SnapshotMemory::Used() const {
+  int64_t bytes = 0;
+  for (const auto& [offset, size] : used_) bytes += size;
+  return bytes;
+}
+
+void SnapshotMemory::GiveBack(int64_t offset) {
+  absl::MutexLock lock(&mutex_);
+  used_.erase(offset);
+}
+
+}  // namespace optshard

@@ -1,0 +1,60 @@
+// The memory for copies that the snapshots of a rank share: taken once, and kept for the next one.
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_SNAPSHOT_MEMORY_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_SNAPSHOT_MEMORY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/ids.h"
+#include "server/shard/state/mapped_memory.h"
+
+namespace optshard {
+
+// Thread-safe.
+class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
+ public:
+  struct Options {
+    int64_t bytes = 0;  // at most
+    // Whether all of it is taken and touched by Create, so that no snapshot waits for the system.
+    // Otherwise by the first snapshots.
+    bool at_start = false;
+    Rank rank = 0;  // for messages
+  };
+
+  // What a piece takes of it.
+  static int64_t RoundedUp(int64_t bytes);
+
+  // Keeps the memory. It goes back when the last of its copies is gone.
+  using Piece = std::shared_ptr<char>;
+
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::shared_ptr<SnapshotMemory>> Create(const Options& options);
+
+  // Pages that have been touched, aligned to them; null for 0 bytes. RESOURCE_EXHAUSTED, with what
+  // is needed, what there may be and what of it is used.
+  absl::StatusOr<Piece> Take(int64_t bytes);
+
+  int64_t bytes() const { return options_.bytes; }
+  int64_t used_bytes() const;
+
+ private:
+  explicit SnapshotMemory(const Options& options) : options_(options) {}
+  absl::Status Map() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t Used() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void GiveBack(int64_t offset);
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  MappedMemory memory_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, int64_t> used_ ABSL_GUARDED_BY(mutex_);  // bytes of pieces, by offset
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_SNAPSHOT_MEMORY_H_

@@ -1,0 +1,81 @@
+#include "server/shard/snapshot/snapshot_memory.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kPage = 4096;
+
+std::shared_ptr<SnapshotMemory> Memory(int64_t bytes, bool at_start = false) {
+  return *SnapshotMemory::Create({bytes, at_start, 3});
+}
+
+TEST(SnapshotMemoryTest, Pieces_DoNotOverlap_AndComeFromTheSameMemoryAgain) {
+  for (const bool at_start : {false, true}) {
+    const auto memory = Memory(4 * kPage, at_start);
+    auto first = *memory->Take(kPage + 1);
+    auto second = *memory->Take(2 * kPage);
+    EXPECT_GE(second.get(), first.get() + kPage + 1);
+    std::memset(first.get(), 1, kPage + 1);
+    std::memset(second.get(), 2, 2 * kPage);
+    EXPECT_EQ(first.get()[kPage], 1);
+    EXPECT_EQ(memory->used_bytes(), 3 * kPage + 1);
+    const char* const before = first.get();
+    first.reset();
+    EXPECT_EQ(memory->used_bytes(), 2 * kPage);
+    EXPECT_EQ((*memory->Take(2 * kPage)).get(), before);
+  }
+}
+
+TEST(SnapshotMemoryTest, GapThatIsTooSmall_IsNotUsed) {
+  const auto memory = Memory(8 * kPage);
+  auto first = *memory->Take(kPage);
+  const auto second = *memory->Take(kPage);
+  first.reset();
+  EXPECT_EQ((*memory->Take(2 * kPage)).get(), second.get() + kPage);
+  EXPECT_EQ((*memory->Take(kPage)).get(), second.get() - kPage);
+}
+
+TEST(SnapshotMemoryTest, TooLittle_IsRefusedWithNeedAndLimit) {
+  const auto memory = Memory(2 * kPage);
+  const auto piece = *memory->Take(100);
+  const absl::Status refused = memory->Take(kPage + 1).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("rank 3 needs 4097 bytes for what steps change meanwhile; its snapshots "
+                        "may have 8192 bytes (snapshot_memory), of which 100 are used"));
+  EXPECT_TRUE(memory->Take(kPage).ok());
+  EXPECT_FALSE(memory->Take(std::numeric_limits<int64_t>::max()).ok());
+}
+
+TEST(SnapshotMemoryTest, Nothing_NeedsNoMemory) {
+  EXPECT_EQ(*Memory(0, true)->Take(0), nullptr);
+  EXPECT_FALSE(Memory(0)->Take(1).ok());
+}
+
+TEST(SnapshotMemoryTest, MoreThanTheMachineHas_IsRefusedAtTheStart) {
+  EXPECT_EQ(SnapshotMemory::Create({int64_t{1} << 60, true, 0}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(SnapshotMemoryTest, Piece_OutlivesItsOwner) {
+  auto memory = Memory(kPage);
+  const auto piece = *memory->Take(kPage);
+  memory.reset();
+  std::memset(piece.get(), 1, kPage);
+}
+
+}  // namespace
+}  // namespace optshard

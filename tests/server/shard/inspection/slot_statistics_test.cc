@@ -103,9 +103,9 @@ TEST(SlotStatistics, NoFiniteValue_AreZero) {
 }
 
 TEST(SlotStatistics, PartsOfOwners_AreAdded) {
-  std::vector<double> first = {kNan, kNan};
-  std::vector<double> second = {5, 7};
-  std::vector<double> third = {-1, 6};
+  std::vector<double> first = {5, 7};
+  std::vector<double> second = {kNan, kNan};
+  std::vector<double> third = {1, 6};
   SlotStatistics whole;
   for (std::vector<double>* part : {&first, &second, &third}) {
     SlotStatistics of_part;
@@ -114,9 +114,9 @@ TEST(SlotStatistics, PartsOfOwners_AreAdded) {
   }
   EXPECT_EQ(whole.elements, 6);
   EXPECT_EQ(whole.non_finite, 2);
-  EXPECT_EQ(whole.min, -1);
+  EXPECT_EQ(whole.min, 1);
   EXPECT_EQ(whole.max, 7);
-  EXPECT_EQ(whole.sum, 17);
+  EXPECT_EQ(whole.sum, 19);
   EXPECT_EQ(whole.sum_of_squares, 25 + 49 + 1 + 36);
 }
 

@@ -11,20 +11,14 @@ namespace {
 
 constexpr char kLine[] = "%-24s %-13s %6s %11s  %-20s  %s\n";
 
-std::string TimeText(absl::Time time) {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
-}
-
 std::string LineOf(const CheckpointEntry& entry) {
   if (entry.state == CheckpointState::kCommitted) {
-    return absl::StrFormat(kLine, entry.name, "committed", absl::StrCat(entry.world_size),
+    return absl::StrFormat(kLine, entry.name, NameOf(entry.state), absl::StrCat(entry.world_size),
                            SizeText(entry.bytes), TimeText(entry.saved_at),
                            absl::StrJoin(entry.labels, ", "));
   }
-  const absl::string_view state = entry.state == CheckpointState::kDamaged      ? "damaged"
-                                  : entry.state == CheckpointState::kUnreadable ? "unreadable"
-                                                                                : "not committed";
-  return absl::StrFormat(kLine, entry.name, state, "", "", "", entry.problem.message());
+  return absl::StrFormat(kLine, entry.name, NameOf(entry.state), "", "", "",
+                         entry.problem.message());
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -47,6 +41,24 @@ std::string LineOf(const CheckpointParameter& parameter) {
 }
 
 }  // namespace
+
+absl::string_view NameOf(CheckpointState state) {
+  switch (state) {
+    case CheckpointState::kCommitted:
+      return "committed";
+    case CheckpointState::kUncommitted:
+      return "not committed";
+    case CheckpointState::kDamaged:
+      return "damaged";
+    case CheckpointState::kUnreadable:
+      return "unreadable";
+  }
+  return "unknown";
+}
+
+std::string TimeText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
+}
 
 std::string ListText(absl::Span<const CheckpointEntry> entries) {
   std::string text = absl::StrFormat(kLine, "CHECKPOINT", "STATE", "RANKS", "SIZE", "SAVED", "");

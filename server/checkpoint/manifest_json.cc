@@ -292,7 +292,6 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const Json& document) {
   });
   read_each("files", kMaxWorldSize,
             [&](const JsonFields& file) { manifest.files.push_back(ReadFile(file, error)); });
-  if (error.ok()) error = manifest.Validate();
   if (!error.ok()) return error;
   return manifest;
 }
@@ -305,6 +304,14 @@ std::string ToText(const CheckpointManifest& manifest) {
 }
 
 absl::StatusOr<CheckpointManifest> ParseManifest(absl::string_view text) {
+  auto manifest = ParseDescription(text);
+  if (!manifest.ok()) return manifest;
+  absl::Status valid = manifest->Validate();
+  if (!valid.ok()) return valid;
+  return manifest;
+}
+
+absl::StatusOr<CheckpointManifest> ParseDescription(absl::string_view text) {
   absl::string_view body = text;
   if (!absl::ConsumePrefix(&body, kChecksumKey)) {
     return absl::InvalidArgumentError("it is not the manifest of a checkpoint of optshard");

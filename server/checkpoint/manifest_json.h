@@ -21,13 +21,16 @@ namespace optshard {
 
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
-// Of a manifest that Validate finds right.
 std::string ToText(const CheckpointManifest& manifest);
 
 // Also validates it. DATA_LOSS where the checksum says that it is damaged; FAILED_PRECONDITION for
 // one of a newer format; INVALID_ARGUMENT, with the field's place, where it is no manifest or
 // describes what cannot be.
 absl::StatusOr<CheckpointManifest> ParseManifest(absl::string_view text);
+
+// Likewise of a manifest that is not complete yet, for the way to whoever completes it; not
+// validated.
+absl::StatusOr<CheckpointManifest> ParseDescription(absl::string_view text);
 
 // How often an owner has updated a parameter, and its scalar slots.
 struct ParameterCount {

@@ -30,13 +30,14 @@ struct Flags {
 };
 
 CommandLine CommandLineOf(Flags& flags) {
-  CommandLine line(
-      {"optshard-coordinator",
-       "The coordinator of one training job. It decides who takes part and who owns "
-       "what, notices which ranks are lost, and tells all others. Start one for each "
-       "job, before its shard servers and trainers.",
-       {"optshard-coordinator --world-size=2 --listen=127.0.0.1:4700",
-        "optshard-coordinator --world-size=16 --listen=0.0.0.0:4700 --exit-when-done"}});
+  CommandLine line({"optshard-coordinator",
+                    "The coordinator of one training job. It decides who takes part and who owns "
+                    "what, notices which ranks are lost, and tells all others. Start one for each "
+                    "job, before its shard servers and trainers.",
+                    {"optshard-coordinator --world-size=2 --listen=127.0.0.1:4700",
+                     "optshard-coordinator --world-size=16 --listen=0.0.0.0:4700 --exit-when-done",
+                     "optshard-coordinator --world-size=16 --checkpoint-dir=/checkpoints/run-7 "
+                     "--checkpoint-every=1000 --keep-last=3"}});
   auto& group = flags.server.coordinator.group;
   line.Group("Job");
   line.Add("world-size", &group.world_size, "how many ranks the job has").AtLeast(1).Required();
@@ -52,6 +53,23 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("port-file", &flags.port_file, "file to write the port to, once it listens")
       .Value("PATH")
       .Default("none");
+  auto& checkpoints = flags.server.checkpoints;
+  line.Group("Checkpoints");
+  line.Add(
+          "checkpoint-dir", &checkpoints.directory,
+          "directory of checkpoints, where a request names none; every process of the job sees the "
+          "same files there")
+      .Value("DIR")
+      .Default("none");
+  line.Add("checkpoint-every", &checkpoints.every,
+           "save a checkpoint of each optimizer after about so many steps: at the first one that "
+           "ends once a multiple of it is finished; 0: only when asked to");
+  line.Add("keep-last", &checkpoints.prune.keep_last,
+           "how many of the newest checkpoints of each optimizer stay in --checkpoint-dir, beside "
+           "those with a label; 0: all")
+      .AtLeast(0);
+  line.Add("keep-every", &checkpoints.prune.keep_every,
+           "with --keep-last: older checkpoints whose step is a multiple of it stay, too; 0: none");
   line.Group("End");
   line.Add("exit-when-done", &flags.exit_when_done,
            "exit once all optimizers are finished or failed and all ranks have left; after a "

@@ -9,14 +9,17 @@
 #include "common/rpc/server_rpc.h"
 #include "server/coordinator/coordinator_service.h"
 #include "server/coordinator/inspection/job_inspection_service.h"
+#include "server/coordinator/saving/coordinator_checkpoints.h"
 
 namespace optshard {
 
 class CoordinatorServer::Impl {
  public:
-  Impl(std::unique_ptr<Coordinator> coordinator, Options options)
+  Impl(std::unique_ptr<Coordinator> coordinator,
+       std::unique_ptr<CoordinatorCheckpoints> checkpoints, Options options)
       : options_(std::move(options)),
         coordinator_(std::move(coordinator)),
+        checkpoints_(std::move(checkpoints)),
         service_(coordinator_.get()),
         inspection_(coordinator_.get()) {}
 
@@ -24,7 +27,7 @@ class CoordinatorServer::Impl {
 
   absl::Status Start() {
     absl::StatusOr<ListeningServer> listening =
-        StartServer(options_.listen, {&service_, &inspection_});
+        StartServer(options_.listen, {&service_, &inspection_, &checkpoints_->service()});
     if (!listening.ok()) return listening.status();
     server_ = std::move(listening->server);
     port_ = listening->port;
@@ -51,6 +54,7 @@ class CoordinatorServer::Impl {
     }
     // Ends the streams and waits; what a client does not read by then is cancelled.
     coordinator_->Shutdown();
+    checkpoints_->Shutdown();
     if (server_ != nullptr) {
       server_->Shutdown(DeadlineAfter(grace));
       server_->Wait();
@@ -64,6 +68,7 @@ class CoordinatorServer::Impl {
   void Tick() {
     while (true) {
       coordinator_->Tick();
+      checkpoints_->Tick();
       const bool done = coordinator_->Done();
       absl::MutexLock lock(&mutex_);
       done_ = done;
@@ -73,6 +78,7 @@ class CoordinatorServer::Impl {
 
   const Options options_;
   const std::unique_ptr<Coordinator> coordinator_;
+  const std::unique_ptr<CoordinatorCheckpoints> checkpoints_;
   CoordinatorService service_;
   JobInspectionService inspection_;
   std::unique_ptr<grpc::Server> server_;
@@ -88,7 +94,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(Opti
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Create(options.coordinator);
   if (!coordinator.ok()) return coordinator.status();
-  auto impl = std::make_unique<Impl>(*std::move(coordinator), std::move(options));
+  absl::StatusOr<std::unique_ptr<CoordinatorCheckpoints>> checkpoints =
+      CoordinatorCheckpoints::Create(options.checkpoints, coordinator->get());
+  if (!checkpoints.ok()) return checkpoints.status();
+  auto impl =
+      std::make_unique<Impl>(*std::move(coordinator), *std::move(checkpoints), std::move(options));
   const absl::Status started = impl->Start();
   if (!started.ok()) return started;
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/saving/checkpoint_options.h"
 
 namespace optshard {
 
@@ -18,11 +19,13 @@ class CoordinatorServer {
   struct Options {
     std::string listen = "127.0.0.1:0";  // HOST:PORT, port 0 for any free one
     Coordinator::Options coordinator;
+    CheckpointOptions checkpoints;
     absl::Duration tick = absl::Milliseconds(20);  // how often leases and timeouts are checked
   };
 
-  // The server listens when this returns. INVALID_ARGUMENT as Coordinator::Create; UNAVAILABLE
-  // naming the address where it cannot listen there.
+  // The server listens when this returns. INVALID_ARGUMENT as Coordinator::Create, or for
+  // checkpoint options that do not go together; UNAVAILABLE naming the address where it cannot
+  // listen there.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(Options options);
 
   // Stops, with a grace of a second.

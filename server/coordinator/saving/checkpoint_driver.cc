@@ -21,14 +21,22 @@ constexpr int kOpenAttempts = 3;
 using Owners = std::vector<std::unique_ptr<OwnerSave>>;
 using Board = std::shared_ptr<SaveBoard>;
 
-absl::StatusOr<std::unique_ptr<Directory>> OpenRoot(FileSystem& files, std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
+absl::StatusOr<std::unique_ptr<Directory>> OpenAbove(FileSystem& files, const std::string& path) {
+  return files.OpenDirectory(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
+}
+
+// Whether it is there, or can be created.
+absl::Status CheckRoot(FileSystem& files, const std::string& path) {
+  const absl::Status there = files.OpenDirectory(path).status();
+  return absl::IsNotFound(there) ? OpenAbove(files, path).status() : there;
+}
+
+absl::StatusOr<std::unique_ptr<Directory>> OpenRoot(FileSystem& files, const std::string& path) {
   auto root = files.OpenDirectory(path);
   if (!absl::IsNotFound(root.status())) return root;
-  const size_t slash = path.rfind('/');
-  const auto above = files.OpenDirectory(path.substr(0, std::max<size_t>(slash, 1)));
+  const auto above = OpenAbove(files, path);
   if (!above.ok()) return above.status();
-  const absl::Status made = (*above)->CreateDirectory(path.substr(slash + 1));
+  const absl::Status made = (*above)->CreateDirectory(path.substr(path.rfind('/') + 1));
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   const absl::Status synced = (*above)->Sync();
   if (!synced.ok()) return synced;
@@ -116,8 +124,10 @@ class CheckpointDriver::Run {
     absl::Status checked = CheckNamedDirectory(order_.directory);
     if (checked.ok()) checked = CheckLabels(order_.labels);
     if (!checked.ok()) return checked;
-    auto root = OpenRoot(*options_.files, order_.directory);
-    if (!root.ok()) return root.status();
+    std::string path = order_.directory;
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    checked = CheckRoot(*options_.files, path);
+    if (!checked.ok()) return checked;
     auto step = Open();
     if (!step.ok()) return step.status();
     if (*step != order_.step.value_or(*step)) {
@@ -127,7 +137,8 @@ class CheckpointDriver::Run {
                           "be saved: save again",
                           *step, *order_.step));
     }
-    auto made = CreateCheckpoint(**root, *step);
+    const auto root = OpenRoot(*options_.files, path);
+    auto made = root.ok() ? CreateCheckpoint(**root, *step) : root.status();
     if (!made.ok()) {
       CancelAll(owners_);
       return made.status();

@@ -102,6 +102,14 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
       Log(LogLevel::kWarning, LogContext(), "no checkpoint of optimizer \"%s\": %s",
           save->order_.optimizer, result.status().ToString());
     }
+    if (result.ok()) {
+      Log(LogLevel::kInfo, LogContext(), "saved a checkpoint of optimizer \"%s\": %s/%s, %s",
+          save->order_.optimizer, save->order_.directory, result->name, SizeText(result->bytes));
+    }
+    if (result.ok() && !result->removal.ok()) {
+      Log(LogLevel::kWarning, LogContext(), "older checkpoints are not removed: %s",
+          result->removal.ToString());
+    }
     save->End(std::move(result));
   });
   return save;

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/checked_math.h"
 #include "common/optimizer_spec.h"
+#include "server/shard/saving/checkpoint_description.h"
 #include "server/shard/snapshot/store_snapshot.h"
 #include "server/shard/state/kept_parts.h"
 #include "server/shard/state/slot_memory.h"
@@ -89,13 +90,18 @@ ShardDescription LiveShardView::Describe() const {
   description.snapshot_used_bytes = shown->snapshot_memory->used_bytes();
   description.bucket_count = static_cast<int>(shown->store->own_buckets().size());
   description.activity = Activity();
+  description.groups = Rules(*shown);
+  return description;
+}
+
+std::vector<GroupRule> LiveShardView::Rules(const Shown& shown) const {
+  std::vector<GroupRule> rules;
   for (Hyperparameters& values : options_.board->hyperparameters()) {
     // The board may be a generation ahead.
-    if (description.groups.size() == shown->groups->size()) break;
-    const UpdateRule& rule = *(*shown->groups)[description.groups.size()].rule;
-    description.groups.push_back({rule.spec().name, std::move(values)});
+    if (rules.size() == shown.groups->size()) break;
+    rules.push_back({(*shown.groups)[rules.size()].rule->spec().name, std::move(values)});
   }
-  return description;
+  return rules;
 }
 
 std::vector<OwnedSlice> LiveShardView::Slices(int64_t first, int64_t count) const {
@@ -230,6 +236,12 @@ absl::StatusOr<std::shared_ptr<AgreedSnapshots>> LiveShardView::agreed_snapshots
   const absl::Status readable = CheckReadable();
   if (!readable.ok()) return readable;
   return shown()->snapshots;
+}
+
+absl::StatusOr<CheckpointManifest> LiveShardView::DescribeCheckpoint() const {
+  const std::shared_ptr<const Shown> shown = this->shown();
+  return optshard::DescribeCheckpoint(options_.member, *shown->shape, *shown->groups,
+                                      Rules(*shown));
 }
 
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }

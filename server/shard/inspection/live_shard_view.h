@@ -61,10 +61,12 @@ class LiveShardView final : public ShardView {
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
       bool keep_copies, absl::Duration patience) const override;
   absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const override;
+  absl::StatusOr<CheckpointManifest> DescribeCheckpoint() const override;
   std::vector<TimelineSpan> Timeline() const override;
 
  private:
   std::shared_ptr<const Shown> shown() const;
+  std::vector<GroupRule> Rules(const Shown& shown) const;
   std::vector<OwnedSlice> SlicesOf(const Shown& shown, int64_t first, int64_t end) const;
   absl::StatusOr<SlotRead> ReadSlotOf(const std::shared_ptr<const Shown>& shown, int32_t parameter,
                                       absl::string_view name, int64_t offset_elements,

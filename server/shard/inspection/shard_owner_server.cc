@@ -23,6 +23,7 @@
 #include "server/shard/inspection/state_stream_service.h"
 #include "server/shard/inspection/timeline_json.h"
 #include "server/shard/inspection/view_of_request.h"
+#include "server/shard/saving/shard_saving_service.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
 
 namespace optshard {
@@ -168,17 +169,23 @@ class ShardOwnerService final
   const StateStreamCount streams_ = std::make_shared<std::atomic<int>>(0);
 };
 
+ShardSavingService::Options SavingOptions(ShardViewRegistry* views) {
+  ShardSavingService::Options options;
+  options.views = views;
+  return options;
+}
+
 }  // namespace
 
 class ShardOwnerServer::Impl {
  public:
   Impl(ShardViewRegistry* views, const StateStreamLimits& streams)
-      : service_(views, streams), inspection_(views) {}
+      : service_(views, streams), inspection_(views), saving_(SavingOptions(views)) {}
   ~Impl() { Stop(absl::Seconds(1)); }
 
   absl::Status Start(const Options& options) {
     absl::StatusOr<ListeningServer> listening =
-        StartServer(options.listen, {&service_, &inspection_});
+        StartServer(options.listen, {&service_, &inspection_, &saving_});
     if (!listening.ok()) return listening.status();
     port_ = listening->port;
     {
@@ -208,6 +215,7 @@ class ShardOwnerServer::Impl {
  private:
   ShardOwnerService service_;
   ShardInspectionService inspection_;
+  ShardSavingService saving_;
   int port_ = 0;
   absl::Mutex stop_mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(stop_mutex_);

@@ -22,6 +22,7 @@
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
+#include "server/checkpoint/checkpoint_manifest.h"
 #include "server/shard/inspection/rank_phase.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/shard_snapshot.h"
@@ -123,6 +124,10 @@ class ShardView {
   // Snapshots that all owners of the job open at the same step. They end with the generation.
   //   DATA_LOSS  the state is torn or in doubt and is not given out
   virtual absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const = 0;
+
+  // What a checkpoint of the optimizer has, with the hyperparameters of the last step; no files, no
+  // step. UNIMPLEMENTED where an optimizer class steps a group.
+  virtual absl::StatusOr<CheckpointManifest> DescribeCheckpoint() const = 0;
 
   // The operations of the last steps, the oldest first.
   virtual std::vector<TimelineSpan> Timeline() const = 0;

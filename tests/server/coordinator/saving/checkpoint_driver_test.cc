@@ -243,7 +243,9 @@ TEST_F(CheckpointDriverTest, OrdersThatCannotBeCarriedOut_AreRefusedBeforeAnyone
   order_.labels = {};
   EXPECT_EQ(owners_.connects(), before);
   order_.optimizer = "discriminator";
+  order_.directory = "/new";
   EXPECT_EQ(Save().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(system_.OpenDirectory("/new").ok());
   ExpectOnlyTheFormerOne();
 }
 

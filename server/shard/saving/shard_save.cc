@@ -1,0 +1,110 @@
+#include "server/shard/saving/shard_save.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "absl/strings/str_format.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/named_directory.h"
+#include "server/checkpoint/owner_writer.h"
+#include "server/shard/saving/snapshot_state.h"
+#include "server/shard/snapshot/prepared_snapshot.h"
+
+namespace optshard {
+namespace {
+
+// The disk is the trainers' first. Where the system does not know priorities, writing goes on
+// without.
+class IdleInputOutput {
+ public:
+  IdleInputOutput() : before_(syscall(SYS_ioprio_get, kThread, 0)) { Set(kIdle); }
+  ~IdleInputOutput() {
+    if (before_ >= 0) Set(before_);
+  }
+  IdleInputOutput(const IdleInputOutput&) = delete;
+  IdleInputOutput& operator=(const IdleInputOutput&) = delete;
+
+ private:
+  static constexpr int kThread = 1;          // IOPRIO_WHO_PROCESS; 0 is the calling thread
+  static constexpr int64_t kIdle = 3 << 13;  // IOPRIO_CLASS_IDLE
+
+  static void Set(int64_t priority) { syscall(SYS_ioprio_set, kThread, 0, priority); }
+
+  const int64_t before_;
+};
+
+}  // namespace
+
+ShardSave::~ShardSave() {
+  if (snapshots_ != nullptr) snapshots_->Forget(shard_.snapshot);
+}
+
+absl::Status ShardSave::Prepare(const Shard& shard) {
+  shard_ = shard;
+  {
+    const absl::StatusOr<ShardViewRegistry::Use> view = options_.views->Find(shard.selector);
+    if (!view.ok()) return view.status();
+    const MemberId member = (*view)->Describe().member;
+    if (!shard.job.empty() && shard.job != member.job) {
+      return absl::NotFoundError(
+          absl::StrFormat("rank %d of job \"%s\" is served here, not of "
+                          "\"%s\"",
+                          member.rank, member.job, shard.job));
+    }
+    rank_ = member.rank;
+    auto description = (*view)->DescribeCheckpoint();
+    if (!description.ok()) return description.status();
+    auto snapshots = (*view)->agreed_snapshots();
+    if (!snapshots.ok()) return snapshots.status();
+    snapshots_ = *std::move(snapshots);
+  }
+  SnapshotContents contents;
+  contents.parameters = true;
+  return snapshots_->Prepare(shard.snapshot, contents);
+}
+
+absl::StatusOr<StepNumber> ShardSave::Open(absl::Duration patience) {
+  absl::StatusOr<StepNumber> step = snapshots_->Open(shard_.snapshot, patience);
+  if (!step.ok()) return step;
+  // With the hyperparameters of that step.
+  const absl::StatusOr<ShardViewRegistry::Use> view = options_.views->Find(shard_.selector);
+  if (!view.ok()) return view.status();
+  auto description = (*view)->DescribeCheckpoint();
+  if (!description.ok()) return description.status();
+  description_ = *std::move(description);
+  return step;
+}
+
+absl::StatusOr<ShardSave::Written> ShardSave::Write(
+    const std::string& directory, const std::string& name,
+    const std::function<void(int64_t done, int64_t all)>& progress) {
+  absl::Status named = CheckNamedDirectory(directory);
+  if (!named.ok()) return named;
+  if (!ParseCheckpointName(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the name of %d bytes is not that of a checkpoint, such as %s", name.size(),
+                        CheckpointNameText({1000, 0})));
+  }
+  const auto snapshot = snapshots_->Take(shard_.snapshot, absl::ZeroDuration());
+  if (!snapshot.ok()) return snapshot.status();
+  auto state = OwnerStateOf(**snapshot, description_, rank_);
+  if (!state.ok()) return state.status();
+  const auto root = options_.files->OpenDirectory(directory);
+  if (!root.ok()) return root.status();
+  const auto checkpoint = (*root)->OpenDirectory(name);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const auto writer = options_.writers->Take(*options_.cancellation);
+  if (!writer.ok()) return writer.status();
+  const IdleInputOutput idle;
+  OwnerWriteOptions options;
+  options.cancellation = options_.cancellation;
+  options.progress = progress;
+  auto part = WriteOwnerFile(**checkpoint, description_.parameters, *state, options);
+  if (!part.ok()) return part.status();
+  Written written;
+  written.part = *std::move(part);
+  if (rank_ == 0) written.description = std::move(description_);
+  return written;
+}
+
+}  // namespace optshard

@@ -1,0 +1,74 @@
+// One owner's part in the saving of a checkpoint.
+#ifndef OPTSHARD_SERVER_SHARD_SAVING_SHARD_SAVE_H_
+#define OPTSHARD_SERVER_SHARD_SAVING_SHARD_SAVE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/cancellation.h"
+#include "common/ids.h"
+#include "server/checkpoint/checkpoint_manifest.h"
+#include "server/checkpoint/file_system.h"
+#include "server/checkpoint/manifest_json.h"
+#include "server/shard/inspection/shard_view_registry.h"
+#include "server/shard/saving/writer_slots.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/snapshot_id.h"
+
+namespace optshard {
+
+// Prepare, Open and Write come in this order, each once, from one thread. Its end closes the
+// snapshot.
+class ShardSave {
+ public:
+  struct Options {
+    ShardViewRegistry* views = nullptr;  // these outlive it
+    FileSystem* files = nullptr;
+    WriterSlots* writers = nullptr;
+    Cancellation* cancellation = nullptr;  // ends Write
+  };
+
+  struct Shard {
+    ShardViewRegistry::Selector selector;
+    std::string job;  // empty: any
+    SnapshotId snapshot = 0;
+  };
+
+  struct Written {
+    OwnerPart part;
+    absl::optional<CheckpointManifest> description;  // of rank 0
+  };
+
+  explicit ShardSave(Options options) : options_(options) {}
+  ~ShardSave();
+
+  // Errors as ShardViewRegistry::Find, AgreedSnapshots::Prepare and DescribeCheckpoint; NOT_FOUND
+  // where the rank is of another job.
+  absl::Status Prepare(const Shard& shard);
+
+  // Errors as AgreedSnapshots::Open.
+  absl::StatusOr<StepNumber> Open(absl::Duration patience);
+
+  // Writes the rank's file, with idle I/O priority, into `directory`/`name`, once one of the
+  // process's writers is free. Errors as WriteOwnerFile and OwnerStateOf; INVALID_ARGUMENT for a
+  // directory or a name that a peer may not give (CheckNamedDirectory, ParseCheckpointName).
+  absl::StatusOr<Written> Write(const std::string& directory, const std::string& name,
+                                const std::function<void(int64_t done, int64_t all)>& progress);
+
+ private:
+  const Options options_;
+  Shard shard_;
+  Rank rank_ = 0;
+  std::shared_ptr<AgreedSnapshots> snapshots_;
+  CheckpointManifest description_;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SAVING_SHARD_SAVE_H_

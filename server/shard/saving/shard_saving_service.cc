@@ -1,0 +1,236 @@
+#include "server/shard/saving/shard_saving_service.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/cancellation.h"
+#include "common/rpc/status_rpc.h"
+#include "server/checkpoint/manifest_json.h"
+#include "server/shard/saving/shard_save.h"
+
+namespace optshard {
+namespace {
+
+constexpr int64_t kLongestPatienceMs = 600'000;
+constexpr size_t kPieceBytes = 1 << 20;
+constexpr absl::Duration kBetweenReports = absl::Milliseconds(100);
+
+}  // namespace
+
+// Destroys itself.
+class ShardSavingService::Call final
+    : public grpc::ServerBidiReactor<v1::SaveShardRequest, v1::SaveShardResponse> {
+ public:
+  Call(grpc::CallbackServerContext* context, ShardSavingService& service, FileSystem* files)
+      : context_(context), options_(service.options_), calls_(service.calls_) {
+    save_options_.views = options_.views;
+    save_options_.files = files;
+    save_options_.writers = &service.writers_;
+    save_options_.cancellation = &cancellation_;
+    absl::MutexLock lock(&mutex_);
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void OnReadDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+    ended_ = ended_ || !ok;
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    broken_ = broken_ || !ok;
+  }
+
+  void OnCancel() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      broken_ = true;
+    }
+    cancellation_.Cancel(Gone());
+  }
+
+  void OnDone() override {
+    std::thread thread;
+    {
+      absl::MutexLock lock(&mutex_);
+      thread = std::move(thread_);
+    }
+    // Finish may come here on the call's own thread, which does nothing after it.
+    if (std::this_thread::get_id() == thread.get_id()) {
+      thread.detach();
+    } else {
+      thread.join();
+    }
+    delete this;
+  }
+
+ private:
+  void Run() {
+    const std::shared_ptr<std::atomic<int>> calls = calls_;
+    absl::Status status;
+    if (calls->fetch_add(1) >= options_.most_calls) {
+      status = absl::ResourceExhaustedError(
+          absl::StrFormat("this process saves %d parts of checkpoints already; try again later",
+                          options_.most_calls));
+    } else {
+      status = Save();
+    }
+    calls->fetch_sub(1);
+    {
+      // Until then gRPC owns what it reads and writes.
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Call::IsWritten));
+    }
+    Finish(ToGrpc(status));  // the last use of *this
+  }
+
+  absl::Status Save() {
+    ShardSave save(save_options_);
+    absl::Status done = Prepare(save);
+    if (done.ok()) done = Open(save);
+    if (done.ok()) done = Write(save);
+    return done;
+  }
+
+  absl::Status Prepare(ShardSave& save) {
+    absl::Status received = Receive(v1::SaveShardRequest::kPrepare, "prepare");
+    if (!received.ok()) return received;
+    const v1::PrepareShard& prepare = request_.prepare();
+    ShardSave::Shard shard;
+    shard.selector.optimizer = prepare.optimizer();
+    if (prepare.has_rank()) shard.selector.rank = prepare.rank();
+    shard.job = prepare.job();
+    shard.snapshot = prepare.snapshot_id();
+    absl::Status prepared = save.Prepare(shard);
+    if (!prepared.ok()) return prepared;
+    v1::SaveShardResponse response;
+    response.mutable_prepared();
+    return Send(response);
+  }
+
+  absl::Status Open(ShardSave& save) {
+    absl::Status received = Receive(v1::SaveShardRequest::kOpen, "open");
+    if (!received.ok()) return received;
+    const absl::Duration patience = absl::Milliseconds(
+        std::clamp<int64_t>(request_.open().patience_ms(), 0, kLongestPatienceMs));
+    const absl::StatusOr<StepNumber> step = save.Open(patience);
+    if (!step.ok()) return step.status();
+    v1::SaveShardResponse response;
+    response.mutable_opened()->set_step(*step);
+    return Send(response);
+  }
+
+  absl::Status Write(ShardSave& save) {
+    absl::Status received = Receive(v1::SaveShardRequest::kWrite, "write");
+    if (!received.ok()) return received;
+    const auto written = save.Write(request_.write().directory(), request_.write().name(),
+                                    [this](int64_t done, int64_t all) { Report(done, all); });
+    if (!written.ok()) return written.status();
+    absl::Status sent = SendText(ToText(written->part), &v1::ShardWritten::set_part_json);
+    if (!sent.ok() || !written->description.has_value()) return sent;
+    return SendText(ToText(*written->description), &v1::ShardWritten::set_description_json);
+  }
+
+  absl::Status SendText(const std::string& text, void (v1::ShardWritten::*set)(std::string&&)) {
+    for (size_t sent = 0; sent < text.size(); sent += kPieceBytes) {
+      v1::SaveShardResponse response;
+      (response.mutable_written()->*set)(text.substr(sent, kPieceBytes));
+      absl::Status done = Send(response);
+      if (!done.ok()) return done;
+    }
+    return absl::OkStatus();
+  }
+
+  // Waits for the client's next message, which must be this one.
+  absl::Status Receive(v1::SaveShardRequest::RequestCase expected, absl::string_view name) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (broken_) return Gone();
+      reading_ = true;
+    }
+    StartRead(&request_);
+    absl::MutexLock lock(&mutex_);
+    if (!mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsReadOrBroken),
+                                 options_.longest_silence)) {
+      return absl::DeadlineExceededError(
+          absl::StrFormat("the client has not sent %s for %s", name,
+                          absl::FormatDuration(options_.longest_silence)));
+    }
+    if (broken_ || ended_) return Gone();
+    if (request_.request_case() == expected) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("message %d of SaveShardRequest came where %s was expected",
+                        request_.request_case(), name));
+  }
+
+  absl::Status Send(const v1::SaveShardResponse& response) {
+    bool is_slow = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      is_slow =
+          !mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsWritten), options_.longest_write);
+      if (broken_) return Gone();
+      if (!is_slow) writing_ = true;
+    }
+    if (is_slow) {
+      context_->TryCancel();
+      return absl::DeadlineExceededError(absl::StrFormat(
+          "the client has taken nothing for %s", absl::FormatDuration(options_.longest_write)));
+    }
+    response_ = response;
+    StartWrite(&response_);
+    return absl::OkStatus();
+  }
+
+  // How far it is, where the last message has left already.
+  void Report(int64_t done, int64_t all) {
+    const absl::Time now = absl::Now();
+    if (now < next_report_) return;
+    next_report_ = now + kBetweenReports;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (writing_ || broken_) return;
+      writing_ = true;
+    }
+    response_.Clear();
+    response_.mutable_writing()->set_bytes(done);
+    response_.mutable_writing()->set_total_bytes(all);
+    StartWrite(&response_);
+  }
+
+  bool IsReadOrBroken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !reading_ || broken_; }
+  bool IsWritten() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !writing_; }
+  static absl::Status Gone() { return absl::CancelledError("the client has gone"); }
+
+  grpc::CallbackServerContext* const context_;
+  const Options& options_;
+  const std::shared_ptr<std::atomic<int>> calls_;
+  ShardSave::Options save_options_;
+  Cancellation cancellation_;
+  absl::Time next_report_ = absl::InfinitePast();
+  v1::SaveShardRequest request_;    // being read, or read
+  v1::SaveShardResponse response_;  // being written, or written
+
+  absl::Mutex mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends nothing more
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+grpc::ServerBidiReactor<v1::SaveShardRequest, v1::SaveShardResponse>* ShardSavingService::SaveShard(
+    grpc::CallbackServerContext* context) {
+  return new Call(context, *this, options_.files != nullptr ? options_.files : &system_);
+}
+
+}  // namespace optshard

@@ -1,0 +1,273 @@
+// What a coordinator has an owner do, over real gRPC, at two owners that have made a step.
+#include "server/shard/saving/shard_saving_service.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/channel_rpc.h"
+#include "common/rpc/server_rpc.h"
+#include "gtest/gtest.h"
+#include "server/checkpoint/commit.h"
+#include "server/checkpoint/manifest_json.h"
+#include "server/shard/snapshot/parameter_memory.h"
+#include "tests/server/shard/owner_rig.h"
+#include "tests/testing/fake_file_system.h"
+
+namespace optshard {
+namespace {
+
+using testing::FakeFileSystem;
+using ::testing::HasSubstr;
+using testing::OwnerRig;
+
+constexpr int kRanks = 2;
+constexpr char kName[] = "step-000000000001";
+
+// One call, as the coordinator makes it.
+class SaveCall {
+ public:
+  explicit SaveCall(v1::ShardSaving::Stub& stub) {
+    context_.set_deadline(DeadlineAfter(absl::Seconds(20)));
+    stream_ = stub.SaveShard(&context_);
+  }
+
+  v1::SaveShardResponse Prepare(Rank rank, uint64_t snapshot, const std::string& job = "") {
+    v1::SaveShardRequest request;
+    request.mutable_prepare()->set_rank(rank);
+    request.mutable_prepare()->set_snapshot_id(snapshot);
+    request.mutable_prepare()->set_job(job);
+    return Ask(request);
+  }
+  v1::SaveShardResponse Open() {
+    v1::SaveShardRequest request;
+    request.mutable_open()->set_patience_ms(10'000);
+    return Ask(request);
+  }
+  void Write(const std::string& directory, const std::string& name) {
+    v1::SaveShardRequest request;
+    request.mutable_write()->set_directory(directory);
+    request.mutable_write()->set_name(name);
+    stream_->Write(request);
+  }
+  v1::SaveShardResponse Ask(const v1::SaveShardRequest& request) {
+    v1::SaveShardResponse response;
+    stream_->Write(request);
+    stream_->Read(&response);
+    return response;
+  }
+
+  struct Written {
+    grpc::Status status;
+    std::string part;
+    std::string description;
+  };
+  Written Finish() {
+    Written written;
+    v1::SaveShardResponse response;
+    while (stream_->Read(&response)) {
+      written.part += response.written().part_json();
+      written.description += response.written().description_json();
+    }
+    written.status = stream_->Finish();
+    return written;
+  }
+  grpc::StatusCode Code() { return Finish().status.error_code(); }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::SaveShardRequest, v1::SaveShardResponse>> stream_;
+};
+
+class ShardSavingServiceTest : public ::testing::Test {
+ protected:
+  ShardSavingServiceTest() : rig_(RigOptions()) {
+    for (const absl::Status& started : rig_.Start()) EXPECT_EQ(started, absl::OkStatus());
+    rig_.GiveGradients(1);
+    for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      auto memory = std::make_shared<ParameterMemory>();
+      for (const ReplicaTensor& tensor : rig_.replica(rank).tensors()) {
+        memory->values.emplace_back(tensor.parameter);
+      }
+      rig_.owner(rank).KeepParameters(memory);
+      EXPECT_EQ(views_.Register("default", rank, &rig_.owner(rank).view()), absl::OkStatus());
+    }
+    Serve(ShardSavingService::Options());
+    root_ = system_.OpenDirectory("/").value();
+    EXPECT_EQ(root_->CreateDirectory(kName), absl::OkStatus());
+  }
+  ~ShardSavingServiceTest() override {
+    server_->Shutdown();
+    for (Rank rank = 0; rank < kRanks; ++rank) views_.Unregister("default", rank);
+    rig_.Stop();
+  }
+
+  void Serve(ShardSavingService::Options options) {
+    if (server_ != nullptr) server_->Shutdown();
+    options.views = &views_;
+    options.files = &system_;
+    service_ = std::make_unique<ShardSavingService>(options);
+    auto listening = StartServer("127.0.0.1:0", {service_.get()});
+    server_ = std::move(listening->server);
+    stub_ = v1::ShardSaving::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", listening->port)));
+  }
+
+  static OwnerRig::Options RigOptions() {
+    OwnerRig::Options options = OwnerRig::MixedOptions(kRanks);
+    options.owner.spec.policy = PartitionPolicy::kBalanced;
+    return options;
+  }
+
+  // A call that has opened its snapshot.
+  std::unique_ptr<SaveCall> Opened(Rank rank, uint64_t snapshot) {
+    auto call = std::make_unique<SaveCall>(*stub_);
+    EXPECT_TRUE(call->Prepare(rank, snapshot).has_prepared());
+    EXPECT_EQ(call->Open().opened().step(), 1);
+    return call;
+  }
+
+  OwnerRig rig_;
+  ShardViewRegistry views_;
+  FakeFileSystem system_;
+  std::unique_ptr<Directory> root_;
+  std::unique_ptr<ShardSavingService> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::ShardSaving::Stub> stub_;
+};
+
+TEST_F(ShardSavingServiceTest, AllOwners_WriteWhatCanBeCommittedWhileStepsGoOn) {
+  std::vector<std::unique_ptr<SaveCall>> calls;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    calls.push_back(std::make_unique<SaveCall>(*stub_));
+    ASSERT_TRUE(calls.back()->Prepare(rank, 7).has_prepared());
+  }
+  for (const auto& call : calls) EXPECT_EQ(call->Open().opened().step(), 1);
+  rig_.GiveGradients(2);
+  for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
+  std::vector<OwnerPart> parts;
+  CheckpointManifest description;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    calls[rank]->Write("/", kName);
+    const SaveCall::Written written = calls[rank]->Finish();
+    ASSERT_TRUE(written.status.ok()) << written.status.error_message();
+    parts.push_back(*ParseOwnerPart(written.part));
+    EXPECT_EQ(written.description.empty(), rank != 0);
+    if (rank == 0) description = *ParseDescription(written.description);
+  }
+  description.step = 1;
+  const auto manifest = MakeManifest(description, std::move(parts));
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->world_size, kRanks);
+  EXPECT_EQ(manifest->parameters.at(0).steps, 1);
+  EXPECT_EQ(manifest->groups.at(0).name, "adam");
+  EXPECT_EQ(CommitCheckpoint(*root_->OpenDirectory(kName).value(), *manifest), absl::OkStatus());
+}
+
+TEST_F(ShardSavingServiceTest, MessagesOutOfOrder_AreRefused) {
+  SaveCall call(*stub_);
+  EXPECT_EQ(call.Open().response_case(), v1::SaveShardResponse::RESPONSE_NOT_SET);
+  EXPECT_EQ(call.Code(), grpc::StatusCode::INVALID_ARGUMENT);
+  SaveCall twice(*stub_);
+  EXPECT_TRUE(twice.Prepare(0, 7).has_prepared());
+  twice.Prepare(0, 7);
+  EXPECT_EQ(twice.Code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ShardSavingServiceTest, WhatThereIsNot_IsRefused) {
+  const auto prepared = [&](Rank rank, uint64_t snapshot, const std::string& job) {
+    SaveCall call(*stub_);
+    call.Prepare(rank, snapshot, job);
+    return call.Code();
+  };
+  EXPECT_EQ(prepared(0, 0, ""), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(prepared(5, 7, ""), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(prepared(0, 7, "another"), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ShardSavingServiceTest, PlacesThatAPeerMayNotName_AreRefused) {
+  struct Place {
+    std::string directory;
+    std::string name;
+    grpc::StatusCode code;
+  };
+  uint64_t snapshot = 0;
+  for (const Place& place : {Place{"/../etc", kName, grpc::StatusCode::INVALID_ARGUMENT},
+                             Place{"dir", kName, grpc::StatusCode::INVALID_ARGUMENT},
+                             Place{"/", "..", grpc::StatusCode::INVALID_ARGUMENT},
+                             Place{"/", "step-1/..", grpc::StatusCode::INVALID_ARGUMENT},
+                             Place{"/", "step-000000000002", grpc::StatusCode::NOT_FOUND},
+                             Place{"/nothing", kName, grpc::StatusCode::NOT_FOUND}}) {
+    const auto call = Opened(0, ++snapshot);
+    call->Write(place.directory, place.name);
+    EXPECT_EQ(call->Code(), place.code) << place.directory << " " << place.name;
+  }
+}
+
+TEST_F(ShardSavingServiceTest, AFileThatIsThereAlready_IsNotReplaced) {
+  auto call = Opened(0, 1);
+  call->Write("/", kName);
+  ASSERT_TRUE(call->Finish().status.ok());
+  call = Opened(0, 2);
+  call->Write("/", kName);
+  EXPECT_EQ(call->Code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(
+      system_.OpenDirectory(absl::StrCat("/", kName)).value()->OpenFile(OwnerFileName(0)).ok());
+}
+
+TEST_F(ShardSavingServiceTest, AFullDisk_IsSaidAndNothingStays) {
+  system_.SetCapacity(100);
+  const auto call = Opened(0, 1);
+  call->Write("/", kName);
+  const grpc::Status status = call->Finish().status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("rank 0"));
+  EXPECT_TRUE(root_->OpenDirectory(kName).value()->List()->empty());
+}
+
+TEST_F(ShardSavingServiceTest, AClientThatGoes_LeavesNoFileAndNoSnapshot) {
+  for (const bool opens : {false, true}) {
+    SaveCall call(*stub_);
+    ASSERT_TRUE(call.Prepare(0, 7).has_prepared());
+    if (opens) {
+      ASSERT_TRUE(call.Open().has_opened());
+    }
+    call.Cancel();
+    EXPECT_EQ(call.Code(), grpc::StatusCode::CANCELLED);
+  }
+  server_->Shutdown();  // by then the calls have ended
+  const auto snapshots = rig_.owner(0).view().agreed_snapshots();
+  ASSERT_TRUE(snapshots.ok()) << snapshots.status();
+  EXPECT_EQ((*snapshots)->Open(7, absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kAborted);
+  EXPECT_TRUE(root_->OpenDirectory(kName).value()->List()->empty());
+}
+
+TEST_F(ShardSavingServiceTest, AClientThatSendsNothing_IsGivenUp) {
+  ShardSavingService::Options options;
+  options.longest_silence = absl::Milliseconds(1);
+  Serve(options);
+  SaveCall call(*stub_);
+  const grpc::Status status = call.Finish().status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("has not sent prepare"));
+}
+
+TEST_F(ShardSavingServiceTest, TooManyCalls_AreRefused) {
+  ShardSavingService::Options options;
+  options.most_calls = 1;
+  Serve(options);
+  SaveCall first(*stub_);
+  ASSERT_TRUE(first.Prepare(0, 7).has_prepared());
+  SaveCall second(*stub_);
+  second.Prepare(0, 8);
+  EXPECT_EQ(second.Code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -182,6 +182,14 @@ void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
   impl_->StateFor(param_groups()).Load(ReadArchive(archive), kFromEveryRank, param_groups());
 }
 
+void ShardedOptimizer::save_checkpoint(const std::string& directory,
+                                       const std::vector<std::string>& labels) {
+  impl_->CheckUsable();
+  impl_->SaveCheckpoint(directory, labels);
+}
+
+std::string ShardedOptimizer::wait_checkpoint() { return impl_->WaitCheckpoint(); }
+
 void ShardedOptimizer::Close() { impl_->Close(); }
 
 int64_t ShardedOptimizer::state_bytes() const { return impl_->owner().state_bytes(); }

@@ -323,8 +323,36 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most.
-  // Idempotent. Afterwards only the parameters can be used. Errors as step.
+  // Saves a checkpoint of the last finished step, in `directory` (docs/checkpoints.md): state,
+  // parameters, options, and every rank's blob. One rank's call is enough, and all ranks' calls
+  // between the same steps are one checkpoint, whose labels are the first caller's. Returns once
+  // this rank's owner has opened the snapshot: the trainer may change what it likes from then on.
+  // The owners write in the background while training goes on, and the checkpoint is there once the
+  // coordinator has committed it. `directory` is absolute, and all ranks and the coordinator see
+  // the same files there; its last component is created where it is missing. Empty: the
+  // coordinator's --checkpoint-dir. One with a label is never pruned. Waits for the checkpoint that
+  // was asked for before. Errors, of which one may be that one's; training can go on, and earlier
+  // checkpoints are as they were:
+  //   INVALID_ARGUMENT     the directory or a label cannot be used
+  //   FAILED_PRECONDITION  another save of the optimizer is under way, by another rank or by the
+  //                        coordinator; owners and coordinator do not see the same files; the
+  //                        optimizer is closed
+  //   ABORTED              the owners could not open a snapshot together: save again
+  //   RESOURCE_EXHAUSTED   memory for the snapshot, or space on the disk: need and limit
+  //   UNIMPLEMENTED        an optimizer class steps a group
+  //   UNAVAILABLE          a rank was lost, or the coordinator
+  //   DEADLINE_EXCEEDED    errors::IsPeersTimedOut: these ranks did not come, or wrote nothing for
+  //                        two minutes; or checkpoint_timeout is over
+  //   NOT_FOUND, PERMISSION_DENIED, DATA_LOSS and others: of the files
+  void save_checkpoint(const std::string& directory, const std::vector<std::string>& labels = {});
+
+  // Waits until the checkpoint that this rank has asked for is committed, and returns its path; ""
+  // where it has asked for none. Errors as save_checkpoint, once.
+  std::string wait_checkpoint();
+
+  // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most, and
+  // before that for the checkpoint that this rank has asked for. Idempotent. Afterwards only the
+  // parameters can be used. Errors as step, and as wait_checkpoint.
   void Close();
 
   // Bytes of the optimizer state that this rank keeps, from its live slots. Any thread.

@@ -132,6 +132,8 @@ struct ShardedOptimizerOptions {
   absl::Duration join_timeout = absl::Seconds(60);  // until all ranks are there
   absl::Duration step_timeout = absl::Seconds(60);  // of a whole step, stragglers included
   absl::Duration close_timeout = absl::Seconds(5);  // of leaving the job cleanly
+  // How long save_checkpoint, wait_checkpoint and Close wait for a checkpoint.
+  absl::Duration checkpoint_timeout = absl::Minutes(10);
 
   // Network interface ("eth0") or address of this host that the data plane uses. Empty: the
   // loopback where the coordinator is on it, else the address from which the coordinator is

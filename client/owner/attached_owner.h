@@ -98,6 +98,7 @@ class AttachedOwner : public OwnerLink {
   int64_t state_bytes() const override { return first_.state_bytes; }
   const ShardView* view() const override { return nullptr; }
   const std::string& owner_address() const override { return first_.owner_address; }
+  const std::string& coordinator_address() const override { return first_.coordinator; }
   absl::StatusOr<std::vector<std::string>> owner_addresses(absl::Duration timeout) const override;
 
  private:

@@ -19,6 +19,7 @@ namespace optshard {
 // With these the optimizers open no socket.
 struct ClientSeams {
   CoordinatorClient* coordinator = nullptr;  // outlives the optimizers
+  std::string coordinator_address;           // where checkpoints are asked for; empty: nowhere
   ShardViewRegistry* views = nullptr;        // likewise; null: nobody looks into the owners
   std::string owner_address;                 // where `views` is served; empty: nowhere
   // `replica` is what the rank has for the others to reach; null for nothing.

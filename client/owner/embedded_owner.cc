@@ -163,6 +163,7 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status failure() const override { return owner_->failure(); }
   int64_t state_bytes() const override { return owner_->view().Describe().state_bytes; }
   const ShardView* view() const override { return &owner_->view(); }
+  const std::string& coordinator_address() const override { return coordinator_address_; }
   const std::string& owner_address() const override { return owner_address_; }
   absl::StatusOr<std::vector<std::string>> owner_addresses(absl::Duration timeout) const override {
     return coordinator_->GetOwners(options_.optimizer, Clock::Monotonic().Now() + timeout);
@@ -189,6 +190,7 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status Connect(ShardOwner::Options& owner) {
     if (const ClientSeams* seams = ScopedClientSeams::Current(); seams != nullptr) {
       owner.coordinator = seams->coordinator;
+      coordinator_address_ = seams->coordinator_address;
       views_ = seams->views;
       owner_address_ = seams->owner_address;
       owner.plane_factory = [plane = seams->plane, replica = ReplicaOf(options_)](
@@ -197,6 +199,7 @@ class EmbeddedOwner : public OwnerLink {
     }
     absl::StatusOr<std::string> address = CoordinatorAddress();
     if (!address.ok()) return address.status();
+    coordinator_address_ = *address;
     absl::StatusOr<std::string> network = AddressTowards(*address);
     if (!network.ok()) return network.status();
     absl::StatusOr<std::shared_ptr<InspectionHost>> inspection =
@@ -247,6 +250,7 @@ class EmbeddedOwner : public OwnerLink {
   absl::optional<std::string> next_blob_;  // that goes with the next step
   TrainerBlob blob_;
   std::shared_ptr<const ParameterMemory> parameters_;
+  std::string coordinator_address_;
   std::string owner_address_;
   std::shared_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<CoordinatorClient> client_;

@@ -102,6 +102,8 @@ class OwnerLink {
   // What can be read of the owner; null where it is in another process. Valid until Stop.
   virtual const ShardView* view() const = 0;
 
+  // HOST:PORT of the job's coordinator; empty where a test stands in for it. Any thread.
+  virtual const std::string& coordinator_address() const = 0;
   // HOST:PORT of the owner's inspection service. Any thread.
   virtual const std::string& owner_address() const = 0;
   // Those of all ranks, by rank: asks the coordinator (CoordinatorClient::GetOwners). Any thread.

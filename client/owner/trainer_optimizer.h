@@ -16,6 +16,7 @@
 #include "absl/types/optional.h"
 #include "client/loaded_checkpoint.h"
 #include "client/owner/caught_errors.h"
+#include "client/owner/checkpoint_saving.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/optimizer_parts.h"
 #include "client/owner/optimizer_spec_of.h"
@@ -196,11 +197,20 @@ class TrainerOptimizer {
     gradients_copied_ = replica_.gradients_copied();
   }
 
+  void SaveCheckpoint(const std::string& directory, const std::vector<std::string>& labels) {
+    ThrowIfError(saving_.Save(directory, labels, finished_step()));
+  }
+
+  std::string WaitCheckpoint() { return ValueOrThrow(saving_.Wait()); }
+
   void Close() {
     if (closed_) return;
     ThrowIfError(owner_->failure());
+    // The owners must be there for it.
+    const absl::Status saved = saving_.Wait().status();
     closed_ = true;
     ThrowIfError(owner_->Stop(options_.close_timeout));
+    ThrowIfError(saved);
   }
 
   // For the destructor.
@@ -208,6 +218,8 @@ class TrainerOptimizer {
     if (closed_ || std::uncaught_exceptions() > exceptions_ || !owner_->failure().ok()) {
       return;
     }
+    const absl::Status saved = saving_.Wait().status();
+    if (!saved.ok()) Warn(absl::StrCat("saving a checkpoint: ", saved.ToString()));
     const absl::Status stopped = owner_->Stop(options_.close_timeout);
     if (!stopped.ok()) Warn(absl::StrCat("leaving the job: ", stopped.ToString()));
   }
@@ -336,6 +348,7 @@ class TrainerOptimizer {
   const ShardedOptimizerOptions options_;
   const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
+  CheckpointSaving saving_{owner_.get(), &options_};
   ReplicaList replica_;
   std::unique_ptr<OptimizerParts> parts_;
   const int exceptions_ = std::uncaught_exceptions();

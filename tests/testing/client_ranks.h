@@ -34,7 +34,8 @@ struct HostRun {
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
                           HostPlaneKind kind = HostPlaneKind::kAuto);
 
-// As the first one, and other ranks reach the shard owners over RPC.
+// As the first one, and other ranks reach the shard owners over RPC, and all the coordinator's
+// checkpoints.
 std::vector<absl::Status> RunServedRanks(int world_size,
                                          const std::function<void(ShardedOptimizerOptions)>& body);
 

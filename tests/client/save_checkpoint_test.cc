@@ -1,0 +1,183 @@
+// Checkpoints that trainers save, and jobs that go on from them.
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "client/sharded_optimizer.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/posix_file_system.h"
+#include "tests/client/tensors.h"
+#include "tests/client/written_checkpoint.h"
+#include "tests/testing/client_ranks.h"
+
+namespace optshard {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::ErrorOf;
+using testing::ExpectAllOk;
+using testing::NewCheckpointRoot;
+using testing::RunServedRanks;
+
+struct Job {
+  std::string rule = "adam";
+  PartitionPolicy policy = PartitionPolicy::kBalanced;
+  std::string state_dtype = "float32";
+  at::ScalarType type = at::kFloat;
+  bool master_weights = false;
+};
+
+// One rank's part of a job, whose gradients follow from the step.
+class Trainer {
+ public:
+  Trainer(const Job& job, ShardedOptimizerOptions options) {
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{80, 100}, {3}, {4100}, {0, 2}, {}}) {
+      parameters_.push_back(
+          at::full(shape, 1, at::TensorOptions(job.type)).set_requires_grad(true));
+    }
+    options.policy = job.policy;
+    options.state_dtype = job.state_dtype;
+    options.master_weights = job.master_weights;
+    options.checkpoint_timeout = absl::Seconds(20);
+    optimizer_ = std::make_unique<ShardedOptimizer>(
+        parameters_, RuleOptions(job.rule).Set("lr", 0.125), options);
+  }
+
+  void StepTo(StepNumber last) {
+    while (optimizer_->finished_step() < last) {
+      const StepNumber step = optimizer_->finished_step() + 1;
+      for (size_t i = 0; i < parameters_.size(); ++i) {
+        const double gradient = 0.5 + 0.125 * static_cast<double>((step * 5 + i) % 7);
+        parameters_[i].mutable_grad() =
+            at::full(parameters_[i].sizes(), gradient, parameters_[i].options());
+      }
+      optimizer_->step();
+    }
+  }
+
+  std::vector<std::string> Values() const {
+    std::vector<std::string> values;
+    for (const at::Tensor& each : parameters_) values.push_back(testing::BytesOf(each));
+    return values;
+  }
+
+  ShardedOptimizer& optimizer() { return *optimizer_; }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+};
+
+std::vector<CheckpointEntry> List(const std::string& root) {
+  PosixFileSystem files;
+  const auto directory = files.OpenDirectory(root);
+  EXPECT_TRUE(directory.ok()) << directory.status();
+  auto entries = ListCheckpoints(**directory);
+  EXPECT_TRUE(entries.ok()) << entries.status();
+  return *std::move(entries);
+}
+
+class SavedJobTest : public ::testing::TestWithParam<Job> {};
+
+TEST_P(SavedJobTest, WhatIsSavedWhileTrainingGoesOn_GoesOnAtAnotherWorldSizeBitForBit) {
+  const std::string root = NewCheckpointRoot();
+  absl::Mutex mutex;
+  std::vector<std::string> expected;
+  ExpectAllOk(RunServedRanks(2, [&](ShardedOptimizerOptions options) {
+    Trainer trainer(GetParam(), options);
+    trainer.StepTo(2);
+    // One rank's word is enough.
+    if (options.rank == 1) trainer.optimizer().save_checkpoint(root);
+    trainer.StepTo(6);
+    const std::string path = trainer.optimizer().wait_checkpoint();
+    EXPECT_EQ(path, options.rank == 1 ? absl::StrCat(root, "/step-000000000002") : "");
+    absl::MutexLock lock(&mutex);
+    expected = trainer.Values();
+  }));
+  ASSERT_EQ(List(root).size(), 1);
+  ExpectAllOk(RunServedRanks(3, [&](ShardedOptimizerOptions options) {
+    Trainer trainer(GetParam(), options);
+    trainer.optimizer().load_checkpoint(root);
+    EXPECT_EQ(trainer.optimizer().finished_step(), 2);
+    trainer.StepTo(6);
+    EXPECT_EQ(trainer.Values(), expected);
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, SavedJobTest,
+    ::testing::Values(Job{}, Job{"sgd", PartitionPolicy::kGreedy},
+                      Job{"adamw", PartitionPolicy::kBalanced, "int8_dynamic"},
+                      Job{"nadam", PartitionPolicy::kGreedy, "float32", at::kBFloat16, true},
+                      Job{"adam", PartitionPolicy::kBalanced, "bfloat16", at::kDouble}));
+
+TEST(SaveCheckpointTest, AllRanksWord_IsOneCheckpoint) {
+  const std::string root = NewCheckpointRoot();
+  ExpectAllOk(RunServedRanks(3, [&](ShardedOptimizerOptions options) {
+    Trainer trainer(Job(), options);
+    for (const StepNumber step : {1, 2}) {
+      trainer.StepTo(step);
+      trainer.optimizer().save_checkpoint(root, {absl::StrCat("after ", step)});
+      EXPECT_EQ(trainer.optimizer().wait_checkpoint(),
+                absl::StrCat(root, "/step-00000000000", step));
+    }
+  }));
+  const std::vector<CheckpointEntry> entries = List(root);
+  ASSERT_EQ(entries.size(), 2);
+  for (const CheckpointEntry& entry : entries) {
+    EXPECT_EQ(entry.state, CheckpointState::kCommitted);
+    EXPECT_EQ(entry.world_size, 3);
+    EXPECT_THAT(entry.labels, ElementsAre(absl::StrCat("after ", entry.parsed.step)));
+  }
+}
+
+TEST(SaveCheckpointTest, Close_WaitsForWhatIsBeingSaved) {
+  const std::string root = NewCheckpointRoot();
+  ExpectAllOk(RunServedRanks(2, [&](ShardedOptimizerOptions options) {
+    Trainer trainer(Job(), options);
+    trainer.StepTo(1);
+    trainer.optimizer().save_checkpoint(root);
+    trainer.optimizer().Close();
+  }));
+  ASSERT_EQ(List(root).size(), 1);
+  EXPECT_EQ(List(root)[0].state, CheckpointState::kCommitted);
+}
+
+TEST(SaveCheckpointTest, WhatCannotBeSaved_IsSaidAndTrainingGoesOn) {
+  const std::string root = NewCheckpointRoot();
+  ExpectAllOk(RunServedRanks(2, [&](ShardedOptimizerOptions options) {
+    Trainer trainer(Job(), options);
+    trainer.StepTo(1);
+    if (options.rank == 0) {
+      const absl::Status relative =
+          ErrorOf([&] { trainer.optimizer().save_checkpoint("checkpoints"); });
+      EXPECT_EQ(relative.code(), absl::StatusCode::kInvalidArgument) << relative;
+      const absl::Status missing = ErrorOf(
+          [&] { trainer.optimizer().save_checkpoint(absl::StrCat(root, "/nothing/there")); });
+      EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
+      // It comes into being with the save.
+      trainer.optimizer().save_checkpoint(absl::StrCat(root, "/new"));
+    }
+    trainer.StepTo(3);
+  }));
+  EXPECT_EQ(List(absl::StrCat(root, "/new")).size(), 1);
+}
+
+TEST(SaveCheckpointTest, AClosedOptimizer_IsNotSaved) {
+  ExpectAllOk(RunServedRanks(1, [&](ShardedOptimizerOptions options) {
+    Trainer trainer(Job(), options);
+    trainer.optimizer().Close();
+    EXPECT_EQ(ErrorOf([&] { trainer.optimizer().save_checkpoint("/"); }).code(),
+              absl::StatusCode::kFailedPrecondition);
+  }));
+}
+
+}  // namespace
+}  // namespace optshard

@@ -1,0 +1,121 @@
+// Checkpoints of a job of real processes, asked for by one that is no part of it, while shard
+// servers and the coordinator are killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/control/checkpoint_call_rpc.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/posix_file_system.h"
+#include "server/checkpoint/verify.h"
+#include "tests/integration/shard_server_fixture.h"
+
+namespace optshard {
+namespace {
+
+class CheckpointTest : public testing::ShardServerFixture {
+ protected:
+  CheckpointTest() {
+    std::string pattern = absl::StrCat(::testing::TempDir(), "/checkpoints.XXXXXX");
+    root_ = mkdtemp(pattern.data());
+  }
+
+  // Trainers of all ranks, which wait after the third of six steps.
+  void PauseAll() {
+    StartServer();
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      Add(rank, {"--steps=6", "--pause_after=3", "--elements=300000", "--wait_for_trainers"});
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  }
+  void FinishAll() {
+    for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "done");
+  }
+
+  std::unique_ptr<CheckpointCall> Save() {
+    CheckpointCall::Request request;
+    request.coordinator = cluster_->coordinator_address();
+    request.directory = root_;
+    return CheckpointCall::Start(request);
+  }
+
+  // How many are committed; each of them is whole.
+  int Committed() {
+    PosixFileSystem files;
+    const auto root = files.OpenDirectory(root_);
+    EXPECT_TRUE(root.ok()) << root.status();
+    const auto entries = ListCheckpoints(**root);
+    EXPECT_TRUE(entries.ok()) << entries.status();
+    int committed = 0;
+    for (const CheckpointEntry& entry : *entries) {
+      if (entry.state == CheckpointState::kUncommitted) continue;
+      EXPECT_EQ(entry.state, CheckpointState::kCommitted) << entry.problem;
+      ++committed;
+      VerifyOptions options;
+      options.step = entry.parsed.step;
+      const auto directory = (*root)->OpenDirectory(entry.name);
+      const auto damages = VerifyCheckpoint(**directory, options);
+      EXPECT_TRUE(damages.ok()) << damages.status();
+      EXPECT_TRUE(damages.ok() && damages->empty()) << entry.name;
+    }
+    return committed;
+  }
+
+  std::string root_;
+};
+
+TEST_F(CheckpointTest, OfAttachedTrainers_IsSavedForAnybodyAtTheStepThatTheyHaveFinished) {
+  PauseAll();
+  const auto saved = Save()->Await(absl::Seconds(30));
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->step, 3);
+  EXPECT_EQ(saved->directory, root_);
+  EXPECT_EQ(saved->name, "step-000000000003");
+  EXPECT_EQ(Committed(), 1);
+  FinishAll();
+}
+
+TEST_F(CheckpointTest, Kill_ServerWhileItSaves_LosesNothingThatWasCommitted) {
+  PauseAll();
+  ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
+  for (int kill_after = 0; kill_after < 3; ++kill_after) {
+    const auto call = Save();
+    // Before it has opened its snapshots, then while it writes, then at any moment.
+    if (kill_after == 1) call->AwaitOpened(absl::Seconds(30)).IgnoreError();
+    const auto process = cluster_->ServerProcess(0);
+    ASSERT_TRUE(process.ok()) << process.status();
+    ASSERT_EQ(kill(*process, SIGKILL), 0);
+    const auto saved = call->Await(absl::Seconds(30));
+    EXPECT_NE(saved.status().code(), absl::StatusCode::kDeadlineExceeded) << saved.status();
+    EXPECT_GE(Committed(), 1);
+    // The keeper's next server has the state.
+    const absl::Time deadline = Deadline();
+    absl::Status again = absl::UnavailableError("not yet");
+    while (!again.ok() && absl::Now() < deadline) {
+      again = Save()->Await(absl::Seconds(30)).status();
+    }
+    EXPECT_EQ(again, absl::OkStatus());
+  }
+  FinishAll();
+}
+
+TEST_F(CheckpointTest, Kill_CoordinatorWhileItSaves_LosesNothingThatWasCommitted) {
+  PauseAll();
+  ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
+  const auto call = Save();
+  call->AwaitOpened(absl::Seconds(30)).IgnoreError();
+  cluster_->coordinator().Signal(SIGKILL);
+  const auto saved = call->Await(absl::Seconds(30));
+  EXPECT_GE(Committed(), saved.ok() ? 2 : 1);
+}
+
+}  // namespace
+}  // namespace optshard

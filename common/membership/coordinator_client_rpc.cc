@@ -20,6 +20,7 @@
 namespace optshard {
 namespace {
 
+constexpr int kMembersOfAPage = 1000;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 // Join and GetStatus answer at once; a coordinator that does not is as good as none.
@@ -145,6 +146,7 @@ class RpcCoordinatorClient final : public CoordinatorClient {
   absl::StatusOr<JobStatus> GetStatus(absl::Time deadline) override {
     JobStatus all;
     v1::GetStatusRequest request;
+    request.set_page_size(kMembersOfAPage);
     do {
       v1::JobStatus response;
       const absl::Status status =

@@ -200,9 +200,9 @@ absl::StatusOr<v1::ListJobParametersResponse> ListJobParameters(
     const CallPatience& patience) {
   const absl::StatusOr<int> page_size = PageSize(request.page_size(), 100, 500);
   if (!page_size.ok()) return page_size.status();
-  absl::StatusOr<ParameterPage> page = FindParameterPage(
-      *view.plan,
-      {request.name(), request.page_token(), "ListParameters", *page_size, kMostOwnersOfAPage});
+  absl::StatusOr<ParameterPage> page =
+      FindParameterPage(*view.plan, {request.name(), request.page_token(), "ListParameters",
+                                     *page_size, kMostOwnersOfAPage, patience.ended});
   if (!page.ok()) return page.status();
   SlotQuestion question;
   question.parameters = page->parameters;
@@ -218,7 +218,7 @@ absl::StatusOr<v1::ListJobParametersResponse> ListJobParameters(
   response.set_summary(absl::StrFormat(
       "optimizer %s has %d parameters, %d elements; this page has %d, %s%s", view.status.optimizer,
       view.status.parameter_count, view.status.total_elements, response.parameters_size(),
-      MoreText(page->next_page_token), UnansweredText(response.unanswered_size())));
+      MoreText(page->next_page_token), UnansweredText(answers.unanswered_count)));
   return response;
 }
 
@@ -229,9 +229,9 @@ absl::StatusOr<v1::GetStatisticsResponse> GetStatistics(const JobView& view,
   if (!page_size.ok()) return page_size.status();
   const absl::Status valid = CheckGlob("slot", request.slot());
   if (!valid.ok()) return valid;
-  absl::StatusOr<ParameterPage> page = FindParameterPage(
-      *view.plan,
-      {request.name(), request.page_token(), "GetStatistics", *page_size, kMostOwnersOfAPage});
+  absl::StatusOr<ParameterPage> page =
+      FindParameterPage(*view.plan, {request.name(), request.page_token(), "GetStatistics",
+                                     *page_size, kMostOwnersOfAPage, patience.ended});
   if (!page.ok()) return page.status();
   SlotQuestion question;
   question.parameters = page->parameters;
@@ -247,7 +247,7 @@ absl::StatusOr<v1::GetStatisticsResponse> GetStatistics(const JobView& view,
   AddUnanswered(answers, response);
   response.set_summary(absl::StrFormat("slots of %d parameters, %s%s", response.parameters_size(),
                                        MoreText(page->next_page_token),
-                                       UnansweredText(response.unanswered_size())));
+                                       UnansweredText(answers.unanswered_count)));
   return response;
 }
 
@@ -262,18 +262,19 @@ absl::StatusOr<v1::ListGroupsResponse> ListGroups(const JobView& view,
   const auto count = static_cast<int64_t>(groups.size());
   if (*first >= count) return ForeignPageToken(request.page_token(), "ListGroups");
 
-  absl::StatusOr<v1::ShardDescription> told = absl::UnavailableError("no rank was asked");
-  std::string teller;
+  // All have the same. At once: one that hangs keeps nobody from answering.
+  std::vector<OwnerToAsk> owners;
   for (size_t rank = 0; rank < view.status.members.size() && rank < kMostRanksForGroups; ++rank) {
-    const OwnerToAsk owner = {static_cast<Rank>(rank), view.owner_address(static_cast<Rank>(rank))};
-    told = DescribeShards(view, absl::MakeConstSpan(&owner, 1), patience)[0];
-    teller = absl::StrCat("rank ", rank);
-    if (told.ok()) break;
+    owners.push_back({static_cast<Rank>(rank), view.owner_address(static_cast<Rank>(rank))});
   }
-  if (!told.ok()) {
+  const std::vector<absl::StatusOr<v1::ShardDescription>> answers =
+      DescribeShards(view, owners, patience);
+  const auto told =
+      std::find_if(answers.begin(), answers.end(), [](const auto& answer) { return answer.ok(); });
+  if (told == answers.end()) {
     return absl::UnavailableError(absl::StrCat(
-        "none of the first ranks says what the hyperparameters are; the last one asked, ", teller,
-        ": ", told.status().message()));
+        "none of the first ranks says what the hyperparameters are; the first of them: ",
+        answers.empty() ? "there is none" : answers.front().status().message()));
   }
   v1::ListGroupsResponse response;
   int64_t next = *first;
@@ -286,8 +287,8 @@ absl::StatusOr<v1::ListGroupsResponse> ListGroups(const JobView& view,
     int64_t elements = 0;
     for (const ParameterSpec& parameter : groups[next].parameters) elements += parameter.elements();
     group.set_elements(elements);
-    if (next < told->groups_size()) {
-      group.set_hyperparameters(told->groups(static_cast<int>(next)).hyperparameters());
+    if (next < (*told)->groups_size()) {
+      group.set_hyperparameters((*told)->groups(static_cast<int>(next)).hyperparameters());
     }
     group.set_summary(absl::StrFormat("group %d: %s, %d parameters, %d elements", next,
                                       group.rule(), group.parameters(), elements));
@@ -295,10 +296,10 @@ absl::StatusOr<v1::ListGroupsResponse> ListGroups(const JobView& view,
   }
   if (next < count) response.set_next_page_token(PageToken(next));
   response.set_summary(absl::StrFormat(
-      "optimizer %s has %d groups; this page has %d, %s; hyperparameters are those of %s at step "
-      "%d",
+      "optimizer %s has %d groups; this page has %d, %s; hyperparameters are those of rank %d at "
+      "step %d",
       view.status.optimizer, count, response.groups_size(), MoreText(response.next_page_token()),
-      teller, told->progress().finished_step()));
+      (*told)->rank(), (*told)->progress().finished_step()));
   return response;
 }
 

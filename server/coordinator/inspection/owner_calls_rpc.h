@@ -76,6 +76,7 @@ std::vector<absl::StatusOr<Response>> AskOwners(
   std::map<std::string, std::unique_ptr<typename Service::Stub>> stubs;
   std::vector<std::unique_ptr<Call>> calls;
   const auto window = std::make_shared<CallWindow>();
+  bool wanted = true;
   for (size_t i = 0; i < owners.size(); ++i) {
     calls.push_back(std::make_unique<Call>());
     Call* const call = calls.back().get();
@@ -83,7 +84,8 @@ std::vector<absl::StatusOr<Response>> AskOwners(
     if (!call->status.ok()) continue;
     std::unique_ptr<typename Service::Stub>& stub = stubs[owners[i].address];
     if (stub == nullptr) stub = Service::NewStub(MakeChannel(owners[i].address));
-    if (!window->Enter(patience)) {
+    wanted = wanted && window->Enter(patience);
+    if (!wanted) {
       call->status = absl::CancelledError("the client has gone");
       continue;
     }

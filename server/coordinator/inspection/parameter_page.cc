@@ -9,6 +9,7 @@ namespace optshard {
 namespace {
 
 constexpr size_t kMostNameBytes = 512 << 10;
+constexpr int64_t kParametersBetweenLooks = 256;  // a pattern takes up to a millisecond a name
 
 }  // namespace
 
@@ -24,6 +25,9 @@ absl::StatusOr<ParameterPage> FindParameterPage(const JobPlan& plan,
   size_t name_bytes = 0;
   std::set<Rank> owners;
   for (int64_t p = *first; p < count; ++p) {
+    if (p % kParametersBetweenLooks == 0 && request.ended()) {
+      return absl::CancelledError("the client has gone");
+    }
     const auto parameter = static_cast<int32_t>(p);
     const std::string& name = plan.space().parameter(parameter).name;
     if (!MatchesGlob(name, request.name)) continue;

@@ -1,9 +1,11 @@
 #include "server/coordinator/inspection/slot_answers_rpc.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "common/state_format.h"
 #include "proto/optshard/v1/inspection.grpc.pb.h"
 #include "server/coordinator/inspection/unanswered_rpc.h"
@@ -11,9 +13,13 @@
 namespace optshard {
 namespace {
 
+// A parameter may be cut over thousands of owners, and each may have a long error.
+constexpr size_t kMostUnansweredListed = 64;
+
 bool IsSound(const v1::ParameterPart& part, const v1::SlotPart& slot, bool statistics) {
   if (slot.elements() < 0 || slot.zeros() < 0 || slot.non_finite() < 0) return false;
   if (!slot.is_whole() && slot.elements() != part.elements()) return false;
+  if (slot.first_step() > slot.last_step()) return false;
   if (slot.zeros() > slot.elements() - std::min(slot.elements(), slot.non_finite())) return false;
   return !statistics || IsKnown(static_cast<StateFormat>(slot.format()));
 }
@@ -28,6 +34,11 @@ bool IsOwned(const JobPlan& plan, Rank rank, const v1::ParameterPart& part) {
   });
 }
 
+bool IsAsked(const SlotQuestion& question, int32_t parameter) {
+  return std::binary_search(question.parameters.begin(), question.parameters.end(), parameter);
+}
+
+// Each part and each slot counts once.
 absl::Status CheckAnswer(const JobPlan& plan, Rank rank, const SlotQuestion& question,
                          const v1::DescribeSlotsResponse& answer) {
   if (answer.generation() != plan.generation()) {
@@ -36,10 +47,13 @@ absl::Status CheckAnswer(const JobPlan& plan, Rank rank, const SlotQuestion& que
                         "joined anew: ask again",
                         answer.generation(), plan.generation()));
   }
+  std::set<std::pair<int32_t, int64_t>> parts;
   for (const v1::ParameterPart& part : answer.parts()) {
-    bool sound = IsOwned(plan, rank, part);
+    bool sound = IsOwned(plan, rank, part) && IsAsked(question, part.parameter()) &&
+                 parts.emplace(part.parameter(), part.offset_elements()).second;
+    std::set<absl::string_view> slots;
     for (const v1::SlotPart& slot : part.slots()) {
-      sound = sound && IsSound(part, slot, question.statistics);
+      sound = sound && IsSound(part, slot, question.statistics) && slots.insert(slot.slot()).second;
     }
     if (sound) continue;
     return absl::InternalError(absl::StrFormat(
@@ -87,7 +101,10 @@ SlotAnswers AskAboutSlots(const JobView& view, const SlotQuestion& question,
     absl::Status status = answers[i].status();
     if (status.ok()) status = CheckAnswer(*view.plan, owners[i].rank, question, *answers[i]);
     if (!status.ok()) {
-      result.unanswered.push_back(Unanswered(owners[i], status));
+      if (result.unanswered.size() < kMostUnansweredListed) {
+        result.unanswered.push_back(Unanswered(owners[i], status));
+      }
+      ++result.unanswered_count;
       continue;
     }
     for (const v1::ParameterPart& part : answers[i]->parts()) {

@@ -15,8 +15,8 @@
 namespace optshard {
 
 struct SlotQuestion {
-  std::vector<int32_t> parameters;
-  std::string slot;  // a pattern
+  std::vector<int32_t> parameters;  // sorted
+  std::string slot;                 // a pattern
   bool statistics = false;
   bool all_owners = false;  // false: only the first owner of each parameter
 };
@@ -24,7 +24,8 @@ struct SlotQuestion {
 struct SlotAnswers {
   // By parameter, by offset: of those that have answered.
   std::map<int32_t, std::vector<v1::ParameterPart>> parts;
-  std::vector<v1::UnansweredOwner> unanswered;
+  std::vector<v1::UnansweredOwner> unanswered;  // the first 64 of them
+  int unanswered_count = 0;
 };
 
 // The answers are of the view's plan: an owner whose answer does not fit it counts as one that has

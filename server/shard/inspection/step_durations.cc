@@ -31,7 +31,8 @@ std::vector<StepDurations> DurationsOf(absl::Span<const TimelineSpan> spans) {
   Extent publish;
   bool voted = false;
   for (const TimelineSpan& span : spans) {
-    const bool again = voted && span.phase == "prepare";
+    // What is reduced is recorded before the "prepare" that it is a part of.
+    const bool again = voted && (span.phase == "prepare" || span.phase == "reduce");
     if (steps.empty() || steps.back().step != span.step || again) {
       steps.emplace_back();
       steps.back().step = span.step;

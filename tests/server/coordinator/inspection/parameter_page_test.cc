@@ -89,6 +89,14 @@ TEST(FindParameterPage, ManyOwners_EndThePageButNotBeforeTheFirst) {
   EXPECT_THAT(FindParameterPage(*plan, request)->parameters, ElementsAre(0));
 }
 
+TEST(FindParameterPage, NobodyWantsIt_IsGivenUp) {
+  const auto plan = PlanOf(Named(1000, "h."), 2, PartitionPolicy::kGreedy);
+  ParameterPageRequest request = Request("none", 10);
+  int looks = 0;
+  request.ended = [&looks] { return ++looks == 2; };
+  EXPECT_EQ(FindParameterPage(*plan, request).status().code(), absl::StatusCode::kCancelled);
+}
+
 TEST(FindParameterPage, BadRequest_IsRefused) {
   const auto plan = PlanOf(Named(4, "h."), 2, PartitionPolicy::kGreedy);
   for (const char* token : {"x", "-1", "4", "01", "9223372036854775807"}) {

@@ -42,12 +42,16 @@ TEST(DurationsOf, TwoSteps_HaveARowEach) {
 
 TEST(DurationsOf, StepThatWasTriedAgain_ComesTwice) {
   const std::vector<TimelineSpan> spans = {
-      Span(3, "prepare", -1, 0, 1), Span(3, "commit", -1, 1, 100), Span(3, "prepare", -1, 200, 2),
-      Span(3, "commit", -1, 202, 4), Span(3, "apply", -1, 206, 8)};
+      Span(3, "reduce", 0, 0, 1),    Span(3, "prepare", -1, 0, 1), Span(3, "commit", -1, 1, 100),
+      Span(3, "reduce", 0, 200, 1),  Span(3, "reduce", 1, 201, 2), Span(3, "prepare", -1, 200, 3),
+      Span(3, "commit", -1, 203, 4), Span(3, "apply", -1, 207, 8)};
   const std::vector<StepDurations> steps = DurationsOf(spans);
   ASSERT_EQ(steps.size(), 2);
   EXPECT_EQ(steps[0].commit_us, 100);
   EXPECT_EQ(steps[0].apply_us, 0);
+  EXPECT_EQ(steps[0].reduce_us, 1);
+  EXPECT_EQ(steps[1].reduce_us, 3);
+  EXPECT_EQ(steps[1].prepare_us, 3);
   EXPECT_EQ(steps[1].commit_us, 4);
   EXPECT_EQ(steps[1].apply_us, 8);
 }

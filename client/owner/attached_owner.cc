@@ -82,10 +82,11 @@ class AttachedOwner::State final : public StateAccess {
                values);
   }
 
-  absl::Status SetReplacing(bool replacing) override {
-    return Ask(
-        replacing ? DoorbellRequest::Kind::kBeginReplacing : DoorbellRequest::Kind::kEndReplacing,
-        StateRange(), {});
+  absl::Status SetReplacing(Replacing what) override {
+    return Ask(what == Replacing::kAll     ? DoorbellRequest::Kind::kBeginLoading
+               : what == Replacing::kState ? DoorbellRequest::Kind::kBeginReplacing
+                                           : DoorbellRequest::Kind::kEndReplacing,
+               StateRange(), {});
   }
 
  private:
@@ -381,6 +382,7 @@ std::string AttachedOwner::What() const {
     case DoorbellRequest::Kind::kWriteState:
     case DoorbellRequest::Kind::kBeginReplacing:
     case DoorbellRequest::Kind::kEndReplacing:
+    case DoorbellRequest::Kind::kBeginLoading:
       return "the replacement of the optimizer state";
     case DoorbellRequest::Kind::kShareBytes:
       return "an exchange of optimizer state";

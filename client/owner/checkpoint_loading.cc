@@ -141,7 +141,7 @@ class Loading {
   absl::Status Replace() {
     absl::Status done = exchange_.Agree(Trying([this] {
       const absl::StatusOr<StateAccess*> state = StateHere();
-      return state.ok() ? (*state)->SetReplacing(true) : state.status();
+      return state.ok() ? (*state)->SetReplacing(Replacing::kAll) : state.status();
     }));
     if (!done.ok()) return done;
     done = reading_->Agree(Trying([this] {

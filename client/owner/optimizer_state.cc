@@ -216,12 +216,12 @@ absl::Status OptimizerState::WriteOwn(const StateDict& share,
                                       const std::vector<Hyperparameters>& hyperparameters) const {
   const absl::StatusOr<StateAccess*> state = options_.owner->state(options_.client->step_timeout);
   if (!state.ok()) return state.status();
-  absl::Status written = (*state)->SetReplacing(true);
-  if (written.ok()) {
-    written = WriteShare(**state, layout_, rank(), share, options_.parameters, hyperparameters);
-  }
-  // Otherwise it stays marked, until it is loaded as a whole.
-  return written.ok() ? (*state)->SetReplacing(false) : written;
+  return WriteShare(**state, layout_, rank(), share, options_.parameters, hyperparameters);
+}
+
+absl::Status OptimizerState::SetReplacing(Replacing what) const {
+  const absl::StatusOr<StateAccess*> state = options_.owner->state(options_.client->step_timeout);
+  return state.ok() ? (*state)->SetReplacing(what) : state.status();
 }
 
 void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups) {
@@ -269,7 +269,12 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
         share.ok() ? CheckedHyperparameters(*share, layout_, present) : share.status();
     return hyperparameters.status();
   })));
+  // Each rank's state is that of no step from before the others write until after they have: what
+  // reads all ranks meanwhile gets the old state of all, or the new one. Where a rank fails it
+  // stays marked, until the state is loaded as a whole.
+  ThrowIfError(exchange.Agree(Trying([&] { return SetReplacing(Replacing::kState); })));
   ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
+  ThrowIfError(SetReplacing(Replacing::kNothing));
   SetAllOptions(*hyperparameters, groups);
 }
 

@@ -81,6 +81,7 @@ class OptimizerState {
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
   absl::StatusOr<StateDict> ReceiveShare(RankExchange& exchange, Rank from,
                                          const StateDict& whole) const;
+  absl::Status SetReplacing(Replacing what) const;
   absl::Status WriteOwn(const StateDict& share,
                         const std::vector<Hyperparameters>& hyperparameters) const;
   void SetAllOptions(const std::vector<Hyperparameters>& hyperparameters, Groups& groups) const;

@@ -68,15 +68,16 @@ struct DoorbellRequest {
     kReadState = 4,
     kWriteState = 5,
     kShareBytes = 6,
-    kBeginReplacing = 7,  // StateAccess::SetReplacing(true)
-    kEndReplacing = 8,    // StateAccess::SetReplacing(false)
+    kBeginReplacing = 7,  // StateAccess::SetReplacing(kState)
+    kEndReplacing = 8,    // StateAccess::SetReplacing(kNothing)
     kFinishLoading = 9,   // OwnerLink::FinishLoading
+    kBeginLoading = 10,   // StateAccess::SetReplacing(kAll)
   };
   // These have a state range, which counts for kReadState and kWriteState, and of what else is here
   // only the timeout. They leave all else for the next step as it was.
   bool is_of_state() const {
     return kind == Kind::kReadState || kind == Kind::kWriteState || kind == Kind::kBeginReplacing ||
-           kind == Kind::kEndReplacing;
+           kind == Kind::kEndReplacing || kind == Kind::kBeginLoading;
   }
   Kind kind = Kind::kStep;
   absl::Duration timeout;

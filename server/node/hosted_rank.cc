@@ -203,8 +203,12 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
     reply.status = owner_->VerifyReplicas(request_.tensors(), request_.regions(), asked.timeout);
   } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
-    // Before: a server that takes over has the state with its blob, or state that is torn.
-    record_.ReplaceBlobs(asked.call, asked.blob);
+    // Before: a server that takes over has the state with its blob, or state that is torn. Where
+    // nothing is being replaced, this will be refused, and the blob stays.
+    const absl::StatusOr<ShardState*> state = owner_->state();
+    if (state.ok() && (*state)->replacing() == Replacing::kAll) {
+      record_.ReplaceBlobs(asked.call, asked.blob);
+    }
     reply.status = owner_->FinishLoading(asked.call, asked.timeout);
     if (reply.status.ok()) torn_ = absl::OkStatus();
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
@@ -236,9 +240,11 @@ absl::Status HostedRank::MoveState(const Doorbell& doorbell) {
       return (*state)->Read(range.parameter, range.slot, range.offset_elements,
                             doorbell.state_window().first(range.elements));
     case DoorbellRequest::Kind::kBeginReplacing:
-      return (*state)->SetReplacing(true);
+      return (*state)->SetReplacing(Replacing::kState);
+    case DoorbellRequest::Kind::kBeginLoading:
+      return (*state)->SetReplacing(Replacing::kAll);
     case DoorbellRequest::Kind::kEndReplacing:
-      return (*state)->SetReplacing(false);
+      return (*state)->SetReplacing(Replacing::kNothing);
     default:
       return (*state)->Write(range.parameter, range.slot, range.offset_elements,
                              request_.asked().values);

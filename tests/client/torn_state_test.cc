@@ -54,6 +54,7 @@ TEST(TornStateTest, LoadedCheckpoint_GoesOnWithTheSameBits) {
   testing::WrittenCheckpoint checkpoint(testing::NewCheckpointRoot());
   checkpoint.WriteShare(optimizer, {parameter}, "after step 1");
   checkpoint.Commit();
+  optimizer.consolidate_state_dict();
   Step(optimizer, parameter, 2);
   server.Kill();
   server.Return();
@@ -63,6 +64,11 @@ TEST(TornStateTest, LoadedCheckpoint_GoesOnWithTheSameBits) {
     EXPECT_THAT(torn.ToString(), ::testing::HasSubstr("before a checkpoint is loaded"));
   }
   EXPECT_TRUE(absl::IsDataLoss(ErrorOf([&] { optimizer.state(parameter); })));
+
+  // The parameters would stay those of no step.
+  EXPECT_TRUE(
+      absl::IsDataLoss(ErrorOf([&] { optimizer.load_state_dict(optimizer.state_dict()); })));
+  EXPECT_TRUE(errors::IsTornStep(ErrorOf([&] { Step(optimizer, parameter, 3); })));
 
   EXPECT_EQ(optimizer.load_checkpoint(checkpoint.root()).step, 1u);
   EXPECT_EQ(optimizer.finished_step(), 1u);

@@ -107,10 +107,8 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   }
   if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
   if (prepared.ok() && options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
-    prepared = absl::DataLossError(
-        "its optimizer state was replaced only in part, or a step has torn it; load a checkpoint, "
-        "or "
-        "the state again, on all ranks");
+    prepared = absl::DataLossError(absl::StrCat("its optimizer state is that of no step: ",
+                                                RemedyOf(options_.store->ledger().replacing())));
   }
   if (prepared.ok()) prepared = CheckGradients(input.replica);
   const ReplicaMemory replica = replica_ok.ok()

@@ -52,10 +52,14 @@ StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration
 StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration timeout) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
-  const absl::Status usable = step <= kLastStep
-                                  ? absl::OkStatus()
-                                  : absl::InvalidArgumentError(absl::StrFormat(
-                                        "state of step %d, expected 0 to %d", step, kLastStep));
+  absl::Status usable;
+  if (step > kLastStep) {
+    usable = absl::InvalidArgumentError(
+        absl::StrFormat("state of step %d, expected 0 to %d", step, kLastStep));
+  } else if (options_.store->ledger().replacing() != Replacing::kAll) {
+    usable = absl::InvalidArgumentError(
+        "the end of a checkpoint's loading, which was not begun here: nothing was replaced");
+  }
   absl::optional<Result> refused =
       AgreeOnCall(CommitCall::kFinishLoading, step, usable, StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
@@ -63,6 +67,7 @@ StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration tim
   finished_ = step;
   skipped_ = 0;
   options_.store->ledger().SetProgress(progress());
+  options_.store->ledger().SetReplacing(Replacing::kNothing);
   options_.timeline->DropStep();
   Result result;
   result.info.step = finished_;

@@ -248,6 +248,11 @@ std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.time
 
 absl::Status LiveShardView::CheckReadable() const {
   const StepProgress progress = options_.board->progress();
+  const Replacing replacing = shown()->store->ledger().replacing();
+  if (replacing != Replacing::kNothing) {
+    return absl::DataLossError(absl::StrFormat("the state of rank %d is not given out: %s",
+                                               options_.member.rank, RemedyOf(replacing)));
+  }
   if (!IsOpen(progress.outcome)) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat(
       "the state of rank %d is not given out: step %d is %s (%s); restart from a checkpoint",

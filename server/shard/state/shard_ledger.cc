@@ -12,6 +12,7 @@ constexpr size_t kLineBytes = 64;
 struct alignas(kLineBytes) ShardLedger::Head {
   std::atomic<Generation> generation;  // 0: none has begun
   SharedProgress progress;
+  std::atomic<Replacing> replacing;  // counts where the progress is kTorn
 };
 
 size_t ShardLedger::Bytes(int parameters, int own_buckets, int scalar_slots) {
@@ -37,6 +38,10 @@ ShardLedger::ShardLedger(void* memory, int parameters, int own_buckets, int scal
       scalar_slot_count_(scalar_slots) {}
 
 void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
+  // A process may have been killed just before it forgot it.
+  if (progress.outcome != StepOutcome::kTorn) {
+    head_->replacing.store(Replacing::kNothing, std::memory_order_release);
+  }
   SetProgress(progress);
   head_->generation.store(generation, std::memory_order_release);
 }
@@ -45,6 +50,24 @@ void ShardLedger::SetProgress(const StepProgress& progress) {
   head_->progress.Store(progress);
   // What is written after it in the program is written after it.
   std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+void ShardLedger::SetReplacing(Replacing what) {
+  StepProgress progress = this->progress();
+  if (what == Replacing::kNothing) {
+    progress.outcome = StepOutcome::kIdle;
+    SetProgress(progress);
+    head_->replacing.store(what, std::memory_order_release);
+    return;
+  }
+  head_->replacing.store(what, std::memory_order_release);
+  progress.outcome = StepOutcome::kTorn;
+  SetProgress(progress);
+}
+
+Replacing ShardLedger::replacing() const {
+  return progress().outcome == StepOutcome::kTorn ? head_->replacing.load(std::memory_order_acquire)
+                                                  : Replacing::kNothing;
 }
 
 void ShardLedger::EndInterruptedWrites() {

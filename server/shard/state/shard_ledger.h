@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
+#include "server/shard/state/replacing.h"
 
 namespace optshard {
 
@@ -46,6 +47,12 @@ class ShardLedger {
   // step is being applied, kApplied once this shard has done its part of it.
   void SetProgress(const StepProgress& progress);
   StepProgress progress() const;
+
+  // From a call with another value until one with kNothing, the progress is kTorn: what is here is
+  // the state of no step.
+  void SetReplacing(Replacing what);
+  // kNothing where it is a step that has torn the state, too.
+  Replacing replacing() const;
 
   // Makes all versions readable again, where an earlier process ended while it wrote. What it wrote
   // then may be half of the old and half of the new; whether that matters, progress() says.

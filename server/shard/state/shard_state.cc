@@ -84,10 +84,9 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
       Find(parameter, slot, offset_elements, static_cast<int64_t>(out.size()));
   if (!found.ok()) return found.status();
   if (options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
-    return absl::DataLossError(absl::StrFormat(
-        "the optimizer state of rank %d was replaced in part, or a step has torn it; load a "
-        "checkpoint, or the state again, on all ranks",
-        options_.rank));
+    return absl::DataLossError(
+        absl::StrFormat("the optimizer state of rank %d is that of no step: %s", options_.rank,
+                        RemedyOf(options_.store->ledger().replacing())));
   }
   switch (found->kind) {
     case SlotKind::kElements:
@@ -109,11 +108,17 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
   return absl::OkStatus();
 }
 
-absl::Status ShardState::SetReplacing(bool replacing) {
+absl::Status ShardState::SetReplacing(Replacing what) {
   ShardLedger& ledger = options_.store->ledger();
-  StepProgress progress = ledger.progress();
-  progress.outcome = replacing ? StepOutcome::kTorn : StepOutcome::kIdle;
-  ledger.SetProgress(progress);
+  const bool has_no_step =
+      ledger.progress().outcome == StepOutcome::kTorn && ledger.replacing() != Replacing::kState;
+  if (has_no_step && what != Replacing::kAll) {
+    return absl::DataLossError(absl::StrFormat(
+        "rank %d: a step was applied in part, or a checkpoint was loaded in part: the parameters "
+        "are those of no step; load a checkpoint on all ranks",
+        options_.rank));
+  }
+  ledger.SetReplacing(what);
   return absl::OkStatus();
 }
 

@@ -37,7 +37,8 @@ class ShardState final : public StateAccess {
                     absl::Span<double> out) override;
   absl::Status Write(int parameter, int slot, int64_t offset_elements,
                      absl::Span<const double> values) override;
-  absl::Status SetReplacing(bool replacing) override;
+  absl::Status SetReplacing(Replacing what) override;
+  Replacing replacing() const { return options_.store->ledger().replacing(); }
 
  private:
   // The slot, where it has these elements here.

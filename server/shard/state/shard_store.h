@@ -139,6 +139,7 @@ class ShardStore {
 
   // What a process that takes over this memory will find (ShardLedger::SetProgress).
   ShardLedger& ledger() { return *ledger_; }
+  const ShardLedger& ledger() const { return *ledger_; }
 
   // --- Any thread.
 

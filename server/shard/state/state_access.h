@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/shard/state/parameter_slots.h"
+#include "server/shard/state/replacing.h"
 
 namespace optshard {
 
@@ -37,10 +38,12 @@ class StateAccess {
   virtual absl::Status Write(int parameter, int slot, int64_t offset_elements,
                              absl::Span<const double> values) = 0;
 
-  // From a call with true until one with false, what is kept is the state of no step: Read and
-  // steps have DATA_LOSS, and so has a process that takes over the memory. For a replacement of
-  // many slots, which may end half-way.
-  virtual absl::Status SetReplacing(bool replacing) = 0;
+  // For a replacement of many slots, which may end half-way: until it is ended what is kept is the
+  // state of no step, and Read and steps have DATA_LOSS; so has a process that takes over the
+  // memory. kState is ended by kNothing, kAll by FinishLoading. DATA_LOSS for kState and kNothing
+  // where a step has torn the state, or the replacement of all was not ended: then the parameters
+  // are of no step, either, and what is kept becomes whole only as a whole.
+  virtual absl::Status SetReplacing(Replacing what) = 0;
 };
 
 }  // namespace optshard

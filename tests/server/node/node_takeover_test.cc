@@ -346,6 +346,10 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
     const absl::Status read = state->Read(0, 0, 0, absl::MakeSpan(&value, 1));
     // The other rank does not own that element.
     EXPECT_TRUE(rank == 1 ? absl::IsDataLoss(read) : absl::IsInvalidArgument(read)) << read;
+    // Nothing was replaced yet, and the parameters count as torn, too.
+    EXPECT_TRUE(absl::IsDataLoss(state->SetReplacing(Replacing::kState)) || rank == 0);
+    EXPECT_TRUE(absl::IsInvalidArgument(link.FinishLoading(2, "lost", absl::Seconds(20))));
+    EXPECT_TRUE(state->SetReplacing(Replacing::kAll).ok());
     // What was marked as torn above is that of step 2.
     const absl::Status loaded = link.FinishLoading(2, "blob", absl::Seconds(20));
     EXPECT_TRUE(loaded.ok()) << loaded;

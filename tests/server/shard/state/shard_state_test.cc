@@ -165,6 +165,32 @@ TEST_F(ShardStateTest, ValuesThatASlotCannotTake_AreRefusedAndNothingChanges) {
   EXPECT_EQ(Everything(), before);
 }
 
+TEST_F(ShardStateTest, WhatIsReplaced_IsWholeOnceItIsEnded) {
+  std::vector<double> values(256);
+  const auto read = [&] { return state_->Read(kA, kAverage, begin_, absl::MakeSpan(values)); };
+  ASSERT_TRUE(state_->SetReplacing(Replacing::kState).ok());
+  EXPECT_TRUE(absl::IsDataLoss(read()));
+  ASSERT_TRUE(state_->SetReplacing(Replacing::kState).ok());  // from the beginning
+  ASSERT_TRUE(state_->SetReplacing(Replacing::kNothing).ok());
+  EXPECT_TRUE(read().ok());
+  EXPECT_EQ(state_->replacing(), Replacing::kNothing);
+}
+
+TEST_F(ShardStateTest, ParametersOfNoStep_StaySoUntilAllIsReplaced) {
+  for (const bool by_a_step : {true, false}) {
+    if (by_a_step) {
+      store_->ledger().SetProgress({1, StepOutcome::kTorn});
+    } else {
+      ASSERT_TRUE(state_->SetReplacing(Replacing::kAll).ok());
+    }
+    EXPECT_TRUE(absl::IsDataLoss(state_->SetReplacing(Replacing::kState)));
+    EXPECT_TRUE(absl::IsDataLoss(state_->SetReplacing(Replacing::kNothing)));
+    EXPECT_TRUE(state_->SetReplacing(Replacing::kAll).ok());
+    EXPECT_EQ(state_->replacing(), Replacing::kAll);
+    store_->ledger().SetReplacing(Replacing::kNothing);
+  }
+}
+
 TEST_F(ShardStateTest, StateOfAWriteThatNeverEnded_IsDataLoss) {
   store_->BeginWrite(0);
   std::vector<double> values(256);

@@ -77,6 +77,8 @@ absl::string_view KindName(uint32_t kind) {
       return "ledger";
     case SegmentKind::kRankRecord:
       return "rank record";
+    case SegmentKind::kAdmission:
+      return "admission";
   }
   return "unknown";
 }
@@ -130,6 +132,19 @@ absl::Status CheckSeals(int fd, const std::string& what) {
   if (flags < 0) return Failed(what, "asking for its flags");
   if ((flags & O_ACCMODE) != O_RDWR) return Refused(what, "the descriptor is not for writing");
   return absl::OkStatus();
+}
+
+absl::StatusOr<StoredLabel> ReadLabel(int fd, const std::string& what) {
+  struct stat status;
+  if (fstat(fd, &status) != 0) return Failed(what, "fstat");
+  StoredLabel label;
+  const off_t at = status.st_size - static_cast<off_t>(PageBytes());
+  if (at < 0 || pread(fd, &label, sizeof(label), at) != static_cast<ssize_t>(sizeof(label)) ||
+      std::memcmp(label.magic, kMagic, sizeof(kMagic)) != 0 ||
+      label.data_bytes > static_cast<uint64_t>(at)) {
+    return Refused(what, "there is no label of optshard in its last page");
+  }
+  return label;
 }
 
 absl::Status CheckLabel(int fd, const StoredLabel& expected, const std::string& what) {
@@ -229,16 +244,15 @@ absl::StatusOr<Segment> Segment::Adopt(UniqueFd fd, const SegmentLabel& expected
 }
 
 absl::StatusOr<size_t> Segment::BytesOf(int fd, const std::string& what) {
-  struct stat status;
-  if (fstat(fd, &status) != 0) return Failed(what, "fstat");
-  StoredLabel label;
-  const off_t at = status.st_size - static_cast<off_t>(PageBytes());
-  if (at < 0 || pread(fd, &label, sizeof(label), at) != static_cast<ssize_t>(sizeof(label)) ||
-      std::memcmp(label.magic, kMagic, sizeof(kMagic)) != 0 ||
-      label.data_bytes > static_cast<uint64_t>(at)) {
-    return Refused(what, "there is no label of optshard in its last page");
-  }
-  return label.data_bytes;
+  const absl::StatusOr<StoredLabel> label = ReadLabel(fd, what);
+  if (!label.ok()) return label.status();
+  return label->data_bytes;
+}
+
+absl::StatusOr<SegmentKind> Segment::KindOf(int fd, const std::string& what) {
+  const absl::StatusOr<StoredLabel> label = ReadLabel(fd, what);
+  if (!label.ok()) return label.status();
+  return static_cast<SegmentKind>(label->kind);
 }
 
 bool Segment::IsOf(int fd) const {

@@ -26,6 +26,7 @@ enum class SegmentKind : uint32_t {
   kSlots = 5,
   kLedger = 6,
   kRankRecord = 7,
+  kAdmission = 8,
 };
 
 // What a segment holds; in its last page.
@@ -65,8 +66,10 @@ class Segment {
   static absl::StatusOr<Segment> Adopt(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                        const std::string& what, MemoryBudget& budget);
 
-  // How many bytes of data a segment has, according to its label. INVALID_ARGUMENT if it has none.
+  // How many bytes of data a segment has, and what they are, according to its label.
+  // INVALID_ARGUMENT if it has none.
   static absl::StatusOr<size_t> BytesOf(int fd, const std::string& what);
+  static absl::StatusOr<SegmentKind> KindOf(int fd, const std::string& what);
 
   Segment() = default;
   Segment(Segment&& other) noexcept { *this = static_cast<Segment&&>(other); }

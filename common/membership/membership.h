@@ -49,6 +49,9 @@ CallNumber LastCall(const StepProgress& progress);
 struct KeptState {
   Generation generation = 0;  // of the plan by which it was stepped
   StepProgress progress;
+  // Digest of a spec with param groups that were being added when the process ended: whether the
+  // ranks have gone on with them it does not know, but it could.
+  absl::optional<uint64_t> prepared_spec_digest = absl::nullopt;
 };
 
 struct JoinRequest {

@@ -203,6 +203,9 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
   if (request.resumes.has_value()) {
     proto.mutable_resumes()->set_generation(request.resumes->generation);
     *proto.mutable_resumes()->mutable_progress() = ToProto(request.resumes->progress);
+    if (request.resumes->prepared_spec_digest.has_value()) {
+      proto.mutable_resumes()->set_prepared_spec_digest(*request.resumes->prepared_spec_digest);
+    }
   }
   return proto;
 }
@@ -234,6 +237,9 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
                                  absl::StrCat("the state that rank ", request.rank, " brings"));
     }
     request.resumes = KeptState{proto.resumes().generation(), *progress};
+    if (proto.resumes().has_prepared_spec_digest()) {
+      request.resumes->prepared_spec_digest = proto.resumes().prepared_spec_digest();
+    }
   }
   return request;
 }

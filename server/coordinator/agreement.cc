@@ -21,6 +21,15 @@ bool Agreement::KnowsSpecOf(const JoinRequest& request) const {
   return false;
 }
 
+bool Agreement::HasWhatWasPrepared(const JoinRequest& request) const {
+  if (!request.resumes.has_value() || !request.resumes->prepared_spec_digest.has_value()) {
+    return false;
+  }
+  const std::shared_ptr<const First>& present = begun() ? agreed_ : known_;
+  return present != nullptr && (begun() || present->grown) &&
+         present->digest == *request.resumes->prepared_spec_digest;
+}
+
 JoinReply Agreement::AskForSpec(absl::Time now) {
   JoinReply reply;
   if (!begun() && now - asked_ < kSpecPatience) {

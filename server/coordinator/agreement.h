@@ -32,6 +32,10 @@ class Agreement {
   // Whether the request has its spec, or brings the digest of one that is known.
   bool KnowsSpecOf(const JoinRequest& request) const;
 
+  // Whether the ranks go on with the param groups that the request's rank was adding when it ended,
+  // so that it must join with them.
+  bool HasWhatWasPrepared(const JoinRequest& request) const;
+
   // The answer to a request whose spec is not known. Asks one rank at a time, since all should have
   // the same one; but everybody whose spec differs, so that the difference can be named.
   JoinReply AskForSpec(absl::Time now);

@@ -78,6 +78,10 @@ absl::StatusOr<JoinReply> Group::Join(const JoinRequest& request, absl::Time now
   const absl::Status open = CheckOpen(request, state_, failure_);
   if (!open.ok()) return open;
   if (member.state != MemberState::kMissing) return AlreadyTaken(request, member, now);
+  if (agreement_.HasWhatWasPrepared(request)) {
+    return errors::StaleGeneration(request.resumes->generation,
+                                   std::max(last_generation_, request.resumes->generation + 1));
+  }
   if (!KnowsSpecOf(request)) return AskForSpec(now);
 
   if (!agreement_.begun()) first_joined_ = now;

@@ -29,7 +29,7 @@ HostedRank::HostedRank(Options options)
       first_(options_.memory->first_request()),
       record_(options_.memory->record()),
       rank_(first_.rank),
-      takes_over_(record_.synced()),
+      takes_over_(options_.memory->synced()),
       request_(first_.spec),
       place_(&record_) {
   if (takes_over_) {
@@ -72,7 +72,7 @@ bool HostedRank::Ready() const {
 
 bool HostedRank::Useless() const {
   absl::MutexLock lock(&mutex_);
-  return phase_ == Phase::kEnded && !record_.synced();
+  return phase_ == Phase::kEnded && !options_.memory->synced();
 }
 
 void HostedRank::Drain() {
@@ -106,7 +106,7 @@ absl::Status HostedRank::Away() const {
 
 // Nothing can be done any more before all ranks are back.
 bool HostedRank::LostOthers() const {
-  return options_.keeper != 0 && record_.synced() && !owner_->lost().ok();
+  return options_.keeper != 0 && options_.memory->synced() && !owner_->lost().ok();
 }
 
 HostedRank::Next HostedRank::Serve() {
@@ -282,8 +282,8 @@ void HostedRank::Finish(const DoorbellReply& reply) {
   const DoorbellRequest::Kind kind = request_.asked().kind;
   const bool gives_values =
       kind == DoorbellRequest::Kind::kStep || kind == DoorbellRequest::Kind::kSync;
-  if (gives_values && !record_.synced()) {
-    record_.SetSynced();
+  if (gives_values && !options_.memory->all_synced()) {
+    options_.memory->SetAllSynced();
     ShowParameters();
   }
   progress_ = owner_->progress();
@@ -292,7 +292,7 @@ void HostedRank::Finish(const DoorbellReply& reply) {
 // Nobody is there to ask for anything. The other ranks are told when they come to their next step.
 void HostedRank::ServeNobody() {
   const uint32_t heard = std::exchange(heard_, control_.Count());
-  const bool synced = record_.synced();
+  const bool synced = options_.memory->all_synced();
   std::string how;
   bool attaching = false;
   {

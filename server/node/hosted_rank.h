@@ -78,7 +78,10 @@ class HostedRank {
   void Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how);
 
   Rank rank() const { return rank_; }
-  const ReplicaSegments& replica() const { return *options_.memory->replica(); }
+  // Its parameters and gradients, of so many admissions; null: it has fewer.
+  std::shared_ptr<const ReplicaSegments> replica(int admissions) const {
+    return options_.memory->replica(admissions);
+  }
 
   // Whether the owner has joined the job and works, and a trainer is attached.
   bool Ready() const;

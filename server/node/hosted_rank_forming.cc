@@ -70,7 +70,7 @@ absl::Status HostedRank::Form() {
   absl::Duration pause = kFirstFormPause;
   while (true) {
     absl::Status started = StartOwner();
-    const bool has_state = options_.keeper != 0 && record_.synced();
+    const bool has_state = options_.keeper != 0 && options_.memory->synced();
     // All ranks have been told so, and all come back without a step.
     const bool torn = errors::IsTornStep(started);
     if (started.ok() || !has_state || draining_ || (IsFinal(started) && !torn)) return started;
@@ -129,7 +129,7 @@ absl::Status HostedRank::StartOwner() {
   owner.joining = options_.joining;
   owner.join_timeout = request.join_timeout;
   owner.plane_factory = options_.plane_factory;
-  owner.memory = RankMemory::ShardOf(options_.memory);
+  owner.memory = options_.memory->Shard();
   owner.memory_is_torn = !torn_.ok();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   owner.on_lost = [this] {
@@ -148,12 +148,13 @@ absl::Status HostedRank::StartOwner() {
 // Where the owner looks for the rank's tensors.
 absl::Status HostedRank::PlaceReplica() {
   const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
-  if (!replica().has_parameters() && shared.empty()) {
+  const ReplicaSegments& replica = *this->replica(options_.memory->admissions());
+  if (!replica.has_parameters() && shared.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         Name(), " shares another rank's parameters, but the data plane shares no memory"));
   }
-  request_.Place(options_.memory->layout(),
-                 shared.empty() ? replica().regions()
+  request_.Place(MemoryLayout(first_.spec.space),
+                 shared.empty() ? replica.regions()
                                 : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
   if (record_.synced()) ShowParameters();
   return absl::OkStatus();

@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Attach(const AttachReque
     const bool settled = mutex_.AwaitWithTimeout(absl::Condition(this, &HostedRank::Settled),
                                                  still_here ? kAttachLook : absl::ZeroDuration());
     // Starting has a deadline of its own, whose error says more.
-    const bool late = (phase_ == Phase::kServing || record_.synced()) && Now() >= deadline;
+    const bool late = (phase_ == Phase::kServing || options_.memory->synced()) && Now() >= deadline;
     if (still_here && !settled && !late) continue;
     place_.GiveUp(!still_here);
     if (!still_here) {
@@ -100,7 +100,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
                                                        std::move(process), *std::move(doorbell));
   place_.Seat(attachment);
   reply->incarnation = attachment->incarnation;
-  reply->resumes = record_.synced();
+  reply->resumes = options_.memory->synced();
   reply->finished_step = progress_.finished;
   reply->last_call = LastCall(progress_);
   StepBlob blob = record_.Blob(progress_.finished);

@@ -12,6 +12,7 @@
 #include "common/generation_shape.h"
 #include "common/partition.h"
 #include "common/plan.h"
+#include "server/node/admission_record.h"
 #include "server/node/doorbell_shape.h"
 #include "server/node/rank_record.h"
 #include "server/shard/engine/workspaces.h"
@@ -58,12 +59,18 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
       WorkspacesFor(store.shape->buckets(), request.rank, request.spec.space, *groups, threads)
           .bytes();
   if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
-  const ShardMemory::Bytes state = ShardStore::BytesFor(store);
-  need.slots_bytes = static_cast<int64_t>(state.slots);
-  need.ledger_bytes = static_cast<int64_t>(state.ledger);
+  const int admissions = request.spec.space.admission_count();
+  for (int admission = 0; admission < admissions; ++admission) {
+    need.state.push_back(ShardStore::BytesFor(store, admission));
+    need.slots_bytes =
+        SaturatingAdd(need.slots_bytes, static_cast<int64_t>(need.state.back().slots));
+    need.ledger_bytes += static_cast<int64_t>(need.state.back().ledger);
+  }
   need.doorbell_bytes = static_cast<int64_t>(DoorbellShapeOf(request.spec).bytes());
   need.state_window_bytes = kStateWindowElements * static_cast<int64_t>(sizeof(double));
-  need.record_bytes = static_cast<int64_t>(RankRecord::Bytes(request));
+  // The records of earlier admissions are smaller.
+  need.record_bytes = static_cast<int64_t>(
+      RankRecord::Bytes() + static_cast<size_t>(admissions) * AdmissionRecord::Bytes(request));
   return need;
 }
 

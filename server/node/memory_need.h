@@ -4,21 +4,25 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/attach/attachment.h"
 #include "common/checked_math.h"
 #include "common/memory_layout.h"
+#include "server/shard/state/shard_memory.h"
 
 namespace optshard {
 
 struct MemoryNeed {
   int64_t parameters_bytes = 0;
   int64_t gradients_bytes = 0;
-  // Exactly what the shard owner will use, because partition and buckets follow from the request.
+  // Exactly what the shard owner will use, because partition and buckets follow from the request:
+  // by admission, and in all.
+  std::vector<ShardMemory::Bytes> state;
   int64_t slots_bytes = 0;
   int64_t ledger_bytes = 0;
-  int64_t record_bytes = 0;  // rank_record.h
+  int64_t record_bytes = 0;  // rank_record.h, admission_record.h
   // Reduced gradients, which the owner keeps where it cannot reach the other ranks' memory. An
   // upper bound: whether it can is known only after the join.
   int64_t reduced_bytes = 0;

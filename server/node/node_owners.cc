@@ -66,8 +66,8 @@ NodeOwners::~NodeOwners() { joining_.Cancel(ShuttingDown()); }
 
 std::vector<int> NodeOwners::Admission::descriptors() const {
   std::vector<int> descriptors(kAttachDescriptors);
-  descriptors[kParametersDescriptor] = parameters->replica().parameters().fd();
-  descriptors[kGradientsDescriptor] = rank->replica().gradients().fd();
+  descriptors[kParametersDescriptor] = parameters->replica(1)->parameters().fd();
+  descriptors[kGradientsDescriptor] = rank->replica(1)->gradients().fd();
   descriptors[kDoorbellDescriptor] = attachment->doorbell.segment().fd();
   return descriptors;
 }
@@ -148,7 +148,7 @@ absl::StatusOr<NodeOwners::Admission> NodeOwners::Attach(const AttachRequest& re
   if (!attachment.ok()) return attachment.status();
   admission.attachment = *std::move(attachment);
   admission.parameters = admission.rank;
-  if (!admission.rank->replica().has_parameters()) {
+  if (!admission.rank->replica(1)->has_parameters()) {
     // All ranks have joined by now, this one among them.
     absl::MutexLock lock(&mutex_);
     const Rank lowest = *options_.ranks.begin();
@@ -214,7 +214,7 @@ absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachReq
       absl::StrCat(UnitName(request.optimizer, request.rank), ", with ", ToString(need)));
   if (!fits.ok()) return fits;
   budget_.Release(need.total());
-  return RankMemory::Create(request, MemoryLayout(request.spec.space), need, budget_);
+  return RankMemory::Create(request, need, budget_);
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {
@@ -237,7 +237,7 @@ absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
         RankMemory::Adopt(std::move(unit.descriptors), budget_);
     if (!memory.ok()) return errors::WithContext(memory.status(), unit.name);
     const AttachRequest& request = (*memory)->first_request();
-    if (!(*memory)->record().synced()) {
+    if (!(*memory)->synced()) {
       // Nothing to lose yet: its trainers begin anew.
       absl::Status forgotten = options_.keeper->Forget(unit.name);
       if (!forgotten.ok()) return forgotten;
@@ -269,8 +269,10 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   rank.joining = &joining_;
   rank.plane_factory = MakeHostPlaneFactory(
       options_.plane, options_.network,
-      [replica = memory->replica()](const PlaneRequest&)
-          -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> { return replica; },
+      [memory](
+          const PlaneRequest& plane) -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
+        return memory->replica(plane.layout->admission_count());
+      },
       [told = rank.plane_notice](const PlaneNotice& notice) { *told = notice; });
   rank.owner_address = options_.owner_address;
   rank.coordinator_address = options_.coordinator_address;

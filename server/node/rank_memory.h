@@ -1,31 +1,45 @@
-// All the memory of a rank that may outlive the shard server: parameters, gradients, optimizer
-// state, and the record of its trainers, in segments whose descriptors another process can hold.
+// All the memory of a rank that may outlive the shard server, as a manifest: a list of labelled
+// segments that only grows, whose descriptors another process can hold.
+//
+//   the rank's record              its trainers (rank_record.h)
+//   then, for each admission of param groups
+//     a record                     what the rank is with it (admission_record.h)
+//     slots, ledger                the optimizer state; the last ledger is the one that counts
+//     gradients
+//     parameters                   unless another rank's are shared
 #ifndef OPTSHARD_SERVER_NODE_RANK_MEMORY_H_
 #define OPTSHARD_SERVER_NODE_RANK_MEMORY_H_
 
+#include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
 #include "common/attach/attachment.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/link/memory_budget.h"
 #include "common/link/segment.h"
 #include "common/link/unique_fd.h"
-#include "common/memory_layout.h"
+#include "common/optimizer_spec.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_memory.h"
 
 namespace optshard {
 
-// Thread-compatible.
+// An admission after the first one is *prepared* until its ledger has begun: the rank has the
+// memory, and whether all ranks go on with it is not known yet. There is one at most, the last.
+// Thread-safe, but for record() and what is in the segments.
 class RankMemory {
  public:
   // All zeros, except for the record of the first trainer's request. `need` is computed from it.
   // RESOURCE_EXHAUSTED as Segment::Create.
   static absl::StatusOr<std::shared_ptr<RankMemory>> Create(const AttachRequest& first,
-                                                            const MemoryLayout& layout,
                                                             const MemoryNeed& need,
                                                             MemoryBudget& budget);
 
@@ -34,31 +48,73 @@ class RankMemory {
   static absl::StatusOr<std::shared_ptr<RankMemory>> Adopt(std::vector<UniqueFd> descriptors,
                                                            MemoryBudget& budget);
 
-  // For a process that holds them beyond the end of this one.
+  // Prepares one admission more, the last one of the spec of `grown`, which `need` is computed
+  // from. Where it fails, nothing has changed. RESOURCE_EXHAUSTED as Segment::Create.
+  absl::Status Prepare(const AttachRequest& grown, const MemoryNeed& need, MemoryBudget& budget);
+  // What is prepared goes; where nothing is, nothing happens.
+  void DropPrepared();
+  // All ranks have gone on with what is prepared: an owner that starts over the memory does so,
+  // too, after the same step.
+  void TakePrepared();
+  // What is prepared; null: nothing.
+  std::shared_ptr<const OptimizerSpec> prepared_spec() const;
+
+  // For a process that holds them beyond the end of this one: what is prepared, too.
   std::vector<int> descriptors() const;
 
-  const AttachRequest& first_request() const { return first_; }
-  const MemoryLayout& layout() const { return layout_; }
-  const std::shared_ptr<const ReplicaSegments>& replica() const { return replica_; }
+  // Those that the rank goes on with.
+  int admissions() const;
+  // The first trainer's request, and what the rank is with the admissions up to this one, which is
+  // not prepared any more.
+  const AttachRequest& first_request() const { return *first_; }
+  std::shared_ptr<const OptimizerSpec> spec(int admission) const;
+
+  // That of the first so many admissions, the prepared one may be among them; null: there are
+  // fewer.
+  std::shared_ptr<const ReplicaSegments> replica(int admissions) const;
+
+  // Whether the parameters of this admission have the job's first values. Once those of the first
+  // one have, the rank is worth keeping.
+  bool synced(int admission = 0) const;
+  bool all_synced() const;
+  void SetAllSynced();
+
+  // What the shard owner uses, by admission; keeps it mapped.
+  std::vector<ShardMemory> Shard() const;
+  // That of what is prepared.
+  absl::optional<ShardMemory> PreparedShard() const;
+
   RankRecord& record() { return record_; }
 
-  // The part that the shard owner uses. Keeps `memory` alive.
-  static ShardMemory ShardOf(const std::shared_ptr<RankMemory>& memory);
-
  private:
-  RankMemory(AttachRequest first, MemoryLayout layout, Segment record)
-      : first_(std::move(first)),
-        layout_(std::move(layout)),
-        record_segment_(std::move(record)),
-        record_(record_segment_.data()) {}
+  struct Admission {
+    std::shared_ptr<const OptimizerSpec> spec;
+    Segment record;
+    Segment slots;
+    Segment ledger;
+    std::shared_ptr<const ReplicaSegments> replica;  // of this one and all before
 
-  const AttachRequest first_;
-  const MemoryLayout layout_;
+    bool begun() const;
+  };
+  using Admissions = std::vector<std::shared_ptr<const Admission>>;
+
+  explicit RankMemory(Segment record)
+      : record_segment_(std::move(record)), record_(record_segment_.data()) {}
+
+  static absl::StatusOr<std::shared_ptr<const Admission>> Make(const AttachRequest& request,
+                                                               const MemoryNeed& need,
+                                                               const ReplicaSegments* before,
+                                                               MemoryBudget& budget);
+  absl::Status AdoptNext(std::vector<UniqueFd>& descriptors, size_t* next, MemoryBudget& budget);
+  static ShardMemory ShardOf(const std::shared_ptr<const Admission>& admission);
+  bool HasPrepared() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  int Count() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
   const Segment record_segment_;
   RankRecord record_;
-  std::shared_ptr<const ReplicaSegments> replica_;
-  Segment slots_;
-  Segment ledger_;
+  std::shared_ptr<const AttachRequest> first_;
+  mutable absl::Mutex mutex_;
+  Admissions admissions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace optshard

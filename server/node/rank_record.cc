@@ -4,9 +4,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/attach/attachment_rpc.h"
-#include "common/errors.h"
-
 namespace optshard {
 namespace {
 
@@ -16,9 +13,7 @@ constexpr int kSlots = 2;  // the one that counts, and the one that is offered
 }  // namespace
 
 struct alignas(kLineBytes) RankRecord::Head {
-  std::atomic<uint64_t> synced;
   std::atomic<Incarnation> last_incarnation;
-  std::atomic<uint64_t> request_bytes;
   std::atomic<int32_t> trainer_pid;
   std::atomic<uint64_t> trainer_start_ticks;
 };
@@ -29,35 +24,13 @@ struct alignas(kLineBytes) RankRecord::Slot {
   alignas(kLineBytes) char blob[kMaxBlobBytes];
 };
 
-size_t RankRecord::Bytes(const AttachRequest& first) {
-  return sizeof(Head) + kSlots * sizeof(Slot) + EncodeAttachRequest(first).size();
-}
+size_t RankRecord::Bytes() { return sizeof(Head) + kSlots * sizeof(Slot); }
 
 RankRecord::Head& RankRecord::head() const { return *static_cast<Head*>(memory_); }
 
 RankRecord::Slot& RankRecord::slot(int index) const {
   return reinterpret_cast<Slot*>(static_cast<char*>(memory_) + sizeof(Head))[index];
 }
-
-char* RankRecord::request() const { return reinterpret_cast<char*>(&slot(kSlots)); }
-
-void RankRecord::SetFirstRequest(const AttachRequest& first) {
-  const std::string bytes = EncodeAttachRequest(first);
-  std::memcpy(request(), bytes.data(), bytes.size());
-  head().request_bytes.store(bytes.size(), std::memory_order_release);
-}
-
-absl::StatusOr<AttachRequest> RankRecord::FirstRequest() const {
-  const uint64_t bytes = head().request_bytes.load(std::memory_order_acquire);
-  absl::StatusOr<AttachRequest> request_of_first =
-      DecodeAttachRequest(absl::string_view(request(), bytes));
-  if (request_of_first.ok()) return request_of_first;
-  return errors::WithContext(request_of_first.status(), "the record of a rank's first trainer");
-}
-
-bool RankRecord::synced() const { return head().synced.load(std::memory_order_acquire) != 0; }
-
-void RankRecord::SetSynced() { head().synced.store(1, std::memory_order_release); }
 
 RankRecord::Trainer RankRecord::trainer() const {
   Trainer trainer;

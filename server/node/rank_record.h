@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/attach/attachment.h"
 #include "common/ids.h"
@@ -26,18 +25,10 @@ struct StepBlob {
 // at any instruction leaves a record that can be read.
 class RankRecord {
  public:
-  static size_t Bytes(const AttachRequest& first);
+  static size_t Bytes();
 
   // `memory` is aligned to a cache line and outlives this.
   explicit RankRecord(void* memory) : memory_(memory) {}
-
-  // The first trainer's request, which says what the rank is. Written once, before everything else.
-  void SetFirstRequest(const AttachRequest& first);
-  absl::StatusOr<AttachRequest> FirstRequest() const;
-
-  // Whether the parameters have the job's first values. From then on the rank is worth keeping.
-  bool synced() const;
-  void SetSynced();
 
   // The rank's present trainer. Pids are reused, so the process's start time belongs to it.
   struct Trainer {
@@ -67,7 +58,6 @@ class RankRecord {
 
   Head& head() const;
   Slot& slot(int index) const;
-  char* request() const;
   // Which slot holds what counts after `finished`; -1: none does.
   int Current(StepNumber finished) const;
 

@@ -37,9 +37,14 @@ absl::Status ShardOwner::Impl::Start() {
 
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   JoinRequest request = MakeJoinRequest(options_);
-  if (options_.memory.has_value()) request.resumes = ShardLedger::Read(options_.memory->ledger);
+  if (!options_.memory.empty()) {
+    request.resumes = ShardLedger::Read(options_.memory.back().ledger);
+  }
   const bool is_torn = request.resumes.has_value() && options_.memory_is_torn;
   if (is_torn) request.resumes->progress = StepProgress();
+  if (request.resumes.has_value()) {
+    request.resumes->prepared_spec_digest = options_.prepared_spec_digest;
+  }
   absl::StatusOr<std::unique_ptr<MemberSession>> session =
       options_.coordinator->Join(request, deadline, options_.joining);
   if (!session.ok()) return session.status();
@@ -107,10 +112,8 @@ absl::Status ShardOwner::Impl::Build() {
   }
   options.timeline = timeline_.get();
   options.clock = options_.clock;
-  std::vector<ShardMemory> memory;
-  if (options_.memory.has_value()) memory.push_back(*options_.memory);
   absl::StatusOr<std::unique_ptr<OwnerGeneration>> built =
-      OwnerGeneration::First(std::move(options), std::move(memory), resumed_, resumes_);
+      OwnerGeneration::First(std::move(options), options_.memory, resumed_, resumes_);
   if (!built.ok()) return built.status();
   generation_ = *std::move(built);
 

@@ -62,15 +62,19 @@ class ShardOwner {
     // the owner; null: none.
     Cancellation* joining = nullptr;
     PlaneFactory plane_factory;
-    // Where the state lies. If it holds the state of an earlier owner of the rank, the job
-    // continues from there. Without it, private memory is allocated.
-    absl::optional<ShardMemory> memory;
+    // Where the state lies, by admission. If it holds the state of an earlier owner of the rank,
+    // the job continues from there. Empty: private memory is allocated.
+    std::vector<ShardMemory> memory;
     // The state in `memory` is that of no step, and all ranks know: it is kept for its room, all
     // begin with step 0, and each step is refused (DATA_LOSS) until FinishLoading.
     bool memory_is_torn = false;
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;
+    // Of param groups that the earlier owner was adding, OptimizerSpec::Digest of the spec with
+    // them: where the ranks have gone on with them, Start fails with StaleGeneration, and can be
+    // called again with that spec and the memory for them.
+    absl::optional<uint64_t> prepared_spec_digest;
     // Called once, from any thread, when lost() becomes an error. Must not block.
     std::function<void()> on_lost;
     absl::Duration join_timeout = absl::Seconds(60);

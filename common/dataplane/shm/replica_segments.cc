@@ -34,10 +34,10 @@ Bytes BytesOf(const MemoryLayout& layout, int admission) {
   return bytes;
 }
 
-// One for each admission, or none of the parameters.
-absl::Status CheckCount(const MemoryLayout& layout, Rank rank,
+// One for each admission but the first few, or none of the parameters.
+absl::Status CheckCount(const MemoryLayout& layout, Rank rank, size_t there,
                         const ReplicaSegments::Descriptors& descriptors) {
-  const auto admissions = static_cast<size_t>(layout.admission_count());
+  const auto admissions = static_cast<size_t>(layout.admission_count()) - there;
   if (descriptors.gradients.size() == admissions &&
       (descriptors.parameters.empty() || descriptors.parameters.size() == admissions)) {
     return absl::OkStatus();
@@ -96,7 +96,7 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Grow(
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
     const MemoryLayout& layout, Rank rank, Descriptors descriptors,
-    absl::optional<Rank> parameters_rank) {
+    absl::optional<Rank> parameters_rank, const ReplicaSegments* before) {
   const Rank of = parameters_rank.value_or(rank);
   const auto attach = [](UniqueFd descriptor, const SegmentLabel& label, size_t bytes,
                          const std::string& what) {
@@ -104,39 +104,47 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
     if (attached.ok()) attached->CloseDescriptor();
     return attached;
   };
-  return Map(layout, of, rank, std::move(descriptors), attach);
+  return Map(layout, of, rank, std::move(descriptors), before, attach);
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
-    const MemoryLayout& layout, Rank rank, Descriptors descriptors, MemoryBudget& budget) {
+    const MemoryLayout& layout, Rank rank, Descriptors descriptors, MemoryBudget& budget,
+    const ReplicaSegments* before) {
   const auto adopt = [&budget](UniqueFd descriptor, const SegmentLabel& label, size_t bytes,
                                const std::string& what) {
     return Segment::Adopt(std::move(descriptor), label, bytes, what, budget);
   };
-  return Map(layout, rank, rank, std::move(descriptors), adopt);
+  return Map(layout, rank, rank, std::move(descriptors), before, adopt);
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Map(
     const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank, Descriptors descriptors,
-    const MapSegment& map) {
-  absl::Status complete = CheckCount(layout, gradients_rank, descriptors);
+    const ReplicaSegments* before, const MapSegment& map) {
+  Pieces pieces;
+  if (before != nullptr) pieces = before->pieces_;
+  const size_t there = pieces.size();
+  absl::Status complete = CheckCount(layout, gradients_rank, there, descriptors);
   if (!complete.ok()) return complete;
   const bool has_parameters = !descriptors.parameters.empty();
-  Pieces pieces;
-  for (int i = 0; i < layout.admission_count(); ++i) {
-    const Bytes bytes = BytesOf(layout, i);
-    const uint64_t digest = layout.Digest(i);
+  if (before != nullptr && before->has_parameters() != has_parameters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("some segments of ", ParametersOf(parameters_rank), " are missing"));
+  }
+  for (size_t i = there; i < static_cast<size_t>(layout.admission_count()); ++i) {
+    const auto admission = static_cast<int>(i);
+    const Bytes bytes = BytesOf(layout, admission);
+    const uint64_t digest = layout.Digest(admission);
     auto piece = std::make_shared<Piece>();
     if (has_parameters) {
       absl::StatusOr<Segment> parameters =
-          map(std::move(descriptors.parameters[i]),
+          map(std::move(descriptors.parameters[i - there]),
               LabelOf(SegmentKind::kParameters, parameters_rank, digest), bytes.parameters,
               ParametersOf(parameters_rank));
       if (!parameters.ok()) return parameters.status();
       piece->parameters = *std::move(parameters);
     }
     absl::StatusOr<Segment> gradients =
-        map(std::move(descriptors.gradients[i]),
+        map(std::move(descriptors.gradients[i - there]),
             LabelOf(SegmentKind::kGradients, gradients_rank, digest), bytes.gradients,
             GradientsOf(gradients_rank));
     if (!gradients.ok()) return gradients.status();
@@ -161,12 +169,14 @@ std::vector<int> ReplicaSegments::gradients_fds() const {
   return fds;
 }
 
-bool ReplicaSegments::AreOf(const Descriptors& descriptors) const {
-  bool same = has_parameters_ && descriptors.parameters.size() == pieces_.size() &&
-              descriptors.gradients.size() == pieces_.size();
-  for (size_t i = 0; same && i < pieces_.size(); ++i) {
-    same = pieces_[i]->parameters->IsOf(descriptors.parameters[i].get()) &&
-           pieces_[i]->gradients.IsOf(descriptors.gradients[i].get());
+bool ReplicaSegments::AreOf(const Descriptors& descriptors, int admission) const {
+  const size_t count = descriptors.gradients.size();
+  const auto first = static_cast<size_t>(admission);
+  bool same = has_parameters_ && count > 0 && descriptors.parameters.size() == count &&
+              first + count <= pieces_.size();
+  for (size_t i = 0; same && i < count; ++i) {
+    same = pieces_[first + i]->parameters->IsOf(descriptors.parameters[i].get()) &&
+           pieces_[first + i]->gradients.IsOf(descriptors.gradients[i].get());
   }
   return same;
 }

@@ -46,18 +46,19 @@ class ReplicaSegments {
       MemoryBudget& budget = MemoryBudget::Unlimited());
 
   // Maps those of another process; the parameters may be none, or those of another rank that shares
-  // them. The descriptors are closed: forked children hold nothing. INVALID_ARGUMENT as
-  // Segment::Attach, or where there is not one descriptor for each admission.
+  // them. The descriptors are closed: forked children hold nothing. `before`, if any, has the
+  // segments of earlier admissions already, which keep their addresses. INVALID_ARGUMENT as
+  // Segment::Attach, or where there is not one descriptor for each other admission.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Attach(
       const MemoryLayout& layout, Rank rank, Descriptors descriptors,
-      absl::optional<Rank> parameters_rank = absl::nullopt);
+      absl::optional<Rank> parameters_rank = absl::nullopt,
+      const ReplicaSegments* before = nullptr);
 
   // Maps those that an earlier process of this one's kind has created, and keeps the descriptors.
   // Errors as Attach.
-  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Adopt(const MemoryLayout& layout,
-                                                                      Rank rank,
-                                                                      Descriptors descriptors,
-                                                                      MemoryBudget& budget);
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Adopt(
+      const MemoryLayout& layout, Rank rank, Descriptors descriptors, MemoryBudget& budget,
+      const ReplicaSegments* before = nullptr);
 
   // Of all segments together.
   static size_t ParametersBytes(const MemoryLayout& layout);
@@ -75,8 +76,9 @@ class ReplicaSegments {
   const Segment& parameters(int admission = 0) const { return *pieces_[admission]->parameters; }
   const Segment& gradients(int admission = 0) const { return pieces_[admission]->gradients; }
 
-  // Whether the descriptors are those of these very segments.
-  bool AreOf(const Descriptors& descriptors) const;
+  // Whether the descriptors are those of these very segments, of all admissions from this one on
+  // for which there are descriptors, and for at least one.
+  bool AreOf(const Descriptors& descriptors, int admission = 0) const;
 
  private:
   // Of one admission.
@@ -88,11 +90,9 @@ class ReplicaSegments {
   using MapSegment = std::function<absl::StatusOr<Segment>(
       UniqueFd descriptor, const SegmentLabel& label, size_t bytes, const std::string& what)>;
 
-  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Map(const MemoryLayout& layout,
-                                                                    Rank parameters_rank,
-                                                                    Rank gradients_rank,
-                                                                    Descriptors descriptors,
-                                                                    const MapSegment& map);
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Map(
+      const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank,
+      Descriptors descriptors, const ReplicaSegments* before, const MapSegment& map);
 
   ReplicaSegments(const MemoryLayout& layout, Pieces pieces, bool has_parameters,
                   Rank parameters_rank, Rank gradients_rank);

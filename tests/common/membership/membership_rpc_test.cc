@@ -56,7 +56,7 @@ JoinRequest Request() {
   request.node = "node";
   request.owner_address = "host:1";
   request.pid = 42;
-  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}};
+  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}, 4711};
   return request;
 }
 

@@ -155,5 +155,47 @@ TEST_F(CoordinatorGrowth, TheGroupFormsAnew_OnlyWithTheSpecThatHasGrown) {
   ExpectActive(3, 12);
 }
 
+// A rank that was killed after all had committed, before it knew.
+TEST_F(CoordinatorGrowth, TheGroupFormsAnew_ARankThatHadPreparedIsToldAndTheGroupGoesOnForming) {
+  job_.JoinAll();
+  Grow();
+  job_.Kill(1);
+  job_.Pass(absl::Milliseconds(400), {0});
+  KeptState kept = Kept(12);
+  kept.prepared_spec_digest = GrownSpec().Digest();
+  const absl::Status told = job_.Join(Successor(1, kept));
+  EXPECT_TRUE(errors::IsStaleGeneration(told)) << told;
+  for (const Rank rank : {0, 1}) {
+    JoinRequest request = Successor(rank, Kept(12, StepOutcome::kIdle, 2));
+    request.spec = GrownSpec();
+    ASSERT_EQ(job_.Join(request), absl::OkStatus());
+  }
+  ExpectActive(3, 12);
+}
+
+TEST_F(CoordinatorGrowth, NotCommitted_ARankThatHadPreparedGoesOnWithout) {
+  job_.JoinAll();
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, GrowthPhase::kCompare);
+  Propose(1, GrowthPhase::kCommit);
+  job_.Kill(1);
+  job_.Pass(absl::Milliseconds(400), {0});
+  KeptState kept = Kept(12);
+  kept.prepared_spec_digest = GrownSpec().Digest();
+  for (const Rank rank : {1, 0}) ASSERT_EQ(job_.Join(Successor(rank, kept)), absl::OkStatus());
+  ExpectActive(2, 12);
+}
+
+TEST_F(CoordinatorGrowth, ACoordinatorThatKnowsNothing_HasItFromARankThatHasGoneOn) {
+  JoinRequest grown = Successor(0, Kept(12, StepOutcome::kIdle, 2));
+  grown.spec = GrownSpec();
+  ASSERT_EQ(job_.Join(grown), absl::OkStatus());
+  KeptState kept = Kept(12);
+  kept.prepared_spec_digest = GrownSpec().Digest();
+  const absl::Status told = job_.Join(Successor(1, kept));
+  EXPECT_TRUE(errors::IsStaleGeneration(told)) << told;
+  kept.prepared_spec_digest = 4711;
+  EXPECT_TRUE(errors::IsRanksDisagree(job_.Join(Successor(1, kept))));
+}
+
 }  // namespace
 }  // namespace optshard

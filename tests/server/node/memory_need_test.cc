@@ -10,6 +10,7 @@
 #include "common/link/memory_budget.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
+#include "server/node/admission_record.h"
 #include "server/node/doorbell_shape.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_store.h"
@@ -50,7 +51,8 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
       const ShardMemory::Bytes state = ShardStore::BytesFor(options);
       EXPECT_EQ(static_cast<size_t>(need->slots_bytes), state.slots);
       EXPECT_EQ(static_cast<size_t>(need->ledger_bytes), state.ledger);
-      EXPECT_EQ(static_cast<size_t>(need->record_bytes), RankRecord::Bytes(request));
+      EXPECT_EQ(static_cast<size_t>(need->record_bytes),
+                RankRecord::Bytes() + AdmissionRecord::Bytes(request));
       EXPECT_EQ(need->reduced_bytes, 0);
     }
   }

@@ -169,8 +169,7 @@ TEST_F(NodeTakeover, AfterSkippedCalls_StillCountsThem) {
   auto second = StartServer({0, 1}, keeper_.Units());
   trainers = second->StartAll();
   for (const Rank rank : {0, 1}) {
-    const absl::optional<KeptState> kept =
-        ShardLedger::Read(RankMemory::ShardOf(Kept(rank)).ledger);
+    const absl::optional<KeptState> kept = ShardLedger::Read(Kept(rank)->Shard().back().ledger);
     ASSERT_TRUE(kept.has_value());
     EXPECT_EQ(kept->generation, 2u);
     EXPECT_EQ(kept->progress.finished, 1u);

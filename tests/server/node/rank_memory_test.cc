@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/shard/state/shard_ledger.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
@@ -28,10 +29,35 @@ std::shared_ptr<RankMemory> Create(bool has_parameters, MemoryBudget& budget) {
   const AttachRequest request = Request();
   const MemoryLayout layout(request.spec.space);
   const MemoryNeed need = *MemoryNeedOf(request, layout, has_parameters, true);
-  absl::StatusOr<std::shared_ptr<RankMemory>> memory =
-      RankMemory::Create(request, layout, need, budget);
+  absl::StatusOr<std::shared_ptr<RankMemory>> memory = RankMemory::Create(request, need, budget);
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *std::move(memory);
+}
+
+// With one group more, whose rule keeps another number of slots.
+AttachRequest GrownRequest() {
+  AttachRequest request = Request();
+  std::vector<GroupSpec> groups = request.spec.space.groups();
+  ParameterSpec added;
+  added.name = "added";
+  added.shape = {5000};
+  groups.push_back({{added}, 1});
+  request.spec.space = ParameterSpace(std::move(groups));
+  request.spec.rules.push_back({"nadam"});
+  return request;
+}
+
+void Prepare(RankMemory& memory, bool has_parameters, MemoryBudget& budget) {
+  const AttachRequest grown = GrownRequest();
+  const MemoryNeed need =
+      *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), has_parameters, true);
+  const absl::Status prepared = memory.Prepare(grown, need, budget);
+  ASSERT_TRUE(prepared.ok()) << prepared;
+}
+
+// As an owner does that has finished three steps.
+void Begin(const ShardMemory& shard) {
+  ShardLedger(shard.ledger, 0, 0, 0).Begin(7, {3, StepOutcome::kIdle});
 }
 
 std::vector<UniqueFd> Duplicates(const RankMemory& memory) {
@@ -48,11 +74,12 @@ TEST(RankMemory_Adopted_IsTheSameMemory, WithAllThatItHolds) {
     std::vector<UniqueFd> kept;
     {
       const std::shared_ptr<RankMemory> memory = Create(has_parameters, budget);
-      memory->record().SetSynced();
-      const ShardMemory shard = RankMemory::ShardOf(memory);
+      memory->SetAllSynced();
+      const ShardMemory shard = memory->Shard().at(0);
       std::memset(shard.slots, 1, shard.bytes.slots);
       std::memset(shard.ledger, 2, shard.bytes.ledger);
-      std::memset(memory->replica()->gradients().data(), 3, memory->replica()->gradients().bytes());
+      const Segment& gradients = memory->replica(1)->gradients();
+      std::memset(gradients.data(), 3, gradients.bytes());
       kept = Duplicates(*memory);
     }
     EXPECT_EQ(budget.reserved_bytes(), 0);
@@ -62,12 +89,13 @@ TEST(RankMemory_Adopted_IsTheSameMemory, WithAllThatItHolds) {
     ASSERT_TRUE(adopted.ok()) << adopted.status();
     EXPECT_GT(budget.reserved_bytes(), 0);
     EXPECT_EQ((*adopted)->first_request().rank, 1);
-    EXPECT_TRUE((*adopted)->record().synced());
-    EXPECT_EQ((*adopted)->replica()->has_parameters(), has_parameters);
-    const ShardMemory shard = RankMemory::ShardOf(*adopted);
+    EXPECT_TRUE((*adopted)->synced());
+    EXPECT_EQ((*adopted)->replica(1)->has_parameters(), has_parameters);
+    ASSERT_EQ((*adopted)->admissions(), 1);
+    const ShardMemory shard = (*adopted)->Shard().at(0);
     EXPECT_EQ(static_cast<const char*>(shard.slots)[shard.bytes.slots - 1], 1);
     EXPECT_EQ(static_cast<const char*>(shard.ledger)[shard.bytes.ledger - 1], 2);
-    EXPECT_EQ(static_cast<const char*>((*adopted)->replica()->gradients().data())[0], 3);
+    EXPECT_EQ(static_cast<const char*>((*adopted)->replica(1)->gradients().data())[0], 3);
   }
 }
 
@@ -82,6 +110,93 @@ TEST(RankMemory_OfWrongDescriptors_IsRefused, ByWhichever) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << a << ": " << refused;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(RankMemory::Adopt({}, budget).status()));
+  EXPECT_EQ(budget.reserved_bytes(), reserved);
+}
+
+TEST(RankMemory_Prepared_IsKept_AndCountsOnlyOnceItIsTaken, AndThenGoesOnFromTheSameStep) {
+  for (const bool has_parameters : {true, false}) {
+    MemoryBudget budget;
+    std::shared_ptr<RankMemory> memory = Create(has_parameters, budget);
+    memory->SetAllSynced();
+    Begin(memory->Shard().back());
+    void* const slots = memory->Shard().at(0).slots;
+    Prepare(*memory, has_parameters, budget);
+    EXPECT_EQ(memory->Shard().at(0).slots, slots);
+    const size_t segments = has_parameters ? 11 : 9;
+    EXPECT_EQ(memory->descriptors().size(), segments);
+    memory = *RankMemory::Adopt(Duplicates(*memory), budget);
+    EXPECT_EQ(memory->admissions(), 1);
+    ASSERT_NE(memory->prepared_spec(), nullptr);
+    EXPECT_EQ(memory->prepared_spec()->Digest(), GrownRequest().spec.Digest());
+    EXPECT_TRUE(memory->PreparedShard().has_value());
+    EXPECT_EQ(memory->Shard().size(), 1u);
+    EXPECT_TRUE(memory->all_synced());
+
+    memory->TakePrepared();
+    memory = *RankMemory::Adopt(Duplicates(*memory), budget);
+    EXPECT_EQ(memory->admissions(), 2);
+    EXPECT_EQ(memory->prepared_spec(), nullptr);
+    EXPECT_FALSE(memory->PreparedShard().has_value());
+    ASSERT_EQ(memory->Shard().size(), 2u);
+    const absl::optional<KeptState> kept = ShardLedger::Read(memory->Shard().at(1).ledger);
+    ASSERT_TRUE(kept.has_value());
+    EXPECT_EQ(kept->generation, 8u);
+    EXPECT_EQ(kept->progress.finished, 3u);
+    EXPECT_EQ(memory->replica(2)->regions().size(), 1 + memory->replica(1)->regions().size());
+    EXPECT_EQ(memory->replica(3), nullptr);
+    EXPECT_TRUE(memory->synced());
+    EXPECT_FALSE(memory->all_synced());
+    memory->SetAllSynced();
+    EXPECT_TRUE(memory->all_synced());
+  }
+}
+
+TEST(RankMemory_PreparedAndDropped_IsAsBefore, AndTakesNoMemory) {
+  MemoryBudget budget;
+  const std::shared_ptr<RankMemory> memory = Create(true, budget);
+  Begin(memory->Shard().back());
+  const int64_t reserved = budget.reserved_bytes();
+  const std::vector<int> before = memory->descriptors();
+  Prepare(*memory, true, budget);
+  EXPECT_GT(budget.reserved_bytes(), reserved);
+  memory->DropPrepared();
+  EXPECT_EQ(budget.reserved_bytes(), reserved);
+  EXPECT_EQ(memory->descriptors(), before);
+  memory->DropPrepared();
+  memory->TakePrepared();
+  EXPECT_EQ(memory->descriptors(), before);
+  EXPECT_EQ(memory->admissions(), 1);
+}
+
+TEST(RankMemory_ThatCannotGrow_IsAsBefore, WithinItsBudget) {
+  MemoryBudget budget;
+  const std::shared_ptr<RankMemory> memory = Create(true, budget);
+  MemoryBudget none(4096);
+  const AttachRequest grown = GrownRequest();
+  const MemoryNeed need = *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), true, true);
+  const absl::Status refused = memory->Prepare(grown, need, none);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(memory->descriptors().size(), 6u);
+  EXPECT_EQ(none.reserved_bytes(), 0);
+}
+
+TEST(RankMemory_GrownOfWrongDescriptors_IsRefused, ByWhichever) {
+  MemoryBudget budget;
+  const std::shared_ptr<RankMemory> memory = Create(true, budget);
+  Begin(memory->Shard().back());
+  Prepare(*memory, true, budget);
+  const int64_t reserved = budget.reserved_bytes();
+  for (size_t a = 0; a < memory->descriptors().size(); ++a) {
+    std::vector<UniqueFd> swapped = Duplicates(*memory);
+    std::swap(swapped[a], swapped[(a + 1) % swapped.size()]);
+    const absl::Status refused = RankMemory::Adopt(std::move(swapped), budget).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << a << ": " << refused;
+    std::vector<UniqueFd> fewer = Duplicates(*memory);
+    fewer.resize(a);
+    // The whole first admission is a rank's memory, too.
+    const absl::Status cut = RankMemory::Adopt(std::move(fewer), budget).status();
+    EXPECT_EQ(cut.ok(), a == 6) << a << ": " << cut;
+  }
   EXPECT_EQ(budget.reserved_bytes(), reserved);
 }
 

@@ -5,20 +5,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
 namespace {
-
-AttachRequest Request() {
-  AttachRequest request;
-  request.job = "job";
-  request.optimizer = "adam of the generator";
-  request.rank = 3;
-  request.spec.world_size = 4;
-  request.spec.space = testing::MixedSpace();
-  return request;
-}
 
 class RankRecordTest : public ::testing::Test {
  protected:
@@ -26,9 +15,7 @@ class RankRecordTest : public ::testing::Test {
     char bytes[64];
   };
 
-  RankRecordTest() : memory_((RankRecord::Bytes(Request()) + 63) / 64, Line{}) {
-    record().SetFirstRequest(Request());
-  }
+  RankRecordTest() : memory_((RankRecord::Bytes() + 63) / 64, Line{}) {}
 
   // Always another one: what it knows is in the memory.
   RankRecord record() { return RankRecord(memory_.data()); }
@@ -36,19 +23,7 @@ class RankRecordTest : public ::testing::Test {
   std::vector<Line> memory_;
 };
 
-TEST_F(RankRecordTest, FirstRequest_ThereAndBack_IsTheSame) {
-  const absl::StatusOr<AttachRequest> read = record().FirstRequest();
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->optimizer, Request().optimizer);
-  EXPECT_EQ(read->rank, 3);
-  EXPECT_FALSE(FirstDifference(read->spec.space, "the record", Request().spec.space, "the request")
-                   .has_value());
-}
-
-TEST_F(RankRecordTest, New_IsNotSynced_AndCountsTrainers) {
-  EXPECT_FALSE(record().synced());
-  record().SetSynced();
-  EXPECT_TRUE(record().synced());
+TEST_F(RankRecordTest, New_CountsTrainers) {
   EXPECT_EQ(record().NextIncarnation(), 1u);
   EXPECT_EQ(record().NextIncarnation(), 2u);
 }

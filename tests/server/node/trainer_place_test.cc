@@ -34,8 +34,7 @@ class TrainerPlaceTest : public ::testing::Test {
   struct alignas(64) Line {
     char bytes[64];
   };
-  std::vector<Line> memory_ =
-      std::vector<Line>(RankRecord::Bytes(AttachRequest()) / sizeof(Line) + 1);
+  std::vector<Line> memory_ = std::vector<Line>(RankRecord::Bytes() / sizeof(Line) + 1);
   RankRecord record_{memory_.data()};
   const ProcessHandle self_ = ProcessHandle::Open(getpid()).value();
   TrainerPlace place_{&record_};

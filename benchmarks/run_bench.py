@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from add_param_group import AddParamGroup
 from consolidate import Consolidate, ConsolidateRpc
 from coordinator_scale import CoordinatorScale
 from harness import machine, report, rounds, summary
@@ -32,7 +33,7 @@ BENCHMARKS = {
     for benchmark in (
         StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
         IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules, CoordinatorScale,
-        Consolidate, ConsolidateRpc, StepPolled,
+        Consolidate, ConsolidateRpc, StepPolled, AddParamGroup,
     )
 }
 

@@ -21,25 +21,25 @@ namespace optshard {
 namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
-// For a server whose keeper starts it again to listen. Who waits for less, gives up earlier.
-constexpr absl::Duration kReturnTimeout = absl::Seconds(2);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
-AttachRequest RequestOf(const AttachedOwner::Options& options, const MemoryLayout& layout) {
+}  // namespace
+
+AttachRequest AttachedOwner::RequestOf(const Options& options) {
   AttachRequest request;
   request.job = options.job;
   request.optimizer = options.optimizer;
   request.rank = options.rank;
   request.spec = options.spec;
-  request.layout_digest = layout.Digest();
+  request.layout_digest = MemoryLayout(options.spec.space).Digest();
   request.node = options.node;
   request.threads = options.threads;
   request.join_timeout = options.join_timeout;
   return request;
 }
 
-void LogPlane(const AttachedOwner::Options& options, const AttachReply& reply) {
+void AttachedOwner::LogPlane(const Options& options, const AttachReply& reply) {
   LogContext who;
   who.role = "client";
   who.job = options.job;
@@ -48,18 +48,18 @@ void LogPlane(const AttachedOwner::Options& options, const AttachReply& reply) {
   LogNotice(reply.plane, who);
 }
 
-}  // namespace
-
 // The owner's state as the trainer reaches it: through the doorbell.
 class AttachedOwner::State final : public StateAccess {
  public:
   State(AttachedOwner* owner, std::vector<GroupUpdate> groups)
       : owner_(*owner), groups_(std::move(groups)) {}
 
+  size_t groups() const { return groups_.size(); }
+
   void SetTimeout(absl::Duration timeout) { timeout_ = timeout; }
 
   std::vector<ParameterSlot> Slots(int parameter) const override {
-    const OptimizerSpec& spec = owner_.options_.spec;
+    const OptimizerSpec& spec = owner_.spec();
     return SlotsOfParameter(spec.space.parameter(parameter),
                             groups_[spec.space.group_of(parameter)], spec.state);
   }
@@ -109,7 +109,7 @@ class AttachedOwner::State final : public StateAccess {
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
   const MemoryLayout layout(options.spec.space);
   absl::StatusOr<std::unique_ptr<ServerLine>> line = ServerLine::Open(
-      options.socket, RequestOf(options, layout), std::min(options.join_timeout, kConnectTimeout));
+      options.socket, RequestOf(options), std::min(options.join_timeout, kConnectTimeout));
   if (!line.ok()) return line.status();
   absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory = ReplicaSegments::Attach(
       layout, options.rank, (*line)->TakeReplica(), (*line)->reply().parameters_rank);
@@ -122,12 +122,15 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
 AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
                              std::shared_ptr<const ReplicaSegments> memory)
     : options_(options),
+      specs_({options.spec}),
       layout_(options.spec.space),
       first_(line->reply()),
       memory_(std::move(memory)),
+      resumes_(first_.resumes),
       finished_(first_.finished_step),
       last_call_(first_.last_call),
-      line_(std::move(line)) {}
+      line_(std::move(line)),
+      state_bytes_(first_.state_bytes) {}
 
 AttachedOwner::~AttachedOwner() = default;
 
@@ -153,7 +156,7 @@ absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
 }
 
 absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica) const {
-  absl::Status placed = CheckPlacement(options_.spec.space, layout_, memory_->regions(), replica);
+  absl::Status placed = CheckPlacement(spec().space, layout_, memory_->regions(), replica);
   if (placed.ok()) return placed;
   return errors::WithContext(placed, absl::StrCat("in the memory of ", line()->name()));
 }
@@ -162,14 +165,6 @@ absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> repli
                                            absl::Span<const ReplicaRegion>,
                                            absl::Duration timeout) {
   return AskBetweenSteps(DoorbellRequest::Kind::kSync, replica, timeout);
-}
-
-absl::Status AttachedOwner::AddGroups(const OptimizerSpec&,
-                                      const std::vector<std::shared_ptr<TrainerUpdate>>&,
-                                      const absl::Status&, absl::Duration) {
-  return absl::UnimplementedError(
-      "param groups cannot be added where a shard server has the state: set attach to "
-      "\"embedded\", or make another optimizer, with a name of its own, for them");
 }
 
 absl::Status AttachedOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
@@ -254,8 +249,8 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
 absl::StatusOr<StateAccess*> AttachedOwner::state(absl::Duration timeout) {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return usable;
-  if (state_ == nullptr) {
-    absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(options_.spec);
+  if (state_ == nullptr || state_->groups() != spec().rules.size()) {
+    absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(spec());
     if (!groups.ok()) return groups.status();
     state_ = std::make_unique<State>(this, *std::move(groups));
   }
@@ -265,16 +260,8 @@ absl::StatusOr<StateAccess*> AttachedOwner::state(absl::Duration timeout) {
 
 absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   const absl::Time start = Now();
-  absl::Status usable = CheckUsable();
-  if (!usable.ok()) return usable;
-  if (!this->line()->gone().ok()) {
-    absl::Status back = AttachAgain(timeout);
-    if (!back.ok()) return back;
-    // Too late to ask: the others would not come in time, and that would be an error for all.
-    if (Now() - start > timeout / 2) {
-      return errors::OwnerAway({options_.rank}, "it has come back only now");
-    }
-  }
+  absl::Status attached_now = EnsureAttached(timeout);
+  if (!attached_now.ok()) return attached_now;
   const std::shared_ptr<ServerLine> attached = this->line();
   ServerLine& line = *attached;
   request_.timeout = timeout - (Now() - start);
@@ -299,6 +286,17 @@ absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   DoorbellReply reply = line.doorbell().ReadReply();
   if (reply.broken) Fail(reply.status).IgnoreError();
   return reply;
+}
+
+absl::Status AttachedOwner::EnsureAttached(absl::Duration timeout) {
+  const absl::Time start = Now();
+  absl::Status usable = CheckUsable();
+  if (!usable.ok() || line()->gone().ok()) return usable;
+  absl::Status back = AttachAgain(timeout);
+  if (!back.ok()) return back;
+  // Too late to ask: the others would not come in time, and that would be an error for all.
+  if (Now() - start <= timeout / 2) return absl::OkStatus();
+  return errors::OwnerAway({options_.rank}, "it has come back only now");
 }
 
 // OK where a request can be made: of the server, or of the one that takes over.
@@ -330,45 +328,6 @@ absl::Status AttachedOwner::ServerGone(ServerLine& line, uint64_t number) {
         gone, absl::StrFormat("rank %d, %s, which was not begun", options_.rank, What())));
   }
   return Fail(BegunUnanswered(gone));
-}
-
-absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
-  AttachRequest request = RequestOf(options_, layout_);
-  request.join_timeout = std::min(timeout, options_.join_timeout);
-  absl::StatusOr<std::unique_ptr<ServerLine>> opened =
-      ServerLine::Open(options_.socket, request, std::min(timeout, kReturnTimeout));
-  if (!opened.ok()) {
-    // NOT_FOUND: it has ended again just now; ALREADY_EXISTS: it has not seen yet that an attempt
-    // of this trainer's own was given up.
-    const bool may_come_yet =
-        absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status()) ||
-        absl::IsNotFound(opened.status()) || absl::IsAlreadyExists(opened.status());
-    if (!may_come_yet) return Fail(opened.status());
-    if (errors::IsOwnerAway(opened.status())) return opened.status();
-    return errors::OwnerAway({options_.rank}, opened.status().message());
-  }
-  ServerLine& line = **opened;
-  const ReplicaSegments::Descriptors descriptors = line.TakeReplica();
-  const StepNumber finished = line.reply().finished_step;
-  const bool has_loaded = loading_to_ == finished;
-  // 0: what the memory has is torn, and waits for a checkpoint.
-  const bool goes_on =
-      finished == finished_ || finished == finished_ + 1 || finished == 0 || has_loaded;
-  if (!memory_->AreOf(descriptors) || !goes_on) {
-    return Fail(absl::DataLossError(absl::StrFormat(
-        "%s has not the state of rank %d after step %d: it was started anew, and is after step "
-        "%d; start the trainers anew, from a checkpoint",
-        line.name(), options_.rank, finished_, finished)));
-  }
-  unanswered_ = 0;
-  if (has_loaded) {
-    last_call_ = finished_ = finished;
-    loading_to_.reset();
-  }
-  LogPlane(options_, line.reply());
-  absl::MutexLock lock(&mutex_);
-  line_ = *std::move(opened);
-  return absl::OkStatus();
 }
 
 std::string AttachedOwner::What() const {
@@ -412,6 +371,11 @@ absl::Status AttachedOwner::failure() const {
   absl::MutexLock lock(&mutex_);
   // Where the server comes back, there is somebody to attach to again.
   return failure_.ok() && !line_->comes_back() ? line_->gone() : failure_;
+}
+
+int64_t AttachedOwner::state_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return state_bytes_;
 }
 
 absl::Status AttachedOwner::Stop(absl::Duration) {

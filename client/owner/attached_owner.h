@@ -62,7 +62,7 @@ class AttachedOwner : public OwnerLink {
 
   absl::Span<const ReplicaRegion> replica() const override { return memory_->regions(); }
   std::shared_ptr<const void> replica_memory() const override { return memory_; }
-  bool resumes() const override { return first_.resumes; }
+  bool resumes() const override { return resumes_; }
   StepNumber finished_step() const override { return finished_; }
 
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
@@ -95,7 +95,7 @@ class AttachedOwner : public OwnerLink {
   absl::Status Stop(absl::Duration timeout) override;
 
   absl::Status failure() const override;
-  int64_t state_bytes() const override { return first_.state_bytes; }
+  int64_t state_bytes() const override;
   const ShardView* view() const override { return nullptr; }
   const std::string& owner_address() const override { return first_.owner_address; }
   const std::string& coordinator_address() const override { return first_.coordinator; }
@@ -107,23 +107,32 @@ class AttachedOwner : public OwnerLink {
   AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
                 std::shared_ptr<const ReplicaSegments> memory);
 
+  static AttachRequest RequestOf(const Options& options);
+  static void LogPlane(const Options& options, const AttachReply& reply);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
   absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
                                absl::Duration timeout);
   // Rings and waits for the answer.
   absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
   absl::Status CheckUsable();
+  absl::Status EnsureAttached(absl::Duration timeout);
   absl::Status ServerGone(ServerLine& line, uint64_t number);
   absl::Status AttachAgain(absl::Duration timeout);
+  absl::Status TakeAddedAgain(ServerLine& line, absl::Time deadline);
+  absl::Status NotTheSame(const ServerLine& line);
+  absl::Status MayComeYet(const absl::Status& failed);
+  const OptimizerSpec& spec() const { return specs_.back(); }
   absl::Status BegunUnanswered(const absl::Status& cause) const;
   absl::Status Fail(const absl::Status& failure);
   std::shared_ptr<ServerLine> line() const;
   std::string What() const;  // of request_, for people
 
   const Options options_;
-  const MemoryLayout layout_;
+  std::vector<OptimizerSpec> specs_;  // by admission; the last one counts
+  MemoryLayout layout_;
   const AttachReply first_;  // of the server that this trainer attached to first
-  const std::shared_ptr<const ReplicaSegments> memory_;
+  std::shared_ptr<const ReplicaSegments> memory_;
+  bool resumes_;
   DoorbellRequest request_;
   uint64_t unanswered_ = 0;  // the last request, where the server went while it was waited for
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
@@ -137,6 +146,7 @@ class AttachedOwner : public OwnerLink {
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ServerLine> line_ ABSL_GUARDED_BY(mutex_);  // replaced by the trainer's thread
+  int64_t state_bytes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace optshard

@@ -39,6 +39,7 @@ class OwnerLink {
 
   // Whether this trainer succeeds another one. Then that memory holds the values of the last
   // finished step, and they replace the trainer's. Otherwise the trainer puts its own values there.
+  // After AddGroups it is about the added groups: a predecessor may have added them already.
   virtual bool resumes() const = 0;
   // The last step that is in the parameters, that of a checkpoint where one was loaded since.
   virtual StepNumber finished_step() const = 0;
@@ -53,8 +54,8 @@ class OwnerLink {
   // costs nothing. Does nothing where the owner is in a shard server, which knows.
   virtual void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) = 0;
 
-  // As ShardOwner::AddGroups. UNIMPLEMENTED, with nothing sent, where the owner is in a shard
-  // server.
+  // As ShardOwner::AddGroups; and errors::IsOwnerAway as Step: then the same call completes what
+  // may have been begun.
   virtual absl::Status AddGroups(const OptimizerSpec& spec,
                                  const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                                  const absl::Status& prepared, absl::Duration timeout) = 0;

@@ -111,6 +111,45 @@ void ServerLine::Detach() {
   socket_->HangUp();
 }
 
+absl::StatusOr<ServerLine::Added> ServerLine::AddGroups(Rank rank, const AddGroupsRequest& request,
+                                                        absl::Time deadline) {
+  absl::Status sent = socket_->Send(EncodeAddGroupsRequest(request), {}, deadline);
+  Answer answer;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto answered = [this] {
+      mutex_.AssertReaderHeld();
+      return answer_.has_value() || !gone_.ok();
+    };
+    // Who could not send will see the server go.
+    mutex_.AwaitWithTimeout(absl::Condition(&answered), deadline - Now());
+    if (!answer_.has_value()) {
+      if (!gone_.ok()) return gone_;
+      if (!sent.ok()) return errors::WithContext(sent, name_);
+      return absl::DeadlineExceededError(
+          absl::StrCat(name_, " has not answered to a request for param groups"));
+    }
+    answer = *std::move(answer_);
+    answer_.reset();
+  }
+  Added added;
+  added.reply = std::move(answer.reply);
+  if (!added.reply.status.ok()) return added;
+  if (answer.descriptors.size() != kAttachDescriptors) {
+    return absl::InternalError(
+        absl::StrFormat("%s sent %d descriptors of param groups, expected %d", name_,
+                        answer.descriptors.size(), kAttachDescriptors));
+  }
+  absl::StatusOr<Doorbell> doorbell = Doorbell::Attach(
+      rank, DoorbellShapeOf(request.spec), std::move(answer.descriptors[kDoorbellDescriptor]));
+  if (!doorbell.ok()) return errors::WithContext(doorbell.status(), name_);
+  added.replica.parameters.push_back(std::move(answer.descriptors[kParametersDescriptor]));
+  added.replica.gradients.push_back(std::move(answer.descriptors[kGradientsDescriptor]));
+  absl::MutexLock lock(&mutex_);
+  doorbell_ = *std::move(doorbell);
+  return added;
+}
+
 absl::Status ServerLine::gone() const {
   absl::MutexLock lock(&mutex_);
   if (gone_.ok() || said_goodbye_ || !keeper_.has_value() || !keeper_->Gone()) return gone_;
@@ -136,10 +175,16 @@ void ServerLine::Watch() {
     PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
     if (watched[0].revents != 0) return;
     // It says why before it hangs up.
-    const absl::StatusOr<LocalSocket::Message> message =
+    absl::StatusOr<LocalSocket::Message> message =
         socket_->Receive(watched[2].revents != 0 ? Now() + kGoodbyeTimeout : Now());
     if (message.ok()) {
-      gone = errors::WithContext(DecodeGoodbye(message->bytes), name_);
+      absl::StatusOr<ServerMessage> said = DecodeServerMessage(message->bytes);
+      if (said.ok() && said->groups_added.has_value()) {
+        absl::MutexLock lock(&mutex_);
+        answer_ = Answer{*std::move(said->groups_added), std::move(message->descriptors)};
+        continue;
+      }
+      gone = errors::WithContext(said.ok() ? *said->goodbye : said.status(), name_);
       said_goodbye = true;
     } else if (watched[1].revents != 0) {
       gone = absl::UnavailableError(absl::StrCat(name_, " has ended"));
@@ -147,11 +192,9 @@ void ServerLine::Watch() {
       gone = absl::UnavailableError(absl::StrCat(name_, " has hung up"));
     }
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    gone_ = gone;
-    said_goodbye_ = said_goodbye;
-  }
+  absl::MutexLock lock(&mutex_);
+  gone_ = gone;
+  said_goodbye_ = said_goodbye;
   doorbell_.WakeTrainer();
 }
 

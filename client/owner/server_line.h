@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "common/link/local_socket.h"
 #include "common/link/process_handle.h"
 #include "common/link/stop_event.h"
+#include "common/link/unique_fd.h"
 
 namespace optshard {
 
@@ -39,6 +41,16 @@ class ServerLine {
 
   // Detaches cleanly. Idempotent.
   void Detach();
+
+  // The answer to a request for param groups. Where its status is OK, the doorbell is another one
+  // from now on, and there are descriptors of the added memory.
+  struct Added {
+    AddGroupsReply reply;
+    ReplicaSegments::Descriptors replica;
+  };
+  // Asks, for this rank. Not OK where there is no usable answer by the deadline
+  // (DEADLINE_EXCEEDED), or the server goes before (what gone() says).
+  absl::StatusOr<Added> AddGroups(Rank rank, const AddGroupsRequest& request, absl::Time deadline);
 
   const AttachReply& reply() const { return reply_; }
   Doorbell& doorbell() { return doorbell_; }
@@ -68,9 +80,14 @@ class ServerLine {
   const ProcessHandle server_;
   const absl::optional<ProcessHandle> keeper_;  // none: there was none, or it had ended already
   const AttachReply reply_;
-  Doorbell doorbell_;
+  Doorbell doorbell_;  // replaced by the trainer's thread, with the mutex held
   ReplicaSegments::Descriptors replica_;
   mutable absl::Mutex mutex_;
+  struct Answer {
+    AddGroupsReply reply;
+    std::vector<UniqueFd> descriptors;
+  };
+  absl::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   const StopEvent stop_;  // ends the watch

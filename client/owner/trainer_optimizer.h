@@ -87,12 +87,8 @@ class TrainerOptimizer {
   }
 
   void RefreshParameters() {
-    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_.Gather()); });
-    const absl::Status synced =
-        owner_->SyncParameters(replica_.tensors(), replica_.regions(), options_.join_timeout);
-    replica_.Scatter();
-    ThrowIfError(synced);
-    owner_->KeepParameters(replica_.parameter_memory());
+    ThrowIfError(Synchronise());
+    added_without_values_ = false;
   }
 
   void VerifyReplicas() {
@@ -119,8 +115,10 @@ class TrainerOptimizer {
         admission.added, options_, !owner_->replica().empty(), !replica_.regions().empty());
     if (absl::IsInvalidArgument(memory.status())) ThrowIfError(OfThisRank(memory.status()));
     groups.reserve(grown.size());
-    ThrowIfError(owner_->AddGroups(admission.spec, parts->classes.updates(), memory.status(),
-                                   options_.join_timeout));
+    ThrowIfError(WithAllOwners([&] {
+      return owner_->AddGroups(admission.spec, parts->classes.updates(), memory.status(),
+                               options_.join_timeout);
+    }));
     // Where ranks share one copy of the parameters, most of them have it from another rank.
     if (!owner_->replica().empty()) {
       replica_.UseMapping(owner_->replica(), owner_->replica_memory());
@@ -130,7 +128,13 @@ class TrainerOptimizer {
     parts->state.KeepConsolidatedOf(parts_->state);
     parts_ = std::move(parts);
     for (const std::string& warning : admission.list.warnings) Warn(warning);
-    RefreshParameters();
+    // A predecessor's have values.
+    if (owner_->resumes()) {
+      replica_.Scatter();
+      return;
+    }
+    added_without_values_ = true;
+    GiveAddedValues();
   }
 
   // Groups that were added at the end of `groups` through the base class, whose function is not
@@ -177,6 +181,8 @@ class TrainerOptimizer {
 
   void Step(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
     TakeGroups(groups);
+    // Their owners went away before all ranks had them.
+    if (added_without_values_) GiveAddedValues();
     SayingWhere("rank", options_.rank, [this] {
       const std::vector<Hyperparameters>& values = parts_->groups.complete();
       ThrowIfError(replica_.Gather(ValueOrThrow(parts_->gradient_layouts.Check(values))));
@@ -287,6 +293,27 @@ class TrainerOptimizer {
     return classes;
   }
 
+  absl::Status Synchronise() {
+    SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_.Gather()); });
+    absl::Status synced =
+        owner_->SyncParameters(replica_.tensors(), replica_.regions(), options_.join_timeout);
+    replica_.Scatter();
+    if (synced.ok()) owner_->KeepParameters(replica_.parameter_memory());
+    return synced;
+  }
+
+  void GiveAddedValues() {
+    ThrowIfError(WithAllOwners([this] { return Synchronise(); }));
+    added_without_values_ = false;
+  }
+
+  // Where it may wait, it calls again as long as owners are away.
+  template <typename Call>
+  absl::Status WithAllOwners(const Call& call) const {
+    if (!options_.wait_for_trainers) return call();
+    return CallWithAllTrainers(options_.join_timeout, call);
+  }
+
   absl::Status OfThisRank(const absl::Status& status) const {
     return errors::WithContext(status, absl::StrCat("rank ", options_.rank));
   }
@@ -304,7 +331,7 @@ class TrainerOptimizer {
     const absl::Span<const ReplicaRegion> regions = linked.subspan(replica_.regions().size());
     flat.regions.assign(regions.begin(), regions.end());
     flat.owner = owner_->replica_memory();
-    flat.has_values = options_.share_parameters && options_.rank != 0;
+    flat.has_values = owner_->resumes() || (options_.share_parameters && options_.rank != 0);
     return Replica::MakeFlat(added, std::move(flat));
   }
 
@@ -356,6 +383,7 @@ class TrainerOptimizer {
   absl::optional<std::string> blob_;  // of the checkpoint that was loaded
   int64_t gradients_copied_ = 0;
   bool closed_ = false;
+  bool added_without_values_ = false;
 };
 
 }  // namespace optshard

@@ -14,13 +14,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/dataplane/plane_notice.h"
 #include "common/ids.h"
 #include "common/optimizer_spec.h"
 
 namespace optshard {
 
-constexpr uint32_t kAttachProtocolVersion = 2;
+constexpr uint32_t kAttachProtocolVersion = 3;
 
 // A trainer's own bytes (random state, data cursor) that are kept beside its parameters.
 constexpr size_t kMaxBlobBytes = size_t{64} << 10;
@@ -33,7 +34,7 @@ inline absl::Status CheckBlobSize(Rank rank, absl::string_view blob) {
       rank, blob.size(), kMaxBlobBytes));
 }
 
-// The descriptors that come with an AttachReply, in this order.
+// The descriptors that come with an AttachReply, and with an AddGroupsReply, in this order.
 enum AttachDescriptor : size_t {
   kParametersDescriptor = 0,
   kGradientsDescriptor = 1,
@@ -67,6 +68,27 @@ struct AttachReply {
   Rank parameters_rank = -1;
   pid_t keeper = 0;  // holds the rank's memory beyond the end of the server; 0: nobody
   PlaneNotice plane;
+};
+
+struct AddGroupsRequest {
+  OptimizerSpec spec;
+  uint64_t layout_digest = 0;
+  absl::Status prepared;
+  absl::Duration timeout = absl::Seconds(60);
+  bool had = false;
+};
+
+struct AddGroupsReply {
+  absl::Status status;
+  bool broken = false;
+  bool resumes = false;
+  int64_t state_bytes = 0;
+};
+
+// One of the two.
+struct ServerMessage {
+  absl::optional<absl::Status> goodbye;  // why; it is never OK
+  absl::optional<AddGroupsReply> groups_added;
 };
 
 }  // namespace optshard

@@ -130,19 +130,71 @@ absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes) {
   return reply;
 }
 
-std::string EncodeGoodbye(const absl::Status& reason) {
-  v1::Goodbye proto;
-  *proto.mutable_reason() = ToProto(reason);
+std::string EncodeAddGroupsRequest(const AddGroupsRequest& request) {
+  v1::AddGroupsRequest proto;
+  *proto.mutable_spec() = ToProto(request.spec);
+  proto.set_layout_digest(request.layout_digest);
+  if (!request.prepared.ok()) *proto.mutable_prepared() = ToProto(request.prepared);
+  proto.set_timeout_ms(absl::ToInt64Milliseconds(request.timeout));
+  proto.set_had(request.had);
   return proto.SerializeAsString();
 }
 
-absl::Status DecodeGoodbye(absl::string_view bytes) {
-  v1::Goodbye proto;
-  absl::Status parsed = Parse(bytes, "Goodbye", &proto);
+absl::StatusOr<AddGroupsRequest> DecodeAddGroupsRequest(absl::string_view bytes) {
+  v1::AddGroupsRequest proto;
+  const absl::Status parsed = Parse(bytes, "AddGroupsRequest", &proto);
   if (!parsed.ok()) return parsed;
-  absl::Status reason = FromProto(proto.reason());
-  if (reason.ok()) return absl::UnavailableError("the shard server hangs up without a reason");
-  return reason;
+  absl::StatusOr<OptimizerSpec> spec = FromProto(proto.spec());
+  if (!spec.ok()) return spec.status();
+  AddGroupsRequest request;
+  request.spec = *std::move(spec);
+  request.layout_digest = proto.layout_digest();
+  request.prepared = FromProto(proto.prepared());
+  request.timeout = absl::Milliseconds(proto.timeout_ms());
+  request.had = proto.had();
+  return request;
+}
+
+std::string EncodeAddGroupsReply(const AddGroupsReply& reply) {
+  v1::ServerMessage proto;
+  v1::AddGroupsResponse& added = *proto.mutable_groups_added();
+  *added.mutable_status() = ToProto(reply.status);
+  added.set_broken(reply.broken);
+  added.set_resumes(reply.resumes);
+  added.set_state_bytes(reply.state_bytes);
+  return proto.SerializeAsString();
+}
+
+std::string EncodeGoodbye(const absl::Status& reason) {
+  v1::ServerMessage proto;
+  *proto.mutable_goodbye()->mutable_reason() = ToProto(reason);
+  return proto.SerializeAsString();
+}
+
+absl::StatusOr<ServerMessage> DecodeServerMessage(absl::string_view bytes) {
+  v1::ServerMessage proto;
+  absl::Status parsed = Parse(bytes, "ServerMessage", &proto);
+  if (!parsed.ok()) return parsed;
+  ServerMessage message;
+  switch (proto.message_case()) {
+    case v1::ServerMessage::kGoodbye:
+      message.goodbye = FromProto(proto.goodbye().reason());
+      if (message.goodbye->ok()) {
+        message.goodbye = absl::UnavailableError("the shard server hangs up without a reason");
+      }
+      return message;
+    case v1::ServerMessage::kGroupsAdded:
+      message.groups_added.emplace();
+      message.groups_added->status = FromProto(proto.groups_added().status());
+      message.groups_added->broken = proto.groups_added().broken();
+      message.groups_added->resumes = proto.groups_added().resumes();
+      message.groups_added->state_bytes = proto.groups_added().state_bytes();
+      return message;
+    case v1::ServerMessage::MESSAGE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", bytes.size(), " bytes is none that this release knows"));
 }
 
 }  // namespace optshard

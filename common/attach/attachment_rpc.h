@@ -21,9 +21,13 @@ absl::StatusOr<AttachRequest> DecodeAttachRequest(absl::string_view bytes);
 std::string EncodeAttachReply(const absl::StatusOr<AttachReply>& reply);
 absl::StatusOr<AttachReply> DecodeAttachReply(absl::string_view bytes);
 
+std::string EncodeAddGroupsRequest(const AddGroupsRequest& request);
+absl::StatusOr<AddGroupsRequest> DecodeAddGroupsRequest(absl::string_view bytes);
+
+// ServerMessages.
+std::string EncodeAddGroupsReply(const AddGroupsReply& reply);
 std::string EncodeGoodbye(const absl::Status& reason);
-// The reason; it is never OK.
-absl::Status DecodeGoodbye(absl::string_view bytes);
+absl::StatusOr<ServerMessage> DecodeServerMessage(absl::string_view bytes);
 
 }  // namespace optshard
 

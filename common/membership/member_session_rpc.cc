@@ -122,6 +122,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
     while (true) {
       const absl::Duration left = deadline - Now();
       if (!inbox_.failure().ok()) return inbox_.failure();
+      if (cancellation_ != nullptr && !cancellation_->reason().ok()) return cancellation_->reason();
       if (left <= absl::ZeroDuration()) {
         return absl::DeadlineExceededError(
             absl::StrCat("rank ", id_.rank, " has proposed param groups to the coordinator at ",

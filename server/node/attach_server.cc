@@ -126,7 +126,7 @@ void AttachServer::Serve(Connection& connection) {
                                         admission->descriptors(), In(kMessageTimeout));
   Log(LogLevel::kInfo, Who(rank), "process %d attaches, incarnation %d, after step %d",
       process.pid(), admission->reply.incarnation, admission->reply.finished_step);
-  const std::string how = sent.ok() ? WatchUntilGone(socket, process)
+  const std::string how = sent.ok() ? ServeUntilGone(socket, *admission)
                                     : absl::StrCat("its trainer, process ", process.pid(),
                                                    ", did not take its answer: ", sent.message());
   admission->rank->Detach(admission->attachment, how);
@@ -147,23 +147,29 @@ absl::StatusOr<NodeOwners::Admission> AttachServer::Admit(Connection& connection
   connection.asked = true;
   absl::StatusOr<AttachRequest> request = DecodeAttachRequest(message->bytes);
   if (!request.ok()) return request.status();
-  const auto here = [this, &socket] {
-    if (HungUp(socket)) return false;
-    absl::MutexLock lock(&mutex_);
-    return reason_.ok();
-  };
-  return owners_->Attach(*request, *std::move(process), here);
+  return owners_->Attach(*request, *std::move(process),
+                         [this, &socket] { return StillHere(socket); });
+}
+
+bool AttachServer::StillHere(const LocalSocket& socket) {
+  if (HungUp(socket)) return false;
+  absl::MutexLock lock(&mutex_);
+  return reason_.ok();
 }
 
 // How it went, for people.
-std::string AttachServer::WatchUntilGone(LocalSocket& socket, const ProcessHandle& process) {
+std::string AttachServer::ServeUntilGone(LocalSocket& socket,
+                                         const NodeOwners::Admission& admission) {
+  const ProcessHandle& process = admission.attachment->process;
   pollfd watched[] = {
       {stop_.fd(), POLLIN, 0},
       {process.fd(), POLLIN, 0},
       // A forked child may keep the socket of its dead parent open: the process itself decides.
-      {socket.fd(), POLLRDHUP, 0},
+      {socket.fd(), POLLIN | POLLRDHUP, 0},
   };
-  PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
+  do {
+    PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
+  } while (watched[0].revents == 0 && watched[1].revents == 0 && AnswerRequest(socket, admission));
   const std::string name = absl::StrCat("its trainer, process ", process.pid(), ",");
   if (watched[1].revents != 0) return absl::StrCat(name, " has ended");
   if (watched[2].revents != 0) return absl::StrCat(name, " has detached");
@@ -174,6 +180,25 @@ std::string AttachServer::WatchUntilGone(LocalSocket& socket, const ProcessHandl
   }
   socket.Send(EncodeGoodbye(reason), {}, In(kGoodbyeTimeout)).IgnoreError();
   return absl::StrCat(name, " was sent away: ", reason.message());
+}
+
+// False where there is none: the trainer has hung up.
+bool AttachServer::AnswerRequest(LocalSocket& socket, const NodeOwners::Admission& admission) {
+  const absl::StatusOr<LocalSocket::Message> message = socket.Receive(In(kMessageTimeout));
+  if (!message.ok()) return false;
+  AddGroupsReply reply;
+  std::vector<int> descriptors;
+  const absl::StatusOr<AddGroupsRequest> request = DecodeAddGroupsRequest(message->bytes);
+  if (request.ok()) {
+    reply = admission.rank->AddGroups(admission.attachment, *request,
+                                      [this, &socket] { return StillHere(socket); });
+    if (reply.status.ok()) {
+      descriptors = admission.descriptors(request->spec.space.admission_count());
+    }
+  } else {
+    reply.status = request.status();
+  }
+  return socket.Send(EncodeAddGroupsReply(reply), descriptors, In(kMessageTimeout)).ok();
 }
 
 }  // namespace optshard

@@ -21,7 +21,7 @@
 namespace optshard {
 
 // Has a thread for each connection. Once the trainer is attached the thread sleeps until the
-// trainer is gone. Thread-safe.
+// trainer adds param groups or is gone. Thread-safe.
 class AttachServer {
  public:
   // Listens when it returns. `owners` outlives the server. Errors as LocalListener::Listen (another
@@ -51,7 +51,9 @@ class AttachServer {
   void Accept();
   void Serve(Connection& connection);
   absl::StatusOr<NodeOwners::Admission> Admit(Connection& connection);
-  std::string WatchUntilGone(LocalSocket& socket, const ProcessHandle& process);
+  bool StillHere(const LocalSocket& socket);
+  std::string ServeUntilGone(LocalSocket& socket, const NodeOwners::Admission& admission);
+  bool AnswerRequest(LocalSocket& socket, const NodeOwners::Admission& admission);
   void Reap(bool all);
 
   const std::unique_ptr<LocalListener> listener_;

@@ -30,7 +30,7 @@ HostedRank::HostedRank(Options options)
       record_(options_.memory->record()),
       rank_(first_.rank),
       takes_over_(options_.memory->synced()),
-      request_(first_.spec),
+      request_(absl::in_place, first_.spec),
       place_(&record_) {
   if (takes_over_) {
     away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
@@ -92,6 +92,7 @@ bool HostedRank::WaitEnded(absl::Time deadline) const {
 
 void HostedRank::AbortPlane(const absl::Status& reason) {
   absl::MutexLock lock(&mutex_);
+  aborted_.Update(reason);
   if (phase_ == Phase::kServing) owner_->AbortPlane(reason);
 }
 
@@ -118,6 +119,7 @@ HostedRank::Next HostedRank::Serve() {
       trainer = place_.attachment();
     }
     if (draining_) {
+      RefuseGrowth(ShuttingDown(), false);
       if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast())) {
         if (!HandleRequest(*trainer)) return Next::kStop;
         continue;
@@ -138,6 +140,7 @@ HostedRank::Next HostedRank::Serve() {
 void HostedRank::ServeTrainer(Attachment& trainer) {
   refusal_pause_ = absl::ZeroDuration();
   while (!draining_ && !LostOthers()) {
+    if (HandleGrowth()) continue;
     // What it asked before it ended is done all the same.
     const bool ended = trainer.ended;
     if (trainer.doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
@@ -150,8 +153,8 @@ void HostedRank::ServeTrainer(Attachment& trainer) {
 
 // Whether there may be another one.
 bool HostedRank::HandleRequest(Attachment& trainer) {
-  absl::Status valid = request_.Take(trainer.incarnation, trainer.doorbell);
-  const DoorbellRequest& asked = request_.asked();
+  absl::Status valid = request_->Take(trainer.incarnation, trainer.doorbell);
+  const DoorbellRequest& asked = request_->asked();
   DoorbellReply reply;
   // As if it had never been asked.
   if (absl::IsCancelled(valid)) {
@@ -162,12 +165,19 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   // Also while it drains: nobody else is needed.
   if (asked.is_of_state()) {
     reply.status = valid.ok() ? MoveState(trainer.doorbell) : valid;
-    JudgeFailure(&reply);
+    JudgeFailure(&reply.status, &reply.broken);
     trainer.doorbell.Answer(reply);
     return true;
   }
   const bool steps = asked.kind == DoorbellRequest::Kind::kStep;
-  if (valid.ok() && steps) valid = request_.UseHyperparameters();
+  const absl::Status complete = CheckComplete(trainer);
+  if (!complete.ok() && (steps || trainer.admissions < options_.memory->admissions())) {
+    // The others wait for it: it can be mended.
+    reply.status = complete;
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
+  if (valid.ok() && steps) valid = request_->UseHyperparameters();
   // Of torn state nobody knows the last call; the owner refuses this one.
   if (valid.ok() && steps && torn_.ok()) {
     const CallNumber last = LastCall(owner_->progress());
@@ -201,7 +211,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else if (steps) {
     reply = Step();
   } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
-    reply.status = owner_->VerifyReplicas(request_.tensors(), request_.regions(), asked.timeout);
+    reply.status = owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked.timeout);
   } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
     // Before: a server that takes over has the state with its blob, or state that is torn. Where
     // nothing is being replaced, this will be refused, and the blob stays.
@@ -214,28 +224,28 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {
-    reply.status = owner_->SyncParameters(request_.tensors(), request_.regions(), asked.timeout);
+    reply.status = owner_->SyncParameters(request_->tensors(), request_->regions(), asked.timeout);
   }
-  JudgeFailure(&reply);
+  JudgeFailure(&reply.status, &reply.broken);
   Finish(reply);
   trainer.doorbell.Answer(reply);
   return true;
 }
 
 // Whether the owner's failure is the end of the rank, or only of what it was asked for.
-void HostedRank::JudgeFailure(DoorbellReply* reply) const {
-  if (reply->status.ok() || owner_->failure().ok()) return;
+void HostedRank::JudgeFailure(absl::Status* status, bool* broken) const {
+  if (status->ok() || owner_->failure().ok()) return;
   const bool goes_on = !draining_ && LostOthers();
-  if (goes_on && !errors::IsTornStep(reply->status)) reply->status = Away();
-  reply->broken = !goes_on;
+  if (goes_on && !errors::IsTornStep(*status)) *status = Away();
+  *broken = !goes_on;
 }
 
 // Reads into the doorbell's window, or replaces by what was taken from there; or says that it does.
 absl::Status HostedRank::MoveState(const Doorbell& doorbell) {
   const absl::StatusOr<ShardState*> state = owner_->state();
   if (!state.ok()) return state.status();
-  const StateRange& range = request_.asked().state;
-  switch (request_.asked().kind) {
+  const StateRange& range = request_->asked().state;
+  switch (request_->asked().kind) {
     case DoorbellRequest::Kind::kReadState:
       return (*state)->Read(range.parameter, range.slot, range.offset_elements,
                             doorbell.state_window().first(range.elements));
@@ -247,26 +257,26 @@ absl::Status HostedRank::MoveState(const Doorbell& doorbell) {
       return (*state)->SetReplacing(Replacing::kNothing);
     default:
       return (*state)->Write(range.parameter, range.slot, range.offset_elements,
-                             request_.asked().values);
+                             request_->asked().values);
   }
 }
 
 DoorbellReply HostedRank::Step() {
   const StepNumber next = owner_->progress().finished + 1;
-  if (request_.asked().has_blob) {
-    record_.OfferBlob(next, request_.asked().blob);
+  if (request_->asked().has_blob) {
+    record_.OfferBlob(next, request_->asked().blob);
   } else {
     record_.OfferNoBlob(next);
   }
   DoorbellReply reply;
-  const absl::StatusOr<StepInfo> info = owner_->Step(request_.Input());
+  const absl::StatusOr<StepInfo> info = owner_->Step(request_->Input());
   reply.status = info.status();
   if (info.ok()) {
     reply.step = info->step;
     reply.prepare = info->prepare;
     reply.commit = info->commit;
     reply.apply = info->apply;
-    if (info->skipped && request_.asked().has_blob) record_.MoveOffer(next, info->step);
+    if (info->skipped && request_->asked().has_blob) record_.MoveOffer(next, info->step);
   } else if (errors::IsTornStep(info.status()) && !torn_.ok()) {
     reply.status = torn_;  // it says which step, and why
   } else if (errors::IsTrainerGone(info.status()) && draining_) {
@@ -279,7 +289,7 @@ void HostedRank::Finish(const DoorbellReply& reply) {
   absl::MutexLock lock(&mutex_);
   busy_ = false;
   if (!reply.status.ok()) return;
-  const DoorbellRequest::Kind kind = request_.asked().kind;
+  const DoorbellRequest::Kind kind = request_->asked().kind;
   const bool gives_values =
       kind == DoorbellRequest::Kind::kStep || kind == DoorbellRequest::Kind::kSync;
   if (gives_values && !options_.memory->all_synced()) {
@@ -324,7 +334,8 @@ void HostedRank::ServeNobody() {
       reply.status = ShuttingDown();
       return Finish(reply);
     }
-    reply.status = owner_->SyncParameters(request_.tensors(), request_.regions(), absl::Hours(24));
+    reply.status =
+        owner_->SyncParameters(request_->tensors(), request_->regions(), absl::Hours(24));
     Finish(reply);
     return;
   }

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
 #include "common/cancellation.h"
@@ -38,6 +39,9 @@ class HostedRank {
     // Holds the first trainer's request, which says what the rank is. Where an earlier server has
     // left the memory, the rank continues from the state in it.
     std::shared_ptr<RankMemory> memory;
+    // Prepares memory for the last admission of the request's spec, and has it kept; takes it back.
+    std::function<absl::Status(const AttachRequest& grown)> prepare_memory;
+    std::function<void()> drop_prepared;
     // Holds the memory beyond the end of this server. Then the rank joins the job again when a rank
     // is lost. 0: nobody.
     pid_t keeper = 0;
@@ -74,6 +78,10 @@ class HostedRank {
                                                      ProcessHandle process,
                                                      const std::function<bool()>& here,
                                                      AttachReply* reply);
+  // Adds param groups for the trainer, and gives it another doorbell. Waits for the other ranks,
+  // for the request's timeout, and as long as `here` holds. Errors: proto/optshard/v1/attach.proto.
+  AddGroupsReply AddGroups(const std::shared_ptr<Attachment>& attachment,
+                           const AddGroupsRequest& request, const std::function<bool()>& here);
   // Records that the trainer is gone. `how` is text for error messages.
   void Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how);
 
@@ -92,13 +100,20 @@ class HostedRank {
   void Drain();
   // Whether the thread has ended by the deadline (Clock::Monotonic()).
   bool WaitEnded(absl::Time deadline) const;
-  // Makes the owner's pending operation on the data plane fail with `reason`.
+  // Makes the owner's pending operation on the data plane fail with `reason`, and all later ones.
   void AbortPlane(const absl::Status& reason);
 
  private:
   // How often the thread looks for requests without being rung: a faulty trainer may overwrite
   // its bell.
   static constexpr absl::Duration kLook = absl::Seconds(1);
+
+  // A trainer's request for groups, on its way to the rank's thread and back.
+  struct GrowthCall {
+    std::shared_ptr<Attachment> trainer;
+    AddGroupsRequest asked;
+    absl::optional<AddGroupsReply> reply;
+  };
 
   enum class Phase { kStarting, kServing, kEnded };
   // Why Serve returns.
@@ -108,7 +123,7 @@ class HostedRank {
   absl::Status Form();
   absl::Status FormAgain();
   absl::Status StartOwner();
-  absl::Status PlaceReplica();
+  absl::Status TakeOwner();
   void ShowParameters();
   Next Serve();
   bool LostOthers() const;
@@ -117,9 +132,15 @@ class HostedRank {
 
   void ServeTrainer(Attachment& trainer);
   bool HandleRequest(Attachment& trainer);
+  absl::Status CheckComplete(const Attachment& trainer) const;
+  std::shared_ptr<GrowthCall> TakeGrowth();
+  bool HandleGrowth();
+  void RefuseGrowth(const absl::Status& reason, bool broken);
+  AddGroupsReply Grow(Attachment& trainer, const AddGroupsRequest& asked);
+  absl::Status GrowOwner(const AddGroupsRequest& asked, const absl::Status& prepared);
   void ServeNobody();
   absl::Status MoveState(const Doorbell& doorbell);
-  void JudgeFailure(DoorbellReply* reply) const;
+  void JudgeFailure(absl::Status* status, bool* broken) const;
   DoorbellReply Step();
   void Finish(const DoorbellReply& reply);
   absl::Status CheckSuccessor(const AttachRequest& request) const;
@@ -142,7 +163,7 @@ class HostedRank {
   // Used by the rank's thread only, except that others read the owner's view and plan, and what the
   // options say of its plane, once it serves.
   std::unique_ptr<ShardOwner> owner_;
-  TrainerRequest request_;
+  absl::optional<TrainerRequest> request_;  // of the admissions that the owner has
   // TornStep while what the memory has is the state of no step: until a checkpoint is loaded.
   absl::Status torn_;
   absl::Duration refusal_pause_;
@@ -157,10 +178,12 @@ class HostedRank {
   mutable absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   absl::Status start_status_ ABSL_GUARDED_BY(mutex_);
-  absl::Status away_ ABSL_GUARDED_BY(mutex_);  // of kStarting, where there is state already
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);  // not OK: of owners that come, too
+  absl::Status away_ ABSL_GUARDED_BY(mutex_);     // of kStarting, where there is state already
   bool busy_ ABSL_GUARDED_BY(mutex_) =
       false;  // in what a trainer asked for, or the first synchronisation
   StepProgress progress_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrowthCall> growth_ ABSL_GUARDED_BY(mutex_);  // not begun yet
   TrainerPlace place_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;

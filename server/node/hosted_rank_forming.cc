@@ -37,19 +37,21 @@ bool IsFinal(const absl::Status& failure) {
 
 void HostedRank::Run() {
   absl::Status formed = Form();
+  if (formed.ok()) formed = TakeOwner();
   while (formed.ok()) {
-    options_.rounds->Begin(rank_, owner_->plan().generation);
     options_.show(&owner_->view());
     {
       absl::MutexLock lock(&mutex_);
       phase_ = Phase::kServing;
       progress_ = owner_->progress();
+      if (!aborted_.ok()) owner_->AbortPlane(aborted_);
       if (takes_over_ && return_deadline_ == absl::InfiniteFuture()) {
         return_deadline_ = Now() + kReturnTime;
       }
     }
     if (Serve() == Next::kStop) break;
     formed = FormAgain();
+    if (formed.ok()) formed = TakeOwner();
   }
   if (owner_ != nullptr) {
     // In good order; where others do not leave too, no longer than this.
@@ -116,47 +118,70 @@ absl::Status HostedRank::FormAgain() {
 }
 
 absl::Status HostedRank::StartOwner() {
-  const AttachRequest& request = first_;
+  RankMemory& memory = *options_.memory;
+  const std::shared_ptr<const OptimizerSpec> prepared = memory.prepared_spec();
   ShardOwner::Options owner;
-  owner.job = request.job;
-  owner.optimizer = request.optimizer;
+  owner.job = first_.job;
+  owner.optimizer = first_.optimizer;
   owner.rank = rank_;
-  owner.spec = request.spec;
-  owner.threads = request.threads;
-  owner.node = request.node;
+  owner.spec = *memory.spec(memory.admissions() - 1);
+  owner.threads = first_.threads;
+  owner.node = first_.node;
   owner.owner_address = options_.owner_address;
   owner.coordinator = options_.coordinator;
   owner.joining = options_.joining;
-  owner.join_timeout = request.join_timeout;
+  owner.join_timeout = first_.join_timeout;
   owner.plane_factory = options_.plane_factory;
-  owner.memory = options_.memory->Shard();
+  owner.memory = memory.Shard();
   owner.memory_is_torn = !torn_.ok();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
+  if (prepared != nullptr) owner.prepared_spec_digest = prepared->Digest();
+  owner.grow_memory = [this](const OptimizerSpec& next) -> absl::StatusOr<ShardMemory> {
+    AttachRequest grown = first_;
+    grown.spec = next;
+    grown.layout_digest = MemoryLayout(next.space).Digest();
+    absl::Status made = options_.prepare_memory(grown);
+    if (!made.ok()) return made;
+    return *options_.memory->PreparedShard();
+  };
+  owner.before_refusal = [this] { options_.rounds->Enter(rank_); };
   owner.on_lost = [this] {
     absl::MutexLock lock(&mutex_);
     Wake();
   };
-  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(owner.spec);
-  if (!groups.ok()) return groups.status();
-  request_.SetGroups(*std::move(groups));
   absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
+  if (prepared != nullptr && errors::IsStaleGeneration(started.status())) {
+    // The ranks have gone on with the groups that this one was adding when it failed.
+    memory.TakePrepared();
+    return StartOwner();
+  }
   if (!started.ok()) return started.status();
+  // The ranks go on without them.
+  if (prepared != nullptr) options_.drop_prepared();
   owner_ = *std::move(started);
-  return PlaceReplica();
+  return absl::OkStatus();
 }
 
-// Where the owner looks for the rank's tensors.
-absl::Status HostedRank::PlaceReplica() {
+// Requests are of what the owner has, and its rounds of its generation. The owner looks for the
+// rank's tensors where the other ranks do.
+absl::Status HostedRank::TakeOwner() {
+  const int admissions = options_.memory->admissions();
+  const std::shared_ptr<const OptimizerSpec> spec = options_.memory->spec(admissions - 1);
+  const std::shared_ptr<const ReplicaSegments> replica = this->replica(admissions);
   const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
-  const ReplicaSegments& replica = *this->replica(options_.memory->admissions());
-  if (!replica.has_parameters() && shared.empty()) {
+  if (!replica->has_parameters() && shared.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         Name(), " shares another rank's parameters, but the data plane shares no memory"));
   }
-  request_.Place(MemoryLayout(first_.spec.space),
-                 shared.empty() ? replica.regions()
-                                : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
-  if (record_.synced()) ShowParameters();
+  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(*spec);
+  if (!groups.ok()) return groups.status();
+  request_.emplace(*spec);
+  request_->SetGroups(*std::move(groups));
+  request_->Place(MemoryLayout(spec->space),
+                  shared.empty() ? replica->regions()
+                                 : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
+  if (options_.memory->all_synced()) ShowParameters();
+  options_.rounds->Begin(rank_, owner_->plan().generation);
   return absl::OkStatus();
 }
 
@@ -164,12 +189,13 @@ absl::Status HostedRank::PlaceReplica() {
 // trainer.
 void HostedRank::ShowParameters() {
   std::shared_ptr<const void> shared = owner_->shared_replica_memory();
-  owner_->KeepParameters(request_.ParametersKeptBy(
+  owner_->KeepParameters(request_->ParametersKeptBy(
       shared == nullptr ? std::shared_ptr<const void>(options_.memory) : std::move(shared)));
 }
 
 // There is no owner that could do what the trainer asks for.
 void HostedRank::RefuseTrainer(const absl::Status& reason, bool broken) {
+  RefuseGrowth(reason, broken);
   const uint32_t heard = std::exchange(heard_, control_.Count());
   std::shared_ptr<Attachment> trainer;
   {
@@ -183,7 +209,7 @@ void HostedRank::RefuseTrainer(const absl::Status& reason, bool broken) {
   const bool ended = trainer->ended;
   if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
     DoorbellReply reply;
-    reply.status = request_.Take(trainer->incarnation, trainer->doorbell);
+    reply.status = request_->Take(trainer->incarnation, trainer->doorbell);
     if (reply.status.ok()) reply.status = reason;
     reply.broken = broken;
     trainer->doorbell.Answer(reply);

@@ -16,7 +16,8 @@ namespace optshard {
 namespace {
 
 constexpr size_t kMaxNameBytes = 256;
-constexpr size_t kMaxUnitDescriptors = 64;
+// A rank's memory: five segments for each admission of param groups.
+constexpr size_t kMaxUnitDescriptors = 250;
 constexpr size_t kMaxPacketBytes = 4096;
 // As many as the kernel passes at once (SCM_MAX_FD), so that with room for them none get lost
 // unless this process may not open them.

@@ -24,19 +24,6 @@ std::string UnitName(const std::string& optimizer, Rank rank) {
   return absl::StrCat("rank ", rank, " of optimizer \"", optimizer, "\"");
 }
 
-// Reserved as long as it lives.
-class Reservation {
- public:
-  Reservation(MemoryBudget* budget, int64_t bytes) : budget_(budget), bytes_(bytes) {}
-  ~Reservation() { budget_->Release(bytes_); }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-
- private:
-  MemoryBudget* const budget_;
-  const int64_t bytes_;
-};
-
 absl::Status ShuttingDown() { return absl::UnavailableError("the shard server is shutting down"); }
 
 // Lets others read the rank's view. Null: no more; when this returns nobody reads it any longer.
@@ -56,6 +43,34 @@ void Show(ShardViewRegistry& views, const std::string& optimizer, Rank rank,
 
 }  // namespace
 
+// Reserved as long as it lives. Bound to the rank's thread.
+class NodeOwners::Reservation {
+ public:
+  explicit Reservation(MemoryBudget* budget) : budget_(budget) {}
+  ~Reservation() { budget_->Release(bytes_); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  // More of it, which Shrink gives back.
+  absl::Status Grow(int64_t bytes, const std::string& what) {
+    absl::Status fits = budget_->Reserve(bytes, what);
+    if (!fits.ok()) return fits;
+    bytes_ += bytes;
+    last_ = bytes;
+    return fits;
+  }
+  void Shrink() {
+    const int64_t last = std::exchange(last_, 0);
+    budget_->Release(last);
+    bytes_ -= last;
+  }
+
+ private:
+  MemoryBudget* const budget_;
+  int64_t bytes_ = 0;
+  int64_t last_ = 0;
+};
+
 NodeOwners::NodeOwners(Options options)
     : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
   if (options_.views == nullptr) return;
@@ -64,10 +79,13 @@ NodeOwners::NodeOwners(Options options)
 
 NodeOwners::~NodeOwners() { joining_.Cancel(ShuttingDown()); }
 
-std::vector<int> NodeOwners::Admission::descriptors() const {
+std::vector<int> NodeOwners::Admission::descriptors(int admissions) const {
+  // The last ranks to go on may not have heard yet, but have prepared it.
+  const std::shared_ptr<const ReplicaSegments> shared = parameters->replica(admissions);
+  if (shared == nullptr) return {};
   std::vector<int> descriptors(kAttachDescriptors);
-  descriptors[kParametersDescriptor] = parameters->replica(1)->parameters().fd();
-  descriptors[kGradientsDescriptor] = rank->replica(1)->gradients().fd();
+  descriptors[kParametersDescriptor] = shared->parameters(admissions - 1).fd();
+  descriptors[kGradientsDescriptor] = rank->replica(admissions)->gradients(admissions - 1).fd();
   descriptors[kDoorbellDescriptor] = attachment->doorbell.segment().fd();
   return descriptors;
 }
@@ -230,19 +248,56 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
   return Host(*std::move(memory), need->own_bytes());
 }
 
+// Kept before the ranks can go on with it.
+absl::Status NodeOwners::Prepare(RankMemory& memory, Reservation& own, const AttachRequest& grown) {
+  AttachRequest present = memory.first_request();
+  present.spec = *memory.spec(memory.admissions() - 1);
+  const absl::StatusOr<MemoryNeed> before = NeedOf(present);
+  if (!before.ok()) return before.status();
+  const absl::StatusOr<MemoryNeed> need = NeedOf(grown);
+  if (!need.ok()) return need.status();
+  const std::string unit = UnitName(grown.optimizer, grown.rank);
+  const std::string what = absl::StrCat("added param groups of ", unit);
+  const int64_t more = need->total() - before->total();
+  // All of it at once, as when the rank was first hosted.
+  absl::Status fits = budget_.Reserve(more, what);
+  if (!fits.ok()) return fits;
+  budget_.Release(more);
+  fits = own.Grow(need->own_bytes() - before->own_bytes(), what);
+  if (!fits.ok()) return fits;
+  absl::Status made = memory.Prepare(grown, *need, budget_);
+  if (made.ok() && options_.keeper != nullptr) {
+    made = options_.keeper->Keep(unit, memory.descriptors());
+  }
+  if (!made.ok()) DropPrepared(memory, own);
+  return made;
+}
+
+// Where the keeper cannot be told, the next server drops it.
+void NodeOwners::DropPrepared(RankMemory& memory, Reservation& own) {
+  memory.DropPrepared();
+  own.Shrink();
+  if (options_.keeper == nullptr) return;
+  const AttachRequest& first = memory.first_request();
+  options_.keeper->Keep(UnitName(first.optimizer, first.rank), memory.descriptors()).IgnoreError();
+}
+
 absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
   absl::MutexLock lock(&mutex_);
   for (KeptUnit& unit : units) {
     absl::StatusOr<std::shared_ptr<RankMemory>> memory =
         RankMemory::Adopt(std::move(unit.descriptors), budget_);
     if (!memory.ok()) return errors::WithContext(memory.status(), unit.name);
-    const AttachRequest& request = (*memory)->first_request();
+    AttachRequest request = (*memory)->first_request();
     if (!(*memory)->synced()) {
       // Nothing to lose yet: its trainers begin anew.
       absl::Status forgotten = options_.keeper->Forget(unit.name);
       if (!forgotten.ok()) return forgotten;
       continue;
     }
+    // Of all that the ranks may go on with.
+    const std::shared_ptr<const OptimizerSpec> prepared = (*memory)->prepared_spec();
+    request.spec = prepared != nullptr ? *prepared : *(*memory)->spec((*memory)->admissions() - 1);
     const absl::StatusOr<MemoryNeed> need = NeedOf(request);
     if (!need.ok()) return errors::WithContext(need.status(), unit.name);
     const Key key = {request.optimizer, request.rank};
@@ -258,11 +313,15 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
                                                              int64_t own_bytes) {
   const AttachRequest& request = memory->first_request();
   HostedRank::Options rank;
-  absl::Status fits =
-      budget_.Reserve(own_bytes, absl::StrCat("reduced gradients and workspaces of ",
-                                              UnitName(request.optimizer, request.rank)));
+  const auto own = std::make_shared<Reservation>(&budget_);
+  absl::Status fits = own->Grow(own_bytes, absl::StrCat("reduced gradients and workspaces of ",
+                                                        UnitName(request.optimizer, request.rank)));
   if (!fits.ok()) return fits;
-  rank.reservation = std::make_shared<Reservation>(&budget_, own_bytes);
+  rank.reservation = own;
+  rank.prepare_memory = [this, memory, own](const AttachRequest& grown) {
+    return Prepare(*memory, *own, grown);
+  };
+  rank.drop_prepared = [this, memory, own] { DropPrepared(*memory, *own); };
   rank.keeper = options_.keeper == nullptr ? 0 : options_.keeper->pid();
   rank.coordinator = options_.coordinator;
   rank.snapshot_memory_bytes = options_.snapshot_memory_bytes;

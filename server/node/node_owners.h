@@ -68,7 +68,9 @@ class NodeOwners {
     // The rank whose parameters the trainer uses: `rank` itself, or the one that shares its own.
     std::shared_ptr<HostedRank> parameters;
 
-    std::vector<int> descriptors() const;  // as AttachDescriptor says
+    // As AttachDescriptor says, of the last one of so many admissions; empty where the parameters
+    // are not there.
+    std::vector<int> descriptors(int admissions = 1) const;
   };
   // Errors as proto/optshard/v1/attach.proto lists them, and HostedRank::Attach. `here` says
   // whether the trainer still waits.
@@ -88,11 +90,14 @@ class NodeOwners {
 
  private:
   using Key = std::pair<std::string, Rank>;  // optimizer, rank
+  class Reservation;
 
   absl::Status CheckRequest(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
   absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
                                                        const MemoryNeed& need);
+  absl::Status Prepare(RankMemory& memory, Reservation& own, const AttachRequest& grown);
+  void DropPrepared(RankMemory& memory, Reservation& own);
   absl::Status Forget(const Key& key);
   absl::StatusOr<MemoryNeed> NeedOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)

@@ -27,7 +27,9 @@ struct Attachment {
 
   const Incarnation incarnation;
   const ProcessHandle process;
-  Doorbell doorbell;  // used by the rank's thread; others only wake it
+  // Used by the rank's thread; others only wake it. Replaced by that thread when groups are added.
+  Doorbell doorbell;
+  int admissions = 1;  // of param groups that the trainer has; the rank's thread only
   std::atomic<bool> ended{false};
 };
 

@@ -21,8 +21,7 @@
 
 namespace optshard {
 
-// The present request of whichever trainer has the rank. Bound to the rank's thread; while an owner
-// is being formed, another thread may call SetGroups and Place beside Take.
+// The present request of whichever trainer has the rank. Bound to the rank's thread.
 class TrainerRequest {
  public:
   explicit TrainerRequest(const OptimizerSpec& spec) : spec_(spec) {}  // the spec outlives it

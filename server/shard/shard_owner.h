@@ -75,6 +75,12 @@ class ShardOwner {
     // them: where the ranks have gone on with them, Start fails with StaleGeneration, and can be
     // called again with that spec and the memory for them.
     absl::optional<uint64_t> prepared_spec_digest;
+    // Makes memory for the state of the last admission of the spec, for AddGroups, before the next
+    // plane is made. Null: private memory. Where AddGroups fails and does not break the owner, the
+    // memory is used no more.
+    std::function<absl::StatusOr<ShardMemory>(const OptimizerSpec& next)> grow_memory;
+    // Called by AddGroups before it takes part in others' step, which it refuses.
+    std::function<void()> before_refusal;
     // Called once, from any thread, when lost() becomes an error. Must not block.
     std::function<void()> on_lost;
     absl::Duration join_timeout = absl::Seconds(60);

@@ -87,6 +87,7 @@ absl::Status ShardOwner::Impl::CheckGroups(
 absl::Status ShardOwner::Impl::TakeRefusal(const GrowthAnswer& answer, absl::Duration timeout) {
   if (!answer.others_step) return answer.failure;
   // They wait for this rank's vote.
+  if (options_.before_refusal) options_.before_refusal();
   const StepEngine::Result result =
       generation_->engine().Refuse(answer.failure, options_.clock->Now() + timeout);
   return result.refused ? answer.failure : Break(result);
@@ -100,10 +101,16 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> ShardOwner::Impl::BuildNext(
   OwnerGeneration::Options next = generation_->options();
   next.shape = GenerationShape::Make(spec, *std::move(plan));
   next.groups = std::move(groups);
+  absl::optional<ShardMemory> added;
+  if (options_.grow_memory) {
+    absl::StatusOr<ShardMemory> memory = options_.grow_memory(spec);
+    if (!memory.ok()) return memory.status();
+    added = *std::move(memory);
+  }
   absl::StatusOr<std::shared_ptr<DataPlane>> plane = ConnectPlane(*next.shape, deadline);
   if (!plane.ok()) return errors::WithContext(plane.status(), "connecting the data plane");
   next.plane = *std::move(plane);
-  return OwnerGeneration::After(*generation_, std::move(next));
+  return OwnerGeneration::After(*generation_, std::move(next), std::move(added));
 }
 
 void ShardOwner::Impl::GoOnWith(std::unique_ptr<OwnerGeneration> next) {

@@ -20,6 +20,7 @@
 #include "client/state_dict.h"
 #include "common/dataplane/host_plane.h"
 #include "common/errors.h"
+#include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
@@ -85,7 +86,7 @@ std::vector<at::Tensor> ValuesOfSeparateOptimizers(int steps) {
   return all;
 }
 
-enum class Plane { kOnePass, kShmMessages, kGloo, kFake };
+enum class Plane { kOnePass, kShmMessages, kGloo, kFake, kServer };
 
 struct GrowthCase {
   const char* name;
@@ -107,6 +108,10 @@ class AddedGroupsTest : public ::testing::TestWithParam<GrowthCase> {
       options.buckets = {4096, 1024};
       body(options);
     };
+    if (row.plane == Plane::kServer) {
+      ExpectAllOk(testing::RunAttached(row.world_size, with_options));
+      return;
+    }
     if (row.plane == Plane::kFake) {
       ExpectAllOk(RunRanks(row.world_size, with_options, testing::FakeHub::Mode::kDelayed));
       return;
@@ -177,6 +182,9 @@ INSTANTIATE_TEST_SUITE_P(
                                  BucketView::kOff},
                       GrowthCase{"Gloo", 3, PartitionPolicy::kBalanced, Plane::kGloo},
                       GrowthCase{"GlooGreedy", 2, PartitionPolicy::kGreedyInOrder, Plane::kGloo},
+                      GrowthCase{"Server", 2, PartitionPolicy::kBalanced, Plane::kServer},
+                      GrowthCase{"ServerOneCopy", 3, PartitionPolicy::kGreedy, Plane::kServer,
+                                 BucketView::kAutomatic, true},
                       GrowthCase{"Messages", 3, PartitionPolicy::kGreedy, Plane::kFake},
                       GrowthCase{"Unsharded", 2, PartitionPolicy::kReplicated, Plane::kFake}),
     [](const auto& info) { return info.param.name; });

@@ -58,19 +58,37 @@ TEST(AttachedStateTest, StateAndSetState_HaveTheBitsOfAnEmbeddedOwner) {
   }
 }
 
-TEST(AttachedStateTest, ParamGroupThatIsAdded_IsRefusedAndTrainingGoesOn) {
-  testing::ExpectAllOk(RunAttached(2, [](const ShardedOptimizerOptions& options) {
-    const at::Tensor a = Parameter({1}, 4);
+TEST(AttachedStateTest, SuccessorOfATrainerThatAddedAGroup_AddsItAndGoesOnFromItsValues) {
+  testing::ExpectAllOk(RunAttached(2, [](ShardedOptimizerOptions options) {
+    options.wait_for_trainers = true;
+    const auto group_of = [](const at::Tensor& parameter) {
+      return torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{parameter});
+    };
+    {
+      const at::Tensor a = Parameter({1}, 4);
+      const at::Tensor b = Parameter({1}, 4);
+      for (const at::Tensor& each : {a, b}) each.mutable_grad() = Gradient({1}, 1);
+      ShardedOptimizer optimizer({a}, testing::Sgd(1), options);
+      optimizer.step();
+      optimizer.add_param_group(group_of(b));
+      optimizer.step();
+      EXPECT_EQ(First(a), 2);
+      EXPECT_EQ(First(b), 3);
+      optimizer.Close();
+    }
+    const at::Tensor a = Parameter({1}, 100);
+    const at::Tensor b = Parameter({1}, 100);
     ShardedOptimizer optimizer({a}, testing::Sgd(1), options);
-    const absl::Status status = ErrorOf([&] {
-      optimizer.add_param_group(
-          torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
-    });
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("shard server"));
-    a.mutable_grad() = Gradient({1}, 1);
+    for (const at::Tensor& each : {a, b}) each.mutable_grad() = Gradient({1}, 1);
+    const absl::Status status = ErrorOf([&] { optimizer.step(); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("add_param_group()"));
+    optimizer.add_param_group(group_of(b));
+    EXPECT_EQ(First(a), 2);
+    EXPECT_EQ(First(b), 3);
     optimizer.step();
-    EXPECT_EQ(First(a), 3);
+    EXPECT_EQ(First(a), 1);
+    EXPECT_EQ(First(b), 2);
     optimizer.Close();
   }));
 }

@@ -40,7 +40,7 @@ void Tear(std::vector<KeptUnit>* units) {
     same.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   }
   const std::shared_ptr<RankMemory> memory = RankMemory::Adopt(std::move(same), budget).value();
-  ShardLedger(RankMemory::ShardOf(memory).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
+  ShardLedger(memory->Shard().at(0).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
 }
 
 TEST(TornStateTest, LoadedCheckpoint_GoesOnWithTheSameBits) {

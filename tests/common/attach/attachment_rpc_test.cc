@@ -105,14 +105,16 @@ TEST(AttachRequest_AnotherProtocolVersion_IsRefused, ShowingBoth) {
   const absl::Status status = DecodeAttachRequest(EncodeAttachRequest(request)).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_NE(status.message().find("version 77"), absl::string_view::npos) << status;
-  EXPECT_NE(status.message().find("version 2"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("version 3"), absl::string_view::npos) << status;
 }
 
 TEST(AttachMessages_BytesOfSomethingElse_AreRefused, ByAll) {
   const std::string garbage("\xff\xff\xff garbage");
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeAttachRequest(garbage).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeAttachReply(garbage).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(DecodeGoodbye(garbage)));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeAddGroupsRequest(garbage).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeServerMessage(garbage).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeServerMessage("").status()));
   // A message without a policy is no trainer's.
   EXPECT_FALSE(DecodeAttachRequest("").ok());
 }
@@ -176,9 +178,50 @@ TEST(AttachReply_AnError_KeepsItsKindAndRanks, ThereAndBack) {
 }
 
 TEST(Goodbye_ThereAndBack, IsTheReason) {
-  EXPECT_EQ(DecodeGoodbye(EncodeGoodbye(absl::UnavailableError("shutting down"))),
-            absl::UnavailableError("shutting down"));
-  EXPECT_FALSE(DecodeGoodbye(EncodeGoodbye(absl::OkStatus())).ok());
+  const auto back = [](const absl::Status& reason) {
+    return *DecodeServerMessage(EncodeGoodbye(reason))->goodbye;
+  };
+  EXPECT_EQ(back(absl::UnavailableError("shutting down")), absl::UnavailableError("shutting down"));
+  EXPECT_FALSE(back(absl::OkStatus()).ok());
+}
+
+v1::AddGroupsRequest MessageOf(const AddGroupsRequest& request) {
+  v1::AddGroupsRequest message;
+  EXPECT_TRUE(message.ParseFromString(EncodeAddGroupsRequest(request)));
+  return message;
+}
+
+TEST(AddGroupsRequest_ThereAndBack, IsTheSame) {
+  AddGroupsRequest sent;
+  sent.spec = SomeRequest().spec;
+  sent.layout_digest = 4711;
+  sent.prepared = errors::PeersTimedOut({1}, "no memory");
+  sent.timeout = absl::Milliseconds(1500);
+  sent.had = true;
+  const absl::StatusOr<AddGroupsRequest> came =
+      DecodeAddGroupsRequest(EncodeAddGroupsRequest(sent));
+  ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(MessageOf(*came), MessageOf(sent)));
+  EXPECT_THAT(SameFields(MessageOf(sent), MessageOf(AddGroupsRequest())), ElementsAre());
+  EXPECT_EQ(came->prepared, sent.prepared);
+  sent.prepared = absl::OkStatus();
+  EXPECT_EQ(DecodeAddGroupsRequest(EncodeAddGroupsRequest(sent))->prepared, absl::OkStatus());
+}
+
+TEST(AddGroupsReply_ThereAndBack, IsTheSame) {
+  AddGroupsReply sent;
+  sent.status = errors::OwnerAway({3}, "it comes back");
+  sent.broken = true;
+  sent.resumes = true;
+  sent.state_bytes = int64_t{1} << 40;
+  const absl::StatusOr<ServerMessage> came = DecodeServerMessage(EncodeAddGroupsReply(sent));
+  ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_FALSE(came->goodbye.has_value());
+  ASSERT_TRUE(came->groups_added.has_value());
+  EXPECT_EQ(came->groups_added->status, sent.status);
+  EXPECT_TRUE(came->groups_added->broken);
+  EXPECT_TRUE(came->groups_added->resumes);
+  EXPECT_EQ(came->groups_added->state_bytes, sent.state_bytes);
 }
 
 }  // namespace

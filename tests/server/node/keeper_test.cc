@@ -106,7 +106,7 @@ TEST(Keeper, UnitsNotTaken_StayKeptForTheOneAfter) {
 }
 
 TEST(Keeper, UnitOfManyDescriptors_ComesWholeInOrder) {
-  static constexpr int kMost = 64;
+  static constexpr int kMost = 250;
   KeeperProcess keeper([](KeeperLink& link) {
     if (link.life() == 1) {
       std::vector<UniqueFd> memory;

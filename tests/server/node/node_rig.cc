@@ -35,8 +35,12 @@ Hyperparameters Group(double rate) {
   return group;
 }
 
-// Each group has a rule of its own.
-std::vector<GroupRule> RulesOfNodes() { return {{"adam", Group(0.01)}, {"lion", Group(0.01)}}; }
+constexpr int kMostAdded = 3;
+
+const ParameterSpace& WholeSpace() {
+  static const ParameterSpace space = SpecOfNodes(1, kMostAdded).space;
+  return space;
+}
 
 }  // namespace
 
@@ -54,12 +58,35 @@ StateOptions StateOfNodes() {
   return state;
 }
 
+// Each group has a rule of its own.
+OptimizerSpec SpecOfNodes(int world_size, int added) {
+  OptimizerSpec spec;
+  spec.world_size = world_size;
+  std::vector<GroupSpec> groups = MixedDTypeSpace().groups();
+  spec.rules = {{"adam", Group(0.01)}, {"lion", Group(0.01)}};
+  for (int i = 1; i <= added; ++i) {
+    ParameterSpec half;
+    half.name = absl::StrCat("half.", i);
+    half.shape = {700 * i, 5};
+    half.dtype = DType::kBFloat16;
+    ParameterSpec whole;
+    whole.name = absl::StrCat("whole.", i);
+    whole.shape = {1500};
+    groups.push_back({{half, whole}, i});
+    spec.rules.push_back({i % 2 == 1 ? "nadam" : "sgd", Group(0.01)});
+  }
+  spec.space = ParameterSpace(std::move(groups));
+  spec.state = StateOfNodes();
+  spec.buckets = {2048, 512};
+  return spec;
+}
+
 Values FirstParameter(Rank rank, int parameter) {
-  return OrderSensitiveValues(MixedDTypeSpace().parameter(parameter), 17 * rank + parameter);
+  return OrderSensitiveValues(WholeSpace().parameter(parameter), 17 * rank + parameter);
 }
 
 Values GradientOf(Rank rank, StepNumber step, int parameter) {
-  return OrderSensitiveValues(MixedDTypeSpace().parameter(parameter),
+  return OrderSensitiveValues(WholeSpace().parameter(parameter),
                               (step * 100 + rank) * 100 + parameter);
 }
 
@@ -72,11 +99,7 @@ AttachedOwner::Options NodeTrainer::DefaultOptions(const LocalAddress& socket, R
   AttachedOwner::Options options;
   options.socket = socket;
   options.rank = rank;
-  options.spec.world_size = world_size;
-  options.spec.space = MixedDTypeSpace();
-  options.spec.rules = RulesOfNodes();
-  options.spec.state = StateOfNodes();
-  options.spec.buckets = {2048, 512};
+  options.spec = SpecOfNodes(world_size);
   options.node = "node";
   options.join_timeout = absl::Seconds(20);
   return options;
@@ -88,14 +111,15 @@ absl::StatusOr<std::unique_ptr<NodeTrainer>> NodeTrainer::Start(
   absl::StatusOr<std::unique_ptr<AttachedOwner>> link = AttachedOwner::Attach(options);
   if (!link.ok()) return link.status();
   trainer->link_ = *std::move(link);
-  const absl::Status begun = trainer->Begin();
+  trainer->finished_ = trainer->link_->finished_step();
+  const absl::Status begun = trainer->Begin(0);
   if (!begun.ok()) return begun;
   return trainer;
 }
 
-absl::Status NodeTrainer::Begin() {
+absl::Status NodeTrainer::Begin(int first) {
   const bool gives_values = !options_.spec.share_parameters || options_.rank == 0;
-  for (int p = 0; p < space().parameter_count(); ++p) {
+  for (int p = first; p < space().parameter_count(); ++p) {
     const MemoryLayout::Place& place = layout_.place(p);
     ReplicaTensor tensor;
     if (space().parameter(p).elements() > 0) {
@@ -105,9 +129,23 @@ absl::Status NodeTrainer::Begin() {
     if (link_->resumes() || !gives_values) continue;
     Store(FirstParameter(options_.rank, p), tensor.parameter);
   }
-  finished_ = link_->finished_step();
-  if (link_->resumes()) return absl::OkStatus();
+  return link_->resumes() ? absl::OkStatus() : SyncParameters();
+}
+
+absl::Status NodeTrainer::SyncParameters() {
   return link_->SyncParameters(tensors_, link_->replica(), options_.join_timeout);
+}
+
+absl::Status NodeTrainer::AddGroup(absl::Duration timeout) {
+  OptimizerSpec grown = SpecOfNodes(options_.spec.world_size, added() + 1);
+  grown.share_parameters = options_.spec.share_parameters;
+  grown.policy = options_.spec.policy;
+  absl::Status grew = link_->AddGroups(grown, {}, absl::OkStatus(), timeout);
+  if (!grew.ok()) return grew;
+  const int first = space().parameter_count();
+  spec_ = std::move(grown);
+  layout_ = MemoryLayout(space());
+  return Begin(first);
 }
 
 absl::Status NodeTrainer::VerifyReplicas() {
@@ -166,23 +204,34 @@ Values NodeTrainer::Parameter(int parameter) const {
   return Load(tensors_[parameter].parameter, space().parameter(parameter).elements());
 }
 
-std::vector<Values> ExpectedParameters(int world_size, StepNumber steps) {
-  const ParameterSpace space = MixedDTypeSpace();
-  OptimizerSpec spec;
-  spec.rules = RulesOfNodes();
-  const std::vector<GroupUpdate> groups = ValidateGroups(spec).value();
-  StepOracle oracle(space, groups, StateOfNodes());
+std::vector<Values> ExpectedParameters(int world_size, StepNumber steps,
+                                       const std::vector<StepNumber>& added) {
+  OptimizerSpec spec = SpecOfNodes(world_size);
+  std::vector<GroupUpdate> groups = ValidateGroups(spec).value();
+  StepOracle oracle(spec.space, groups, StateOfNodes());
   ReductionTree tree;
   tree.node_groups.emplace_back();
   for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);
-  for (int p = 0; p < space.parameter_count(); ++p) {
-    oracle.SetParameter(p, FirstParameter(0, p));
-  }
-  for (StepNumber step = 1; step <= steps; ++step) {
+  int given = 0;
+  const auto give_values = [&] {
+    for (; given < spec.space.parameter_count(); ++given) {
+      oracle.SetParameter(given, FirstParameter(0, given));
+    }
+  };
+  give_values();
+  for (StepNumber step = 1; step <= steps + 1; ++step) {
+    while (spec.space.admission_count() <= static_cast<int>(added.size()) &&
+           added[spec.space.admission_count() - 1] < step) {
+      spec = SpecOfNodes(world_size, spec.space.admission_count());
+      groups = ValidateGroups(spec).value();
+      oracle.Grow(spec.space, groups);
+      give_values();
+    }
+    if (step > steps) break;
     std::vector<std::vector<Values>> gradients(world_size);
     std::vector<std::vector<bool>> has(world_size);
     for (Rank rank = 0; rank < world_size; ++rank) {
-      for (int p = 0; p < space.parameter_count(); ++p) {
+      for (int p = 0; p < spec.space.parameter_count(); ++p) {
         gradients[rank].push_back(GradientOf(rank, step, p));
         has[rank].push_back(HasGradient(rank, step, p));
       }
@@ -190,13 +239,18 @@ std::vector<Values> ExpectedParameters(int world_size, StepNumber steps) {
     oracle.Step(gradients, has, GradientMode::kReduce, tree, HyperparametersOf(groups));
   }
   std::vector<Values> parameters;
-  for (int p = 0; p < space.parameter_count(); ++p) parameters.push_back(oracle.Parameter(p));
+  for (int p = 0; p < spec.space.parameter_count(); ++p) parameters.push_back(oracle.Parameter(p));
   return parameters;
 }
 
-std::string Differences(const NodeTrainer& trainer, int world_size) {
+std::string Differences(const NodeTrainer& trainer, int world_size,
+                        const std::vector<StepNumber>& added) {
   std::string all;
-  const std::vector<Values> expected = ExpectedParameters(world_size, trainer.finished());
+  const std::vector<Values> expected = ExpectedParameters(world_size, trainer.finished(), added);
+  if (static_cast<int>(expected.size()) != trainer.space().parameter_count()) {
+    return absl::StrCat(trainer.space().parameter_count(), " parameters, expected ",
+                        expected.size());
+  }
   for (size_t p = 0; p < expected.size(); ++p) {
     const std::string one = BitDifference(expected[p], trainer.Parameter(static_cast<int>(p)));
     if (!one.empty()) absl::StrAppend(&all, "parameter ", p, ": ", one, "\n");

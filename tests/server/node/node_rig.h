@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "client/owner/attached_owner.h"
 #include "common/memory_layout.h"
+#include "common/optimizer_spec.h"
 #include "common/step_info.h"
 #include "server/node/attach_server.h"
 #include "server/node/descriptor_keeper.h"
@@ -33,6 +34,8 @@ LocalAddress NewNodeAddress();
 
 // The rank's values and gradients: functions of their names, so that every process knows them.
 StateOptions StateOfNodes();
+// What is optimized once a group was added in so many calls.
+OptimizerSpec SpecOfNodes(int world_size, int added = 0);
 Values FirstParameter(Rank rank, int parameter);
 Values GradientOf(Rank rank, StepNumber step, int parameter);
 // Every third or so is missing.
@@ -55,6 +58,10 @@ class NodeTrainer {
   // Until this one is finished; comes again as long as trainers are missing.
   absl::Status StepUntil(StepNumber last);
 
+  // Adds the next group, and gives it values where it has none.
+  absl::Status AddGroup(absl::Duration timeout = absl::Seconds(20));
+  absl::Status SyncParameters();
+
   absl::Status VerifyReplicas();
   // Of the parameter's first element, in this trainer's replica.
   void FlipBit(int parameter);
@@ -62,27 +69,33 @@ class NodeTrainer {
   Values Parameter(int parameter) const;
   AttachedOwner& link() { return *link_; }
   StepNumber finished() const { return finished_; }
-  const ParameterSpace& space() const { return options_.spec.space; }
+  const ParameterSpace& space() const { return spec_.space; }
+  int added() const { return space().admission_count() - 1; }
   void SetLearningRate(double rate) { rate_ = rate; }
 
  private:
   absl::StatusOr<StepInfo> StepWithGradients(absl::Duration timeout);
-  explicit NodeTrainer(const AttachedOwner::Options& options) : options_(options) {}
-  absl::Status Begin();
+  explicit NodeTrainer(const AttachedOwner::Options& options)
+      : options_(options), spec_(options.spec) {}
+  absl::Status Begin(int first);
 
   const AttachedOwner::Options options_;
-  const MemoryLayout layout_{options_.spec.space};
+  OptimizerSpec spec_;
+  MemoryLayout layout_{options_.spec.space};
   std::unique_ptr<AttachedOwner> link_;
   std::vector<ReplicaTensor> tensors_;
   StepNumber finished_ = 0;
   double rate_ = 0.01;
 };
 
-// What all replicas must hold after `steps` steps, by parameter.
-std::vector<Values> ExpectedParameters(int world_size, StepNumber steps);
+// What all replicas must hold after `steps` steps, by parameter. `added`: after which steps a group
+// was added.
+std::vector<Values> ExpectedParameters(int world_size, StepNumber steps,
+                                       const std::vector<StepNumber>& added = {});
 
 // "" where the trainer has the parameters that it must have after its last step, to the bit.
-std::string Differences(const NodeTrainer& trainer, int world_size);
+std::string Differences(const NodeTrainer& trainer, int world_size,
+                        const std::vector<StepNumber>& added = {});
 
 // Looks every other millisecond until it holds; false where it does not do so for half a minute.
 bool Await(const std::function<bool()>& condition);

@@ -89,7 +89,7 @@ TEST(NodeTakeoverOfALivingTrainer, KeepsTheStateThatWasSet_UnlessAStepIsTorn) {
       same.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     }
     const std::shared_ptr<RankMemory> memory = RankMemory::Adopt(std::move(same), budget).value();
-    ShardLedger(RankMemory::ShardOf(memory).ledger, 0, 0, 0).SetProgress({1, StepOutcome::kTorn});
+    ShardLedger(memory->Shard().at(0).ledger, 0, 0, 0).SetProgress({1, StepOutcome::kTorn});
   });
   const std::unique_ptr<NodeTrainer> trainer =
       NodeTrainer::Start(NodeTrainer::DefaultOptions(server.address(), 0, 1)).value();
@@ -327,7 +327,7 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
   for (auto& trainer : trainers) trainer.reset();
   first->Die();
   // As it would be, had the server died while it applied step 3.
-  ShardLedger(RankMemory::ShardOf(Kept(1)).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
+  ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
 
   auto second = StartServer({0, 1}, keeper_.Units());
   second->OnEveryRank([&](Rank rank) {
@@ -367,8 +367,7 @@ TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {
   first->Die();
   // The server died when all had been done, and nobody had heard of it.
   for (const Rank rank : {0, 1}) {
-    ShardLedger(RankMemory::ShardOf(Kept(rank)).ledger, 0, 0, 0)
-        .SetProgress({3, StepOutcome::kApplied});
+    ShardLedger(Kept(rank)->Shard().at(0).ledger, 0, 0, 0).SetProgress({3, StepOutcome::kApplied});
   }
 
   auto second = StartServer({0, 1}, keeper_.Units());

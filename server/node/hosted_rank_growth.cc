@@ -1,0 +1,158 @@
+// How param groups are added to a hosted rank: its trainer asks over its socket, and the rank's
+// thread does it.
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "common/memory_layout.h"
+#include "server/node/doorbell_shape.h"
+#include "server/node/hosted_rank.h"
+
+namespace optshard {
+namespace {
+
+constexpr absl::Duration kHereLook = absl::Milliseconds(50);
+
+}  // namespace
+
+// --- Any thread.
+
+AddGroupsReply HostedRank::AddGroups(const std::shared_ptr<Attachment>& attachment,
+                                     const AddGroupsRequest& request,
+                                     const std::function<bool()>& here) {
+  const auto call = std::make_shared<GrowthCall>();
+  call->trainer = attachment;
+  call->asked = request;
+  {
+    absl::MutexLock lock(&mutex_);
+    growth_ = call;
+    Wake();
+  }
+  while (true) {
+    const bool still_here = here();
+    absl::MutexLock lock(&mutex_);
+    const auto settled = [this, &call] {
+      mutex_.AssertReaderHeld();
+      return call->reply.has_value() || phase_ == Phase::kEnded;
+    };
+    const bool done = mutex_.AwaitWithTimeout(absl::Condition(&settled),
+                                              still_here ? kHereLook : absl::ZeroDuration());
+    if (call->reply.has_value()) return *call->reply;
+    if (!done && still_here) continue;
+    if (growth_ == call) growth_ = nullptr;
+    AddGroupsReply reply;
+    reply.status = ShuttingDown();
+    return reply;
+  }
+}
+
+// --- The rank's thread.
+
+std::shared_ptr<HostedRank::GrowthCall> HostedRank::TakeGrowth() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(growth_, nullptr);
+}
+
+// Whether one was asked for.
+bool HostedRank::HandleGrowth() {
+  const std::shared_ptr<GrowthCall> call = TakeGrowth();
+  if (call == nullptr) return false;
+  {
+    absl::MutexLock lock(&mutex_);
+    busy_ = true;
+  }
+  AddGroupsReply reply = Grow(*call->trainer, call->asked);
+  JudgeFailure(&reply.status, &reply.broken);
+  absl::MutexLock lock(&mutex_);
+  busy_ = false;
+  progress_ = owner_->progress();
+  call->reply = std::move(reply);
+  return true;
+}
+
+void HostedRank::RefuseGrowth(const absl::Status& reason, bool broken) {
+  const std::shared_ptr<GrowthCall> call = TakeGrowth();
+  if (call == nullptr) return;
+  AddGroupsReply reply;
+  reply.status = reason;
+  reply.broken = broken;
+  absl::MutexLock lock(&mutex_);
+  call->reply = std::move(reply);
+}
+
+// The admission after the trainer's last one: the rank may have it already.
+AddGroupsReply HostedRank::Grow(Attachment& trainer, const AddGroupsRequest& asked) {
+  const RankMemory& memory = *options_.memory;
+  AddGroupsReply reply;
+  reply.status = asked.spec.Validate();
+  if (!reply.status.ok()) return reply;
+  const ParameterSpace& space = asked.spec.space;
+  if (space.admission_count() != trainer.admissions + 1 ||
+      MemoryLayout(space).Digest() != asked.layout_digest) {
+    reply.status = absl::InvalidArgumentError(
+        absl::StrFormat("the trainer of %s adds param groups as admission %d, expected %d, laid "
+                        "out with the digest "
+                        "0x%016x, here 0x%016x; install the same release of optshard for both",
+                        Name(), space.admission_count() - 1, trainer.admissions,
+                        asked.layout_digest, MemoryLayout(space).Digest()));
+    return reply;
+  }
+  absl::StatusOr<Doorbell> doorbell =
+      Doorbell::Create(rank_, DoorbellShapeOf(asked.spec), *options_.budget);
+  absl::Status prepared = asked.prepared;
+  prepared.Update(doorbell.status());
+  if (trainer.admissions < memory.admissions()) {
+    const absl::optional<std::string> difference =
+        FirstDifference(*memory.spec(trainer.admissions), "the rank's former trainer", asked.spec,
+                        "the trainer that adds them");
+    if (difference.has_value()) {
+      reply.status = absl::InvalidArgumentError(
+          absl::StrCat(Name(), ", whose param groups were added already: ", *difference));
+    } else {
+      reply.status = prepared;
+    }
+  } else if (asked.had) {
+    reply.status = absl::DataLossError(absl::StrCat(
+        Name(),
+        " has not the param groups that were added: its state is of an earlier time; start "
+        "the trainers anew, from a checkpoint"));
+  } else {
+    reply.status = GrowOwner(asked, prepared);
+  }
+  if (!reply.status.ok()) return reply;
+  reply.resumes = memory.synced(trainer.admissions);
+  reply.state_bytes = owner_->view().Describe().state_bytes;
+  absl::MutexLock lock(&mutex_);
+  trainer.doorbell = *std::move(doorbell);
+  ++trainer.admissions;
+  return reply;
+}
+
+absl::Status HostedRank::GrowOwner(const AddGroupsRequest& asked, const absl::Status& prepared) {
+  absl::Status grown = owner_->AddGroups(asked.spec, {}, prepared, asked.timeout);
+  if (grown.ok()) return TakeOwner();
+  // Of an owner that is broken it is not known whether the others have gone on.
+  if (owner_->failure().ok()) options_.drop_prepared();
+  return grown;
+}
+
+// Whether the trainer has all that the rank has, and all of it has values.
+absl::Status HostedRank::CheckComplete(const Attachment& trainer) const {
+  const RankMemory& memory = *options_.memory;
+  if (trainer.admissions < memory.admissions()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s has param groups that were added in %d calls, its trainer has made %d "
+                        "of them: make the "
+                        "same calls of add_param_group() as the trainer before",
+                        Name(), memory.admissions() - 1, trainer.admissions - 1));
+  }
+  if (memory.synced() && !memory.all_synced()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Name(), " has added param groups without values: call refresh_parameters() on all ranks"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace optshard

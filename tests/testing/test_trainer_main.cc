@@ -55,6 +55,8 @@ ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
 ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
+ABSL_FLAG(std::vector<std::string>, add_after, {}, "steps after which a param group is added");
+ABSL_FLAG(int, load_after, 0, "step after which it loads the state that it has; 0: none");
 ABSL_FLAG(int, die_applying, 0, "step in which it dies while it updates a parameter; 0: none");
 ABSL_FLAG(int, skip_every, 0, "before each of so many steps, a call without gradients; 0: none");
 ABSL_FLAG(int, parameters, 6, "how many");
@@ -85,15 +87,17 @@ void FillOrderSensitive(uint64_t seed, at::Tensor& tensor) {
   }
 }
 
+at::Tensor MakeParameter(int number) {
+  at::Tensor values = at::zeros({absl::GetFlag(FLAGS_elements) / (number + 1)},
+                                at::TensorOptions().dtype(at::kFloat));
+  // Other values on each rank: rank 0's must win.
+  FillOrderSensitive(1000 * absl::GetFlag(FLAGS_rank) + number, values);
+  return values.set_requires_grad(true);
+}
+
 std::vector<at::Tensor> MakeParameters() {
   std::vector<at::Tensor> parameters;
-  for (int i = 0; i < absl::GetFlag(FLAGS_parameters); ++i) {
-    at::Tensor values =
-        at::zeros({absl::GetFlag(FLAGS_elements) / (i + 1)}, at::TensorOptions().dtype(at::kFloat));
-    // Other values on each rank: rank 0's must win.
-    FillOrderSensitive(1000 * absl::GetFlag(FLAGS_rank) + i, values);
-    parameters.push_back(values.set_requires_grad(true));
-  }
+  for (int i = 0; i < absl::GetFlag(FLAGS_parameters); ++i) parameters.push_back(MakeParameter(i));
   return parameters;
 }
 
@@ -162,6 +166,29 @@ void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters
   Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
 }
 
+// Groups that are added after this step.
+int AddedAfter(int step) {
+  int groups = 0;
+  for (const std::string& each : absl::GetFlag(FLAGS_add_after)) {
+    groups += each == absl::StrCat(step) ? 1 : 0;
+  }
+  return groups;
+}
+
+// Groups, and a load, that come between this step and the next one.
+void BetweenSteps(ShardedOptimizer& optimizer, std::vector<at::Tensor>& parameters,
+                  std::vector<at::Tensor>& gradients, int step, bool loads) {
+  for (int i = 0; i < AddedAfter(step); ++i) {
+    const at::Tensor added = MakeParameter(static_cast<int>(parameters.size()));
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{added}));
+    parameters.push_back(added);
+    gradients.push_back(at::zeros(added.sizes(), at::TensorOptions().dtype(at::kFloat)));
+  }
+  if (!loads || step == 0 || step != absl::GetFlag(FLAGS_load_after)) return;
+  optimizer.consolidate_state_dict(-1);
+  optimizer.load_state_dict(optimizer.state_dict());
+}
+
 void TellError(const absl::Status& status, const std::vector<at::Tensor>& parameters) {
   Tell("error", {{"code", absl::StatusCodeToString(status.code())},
                  {"message", std::string(status.message())},
@@ -172,7 +199,7 @@ void TellError(const absl::Status& status, const std::vector<at::Tensor>& parame
                  {"checksum", ParametersChecksum(parameters)}});
 }
 
-void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
+void Train(std::vector<at::Tensor> parameters, RankLink& test) {
   std::unique_ptr<ShardedOptimizer> optimizer;  // lives on while an error is looked at
   try {
     optimizer = std::make_unique<ShardedOptimizer>(
@@ -186,9 +213,14 @@ void Train(const std::vector<at::Tensor>& parameters, RankLink& test) {
     for (const at::Tensor& parameter : parameters) {
       gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));
     }
+    // A successor has the groups that its predecessor added.
+    for (int step = 0; step <= finished; ++step) {
+      BetweenSteps(*optimizer, parameters, gradients, step, step == finished);
+    }
     for (int step = finished + 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
       optimizer->set_blob(absl::StrCat("after step ", step));
       Step(*optimizer, parameters, gradients, step);
+      BetweenSteps(*optimizer, parameters, gradients, step, true);
       if (step != absl::GetFlag(FLAGS_pause_after)) continue;
       Tell("paused", {{"step", step}});
       test.WaitForRelease();

@@ -1,5 +1,6 @@
 // How param groups are added to a hosted rank: its trainer asks over its socket, and the rank's
 // thread does it.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace optshard {
 namespace {
 
 constexpr absl::Duration kHereLook = absl::Milliseconds(50);
+constexpr absl::Duration kLongestTimeout = absl::Hours(24);  // as at the doorbell
 
 }  // namespace
 
@@ -131,7 +133,8 @@ AddGroupsReply HostedRank::Grow(Attachment& trainer, const AddGroupsRequest& ask
 }
 
 absl::Status HostedRank::GrowOwner(const AddGroupsRequest& asked, const absl::Status& prepared) {
-  absl::Status grown = owner_->AddGroups(asked.spec, {}, prepared, asked.timeout);
+  absl::Status grown = owner_->AddGroups(
+      asked.spec, {}, prepared, std::clamp(asked.timeout, absl::ZeroDuration(), kLongestTimeout));
   if (grown.ok()) return TakeOwner();
   // Of an owner that is broken it is not known whether the others have gone on.
   if (owner_->failure().ok()) options_.drop_prepared();

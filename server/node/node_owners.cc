@@ -51,24 +51,29 @@ class NodeOwners::Reservation {
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  // More of it, which Shrink gives back.
-  absl::Status Grow(int64_t bytes, const std::string& what) {
+  // For good.
+  absl::Status Add(int64_t bytes, const std::string& what) {
     absl::Status fits = budget_->Reserve(bytes, what);
-    if (!fits.ok()) return fits;
-    bytes_ += bytes;
-    last_ = bytes;
+    if (fits.ok()) bytes_ += bytes;
     return fits;
   }
-  void Shrink() {
-    const int64_t last = std::exchange(last_, 0);
-    budget_->Release(last);
-    bytes_ -= last;
+
+  // For param groups that are prepared. What was prepared before stays, unless it was dropped.
+  absl::Status AddPrepared(int64_t bytes, const std::string& what) {
+    absl::Status fits = Add(bytes, what);
+    prepared_ = fits.ok() ? bytes : 0;
+    return fits;
+  }
+  void DropPrepared() {
+    const int64_t prepared = std::exchange(prepared_, 0);
+    budget_->Release(prepared);
+    bytes_ -= prepared;
   }
 
  private:
   MemoryBudget* const budget_;
   int64_t bytes_ = 0;
-  int64_t last_ = 0;
+  int64_t prepared_ = 0;  // of them
 };
 
 NodeOwners::NodeOwners(Options options)
@@ -245,7 +250,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
         options_.keeper->Keep(UnitName(request.optimizer, request.rank), (*memory)->descriptors());
     if (!kept.ok()) return kept;
   }
-  return Host(*std::move(memory), need->own_bytes());
+  return Host(*std::move(memory), need->own_bytes(), 0);
 }
 
 // Kept before the ranks can go on with it.
@@ -263,20 +268,24 @@ absl::Status NodeOwners::Prepare(RankMemory& memory, Reservation& own, const Att
   absl::Status fits = budget_.Reserve(more, what);
   if (!fits.ok()) return fits;
   budget_.Release(more);
-  fits = own.Grow(need->own_bytes() - before->own_bytes(), what);
+  fits = own.AddPrepared(need->own_bytes() - before->own_bytes(), what);
   if (!fits.ok()) return fits;
   absl::Status made = memory.Prepare(grown, *need, budget_);
   if (made.ok() && options_.keeper != nullptr) {
     made = options_.keeper->Keep(unit, memory.descriptors());
   }
-  if (!made.ok()) DropPrepared(memory, own);
+  if (!made.ok()) Unprepare(memory, own);
   return made;
 }
 
-// Where the keeper cannot be told, the next server drops it.
 void NodeOwners::DropPrepared(RankMemory& memory, Reservation& own) {
+  if (memory.prepared_spec() != nullptr) Unprepare(memory, own);
+}
+
+// Where the keeper cannot be told, the next server drops it.
+void NodeOwners::Unprepare(RankMemory& memory, Reservation& own) {
   memory.DropPrepared();
-  own.Shrink();
+  own.DropPrepared();
   if (options_.keeper == nullptr) return;
   const AttachRequest& first = memory.first_request();
   options_.keeper->Keep(UnitName(first.optimizer, first.rank), memory.descriptors()).IgnoreError();
@@ -295,14 +304,21 @@ absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
       if (!forgotten.ok()) return forgotten;
       continue;
     }
-    // Of all that the ranks may go on with.
-    const std::shared_ptr<const OptimizerSpec> prepared = (*memory)->prepared_spec();
-    request.spec = prepared != nullptr ? *prepared : *(*memory)->spec((*memory)->admissions() - 1);
+    request.spec = *(*memory)->spec((*memory)->admissions() - 1);
     const absl::StatusOr<MemoryNeed> need = NeedOf(request);
     if (!need.ok()) return errors::WithContext(need.status(), unit.name);
+    // The ranks may go on with what was prepared.
+    int64_t prepared_bytes = 0;
+    const std::shared_ptr<const OptimizerSpec> prepared = (*memory)->prepared_spec();
+    if (prepared != nullptr) {
+      request.spec = *prepared;
+      const absl::StatusOr<MemoryNeed> grown = NeedOf(request);
+      if (!grown.ok()) return errors::WithContext(grown.status(), unit.name);
+      prepared_bytes = grown->own_bytes() - need->own_bytes();
+    }
     const Key key = {request.optimizer, request.rank};
     absl::StatusOr<std::shared_ptr<HostedRank>> hosted =
-        Host(*std::move(memory), need->own_bytes());
+        Host(*std::move(memory), need->own_bytes(), prepared_bytes);
     if (!hosted.ok()) return errors::WithContext(hosted.status(), unit.name);
     hosted_[key] = *std::move(hosted);
   }
@@ -310,12 +326,15 @@ absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<RankMemory> memory,
-                                                             int64_t own_bytes) {
+                                                             int64_t own_bytes,
+                                                             int64_t prepared_bytes) {
   const AttachRequest& request = memory->first_request();
   HostedRank::Options rank;
   const auto own = std::make_shared<Reservation>(&budget_);
-  absl::Status fits = own->Grow(own_bytes, absl::StrCat("reduced gradients and workspaces of ",
-                                                        UnitName(request.optimizer, request.rank)));
+  const std::string what = absl::StrCat("reduced gradients and workspaces of ",
+                                        UnitName(request.optimizer, request.rank));
+  absl::Status fits = own->Add(own_bytes, what);
+  if (fits.ok()) fits = own->AddPrepared(prepared_bytes, what);
   if (!fits.ok()) return fits;
   rank.reservation = own;
   rank.prepare_memory = [this, memory, own](const AttachRequest& grown) {

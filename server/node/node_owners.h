@@ -97,13 +97,15 @@ class NodeOwners {
   absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
                                                        const MemoryNeed& need);
   absl::Status Prepare(RankMemory& memory, Reservation& own, const AttachRequest& grown);
+  // Where something is prepared.
   void DropPrepared(RankMemory& memory, Reservation& own);
+  void Unprepare(RankMemory& memory, Reservation& own);
   absl::Status Forget(const Key& key);
   absl::StatusOr<MemoryNeed> NeedOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(std::shared_ptr<RankMemory> memory,
-                                                   int64_t own_bytes)
+                                                   int64_t own_bytes, int64_t prepared_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::shared_ptr<HostedRank>> Hosted() const;
 

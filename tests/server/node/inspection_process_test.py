@@ -200,6 +200,7 @@ class GrpcCli(unittest.TestCase):
                 "grpc.reflection.v1alpha.ServerReflection",
                 "optshard.v1.ShardInspection",
                 "optshard.v1.ShardOwner",
+                "optshard.v1.ShardSaving",
             ],
         )
 

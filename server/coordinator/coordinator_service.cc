@@ -137,8 +137,9 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
                                                         v1::JobStatus* response) {
   absl::StatusOr<v1::JobStatus> page =
       StatusPage(coordinator_->GetStatus(request->optimizer()), *request);
-  if (page.ok()) *response = *std::move(page);
-  return Answer(context, page.status());
+  const absl::Status status = page.status();
+  if (status.ok()) *response = *std::move(page);
+  return Answer(context, status);
 }
 
 }  // namespace optshard

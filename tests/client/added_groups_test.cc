@@ -66,7 +66,7 @@ OptimizerParamGroup AddedGroup(const std::vector<at::Tensor>& parameters, int wh
 
 // Of an optimizer for each group, which begins when the group is added.
 std::vector<at::Tensor> ValuesOfSeparateOptimizers(int steps) {
-  const std::vector<at::Tensor> all = Parameters(kShapes);
+  std::vector<at::Tensor> all = Parameters(kShapes);
   ExpectAllOk(RunRanks(1, [&](ShardedOptimizerOptions options) {
     const RuleOptions adam = RuleOptions("adam").Set("lr", 0.25);
     std::vector<std::unique_ptr<ShardedOptimizer>> optimizers;
@@ -367,8 +367,9 @@ TEST(AddedGroups, ThroughTheBaseClass_TheNextStepTakesThem) {
                 base.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{all[1]}));
                 base.add_param_group(
                     OptimizerParamGroup({all[2]}, std::make_unique<RuleOptions>(Sgd(0.5))));
-                for (const at::Tensor& each : all)
+                for (const at::Tensor& each : all) {
                   each.mutable_grad() = Gradient(each.sizes().vec(), 1);
+                }
                 base.step();
                 EXPECT_EQ(First(all[0]), 0.25 - 1);
                 EXPECT_EQ(First(all[1]), 0.5 - 1);

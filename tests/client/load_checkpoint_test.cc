@@ -75,7 +75,7 @@ class Trainer {
   void Step() {
     ++steps_;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const double gradient = 0.5 + 0.125 * static_cast<double>((steps_ * 5 + i) % 7);
+      const double gradient = 0.5 + 0.125 * static_cast<double>((size_t{5} * steps_ + i) % 7);
       parameters_[i].mutable_grad() =
           at::full(parameters_[i].sizes(), gradient, parameters_[i].options());
     }

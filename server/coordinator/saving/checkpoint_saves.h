@@ -85,7 +85,7 @@ class CheckpointSaves {
   //   FAILED_PRECONDITION  another save of the optimizer is under way: its directory, and how far
   //                        it is; or no directory is known
   //   UNAVAILABLE          after Shutdown
-  absl::StatusOr<std::shared_ptr<CheckpointSave>> Begin(const SaveRequest& request);
+  absl::StatusOr<std::shared_ptr<CheckpointSave>> Begin(const SaveRequest& asked);
 
   // Gives up what is under way, and waits for it. Idempotent.
   void Shutdown();

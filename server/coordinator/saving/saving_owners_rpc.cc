@@ -161,7 +161,7 @@ class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::
       if (end_.has_value()) {
         end = end_;
       } else {
-        awaited_ = std::move(awaited);
+        awaited_ = std::exchange(awaited, nullptr);
       }
       if (!closed_) {
         requests_.push_back(std::move(request));

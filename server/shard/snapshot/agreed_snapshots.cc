@@ -113,7 +113,7 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
                                                                    absl::Duration patience) {
   const absl::Time deadline = absl::Now() + patience;
   while (true) {
-    const absl::StatusOr<Entry*> entry = Find(id);
+    absl::StatusOr<Entry*> entry = Find(id);
     if (!entry.ok() || (*entry)->phase == Phase::kOpen) return entry;
     if ((*entry)->phase == Phase::kMissed) {
       return absl::AbortedError(absl::StrFormat(

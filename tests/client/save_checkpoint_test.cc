@@ -90,7 +90,7 @@ TEST_P(SavedJobTest, WhatIsSavedWhileTrainingGoesOn_GoesOnAtAnotherWorldSizeBitF
   const std::string root = NewCheckpointRoot();
   absl::Mutex mutex;
   std::vector<std::string> expected;
-  ExpectAllOk(RunServedRanks(2, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(GetParam(), options);
     trainer.StepTo(2);
     // One rank's word is enough.
@@ -102,7 +102,7 @@ TEST_P(SavedJobTest, WhatIsSavedWhileTrainingGoesOn_GoesOnAtAnotherWorldSizeBitF
     expected = trainer.Values();
   }));
   ASSERT_EQ(List(root).size(), 1);
-  ExpectAllOk(RunServedRanks(3, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(RunServedRanks(3, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(GetParam(), options);
     trainer.optimizer().load_checkpoint(root);
     EXPECT_EQ(trainer.optimizer().finished_step(), 2);
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(SaveCheckpointTest, AllRanksWord_IsOneCheckpoint) {
   const std::string root = NewCheckpointRoot();
-  ExpectAllOk(RunServedRanks(3, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(RunServedRanks(3, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(Job(), options);
     for (const StepNumber step : {1, 2}) {
       trainer.StepTo(step);
@@ -140,7 +140,7 @@ TEST(SaveCheckpointTest, AllRanksWord_IsOneCheckpoint) {
 
 TEST(SaveCheckpointTest, Close_WaitsForWhatIsBeingSaved) {
   const std::string root = NewCheckpointRoot();
-  ExpectAllOk(RunServedRanks(2, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(Job(), options);
     trainer.StepTo(1);
     trainer.optimizer().save_checkpoint(root);
@@ -152,7 +152,7 @@ TEST(SaveCheckpointTest, Close_WaitsForWhatIsBeingSaved) {
 
 TEST(SaveCheckpointTest, WhatCannotBeSaved_IsSaidAndTrainingGoesOn) {
   const std::string root = NewCheckpointRoot();
-  ExpectAllOk(RunServedRanks(2, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(Job(), options);
     trainer.StepTo(1);
     if (options.rank == 0) {
@@ -171,7 +171,7 @@ TEST(SaveCheckpointTest, WhatCannotBeSaved_IsSaidAndTrainingGoesOn) {
 }
 
 TEST(SaveCheckpointTest, AClosedOptimizer_IsNotSaved) {
-  ExpectAllOk(RunServedRanks(1, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(RunServedRanks(1, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(Job(), options);
     trainer.optimizer().Close();
     EXPECT_EQ(ErrorOf([&] { trainer.optimizer().save_checkpoint("/"); }).code(),

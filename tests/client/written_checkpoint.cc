@@ -59,8 +59,7 @@ CheckpointManifest Describe(ShardedOptimizer& optimizer) {
 
 std::string NewCheckpointRoot() {
   static std::atomic<int> last{0};
-  const std::string root =
-      absl::StrCat(::testing::TempDir(), "/checkpoints_", getpid(), "_", ++last);
+  std::string root = absl::StrCat(::testing::TempDir(), "/checkpoints_", getpid(), "_", ++last);
   std::filesystem::create_directories(root);
   return root;
 }

@@ -122,8 +122,9 @@ TEST_F(GrowthKillTest, KilledAtAnyMoment_TheJobGoesOnWithTheSameBitsOrAllAreTold
   for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "joined");
   const absl::Time begin = absl::Now();
   std::string expected;
-  for (int rank = 0; rank < kWorldSize; ++rank)
+  for (int rank = 0; rank < kWorldSize; ++rank) {
     expected = Event(rank, "done").at("checksum").dump();
+  }
   const absl::Duration length = absl::Now() - begin;
   cluster_.reset();
   added_ = 0;

@@ -181,7 +181,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
 
   absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
                                              absl::Time deadline) override {
-    const absl::StatusOr<GrowthAnswer> answer = AnswerOf<GrowthAnswer>([&](auto done) {
+    absl::StatusOr<GrowthAnswer> answer = AnswerOf<GrowthAnswer>([&](auto done) {
       domain_.ProposeGrowth(member_->caller(), proposal, Until(deadline), std::move(done));
     });
     if (absl::IsNotFound(answer.status())) {
@@ -202,7 +202,7 @@ class LocalSession final : public MemberSession, public Rendezvous {
   }
 
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
-    const absl::StatusOr<std::string> answer = AnswerOf<std::string>([&](auto done) {
+    absl::StatusOr<std::string> answer = AnswerOf<std::string>([&](auto done) {
       domain_.GetRendezvous(member_->caller(), key, Until(deadline), std::move(done));
     });
     if (absl::IsNotFound(answer.status())) {

@@ -38,7 +38,7 @@ class CoordinatorGrowth : public GroupResumes {
     answers_.erase(rank);
     job_.coordinator_->ProposeGrowth(
         job_.callers_[rank], proposal, absl::Seconds(10),
-        [this, rank](absl::StatusOr<GrowthAnswer> answer) { answers_[rank] = answer; });
+        [this, rank](const absl::StatusOr<GrowthAnswer>& answer) { answers_[rank] = answer; });
   }
   void Grow() {
     for (const GrowthPhase phase : {GrowthPhase::kCompare, GrowthPhase::kCommit}) {

@@ -67,7 +67,7 @@ OptimizerSpec SpecOfNodes(int world_size, int added) {
   for (int i = 1; i <= added; ++i) {
     ParameterSpec half;
     half.name = absl::StrCat("half.", i);
-    half.shape = {700 * i, 5};
+    half.shape = {int64_t{700} * i, 5};
     half.dtype = DType::kBFloat16;
     ParameterSpec whole;
     whole.name = absl::StrCat("whole.", i);

@@ -68,7 +68,7 @@ class JobInspectionTest : public ::testing::Test {
       view->description.generation = plan.ready->plan.generation;
       view->description.groups = plan.spec.rules;
       view->description.progress = {12, StepOutcome::kIdle};
-      view->description.state_bytes = 1024 * (rank + 1);
+      view->description.state_bytes = int64_t{1024} * (rank + 1);
       for (const Slice& slice : plan.ready->plan.partition.slices[rank]) {
         OwnedSlice owned;
         owned.parameter = slice.parameter;

@@ -60,7 +60,7 @@ class CheckpointSavesTest : public ::testing::Test {
   }
 
   // A save to /dir that is in the middle of being written.
-  std::shared_ptr<CheckpointSave> BeginSilent(SaveRequest request = To("/dir")) {
+  std::shared_ptr<CheckpointSave> BeginSilent(const SaveRequest& request = To("/dir")) {
     owners_.silent = {SaveCall::kWrite, 1};
     auto save = saves_->Begin(request);
     EXPECT_TRUE(save.ok()) << save.status();

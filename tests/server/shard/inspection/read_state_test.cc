@@ -78,7 +78,7 @@ class FakeSnapshot final : public ShardSnapshot {
 
 class ReadStateTest : public ShardOwnerServiceTest {
  protected:
-  void Serve(int part_count, std::function<void(FakeSnapshot&)> prepare = {}) {
+  void Serve(int part_count, const std::function<void(FakeSnapshot&)>& prepare = {}) {
     view_.open = [this, part_count,
                   prepare](bool keep_copies) -> absl::StatusOr<std::unique_ptr<ShardSnapshot>> {
       asked_for_copies_ = keep_copies;

@@ -192,7 +192,7 @@ TEST_F(ShardInspectionServiceTest, Steps_HaveTheirDurations) {
     TimelineSpan span;
     span.step = 5;
     span.phase = phase;
-    span.duration_us = static_cast<int64_t>(phase[0]);
+    span.duration_us = static_cast<unsigned char>(phase[0]);
     view_.timeline.push_back(span);
   }
   Register();

@@ -70,9 +70,9 @@ TEST(SlotStatistics, PartsOfWholeBlocks_HaveTheBitsOfAllAtOnce) {
   std::vector<double> copy = values;
   whole.Add(absl::MakeSpan(copy));
   SlotStatistics parts;
-  parts.Add(absl::MakeSpan(values).subspan(0, 3 * 1024));
-  parts.Add(absl::MakeSpan(values).subspan(3 * 1024, 1024));
-  parts.Add(absl::MakeSpan(values).subspan(4 * 1024));
+  parts.Add(absl::MakeSpan(values).subspan(0, 3072));
+  parts.Add(absl::MakeSpan(values).subspan(3072, 1024));
+  parts.Add(absl::MakeSpan(values).subspan(4096));
   EXPECT_EQ(parts.sum, whole.sum);
   EXPECT_EQ(parts.sum_of_squares, whole.sum_of_squares);
   EXPECT_EQ(parts.min, whole.min);

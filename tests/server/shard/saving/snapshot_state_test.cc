@@ -1,6 +1,7 @@
 // Saves snapshots of real stores and compares what a checkpoint gives back, bit for bit.
 #include "server/shard/saving/snapshot_state.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -111,12 +112,12 @@ class Owners {
         continue;
       }
       // By place, so that replicated owners have the same.
-      std::mt19937_64 random(step * 1000 + part.parameter * 7 + part.offset_elements);
+      std::mt19937_64 random(step * 1000 + int64_t{7} * part.parameter + part.offset_elements);
       for (const KeptArray array : {KeptArray::kValues, KeptArray::kScales}) {
         if (array == KeptArray::kScales && !part.code.has_value()) continue;
         const std::string bytes = RandomBytes(BytesOf(part, array), random);
         const char* to = memory->ReadKept(index, array, 0, part.elements).data;
-        if (!bytes.empty()) std::memcpy(const_cast<char*>(to), bytes.data(), bytes.size());
+        std::copy(bytes.begin(), bytes.end(), const_cast<char*>(to));
       }
     }
     for (size_t own = 0; own < store.own_buckets().size(); ++own) {

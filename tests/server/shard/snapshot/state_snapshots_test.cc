@@ -24,11 +24,11 @@ constexpr int64_t kPlenty = 1 << 20;
 // Writes its number into all words of a block, block by block, as a step does.
 class FakeStore {
  public:
-  FakeStore() : words_(kBlocks * kWords), sequences_(kBlocks) {
+  FakeStore() : words_(size_t{kBlocks} * kWords), sequences_(kBlocks) {
     std::vector<MemoryBlock> blocks(kBlocks);
     for (int b = 0; b < kBlocks; ++b) {
       // Two ranges, the second one of an odd size.
-      const char* const first = reinterpret_cast<const char*>(&words_[b * kWords]);
+      const char* const first = reinterpret_cast<const char*>(&words_[size_t{kWords} * b]);
       blocks[b] = {{first, 800}, {first + 800, kWords * 4 - 800}};
     }
     snapshots_ = std::make_unique<StateSnapshots>(std::move(blocks));

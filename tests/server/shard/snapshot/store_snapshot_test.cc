@@ -92,8 +92,8 @@ class StoreSnapshotTest : public ::testing::Test {
       std::vector<double>& values = all[{part.parameter, part.slot}];
       values.resize(std::max<size_t>(values.size(), part.offset_elements + part.elements), -1);
       for (const auto& [first, count] :
-           {std::make_pair<int64_t, int64_t>(0, int64_t{begin}),
-            std::make_pair<int64_t, int64_t>(int64_t{begin}, part.elements - begin)}) {
+           {std::pair<int64_t, int64_t>(0, begin),
+            std::pair<int64_t, int64_t>(begin, part.elements - begin)}) {
         const ShardSnapshot::Bytes bytes = snapshot.Read(static_cast<int>(i), first, count);
         for (int64_t e = 0; e < count; ++e) {
           double value = 0;

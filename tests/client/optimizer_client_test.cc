@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -116,10 +117,8 @@ TEST(OptimizerClientTest, ReadState_IsWhatTheRanksConsolidate) {
         const PulledStep pulled = ValueOrThrow(client->ReadState(memory.places, read));
         EXPECT_EQ(pulled.step, 2);
         for (size_t p = 0; p < parameters.size(); ++p) {
-          EXPECT_EQ(
-              std::memcmp(values[p].data(), parameters[p].const_data_ptr(), parameters[p].nbytes()),
-              0)
-              << p;
+          const std::string expected = testing::BytesOf(parameters[p]);
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), values[p].begin())) << p;
         }
         read.parameters.pop_back();
         EXPECT_EQ(client->ReadState(memory.places, read).status().code(),

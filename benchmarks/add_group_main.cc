@@ -50,10 +50,10 @@ Contestant SetUp(const Flags& flags) {
   const auto round = [optimizer, added] {
     optimizer->add_param_group(torch::optim::OptimizerParamGroup(added->next));
   };
-  return {round, [added] {
+  return {round, [added] { return CheckOf(added->all); },
+          [added] {
             added->all.insert(added->all.end(), added->next.begin(), added->next.end());
             added->next = MakeLinearLayers(1)->parameters();
-            return CheckOf(added->all);
           }};
 }
 
@@ -61,7 +61,5 @@ Contestant SetUp(const Flags& flags) {
 }  // namespace optshard
 
 int main(int argc, char** argv) {
-  optshard::Flags flags;
-  if (const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv)) return *end;
-  return optshard::ServeRounds([&flags] { return optshard::SetUp(flags); });
+  return optshard::RunContestant(argc, argv, optshard::CommandLineOf, optshard::SetUp);
 }

@@ -1,7 +1,5 @@
 // A contestant of ours, and a limit: one rank of the recipe whose round is a whole iteration,
 // forward, backward, step and zero_grad; or forward and backward alone.
-#include <ATen/ops/mse_loss.h>
-#include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/utils.h>
@@ -12,6 +10,7 @@
 
 #include "benchmarks/bench_models.h"
 #include "benchmarks/job_options.h"
+#include "benchmarks/recipe_training.h"
 #include "benchmarks/round_protocol.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer.h"
@@ -41,20 +40,6 @@ CommandLine CommandLineOf(Flags& flags) {
   return line;
 }
 
-// The same batch each time, another on every rank.
-struct Training {
-  Training(int layers, int rows, int rank) : model(MakeLinearLayers(layers)) {
-    torch::manual_seed(100 + rank);
-    inputs = at::randn({rows, kRecipeWidth});
-    targets = at::randn({rows, kRecipeWidth});
-  }
-
-  void ForwardBackward() { at::mse_loss(model->forward(inputs), targets).backward(); }
-
-  torch::nn::Sequential model;
-  at::Tensor inputs, targets;
-};
-
 class DropGradient : public torch::autograd::PostAccumulateGradHook {
  public:
   void operator()(const at::Tensor& parameter) override { parameter.mutable_grad().reset(); }
@@ -63,8 +48,8 @@ class DropGradient : public torch::autograd::PostAccumulateGradHook {
 Contestant SetUp(const Flags& flags) {
   torch::set_num_threads(1);
   const ShardedOptimizerOptions options = JobOptions(flags.job);
-  const auto training = std::make_shared<Training>(flags.layers, flags.rows, options.rank);
-  const std::vector<at::Tensor> parameters = training->model->parameters();
+  const auto training = std::make_shared<RecipeTraining>(flags.layers, flags.rows, options.rank);
+  const std::vector<at::Tensor> parameters = training->model()->parameters();
   const auto check = [parameters] { return CheckOf(parameters); };
   if (!flags.step) {
     for (const at::Tensor& parameter : parameters) {

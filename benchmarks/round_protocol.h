@@ -20,7 +20,12 @@ struct Contestant {
   std::function<void()> one_round;
   // What the rounds have led to.
   std::function<std::map<std::string, double>()> check;
+  // After each round, and not measured: makes the next one possible. May be null.
+  std::function<void()> after_round = nullptr;
 };
+
+// Within a round, what does not count: its time is taken off this rank's round.
+void NotMeasured(const std::function<void()>& work);
 
 // Sets a contestant up and runs its rounds until the input ends. What set-up or rounds throw (any
 // std::exception) goes to the driver. Returns the exit status of the process.

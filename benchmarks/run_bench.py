@@ -11,6 +11,7 @@ import signal
 import sys
 
 from add_param_group import AddParamGroup
+from checkpoint import CheckpointLoad, CheckpointStall, CheckpointWrite
 from consolidate import Consolidate, ConsolidateRpc
 from coordinator_scale import CoordinatorScale
 from harness import machine, report, rounds, summary
@@ -34,6 +35,7 @@ BENCHMARKS = {
         StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
         IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules, CoordinatorScale,
         Consolidate, ConsolidateRpc, StepPolled, AddParamGroup,
+        CheckpointWrite, CheckpointStall, CheckpointLoad,
     )
 }
 

@@ -31,12 +31,14 @@ def main():
     def add():
         optimizer.add_param_group({"params": layers[-1]})
 
-    def check():
+    def after_round():
         added.extend(layers[-1])
         layers.append(list(bench_models.linear_layers(1).parameters()))
+
+    def check():
         return bench_models.check(added)
 
-    driver.serve(add, check, {"torch": torch.__version__})
+    driver.serve(add, check, {"torch": torch.__version__}, after_round)
 
 
 if __name__ == "__main__":

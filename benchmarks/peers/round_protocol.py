@@ -25,13 +25,14 @@ class Driver:
         self._pipe.write(json.dumps(message) + "\n")
         self._pipe.flush()
 
-    def serve(self, one_round, check, detail):
+    def serve(self, one_round, check, detail, after_round=lambda: None):
         """Runs rounds until the input ends.
 
         Args:
           one_round: called for each round; returns when the rank has finished it.
           check: returns a dict of what the rounds have led to.
           detail: a dict that goes out with the readiness.
+          after_round: called after each round, and not measured; makes the next one possible.
         """
         self._say({"ready": True, **detail})
         for line in sys.stdin:
@@ -40,6 +41,7 @@ class Driver:
                 start = time.monotonic_ns()
                 one_round()
                 end = time.monotonic_ns()
+                after_round()
                 self._say({"start_ns": start, "end_ns": end})
             elif command == "check":
                 self._say(check())

@@ -7,6 +7,7 @@ _TIMEOUT_S = 60
 # Program and a flag of it.
 _PROGRAMS = (
     ("optshard-bench-bytes", "--message-bytes"),
+    ("optshard-bench-bytes-moved", "--how"),
     ("optshard-bench-coordinator", "--ranks-per-node"),
     ("optshard-bench-gloo", "--megabytes"),
     ("optshard-bench-memory", "--replicas"),

@@ -2,10 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace optshard {
@@ -56,6 +62,41 @@ TEST(ServeRounds, SetUpThrows_TellsTheDriver) {
   EXPECT_EQ(outcome.status, 1);
   ASSERT_EQ(outcome.lines.size(), 1u);
   EXPECT_EQ(outcome.lines[0]["error"], "nobody at the door");
+}
+
+TEST(ServeRounds, AfterRound_RunsBeforeTheAnswerAndIsNotMeasured) {
+  std::vector<std::string> calls;
+  const Outcome outcome = Serve("go\n", [&calls] {
+    return Contestant{[&calls] { calls.emplace_back("round"); },
+                      [] { return std::map<std::string, double>(); },
+                      [&calls] {
+                        calls.emplace_back("after");
+                        throw std::runtime_error("no room for the next one");
+                      }};
+  });
+  EXPECT_EQ(calls, (std::vector<std::string>{"round", "after"}));
+  ASSERT_EQ(outcome.lines.size(), 2u);
+  EXPECT_EQ(outcome.lines[1]["error"], "no room for the next one");
+}
+
+TEST(ServeRounds, NotMeasured_IsTakenOffTheRoundItIsIn) {
+  int64_t longest_ns = 0;
+  const Outcome outcome = Serve("go\ngo\n", [&longest_ns] {
+    return Contestant{
+        [&longest_ns] {
+          const auto start = std::chrono::steady_clock::now();
+          NotMeasured([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+          longest_ns = (std::chrono::steady_clock::now() - start).count();
+        },
+        [] { return std::map<std::string, double>(); }};
+  });
+  ASSERT_EQ(outcome.lines.size(), 3u);
+  const int64_t measured =
+      outcome.lines[2]["end_ns"].get<int64_t>() - outcome.lines[2]["start_ns"].get<int64_t>();
+  EXPECT_GE(measured, 0);
+  EXPECT_LT(measured, longest_ns);
+  // Not the first round's, too.
+  EXPECT_GE(outcome.lines[2]["start_ns"], outcome.lines[1]["end_ns"]);
 }
 
 TEST(ServeRounds, RoundThrows_TellsTheDriver) {

@@ -3,12 +3,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "absl/strings/str_format.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/named_directory.h"
 #include "server/checkpoint/owner_writer.h"
 #include "server/shard/saving/snapshot_state.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 namespace optshard {
 namespace {
@@ -31,6 +34,24 @@ class IdleInputOutput {
   static void Set(int64_t priority) { syscall(SYS_ioprio_set, kThread, 0, priority); }
 
   const int64_t before_;
+};
+
+// Copies what the snapshot keeps while it is written, so that the trainer's next step need not. The
+// end closes the snapshot.
+class CopyingAhead {
+ public:
+  explicit CopyingAhead(ShardSnapshot& snapshot)
+      : snapshot_(snapshot), thread_([&snapshot] { snapshot.CopyAhead(); }) {}
+  ~CopyingAhead() {
+    snapshot_.Close();
+    thread_.join();
+  }
+  CopyingAhead(const CopyingAhead&) = delete;
+  CopyingAhead& operator=(const CopyingAhead&) = delete;
+
+ private:
+  ShardSnapshot& snapshot_;
+  std::thread thread_;
 };
 
 }  // namespace
@@ -87,6 +108,7 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   }
   const auto snapshot = snapshots_->Take(shard_.snapshot, absl::ZeroDuration());
   if (!snapshot.ok()) return snapshot.status();
+  const CopyingAhead copying(**snapshot);
   auto state = OwnerStateOf(**snapshot, description_, rank_);
   if (!state.ok()) return state.status();
   const auto root = options_.files->OpenDirectory(directory);

@@ -20,7 +20,8 @@ inline int64_t ElementBytes(StateFormat format) {
   return format == StateFormat::kInt8 ? 1 : static_cast<int64_t>(SizeOf(DTypeOf(format)));
 }
 
-// Its destruction closes it. Thread-compatible, but for state(), which any thread may call.
+// Its destruction closes it. Thread-compatible, but for state(), CopyAhead() and Close(), which any
+// thread may call.
 class ShardSnapshot {
  public:
   // Elements of a slot, all of which are written together.
@@ -71,6 +72,10 @@ class ShardSnapshot {
   // that the elements fill or begin. Of any other part the values; it has no scales.
   enum class KeptArray { kValues, kScales };
   virtual Bytes ReadKept(int part, KeptArray array, int64_t first, int64_t elements) const = 0;
+
+  // Copies what the next steps would have to copy before they write it, and returns once all of it
+  // is copied, or the snapshot closed. Steps that come meanwhile hardly wait for it.
+  virtual void CopyAhead() {}
 
   // Nothing is kept for it any more. What Read gave stays memory, whatever it holds. Idempotent.
   virtual void Close() = 0;

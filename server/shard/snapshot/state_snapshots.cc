@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace optshard {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kChunkBytes = 256 << 10;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -26,11 +28,18 @@ StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMem
   size_t next = 0;
   for (const MemoryBlock& block : blocks_) {
     std::vector<size_t>& places = places_.emplace_back();
+    first_chunk_.push_back(chunks_.size());
     for (const MemoryRange& range : block) {
       places.push_back(next);
+      for (size_t begin = 0; begin < range.bytes; begin += kChunkBytes) {
+        const size_t bytes = std::min(kChunkBytes, range.bytes - begin);
+        chunks_.push_back({range.data + begin, next + begin, bytes});
+      }
       next += Aligned(range.bytes);
     }
   }
+  first_chunk_.push_back(chunks_.size());
+  chunk_states_ = std::vector<std::atomic<ChunkState>>(chunks_.size());
 }
 
 const char* StateSnapshot::At(int block, int range) const {
@@ -38,19 +47,71 @@ const char* StateSnapshot::At(int block, int range) const {
   return copies_.get() + places_[block][range];
 }
 
+void StateSnapshot::Open(BlockState first) {
+  for (std::atomic<ChunkState>& chunk : chunk_states_) {
+    chunk.store(ChunkState::kLive, std::memory_order_relaxed);
+  }
+  for (std::atomic<uint32_t>& state : states_) {
+    state.store(static_cast<uint32_t>(first), std::memory_order_release);
+  }
+}
+
+bool StateSnapshot::TryCopy(size_t chunk) {
+  ChunkState expected = ChunkState::kLive;
+  std::atomic<ChunkState>& state = chunk_states_[chunk];
+  if (!state.compare_exchange_strong(expected, ChunkState::kBusy, std::memory_order_acquire)) {
+    return false;
+  }
+  const Chunk& copied = chunks_[chunk];
+  std::memcpy(copies_.get() + copied.to, copied.from, copied.bytes);
+  // Releases the reads, too: they come before a write that follows AwaitCopy.
+  state.store(ChunkState::kDone, std::memory_order_release);
+  return true;
+}
+
+void StateSnapshot::AwaitCopy(size_t chunk) const {
+  while (chunk_states_[chunk].load(std::memory_order_acquire) == ChunkState::kBusy) {
+    std::this_thread::yield();
+  }
+}
+
 void StateSnapshot::BeforeWrite(int block) {
   if (state(block) != BlockState::kLive) return;
   BlockState next = BlockState::kLost;
   if (keeps_copies()) {
-    for (size_t r = 0; r < blocks_[block].size(); ++r) {
-      const MemoryRange& range = blocks_[block][r];
-      char* const to = copies_.get() + places_[block][r];
-      if (range.bytes > 0) std::memcpy(to, range.data, range.bytes);
+    for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) {
+      if (!TryCopy(chunk)) AwaitCopy(chunk);
     }
     next = BlockState::kCopied;
   }
   // Acquire keeps the writes that follow behind it.
   states_[block].exchange(static_cast<uint32_t>(next), std::memory_order_acq_rel);
+}
+
+void StateSnapshot::CopyAhead() {
+  if (!keeps_copies()) return;
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    // A chunk of another's is a writer's, who goes on to the block's end; or nothing is to be
+    // copied any more.
+    bool all = true;
+    for (size_t chunk = first_chunk_[block]; all && chunk < first_chunk_[block + 1]; ++chunk) {
+      all = TryCopy(chunk);
+    }
+    auto live = static_cast<uint32_t>(BlockState::kLive);
+    if (all) {
+      states_[block].compare_exchange_strong(live, static_cast<uint32_t>(BlockState::kCopied),
+                                             std::memory_order_acq_rel);
+    }
+  }
+}
+
+void StateSnapshot::StopCopying() {
+  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    ChunkState live = ChunkState::kLive;
+    chunk_states_[chunk].compare_exchange_strong(live, ChunkState::kDone,
+                                                 std::memory_order_relaxed);
+    AwaitCopy(chunk);
+  }
 }
 
 StateSnapshots::StateSnapshots(std::vector<MemoryBlock> blocks)
@@ -70,23 +131,24 @@ std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece cop
 void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {
   absl::MutexLock lock(&mutex_);
   const auto first = ended_ ? StateSnapshot::BlockState::kLost : StateSnapshot::BlockState::kLive;
-  for (std::atomic<uint32_t>& state : snapshot->states_) {
-    state.store(static_cast<uint32_t>(first), std::memory_order_release);
-  }
+  snapshot->Open(first);
   if (!ended_) open_.push_back(snapshot);
 }
 
 void StateSnapshots::Close(const StateSnapshot* snapshot) {
   absl::MutexLock lock(&mutex_);
-  open_.erase(std::remove_if(open_.begin(), open_.end(),
-                             [&](const auto& each) { return each.get() == snapshot; }),
-              open_.end());
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [&](const auto& each) { return each.get() == snapshot; });
+  if (found == open_.end()) return;
+  (*found)->StopCopying();
+  open_.erase(found);
 }
 
 void StateSnapshots::EndAll() {
   absl::MutexLock lock(&mutex_);
   ended_ = true;
   for (const std::shared_ptr<StateSnapshot>& snapshot : open_) {
+    snapshot->StopCopying();
     for (std::atomic<uint32_t>& state : snapshot->states_) {
       auto live = static_cast<uint32_t>(StateSnapshot::BlockState::kLive);
       state.compare_exchange_strong(live, static_cast<uint32_t>(StateSnapshot::BlockState::kLost),

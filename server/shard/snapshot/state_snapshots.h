@@ -1,5 +1,5 @@
-// Keeps the state of one step while later steps go on writing: what a snapshot has not given out
-// yet is copied before it is written.
+// Keeps the state of one step while later steps go on writing: what is not copied yet is copied
+// before it is written.
 #ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_STATE_SNAPSHOTS_H_
 #define OPTSHARD_SERVER_SHARD_SNAPSHOT_STATE_SNAPSHOTS_H_
 
@@ -43,16 +43,39 @@ class StateSnapshot {
 
   bool keeps_copies() const { return copies_ != nullptr; }
 
+  // Copies what is live, until nothing is or the snapshot is closed, so that no step has to. Who
+  // writes a block meanwhile waits for 256 KiB of it at most. Does nothing without memory for
+  // copies. Any thread; the snapshot is open.
+  void CopyAhead();
+
  private:
   friend class StateSnapshots;
+
+  // What is copied at once.
+  struct Chunk {
+    const char* from = nullptr;
+    size_t to = 0;  // in copies_
+    size_t bytes = 0;
+  };
+  enum class ChunkState : uint8_t { kLive, kBusy, kDone };
+
   StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies);
 
+  void Open(BlockState first);
   void BeforeWrite(int block);
+  // Nobody copies, and nobody will.
+  void StopCopying();
+  // False where somebody else has copied it, or does.
+  bool TryCopy(size_t chunk);
+  void AwaitCopy(size_t chunk) const;
 
   const std::vector<MemoryBlock>& blocks_;
   const SnapshotMemory::Piece copies_;
   std::vector<std::vector<size_t>> places_;  // in copies_, by block and range
   mutable std::vector<std::atomic<uint32_t>> states_;
+  std::vector<Chunk> chunks_;        // of all blocks, in order
+  std::vector<size_t> first_chunk_;  // by block; one more is the end
+  std::vector<std::atomic<ChunkState>> chunk_states_;
 };
 
 // The open snapshots of one store. Thread-safe: one thread writes the blocks, any open and close.

@@ -75,6 +75,7 @@ class StoreSnapshot final : public ShardSnapshot {
 
   ~StoreSnapshot() override { CloseIt(); }
   void Close() override { CloseIt(); }
+  void CopyAhead() override { snapshot_->CopyAhead(); }
 
   StepNumber step() const override { return step_; }
   Generation generation() const override { return generation_; }

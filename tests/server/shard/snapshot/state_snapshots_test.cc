@@ -126,8 +126,44 @@ TEST(StateSnapshotsTest, AfterTheEnd_WhatWasNotCopiedIsLost) {
   EXPECT_EQ(Opened(store, true)->state(0), BlockState::kLost);
 }
 
+TEST(StateSnapshotsTest, CopyAhead_CopiesWhatNobodyHasWritten) {
+  FakeStore store;
+  for (int b = 0; b < kBlocks; ++b) store.Write(b, 7);
+  const auto snapshot = Opened(store, true);
+  store.Write(2, 8);
+  snapshot->CopyAhead();
+  for (int b = 0; b < kBlocks; ++b) {
+    EXPECT_EQ(snapshot->state(b), BlockState::kCopied);
+    store.Write(b, 9);
+    EXPECT_THAT(WordsOf(*snapshot, b), ::testing::Each(7));
+  }
+}
+
+TEST(StateSnapshotsTest, CopyAhead_WithoutMemoryForCopies_LeavesAllLive) {
+  FakeStore store;
+  const auto snapshot = Opened(store, false);
+  snapshot->CopyAhead();
+  EXPECT_EQ(snapshot->state(0), BlockState::kLive);
+}
+
+TEST(StateSnapshotsTest, CopyAhead_OfAClosedSnapshot_CopiesNothing) {
+  FakeStore store;
+  const auto snapshot = Opened(store, true);
+  store.snapshots().Close(snapshot.get());
+  snapshot->CopyAhead();
+  EXPECT_EQ(snapshot->state(0), BlockState::kLive);
+}
+
+TEST(StateSnapshotsTest, CopyAhead_AfterTheEnd_LeavesAllLost) {
+  FakeStore store;
+  const auto snapshot = Opened(store, true);
+  store.snapshots().EndAll();
+  snapshot->CopyAhead();
+  EXPECT_EQ(snapshot->state(0), BlockState::kLost);
+}
+
 // A writer steps; readers open snapshots, between two steps as the sequences and a step number tell
-// them, and read the blocks in any order, some of them twice.
+// them, and read the blocks in any order, some of them twice; half of them copy ahead meanwhile.
 TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
   FakeStore store;
   std::atomic<uint32_t> begun{0};
@@ -152,7 +188,9 @@ TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
         const auto snapshot = Opened(store, true);
         if (begun.load() == step) {
           ++opened;
+          const int copying = static_cast<int>(random() % (4 * kBlocks));
           for (int i = 0; i < 2 * kBlocks; ++i) {
+            if (i == copying) snapshot->CopyAhead();
             const int block = static_cast<int>(random() % kBlocks);
             const std::vector<uint32_t> words = WordsOf(*snapshot, block);
             if (snapshot->state(block) == BlockState::kCopied) ++copied;

@@ -53,9 +53,10 @@ std::string DigitsTable(const std::vector<DigitsReport>& reports) {
   return table;
 }
 
-std::string DigitsSummaryJson(const std::vector<DigitsReport>& reports) {
+std::string DigitsSummaryJson(const std::vector<DigitsReport>& reports,
+                              const absl::optional<DigitsRun>& resumed) {
   const DigitsReport& first = reports[0];
-  const nlohmann::ordered_json summary = {
+  nlohmann::ordered_json summary = {
       {"accuracy_sharded", first.sharded.accuracy},
       {"accuracy_unsharded", first.unsharded.accuracy},
       {"accuracy_torch", first.torch.accuracy},
@@ -63,6 +64,7 @@ std::string DigitsSummaryJson(const std::vector<DigitsReport>& reports) {
       {"state_bytes_unsharded", first.unsharded.state_bytes.at(0)},
       {"state_bytes_per_rank", first.sharded.state_bytes},
   };
+  if (resumed.has_value()) summary["accuracy_resumed"] = resumed->accuracy;
   return summary.dump(2) + "\n";
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 
 namespace optshard {
 
@@ -38,8 +39,10 @@ bool ParametersEqual(const std::vector<DigitsReport>& reports);
 std::string DigitsTable(const std::vector<DigitsReport>& reports);
 
 // JSON for scripts: accuracy_sharded, accuracy_unsharded, accuracy_torch, params_equal,
-// state_bytes_unsharded and state_bytes_per_rank. The first report is rank 0's.
-std::string DigitsSummaryJson(const std::vector<DigitsReport>& reports);
+// state_bytes_unsharded and state_bytes_per_rank; accuracy_resumed where it went on from a
+// checkpoint. The first report is rank 0's.
+std::string DigitsSummaryJson(const std::vector<DigitsReport>& reports,
+                              const absl::optional<DigitsRun>& resumed = absl::nullopt);
 
 }  // namespace optshard
 

@@ -3,8 +3,10 @@
 //
 // By itself it starts a coordinator, a shard server and the ranks. The sharded run's state is kept
 // by the server. Half-way, the last rank's process ends between two steps, and a new process takes
-// its place and goes on. With --coordinator, --rank and --world-size, or with torchrun's variables,
-// the program acts as one rank.
+// its place and goes on. Somewhat later a checkpoint is saved. Once all is done, all processes are
+// ended, and others, of another number of ranks, go on from the checkpoint to the same end. With
+// --coordinator, --rank and --world-size, or with torchrun's variables, the program acts as one
+// rank.
 #include <ATen/Parallel.h>
 #include <torch/optim/adam.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "absl/types/optional.h"
+#include "client/checkpoint_directory.h"
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
 #include "common/cli/command_line.h"
@@ -31,6 +35,7 @@
 #include "examples/rank_launcher.h"
 #include "examples/rank_link.h"
 #include "examples/rank_main.h"
+#include "examples/scratch_directory.h"
 #include "examples/shard_inspection_rpc.h"
 
 namespace optshard {
@@ -45,6 +50,10 @@ struct Flags {
   std::string state_dtype = "float32";
   bool shard_server = true;
   int replace_after = 120;
+  int save_after = 150;
+  int resume_ranks = 3;
+  std::string checkpoints;
+  bool resume = false;
   bool successor = false;
   std::string data;
   std::string json;
@@ -55,10 +64,10 @@ CommandLine CommandLineOf(Flags& flags) {
   CommandLine line(
       {"optshard-train-digits",
        "Trains a small classifier of handwritten digits twice, with the optimizer state sharded "
-       "and "
-       "unsharded, and shows that all bytes of the parameters come out the same. By itself it "
+       "and unsharded, and shows that all bytes of the parameters come out the same. By itself it "
        "starts a coordinator, a shard server and the ranks; half-way through the sharded run it "
-       "replaces the last rank's process by a new one, which goes on. With --rank, or under "
+       "replaces the last rank's process by a new one, which goes on. It saves a checkpoint, ends "
+       "all processes, and goes on from it at another number of ranks. With --rank, or under "
        "torchrun, it acts as one rank.",
        {"optshard-train-digits", "optshard-train-digits --ranks=4 --epochs=6 --json=out/demo.json",
         "optshard-train-digits --no-shard-server --policy=greedy"}});
@@ -80,11 +89,20 @@ CommandLine CommandLineOf(Flags& flags) {
            "step of the sharded run after which the last rank's process is replaced; 0 is never. "
            "Only with a shard server")
       .AtLeast(0);
+  line.Add("save-after", &flags.save_after,
+           "step of the sharded run after which a checkpoint is saved, from which other ranks go "
+           "on in the end; 0 is never")
+      .AtLeast(0);
+  line.Add("resume-ranks", &flags.resume_ranks, "how many those are").AtLeast(1);
   line.Group("Files");
   line.Add("data", &flags.data, "digits.csv.gz").Value("PATH").Default("where the build puts it");
   line.Add("json", &flags.json, "where to write the results for scripts")
       .Value("PATH")
       .Default("none");
+  line.Add("checkpoints", &flags.checkpoints,
+           "where to save, set by the process that started this rank")
+      .Hidden();
+  line.Add("resume", &flags.resume, "set where this rank goes on from there").Hidden();
   line.Add("successor", &flags.successor, "set by the process that started this rank").Hidden();
   AddRankOptions(line, &flags.rank);
   return line;
@@ -144,7 +162,7 @@ std::function<void(int64_t)> AfterShardedStep(const Flags& flags,
                                               const ShardedOptimizerOptions& options) {
   const int64_t last = flags.replace_after;
   if (!LinkToLauncher(flags.rank).launched() || options.attach == "embedded" || last == 0 ||
-      options.rank != options.world_size - 1 || flags.successor) {
+      options.rank != options.world_size - 1 || flags.successor || flags.resume) {
     return nullptr;
   }
   return [last, rank = options.rank](int64_t finished_steps) {
@@ -184,13 +202,26 @@ class Run {
   Run(const Flags& flags, const ShardedOptimizerOptions& options, const DigitsSplit& digits,
       const std::function<void(int64_t finished_steps)>& step_ended = nullptr)
       : model_(flags.seed), optimizer_(model_, torch::optim::AdamOptions(flags.lr), options) {
+    if (flags.resume) optimizer_.load_checkpoint(flags.checkpoints);
     DigitsTraining training = TrainingOf(flags, options.rank, options.world_size);
     training.finished_steps = static_cast<int64_t>(optimizer_.finished_step());
     if (training.finished_steps > 0) {
       Print(absl::StrFormat("%-10s rank %d, process %d, goes on after step %d\n", options.optimizer,
                             options.rank, getpid(), training.finished_steps));
     }
-    result_.accuracy = Train(training, digits, model_, optimizer_, options.optimizer, step_ended);
+    const bool saves = !flags.resume && !flags.checkpoints.empty() && flags.save_after > 0 &&
+                       options.optimizer == kSharded;
+    const auto ended = [&](int64_t finished_steps) {
+      if (saves && finished_steps == flags.save_after) {
+        optimizer_.save_checkpoint(flags.checkpoints);
+      }
+      if (step_ended) step_ended(finished_steps);
+    };
+    result_.accuracy = Train(training, digits, model_, optimizer_, options.optimizer, ended);
+    const std::string saved = optimizer_.wait_checkpoint();
+    if (!saved.empty() && options.rank == 0) {
+      Print(absl::StrFormat("%-10s saved %s\n", options.optimizer, saved));
+    }
     result_.checksum = ParametersChecksum(model_.parameters());
     if (options.rank == 0) result_.state_bytes = StateBytesOfAll(optimizer_);
   }
@@ -204,7 +235,7 @@ class Run {
   DigitsRun result_;
 };
 
-void Show(const Flags& flags, const std::vector<DigitsReport>& reports) {
+void Show(const std::vector<DigitsReport>& reports) {
   Print("\n" + DigitsTable(reports));
   // The owner of the last rank, which runs in another process where this one has started the ranks.
   const std::vector<std::string>& addresses = reports[0].owner_addresses;
@@ -214,11 +245,16 @@ void Show(const Flags& flags, const std::vector<DigitsReport>& reports) {
   for (const std::string& line : ValueOrThrow(ListParametersOf(owner, kInspection))) {
     Print(absl::StrCat("  ", line, "\n"));
   }
+}
+
+// `resumed`: where it went on from a checkpoint.
+void WriteJson(const Flags& flags, const std::vector<DigitsReport>& reports,
+               const absl::optional<DigitsRun>& resumed) {
   const std::filesystem::path json = flags.json;
   if (json.empty()) return;
   if (json.has_parent_path()) std::filesystem::create_directories(json.parent_path());
   std::ofstream file(json);
-  file << DigitsSummaryJson(reports);
+  file << DigitsSummaryJson(reports, resumed);
   if (!file.flush()) {
     throw StatusError(absl::UnavailableError(absl::StrCat(json.string(), " cannot be written")));
   }
@@ -233,6 +269,16 @@ int RunRank(const Flags& flags, ShardedOptimizerOptions options) {
   options.state_dtype = flags.state_dtype;
   options.policy = ValueOrThrow(ParsePartitionPolicy(flags.policy));
   Run sharded(flags, options, digits, AfterShardedStep(flags, options));
+  RankLink launcher = LinkToLauncher(flags.rank);
+  if (flags.resume) {
+    DigitsReport resumed;
+    resumed.rank = options.rank;
+    resumed.sharded = sharded.result();
+    launcher.Report(ToJson(resumed));
+    launcher.WaitForRelease();
+    sharded.optimizer().Close();
+    return EXIT_SUCCESS;
+  }
   options.optimizer = kUnsharded;
   options.attach = "embedded";
   options.policy = PartitionPolicy::kReplicated;
@@ -245,8 +291,10 @@ int RunRank(const Flags& flags, ShardedOptimizerOptions options) {
   report.owner_addresses = sharded.optimizer().owner_addresses();
   if (options.rank == 0) report.torch = TrainWithTorch(flags, digits);
 
-  RankLink launcher = LinkToLauncher(flags.rank);
-  if (!launcher.launched() && options.rank == 0) Show(flags, {report});
+  if (!launcher.launched() && options.rank == 0) {
+    Show({report});
+    WriteJson(flags, {report}, absl::nullopt);
+  }
   launcher.Report(ToJson(report));
   launcher.WaitForRelease();
   unsharded.optimizer().Close();
@@ -254,20 +302,60 @@ int RunRank(const Flags& flags, ShardedOptimizerOptions options) {
   return ParametersEqual({report}) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-int RunJob(const Flags& flags) {
-  const absl::Time deadline = absl::Now() + kTogether;
+std::vector<DigitsReport> ReportsOf(RankLauncher& launcher, absl::Time deadline) {
+  std::vector<DigitsReport> reports;
+  for (const std::string& text : ValueOrThrow(launcher.WaitForReports(deadline))) {
+    reports.push_back(ValueOrThrow(DigitsReportFromJson(text)));
+  }
+  return reports;
+}
+
+RankLauncher::Options JobOptions(const Flags& flags, const std::string& checkpoints) {
   RankLauncher::Options options = LauncherOptions(flags.rank, kJob);
   options.services.shard_server = flags.shard_server;
+  options.arguments.push_back(absl::StrCat("--checkpoints=", checkpoints));
+  return options;
+}
+
+// The same training in new processes, from the newest checkpoint to its end; nothing where there is
+// no checkpoint.
+absl::optional<DigitsRun> Resume(const Flags& flags, const std::string& checkpoints,
+                                 absl::Time deadline) {
+  ShardedOptimizerOptions saved;
+  saved.job = kJob;
+  saved.optimizer = kSharded;
+  const absl::optional<std::string> newest = CheckpointDirectory(checkpoints, saved).newest();
+  if (!newest.has_value()) return absl::nullopt;
+  Print(absl::StrCat("\nAll processes have ended. Going on from ", *newest, " at ",
+                     flags.resume_ranks, " ranks.\n"));
+  RankLauncher::Options options = JobOptions(flags, checkpoints);
+  options.services.world_size = flags.resume_ranks;
+  const int batch_size = flags.batch_size - flags.batch_size % flags.resume_ranks;
+  options.arguments.insert(options.arguments.end(),
+                           {"--resume", absl::StrCat("--batch-size=", batch_size)});
+  const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
+  const std::vector<DigitsReport> reports = ReportsOf(*launcher, deadline);
+  ThrowIfError(launcher->Finish(deadline));
+  const DigitsRun& run = reports[0].sharded;
+  Print(absl::StrFormat("Resumed at %d ranks, it ends with an accuracy of %.2f %%.\n",
+                        flags.resume_ranks, 100 * run.accuracy));
+  return run;
+}
+
+int RunJob(const Flags& flags) {
+  const absl::Time deadline = absl::Now() + kTogether;
+  const ScratchDirectory scratch;
+  const std::string checkpoints = (scratch.path() / "checkpoints").string();
+  const RankLauncher::Options options = JobOptions(flags, checkpoints);
   Print(absl::StrCat("Starting a coordinator",
                      options.services.shard_server ? ", a shard server" : "", " and ",
                      options.services.world_size, " ranks.\n"));
-  const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
-  std::vector<DigitsReport> reports;
-  for (const std::string& text : ValueOrThrow(launcher->WaitForReports(deadline))) {
-    reports.push_back(ValueOrThrow(DigitsReportFromJson(text)));
-  }
-  Show(flags, reports);
-  ThrowIfError(launcher->Finish(deadline));
+  std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
+  const std::vector<DigitsReport> reports = ReportsOf(*launcher, deadline);
+  Show(reports);
+  if (flags.save_after == 0) ThrowIfError(launcher->Finish(deadline));
+  launcher.reset();  // kills what still runs
+  WriteJson(flags, reports, Resume(flags, checkpoints, deadline));
   return ParametersEqual(reports) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -55,6 +55,8 @@ TEST_F(TrainDigitsTest, Run_TwoRanks_LearnsWithTheSameBitsShardedAndUnsharded) {
   std::ifstream(path) >> summary;
   EXPECT_GE(summary.at("accuracy_sharded"), 0.95);
   EXPECT_EQ(summary.at("accuracy_sharded"), summary.at("accuracy_unsharded"));
+  EXPECT_GE(summary.at("accuracy_resumed"), 0.95);
+  EXPECT_THAT(demo.output(), HasSubstr("Going on from step-000000000150 at 3 ranks"));
   EXPECT_EQ(summary.at("params_equal"), true);
   const std::vector<int64_t> bytes = summary.at("state_bytes_per_rank");
   ASSERT_EQ(bytes.size(), 2u);

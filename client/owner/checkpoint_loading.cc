@@ -26,7 +26,7 @@ constexpr int64_t kSlowestBytesPerSecond = int64_t{16} << 20;
 class Loading {
  public:
   Loading(const CheckpointLoadOptions& options, std::string directory)
-      : options_(options), directory_(std::move(directory)), exchange_(options.exchange) {}
+      : options_(options), directory_(std::move(directory)), exchange_(*options.exchange) {}
 
   absl::StatusOr<CheckpointLoad> Run(const std::string& name) {
     absl::Status done = Choose(name);
@@ -38,7 +38,7 @@ class Loading {
   }
 
  private:
-  Rank rank() const { return options_.exchange.rank; }
+  Rank rank() const { return exchange_.options().rank; }
 
   absl::Status Choose(const std::string& name) {
     // No name has a blank.
@@ -119,10 +119,9 @@ class Loading {
 
   absl::Status Check() {
     share_.emplace(checkpoint_.get(), &match_, options_.layout, rank());
-    RankExchange::Options patient = options_.exchange;
-    patient.timeout += absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond);
-    reading_.emplace(patient);
-    return reading_->Agree(Trying([this] {
+    exchange_.AddPatience(
+        absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond));
+    return exchange_.Agree(Trying([this] {
       absl::Status checked = options_.check_parameters();
       if (checked.ok()) checked = share_->Check();
       return checked.ok() ? ReadBlob() : checked;
@@ -130,7 +129,7 @@ class Loading {
   }
 
   absl::Status ReadBlob() {
-    if (load_.loaded.world_size != options_.exchange.world_size) return absl::OkStatus();
+    if (load_.loaded.world_size != exchange_.options().world_size) return absl::OkStatus();
     absl::StatusOr<absl::optional<std::string>> blob = checkpoint_->ReadBlob(rank());
     if (!blob.ok()) return blob.status();
     load_.blob = std::move(*blob).value_or("");
@@ -144,31 +143,30 @@ class Loading {
       return state.ok() ? (*state)->SetReplacing(Replacing::kAll) : state.status();
     }));
     if (!done.ok()) return done;
-    done = reading_->Agree(Trying([this] {
+    done = exchange_.Agree(Trying([this] {
       return rank() == 0 ? share_->ReadParameters(options_.parameters) : absl::OkStatus();
     }));
     if (!done.ok()) return done;
     // Before the slots: masters take what is synchronised, and are replaced then.
     options_.synchronise();
-    done = reading_->Agree(Trying([this] {
+    done = exchange_.Agree(Trying([this] {
       const absl::StatusOr<StateAccess*> state = StateHere();
       return state.ok() ? share_->WriteSlots(**state) : state.status();
     }));
     if (!done.ok()) return done;
-    return owner().FinishLoading(load_.loaded.step, load_.blob, options_.exchange.timeout);
+    return owner().FinishLoading(load_.loaded.step, load_.blob, exchange_.options().timeout);
   }
 
-  OwnerLink& owner() const { return *options_.exchange.owner; }
+  OwnerLink& owner() const { return *exchange_.options().owner; }
   absl::StatusOr<StateAccess*> StateHere() const {
-    return owner().state(options_.exchange.timeout);
+    return owner().state(exchange_.options().timeout);
   }
   std::string path() const { return absl::StrCat(directory_, "/", load_.loaded.name); }
 
   const CheckpointLoadOptions& options_;
   const std::string directory_;
   PosixFileSystem files_;
-  RankExchange exchange_;
-  absl::optional<RankExchange> reading_;  // with more time
+  RankExchange& exchange_;
   std::unique_ptr<CheckpointReader> checkpoint_;
   CheckpointMatch match_;
   absl::optional<CheckpointShare> share_;

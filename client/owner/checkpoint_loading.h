@@ -23,8 +23,8 @@
 namespace optshard {
 
 struct CheckpointLoadOptions {
-  // Its call is kLoad; with the timeout of a step.
-  RankExchange::Options exchange;
+  // Of this attempt; its call is kLoad; with the timeout of a step.
+  RankExchange* exchange = nullptr;
   const StateLayout* layout = nullptr;
   std::string job;
   std::string optimizer;

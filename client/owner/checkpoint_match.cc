@@ -11,6 +11,7 @@
 #include "server/checkpoint/array_format.h"
 #include "server/checkpoint/name_escape.h"
 #include "server/shard/saving/checkpoint_description.h"
+#include "server/shard/state/shard_ledger.h"
 #include "server/update/step_hyperparameters.h"
 
 namespace optshard {
@@ -67,15 +68,12 @@ std::string DifferenceOfSlots(const std::string& what, const CheckpointParameter
              : absl::StrCat(what, " has slots there that are one number, and not here");
 }
 
-// Doubles count so far, and ledgers.
-constexpr StepNumber kLastStep = (StepNumber{1} << 53) - 1;
-
 absl::Status CheckSteps(const CheckpointManifest& saved) {
   StepNumber most = saved.step;
   for (const CheckpointParameter& each : saved.parameters) most = std::max(most, each.steps);
-  if (most <= kLastStep) return absl::OkStatus();
+  if (most <= ShardLedger::kLastStep) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the checkpoint counts ", most, " steps, expected at most ", kLastStep));
+      absl::StrCat("the checkpoint counts ", most, " steps, expected at most ", ShardLedger::kLastStep));
 }
 
 std::string DifferenceOf(const CheckpointParameter& saved, const CheckpointParameter& expected,

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/owner/call_attempts.h"
 #include "client/owner/caught_errors.h"
 #include "client/owner/checkpoint_loading.h"
 #include "client/owner/group_values.h"
@@ -60,14 +61,31 @@ void OptimizerState::Write(const at::Tensor& parameter, const StateSlots& slots)
                           options_.client->step_timeout));
 }
 
-RankExchange OptimizerState::ExchangeFor(ShareCall call) const {
+RankExchange::Options OptimizerState::ExchangeFor(ShareCall call) const {
   RankExchange::Options exchange;
   exchange.owner = options_.owner;
   exchange.call = call;
   exchange.rank = rank();
   exchange.world_size = options_.owners->world_size();
   exchange.timeout = options_.client->step_timeout;
-  return RankExchange(exchange);
+  return exchange;
+}
+
+void OptimizerState::InAttempts(ShareCall call,
+                                const std::function<void(RankExchange&)>& attempt) const {
+  const auto tried = [&](RankExchange& exchange) {
+    return Trying([&] {
+      attempt(exchange);
+      return absl::OkStatus();
+    });
+  };
+  const RankExchange::Options options = ExchangeFor(call);
+  if (options_.client->wait_for_trainers) {
+    ThrowIfError(CallInAttempts(options, tried));
+    return;
+  }
+  RankExchange exchange(options);
+  ThrowIfError(tried(exchange));
 }
 
 void OptimizerState::CheckRulesStepAll() const {
@@ -115,7 +133,7 @@ absl::Status OptimizerState::CheckOwnState() const {
 void OptimizerState::Consolidate(Rank to, const Groups& groups) {
   CheckRulesStepAll();
   const int world_size = options_.owners->world_size();
-  RankExchange exchange = ExchangeFor(ShareCall::kConsolidate);
+  RankExchange exchange(ExchangeFor(ShareCall::kConsolidate));
   ThrowIfError(exchange.Agree(Trying([&] {
     return to >= kFromEveryRank && to < world_size
                ? CheckOwnState()
@@ -230,7 +248,17 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
   for (const OptimizerParamGroup& group : groups) {
     present.push_back(RuleOptions::From(group.options()).values());
   }
-  RankExchange exchange = ExchangeFor(ShareCall::kLoad);
+  std::vector<Hyperparameters> loaded;
+  InAttempts(ShareCall::kLoad, [&](RankExchange& exchange) {
+    loaded = LoadOnce(given, from, present, exchange);
+  });
+  SetAllOptions(loaded, groups);
+}
+
+std::vector<Hyperparameters> OptimizerState::LoadOnce(const absl::StatusOr<StateDict>& given,
+                                                      Rank from,
+                                                      const std::vector<Hyperparameters>& present,
+                                                      RankExchange& exchange) const {
   ThrowIfError(exchange.Compare({absl::StrCat("the rank whose state dict is loaded ", from)}));
   // 1. What is given can be loaded.
   const bool gives = from == kFromEveryRank || from == rank();
@@ -275,7 +303,7 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
   ThrowIfError(exchange.Agree(Trying([&] { return SetReplacing(Replacing::kState); })));
   ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
   ThrowIfError(SetReplacing(Replacing::kNothing));
-  SetAllOptions(*hyperparameters, groups);
+  return *std::move(hyperparameters);
 }
 
 void OptimizerState::SetAllOptions(const std::vector<Hyperparameters>& hyperparameters,
@@ -291,14 +319,17 @@ LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
                                                 std::string* blob) {
   CheckRulesStepAll();
   CheckpointLoadOptions load;
-  load.exchange = ExchangeFor(ShareCall::kLoad).options();
   load.layout = &layout_;
   load.job = options_.client->job;
   load.optimizer = options_.client->optimizer;
   load.parameters = options_.parameters;
   load.check_parameters = calls.check;
   load.synchronise = calls.synchronise;
-  CheckpointLoad done = ValueOrThrow(optshard::LoadCheckpoint(load, directory, name));
+  CheckpointLoad done;
+  InAttempts(ShareCall::kLoad, [&](RankExchange& exchange) {
+    load.exchange = &exchange;
+    done = ValueOrThrow(optshard::LoadCheckpoint(load, directory, name));
+  });
   SetAllOptions(done.hyperparameters, groups);
   *blob = std::move(done.blob);
   return std::move(done.loaded);

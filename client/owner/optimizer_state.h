@@ -75,12 +75,18 @@ class OptimizerState {
 
  private:
   Rank rank() const { return options_.client->rank; }
-  RankExchange ExchangeFor(ShareCall call) const;
+  RankExchange::Options ExchangeFor(ShareCall call) const;
+  // As CallInAttempts, where that may wait; else one attempt. An attempt throws.
+  void InAttempts(ShareCall call, const std::function<void(RankExchange&)>& attempt) const;
   void CheckRulesStepAll() const;
   absl::Status CheckOwnState() const;
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
   absl::StatusOr<StateDict> ReceiveShare(RankExchange& exchange, Rank from,
                                          const StateDict& whole) const;
+  // What all groups have then.
+  std::vector<Hyperparameters> LoadOnce(const absl::StatusOr<StateDict>& given, Rank from,
+                                        const std::vector<Hyperparameters>& present,
+                                        RankExchange& exchange) const;
   absl::Status SetReplacing(Replacing what) const;
   absl::Status WriteOwn(const StateDict& share,
                         const std::vector<Hyperparameters>& hyperparameters) const;

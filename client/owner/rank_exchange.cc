@@ -33,6 +33,18 @@ absl::StatusCode CodeOf(uint64_t code) {
              : absl::StatusCode::kUnknown;
 }
 
+// An error's payload and message: the payload has no line break.
+std::string Packed(const absl::Status& status) {
+  return absl::StrCat(errors::EncodePayload(status), "\n", status.message());
+}
+absl::Status Unpacked(absl::StatusCode code, absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('\n', 1));
+  absl::Status status(code, parts.second);
+  errors::AttachPayload(status, parts.first);
+  return status;
+}
+
 // What stands before the last blank.
 absl::string_view NameOf(absl::string_view line) { return line.substr(0, line.rfind(' ')); }
 
@@ -62,8 +74,12 @@ std::string Difference(const std::vector<std::string>& lines, Rank rank,
 }  // namespace
 
 absl::Status RankExchange::Share(Rank from, absl::Span<char> bytes) {
-  return options_.owner->ShareBytes({options_.call, from, bytes}, options_.timeout);
+  const absl::Duration timeout =
+      begun_ == 0 ? std::max(options_.timeout, options_.first_timeout) : options_.timeout;
+  return options_.owner->ShareBytes({options_.call, from, bytes, begun_++}, timeout);
 }
+
+void RankExchange::AddPatience(absl::Duration more) { options_.timeout += more; }
 
 absl::StatusOr<std::vector<uint64_t>> RankExchange::Gather(uint64_t own) {
   std::vector<uint64_t> all(options_.world_size);
@@ -107,10 +123,10 @@ absl::Status RankExchange::Agree(const absl::Status& own) {
       std::find_if(codes->begin(), codes->end(), [](uint64_t code) { return code != 0; });
   if (failed == codes->end()) return absl::OkStatus();
   const auto rank = static_cast<Rank>(failed - codes->begin());
-  std::string message(own.message());
-  absl::Status sent = Send(rank, kFromEveryRank, &message);
+  std::string text = Packed(own);
+  absl::Status sent = Send(rank, kFromEveryRank, &text);
   if (!sent.ok()) return sent;
-  const absl::Status error = rank == options_.rank ? own : absl::Status(CodeOf(*failed), message);
+  const absl::Status error = rank == options_.rank ? own : Unpacked(CodeOf(*failed), text);
   return errors::WithContext(error, absl::StrCat("rank ", rank));
 }
 

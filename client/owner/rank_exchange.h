@@ -17,9 +17,11 @@
 
 namespace optshard {
 
-// All ranks make the same calls in the same order. Errors that are not the calls' own are those of
-// OwnerLink::ShareBytes, on all ranks: then no other call may follow. Bound to the trainer's
-// thread.
+// One attempt at a call of all ranks (call_attempts.h). All of them make the same exchanges in the
+// same order, and each says how many came before it: a rank that has begun the call again is never
+// paired with one that goes on with it (docs/decisions/0019). Errors that are not the calls' own are
+// those of OwnerLink::ShareBytes, on all ranks: then no other call may follow. Bound to the
+// trainer's thread.
 class RankExchange {
  public:
   struct Options {
@@ -28,9 +30,15 @@ class RankExchange {
     Rank rank = 0;
     int world_size = 1;
     absl::Duration timeout;  // of each share
+    absl::Duration first_timeout = absl::ZeroDuration();  // of the first one, where it is longer
   };
 
   explicit RankExchange(const Options& options) : options_(options) {}
+  RankExchange(const RankExchange&) = delete;
+  RankExchange& operator=(const RankExchange&) = delete;
+
+  // As OwnerLink::ShareBytes.
+  absl::Status Share(Rank from, absl::Span<char> bytes);
 
   // By rank. At most 16,384 ranks.
   absl::StatusOr<std::vector<uint64_t>> Gather(uint64_t own);
@@ -40,19 +48,23 @@ class RankExchange {
   absl::Status Send(Rank from, Rank to, std::string* bytes);
 
   // OK where all ranks give OK; else the error of the lowest rank that has one, on all ranks, which
-  // says which rank it is.
+  // says which rank it is, with its payload.
   absl::Status Agree(const absl::Status& own);
 
   // RanksDisagree with the first line that not all ranks have alike, where there is one. A line is
   // a name, a blank and what is compared, and only the name is shown.
   absl::Status Compare(const std::vector<std::string>& lines);
 
+  // From now on shares wait so much longer: ranks have something to do between them.
+  void AddPatience(absl::Duration more);
+
   const Options& options() const { return options_; }
+  // How many shares were begun.
+  uint32_t begun() const { return begun_; }
 
  private:
-  absl::Status Share(Rank from, absl::Span<char> bytes);
-
-  const Options options_;
+  Options options_;
+  uint32_t begun_ = 0;
 };
 
 }  // namespace optshard

@@ -72,8 +72,7 @@ absl::Status SharedStateReader::ShareWindow(Rank from, Rank to, absl::Span<const
     const auto code = static_cast<int64_t>(own.code());
     std::memcpy(window_.data(), &code, sizeof(code));
   }
-  absl::Status shared = options.owner->ShareBytes(
-      {options.call, from, absl::MakeSpan(window_.data(), bytes)}, options.timeout);
+  absl::Status shared = exchange_.Share(from, absl::MakeSpan(window_.data(), bytes));
   if (!own.ok()) return own;
   if (!shared.ok()) return shared;
   int64_t code = 0;

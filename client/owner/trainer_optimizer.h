@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "client/loaded_checkpoint.h"
-#include "client/owner/caught_errors.h"
 #include "client/owner/checkpoint_saving.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/optimizer_parts.h"
@@ -245,15 +244,8 @@ class TrainerOptimizer {
     std::string blob;
     const OptimizerState::ParameterCalls calls = {[this] { return replica_.Gather(); },
                                                   [this] { RefreshParameters(); }};
-    LoadedCheckpoint loaded;
-    const auto load = [&] {
-      return Trying([&] {
-        loaded = StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
-        return absl::OkStatus();
-      });
-    };
-    ThrowIfError(options_.wait_for_trainers ? CallWithAllTrainers(options_.step_timeout, load)
-                                            : load());
+    LoadedCheckpoint loaded =
+        StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
     blob_ = std::move(blob);
     return loaded;
   }

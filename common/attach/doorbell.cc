@@ -229,6 +229,7 @@ void Doorbell::WriteShare(const ByteShare& share) {
   StateLine& line = state_line();
   line.parameter.store(share.from, std::memory_order_relaxed);
   line.slot.store(static_cast<int32_t>(share.call), std::memory_order_relaxed);
+  line.offset_elements.store(share.position, std::memory_order_relaxed);
   line.elements.store(static_cast<int64_t>(share.bytes.size()), std::memory_order_relaxed);
   std::copy(share.bytes.begin(), share.bytes.end(), share_window().begin());
 }
@@ -375,6 +376,7 @@ bool Doorbell::TakeShare(ByteShare* taken) const {
   const int32_t call = line.slot.load(std::memory_order_relaxed);
   taken->from = line.parameter.load(std::memory_order_relaxed);
   taken->call = static_cast<ShareCall>(call);
+  taken->position = static_cast<uint32_t>(line.offset_elements.load(std::memory_order_relaxed));
   taken->bytes = share_window().first(bytes < 0 || bytes > kMaxShareBytes ? 0 : bytes);
   return static_cast<int64_t>(taken->bytes.size()) == bytes &&
          (taken->call == ShareCall::kConsolidate || taken->call == ShareCall::kLoad);

@@ -152,6 +152,19 @@ absl::Status CheckLayouts(absl::Span<const CommitVote> votes, const ParameterSpa
   return absl::OkStatus();
 }
 
+// Loads a checkpoint or a state dict; the last exchange of the first one has a call of its own.
+bool Loads(const CommitVote& vote) {
+  return vote.call == CommitCall::kLoad || vote.call == CommitCall::kFinishLoading;
+}
+
+// Ranks make the same call, and some have begun it again.
+absl::Status Apart(absl::Span<const CommitVote> votes, const std::vector<Rank>& elsewhere) {
+  return absl::AbortedError(absl::StrCat(
+      "all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(elsewhere),
+      elsewhere.size() == 1 ? " is" : " are",
+      " at another point of the call than rank 0; repeat the call on all ranks"));
+}
+
 // Of one call.
 absl::Status CheckSubjects(absl::Span<const CommitVote> votes) {
   std::vector<Rank> differing;
@@ -159,10 +172,11 @@ absl::Status CheckSubjects(absl::Span<const CommitVote> votes) {
     if (vote.subject != votes[0].subject) differing.push_back(vote.rank);
   }
   if (differing.empty()) return absl::OkStatus();
+  if (votes[0].call != CommitCall::kFinishLoading) return Apart(votes, differing);
   return errors::RanksDisagree(
-      differing,
-      absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(differing),
-                   " is at another point of the call than rank 0; repeat the call on all ranks"));
+      differing, absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but rank 0 goes on after "
+                              "step ", votes[0].subject, ", ", RankList({differing[0]}),
+                              " after step ", votes[differing[0]].subject));
 }
 
 absl::Status CheckCalls(absl::Span<const CommitVote> votes) {
@@ -174,6 +188,7 @@ absl::Status CheckCalls(absl::Span<const CommitVote> votes) {
     differing.push_back(vote.rank);
   }
   if (differing.empty()) return CheckSubjects(votes);
+  if (std::all_of(votes.begin(), votes.end(), Loads)) return Apart(votes, differing);
   std::vector<std::string> texts = {absl::StrCat("rank 0 ", TextOf(votes[0].call, 1))};
   for (const auto& [call, ranks] : others) {
     texts.push_back(absl::StrCat(RankList(ranks), " ", TextOf(call, ranks.size())));

@@ -39,6 +39,8 @@ struct CommitDecision {
 //   a rank's own code, naming it       it could not prepare the step (its input is invalid)
 //   RanksDisagree                      some ranks step, others synchronise or verify their
 //                                      parameters, or consolidate or load state
+//   ABORTED                            ranks are at different exchanges of one call: some of them
+//                                      have begun it again
 //   RanksDisagree                      hyperparameters of a group differ
 //   RanksDisagree                      kAveraged, and a gradient is missing on some ranks
 //   RanksDisagree                      a gradient is sparse on some ranks and dense on others

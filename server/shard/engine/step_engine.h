@@ -75,8 +75,8 @@ class StepEngine {
   Result VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
-  // All ranks get the bytes (ByteShare). Nothing changes. Refused where ranks share other bytes, or
-  // more than kMaxShareBytes.
+  // All ranks get the bytes (ByteShare). Nothing changes. Refused where ranks are at another
+  // exchange (ABORTED), or share more than kMaxShareBytes.
   Result ShareBytes(const ByteShare& share, absl::Duration timeout);
 
   // All ranks have replaced their state and parameters by those of `step`, the same on all, and the

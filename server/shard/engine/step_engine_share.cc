@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
 #include "server/shard/engine/step_engine.h"
+#include "server/shard/state/shard_ledger.h"
 
 namespace optshard {
 namespace {
@@ -24,9 +25,6 @@ absl::Status CheckShare(const ByteShare& share, int world_size) {
   }
   return absl::OkStatus();
 }
-
-// A ledger has 56 bits for it, and a vote's next one must fit, too.
-constexpr StepNumber kLastStep = (StepNumber{1} << 53) - 1;
 
 CommitCall CallOf(const ByteShare& share) {
   return share.call == ShareCall::kConsolidate ? CommitCall::kConsolidate : CommitCall::kLoad;
@@ -53,9 +51,9 @@ StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration tim
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   absl::Status usable;
-  if (step > kLastStep) {
+  if (step > ShardLedger::kLastStep) {
     usable = absl::InvalidArgumentError(
-        absl::StrFormat("state of step %d, expected 0 to %d", step, kLastStep));
+        absl::StrFormat("state of step %d, expected 0 to %d", step, ShardLedger::kLastStep));
   } else if (options_.store->ledger().replacing() != Replacing::kAll) {
     usable = absl::InvalidArgumentError(
         "the end of a checkpoint's loading, which was not begun here: nothing was replaced");

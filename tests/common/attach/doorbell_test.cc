@@ -157,7 +157,7 @@ TEST(Doorbell_SharedBytes_Arrive, AndComeBackAsTheServerLeavesThem) {
   DoorbellRequest asked;
   asked.kind = DoorbellRequest::Kind::kShareBytes;
   asked.timeout = absl::Seconds(3);
-  asked.share = {ShareCall::kLoad, 7, absl::MakeSpan(&bytes[0], bytes.size())};
+  asked.share = {ShareCall::kLoad, 7, absl::MakeSpan(&bytes[0], bytes.size()), 4000000000};
   ASSERT_TRUE(ends.trainer.Ask(asked).ok());
   DoorbellRequest taken;
   ASSERT_TRUE(ends.server.Take(&taken).ok());
@@ -165,6 +165,7 @@ TEST(Doorbell_SharedBytes_Arrive, AndComeBackAsTheServerLeavesThem) {
   EXPECT_EQ(taken.timeout, absl::Seconds(3));
   EXPECT_EQ(taken.share.call, ShareCall::kLoad);
   EXPECT_EQ(taken.share.from, 7);
+  EXPECT_EQ(taken.share.position, 4000000000);
   ASSERT_EQ(taken.share.bytes.size(), bytes.size());
   EXPECT_EQ(taken.share.bytes.back(), 'a');
   taken.share.bytes.back() = 'b';

@@ -61,6 +61,17 @@ TEST_F(RankRecordTest, OfferOfAStepThatWasGivenUp_IsForgotten) {
   EXPECT_EQ(record().Blob(3).bytes, "three");
 }
 
+// Steps that come again after an earlier one was loaded do not bring their old blobs back.
+TEST_F(RankRecordTest, ReplacedBlobs_AreThatOfTheLoadedStepAlone) {
+  record().OfferBlob(9, "nine");
+  record().OfferBlob(10, "ten");
+  record().ReplaceBlobs(5, "loaded");
+  EXPECT_EQ(record().Blob(5).bytes, "loaded");
+  EXPECT_EQ(record().Blob(4).bytes, "");
+  record().OfferNoBlob(6);
+  EXPECT_EQ(record().Blob(10).bytes, "loaded");
+}
+
 TEST_F(RankRecordTest, OfferOfASkippedStep_CountsAtOnce) {
   record().OfferBlob(5, "five");
   record().OfferBlob(6, "with a step that was skipped");

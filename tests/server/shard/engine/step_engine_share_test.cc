@@ -14,8 +14,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-StepEngine::Result Share(EngineRig& rig, Rank rank, ShareCall call, Rank from, std::string* bytes) {
-  const ByteShare share = {call, from, absl::MakeSpan(&(*bytes)[0], bytes->size())};
+StepEngine::Result Share(EngineRig& rig, Rank rank, ShareCall call, Rank from, std::string* bytes,
+                         uint32_t position = 0) {
+  const ByteShare share = {call, from, absl::MakeSpan(&(*bytes)[0], bytes->size()), position};
   return rig.rank(rank).engine->ShareBytes(share, absl::Seconds(20));
 }
 
@@ -61,19 +62,27 @@ TEST(StepEngine_ShareThatDiffersBetweenRanks, IsRefusedByAll) {
     Rank from;
     size_t bytes;
     ShareCall call;
+    uint32_t position;
+    absl::StatusCode code;
     const char* said;
   };
+  const auto apart = absl::StatusCode::kAborted;
   for (const Case& odd :
-       {Case{2, 6, ShareCall::kLoad, "all ranks load optimizer state, but rank 1 is at another"},
-        Case{0, 5, ShareCall::kLoad, "rank 1 is at another point of the call than rank 0"},
-        Case{0, 6, ShareCall::kConsolidate,
+       {Case{2, 6, ShareCall::kLoad, 7, apart,
+             "all ranks load optimizer state, but rank 1 is at another"},
+        Case{0, 5, ShareCall::kLoad, 7, apart, "rank 1 is at another point of the call than rank 0"},
+        Case{0, 6, ShareCall::kLoad, 0, apart, "repeat the call on all ranks"},
+        Case{0, 6, ShareCall::kLoad, 8, apart, "repeat the call on all ranks"},
+        Case{0, 6, ShareCall::kConsolidate, 7, absl::StatusCode::kInvalidArgument,
              "rank 0 loads optimizer state, while rank 1 consolidates the optimizer state"}}) {
     EngineRig rig(ThreeRanks());
     rig.OnEveryRank([&](Rank r) {
-      const Case own = r == 1 ? odd : Case{0, 6, ShareCall::kLoad, ""};
+      const Case own = r == 1 ? odd : Case{0, 6, ShareCall::kLoad, 7, odd.code, ""};
       std::string bytes(own.bytes, 'x');
-      const StepEngine::Result result = Share(rig, r, own.call, own.from, &bytes);
-      EXPECT_TRUE(errors::IsRanksDisagree(result.status)) << result.status;
+      const StepEngine::Result result = Share(rig, r, own.call, own.from, &bytes, own.position);
+      EXPECT_EQ(result.status.code(), odd.code) << result.status;
+      EXPECT_EQ(errors::IsRanksDisagree(result.status), odd.code != apart);
+      EXPECT_EQ(bytes, std::string(own.bytes, 'x'));
       EXPECT_THAT(std::string(result.status.message()), HasSubstr(odd.said));
       EXPECT_TRUE(result.refused);
       std::string again = "again";
@@ -108,6 +117,53 @@ TEST(StepEngine_ShareWithARankLost, TearsNothing) {
       EXPECT_EQ(result.outcome, StepOutcome::kNotApplied);
     });
   }
+}
+
+// --- The end of a load.
+
+TEST(StepEngine_FinishLoading, AllGoOnAfterThatStep_FromStateThatNobodyCouldStepBefore) {
+  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+    EngineRig rig(ThreeRanks(placement));
+    rig.GiveAllGradients();
+    ExpectAllOk(rig.Step());
+    rig.OnEveryRank([&](Rank r) {
+      ShardLedger& ledger = rig.rank(r).store->ledger();
+      ledger.SetReplacing(Replacing::kAll);
+      StepEngine::Result refused =
+          rig.rank(r).engine->FinishLoading(r == 1 ? 41 : 40, absl::Seconds(20));
+      EXPECT_TRUE(errors::IsRanksDisagree(refused.status)) << refused.status;
+      EXPECT_THAT(std::string(refused.status.message()),
+                  HasSubstr("rank 0 goes on after step 40, rank 1 after step 41"));
+      // A rank that has begun the load again.
+      std::string bytes = "again";
+      refused = r == 1 ? Share(rig, r, ShareCall::kLoad, 0, &bytes)
+                       : rig.rank(r).engine->FinishLoading(40, absl::Seconds(20));
+      EXPECT_TRUE(absl::IsAborted(refused.status)) << refused.status;
+      EXPECT_EQ(ledger.progress().outcome, StepOutcome::kTorn);
+      const StepEngine::Result done = rig.rank(r).engine->FinishLoading(40, absl::Seconds(20));
+      EXPECT_EQ(done.status, absl::OkStatus());
+      EXPECT_EQ(ledger.progress().outcome, StepOutcome::kIdle);
+      EXPECT_EQ(ledger.progress().finished, 40u);
+      EXPECT_EQ(rig.rank(r).engine->finished(), 40u);
+    });
+    rig.GiveAllGradients();
+    for (const StepEngine::Result& result : rig.Step()) {
+      EXPECT_EQ(result.status, absl::OkStatus());
+      EXPECT_EQ(result.info.step, 41u);
+    }
+  }
+}
+
+TEST(StepEngine_FinishLoading, StepThatNobodyCanCount_IsRefusedByAll) {
+  EngineRig rig(ThreeRanks());
+  rig.OnEveryRank([&](Rank r) {
+    const StepEngine::Result refused =
+        rig.rank(r).engine->FinishLoading(StepNumber{1} << 60, absl::Seconds(20));
+    EXPECT_TRUE(refused.refused);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused.status)) << refused.status;
+    EXPECT_THAT(std::string(refused.status.message()), HasSubstr("expected 0 to 9007199254740991"));
+    EXPECT_EQ(rig.rank(r).engine->finished(), 0u);
+  });
 }
 
 }  // namespace

@@ -253,12 +253,14 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // param_groups(), the blob, and finished_step() are those of its step. All ranks call it, between
   // the same steps, at any number of ranks and any policy, embedded or at a shard server, whatever
   // saved it. `name` is that of one of the checkpoints; empty: the newest committed one of this job
-  // and optimizer, as rank 0 sees it. All ranks see the same files. Each reads only its share, and
-  // rank 0 the parameters, too; no memory grows with them. Parameters are found by their names
-  // (ShardedOptimizerOptions::parameter_names, or those of a module). Everything is read and
-  // checked before anything is replaced. Errors, and on all ranks nothing has changed:
+  // and optimizer, as rank 0 sees it; where that turns out to be damaged, the newest one that is
+  // not (LoadedCheckpoint::passed_over, and a warning). All ranks see the same files. Each reads
+  // only its share, and rank 0 the parameters, too; no memory grows with them. Parameters are found
+  // by their names (ShardedOptimizerOptions::parameter_names, or those of a module). Everything is
+  // read and checked before anything is replaced. Errors, and on all ranks nothing has changed:
   //   NOT_FOUND            no such directory, no committed checkpoint (of this job and optimizer)
-  //   DATA_LOSS            it is damaged: file, tensor and bytes; a file of it is missing
+  //   DATA_LOSS            it is damaged: file, tensor and bytes; a file of it is missing; without
+  //                        a name, so are all of them
   //   INVALID_ARGUMENT     it is of another model, rule or type, with the first difference and how
   //                        many parameters fit; what is there is no checkpoint; ranks give
   //                        different names, or see different files (errors::IsRanksDisagree); or
@@ -270,7 +272,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // leaves the state of no step: each step is DATA_LOSS on all ranks, and changes nothing, until
   // the call is made again on all ranks. So it is after a torn step at shard servers with a keeper.
   // Embedded, after the loss of a rank or a torn step: construct the optimizer anew and call it.
-  // With wait_for_trainers it begins again, for step_timeout, while trainers or servers are away.
+  // With wait_for_trainers it begins again, on all ranks, after trainers or servers were away, for
+  // which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where others have
+  // begun again).
   LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a

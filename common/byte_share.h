@@ -28,16 +28,16 @@ struct ByteShare {
   // Those of `from`; or of all ranks, one after the other, of which each rank has filled in its
   // own.
   absl::Span<char> bytes;
-  // Which exchange of its call this is, counted from 0. So ranks that are at different ones, because
-  // some have begun the call again, are not paired.
+  // Which exchange of its call this is, counted from 0. So ranks that are at different ones,
+  // because some have begun the call again, are not paired.
   uint32_t position = 0;
 
   // How many each of `world_size` ranks gives where all do.
   int64_t bytes_per_rank(int world_size) const {
     return static_cast<int64_t>(bytes.size()) / world_size;
   }
-  // One number for what must be the same on all ranks beside the call: the lowest 17 bits are for the
-  // rank, 18 for how many bytes, the others for the position.
+  // One number for what must be the same on all ranks beside the call: the lowest 17 bits are for
+  // the rank, 18 for how many bytes, the others for the position.
   uint64_t subject() const {
     static_assert(kMaxShareBytes < (1 << 18) && kMaxWorldSize < (1 << 17), "they have room");
     return static_cast<uint64_t>(position) << 35 | static_cast<uint64_t>(bytes.size()) << 17 |

@@ -1,8 +1,11 @@
 #include "client/owner/checkpoint_loading.h"
 
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "client/owner/caught_errors.h"
 #include "client/owner/checkpoint_share.h"
@@ -30,8 +33,14 @@ class Loading {
 
   absl::StatusOr<CheckpointLoad> Run(const std::string& name) {
     absl::Status done = Choose(name);
-    if (done.ok()) done = Open();
-    if (done.ok()) done = Check();
+    while (done.ok()) {
+      done = Open();
+      if (done.ok()) done = Check();
+      // All ranks have the same error.
+      if (!name.empty() || !IsDamage(done)) break;
+      damaged_.emplace(load_.loaded.name, done.message());
+      done = ChooseNewest();
+    }
     if (done.ok()) done = Replace();
     if (!done.ok()) return done;
     return std::move(load_);
@@ -45,28 +54,46 @@ class Loading {
     absl::Status same = exchange_.Compare({absl::StrCat("the name of the checkpoint ", name)});
     if (!same.ok()) return same;
     load_.loaded.name = name;
-    if (!name.empty()) return same;
+    return name.empty() ? ChooseNewest() : same;
+  }
+
+  absl::Status ChooseNewest() {
     absl::Status chosen =
         exchange_.Agree(Trying([this] { return rank() == 0 ? FindNewest() : absl::OkStatus(); }));
+    // No name has a line break.
+    std::string text = absl::StrCat(load_.loaded.name, "\n", load_.loaded.passed_over);
+    if (chosen.ok()) chosen = exchange_.Send(0, kFromEveryRank, &text);
     if (!chosen.ok()) return chosen;
-    return exchange_.Send(0, kFromEveryRank, &load_.loaded.name);
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(text, absl::MaxSplits('\n', 1));
+    std::tie(load_.loaded.name, load_.loaded.passed_over) = parts;
+    return chosen;
+  }
+
+  // Of the files: a rank that is lost does not make them worse.
+  static bool IsDamage(const absl::Status& status) {
+    return absl::IsDataLoss(status) && !errors::IsTornStep(status) &&
+           !errors::IsStepInDoubt(status);
   }
 
   absl::Status FindNewest() {
     const auto root = files_.OpenDirectory(directory_);
     if (!root.ok()) return root.status();
-    const auto newest = FindNewestCheckpoint(**root, options_.job, options_.optimizer);
+    const auto newest = FindNewestCheckpoint(**root, options_.job, options_.optimizer, damaged_);
     if (!newest.ok()) return newest.status();
     if (!newest->entry.has_value()) {
       const auto besides = [](absl::string_view what, const std::string& which) {
         return which.empty() ? std::string() : absl::StrCat("; ", what, ": ", which);
       };
-      return absl::NotFoundError(
+      return absl::Status(
+          damaged_.empty() ? absl::StatusCode::kNotFound : absl::StatusCode::kDataLoss,
           absl::StrCat(directory_, " has no checkpoint of job \"", options_.job, "\", optimizer \"",
-                       options_.optimizer, "\"", besides("there are those of", newest->others),
+                       options_.optimizer, "\"", damaged_.empty() ? "" : " that can be loaded",
+                       besides("there are those of", newest->others),
                        besides("of these one cannot be loaded", newest->passed_over)));
     }
     load_.loaded.name = newest->entry->name;
+    load_.loaded.passed_over = newest->passed_over;
     if (!newest->passed_over.empty()) {
       Log(LogLevel::kWarning, {"client", options_.job, rank()},
           "goes on from %s; what is newer cannot be loaded: %s", load_.loaded.name,
@@ -119,8 +146,7 @@ class Loading {
 
   absl::Status Check() {
     share_.emplace(checkpoint_.get(), &match_, options_.layout, rank());
-    exchange_.AddPatience(
-        absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond));
+    exchange_.AddPatience(absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond));
     return exchange_.Agree(Trying([this] {
       absl::Status checked = options_.check_parameters();
       if (checked.ok()) checked = share_->Check();
@@ -129,6 +155,7 @@ class Loading {
   }
 
   absl::Status ReadBlob() {
+    load_.blob.clear();  // of one that was damaged
     if (load_.loaded.world_size != exchange_.options().world_size) return absl::OkStatus();
     absl::StatusOr<absl::optional<std::string>> blob = checkpoint_->ReadBlob(rank());
     if (!blob.ok()) return blob.status();
@@ -167,6 +194,7 @@ class Loading {
   const std::string directory_;
   PosixFileSystem files_;
   RankExchange& exchange_;
+  std::map<std::string, std::string> damaged_;  // what was found on reading them, by name
   std::unique_ptr<CheckpointReader> checkpoint_;
   CheckpointMatch match_;
   absl::optional<CheckpointShare> share_;

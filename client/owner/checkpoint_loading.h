@@ -44,7 +44,8 @@ struct CheckpointLoad {
 // A call of all ranks, as ShardedOptimizer::load_checkpoint, with its errors:
 //   1. rank 0 chooses, where no name is given
 //   2. every rank opens it; all have the same manifest, and it is of this optimizer
-//   3. every rank reads its share and checks it
+//   3. every rank reads its share and checks it; where it is damaged and no name is given, rank 0
+//      chooses the next one
 //   4. state counts as replaced in part; rank 0 reads the parameters, and all get them
 //   5. every rank reads its share again and replaces its slots
 //   6. the job goes on after the checkpoint's step

@@ -72,8 +72,8 @@ absl::Status CheckSteps(const CheckpointManifest& saved) {
   StepNumber most = saved.step;
   for (const CheckpointParameter& each : saved.parameters) most = std::max(most, each.steps);
   if (most <= ShardLedger::kLastStep) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the checkpoint counts ", most, " steps, expected at most ", ShardLedger::kLastStep));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the checkpoint counts ", most, " steps, expected at most ", ShardLedger::kLastStep));
 }
 
 std::string DifferenceOf(const CheckpointParameter& saved, const CheckpointParameter& expected,

@@ -249,9 +249,8 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
     present.push_back(RuleOptions::From(group.options()).values());
   }
   std::vector<Hyperparameters> loaded;
-  InAttempts(ShareCall::kLoad, [&](RankExchange& exchange) {
-    loaded = LoadOnce(given, from, present, exchange);
-  });
+  InAttempts(ShareCall::kLoad,
+             [&](RankExchange& exchange) { loaded = LoadOnce(given, from, present, exchange); });
   SetAllOptions(loaded, groups);
 }
 

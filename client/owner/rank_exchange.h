@@ -19,8 +19,8 @@ namespace optshard {
 
 // One attempt at a call of all ranks (call_attempts.h). All of them make the same exchanges in the
 // same order, and each says how many came before it: a rank that has begun the call again is never
-// paired with one that goes on with it (docs/decisions/0019). Errors that are not the calls' own are
-// those of OwnerLink::ShareBytes, on all ranks: then no other call may follow. Bound to the
+// paired with one that goes on with it (docs/decisions/0019). Errors that are not the calls' own
+// are those of OwnerLink::ShareBytes, on all ranks: then no other call may follow. Bound to the
 // trainer's thread.
 class RankExchange {
  public:
@@ -29,7 +29,7 @@ class RankExchange {
     ShareCall call = ShareCall::kConsolidate;
     Rank rank = 0;
     int world_size = 1;
-    absl::Duration timeout;  // of each share
+    absl::Duration timeout;                               // of each share
     absl::Duration first_timeout = absl::ZeroDuration();  // of the first one, where it is longer
   };
 

@@ -10,10 +10,17 @@
 
 namespace optshard {
 
-absl::StatusOr<NewestCheckpoint> FindNewestCheckpoint(Directory& root, absl::string_view job,
-                                                      absl::string_view optimizer) {
+absl::StatusOr<NewestCheckpoint> FindNewestCheckpoint(
+    Directory& root, absl::string_view job, absl::string_view optimizer,
+    const std::map<std::string, std::string>& known_damage) {
   auto entries = ListCheckpoints(root);
   if (!entries.ok()) return entries.status();
+  for (CheckpointEntry& entry : *entries) {
+    const auto known = known_damage.find(entry.name);
+    if (known == known_damage.end()) continue;
+    entry.state = CheckpointState::kDamaged;
+    entry.problem = absl::DataLossError(known->second);
+  }
   NewestCheckpoint newest;
   std::set<std::string> others;
   for (const CheckpointEntry& entry : *entries) {
@@ -31,7 +38,7 @@ absl::StatusOr<NewestCheckpoint> FindNewestCheckpoint(Directory& root, absl::str
     const bool is_bad =
         entry.state == CheckpointState::kDamaged || entry.state == CheckpointState::kUnreadable;
     const bool is_older = newest.entry.has_value() && entry.parsed.step < newest.entry->parsed.step;
-    if (!is_bad || is_older) continue;
+    if (!is_bad || (is_older && known_damage.count(entry.name) == 0)) continue;
     passed_over.push_back(absl::StrCat(entry.name, ": ", entry.problem.message()));
   }
   newest.passed_over = absl::StrJoin(passed_over, "; ");

@@ -113,16 +113,17 @@ class ShardOwner {
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
-  // Gives all ranks the bytes, all ranks together, between steps. INVALID_ARGUMENT on all: some make
-  // another call. ABORTED on all: they are at different exchanges of the call, or some are in its
-  // FinishLoading; it may be begun again. Else errors as Step, but nothing is ever torn or in doubt
-  // because of it.
+  // Gives all ranks the bytes, all ranks together, between steps. INVALID_ARGUMENT on all: some
+  // make another call. ABORTED on all: they are at different exchanges of the call, or some are in
+  // its FinishLoading; it may be begun again. Else errors as Step, but nothing is ever torn or in
+  // doubt because of it.
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout);
 
   // All ranks have replaced their state (state()), marked it so, and given all their replicas the
   // parameters (SyncParameters) of `step`: the job goes on after it. All ranks together.
   // With nothing changed on all: INVALID_ARGUMENT, they give different steps or make another call;
-  // ABORTED, as ShareBytes. Else errors as Step; a rank that is lost meanwhile may leave states of different steps.
+  // ABORTED, as ShareBytes. Else errors as Step; a rank that is lost meanwhile may leave states of
+  // different steps.
   absl::Status FinishLoading(StepNumber step, absl::Duration timeout);
 
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).

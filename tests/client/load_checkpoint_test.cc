@@ -376,6 +376,7 @@ TEST(LoadCheckpointTest, Newest_GivesStepOptionsAndThisRanksBlob) {
     auto& group = trainer.optimizer().param_groups()[1].options();
     const LoadedCheckpoint loaded = trainer.optimizer().load_checkpoint(root);
     EXPECT_EQ(loaded.name, "step-000000000002");
+    EXPECT_EQ(loaded.passed_over, "");
     EXPECT_EQ(loaded.step, 2u);
     EXPECT_EQ(loaded.world_size, kRanks);
     EXPECT_EQ(trainer.optimizer().finished_step(), 2u);
@@ -385,6 +386,59 @@ TEST(LoadCheckpointTest, Newest_GivesStepOptionsAndThisRanksBlob) {
     trainer.Step();
     EXPECT_EQ(trainer.optimizer().last_step().step, 3u);
     EXPECT_EQ(trainer.State(), StateAfter(3));
+    trainer.optimizer().Close();
+  }));
+}
+
+// Which part of what rank 1 has saved is not as it was.
+void DamageFromTheEnd(const std::string& root, const std::string& name, size_t bytes) {
+  Edit(absl::StrCat(root, "/", name, "/owner-00001.safetensors"),
+       [&](std::string& text) { text[text.size() - bytes] ^= 1; });
+}
+
+// Only whoever reads the bytes finds that out: the one in a tensor, the other in a blob.
+TEST(LoadCheckpointTest, NewestWithDamageInside_IsPassedOverAndNamed) {
+  const std::string root = Save(Model(), {1, 2, 3});
+  DamageFromTheEnd(root, "step-000000000003", 200);
+  DamageFromTheEnd(root, "step-000000000002", 3);
+  const std::vector<std::string> expected = StateAfter(4);
+  ExpectAllOk(RunRanks(kRanks, [&](const ShardedOptimizerOptions& options) {
+    Trainer trainer(Model(), options);
+    const LoadedCheckpoint loaded = trainer.optimizer().load_checkpoint(root);
+    EXPECT_EQ(loaded.name, "step-000000000001");
+    EXPECT_EQ(loaded.step, 1u);
+    for (const char* const said : {"step-000000000003: rank 1: ", "step-000000000002: rank 1: ",
+                                   "owner-00001.safetensors", "trainer_blob", "bytes"}) {
+      EXPECT_THAT(loaded.passed_over, HasSubstr(said));
+    }
+    EXPECT_EQ(trainer.optimizer().blob(), absl::StrCat("rank ", options.rank, ", step 1"));
+    trainer.SetSteps(1);
+    trainer.StepTo(4);
+    EXPECT_EQ(trainer.State(), expected);
+    trainer.optimizer().Close();
+  }));
+}
+
+TEST(LoadCheckpointTest, AllWithDamageInside_AreNamedAndNothingChanges) {
+  const std::string root = Save(Model(), {1, 2});
+  for (const char* const name : {"step-000000000001", "step-000000000002"}) {
+    DamageFromTheEnd(root, name, 200);
+  }
+  ExpectRefused(root, "", absl::StatusCode::kDataLoss,
+                {"no checkpoint of job \"optshard\", optimizer \"default\" that can be loaded",
+                 "step-000000000001: rank 1", "step-000000000002: rank 1",
+                 "owner-00001.safetensors", "bytes"});
+}
+
+// The blob of a damaged one, which this rank could read, does not stay.
+TEST(LoadCheckpointTest, BlobOfOneThatIsPassedOver_IsForgotten) {
+  const std::string root = Save(Model(), {1}, 3);
+  Save(Model(), {2}, kRanks, root);
+  DamageFromTheEnd(root, "step-000000000002", 3);
+  ExpectAllOk(RunRanks(kRanks, [&](const ShardedOptimizerOptions& options) {
+    Trainer trainer(Model(), options);
+    EXPECT_EQ(trainer.optimizer().load_checkpoint(root).world_size, 3);
+    EXPECT_EQ(trainer.optimizer().blob(), "");
     trainer.optimizer().Close();
   }));
 }

@@ -159,10 +159,10 @@ bool Loads(const CommitVote& vote) {
 
 // Ranks make the same call, and some have begun it again.
 absl::Status Apart(absl::Span<const CommitVote> votes, const std::vector<Rank>& elsewhere) {
-  return absl::AbortedError(absl::StrCat(
-      "all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(elsewhere),
-      elsewhere.size() == 1 ? " is" : " are",
-      " at another point of the call than rank 0; repeat the call on all ranks"));
+  return absl::AbortedError(
+      absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but ", RankList(elsewhere),
+                   elsewhere.size() == 1 ? " is" : " are",
+                   " at another point of the call than rank 0; repeat the call on all ranks"));
 }
 
 // Of one call.
@@ -174,9 +174,11 @@ absl::Status CheckSubjects(absl::Span<const CommitVote> votes) {
   if (differing.empty()) return absl::OkStatus();
   if (votes[0].call != CommitCall::kFinishLoading) return Apart(votes, differing);
   return errors::RanksDisagree(
-      differing, absl::StrCat("all ranks ", TextOf(votes[0].call, 2), ", but rank 0 goes on after "
-                              "step ", votes[0].subject, ", ", RankList({differing[0]}),
-                              " after step ", votes[differing[0]].subject));
+      differing, absl::StrCat("all ranks ", TextOf(votes[0].call, 2),
+                              ", but rank 0 goes on after "
+                              "step ",
+                              votes[0].subject, ", ", RankList({differing[0]}), " after step ",
+                              votes[differing[0]].subject));
 }
 
 absl::Status CheckCalls(absl::Span<const CommitVote> votes) {

@@ -24,8 +24,8 @@ namespace optshard {
 // that is killed at any instruction.
 class ShardLedger {
  public:
-  // The last step that can be counted: there are 56 bits for it here, and doubles, which step counts
-  // are read as, count so far.
+  // The last step that can be counted: there are 56 bits for it here, and doubles, which step
+  // counts are read as, count so far.
   static constexpr StepNumber kLastStep = (StepNumber{1} << 53) - 1;
 
   // Of what is written as one: a sequence number, odd while it is written, and the step whose

@@ -25,7 +25,7 @@ constexpr int kRanks = 3;
 
 // Calls `body` on every rank, with exchanges by an owner of its own.
 void OnEveryRank(const std::function<void(const RankExchange::Options&)>& body) {
-  testing::ExpectAllOk(testing::RunRanks(kRanks, [&](ShardedOptimizerOptions options) {
+  testing::ExpectAllOk(testing::RunRanks(kRanks, [&](const ShardedOptimizerOptions& options) {
     const RuleOptions rule = RuleOptions("sgd").Set("lr", 0.25);
     ParameterSpec parameter;
     parameter.name = "weight";
@@ -88,9 +88,9 @@ TEST(CallAttemptsTest, RankThatBeginsAgain_HasAllBeginAgainTogether) {
       for (int i = 0; i < 3; ++i) {
         // Its server has died and come back, which the others do not notice.
         if (attempts == 1 && i == 2 && options.rank == 1) return errors::OwnerAway({1}, "");
-        const auto all = exchange.Gather(10 * i + options.rank);
+        const uint64_t first = uint64_t{10} * i;
+        const auto all = exchange.Gather(first + options.rank);
         if (!all.ok()) return all.status();
-        const uint64_t first = 10 * i;
         EXPECT_EQ(*all, (std::vector<uint64_t>{first, first + 1, first + 2}));
       }
       return absl::OkStatus();

@@ -39,7 +39,7 @@ TEST_P(StepEngineShare, AnyRanksBytes_OrAllRanks_ReachAllBetweenSteps) {
         EXPECT_EQ(bytes, "of one");
       }
       std::string all = "......";
-      all.replace(2 * r, 2, std::string("r") + static_cast<char>('0' + r));
+      all.replace(size_t{2} * r, 2, std::string("r") + static_cast<char>('0' + r));
       EXPECT_EQ(Share(rig, r, ShareCall::kConsolidate, kFromEveryRank, &all).status,
                 absl::OkStatus());
       EXPECT_EQ(all, "r0r1r2");
@@ -70,7 +70,8 @@ TEST(StepEngine_ShareThatDiffersBetweenRanks, IsRefusedByAll) {
   for (const Case& odd :
        {Case{2, 6, ShareCall::kLoad, 7, apart,
              "all ranks load optimizer state, but rank 1 is at another"},
-        Case{0, 5, ShareCall::kLoad, 7, apart, "rank 1 is at another point of the call than rank 0"},
+        Case{0, 5, ShareCall::kLoad, 7, apart,
+             "rank 1 is at another point of the call than rank 0"},
         Case{0, 6, ShareCall::kLoad, 0, apart, "repeat the call on all ranks"},
         Case{0, 6, ShareCall::kLoad, 8, apart, "repeat the call on all ranks"},
         Case{0, 6, ShareCall::kConsolidate, 7, absl::StatusCode::kInvalidArgument,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/owner/owner_link.h"
 #include "common/dataplane/data_plane.h"
 #include "common/membership/coordinator_client.h"
 #include "server/shard/host_plane_factory.h"
@@ -22,13 +23,15 @@ struct ClientSeams {
   std::string coordinator_address;           // where checkpoints are asked for; empty: nowhere
   ShardViewRegistry* views = nullptr;        // likewise; null: nobody looks into the owners
   std::string owner_address;                 // where `views` is served; empty: nowhere
+  // What stands between optimizers and their owners, embedded or attached; null: nothing.
+  std::function<std::unique_ptr<OwnerLink>(std::unique_ptr<OwnerLink> owner)> link;
   // `replica` is what the rank has for the others to reach; null for nothing.
   std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest& request,
                                                            const ReplicaOfRank& replica)>
       plane;
 };
 
-// While it lives, embedded owners that its thread starts use these seams.
+// While it lives, owners that its thread starts use these seams: attached ones `link` alone.
 class ScopedClientSeams {
  public:
   explicit ScopedClientSeams(const ClientSeams& seams);  // which outlive it

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/owner/attached_owner.h"
+#include "client/owner/client_seams.h"
 #include "client/owner/embedded_owner.h"
 #include "common/errors.h"
 #include "common/log.h"
@@ -50,6 +51,13 @@ absl::Status CheckServerHasRules(const std::vector<std::shared_ptr<TrainerUpdate
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<OwnerLink>> Linked(
+    absl::StatusOr<std::unique_ptr<OwnerLink>> owner) {
+  const ClientSeams* const seams = ScopedClientSeams::Current();
+  if (!owner.ok() || seams == nullptr || seams->link == nullptr) return owner;
+  return seams->link(*std::move(owner));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
@@ -63,7 +71,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
   absl::Status valid = spec.Validate();
   if (!valid.ok()) return errors::WithContext(valid, absl::StrCat("rank ", options.rank));
   if (options.attach == "embedded") {
-    return StartEmbeddedOwner(options, spec, trainer_updates);
+    return Linked(StartEmbeddedOwner(options, spec, trainer_updates));
   }
   absl::string_view socket = options.attach;
   if (!absl::ConsumePrefix(&socket, "unix:") || socket.empty()) {
@@ -78,7 +86,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
   attachment.socket = std::string(socket);
   absl::StatusOr<std::unique_ptr<AttachedOwner>> attached = AttachedOwner::Attach(attachment);
   if (!attached.ok()) return attached.status();
-  return std::unique_ptr<OwnerLink>(*std::move(attached));
+  return Linked(std::unique_ptr<OwnerLink>(*std::move(attached)));
 }
 
 }  // namespace optshard

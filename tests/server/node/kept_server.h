@@ -19,13 +19,16 @@
 
 namespace optshard::testing {
 
-// Of a job of one rank. Bound to a thread; make it before there are others.
+// Of all ranks of a job, whose coordinator it has and takes with it. Make it before there are other
+// threads; Kill and Return are bound to one.
 class KeptServer {
  public:
   // `prepare` sees what each server is given, before it begins; the first one's life is 1.
-  explicit KeptServer(std::function<void(int life, std::vector<KeptUnit>* units)> prepare =
-                          [](int, auto*) {})
-      : keeper_([this, prepare](KeeperLink& link) { return Serve(link, prepare); }) {}
+  explicit KeptServer(
+      std::function<void(int life, std::vector<KeptUnit>* units)> prepare = [](int, auto*) {},
+      int world_size = 1)
+      : world_size_(world_size),
+        keeper_([this, prepare](KeeperLink& link) { return Serve(link, prepare); }) {}
   ~KeptServer() {
     board_->stage = kEnd;
     EXPECT_EQ(keeper_.Wait(), 0);
@@ -53,9 +56,9 @@ class KeptServer {
     if (board_->stage == kEnd) return 0;
     std::vector<KeptUnit> units = link.TakeInherited();
     prepare(link.life(), &units);
-    LocalCoordinator coordinator(1);
+    LocalCoordinator coordinator(world_size_);
     NodeRig::Options options;
-    options.world_size = 1;
+    options.world_size = world_size_;
     options.address = address_;
     options.owners.coordinator = &coordinator;
     options.owners.keeper = &link;
@@ -65,6 +68,7 @@ class KeptServer {
     return 0;
   }
 
+  const int world_size_;
   const LocalAddress address_ = NewNodeAddress();
   const std::shared_ptr<Board> board_ = Board::Make();
   KeeperProcess keeper_;

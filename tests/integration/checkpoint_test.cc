@@ -16,6 +16,7 @@
 #include "server/checkpoint/posix_file_system.h"
 #include "server/checkpoint/verify.h"
 #include "tests/integration/shard_server_fixture.h"
+#include "tests/testing/server_ledgers.h"
 
 namespace optshard {
 namespace {
@@ -105,6 +106,38 @@ TEST_F(CheckpointTest, Kill_ServerWhileItSaves_LosesNothingThatWasCommitted) {
     EXPECT_EQ(again, absl::OkStatus());
   }
   FinishAll();
+}
+
+// Killed in the middle of an update, with one call all go on as if nothing had happened.
+TEST_F(CheckpointTest, Kill_ServerWhileItAppliesAStep_GoesOnFromTheCheckpointWithTheSameBits) {
+  const std::vector<std::string> arguments = {"--steps=6", "--pause_after=3", "--elements=1500000",
+                                              "--wait_for_trainers",
+                                              absl::StrCat("--load_torn=", root_)};
+  std::string expected;
+  for (const bool disturbed : {false, true}) {
+    StartServer();
+    for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, arguments);
+    for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+    if (disturbed) {
+      ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+    if (disturbed) {
+      StopServerWhen(testing::IsTorn);
+      ASSERT_EQ(kill(cluster_->ServerProcess(0).value(), SIGKILL), 0);
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (disturbed) {
+        const nlohmann::json loaded = Event(rank, "loaded");
+        EXPECT_EQ(loaded.at("step"), 3) << loaded;
+      }
+      const std::string checksum = Event(rank, "done").at("checksum").dump();
+      if (!disturbed) expected = checksum;
+      EXPECT_EQ(checksum, expected);
+    }
+    cluster_.reset();
+    added_ = 0;
+  }
 }
 
 TEST_F(CheckpointTest, Kill_CoordinatorWhileItSaves_LosesNothingThatWasCommitted) {

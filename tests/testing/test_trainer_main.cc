@@ -57,6 +57,8 @@ ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
 ABSL_FLAG(std::vector<std::string>, add_after, {}, "steps after which a param group is added");
 ABSL_FLAG(int, load_after, 0, "step after which it loads the state that it has; 0: none");
+ABSL_FLAG(std::string, load_torn, "",
+          "directory of the checkpoint that it loads after a torn step");
 ABSL_FLAG(int, die_applying, 0, "step in which it dies while it updates a parameter; 0: none");
 ABSL_FLAG(int, skip_every, 0, "before each of so many steps, a call without gradients; 0: none");
 ABSL_FLAG(int, parameters, 6, "how many");
@@ -219,7 +221,15 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
     }
     for (int step = finished + 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
       optimizer->set_blob(absl::StrCat("after step ", step));
-      Step(*optimizer, parameters, gradients, step);
+      try {
+        Step(*optimizer, parameters, gradients, step);
+      } catch (const StatusError& error) {
+        const std::string directory = absl::GetFlag(FLAGS_load_torn);
+        if (directory.empty() || !errors::IsTornStep(error.status())) throw;
+        step = static_cast<int>(optimizer->load_checkpoint(directory).step);
+        Tell("loaded", {{"step", step}, {"blob", optimizer->blob()}});
+        continue;
+      }
       BetweenSteps(*optimizer, parameters, gradients, step, true);
       if (step != absl::GetFlag(FLAGS_pause_after)) continue;
       Tell("paused", {{"step", step}});

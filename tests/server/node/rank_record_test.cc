@@ -68,6 +68,7 @@ TEST_F(RankRecordTest, ReplacedBlobs_AreThatOfTheLoadedStepAlone) {
   record().ReplaceBlobs(5, "loaded");
   EXPECT_EQ(record().Blob(5).bytes, "loaded");
   EXPECT_EQ(record().Blob(4).bytes, "");
+  EXPECT_EQ(record().Blob(10).bytes, "loaded");
   record().OfferNoBlob(6);
   EXPECT_EQ(record().Blob(10).bytes, "loaded");
 }

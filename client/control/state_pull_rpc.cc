@@ -242,8 +242,9 @@ absl::StatusOr<PulledStep> PullState(absl::Span<const StateOwnerAddress> owners,
                                         deadline - Clock::Monotonic().Now(), options.cancellation);
     if (read.ok()) {
       read = attempt.Run(deadline);
-      if (read.ok()) return attempt.pulled();
+      // Also where it is read: the owners' next votes need not tell of it.
       ForgetSnapshot(all, id);
+      if (read.ok()) return attempt.pulled();
     }
     // gRPC's own, where nobody told it otherwise.
     if (options.cancellation != nullptr && !options.cancellation->reason().ok()) {

@@ -227,6 +227,8 @@ absl::Status ShardOwner::Impl::Break(const StepEngine::Result& result) {
     failure = errors::StepInDoubt(finished + 1, cause);
   }
   board_->SetFailure(failure);
+  // Whoever waits for one is told at once.
+  generation_->snapshots()->End(failure);
   if (result.plane_failed) guard_->Abort(cause);
   // Not louder: the caller is told.
   Log(LogLevel::kInfo, MakeLogContext(), "step %d: %s", finished + 1, failure.ToString());

@@ -62,31 +62,35 @@ absl::Status PrepareAll(const Owners& owners, absl::Duration timeout, Cancellati
   return answers->Await(timeout, cancellation, "prepare a snapshot for a checkpoint").status();
 }
 
-// The step that all have opened.
-absl::StatusOr<StepNumber> OpenAll(const Owners& owners, absl::Duration timeout,
-                                   Cancellation& cancellation, const Board& board) {
-  const auto answers = std::make_shared<OwnerAnswers<StepNumber>>(owners.size());
+// Whose state all have opened. ABORTED where that is not the same: param groups were added.
+absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration timeout,
+                                       Cancellation& cancellation, const Board& board) {
+  const auto answers = std::make_shared<OwnerAnswers<SnapshotMoment>>(owners.size());
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto rank = static_cast<Rank>(i);
-    owners[i]->Open([answers, rank, board](const absl::StatusOr<StepNumber>& step) {
-      if (step.ok()) {
+    owners[i]->Open([answers, rank, board](const absl::StatusOr<SnapshotMoment>& opened) {
+      if (opened.ok()) {
         board->Update([&](SaveProgress& progress) {
-          progress.step = *step;
+          progress.step = opened->step;
+          progress.generation = opened->generation;
           progress.opened[rank] = true;
         });
       }
-      answers->Take(rank, step);
+      answers->Take(rank, opened);
     });
   }
-  const auto steps = answers->Await(timeout, cancellation, "open a snapshot for a checkpoint");
-  if (!steps.ok()) return steps.status();
-  for (size_t rank = 1; rank < steps->size(); ++rank) {
-    if ((*steps)[rank] == steps->front()) continue;
-    return absl::InternalError(
-        absl::StrFormat("rank 0 has opened its snapshot at step %d, rank %d at step %d",
-                        steps->front(), rank, (*steps)[rank]));
+  const auto opened = answers->Await(timeout, cancellation, "open a snapshot for a checkpoint");
+  if (!opened.ok()) return opened.status();
+  const SnapshotMoment first = opened->front();
+  for (size_t rank = 1; rank < opened->size(); ++rank) {
+    const SnapshotMoment& other = (*opened)[rank];
+    if (other == first) continue;
+    return absl::AbortedError(absl::StrFormat(
+        "rank 0 has opened its snapshot at step %d (generation %d), rank %d at step %d "
+        "(generation %d): save again",
+        first.step, first.generation, rank, other.step, other.generation));
   }
-  return steps->front();
+  return first;
 }
 
 // How far each owner is.
@@ -128,38 +132,38 @@ class CheckpointDriver::Run {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     checked = CheckRoot(*options_.files, path);
     if (!checked.ok()) return checked;
-    auto step = Open();
-    if (!step.ok()) return step.status();
-    if (*step != order_.step.value_or(*step)) {
+    auto opened = Open();
+    if (!opened.ok()) return opened.status();
+    if (opened->step != order_.step.value_or(opened->step)) {
       CancelAll(owners_);
       return absl::AbortedError(
           absl::StrFormat("the owners have opened their snapshots at step %d, and step %d was to "
                           "be saved: save again",
-                          *step, *order_.step));
+                          opened->step, *order_.step));
     }
     const auto root = OpenRoot(*options_.files, path);
-    auto made = root.ok() ? CreateCheckpoint(**root, *step) : root.status();
+    auto made = root.ok() ? CreateCheckpoint(**root, opened->step) : root.status();
     if (!made.ok()) {
       CancelAll(owners_);
       return made.status();
     }
-    auto saved = WriteAndCommit(**root, *made, *step);
+    auto saved = WriteAndCommit(**root, *made, *opened);
     if (!saved.ok()) return RemoveRest(**root, made->name, saved.status());
     if (order_.prune.keep_last > 0) saved->removal = Prune(**root, *saved);
     return saved;
   }
 
  private:
-  absl::StatusOr<StepNumber> Open() {
-    absl::StatusOr<StepNumber> step;
+  absl::StatusOr<SnapshotMoment> Open() {
+    absl::StatusOr<SnapshotMoment> opened;
     for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
-      step = TryOpen();
-      if (!absl::IsAborted(step.status())) break;
+      opened = TryOpen();
+      if (!absl::IsAborted(opened.status())) break;
     }
-    return step;
+    return opened;
   }
 
-  absl::StatusOr<StepNumber> TryOpen() {
+  absl::StatusOr<SnapshotMoment> TryOpen() {
     auto owners = options_.owners->Connect(order_.optimizer);
     if (!owners.ok()) return owners.status();
     owners_ = *std::move(owners);
@@ -167,12 +171,12 @@ class CheckpointDriver::Run {
       progress = SaveProgress();
       progress.opened.assign(owners_.size(), false);
     });
-    auto step = PrepareAndOpen();
-    if (!step.ok()) CancelAll(owners_);
-    return step;
+    auto opened = PrepareAndOpen();
+    if (!opened.ok()) CancelAll(owners_);
+    return opened;
   }
 
-  absl::StatusOr<StepNumber> PrepareAndOpen() {
+  absl::StatusOr<SnapshotMoment> PrepareAndOpen() {
     absl::Status prepared = PrepareAll(owners_, options_.prepare_timeout, cancellation_);
     if (!prepared.ok()) return prepared;
     board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kOpening; });
@@ -180,7 +184,7 @@ class CheckpointDriver::Run {
   }
 
   absl::StatusOr<SavedCheckpoint> WriteAndCommit(Directory& root, const NewCheckpoint& made,
-                                                 StepNumber step) {
+                                                 const SnapshotMoment& opened) {
     board_->Update([&](SaveProgress& progress) {
       progress.phase = SavePhase::kWriting;
       progress.name = made.name;
@@ -188,13 +192,13 @@ class CheckpointDriver::Run {
     auto written = WriteAll(root, made.name);
     if (!written.ok()) return written.status();
     board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kCommitting; });
-    auto manifest = ManifestOf(*std::move(written), step);
+    auto manifest = ManifestOf(*std::move(written), opened);
     if (!manifest.ok()) return manifest.status();
     absl::Status committed = CommitCheckpoint(*made.directory, *manifest);
     if (!committed.ok()) return committed;
     SavedCheckpoint saved;
     saved.name = made.name;
-    saved.step = step;
+    saved.step = opened.step;
     saved.bytes = manifest->bytes();
     job_ = manifest->job;
     return saved;
@@ -228,12 +232,17 @@ class CheckpointDriver::Run {
   }
 
   absl::StatusOr<CheckpointManifest> ManifestOf(std::vector<WrittenShard> written,
-                                                StepNumber step) const {
+                                                const SnapshotMoment& opened) const {
     if (!written.front().description.has_value()) {
       return absl::InternalError("rank 0 has not said what the checkpoint is");
     }
     CheckpointManifest description = *std::move(written.front().description);
-    description.step = step;
+    if (description.generation != opened.generation) {
+      return absl::AbortedError(
+          absl::StrFormat("rank 0 has opened generation %d and describes generation %d: save again",
+                          opened.generation, description.generation));
+    }
+    description.step = opened.step;
     description.saved_at = options_.wall_clock();
     description.labels = order_.labels;
     std::vector<OwnerPart> parts;

@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_DRIVER_H_
 #define OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_DRIVER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +58,12 @@ class CheckpointDriver {
     // How long owners may take to notice that a save was given up.
     absl::Duration end_timeout = absl::Seconds(10);
     std::function<absl::Time()> wall_clock = absl::Now;  // for CheckpointManifest::saved_at
+
+    // For how long an owner that has done what it was asked for may hear nothing: the others have
+    // as long to do the same. It keeps its snapshot until then.
+    absl::Duration longest_silence() const {
+      return std::max(prepare_timeout, open_timeout) + end_timeout;
+    }
   };
 
   explicit CheckpointDriver(Options options) : options_(std::move(options)) {}

@@ -30,13 +30,13 @@ void CheckpointSave::Unwatch(WatchNumber watch) {
   watches_.erase(watch);
 }
 
-bool CheckpointSave::IsFor(const SaveRequest& request) const {
+bool CheckpointSave::IsFor(const SaveRequest& request, Generation present) const {
   if (!request.request_id.empty() && request.request_id == request_.request_id) return true;
   if (!request.step.has_value() || request.directory != request_.directory) return false;
   const SaveProgress progress = board_->Read();
   // Before a snapshot is open, what the first caller expects.
-  return progress.step.has_value() ? *progress.step == *request.step
-                                   : request_.step == request.step;
+  if (!progress.step.has_value()) return request_.step == request.step && generation_ == present;
+  return *progress.step == *request.step && progress.generation == present;
 }
 
 void CheckpointSave::End(absl::StatusOr<SavedCheckpoint> result) {
@@ -71,11 +71,12 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
     return absl::FailedPreconditionError(
         "the request names no directory, and the coordinator has no --checkpoint-dir");
   }
+  const Generation present = options_.driver.owners->generation(request.optimizer);
   absl::MutexLock lock(&mutex_);
   if (stopped_) return absl::UnavailableError("the coordinator is stopped");
   Running& last = last_[request.optimizer];
   if (last.save != nullptr) {
-    if (last.save->IsFor(request)) return last.save;
+    if (last.save->IsFor(request, present)) return last.save;
     const CheckpointSave::Status status = last.save->Read();
     if (!status.ended) {
       return absl::FailedPreconditionError(
@@ -91,7 +92,8 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   order.step = request.step;
   if (request.directory == options_.directory) order.prune = options_.prune;
   // Its thread keeps it.
-  const std::shared_ptr<CheckpointSave> save(new CheckpointSave(request, std::move(order)));
+  const std::shared_ptr<CheckpointSave> save(
+      new CheckpointSave(request, present, std::move(order)));
   save->board_ = std::make_shared<SaveBoard>([weak = std::weak_ptr<CheckpointSave>(save)] {
     if (const auto watched = weak.lock()) watched->Wake();
   });

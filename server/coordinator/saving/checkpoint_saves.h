@@ -49,14 +49,16 @@ class CheckpointSave {
 
  private:
   friend class CheckpointSaves;
-  CheckpointSave(SaveRequest request, SaveOrder order)
-      : request_(std::move(request)), order_(std::move(order)) {}
+  CheckpointSave(SaveRequest request, Generation generation, SaveOrder order)
+      : request_(std::move(request)), generation_(generation), order_(std::move(order)) {}
 
-  bool IsFor(const SaveRequest& request) const;
+  // `present`: which generation the ranks follow now.
+  bool IsFor(const SaveRequest& request, Generation present) const;
   void End(absl::StatusOr<SavedCheckpoint> result);
   void Wake();
 
   const SaveRequest request_;
+  const Generation generation_;  // that the ranks followed when it began
   const SaveOrder order_;
   std::shared_ptr<SaveBoard> board_;  // set before anybody sees this
   mutable absl::Mutex mutex_;
@@ -81,7 +83,7 @@ class CheckpointSaves {
   ~CheckpointSaves();
 
   // Begins a save, or gives the one that the request asks for: with the same request id, or of the
-  // same directory and step, be it under way or the optimizer's last one.
+  // same directory, step and generation, be it under way or the optimizer's last one.
   //   FAILED_PRECONDITION  another save of the optimizer is under way: its directory, and how far
   //                        it is; or no directory is known
   //   UNAVAILABLE          after Shutdown

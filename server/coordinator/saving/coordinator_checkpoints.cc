@@ -31,7 +31,7 @@ CoordinatorCheckpoints::CoordinatorCheckpoints(const CheckpointOptions& options,
                                                Coordinator* coordinator)
     : coordinator_(*coordinator),
       options_(options),
-      owners_(coordinator, CheckpointDriver::Options().open_timeout),
+      owners_(coordinator, CheckpointDriver::Options()),
       saves_(SavesOptions(options)),
       service_(&saves_, coordinator->options().world_size),
       schedule_(options.every) {}

@@ -29,6 +29,7 @@ absl::string_view NameOf(SavePhase phase);  // "preparing", ...
 struct SaveProgress {
   SavePhase phase = SavePhase::kPreparing;
   absl::optional<StepNumber> step;  // once an owner has opened its snapshot
+  Generation generation = 0;        // likewise
   std::string name;                 // of the checkpoint; empty before kWriting
   std::vector<bool> opened;         // by rank
   int written = 0;                  // how many owners have

@@ -14,6 +14,7 @@
 #include "common/ids.h"
 #include "server/checkpoint/checkpoint_manifest.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/shard/snapshot/between_calls.h"
 
 namespace optshard {
 
@@ -35,8 +36,8 @@ class OwnerSave {
   // The owner makes the memory ready that a snapshot needs.
   virtual void Prepare(std::function<void(absl::Status)> done) = 0;
 
-  // It opens the snapshot, at the same step as all others, which it gives.
-  virtual void Open(std::function<void(absl::StatusOr<StepNumber>)> done) = 0;
+  // It opens the snapshot, at the same moment as all others, which it gives.
+  virtual void Open(std::function<void(absl::StatusOr<SnapshotMoment>)> done) = 0;
 
   // It writes its file into checkpoint `name` of `directory`. `progress` is called with the bytes
   // written and those that there are, before `done`.
@@ -56,6 +57,9 @@ class SavingOwners {
   // Coordinator::GetOwners.
   virtual absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
       const std::string& optimizer) = 0;
+
+  // Which generation the ranks follow at present; 0 where not all have joined.
+  virtual Generation generation(const std::string& optimizer) = 0;
 };
 
 }  // namespace optshard

@@ -33,6 +33,7 @@ struct Target {
   std::string job;
   SnapshotId snapshot = 0;
   absl::Duration open_patience;
+  absl::Duration silence;
 };
 
 SnapshotId NewSnapshotId() {
@@ -67,16 +68,17 @@ class AwaitedPrepared final : public Awaited {
 
 class AwaitedOpened final : public Awaited {
  public:
-  explicit AwaitedOpened(std::function<void(absl::StatusOr<StepNumber>)> done)
+  explicit AwaitedOpened(std::function<void(absl::StatusOr<SnapshotMoment>)> done)
       : done_(std::move(done)) {}
   bool Take(const v1::SaveShardResponse& response) override {
-    if (response.has_opened()) done_(response.opened().step());
+    const v1::ShardOpened& opened = response.opened();
+    if (response.has_opened()) done_(SnapshotMoment{opened.generation(), opened.step()});
     return response.has_opened();
   }
   void End(const absl::Status& status) override { done_(status.ok() ? EndedEarly() : status); }
 
  private:
-  const std::function<void(absl::StatusOr<StepNumber>)> done_;
+  const std::function<void(absl::StatusOr<SnapshotMoment>)> done_;
 };
 
 class AwaitedWritten final : public Awaited {
@@ -149,6 +151,7 @@ class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::
     prepare.set_rank(target_.rank);
     prepare.set_job(target_.job);
     prepare.set_snapshot_id(target_.snapshot);
+    prepare.set_silence_ms(absl::ToInt64Milliseconds(target_.silence));
     Ask(std::move(request), std::move(awaited));
   }
 
@@ -254,7 +257,7 @@ class RpcOwnerSave final : public OwnerSave {
     call_->Start(call_, std::make_unique<AwaitedPrepared>(std::move(done)));
   }
 
-  void Open(std::function<void(absl::StatusOr<StepNumber>)> done) override {
+  void Open(std::function<void(absl::StatusOr<SnapshotMoment>)> done) override {
     v1::SaveShardRequest request;
     request.mutable_open()->set_patience_ms(
         absl::ToInt64Milliseconds(call_->target().open_patience));
@@ -286,6 +289,7 @@ absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect
   target.job = coordinator_.options().job;
   target.snapshot = NewSnapshotId();
   target.open_patience = open_patience_;
+  target.silence = silence_;
   std::vector<std::unique_ptr<OwnerSave>> owners;
   int world_size = 1;
   while (static_cast<int>(owners.size()) < world_size) {
@@ -303,6 +307,11 @@ absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect
     }
   }
   return owners;
+}
+
+Generation SavingOwnersRpc::generation(const std::string& optimizer) {
+  const auto page = coordinator_.GetOwners(optimizer, 0);
+  return page.ok() ? page->generation : 0;
 }
 
 }  // namespace optshard

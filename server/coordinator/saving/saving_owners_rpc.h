@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/saving/checkpoint_driver.h"
 #include "server/coordinator/saving/saving_owners.h"
 
 namespace optshard {
@@ -16,18 +17,24 @@ namespace optshard {
 // Holds no thread while it waits for an owner. Thread-safe.
 class SavingOwnersRpc final : public SavingOwners {
  public:
-  // `coordinator` outlives it. `open_patience`: how long an owner waits for the end of a step.
-  SavingOwnersRpc(Coordinator* coordinator, absl::Duration open_patience)
-      : coordinator_(*coordinator), open_patience_(open_patience) {}
+  // `coordinator` outlives it. Of the driver's options: how long an owner waits for the end of a
+  // step, and how long the driver may let it wait for what it is to do next.
+  SavingOwnersRpc(Coordinator* coordinator, const CheckpointDriver::Options& driver)
+      : coordinator_(*coordinator),
+        open_patience_(driver.open_timeout),
+        silence_(driver.longest_silence()) {}
 
   // FAILED_PRECONDITION also where a rank has no address. Errors of the calls are the owner's, with
   // its address; errors::PeerLost where it cannot be reached.
   absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
       const std::string& optimizer) override;
 
+  Generation generation(const std::string& optimizer) override;
+
  private:
   Coordinator& coordinator_;
   const absl::Duration open_patience_;
+  const absl::Duration silence_;
 };
 
 }  // namespace optshard

@@ -64,6 +64,12 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
                                                : options_.before->incarnations_) {
   record_.generation = options_.shape->generation();
   record_.hyperparameters = HyperparametersOf(*options_.groups);
+  std::vector<Hyperparameters> begins_with = record_.hyperparameters;
+  if (options_.before != nullptr) {
+    const std::vector<Hyperparameters>& last = *options_.before->hyperparameters_;
+    std::copy(last.begin(), last.end(), begins_with.begin());
+  }
+  hyperparameters_ = std::make_shared<const std::vector<Hyperparameters>>(std::move(begins_with));
   record_.rows = &rows_;
   record_.updated.resize(options_.space().parameter_count());
   record_.coefficients.resize(options_.space().parameter_count());
@@ -75,6 +81,7 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
   for (const Slice& slice : options_.plan().partition.slices[options_.rank]) {
     owned_[slice.parameter] = true;
   }
+  options_.snapshots->Begin(now());
 }
 
 StepEngine::Result StepEngine::Step(const StepInput& input) {
@@ -141,6 +148,10 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   } else {
     Result applied = Apply(replica, deadline);
     if (!applied.status.ok()) return applied;
+  }
+  if (std::exchange(hyperparameters_are_new_, false)) {
+    hyperparameters_ =
+        std::make_shared<const std::vector<Hyperparameters>>(record_.hyperparameters);
   }
   const absl::Time end = options_.clock->Now();
   options_.timeline->Record("apply", kWholeStep, committed, end);
@@ -227,6 +238,7 @@ absl::Status StepEngine::UseHyperparameters(absl::Span<const Hyperparameters> gi
   if (!validated.ok()) return validated.status();
   given_.assign(given.begin(), given.end());
   record_.hyperparameters = *std::move(validated);
+  hyperparameters_are_new_ = true;
   hyperparameter_text_ = HyperparameterText(record_.hyperparameters);
   return absl::OkStatus();
 }

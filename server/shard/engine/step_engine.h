@@ -25,6 +25,7 @@
 #include "server/shard/engine/step_record.h"
 #include "server/shard/engine/touched_rows.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/between_calls.h"
 
 namespace optshard {
 
@@ -93,13 +94,13 @@ class StepEngine {
   // A call of the trainer's, in which all ranks vote. Snapshots are opened between them.
   class Call {
    public:
-    explicit Call(const StepEngine* engine) : snapshots_(*engine->options_.snapshots) {}
+    explicit Call(const StepEngine* engine) : engine_(*engine) {}
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    ~Call() { snapshots_.EndCall(); }
+    ~Call() { engine_.options_.snapshots->EndCall(engine_.now()); }
 
    private:
-    AgreedSnapshots& snapshots_;
+    const StepEngine& engine_;
   };
 
   // The gathers of a commit, as the bucket of their tags.
@@ -124,6 +125,9 @@ class StepEngine {
   };
 
   StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
+
+  // Between calls.
+  BetweenCalls now() const { return {!lacks_values_, hyperparameters_}; }
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
@@ -186,8 +190,11 @@ class StepEngine {
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;
   StepRecord record_;
-  StepNumber finished_;  // the ledger's, at first
-  uint64_t skipped_;     // likewise
+  // Of the last finished step, or those that the first one begins with.
+  std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
+  bool hyperparameters_are_new_ = false;  // the record's are others
+  StepNumber finished_;                   // the ledger's, at first
+  uint64_t skipped_;                      // likewise
   bool has_values_;
   bool lacks_values_;                      // no step before a synchronisation
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet

@@ -222,6 +222,7 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
   const absl::Status readable = CheckReadable();
   if (!readable.ok()) return readable;
   const std::shared_ptr<const Shown> shown = this->shown();
+  shown->snapshots->ForgetOld();  // they share its memory
   StoreSnapshotOptions snapshot;
   snapshot.shape = shown->shape;
   snapshot.groups = shown->groups;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/named_directory.h"
 #include "server/checkpoint/owner_writer.h"
@@ -75,25 +76,26 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
     rank_ = member.rank;
     auto description = (*view)->DescribeCheckpoint();
     if (!description.ok()) return description.status();
+    description_ = *std::move(description);
     auto snapshots = (*view)->agreed_snapshots();
     if (!snapshots.ok()) return snapshots.status();
     snapshots_ = *std::move(snapshots);
   }
   SnapshotContents contents;
   contents.parameters = true;
-  return snapshots_->Prepare(shard.snapshot, contents);
+  // The destructor forgets it, whatever happens.
+  return snapshots_->Prepare(shard.snapshot, contents, SnapshotLife::kUntilForgotten);
 }
 
-absl::StatusOr<StepNumber> ShardSave::Open(absl::Duration patience) {
-  absl::StatusOr<StepNumber> step = snapshots_->Open(shard_.snapshot, patience);
-  if (!step.ok()) return step;
-  // With the hyperparameters of that step.
-  const absl::StatusOr<ShardViewRegistry::Use> view = options_.views->Find(shard_.selector);
-  if (!view.ok()) return view.status();
-  auto description = (*view)->DescribeCheckpoint();
-  if (!description.ok()) return description.status();
-  description_ = *std::move(description);
-  return step;
+absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {
+  absl::StatusOr<SnapshotMoment> opened = snapshots_->Open(shard_.snapshot, patience);
+  if (opened.ok() && opened->generation != description_.generation) {
+    return absl::AbortedError(absl::StrFormat(
+        "rank %d has got param groups since it prepared the snapshot; ask all owners for another "
+        "one",
+        rank_));
+  }
+  return opened;
 }
 
 absl::StatusOr<ShardSave::Written> ShardSave::Write(
@@ -111,6 +113,15 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   const CopyingAhead copying(**snapshot);
   auto state = OwnerStateOf(**snapshot, description_, rank_);
   if (!state.ok()) return state.status();
+  const absl::Span<const Hyperparameters> hyperparameters = (*snapshot)->hyperparameters();
+  if (hyperparameters.size() != description_.groups.size()) {
+    return absl::AbortedError(absl::StrFormat(
+        "rank %d was getting param groups when the snapshot was prepared (%d and %d); save again",
+        rank_, hyperparameters.size(), description_.groups.size()));
+  }
+  for (size_t group = 0; group < hyperparameters.size(); ++group) {
+    description_.groups[group].hyperparameters = hyperparameters[group];
+  }
   const auto root = options_.files->OpenDirectory(directory);
   if (!root.ok()) return root.status();
   const auto checkpoint = (*root)->OpenDirectory(name);

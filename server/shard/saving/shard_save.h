@@ -19,6 +19,7 @@
 #include "server/shard/inspection/shard_view_registry.h"
 #include "server/shard/saving/writer_slots.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/snapshot_id.h"
 
 namespace optshard {
@@ -53,7 +54,7 @@ class ShardSave {
   absl::Status Prepare(const Shard& shard);
 
   // Errors as AgreedSnapshots::Open.
-  absl::StatusOr<StepNumber> Open(absl::Duration patience);
+  absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
   // Writes the rank's file, with idle I/O priority, into `directory`/`name`, once one of the
   // process's writers is free. Errors as WriteOwnerFile and OwnerStateOf; INVALID_ARGUMENT for a

@@ -29,7 +29,10 @@ class ShardSavingService::Call final
     : public grpc::ServerBidiReactor<v1::SaveShardRequest, v1::SaveShardResponse> {
  public:
   Call(grpc::CallbackServerContext* context, ShardSavingService& service, FileSystem* files)
-      : context_(context), options_(service.options_), calls_(service.calls_) {
+      : context_(context),
+        options_(service.options_),
+        calls_(service.calls_),
+        silence_(service.options_.longest_silence) {
     save_options_.views = options_.views;
     save_options_.files = files;
     save_options_.writers = &service.writers_;
@@ -110,6 +113,9 @@ class ShardSavingService::Call final
     if (prepare.has_rank()) shard.selector.rank = prepare.rank();
     shard.job = prepare.job();
     shard.snapshot = prepare.snapshot_id();
+    if (prepare.silence_ms() > 0) {
+      silence_ = absl::Milliseconds(std::min(prepare.silence_ms(), kLongestPatienceMs));
+    }
     absl::Status prepared = save.Prepare(shard);
     if (!prepared.ok()) return prepared;
     v1::SaveShardResponse response;
@@ -122,10 +128,11 @@ class ShardSavingService::Call final
     if (!received.ok()) return received;
     const absl::Duration patience = absl::Milliseconds(
         std::clamp<int64_t>(request_.open().patience_ms(), 0, kLongestPatienceMs));
-    const absl::StatusOr<StepNumber> step = save.Open(patience);
-    if (!step.ok()) return step.status();
+    const absl::StatusOr<SnapshotMoment> opened = save.Open(patience);
+    if (!opened.ok()) return opened.status();
     v1::SaveShardResponse response;
-    response.mutable_opened()->set_step(*step);
+    response.mutable_opened()->set_step(opened->step);
+    response.mutable_opened()->set_generation(opened->generation);
     return Send(response);
   }
 
@@ -159,11 +166,9 @@ class ShardSavingService::Call final
     }
     StartRead(&request_);
     absl::MutexLock lock(&mutex_);
-    if (!mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsReadOrBroken),
-                                 options_.longest_silence)) {
-      return absl::DeadlineExceededError(
-          absl::StrFormat("the client has not sent %s for %s", name,
-                          absl::FormatDuration(options_.longest_silence)));
+    if (!mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsReadOrBroken), silence_)) {
+      return absl::DeadlineExceededError(absl::StrFormat("the client has not sent %s for %s", name,
+                                                         absl::FormatDuration(silence_)));
     }
     if (broken_ || ended_) return Gone();
     if (request_.request_case() == expected) return absl::OkStatus();
@@ -214,6 +219,7 @@ class ShardSavingService::Call final
   grpc::CallbackServerContext* const context_;
   const Options& options_;
   const std::shared_ptr<std::atomic<int>> calls_;
+  absl::Duration silence_;
   ShardSave::Options save_options_;
   Cancellation cancellation_;
   absl::Time next_report_ = absl::InfinitePast();

@@ -25,8 +25,9 @@ class ShardSavingService final : public v1::ShardSaving::CallbackService {
     FileSystem* files = nullptr;         // likewise; null: the system's
     int most_calls = 64;
     int writers = 2;
-    absl::Duration longest_silence = absl::Minutes(2);  // of a client that is to send something
-    absl::Duration longest_write = absl::Seconds(10);   // of a client that is to take something
+    // Of a client that is to send something, and has not said how long it may take.
+    absl::Duration longest_silence = absl::Minutes(2);
+    absl::Duration longest_write = absl::Seconds(10);  // of a client that is to take something
   };
 
   explicit ShardSavingService(const Options& options)

@@ -7,17 +7,19 @@
 namespace optshard {
 namespace {
 
-// While the state is being replaced, or the next vote is full.
+// While the state is being replaced, or values are missing.
 constexpr absl::Duration kPause = absl::Milliseconds(1);
 
 }  // namespace
 
-absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& contents) {
+absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& contents,
+                                      SnapshotLife life) {
   if (id == 0) return absl::InvalidArgumentError("a snapshot's id is not 0");
   absl::MutexLock preparing(&preparing_);
   {
+    Entries old;
     absl::MutexLock lock(&mutex_);
-    ForgetOld();
+    old = TakeOld();
     if (!ended_.ok()) return ended_;
     if (entries_.count(id) > 0) return absl::OkStatus();
     if (static_cast<int>(entries_.size()) >= options_.most) {
@@ -31,41 +33,59 @@ absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& con
   absl::MutexLock lock(&mutex_);
   if (!ended_.ok()) return ended_;
   // Where an earlier one had the number, that is over.
-  opened_.erase(std::remove(opened_.begin(), opened_.end(), id), opened_.end());
+  RemoveOpened(id);
   Entry& entry = entries_[id];
   entry.prepared = *std::move(prepared);
-  entry.expires = options_.clock->Now() + options_.keep;
+  entry.life = life;
+  if (life == SnapshotLife::kLimited) entry.expires = options_.clock->Now() + options_.keep;
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepNumber> AgreedSnapshots::Open(SnapshotId id, absl::Duration patience) {
+absl::StatusOr<SnapshotMoment> AgreedSnapshots::Open(SnapshotId id, absl::Duration patience) {
+  ForgetOld();
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Entry*> entry = AwaitOpen(id, patience);
   if (!entry.ok()) return entry.status();
-  return (*entry)->step;
+  return (*entry)->moment;
 }
 
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> AgreedSnapshots::Take(SnapshotId id,
                                                                      absl::Duration patience) {
+  ForgetOld();
+  Entries::node_type taken;
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Entry*> entry = AwaitOpen(id, patience);
   if (!entry.ok()) return entry.status();
-  std::unique_ptr<ShardSnapshot> snapshot = std::move((*entry)->snapshot);
-  entries_.erase(id);
-  return snapshot;
+  taken = entries_.extract(id);
+  for (Opened& opened : opened_) {
+    if (opened.id == id) opened.is_wanted_until = options_.clock->Now() + options_.keep;
+  }
+  return std::move(taken.mapped().snapshot);
 }
 
 void AgreedSnapshots::Forget(SnapshotId id) {
-  std::map<SnapshotId, Entry>::node_type entry;  // its memory is given back without the lock
+  Entries::node_type entry;
   absl::MutexLock lock(&mutex_);
   entry = entries_.extract(id);
+  RemoveOpened(id);
+}
+
+void AgreedSnapshots::ForgetOld() {
+  Entries old;
+  absl::MutexLock lock(&mutex_);
+  old = TakeOld();
+}
+
+void AgreedSnapshots::Begin(const BetweenCalls& now) {
+  absl::MutexLock lock(&mutex_);
+  now_ = now;
 }
 
 SnapshotIds AgreedSnapshots::Vote(CallEffect effect) {
   SnapshotIds ids{};
   absl::MutexLock lock(&mutex_);
   in_call_ = in_call_ || effect == CallEffect::kChanges;
-  std::copy(opened_.begin(), opened_.end(), ids.begin());
+  for (size_t i = 0; i < opened_.size(); ++i) ids[i] = opened_[i].id;
   opened_.clear();
   return ids;
 }
@@ -80,24 +100,26 @@ void AgreedSnapshots::TakeVote(const SnapshotIds& ids) {
   }
 }
 
-void AgreedSnapshots::EndCall() {
+void AgreedSnapshots::EndCall(const BetweenCalls& now) {
+  Entries old;
   absl::MutexLock lock(&mutex_);
   in_call_ = false;
+  now_ = now;
   if (entries_.empty()) return;
-  ForgetOld();
+  old = TakeOld();
   for (auto& [id, entry] : entries_) {
-    if (entry.phase == Phase::kWanted) TryOpenFirst(id, &entry);
+    if (entry.phase == Phase::kWanted && MakeRoom()) TryOpenFirst(id, &entry);
   }
 }
 
 void AgreedSnapshots::End(const absl::Status& reason) {
+  Entries ended;
   absl::MutexLock lock(&mutex_);
   ended_.Update(reason);
-  entries_.clear();
+  ended.swap(entries_);
 }
 
 absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::Find(SnapshotId id) {
-  ForgetOld();
   if (!ended_.ok()) return ended_;
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
@@ -111,7 +133,7 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::Find(SnapshotId id) {
 
 absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id,
                                                                    absl::Duration patience) {
-  const absl::Time deadline = absl::Now() + patience;
+  const absl::Time deadline = options_.clock->Now() + patience;
   while (true) {
     absl::StatusOr<Entry*> entry = Find(id);
     if (!entry.ok() || (*entry)->phase == Phase::kOpen) return entry;
@@ -121,13 +143,21 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
           "owners for another one",
           options_.rank, id));
     }
+    if (!in_call_ && !MakeRoom()) {
+      (*entry)->phase = Phase::kPrepared;
+      return absl::AbortedError(absl::StrFormat(
+          "rank %d has opened %d snapshots since its last step, as many as a vote can carry: "
+          "snapshot %016x is not open; ask all owners for another one after the next step",
+          options_.rank, opened_.size(), id));
+    }
     (*entry)->phase = Phase::kWanted;
     if (!in_call_ && TryOpenFirst(id, *entry)) return entry;
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - options_.clock->Now();
+    Prolong(*entry, std::max(left, absl::ZeroDuration()));
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(absl::StrFormat(
-          "rank %d was in a step, or its state being replaced, for %s: snapshot %016x is not open",
-          options_.rank, absl::FormatDuration(patience), id));
+      return absl::DeadlineExceededError(
+          absl::StrFormat("rank %d: %s for %s: snapshot %016x is not open", options_.rank,
+                          WhatIsAwaited(), absl::FormatDuration(patience), id));
     }
     const bool waits_for_call = in_call_;
     const auto has_changed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -140,36 +170,63 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
   }
 }
 
+const char* AgreedSnapshots::WhatIsAwaited() const {
+  if (in_call_) return "a step, or another call, was under way";
+  if (!now_.has_values) return "the parameters had no values yet (no rank steps before that)";
+  return "the state was being replaced";
+}
+
+void AgreedSnapshots::Prolong(Entry* entry, absl::Duration patience) {
+  if (entry->life == SnapshotLife::kUntilForgotten) return;
+  entry->expires = std::max(entry->expires, options_.clock->Now() + patience + options_.keep);
+}
+
 bool AgreedSnapshots::TryOpen(Entry* entry) {
-  entry->snapshot = entry->prepared->TryOpen();
+  if (!now_.has_values) return false;
+  entry->snapshot = entry->prepared->TryOpen(now_);
   if (entry->snapshot == nullptr) return false;
-  entry->step = entry->snapshot->step();
-  entry->prepared.reset();
+  entry->moment = entry->snapshot->moment();
   entry->phase = Phase::kOpen;
-  entry->expires = options_.clock->Now() + options_.keep;
+  if (entry->life == SnapshotLife::kLimited) {
+    entry->expires = options_.clock->Now() + options_.keep;
+  }
   return true;
 }
 
 bool AgreedSnapshots::TryOpenFirst(SnapshotId id, Entry* entry) {
-  // Where nobody votes for long: one that is done with gives up its place.
-  if (opened_.size() == SnapshotIds().size()) {
-    const auto done = std::find_if(opened_.begin(), opened_.end(),
-                                   [&](SnapshotId each) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-                                     return entries_.count(each) == 0;
-                                   });
-    if (done == opened_.end()) return false;
-    opened_.erase(done);
-  }
   if (!TryOpen(entry)) return false;
-  opened_.push_back(id);
+  opened_.push_back({id, absl::InfinitePast()});
   return true;
 }
 
-void AgreedSnapshots::ForgetOld() {
+bool AgreedSnapshots::MakeRoom() {
+  if (opened_.size() < SnapshotIds().size()) return true;
+  // Where nobody votes for long: one that is done with gives up its place.
   const absl::Time now = options_.clock->Now();
+  const auto done = std::find_if(
+      opened_.begin(), opened_.end(), [&](const Opened& each) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return entries_.count(each.id) == 0 && each.is_wanted_until <= now;
+      });
+  if (done == opened_.end()) return false;
+  opened_.erase(done);
+  return true;
+}
+
+void AgreedSnapshots::RemoveOpened(SnapshotId id) {
+  opened_.erase(std::remove_if(opened_.begin(), opened_.end(),
+                               [id](const Opened& each) { return each.id == id; }),
+                opened_.end());
+}
+
+AgreedSnapshots::Entries AgreedSnapshots::TakeOld() {
+  const absl::Time now = options_.clock->Now();
+  Entries old;
   for (auto each = entries_.begin(); each != entries_.end();) {
-    each = each->second.expires <= now ? entries_.erase(each) : std::next(each);
+    const auto next = std::next(each);
+    if (each->second.expires <= now) old.insert(entries_.extract(each));
+    each = next;
   }
+  return old;
 }
 
 }  // namespace optshard

@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/snapshot_id.h"
 
@@ -37,7 +38,14 @@ enum class CallEffect {
   kReads,    // nothing changes, whatever the votes say: snapshots are opened meanwhile, too
 };
 
-// One owner's, in one generation. Thread-safe: one thread steps, any prepare and open.
+// How long a snapshot is kept that is not opened, and then how long one that is not taken.
+enum class SnapshotLife {
+  kLimited,         // as long as Options::keep; who waits in Open or Take prolongs it
+  kUntilForgotten,  // whoever prepares it calls Forget, whatever happens
+};
+
+// One owner's, in one generation. Thread-safe: one thread steps, any prepare and open. What is
+// forgotten is destroyed without the lock.
 class AgreedSnapshots {
  public:
   struct Options {
@@ -45,8 +53,7 @@ class AgreedSnapshots {
     std::function<absl::StatusOr<std::unique_ptr<PreparedSnapshot>>(const SnapshotContents&)>
         prepare;
     Rank rank = 0;  // for messages
-    // How long a snapshot is kept that nobody opens, or nobody takes once it is open. Afterwards
-    // the next call of anything here forgets it.
+    // How long one of limited life is kept. Afterwards the next call of anything here forgets it.
     absl::Duration keep = absl::Minutes(1);
     int most = 16;  // that are kept
     const Clock* clock = &Clock::Monotonic();
@@ -61,22 +68,32 @@ class AgreedSnapshots {
   //   INVALID_ARGUMENT    the id is 0
   //   RESOURCE_EXHAUSTED  the copies need more memory than snapshots may have, or too many are kept
   //   FAILED_PRECONDITION parameters are asked for, and the trainer has given no values yet
-  absl::Status Prepare(SnapshotId id, const SnapshotContents& contents);
+  absl::Status Prepare(SnapshotId id, const SnapshotContents& contents,
+                       SnapshotLife life = SnapshotLife::kLimited);
 
-  // Opens the snapshot, once all owners have prepared it, and returns its step. It stays here.
+  // Opens the snapshot, once all owners have prepared it, and returns whose state it has. It stays
+  // here. Waits for a call of the trainer's that changes something, and for the parameters' values.
   //   ABORTED            it is not prepared here (any more), or could not be opened when the others
-  //                      opened it: ask all owners for another one
-  //   DEADLINE_EXCEEDED  the owner was in a call all the time. The snapshot is opened all the same
-  //                      when that ends: forget it
-  absl::StatusOr<StepNumber> Open(SnapshotId id, absl::Duration patience);
+  //                      opened it, or as many as a vote can carry were opened since the last vote:
+  //                      ask all owners for another one
+  //   DEADLINE_EXCEEDED  what it waits for lasts longer than `patience`. The snapshot may be opened
+  //                      all the same later: forget it
+  absl::StatusOr<SnapshotMoment> Open(SnapshotId id, absl::Duration patience);
 
   // Likewise, and gives the snapshot away: once.
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> Take(SnapshotId id, absl::Duration patience);
 
-  // Nobody wants it any more. Does nothing where it is not known.
+  // Nobody wants it any more, here or elsewhere: also of one that was taken, as it gives the next
+  // vote's place back. Does nothing where it is not known.
   void Forget(SnapshotId id);
 
+  // Those whose life is over: their memory is free then.
+  void ForgetOld();
+
   // --- The thread that steps.
+
+  // Before anything else: what the owner has before its first call.
+  void Begin(const BetweenCalls& now);
 
   // The owner votes in a call, and is in it from now on. Returns what the vote carries: what was
   // opened since the last one.
@@ -86,8 +103,8 @@ class AgreedSnapshots {
   // are of one vote.
   void TakeVote(const SnapshotIds& ids);
 
-  // The call has ended, and all it changed is changed. Does nothing where the owner is in none.
-  void EndCall();
+  // The call, if there is one, has ended, and all it changed is changed.
+  void EndCall(const BetweenCalls& now);
 
   // No call follows: ends all that is kept and all that waits, with this reason. The first counts.
   void End(const absl::Status& reason);
@@ -102,27 +119,42 @@ class AgreedSnapshots {
 
   struct Entry {
     Phase phase = Phase::kPrepared;
-    absl::Time expires;
-    std::unique_ptr<PreparedSnapshot> prepared;  // until it is open
+    SnapshotLife life = SnapshotLife::kLimited;
+    absl::Time expires = absl::InfiniteFuture();
+    std::unique_ptr<PreparedSnapshot> prepared;  // also once it is open
     std::unique_ptr<ShardSnapshot> snapshot;     // while it is open
-    StepNumber step = 0;
+    SnapshotMoment moment;                       // likewise
+  };
+  using Entries = std::map<SnapshotId, Entry>;
+
+  struct Opened {
+    SnapshotId id = 0;
+    // Where it was taken: until then others may open it, and must learn of it.
+    absl::Time is_wanted_until = absl::InfinitePast();
   };
 
   absl::StatusOr<Entry*> AwaitOpen(SnapshotId id, absl::Duration patience)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Entry*> Find(SnapshotId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Prolong(Entry* entry, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it is open now.
   bool TryOpen(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Between calls. Also makes the next vote carry it; needs room there.
+  // Between calls, with room in the next vote, which then carries it.
   bool TryOpenFirst(SnapshotId id, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the next vote can carry one more.
+  bool MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is old, to be destroyed without the lock.
+  Entries TakeOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveOpened(SnapshotId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const char* WhatIsAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   absl::Mutex preparing_;  // held by who prepares
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(preparing_);
   bool in_call_ ABSL_GUARDED_BY(mutex_) = false;  // that changes something
-  std::map<SnapshotId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  std::vector<SnapshotId> opened_ ABSL_GUARDED_BY(mutex_);  // since the last vote
+  BetweenCalls now_ ABSL_GUARDED_BY(mutex_);      // since the last call
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Opened> opened_ ABSL_GUARDED_BY(mutex_);  // since the last vote
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
 };
 

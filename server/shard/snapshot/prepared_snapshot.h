@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
 namespace optshard {
@@ -22,9 +23,9 @@ class PreparedSnapshot {
  public:
   virtual ~PreparedSnapshot() = default;
 
-  // Opens it at the last finished step; no call may follow. Null where a step is being applied or
-  // the state replaced: try again.
-  virtual std::unique_ptr<ShardSnapshot> TryOpen() = 0;
+  // Opens it at the last finished step, with what is `now`; no call may follow. Null where a step
+  // is being applied or the state replaced: try again.
+  virtual std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls& now) = 0;
 };
 
 }  // namespace optshard

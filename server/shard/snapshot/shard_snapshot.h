@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "common/block_code.h"
 #include "common/dtype.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/state_format.h"
+#include "server/shard/snapshot/between_calls.h"
 
 namespace optshard {
 
@@ -57,6 +60,10 @@ class ShardSnapshot {
 
   virtual StepNumber step() const = 0;
   virtual Generation generation() const = 0;
+  SnapshotMoment moment() const { return {generation(), step()}; }
+
+  // By param group, of that step; empty where it was opened at this owner alone.
+  virtual absl::Span<const Hyperparameters> hyperparameters() const = 0;
 
   // Every element of what is owned is in one. Those that are one number come first: who reads knows
   // then how often each parameter was updated.

@@ -9,7 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "common/hyperparameters.h"
 #include "common/optimizer_spec.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/state_snapshots.h"
 #include "server/shard/state/parameter_slots.h"
@@ -21,56 +24,76 @@ namespace {
 constexpr absl::Duration kPause = absl::Microseconds(50);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
 
+// What a snapshot of the store gives out, which does not depend on the step. Its making takes as
+// long as there are parameters and buckets.
+struct SnapshotParts {
+  SnapshotParts(const StoreSnapshotOptions& options, const ParameterCopies* parameters);
+
+  std::vector<ShardStore::StoredPart> stored;
+  // Which number of which parameter each of the first parts is; -1: how often it was updated.
+  std::vector<std::pair<int32_t, int>> numbers;
+  std::vector<ShardSnapshot::Part> parts;  // numbers, then stored, then parameters
+  int first_parameter = 0;                 // of parts
+};
+
+// `parameters` is null where they are not wanted.
+SnapshotParts::SnapshotParts(const StoreSnapshotOptions& options, const ParameterCopies* parameters)
+    : stored(options.store->StoredParts()) {
+  const OptimizerSpec& spec = options.shape->spec();
+  const auto slots_of = [&](int parameter) {
+    return SlotsOfParameter(spec.space.parameter(parameter),
+                            (*options.groups)[spec.space.group_of(parameter)], spec.state);
+  };
+  std::set<int32_t> owned;
+  for (const Slice& slice : options.shape->slices(options.rank)) owned.insert(slice.parameter);
+  for (const int32_t parameter : owned) {
+    for (const ParameterSlot& slot : slots_of(parameter)) {
+      if (!slot.is_scalar()) continue;
+      ShardSnapshot::Part part;
+      part.parameter = parameter;
+      part.slot = slot.name;
+      part.format = StateFormat::kFloat64;
+      part.elements = 1;
+      parts.push_back(std::move(part));
+      numbers.emplace_back(parameter, slot.kind == SlotKind::kStep ? -1 : slot.index);
+    }
+  }
+  for (const ShardStore::StoredPart& each : stored) {
+    const std::vector<ParameterSlot> slots = slots_of(each.parameter);
+    const auto slot = std::find_if(slots.begin(), slots.end(), [&](const ParameterSlot& known) {
+      return !known.is_scalar() && known.index == each.slot;
+    });
+    ShardSnapshot::Part part;
+    part.parameter = each.parameter;
+    part.slot = slot->name;
+    part.format = IsCoded(slot->format) ? StateFormat::kFloat32 : slot->format;
+    part.offset_elements = each.offset_elements;
+    part.elements = each.elements;
+    if (each.array.is_coded()) part.code = each.array.coded().code;
+    parts.push_back(std::move(part));
+  }
+  first_parameter = static_cast<int>(parts.size());
+  if (parameters == nullptr) return;
+  parts.insert(parts.end(), parameters->parts().begin(), parameters->parts().end());
+}
+
 class StoreSnapshot final : public ShardSnapshot {
  public:
-  // `parameters` is null where they are not wanted.
+  // `parameters` is null where they are not wanted. Made between two calls, which may wait for it.
   StoreSnapshot(const StoreSnapshotOptions& options, std::shared_ptr<StateSnapshot> snapshot,
-                std::unique_ptr<const ParameterCopies> parameters,
-                const ShardStore::SnapshotCounts& counts)
+                std::unique_ptr<const ParameterCopies> parameters, SnapshotParts parts,
+                const ShardStore::SnapshotCounts& counts, const BetweenCalls& now)
       : store_(options.store),
         generation_(options.shape->generation()),
         step_(counts.step),
+        hyperparameters_(now.hyperparameters),
         snapshot_(std::move(snapshot)),
         parameters_(std::move(parameters)),
-        stored_(store_->StoredParts()) {
-    const OptimizerSpec& spec = options.shape->spec();
-    const auto slots_of = [&](int parameter) {
-      return SlotsOfParameter(spec.space.parameter(parameter),
-                              (*options.groups)[spec.space.group_of(parameter)], spec.state);
-    };
-    std::set<int32_t> owned;
-    for (const Slice& slice : options.shape->slices(options.rank)) owned.insert(slice.parameter);
-    for (const int32_t parameter : owned) {
-      for (const ParameterSlot& slot : slots_of(parameter)) {
-        if (!slot.is_scalar()) continue;
-        Part part;
-        part.parameter = parameter;
-        part.slot = slot.name;
-        part.format = StateFormat::kFloat64;
-        part.elements = 1;
-        parts_.push_back(std::move(part));
-        scalars_.push_back(slot.kind == SlotKind::kStep
-                               ? static_cast<double>(counts.step_counts[parameter])
-                               : counts.scalar_slots[parameter][slot.index]);
-      }
+        parts_(std::move(parts)) {
+    for (const auto& [parameter, number] : parts_.numbers) {
+      scalars_.push_back(number < 0 ? static_cast<double>(counts.step_counts[parameter])
+                                    : counts.scalar_slots[parameter][number]);
     }
-    for (const ShardStore::StoredPart& stored : stored_) {
-      const std::vector<ParameterSlot> slots = slots_of(stored.parameter);
-      const auto slot = std::find_if(slots.begin(), slots.end(), [&](const ParameterSlot& each) {
-        return !each.is_scalar() && each.index == stored.slot;
-      });
-      Part part;
-      part.parameter = stored.parameter;
-      part.slot = slot->name;
-      part.format = IsCoded(slot->format) ? StateFormat::kFloat32 : slot->format;
-      part.offset_elements = stored.offset_elements;
-      part.elements = stored.elements;
-      if (stored.array.is_coded()) part.code = stored.array.coded().code;
-      parts_.push_back(std::move(part));
-    }
-    first_parameter_ = static_cast<int>(parts_.size());
-    if (parameters_ == nullptr) return;
-    parts_.insert(parts_.end(), parameters_->parts().begin(), parameters_->parts().end());
   }
 
   ~StoreSnapshot() override { CloseIt(); }
@@ -79,12 +102,16 @@ class StoreSnapshot final : public ShardSnapshot {
 
   StepNumber step() const override { return step_; }
   Generation generation() const override { return generation_; }
-  const std::vector<Part>& parts() const override { return parts_; }
+  absl::Span<const Hyperparameters> hyperparameters() const override {
+    if (hyperparameters_ == nullptr) return {};
+    return *hyperparameters_;
+  }
+  const std::vector<Part>& parts() const override { return parts_.parts; }
 
   PartState state(int part) const override {
     const int scalars = static_cast<int>(scalars_.size());
-    if (part < scalars || part >= first_parameter_) return PartState::kKept;
-    switch (snapshot_->state(stored_[part - scalars].own)) {
+    if (part < scalars || part >= parts_.first_parameter) return PartState::kKept;
+    switch (snapshot_->state(parts_.stored[part - scalars].own)) {
       case StateSnapshot::BlockState::kLive:
         return PartState::kLive;
       case StateSnapshot::BlockState::kCopied:
@@ -96,13 +123,13 @@ class StoreSnapshot final : public ShardSnapshot {
   }
 
   Bytes Read(int part, int64_t first, int64_t elements) const override {
-    const int64_t offset = first * ElementBytes(parts_[part].format);
+    const int64_t offset = first * ElementBytes(parts_.parts[part].format);
     const int scalars = static_cast<int>(scalars_.size());
     if (part < scalars) return {reinterpret_cast<const char*>(&scalars_[part]) + offset, nullptr};
-    if (part >= first_parameter_) {
-      return {parameters_->At(part - first_parameter_) + offset, nullptr};
+    if (part >= parts_.first_parameter) {
+      return {parameters_->At(part - parts_.first_parameter) + offset, nullptr};
     }
-    const ShardStore::StoredPart& stored = stored_[part - scalars];
+    const ShardStore::StoredPart& stored = parts_.stored[part - scalars];
     const char* const data = snapshot_->At(stored.own, stored.range);
     if (!stored.array.is_coded()) return {data + offset, nullptr};
     CodedArray coded = stored.array.coded();
@@ -116,9 +143,9 @@ class StoreSnapshot final : public ShardSnapshot {
   }
 
   Bytes ReadKept(int part, KeptArray array, int64_t first, int64_t elements) const override {
-    if (!parts_[part].code.has_value()) return Read(part, first, elements);
-    const BlockCode code = *parts_[part].code;
-    const ShardStore::StoredPart& stored = stored_[part - static_cast<int>(scalars_.size())];
+    if (!parts_.parts[part].code.has_value()) return Read(part, first, elements);
+    const BlockCode code = *parts_.parts[part].code;
+    const ShardStore::StoredPart& stored = parts_.stored[part - static_cast<int>(scalars_.size())];
     if (array == KeptArray::kValues) {
       return {snapshot_->At(stored.own, stored.range) + CodeBytes(code, first), nullptr};
     }
@@ -131,11 +158,10 @@ class StoreSnapshot final : public ShardSnapshot {
   const std::shared_ptr<const ShardStore> store_;
   const Generation generation_;
   const StepNumber step_;
+  const std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
   const std::shared_ptr<StateSnapshot> snapshot_;
   const std::unique_ptr<const ParameterCopies> parameters_;
-  const std::vector<ShardStore::StoredPart> stored_;
-  std::vector<Part> parts_;  // scalars_, then stored_, then parameters_
-  int first_parameter_ = 0;  // of parts_
+  const SnapshotParts parts_;
   std::vector<double> scalars_;
 };
 
@@ -145,9 +171,10 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
                         std::unique_ptr<ParameterCopies> parameters)
       : options_(std::move(options)),
         snapshot_(std::move(snapshot)),
-        parameters_(std::move(parameters)) {}
+        parameters_(std::move(parameters)),
+        parts_(options_, parameters_.get()) {}
 
-  std::unique_ptr<ShardSnapshot> TryOpen() override {
+  std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls& now) override {
     const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
     if (!counts.has_value()) return nullptr;
     if (parameters_ != nullptr && !parameters_->Copy(*options_.parameters->Get())) {
@@ -155,13 +182,14 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
       return nullptr;
     }
     return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), std::move(parameters_),
-                                           *counts);
+                                           std::move(parts_), *counts, now);
   }
 
  private:
   const StoreSnapshotOptions options_;
   std::shared_ptr<StateSnapshot> snapshot_;
   std::unique_ptr<ParameterCopies> parameters_;  // null where they are not wanted
+  SnapshotParts parts_;
 };
 
 }  // namespace
@@ -198,7 +226,7 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
   if (!prepared.ok()) return prepared.status();
   absl::Duration pause = kPause;
   while (true) {
-    std::unique_ptr<ShardSnapshot> snapshot = (*prepared)->TryOpen();
+    std::unique_ptr<ShardSnapshot> snapshot = (*prepared)->TryOpen(BetweenCalls());
     if (snapshot != nullptr) return snapshot;
     if (absl::Now() + pause > deadline) {
       return absl::AbortedError(absl::StrFormat(

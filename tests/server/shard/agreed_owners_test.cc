@@ -131,6 +131,7 @@ TEST_P(AgreedOwners, SteppingAtFullSpeed_AllOpenAtTheSameStep_WithItsState) {
       EXPECT_TRUE(Read(**snapshot) == expected[at[r]][r]) << "rank " << r << ", step " << at[r];
     });
     for (const StepNumber step : at) EXPECT_EQ(step, at[0]) << "snapshot " << id;
+    for (Rank r = 0; r < job.ranks; ++r) SnapshotsOf(*rig, r)->Forget(id);
     ++snapshots;
     while_stepping += at[0] > 0 && at[0] < static_cast<StepNumber>(job.steps) ? 1 : 0;
   }
@@ -147,11 +148,11 @@ TEST(AgreedOwnersTest, ASkippedStep_CarriesTheSnapshotToo) {
     ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, {}).ok());
     for (int p = 0; p < rig->space().parameter_count(); ++p) rig->replica(r).DropGradient(p);
   }
-  EXPECT_EQ(*SnapshotsOf(*rig, 1)->Open(7, kLong), 0);
+  EXPECT_EQ(SnapshotsOf(*rig, 1)->Open(7, kLong)->step, 0);
   for (const absl::StatusOr<StepInfo>& skipped : rig->Step()) EXPECT_TRUE(skipped->skipped);
   rig->GiveGradients(2);
   for (const absl::StatusOr<StepInfo>& stepped : rig->Step()) EXPECT_EQ(stepped->step, 1);
-  for (Rank r = 0; r < job.ranks; ++r) EXPECT_EQ(*SnapshotsOf(*rig, r)->Open(7, kLong), 0);
+  for (Rank r = 0; r < job.ranks; ++r) EXPECT_EQ(SnapshotsOf(*rig, r)->Open(7, kLong)->step, 0);
 }
 
 TEST(AgreedOwnersTest, ALostRank_EndsWhatWaits) {
@@ -167,6 +168,43 @@ TEST(AgreedOwnersTest, ALostRank_EndsWhatWaits) {
   const absl::Status status = snapshots->Open(7, kLong).status();
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+}
+
+TEST(AgreedOwnersTest, AnOwnerThatHearsOfALoss_EndsWhatWaits) {
+  Job job;
+  const auto rig = job.Start();
+  const std::shared_ptr<AgreedSnapshots> snapshots = SnapshotsOf(*rig, 0);
+  ASSERT_TRUE(snapshots->Prepare(7, {}).ok());
+  rig->owner(0).AbortPlane(absl::UnavailableError("rank 2 is lost"));
+  // Before anything of a step was sent: the engine knows nothing of it.
+  EXPECT_FALSE(rig->owner(0).Step(rig->InputOf(0)).ok());
+  EXPECT_EQ(snapshots->Open(7, kLong).status(), rig->owner(0).failure());
+}
+
+TEST(AgreedOwnersTest, Hyperparameters_AreThoseOfTheSnapshotsStep) {
+  Job job;
+  const auto rig = job.Start();
+  const auto step_with = [&](double lr) {
+    rig->OnEveryRank([&](Rank r) {
+      StepInput input = rig->InputOf(r);
+      std::vector<Hyperparameters> values(input.hyperparameters.begin(),
+                                          input.hyperparameters.end());
+      values[0].Set("lr", lr);
+      input.hyperparameters = values;
+      EXPECT_TRUE(rig->owner(r).Step(input).ok());
+    });
+  };
+  step_with(0.25);
+  for (Rank r = 0; r < job.ranks; ++r) ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, {}).ok());
+  ASSERT_TRUE(SnapshotsOf(*rig, 1)->Open(7, kLong).ok());
+  // The others open while they have the next step's hyperparameters already.
+  step_with(0.5);
+  for (Rank r = 0; r < job.ranks; ++r) {
+    const auto snapshot = SnapshotsOf(*rig, r)->Take(7, kLong);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    EXPECT_EQ((*snapshot)->step(), 1);
+    EXPECT_EQ((*snapshot)->hyperparameters()[0].Number("lr"), 0.25) << "rank " << r;
+  }
 }
 
 TEST(AgreedOwnersTest, ParametersThatATrainerEdits_AreThoseOfTheSnapshot) {

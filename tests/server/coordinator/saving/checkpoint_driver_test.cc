@@ -212,11 +212,16 @@ TEST_F(CheckpointDriverTest, SnapshotsThatCouldNotBeOpened_AreTriedAgain) {
 }
 
 TEST_F(CheckpointDriverTest, OwnersThatOpenAtDifferentSteps_AreNotSaved) {
-  owners_.step_of_rank_1 = 3;
-  const absl::Status failed = Save().status();
-  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(failed.message()), HasSubstr("step 2, rank 1 at step 3"));
-  ExpectOnlyTheFormerOne();
+  for (const SnapshotMoment moment : {SnapshotMoment{1, 3}, SnapshotMoment{2, 2}}) {
+    owners_.moment_of_rank_1 = moment;
+    const absl::Status failed = Save().status();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(failed.message()),
+                HasSubstr(absl::StrCat("step 2 (generation 1), rank 1 at step ", moment.step,
+                                       " (generation ", moment.generation, ")")));
+    ExpectOnlyTheFormerOne();
+  }
+  EXPECT_EQ(owners_.connects(), 1 + 3 + 3) << "each was tried again";
 }
 
 TEST_F(CheckpointDriverTest, OwnersThatSayTheWrong_AreNotCommitted) {

@@ -143,6 +143,17 @@ TEST_F(CheckpointSavesTest, ARankThatComesLate_GetsWhatTheOthersGot) {
   EXPECT_EQ(Await(**next).saved.step, 6);
 }
 
+TEST_F(CheckpointSavesTest, ParamGroupsAreAddedAfterTheStep_IsAnotherSave) {
+  SaveRequest request = To("/dir");
+  request.step = 5;
+  const auto save = saves_->Begin(request);
+  Await(**save);
+  owners_.present = 2;
+  const auto next = saves_->Begin(request);
+  EXPECT_NE(*next, *save);
+  EXPECT_EQ(Await(**next).saved.name, "step-000000000005.1");
+}
+
 TEST_F(CheckpointSavesTest, AnotherStepThanIsAskedFor_IsNotSaved) {
   SaveRequest request = To("/dir");
   request.step = 4;

@@ -33,7 +33,8 @@ class FakeSavingOwners final : public SavingOwners {
   };
   // This rank does not answer this call before it is cancelled.
   absl::optional<std::pair<SaveCall, Rank>> silent;
-  absl::optional<StepNumber> step_of_rank_1;
+  absl::optional<SnapshotMoment> moment_of_rank_1;
+  Generation present = 1;  // that all follow
   bool describes = true;
   Rank file_of_rank_1 = 1;
 
@@ -75,6 +76,8 @@ class FakeSavingOwners final : public SavingOwners {
     return owners;
   }
 
+  Generation generation(const std::string&) override { return present; }
+
  private:
   class Owner final : public OwnerSave {
    public:
@@ -85,11 +88,12 @@ class FakeSavingOwners final : public SavingOwners {
       if (!IsSilent(SaveCall::kPrepare, done)) done(all_.before(SaveCall::kPrepare, rank_));
     }
 
-    void Open(std::function<void(absl::StatusOr<StepNumber>)> done) override {
+    void Open(std::function<void(absl::StatusOr<SnapshotMoment>)> done) override {
       if (IsSilent(SaveCall::kOpen, done)) return;
       const absl::Status failed = all_.before(SaveCall::kOpen, rank_);
       if (!failed.ok()) return done(failed);
-      done(rank_ == 1 ? all_.step_of_rank_1.value_or(all_.step_) : all_.step_);
+      const SnapshotMoment moment{all_.present, all_.step_};
+      done(rank_ == 1 ? all_.moment_of_rank_1.value_or(moment) : moment);
     }
 
     void Write(const std::string& directory, const std::string& name,
@@ -131,6 +135,7 @@ class FakeSavingOwners final : public SavingOwners {
       if (!part.ok()) return part.status();
       written.part = *std::move(part);
       description.step = 0;
+      description.generation = all_.present;
       if (rank_ == 0 && all_.describes) written.description = std::move(description);
       return written;
     }

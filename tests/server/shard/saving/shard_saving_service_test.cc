@@ -36,8 +36,10 @@ class SaveCall {
     stream_ = stub.SaveShard(&context_);
   }
 
-  v1::SaveShardResponse Prepare(Rank rank, uint64_t snapshot, const std::string& job = "") {
+  v1::SaveShardResponse Prepare(Rank rank, uint64_t snapshot, const std::string& job = "",
+                                int64_t silence_ms = 0) {
     v1::SaveShardRequest request;
+    request.mutable_prepare()->set_silence_ms(silence_ms);
     request.mutable_prepare()->set_rank(rank);
     request.mutable_prepare()->set_snapshot_id(snapshot);
     request.mutable_prepare()->set_job(job);
@@ -147,7 +149,11 @@ TEST_F(ShardSavingServiceTest, AllOwners_WriteWhatCanBeCommittedWhileStepsGoOn) 
     calls.push_back(std::make_unique<SaveCall>(*stub_));
     ASSERT_TRUE(calls.back()->Prepare(rank, 7).has_prepared());
   }
-  for (const auto& call : calls) EXPECT_EQ(call->Open().opened().step(), 1);
+  for (const auto& call : calls) {
+    const v1::SaveShardResponse opened = call->Open();
+    EXPECT_EQ(opened.opened().step(), 1);
+    EXPECT_EQ(opened.opened().generation(), 1);
+  }
   rig_.GiveGradients(2);
   for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
   std::vector<OwnerPart> parts;
@@ -256,6 +262,14 @@ TEST_F(ShardSavingServiceTest, AClientThatSendsNothing_IsGivenUp) {
   const grpc::Status status = call.Finish().status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("has not sent prepare"));
+}
+
+TEST_F(ShardSavingServiceTest, AClientThatSaysHowLongItMayBeSilent_IsGivenUpThen) {
+  SaveCall call(*stub_);
+  ASSERT_TRUE(call.Prepare(0, 7, "", 1).has_prepared());
+  const grpc::Status status = call.Finish().status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("has not sent open for 1ms"));
 }
 
 TEST_F(ShardSavingServiceTest, TooManyCalls_AreRefused) {

@@ -1,0 +1,33 @@
+// What an owner has between two calls of its trainer, as far as snapshots need it.
+#ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_BETWEEN_CALLS_H_
+#define OPTSHARD_SERVER_SHARD_SNAPSHOT_BETWEEN_CALLS_H_
+
+#include <memory>
+#include <vector>
+
+#include "common/hyperparameters.h"
+#include "common/ids.h"
+
+namespace optshard {
+
+// Whose state a snapshot has.
+struct SnapshotMoment {
+  Generation generation = 0;
+  StepNumber step = 0;  // the last finished one
+
+  friend bool operator==(const SnapshotMoment& a, const SnapshotMoment& b) {
+    return a.generation == b.generation && a.step == b.step;
+  }
+  friend bool operator!=(const SnapshotMoment& a, const SnapshotMoment& b) { return !(a == b); }
+};
+
+struct BetweenCalls {
+  // False before all ranks have synchronised the parameters: masters are zeros then.
+  bool has_values = true;
+  // By param group, of the last finished step. Null: not known.
+  std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_SHARD_SNAPSHOT_BETWEEN_CALLS_H_

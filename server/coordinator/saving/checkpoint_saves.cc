@@ -100,21 +100,30 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   last.save = save;
   last.thread = std::thread([this, save] {
     auto result = driver_.Save(save->order_, shutdown_, save->board_);
-    if (!result.ok()) {
-      Log(LogLevel::kWarning, LogContext(), "no checkpoint of optimizer \"%s\": %s",
-          save->order_.optimizer, result.status().ToString());
-    }
-    if (result.ok()) {
-      Log(LogLevel::kInfo, LogContext(), "saved a checkpoint of optimizer \"%s\": %s/%s, %s",
-          save->order_.optimizer, save->order_.directory, result->name, SizeText(result->bytes));
-    }
-    if (result.ok() && !result->removal.ok()) {
-      Log(LogLevel::kWarning, LogContext(), "older checkpoints are not removed: %s",
-          result->removal.ToString());
-    }
+    LogResult(*save, result);
     save->End(std::move(result));
   });
   return save;
+}
+
+void CheckpointSaves::LogResult(const CheckpointSave& save,
+                                const absl::StatusOr<SavedCheckpoint>& result) const {
+  const SaveProgress progress = save.board_->Read();
+  LogContext context;
+  context.role = "coordinator";
+  context.job = options_.job;
+  context.generation = progress.generation;
+  context.step = progress.step.value_or(0);
+  if (!result.ok()) {
+    Log(LogLevel::kWarning, context, "no checkpoint of optimizer \"%s\" in %s: %s",
+        save.order_.optimizer, save.order_.directory, result.status().ToString());
+    return;
+  }
+  Log(LogLevel::kInfo, context, "saved a checkpoint of optimizer \"%s\": %s/%s, %s",
+      save.order_.optimizer, save.order_.directory, result->name, SizeText(result->bytes));
+  if (result->removal.ok()) return;
+  Log(LogLevel::kWarning, context, "older checkpoints of optimizer \"%s\" are not removed: %s",
+      save.order_.optimizer, result->removal.ToString());
 }
 
 void CheckpointSaves::Shutdown() {

@@ -74,6 +74,7 @@ class CheckpointSaves {
  public:
   struct Options {
     CheckpointDriver::Options driver;
+    std::string job;        // for log lines
     std::string directory;  // where a request names none
     PrunePolicy prune;      // of what is saved to that directory
   };
@@ -99,6 +100,8 @@ class CheckpointSaves {
     std::shared_ptr<CheckpointSave> save;
     std::thread thread;
   };
+
+  void LogResult(const CheckpointSave& save, const absl::StatusOr<SavedCheckpoint>& result) const;
 
   const Options options_;
   CheckpointDriver driver_;

@@ -40,6 +40,7 @@ CheckpointSaves::Options CoordinatorCheckpoints::SavesOptions(const CheckpointOp
   CheckpointSaves::Options saves;
   saves.driver.files = &files_;
   saves.driver.owners = &owners_;
+  saves.job = coordinator_.options().job;
   saves.directory = options.directory;
   saves.prune = options.prune;
   return saves;

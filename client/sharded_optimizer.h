@@ -328,7 +328,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive& archive) override;
 
   // Saves a checkpoint of the last finished step, in `directory` (docs/checkpoints.md): state,
-  // parameters and options, but no blobs yet. One rank's call is enough, and all ranks' calls
+  // parameters, options and each rank's blob. One rank's call is enough, and all ranks' calls
   // between the same steps are one checkpoint, whose labels are the first caller's. Returns once
   // this rank's owner has opened the snapshot: the trainer may change what it likes from then on.
   // The owners write in the background while training goes on, and the checkpoint is there once the

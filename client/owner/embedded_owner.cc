@@ -72,6 +72,7 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status Start(ShardOwner::Options owner) {
     if (absl::Status status = Connect(owner); !status.ok()) return status;
     owner.owner_address = owner_address_;
+    owner.blob = [this](StepNumber finished) { return blob_.After(finished); };
     coordinator_ = owner.coordinator;
     absl::StatusOr<std::unique_ptr<ShardOwner>> started = ShardOwner::Start(std::move(owner));
     if (!started.ok()) return started.status();
@@ -114,10 +115,10 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::StatusOr<StepInfo> Step(const StepInput& input) override {
     blob_.Offer(owner_->progress().finished + 1, next_blob_);
-    absl::StatusOr<StepInfo> info = owner_->Step(input);
-    if (!info.ok()) return info;
-    if (info->skipped) blob_.MoveOffer(info->step);
-    next_blob_.reset();
+    StepInput with_blob = input;
+    with_blob.on_skip = [this](StepNumber finished) { blob_.MoveOffer(finished); };
+    absl::StatusOr<StepInfo> info = owner_->Step(with_blob);
+    if (info.ok()) next_blob_.reset();
     return info;
   }
 
@@ -131,10 +132,12 @@ class EmbeddedOwner : public OwnerLink {
                              absl::Duration timeout) override {
     absl::Status size = CheckBlobSize(options_.rank, blob);
     if (!size.ok()) return size;
+    // Before: a snapshot may follow at once. Where nothing is being replaced, this will be refused,
+    // and the blob stays.
+    const absl::StatusOr<ShardState*> state = owner_->state();
+    if (state.ok() && (*state)->replacing() == Replacing::kAll) blob_.Replace(step, blob);
     absl::Status finished = owner_->FinishLoading(step, timeout);
-    if (!finished.ok()) return finished;
-    blob_.Replace(step, blob);
-    next_blob_.reset();
+    if (finished.ok()) next_blob_.reset();
     return finished;
   }
 

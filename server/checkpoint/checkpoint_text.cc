@@ -76,6 +76,16 @@ std::string ShowText(absl::string_view name, const CheckpointManifest& manifest)
   if (!manifest.labels.empty()) {
     absl::StrAppend(&text, "labels: ", absl::StrJoin(manifest.labels, ", "), "\n");
   }
+  std::vector<std::string> blobs;
+  for (const CheckpointFile& file : manifest.files) {
+    for (const CheckpointTensor& tensor : file.tensors) {
+      if (!tensor.is_blob()) continue;
+      blobs.push_back(absl::StrCat("rank ", file.rank, " ", SizeText(tensor.bytes)));
+    }
+  }
+  if (!blobs.empty()) {
+    absl::StrAppend(&text, "kept by trainers: ", absl::StrJoin(blobs, ", "), "\n");
+  }
   for (size_t group = 0; group < manifest.groups.size(); ++group) {
     absl::StrAppend(&text, "\ngroup ", group, ": ", manifest.groups[group].name, " ",
                     manifest.groups[group].hyperparameters.ToString(), "\n");

@@ -268,15 +268,18 @@ DoorbellReply HostedRank::Step() {
   } else {
     record_.OfferNoBlob(next);
   }
+  StepInput input = request_->Input();
+  if (request_->asked().has_blob) {
+    input.on_skip = [this, next](StepNumber finished) { record_.MoveOffer(next, finished); };
+  }
   DoorbellReply reply;
-  const absl::StatusOr<StepInfo> info = owner_->Step(request_->Input());
+  const absl::StatusOr<StepInfo> info = owner_->Step(input);
   reply.status = info.status();
   if (info.ok()) {
     reply.step = info->step;
     reply.prepare = info->prepare;
     reply.commit = info->commit;
     reply.apply = info->apply;
-    if (info->skipped && request_->asked().has_blob) record_.MoveOffer(next, info->step);
   } else if (errors::IsTornStep(info.status()) && !torn_.ok()) {
     reply.status = torn_;  // it says which step, and why
   } else if (errors::IsTrainerGone(info.status()) && draining_) {

@@ -135,6 +135,7 @@ absl::Status HostedRank::StartOwner() {
   owner.memory = memory.Shard();
   owner.memory_is_torn = !torn_.ok();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
+  owner.blob = [this](StepNumber finished) { return record_.Blob(finished).bytes; };
   if (prepared != nullptr) owner.prepared_spec_digest = prepared->Digest();
   owner.grow_memory = [this](const OptimizerSpec& next) -> absl::StatusOr<ShardMemory> {
     AttachRequest grown = first_;

@@ -21,8 +21,9 @@ struct StepBlob {
   std::string bytes;
 };
 
-// A view of memory that is zeros or an earlier record. Thread-compatible; a process that is killed
-// at any instruction leaves a record that can be read.
+// A view of memory that is zeros or an earlier record. Thread-compatible; but while a blob is
+// offered another thread may ask for the one before it. A process that is killed at any instruction
+// leaves a record that can be read.
 class RankRecord {
  public:
   static size_t Bytes();

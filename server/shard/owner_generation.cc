@@ -106,6 +106,7 @@ absl::Status OwnerGeneration::MakeSnapshots() {
   snapshot.rank = options_.rank;
   snapshot.store = store_;
   snapshot.parameters = options_.parameters;
+  snapshot.blob = options_.blob;
   snapshot.memory = snapshot_memory_;
   AgreedSnapshots::Options snapshots;
   snapshots.rank = options_.rank;

@@ -19,6 +19,7 @@
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/snapshot_memory.h"
 #include "server/shard/state/shard_memory.h"
@@ -45,6 +46,7 @@ class OwnerGeneration {
     int staging_buffers = StepContext().staging_buffers;
     // Of the rank's replica, for snapshots; null: they have no parameters.
     std::shared_ptr<const ParameterPlace> parameters;
+    TrainerBlobAfter blob;  // likewise; null: nothing
     // For their copies. Null: as much as one snapshot of the generation needs, once one is made.
     std::shared_ptr<SnapshotMemory> snapshot_memory;
     TimelineRing* timeline = nullptr;  // outlives the generation

@@ -104,6 +104,7 @@ absl::Status ShardOwner::Impl::Build() {
   options.threads =
       options_.threads > 0 ? options_.threads : ThreadsOf(shape_->plan().tree, options_.rank);
   options.parameters = parameters_;
+  options.blob = options_.blob;
   if (options_.snapshot_memory_bytes.has_value()) {
     absl::StatusOr<std::shared_ptr<SnapshotMemory>> snapshots =
         SnapshotMemory::Create({*options_.snapshot_memory_bytes, true, options_.rank});

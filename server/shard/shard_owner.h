@@ -28,6 +28,7 @@
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/inspection/shard_view.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
@@ -71,6 +72,9 @@ class ShardOwner {
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;
+    // What the trainer keeps with the state after a step, for snapshots; null: nothing. Outlives
+    // the owner. Called between two calls of this class, from any thread, or within one.
+    TrainerBlobAfter blob;
     // Of param groups that the earlier owner was adding, OptimizerSpec::Digest of the spec with
     // them: where the ranks have gone on with them, Start fails with StaleGeneration, and can be
     // called again with that spec and the memory for them.

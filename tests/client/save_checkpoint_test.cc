@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/checkpoint_directory.h"
 #include "client/sharded_optimizer.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/posix_file_system.h"
@@ -127,6 +128,39 @@ INSTANTIATE_TEST_SUITE_P(
                       Job{"adam", PartitionPolicy::kBalanced, "int8_companded"},
                       Job{"nadam", PartitionPolicy::kGreedy, "float32", at::kBFloat16, true},
                       Job{"adam", PartitionPolicy::kBalanced, "bfloat16", at::kDouble}));
+
+TEST(SaveCheckpointTest, WhatTrainersKeep_IsThatOfTheSavedStep_ByRank) {
+  const std::string root = NewCheckpointRoot();
+  const auto kept = [](int rank, StepNumber step) {
+    return absl::StrCat("rank ", rank, " after ", step);
+  };
+  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
+    Trainer trainer(Job(), options);
+    for (StepNumber step = 1; step <= 3; ++step) {
+      trainer.optimizer().set_blob(kept(options.rank, step));
+      trainer.StepTo(step);
+      if (step == 2) trainer.optimizer().save_checkpoint(root);
+    }
+    trainer.optimizer().wait_checkpoint();
+  }));
+  for (const int ranks : {1, 2, 3}) {
+    ExpectAllOk(RunServedRanks(ranks, [&](const ShardedOptimizerOptions& options) {
+      Trainer trainer(Job(), options);
+      trainer.optimizer().load_checkpoint(root);
+      EXPECT_EQ(trainer.optimizer().blob(), ranks == 2 ? kept(options.rank, 2) : "");
+      EXPECT_THAT(CheckpointDirectory(root, options).blobs("step-000000000002"),
+                  ElementsAre(kept(0, 2), kept(1, 2)));
+      // A checkpoint that follows has what was loaded.
+      if (ranks != 2) return;
+      trainer.StepTo(3);
+      trainer.optimizer().save_checkpoint(absl::StrCat(root, "/again"));
+      trainer.optimizer().wait_checkpoint();
+      EXPECT_THAT(
+          CheckpointDirectory(absl::StrCat(root, "/again"), options).blobs("step-000000000003"),
+          ElementsAre(kept(0, 2), kept(1, 2)));
+    }));
+  }
+}
 
 TEST(SaveCheckpointTest, AllRanksWord_IsOneCheckpoint) {
   const std::string root = NewCheckpointRoot();

@@ -145,6 +145,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   if (decision.skipped) {
     ++skipped_;
     options_.store->ledger().SetProgress(progress());
+    if (input.on_skip) input.on_skip(finished_);
   } else {
     Result applied = Apply(replica, deadline);
     if (!applied.status.ok()) return applied;

@@ -3,12 +3,14 @@
 #define OPTSHARD_SERVER_SHARD_ENGINE_STEP_INPUT_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/hyperparameters.h"
+#include "common/ids.h"
 #include "common/row_marks.h"
 
 namespace optshard {
@@ -42,6 +44,9 @@ struct StepInput {
   absl::Span<const ReplicaRegion> regions;
   absl::Span<const Hyperparameters> hyperparameters;  // by group; validated by the step
   absl::Duration timeout;                             // of the whole step
+  // Called where all ranks skip the step, with the last finished one, before a snapshot is opened
+  // that follows the call: what the trainer gave with the step belongs there.
+  std::function<void(StepNumber finished)> on_skip = {};
 };
 
 }  // namespace optshard

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
+#include "common/log.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/named_directory.h"
 #include "server/checkpoint/owner_writer.h"
@@ -83,6 +84,7 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
   }
   SnapshotContents contents;
   contents.parameters = true;
+  contents.blob = true;
   // The destructor forgets it, whatever happens.
   return snapshots_->Prepare(shard.snapshot, contents, SnapshotLife::kUntilForgotten);
 }
@@ -133,7 +135,18 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   options.cancellation = options_.cancellation;
   options.progress = progress;
   auto part = WriteOwnerFile(**checkpoint, description_.parameters, *state, options);
-  if (!part.ok()) return part.status();
+  LogContext context;
+  context.role = "owner";
+  context.job = description_.job;
+  context.rank = rank_;
+  context.generation = (*snapshot)->generation();
+  context.step = (*snapshot)->step();
+  if (!part.ok()) {
+    Log(LogLevel::kWarning, context, "has not written its part of %s/%s: %s", directory, name,
+        part.status().ToString());
+    return part.status();
+  }
+  Log(LogLevel::kInfo, context, "wrote %d bytes to %s/%s", part->file.bytes, directory, name);
   Written written;
   written.part = *std::move(part);
   if (rank_ == 0) written.description = std::move(description_);

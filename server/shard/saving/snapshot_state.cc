@@ -134,6 +134,7 @@ class StateMaker {
     state.rank = rank;
     state.slices = std::move(slices_);
     for (auto& [parameter, count] : counts_) state.counts.push_back(std::move(count));
+    if (!snapshot_.blob().empty()) state.blob = snapshot_.blob();
     return state;
   }
 

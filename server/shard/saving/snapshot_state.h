@@ -13,7 +13,7 @@ namespace optshard {
 // The rank's slices, with sources that read the snapshot, which outlives the result; their errors
 // are ABORTED where it lost what it had: the state was replaced, or its owner ended. Parts that
 // follow one another are one slice, so that a tensor is cut only where its owner's range ends.
-// Where every rank owns everything, only rank 0 has slices. The blob is not set. `description`
+// Where every rank owns everything, only rank 0 has slices. `description`
 // (DescribeCheckpoint) is of the snapshot's generation.
 //   ABORTED   the description is of another one: param groups were added meanwhile; save again
 //   INTERNAL  the snapshot has a part that the description lacks

@@ -2,7 +2,9 @@
 #ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_BETWEEN_CALLS_H_
 #define OPTSHARD_SERVER_SHARD_SNAPSHOT_BETWEEN_CALLS_H_
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/hyperparameters.h"
@@ -27,6 +29,10 @@ struct BetweenCalls {
   // By param group, of the last finished step. Null: not known.
   std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters;
 };
+
+// What the rank's trainer keeps with the state after this step, which is the last finished one;
+// empty: nothing. Any thread, between two calls of the trainer's.
+using TrainerBlobAfter = std::function<std::string(StepNumber finished)>;
 
 }  // namespace optshard
 

@@ -16,6 +16,8 @@ struct SnapshotContents {
   // Also the parameters of what is owned, as this rank's replica has them: parts of the name
   // kParameterPart, always kept.
   bool parameters = false;
+  // Also what the rank's trainer keeps with the step (ShardSnapshot::blob).
+  bool blob = false;
 };
 
 // Thread-compatible.

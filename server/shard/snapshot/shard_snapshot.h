@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/block_code.h"
@@ -64,6 +65,10 @@ class ShardSnapshot {
 
   // By param group, of that step; empty where it was opened at this owner alone.
   virtual absl::Span<const Hyperparameters> hyperparameters() const = 0;
+
+  // What the rank's trainer keeps with that step; empty where it keeps nothing, or nobody asked for
+  // it.
+  virtual absl::string_view blob() const = 0;
 
   // Every element of what is owned is in one. Those that are one number come first: who reads knows
   // then how often each parameter was updated.

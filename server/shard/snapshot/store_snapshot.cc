@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "common/hyperparameters.h"
@@ -82,11 +83,12 @@ class StoreSnapshot final : public ShardSnapshot {
   // `parameters` is null where they are not wanted. Made between two calls, which may wait for it.
   StoreSnapshot(const StoreSnapshotOptions& options, std::shared_ptr<StateSnapshot> snapshot,
                 std::unique_ptr<const ParameterCopies> parameters, SnapshotParts parts,
-                const ShardStore::SnapshotCounts& counts, const BetweenCalls& now)
+                const ShardStore::SnapshotCounts& counts, std::string blob, const BetweenCalls& now)
       : store_(options.store),
         generation_(options.shape->generation()),
         step_(counts.step),
         hyperparameters_(now.hyperparameters),
+        blob_(std::move(blob)),
         snapshot_(std::move(snapshot)),
         parameters_(std::move(parameters)),
         parts_(std::move(parts)) {
@@ -106,6 +108,7 @@ class StoreSnapshot final : public ShardSnapshot {
     if (hyperparameters_ == nullptr) return {};
     return *hyperparameters_;
   }
+  absl::string_view blob() const override { return blob_; }
   const std::vector<Part>& parts() const override { return parts_.parts; }
 
   PartState state(int part) const override {
@@ -159,6 +162,7 @@ class StoreSnapshot final : public ShardSnapshot {
   const Generation generation_;
   const StepNumber step_;
   const std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
+  const std::string blob_;
   const std::shared_ptr<StateSnapshot> snapshot_;
   const std::unique_ptr<const ParameterCopies> parameters_;
   const SnapshotParts parts_;
@@ -175,14 +179,19 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
         parts_(options_, parameters_.get()) {}
 
   std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls& now) override {
+    // Before: where the state is not being replaced afterwards, the blob was not either.
+    const StepNumber finished = options_.store->ledger().progress().finished;
+    std::string blob;
+    if (options_.contents.blob && options_.blob) blob = options_.blob(finished);
     const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
     if (!counts.has_value()) return nullptr;
-    if (parameters_ != nullptr && !parameters_->Copy(*options_.parameters->Get())) {
+    const bool is_same = counts->step == finished;
+    if (!is_same || (parameters_ != nullptr && !parameters_->Copy(*options_.parameters->Get()))) {
       options_.store->snapshots().Close(snapshot_.get());
       return nullptr;
     }
     return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), std::move(parameters_),
-                                           std::move(parts_), *counts, now);
+                                           std::move(parts_), *counts, std::move(blob), now);
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/shard_snapshot.h"
@@ -24,6 +25,7 @@ struct StoreSnapshotOptions {
   Rank rank = 0;
   std::shared_ptr<const ShardStore> store;
   std::shared_ptr<const ParameterPlace> parameters;
+  TrainerBlobAfter blob;  // null: the trainer keeps nothing
   SnapshotContents contents;
   std::shared_ptr<SnapshotMemory> memory;  // for copies
 };

@@ -39,6 +39,7 @@ class FixedSnapshot final : public ShardSnapshot {
   StepNumber step() const override { return step_; }
   Generation generation() const override { return 3; }
   absl::Span<const Hyperparameters> hyperparameters() const override { return {}; }
+  absl::string_view blob() const override { return ""; }
   const std::vector<Part>& parts() const override { return parts_; }
   PartState state(int) const override { return PartState::kKept; }
   Bytes Read(int part, int64_t first, int64_t) const override {

@@ -207,6 +207,42 @@ TEST(AgreedOwnersTest, Hyperparameters_AreThoseOfTheSnapshotsStep) {
   }
 }
 
+TEST(AgreedOwnersTest, WhatTrainersKeep_IsThatOfTheSnapshotsStep) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(2);
+  options.owner.blob = [](StepNumber finished) { return absl::StrCat("after ", finished); };
+  OwnerRig rig(options);
+  for (const absl::Status& started : rig.Start()) EXPECT_TRUE(started.ok()) << started;
+  rig.GiveGradients(1);
+  for (const auto& stepped : rig.Step()) EXPECT_TRUE(stepped.ok()) << stepped.status();
+  SnapshotContents contents;
+  contents.blob = true;
+  for (const Rank r : {0, 1}) ASSERT_TRUE(SnapshotsOf(rig, r)->Prepare(7, contents).ok());
+  ASSERT_TRUE(SnapshotsOf(rig, 1)->Open(7, kLong).ok());
+  for (const auto& stepped : rig.Step()) EXPECT_TRUE(stepped.ok()) << stepped.status();
+  for (const Rank r : {0, 1}) EXPECT_EQ((*SnapshotsOf(rig, r)->Take(7, kLong))->blob(), "after 1");
+  ASSERT_TRUE(SnapshotsOf(rig, 0)->Prepare(8, {}).ok());
+  EXPECT_EQ((*SnapshotsOf(rig, 0)->Take(8, kLong))->blob(), "") << "nobody asked for it";
+}
+
+TEST(AgreedOwnersTest, ASkippedStep_IsSaidBeforeASnapshotCanFollow) {
+  Job job;
+  job.ranks = 1;
+  const auto rig = job.Start();
+  for (int p = 0; p < rig->space().parameter_count(); ++p) rig->replica(0).DropGradient(p);
+  ASSERT_TRUE(SnapshotsOf(*rig, 0)->Prepare(7, {}).ok());
+  StepInput input = rig->InputOf(0);
+  int calls = 0;
+  input.on_skip = [&](StepNumber finished) {
+    ++calls;
+    EXPECT_EQ(finished, 0);
+    EXPECT_EQ(SnapshotsOf(*rig, 0)->Open(7, absl::ZeroDuration()).status().code(),
+              absl::StatusCode::kDeadlineExceeded);
+  };
+  EXPECT_TRUE(rig->owner(0).Step(input)->skipped);
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(SnapshotsOf(*rig, 0)->Open(7, absl::ZeroDuration()).ok());
+}
+
 TEST(AgreedOwnersTest, ParametersThatATrainerEdits_AreThoseOfTheSnapshot) {
   Job job;
   const auto rig = job.Start();

@@ -48,6 +48,7 @@ class FakeSnapshot final : public ShardSnapshot {
   StepNumber step() const override { return 5; }
   Generation generation() const override { return 2; }
   absl::Span<const Hyperparameters> hyperparameters() const override { return {}; }
+  absl::string_view blob() const override { return ""; }
   const std::vector<Part>& parts() const override { return parts_; }
   PartState state(int part) const override { return states_[part]; }
   Bytes Read(int part, int64_t first, int64_t) const override {

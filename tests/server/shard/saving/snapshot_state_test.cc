@@ -301,6 +301,7 @@ class OvertakenSnapshot final : public ShardSnapshot {
   StepNumber step() const override { return 4; }
   Generation generation() const override { return 7; }
   absl::Span<const Hyperparameters> hyperparameters() const override { return {}; }
+  absl::string_view blob() const override { return ""; }
   const std::vector<Part>& parts() const override { return parts_; }
   PartState state(int) const override { return reads_ == 0 ? PartState::kLive : then_; }
   Bytes Read(int, int64_t, int64_t) const override {

@@ -28,6 +28,7 @@ class FakeSnapshot final : public ShardSnapshot {
   StepNumber step() const override { return step_; }
   Generation generation() const override { return 1; }
   absl::Span<const Hyperparameters> hyperparameters() const override { return {}; }
+  absl::string_view blob() const override { return ""; }
   const std::vector<Part>& parts() const override { return parts_; }
   PartState state(int) const override { return PartState::kKept; }
   Bytes Read(int, int64_t, int64_t) const override { return {}; }

@@ -156,7 +156,9 @@ class CheckpointDriver::Run {
  private:
   absl::StatusOr<SnapshotMoment> Open() {
     absl::StatusOr<SnapshotMoment> opened;
-    for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+    // A step that was missed does not come again.
+    const int attempts = order_.awaits_step ? 1 : kOpenAttempts;
+    for (int attempt = 0; attempt < attempts; ++attempt) {
       opened = TryOpen();
       if (!absl::IsAborted(opened.status())) break;
     }
@@ -164,7 +166,8 @@ class CheckpointDriver::Run {
   }
 
   absl::StatusOr<SnapshotMoment> TryOpen() {
-    auto owners = options_.owners->Connect(order_.optimizer);
+    auto owners = options_.owners->Connect(
+        order_.optimizer, order_.awaits_step ? order_.step : absl::optional<StepNumber>());
     if (!owners.ok()) return owners.status();
     owners_ = *std::move(owners);
     board_->Update([&](SaveProgress& progress) {

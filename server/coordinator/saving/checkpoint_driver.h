@@ -31,6 +31,7 @@ struct SaveOrder {
   std::string directory;
   std::vector<std::string> labels;
   absl::optional<StepNumber> step;  // which is to be saved, and no other; absent: any
+  bool awaits_step = false;         // it is still to come
   PrunePolicy prune;                // what goes once this one is committed; keep_last 0: nothing
 };
 

@@ -39,6 +39,10 @@ bool CheckpointSave::IsFor(const SaveRequest& request, Generation present) const
   return *progress.step == *request.step && progress.generation == present;
 }
 
+bool CheckpointSave::GivesWay() const {
+  return request_.awaits_step && !board_->Read().step.has_value();
+}
+
 void CheckpointSave::End(absl::StatusOr<SavedCheckpoint> result) {
   {
     absl::MutexLock lock(&mutex_);
@@ -78,7 +82,9 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   if (last.save != nullptr) {
     if (last.save->IsFor(request, present)) return last.save;
     const CheckpointSave::Status status = last.save->Read();
-    if (!status.ended) {
+    if (last.save->GivesWay() && !request.awaits_step) {
+      last.save->cancellation_.Cancel(absl::AbortedError("another save goes first"));
+    } else if (!status.ended) {
       return absl::FailedPreconditionError(
           absl::StrFormat("another save of optimizer \"%s\" is under way: %s; wait for it",
                           request.optimizer, Summary(status, last.save->directory())));
@@ -90,6 +96,7 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   order.directory = request.directory;
   order.labels = request.labels;
   order.step = request.step;
+  order.awaits_step = request.awaits_step;
   if (request.directory == options_.directory) order.prune = options_.prune;
   // Its thread keeps it.
   const std::shared_ptr<CheckpointSave> save(
@@ -99,7 +106,7 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   });
   last.save = save;
   last.thread = std::thread([this, save] {
-    auto result = driver_.Save(save->order_, shutdown_, save->board_);
+    auto result = driver_.Save(save->order_, save->cancellation_, save->board_);
     LogResult(*save, result);
     save->End(std::move(result));
   });
@@ -127,9 +134,13 @@ void CheckpointSaves::LogResult(const CheckpointSave& save,
 }
 
 void CheckpointSaves::Shutdown() {
-  shutdown_.Cancel(absl::UnavailableError("the coordinator is stopped"));
   absl::MutexLock lock(&mutex_);
   stopped_ = true;
+  for (auto& [optimizer, last] : last_) {
+    if (last.save != nullptr) {
+      last.save->cancellation_.Cancel(absl::UnavailableError("the coordinator is stopped"));
+    }
+  }
   for (auto& [optimizer, last] : last_) {
     if (last.thread.joinable()) last.thread.join();
   }

@@ -27,6 +27,9 @@ struct SaveRequest {
   std::vector<std::string> labels;
   std::string request_id;           // the same for retries; empty: of none
   absl::optional<StepNumber> step;  // which is to be saved, and no other; absent: any
+  // It is still to come. Until an owner has opened its snapshot, such a save gives way to any
+  // other.
+  bool awaits_step = false;
 };
 
 // One save. Thread-safe.
@@ -57,7 +60,10 @@ class CheckpointSave {
   void End(absl::StatusOr<SavedCheckpoint> result);
   void Wake();
 
+  bool GivesWay() const;
+
   const SaveRequest request_;
+  Cancellation cancellation_;
   const Generation generation_;  // that the ranks followed when it began
   const SaveOrder order_;
   std::shared_ptr<SaveBoard> board_;  // set before anybody sees this
@@ -105,7 +111,6 @@ class CheckpointSaves {
 
   const Options options_;
   CheckpointDriver driver_;
-  Cancellation shutdown_;
   absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Running> last_ ABSL_GUARDED_BY(mutex_);  // by optimizer

@@ -57,11 +57,30 @@ void CoordinatorCheckpoints::Tick() {
     for (const MemberStatus& member : group.members) {
       finished = std::max(finished, member.progress.finished);
     }
-    if (!schedule_.IsDue(group.optimizer, finished)) continue;
-    SaveRequest request;
-    request.optimizer = group.optimizer;
-    // Where another save is under way, this one follows it.
-    if (saves_.Begin(request).ok()) schedule_.Saved(group.optimizer, finished);
+    Look(group.optimizer, finished, now);
+  }
+}
+
+void CoordinatorCheckpoints::Look(const std::string& optimizer, StepNumber finished,
+                                  absl::Time now) {
+  const bool is_due = schedule_.IsDue(optimizer, finished);
+  const absl::optional<StepNumber> upcoming = schedule_.Upcoming(optimizer, finished, now);
+  if (const auto at = at_steps_.find(optimizer); at != at_steps_.end()) {
+    const CheckpointSave::Status status = at->second->Read();
+    if (!status.ended) return;
+    at_steps_.erase(at);
+    if (status.error.ok()) return schedule_.Saved(optimizer, finished);
+  }
+  SaveRequest request;
+  request.optimizer = optimizer;
+  // Where another save is under way, this one follows it.
+  if (upcoming.has_value()) {
+    request.step = upcoming;
+    request.awaits_step = true;
+    const auto save = saves_.Begin(request);
+    if (save.ok()) at_steps_[optimizer] = *save;
+  } else if (is_due && saves_.Begin(request).ok()) {
+    schedule_.Saved(optimizer, finished);
   }
 }
 

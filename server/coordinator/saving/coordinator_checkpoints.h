@@ -2,7 +2,9 @@
 #ifndef OPTSHARD_SERVER_COORDINATOR_SAVING_COORDINATOR_CHECKPOINTS_H_
 #define OPTSHARD_SERVER_COORDINATOR_SAVING_COORDINATOR_CHECKPOINTS_H_
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,6 +38,8 @@ class CoordinatorCheckpoints {
   CoordinatorCheckpoints(const CheckpointOptions& options, Coordinator* coordinator);
 
   CheckpointSaves::Options SavesOptions(const CheckpointOptions& options);
+  // At one optimizer, which has finished this step.
+  void Look(const std::string& optimizer, StepNumber finished, absl::Time now);
 
   Coordinator& coordinator_;
   const CheckpointOptions options_;
@@ -44,6 +48,8 @@ class CoordinatorCheckpoints {
   CheckpointSaves saves_;
   CheckpointsService service_;
   CheckpointSchedule schedule_;
+  // Those that wait for their step, or have ended since, by optimizer.
+  std::map<std::string, std::shared_ptr<CheckpointSave>> at_steps_;
   absl::Time next_look_ = absl::InfinitePast();
 };
 

@@ -53,10 +53,11 @@ class SavingOwners {
  public:
   virtual ~SavingOwners() = default;
 
-  // By rank, for one save of all owners of the optimizer. NOT_FOUND and FAILED_PRECONDITION as
+  // By rank, for one save of all owners of the optimizer: of the state after `at_step`, which is
+  // still to come, or of any step. NOT_FOUND and FAILED_PRECONDITION as
   // Coordinator::GetOwners.
   virtual absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
-      const std::string& optimizer) = 0;
+      const std::string& optimizer, absl::optional<StepNumber> at_step) = 0;
 
   // Which generation the ranks follow at present; 0 where not all have joined.
   virtual Generation generation(const std::string& optimizer) = 0;

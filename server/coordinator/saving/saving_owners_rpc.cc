@@ -34,6 +34,7 @@ struct Target {
   SnapshotId snapshot = 0;
   absl::Duration open_patience;
   absl::Duration silence;
+  absl::optional<StepNumber> at_step;
 };
 
 SnapshotId NewSnapshotId() {
@@ -152,6 +153,7 @@ class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::
     prepare.set_job(target_.job);
     prepare.set_snapshot_id(target_.snapshot);
     prepare.set_silence_ms(absl::ToInt64Milliseconds(target_.silence));
+    if (target_.at_step.has_value()) prepare.set_at_step(*target_.at_step);
     Ask(std::move(request), std::move(awaited));
   }
 
@@ -283,13 +285,14 @@ class RpcOwnerSave final : public OwnerSave {
 }  // namespace
 
 absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect(
-    const std::string& optimizer) {
+    const std::string& optimizer, absl::optional<StepNumber> at_step) {
   Target target;
   target.optimizer = optimizer;
   target.job = coordinator_.options().job;
   target.snapshot = NewSnapshotId();
   target.open_patience = open_patience_;
   target.silence = silence_;
+  target.at_step = at_step;
   std::vector<std::unique_ptr<OwnerSave>> owners;
   int world_size = 1;
   while (static_cast<int>(owners.size()) < world_size) {

@@ -127,7 +127,7 @@ class StepEngine {
   StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
 
   // Between calls.
-  BetweenCalls now() const { return {!lacks_values_, hyperparameters_}; }
+  BetweenCalls now() const { return {finished_, !lacks_values_, hyperparameters_}; }
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);

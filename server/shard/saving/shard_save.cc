@@ -86,7 +86,8 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
   contents.parameters = true;
   contents.blob = true;
   // The destructor forgets it, whatever happens.
-  return snapshots_->Prepare(shard.snapshot, contents, SnapshotLife::kUntilForgotten);
+  return snapshots_->Prepare(shard.snapshot, contents, SnapshotLife::kUntilForgotten,
+                             shard.at_step);
 }
 
 absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {

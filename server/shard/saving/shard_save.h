@@ -39,6 +39,7 @@ class ShardSave {
     ShardViewRegistry::Selector selector;
     std::string job;  // empty: any
     SnapshotId snapshot = 0;
+    absl::optional<StepNumber> at_step;  // which the snapshot is of; absent: any
   };
 
   struct Written {

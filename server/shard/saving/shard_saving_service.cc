@@ -113,6 +113,7 @@ class ShardSavingService::Call final
     if (prepare.has_rank()) shard.selector.rank = prepare.rank();
     shard.job = prepare.job();
     shard.snapshot = prepare.snapshot_id();
+    if (prepare.has_at_step()) shard.at_step = prepare.at_step();
     if (prepare.silence_ms() > 0) {
       silence_ = absl::Milliseconds(std::min(prepare.silence_ms(), kLongestPatienceMs));
     }

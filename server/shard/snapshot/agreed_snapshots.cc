@@ -13,7 +13,7 @@ constexpr absl::Duration kPause = absl::Milliseconds(1);
 }  // namespace
 
 absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& contents,
-                                      SnapshotLife life) {
+                                      SnapshotLife life, absl::optional<StepNumber> at_step) {
   if (id == 0) return absl::InvalidArgumentError("a snapshot's id is not 0");
   absl::MutexLock preparing(&preparing_);
   {
@@ -32,12 +32,19 @@ absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& con
   if (!prepared.ok()) return prepared.status();
   absl::MutexLock lock(&mutex_);
   if (!ended_.ok()) return ended_;
+  if (at_step.has_value() && now_.finished + (in_call_ ? 1 : 0) > *at_step) {
+    return absl::AbortedError(absl::StrFormat(
+        "a snapshot of step %d is prepared too late: rank %d has finished step %d%s", *at_step,
+        options_.rank, now_.finished, in_call_ ? ", and is in the next one" : ""));
+  }
   // Where an earlier one had the number, that is over.
   RemoveOpened(id);
   Entry& entry = entries_[id];
   entry.prepared = *std::move(prepared);
   entry.life = life;
   if (life == SnapshotLife::kLimited) entry.expires = options_.clock->Now() + options_.keep;
+  entry.at_step = at_step;
+  if (at_step.has_value() && !in_call_) OpenAtItsStep(&entry);
   return absl::OkStatus();
 }
 
@@ -96,6 +103,7 @@ void AgreedSnapshots::TakeVote(const SnapshotIds& ids) {
   for (const SnapshotId id : ids) {
     const auto found = entries_.find(id);
     if (found == entries_.end() || found->second.phase == Phase::kOpen) continue;
+    if (found->second.at_step.has_value()) continue;
     if (!TryOpen(&found->second)) found->second.phase = Phase::kMissed;
   }
 }
@@ -108,7 +116,11 @@ void AgreedSnapshots::EndCall(const BetweenCalls& now) {
   if (entries_.empty()) return;
   old = TakeOld();
   for (auto& [id, entry] : entries_) {
-    if (entry.phase == Phase::kWanted && MakeRoom()) TryOpenFirst(id, &entry);
+    if (entry.at_step.has_value()) {
+      OpenAtItsStep(&entry);
+    } else if (entry.phase == Phase::kWanted && MakeRoom()) {
+      TryOpenFirst(id, &entry);
+    }
   }
 }
 
@@ -139,11 +151,13 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
     if (!entry.ok() || (*entry)->phase == Phase::kOpen) return entry;
     if ((*entry)->phase == Phase::kMissed) {
       return absl::AbortedError(absl::StrFormat(
-          "the state of rank %d was being replaced when others opened snapshot %016x; ask all "
-          "owners for another one",
+          "the state of rank %d was being replaced, or its step over, when others opened snapshot "
+          "%016x; ask all owners for another one",
           options_.rank, id));
     }
-    if (!in_call_ && !MakeRoom()) {
+    const bool is_of_any_step = !(*entry)->at_step.has_value();
+    const bool is_first = is_of_any_step && !in_call_;
+    if (is_first && !MakeRoom()) {
       (*entry)->phase = Phase::kPrepared;
       return absl::AbortedError(absl::StrFormat(
           "rank %d has opened %d snapshots since its last step, as many as a vote can carry: "
@@ -151,26 +165,29 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
           options_.rank, opened_.size(), id));
     }
     (*entry)->phase = Phase::kWanted;
-    if (!in_call_ && TryOpenFirst(id, *entry)) return entry;
+    if (is_first && TryOpenFirst(id, *entry)) return entry;
     const absl::Duration left = deadline - options_.clock->Now();
     Prolong(*entry, std::max(left, absl::ZeroDuration()));
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
           absl::StrFormat("rank %d: %s for %s: snapshot %016x is not open", options_.rank,
-                          WhatIsAwaited(), absl::FormatDuration(patience), id));
+                          WhatIsAwaited(**entry), absl::FormatDuration(patience), id));
     }
-    const bool waits_for_call = in_call_;
     const auto has_changed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       const auto found = entries_.find(id);
       return found == entries_.end() || found->second.phase != Phase::kWanted || !ended_.ok() ||
-             in_call_ != waits_for_call;
+             (is_of_any_step && in_call_ == is_first);
     };
     mutex_.AwaitWithTimeout(absl::Condition(&has_changed),
-                            waits_for_call ? left : std::min(left, kPause));
+                            is_first ? std::min(left, kPause) : left);
   }
 }
 
-const char* AgreedSnapshots::WhatIsAwaited() const {
+std::string AgreedSnapshots::WhatIsAwaited(const Entry& entry) const {
+  if (entry.at_step.has_value()) {
+    return absl::StrFormat("step %d was awaited, and step %d is the last one", *entry.at_step,
+                           now_.finished);
+  }
   if (in_call_) return "a step, or another call, was under way";
   if (!now_.has_values) return "the parameters had no values yet (no rank steps before that)";
   return "the state was being replaced";
@@ -179,6 +196,12 @@ const char* AgreedSnapshots::WhatIsAwaited() const {
 void AgreedSnapshots::Prolong(Entry* entry, absl::Duration patience) {
   if (entry->life == SnapshotLife::kUntilForgotten) return;
   entry->expires = std::max(entry->expires, options_.clock->Now() + patience + options_.keep);
+}
+
+void AgreedSnapshots::OpenAtItsStep(Entry* entry) {
+  const bool is_done = entry->phase == Phase::kOpen || entry->phase == Phase::kMissed;
+  if (is_done || now_.finished < *entry->at_step) return;
+  if (now_.finished > *entry->at_step || !TryOpen(entry)) entry->phase = Phase::kMissed;
 }
 
 bool AgreedSnapshots::TryOpen(Entry* entry) {

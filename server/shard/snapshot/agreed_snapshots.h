@@ -9,6 +9,9 @@
 // Why all open at the same step, k: who opened between two calls said so in the vote of the next
 // one, and no owner gets beyond the state after k without that vote. Had another opened at an
 // earlier step, then its vote would have opened it here, too.
+//
+// A snapshot of a step that is still to come needs no vote: every owner opens it at the end of that
+// step. An owner that is asked too late says so, and the snapshot is given up.
 // (docs/decisions/0018-snapshots-agreed-by-votes.md)
 #ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_AGREED_SNAPSHOTS_H_
 #define OPTSHARD_SERVER_SHARD_SNAPSHOT_AGREED_SNAPSHOTS_H_
@@ -16,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "server/shard/snapshot/between_calls.h"
@@ -64,12 +69,14 @@ class AgreedSnapshots {
   // --- Any thread. After End all have its reason.
 
   // Makes the memory ready, which may take long; no step waits for it. Does nothing where the id is
-  // prepared already.
+  // prepared already. With `at_step` it is opened when that step is finished, and at no other.
   //   INVALID_ARGUMENT    the id is 0
   //   RESOURCE_EXHAUSTED  the copies need more memory than snapshots may have, or too many are kept
   //   FAILED_PRECONDITION parameters are asked for, and the trainer has given no values yet
+  //   ABORTED             that step is over
   absl::Status Prepare(SnapshotId id, const SnapshotContents& contents,
-                       SnapshotLife life = SnapshotLife::kLimited);
+                       SnapshotLife life = SnapshotLife::kLimited,
+                       absl::optional<StepNumber> at_step = absl::nullopt);
 
   // Opens the snapshot, once all owners have prepared it, and returns whose state it has. It stays
   // here. Waits for a call of the trainer's that changes something, and for the parameters' values.
@@ -114,12 +121,13 @@ class AgreedSnapshots {
     kPrepared,
     kWanted,  // and to be opened as soon as that can be
     kOpen,
-    kMissed,  // it could not be opened when the others did
+    kMissed,  // it could not be opened when the others did, or at its step
   };
 
   struct Entry {
     Phase phase = Phase::kPrepared;
     SnapshotLife life = SnapshotLife::kLimited;
+    absl::optional<StepNumber> at_step;
     absl::Time expires = absl::InfiniteFuture();
     std::unique_ptr<PreparedSnapshot> prepared;  // also once it is open
     std::unique_ptr<ShardSnapshot> snapshot;     // while it is open
@@ -137,6 +145,8 @@ class AgreedSnapshots {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Entry*> Find(SnapshotId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prolong(Entry* entry, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Between calls, one of `at_step`.
+  void OpenAtItsStep(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it is open now.
   bool TryOpen(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Between calls, with room in the next vote, which then carries it.
@@ -146,7 +156,7 @@ class AgreedSnapshots {
   // What is old, to be destroyed without the lock.
   Entries TakeOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveOpened(SnapshotId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  const char* WhatIsAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string WhatIsAwaited(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   absl::Mutex preparing_;  // held by who prepares

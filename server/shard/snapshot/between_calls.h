@@ -24,6 +24,7 @@ struct SnapshotMoment {
 };
 
 struct BetweenCalls {
+  StepNumber finished = 0;  // the last step
   // False before all ranks have synchronised the parameters: masters are zeros then.
   bool has_values = true;
   // By param group, of the last finished step. Null: not known.

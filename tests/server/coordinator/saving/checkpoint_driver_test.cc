@@ -211,6 +211,18 @@ TEST_F(CheckpointDriverTest, SnapshotsThatCouldNotBeOpened_AreTriedAgain) {
   EXPECT_EQ(owners_.connects(), 1 + 3 + 3);
 }
 
+TEST_F(CheckpointDriverTest, AStepThatIsMissed_IsNotTriedAgain) {
+  owners_.before = [](SaveCall call, Rank) {
+    return call == SaveCall::kPrepare ? absl::AbortedError("too late") : absl::OkStatus();
+  };
+  order_.step = 7;
+  order_.awaits_step = true;
+  EXPECT_EQ(Save().status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(owners_.awaited_step, 7);
+  EXPECT_EQ(owners_.connects(), 1 + 1);
+  ExpectOnlyTheFormerOne();
+}
+
 TEST_F(CheckpointDriverTest, OwnersThatOpenAtDifferentSteps_AreNotSaved) {
   for (const SnapshotMoment moment : {SnapshotMoment{1, 3}, SnapshotMoment{2, 2}}) {
     owners_.moment_of_rank_1 = moment;

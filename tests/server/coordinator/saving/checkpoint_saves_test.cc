@@ -154,6 +154,26 @@ TEST_F(CheckpointSavesTest, ParamGroupsAreAddedAfterTheStep_IsAnotherSave) {
   EXPECT_EQ(Await(**next).saved.name, "step-000000000005.1");
 }
 
+TEST_F(CheckpointSavesTest, ASaveThatWaitsForItsStep_GivesWayToAnyOther) {
+  SaveRequest waiting = To("/dir");
+  waiting.step = 10;
+  waiting.awaits_step = true;
+  owners_.silent = {SaveCall::kPrepare, 0};
+  const auto save = saves_->Begin(waiting);
+  ASSERT_TRUE(save.ok()) << save.status();
+  owners_.AwaitSilent(1);
+  EXPECT_EQ(owners_.awaited_step, 10);
+  EXPECT_EQ(saves_->Begin(waiting).value(), *save);
+  owners_.silent.reset();
+  SaveRequest other = To("/dir");
+  other.step = 5;
+  const auto next = saves_->Begin(other);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*save)->Read().error.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Await(**next).saved.step, 5);
+  EXPECT_EQ(owners_.awaited_step, absl::nullopt);
+}
+
 TEST_F(CheckpointSavesTest, AnotherStepThanIsAskedFor_IsNotSaved) {
   SaveRequest request = To("/dir");
   request.step = 4;

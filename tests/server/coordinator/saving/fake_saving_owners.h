@@ -34,7 +34,8 @@ class FakeSavingOwners final : public SavingOwners {
   // This rank does not answer this call before it is cancelled.
   absl::optional<std::pair<SaveCall, Rank>> silent;
   absl::optional<SnapshotMoment> moment_of_rank_1;
-  Generation present = 1;  // that all follow
+  Generation present = 1;                   // that all follow
+  absl::optional<StepNumber> awaited_step;  // that the last save waited for
   bool describes = true;
   Rank file_of_rank_1 = 1;
 
@@ -65,7 +66,8 @@ class FakeSavingOwners final : public SavingOwners {
   }
 
   absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
-      const std::string& optimizer) override {
+      const std::string& optimizer, absl::optional<StepNumber> at_step) override {
+    awaited_step = at_step;
     if (optimizer != "default") return absl::NotFoundError("no such optimizer");
     absl::MutexLock lock(&mutex_);
     ++connects_;

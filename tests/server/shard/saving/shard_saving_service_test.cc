@@ -264,6 +264,26 @@ TEST_F(ShardSavingServiceTest, AClientThatSendsNothing_IsGivenUp) {
   EXPECT_THAT(status.error_message(), HasSubstr("has not sent prepare"));
 }
 
+TEST_F(ShardSavingServiceTest, AStepToCome_IsAwaitedAndOneThatIsOverRefused) {
+  v1::SaveShardRequest request;
+  request.mutable_prepare()->set_rank(0);
+  request.mutable_prepare()->set_snapshot_id(7);
+  request.mutable_prepare()->set_at_step(2);
+  SaveCall call(*stub_);
+  ASSERT_TRUE(call.Ask(request).has_prepared());
+  for (const StepNumber step : {2, 3}) {
+    rig_.GiveGradients(static_cast<int>(step));
+    for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped->step, step);
+  }
+  EXPECT_EQ(call.Open().opened().step(), 2);
+  call.Cancel();  // its memory is the next one's
+  call.Code();
+  SaveCall late(*stub_);
+  request.mutable_prepare()->set_snapshot_id(8);
+  late.Ask(request);
+  EXPECT_EQ(late.Code(), grpc::StatusCode::ABORTED);
+}
+
 TEST_F(ShardSavingServiceTest, AClientThatSaysHowLongItMayBeSilent_IsGivenUpThen) {
   SaveCall call(*stub_);
   ASSERT_TRUE(call.Prepare(0, 7, "", 1).has_prepared());

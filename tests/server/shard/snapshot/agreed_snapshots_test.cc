@@ -62,6 +62,12 @@ AgreedSnapshots::Options OptionsOf(const State* state) {
   return options;
 }
 
+BetweenCalls After(StepNumber finished) {
+  BetweenCalls now;
+  now.finished = finished;
+  return now;
+}
+
 constexpr absl::Duration kNow = absl::ZeroDuration();
 constexpr absl::Duration kLong = absl::Seconds(20);
 
@@ -72,7 +78,7 @@ class AgreedSnapshotsTest : public ::testing::Test {
     agreed_.Vote(CallEffect::kChanges);
     agreed_.TakeVote(others);
     Apply();
-    agreed_.EndCall({});
+    agreed_.EndCall(After(state_.step));
   }
   void Apply() { ++state_.step; }
   StepNumber OpenedAt(SnapshotId id, absl::Duration patience) {
@@ -96,10 +102,10 @@ TEST_F(AgreedSnapshotsTest, BetweenCalls_OpensAtOnce_AndTheNextVoteAloneSaysSo) 
   ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   EXPECT_EQ(OpenedAt(7, kNow), 1);
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{7}));
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), SnapshotIds());
   Apply();
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(OpenedAt(7, kNow), 1) << "it stays open";
 }
 
@@ -110,7 +116,7 @@ TEST_F(AgreedSnapshotsTest, InACall_TheVotesOfOthersOpen_BeforeAnythingChanges) 
   agreed_.TakeVote({9, 7});
   Apply();
   EXPECT_EQ(OpenedAt(7, kNow), 0);
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), SnapshotIds()) << "all have seen it";
 }
 
@@ -122,7 +128,7 @@ TEST_F(AgreedSnapshotsTest, InACallThatNobodyElseHasOpenedIn_TheEndOpens) {
   std::thread waits([this] { EXPECT_EQ(OpenedAt(7, kLong), 1); });
   while (agreed_.Open(7, kNow).status().code() != absl::StatusCode::kDeadlineExceeded) {
   }
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   waits.join();
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{7}));
 }
@@ -131,7 +137,7 @@ TEST_F(AgreedSnapshotsTest, InACallThatChangesNothing_OpensAtOnce) {
   ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   EXPECT_EQ(agreed_.Vote(CallEffect::kReads), SnapshotIds());
   EXPECT_TRUE(agreed_.Open(7, kNow).ok());
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(agreed_.Vote(CallEffect::kReads), (SnapshotIds{7}));
 }
 
@@ -170,7 +176,7 @@ TEST_F(AgreedSnapshotsTest, MoreThanAVoteHolds_AreRefusedAtOnceUntilTheNextOne) 
   EXPECT_NE(refused.message().find("after the next step"), std::string::npos) << refused;
   Step();
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), SnapshotIds()) << "nobody waits for it";
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(OpenedAt(5, kNow), 1);
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{5}));
 }
@@ -236,12 +242,49 @@ TEST_F(AgreedSnapshotsTest, Ended_AllHaveTheReason) {
   agreed_.End(absl::DataLossError("torn"));
   agreed_.End(absl::AbortedError("later"));
   waits.join();
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(agreed_.Prepare(8, {}), absl::DataLossError("torn"));
 }
 
+TEST_F(AgreedSnapshotsTest, OfAStepToCome_IsOpenedWhenThatIsFinished) {
+  const auto prepare = [&](SnapshotId id, StepNumber step) {
+    return agreed_.Prepare(id, {}, SnapshotLife::kUntilForgotten, step).code();
+  };
+  ASSERT_EQ(prepare(7, 2), absl::StatusCode::kOk);
+  const absl::Status early = agreed_.Open(7, kNow).status();
+  EXPECT_EQ(early.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(early.message().find("step 2 was awaited, and step 0 is the last one"),
+            std::string::npos)
+      << early;
+  Step();
+  std::thread waits([this] { EXPECT_EQ(OpenedAt(7, kLong), 2); });
+  Step({7});
+  waits.join();
+  EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), SnapshotIds()) << "nobody has to be told";
+  EXPECT_EQ(prepare(8, 2), absl::StatusCode::kAborted) << "the owner is in step 3";
+  EXPECT_EQ(prepare(9, 3), absl::StatusCode::kOk);
+  Apply();
+  agreed_.EndCall(After(state_.step));
+  EXPECT_EQ(OpenedAt(9, kNow), 3);
+  EXPECT_EQ(prepare(10, 3), absl::StatusCode::kOk) << "between calls";
+  EXPECT_EQ(OpenedAt(10, kNow), 3);
+  EXPECT_EQ(prepare(11, 2), absl::StatusCode::kAborted);
+}
+
+TEST_F(AgreedSnapshotsTest, OfAStepToCome_OneThatIsJumpedOverOrBeingReplaced_IsMissed) {
+  ASSERT_TRUE(agreed_.Prepare(7, {}, SnapshotLife::kLimited, 5).ok());
+  ASSERT_TRUE(agreed_.Prepare(8, {}, SnapshotLife::kLimited, 1).ok());
+  state_.is_being_replaced = true;
+  Step();
+  state_.is_being_replaced = false;
+  EXPECT_EQ(agreed_.Open(8, kLong).status().code(), absl::StatusCode::kAborted);
+  state_.step = 6;
+  agreed_.EndCall(After(6));
+  EXPECT_EQ(agreed_.Open(7, kLong).status().code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(AgreedSnapshotsTest, BeforeTheParametersHaveValues_WaitsForThem) {
-  agreed_.Begin({false, nullptr});
+  agreed_.Begin({0, false, nullptr});
   ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   const absl::Status early = agreed_.Open(7, kNow).status();
   EXPECT_EQ(early.code(), absl::StatusCode::kDeadlineExceeded);
@@ -249,11 +292,11 @@ TEST_F(AgreedSnapshotsTest, BeforeTheParametersHaveValues_WaitsForThem) {
   std::thread waits([this] { EXPECT_TRUE(agreed_.Open(7, kLong).ok()); });
   agreed_.Vote(CallEffect::kChanges);
   agreed_.TakeVote({});
-  agreed_.EndCall({false, nullptr});
+  agreed_.EndCall({0, false, nullptr});
   EXPECT_EQ(agreed_.Open(7, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
       << "the ranks did not synchronise";
   agreed_.Vote(CallEffect::kChanges);
-  agreed_.EndCall({true, nullptr});
+  agreed_.EndCall({0, true, nullptr});
   waits.join();
 }
 
@@ -273,7 +316,7 @@ TEST_F(AgreedSnapshotsTest, SomebodyAsksForIt_IsNotForgottenMeanwhile) {
     clock_.Advance(absl::Seconds(59));
   }
   Apply();
-  agreed_.EndCall({});
+  agreed_.EndCall(After(state_.step));
   EXPECT_EQ(OpenedAt(7, kNow), 1);
 }
 
@@ -346,6 +389,7 @@ class Model {
   struct Client {
     SnapshotId id = 0;
     SnapshotLife life = SnapshotLife::kLimited;
+    absl::optional<StepNumber> at_step;
     std::map<const Owner*, bool> prepared;
     std::map<const Owner*, StepNumber> steps;
     absl::Time began;
@@ -370,6 +414,7 @@ class Model {
     client.id = ++last_id_;
     client.life = Random(2) == 0 ? SnapshotLife::kLimited : SnapshotLife::kUntilForgotten;
     client.began = clock_.Now();
+    if (Random(3) == 0) client.at_step = owners_[0].state.step + Random(3);
     return client;
   }
 
@@ -404,7 +449,7 @@ class Model {
       if (round.is_loaded) owner.state.step = 1000 * owner.round;
       owner.state.is_changing = false;
       owner.state.is_being_replaced = false;
-      owner.agreed->EndCall({});
+      owner.agreed->EndCall(After(owner.state.step));
       owner.at = At::kBetween;
       ++owner.round;
     }
@@ -420,7 +465,9 @@ class Model {
     const bool is_late = clock_.Now() - client.began > absl::Seconds(50);
     if (!is_ending_ && (is_late || Random(20) == 0)) return BeginAgain(client);
     if (client.prepared.size() < owners_.size()) {
-      if (!owner.agreed->Prepare(client.id, {}, client.life).ok()) return BeginAgain(client);
+      const absl::Status prepared =
+          owner.agreed->Prepare(client.id, {}, client.life, client.at_step);
+      if (!prepared.ok()) return BeginAgain(client);
       client.prepared[&owner] = true;
       return;
     }
@@ -449,7 +496,8 @@ class Model {
 
   void ExpectOneStep(const Client& client) const {
     for (const auto& [owner, step] : client.steps) {
-      EXPECT_EQ(step, client.steps.begin()->second) << "snapshot " << client.id;
+      EXPECT_EQ(step, client.at_step.value_or(client.steps.begin()->second))
+          << "snapshot " << client.id;
     }
   }
 

@@ -70,9 +70,11 @@ class Rank {
     actions.at(action)();
   }
 
+  // And makes the next one another checkpoint: there is one of a step.
   void RemoveSaved() {
     optimizer_.wait_checkpoint();
     if (rank_ == 0) std::filesystem::remove_all(directory_);
+    optimizer_.step();
   }
 
   std::map<std::string, double> Check() const { return CheckOf(training_.model()->parameters()); }

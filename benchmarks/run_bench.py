@@ -62,15 +62,18 @@ def _parse(arguments):
     return options
 
 
-def _selected(contestants, only):
+def _select(parts, only):
+    """Leaves the named contestants, and the parts that have one."""
     if only is None:
-        return contestants
+        return parts
     names = only.split(",")
-    unknown = sorted(set(names) - {c.name for c in contestants})
+    known = [c.name for part in parts for c in part.contestants]
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        sys.exit("no contestant %s; there are %s" % (
-            ", ".join(unknown), ", ".join(c.name for c in contestants)))
-    return [c for c in contestants if c.name in names]
+        sys.exit("no contestant %s; there are %s" % (", ".join(unknown), ", ".join(known)))
+    for part in parts:
+        part.contestants = [c for c in part.contestants if c.name in names]
+    return [part for part in parts if part.contestants]
 
 
 def _measure(name, options):
@@ -86,11 +89,10 @@ def _measure(name, options):
     )
     entries = []
     try:
-        for part in benchmark.parts():
-            contestants = _selected(part.contestants, options.only)
-            result = benchmark.run(contestants, run_options)
+        for part in _select(benchmark.parts(), options.only):
+            result = benchmark.run(part.contestants, run_options)
             entries.append(
-                summary.entry(part.name, part.title, contestants, result, benchmark.unit,
+                summary.entry(part.name, part.title, part.contestants, result, benchmark.unit,
                               benchmark.limits_add_up, benchmark.result_tolerance))
         return entries, benchmark.finish(entries, options.out)
     finally:

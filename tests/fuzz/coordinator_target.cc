@@ -14,6 +14,7 @@
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "common/spec_growth.h"
+#include "proto/optshard/v1/checkpoint.grpc.pb.h"
 #include "proto/optshard/v1/coordinator.grpc.pb.h"
 #include "proto/optshard/v1/inspection.grpc.pb.h"
 #include "server/coordinator/coordinator_server.h"
@@ -41,6 +42,7 @@ class CoordinatorTarget final : public FuzzTarget {
     const auto channel = MakeChannel(server_->address());
     stub_ = v1::Coordinator::NewStub(channel);
     inspection_ = v1::JobInspection::NewStub(channel);
+    checkpoints_ = v1::Checkpoints::NewStub(channel);
   }
 
   std::vector<FuzzRequest> Seeds() override {
@@ -73,6 +75,7 @@ class CoordinatorTarget final : public FuzzTarget {
     owners.set_first_rank(1);
     Add("GetOwners", owners, seeds);
     AddInspectionSeeds(seeds);
+    AddCheckpointSeeds(seeds);
     v1::GetPlanRequest plan;
     plan.set_optimizer(TestJoin(0, kWorldSize).optimizer);
     Add("GetPlan", plan, seeds);
@@ -109,6 +112,10 @@ class CoordinatorTarget final : public FuzzTarget {
       return Call<v1::JobStatus>(&v1::Coordinator::Stub::GetStatus, request);
     }
     if (method == "Watch") return Watch(static_cast<const v1::WatchRequest&>(*request.message));
+    if (method == "SaveCheckpoint") {
+      return Save(static_cast<const v1::SaveCheckpointRequest&>(*request.message));
+    }
+    if (method == "ListCheckpoints") return ListCheckpoints(request);
     return Inspect(request);
   }
 
@@ -191,6 +198,44 @@ class CoordinatorTarget final : public FuzzTarget {
     Add("ListSteps", steps, seeds);
   }
 
+  // Nobody serves the owners' addresses, so that no save gets as far as a file.
+  static void AddCheckpointSeeds(std::vector<FuzzRequest>& seeds) {
+    v1::SaveCheckpointRequest save;
+    save.set_optimizer(TestJoin(0, kWorldSize).optimizer);
+    save.set_directory("/proc/checkpoints");
+    save.add_labels("best");
+    save.set_request_id("fuzz");
+    save.set_step(3);
+    save.set_rank(1);
+    Add("SaveCheckpoint", save, seeds);
+    v1::ListCheckpointsRequest list;
+    list.set_directory("/proc");
+    list.set_page_size(1);
+    list.set_page_token("1");
+    Add("ListCheckpoints", list, seeds);
+  }
+
+  std::string Save(const v1::SaveCheckpointRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kShortWait));
+    const auto stream = checkpoints_->SaveCheckpoint(&context, request);
+    v1::SaveCheckpointUpdate update;
+    while (stream->Read(&update)) {
+      if (update.committed()) return "a checkpoint is committed";
+    }
+    return CheckStatus(stream->Finish(), true);
+  }
+
+  std::string ListCheckpoints(const FuzzRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::ListCheckpointsResponse response;
+    const grpc::Status status = checkpoints_->ListCheckpoints(
+        &context, static_cast<const v1::ListCheckpointsRequest&>(*request.message), &response);
+    if (status.ok() && response.ByteSizeLong() >= (size_t{4} << 20)) return "a large answer";
+    return CheckStatus(status);
+  }
+
   std::string Inspect(const FuzzRequest& request) {
     using Stub = v1::JobInspection::Stub;
     const std::string& method = request.method;
@@ -257,6 +302,7 @@ class CoordinatorTarget final : public FuzzTarget {
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   std::unique_ptr<v1::JobInspection::Stub> inspection_;
+  std::unique_ptr<v1::Checkpoints::Stub> checkpoints_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/channel_rpc.h"
+#include "proto/optshard/v1/checkpoint.grpc.pb.h"
 #include "proto/optshard/v1/inspection.grpc.pb.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 #include "server/shard/inspection/shard_owner_server.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr int kWorldSize = 2;
 constexpr char kOptimizer[] = "default";
 constexpr absl::Duration kPatience = absl::Seconds(30);
+// Of a save: four snapshots at most are open between two steps, and nobody steps.
+constexpr absl::Duration kShortWait = absl::Milliseconds(20);
 constexpr int kLargestPage = 1000;
 constexpr size_t kLargestAnswer = 4 << 20;
 
@@ -30,6 +33,7 @@ class ShardOwnerTarget final : public FuzzTarget {
   ShardOwnerTarget() : rig_(RigOptions()) {
     for (const absl::Status& started : rig_.Start()) Require(started);
     rig_.GiveGradients(1);
+    rig_.TellParameters();
     for (const auto& stepped : rig_.Step()) Require(stepped.status());
     for (Rank rank = 0; rank < kWorldSize; ++rank) {
       Require(views_.Register(kOptimizer, rank, &rig_.owner(rank).view()));
@@ -38,6 +42,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     const auto channel = MakeChannel(absl::StrCat("127.0.0.1:", server_->port()));
     stub_ = v1::ShardOwner::NewStub(channel);
     inspection_ = v1::ShardInspection::NewStub(channel);
+    saving_ = v1::ShardSaving::NewStub(channel);
   }
 
   ~ShardOwnerTarget() override {
@@ -78,6 +83,15 @@ class ShardOwnerTarget final : public FuzzTarget {
       v1::ForgetSnapshotRequest forget;
       forget.set_snapshot(1);
       Add("ForgetSnapshot", forget, rank, seeds);
+      v1::SaveShardRequest save;
+      *save.mutable_prepare() = PrepareToSave(rank);
+      seeds.push_back({"SaveShard", std::make_shared<v1::SaveShardRequest>(save)});
+      save.mutable_open()->set_patience_ms(1);
+      seeds.push_back({"SaveShard", std::make_shared<v1::SaveShardRequest>(save)});
+      // A directory that no process may change.
+      save.mutable_write()->set_directory("/proc");
+      save.mutable_write()->set_name("step-000000000001");
+      seeds.push_back({"SaveShard", std::make_shared<v1::SaveShardRequest>(save)});
       for (const OwnedSlice& slice : rig_.owner(rank).view().Slices(0, kLargestPage)) {
         for (const char* slot : {"exp_avg", "step"}) {
           v1::ReadSlotRequest read;
@@ -119,6 +133,9 @@ class ShardOwnerTarget final : public FuzzTarget {
     }
     if (request.method == "ForgetSnapshot") {
       return Forget(static_cast<const v1::ForgetSnapshotRequest&>(*request.message));
+    }
+    if (request.method == "SaveShard") {
+      return Save(static_cast<const v1::SaveShardRequest&>(*request.message));
     }
     return Read(static_cast<const v1::ReadSlotRequest&>(*request.message));
   }
@@ -245,6 +262,39 @@ class ShardOwnerTarget final : public FuzzTarget {
     return CheckStatus(stub_->ForgetSnapshot(&context, request, &response));
   }
 
+  v1::PrepareShard PrepareToSave(Rank rank) {
+    v1::PrepareShard prepare;
+    prepare.set_optimizer(kOptimizer);
+    prepare.set_rank(rank);
+    prepare.set_snapshot_id(++snapshot_);
+    return prepare;
+  }
+
+  // After what comes before it in a save. There is no place to write to, so that no save succeeds.
+  std::string Save(const v1::SaveShardRequest& request) {
+    std::vector<v1::SaveShardRequest> messages;
+    if (request.has_open() || request.has_write()) {
+      *messages.emplace_back().mutable_prepare() = PrepareToSave(0);
+    }
+    if (request.has_write()) messages.emplace_back().mutable_open();
+    messages.push_back(request);
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kShortWait));
+    const auto stream = saving_->SaveShard(&context);
+    v1::SaveShardResponse response;
+    for (const v1::SaveShardRequest& message : messages) {
+      if (!stream->Write(message) || !stream->Read(&response)) break;
+    }
+    stream->WritesDone();
+    while (stream->Read(&response)) {
+    }
+    const grpc::Status status = stream->Finish();
+    if (status.ok()) return "a checkpoint was saved";
+    // Snapshots of saves before this one may have the memory until they are forgotten.
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return "";
+    return CheckStatus(status, true);
+  }
+
   std::string Read(const v1::ReadSlotRequest& request) {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kPatience));
@@ -280,6 +330,8 @@ class ShardOwnerTarget final : public FuzzTarget {
   std::unique_ptr<ShardOwnerServer> server_;
   std::unique_ptr<v1::ShardOwner::Stub> stub_;
   std::unique_ptr<v1::ShardInspection::Stub> inspection_;
+  std::unique_ptr<v1::ShardSaving::Stub> saving_;
+  uint64_t snapshot_ = 1000;  // the last one of a save
 };
 
 }  // namespace

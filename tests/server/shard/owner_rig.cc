@@ -1,10 +1,12 @@
 #include "tests/server/shard/owner_rig.h"
 
+#include <memory>
 #include <thread>
 #include <utility>
 
 #include "common/gradient_mode.h"
 #include "common/group_rule.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard::testing {
@@ -157,6 +159,16 @@ void OwnerRig::GiveGradients(uint64_t seed) {
       replicas_[r]->SetGradient(
           p, OrderSensitiveValues(space().parameter(p), (seed * 100 + source) * 100 + p));
     }
+  }
+}
+
+void OwnerRig::TellParameters() {
+  for (Rank r = 0; r < options_.world_size; ++r) {
+    auto memory = std::make_shared<ParameterMemory>();
+    for (const ReplicaTensor& tensor : replicas_[r]->tensors()) {
+      memory->values.emplace_back(tensor.parameter);
+    }
+    owners_[r]->KeepParameters(memory);
   }
 }
 

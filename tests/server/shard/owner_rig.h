@@ -50,6 +50,8 @@ class OwnerRig {
   void OnEveryRank(const std::function<void(Rank)>& work);
   std::vector<absl::Status> Start();
   void GiveGradients(uint64_t seed);
+  // As a trainer tells where its parameters are, for snapshots.
+  void TellParameters();
   std::vector<absl::StatusOr<StepInfo>> Step();
   std::vector<absl::Status> Stop();
 

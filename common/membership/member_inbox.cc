@@ -22,6 +22,7 @@ void MemberInbox::Deliver(const MemberEvent& event) {
     absl::MutexLock lock(&mutex_);
     if (event.sequence <= last_sequence_) return;
     last_sequence_ = event.sequence;
+    if (event.kind == MemberEvent::Kind::kProgressWanted) return;
     if (event.kind == MemberEvent::Kind::kPlanReady) {
       plan_ = event;
       return;

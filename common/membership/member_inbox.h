@@ -25,7 +25,7 @@ class MemberInbox {
   // Forgets the callback. When this returns it does not run, nor will it. Not from the callback.
   void EndCallbacks();
 
-  // An event whose sequence number has come before changes nothing.
+  // An event whose sequence number has come before changes nothing, and so does kProgressWanted.
   void Deliver(const MemberEvent& event);
 
   // The group's failure, where it was not learnt from an event.

@@ -36,6 +36,10 @@ constexpr absl::Duration kFirstWatchPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestWatchPause = absl::Seconds(1);
 constexpr absl::Duration kRendezvousWait = absl::Seconds(5);
 constexpr absl::Duration kGrowthWait = absl::Seconds(5);
+// Heartbeats that tell whether a member is in a step: two in a row say so, and one of them may have
+// been under way.
+constexpr int kBeatsWanted = 2;
+constexpr absl::Duration kWantedBeatPause = absl::Milliseconds(200);
 constexpr absl::Duration kPutTimeout = absl::Seconds(10);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
@@ -153,9 +157,15 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
         if (WaitForStop(kFirstWatchPause)) return absl::CancelledError("the session ends");
         continue;
       }
-      if (answer->verdict == GrowthVerdict::kAgreed && proposal.phase == GrowthPhase::kCommit) {
+      if (answer->verdict == GrowthVerdict::kAgreed) {
         absl::MutexLock lock(&mutex_);
-        generation_ = answer->generation;
+        if (answer->generation != generation_ + 1) {
+          return absl::InternalError(
+              absl::StrCat("the coordinator at ", address_, " has all ranks agree to generation ",
+                           answer->generation, ", expected ", generation_ + 1,
+                           "; run the same version of optshard everywhere"));
+        }
+        if (proposal.phase == GrowthPhase::kCommit) generation_ = answer->generation;
       }
       return answer;
     }
@@ -311,6 +321,10 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
         absl::MutexLock lock(&mutex_);
         generation_ = event->ready->plan.generation;
       }
+      if (event->kind == MemberEvent::Kind::kProgressWanted) {
+        absl::MutexLock lock(&mutex_);
+        beats_wanted_ = kBeatsWanted;
+      }
       inbox_.Deliver(*event);
     }
     return FromGrpc(reader->Finish());
@@ -319,7 +333,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   void KeepLease() {
     bool answered = true;
     // Sooner after a failure, so that a coordinator that is back hears of us.
-    while (!WaitForStop(answered ? reply_.heartbeat_period
+    while (!WaitForBeat(answered ? reply_.heartbeat_period
                                  : std::min(reply_.heartbeat_period, 2 * kPause))) {
       v1::HeartbeatRequest request;
       *request.mutable_header() = Header();
@@ -400,6 +414,19 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
     return mutex_.AwaitWithTimeout(absl::Condition(&stopping_), timeout);
   }
 
+  // Before the next heartbeat; true where there is none any more.
+  bool WaitForBeat(absl::Duration period) {
+    absl::MutexLock lock(&mutex_);
+    const auto now = [this] {
+      mutex_.AssertReaderHeld();
+      return stopping_ || beats_wanted_ == kBeatsWanted;
+    };
+    const absl::Duration pause = beats_wanted_ > 0 ? std::min(period, kWantedBeatPause) : period;
+    mutex_.AwaitWithTimeout(absl::Condition(&now), pause);
+    if (beats_wanted_ > 0) --beats_wanted_;
+    return stopping_;
+  }
+
   void StopThreads() {
     {
       absl::MutexLock lock(&mutex_);
@@ -426,6 +453,7 @@ class RpcMemberSession final : public MemberSession, public Rendezvous {
   Generation generation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);  // under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int beats_wanted_ ABSL_GUARDED_BY(mutex_) = 0;  // sooner than the period has them
 
   std::atomic<bool> leaving_{false};
   absl::Mutex leave_mutex_;

@@ -102,7 +102,8 @@ struct PlanReady {
 
 // An event for a member. Events come in order, each once.
 struct MemberEvent {
-  enum class Kind : uint8_t { kPlanReady = 1, kGroupFailed = 2 };
+  // kProgressWanted: the coordinator has to know soon whether the member is in a step.
+  enum class Kind : uint8_t { kPlanReady = 1, kGroupFailed = 2, kProgressWanted = 3 };
   uint64_t sequence = 0;  // 1, 2, ... for each member
   Kind kind = Kind::kPlanReady;
   // kPlanReady: the same for all members, since it grows with their number.

@@ -282,6 +282,8 @@ v1::WatchEvent ToProto(const MemberEvent& event) {
   proto.set_sequence(event.sequence);
   if (event.kind == MemberEvent::Kind::kPlanReady) {
     *proto.mutable_plan_ready() = PlanReadyProto(*event.ready);
+  } else if (event.kind == MemberEvent::Kind::kProgressWanted) {
+    proto.mutable_progress_wanted();
   } else {
     *proto.mutable_group_failed()->mutable_failure() = ToProto(event.failure);
   }
@@ -296,6 +298,10 @@ absl::StatusOr<MemberEvent> FromProto(const v1::WatchEvent& proto, const Optimiz
     if (!ready.ok()) return errors::WithContext(ready.status(), "the coordinator's plan");
     event.kind = MemberEvent::Kind::kPlanReady;
     event.ready = std::make_shared<const PlanReady>(*std::move(ready));
+    return event;
+  }
+  if (proto.has_progress_wanted()) {
+    event.kind = MemberEvent::Kind::kProgressWanted;
     return event;
   }
   if (proto.has_group_failed()) {

@@ -26,9 +26,19 @@ void Group::ProposeGrowth(Rank rank, Generation generation, const GrowthProposal
     return;
   }
   members_[rank].pulse.last_heard = now;
+  const bool was_open = growth_.open();
   const GrowthRounds::Outcome outcome =
       growth_.Propose(rank, proposal, agreement_.spec(), generation_ + 1, now, wait_until,
                       std::move(callback), deferred_);
+  if (!was_open && growth_.open()) {
+    // Those that are in a step will not come.
+    for (Rank other = 0; other < options_.world_size; ++other) {
+      if (!growth_.WaitsFor(other)) continue;
+      MemberEvent event;
+      event.kind = MemberEvent::Kind::kProgressWanted;
+      Send(members_[other], std::move(event));
+    }
+  }
   if (outcome == GrowthRounds::Outcome::kNone) return;
   if (outcome == GrowthRounds::Outcome::kCompared) {
     // The next generation's planes meet under keys of its own.

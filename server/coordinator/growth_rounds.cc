@@ -82,7 +82,8 @@ GrowthRounds::Outcome GrowthRounds::Propose(Rank rank, const GrowthProposal& pro
   }
   round_->came[rank] = call;
   round_->seen_in_step[rank] = 0;
-  round_->deadline = std::min(round_->deadline, now + proposal.patience);
+  round_->deadline =
+      std::min(round_->deadline, now + std::min(proposal.patience, kLongestPatience));
   Wait& wait = waits_[rank];
   // Of an attempt that the rank has given up.
   if (wait.callback) Answer(std::move(wait.callback), AskAgain(), deferred);

@@ -33,6 +33,8 @@ namespace optshard {
 class GrowthRounds {
  public:
   using Callback = std::function<void(absl::StatusOr<GrowthAnswer>)>;
+  // The longest patience of a rank that counts.
+  static constexpr absl::Duration kLongestPatience = absl::Hours(1);
   // How long a rank that was asked for its spec is waited for before another one is asked.
   static constexpr absl::Duration kSpecPatience = absl::Seconds(1);
 
@@ -58,6 +60,10 @@ class GrowthRounds {
   // those that the proposing ranks have finished ends the round: one alone may be late. A rank that
   // has proposed before has given that up.
   void Heard(Rank rank, const StepProgress& progress, Deferred& deferred);
+
+  bool open() const { return round_.has_value(); }
+  // Whether a round goes on that the rank has not come to.
+  bool WaitsFor(Rank rank) const { return round_.has_value() && !Has(rank); }
 
   void Tick(absl::Time now, Deferred& deferred);
 

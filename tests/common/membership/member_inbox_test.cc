@@ -54,6 +54,17 @@ TEST(MemberInbox, SameEventAgain_ChangesNothing) {
   EXPECT_EQ(inbox.last_sequence(), 1u);
 }
 
+TEST(MemberInbox, ProgressWanted_IsNoFailureAndCounts) {
+  MemberInbox inbox;
+  MemberEvent event;
+  event.kind = MemberEvent::Kind::kProgressWanted;
+  event.sequence = 2;
+  inbox.Deliver(event);
+  EXPECT_EQ(inbox.last_sequence(), 2u);
+  EXPECT_FALSE(inbox.WaitForFailure(absl::ZeroDuration()).has_value());
+  EXPECT_TRUE(inbox.failure().ok());
+}
+
 TEST(MemberInbox, FailureTwice_CallsBackOnceWithTheFirst) {
   MemberInbox inbox;
   int calls = 0;

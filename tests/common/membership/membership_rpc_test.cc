@@ -304,6 +304,12 @@ TEST(MembershipRpc, OwnersThatNoJobHas_AreInvalid) {
 TEST(MembershipRpc, FailureEvent_KeepsItsKind) {
   MemberEvent event;
   event.sequence = 2;
+  event.kind = MemberEvent::Kind::kProgressWanted;
+  event.sequence = 4;
+  const absl::StatusOr<MemberEvent> wanted = FromProto(ToProto(event), OptimizerSpec());
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  EXPECT_EQ(wanted->kind, MemberEvent::Kind::kProgressWanted);
+  EXPECT_EQ(wanted->sequence, 4u);
   event.kind = MemberEvent::Kind::kGroupFailed;
   event.failure = errors::PeerLost(1, "killed");
   const v1::WatchEvent proto = ToProto(event);

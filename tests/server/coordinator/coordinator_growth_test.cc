@@ -91,6 +91,18 @@ TEST_F(CoordinatorGrowth, ARankThatDoesNotCome_IsNamedAndTheGroupWorksOn) {
   ExpectActive(1, 0);
 }
 
+TEST_F(CoordinatorGrowth, OneProposes_TheOthersAreAskedForTheirProgressOnce) {
+  job_.JoinAll();
+  Propose(0, GrowthPhase::kCompare);
+  Propose(0, GrowthPhase::kCompare);  // the attempt before was given up
+  EXPECT_EQ(job_.Events(0).size(), 1u);
+  const std::vector<MemberEvent> events = job_.Events(1);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].kind, MemberEvent::Kind::kProgressWanted);
+  Propose(1, GrowthPhase::kCompare);
+  EXPECT_EQ(job_.Events(1).size(), 2u);
+}
+
 TEST_F(CoordinatorGrowth, ARankInAStep_IsNamedOnceItsHeartbeatsSaySo) {
   job_.JoinAll();
   job_.progress_[1] = {0, StepOutcome::kInStep};

@@ -125,6 +125,23 @@ TEST_F(CoordinatorRpcTest, ParamGroupsProposedByAll_AreComparedAndCommitted) {
   EXPECT_EQ(status->groups[0].parameter_count, 3);
 }
 
+// The period of their heartbeats is longer than anybody waits.
+TEST_F(CoordinatorRpcTest, ParamGroupsProposedWhileARankSteps_AreRefusedAtOnce) {
+  Start(2);
+  std::vector<Member> members = JoinAll();
+  members[1].session->SetProgress({0, StepOutcome::kInStep});
+  GrowthProposal proposal;
+  proposal.number = 1;
+  proposal.spec = GrownSpec(2, 3);
+  proposal.patience = absl::Hours(100000);
+  const absl::StatusOr<GrowthAnswer> answer =
+      members[0].session->ProposeGrowth(proposal, Clock::Monotonic().Now() + absl::Seconds(30));
+  ASSERT_EQ(answer.status(), absl::OkStatus());
+  EXPECT_EQ(answer->verdict, GrowthVerdict::kRefused);
+  EXPECT_TRUE(answer->others_step);
+  EXPECT_EQ(errors::RanksOf(answer->failure), std::vector<Rank>({1}));
+}
+
 TEST_F(CoordinatorRpcTest, RankNeverComes_MembersDeadlineNamesIt) {
   Start(3);
   Member first = Join(1).value();

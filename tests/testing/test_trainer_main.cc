@@ -3,8 +3,10 @@
 //   joined   owner_address
 //   stepping step, checksum (of the parameters): before the step
 //   step     step, checksum: after it
-//   done     checksum
-//   error    code, message, ranks, torn, in_doubt, at_us, checksum
+//   adding, added      a param group, after step
+//   loading, loaded    the state, after step
+//   done     checksum; with --tell_state state, too: digests of the rank's own
+//   error    code, message, ranks, torn, in_doubt, at_us, checksum, call: step, add or load
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -28,6 +30,7 @@
 #include "absl/time/clock.h"
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
+#include "client/state_dict.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "examples/rank_link.h"
@@ -53,6 +56,8 @@ ABSL_FLAG(std::string, owner_listen, "127.0.0.1:0", "where the owner's service l
 ABSL_FLAG(std::string, node, "", "node name; ranks of one are summed first");
 ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
+ABSL_FLAG(bool, call_again, false, "what was given up because a trainer or an owner is away");
+ABSL_FLAG(bool, tell_state, false, "with done");
 ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
 ABSL_FLAG(std::vector<std::string>, add_after, {}, "steps after which a param group is added");
@@ -151,6 +156,26 @@ void DieOnceHalfUpdated(const at::Tensor& parameter) {
   }
 }
 
+const char* g_call = "";  // that is under way, or was the last one
+
+// As a program does that does not let the optimizer wait for others.
+template <typename Call>
+void CallAgain(const char* name, const Call& call) {
+  g_call = name;
+  const absl::Time deadline =
+      absl::Now() + absl::Milliseconds(absl::GetFlag(FLAGS_step_timeout_ms));
+  while (true) {
+    try {
+      return call();
+    } catch (const StatusError& error) {
+      const bool away =
+          errors::IsTrainerGone(error.status()) || errors::IsOwnerAway(error.status());
+      if (!absl::GetFlag(FLAGS_call_again) || !away || absl::Now() >= deadline) throw;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  }
+}
+
 void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters,
           std::vector<at::Tensor>& gradients, int step) {
   optimizer.zero_grad();
@@ -164,7 +189,7 @@ void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters
   Tell("stepping", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
   // The largest parameters are spread over the ranks: the middle of this one belongs to this rank.
   if (step == absl::GetFlag(FLAGS_die_applying)) DieOnceHalfUpdated(parameters[rank]);
-  optimizer.step();
+  CallAgain("step", [&] { optimizer.step(); });
   Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
 }
 
@@ -182,13 +207,21 @@ void BetweenSteps(ShardedOptimizer& optimizer, std::vector<at::Tensor>& paramete
                   std::vector<at::Tensor>& gradients, int step, bool loads) {
   for (int i = 0; i < AddedAfter(step); ++i) {
     const at::Tensor added = MakeParameter(static_cast<int>(parameters.size()));
-    optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{added}));
+    Tell("adding", {{"step", step}});
+    CallAgain("add", [&] {
+      optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{added}));
+    });
+    Tell("added", {{"step", step}});
     parameters.push_back(added);
     gradients.push_back(at::zeros(added.sizes(), at::TensorOptions().dtype(at::kFloat)));
   }
   if (!loads || step == 0 || step != absl::GetFlag(FLAGS_load_after)) return;
-  optimizer.consolidate_state_dict(-1);
-  optimizer.load_state_dict(optimizer.state_dict());
+  Tell("loading", {{"step", step}});
+  CallAgain("load", [&] {
+    optimizer.consolidate_state_dict(-1);
+    optimizer.load_state_dict(optimizer.state_dict());
+  });
+  Tell("loaded", {{"step", step}});
 }
 
 void TellError(const absl::Status& status, const std::vector<at::Tensor>& parameters) {
@@ -197,6 +230,7 @@ void TellError(const absl::Status& status, const std::vector<at::Tensor>& parame
                  {"ranks", errors::RanksOf(status)},
                  {"torn", errors::IsTornStep(status)},
                  {"in_doubt", errors::IsStepInDoubt(status)},
+                 {"call", g_call},
                  {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())},
                  {"checksum", ParametersChecksum(parameters)}});
 }
@@ -235,7 +269,11 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
       Tell("paused", {{"step", step}});
       test.WaitForRelease();
     }
-    Tell("done", {{"checksum", ParametersChecksum(parameters)}});
+    nlohmann::json done = {{"checksum", ParametersChecksum(parameters)}};
+    if (absl::GetFlag(FLAGS_tell_state)) {
+      CallAgain("state", [&] { done["state"] = DigestLines(optimizer->local_state_dict()); });
+    }
+    Tell("done", done);
     if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
     optimizer->Close();
   } catch (const StatusError& error) {

@@ -30,6 +30,10 @@ std::string ToString(const MemoryNeed& need) {
       need.ledger_bytes + need.record_bytes + need.doorbell_bytes + need.state_window_bytes);
 }
 
+int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown) {
+  return (grown.total() - grown.doorbell_bytes) - (before.total() - before.doorbell_bytes);
+}
+
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
                                         bool has_parameters, bool all_on_this_node) {
   const absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(request.spec);

@@ -49,6 +49,10 @@ struct MemoryNeed {
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
 
+// What a rank that needs `before` takes in addition to grow to `grown`, beside the doorbell that
+// its trainer has been given for it already.
+int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown);
+
 // `layout` is that of the request's space. `has_parameters`: the rank has a copy of the parameters
 // of its own. `all_on_this_node`: this server hosts all ranks of the job. INVALID_ARGUMENT for
 // rules or hyperparameters that the shard owner would refuse. Thread-safe.

@@ -263,7 +263,7 @@ absl::Status NodeOwners::Prepare(RankMemory& memory, Reservation& own, const Att
   if (!need.ok()) return need.status();
   const std::string unit = UnitName(grown.optimizer, grown.rank);
   const std::string what = absl::StrCat("added param groups of ", unit);
-  const int64_t more = need->total() - before->total();
+  const int64_t more = BytesToGrow(*before, *need);
   // All of it at once, as when the rank was first hosted.
   absl::Status fits = budget_.Reserve(more, what);
   if (!fits.ok()) return fits;

@@ -160,5 +160,18 @@ TEST(MemoryNeed_BadHyperparameters_AreRefused, NamingTheGroup) {
   EXPECT_NE(status.message().find("param group 1"), absl::string_view::npos) << status;
 }
 
+// It is reserved where it is made, before the rest.
+TEST(MemoryNeed_ToGrow, IsWithoutTheNextDoorbell) {
+  MemoryNeed before;
+  before.slots_bytes = 1000;
+  before.doorbell_bytes = 64;
+  MemoryNeed grown = before;
+  grown.doorbell_bytes = 128;
+  EXPECT_EQ(BytesToGrow(before, grown), 0);
+  grown.slots_bytes = 1700;
+  grown.ledger_bytes = 40;
+  EXPECT_EQ(BytesToGrow(before, grown), 740);
+}
+
 }  // namespace
 }  // namespace optshard

@@ -3,6 +3,7 @@
 #ifndef OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
 #define OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -100,6 +101,11 @@ class TrainerOptimizer {
   void AddGroup(const torch::optim::OptimizerParamGroup& given, const RuleOptions& defaults,
                 std::vector<torch::optim::OptimizerParamGroup>& groups) {
     TakeGroups(groups);
+    if (added_without_values_) {
+      // The call before added a group, and ended before it had values: perhaps this one.
+      GiveAddedValues();
+      if (AreSame(given.params(), groups.back().params())) return;
+    }
     const ParameterAdmission admission = SayingWhere("rank", options_.rank, [&] {
       ThrowIfError(replica_.Gather());
       return AdmitGroup(groups, given, defaults, parts_->spec, options_);
@@ -304,6 +310,11 @@ class TrainerOptimizer {
   absl::Status WithAllOwners(const Call& call) const {
     if (!options_.wait_for_trainers) return call();
     return CallWithAllTrainers(options_.join_timeout, call);
+  }
+
+  static bool AreSame(const std::vector<at::Tensor>& one, const std::vector<at::Tensor>& other) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   }
 
   absl::Status OfThisRank(const absl::Status& status) const {

@@ -52,6 +52,8 @@ struct KeptState {
   // Digest of a spec with param groups that were being added when the process ended: whether the
   // ranks have gone on with them it does not know, but it could.
   absl::optional<uint64_t> prepared_spec_digest = absl::nullopt;
+  // Parameters that were added have not got the job's first values here.
+  bool lacks_values = false;
 };
 
 struct JoinRequest {
@@ -98,6 +100,9 @@ struct PlanReady {
   uint64_t plan_digest = 0;  // Plan::Digest
   StepNumber finished = 0;   // after which step all ranks go on ...
   uint64_t skipped = 0;      // ... and after how many skipped calls
+  // Some rank's added parameters have no values: all synchronise before they do anything else
+  // together.
+  bool lacks_values = false;
 };
 
 // An event for a member. Events come in order, each once.

@@ -67,6 +67,7 @@ v1::PlanReady PlanReadyProto(const PlanReady& ready) {
     }
   }
   proto.set_plan_digest(ready.plan_digest);
+  proto.set_lacks_values(ready.lacks_values);
   return proto;
 }
 
@@ -87,6 +88,7 @@ absl::StatusOr<PlanReady> PlanReadyOf(const v1::PlanReady& proto, const Optimize
   ready.plan_digest = ready.plan.Digest();
   ready.finished = proto.finished_step();
   ready.skipped = proto.skipped_calls();
+  ready.lacks_values = proto.lacks_values();
   if (ready.plan_digest != proto.plan_digest()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the plan of generation %d that follows from the spec here has the digest 0x%016x, the "
@@ -206,6 +208,7 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
     if (request.resumes->prepared_spec_digest.has_value()) {
       proto.mutable_resumes()->set_prepared_spec_digest(*request.resumes->prepared_spec_digest);
     }
+    proto.mutable_resumes()->set_lacks_values(request.resumes->lacks_values);
   }
   return proto;
 }
@@ -240,6 +243,7 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
     if (proto.resumes().has_prepared_spec_digest()) {
       request.resumes->prepared_spec_digest = proto.resumes().prepared_spec_digest();
     }
+    request.resumes->lacks_values = proto.resumes().lacks_values();
   }
   return request;
 }

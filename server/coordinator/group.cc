@@ -323,6 +323,9 @@ void Group::Activate() {
   ready->plan_digest = ready->plan.Digest();
   ready->finished = recovery_point->finished;
   ready->skipped = recovery_point->skipped;
+  ready->lacks_values = absl::c_any_of(kept, [](const absl::optional<KeptState>& state) {
+    return state.has_value() && state->lacks_values;
+  });
   ready_ = ready;
   resumable_ = true;
   state_ = GroupState::kActive;

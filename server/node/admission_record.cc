@@ -49,6 +49,8 @@ absl::StatusOr<AttachRequest> AdmissionRecord::Request() const {
 
 bool AdmissionRecord::synced() const { return head().synced.load(std::memory_order_acquire) != 0; }
 
-void AdmissionRecord::SetSynced() { head().synced.store(1, std::memory_order_release); }
+void AdmissionRecord::SetSynced(bool synced) {
+  head().synced.store(synced ? 1 : 0, std::memory_order_release);
+}
 
 }  // namespace optshard

@@ -27,7 +27,7 @@ class AdmissionRecord {
 
   // Whether the admission's parameters have the job's first values.
   bool synced() const;
-  void SetSynced();
+  void SetSynced(bool synced);
 
  private:
   struct Head;

@@ -171,7 +171,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   }
   const bool steps = asked.kind == DoorbellRequest::Kind::kStep;
   const absl::Status complete = CheckComplete(trainer);
-  if (!complete.ok() && (steps || trainer.admissions < options_.memory->admissions())) {
+  if (!complete.ok()) {
     // The others wait for it: it can be mended.
     reply.status = complete;
     trainer.doorbell.Answer(reply);
@@ -194,15 +194,20 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
                           Name(), last, owner_->progress().finished, asked.call, last, last + 1));
     }
   }
+  if (valid.ok() && asked.kind != DoorbellRequest::Kind::kSync) {
+    reply.status = GiveMissingValues(asked.timeout);
+  }
+  if (!reply.status.ok()) {
+    JudgeFailure(&reply.status, &reply.broken);
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
   if (!options_.rounds->Enter(rank_)) {
     reply.status = ShuttingDown();
     trainer.doorbell.Answer(reply);
     return false;
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    busy_ = true;
-  }
+  SetBusy();
   if (!valid.ok()) {
     // The others must not wait for it: for them it is as if there were no trainer.
     reply.status = owner_->RefuseNextStep(
@@ -224,10 +229,10 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {
-    reply.status = owner_->SyncParameters(request_->tensors(), request_->regions(), asked.timeout);
+    reply.status = Synchronise(asked.timeout);
   }
   JudgeFailure(&reply.status, &reply.broken);
-  Finish(reply);
+  Finish();
   trainer.doorbell.Answer(reply);
   return true;
 }
@@ -276,6 +281,7 @@ DoorbellReply HostedRank::Step() {
   const absl::StatusOr<StepInfo> info = owner_->Step(input);
   reply.status = info.status();
   if (info.ok()) {
+    KeepValues();
     reply.step = info->step;
     reply.prepare = info->prepare;
     reply.commit = info->commit;
@@ -288,24 +294,33 @@ DoorbellReply HostedRank::Step() {
   return reply;
 }
 
-void HostedRank::Finish(const DoorbellReply& reply) {
+void HostedRank::SetBusy() {
+  absl::MutexLock lock(&mutex_);
+  busy_ = true;
+}
+
+void HostedRank::Finish() {
   absl::MutexLock lock(&mutex_);
   busy_ = false;
-  if (!reply.status.ok()) return;
-  const DoorbellRequest::Kind kind = request_->asked().kind;
-  const bool gives_values =
-      kind == DoorbellRequest::Kind::kStep || kind == DoorbellRequest::Kind::kSync;
-  if (gives_values && !options_.memory->all_synced()) {
-    options_.memory->SetAllSynced();
-    ShowParameters();
-  }
   progress_ = owner_->progress();
+}
+
+absl::Status HostedRank::Synchronise(absl::Duration timeout) {
+  absl::Status synced = owner_->SyncParameters(request_->tensors(), request_->regions(), timeout);
+  if (synced.ok()) KeepValues();
+  return synced;
+}
+
+// The parameters have the job's values from now on.
+void HostedRank::KeepValues() {
+  if (options_.memory->all_synced()) return;
+  options_.memory->SetAllSynced();
+  ShowParameters();
 }
 
 // Nobody is there to ask for anything. The other ranks are told when they come to their next step.
 void HostedRank::ServeNobody() {
   const uint32_t heard = std::exchange(heard_, control_.Count());
-  const bool synced = options_.memory->all_synced();
   std::string how;
   bool attaching = false;
   {
@@ -318,29 +333,23 @@ void HostedRank::ServeNobody() {
     how = "it has not come back to its shard server";
   }
   const bool may_come_yet = how.empty();
+  // The first values are rank 0's: this needs no trainer of its own, but at rank 0.
+  const bool synchronises = !options_.memory->all_synced() && rank_ != 0;
   if (may_come_yet || !owner_->failure().ok() || first_.spec.world_size == 1 ||
-      (!synced && rank_ == 0)) {
+      (synchronises && attaching) || !(options_.memory->synced() || synchronises)) {
     const absl::Time look = Now() + kLook;
     control_.Wait(heard, return_deadline_ > Now() ? std::min(look, return_deadline_) : look);
     return;
   }
-  if (!synced) {
-    // The first values are rank 0's: this needs no trainer of its own.
+  if (synchronises) {
     {
       absl::MutexLock lock(&mutex_);
       // A trainer that has been admitted meanwhile synchronises itself, and nobody does so twice.
       if (place_.attachment() != nullptr) return;
       busy_ = true;
     }
-    DoorbellReply reply;
-    if (!options_.rounds->Enter(rank_)) {
-      reply.status = ShuttingDown();
-      return Finish(reply);
-    }
-    reply.status =
-        owner_->SyncParameters(request_->tensors(), request_->regions(), absl::Hours(24));
-    Finish(reply);
-    return;
+    if (options_.rounds->Enter(rank_)) Synchronise(absl::Hours(24)).IgnoreError();
+    return Finish();
   }
   if (control_.Wait(heard, Now() + refusal_pause_)) return;
   refusal_pause_ = std::clamp(2 * refusal_pause_, kFirstRefusalPause, kLongestRefusalPause);

@@ -142,7 +142,11 @@ class HostedRank {
   absl::Status MoveState(const Doorbell& doorbell);
   void JudgeFailure(absl::Status* status, bool* broken) const;
   DoorbellReply Step();
-  void Finish(const DoorbellReply& reply);
+  void SetBusy();
+  void Finish();
+  absl::Status Synchronise(absl::Duration timeout);
+  absl::Status GiveMissingValues(absl::Duration timeout);
+  void KeepValues();
   absl::Status CheckSuccessor(const AttachRequest& request) const;
   absl::Status TakePlace(const AttachRequest& request, const ProcessHandle& process)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -134,6 +134,7 @@ absl::Status HostedRank::StartOwner() {
   owner.plane_factory = options_.plane_factory;
   owner.memory = memory.Shard();
   owner.memory_is_torn = !torn_.ok();
+  owner.memory_lacks_values = memory.synced() && !memory.all_synced();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   owner.blob = [this](StepNumber finished) { return record_.Blob(finished).bytes; };
   if (prepared != nullptr) owner.prepared_spec_digest = prepared->Digest();
@@ -181,6 +182,8 @@ absl::Status HostedRank::TakeOwner() {
   request_->Place(MemoryLayout(spec->space),
                   shared.empty() ? replica->regions()
                                  : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
+  // Before any value travels: whatever ends now, all do it again.
+  if (owner_->lacks_values()) options_.memory->SetLastUnsynced();
   if (options_.memory->all_synced()) ShowParameters();
   options_.rounds->Begin(rank_, owner_->plan().generation);
   return absl::OkStatus();

@@ -133,29 +133,36 @@ AddGroupsReply HostedRank::Grow(Attachment& trainer, const AddGroupsRequest& ask
 }
 
 absl::Status HostedRank::GrowOwner(const AddGroupsRequest& asked, const absl::Status& prepared) {
-  absl::Status grown = owner_->AddGroups(
-      asked.spec, {}, prepared, std::clamp(asked.timeout, absl::ZeroDuration(), kLongestTimeout));
+  const absl::Duration timeout = std::clamp(asked.timeout, absl::ZeroDuration(), kLongestTimeout);
+  // Of groups that were added before.
+  absl::Status grown = GiveMissingValues(timeout);
+  if (!grown.ok()) return grown;
+  grown = owner_->AddGroups(asked.spec, {}, prepared, timeout);
   if (grown.ok()) return TakeOwner();
   // Of an owner that is broken it is not known whether the others have gone on.
   if (owner_->failure().ok()) options_.drop_prepared();
   return grown;
 }
 
-// Whether the trainer has all that the rank has, and all of it has values.
+// All ranks synchronise before they do anything else together, also those whose trainers have done
+// so: others ended before they could know.
+absl::Status HostedRank::GiveMissingValues(absl::Duration timeout) {
+  if (!owner_->lacks_values()) return absl::OkStatus();
+  if (!options_.rounds->Enter(rank_)) return ShuttingDown();
+  SetBusy();
+  absl::Status given = Synchronise(timeout);
+  Finish();
+  return given;
+}
+
+// Whether the trainer has all that the rank has.
 absl::Status HostedRank::CheckComplete(const Attachment& trainer) const {
   const RankMemory& memory = *options_.memory;
-  if (trainer.admissions < memory.admissions()) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s has param groups that were added in %d calls, its trainer has made %d "
-                        "of them: make the "
-                        "same calls of add_param_group() as the trainer before",
-                        Name(), memory.admissions() - 1, trainer.admissions - 1));
-  }
-  if (memory.synced() && !memory.all_synced()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Name(), " has added param groups without values: call refresh_parameters() on all ranks"));
-  }
-  return absl::OkStatus();
+  if (trainer.admissions == memory.admissions()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s has param groups that were added in %d calls, its trainer has made %d "
+                      "of them: make the same calls of add_param_group() as the trainer before",
+                      Name(), memory.admissions() - 1, trainer.admissions - 1));
 }
 
 }  // namespace optshard

@@ -252,7 +252,12 @@ bool RankMemory::all_synced() const {
 
 void RankMemory::SetAllSynced() {
   absl::MutexLock lock(&mutex_);
-  for (int i = 0; i < Count(); ++i) RecordOf(admissions_[i]->record).SetSynced();
+  for (int i = 0; i < Count(); ++i) RecordOf(admissions_[i]->record).SetSynced(true);
+}
+
+void RankMemory::SetLastUnsynced() {
+  absl::MutexLock lock(&mutex_);
+  if (Count() > 1) RecordOf(admissions_[Count() - 1]->record).SetSynced(false);
 }
 
 ShardMemory RankMemory::ShardOf(const std::shared_ptr<const Admission>& admission) {

@@ -78,6 +78,9 @@ class RankMemory {
   bool synced(int admission = 0) const;
   bool all_synced() const;
   void SetAllSynced();
+  // All ranks synchronise again: what the last admission has are not the job's values any more.
+  // Nothing happens where there is one admission.
+  void SetLastUnsynced();
 
   // What the shard owner uses, by admission; keeps it mapped.
   std::vector<ShardMemory> Shard() const;

@@ -10,13 +10,13 @@ namespace optshard {
 
 absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
     Options options, std::vector<ShardMemory> memory, const StepProgress& progress,
-    bool has_values) {
+    ParameterValues values) {
   std::unique_ptr<OwnerGeneration> first(new OwnerGeneration(std::move(options)));
   absl::StatusOr<std::unique_ptr<ShardStore>> store =
       ShardStore::Create(first->StoreOptions(), std::move(memory));
   if (!store.ok()) return store.status();
   (*store)->ledger().Begin(first->shape()->generation(), progress);
-  absl::Status made = first->MakeEngine(*std::move(store), has_values, nullptr);
+  absl::Status made = first->MakeEngine(*std::move(store), values, nullptr);
   if (!made.ok()) return made;
   return first;
 }
@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::After(
   absl::StatusOr<std::unique_ptr<ShardStore>> store =
       running.store_->Grow(next->StoreOptions(), std::move(added));
   if (!store.ok()) return store.status();
-  absl::Status made = next->MakeEngine(*std::move(store), false, running.engine_.get());
+  absl::Status made =
+      next->MakeEngine(*std::move(store), ParameterValues::kAddedAreMissing, running.engine_.get());
   if (!made.ok()) return made;
   return next;
 }
@@ -59,7 +60,7 @@ ShardStore::Options OwnerGeneration::StoreOptions() const {
   return store;
 }
 
-absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool has_values,
+absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, ParameterValues values,
                                          const StepEngine* before) {
   store_ = std::move(store);
   state_ = std::make_unique<ShardState>(
@@ -79,7 +80,7 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, bool
   engine.window = options_.window;
   engine.staging_buffers = options_.staging_buffers;
   engine.incarnation = options_.incarnation;
-  engine.has_values = has_values;
+  engine.values = values;
   engine.before = before;
   engine.snapshots = snapshots_.get();
   absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);

@@ -54,12 +54,12 @@ class OwnerGeneration {
   };
 
   // The owner's first one. `memory` is by admission, or empty (ShardStore::Create). Where it holds
-  // state, `progress` is after which step the job goes on, and the parameters have values.
+  // state, `progress` is after which step the job goes on, and `values` what the parameters have.
   //   RESOURCE_EXHAUSTED, INTERNAL (memory of another size, a plan that a rule cannot follow)
   static absl::StatusOr<std::unique_ptr<OwnerGeneration>> First(Options options,
                                                                 std::vector<ShardMemory> memory,
                                                                 const StepProgress& progress,
-                                                                bool has_values);
+                                                                ParameterValues values);
 
   // The one after `running`, between steps: of a space with one admission more, whose state goes
   // into `added`, or into private memory (ShardStore::Grow). `running` is as it was. Errors as
@@ -91,7 +91,7 @@ class OwnerGeneration {
   explicit OwnerGeneration(Options options) : options_(std::move(options)) {}
 
   ShardStore::Options StoreOptions() const;
-  absl::Status MakeEngine(std::shared_ptr<ShardStore> store, bool has_values,
+  absl::Status MakeEngine(std::shared_ptr<ShardStore> store, ParameterValues values,
                           const StepEngine* before);
   absl::Status MakeSnapshots();
 

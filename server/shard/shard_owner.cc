@@ -44,6 +44,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   if (is_torn) request.resumes->progress = StepProgress();
   if (request.resumes.has_value()) {
     request.resumes->prepared_spec_digest = options_.prepared_spec_digest;
+    request.resumes->lacks_values = options_.memory_lacks_values;
   }
   absl::StatusOr<std::unique_ptr<MemberSession>> session =
       options_.coordinator->Join(request, deadline, options_.joining);
@@ -60,9 +61,11 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
     return event.status();
   }
   const PlanReady& ready = *event->ready;
-  resumes_ = request.resumes.has_value();
+  if (request.resumes.has_value()) {
+    values_ = ready.lacks_values ? ParameterValues::kAddedAreMissing : ParameterValues::kOfTheJob;
+  }
   resumed_ = {ready.finished, StepOutcome::kIdle, ready.skipped};
-  if (resumes_ && resumed_.finished != AppliedStep(request.resumes->progress)) {
+  if (request.resumes.has_value() && resumed_.finished != AppliedStep(request.resumes->progress)) {
     return absl::DataLossError(
         absl::StrFormat("the coordinator says that the job goes on after step %d, but rank %d has "
                         "the state of step "
@@ -114,7 +117,7 @@ absl::Status ShardOwner::Impl::Build() {
   options.timeline = timeline_.get();
   options.clock = options_.clock;
   absl::StatusOr<std::unique_ptr<OwnerGeneration>> built =
-      OwnerGeneration::First(std::move(options), options_.memory, resumed_, resumes_);
+      OwnerGeneration::First(std::move(options), options_.memory, resumed_, values_);
   if (!built.ok()) return built.status();
   generation_ = *std::move(built);
 
@@ -305,6 +308,8 @@ absl::Status ShardOwner::lost() const { return impl_->lost(); }
 absl::StatusOr<ShardState*> ShardOwner::state() { return impl_->state(); }
 
 StepProgress ShardOwner::progress() const { return impl_->progress(); }
+
+bool ShardOwner::lacks_values() const { return impl_->lacks_values(); }
 
 const Plan& ShardOwner::plan() const { return impl_->plan(); }
 

@@ -69,6 +69,9 @@ class ShardOwner {
     // The state in `memory` is that of no step, and all ranks know: it is kept for its room, all
     // begin with step 0, and each step is refused (DATA_LOSS) until FinishLoading.
     bool memory_is_torn = false;
+    // Parameters that were added have not got the job's first values in it: all ranks synchronise
+    // before the next step.
+    bool memory_lacks_values = false;
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;
@@ -105,7 +108,8 @@ class ShardOwner {
   ~ShardOwner();
 
   // Rank 0's parameter values go to all. Masters take what was changed. Errors as Step; some ranks'
-  // Step does not go with others' SyncParameters (INVALID_ARGUMENT).
+  // Step does not go with others' SyncParameters (INVALID_ARGUMENT). Where there were no values
+  // yet, nothing is torn or in doubt because of it: owners that start over the memory do it again.
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
@@ -194,6 +198,10 @@ class ShardOwner {
 
   // The last finished step, and how many calls were skipped so far. Bound to the thread that steps.
   StepProgress progress() const;
+
+  // Added parameters have no values, here or at another rank: nothing is done together before all
+  // have synchronised. Likewise bound.
+  bool lacks_values() const;
 
   const Plan& plan() const;
 

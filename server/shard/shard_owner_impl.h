@@ -66,6 +66,9 @@ class ShardOwner::Impl {
   absl::Status failure() const { return board_->failure(); }
   absl::Status lost() const { return guard_->reason(); }
   StepProgress progress() const { return generation_->engine().progress(); }
+  bool lacks_values() const {
+    return generation_->engine().values() == ParameterValues::kAddedAreMissing;
+  }
   absl::StatusOr<ShardState*> state() {
     absl::Status usable = CheckUsable();
     if (!usable.ok()) return usable;
@@ -120,8 +123,8 @@ class ShardOwner::Impl {
   std::unique_ptr<LiveShardView> view_;
   std::shared_ptr<DataPlane> plane_;
   std::unique_ptr<OwnerGeneration> generation_;
-  bool resumes_ = false;  // goes on from state that the memory held ...
-  StepProgress resumed_;  // ... after this
+  ParameterValues values_ = ParameterValues::kOfEachRank;  // at the start ...
+  StepProgress resumed_;                                   // ... which is after this
   uint64_t growth_calls_ = 0;
   bool stopped_ = false;
 };

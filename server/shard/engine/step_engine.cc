@@ -57,9 +57,7 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
       rows_(&options_.space(), &options_.buckets(), options_.world_size()),
       finished_(options_.store->ledger().progress().finished),
       skipped_(options_.store->ledger().progress().skipped),
-      has_values_(options_.before == nullptr ? options_.has_values : options_.before->has_values_),
-      lacks_values_(options_.before != nullptr ||
-                    (options_.state().MayHaveMasters() && !has_values_)),
+      values_(options_.before == nullptr ? options_.values : ParameterValues::kAddedAreMissing),
       incarnations_(options_.before == nullptr ? std::vector<Incarnation>(options_.world_size(), 0)
                                                : options_.before->incarnations_) {
   record_.generation = options_.shape->generation();
@@ -89,6 +87,7 @@ StepEngine::Result StepEngine::Step(const StepInput& input) {
 }
 
 StepEngine::Result StepEngine::Refuse(const absl::Status& reason, absl::Time deadline) {
+  if (values_ == ParameterValues::kAddedAreMissing) return RefuseToSynchronise(reason, deadline);
   return TakePart(StepInput(), reason, deadline);
 }
 
@@ -105,12 +104,13 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const absl::Status replica_ok =
       willing.ok() ? CheckReplica(input.replica, input.regions) : willing;
   absl::Status prepared = replica_ok;
-  if (lacks_values_) {
+  if (values_ == ParameterValues::kAddedAreMissing) {
     prepared.Update(absl::FailedPreconditionError(
-        options_.state().MayHaveMasters() && !has_values_
-            ? "the masters have no values yet: synchronise the parameters before the first step"
-            : "the added parameters have no values yet: synchronise the parameters before the next "
-              "step"));
+        "the added parameters have no values yet: synchronise the parameters before the next "
+        "step"));
+  } else if (values_ == ParameterValues::kOfEachRank && options_.state().MayHaveMasters()) {
+    prepared.Update(absl::FailedPreconditionError(
+        "the masters have no values yet: synchronise the parameters before the first step"));
   }
   if (willing.ok()) prepared.Update(UseHyperparameters(input.hyperparameters));
   if (prepared.ok() && options_.store->ledger().progress().outcome == StepOutcome::kTorn) {

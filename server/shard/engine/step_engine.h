@@ -29,18 +29,25 @@
 
 namespace optshard {
 
+// Whose values the ranks' replicas hold.
+enum class ParameterValues : uint8_t {
+  kOfEachRank,       // before the first synchronisation; steps may follow, unless there are masters
+  kAddedAreMissing,  // of groups that were added: all synchronise before the next step
+  kOfTheJob,
+};
+
 // Bound to one thread, and to one generation. After an error that is not `refused` no other call
 // may follow.
 class StepEngine {
  public:
   struct Options : StepContext {
     Incarnation incarnation = 0;
-    bool has_values = false;  // the parameters have the job's first values already
+    ParameterValues values = ParameterValues::kOfEachRank;
     // Of the store; outlives the engine.
     AgreedSnapshots* snapshots = nullptr;
     // The rank's engine of the generation before, between steps; null: none. This one goes on where
-    // it was, with a store that has grown from its store. Parameters that were added have no values
-    // yet: all ranks synchronise before the next step. Used by Create alone.
+    // it was, with a store that has grown from its store, and with kAddedAreMissing. Used by Create
+    // alone.
     const StepEngine* before = nullptr;
   };
 
@@ -62,12 +69,14 @@ class StepEngine {
 
   Result Step(const StepInput& input);
 
-  // Takes part in the others' next step, whenever they come until the deadline, so that all give it
-  // up for this reason. The result has that error.
+  // Takes part in the others' next step, or where values are missing in their synchronisation,
+  // whenever they come until the deadline, so that all give it up for this reason. The result has
+  // that error.
   Result Refuse(const absl::Status& reason, absl::Time deadline = absl::InfiniteFuture());
 
   // Rank 0's parameter values go to all. Masters take what was changed. What fails once values
-  // travel is kTorn, but the first time: then there was nothing to tear.
+  // travel is kTorn where they were kOfTheJob. Otherwise there was nothing to tear, and all may
+  // synchronise again, with an engine of their next generation.
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 
@@ -89,6 +98,7 @@ class StepEngine {
   // The ledger's, between steps.
   StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }
   const StepRecord& record() const { return record_; }  // of the last step
+  ParameterValues values() const { return values_; }
 
  private:
   // A call of the trainer's, in which all ranks vote. Snapshots are opened between them.
@@ -127,9 +137,15 @@ class StepEngine {
   StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
 
   // Between calls.
-  BetweenCalls now() const { return {finished_, !lacks_values_, hyperparameters_}; }
+  BetweenCalls now() const { return {finished_, !LacksValues(), hyperparameters_}; }
+  // No step before a synchronisation.
+  bool LacksValues() const {
+    return values_ == ParameterValues::kAddedAreMissing ||
+           (values_ == ParameterValues::kOfEachRank && options_.state().MayHaveMasters());
+  }
 
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
+  Result RefuseToSynchronise(const absl::Status& reason, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
   // Where one fails, on any rank, all give the step up before a replica changes.
   Result RunTrainerUpdates(const ReplicaMemory& replica, absl::Time deadline);
@@ -195,8 +211,7 @@ class StepEngine {
   bool hyperparameters_are_new_ = false;  // the record's are others
   StepNumber finished_;                   // the ledger's, at first
   uint64_t skipped_;                      // likewise
-  bool has_values_;
-  bool lacks_values_;                      // no step before a synchronisation
+  ParameterValues values_;
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet
 };
 

@@ -71,16 +71,17 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
                                               absl::Duration timeout) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
-  // The first time there is nothing to tear.
-  const StepOutcome begun = has_values_ ? StepOutcome::kInDoubt : StepOutcome::kNotApplied;
+  // Otherwise there is nothing to tear: all of it is done again, before anything else is.
+  const bool tears = values_ == ParameterValues::kOfTheJob;
+  const StepOutcome begun = tears ? StepOutcome::kInDoubt : StepOutcome::kNotApplied;
   absl::optional<Result> refused =
       AgreeOnCall(CommitCall::kSynchronise, 0, CheckReplica(replica, regions), begun, deadline);
   if (refused.has_value()) return *std::move(refused);
-  const StepOutcome unfinished = has_values_ ? StepOutcome::kTorn : StepOutcome::kNotApplied;
+  StepOutcome unfinished = tears ? StepOutcome::kTorn : StepOutcome::kNotApplied;
   // State that was replaced in part stays so.
   StepProgress done = progress();
   if (options_.store->ledger().progress().outcome == StepOutcome::kTorn) {
-    done.outcome = StepOutcome::kTorn;
+    unfinished = done.outcome = StepOutcome::kTorn;
   }
   options_.store->ledger().SetProgress({finished_, unfinished, skipped_});
   // A process may have been killed before its ledger said so. No value travels before every ledger
@@ -92,12 +93,17 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   if (status.ok()) status = TakeMasters(memory, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
   options_.store->ledger().SetProgress(done);
-  has_values_ = true;
-  lacks_values_ = false;
+  values_ = ParameterValues::kOfTheJob;
   options_.timeline->EndStep();
   Result result;
   result.info.step = finished_;
   return result;
+}
+
+StepEngine::Result StepEngine::RefuseToSynchronise(const absl::Status& reason,
+                                                   absl::Time deadline) {
+  const Call call(this);
+  return *AgreeOnCall(CommitCall::kSynchronise, 0, reason, StepOutcome::kNotApplied, deadline);
 }
 
 absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {

@@ -56,7 +56,7 @@ JoinRequest Request() {
   request.node = "node";
   request.owner_address = "host:1";
   request.pid = 42;
-  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}, 4711};
+  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}, 4711, true};
   return request;
 }
 
@@ -196,6 +196,7 @@ MemberEvent PlanEvent(const OptimizerSpec& spec, absl::Span<const std::string> n
   ready.plan_digest = ready.plan.Digest();
   ready.finished = 11;
   ready.skipped = 70000;
+  ready.lacks_values = true;
   MemberEvent event;
   event.sequence = 4;
   event.kind = MemberEvent::Kind::kPlanReady;

@@ -254,5 +254,21 @@ TEST_F(GroupResumes, SuccessorWithoutItsSpec_BeginsTheNextLifeOnlyWhereItIsKnown
   ExpectActive(2, 12);
 }
 
+// Its added parameters may have no values while others have theirs.
+TEST_F(GroupResumes, OneRankLacksValues_AllAreTold) {
+  for (const Rank lacking : {0, 1, -1}) {
+    KillRankOneAndNotice();
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      KeptState kept = Kept(12);
+      kept.lacks_values = rank == lacking;
+      ASSERT_EQ(Resume(rank, kept), absl::OkStatus());
+    }
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(PlanOf(rank)->ready->lacks_values, lacking >= 0) << "rank " << rank;
+    }
+    job_.StartCoordinator();
+  }
+}
+
 }  // namespace
 }  // namespace optshard

@@ -47,7 +47,7 @@ TEST_F(AdmissionRecordTest, Request_ThereAndBack_IsTheSame) {
 
 TEST_F(AdmissionRecordTest, New_IsNotSynced_AndHasNoRequest) {
   EXPECT_FALSE(record().synced());
-  record().SetSynced();
+  record().SetSynced(true);
   EXPECT_TRUE(record().synced());
   EXPECT_TRUE(absl::IsFailedPrecondition(record().Request().status()));
 }

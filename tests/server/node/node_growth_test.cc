@@ -1,4 +1,5 @@
 // Param groups that are added at shard servers, and servers and trainers that end meanwhile.
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <set>
@@ -6,13 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/link/memory_budget.h"
 #include "common/memory_layout.h"
 #include "common/step_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/memory_need.h"
+#include "server/node/rank_memory.h"
 #include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/forwarding_coordinator.h"
@@ -61,20 +66,24 @@ class NodeGrowth : public ::testing::Test {
  protected:
   std::unique_ptr<NodeRig> StartServer(const std::set<Rank>& ranks = {0, 1},
                                        const Commits& commits = {}) {
+    return StartServer(ranks, commits, keeper_->Units());
+  }
+  std::unique_ptr<NodeRig> StartServer(const std::set<Rank>& ranks, const Commits& commits,
+                                       std::vector<KeptUnit> units) {
     NodeRig::Options options;
     options.world_size = kWorldSize;
     options.owners.ranks = ranks;
-    options.owners.coordinator = &coordinator_;
+    options.owners.coordinator = coordinator_.get();
     if (!commits.empty()) {
       lossy_ = std::make_unique<ForwardingCoordinator>(
-          &coordinator_, [commits](std::unique_ptr<MemberSession> session) {
+          coordinator_.get(), [commits](std::unique_ptr<MemberSession> session) {
             const Rank rank = session->id().rank;
             return std::make_unique<LossySession>(std::move(session), commits[rank]);
           });
       options.owners.coordinator = lossy_.get();
     }
-    options.owners.keeper = &keeper_;
-    return std::make_unique<NodeRig>(std::move(options), keeper_.Units());
+    options.owners.keeper = keeper_.get();
+    return std::make_unique<NodeRig>(std::move(options), std::move(units));
   }
 
   static void OnEvery(NodeRig& server, Trainers& trainers,
@@ -96,9 +105,19 @@ class NodeGrowth : public ::testing::Test {
     }
   }
 
-  LocalCoordinator coordinator_{kWorldSize};
+  std::vector<KeptUnit> UnitsOf(Rank rank) const {
+    std::vector<KeptUnit> units = keeper_->Units();
+    const std::string name = absl::StrCat("rank ", rank, " ");
+    units.erase(std::remove_if(
+                    units.begin(), units.end(),
+                    [&name](const KeptUnit& unit) { return !absl::StartsWith(unit.name, name); }),
+                units.end());
+    return units;
+  }
+
+  std::unique_ptr<LocalCoordinator> coordinator_ = std::make_unique<LocalCoordinator>(kWorldSize);
   std::unique_ptr<ForwardingCoordinator> lossy_;
-  FakeKeeper keeper_;
+  std::unique_ptr<FakeKeeper> keeper_ = std::make_unique<FakeKeeper>();
 };
 
 TEST_F(NodeGrowth, GroupsAreAdded_BitsOfOneThatStepsThemAll) {
@@ -217,6 +236,109 @@ TEST_F(NodeGrowth, ATrainerEnds_ItsSuccessorAddsWhatIsThereAndNothingElse) {
   ExpectBits(trainers, {0});
 }
 
+// The groups alone, without the synchronisation that gives them values.
+absl::Status AddWithoutValues(NodeTrainer& trainer) {
+  return trainer.link().AddGroups(testing::SpecOfNodes(kWorldSize, trainer.added() + 1), {},
+                                  absl::OkStatus(), absl::Seconds(20));
+}
+
+TEST_F(NodeGrowth, TheServerEndsBeforeThereAreValues_TheSuccessorsTrainersGiveThem) {
+  auto server = StartServer();
+  Trainers trainers = server->StartAll();
+  Step(*server, trainers, 2);
+  OnEvery(*server, trainers, AddWithoutValues);
+  trainers.clear();
+  server->Die();
+
+  server = StartServer();
+  trainers = server->StartAll();
+  Add(*server, trainers);
+  EXPECT_FALSE(trainers[1]->link().resumes());
+  Step(*server, trainers, 4);
+  ExpectBits(trainers, {2});
+}
+
+// Of two servers: one ends before it can record that its rank has got the values, and the trainer
+// of the other one has gone on.
+TEST_F(NodeGrowth, SomeRanksHaveTheValuesAndOthersNot_AllGetThemBeforeTheNextStep) {
+  for (const Rank lost : {0, 1}) {
+    SCOPED_TRACE(lost);
+    coordinator_ = std::make_unique<LocalCoordinator>(kWorldSize);
+    keeper_ = std::make_unique<FakeKeeper>();
+    std::vector<std::unique_ptr<NodeRig>> servers;
+    for (Rank rank = 0; rank < kWorldSize; ++rank) servers.push_back(StartServer({rank}));
+    Trainers trainers(kWorldSize);
+    servers[0]->OnEveryRank([&](Rank rank) {
+      trainers[rank] = *NodeTrainer::Start(servers[rank]->TrainerOptions(rank));
+    });
+    Step(*servers[0], trainers, 1);
+    Add(*servers[0], trainers);
+    trainers[lost].reset();
+    servers[lost]->Die();
+    {
+      MemoryBudget budget;
+      RankMemory::Adopt(std::move(UnitsOf(lost)[0].descriptors), budget).value()->SetLastUnsynced();
+    }
+    servers[lost] = StartServer({lost}, {}, UnitsOf(lost));
+    servers[0]->OnEveryRank([&](Rank rank) {
+      if (rank == lost) {
+        trainers[rank] = *NodeTrainer::Start(servers[rank]->TrainerOptions(rank));
+        EXPECT_EQ(trainers[rank]->AddGroup(), absl::OkStatus());
+        EXPECT_FALSE(trainers[rank]->link().resumes());
+      }
+      EXPECT_EQ(trainers[rank]->StepUntil(3), absl::OkStatus());
+    });
+    ExpectBits(trainers, {1});
+  }
+}
+
+TEST_F(NodeGrowth, RankZerosTrainerEndsBeforeThereAreValues_TheOthersAreToldAtOnce) {
+  const auto server = StartServer();
+  Trainers trainers = server->StartAll();
+  Step(*server, trainers, 1);
+  server->OnEveryRank([&](Rank rank) {
+    if (rank == 0) {
+      EXPECT_EQ(AddWithoutValues(*trainers[0]), absl::OkStatus());
+      trainers[0].reset();
+      return;
+    }
+    const absl::Status without = trainers[rank]->AddGroup();
+    EXPECT_TRUE(errors::IsTrainerGone(without)) << without;
+  });
+  server->OnEveryRank([&](Rank rank) {
+    if (rank == 0) {
+      trainers[0] = *NodeTrainer::Start(server->TrainerOptions(0));
+      EXPECT_EQ(trainers[0]->AddGroup(), absl::OkStatus());
+    }
+    EXPECT_EQ(trainers[rank]->StepUntil(2), absl::OkStatus());
+  });
+  ExpectBits(trainers, {1});
+}
+
+// Whatever its last trainer asked for last, a rank that has got the values alone knows it.
+TEST_F(NodeGrowth, ATrainerEndsBeforeThereAreValues_ItsRankGetsThemAndItsSuccessorHasThem) {
+  const auto server = StartServer();
+  Trainers trainers = server->StartAll();
+  OnEvery(*server, trainers, [](NodeTrainer& trainer) { return trainer.VerifyReplicas(); });
+  server->OnEveryRank([&](Rank rank) {
+    if (rank == 0) {
+      EXPECT_EQ(trainers[0]->AddGroup(), absl::OkStatus());
+      return;
+    }
+    EXPECT_EQ(AddWithoutValues(*trainers[rank]), absl::OkStatus());
+    trainers[rank].reset();
+  });
+  server->OnEveryRank([&](Rank rank) {
+    if (rank == 1) {
+      trainers[1] = *NodeTrainer::Start(server->TrainerOptions(1));
+      EXPECT_EQ(trainers[1]->AddGroup(), absl::OkStatus());
+      EXPECT_TRUE(trainers[1]->link().resumes());
+    }
+    EXPECT_EQ(trainers[rank]->StepUntil(2), absl::OkStatus());
+  });
+  ExpectBits(trainers, {0});
+}
+
 struct EndCase {
   const char* name;
   Commits commits;
@@ -282,8 +404,8 @@ TEST_F(NodeGrowth, ARankDoesNotCome_IsNamed_AndNothingHasChanged) {
 TEST_F(NodeGrowth, NoMemoryForTheGroup_IsRefusedForAllAndKeptOfNobody) {
   NodeRig::Options options;
   options.world_size = kWorldSize;
-  options.owners.coordinator = &coordinator_;
-  options.owners.keeper = &keeper_;
+  options.owners.coordinator = coordinator_.get();
+  options.owners.keeper = keeper_.get();
   // Enough for the labels and the paddings of what is there at first.
   int64_t limit = 300000;
   for (Rank rank = 0; rank < kWorldSize; ++rank) {
@@ -293,16 +415,16 @@ TEST_F(NodeGrowth, NoMemoryForTheGroup_IsRefusedForAllAndKeptOfNobody) {
     limit += MemoryNeedOf(request, MemoryLayout(request.spec.space), true, true)->total();
   }
   options.owners.memory_limit_bytes = limit;
-  const auto server = std::make_unique<NodeRig>(std::move(options), keeper_.Units());
+  const auto server = std::make_unique<NodeRig>(std::move(options), keeper_->Units());
   Trainers trainers = server->StartAll();
-  const size_t kept = keeper_.Units().at(0).descriptors.size();
+  const size_t kept = keeper_->Units().at(0).descriptors.size();
   std::vector<absl::Status> refused(kWorldSize);
   server->OnEveryRank([&](Rank rank) { refused[rank] = trainers[rank]->AddGroup(); });
   for (const absl::Status& status : refused) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank "));
   }
-  EXPECT_EQ(keeper_.Units().at(0).descriptors.size(), kept);
+  EXPECT_EQ(keeper_->Units().at(0).descriptors.size(), kept);
   Step(*server, trainers, 2);
   ExpectBits(trainers, {});
 }

@@ -89,7 +89,8 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     rank.timeline = std::make_unique<TimelineRing>(4, Clock::Monotonic());
     rank.hyperparameters = HyperparametersOf(*common_.groups);
     rank.memory = {MakeMemory(r, common_)};
-    Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, StepProgress(), false));
+    Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, StepProgress(),
+                                   ParameterValues::kOfEachRank));
   }
   for (int p = 0; p < options_.space.parameter_count(); ++p) {
     const Values values = FirstValues(p);
@@ -188,7 +189,8 @@ void EngineRig::Take(Rank r, absl::StatusOr<std::unique_ptr<OwnerGeneration>> bu
 void EngineRig::RemakeEngine(Rank r) {
   RankState& rank = ranks_[r];
   const StepProgress left = rank.store->ledger().progress();
-  Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, left, false));
+  Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, left,
+                                 ParameterValues::kOfEachRank));
 }
 
 absl::Status EngineRig::BuildInVain(Rank rank, const ParameterSpace& space) {

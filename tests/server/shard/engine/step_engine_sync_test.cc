@@ -260,6 +260,69 @@ TEST(StepEngine_RankKilledInTheFirstSynchronisation, TearsNothing) {
   }
 }
 
+// What was there is whole, and what was added has its values still.
+TEST(StepEngine_RankKilledAnywhereInTheFirstSynchronisationOfAddedGroups, TearsNothing) {
+  for (const Placement placement : kPlacements) {
+    const EngineRig::Options options = RefreshOptions(3, FakeHub::Mode::kImmediate, placement);
+    const auto grown = [&options] {
+      auto rig = std::make_unique<EngineRig>(options);
+      ExpectAllOk(rig->SyncParameters());
+      rig->GiveAllGradients();
+      ExpectAllOk(rig->Step());
+      std::vector<GroupSpec> groups = rig->space().groups();
+      groups.push_back(GroupSpec{{{"added", {3000}, DType::kFloat32, "cpu"}}, 1});
+      rig->Grow(ParameterSpace(std::move(groups)));
+      return rig;
+    };
+    int64_t operations = 0;
+    {
+      const auto rig = grown();
+      ExpectAllOk(rig->SyncParameters());
+      operations = rig->hub().OperationsStarted(0);
+    }
+    ASSERT_GE(operations, 3);
+    for (int64_t at = 0; at < operations; ++at) {
+      const Rank lost = static_cast<Rank>(at % 3);
+      SCOPED_TRACE(absl::StrCat(NameOf(placement), ", rank ", lost, " killed at operation ", at));
+      const auto rig = grown();
+      rig->hub().KillAt(lost, at);
+      for (const StepEngine::Result& result : rig->SyncParameters()) {
+        if (result.status.ok()) continue;
+        EXPECT_EQ(result.outcome, StepOutcome::kNotApplied) << result.status;
+        EXPECT_TRUE(result.plane_failed);
+      }
+      const absl::StatusOr<StepProgress> settled = SettleLedgers(*rig);
+      ASSERT_TRUE(settled.ok()) << settled.status();
+      EXPECT_EQ(settled->finished, 1u);
+    }
+  }
+}
+
+// Gradients of a step would be waited for by others: all must come to a synchronisation.
+TEST(StepEngine_RefusalMeetsTheSynchronisationOfAddedGroups, AllGiveItUpAndMayTryAgain) {
+  for (const Placement placement : kPlacements) {
+    EngineRig::Options options;
+    options.world_size = 3;
+    options.placements = {placement};
+    EngineRig rig(options);
+    std::vector<GroupSpec> groups = rig.space().groups();
+    groups.push_back(GroupSpec{{{"added", {3000}, DType::kFloat32, "cpu"}}, 1});
+    rig.Grow(ParameterSpace(std::move(groups)));
+    rig.OnEveryRank([&](Rank r) {
+      const StepEngine::Result result =
+          r == 0 ? rig.rank(r).engine->Refuse(errors::TrainerGone({0}, "process 7 has ended"))
+                 : Sync(rig, r);
+      EXPECT_TRUE(errors::IsTrainerGone(result.status)) << result.status;
+      EXPECT_TRUE(result.refused);
+    });
+    ExpectAllOk(rig.SyncParameters());
+    rig.GiveAllGradients();
+    ExpectAllOk(rig.Step());
+    rig.StepOracleAlong();
+    EXPECT_EQ(rig.DifferenceToOracle(), "");
+  }
+}
+
 // Whoever refuses knows that nobody begins.
 TEST(StepEngine_RankThatRefusesARefreshAndLosesTheOthers, IsNotInDoubt) {
   EngineRig rig(RefreshOptions(3, FakeHub::Mode::kImmediate, Placement::kReachable));

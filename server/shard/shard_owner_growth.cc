@@ -38,7 +38,9 @@ absl::Status ShardOwner::Impl::AddGroups(
       session_->ProposeGrowth(proposal, start + timeout + kAnswerTimeout);
   if (!answer.ok()) {
     absl::Status lost = CheckNothingLost();
-    return lost.ok() ? answer.status() : lost;
+    if (!lost.ok()) return lost;
+    // The answer may come before the event that tells of the loss.
+    return errors::IsPeerLost(answer.status()) ? BreakOf(answer.status()) : answer.status();
   }
   if (answer->verdict == GrowthVerdict::kRefused) return TakeRefusal(*answer, timeout);
   const Generation number = shape_->plan().generation + 1;
@@ -48,17 +50,19 @@ absl::Status ShardOwner::Impl::AddGroups(
   proposal.phase = GrowthPhase::kCommit;
   proposal.prepared = next.status();
   answer = session_->ProposeGrowth(proposal, options_.clock->Now() + timeout + kAnswerTimeout);
-  if (!answer.ok()) {
-    // Others may have gone on.
-    StepEngine::Result failed;
-    failed.status = answer.status();
-    failed.outcome = StepOutcome::kNotApplied;
-    failed.plane_failed = true;
-    return Break(failed);
-  }
+  // Others may have gone on.
+  if (!answer.ok()) return BreakOf(answer.status());
   if (answer->verdict == GrowthVerdict::kRefused) return TakeRefusal(*answer, timeout);
   GoOnWith(*std::move(next));
   return absl::OkStatus();
+}
+
+absl::Status ShardOwner::Impl::BreakOf(const absl::Status& cause) {
+  StepEngine::Result failed;
+  failed.status = cause;
+  failed.outcome = StepOutcome::kNotApplied;
+  failed.plane_failed = true;
+  return Break(failed);
 }
 
 absl::Status ShardOwner::Impl::CheckGroups(

@@ -99,6 +99,7 @@ class ShardOwner::Impl {
   absl::Status CheckGroups(const OptimizerSpec& spec,
                            const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                            GroupUpdates* groups) const;
+  absl::Status BreakOf(const absl::Status& cause);
   absl::Status TakeRefusal(const GrowthAnswer& answer, absl::Duration timeout);
   absl::StatusOr<std::unique_ptr<OwnerGeneration>> BuildNext(const OptimizerSpec& spec,
                                                              GroupUpdates groups, Generation number,

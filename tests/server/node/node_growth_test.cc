@@ -42,6 +42,7 @@ enum class Commit {
   kPasses,
   kIsLost,        // it does not reach the coordinator
   kAnswerIsLost,  // the coordinator takes it, and the rank does not hear of it
+  kHearsOfALoss,  // already what it proposes is answered with the loss of rank 0
 };
 using Commits = std::vector<Commit>;
 
@@ -51,11 +52,17 @@ class LossySession final : public ForwardingSession {
       : ForwardingSession(std::move(session)), commit_(commit) {}
   absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
                                              absl::Time deadline) override {
+    if (commit_ == Commit::kHearsOfALoss) return errors::PeerLost(0, "killed");
     const absl::Status lost = absl::UnavailableError("no answer comes");
     const bool commits = proposal.phase == GrowthPhase::kCommit;
     if (commits && commit_ == Commit::kIsLost) return lost;
     absl::StatusOr<GrowthAnswer> answer = ForwardingSession::ProposeGrowth(proposal, deadline);
     return commits && commit_ == Commit::kAnswerIsLost ? lost : answer;
+  }
+  absl::Status ReportFailure(const StepProgress& progress, Rank suspect,
+                             const absl::Status& observed, absl::Time deadline) override {
+    if (commit_ == Commit::kHearsOfALoss) return observed;
+    return ForwardingSession::ReportFailure(progress, suspect, observed, deadline);
   }
 
  private:
@@ -399,6 +406,15 @@ TEST_F(NodeGrowth, ARankDoesNotCome_IsNamed_AndNothingHasChanged) {
   Add(*server, trainers);
   Step(*server, trainers, 3);
   ExpectBits(trainers, {2});
+}
+
+// Before the event that tells of it has come.
+TEST_F(NodeGrowth, ARankIsLostWhileGroupsAreCompared_TheOthersMayCallAgain) {
+  const auto server = StartServer({0, 1}, {Commit::kPasses, Commit::kHearsOfALoss});
+  Trainers trainers = server->StartAll();
+  Step(*server, trainers, 1);
+  const absl::Status lost = trainers[1]->AddGroup(absl::Milliseconds(200));
+  EXPECT_TRUE(errors::IsOwnerAway(lost)) << lost;
 }
 
 TEST_F(NodeGrowth, NoMemoryForTheGroup_IsRefusedForAllAndKeptOfNobody) {

@@ -126,7 +126,7 @@ class CheckpointDriver::Run {
 
   absl::StatusOr<SavedCheckpoint> Save() {
     absl::Status checked = CheckNamedDirectory(order_.directory);
-    if (checked.ok()) checked = CheckLabels(order_.labels);
+    if (checked.ok()) checked = CheckLabels(order_.labels->Read());
     if (!checked.ok()) return checked;
     std::string path = order_.directory;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -247,7 +247,7 @@ class CheckpointDriver::Run {
     }
     description.step = opened.step;
     description.saved_at = options_.wall_clock();
-    description.labels = order_.labels;
+    description.labels = order_.labels->Take();
     std::vector<OwnerPart> parts;
     for (size_t rank = 0; rank < written.size(); ++rank) {
       if (written[rank].part.file.rank != static_cast<Rank>(rank)) {

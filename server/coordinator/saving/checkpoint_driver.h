@@ -20,6 +20,7 @@
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/file_system.h"
 #include "server/coordinator/saving/save_board.h"
+#include "server/coordinator/saving/save_labels.h"
 #include "server/coordinator/saving/saving_owners.h"
 
 namespace optshard {
@@ -29,7 +30,7 @@ struct SaveOrder {
   // Absolute; every process of the job sees the same file system there. Its last component is
   // created where it is missing.
   std::string directory;
-  std::vector<std::string> labels;
+  std::shared_ptr<SaveLabels> labels = std::make_shared<SaveLabels>();
   absl::optional<StepNumber> step;  // which is to be saved, and no other; absent: any
   bool awaits_step = false;         // it is still to come
   PrunePolicy prune;                // what goes once this one is committed; keep_last 0: nothing

@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/log.h"
+#include "server/checkpoint/checkpoint_manifest.h"
+#include "server/checkpoint/named_directory.h"
 #include "server/shard/inspection/size_text.h"
 
 namespace optshard {
@@ -33,10 +35,16 @@ void CheckpointSave::Unwatch(WatchNumber watch) {
 bool CheckpointSave::IsFor(const SaveRequest& request, Generation present) const {
   if (!request.request_id.empty() && request.request_id == request_.request_id) return true;
   if (!request.step.has_value() || request.directory != request_.directory) return false;
+  if (HasFailed()) return false;
   const SaveProgress progress = board_->Read();
   // Before a snapshot is open, what the first caller expects.
   if (!progress.step.has_value()) return request_.step == request.step && generation_ == present;
   return *progress.step == *request.step && progress.generation == present;
+}
+
+bool CheckpointSave::HasFailed() const {
+  absl::MutexLock lock(&mutex_);
+  return ended_ && !error_.ok();
 }
 
 bool CheckpointSave::GivesWay() const {
@@ -75,12 +83,17 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
     return absl::FailedPreconditionError(
         "the request names no directory, and the coordinator has no --checkpoint-dir");
   }
+  absl::Status checked = CheckNamedDirectory(request.directory);
+  if (checked.ok()) checked = CheckLabels(request.labels);
+  if (!checked.ok()) return checked;
   const Generation present = options_.driver.owners->generation(request.optimizer);
   absl::MutexLock lock(&mutex_);
   if (stopped_) return absl::UnavailableError("the coordinator is stopped");
   Running& last = last_[request.optimizer];
   if (last.save != nullptr) {
-    if (last.save->IsFor(request, present)) return last.save;
+    if (last.save->IsFor(request, present) && last.save->order_.labels->Add(request.labels)) {
+      return last.save;
+    }
     const CheckpointSave::Status status = last.save->Read();
     if (last.save->GivesWay() && !request.awaits_step) {
       last.save->cancellation_.Cancel(absl::AbortedError("another save goes first"));
@@ -89,12 +102,11 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
           absl::StrFormat("another save of optimizer \"%s\" is under way: %s; wait for it",
                           request.optimizer, Summary(status, last.save->directory())));
     }
-    last.thread.join();
   }
   SaveOrder order;
   order.optimizer = request.optimizer;
   order.directory = request.directory;
-  order.labels = request.labels;
+  order.labels = std::make_shared<SaveLabels>(request.labels);
   order.step = request.step;
   order.awaits_step = request.awaits_step;
   if (request.directory == options_.directory) order.prune = options_.prune;
@@ -105,7 +117,9 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
     if (const auto watched = weak.lock()) watched->Wake();
   });
   last.save = save;
-  last.thread = std::thread([this, save] {
+  last.thread = std::thread([this, save, former = std::move(last.thread)]() mutable {
+    // One that gave way, and is perhaps held up by the file system.
+    if (former.joinable()) former.join();
     auto result = driver_.Save(save->order_, save->cancellation_, save->board_);
     LogResult(*save, result);
     save->End(std::move(result));
@@ -134,16 +148,18 @@ void CheckpointSaves::LogResult(const CheckpointSave& save,
 }
 
 void CheckpointSaves::Shutdown() {
-  absl::MutexLock lock(&mutex_);
-  stopped_ = true;
-  for (auto& [optimizer, last] : last_) {
-    if (last.save != nullptr) {
+  absl::MutexLock stopping(&stopping_);
+  std::vector<std::thread> threads;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    for (auto& [optimizer, last] : last_) {
+      if (last.save == nullptr) continue;
       last.save->cancellation_.Cancel(absl::UnavailableError("the coordinator is stopped"));
+      if (last.thread.joinable()) threads.push_back(std::move(last.thread));
     }
   }
-  for (auto& [optimizer, last] : last_) {
-    if (last.thread.joinable()) last.thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 std::string Summary(const CheckpointSave::Status& status, const std::string& directory) {

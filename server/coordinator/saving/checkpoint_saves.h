@@ -57,6 +57,7 @@ class CheckpointSave {
 
   // `present`: which generation the ranks follow now.
   bool IsFor(const SaveRequest& request, Generation present) const;
+  bool HasFailed() const;
   void End(absl::StatusOr<SavedCheckpoint> result);
   void Wake();
 
@@ -90,7 +91,10 @@ class CheckpointSaves {
   ~CheckpointSaves();
 
   // Begins a save, or gives the one that the request asks for: with the same request id, or of the
-  // same directory, step and generation, be it under way or the optimizer's last one.
+  // same directory, step and generation, be it under way or the optimizer's last one, unless that
+  // has failed. The checkpoint has the labels of all who asked for it; who comes with others once
+  // it is committed begins another one. Waits for nobody.
+  //   INVALID_ARGUMENT     a directory or labels that cannot be (CheckNamedDirectory, CheckLabels)
   //   FAILED_PRECONDITION  another save of the optimizer is under way: its directory, and how far
   //                        it is; or no directory is known
   //   UNAVAILABLE          after Shutdown
@@ -111,6 +115,7 @@ class CheckpointSaves {
 
   const Options options_;
   CheckpointDriver driver_;
+  absl::Mutex stopping_;  // held by Shutdown; goes before mutex_
   absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Running> last_ ABSL_GUARDED_BY(mutex_);  // by optimizer

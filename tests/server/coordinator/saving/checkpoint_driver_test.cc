@@ -45,6 +45,10 @@ class CheckpointDriverTest : public ::testing::Test {
     return CheckpointDriver(options_).Save(order_, cancellation_, board_);
   }
 
+  void SetLabels(const std::vector<std::string>& labels) {
+    order_.labels = std::make_shared<SaveLabels>(labels);
+  }
+
   std::vector<std::string> Names() {
     std::vector<std::string> names;
     const auto entries = Root()->List();
@@ -77,7 +81,7 @@ class CheckpointDriverTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointDriverTest, AllOwnersWrite_IsCommitted) {
-  order_.labels = {"best"};
+  SetLabels({"best"});
   const auto saved = Save();
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->name, "step-000000000002");
@@ -255,9 +259,9 @@ TEST_F(CheckpointDriverTest, OrdersThatCannotBeCarriedOut_AreRefusedBeforeAnyone
   order_.directory = "/nothing/dir";
   EXPECT_EQ(Save().status().code(), absl::StatusCode::kNotFound);
   order_.directory = "/dir";
-  order_.labels = {""};
+  SetLabels({""});
   EXPECT_EQ(Save().status().code(), absl::StatusCode::kInvalidArgument);
-  order_.labels = {};
+  SetLabels({});
   EXPECT_EQ(owners_.connects(), before);
   order_.optimizer = "discriminator";
   order_.directory = "/new";
@@ -267,9 +271,9 @@ TEST_F(CheckpointDriverTest, OrdersThatCannotBeCarriedOut_AreRefusedBeforeAnyone
 }
 
 TEST_F(CheckpointDriverTest, Retention_RemovesOlderOnesOfTheSameJobWithoutALabel) {
-  order_.labels = {"best"};
+  SetLabels({"best"});
   ASSERT_TRUE(Save().ok());  // step 2
-  order_.labels = {};
+  SetLabels({});
   owners_.SetStep(3);
   ASSERT_TRUE(Save().ok());
   owners_.SetStep(4);

@@ -7,13 +7,16 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint/checkpoint_list.h"
 #include "tests/server/coordinator/saving/fake_saving_owners.h"
 #include "tests/testing/fake_file_system.h"
 
 namespace optshard {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::FakeFileSystem;
 using testing::FakeSavingOwners;
 using ::testing::HasSubstr;
@@ -169,9 +172,90 @@ TEST_F(CheckpointSavesTest, ASaveThatWaitsForItsStep_GivesWayToAnyOther) {
   other.step = 5;
   const auto next = saves_->Begin(other);
   ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_EQ((*save)->Read().error.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Await(**save).error.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(Await(**next).saved.step, 5);
   EXPECT_EQ(owners_.awaited_step, absl::nullopt);
+}
+
+TEST_F(CheckpointSavesTest, ASaveThatGaveWayAndHangs_KeepsNobodyWaiting) {
+  absl::Notification goes_on;
+  absl::Notification hangs;
+  owners_.before = [&](SaveCall, Rank) {
+    if (!hangs.HasBeenNotified()) hangs.Notify();
+    goes_on.WaitForNotification();
+    return absl::OkStatus();
+  };
+  SaveRequest waiting = To("/dir");
+  waiting.step = 10;
+  waiting.awaits_step = true;
+  const auto save = saves_->Begin(waiting);
+  hangs.WaitForNotification();
+  const auto next = saves_->Begin(To("/dir"));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(saves_->Begin(To("/other")).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE((*save)->Read().ended);
+  goes_on.Notify();
+  EXPECT_EQ(Await(**next).saved.step, 5);
+  EXPECT_EQ((*save)->Read().error.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(CheckpointSavesTest, ARequestThatCannotBe_GivesNothingUp) {
+  SaveRequest waiting = To("/dir");
+  waiting.step = 10;
+  waiting.awaits_step = true;
+  owners_.silent = {SaveCall::kPrepare, 0};
+  const auto save = saves_->Begin(waiting);
+  owners_.AwaitSilent(1);
+  EXPECT_EQ(saves_->Begin(To("dir")).status().code(), absl::StatusCode::kInvalidArgument);
+  SaveRequest labelled = To("/dir");
+  labelled.labels = {""};
+  EXPECT_EQ(saves_->Begin(labelled).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(saves_->Begin(waiting).value(), *save);
+  EXPECT_EQ(owners_.cancelled(), 0);
+  saves_->Shutdown();
+}
+
+TEST_F(CheckpointSavesTest, WhoJoins_AddsItsLabelsUntilItCommits) {
+  absl::Notification writes;
+  absl::Notification goes_on;
+  owners_.before = [&](SaveCall call, Rank rank) {
+    if (call != SaveCall::kWrite || rank != 1 || writes.HasBeenNotified()) return absl::OkStatus();
+    writes.Notify();
+    goes_on.WaitForNotification();
+    return absl::OkStatus();
+  };
+  SaveRequest request = To("/dir");
+  request.step = 5;
+  const auto save = saves_->Begin(request);
+  writes.WaitForNotification();
+  request.labels = {"best"};
+  EXPECT_EQ(*saves_->Begin(request), *save);
+  goes_on.Notify();
+  EXPECT_EQ(Await(**save).error, absl::OkStatus());
+  const auto entries = ListCheckpoints(*system_.OpenDirectory("/dir").value());
+  EXPECT_THAT(entries->front().labels, ElementsAre("best"));
+  EXPECT_EQ(*saves_->Begin(request), *save);
+  request.labels = {"last"};
+  const auto next = saves_->Begin(request);
+  EXPECT_NE(*next, *save);
+  EXPECT_EQ(Await(**next).saved.name, "step-000000000005.1");
+}
+
+TEST_F(CheckpointSavesTest, ASaveThatHasFailed_AnswersItsOwnRequestOnly) {
+  owners_.before = [](SaveCall, Rank) { return absl::UnavailableError("no owner"); };
+  for (const bool awaits_step : {false, true}) {
+    SaveRequest request = To("/dir");
+    request.step = 5;
+    request.request_id = "a";
+    request.awaits_step = awaits_step;
+    const auto failed = saves_->Begin(request);
+    Await(**failed);
+    EXPECT_EQ(*saves_->Begin(request), *failed);
+    request.request_id = "b";
+    const auto next = saves_->Begin(request);
+    EXPECT_NE(*next, *failed);
+    Await(**next);
+  }
 }
 
 TEST_F(CheckpointSavesTest, AnotherStepThanIsAskedFor_IsNotSaved) {

@@ -63,6 +63,11 @@ int RankRecord::Current(StepNumber finished) const {
 }
 
 void RankRecord::OfferBlob(StepNumber step, absl::string_view blob) {
+  absl::MutexLock lock(&blobs_);
+  Offer(step, blob);
+}
+
+void RankRecord::Offer(StepNumber step, absl::string_view blob) {
   Slot& offered = slot(Current(step - 1) == 0 ? 1 : 0);
   offered.step.store(0, std::memory_order_relaxed);
   // Stores are seen in program order by whoever comes after a process that was killed.
@@ -73,6 +78,11 @@ void RankRecord::OfferBlob(StepNumber step, absl::string_view blob) {
 }
 
 void RankRecord::OfferNoBlob(StepNumber step) {
+  absl::MutexLock lock(&blobs_);
+  DropFrom(step);
+}
+
+void RankRecord::DropFrom(StepNumber step) {
   for (int i = 0; i < kSlots; ++i) {
     if (slot(i).step.load(std::memory_order_relaxed) >= step) {
       slot(i).step.store(0, std::memory_order_release);
@@ -81,6 +91,7 @@ void RankRecord::OfferNoBlob(StepNumber step) {
 }
 
 void RankRecord::MoveOffer(StepNumber step, StepNumber finished) {
+  absl::MutexLock lock(&blobs_);
   const int offered = Current(step);
   if (offered < 0 || slot(offered).step.load(std::memory_order_relaxed) != step) return;
   // In this order: one of them always counts.
@@ -89,12 +100,14 @@ void RankRecord::MoveOffer(StepNumber step, StepNumber finished) {
 }
 
 void RankRecord::ReplaceBlobs(StepNumber finished, absl::string_view blob) {
-  OfferNoBlob(0);
-  OfferBlob(finished, blob);
+  absl::MutexLock lock(&blobs_);
+  DropFrom(0);
+  Offer(finished, blob);
 }
 
 StepBlob RankRecord::Blob(StepNumber finished) const {
   StepBlob blob;
+  absl::MutexLock lock(&blobs_);
   const int current = Current(finished);
   if (current < 0) return blob;
   const Slot& kept = slot(current);

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "common/attach/attachment.h"
 #include "common/ids.h"
 
@@ -21,9 +23,9 @@ struct StepBlob {
   std::string bytes;
 };
 
-// A view of memory that is zeros or an earlier record. Thread-compatible; but while a blob is
-// offered another thread may ask for the one before it. A process that is killed at any instruction
-// leaves a record that can be read.
+// A view of memory that is zeros or an earlier record. Of blobs, thread-safe: while the rank's
+// thread offers or replaces one, another may ask. Otherwise thread-compatible. A process that is
+// killed at any instruction leaves a record that can be read.
 class RankRecord {
  public:
   static size_t Bytes();
@@ -60,9 +62,12 @@ class RankRecord {
   Head& head() const;
   Slot& slot(int index) const;
   // Which slot holds what counts after `finished`; -1: none does.
-  int Current(StepNumber finished) const;
+  int Current(StepNumber finished) const ABSL_SHARED_LOCKS_REQUIRED(blobs_);
+  void Offer(StepNumber step, absl::string_view blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(blobs_);
+  void DropFrom(StepNumber step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(blobs_);
 
-  void* memory_;
+  void* const memory_;
+  mutable absl::Mutex blobs_;  // this process's
 };
 
 }  // namespace optshard

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -81,6 +82,23 @@ TEST_F(RankRecordTest, OfferOfASkippedStep_CountsAtOnce) {
   record().OfferNoBlob(6);
   EXPECT_EQ(record().Blob(6).bytes, "with a step that was skipped");
   EXPECT_EQ(record().Blob(6).step, 5u);
+}
+
+// Under the thread sanitizer, which sees a read while the bytes are written.
+TEST_F(RankRecordTest, BlobThatIsReplaced_IsReadWhole) {
+  RankRecord record(memory_.data());
+  record.ReplaceBlobs(1, std::string(1000, '1'));
+  std::thread replaces([&record] {
+    for (StepNumber step = 2; step < 200; ++step) {
+      record.ReplaceBlobs(1, std::string(1000, static_cast<char>('0' + step % 10)));
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    const std::string bytes = record.Blob(1).bytes;
+    ASSERT_EQ(bytes.size(), 1000u);
+    ASSERT_EQ(bytes, std::string(1000, bytes[0]));
+  }
+  replaces.join();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "common/log.h"
 #include "server/checkpoint/checkpoint_list.h"
@@ -17,6 +18,8 @@
 
 namespace optshard {
 namespace {
+
+constexpr absl::Duration kPause = absl::Milliseconds(10);
 
 // The disk is the trainers' first. Where the system does not know priorities, writing goes on
 // without.
@@ -85,13 +88,25 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
   SnapshotContents contents;
   contents.parameters = true;
   contents.blob = true;
-  // The destructor forgets it, whatever happens.
-  return snapshots_->Prepare(shard.snapshot, contents, SnapshotLife::kUntilForgotten,
-                             shard.at_step);
+  const absl::Time deadline = absl::Now() + options_.memory_patience;
+  while (true) {
+    // The destructor forgets it, whatever happens.
+    absl::Status prepared =
+        snapshots_->Prepare(shard.snapshot, contents, SnapshotLife::kUntilForgotten, shard.at_step);
+    if (!absl::IsResourceExhausted(prepared) || absl::Now() >= deadline) return prepared;
+    if (options_.cancellation->WaitFor(kPause)) return options_.cancellation->reason();
+  }
 }
 
 absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {
-  absl::StatusOr<SnapshotMoment> opened = snapshots_->Open(shard_.snapshot, patience);
+  absl::StatusOr<SnapshotMoment> opened;
+  {
+    const Cancellation::Callback forget(options_.cancellation,
+                                        [this] { snapshots_->Forget(shard_.snapshot); });
+    opened = snapshots_->Open(shard_.snapshot, patience);
+  }
+  absl::Status cancelled = options_.cancellation->reason();
+  if (!cancelled.ok()) return cancelled;
   if (opened.ok() && opened->generation != description_.generation) {
     return absl::AbortedError(absl::StrFormat(
         "rank %d has got param groups since it prepared the snapshot; ask all owners for another "

@@ -32,7 +32,9 @@ class ShardSave {
     ShardViewRegistry* views = nullptr;  // these outlive it
     FileSystem* files = nullptr;
     WriterSlots* writers = nullptr;
-    Cancellation* cancellation = nullptr;  // ends Write
+    Cancellation* cancellation = nullptr;  // ends what waits, and Write
+    // For the memory of a snapshot that another save has given up and not given back yet.
+    absl::Duration memory_patience = absl::ZeroDuration();
   };
 
   struct Shard {
@@ -51,10 +53,10 @@ class ShardSave {
   ~ShardSave();
 
   // Errors as ShardViewRegistry::Find, AgreedSnapshots::Prepare and DescribeCheckpoint; NOT_FOUND
-  // where the rank is of another job.
+  // where the rank is of another job; the reason of the cancellation.
   absl::Status Prepare(const Shard& shard);
 
-  // Errors as AgreedSnapshots::Open.
+  // Errors as AgreedSnapshots::Open; the reason of the cancellation, which forgets the snapshot.
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
   // Writes the rank's file, with idle I/O priority, into `directory`/`name`, once one of the

@@ -37,6 +37,7 @@ class ShardSavingService::Call final
     save_options_.files = files;
     save_options_.writers = &service.writers_;
     save_options_.cancellation = &cancellation_;
+    save_options_.memory_patience = options_.memory_patience;
     absl::MutexLock lock(&mutex_);
     thread_ = std::thread([this] { Run(); });
   }

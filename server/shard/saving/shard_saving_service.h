@@ -28,6 +28,8 @@ class ShardSavingService final : public v1::ShardSaving::CallbackService {
     // Of a client that is to send something, and has not said how long it may take.
     absl::Duration longest_silence = absl::Minutes(2);
     absl::Duration longest_write = absl::Seconds(10);  // of a client that is to take something
+    // For the memory of a snapshot whose call has been cancelled and not ended yet.
+    absl::Duration memory_patience = absl::Seconds(2);
   };
 
   explicit ShardSavingService(const Options& options)

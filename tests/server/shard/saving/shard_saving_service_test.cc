@@ -5,15 +5,19 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/cancellation.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/commit.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/shard/saving/shard_save.h"
+#include "server/shard/saving/writer_slots.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "tests/server/shard/owner_rig.h"
 #include "tests/testing/fake_file_system.h"
@@ -57,8 +61,12 @@ class SaveCall {
     stream_->Write(request);
   }
   v1::SaveShardResponse Ask(const v1::SaveShardRequest& request) {
+    Send(request);
+    return Answer();
+  }
+  void Send(const v1::SaveShardRequest& request) { stream_->Write(request); }
+  v1::SaveShardResponse Answer() {
     v1::SaveShardResponse response;
-    stream_->Write(request);
     stream_->Read(&response);
     return response;
   }
@@ -252,6 +260,57 @@ TEST_F(ShardSavingServiceTest, AClientThatGoes_LeavesNoFileAndNoSnapshot) {
   EXPECT_EQ((*snapshots)->Open(7, absl::ZeroDuration()).status().code(),
             absl::StatusCode::kAborted);
   EXPECT_TRUE(root_->OpenDirectory(kName).value()->List()->empty());
+}
+
+TEST_F(ShardSavingServiceTest, ASaveThatIsCancelledWhileItsStepIsAwaited_EndsAtOnce) {
+  Cancellation cancellation;
+  WriterSlots writers(1);
+  ShardSave::Options options;
+  options.views = &views_;
+  options.files = &system_;
+  options.writers = &writers;
+  options.cancellation = &cancellation;
+  ShardSave save(options);
+  ShardSave::Shard shard;
+  shard.selector.rank = 0;
+  shard.snapshot = 7;
+  shard.at_step = 1000;
+  ASSERT_EQ(save.Prepare(shard), absl::OkStatus());
+  std::thread waits([&save] {
+    EXPECT_EQ(save.Open(absl::Seconds(20)).status(), absl::CancelledError("gives way"));
+  });
+  cancellation.Cancel(absl::CancelledError("gives way"));
+  waits.join();
+  // The only snapshot that there is memory for.
+  EXPECT_TRUE(SaveCall(*stub_).Prepare(0, 8).has_prepared());
+}
+
+TEST_F(ShardSavingServiceTest, TheMemoryOfACallThatIsBeingCancelled_IsAwaited) {
+  SaveCall first(*stub_);
+  v1::SaveShardRequest request;
+  request.mutable_prepare()->set_rank(0);
+  request.mutable_prepare()->set_snapshot_id(7);
+  request.mutable_prepare()->set_at_step(1000);
+  ASSERT_TRUE(first.Ask(request).has_prepared());
+  v1::SaveShardRequest open;
+  open.mutable_open()->set_patience_ms(20'000);
+  first.Send(open);
+  SaveCall next(*stub_);
+  request.mutable_prepare()->set_snapshot_id(8);
+  next.Send(request);
+  first.Cancel();
+  EXPECT_TRUE(next.Answer().has_prepared());
+}
+
+TEST_F(ShardSavingServiceTest, MemoryThatNobodyGivesBack_IsRefused) {
+  ShardSavingService::Options options;
+  options.memory_patience = absl::Milliseconds(1);
+  Serve(options);
+  SaveCall first(*stub_);
+  ASSERT_TRUE(first.Prepare(0, 7).has_prepared());
+  SaveCall second(*stub_);
+  second.Prepare(0, 8);
+  EXPECT_EQ(second.Code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(ShardSavingServiceTest, AClientThatSendsNothing_IsGivenUp) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -86,8 +87,10 @@ class Share {
   void Read() const {
     const File file(path_, O_RDONLY | O_CLOEXEC);
     for (int64_t done = 0; done < bytes_;) {
-      done +=
+      const int64_t count =
           Checked(read(file.descriptor(), data() + done, std::min(kAtOnce, bytes_ - done)), "read");
+      if (count == 0) throw std::runtime_error(path_ + " is shorter than it was written");
+      done += count;
     }
   }
 

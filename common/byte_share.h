@@ -37,11 +37,12 @@ struct ByteShare {
     return static_cast<int64_t>(bytes.size()) / world_size;
   }
   // One number for what must be the same on all ranks beside the call: the lowest 17 bits are for
-  // the rank, 18 for how many bytes, the others for the position.
+  // the rank, 18 for how many bytes, the other 29 for the position. Of a share that is not checked
+  // yet, some number.
   uint64_t subject() const {
     static_assert(kMaxShareBytes < (1 << 18) && kMaxWorldSize < (1 << 17), "they have room");
     return static_cast<uint64_t>(position) << 35 | static_cast<uint64_t>(bytes.size()) << 17 |
-           static_cast<uint64_t>(from + 1);
+           ((static_cast<uint32_t>(from) + 1U) & 0x1ffffU);
   }
 };
 

@@ -17,7 +17,9 @@
 namespace optshard {
 namespace {
 
-// The stream, which may live longer than who has begun it. Keeps itself until gRPC is done with it.
+// The stream. Made and destroyed by a thread of the caller's: the last channel of a process must
+// not go within a callback, whose thread gRPC 1.51 would join from itself
+// (https://github.com/grpc/grpc/issues/37858).
 class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
  public:
   explicit Stream(const CheckpointCall::Request& request)
@@ -31,17 +33,17 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
     if (request.rank.has_value()) request_.set_rank(*request.rank);
   }
 
-  void Start(const std::shared_ptr<Stream>& self) {
-    {
-      absl::MutexLock lock(&mutex_);
-      self_ = self;
-    }
+  // Its end waits until gRPC has seen the cancellation, which no peer can delay.
+  ~Stream() override {
+    context_.TryCancel();
+    AwaitEnd(absl::InfiniteDuration());
+  }
+
+  void Start() {
     stub_->async()->SaveCheckpoint(&context_, &request_, this);
     StartRead(&incoming_);
     StartCall();
   }
-
-  void Cancel() { context_.TryCancel(); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return;  // OnDone says why
@@ -53,7 +55,6 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
   }
 
   void OnDone(const grpc::Status& status) override {
-    std::shared_ptr<Stream> self;
     absl::MutexLock lock(&mutex_);
     ended_ = true;
     error_ = FromGrpc(status);
@@ -64,7 +65,6 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
       error_ = absl::InternalError(
           absl::StrCat("the coordinator at ", coordinator_, " has not said what it has saved"));
     }
-    self.swap(self_);
   }
 
   // Whether it was within `timeout`.
@@ -99,26 +99,22 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
   v1::SaveCheckpointUpdate last_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Stream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
 class RpcCheckpointCall final : public CheckpointCall {
  public:
-  explicit RpcCheckpointCall(const Request& request) : stream_(std::make_shared<Stream>(request)) {
-    stream_->Start(stream_);
-  }
-  ~RpcCheckpointCall() override { stream_->Cancel(); }
+  explicit RpcCheckpointCall(const Request& request) : stream_(request) { stream_.Start(); }
 
   absl::Status AwaitOpened(absl::Duration timeout) override {
-    if (!stream_->AwaitOpened(timeout)) return TimedOut(timeout);
-    return stream_->error();
+    if (!stream_.AwaitOpened(timeout)) return TimedOut(timeout);
+    return stream_.error();
   }
 
   absl::StatusOr<Saved> Await(absl::Duration timeout) override {
-    if (!stream_->AwaitEnd(timeout)) return TimedOut(timeout);
-    absl::Status error = stream_->error();
+    if (!stream_.AwaitEnd(timeout)) return TimedOut(timeout);
+    absl::Status error = stream_.error();
     if (!error.ok()) return error;
-    const v1::SaveCheckpointUpdate last = stream_->last();
+    const v1::SaveCheckpointUpdate last = stream_.last();
     Saved saved;
     saved.directory = last.directory();
     saved.name = last.name();
@@ -129,19 +125,19 @@ class RpcCheckpointCall final : public CheckpointCall {
   }
 
   Progress progress() const override {
-    const v1::SaveCheckpointUpdate last = stream_->last();
+    const v1::SaveCheckpointUpdate last = stream_.last();
     return {last.summary(), last.bytes(), last.total_bytes()};
   }
 
  private:
   absl::Status TimedOut(absl::Duration timeout) const {
-    const std::string summary = stream_->last().summary();
+    const std::string summary = stream_.last().summary();
     return absl::DeadlineExceededError(absl::StrFormat(
-        "the coordinator at %s has not finished within %s: %s", stream_->coordinator(),
+        "the coordinator at %s has not finished within %s: %s", stream_.coordinator(),
         absl::FormatDuration(timeout), summary.empty() ? "it does not answer" : summary));
   }
 
-  const std::shared_ptr<Stream> stream_;
+  Stream stream_;
 };
 
 }  // namespace

@@ -36,7 +36,8 @@ absl::Status CallInAttempts(const RankExchange::Options& options,
     RankExchange exchange(next);
     absl::Status called = attempt(exchange);
     if (!MayBeginAgain(called, exchange)) return called;
-    if (HasBegun(exchange)) {
+    // Of ABORTED all ranks are told together: all were there.
+    if (HasBegun(exchange) || absl::IsAborted(called)) {
       since = clock.Now();
       if (++begun == kMostBegun) return called;
     }

@@ -14,7 +14,8 @@ namespace optshard {
 // all ranks get where some have begun again; and after errors::IsTornStep, where the call had begun
 // and the owner goes on: what it is about to replace may be torn. No other one
 //   - where none has begun for options.timeout, since the call or since the last one that had;
-//   - after eight that had begun. An attempt has begun once its first exchange is made.
+//   - after eight that had begun. An attempt has begun once its first exchange is made, or ABORTED
+//     by all ranks together.
 // An attempt leaves everything as it was, or so that only another one can go on from it. The first
 // exchange of a later one waits as long as any of the one before would have: other ranks may be
 // reading, and learn only then that it begins again. Bound to the trainer's thread.

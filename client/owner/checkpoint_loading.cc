@@ -90,7 +90,7 @@ class Loading {
           absl::StrCat(directory_, " has no checkpoint of job \"", options_.job, "\", optimizer \"",
                        options_.optimizer, "\"", damaged_.empty() ? "" : " that can be loaded",
                        besides("there are those of", newest->others),
-                       besides("of these one cannot be loaded", newest->passed_over)));
+                       besides("damaged", newest->passed_over)));
     }
     load_.loaded.name = newest->entry->name;
     load_.loaded.passed_over = newest->passed_over;

@@ -130,6 +130,23 @@ TEST(CallAttemptsTest, TimeThatAnAttemptHasTaken_IsNotCounted) {
   });
 }
 
+TEST(CallAttemptsTest, RankThatBeginsAgainWhileAnotherIsAtWork_WaitsForIt) {
+  OnEveryRank([](RankExchange::Options options) {
+    int attempts = 0;
+    options.timeout = absl::Milliseconds(500);
+    const absl::Status done = CallInAttempts(options, [&](RankExchange& exchange) {
+      ++attempts;
+      exchange.AddPatience(absl::Seconds(20));
+      absl::Status agreed = exchange.Agree(absl::OkStatus());
+      if (!agreed.ok() || attempts > 2) return agreed;
+      if (attempts == 1 && options.rank == 1) return errors::OwnerAway({1}, "at once");
+      if (attempts == 1) absl::SleepFor(absl::Milliseconds(600));
+      return exchange.Agree(absl::OkStatus());
+    });
+    EXPECT_EQ(done, absl::OkStatus());
+  });
+}
+
 TEST(CallAttemptsTest, OtherErrors_EndTheCallAtOnce) {
   OnEveryRank([](const RankExchange::Options& options) {
     for (const absl::Status& error :

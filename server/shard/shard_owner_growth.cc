@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/membership/growth.h"
 #include "common/spec_growth.h"
@@ -13,6 +14,12 @@ namespace {
 
 // How much longer than the others the coordinator is waited for, which says who did not come.
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
+
+absl::Status OddAnswer(const GrowthAnswer& answer, Generation expected) {
+  return absl::InternalError(absl::StrCat("the coordinator has all ranks agree to generation ",
+                                          answer.generation, ", expected ", expected,
+                                          "; run the same version of optshard everywhere"));
+}
 
 }  // namespace
 
@@ -44,12 +51,16 @@ absl::Status ShardOwner::Impl::AddGroups(
   }
   if (answer->verdict == GrowthVerdict::kRefused) return TakeRefusal(*answer, timeout);
   const Generation number = shape_->plan().generation + 1;
+  if (answer->generation != number) return OddAnswer(*answer, number);
   // Half of the time is left for the others to say that they could not.
   absl::StatusOr<std::unique_ptr<OwnerGeneration>> next =
       BuildNext(spec, std::move(groups), number, options_.clock->Now() + timeout / 2);
   proposal.phase = GrowthPhase::kCommit;
   proposal.prepared = next.status();
   answer = session_->ProposeGrowth(proposal, options_.clock->Now() + timeout + kAnswerTimeout);
+  if (answer.ok() && answer->verdict == GrowthVerdict::kAgreed && answer->generation != number) {
+    answer = OddAnswer(*answer, number);
+  }
   // Others may have gone on.
   if (!answer.ok()) return BreakOf(answer.status());
   if (answer->verdict == GrowthVerdict::kRefused) return TakeRefusal(*answer, timeout);

@@ -110,7 +110,7 @@ TEST_F(CheckpointTest, Kill_ServerWhileItSaves_LosesNothingThatWasCommitted) {
 
 // Killed in the middle of an update, with one call all go on as if nothing had happened.
 TEST_F(CheckpointTest, Kill_ServerWhileItAppliesAStep_GoesOnFromTheCheckpointWithTheSameBits) {
-  const std::vector<std::string> arguments = {"--steps=6", "--pause_after=3", "--elements=1500000",
+  const std::vector<std::string> arguments = {"--steps=24", "--pause_after=3", "--elements=1500000",
                                               "--wait_for_trainers",
                                               absl::StrCat("--load_torn=", root_)};
   std::string expected;

@@ -240,7 +240,7 @@ TEST_F(ReadStateTest, OwnerThatStaysInACall_IsSaidAfterItsPatience) {
   std::vector<v1::StateFrame> frames;
   const grpc::Status status = ReadAll(&frames);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_THAT(status.error_message(), HasSubstr("was in a step"));
+  EXPECT_THAT(status.error_message(), HasSubstr("another call, was under way for 100ms"));
 }
 
 TEST_F(ReadStateTest, ClientThatTakesNothing_LosesItsSnapshot) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "common/errors.h"
+#include "common/request_limits.h"
 #include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/commit.h"
 #include "server/checkpoint/named_directory.h"
@@ -17,6 +18,10 @@ namespace {
 
 // The owners could not open their snapshots together: another one may be luckier.
 constexpr int kOpenAttempts = 3;
+
+// That an owner says to have, or to have written. The sum over all ranks fits into 63 bits.
+constexpr int64_t kMostOwnerBytes = int64_t{1} << 46;
+static_assert(kMostOwnerBytes <= INT64_MAX / kMaxWorldSize, "it fits");
 
 using Owners = std::vector<std::unique_ptr<OwnerSave>>;
 using Board = std::shared_ptr<SaveBoard>;
@@ -64,13 +69,16 @@ absl::Status PrepareAll(const Owners& owners, absl::Duration timeout, Cancellati
 
 // Whose state all have opened. ABORTED where that is not the same: param groups were added.
 absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration timeout,
-                                       Cancellation& cancellation, const Board& board) {
+                                       Cancellation& cancellation, const Board& board,
+                                       int attempt) {
   const auto answers = std::make_shared<OwnerAnswers<SnapshotMoment>>(owners.size());
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto rank = static_cast<Rank>(i);
-    owners[i]->Open([answers, rank, board](const absl::StatusOr<SnapshotMoment>& opened) {
+    owners[i]->Open([answers, rank, board, attempt](const absl::StatusOr<SnapshotMoment>& opened) {
       if (opened.ok()) {
         board->Update([&](SaveProgress& progress) {
+          // Too late: it was given up, and another attempt is under way.
+          if (progress.attempt != attempt) return;
           progress.step = opened->step;
           progress.generation = opened->generation;
           progress.opened[rank] = true;
@@ -170,8 +178,10 @@ class CheckpointDriver::Run {
         order_.optimizer, order_.awaits_step ? order_.step : absl::optional<StepNumber>());
     if (!owners.ok()) return owners.status();
     owners_ = *std::move(owners);
+    ++attempt_;
     board_->Update([&](SaveProgress& progress) {
       progress = SaveProgress();
+      progress.attempt = attempt_;
       progress.opened.assign(owners_.size(), false);
     });
     auto opened = PrepareAndOpen();
@@ -183,7 +193,8 @@ class CheckpointDriver::Run {
     absl::Status prepared = PrepareAll(owners_, options_.prepare_timeout, cancellation_);
     if (!prepared.ok()) return prepared;
     board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kOpening; });
-    return OpenAll(owners_, options_.open_timeout, cancellation_, board_);
+    return OpenAll(owners_, std::min(options_.open_timeout, order_.patience), cancellation_, board_,
+                   attempt_);
   }
 
   absl::StatusOr<SavedCheckpoint> WriteAndCommit(Directory& root, const NewCheckpoint& made,
@@ -216,6 +227,13 @@ class CheckpointDriver::Run {
       owners_[i]->Write(
           root.path(), name,
           [answers, written, rank](int64_t bytes, int64_t all) {
+            if (bytes < 0 || bytes > all || all > kMostOwnerBytes) {
+              return answers->Take(
+                  rank, absl::InternalError(absl::StrFormat(
+                            "it says that it has written %d of %d bytes, expected 0 to as many "
+                            "as there are, and at most %d: report it",
+                            bytes, all, kMostOwnerBytes)));
+            }
             answers->Hear(rank);
             written->Set(rank, bytes, all);
           },
@@ -297,6 +315,7 @@ class CheckpointDriver::Run {
   Cancellation& cancellation_;
   const Board board_;
   Owners owners_;
+  int attempt_ = 0;
   std::string job_;
 };
 

@@ -33,7 +33,9 @@ struct SaveOrder {
   std::shared_ptr<SaveLabels> labels = std::make_shared<SaveLabels>();
   absl::optional<StepNumber> step;  // which is to be saved, and no other; absent: any
   bool awaits_step = false;         // it is still to come
-  PrunePolicy prune;                // what goes once this one is committed; keep_last 0: nothing
+  // For how long owners may take to open their snapshots, where that is less than open_timeout.
+  absl::Duration patience = absl::InfiniteDuration();
+  PrunePolicy prune;  // what goes once this one is committed; keep_last 0: nothing
 };
 
 struct SavedCheckpoint {

@@ -109,6 +109,7 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   order.labels = std::make_shared<SaveLabels>(request.labels);
   order.step = request.step;
   order.awaits_step = request.awaits_step;
+  order.patience = request.patience;
   if (request.directory == options_.directory) order.prune = options_.prune;
   // Its thread keeps it.
   const std::shared_ptr<CheckpointSave> save(

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/cancellation.h"
 #include "common/ids.h"
@@ -30,6 +31,7 @@ struct SaveRequest {
   // It is still to come. Until an owner has opened its snapshot, such a save gives way to any
   // other.
   bool awaits_step = false;
+  absl::Duration patience = absl::InfiniteDuration();  // as SaveOrder::patience
 };
 
 // One save. Thread-safe.

@@ -20,26 +20,37 @@ class CheckpointSchedule {
   static constexpr absl::Duration kLead = absl::Seconds(2);
   static constexpr absl::Duration kHorizon = absl::Seconds(5);
 
+  // Steps that come much faster or slower than before tell nothing of those to come: a load may
+  // have brought them.
+  static constexpr double kSteady = 4;
+
   static constexpr absl::Duration kPause = absl::Seconds(10);
   static constexpr double kMissingSteps = 3;
 
   // 0: never.
   explicit CheckpointSchedule(StepNumber every) : every_(every) {}
 
+  struct UpcomingStep {
+    StepNumber step = 0;
+    absl::Duration patience;  // who has waited so long for it need not wait any longer
+  };
+
   // The multiple of `every` that is to be saved when it is finished, where that is soon: by the
-  // rate of the steps since the last looks.
-  absl::optional<StepNumber> Upcoming(const std::string& optimizer, StepNumber finished,
-                                      absl::Time now) {
+  // rate of the steps since the last looks, where that is steady.
+  absl::optional<UpcomingStep> Upcoming(const std::string& optimizer, StepNumber finished,
+                                        absl::Time now) {
     if (every_ == 0) return absl::nullopt;
     const auto found = looks_.find(optimizer);
     if (found == looks_.end() || finished < found->second.finished) {
-      looks_[optimizer] = {finished, now, 0};
+      looks_[optimizer] = {finished, now};
       return absl::nullopt;
     }
     Look& look = found->second;
     if (finished > look.finished && now > look.at) {
-      look.rate =
+      const double rate =
           static_cast<double>(finished - look.finished) / absl::ToDoubleSeconds(now - look.at);
+      look.is_steady = rate <= kSteady * look.rate && look.rate <= kSteady * rate;
+      look.rate = rate;
       look.finished = finished;
       look.at = now;
     }
@@ -47,14 +58,15 @@ class CheckpointSchedule {
     // Where steps should have come meanwhile, nobody steps any more.
     const bool has_ended =
         since > kPause && look.rate * absl::ToDoubleSeconds(since) > kMissingSteps;
-    if (look.rate == 0 || has_ended) return absl::nullopt;
+    if (!look.is_steady || has_ended) return absl::nullopt;
     const auto finished_after = [&](absl::Duration ahead) {
       const double steps = std::ceil(look.rate * absl::ToDoubleSeconds(since + ahead));
       return look.finished + static_cast<StepNumber>(steps);
     };
     const StepNumber next = (finished_after(kLead) + every_ - 1) / every_ * every_;
     if (next > finished_after(kHorizon)) return absl::nullopt;
-    return next;
+    const double seconds = static_cast<double>(next - look.finished) / look.rate;
+    return UpcomingStep{next, kHorizon + 2 * (absl::Seconds(seconds) - since)};
   }
 
   // Whether the optimizer, which has finished this step, has passed a multiple of `every` since
@@ -76,6 +88,7 @@ class CheckpointSchedule {
     StepNumber finished = 0;
     absl::Time at;
     double rate = 0;  // steps a second
+    bool is_steady = false;
   };
 
   const StepNumber every_;

@@ -64,7 +64,7 @@ void CoordinatorCheckpoints::Tick() {
 void CoordinatorCheckpoints::Look(const std::string& optimizer, StepNumber finished,
                                   absl::Time now) {
   const bool is_due = schedule_.IsDue(optimizer, finished);
-  const absl::optional<StepNumber> upcoming = schedule_.Upcoming(optimizer, finished, now);
+  const auto upcoming = schedule_.Upcoming(optimizer, finished, now);
   if (const auto at = at_steps_.find(optimizer); at != at_steps_.end()) {
     const CheckpointSave::Status status = at->second->Read();
     if (!status.ended) return;
@@ -75,8 +75,9 @@ void CoordinatorCheckpoints::Look(const std::string& optimizer, StepNumber finis
   request.optimizer = optimizer;
   // Where another save is under way, this one follows it.
   if (upcoming.has_value()) {
-    request.step = upcoming;
+    request.step = upcoming->step;
     request.awaits_step = true;
+    request.patience = upcoming->patience;
     const auto save = saves_.Begin(request);
     if (save.ok()) at_steps_[optimizer] = *save;
   } else if (is_due && saves_.Begin(request).ok()) {

@@ -27,6 +27,7 @@ enum class SavePhase : uint8_t {
 absl::string_view NameOf(SavePhase phase);  // "preparing", ...
 
 struct SaveProgress {
+  int attempt = 0;  // to open the snapshots; the first one is 1
   SavePhase phase = SavePhase::kPreparing;
   absl::optional<StepNumber> step;  // once an owner has opened its snapshot
   Generation generation = 0;        // likewise

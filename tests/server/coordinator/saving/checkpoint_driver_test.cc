@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -225,6 +227,51 @@ TEST_F(CheckpointDriverTest, AStepThatIsMissed_IsNotTriedAgain) {
   EXPECT_EQ(owners_.awaited_step, 7);
   EXPECT_EQ(owners_.connects(), 1 + 1);
   ExpectOnlyTheFormerOne();
+}
+
+TEST_F(CheckpointDriverTest, AStepThatDoesNotCome_IsNotAwaitedLongerThanIsOrdered) {
+  owners_.silent = {SaveCall::kOpen, 1};
+  order_.step = 7;
+  order_.awaits_step = true;
+  order_.patience = absl::Milliseconds(1);
+  EXPECT_TRUE(errors::IsPeersTimedOut(Save().status()));
+  ExpectOnlyTheFormerOne();
+}
+
+TEST_F(CheckpointDriverTest, AnAnswerToAnEarlierAttempt_IsNotShown) {
+  std::function<void(absl::StatusOr<SnapshotMoment>)> answer;
+  owners_.keeps_open = [&](std::function<void(absl::StatusOr<SnapshotMoment>)> kept) {
+    answer = std::move(kept);
+  };
+  bool is_answered = false;
+  owners_.before = [&](SaveCall call, Rank rank) {
+    const bool is_first = call == SaveCall::kOpen && owners_.connects() == 2;
+    if (is_first && rank == 1) return absl::AbortedError("too late");
+    if (call == SaveCall::kPrepare && owners_.connects() == 3) {
+      answer(SnapshotMoment{1, 99});
+      EXPECT_EQ(board_->Read().step, absl::nullopt);
+      EXPECT_THAT(board_->Read().opened, ElementsAre(false, false));
+      is_answered = true;
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Save().status(), absl::OkStatus());
+  EXPECT_TRUE(is_answered);
+}
+
+TEST_F(CheckpointDriverTest, BytesThatCannotBe_FailTheSave) {
+  constexpr int64_t kLimit = int64_t{1} << 46;
+  using Progress = std::pair<int64_t, int64_t>;
+  for (const Progress& said : {Progress{-1, 1}, {2, 1}, {0, kLimit + 1}, {INT64_MAX, INT64_MAX}}) {
+    owners_.progress_of_rank_1 = said;
+    const absl::Status failed = Save().status();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(failed.message()),
+                HasSubstr(absl::StrCat("rank 1: it says that it has written ", said.first)));
+    ExpectOnlyTheFormerOne();
+  }
+  owners_.progress_of_rank_1 = Progress{0, kLimit};
+  EXPECT_EQ(Save().status(), absl::OkStatus());
 }
 
 TEST_F(CheckpointDriverTest, OwnersThatOpenAtDifferentSteps_AreNotSaved) {

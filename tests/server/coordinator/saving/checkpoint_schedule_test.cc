@@ -30,34 +30,61 @@ TEST(CheckpointScheduleTest, AfterGoingBack_StepsComeAgain) {
   EXPECT_TRUE(schedule.IsDue("default", 10));
 }
 
+// 0: none.
+StepNumber Upcoming(CheckpointSchedule& schedule, StepNumber finished, double seconds) {
+  const auto upcoming =
+      schedule.Upcoming("default", finished, absl::UnixEpoch() + absl::Seconds(seconds));
+  return upcoming.has_value() ? upcoming->step : 0;
+}
+
 TEST(CheckpointScheduleTest, AMultipleThatComesSoon_IsUpcoming) {
-  const absl::Time start = absl::UnixEpoch();
   CheckpointSchedule schedule(1000);
-  EXPECT_EQ(schedule.Upcoming("default", 900, start), absl::nullopt) << "no rate yet";
+  EXPECT_EQ(Upcoming(schedule, 900, 0), 0) << "no rate yet";
   // 10 steps a second.
-  EXPECT_EQ(schedule.Upcoming("default", 940, start + absl::Seconds(4)), absl::nullopt);
-  EXPECT_EQ(schedule.Upcoming("default", 950, start + absl::Seconds(5)), 1000);
-  EXPECT_EQ(schedule.Upcoming("default", 980, start + absl::Seconds(8)), 1000);
-  EXPECT_EQ(schedule.Upcoming("default", 981, start + absl::Seconds(8.1)), absl::nullopt)
-      << "too late to be prepared";
-  EXPECT_EQ(schedule.Upcoming("default", 100, start + absl::Seconds(9)), absl::nullopt);
-  EXPECT_EQ(schedule.Upcoming("default", 890, start + absl::Seconds(29)), 1000)
-      << "39 steps a second since the job went back";
+  EXPECT_EQ(Upcoming(schedule, 930, 3), 0) << "nor is it known to be steady";
+  EXPECT_EQ(Upcoming(schedule, 940, 4), 0);
+  EXPECT_EQ(Upcoming(schedule, 950, 5), 1000);
+  EXPECT_EQ(Upcoming(schedule, 980, 8), 1000);
+  EXPECT_EQ(Upcoming(schedule, 981, 8.1), 0) << "too late to be prepared";
+  EXPECT_EQ(Upcoming(schedule, 100, 9), 0);
+  EXPECT_EQ(Upcoming(schedule, 850, 28), 0) << "39 steps a second since the job went back";
+  EXPECT_EQ(Upcoming(schedule, 890, 29), 1000);
 }
 
 TEST(CheckpointScheduleTest, SlowSteps_AreNotLeftOut) {
-  const absl::Time start = absl::UnixEpoch();
   CheckpointSchedule schedule(1);
-  EXPECT_EQ(schedule.Upcoming("default", 5, start), absl::nullopt);
-  EXPECT_EQ(schedule.Upcoming("default", 6, start + absl::Seconds(10)), 7);
-  EXPECT_EQ(schedule.Upcoming("default", 6, start + absl::Seconds(19)), 8) << "7 is too near";
-  EXPECT_EQ(schedule.Upcoming("default", 6, start + absl::Seconds(45)), absl::nullopt)
-      << "nobody steps";
+  EXPECT_EQ(Upcoming(schedule, 5, 0), 0);
+  EXPECT_EQ(Upcoming(schedule, 6, 10), 0);
+  EXPECT_EQ(Upcoming(schedule, 7, 20), 8);
+  EXPECT_EQ(Upcoming(schedule, 7, 29), 9) << "8 is too near";
+  EXPECT_EQ(Upcoming(schedule, 7, 55), 0) << "nobody steps";
+}
+
+TEST(CheckpointScheduleTest, StepsThatALoadBrings_AreNoRate) {
+  CheckpointSchedule schedule(1000);
+  EXPECT_EQ(Upcoming(schedule, 0, 0), 0);
+  EXPECT_EQ(Upcoming(schedule, 50'000, 1), 0);
+  EXPECT_EQ(Upcoming(schedule, 50'010, 2), 0);
+  EXPECT_EQ(Upcoming(schedule, 50'950, 96), 51'000);
+  EXPECT_EQ(Upcoming(schedule, 70'960, 97), 0) << "another load";
+  EXPECT_EQ(Upcoming(schedule, 70'970, 98), 0);
+  EXPECT_EQ(Upcoming(schedule, 70'980, 99), 71'000);
+}
+
+TEST(CheckpointScheduleTest, AStepThatComesTooLate_IsNotAwaitedForLong) {
+  const absl::Time start = absl::UnixEpoch();
+  CheckpointSchedule schedule(1000);
+  schedule.Upcoming("default", 900, start);
+  schedule.Upcoming("default", 910, start + absl::Seconds(1));
+  const auto upcoming = schedule.Upcoming("default", 960, start + absl::Seconds(6));
+  ASSERT_TRUE(upcoming.has_value());
+  EXPECT_EQ(upcoming->step, 1000);
+  EXPECT_EQ(upcoming->patience, absl::Seconds(5 + 2 * 4));
 }
 
 TEST(CheckpointScheduleTest, Every0_IsNever) {
   CheckpointSchedule schedule(0);
-  EXPECT_EQ(schedule.Upcoming("default", 5, absl::UnixEpoch()), absl::nullopt);
+  EXPECT_EQ(Upcoming(schedule, 5, 0), 0);
   schedule.Saved("default", 5);
   EXPECT_FALSE(schedule.IsDue("default", 1000));
 }

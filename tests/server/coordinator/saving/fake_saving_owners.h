@@ -38,6 +38,10 @@ class FakeSavingOwners final : public SavingOwners {
   absl::optional<StepNumber> awaited_step;  // that the last save waited for
   bool describes = true;
   Rank file_of_rank_1 = 1;
+  // What rank 1 says first: bytes written, of how many.
+  absl::optional<std::pair<int64_t, int64_t>> progress_of_rank_1;
+  // Where it is set, it takes the next answer of rank 0 to Open, which does not answer then.
+  std::function<void(std::function<void(absl::StatusOr<SnapshotMoment>)>)> keeps_open;
 
   void SetStep(StepNumber step) { step_ = step; }
 
@@ -92,6 +96,9 @@ class FakeSavingOwners final : public SavingOwners {
 
     void Open(std::function<void(absl::StatusOr<SnapshotMoment>)> done) override {
       if (IsSilent(SaveCall::kOpen, done)) return;
+      if (rank_ == 0 && all_.keeps_open) {
+        return std::exchange(all_.keeps_open, nullptr)(std::move(done));
+      }
       const absl::Status failed = all_.before(SaveCall::kOpen, rank_);
       if (!failed.ok()) return done(failed);
       const SnapshotMoment moment{all_.present, all_.step_};
@@ -104,6 +111,9 @@ class FakeSavingOwners final : public SavingOwners {
       if (IsSilent(SaveCall::kWrite, done)) return;
       const absl::Status failed = all_.before(SaveCall::kWrite, rank_);
       if (!failed.ok()) return done(failed);
+      if (rank_ == 1 && all_.progress_of_rank_1.has_value()) {
+        progress(all_.progress_of_rank_1->first, all_.progress_of_rank_1->second);
+      }
       done(Written(directory, name, std::move(progress)));
     }
 

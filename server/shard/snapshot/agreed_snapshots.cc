@@ -24,18 +24,20 @@ absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& con
     if (entries_.count(id) > 0) return absl::OkStatus();
     if (static_cast<int>(entries_.size()) >= options_.most) {
       return absl::ResourceExhaustedError(
-          absl::StrFormat("%d snapshots of rank %d are prepared and not taken; ask again in %s",
-                          options_.most, options_.rank, absl::FormatDuration(options_.keep)));
+          absl::StrFormat("%d snapshots of rank %d are prepared and not taken; ask again when "
+                          "others have ended",
+                          options_.most, options_.rank));
     }
   }
   absl::StatusOr<std::unique_ptr<PreparedSnapshot>> prepared = options_.prepare(contents);
   if (!prepared.ok()) return prepared.status();
   absl::MutexLock lock(&mutex_);
   if (!ended_.ok()) return ended_;
-  if (at_step.has_value() && now_.finished + (in_call_ ? 1 : 0) > *at_step) {
-    return absl::AbortedError(absl::StrFormat(
-        "a snapshot of step %d is prepared too late: rank %d has finished step %d%s", *at_step,
-        options_.rank, now_.finished, in_call_ ? ", and is in the next one" : ""));
+  // Also where it is the last one: since its end the state may have been replaced.
+  if (at_step.has_value() && now_.finished >= *at_step) {
+    return absl::AbortedError(
+        absl::StrFormat("a snapshot of step %d is prepared too late: rank %d has finished step %d",
+                        *at_step, options_.rank, now_.finished));
   }
   // Where an earlier one had the number, that is over.
   RemoveOpened(id);
@@ -44,7 +46,6 @@ absl::Status AgreedSnapshots::Prepare(SnapshotId id, const SnapshotContents& con
   entry.life = life;
   if (life == SnapshotLife::kLimited) entry.expires = options_.clock->Now() + options_.keep;
   entry.at_step = at_step;
-  if (at_step.has_value() && !in_call_) OpenAtItsStep(&entry);
   return absl::OkStatus();
 }
 
@@ -136,9 +137,9 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::Find(SnapshotId id) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     return absl::AbortedError(absl::StrFormat(
-        "rank %d has not prepared snapshot %016x, or has given it away, or nobody has opened it "
-        "for %s; ask all owners for another one",
-        options_.rank, id, absl::FormatDuration(options_.keep)));
+        "rank %d has not prepared snapshot %016x, or has given it away or forgotten it; ask all "
+        "owners for another one",
+        options_.rank, id));
   }
   return &found->second;
 }

@@ -73,7 +73,7 @@ class AgreedSnapshots {
   //   INVALID_ARGUMENT    the id is 0
   //   RESOURCE_EXHAUSTED  the copies need more memory than snapshots may have, or too many are kept
   //   FAILED_PRECONDITION parameters are asked for, and the trainer has given no values yet
-  //   ABORTED             that step is over
+  //   ABORTED             that step is finished
   absl::Status Prepare(SnapshotId id, const SnapshotContents& contents,
                        SnapshotLife life = SnapshotLife::kLimited,
                        absl::optional<StepNumber> at_step = absl::nullopt);

@@ -23,6 +23,18 @@ int64_t BytesOf(const std::vector<MemoryBlock>& blocks) {
 
 }  // namespace
 
+// One who may be copying, until its end.
+class StateSnapshot::Copying {
+ public:
+  explicit Copying(std::atomic<int>* count) : count_(*count) { count_.fetch_add(1); }
+  ~Copying() { count_.fetch_sub(1); }
+  Copying(const Copying&) = delete;
+  Copying& operator=(const Copying&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
+
 StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies)
     : blocks_(*blocks), copies_(std::move(copies)), states_(blocks->size()) {
   size_t next = 0;
@@ -48,6 +60,8 @@ const char* StateSnapshot::At(int block, int range) const {
 }
 
 void StateSnapshot::Open(BlockState first) {
+  // What is lost is somebody else's.
+  stopped_.store(first == BlockState::kLost);
   for (std::atomic<ChunkState>& chunk : chunk_states_) {
     chunk.store(ChunkState::kLive, std::memory_order_relaxed);
   }
@@ -59,6 +73,9 @@ void StateSnapshot::Open(BlockState first) {
 bool StateSnapshot::TryCopy(size_t chunk) {
   ChunkState expected = ChunkState::kLive;
   std::atomic<ChunkState>& state = chunk_states_[chunk];
+  // Before the look at stopped_: whoever stops waits for those who have not seen it.
+  const Copying copying(&copying_);
+  if (stopped_.load()) return false;
   if (!state.compare_exchange_strong(expected, ChunkState::kBusy, std::memory_order_acquire)) {
     return false;
   }
@@ -106,12 +123,8 @@ void StateSnapshot::CopyAhead() {
 }
 
 void StateSnapshot::StopCopying() {
-  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-    ChunkState live = ChunkState::kLive;
-    chunk_states_[chunk].compare_exchange_strong(live, ChunkState::kDone,
-                                                 std::memory_order_relaxed);
-    AwaitCopy(chunk);
-  }
+  stopped_.store(true);
+  while (copying_.load() > 0) std::this_thread::yield();
 }
 
 StateSnapshots::StateSnapshots(std::vector<MemoryBlock> blocks)

@@ -58,6 +58,7 @@ class StateSnapshot {
     size_t bytes = 0;
   };
   enum class ChunkState : uint8_t { kLive, kBusy, kDone };
+  class Copying;
 
   StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies);
 
@@ -65,7 +66,7 @@ class StateSnapshot {
   void BeforeWrite(int block);
   // Nobody copies, and nobody will.
   void StopCopying();
-  // False where somebody else has copied it, or does.
+  // False where somebody else has copied it, or does, or nobody is to.
   bool TryCopy(size_t chunk);
   void AwaitCopy(size_t chunk) const;
 
@@ -76,6 +77,8 @@ class StateSnapshot {
   std::vector<Chunk> chunks_;        // of all blocks, in order
   std::vector<size_t> first_chunk_;  // by block; one more is the end
   std::vector<std::atomic<ChunkState>> chunk_states_;
+  std::atomic<bool> stopped_{false};
+  std::atomic<int> copying_{0};  // who may be
 };
 
 // The open snapshots of one store. Thread-safe: one thread writes the blocks, any open and close.

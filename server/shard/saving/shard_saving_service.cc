@@ -89,10 +89,10 @@ class ShardSavingService::Call final
       status = Save();
     }
     calls->fetch_sub(1);
-    {
-      // Until then gRPC owns what it reads and writes.
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &Call::IsWritten));
+    // Until then gRPC owns what it reads and writes.
+    if (!IsWrittenWithin(options_.longest_write)) {
+      context_->TryCancel();
+      IsWrittenWithin(absl::InfiniteDuration());
     }
     Finish(ToGrpc(status));  // the last use of *this
   }
@@ -214,6 +214,10 @@ class ShardSavingService::Call final
     StartWrite(&response_);
   }
 
+  bool IsWrittenWithin(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsWritten), timeout);
+  }
   bool IsReadOrBroken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !reading_ || broken_; }
   bool IsWritten() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !writing_; }
   static absl::Status Gone() { return absl::CancelledError("the client has gone"); }

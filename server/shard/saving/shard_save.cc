@@ -20,6 +20,7 @@ namespace optshard {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(10);
+constexpr absl::Duration kBetweenReports = absl::Seconds(1);  // of one that waits for a writer
 
 // The disk is the trainers' first. Where the system does not know priorities, writing goes on
 // without.
@@ -144,7 +145,8 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   if (!root.ok()) return root.status();
   const auto checkpoint = (*root)->OpenDirectory(name);
   if (!checkpoint.ok()) return checkpoint.status();
-  const auto writer = options_.writers->Take(*options_.cancellation);
+  const auto writer = options_.writers->Take(*options_.cancellation, kBetweenReports,
+                                             [&progress] { progress(0, 0); });
   if (!writer.ok()) return writer.status();
   const IdleInputOutput idle;
   OwnerWriteOptions options;

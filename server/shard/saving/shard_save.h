@@ -60,8 +60,9 @@ class ShardSave {
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
   // Writes the rank's file, with idle I/O priority, into `directory`/`name`, once one of the
-  // process's writers is free. Errors as WriteOwnerFile and OwnerStateOf; INVALID_ARGUMENT for a
-  // directory or a name that a peer may not give (CheckNamedDirectory, ParseCheckpointName).
+  // process's writers is free; until then `progress` says 0 of 0, once a second. Errors as
+  // WriteOwnerFile and OwnerStateOf; INVALID_ARGUMENT for a directory or a name that a peer may not
+  // give (CheckNamedDirectory, ParseCheckpointName).
   absl::StatusOr<Written> Write(const std::string& directory, const std::string& name,
                                 const std::function<void(int64_t done, int64_t all)>& progress);
 

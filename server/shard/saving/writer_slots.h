@@ -2,12 +2,14 @@
 #ifndef OPTSHARD_SERVER_SHARD_SAVING_WRITER_SLOTS_H_
 #define OPTSHARD_SERVER_SHARD_SAVING_WRITER_SLOTS_H_
 
+#include <functional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/cancellation.h"
 
 namespace optshard {
@@ -33,19 +35,27 @@ class WriterSlots {
     WriterSlots* from_;
   };
 
-  // Waits for a free one: until then whoever called has written nothing. The reason of the
-  // cancellation.
-  absl::StatusOr<Slot> Take(Cancellation& cancellation) {
+  // Waits for a free one: until then whoever called has written nothing. Calls `waiting` each time
+  // that this has taken another `interval`. The reason of the cancellation.
+  absl::StatusOr<Slot> Take(Cancellation& cancellation, absl::Duration interval,
+                            const std::function<void()>& waiting) {
     const Cancellation::Callback wake(&cancellation, [this] { absl::MutexLock lock(&mutex_); });
     const auto ready = [this, &cancellation]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return free_ > 0 || !cancellation.reason().ok();
     };
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&ready));
-    absl::Status cancelled = cancellation.reason();
-    if (!cancelled.ok()) return cancelled;
-    --free_;
-    return Slot(this);
+    while (true) {
+      {
+        absl::MutexLock lock(&mutex_);
+        const bool is_ready = mutex_.AwaitWithTimeout(absl::Condition(&ready), interval);
+        absl::Status cancelled = cancellation.reason();
+        if (!cancelled.ok()) return cancelled;
+        if (is_ready) {
+          --free_;
+          return Slot(this);
+        }
+      }
+      waiting();
+    }
   }
 
  private:

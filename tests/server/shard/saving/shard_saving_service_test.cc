@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "common/cancellation.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
@@ -349,6 +350,21 @@ TEST_F(ShardSavingServiceTest, AClientThatSaysHowLongItMayBeSilent_IsGivenUpThen
   const grpc::Status status = call.Finish().status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("has not sent open for 1ms"));
+}
+
+TEST(WriterSlotsTest, WhoWaits_SaysSoUntilOneIsFreeOrItIsCancelled) {
+  WriterSlots slots(1);
+  Cancellation cancellation;
+  const auto never = [] { ADD_FAILURE() << "one is free"; };
+  absl::optional<WriterSlots::Slot> first = *slots.Take(cancellation, absl::Seconds(20), never);
+  int waits = 0;
+  absl::optional<WriterSlots::Slot> second = *slots.Take(cancellation, absl::Milliseconds(1), [&] {
+    if (++waits == 3) first.reset();
+  });
+  EXPECT_EQ(waits, 3);
+  const auto third = slots.Take(cancellation, absl::Milliseconds(1),
+                                [&] { cancellation.Cancel(absl::CancelledError("gone")); });
+  EXPECT_EQ(third.status(), absl::CancelledError("gone"));
 }
 
 TEST_F(ShardSavingServiceTest, TooManyCalls_AreRefused) {

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Stages of continuous integration: .ci/run and a test source this file.
 #
-#   OPTSHARD_CI_SECONDS   how long all stages together may take (default 4500)
+#   OPTSHARD_CI_SECONDS   how long all stages together may take (default 5100)
 #   stage NAME SECONDS COMMAND...
 #                         runs a stage for at most SECONDS, or until the time for all is over
 #   report_stages         prints how each stage ended
@@ -9,7 +9,7 @@
 #
 # A stage that does not start, does not finish or is not reached has not passed.
 
-BUDGET=${OPTSHARD_CI_SECONDS:-4500}
+BUDGET=${OPTSHARD_CI_SECONDS:-5100}
 # A stage with less time than this is not started.
 LEAST=${OPTSHARD_CI_LEAST_SECONDS:-60}
 # After a stage was told to end, it has this long before it is killed.

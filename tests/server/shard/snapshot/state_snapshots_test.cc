@@ -188,7 +188,7 @@ TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
         const auto snapshot = Opened(store, true);
         if (begun.load() == step) {
           ++opened;
-          const int copying = static_cast<int>(random() % (4 * kBlocks));
+          const int copying = static_cast<int>(random() % (size_t{4} * kBlocks));
           for (int i = 0; i < 2 * kBlocks; ++i) {
             if (i == copying) snapshot->CopyAhead();
             const int block = static_cast<int>(random() % kBlocks);

@@ -208,17 +208,16 @@ struct Killed {};  // no std::exception: nobody takes it for an error
 // What the ranks' threads tell each other in a test.
 class Together {
  public:
-  // Whether all are OK; by all ranks.
-  bool AllOk(Rank rank, const absl::Status& own) {
+  // What all say, or nothing where all are OK; by all ranks.
+  std::string Failures(Rank rank, const absl::Status& own) {
     statuses_[rank] = own;
     Meet();
-    bool ok = true;
-    for (const absl::Status& each : statuses_) ok = ok && each.ok();
+    std::string text;
+    if (!statuses_[0].ok() || !statuses_[1].ok()) {
+      text = absl::StrCat(statuses_[0].ToString(), "; ", statuses_[1].ToString());
+    }
     Meet();
-    return ok;
-  }
-  std::string Text() const {
-    return absl::StrCat(statuses_[0].ToString(), "; ", statuses_[1].ToString());
+    return text;
   }
 
  private:
@@ -261,8 +260,8 @@ Outcome LoseAt(Point point, Victim victim) {
     const ScopedClientSeams scoped(seams);
     auto trainer = std::make_unique<Trainer>(testing::AttachedTo(server.address(), rank, kRanks));
     trainer->StepTo(1);
-    bool whole = false;
-    for (int call = 1; call <= 4 && !whole; ++call) {
+    std::string failures = "not called";
+    for (int call = 1; call <= 4 && !failures.empty(); ++call) {
       absl::Status status;
       try {
         status = ErrorOf([&] { trainer->optimizer().load_checkpoint(TheSaved().root, kName); });
@@ -275,15 +274,15 @@ Outcome LoseAt(Point point, Victim victim) {
       }
       EXPECT_FALSE(errors::IsPeersTimedOut(status)) << status;
       if (status.ok()) status = ErrorOf([&] { trainer->StepTo(kLast); });
-      whole = together.AllOk(rank, status);
+      failures = together.Failures(rank, status);
       if (rank == 0) {
         outcome.calls = call;
-        if (!whole) absl::StrAppend(&outcome.failed, together.Text(), "\n");
+        if (!failures.empty()) absl::StrAppend(&outcome.failed, failures, "\n");
       }
     }
-    EXPECT_TRUE(whole) << together.Text();
+    EXPECT_EQ(failures, "");
     EXPECT_EQ(done, rank == 1);
-    if (!whole) return;
+    if (!failures.empty()) return;
     EXPECT_EQ(trainer->State(), TheSaved().expected);
     EXPECT_EQ(trainer->optimizer().blob(), "blob");
     trainer->optimizer().Close();

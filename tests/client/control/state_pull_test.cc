@@ -173,7 +173,7 @@ TEST_F(StatePullTest, WhatOwnersAreAskedFor_IsWhatTheCallerWants) {
 
 TEST_F(StatePullTest, OwnersThatStayAtDifferentSteps_AreNamedAtTheDeadline) {
   steps_[1] = {8};
-  options_.timeout = absl::Milliseconds(300);
+  options_.timeout = absl::Milliseconds(1500);
   const absl::Status status = PullState(owners_, values_, options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("at step 7"), HasSubstr("at step 8")));

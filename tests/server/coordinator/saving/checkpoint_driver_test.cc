@@ -137,7 +137,7 @@ TEST_F(CheckpointDriverTest, AFullDisk_NamesRankAndDirectory) {
 TEST_F(CheckpointDriverTest, AnOwnerThatDoesNotAnswer_IsNamed) {
   options_.prepare_timeout = options_.open_timeout = options_.longest_stall = absl::Milliseconds(1);
   for (const SaveCall call : kCalls) {
-    owners_.silent = {call, 1};
+    owners_.Silence(call, 1);
     const absl::Status failed = Save().status();
     EXPECT_TRUE(errors::IsPeersTimedOut(failed)) << failed;
     EXPECT_THAT(errors::RanksOf(failed), ElementsAre(1));
@@ -147,7 +147,7 @@ TEST_F(CheckpointDriverTest, AnOwnerThatDoesNotAnswer_IsNamed) {
 
 TEST_F(CheckpointDriverTest, Cancelled_EndsWithTheReasonAndLeavesNothing) {
   for (const SaveCall call : kCalls) {
-    owners_.silent = {call, 1};
+    owners_.Silence(call, 1);
     Cancellation cancellation;
     absl::Status failed;
     std::thread saving(
@@ -230,7 +230,7 @@ TEST_F(CheckpointDriverTest, AStepThatIsMissed_IsNotTriedAgain) {
 }
 
 TEST_F(CheckpointDriverTest, AStepThatDoesNotCome_IsNotAwaitedLongerThanIsOrdered) {
-  owners_.silent = {SaveCall::kOpen, 1};
+  owners_.Silence(SaveCall::kOpen, 1);
   order_.step = 7;
   order_.awaits_step = true;
   order_.patience = absl::Milliseconds(1);

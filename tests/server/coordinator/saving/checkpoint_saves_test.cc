@@ -64,11 +64,11 @@ class CheckpointSavesTest : public ::testing::Test {
 
   // A save to /dir that is in the middle of being written.
   std::shared_ptr<CheckpointSave> BeginSilent(const SaveRequest& request = To("/dir")) {
-    owners_.silent = {SaveCall::kWrite, 1};
+    owners_.Silence(SaveCall::kWrite, 1);
     auto save = saves_->Begin(request);
     EXPECT_TRUE(save.ok()) << save.status();
     owners_.AwaitSilent(1);
-    owners_.silent.reset();
+    owners_.SilenceNobody();
     return *std::move(save);
   }
 
@@ -161,13 +161,13 @@ TEST_F(CheckpointSavesTest, ASaveThatWaitsForItsStep_GivesWayToAnyOther) {
   SaveRequest waiting = To("/dir");
   waiting.step = 10;
   waiting.awaits_step = true;
-  owners_.silent = {SaveCall::kPrepare, 0};
+  owners_.Silence(SaveCall::kPrepare, 0);
   const auto save = saves_->Begin(waiting);
   ASSERT_TRUE(save.ok()) << save.status();
   owners_.AwaitSilent(1);
   EXPECT_EQ(owners_.awaited_step, 10);
   EXPECT_EQ(saves_->Begin(waiting).value(), *save);
-  owners_.silent.reset();
+  owners_.SilenceNobody();
   SaveRequest other = To("/dir");
   other.step = 5;
   const auto next = saves_->Begin(other);
@@ -203,7 +203,7 @@ TEST_F(CheckpointSavesTest, ARequestThatCannotBe_GivesNothingUp) {
   SaveRequest waiting = To("/dir");
   waiting.step = 10;
   waiting.awaits_step = true;
-  owners_.silent = {SaveCall::kPrepare, 0};
+  owners_.Silence(SaveCall::kPrepare, 0);
   const auto save = saves_->Begin(waiting);
   owners_.AwaitSilent(1);
   EXPECT_EQ(saves_->Begin(To("dir")).status().code(), absl::StatusCode::kInvalidArgument);

@@ -129,7 +129,7 @@ TEST_F(CheckpointsServiceTest, RequestsThatCannotBe_AreRefused) {
 }
 
 TEST_F(CheckpointsServiceTest, WhoFollowsARank_IsToldWhenThatHasOpened) {
-  owners_.silent = {SaveCall::kOpen, 1};
+  owners_.Silence(SaveCall::kOpen, 1);
   v1::SaveCheckpointRequest request;
   request.set_rank(0);
   request.set_request_id("a");

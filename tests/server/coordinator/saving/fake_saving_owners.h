@@ -31,8 +31,6 @@ class FakeSavingOwners final : public SavingOwners {
   std::function<absl::Status(SaveCall, Rank)> before = [](SaveCall, Rank) {
     return absl::OkStatus();
   };
-  // This rank does not answer this call before it is cancelled.
-  absl::optional<std::pair<SaveCall, Rank>> silent;
   absl::optional<SnapshotMoment> moment_of_rank_1;
   Generation present = 1;                   // that all follow
   absl::optional<StepNumber> awaited_step;  // that the last save waited for
@@ -44,6 +42,16 @@ class FakeSavingOwners final : public SavingOwners {
   std::function<void(std::function<void(absl::StatusOr<SnapshotMoment>)>)> keeps_open;
 
   void SetStep(StepNumber step) { step_ = step; }
+  // From now on the rank does not answer this call before it is cancelled; also within a save.
+  void Silence(SaveCall call, Rank rank) {
+    absl::MutexLock lock(&mutex_);
+    silent_ = {call, rank};
+  }
+  // From now on all answer; who is silent already stays so.
+  void SilenceNobody() {
+    absl::MutexLock lock(&mutex_);
+    silent_.reset();
+  }
 
   int connects() const {
     absl::MutexLock lock(&mutex_);
@@ -122,9 +130,8 @@ class FakeSavingOwners final : public SavingOwners {
    private:
     template <typename Done>
     bool IsSilent(SaveCall call, const Done& done) {
-      if (all_.silent != std::make_pair(call, rank_)) return false;
-      all_.Wait(this, [done](const absl::Status& status) { done(status); });
-      return true;
+      return all_.WaitIfSilent(call, rank_, this,
+                               [done](const absl::Status& status) { done(status); });
     }
 
     absl::StatusOr<WrittenShard> Written(const std::string& directory, const std::string& name,
@@ -159,9 +166,12 @@ class FakeSavingOwners final : public SavingOwners {
   bool HasSilent() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return static_cast<int>(waiting_.size()) >= awaited_;
   }
-  void Wait(OwnerSave* owner, std::function<void(absl::Status)> done) {
+  bool WaitIfSilent(SaveCall call, Rank rank, OwnerSave* owner,
+                    std::function<void(absl::Status)> done) {
     absl::MutexLock lock(&mutex_);
+    if (silent_ != std::make_pair(call, rank)) return false;
     waiting_[owner] = std::move(done);
+    return true;
   }
   void Forget(OwnerSave* owner) {
     absl::MutexLock lock(&mutex_);
@@ -182,6 +192,7 @@ class FakeSavingOwners final : public SavingOwners {
   const int world_size_;
   StepNumber step_;
   mutable absl::Mutex mutex_;
+  absl::optional<std::pair<SaveCall, Rank>> silent_ ABSL_GUARDED_BY(mutex_);
   int connects_ ABSL_GUARDED_BY(mutex_) = 0;
   int cancelled_ ABSL_GUARDED_BY(mutex_) = 0;
   int awaited_ ABSL_GUARDED_BY(mutex_) = 0;

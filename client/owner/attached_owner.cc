@@ -196,21 +196,31 @@ absl::Status AttachedOwner::ShareBytes(const ByteShare& share, absl::Duration ti
   return absl::OkStatus();
 }
 
-absl::Status AttachedOwner::FinishLoading(StepNumber step, absl::string_view blob,
-                                          absl::Duration timeout) {
-  absl::Status size = SetBlob(blob);
+absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded, absl::Duration timeout) {
+  absl::Status size = SetBlob(loaded.blob);
   if (!size.ok()) return size;
   request_.kind = DoorbellRequest::Kind::kFinishLoading;
-  request_.call = step;
+  request_.call = loaded.step;
   request_.row_marks.clear();
-  loading_to_ = step;
+  SetHyperparameters(loaded.hyperparameters);
+  loading_to_ = loaded.step;
   const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   if (!reply.ok()) return reply.status();
   loading_to_.reset();
   request_.has_blob = false;
   if (!reply->status.ok()) return reply->status;
-  last_call_ = finished_ = step;
+  last_call_ = finished_ = loaded.step;
   return absl::OkStatus();
+}
+
+void AttachedOwner::SetHyperparameters(absl::Span<const Hyperparameters> given) {
+  // Mostly they are the last step's.
+  if (given == absl::MakeConstSpan(hyperparameters_) && request_.hyperparameter_version != 0) {
+    return;
+  }
+  hyperparameters_.assign(given.begin(), given.end());
+  request_.hyperparameters = EncodeHyperparameters(hyperparameters_);
+  ++request_.hyperparameter_version;
 }
 
 absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
@@ -225,13 +235,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
     request_.row_marks[p] =
         request_.has_gradient[p] ? input.replica[p].gradient_rows.marks : nullptr;
   }
-  // Mostly they are the last step's.
-  if (input.hyperparameters != absl::MakeConstSpan(hyperparameters_) ||
-      request_.hyperparameter_version == 0) {
-    hyperparameters_.assign(input.hyperparameters.begin(), input.hyperparameters.end());
-    request_.hyperparameters = EncodeHyperparameters(hyperparameters_);
-    ++request_.hyperparameter_version;
-  }
+  SetHyperparameters(input.hyperparameters);
   const absl::StatusOr<DoorbellReply> reply = Ask(input.timeout);
   if (!reply.ok()) return reply.status();
   if (!reply->status.ok()) return reply->status;

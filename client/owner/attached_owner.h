@@ -85,8 +85,7 @@ class AttachedOwner : public OwnerLink {
   void KeepParameters(const std::shared_ptr<const ParameterMemory>&) override {}
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override;
-  absl::Status FinishLoading(StepNumber step, absl::string_view blob,
-                             absl::Duration timeout) override;
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override;
   // Each call of the access is a request to the server, which needs no other rank for it. Errors as
   // Step where that is gone or does not answer, but never StepInDoubt; one that was begun and is
   // not answered in time breaks the link.
@@ -110,6 +109,7 @@ class AttachedOwner : public OwnerLink {
   static AttachRequest RequestOf(const Options& options);
   static void LogPlane(const Options& options, const AttachReply& reply);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
+  void SetHyperparameters(absl::Span<const Hyperparameters> given);
   absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
                                absl::Duration timeout);
   // Rings and waits for the answer.

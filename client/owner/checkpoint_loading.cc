@@ -181,7 +181,8 @@ class Loading {
       return state.ok() ? share_->WriteSlots(**state) : state.status();
     }));
     if (!done.ok()) return done;
-    return owner().FinishLoading(load_.loaded.step, load_.blob, exchange_.options().timeout);
+    const OwnerLink::LoadedStep loaded{load_.loaded.step, match_.hyperparameters, load_.blob};
+    return owner().FinishLoading(loaded, exchange_.options().timeout);
   }
 
   OwnerLink& owner() const { return *exchange_.options().owner; }

@@ -128,15 +128,16 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::StatusOr<StateAccess*> state(absl::Duration) override { return owner_->state(); }
 
-  absl::Status FinishLoading(StepNumber step, absl::string_view blob,
-                             absl::Duration timeout) override {
-    absl::Status size = CheckBlobSize(options_.rank, blob);
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override {
+    absl::Status size = CheckBlobSize(options_.rank, loaded.blob);
     if (!size.ok()) return size;
     // Before: a snapshot may follow at once. Where nothing is being replaced, this will be refused,
     // and the blob stays.
     const absl::StatusOr<ShardState*> state = owner_->state();
-    if (state.ok() && (*state)->replacing() == Replacing::kAll) blob_.Replace(step, blob);
-    absl::Status finished = owner_->FinishLoading(step, timeout);
+    if (state.ok() && (*state)->replacing() == Replacing::kAll) {
+      blob_.Replace(loaded.step, loaded.blob);
+    }
+    absl::Status finished = owner_->FinishLoading(loaded.step, loaded.hyperparameters, timeout);
     if (finished.ok()) next_blob_.reset();
     return finished;
   }

@@ -79,10 +79,15 @@ class OwnerLink {
   // them, too; each has the timeout, and errors::IsOwnerAway where it may be made again.
   virtual absl::StatusOr<StateAccess*> state(absl::Duration timeout) = 0;
 
-  // As ShardOwner::FinishLoading; and errors::IsTrainerGone as Step. `blob` is what is kept with
-  // that state (SetBlob); what was to go with the next step does not.
-  virtual absl::Status FinishLoading(StepNumber step, absl::string_view blob,
-                                     absl::Duration timeout) = 0;
+  // What a checkpoint has beside parameters and slots.
+  struct LoadedStep {
+    StepNumber step = 0;
+    absl::Span<const Hyperparameters> hyperparameters;  // by group, of that step
+    absl::string_view blob;                             // that is kept with the state (SetBlob)
+  };
+  // As ShardOwner::FinishLoading; and errors::IsTrainerGone as Step. The blob that was to go with
+  // the next step does not.
+  virtual absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) = 0;
 
   // Keeps a few bytes with the state (random state, data cursor): for checkpoints, and for the
   // trainer's successor where the owner outlives the trainer. They go with the next step and are

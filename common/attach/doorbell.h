@@ -79,6 +79,7 @@ struct DoorbellRequest {
     return kind == Kind::kReadState || kind == Kind::kWriteState || kind == Kind::kBeginReplacing ||
            kind == Kind::kEndReplacing || kind == Kind::kBeginLoading;
   }
+  bool gives_hyperparameters() const { return kind == Kind::kStep || kind == Kind::kFinishLoading; }
   Kind kind = Kind::kStep;
   absl::Duration timeout;
   // For kStep: which call this is. One that was made already is answered at once: a trainer that

@@ -177,7 +177,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     trainer.doorbell.Answer(reply);
     return true;
   }
-  if (valid.ok() && steps) valid = request_->UseHyperparameters();
+  if (valid.ok() && asked.gives_hyperparameters()) valid = request_->UseHyperparameters();
   // Of torn state nobody knows the last call; the owner refuses this one.
   if (valid.ok() && steps && torn_.ok()) {
     const CallNumber last = LastCall(owner_->progress());
@@ -224,7 +224,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     if (state.ok() && (*state)->replacing() == Replacing::kAll) {
       record_.ReplaceBlobs(asked.call, asked.blob);
     }
-    reply.status = owner_->FinishLoading(asked.call, asked.timeout);
+    reply.status = owner_->FinishLoading(asked.call, request_->hyperparameters(), asked.timeout);
     if (reply.status.ok()) torn_ = absl::OkStatus();
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);

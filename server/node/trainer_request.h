@@ -36,9 +36,11 @@ class TrainerRequest {
   absl::Status Take(Incarnation trainer, Doorbell& doorbell);
   const DoorbellRequest& asked() const { return asked_; }
 
-  // Those of a step, before its input is asked for. Validated here already: for the other ranks it
-  // is then as if there were no trainer, and they can wait until it has corrected its own.
+  // Those of a step, before its input is asked for, or of a loaded one. Validated here already: for
+  // the other ranks it is then as if there were no trainer, and they can wait until it has
+  // corrected its own.
   absl::Status UseHyperparameters();
+  absl::Span<const Hyperparameters> hyperparameters() const { return hyperparameters_; }
   // Of a step. Valid until the next request is taken.
   StepInput Input();
 

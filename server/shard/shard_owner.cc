@@ -159,10 +159,14 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   return result.refused ? absl::OkStatus() : Break(result);
 }
 
-absl::Status ShardOwner::Impl::FinishLoading(StepNumber step, absl::Duration timeout) {
-  absl::Status finished =
-      BetweenSteps([&](StepEngine& engine) { return engine.FinishLoading(step, timeout); });
-  if (finished.ok()) PublishProgress(StepOutcome::kIdle);
+absl::Status ShardOwner::Impl::FinishLoading(StepNumber step,
+                                             absl::Span<const Hyperparameters> hyperparameters,
+                                             absl::Duration timeout) {
+  absl::Status finished = BetweenSteps(
+      [&](StepEngine& engine) { return engine.FinishLoading(step, hyperparameters, timeout); });
+  if (!finished.ok()) return finished;
+  board_->SetHyperparameters(generation_->engine().record().hyperparameters);
+  PublishProgress(StepOutcome::kIdle);
   return finished;
 }
 
@@ -283,8 +287,10 @@ absl::Status ShardOwner::ShareBytes(const ByteShare& share, absl::Duration timeo
   return impl_->BetweenSteps([&](StepEngine& engine) { return engine.ShareBytes(share, timeout); });
 }
 
-absl::Status ShardOwner::FinishLoading(StepNumber step, absl::Duration timeout) {
-  return impl_->FinishLoading(step, timeout);
+absl::Status ShardOwner::FinishLoading(StepNumber step,
+                                       absl::Span<const Hyperparameters> hyperparameters,
+                                       absl::Duration timeout) {
+  return impl_->FinishLoading(step, hyperparameters, timeout);
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }

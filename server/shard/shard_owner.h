@@ -129,10 +129,12 @@ class ShardOwner {
 
   // All ranks have replaced their state (state()), marked it so, and given all their replicas the
   // parameters (SyncParameters) of `step`: the job goes on after it. All ranks together.
-  // With nothing changed on all: INVALID_ARGUMENT, they give different steps or make another call;
-  // ABORTED, as ShareBytes. Else errors as Step; a rank that is lost meanwhile may leave states of
-  // different steps.
-  absl::Status FinishLoading(StepNumber step, absl::Duration timeout);
+  // `hyperparameters`, by group, are those that this step was made with.
+  // With nothing changed on all: INVALID_ARGUMENT, they give different steps, hyperparameters are
+  // out of range, or some make another call; ABORTED, as ShareBytes. Else errors as Step; a rank
+  // that is lost meanwhile may leave states of different steps.
+  absl::Status FinishLoading(StepNumber step, absl::Span<const Hyperparameters> hyperparameters,
+                             absl::Duration timeout);
 
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
   // Refused by all ranks alike: nothing has changed, and the call may be made again.

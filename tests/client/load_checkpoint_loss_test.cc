@@ -19,6 +19,7 @@
 #include "client/state_dict.h"
 #include "common/errors.h"
 #include "tests/client/attached_options.h"
+#include "tests/client/lost_process.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/server/node/kept_server.h"
@@ -35,43 +36,18 @@ using testing::ExpectAllOk;
 using testing::FakeHub;
 using testing::ForwardingOwner;
 using ::testing::HasSubstr;
+using testing::LoseInACall;
+using testing::LossOutcome;
+using testing::LossPlan;
+using testing::LossTrainer;
 using testing::NodeRig;
+using testing::Victim;
+using Trainer = testing::LossTrainer;
 
-constexpr int kRanks = 2;
+constexpr int kRanks = LossTrainer::kRanks;
 constexpr int kSaved = 2;  // the checkpoint's step
-constexpr int kLast = 4;
+constexpr int kLast = LossPlan::kLast;
 constexpr char kName[] = "step-000000000002";
-
-class Trainer {
- public:
-  explicit Trainer(ShardedOptimizerOptions options) {
-    options.policy = PartitionPolicy::kBalanced;
-    options.parameter_names = {"a", "b"};
-    optimizer_ = std::make_unique<ShardedOptimizer>(parameters_, RuleOptions("adam"), options);
-  }
-  void StepTo(int last) {
-    for (int step = static_cast<int>(optimizer_->finished_step()) + 1; step <= last; ++step) {
-      for (const at::Tensor& each : parameters_) {
-        each.mutable_grad() = at::full(each.sizes(), 0.125 * (step % 5 + 1));
-      }
-      optimizer_->step();
-    }
-  }
-  // Everything that a step depends on.
-  std::vector<std::string> State() {
-    optimizer_->consolidate_state_dict(-1);
-    std::vector<std::string> lines = DigestLines(optimizer_->state_dict());
-    for (const at::Tensor& each : parameters_) lines.push_back(testing::BytesOf(each));
-    return lines;
-  }
-  ShardedOptimizer& optimizer() { return *optimizer_; }
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
-
- private:
-  const std::vector<at::Tensor> parameters_ = {testing::Parameter({5000}, 1),
-                                               testing::Parameter({3}, 1)};
-  std::unique_ptr<ShardedOptimizer> optimizer_;
-};
 
 // A checkpoint of step kSaved, and what a job has that was never disturbed.
 struct Saved {
@@ -188,10 +164,9 @@ class WatchedOwner final : public ForwardingOwner {
     if (states_ == 2) reached_(Point::kBeforeTheWrites);
     return ForwardingOwner::state(timeout);
   }
-  absl::Status FinishLoading(StepNumber step, absl::string_view blob,
-                             absl::Duration timeout) override {
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override {
     reached_(Point::kBeforeTheSwap);
-    absl::Status finished = ForwardingOwner::FinishLoading(step, blob, timeout);
+    absl::Status finished = ForwardingOwner::FinishLoading(loaded, timeout);
     if (finished.ok()) reached_(Point::kAfterTheSwap);
     return finished;
   }
@@ -203,105 +178,35 @@ class WatchedOwner final : public ForwardingOwner {
   int states_ = 0;  // of this attempt
 };
 
-struct Killed {};  // no std::exception: nobody takes it for an error
-
-// What the ranks' threads tell each other in a test.
-class Together {
- public:
-  // What all say, or nothing where all are OK; by all ranks.
-  std::string Failures(Rank rank, const absl::Status& own) {
-    statuses_[rank] = own;
-    Meet();
-    std::string text;
-    if (!statuses_[0].ok() || !statuses_[1].ok()) {
-      text = absl::StrCat(statuses_[0].ToString(), "; ", statuses_[1].ToString());
-    }
-    Meet();
-    return text;
-  }
-
- private:
-  void Meet() {
-    absl::MutexLock lock(&mutex_);
-    const int round = came_++ / kRanks + 1;
-    const auto complete = [&] { return came_ >= round * kRanks; };
-    mutex_.Await(absl::Condition(&complete));
-  }
-
-  absl::Mutex mutex_;
-  int came_ = 0;
-  absl::Status statuses_[kRanks];
-};
-
-enum class Victim { kServer, kTrainer };
-
 // Rank 1 comes to the point and something is lost. Then all have the state of a job that was never
 // disturbed, after as many further calls as were needed.
-struct Outcome {
-  int calls = 0;       // of load_checkpoint, that all ranks made
-  std::string failed;  // what the first ones have said
-};
-Outcome LoseAt(Point point, Victim victim) {
-  testing::KeptServer server([](int, auto*) {}, kRanks);
-  Together together;
-  Outcome outcome;
-  const auto work = [&](Rank rank) {
-    bool done = false;
-    ClientSeams seams;
-    seams.link = [&](std::unique_ptr<OwnerLink> owner) -> std::unique_ptr<OwnerLink> {
-      if (rank != 1) return owner;
-      return std::make_unique<WatchedOwner>(std::move(owner), [&](Point at) {
-        if (at != point || std::exchange(done, true)) return;
-        if (victim == Victim::kTrainer) throw Killed();
-        server.Kill();
-        server.Return();
-      });
-    };
-    const ScopedClientSeams scoped(seams);
-    auto trainer = std::make_unique<Trainer>(testing::AttachedTo(server.address(), rank, kRanks));
-    trainer->StepTo(1);
-    std::string failures = "not called";
-    for (int call = 1; call <= 4 && !failures.empty(); ++call) {
-      absl::Status status;
-      try {
-        status = ErrorOf([&] { trainer->optimizer().load_checkpoint(TheSaved().root, kName); });
-      } catch (const Killed&) {
-        status = ErrorOf([&] {
-          trainer.reset();
-          trainer = std::make_unique<Trainer>(testing::AttachedTo(server.address(), rank, kRanks));
-          trainer->optimizer().load_checkpoint(TheSaved().root, kName);
-        });
-      }
-      EXPECT_FALSE(errors::IsPeersTimedOut(status)) << status;
-      if (status.ok()) status = ErrorOf([&] { trainer->StepTo(kLast); });
-      failures = together.Failures(rank, status);
-      if (rank == 0) {
-        outcome.calls = call;
-        if (!failures.empty()) absl::StrAppend(&outcome.failed, failures, "\n");
-      }
-    }
-    EXPECT_EQ(failures, "");
-    EXPECT_EQ(done, rank == 1);
-    if (!failures.empty()) return;
-    EXPECT_EQ(trainer->State(), TheSaved().expected);
-    EXPECT_EQ(trainer->optimizer().blob(), "blob");
-    trainer->optimizer().Close();
+LossOutcome LoseAt(Point point, Victim victim) {
+  LossPlan plan;
+  plan.victim = victim;
+  plan.watch = [point](std::unique_ptr<OwnerLink> owner, const std::function<void()>& lose) {
+    return std::make_unique<WatchedOwner>(std::move(owner), [point, lose](Point at) {
+      if (at == point) lose();
+    });
   };
-  std::thread other([&] { work(1); });
-  work(0);
-  other.join();
+  plan.call = [](Trainer& trainer) { trainer.optimizer().load_checkpoint(TheSaved().root, kName); };
+  plan.check = [](Trainer& trainer) {
+    EXPECT_EQ(trainer.State(), TheSaved().expected);
+    EXPECT_EQ(trainer.optimizer().blob(), "blob");
+  };
+  const LossOutcome outcome = LoseInACall(plan);
+  EXPECT_TRUE(outcome.lost);
   return outcome;
 }
 
 class LoadCheckpointLossOfAProcess : public ::testing::TestWithParam<Point> {};
 
 TEST_P(LoadCheckpointLossOfAProcess, Server_TheLoadBeginsAgain) {
-  const Outcome outcome = LoseAt(GetParam(), Victim::kServer);
+  const LossOutcome outcome = LoseAt(GetParam(), Victim::kServer);
   EXPECT_EQ(outcome.calls, 1) << outcome.failed;
 }
 
 TEST_P(LoadCheckpointLossOfAProcess, Trainer_ItsSuccessorLoadsWithTheOthers) {
-  const Outcome outcome = LoseAt(GetParam(), Victim::kTrainer);
+  const LossOutcome outcome = LoseAt(GetParam(), Victim::kTrainer);
   // After the swap the other rank steps already: both are told at once.
   const bool has_loaded = GetParam() == Point::kAfterTheSwap;
   EXPECT_EQ(outcome.calls, has_loaded ? 2 : 1) << outcome.failed;

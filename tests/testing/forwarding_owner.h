@@ -44,9 +44,8 @@ class ForwardingOwner : public OwnerLink {
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override {
     return owner_->state(timeout);
   }
-  absl::Status FinishLoading(StepNumber step, absl::string_view blob,
-                             absl::Duration timeout) override {
-    return owner_->FinishLoading(step, blob, timeout);
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override {
+    return owner_->FinishLoading(loaded, timeout);
   }
   absl::Status SetBlob(absl::string_view blob) override { return owner_->SetBlob(blob); }
   const std::string& blob() const override { return owner_->blob(); }

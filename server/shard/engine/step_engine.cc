@@ -62,12 +62,7 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
                                                : options_.before->incarnations_) {
   record_.generation = options_.shape->generation();
   record_.hyperparameters = HyperparametersOf(*options_.groups);
-  std::vector<Hyperparameters> begins_with = record_.hyperparameters;
-  if (options_.before != nullptr) {
-    const std::vector<Hyperparameters>& last = *options_.before->hyperparameters_;
-    std::copy(last.begin(), last.end(), begins_with.begin());
-  }
-  hyperparameters_ = std::make_shared<const std::vector<Hyperparameters>>(std::move(begins_with));
+  hyperparameters_ = HyperparametersOfLastStep();
   record_.rows = &rows_;
   record_.updated.resize(options_.space().parameter_count());
   record_.coefficients.resize(options_.space().parameter_count());
@@ -150,10 +145,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
     Result applied = Apply(replica, deadline);
     if (!applied.status.ok()) return applied;
   }
-  if (std::exchange(hyperparameters_are_new_, false)) {
-    hyperparameters_ =
-        std::make_shared<const std::vector<Hyperparameters>>(record_.hyperparameters);
-  }
+  RememberHyperparameters();
   const absl::Time end = options_.clock->Now();
   options_.timeline->Record("apply", kWholeStep, committed, end);
   options_.timeline->EndStep();
@@ -230,6 +222,24 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
                         regions.size(), options_.layout().regions().size()));
   }
   return exchange_->Check(ReplicaMemory(replica, regions));
+}
+
+// Another engine, whose process has ended, made the steps that this one finds in its store.
+std::shared_ptr<const std::vector<Hyperparameters>> StepEngine::HyperparametersOfLastStep() const {
+  std::vector<Hyperparameters> values = record_.hyperparameters;
+  if (options_.before != nullptr) {
+    if (options_.before->hyperparameters_ == nullptr) return nullptr;
+    const std::vector<Hyperparameters>& last = *options_.before->hyperparameters_;
+    std::copy(last.begin(), last.end(), values.begin());
+  } else if (finished_ > 0) {
+    return nullptr;
+  }
+  return std::make_shared<const std::vector<Hyperparameters>>(std::move(values));
+}
+
+void StepEngine::RememberHyperparameters() {
+  if (!std::exchange(hyperparameters_are_new_, false)) return;
+  hyperparameters_ = std::make_shared<const std::vector<Hyperparameters>>(record_.hyperparameters);
 }
 
 absl::Status StepEngine::UseHyperparameters(absl::Span<const Hyperparameters> given) {

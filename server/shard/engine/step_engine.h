@@ -91,8 +91,10 @@ class StepEngine {
 
   // All ranks have replaced their state and parameters by those of `step`, the same on all, and the
   // next one follows that, after no skipped call. Ends what StateAccess::SetReplacing has begun.
-  // Refused where they give different steps.
-  Result FinishLoading(StepNumber step, absl::Duration timeout);
+  // `hyperparameters`, by group, are those that `step` was made with. Refused where ranks give
+  // different steps, or one gives hyperparameters that cannot be.
+  Result FinishLoading(StepNumber step, absl::Span<const Hyperparameters> hyperparameters,
+                       absl::Duration timeout);
 
   StepNumber finished() const { return finished_; }
   // The ledger's, between steps.
@@ -152,6 +154,8 @@ class StepEngine {
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
+  std::shared_ptr<const std::vector<Hyperparameters>> HyperparametersOfLastStep() const;
+  void RememberHyperparameters();
 
   // Whether the gradients are such as the rules take.
   absl::Status CheckGradients(absl::Span<const ReplicaTensor> replica) const;
@@ -206,7 +210,7 @@ class StepEngine {
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;
   StepRecord record_;
-  // Of the last finished step, or those that the first one begins with.
+  // Of the last finished step, or those that the first one begins with. Null: not known.
   std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
   bool hyperparameters_are_new_ = false;  // the record's are others
   StepNumber finished_;                   // the ledger's, at first

@@ -47,7 +47,9 @@ StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration
   return result;
 }
 
-StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration timeout) {
+StepEngine::Result StepEngine::FinishLoading(StepNumber step,
+                                             absl::Span<const Hyperparameters> hyperparameters,
+                                             absl::Duration timeout) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   absl::Status usable;
@@ -57,6 +59,8 @@ StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration tim
   } else if (options_.store->ledger().replacing() != Replacing::kAll) {
     usable = absl::InvalidArgumentError(
         "the end of a checkpoint's loading, which was not begun here: nothing was replaced");
+  } else {
+    usable = UseHyperparameters(hyperparameters);
   }
   absl::optional<Result> refused =
       AgreeOnCall(CommitCall::kFinishLoading, step, usable, StepOutcome::kNotApplied, deadline);
@@ -66,6 +70,7 @@ StepEngine::Result StepEngine::FinishLoading(StepNumber step, absl::Duration tim
   skipped_ = 0;
   options_.store->ledger().SetProgress(progress());
   options_.store->ledger().SetReplacing(Replacing::kNothing);
+  RememberHyperparameters();
   options_.timeline->DropStep();
   Result result;
   result.info.step = finished_;

@@ -133,6 +133,13 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   auto state = OwnerStateOf(**snapshot, description_, rank_);
   if (!state.ok()) return state.status();
   const absl::Span<const Hyperparameters> hyperparameters = (*snapshot)->hyperparameters();
+  if (hyperparameters.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the hyperparameters of step %d are not known: the shard server of rank "
+                        "%d, which made that "
+                        "step, was replaced since; save after the next step",
+                        (*snapshot)->step(), rank_));
+  }
   if (hyperparameters.size() != description_.groups.size()) {
     return absl::AbortedError(absl::StrFormat(
         "rank %d was getting param groups when the snapshot was prepared (%d and %d); save again",

@@ -179,7 +179,7 @@ absl::StatusOr<StepInfo> NodeTrainer::Skip() {
 }
 
 absl::StatusOr<StepInfo> NodeTrainer::StepWithGradients(absl::Duration timeout) {
-  const std::vector<Hyperparameters> groups(space().group_count(), Group(rate_));
+  const std::vector<Hyperparameters> groups = hyperparameters();
   StepInput input;
   input.replica = tensors_;
   input.regions = link_->replica();
@@ -188,6 +188,10 @@ absl::StatusOr<StepInfo> NodeTrainer::StepWithGradients(absl::Duration timeout) 
   absl::StatusOr<StepInfo> info = link_->Step(input);
   if (info.ok()) finished_ = info->step;
   return info;
+}
+
+std::vector<Hyperparameters> NodeTrainer::hyperparameters() const {
+  return std::vector<Hyperparameters>(space().group_count(), Group(rate_));
 }
 
 absl::Status NodeTrainer::StepUntil(StepNumber last) {

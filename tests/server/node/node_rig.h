@@ -72,6 +72,7 @@ class NodeTrainer {
   const ParameterSpace& space() const { return spec_.space; }
   int added() const { return space().admission_count() - 1; }
   void SetLearningRate(double rate) { rate_ = rate; }
+  std::vector<Hyperparameters> hyperparameters() const;  // by group, as its steps have them
 
  private:
   absl::StatusOr<StepInfo> StepWithGradients(absl::Duration timeout);

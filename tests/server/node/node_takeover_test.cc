@@ -347,10 +347,12 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
     EXPECT_TRUE(rank == 1 ? absl::IsDataLoss(read) : absl::IsInvalidArgument(read)) << read;
     // Nothing was replaced yet, and the parameters count as torn, too.
     EXPECT_TRUE(absl::IsDataLoss(state->SetReplacing(Replacing::kState)) || rank == 0);
-    EXPECT_TRUE(absl::IsInvalidArgument(link.FinishLoading(2, "lost", absl::Seconds(20))));
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        link.FinishLoading({2, trainers[rank]->hyperparameters(), "lost"}, absl::Seconds(20))));
     EXPECT_TRUE(state->SetReplacing(Replacing::kAll).ok());
     // What was marked as torn above is that of step 2.
-    const absl::Status loaded = link.FinishLoading(2, "blob", absl::Seconds(20));
+    const absl::Status loaded =
+        link.FinishLoading({2, trainers[rank]->hyperparameters(), "blob"}, absl::Seconds(20));
     EXPECT_TRUE(loaded.ok()) << loaded;
     EXPECT_EQ(link.finished_step(), 2u);
     const absl::Status stepped = trainers[rank]->StepUntil(4);

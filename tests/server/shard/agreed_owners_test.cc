@@ -15,6 +15,7 @@
 #include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/parameter_memory.h"
+#include "server/shard/state/state_access.h"
 #include "tests/server/shard/owner_rig.h"
 
 namespace optshard::testing {
@@ -204,6 +205,29 @@ TEST(AgreedOwnersTest, Hyperparameters_AreThoseOfTheSnapshotsStep) {
     ASSERT_TRUE(snapshot.ok()) << snapshot.status();
     EXPECT_EQ((*snapshot)->step(), 1);
     EXPECT_EQ((*snapshot)->hyperparameters()[0].Number("lr"), 0.25) << "rank " << r;
+  }
+}
+
+TEST(AgreedOwnersTest, AfterALoad_HyperparametersAreThoseOfTheLoadedStep) {
+  Job job;
+  const auto rig = job.Start();
+  rig->OnEveryRank([&](Rank r) {
+    ASSERT_EQ((*rig->owner(r).state())->SetReplacing(Replacing::kAll), absl::OkStatus());
+    const StepInput input = rig->InputOf(r);
+    std::vector<Hyperparameters> loaded(input.hyperparameters.begin(), input.hyperparameters.end());
+    loaded[0].Set("lr", -1.0);
+    const absl::Status wrong = rig->owner(r).FinishLoading(40, loaded, kLong);
+    EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
+    loaded[0].Set("lr", 0.125);
+    EXPECT_EQ(rig->owner(r).FinishLoading(40, loaded, kLong), absl::OkStatus());
+  });
+  for (Rank r = 0; r < job.ranks; ++r) {
+    ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, {}).ok());
+    const auto snapshot = SnapshotsOf(*rig, r)->Take(7, kLong);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    EXPECT_EQ((*snapshot)->step(), 40);
+    EXPECT_EQ((*snapshot)->hyperparameters()[0].Number("lr"), 0.125) << "rank " << r;
+    EXPECT_EQ(rig->owner(r).view().Describe().groups[0].hyperparameters.Number("lr"), 0.125);
   }
 }
 

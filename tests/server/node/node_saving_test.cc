@@ -1,0 +1,105 @@
+// What a shard server's owners know of the step that is to be saved.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cancellation.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/checkpoint/checkpoint_list.h"
+#include "server/shard/inspection/shard_view_registry.h"
+#include "server/shard/saving/shard_save.h"
+#include "server/shard/saving/writer_slots.h"
+#include "server/shard/state/state_access.h"
+#include "tests/server/node/node_rig.h"
+#include "tests/testing/fake_file_system.h"
+#include "tests/testing/local_coordinator.h"
+
+namespace optshard {
+namespace {
+
+using testing::FakeKeeper;
+using ::testing::HasSubstr;
+using testing::NodeRig;
+using testing::NodeTrainer;
+
+class NodeSavingTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<NodeRig> StartServer() {
+    NodeRig::Options options;
+    options.world_size = 1;
+    options.owners.coordinator = &coordinator_;
+    options.owners.keeper = &keeper_;
+    options.owners.views = &views_;
+    return std::make_unique<NodeRig>(std::move(options), keeper_.Units());
+  }
+
+  // What a checkpoint says of the first group's learning rate.
+  absl::StatusOr<double> SavedRate() {
+    const auto root = files_.OpenDirectory("/");
+    const std::string name = CheckpointNameText({++snapshots_, 0});
+    absl::Status made = (*root)->CreateDirectory(name);
+    if (!made.ok()) return made;
+    ShardSave::Options options;
+    options.views = &views_;
+    options.files = &files_;
+    options.writers = &writers_;
+    options.cancellation = &cancellation_;
+    ShardSave save(options);
+    ShardSave::Shard shard;
+    shard.snapshot = snapshots_;
+    absl::Status prepared = save.Prepare(shard);
+    if (!prepared.ok()) return prepared;
+    const absl::StatusOr<SnapshotMoment> opened = save.Open(absl::Seconds(20));
+    if (!opened.ok()) return opened.status();
+    auto written = save.Write("/", name, [](int64_t, int64_t) {});
+    if (!written.ok()) return written.status();
+    return written->description->groups[0].hyperparameters.Number("lr");
+  }
+
+  FakeKeeper keeper_;
+  LocalCoordinator coordinator_{1};
+  ShardViewRegistry views_;
+  testing::FakeFileSystem files_;
+  WriterSlots writers_{1};
+  Cancellation cancellation_;
+  SnapshotId snapshots_ = 0;
+};
+
+TEST_F(NodeSavingTest, HyperparametersOfAStepThatADeadServerMade_AreNotMadeUp) {
+  auto first = StartServer();
+  std::unique_ptr<NodeTrainer> trainer = NodeTrainer::Start(first->TrainerOptions(0)).value();
+  trainer->SetLearningRate(0.5);
+  ASSERT_TRUE(trainer->StepUntil(2).ok());
+  EXPECT_EQ(SavedRate().value(), 0.5);
+  trainer.reset();
+  first->Die();
+  first.reset();
+
+  const auto second = StartServer();
+  trainer = NodeTrainer::Start(second->TrainerOptions(0)).value();
+  const absl::StatusOr<double> rate = SavedRate();
+  EXPECT_EQ(rate.status().code(), absl::StatusCode::kFailedPrecondition) << rate.status();
+  EXPECT_THAT(std::string(rate.status().message()), HasSubstr("hyperparameters of step 2"));
+  EXPECT_THAT(std::string(rate.status().message()), HasSubstr("rank 0"));
+  trainer->SetLearningRate(0.25);
+  ASSERT_TRUE(trainer->StepUntil(3).ok());
+  EXPECT_EQ(SavedRate().value(), 0.25);
+}
+
+TEST_F(NodeSavingTest, AfterALoad_HyperparametersAreThoseOfTheLoadedStep) {
+  const auto server = StartServer();
+  const auto trainer = NodeTrainer::Start(server->TrainerOptions(0)).value();
+  ASSERT_TRUE(trainer->StepUntil(1).ok());
+  StateAccess* const state = trainer->link().state(absl::Seconds(20)).value();
+  ASSERT_TRUE(state->SetReplacing(Replacing::kAll).ok());
+  std::vector<Hyperparameters> loaded = trainer->hyperparameters();
+  loaded[0].Set("lr", 0.125);
+  const absl::Status done = trainer->link().FinishLoading({40, loaded, ""}, absl::Seconds(20));
+  ASSERT_TRUE(done.ok()) << done;
+  EXPECT_EQ(SavedRate().value(), 0.125);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -205,7 +205,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Gives rank `to` the whole optimizer state, or all ranks, with -1: that of the last step, for
   // state_dict(). All ranks call it, between the same steps, with the same `to`. That rank needs
   // memory for the whole state. It pulls from all owners over gRPC or, where it cannot reach one,
-  // in windows of 128 KiB over the data plane. What was consolidated before is dropped. Errors:
+  // in windows of 128 KiB over the data plane. What was consolidated before is dropped. Where a
+  // shard server or a trainer is lost meanwhile it begins again once all are back. Errors:
   //   INVALID_ARGUMENT   on all ranks: they give different ranks, or one that is none; or some
   //                      step or make another call meanwhile
   //   UNIMPLEMENTED      an optimizer class steps a group (local_optimizer)

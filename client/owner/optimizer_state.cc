@@ -16,6 +16,7 @@
 #include "client/owner/state_consolidation.h"
 #include "client/owner/state_loading.h"
 #include "client/owner/state_shares.h"
+#include "client/owner/wait_for_trainers.h"
 #include "client/rule_options.h"
 #include "client/status_error.h"
 #include "common/errors.h"
@@ -132,8 +133,12 @@ absl::Status OptimizerState::CheckOwnState() const {
 
 void OptimizerState::Consolidate(Rank to, const Groups& groups) {
   CheckRulesStepAll();
+  InAttempts(ShareCall::kConsolidate,
+             [&](RankExchange& exchange) { ConsolidateOnce(to, groups, exchange); });
+}
+
+void OptimizerState::ConsolidateOnce(Rank to, const Groups& groups, RankExchange& exchange) {
   const int world_size = options_.owners->world_size();
-  RankExchange exchange(ExchangeFor(ShareCall::kConsolidate));
   ThrowIfError(exchange.Agree(Trying([&] {
     return to >= kFromEveryRank && to < world_size
                ? CheckOwnState()
@@ -242,6 +247,14 @@ absl::Status OptimizerState::SetReplacing(Replacing what) const {
   return state.ok() ? (*state)->SetReplacing(what) : state.status();
 }
 
+// The others may step already: where this rank's server is lost, its successor is asked.
+absl::Status OptimizerState::EndReplacing() const {
+  const auto end = [this] { return SetReplacing(Replacing::kNothing); };
+  return options_.client->wait_for_trainers
+             ? CallWithAllTrainers(options_.client->step_timeout, end)
+             : end();
+}
+
 void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups) {
   CheckRulesStepAll();
   std::vector<Hyperparameters> present;
@@ -301,7 +314,7 @@ std::vector<Hyperparameters> OptimizerState::LoadOnce(const absl::StatusOr<State
   // stays marked, until the state is loaded as a whole.
   ThrowIfError(exchange.Agree(Trying([&] { return SetReplacing(Replacing::kState); })));
   ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
-  ThrowIfError(SetReplacing(Replacing::kNothing));
+  ThrowIfError(EndReplacing());
   return *std::move(hyperparameters);
 }
 

@@ -83,11 +83,13 @@ class OptimizerState {
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
   absl::StatusOr<StateDict> ReceiveShare(RankExchange& exchange, Rank from,
                                          const StateDict& whole) const;
+  void ConsolidateOnce(Rank to, const Groups& groups, RankExchange& exchange);
   // What all groups have then.
   std::vector<Hyperparameters> LoadOnce(const absl::StatusOr<StateDict>& given, Rank from,
                                         const std::vector<Hyperparameters>& present,
                                         RankExchange& exchange) const;
   absl::Status SetReplacing(Replacing what) const;
+  absl::Status EndReplacing() const;
   absl::Status WriteOwn(const StateDict& share,
                         const std::vector<Hyperparameters>& hyperparameters) const;
   void SetAllOptions(const std::vector<Hyperparameters>& hyperparameters, Groups& groups) const;

@@ -42,6 +42,11 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   }
   const bool is_torn = request.resumes.has_value() && options_.memory_is_torn;
   if (is_torn) request.resumes->progress = StepProgress();
+  // No step is torn by slots that were replaced in part: the parameters are those of the last one.
+  const bool lacks_state =
+      request.resumes.has_value() &&
+      ShardLedger::ReadReplacing(options_.memory.back().ledger) == Replacing::kState;
+  if (lacks_state) request.resumes->progress.outcome = StepOutcome::kIdle;
   if (request.resumes.has_value()) {
     request.resumes->prepared_spec_digest = options_.prepared_spec_digest;
     request.resumes->lacks_values = options_.memory_lacks_values;
@@ -73,7 +78,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
                         resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
   }
   session_->SetProgress(resumed_);
-  if (is_torn) resumed_.outcome = StepOutcome::kTorn;
+  if (is_torn || lacks_state) resumed_.outcome = StepOutcome::kTorn;
   absl::Status divides = CheckPlan(ready.plan, options_.spec);
   if (divides.ok()) shape_ = GenerationShape::Make(options_.spec, ready.plan);
   return divides;

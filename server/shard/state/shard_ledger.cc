@@ -29,6 +29,13 @@ absl::optional<KeptState> ShardLedger::Read(const void* memory) {
   return KeptState{generation, head->progress.Load()};
 }
 
+Replacing ShardLedger::ReadReplacing(const void* memory) {
+  const Head* const head = static_cast<const Head*>(memory);
+  return head->progress.Load().outcome == StepOutcome::kTorn
+             ? head->replacing.load(std::memory_order_acquire)
+             : Replacing::kNothing;
+}
+
 ShardLedger::ShardLedger(void* memory, int parameters, int own_buckets, int scalar_slots)
     : head_(static_cast<Head*>(memory)),
       versions_(reinterpret_cast<Version*>(static_cast<char*>(memory) + sizeof(Head))),
@@ -65,10 +72,7 @@ void ShardLedger::SetReplacing(Replacing what) {
   SetProgress(progress);
 }
 
-Replacing ShardLedger::replacing() const {
-  return progress().outcome == StepOutcome::kTorn ? head_->replacing.load(std::memory_order_acquire)
-                                                  : Replacing::kNothing;
-}
+Replacing ShardLedger::replacing() const { return ReadReplacing(head_); }
 
 void ShardLedger::EndInterruptedWrites() {
   for (int v = 0; v < version_count_; ++v) {

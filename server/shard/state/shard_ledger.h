@@ -40,6 +40,8 @@ class ShardLedger {
 
   // What an earlier ledger in this memory recorded; nothing if there was none.
   static absl::optional<KeptState> Read(const void* memory);
+  // replacing() of an earlier ledger in this memory.
+  static Replacing ReadReplacing(const void* memory);
 
   // `memory` is aligned to a cache line and outlives this.
   ShardLedger(void* memory, int parameters, int own_buckets, int scalar_slots);

@@ -9,6 +9,8 @@
 
 namespace optshard {
 
+class ReplicaSegments;
+
 // Flat memory that holds a whole region of the MemoryLayout, padding included.
 struct ReplicaRegion {
   Buffer parameters;  // none: the parameters lie elsewhere
@@ -19,8 +21,8 @@ struct ReplicaRegion {
 // one copy of the parameters, their regions have the same address.
 struct PeerReplicas {
   std::vector<std::vector<ReplicaRegion>> regions;  // by rank, then by region of the layout
-  // Keeps all of it mapped, also beyond the plane's life.
-  std::shared_ptr<const void> memory;
+  // By rank: keep all of it mapped, also beyond the plane's life. Empty where nothing does.
+  std::vector<std::shared_ptr<const ReplicaSegments>> segments;
 };
 
 }  // namespace optshard

@@ -3,6 +3,7 @@
 #define OPTSHARD_COMMON_DATAPLANE_PLANE_REQUEST_H_
 
 #include "absl/time/time.h"
+#include "common/dataplane/peer_replicas.h"
 #include "common/dataplane/rendezvous.h"
 #include "common/ids.h"
 #include "common/memory_layout.h"
@@ -19,6 +20,9 @@ struct PlaneRequest {
   ReductionTree tree;
   Rendezvous* rendezvous = nullptr;
   const MemoryLayout* layout = nullptr;  // where parameters lie in replicas, if there are any
+  // Of the plane that this one follows, in the same process: what is mapped already is not mapped
+  // again. Null: nothing is.
+  const PeerReplicas* before = nullptr;
   absl::Time deadline = absl::InfiniteFuture();  // of making the plane; Clock::Monotonic()
 };
 

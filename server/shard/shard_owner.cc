@@ -95,6 +95,7 @@ absl::StatusOr<std::shared_ptr<DataPlane>> ShardOwner::Impl::ConnectPlane(
   request.tree = shape.plan().tree;
   request.layout = &shape.layout();
   request.rendezvous = &session_->rendezvous();
+  request.before = peer_replicas();
   request.deadline = deadline;
   absl::StatusOr<std::unique_ptr<DataPlane>> plane = options_.plane_factory(request);
   if (!plane.ok()) return plane.status();

@@ -88,7 +88,8 @@ class ShardOwner::Impl {
     return peer_replicas()->regions[options_.rank];
   }
   std::shared_ptr<const void> shared_replica_memory() const {
-    return peer_replicas() == nullptr ? nullptr : peer_replicas()->memory;
+    if (peer_replicas() == nullptr) return nullptr;
+    return std::make_shared<const decltype(PeerReplicas::segments)>(peer_replicas()->segments);
   }
   const ShardView& view() const { return *view_; }
 

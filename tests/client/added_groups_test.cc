@@ -143,7 +143,9 @@ TEST_P(AddedGroupsTest, AddedBetweenSteps_BitsOfOptimizersThatBeginThenAndNothin
       if (step != 1 && step != 3) continue;
       const std::vector<OwnedRange> before = optimizer.owner_of(1);
       const auto state = optimizer.state(all[1]);
+      const void* const values = all[1].data_ptr();
       optimizer.add_param_group(AddedGroup(all, step / 2));
+      EXPECT_EQ(all[1].data_ptr(), values);
       const std::vector<OwnedRange> after = optimizer.owner_of(1);
       ASSERT_EQ(after.size(), before.size());
       for (size_t i = 0; i < before.size(); ++i) {

@@ -169,6 +169,23 @@ std::vector<int> ReplicaSegments::gradients_fds() const {
   return fds;
 }
 
+bool ReplicaSegments::TakeOwn(Descriptors* descriptors) const {
+  std::vector<UniqueFd>& parameters = descriptors->parameters;
+  std::vector<UniqueFd>& gradients = descriptors->gradients;
+  const size_t count = pieces_.size();
+  bool own = has_parameters_ == !parameters.empty() && gradients.size() >= count &&
+             (!has_parameters_ || parameters.size() == gradients.size());
+  for (size_t i = 0; own && i < count; ++i) {
+    own = pieces_[i]->gradients.IsOf(gradients[i].get()) &&
+          (!has_parameters_ || pieces_[i]->parameters->IsOf(parameters[i].get()));
+  }
+  if (!own) return false;
+  const auto end = static_cast<std::ptrdiff_t>(count);
+  gradients.erase(gradients.begin(), gradients.begin() + end);
+  if (has_parameters_) parameters.erase(parameters.begin(), parameters.begin() + end);
+  return true;
+}
+
 bool ReplicaSegments::AreOf(const Descriptors& descriptors, int admission) const {
   const size_t count = descriptors.gradients.size();
   const auto first = static_cast<size_t>(admission);

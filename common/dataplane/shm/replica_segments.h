@@ -76,6 +76,10 @@ class ReplicaSegments {
   const Segment& parameters(int admission = 0) const { return *pieces_[admission]->parameters; }
   const Segment& gradients(int admission = 0) const { return pieces_[admission]->gradients; }
 
+  // Takes away the descriptors of the admissions that this has, if they are those of these very
+  // segments; returns whether they are.
+  bool TakeOwn(Descriptors* descriptors) const;
+
   // Whether the descriptors are those of these very segments, of all admissions from this one on
   // for which there are descriptors, and for at least one.
   bool AreOf(const Descriptors& descriptors, int admission = 0) const;

@@ -45,6 +45,13 @@ std::string Key(Rank rank) { return absl::StrCat("shm/", rank); }
 
 constexpr absl::string_view kMore = "more descriptors of a greeting";
 
+// Null where there was no plane before that gave access to the rank's memory.
+const ReplicaSegments* SegmentsBefore(const ShmPlaneOptions& options, Rank rank) {
+  if (options.before == nullptr) return nullptr;
+  const auto& segments = options.before->segments;
+  return static_cast<size_t>(rank) < segments.size() ? segments[rank].get() : nullptr;
+}
+
 void Append(const std::vector<int>& from, std::vector<int>* to) {
   to->insert(to->end(), from.begin(), from.end());
 }
@@ -238,8 +245,10 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
       (i <= parameters ? descriptors.parameters : descriptors.gradients)
           .push_back(std::move(message->descriptors[i]));
     }
-    absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
-        ReplicaSegments::Attach(*options.layout, greeting.rank, std::move(descriptors));
+    const ReplicaSegments* before = SegmentsBefore(options, greeting.rank);
+    if (before != nullptr && !before->TakeOwn(&descriptors)) before = nullptr;
+    absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica = ReplicaSegments::Attach(
+        *options.layout, greeting.rank, std::move(descriptors), absl::nullopt, before);
     if (!replica.ok()) return replica.status();
     peer.replica = *std::move(replica);
   }
@@ -271,16 +280,14 @@ void ShmPeers::CollectReplicas() {
     return;
   }
   PeerReplicas replicas;
-  auto memory = std::make_shared<std::vector<std::shared_ptr<const ReplicaSegments>>>();
   for (const Peer& peer : peers_) {
-    memory->push_back(peer.replica);
+    replicas.segments.push_back(peer.replica);
     std::vector<ReplicaRegion> regions = peer.replica->regions();
     for (size_t r = 0; r < regions.size() && !peer.replica->has_parameters(); ++r) {
       regions[r].parameters = with_parameters->regions()[r].parameters;
     }
     replicas.regions.push_back(std::move(regions));
   }
-  replicas.memory = std::move(memory);
   replicas_ = std::move(replicas);
 }
 

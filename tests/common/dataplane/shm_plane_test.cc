@@ -42,10 +42,9 @@ std::shared_ptr<const ReplicaSegments> MakeReplica(const MemoryLayout& layout, R
   return *made;
 }
 
-// Every rank on a thread of its own; a rank gives the replica that `replica_of` makes.
+// Every rank on a thread of its own, with options that lack the replica.
 void OnEveryRank(int world_size, const MemoryLayout& layout,
-                 const std::function<std::shared_ptr<const ReplicaSegments>(Rank)>& replica_of,
-                 const std::function<void(absl::StatusOr<std::unique_ptr<DataPlane>>)>& body) {
+                 const std::function<void(ShmPlaneOptions)>& body) {
   testing::FakeRendezvous rendezvous;
   ReductionTree tree;
   tree.node_groups.emplace_back();
@@ -58,13 +57,22 @@ void OnEveryRank(int world_size, const MemoryLayout& layout,
       options.world_size = world_size;
       options.tree = tree;
       options.rendezvous = &rendezvous;
-      options.replica = replica_of(rank);
       options.layout = &layout;
       options.deadline = FarDeadline();
-      body(CreateShmPlane(options));
+      body(options);
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// A rank gives the replica that `replica_of` makes.
+void OnEveryRank(int world_size, const MemoryLayout& layout,
+                 const std::function<std::shared_ptr<const ReplicaSegments>(Rank)>& replica_of,
+                 const std::function<void(absl::StatusOr<std::unique_ptr<DataPlane>>)>& body) {
+  OnEveryRank(world_size, layout, [&](ShmPlaneOptions options) {
+    options.replica = replica_of(options.rank);
+    body(CreateShmPlane(options));
+  });
 }
 
 absl::Status Barrier(DataPlane& plane, int32_t number) {
@@ -149,6 +157,44 @@ TEST(ShmPlane_GrownReplicas_KeepWhatWasThereInPlace, AndPeersReachAllOfThem) {
           EXPECT_EQ(grown[plane.rank()]->regions()[admissions].gradients.As<float>()[3], 7.0f);
           EXPECT_TRUE(plane.Close(FarDeadline()).ok());
         });
+  }
+}
+
+// A mapping of memory that is populated takes long.
+TEST(ShmPlane_ThatFollowsAnother_MapsOnlyWhatIsNew, AndTheFirstMayEnd) {
+  const MemoryLayout before(SpaceOf({1000, 7}));
+  const MemoryLayout after(WithAddedGroups(SpaceOf({1000, 7}), 1));
+  for (const bool others : {false, true}) {  // whether the rank has other memory than before
+    testing::FakeRendezvous next;
+    OnEveryRank(2, before, [&](ShmPlaneOptions options) {
+      const Rank rank = options.rank;
+      options.replica = MakeReplica(before, rank);
+      std::unique_ptr<DataPlane> first = CreateShmPlane(options).value();
+      const std::vector<std::vector<ReplicaRegion>> reached = first->peer_replicas()->regions;
+
+      options.replica =
+          ReplicaSegments::Grow(others ? *MakeReplica(before, rank) : *options.replica, after, rank)
+              .value();
+      options.layout = &after;
+      options.generation = 2;
+      options.rendezvous = &next;
+      options.before = first->peer_replicas();
+      const std::unique_ptr<DataPlane> second = CreateShmPlane(options).value();
+      EXPECT_TRUE(first->Close(FarDeadline()).ok());
+      first.reset();
+      const std::vector<ReplicaRegion>& theirs = second->peer_replicas()->regions[1 - rank];
+      ASSERT_EQ(theirs.size(), 2u);
+      EXPECT_EQ(theirs[0].parameters == reached[1 - rank][0].parameters, !others);
+      EXPECT_EQ(theirs[0].gradients == reached[1 - rank][0].gradients, !others);
+      for (size_t r = 0; r < 2; ++r) {
+        options.replica->regions()[r].gradients.As<float>()[3] = static_cast<float>(10 * r + rank);
+      }
+      ASSERT_TRUE(Barrier(*second, 0).ok());
+      for (size_t r = 0; r < 2; ++r) {
+        EXPECT_EQ(theirs[r].gradients.As<float>()[3], static_cast<float>(10 * r + 1 - rank));
+      }
+      EXPECT_TRUE(second->Close(FarDeadline()).ok());
+    });
   }
 }
 

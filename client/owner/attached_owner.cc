@@ -167,6 +167,13 @@ absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> repli
   return AskBetweenSteps(DoorbellRequest::Kind::kSync, replica, timeout);
 }
 
+// The server knows whether the ranks have them, also one that has taken over.
+absl::Status AttachedOwner::GiveAddedValues(absl::Span<const ReplicaTensor> replica,
+                                            absl::Span<const ReplicaRegion>,
+                                            absl::Duration timeout) {
+  return AskBetweenSteps(DoorbellRequest::Kind::kGiveAdded, replica, timeout);
+}
+
 absl::Status AttachedOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                            absl::Span<const ReplicaRegion>,
                                            absl::Duration timeout) {
@@ -338,6 +345,8 @@ std::string AttachedOwner::What() const {
   switch (request_.kind) {
     case DoorbellRequest::Kind::kSync:
       return "the synchronisation of the first parameters";
+    case DoorbellRequest::Kind::kGiveAdded:
+      return "the synchronisation of the added parameters";
     case DoorbellRequest::Kind::kVerify:
       return "the verification of the replicas";
     case DoorbellRequest::Kind::kReadState:

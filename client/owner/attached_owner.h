@@ -71,6 +71,9 @@ class AttachedOwner : public OwnerLink {
   absl::Status AddGroups(const OptimizerSpec& spec,
                          const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                          const absl::Status& prepared, absl::Duration timeout) override;
+  absl::Status GiveAddedValues(absl::Span<const ReplicaTensor> replica,
+                               absl::Span<const ReplicaRegion> regions,
+                               absl::Duration timeout) override;
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override;

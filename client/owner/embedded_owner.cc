@@ -107,6 +107,13 @@ class EmbeddedOwner : public OwnerLink {
     return owner_->AddGroups(spec, trainer_updates, prepared, timeout);
   }
 
+  // No answer can be missed.
+  absl::Status GiveAddedValues(absl::Span<const ReplicaTensor> replica,
+                               absl::Span<const ReplicaRegion> regions,
+                               absl::Duration timeout) override {
+    return SyncParameters(replica, regions, timeout);
+  }
+
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override {

@@ -60,6 +60,12 @@ class OwnerLink {
                                  const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                                  const absl::Status& prepared, absl::Duration timeout) = 0;
 
+  // After AddGroups: SyncParameters, by which the added groups get values on all ranks. OK at once
+  // where they have them: who has missed the answer asks again, while the others go on.
+  virtual absl::Status GiveAddedValues(absl::Span<const ReplicaTensor> replica,
+                                       absl::Span<const ReplicaRegion> regions,
+                                       absl::Duration timeout) = 0;
+
   // As ShardOwner::VerifyReplicas; and errors::IsTrainerGone as Step.
   virtual absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                       absl::Span<const ReplicaRegion> regions,

@@ -87,7 +87,7 @@ class TrainerOptimizer {
   }
 
   void RefreshParameters() {
-    ThrowIfError(Synchronise());
+    ThrowIfError(Synchronise(&OwnerLink::SyncParameters));
     added_without_values_ = false;
   }
 
@@ -291,17 +291,20 @@ class TrainerOptimizer {
     return classes;
   }
 
-  absl::Status Synchronise() {
+  using Synchronisation = absl::Status (OwnerLink::*)(absl::Span<const ReplicaTensor> replica,
+                                                      absl::Span<const ReplicaRegion> regions,
+                                                      absl::Duration timeout);
+  absl::Status Synchronise(Synchronisation call) {
     SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_.Gather()); });
     absl::Status synced =
-        owner_->SyncParameters(replica_.tensors(), replica_.regions(), options_.join_timeout);
+        (*owner_.*call)(replica_.tensors(), replica_.regions(), options_.join_timeout);
     replica_.Scatter();
     if (synced.ok()) owner_->KeepParameters(replica_.parameter_memory());
     return synced;
   }
 
   void GiveAddedValues() {
-    ThrowIfError(WithAllOwners([this] { return Synchronise(); }));
+    ThrowIfError(WithAllOwners([this] { return Synchronise(&OwnerLink::GiveAddedValues); }));
     added_without_values_ = false;
   }
 

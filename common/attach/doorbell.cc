@@ -307,8 +307,8 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         number_, field, actual, expected));
   };
   if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
-      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kBeginLoading)) {
-    return refused("kind", kind, "1 to 10");
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kGiveAdded)) {
+    return refused("kind", kind, "1 to 11");
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {

@@ -72,6 +72,7 @@ struct DoorbellRequest {
     kEndReplacing = 8,    // StateAccess::SetReplacing(kNothing)
     kFinishLoading = 9,   // OwnerLink::FinishLoading
     kBeginLoading = 10,   // StateAccess::SetReplacing(kAll)
+    kGiveAdded = 11,      // OwnerLink::GiveAddedValues
   };
   // These have a state range, which counts for kReadState and kWriteState, and of what else is here
   // only the timeout. They leave all else for the next step as it was.

@@ -197,7 +197,8 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   if (valid.ok() && asked.kind != DoorbellRequest::Kind::kSync) {
     reply.status = GiveMissingValues(asked.timeout);
   }
-  if (!reply.status.ok()) {
+  const bool given = valid.ok() && asked.kind == DoorbellRequest::Kind::kGiveAdded;
+  if (!reply.status.ok() || given) {
     JudgeFailure(&reply.status, &reply.broken);
     trainer.doorbell.Answer(reply);
     return true;

@@ -76,6 +76,41 @@ TEST(AddedGroupsLoss, ARankStepsWhileTheOthersCommit_BothAreToldAndGoOn) {
   }));
 }
 
+// Does not reach the coordinator at first.
+class UnreachedSession final : public ForwardingSession {
+ public:
+  using ForwardingSession::ForwardingSession;
+  absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
+                                             absl::Time deadline) override {
+    if (proposal.number == 1) return absl::UnavailableError("nobody answers");
+    return ForwardingSession::ProposeGrowth(proposal, deadline);
+  }
+};
+
+TEST(AddedGroupsLoss, NoCoordinatorAnswersARank_ItsSecondCallWithTheSameGroupCompletesTheOthers) {
+  ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
+    ClientSeams seams = *ScopedClientSeams::Current();
+    ForwardingCoordinator unreached(seams.coordinator, [](std::unique_ptr<MemberSession> session) {
+      return std::make_unique<UnreachedSession>(std::move(session));
+    });
+    if (options.rank == 1) seams.coordinator = &unreached;
+    const ScopedClientSeams scoped(seams);
+    const at::Tensor a = Parameter({1}, 4);
+    ShardedOptimizer optimizer({Parameter({1}, 4)}, Sgd(1), options);
+    const OptimizerParamGroup group(std::vector<at::Tensor>{a});
+    if (options.rank == 1) {
+      EXPECT_EQ(ErrorOf([&] { optimizer.add_param_group(group); }),
+                absl::UnavailableError("nobody answers"));
+      EXPECT_EQ(optimizer.param_groups().size(), 1u);
+    }
+    optimizer.add_param_group(group);
+    EXPECT_EQ(optimizer.param_groups().size(), 2u);
+    a.mutable_grad() = Gradient({1}, 1);
+    optimizer.step();
+    EXPECT_EQ(First(a), 3);
+  }));
+}
+
 // Answers of another generation than the next one.
 class OddSession final : public ForwardingSession {
  public:

@@ -5,8 +5,6 @@
 // end the job, with an error that names them:
 //   - a server that is killed inside a step: the state is torn, and said to be so
 //   - a server or a trainer that is killed inside a load, which all ranks have to begin anew
-//   - a server that is killed before it can tell its trainer that all ranks have a group's values:
-//     this one synchronises again while the others step
 //   - a trainer that is killed before its call, while the others add a group: they wait in vain
 //   - the coordinator, where groups have still to be added
 //   --test_env=OPTSHARD_GROWTH_ROUNDS=300  as many rounds; a few where it is not set
@@ -145,7 +143,6 @@ class GrowthKillTest : public testing::ShardServerFixture {
     bool in_add = false;
     bool torn_step = false;
     bool timed_out = false;
-    bool synchronises = false;  // while others step
     bool names_coordinator = false;
     for (const nlohmann::json& end : ends) {
       if (end.value("event", "") != "error") continue;
@@ -153,7 +150,6 @@ class GrowthKillTest : public testing::ShardServerFixture {
       in_load = in_load || call == "load";
       in_add = in_add || call == "add";
       torn_step = torn_step || (call == "step" && end.value("torn", false));
-      synchronises = synchronises || absl::StrContains(end.value("message", ""), "synchronise");
       timed_out = timed_out || end.value("code", "") == "DEADLINE_EXCEEDED";
       names_coordinator =
           names_coordinator || absl::StrContains(end.value("message", ""), "coordinator");
@@ -162,7 +158,6 @@ class GrowthKillTest : public testing::ShardServerFixture {
       return in_add && names_coordinator ? "no coordinator adds groups" : "";
     }
     if (in_load) return "inside a load";
-    if (victim == Victim::kServer && in_add && synchronises) return "the values are given again";
     if (victim == Victim::kServer) return torn_step ? "a torn step" : "";
     return in_add && timed_out ? "the others add a group and wait in vain" : "";
   }

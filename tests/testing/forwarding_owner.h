@@ -32,6 +32,11 @@ class ForwardingOwner : public OwnerLink {
                          const absl::Status& prepared, absl::Duration timeout) override {
     return owner_->AddGroups(spec, trainer_updates, prepared, timeout);
   }
+  absl::Status GiveAddedValues(absl::Span<const ReplicaTensor> replica,
+                               absl::Span<const ReplicaRegion> regions,
+                               absl::Duration timeout) override {
+    return owner_->GiveAddedValues(replica, regions, timeout);
+  }
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override {

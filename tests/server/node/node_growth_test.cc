@@ -1,4 +1,4 @@
-// Param groups that are added at shard servers, and servers and trainers that end meanwhile.
+// Param groups that are added at shard servers, and servers that end meanwhile.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -18,7 +18,6 @@
 #include "server/node/descriptor_keeper.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_memory.h"
-#include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/forwarding_coordinator.h"
 #include "tests/testing/local_coordinator.h"
@@ -195,65 +194,11 @@ TEST_F(NodeGrowth, TheServerEndsAfterwards_ItsSuccessorGoesOnWithAllGroups) {
   ExpectBits(trainers, {2, 2});
 }
 
-// The same trainer attaches to the server's successor, and has its groups and their bits there.
-TEST(NodeGrowthKept, TheServerIsKilled_TheTrainerGoesOnWithItsSuccessor) {
-  testing::KeptServer server;
-  const std::unique_ptr<NodeTrainer> trainer =
-      NodeTrainer::Start(NodeTrainer::DefaultOptions(server.address(), 0, 1)).value();
-  ASSERT_EQ(trainer->StepUntil(1), absl::OkStatus());
-  ASSERT_EQ(trainer->AddGroup(), absl::OkStatus());
-  server.Kill();
-  server.Return();
-  ASSERT_EQ(trainer->StepUntil(3), absl::OkStatus());
-  EXPECT_EQ(Differences(*trainer, 1, {1}), "");
-  server.Kill();
-  server.Return();
-  absl::Status added;
-  EXPECT_TRUE(testing::Await([&] {
-    added = trainer->AddGroup();
-    return !errors::IsOwnerAway(added);
-  }));
-  ASSERT_EQ(added, absl::OkStatus());
-  ASSERT_EQ(trainer->StepUntil(5), absl::OkStatus());
-  EXPECT_EQ(Differences(*trainer, 1, {1, 3}), "");
-}
-
-TEST_F(NodeGrowth, ATrainerEnds_ItsSuccessorAddsWhatIsThereAndNothingElse) {
-  const auto server = StartServer();
-  Trainers trainers = server->StartAll();
-  Add(*server, trainers);
-  Step(*server, trainers, 1);
-  trainers[1].reset();
-  server->OnEveryRank([&](Rank rank) {
-    if (rank == 0) {
-      EXPECT_EQ(trainers[0]->StepUntil(2), absl::OkStatus());
-      return;
-    }
-    trainers[1] = *NodeTrainer::Start(server->TrainerOptions(1));
-    OptimizerSpec other = testing::SpecOfNodes(kWorldSize, 1);
-    other.rules.back().name = "sgd";
-    const absl::Status refused =
-        trainers[1]->link().AddGroups(other, {}, absl::OkStatus(), absl::Seconds(20));
-    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("nadam"));
-    EXPECT_EQ(trainers[1]->AddGroup(), absl::OkStatus());
-    EXPECT_EQ(trainers[1]->StepUntil(2), absl::OkStatus());
-  });
-  Step(*server, trainers, 3);
-  ExpectBits(trainers, {0});
-}
-
-// The groups alone, without the synchronisation that gives them values.
-absl::Status AddWithoutValues(NodeTrainer& trainer) {
-  return trainer.link().AddGroups(testing::SpecOfNodes(kWorldSize, trainer.added() + 1), {},
-                                  absl::OkStatus(), absl::Seconds(20));
-}
-
 TEST_F(NodeGrowth, TheServerEndsBeforeThereAreValues_TheSuccessorsTrainersGiveThem) {
   auto server = StartServer();
   Trainers trainers = server->StartAll();
   Step(*server, trainers, 2);
-  OnEvery(*server, trainers, AddWithoutValues);
+  OnEvery(*server, trainers, [](NodeTrainer& each) { return each.AddGroupWithoutValues(); });
   trainers.clear();
   server->Die();
 
@@ -297,53 +242,6 @@ TEST_F(NodeGrowth, SomeRanksHaveTheValuesAndOthersNot_AllGetThemBeforeTheNextSte
     });
     ExpectBits(trainers, {1});
   }
-}
-
-TEST_F(NodeGrowth, RankZerosTrainerEndsBeforeThereAreValues_TheOthersAreToldAtOnce) {
-  const auto server = StartServer();
-  Trainers trainers = server->StartAll();
-  Step(*server, trainers, 1);
-  server->OnEveryRank([&](Rank rank) {
-    if (rank == 0) {
-      EXPECT_EQ(AddWithoutValues(*trainers[0]), absl::OkStatus());
-      trainers[0].reset();
-      return;
-    }
-    const absl::Status without = trainers[rank]->AddGroup();
-    EXPECT_TRUE(errors::IsTrainerGone(without)) << without;
-  });
-  server->OnEveryRank([&](Rank rank) {
-    if (rank == 0) {
-      trainers[0] = *NodeTrainer::Start(server->TrainerOptions(0));
-      EXPECT_EQ(trainers[0]->AddGroup(), absl::OkStatus());
-    }
-    EXPECT_EQ(trainers[rank]->StepUntil(2), absl::OkStatus());
-  });
-  ExpectBits(trainers, {1});
-}
-
-// Whatever its last trainer asked for last, a rank that has got the values alone knows it.
-TEST_F(NodeGrowth, ATrainerEndsBeforeThereAreValues_ItsRankGetsThemAndItsSuccessorHasThem) {
-  const auto server = StartServer();
-  Trainers trainers = server->StartAll();
-  OnEvery(*server, trainers, [](NodeTrainer& trainer) { return trainer.VerifyReplicas(); });
-  server->OnEveryRank([&](Rank rank) {
-    if (rank == 0) {
-      EXPECT_EQ(trainers[0]->AddGroup(), absl::OkStatus());
-      return;
-    }
-    EXPECT_EQ(AddWithoutValues(*trainers[rank]), absl::OkStatus());
-    trainers[rank].reset();
-  });
-  server->OnEveryRank([&](Rank rank) {
-    if (rank == 1) {
-      trainers[1] = *NodeTrainer::Start(server->TrainerOptions(1));
-      EXPECT_EQ(trainers[1]->AddGroup(), absl::OkStatus());
-      EXPECT_TRUE(trainers[1]->link().resumes());
-    }
-    EXPECT_EQ(trainers[rank]->StepUntil(2), absl::OkStatus());
-  });
-  ExpectBits(trainers, {0});
 }
 
 struct EndCase {

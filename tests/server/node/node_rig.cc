@@ -129,21 +129,34 @@ absl::Status NodeTrainer::Begin(int first) {
     if (link_->resumes() || !gives_values) continue;
     Store(FirstParameter(options_.rank, p), tensor.parameter);
   }
-  return link_->resumes() ? absl::OkStatus() : SyncParameters();
+  if (link_->resumes()) return absl::OkStatus();
+  return first == 0 ? SyncParameters() : GiveAddedValues();
 }
 
 absl::Status NodeTrainer::SyncParameters() {
   return link_->SyncParameters(tensors_, link_->replica(), options_.join_timeout);
 }
 
-absl::Status NodeTrainer::AddGroup(absl::Duration timeout) {
+absl::Status NodeTrainer::GiveAddedValues() {
+  return link_->GiveAddedValues(tensors_, link_->replica(), options_.join_timeout);
+}
+
+OptimizerSpec NodeTrainer::GrownSpec() const {
   OptimizerSpec grown = SpecOfNodes(options_.spec.world_size, added() + 1);
   grown.share_parameters = options_.spec.share_parameters;
   grown.policy = options_.spec.policy;
-  absl::Status grew = link_->AddGroups(grown, {}, absl::OkStatus(), timeout);
+  return grown;
+}
+
+absl::Status NodeTrainer::AddGroupWithoutValues(absl::Duration timeout) {
+  return link_->AddGroups(GrownSpec(), {}, absl::OkStatus(), timeout);
+}
+
+absl::Status NodeTrainer::AddGroup(absl::Duration timeout) {
+  absl::Status grew = AddGroupWithoutValues(timeout);
   if (!grew.ok()) return grew;
   const int first = space().parameter_count();
-  spec_ = std::move(grown);
+  spec_ = GrownSpec();
   layout_ = MemoryLayout(space());
   return Begin(first);
 }

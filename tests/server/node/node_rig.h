@@ -60,7 +60,10 @@ class NodeTrainer {
 
   // Adds the next group, and gives it values where it has none.
   absl::Status AddGroup(absl::Duration timeout = absl::Seconds(20));
+  // As where it ends then.
+  absl::Status AddGroupWithoutValues(absl::Duration timeout = absl::Seconds(20));
   absl::Status SyncParameters();
+  absl::Status GiveAddedValues();
 
   absl::Status VerifyReplicas();
   // Of the parameter's first element, in this trainer's replica.
@@ -79,6 +82,7 @@ class NodeTrainer {
   explicit NodeTrainer(const AttachedOwner::Options& options)
       : options_(options), spec_(options.spec) {}
   absl::Status Begin(int first);
+  OptimizerSpec GrownSpec() const;
 
   const AttachedOwner::Options options_;
   OptimizerSpec spec_;

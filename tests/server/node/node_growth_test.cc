@@ -232,6 +232,13 @@ TEST_F(NodeGrowth, SomeRanksHaveTheValuesAndOthersNot_AllGetThemBeforeTheNextSte
       RankMemory::Adopt(std::move(UnitsOf(lost)[0].descriptors), budget).value()->SetLastUnsynced();
     }
     servers[lost] = StartServer({lost}, {}, UnitsOf(lost));
+    // Before any value travels, the rank that has them counts as if it had none.
+    EXPECT_TRUE(testing::Await([&] {
+      MemoryBudget budget;
+      return !RankMemory::Adopt(std::move(UnitsOf(1 - lost)[0].descriptors), budget)
+                  .value()
+                  ->all_synced();
+    }));
     servers[0]->OnEveryRank([&](Rank rank) {
       if (rank == lost) {
         trainers[rank] = *NodeTrainer::Start(servers[rank]->TrainerOptions(rank));

@@ -213,8 +213,10 @@ TEST_F(NodeGrowth, TheServerEndsBeforeThereAreValues_TheSuccessorsTrainersGiveTh
 // Of two servers: one ends before it can record that its rank has got the values, and the trainer
 // of the other one has gone on.
 TEST_F(NodeGrowth, SomeRanksHaveTheValuesAndOthersNot_AllGetThemBeforeTheNextStep) {
-  for (const Rank lost : {0, 1}) {
-    SCOPED_TRACE(lost);
+  for (const auto& each : {std::pair(0, false), {1, false}, {0, true}, {1, true}}) {
+    const Rank lost = each.first;
+    const bool adds = each.second;  // the next group, before that step
+    SCOPED_TRACE(absl::StrCat("rank ", lost, adds ? ", another group comes first" : ""));
     coordinator_ = std::make_unique<LocalCoordinator>(kWorldSize);
     keeper_ = std::make_unique<FakeKeeper>();
     std::vector<std::unique_ptr<NodeRig>> servers;
@@ -245,9 +247,12 @@ TEST_F(NodeGrowth, SomeRanksHaveTheValuesAndOthersNot_AllGetThemBeforeTheNextSte
         EXPECT_EQ(trainers[rank]->AddGroup(), absl::OkStatus());
         EXPECT_FALSE(trainers[rank]->link().resumes());
       }
+      if (adds) {
+        EXPECT_EQ(trainers[rank]->AddGroup(), absl::OkStatus());
+      }
       EXPECT_EQ(trainers[rank]->StepUntil(3), absl::OkStatus());
     });
-    ExpectBits(trainers, {1});
+    ExpectBits(trainers, adds ? std::vector<StepNumber>{1, 1} : std::vector<StepNumber>{1});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_format.h"
@@ -42,15 +43,26 @@ class IdleInputOutput {
   const int64_t before_;
 };
 
-// Copies what the snapshot keeps while it is written, so that the trainer's next step need not. The
-// end closes the snapshot.
+// Copies what the snapshot keeps, so that the trainer's next step need not. It begins before a
+// writer is free: steps do not wait for one. The thread has the trainer's priority, because a step
+// waits for whoever copies the chunk that it is about to write. Where there can be no thread, steps
+// copy what they write. The end closes the snapshot.
 class CopyingAhead {
  public:
-  explicit CopyingAhead(ShardSnapshot& snapshot)
-      : snapshot_(snapshot), thread_([&snapshot] { snapshot.CopyAhead(); }) {}
+  CopyingAhead(ShardSnapshot& snapshot, const ShardSave::Options& options,
+               const LogContext& context)
+      : snapshot_(snapshot) {
+    try {
+      thread_ = options.start_thread([&snapshot] { snapshot.CopyAhead(); });
+    } catch (const std::system_error& error) {
+      Log(LogLevel::kWarning, context,
+          "cannot copy its state for a checkpoint in the background, so steps will: %s",
+          error.what());
+    }
+  }
   ~CopyingAhead() {
     snapshot_.Close();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   CopyingAhead(const CopyingAhead&) = delete;
   CopyingAhead& operator=(const CopyingAhead&) = delete;
@@ -129,7 +141,13 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   }
   const auto snapshot = snapshots_->Take(shard_.snapshot, absl::ZeroDuration());
   if (!snapshot.ok()) return snapshot.status();
-  const CopyingAhead copying(**snapshot);
+  LogContext context;
+  context.role = "owner";
+  context.job = description_.job;
+  context.rank = rank_;
+  context.generation = (*snapshot)->generation();
+  context.step = (*snapshot)->step();
+  const CopyingAhead copying(**snapshot, options_, context);
   auto state = OwnerStateOf(**snapshot, description_, rank_);
   if (!state.ok()) return state.status();
   const absl::Span<const Hyperparameters> hyperparameters = (*snapshot)->hyperparameters();
@@ -160,12 +178,6 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   options.cancellation = options_.cancellation;
   options.progress = progress;
   auto part = WriteOwnerFile(**checkpoint, description_.parameters, *state, options);
-  LogContext context;
-  context.role = "owner";
-  context.job = description_.job;
-  context.rank = rank_;
-  context.generation = (*snapshot)->generation();
-  context.step = (*snapshot)->step();
   if (!part.ok()) {
     Log(LogLevel::kWarning, context, "has not written its part of %s/%s: %s", directory, name,
         part.status().ToString());

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +37,10 @@ class ShardSave {
     Cancellation* cancellation = nullptr;  // ends what waits, and Write
     // For the memory of a snapshot that another save has given up and not given back yet.
     absl::Duration memory_patience = absl::ZeroDuration();
+    // Runs it in a thread of its own, or throws std::system_error.
+    std::function<std::thread(std::function<void()>)> start_thread = [](std::function<void()> run) {
+      return std::thread(std::move(run));
+    };
   };
 
   struct Shard {
@@ -49,7 +55,7 @@ class ShardSave {
     absl::optional<CheckpointManifest> description;  // of rank 0
   };
 
-  explicit ShardSave(Options options) : options_(options) {}
+  explicit ShardSave(Options options) : options_(std::move(options)) {}
   ~ShardSave();
 
   // Errors as ShardViewRegistry::Find, AgreedSnapshots::Prepare and DescribeCheckpoint; NOT_FOUND

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -284,6 +286,29 @@ TEST_F(ShardSavingServiceTest, ASaveThatIsCancelledWhileItsStepIsAwaited_EndsAtO
   waits.join();
   // The only snapshot that there is memory for.
   EXPECT_TRUE(SaveCall(*stub_).Prepare(0, 8).has_prepared());
+}
+
+TEST_F(ShardSavingServiceTest, WhereNoThreadCanBeStarted_StepsCopyAndTheSaveIsWritten) {
+  Cancellation cancellation;
+  WriterSlots writers(1);
+  ShardSave::Options options;
+  options.views = &views_;
+  options.files = &system_;
+  options.writers = &writers;
+  options.cancellation = &cancellation;
+  options.start_thread = [](const std::function<void()>&) -> std::thread {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  };
+  ShardSave save(options);
+  ShardSave::Shard shard;
+  shard.selector.rank = 0;
+  shard.snapshot = 7;
+  ASSERT_EQ(save.Prepare(shard), absl::OkStatus());
+  ASSERT_TRUE(save.Open(absl::Seconds(20)).ok());
+  rig_.GiveGradients(2);
+  for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
+  const auto written = save.Write("/", kName, [](int64_t, int64_t) {});
+  EXPECT_EQ(written.status(), absl::OkStatus());
 }
 
 TEST_F(ShardSavingServiceTest, TheMemoryOfACallThatIsBeingCancelled_IsAwaited) {

@@ -25,6 +25,7 @@ absl::StatusOr<std::shared_ptr<SnapshotMemory>> SnapshotMemory::Create(const Opt
   absl::Status mapped = memory->Map();
   if (!mapped.ok()) return mapped;
   Touch(memory->memory_.data(), options.bytes);
+  memory->touched_ = RoundedUp(options.bytes);
   return memory;
 }
 
@@ -32,6 +33,7 @@ absl::StatusOr<SnapshotMemory::Piece> SnapshotMemory::Take(int64_t bytes) {
   if (bytes == 0) return Piece();
   char* data = nullptr;
   int64_t offset = 0;
+  int64_t touched = 0;
   {
     absl::MutexLock lock(&mutex_);
     // The first gap that is large enough.
@@ -49,8 +51,14 @@ absl::StatusOr<SnapshotMemory::Piece> SnapshotMemory::Take(int64_t bytes) {
     if (!mapped.ok()) return mapped;
     used_[offset] = bytes;
     data = static_cast<char*>(memory_.data()) + offset;
+    touched = std::clamp<int64_t>(touched_ - offset, 0, RoundedUp(bytes));
   }
-  Touch(data, bytes);
+  // Once: a trainer waits for it, and there may be many pages.
+  if (touched < bytes) Touch(data + touched, bytes - touched);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (offset <= touched_) touched_ = std::max(touched_, RoundedUp(offset + bytes));
+  }
   return Piece(data, [memory = shared_from_this(), offset](char*) { memory->GiveBack(offset); });
 }
 

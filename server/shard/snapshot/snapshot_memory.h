@@ -52,6 +52,7 @@ class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
   const Options options_;
   mutable absl::Mutex mutex_;
   MappedMemory memory_ ABSL_GUARDED_BY(mutex_);
+  int64_t touched_ ABSL_GUARDED_BY(mutex_) = 0;              // whole pages from its beginning
   std::map<int64_t, int64_t> used_ ABSL_GUARDED_BY(mutex_);  // bytes of pieces, by offset
 };
 

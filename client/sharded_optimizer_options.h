@@ -125,6 +125,12 @@ struct ShardedOptimizerOptions {
   // INVALID_ARGUMENT for less than 0.
   int64_t snapshot_memory = 0;
 
+  // Whether a checkpoint's parameters are copied while save_checkpoint() lasts, not while the
+  // trainer goes on. For trainers that write to parameters between save_checkpoint() and step() by
+  // ways that the tensors' versions do not tell of: `data()` and pointers. Other writes are seen,
+  // and are no reason (docs/snapshots.md). Where the owner is in a shard server it is always so.
+  bool copy_parameters_at_once = false;
+
   // By parameter index over the groups in order, for messages and inspection. Empty: the module's
   // names where the optimizer is made from a module, else "parameter_0", "parameter_1", ...
   std::vector<std::string> parameter_names;

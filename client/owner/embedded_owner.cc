@@ -98,7 +98,13 @@ class EmbeddedOwner : public OwnerLink {
   void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) override {
     if (memory == parameters_) return;
     parameters_ = memory;
-    owner_->KeepParameters(memory);
+    // What another rank writes to a copy that ranks share is not known here.
+    if (!options_.copy_parameters_at_once && !options_.share_parameters) {
+      return owner_->KeepParameters(memory);
+    }
+    auto without_writes = std::make_shared<ParameterMemory>(*memory);
+    without_writes->writes = nullptr;
+    owner_->KeepParameters(std::move(without_writes));
   }
 
   absl::Status AddGroups(const OptimizerSpec& spec,

@@ -299,7 +299,9 @@ class TrainerOptimizer {
     absl::Status synced =
         (*owner_.*call)(replica_.tensors(), replica_.regions(), options_.join_timeout);
     replica_.Scatter();
-    if (synced.ok()) owner_->KeepParameters(replica_.parameter_memory());
+    if (!synced.ok()) return synced;
+    replica_.versions().ExpectNone();
+    owner_->KeepParameters(replica_.parameter_memory());
     return synced;
   }
 

@@ -36,6 +36,9 @@ class Replica {
 
   virtual ~Replica() = default;
 
+  // Whether the next Gather copies values to where they lie between calls.
+  virtual bool MovesValues() const = 0;
+
   // Fills tensors() for a step. Parameters with requires_grad() false have no gradient. The rows of
   // a sparse gradient are written where a dense one would be; param.grad stays what it is. In a
   // group of `all_rows` (by group; none where empty) it becomes dense there, with zeros.

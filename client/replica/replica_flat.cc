@@ -43,6 +43,13 @@ class FlatReplica : public Replica {
 
   absl::Span<const ReplicaRegion> regions() const override { return regions_; }
 
+  bool MovesValues() const override {
+    for (size_t i = 0; i < views_.size(); ++i) {
+      if (!AreThere(i)) return true;
+    }
+    return false;
+  }
+
   void UseMapping(absl::Span<const ReplicaRegion> regions,
                   const std::shared_ptr<const void>& owner) override {
     c10::InferenceMode normal_tensors(false);
@@ -62,10 +69,7 @@ class FlatReplica : public Replica {
 
  protected:
   Buffer GatherParameter(size_t index) override {
-    if (parameters()[index].const_data_ptr() != views_[index].values.const_data_ptr() ||
-        !parameters()[index].is_contiguous()) {
-      MoveValuesIn(index);
-    }
+    if (!AreThere(index)) MoveValuesIn(index);
     return ArrayOf(views_[index].values);
   }
 
@@ -101,6 +105,12 @@ class FlatReplica : public Replica {
 
   bool IsView(size_t index) const {
     return parameters()[index].grad().is_same(views_[index].gradient);
+  }
+
+  bool AreThere(size_t index) const {
+    const at::Tensor& parameter = parameters()[index];
+    return parameter.const_data_ptr() == views_[index].values.const_data_ptr() &&
+           parameter.is_contiguous();
   }
 
   void MoveValuesIn(size_t index) {

@@ -3,6 +3,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+
 #include "client/replica/replica.h"
 
 namespace optshard {
@@ -20,6 +22,11 @@ class InPlaceReplica : public Replica {
       if (!spec(i).main_gradient) continue;
       SetMainGradient(i, at::empty(parameters()[i].sizes(), at::kFloat));
     }
+  }
+
+  bool MovesValues() const override {
+    return std::any_of(parameters().begin(), parameters().end(),
+                       [](const at::Tensor& parameter) { return !parameter.is_contiguous(); });
   }
 
  protected:

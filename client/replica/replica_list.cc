@@ -26,6 +26,7 @@ void ReplicaList::Add(const ParameterList& list, std::unique_ptr<Replica> replic
   const bool all_flat = !more.empty() && (parts_.empty() || !regions_.empty());
   if (!all_flat) regions_.clear();
   if (all_flat) regions_.insert(regions_.end(), more.begin(), more.end());
+  for (const at::Tensor& parameter : list.tensors) versions_->Add(parameter);
   parts_.push_back({list.space.group_count(), list.space.parameter_count(), std::move(replica)});
 }
 
@@ -39,7 +40,13 @@ void ReplicaList::UseMapping(absl::Span<const ReplicaRegion> regions,
   }
 }
 
+bool ReplicaList::MovesValues() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const Part& part) { return part.replica->MovesValues(); });
+}
+
 absl::Status ReplicaList::Gather(const std::vector<bool>& all_rows) {
+  if (MovesValues()) versions_->CountMove();
   auto rows = all_rows.begin();
   for (const Part& part : parts_) {
     std::vector<bool> own;
@@ -55,6 +62,7 @@ absl::Status ReplicaList::Gather(const std::vector<bool>& all_rows) {
 }
 
 absl::Status ReplicaList::GatherValues() {
+  if (MovesValues()) versions_->CountMove();
   for (const Part& part : parts_) {
     absl::Status status = part.replica->GatherValues();
     if (!status.ok()) return status;
@@ -72,6 +80,8 @@ const std::shared_ptr<const ParameterMemory>& ReplicaList::parameter_memory() {
                   tensors_.begin(), tensors_.end(), stays)) {
     auto memory = std::make_shared<ParameterMemory>();
     for (const Part& part : parts_) part.replica->AddTo(memory.get());
+    // Copies of tensors are written by each Gather.
+    if (versions_->are_known() && !MovesValues()) memory->writes = versions_;
     parameter_memory_ = std::move(memory);
   }
   return parameter_memory_;
@@ -92,6 +102,7 @@ int64_t ReplicaList::gradients_copied() const {
 }
 
 void ReplicaList::Scatter() {
+  const ParameterVersions::Own own(versions_.get());
   for (const Part& part : parts_) part.replica->Scatter();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "client/replica/main_gradient.h"
 #include "client/replica/parameter_list.h"
+#include "client/replica/parameter_versions.h"
 #include "client/replica/replica.h"
 #include "common/dataplane/peer_replicas.h"
 #include "server/shard/engine/step_input.h"
@@ -37,6 +38,8 @@ class ReplicaList {
   absl::Status Gather(const std::vector<bool>& all_rows = {});
   absl::Status GatherValues();
   absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
+  // Those of the trainer, not of Scatter.
+  ParameterVersions& versions() { return *versions_; }
   // Where their values lie between calls; the same object as long as they stay there. Call after a
   // Gather.
   const std::shared_ptr<const ParameterMemory>& parameter_memory();
@@ -48,6 +51,8 @@ class ReplicaList {
   MainGradient* main_gradient(int index);
 
  private:
+  bool MovesValues() const;
+
   struct Part {
     int groups = 0;
     int parameters = 0;
@@ -58,6 +63,7 @@ class ReplicaList {
   std::vector<Part> parts_;  // by admission
   std::vector<ReplicaTensor> tensors_;
   std::vector<ReplicaRegion> regions_;
+  const std::shared_ptr<ParameterVersions> versions_ = std::make_shared<ParameterVersions>();
   std::shared_ptr<const ParameterMemory> parameter_memory_;
 };
 

@@ -1,9 +1,12 @@
 // Checkpoints that trainers save, and jobs that go on from them.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/fill.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,6 +79,7 @@ class Trainer {
   }
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
  private:
   std::vector<at::Tensor> parameters_;
@@ -212,6 +216,73 @@ TEST(SaveCheckpointTest, WhatCannotBeSaved_IsSaidAndTrainingGoesOn) {
     trainer.StepTo(3);
   }));
   EXPECT_EQ(List(absl::StrCat(root, "/new")).size(), 1);
+}
+
+// Writes to the parameters once save_checkpoint has returned; its error, or that of the saving.
+template <typename Write>
+absl::Status SaveAndWrite(const std::string& root, Trainer& trainer, const Write& write) {
+  return ErrorOf([&] {
+    trainer.optimizer().save_checkpoint(root);
+    for (const at::Tensor& each : trainer.parameters()) write(each);
+    trainer.optimizer().wait_checkpoint();
+  });
+}
+
+// One rank's values, as a job that loads the checkpoint has them.
+std::vector<std::string> LoadedValues(const std::string& root) {
+  std::vector<std::string> values;
+  ExpectAllOk(RunServedRanks(1, [&](const ShardedOptimizerOptions& options) {
+    Trainer trainer(Job(), options);
+    trainer.optimizer().load_checkpoint(root);
+    values = trainer.Values();
+  }));
+  return values;
+}
+
+void FillInPlace(const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  at::Tensor(parameter).fill_(7);
+}
+
+TEST(SaveCheckpointTest, ATrainerThatWritesInPlaceAfterTheCall_GetsAnErrorOrWhatWasThen) {
+  const std::string root = NewCheckpointRoot();
+  std::vector<std::string> expected;
+  std::vector<std::string> expected_again;
+  absl::Status first;
+  ExpectAllOk(RunServedRanks(1, [&](const ShardedOptimizerOptions& options) {
+    Trainer trainer(Job(), options);
+    trainer.StepTo(2);
+    expected = trainer.Values();
+    first = SaveAndWrite(absl::StrCat(root, "/first"), trainer, FillInPlace);
+    trainer.StepTo(3);
+    // From now on it is known to write.
+    expected_again = trainer.Values();
+    EXPECT_EQ(SaveAndWrite(absl::StrCat(root, "/second"), trainer, FillInPlace), absl::OkStatus());
+  }));
+  if (first.ok()) {
+    EXPECT_EQ(LoadedValues(absl::StrCat(root, "/first")), expected);
+  } else {
+    EXPECT_EQ(first.code(), absl::StatusCode::kFailedPrecondition) << first;
+    EXPECT_THAT(std::string(first.message()), ::testing::HasSubstr("the trainer of rank 0"));
+  }
+  EXPECT_EQ(LoadedValues(absl::StrCat(root, "/second")), expected_again);
+}
+
+TEST(SaveCheckpointTest, ATrainerThatAsksForCopiesAtOnce_MayWriteByAnyWay) {
+  const std::string root = NewCheckpointRoot();
+  std::vector<std::string> expected;
+  ExpectAllOk(RunServedRanks(1, [&](ShardedOptimizerOptions options) {
+    options.copy_parameters_at_once = true;
+    Trainer trainer(Job(), options);
+    trainer.StepTo(2);
+    expected = trainer.Values();
+    EXPECT_EQ(SaveAndWrite(root, trainer,
+                           [](const at::Tensor& parameter) {
+                             std::memset(parameter.data_ptr(), 1, parameter.nbytes());
+                           }),
+              absl::OkStatus());
+  }));
+  EXPECT_EQ(LoadedValues(root), expected);
 }
 
 TEST(SaveCheckpointTest, AClosedOptimizer_IsNotSaved) {

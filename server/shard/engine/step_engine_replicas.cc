@@ -89,6 +89,7 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   absl::Status status = Barrier(kLedgersAreMarked, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
   const ReplicaMemory memory(replica, regions);
+  options_.store->snapshots().BeginParameterWrites();
   status = exchange_->SyncParameters(finished_, memory, deadline);
   if (status.ok()) status = TakeMasters(memory, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);

@@ -5,6 +5,7 @@
 
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -43,14 +44,15 @@ class IdleInputOutput {
   const int64_t before_;
 };
 
-// Copies what the snapshot keeps, so that the trainer's next step need not. It begins before a
-// writer is free: steps do not wait for one. The thread has the trainer's priority, because a step
-// waits for whoever copies the chunk that it is about to write. Where there can be no thread, steps
-// copy what they write. The end closes the snapshot.
-class CopyingAhead {
+}  // namespace
+
+// Copies what the snapshot keeps. It begins before a writer is free: steps do not wait for one. The
+// thread has the trainer's priority, because a step waits for whoever copies the chunk that it is
+// about to write. Where there can be no thread, steps copy what they write. The end closes the
+// snapshot.
+class ShardSave::CopyingAhead {
  public:
-  CopyingAhead(ShardSnapshot& snapshot, const ShardSave::Options& options,
-               const LogContext& context)
+  CopyingAhead(ShardSnapshot& snapshot, const Options& options, const LogContext& context)
       : snapshot_(snapshot) {
     try {
       thread_ = options.start_thread([&snapshot] { snapshot.CopyAhead(); });
@@ -72,7 +74,7 @@ class CopyingAhead {
   std::thread thread_;
 };
 
-}  // namespace
+ShardSave::ShardSave(Options options) : options_(std::move(options)) {}
 
 ShardSave::~ShardSave() {
   if (snapshots_ != nullptr) snapshots_->Forget(shard_.snapshot);
@@ -100,6 +102,7 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
   }
   SnapshotContents contents;
   contents.parameters = true;
+  contents.parameters_later = true;
   contents.blob = true;
   const absl::Time deadline = absl::Now() + options_.memory_patience;
   while (true) {
@@ -126,7 +129,20 @@ absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {
         "one",
         rank_));
   }
+  if (!opened.ok()) return opened;
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> taken =
+      snapshots_->Take(shard_.snapshot, absl::ZeroDuration());
+  if (!taken.ok()) return taken.status();
+  snapshot_ = *std::move(taken);
   return opened;
+}
+
+absl::Status ShardSave::Copy() {
+  // First: what a trainer writes to them meanwhile ends the save.
+  absl::Status kept = snapshot_->KeepParameters();
+  if (!kept.ok()) return kept;
+  copying_ = std::make_unique<CopyingAhead>(*snapshot_, options_, MakeLogContext());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ShardSave::Written> ShardSave::Write(
@@ -139,24 +155,15 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
         absl::StrFormat("the name of %d bytes is not that of a checkpoint, such as %s", name.size(),
                         CheckpointNameText({1000, 0})));
   }
-  const auto snapshot = snapshots_->Take(shard_.snapshot, absl::ZeroDuration());
-  if (!snapshot.ok()) return snapshot.status();
-  LogContext context;
-  context.role = "owner";
-  context.job = description_.job;
-  context.rank = rank_;
-  context.generation = (*snapshot)->generation();
-  context.step = (*snapshot)->step();
-  const CopyingAhead copying(**snapshot, options_, context);
-  auto state = OwnerStateOf(**snapshot, description_, rank_);
+  auto state = OwnerStateOf(*snapshot_, description_, rank_);
   if (!state.ok()) return state.status();
-  const absl::Span<const Hyperparameters> hyperparameters = (*snapshot)->hyperparameters();
+  const absl::Span<const Hyperparameters> hyperparameters = snapshot_->hyperparameters();
   if (hyperparameters.empty()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the hyperparameters of step %d are not known: the shard server of rank "
                         "%d, which made that "
                         "step, was replaced since; save after the next step",
-                        (*snapshot)->step(), rank_));
+                        snapshot_->step(), rank_));
   }
   if (hyperparameters.size() != description_.groups.size()) {
     return absl::AbortedError(absl::StrFormat(
@@ -178,16 +185,31 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   options.cancellation = options_.cancellation;
   options.progress = progress;
   auto part = WriteOwnerFile(**checkpoint, description_.parameters, *state, options);
-  if (!part.ok()) {
-    Log(LogLevel::kWarning, context, "has not written its part of %s/%s: %s", directory, name,
-        part.status().ToString());
-    return part.status();
+  // Once more: a write that had begun while they were copied has ended by now.
+  absl::Status whole = part.status();
+  whole.Update(snapshot_->KeepParameters());
+  if (!whole.ok()) {
+    Log(LogLevel::kWarning, MakeLogContext(), "has not written its part of %s/%s: %s", directory,
+        name, whole.ToString());
+    return whole;
   }
-  Log(LogLevel::kInfo, context, "wrote %d bytes to %s/%s", part->file.bytes, directory, name);
+  copying_.reset();  // nothing more is read
+  Log(LogLevel::kInfo, MakeLogContext(), "wrote %d bytes to %s/%s", part->file.bytes, directory,
+      name);
   Written written;
   written.part = *std::move(part);
   if (rank_ == 0) written.description = std::move(description_);
   return written;
+}
+
+LogContext ShardSave::MakeLogContext() const {
+  LogContext context;
+  context.role = "owner";
+  context.job = description_.job;
+  context.rank = rank_;
+  context.generation = snapshot_->generation();
+  context.step = snapshot_->step();
+  return context;
 }
 
 }  // namespace optshard

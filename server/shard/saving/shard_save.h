@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "common/cancellation.h"
 #include "common/ids.h"
+#include "common/log.h"
 #include "server/checkpoint/checkpoint_manifest.h"
 #include "server/checkpoint/file_system.h"
 #include "server/checkpoint/manifest_json.h"
@@ -22,11 +23,12 @@
 #include "server/shard/saving/writer_slots.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/between_calls.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 #include "server/shard/snapshot/snapshot_id.h"
 
 namespace optshard {
 
-// Prepare, Open and Write come in this order, each once, from one thread. Its end closes the
+// Prepare, Open, Copy and Write come in this order, each once, from one thread. Its end closes the
 // snapshot.
 class ShardSave {
  public:
@@ -55,7 +57,7 @@ class ShardSave {
     absl::optional<CheckpointManifest> description;  // of rank 0
   };
 
-  explicit ShardSave(Options options) : options_(std::move(options)) {}
+  explicit ShardSave(Options options);
   ~ShardSave();
 
   // Errors as ShardViewRegistry::Find, AgreedSnapshots::Prepare and DescribeCheckpoint; NOT_FOUND
@@ -65,19 +67,29 @@ class ShardSave {
   // Errors as AgreedSnapshots::Open; the reason of the cancellation, which forgets the snapshot.
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
+  // Copies the parameters, and has the state copied from now on, so that the trainer's next step
+  // need not. Nothing here waits for a writer. Errors as ShardSnapshot::KeepParameters.
+  absl::Status Copy();
+
   // Writes the rank's file, with idle I/O priority, into `directory`/`name`, once one of the
   // process's writers is free; until then `progress` says 0 of 0, once a second. Errors as
-  // WriteOwnerFile and OwnerStateOf; INVALID_ARGUMENT for a directory or a name that a peer may not
-  // give (CheckNamedDirectory, ParseCheckpointName).
+  // WriteOwnerFile, OwnerStateOf and ShardSnapshot::KeepParameters; INVALID_ARGUMENT for a
+  // directory or a name that a peer may not give (CheckNamedDirectory, ParseCheckpointName).
   absl::StatusOr<Written> Write(const std::string& directory, const std::string& name,
                                 const std::function<void(int64_t done, int64_t all)>& progress);
 
  private:
+  class CopyingAhead;
+
+  LogContext MakeLogContext() const;
+
   const Options options_;
   Shard shard_;
   Rank rank_ = 0;
   std::shared_ptr<AgreedSnapshots> snapshots_;
   CheckpointManifest description_;
+  std::unique_ptr<ShardSnapshot> snapshot_;  // once it is open
+  std::unique_ptr<CopyingAhead> copying_;    // goes before it
 };
 
 }  // namespace optshard

@@ -135,7 +135,9 @@ class ShardSavingService::Call final
     v1::SaveShardResponse response;
     response.mutable_opened()->set_step(opened->step);
     response.mutable_opened()->set_generation(opened->generation);
-    return Send(response);
+    absl::Status sent = Send(response);
+    // While the client waits for the other owners.
+    return sent.ok() ? save.Copy() : sent;
   }
 
   absl::Status Write(ShardSave& save) {

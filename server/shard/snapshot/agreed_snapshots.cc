@@ -66,7 +66,10 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> AgreedSnapshots::Take(SnapshotId 
   if (!entry.ok()) return entry.status();
   taken = entries_.extract(id);
   for (Opened& opened : opened_) {
-    if (opened.id == id) opened.is_wanted_until = options_.clock->Now() + options_.keep;
+    if (opened.id != id) continue;
+    const bool is_limited = taken.mapped().life == SnapshotLife::kLimited;
+    opened.is_wanted_until =
+        is_limited ? options_.clock->Now() + options_.keep : absl::InfiniteFuture();
   }
   return std::move(taken.mapped().snapshot);
 }

@@ -1,8 +1,15 @@
 #include "server/shard/snapshot/parameter_copies.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "common/bucket.h"
+#include "common/buffer.h"
+#include "common/dtype.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
@@ -15,7 +22,7 @@ constexpr int64_t kAlignment = 64;
 }  // namespace
 
 ParameterCopies::ParameterCopies(std::shared_ptr<const GenerationShape> shape, Rank rank)
-    : shape_(std::move(shape)) {
+    : shape_(std::move(shape)), rank_(rank) {
   for (const Slice& slice : shape_->slices(rank)) {
     ShardSnapshot::Part part;
     part.parameter = slice.parameter;
@@ -42,17 +49,81 @@ absl::StatusOr<std::unique_ptr<ParameterCopies>> ParameterCopies::Allocate(
   return copies;
 }
 
-bool ParameterCopies::Copy(const ParameterMemory& memory) {
+bool ParameterCopies::AreIn(const ParameterMemory& memory) const {
   const ParameterSpace& space = shape_->space();
   if (memory.values.size() != static_cast<size_t>(space.parameter_count())) return false;
+  return std::all_of(parts_.begin(), parts_.end(), [&](const ShardSnapshot::Part& part) {
+    if (part.elements == 0) return true;
+    const ConstBuffer values = memory.values[part.parameter];
+    return values && values.dtype() == space.parameter(part.parameter).dtype;
+  });
+}
+
+bool ParameterCopies::CopyNow(const ParameterMemory& memory) {
+  if (!AreIn(memory)) return false;
+  const uint64_t writes = memory.writes == nullptr ? 0 : memory.writes->count();
   for (size_t i = 0; i < parts_.size(); ++i) {
     const ShardSnapshot::Part& part = parts_[i];
-    const ConstBuffer from = memory.values[part.parameter];
     if (part.elements == 0) continue;
-    if (!from || from.dtype() != space.parameter(part.parameter).dtype) return false;
-    std::memcpy(copies_.get() + places_[i], from.From(part.offset_elements).data(), part.bytes());
+    std::memcpy(copies_.get() + places_[i],
+                memory.values[part.parameter].From(part.offset_elements).data(), part.bytes());
   }
+  return memory.writes == nullptr || memory.writes->count() == writes;
+}
+
+bool ParameterCopies::BeginCopying(const std::shared_ptr<const ParameterMemory>& memory,
+                                   const ShardStore& store) {
+  if (!AreIn(*memory)) return false;
+  if (memory != memory_) later_ = SnapshotOf(*memory, store);
+  memory_ = memory;
+  writes_ = memory->writes->count();
+  store.snapshots().Open(later_);
   return true;
+}
+
+std::shared_ptr<StateSnapshot> ParameterCopies::SnapshotOf(const ParameterMemory& memory,
+                                                           const ShardStore& store) const {
+  std::map<std::pair<int32_t, int64_t>, size_t> part_at;  // by parameter and first element
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    part_at[{parts_[i].parameter, parts_[i].offset_elements}] = i;
+  }
+  std::vector<MemoryBlock> blocks;
+  CopyPlaces places;
+  for (const ShardStore::OwnBucket& own : store.own_buckets()) {
+    blocks.emplace_back();
+    places.emplace_back();
+    for (const BucketSpan& span : own.bucket->spans) {
+      const int64_t first = span.parameter_offset_elements;
+      const size_t part = std::prev(part_at.upper_bound({span.parameter, first}))->second;
+      const ConstBuffer from = memory.values[span.parameter].From(first);
+      const auto element = static_cast<int64_t>(SizeOf(from.dtype()));
+      blocks.back().push_back(
+          {static_cast<const char*>(from.data()), static_cast<size_t>(span.elements * element)});
+      places.back().push_back(
+          static_cast<size_t>(places_[part] + (first - parts_[part].offset_elements) * element));
+    }
+  }
+  return StateSnapshots::PrepareParameters(std::move(blocks), std::move(places), copies_);
+}
+
+absl::Status ParameterCopies::Keep() {
+  if (!later_->CopyAll()) {
+    return absl::AbortedError(absl::StrFormat(
+        "rank %d has got param groups, or has left, while a snapshot copied its parameters",
+        rank_));
+  }
+  if (memory_->writes->count() == writes_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the trainer of rank %d has changed the values of its parameters between two of its calls, "
+      "while a snapshot copied them: nobody knows of which moment the copy is. Save again: from "
+      "now "
+      "on they are copied when a snapshot is opened, as copy_parameters_at_once has it from the "
+      "beginning",
+      rank_));
+}
+
+void ParameterCopies::StopCopying(const ShardStore& store) {
+  if (later_ != nullptr) store.snapshots().Close(later_.get());
 }
 
 }  // namespace optshard

@@ -6,20 +6,25 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 #include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/snapshot/state_snapshots.h"
+#include "server/shard/state/shard_store.h"
 
 namespace optshard {
 
 // The name of their parts.
 constexpr char kParameterPart[] = "parameter";
 
-// Copied at once: unlike state, parameters lie where their trainer may write at any time.
-// Thread-compatible.
+// Unlike state, parameters lie where their trainer may write at any time. They are copied at once,
+// or by and by, while the step copies what it is about to write; then Keep says whether the trainer
+// has written to them (docs/decisions/0020-parameters-are-copied-in-the-background.md).
+// Thread-compatible; what steps copy meanwhile is.
 class ParameterCopies {
  public:
   static int64_t BytesFor(const std::shared_ptr<const GenerationShape>& shape, Rank rank);
@@ -32,17 +37,33 @@ class ParameterCopies {
   const std::vector<ShardSnapshot::Part>& parts() const { return parts_; }
   const char* At(int part) const { return copies_.get() + places_[part]; }
 
-  // False where `memory` is not of the shape's parameters.
-  bool Copy(const ParameterMemory& memory);
+  // False where `memory` is not of the shape's parameters, or the trainer writes to it: try again.
+  bool CopyNow(const ParameterMemory& memory);
+
+  // What `memory`, whose writes are known, has now is copied later: before the store's steps write
+  // it, and by Keep. False where it is not of the shape's parameters.
+  bool BeginCopying(const std::shared_ptr<const ParameterMemory>& memory, const ShardStore& store);
+  // After BeginCopying, as ShardSnapshot::KeepParameters.
+  absl::Status Keep();
+  // Ends BeginCopying.
+  void StopCopying(const ShardStore& store);
 
  private:
   ParameterCopies(std::shared_ptr<const GenerationShape> shape, Rank rank);
+  bool AreIn(const ParameterMemory& memory) const;
+  std::shared_ptr<StateSnapshot> SnapshotOf(const ParameterMemory& memory,
+                                            const ShardStore& store) const;
 
   const std::shared_ptr<const GenerationShape> shape_;
+  const Rank rank_;
   std::vector<ShardSnapshot::Part> parts_;
   std::vector<int64_t> places_;  // of parts_, in copies_
   int64_t bytes_ = 0;
   SnapshotMemory::Piece copies_;
+  // Where they are copied later.
+  std::shared_ptr<const ParameterMemory> memory_;
+  std::shared_ptr<StateSnapshot> later_;  // of memory_
+  uint64_t writes_ = 0;                   // how many there were when it was opened
 };
 
 }  // namespace optshard

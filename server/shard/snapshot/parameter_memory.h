@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_MEMORY_H_
 #define OPTSHARD_SERVER_SHARD_SNAPSHOT_PARAMETER_MEMORY_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -12,10 +13,22 @@
 
 namespace optshard {
 
+// Tells whether the trainer itself writes to its parameters' values, between its calls. Any thread.
+class TrainerWrites {
+ public:
+  virtual ~TrainerWrites() = default;
+
+  // Grows with each write, at its end.
+  virtual uint64_t count() const = 0;
+  // Whether the trainer is known to do so: then it may do so at any time.
+  virtual bool are_expected() const = 0;
+};
+
 struct ParameterMemory {
   std::vector<ConstBuffer> values;  // by parameter; no array of one without elements
   // What keeps that memory, whatever the trainer does with its tensors meanwhile.
   std::vector<std::shared_ptr<const void>> keeps;
+  std::shared_ptr<const TrainerWrites> writes;  // null: nobody knows of them
 };
 
 // The present one. Thread-safe.

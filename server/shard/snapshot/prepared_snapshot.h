@@ -16,6 +16,10 @@ struct SnapshotContents {
   // Also the parameters of what is owned, as this rank's replica has them: parts of the name
   // kParameterPart, always kept.
   bool parameters = false;
+  // Whether they may be copied once it is open, by ShardSnapshot::KeepParameters, which is called
+  // before they are read. Where the trainer may write to them, or nobody knows, they are copied
+  // when it is opened all the same.
+  bool parameters_later = false;
   // Also what the rank's trainer keeps with the step (ShardSnapshot::blob).
   bool blob = false;
 };

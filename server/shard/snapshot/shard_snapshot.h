@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
@@ -84,6 +85,12 @@ class ShardSnapshot {
   // that the elements fill or begin. Of any other part the values; it has no scales.
   enum class KeptArray { kValues, kScales };
   virtual Bytes ReadKept(int part, KeptArray array, int64_t first, int64_t elements) const = 0;
+
+  // Copies parameters that are not copied yet, and says whether all are those of the moment at
+  // which it was opened. Call it before they are read, and after.
+  //   FAILED_PRECONDITION  the trainer has written to them since, perhaps before they were copied
+  //   ABORTED              somebody else has got their memory, or it is closed
+  virtual absl::Status KeepParameters() { return absl::OkStatus(); }
 
   // Copies what the next steps would have to copy before they write it, and returns once all of it
   // is copied, or the snapshot closed. Steps that come meanwhile hardly wait for it.

@@ -21,6 +21,20 @@ int64_t BytesOf(const std::vector<MemoryBlock>& blocks) {
   return static_cast<int64_t>(bytes);
 }
 
+// One behind the other.
+CopyPlaces PlacesOf(const std::vector<MemoryBlock>& blocks) {
+  CopyPlaces places;
+  size_t next = 0;
+  for (const MemoryBlock& block : blocks) {
+    places.emplace_back();
+    for (const MemoryRange& range : block) {
+      places.back().push_back(next);
+      next += Aligned(range.bytes);
+    }
+  }
+  return places;
+}
+
 }  // namespace
 
 // One who may be copying, until its end.
@@ -35,19 +49,21 @@ class StateSnapshot::Copying {
   std::atomic<int>& count_;
 };
 
-StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies)
-    : blocks_(*blocks), copies_(std::move(copies)), states_(blocks->size()) {
-  size_t next = 0;
-  for (const MemoryBlock& block : blocks_) {
-    std::vector<size_t>& places = places_.emplace_back();
+StateSnapshot::StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blocks,
+                             CopyPlaces places, SnapshotMemory::Piece copies, bool is_of_parameters)
+    : blocks_(std::move(blocks)),
+      places_(std::move(places)),
+      copies_(std::move(copies)),
+      is_of_parameters_(is_of_parameters),
+      states_(blocks_->size()) {
+  for (size_t b = 0; b < blocks_->size(); ++b) {
     first_chunk_.push_back(chunks_.size());
-    for (const MemoryRange& range : block) {
-      places.push_back(next);
+    for (size_t r = 0; r < (*blocks_)[b].size(); ++r) {
+      const MemoryRange& range = (*blocks_)[b][r];
       for (size_t begin = 0; begin < range.bytes; begin += kChunkBytes) {
         const size_t bytes = std::min(kChunkBytes, range.bytes - begin);
-        chunks_.push_back({range.data + begin, next + begin, bytes});
+        chunks_.push_back({range.data + begin, places_[b][r] + begin, bytes});
       }
-      next += Aligned(range.bytes);
     }
   }
   first_chunk_.push_back(chunks_.size());
@@ -55,7 +71,7 @@ StateSnapshot::StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMem
 }
 
 const char* StateSnapshot::At(int block, int range) const {
-  if (state(block) != BlockState::kCopied) return blocks_[block][range].data;
+  if (state(block) != BlockState::kCopied) return (*blocks_)[block][range].data;
   return copies_.get() + places_[block][range];
 }
 
@@ -86,8 +102,10 @@ bool StateSnapshot::TryCopy(size_t chunk) {
   return true;
 }
 
-void StateSnapshot::AwaitCopy(size_t chunk) const {
-  while (chunk_states_[chunk].load(std::memory_order_acquire) == ChunkState::kBusy) {
+bool StateSnapshot::AwaitCopy(size_t chunk) const {
+  while (true) {
+    const ChunkState state = chunk_states_[chunk].load(std::memory_order_acquire);
+    if (state != ChunkState::kBusy) return state == ChunkState::kDone;
     std::this_thread::yield();
   }
 }
@@ -97,7 +115,7 @@ void StateSnapshot::BeforeWrite(int block) {
   BlockState next = BlockState::kLost;
   if (keeps_copies()) {
     for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) {
-      if (!TryCopy(chunk)) AwaitCopy(chunk);
+      if (!TryCopy(chunk)) static_cast<void>(AwaitCopy(chunk));
     }
     next = BlockState::kCopied;
   }
@@ -107,7 +125,7 @@ void StateSnapshot::BeforeWrite(int block) {
 
 void StateSnapshot::CopyAhead() {
   if (!keeps_copies()) return;
-  for (size_t block = 0; block < blocks_.size(); ++block) {
+  for (size_t block = 0; block < blocks_->size(); ++block) {
     // A chunk of another's is a writer's, who goes on to the block's end; or nothing is to be
     // copied any more.
     bool all = true;
@@ -122,13 +140,31 @@ void StateSnapshot::CopyAhead() {
   }
 }
 
+bool StateSnapshot::CopyAll() {
+  bool is_kept = true;
+  for (size_t block = 0; block < blocks_->size(); ++block) {
+    bool all = true;
+    for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) {
+      all = (TryCopy(chunk) || AwaitCopy(chunk)) && all;
+    }
+    auto live = static_cast<uint32_t>(BlockState::kLive);
+    if (all) {
+      states_[block].compare_exchange_strong(live, static_cast<uint32_t>(BlockState::kCopied),
+                                             std::memory_order_acq_rel);
+    }
+    is_kept = is_kept && state(static_cast<int>(block)) == BlockState::kCopied;
+  }
+  return is_kept;
+}
+
 void StateSnapshot::StopCopying() {
   stopped_.store(true);
   while (copying_.load() > 0) std::this_thread::yield();
 }
 
 StateSnapshots::StateSnapshots(std::vector<MemoryBlock> blocks)
-    : blocks_(std::move(blocks)), bytes_(BytesOf(blocks_)) {}
+    : blocks_(std::make_shared<const std::vector<MemoryBlock>>(std::move(blocks))),
+      bytes_(BytesOf(*blocks_)) {}
 
 void StateSnapshots::BeginWrite(int block, std::atomic<uint64_t>& sequence) {
   absl::MutexLock lock(&mutex_);
@@ -138,7 +174,16 @@ void StateSnapshots::BeginWrite(int block, std::atomic<uint64_t>& sequence) {
 }
 
 std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece copies) {
-  return std::shared_ptr<StateSnapshot>(new StateSnapshot(&blocks_, std::move(copies)));
+  return std::shared_ptr<StateSnapshot>(
+      new StateSnapshot(blocks_, PlacesOf(*blocks_), std::move(copies), false));
+}
+
+std::shared_ptr<StateSnapshot> StateSnapshots::PrepareParameters(std::vector<MemoryBlock> blocks,
+                                                                 CopyPlaces places,
+                                                                 SnapshotMemory::Piece copies) {
+  return std::shared_ptr<StateSnapshot>(
+      new StateSnapshot(std::make_shared<const std::vector<MemoryBlock>>(std::move(blocks)),
+                        std::move(places), std::move(copies), true));
 }
 
 void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {
@@ -146,6 +191,15 @@ void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {
   const auto first = ended_ ? StateSnapshot::BlockState::kLost : StateSnapshot::BlockState::kLive;
   snapshot->Open(first);
   if (!ended_) open_.push_back(snapshot);
+}
+
+void StateSnapshots::BeginParameterWrites() {
+  absl::MutexLock lock(&mutex_);
+  for (const std::shared_ptr<StateSnapshot>& snapshot : open_) {
+    if (!snapshot->is_of_parameters_) continue;
+    const auto blocks = static_cast<int>(snapshot->states_.size());
+    for (int block = 0; block < blocks; ++block) snapshot->BeforeWrite(block);
+  }
 }
 
 void StateSnapshots::Close(const StateSnapshot* snapshot) {

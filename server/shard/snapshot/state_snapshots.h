@@ -23,6 +23,9 @@ struct MemoryRange {
 // What is written as one, such as all slots of a bucket.
 using MemoryBlock = std::vector<MemoryRange>;
 
+// By block and range: where in a snapshot's memory the copy goes.
+using CopyPlaces = std::vector<std::vector<size_t>>;
+
 // The state at one moment. A block is *live* until it is first written: its memory is the
 // snapshot's. Before that write it is copied, where the snapshot has memory for copies; otherwise
 // it is lost.
@@ -48,6 +51,10 @@ class StateSnapshot {
   // copies. Any thread; the snapshot is open.
   void CopyAhead();
 
+  // Likewise, and waits for what others copy. Whether all of it is copied: not where it is closed,
+  // or somebody else has got the memory. It has memory for copies.
+  bool CopyAll();
+
  private:
   friend class StateSnapshots;
 
@@ -60,7 +67,8 @@ class StateSnapshot {
   enum class ChunkState : uint8_t { kLive, kBusy, kDone };
   class Copying;
 
-  StateSnapshot(const std::vector<MemoryBlock>* blocks, SnapshotMemory::Piece copies);
+  StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blocks, CopyPlaces places,
+                SnapshotMemory::Piece copies, bool is_of_parameters);
 
   void Open(BlockState first);
   void BeforeWrite(int block);
@@ -68,11 +76,13 @@ class StateSnapshot {
   void StopCopying();
   // False where somebody else has copied it, or does, or nobody is to.
   bool TryCopy(size_t chunk);
-  void AwaitCopy(size_t chunk) const;
+  // Whether it is copied now: not where nobody did or does.
+  bool AwaitCopy(size_t chunk) const;
 
-  const std::vector<MemoryBlock>& blocks_;
+  const std::shared_ptr<const std::vector<MemoryBlock>> blocks_;
+  const CopyPlaces places_;  // in copies_
   const SnapshotMemory::Piece copies_;
-  std::vector<std::vector<size_t>> places_;  // in copies_, by block and range
+  const bool is_of_parameters_;
   mutable std::vector<std::atomic<uint32_t>> states_;
   std::vector<Chunk> chunks_;        // of all blocks, in order
   std::vector<size_t> first_chunk_;  // by block; one more is the end
@@ -95,9 +105,19 @@ class StateSnapshots {
   // it keeps what is written later.
   std::shared_ptr<StateSnapshot> Prepare(SnapshotMemory::Piece copies);
 
+  // Likewise of parameters, which are written with the blocks, and by others
+  // (BeginParameterWrites): `blocks` has what of them is written with each block. `copies` has room
+  // at `places`.
+  static std::shared_ptr<StateSnapshot> PrepareParameters(std::vector<MemoryBlock> blocks,
+                                                          CopyPlaces places,
+                                                          SnapshotMemory::Piece copies);
+
   // From now on the snapshot, which nobody reads yet, keeps what is in the blocks. The caller then
   // makes sure that nothing was being written, or closes it again.
   void Open(const std::shared_ptr<StateSnapshot>& snapshot);
+
+  // Before all parameters are replaced.
+  void BeginParameterWrites();
 
   // Nothing is copied for it any more.
   void Close(const StateSnapshot* snapshot);
@@ -109,7 +129,7 @@ class StateSnapshots {
   int64_t bytes() const { return bytes_; }  // of all blocks
 
  private:
-  const std::vector<MemoryBlock> blocks_;
+  const std::shared_ptr<const std::vector<MemoryBlock>> blocks_;
   const int64_t bytes_;
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<StateSnapshot>> open_ ABSL_GUARDED_BY(mutex_);

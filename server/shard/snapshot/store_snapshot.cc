@@ -82,8 +82,9 @@ class StoreSnapshot final : public ShardSnapshot {
  public:
   // `parameters` is null where they are not wanted. Made between two calls, which may wait for it.
   StoreSnapshot(const StoreSnapshotOptions& options, std::shared_ptr<StateSnapshot> snapshot,
-                std::unique_ptr<const ParameterCopies> parameters, SnapshotParts parts,
-                const ShardStore::SnapshotCounts& counts, std::string blob, const BetweenCalls& now)
+                std::unique_ptr<ParameterCopies> parameters, bool parameters_later,
+                SnapshotParts parts, const ShardStore::SnapshotCounts& counts, std::string blob,
+                const BetweenCalls& now)
       : store_(options.store),
         generation_(options.shape->generation()),
         step_(counts.step),
@@ -91,6 +92,7 @@ class StoreSnapshot final : public ShardSnapshot {
         blob_(std::move(blob)),
         snapshot_(std::move(snapshot)),
         parameters_(std::move(parameters)),
+        parameters_later_(parameters_later),
         parts_(std::move(parts)) {
     for (const auto& [parameter, number] : parts_.numbers) {
       scalars_.push_back(number < 0 ? static_cast<double>(counts.step_counts[parameter])
@@ -100,6 +102,9 @@ class StoreSnapshot final : public ShardSnapshot {
 
   ~StoreSnapshot() override { CloseIt(); }
   void Close() override { CloseIt(); }
+  absl::Status KeepParameters() override {
+    return parameters_later_ ? parameters_->Keep() : absl::OkStatus();
+  }
   void CopyAhead() override { snapshot_->CopyAhead(); }
 
   StepNumber step() const override { return step_; }
@@ -156,7 +161,10 @@ class StoreSnapshot final : public ShardSnapshot {
   }
 
  private:
-  void CloseIt() { store_->snapshots().Close(snapshot_.get()); }
+  void CloseIt() {
+    store_->snapshots().Close(snapshot_.get());
+    if (parameters_later_) parameters_->StopCopying(*store_);
+  }
 
   const std::shared_ptr<const ShardStore> store_;
   const Generation generation_;
@@ -164,7 +172,8 @@ class StoreSnapshot final : public ShardSnapshot {
   const std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
   const std::string blob_;
   const std::shared_ptr<StateSnapshot> snapshot_;
-  const std::unique_ptr<const ParameterCopies> parameters_;
+  const std::unique_ptr<ParameterCopies> parameters_;
+  const bool parameters_later_;
   const SnapshotParts parts_;
   std::vector<double> scalars_;
 };
@@ -183,15 +192,24 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
     const StepNumber finished = options_.store->ledger().progress().finished;
     std::string blob;
     if (options_.contents.blob && options_.blob) blob = options_.blob(finished);
+    std::shared_ptr<const ParameterMemory> memory;
+    if (parameters_ != nullptr) {
+      memory = options_.parameters->Get();
+      if (memory == nullptr) return nullptr;
+    }
+    const bool later = memory != nullptr && options_.contents.parameters_later &&
+                       memory->writes != nullptr && !memory->writes->are_expected();
+    // Before the state: if no step was being applied then, none has written parameters either.
+    if (later && !parameters_->BeginCopying(memory, *options_.store)) return nullptr;
     const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
-    if (!counts.has_value()) return nullptr;
-    const bool is_same = counts->step == finished;
-    if (!is_same || (parameters_ != nullptr && !parameters_->Copy(*options_.parameters->Get()))) {
+    const bool is_same = counts.has_value() && counts->step == finished;
+    if (!is_same || (memory != nullptr && !later && !parameters_->CopyNow(*memory))) {
       options_.store->snapshots().Close(snapshot_.get());
+      if (later) parameters_->StopCopying(*options_.store);
       return nullptr;
     }
     return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), std::move(parameters_),
-                                           std::move(parts_), *counts, std::move(blob), now);
+                                           later, std::move(parts_), *counts, std::move(blob), now);
   }
 
  private:

@@ -119,6 +119,8 @@ absl::Status ShardState::SetReplacing(Replacing what) {
         options_.rank));
   }
   ledger.SetReplacing(what);
+  // Rank 0 reads them into its replica.
+  if (what == Replacing::kAll) options_.store->snapshots().BeginParameterWrites();
   return absl::OkStatus();
 }
 

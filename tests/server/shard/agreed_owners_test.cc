@@ -49,6 +49,12 @@ std::shared_ptr<AgreedSnapshots> SnapshotsOf(OwnerRig& rig, Rank rank) {
   return rig.owner(rank).view().agreed_snapshots().value();
 }
 
+class NoWrites final : public TrainerWrites {
+ public:
+  uint64_t count() const override { return 0; }
+  bool are_expected() const override { return false; }
+};
+
 struct Job {
   bool reachable = false;
   int steps = 60;
@@ -65,6 +71,7 @@ struct Job {
       for (const ReplicaTensor& tensor : rig->replica(r).tensors()) {
         memory->values.emplace_back(tensor.parameter);
       }
+      memory->writes = std::make_shared<NoWrites>();
       rig->owner(r).KeepParameters(memory);
     }
     return rig;
@@ -122,13 +129,15 @@ TEST_P(AgreedOwners, SteppingAtFullSpeed_AllOpenAtTheSameStep_WithItsState) {
   SnapshotId id = 1;
   for (; running > 0 || snapshots < 3; ++id) {
     for (Rank r = 0; r < job.ranks; ++r) {
-      ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(id, {true, true}).ok());
+      // Every other one copies the parameters while steps go on.
+      ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(id, {true, true, id % 2 == 0}).ok());
     }
     std::vector<StepNumber> at(job.ranks);
     rig->OnEveryRank([&](Rank r) {
       const auto snapshot = SnapshotsOf(*rig, r)->Take(id, kLong);
       ASSERT_TRUE(snapshot.ok()) << snapshot.status();
       at[r] = (*snapshot)->step();
+      EXPECT_EQ((*snapshot)->KeepParameters(), absl::OkStatus());
       EXPECT_TRUE(Read(**snapshot) == expected[at[r]][r]) << "rank " << r << ", step " << at[r];
     });
     for (const StepNumber step : at) EXPECT_EQ(step, at[0]) << "snapshot " << id;
@@ -282,6 +291,34 @@ TEST(AgreedOwnersTest, ParametersThatATrainerEdits_AreThoseOfTheSnapshot) {
   float first = 0;
   std::memcpy(&first, bytes.data(), sizeof(first));
   EXPECT_EQ(first, 0.5f);
+}
+
+TEST_P(AgreedOwners, ParametersThatAreSynchronised_AreCopiedBefore) {
+  Job job;
+  job.reachable = GetParam();
+  const auto rig = job.Start();
+  std::vector<std::unique_ptr<ShardSnapshot>> snapshots(job.ranks);
+  rig->OnEveryRank([&](Rank r) {
+    ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, {true, true, true}).ok());
+    snapshots[r] = *SnapshotsOf(*rig, r)->Take(7, kLong);
+  });
+  const Slice slice = rig->owner(1).plan().partition.slices[1].front();
+  const Values before = rig->replica(1).Parameter(slice.parameter);
+  Values values = before;
+  for (double& value : values) value += 1;
+  rig->replica(0).SetParameter(slice.parameter, values);
+  rig->OnEveryRank([&](Rank r) {
+    const TestReplica& replica = rig->replica(r);
+    EXPECT_EQ(rig->owner(r).SyncParameters(replica.tensors(), replica.regions(), kLong),
+              absl::OkStatus());
+  });
+  EXPECT_NE(rig->replica(1).Parameter(slice.parameter), before);
+  EXPECT_EQ(snapshots[1]->KeepParameters(), absl::OkStatus());
+  const std::string bytes =
+      Read(*snapshots[1]).at({slice.parameter, kParameterPart, slice.offset_elements});
+  float first = 0;
+  std::memcpy(&first, bytes.data(), sizeof(first));
+  EXPECT_EQ(first, static_cast<float>(before[slice.offset_elements]));
 }
 
 TEST(AgreedOwnersTest, NoParametersYet_IsSaid) {

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +18,10 @@
 #include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
+#include "server/shard/snapshot/parameter_copies.h"
+#include "server/shard/snapshot/parameter_memory.h"
+#include "server/shard/state/replacing.h"
+#include "server/shard/state/shard_state.h"
 #include "server/shard/state/slot_memory.h"
 #include "server/update/group_update.h"
 
@@ -182,6 +189,168 @@ TEST_F(StoreSnapshotTest, NumbersOfAWholeParameter_ComeFirst) {
   EXPECT_EQ((*snapshot)->parts()[0].slot, "step");
   EXPECT_EQ((*snapshot)->parts()[1].slot, "step");
   EXPECT_EQ((*snapshot)->state(0), PartState::kKept);
+}
+
+class FakeWrites final : public TrainerWrites {
+ public:
+  uint64_t count() const override { return count_.load(); }
+  bool are_expected() const override { return expected_.load(); }
+
+  std::atomic<uint64_t> count_{0};
+  std::atomic<bool> expected_{false};
+};
+
+// The values of "a" and "b" are the step's number.
+class ParametersOfStoreTest : public StoreSnapshotTest {
+ protected:
+  ParametersOfStoreTest() {
+    const auto place = std::make_shared<ParameterPlace>();
+    auto memory = std::make_shared<ParameterMemory>();
+    for (const std::vector<float>& values : values_) memory->values.emplace_back(values.data());
+    memory->writes = writes_;
+    place->Set(memory);
+    place_ = place;
+    options_.parameters = place;
+    options_.contents.parameters = true;
+    options_.contents.parameters_later = true;
+    options_.memory = *SnapshotMemory::Create(
+        {SnapshotMemory::RoundedUp(store_->snapshots().bytes()) +
+         SnapshotMemory::RoundedUp(ParameterCopies::BytesFor(options_.shape, 0))});
+  }
+
+  std::unique_ptr<ShardSnapshot> Opened() {
+    auto snapshot = OpenStoreSnapshot(options_, absl::ZeroDuration());
+    EXPECT_TRUE(snapshot.ok()) << snapshot.status();
+    return *std::move(snapshot);
+  }
+
+  // A bucket's state and parameters, as a step does.
+  void Update(int own, StepNumber step) {
+    store_->BeginWrite(own);
+    for (const BucketSpan& span : store_->own_buckets()[own].bucket->spans) {
+      std::fill_n(values_[span.parameter].begin() + span.parameter_offset_elements, span.elements,
+                  static_cast<float>(step));
+    }
+    store_->EndWrite(own, step);
+  }
+  int buckets() const { return static_cast<int>(store_->own_buckets().size()); }
+  void UpdateAll(StepNumber step) {
+    BeginStep(step);
+    for (int own = 0; own < buckets(); ++own) Update(own, step);
+    EndStep(step);
+  }
+
+  void ExpectParameters(const ShardSnapshot& snapshot, float expected) {
+    std::map<std::pair<int, std::string>, std::vector<double>> all = ValuesOf(snapshot);
+    for (const int parameter : {0, 1}) {
+      const std::vector<double>& values = all[{parameter, kParameterPart}];
+      EXPECT_EQ(values.size(), parameter == 0 ? 5000 : 10);
+      EXPECT_THAT(values, ::testing::Each(expected)) << parameter;
+    }
+  }
+
+  std::vector<std::vector<float>> values_{std::vector<float>(5000, 0), std::vector<float>(10, 0)};
+  const std::shared_ptr<FakeWrites> writes_ = std::make_shared<FakeWrites>();
+  std::shared_ptr<ParameterPlace> place_;
+};
+
+TEST_F(ParametersOfStoreTest, WhatStepsWriteBeforeTheyAreCopied_IsCopiedBefore) {
+  UpdateAll(1);
+  for (int copied_after = 0; copied_after <= buckets(); ++copied_after) {
+    const auto snapshot = Opened();
+    const StepNumber step = snapshot->step();
+    BeginStep(step + 1);
+    for (int own = 0; own < buckets(); ++own) {
+      if (own == copied_after) {
+        EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+      }
+      Update(own, step + 1);
+    }
+    EndStep(step + 1);
+    EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+    UpdateAll(step + 2);
+    ExpectParameters(*snapshot, static_cast<float>(step));
+  }
+}
+
+TEST_F(ParametersOfStoreTest, CopiedWhileAStepWrites_AreThoseOfTheMoment) {
+  for (int round = 0; round < 50; ++round) {
+    const auto snapshot = Opened();
+    const StepNumber step = snapshot->step();
+    std::thread copies([&] { EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus()); });
+    UpdateAll(step + 1);
+    copies.join();
+    ExpectParameters(*snapshot, static_cast<float>(step));
+  }
+}
+
+TEST_F(ParametersOfStoreTest, WhatReplacesAllOfThem_HasThemCopiedBefore) {
+  const auto snapshot = Opened();
+  store_->snapshots().BeginParameterWrites();
+  values_[0].assign(5000, 7);
+  values_[1].assign(10, 7);
+  EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+  ExpectParameters(*snapshot, 0);
+}
+
+TEST_F(ParametersOfStoreTest, ALoadThatBegins_HasThemCopiedBefore) {
+  const auto snapshot = Opened();
+  ShardState state({options_.shape, options_.groups, 0, store_.get()});
+  EXPECT_EQ(state.SetReplacing(Replacing::kAll), absl::OkStatus());
+  values_[0].assign(5000, 7);
+  EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+  ExpectParameters(*snapshot, 0);
+}
+
+TEST_F(ParametersOfStoreTest, ATrainerThatWritesBeforeTheyAreCopied_IsFound) {
+  const auto snapshot = Opened();
+  values_[0][1] = 7;
+  ++writes_->count_;
+  const absl::Status changed = snapshot->KeepParameters();
+  EXPECT_EQ(changed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(changed.message()), ::testing::HasSubstr("the trainer of rank 0"));
+}
+
+// A write counts at its end.
+TEST_F(ParametersOfStoreTest, AWriteThatEndsAfterTheyWereCopied_IsFoundTheNextTime) {
+  const auto snapshot = Opened();
+  values_[0][1] = 7;
+  EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+  ++writes_->count_;
+  EXPECT_EQ(snapshot->KeepParameters().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ParametersOfStoreTest, WhereATrainerMayWrite_TheyAreCopiedWhenItIsOpened) {
+  const auto expect_copied = [this](absl::string_view why) {
+    SCOPED_TRACE(why);
+    values_ = {std::vector<float>(5000, 1), std::vector<float>(10, 1)};
+    auto memory = std::make_shared<ParameterMemory>(*place_->Get());
+    memory->values.clear();
+    for (const std::vector<float>& values : values_) memory->values.emplace_back(values.data());
+    place_->Set(memory);
+    const auto snapshot = Opened();
+    values_[0].assign(5000, 2);
+    values_[1].assign(10, 2);
+    ++writes_->count_;
+    EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+    ExpectParameters(*snapshot, 1);
+  };
+  writes_->expected_ = true;
+  expect_copied("it is known to");
+  writes_->expected_ = false;
+  options_.contents.parameters_later = false;
+  expect_copied("nobody would look");
+  options_.contents.parameters_later = true;
+  auto memory = std::make_shared<ParameterMemory>(*place_->Get());
+  memory->writes = nullptr;
+  place_->Set(memory);
+  expect_copied("nobody knows");
+}
+
+TEST_F(ParametersOfStoreTest, MemoryThatAnotherStoreWrites_IsNotCopiedAnyMore) {
+  const auto snapshot = Opened();
+  store_->Retire();
+  EXPECT_EQ(snapshot->KeepParameters().code(), absl::StatusCode::kAborted);
 }
 
 class CodedStoreSnapshotTest : public StoreSnapshotTest {

@@ -43,7 +43,7 @@ struct GrowthAnswer {
   GrowthVerdict verdict = GrowthVerdict::kRefused;
   Generation generation = 0;  // kAgreed: the next one
   absl::Status failure;       // kRefused: not OK
-  // kRefused: ranks wait in step() for those that proposed.
+  // kRefused: ranks wait in step(), or to refuse it, for those that proposed.
   bool others_step = false;
 };
 

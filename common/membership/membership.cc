@@ -30,6 +30,9 @@ std::string Of(const StepProgress& progress) {
     case StepOutcome::kApplied:
       return absl::StrCat("finished step ", progress.finished, ", step ", progress.finished + 1,
                           " is applied here");
+    case StepOutcome::kRefusing:
+      return absl::StrCat("finished step ", progress.finished, ", refuses step ",
+                          progress.finished + 1, ", has no trainer for it");
   }
   return "in a step of unknown outcome";
 }
@@ -62,6 +65,8 @@ absl::string_view NameOf(StepOutcome outcome) {
       return "torn";
     case StepOutcome::kApplied:
       return "applied";
+    case StepOutcome::kRefusing:
+      return "refusing";
   }
   return "unknown";
 }

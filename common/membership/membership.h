@@ -28,6 +28,7 @@ enum class StepOutcome : uint8_t {
   kInDoubt = 4,     // finished + 1 failed while ranks agreed on it; not applied here
   kTorn = 5,        // finished + 1 failed while it was applied
   kApplied = 6,     // finished + 1 is applied here; whether the others applied it is not known
+  kRefusing = 7,    // waits for the others, to refuse finished + 1: it has no trainer for it
 };
 absl::string_view NameOf(StepOutcome outcome);
 // Whether the outcome leaves open of which step the ranks' states are.

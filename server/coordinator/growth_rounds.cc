@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
@@ -146,6 +147,14 @@ void GrowthRounds::Compare(Rank rank, const GrowthProposal& proposal, const Opti
   round.failure.Update(errors::WithContext(proposal.prepared, Name(rank)));
 }
 
+std::vector<Rank> GrowthRounds::Missing() const {
+  std::vector<Rank> missing;
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    if (!Has(rank)) missing.push_back(rank);
+  }
+  return missing;
+}
+
 // Its call has ended without an answer. The last one ends the round.
 void GrowthRounds::Withdraw(Rank rank, Deferred& deferred) {
   const auto wait = waits_.find(rank);
@@ -168,23 +177,35 @@ void GrowthRounds::Withdraw(Rank rank, Deferred& deferred) {
 void GrowthRounds::Heard(Rank rank, const StepProgress& progress, Deferred& deferred) {
   if (!round_.has_value()) return;
   uint8_t& seen = round_->seen_in_step[rank];
+  const bool refuses = progress.outcome == StepOutcome::kRefusing;
   const bool in_step =
-      progress.outcome == StepOutcome::kInStep && LastCall(progress) >= round_->calls;
-  seen = in_step ? seen + 1 : 0;
+      (refuses || progress.outcome == StepOutcome::kInStep) && LastCall(progress) >= round_->calls;
+  seen = in_step ? std::min(seen + 1, kHeartbeatsInStep) : 0;
   if (seen < kHeartbeatsInStep) return;
   if (Has(rank)) Withdraw(rank, deferred);
   if (!round_.has_value()) return;
-  Refuse(errors::RanksDisagree({rank}, absl::StrCat(Name(round_->first), " adds a param group, ",
-                                                    Name(rank), " is in step()")),
+  const std::string adds = absl::StrCat(Name(round_->first), " adds a param group, ");
+  if (!refuses) {
+    Refuse(errors::RanksDisagree({rank}, absl::StrCat(adds, Name(rank), " is in step()")), true,
+           deferred);
+    return;
+  }
+  // All take part in the refusal at once, so that nobody waits there for a rank that comes later.
+  const std::vector<Rank> missing = Missing();
+  const auto refuses_too = [this](Rank other) {
+    return round_->seen_in_step[other] == kHeartbeatsInStep;
+  };
+  if (!absl::c_all_of(missing, refuses_too)) return;
+  Refuse(errors::TrainerGone(missing,
+                             absl::StrCat(adds,
+                                          "for which a successor is needed; the same call may be "
+                                          "made again")),
          true, deferred);
 }
 
 void GrowthRounds::Tick(absl::Time now, Deferred& deferred) {
   if (round_.has_value() && now >= round_->deadline) {
-    std::vector<Rank> missing;
-    for (Rank rank = 0; rank < world_size_; ++rank) {
-      if (!Has(rank)) missing.push_back(rank);
-    }
+    const std::vector<Rank> missing = Missing();
     absl::Status failure = round_->failure;
     if (failure.ok()) {
       failure = errors::PeersTimedOut(

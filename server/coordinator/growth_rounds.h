@@ -57,8 +57,9 @@ class GrowthRounds {
                   Deferred& deferred);
 
   // A heartbeat of the rank has said so. The second one in a row that shows it in a step after
-  // those that the proposing ranks have finished ends the round: one alone may be late. A rank that
-  // has proposed before has given that up.
+  // those that the proposing ranks have finished ends the round: one alone may be late. So it does
+  // where it shows that the rank waits to refuse that step, and all others have proposed or do so,
+  // too: then with TrainerGone. A rank that has proposed before has given that up.
   void Heard(Rank rank, const StepProgress& progress, Deferred& deferred);
 
   bool open() const { return round_.has_value(); }
@@ -102,6 +103,7 @@ class GrowthRounds {
                      const OptimizerSpec& present);
   void Compare(Rank rank, const GrowthProposal& proposal, const OptimizerSpec* spec,
                uint64_t digest);
+  std::vector<Rank> Missing() const;
   bool Has(Rank rank) const { return round_.has_value() && round_->came[rank].first != 0; }
   void Withdraw(Rank rank, Deferred& deferred);
   void Resolve(const GrowthAnswer& answer, Deferred& deferred);

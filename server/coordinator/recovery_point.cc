@@ -17,6 +17,7 @@ OwnerPhase PhaseOf(StepOutcome outcome) {
     case StepOutcome::kIdle:
     case StepOutcome::kInStep:
     case StepOutcome::kNotApplied:
+    case StepOutcome::kRefusing:
       return OwnerPhase::kFinished;
     case StepOutcome::kInDoubt:
       return OwnerPhase::kPrepared;

@@ -160,9 +160,15 @@ absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
 absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
+  // For those that do something else and would wait for this rank.
+  StepProgress refusing = progress();
+  refusing.outcome = StepOutcome::kRefusing;
+  session_->SetProgress(refusing);
   const StepEngine::Result result =
       generation_->engine().Refuse(errors::TrainerGone({options_.rank}, how_known));
-  return result.refused ? absl::OkStatus() : Break(result);
+  if (!result.refused) return Break(result);
+  PublishProgress(StepOutcome::kIdle);
+  return absl::OkStatus();
 }
 
 absl::Status ShardOwner::Impl::FinishLoading(StepNumber step,

@@ -167,7 +167,9 @@ class ShardOwner {
   //                       Or, on all ranks, RanksDisagree: they add different groups (the first
   //                       difference is named), or a rank is in a step; its Step returns that, too
   //   DEADLINE_EXCEEDED   PeersTimedOut: these ranks did not come within `timeout`
-  //   UNAVAILABLE         no coordinator
+  //   UNAVAILABLE         no coordinator; or, on all ranks, TrainerGone: another rank's owner
+  //   refuses
+  //                       the next step (RefuseNextStep)
   //   RESOURCE_EXHAUSTED  a rank, which is named, has too little memory; and other errors of ranks
   //                       that could not build the next generation
   // UNAVAILABLE (a rank or the coordinator is lost) and DEADLINE_EXCEEDED at the end of the call,

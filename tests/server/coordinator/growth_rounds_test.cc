@@ -245,6 +245,35 @@ TEST_F(GrowthRoundsTest, ARankInAStep_EndsTheRoundWithItsSecondHeartbeat) {
               AllOf(HasSubstr("rank 0 adds a param group"), HasSubstr("rank 1 is in step()")));
 }
 
+TEST_F(GrowthRoundsTest, ARankWithoutATrainer_IsNamedOnceAllOthersHaveCome) {
+  Propose(0, Proposal(1));
+  for (int i = 0; i < 300; ++i) Heard(1, StepOutcome::kRefusing, 7);
+  EXPECT_TRUE(answers_[0].empty());  // rank 2 computes its gradients
+  Propose(2, Proposal(1));
+  Heard(1, StepOutcome::kIdle, 7);
+  Heard(1, StepOutcome::kRefusing, 7);
+  Heard(1, StepOutcome::kRefusing, 6);  // the step that the others have finished
+  Heard(1, StepOutcome::kRefusing, 7);
+  EXPECT_TRUE(answers_[0].empty());
+  Heard(1, StepOutcome::kRefusing, 7);
+  for (const Rank rank : {0, 2}) {
+    EXPECT_TRUE(Answer(rank)->others_step);
+    EXPECT_TRUE(errors::IsTrainerGone(Refusal(rank))) << Refusal(rank);
+    EXPECT_THAT(errors::RanksOf(Refusal(rank)), ElementsAre(1));
+    EXPECT_THAT(std::string(Refusal(rank).message()), HasSubstr("rank 0 adds a param group"));
+  }
+  for (Rank rank = 0; rank < kRanks; ++rank) Propose(rank, Proposal(2));
+  for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
+}
+
+TEST_F(GrowthRoundsTest, RanksWithoutTrainers_AreAllNamed) {
+  Propose(0, Proposal(1));
+  for (int i = 0; i < 2; ++i) Heard(1, StepOutcome::kRefusing, 7);
+  EXPECT_TRUE(answers_[0].empty());
+  for (int i = 0; i < 2; ++i) Heard(2, StepOutcome::kRefusing, 7);
+  EXPECT_THAT(errors::RanksOf(Refusal(0)), ElementsAre(1, 2));
+}
+
 TEST_F(GrowthRoundsTest, ARankThatHasProposed_IsInNoStepWhateverALateHeartbeatSays) {
   Heard(0, StepOutcome::kInStep, 7);
   Propose(0, Proposal(1));

@@ -97,6 +97,28 @@ TEST(NodeGrowthTrainers, TheServerIsKilledBeforeItSaysThatThereAreValues_ItsSucc
   for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, kWorldSize, {1}), "");
 }
 
+// Before its call, for which the others wait.
+TEST(NodeGrowthTrainers, ATrainerEndsBeforeItsCall_TheOthersAreToldAndItsSuccessorMakesIt) {
+  NodeRig server(kWorldSize);
+  Trainers trainers = server.StartAll();
+  Step(server, trainers, 1);
+  trainers[1].reset();
+  const absl::Status without = trainers[0]->AddGroup();
+  EXPECT_TRUE(errors::IsTrainerGone(without)) << without;
+  EXPECT_EQ(errors::RanksOf(without), std::vector<Rank>({1}));
+  server.OnEveryRank([&](Rank rank) {
+    if (rank == 1) trainers[1] = *NodeTrainer::Start(server.TrainerOptions(1));
+    absl::Status added;
+    EXPECT_TRUE(testing::Await([&] {
+      added = trainers[rank]->AddGroup();
+      return !errors::IsTrainerGone(added);
+    }));
+    EXPECT_EQ(added, absl::OkStatus());
+    EXPECT_EQ(trainers[rank]->StepUntil(3), absl::OkStatus());
+  });
+  ExpectBits(trainers, {1});
+}
+
 TEST(NodeGrowthTrainers, ATrainerEnds_ItsSuccessorAddsWhatIsThereAndNothingElse) {
   NodeRig server(kWorldSize);
   Trainers trainers = server.StartAll();

@@ -1,7 +1,10 @@
 #include "server/shard/snapshot/snapshot_memory.h"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -68,6 +71,28 @@ TEST(SnapshotMemoryTest, Nothing_NeedsNoMemory) {
 TEST(SnapshotMemoryTest, MoreThanTheMachineHas_IsRefusedAtTheStart) {
   EXPECT_EQ(SnapshotMemory::Create({int64_t{1} << 60, true, 0}).status().code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+// Of pages that the system has given already.
+int64_t PagesThere(const SnapshotMemory::Piece& piece, int64_t pages) {
+  std::vector<unsigned char> there(pages);
+  EXPECT_EQ(mincore(piece.get(), pages * kPage, there.data()), 0);
+  return std::count_if(there.begin(), there.end(), [](unsigned char page) { return page & 1; });
+}
+
+TEST(SnapshotMemoryTest, NoSnapshot_WaitsForTheSystemToGivePages) {
+  constexpr int64_t kPages = 64;
+  for (const bool at_start : {false, true}) {
+    const auto memory = Memory(kPages * kPage, at_start);
+    // The second one's begin where the first one's have ended.
+    auto first = *memory->Take(10 * kPage - 1);
+    EXPECT_EQ(PagesThere(first, 10), 10);
+    auto second = *memory->Take(20 * kPage);
+    EXPECT_EQ(PagesThere(second, 20), 20);
+    first.reset();
+    second.reset();
+    EXPECT_EQ(PagesThere(*memory->Take(kPages * kPage), kPages), kPages);
+  }
 }
 
 TEST(SnapshotMemoryTest, Piece_OutlivesItsOwner) {

@@ -40,8 +40,7 @@ class LossySession final : public ForwardingSession {
   using ForwardingSession::ForwardingSession;
   absl::StatusOr<GrowthAnswer> ProposeGrowth(const GrowthProposal& proposal,
                                              absl::Time deadline) override {
-    const absl::StatusOr<GrowthAnswer> answer =
-        ForwardingSession::ProposeGrowth(proposal, deadline);
+    absl::StatusOr<GrowthAnswer> answer = ForwardingSession::ProposeGrowth(proposal, deadline);
     if (proposal.number == 1) return absl::UnavailableError("no answer comes");
     return answer;
   }
@@ -158,8 +157,9 @@ TEST(AddedGroupsLoss, TheSynchronizationFails_TheGroupStandsThereOnce) {
          const ScopedClientSeams scoped(seams);
          ShardedOptimizer optimizer({Parameter({1}, 4)}, Sgd(1), options);
          torch::optim::Optimizer& base = optimizer;
-         for (int i = 0; i < 2; ++i)
+         for (int i = 0; i < 2; ++i) {
            base.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{Parameter({1}, 4)}));
+         }
          EXPECT_FALSE(ErrorOf([&] { optimizer.step(); }).ok());
          EXPECT_EQ(optimizer.param_groups().size(), 3u);
        })) {

@@ -56,7 +56,9 @@ class GrowthRoundsTest : public ::testing::Test {
   Outcome Propose(Rank rank, const GrowthProposal& proposal) {
     const Outcome outcome = rounds_.Propose(
         rank, proposal, Present(), 5, now_, now_ + absl::Seconds(10),
-        [this, rank](absl::StatusOr<GrowthAnswer> answer) { answers_[rank].push_back(answer); },
+        [this, rank](const absl::StatusOr<GrowthAnswer>& answer) {
+          answers_[rank].push_back(answer);
+        },
         deferred_);
     Run();
     return outcome;
@@ -120,8 +122,9 @@ TEST_F(GrowthRoundsTest, AllProposeTheSame_AllAreAnsweredWhenTheLastHasCome) {
   EXPECT_TRUE(answers_[0].empty());
   EXPECT_EQ(Propose(2, Proposal(1)), Outcome::kCompared);
   for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
-  for (Rank rank = 0; rank < kRanks - 1; ++rank)
+  for (Rank rank = 0; rank < kRanks - 1; ++rank) {
     EXPECT_EQ(Propose(rank, Commit(1)), Outcome::kNone);
+  }
   EXPECT_EQ(Propose(2, Commit(1)), Outcome::kCommitted);
   for (Rank rank = 0; rank < kRanks; ++rank) ExpectAgreed(rank);
   EXPECT_EQ(rounds_.compared()->space.Digest(), Grown().space.Digest());

@@ -64,17 +64,19 @@ class ShardSave {
   // where the rank is of another job; the reason of the cancellation.
   absl::Status Prepare(const Shard& shard);
 
-  // Errors as AgreedSnapshots::Open; the reason of the cancellation, which forgets the snapshot.
+  // Errors as AgreedSnapshots::Open; FAILED_PRECONDITION where the hyperparameters of that step are
+  // not known; the reason of the cancellation, which forgets the snapshot.
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
   // Copies the parameters, and has the state copied from now on, so that the trainer's next step
   // need not. Nothing here waits for a writer. Errors as ShardSnapshot::KeepParameters.
   absl::Status Copy();
 
-  // Writes the rank's file, with idle I/O priority, into `directory`/`name`, once one of the
-  // process's writers is free; until then `progress` says 0 of 0, once a second. Errors as
-  // WriteOwnerFile, OwnerStateOf and ShardSnapshot::KeepParameters; INVALID_ARGUMENT for a
-  // directory or a name that a peer may not give (CheckNamedDirectory, ParseCheckpointName).
+  // Writes the rank's file into `directory`/`name`, with idle I/O priority, once one of the
+  // process's writers is free; until then `progress` says 0 of 0, once a second. From then on the
+  // thread has a low priority, for good. Errors as WriteOwnerFile, OwnerStateOf and
+  // ShardSnapshot::KeepParameters; INVALID_ARGUMENT for a directory or a name that a peer may not
+  // give (CheckNamedDirectory, ParseCheckpointName).
   absl::StatusOr<Written> Write(const std::string& directory, const std::string& name,
                                 const std::function<void(int64_t done, int64_t all)>& progress);
 

@@ -52,7 +52,7 @@ def _headline(entry):
         entry["peer"],
     )
     if entry["ratio_to_limit"] is not None:
-        text += "\nours / limit = %s; the limit is the %s, %s %s." % (
+        text += "\nours / limit = %s; the limit: %s, %s %s." % (
             _ratio(entry["ratio_to_limit"]),
             entry["limit"],
             _value(entry["limit_ms"] * factor),

@@ -193,7 +193,7 @@ LossOutcome LoseAt(Point point, Victim victim) {
     EXPECT_EQ(trainer.State(), TheSaved().expected);
     EXPECT_EQ(trainer.optimizer().blob(), "blob");
   };
-  const LossOutcome outcome = LoseInACall(plan);
+  LossOutcome outcome = LoseInACall(plan);
   EXPECT_TRUE(outcome.lost);
   return outcome;
 }

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "client/owner/parameter_state.h"
 #include "common/byte_share.h"
 #include "server/shard/state/state_access.h"
@@ -73,14 +72,11 @@ absl::Status SharedStateReader::ShareWindow(Rank from, Rank to, absl::Span<const
     std::memcpy(window_.data(), &code, sizeof(code));
   }
   absl::Status shared = exchange_.Share(from, absl::MakeSpan(window_.data(), bytes));
-  if (!own.ok()) return own;
   if (!shared.ok()) return shared;
   int64_t code = 0;
   std::memcpy(&code, window_.data(), sizeof(code));
-  if (code != 0) {
-    return absl::Status(static_cast<absl::StatusCode>(code),
-                        absl::StrCat("rank ", from, " could not read its state"));
-  }
+  // All end alike, also where the call begins again after such an error.
+  if (code != 0) return exchange_.Agree(own);
   if (to != kFromEveryRank && to != options.rank) return absl::OkStatus();
   for (const Run& run : runs) {
     const auto size = static_cast<int64_t>(c10::elementSize(run.piece->type));

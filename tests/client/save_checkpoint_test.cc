@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -278,7 +278,8 @@ TEST(SaveCheckpointTest, ATrainerThatAsksForCopiesAtOnce_MayWriteByAnyWay) {
     expected = trainer.Values();
     EXPECT_EQ(SaveAndWrite(root, trainer,
                            [](const at::Tensor& parameter) {
-                             std::memset(parameter.data_ptr(), 1, parameter.nbytes());
+                             std::fill_n(static_cast<char*>(parameter.data_ptr()),
+                                         parameter.nbytes(), char{1});
                            }),
               absl::OkStatus());
   }));

@@ -62,7 +62,12 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
                                                : options_.before->incarnations_) {
   record_.generation = options_.shape->generation();
   record_.hyperparameters = HyperparametersOf(*options_.groups);
-  hyperparameters_ = HyperparametersOfLastStep();
+  std::vector<Hyperparameters> begins_with = record_.hyperparameters;
+  if (options_.before != nullptr) {
+    const std::vector<Hyperparameters>& last = *options_.before->hyperparameters_;
+    std::copy(last.begin(), last.end(), begins_with.begin());
+  }
+  hyperparameters_ = std::make_shared<const std::vector<Hyperparameters>>(std::move(begins_with));
   record_.rows = &rows_;
   record_.updated.resize(options_.space().parameter_count());
   record_.coefficients.resize(options_.space().parameter_count());
@@ -222,19 +227,6 @@ absl::Status StepEngine::CheckReplica(absl::Span<const ReplicaTensor> replica,
                         regions.size(), options_.layout().regions().size()));
   }
   return exchange_->Check(ReplicaMemory(replica, regions));
-}
-
-// Another engine, whose process has ended, made the steps that this one finds in its store.
-std::shared_ptr<const std::vector<Hyperparameters>> StepEngine::HyperparametersOfLastStep() const {
-  std::vector<Hyperparameters> values = record_.hyperparameters;
-  if (options_.before != nullptr) {
-    if (options_.before->hyperparameters_ == nullptr) return nullptr;
-    const std::vector<Hyperparameters>& last = *options_.before->hyperparameters_;
-    std::copy(last.begin(), last.end(), values.begin());
-  } else if (finished_ > 0) {
-    return nullptr;
-  }
-  return std::make_shared<const std::vector<Hyperparameters>>(std::move(values));
 }
 
 void StepEngine::RememberHyperparameters() {

@@ -154,7 +154,6 @@ class StepEngine {
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
-  std::shared_ptr<const std::vector<Hyperparameters>> HyperparametersOfLastStep() const;
   void RememberHyperparameters();
 
   // Whether the gradients are such as the rules take.
@@ -210,7 +209,7 @@ class StepEngine {
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from
   std::string hyperparameter_text_;
   StepRecord record_;
-  // Of the last finished step, or those that the first one begins with. Null: not known.
+  // Of the last finished step, or those that the first one begins with.
   std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
   bool hyperparameters_are_new_ = false;  // the record's are others
   StepNumber finished_;                   // the ledger's, at first

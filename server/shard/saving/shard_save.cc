@@ -142,12 +142,6 @@ absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {
       snapshots_->Take(shard_.snapshot, absl::ZeroDuration());
   if (!taken.ok()) return taken.status();
   snapshot_ = *std::move(taken);
-  if (snapshot_->hyperparameters().empty()) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "the hyperparameters of step %d are not known: the shard server of rank %d, which made it, "
-        "was replaced since; save after the next step",
-        snapshot_->step(), rank_));
-  }
   return opened;
 }
 

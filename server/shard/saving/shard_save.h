@@ -64,8 +64,7 @@ class ShardSave {
   // where the rank is of another job; the reason of the cancellation.
   absl::Status Prepare(const Shard& shard);
 
-  // Errors as AgreedSnapshots::Open; FAILED_PRECONDITION where the hyperparameters of that step are
-  // not known; the reason of the cancellation, which forgets the snapshot.
+  // Errors as AgreedSnapshots::Open; the reason of the cancellation, which forgets the snapshot.
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
   // Copies the parameters, and has the state copied from now on, so that the trainer's next step

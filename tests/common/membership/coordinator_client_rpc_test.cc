@@ -92,7 +92,7 @@ TEST_F(CoordinatorClientRpc, Join_AskedForASpecThatCame_IsInternal) {
 TEST_F(CoordinatorClientRpc, Join_ToldToAskAgainForTooLong_SaysWhomTheCoordinatorWaitsFor) {
   ScriptedCoordinator coordinator(JoinAnswer::kAskAgain);
   Serve(&coordinator);
-  const absl::Status status = JoinWithin(absl::Milliseconds(50));
+  const absl::Status status = JoinWithin(absl::Milliseconds(200));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("still waits for another rank"));
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/cancellation.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -19,8 +18,6 @@
 namespace optshard {
 namespace {
 
-using testing::FakeKeeper;
-using ::testing::HasSubstr;
 using testing::NodeRig;
 using testing::NodeTrainer;
 
@@ -30,9 +27,8 @@ class NodeSavingTest : public ::testing::Test {
     NodeRig::Options options;
     options.world_size = 1;
     options.owners.coordinator = &coordinator_;
-    options.owners.keeper = &keeper_;
     options.owners.views = &views_;
-    return std::make_unique<NodeRig>(std::move(options), keeper_.Units());
+    return std::make_unique<NodeRig>(std::move(options));
   }
 
   // What a checkpoint says of the first group's learning rate.
@@ -58,7 +54,6 @@ class NodeSavingTest : public ::testing::Test {
     return written->description->groups[0].hyperparameters.Number("lr");
   }
 
-  FakeKeeper keeper_;
   LocalCoordinator coordinator_{1};
   ShardViewRegistry views_;
   testing::FakeFileSystem files_;
@@ -66,27 +61,6 @@ class NodeSavingTest : public ::testing::Test {
   Cancellation cancellation_;
   SnapshotId snapshots_ = 0;
 };
-
-TEST_F(NodeSavingTest, HyperparametersOfAStepThatADeadServerMade_AreNotMadeUp) {
-  auto first = StartServer();
-  std::unique_ptr<NodeTrainer> trainer = NodeTrainer::Start(first->TrainerOptions(0)).value();
-  trainer->SetLearningRate(0.5);
-  ASSERT_TRUE(trainer->StepUntil(2).ok());
-  EXPECT_EQ(SavedRate().value(), 0.5);
-  trainer.reset();
-  first->Die();
-  first.reset();
-
-  const auto second = StartServer();
-  trainer = NodeTrainer::Start(second->TrainerOptions(0)).value();
-  const absl::StatusOr<double> rate = SavedRate();
-  EXPECT_EQ(rate.status().code(), absl::StatusCode::kFailedPrecondition) << rate.status();
-  EXPECT_THAT(std::string(rate.status().message()), HasSubstr("hyperparameters of step 2"));
-  EXPECT_THAT(std::string(rate.status().message()), HasSubstr("rank 0"));
-  trainer->SetLearningRate(0.25);
-  ASSERT_TRUE(trainer->StepUntil(3).ok());
-  EXPECT_EQ(SavedRate().value(), 0.25);
-}
 
 TEST_F(NodeSavingTest, AfterALoad_HyperparametersAreThoseOfTheLoadedStep) {
   const auto server = StartServer();

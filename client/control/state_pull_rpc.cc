@@ -235,6 +235,7 @@ absl::StatusOr<PulledStep> PullState(absl::Span<const StateOwnerAddress> owners,
                           MakeBulkChannel(owner.address)});
   }
   absl::Duration pause = kFirstPause;
+  absl::Status apart;  // how the last attempt ended that was not cut off
   while (true) {
     const SnapshotId id = NewSnapshotId();
     Attempt attempt(all, id, destination, options);
@@ -250,11 +251,13 @@ absl::StatusOr<PulledStep> PullState(absl::Span<const StateOwnerAddress> owners,
     if (options.cancellation != nullptr && !options.cancellation->reason().ok()) {
       return options.cancellation->reason();
     }
-    if (!absl::IsAborted(read)) return read;
-    if (Clock::Monotonic().Now() + pause > deadline) {
+    const bool is_cut_off = absl::IsDeadlineExceeded(read) && !apart.ok();
+    if (!absl::IsAborted(read) && !is_cut_off) return read;
+    if (!is_cut_off) apart = read;
+    if (is_cut_off || Clock::Monotonic().Now() + pause > deadline) {
       return absl::DeadlineExceededError(
           absl::StrFormat("the owners' state was not read at one step within %s; the last time: %s",
-                          absl::FormatDuration(options.timeout), read.message()));
+                          absl::FormatDuration(options.timeout), apart.message()));
     }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);

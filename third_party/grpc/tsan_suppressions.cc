@@ -24,6 +24,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:ServerCallbackWriterImpl::Write\n"
          "race:^StateStream$\n"
          "race:^~StateStream$\n"
+         "race:ShardSavingService::Call::Call(\n"
          "race:ShardSavingService::Call::~Call\n"
          "race:>::ClientCallbackReaderWriterImpl(\n"
          "race:grpc::ByteBuffer::Clear\n";

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
 #include "client/owner/parameter_state.h"
 #include "common/byte_share.h"
 #include "server/shard/state/state_access.h"
@@ -75,8 +76,13 @@ absl::Status SharedStateReader::ShareWindow(Rank from, Rank to, absl::Span<const
   if (!shared.ok()) return shared;
   int64_t code = 0;
   std::memcpy(&code, window_.data(), sizeof(code));
-  // All end alike, also where the call begins again after such an error.
-  if (code != 0) return exchange_.Agree(own);
+  if (code != 0) {
+    // All end alike, also where the call begins again after such an error.
+    absl::Status failed = exchange_.Agree(own);
+    if (!failed.ok()) return failed;
+    return absl::InternalError(absl::StrFormat(
+        "rank %d sends no state, with code %d, and says that nothing failed", from, code));
+  }
   if (to != kFromEveryRank && to != options.rank) return absl::OkStatus();
   for (const Run& run : runs) {
     const auto size = static_cast<int64_t>(c10::elementSize(run.piece->type));

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/owner/client_seams.h"
 #include "client/sharded_optimizer.h"
@@ -19,6 +18,7 @@
 #include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
 #include "tests/server/node/kept_server.h"
+#include "tests/server/node/node_rig.h"
 #include "tests/testing/client_ranks.h"
 #include "tests/testing/forwarding_owner.h"
 
@@ -108,11 +108,11 @@ TEST(AddedGroupsAway, TheServerIsKilledWhileRanksAreAwaited_TheSameCallCompletes
     }
     told.WaitForNotification();
     const auto again = [&](const std::function<absl::Status()>& call) {
-      absl::Status called = call();
-      while (errors::IsOwnerAway(called) || errors::IsTrainerGone(called)) {
-        absl::SleepFor(absl::Milliseconds(2));
+      absl::Status called;
+      EXPECT_TRUE(testing::Await([&] {
         called = call();
-      }
+        return !errors::IsOwnerAway(called) && !errors::IsTrainerGone(called);
+      }));
       EXPECT_EQ(called, absl::OkStatus());
     };
     again(add);

@@ -66,14 +66,7 @@ struct Job {
     auto rig = std::make_unique<OwnerRig>(options);
     for (const absl::Status& started : rig->Start()) EXPECT_TRUE(started.ok()) << started;
     rig->GiveGradients(1);
-    for (Rank r = 0; r < ranks; ++r) {
-      auto memory = std::make_shared<ParameterMemory>();
-      for (const ReplicaTensor& tensor : rig->replica(r).tensors()) {
-        memory->values.emplace_back(tensor.parameter);
-      }
-      memory->writes = std::make_shared<NoWrites>();
-      rig->owner(r).KeepParameters(memory);
-    }
+    rig->TellParameters(std::make_shared<NoWrites>());
     return rig;
   }
 

@@ -162,12 +162,13 @@ void OwnerRig::GiveGradients(uint64_t seed) {
   }
 }
 
-void OwnerRig::TellParameters() {
+void OwnerRig::TellParameters(const std::shared_ptr<const TrainerWrites>& writes) {
   for (Rank r = 0; r < options_.world_size; ++r) {
     auto memory = std::make_shared<ParameterMemory>();
     for (const ReplicaTensor& tensor : replicas_[r]->tensors()) {
       memory->values.emplace_back(tensor.parameter);
     }
+    memory->writes = writes;
     owners_[r]->KeepParameters(memory);
   }
 }

@@ -14,6 +14,7 @@
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/shard_owner.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "tests/server/shard/engine/test_replica.h"
 #include "tests/testing/fake_plane.h"
 #include "tests/testing/local_coordinator.h"
@@ -50,8 +51,8 @@ class OwnerRig {
   void OnEveryRank(const std::function<void(Rank)>& work);
   std::vector<absl::Status> Start();
   void GiveGradients(uint64_t seed);
-  // As a trainer tells where its parameters are, for snapshots.
-  void TellParameters();
+  // As a trainer tells where its parameters are, for snapshots, and of its writes to them.
+  void TellParameters(const std::shared_ptr<const TrainerWrites>& writes = nullptr);
   std::vector<absl::StatusOr<StepInfo>> Step();
   std::vector<absl::Status> Stop();
 

@@ -21,7 +21,6 @@
 #include "server/checkpoint/manifest_json.h"
 #include "server/shard/saving/shard_save.h"
 #include "server/shard/saving/writer_slots.h"
-#include "server/shard/snapshot/parameter_memory.h"
 #include "tests/server/shard/owner_rig.h"
 #include "tests/testing/fake_file_system.h"
 
@@ -103,12 +102,8 @@ class ShardSavingServiceTest : public ::testing::Test {
     for (const absl::Status& started : rig_.Start()) EXPECT_EQ(started, absl::OkStatus());
     rig_.GiveGradients(1);
     for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
+    rig_.TellParameters();
     for (Rank rank = 0; rank < kRanks; ++rank) {
-      auto memory = std::make_shared<ParameterMemory>();
-      for (const ReplicaTensor& tensor : rig_.replica(rank).tensors()) {
-        memory->values.emplace_back(tensor.parameter);
-      }
-      rig_.owner(rank).KeepParameters(memory);
       EXPECT_EQ(views_.Register("default", rank, &rig_.owner(rank).view()), absl::OkStatus());
     }
     Serve(ShardSavingService::Options());
@@ -137,6 +132,16 @@ class ShardSavingServiceTest : public ::testing::Test {
     return options;
   }
 
+  // Of a save without the service.
+  ShardSave::Options SaveOptions() {
+    ShardSave::Options options;
+    options.views = &views_;
+    options.files = &system_;
+    options.writers = &writers_;
+    options.cancellation = &cancellation_;
+    return options;
+  }
+
   // A call that has opened its snapshot.
   std::unique_ptr<SaveCall> Opened(Rank rank, uint64_t snapshot) {
     auto call = std::make_unique<SaveCall>(*stub_);
@@ -148,6 +153,8 @@ class ShardSavingServiceTest : public ::testing::Test {
   OwnerRig rig_;
   ShardViewRegistry views_;
   FakeFileSystem system_;
+  WriterSlots writers_{1};
+  Cancellation cancellation_;
   std::unique_ptr<Directory> root_;
   std::unique_ptr<ShardSavingService> service_;
   std::unique_ptr<grpc::Server> server_;
@@ -269,14 +276,7 @@ TEST_F(ShardSavingServiceTest, AClientThatGoes_LeavesNoFileAndNoSnapshot) {
 }
 
 TEST_F(ShardSavingServiceTest, ASaveThatIsCancelledWhileItsStepIsAwaited_EndsAtOnce) {
-  Cancellation cancellation;
-  WriterSlots writers(1);
-  ShardSave::Options options;
-  options.views = &views_;
-  options.files = &system_;
-  options.writers = &writers;
-  options.cancellation = &cancellation;
-  ShardSave save(options);
+  ShardSave save(SaveOptions());
   ShardSave::Shard shard;
   shard.selector.rank = 0;
   shard.snapshot = 7;
@@ -285,20 +285,14 @@ TEST_F(ShardSavingServiceTest, ASaveThatIsCancelledWhileItsStepIsAwaited_EndsAtO
   std::thread waits([&save] {
     EXPECT_EQ(save.Open(absl::Seconds(20)).status(), absl::CancelledError("gives way"));
   });
-  cancellation.Cancel(absl::CancelledError("gives way"));
+  cancellation_.Cancel(absl::CancelledError("gives way"));
   waits.join();
   // The only snapshot that there is memory for.
   EXPECT_TRUE(SaveCall(*stub_).Prepare(0, 8).has_prepared());
 }
 
 TEST_F(ShardSavingServiceTest, WhereNoThreadCanBeStarted_StepsCopyAndTheSaveIsWritten) {
-  Cancellation cancellation;
-  WriterSlots writers(1);
-  ShardSave::Options options;
-  options.views = &views_;
-  options.files = &system_;
-  options.writers = &writers;
-  options.cancellation = &cancellation;
+  ShardSave::Options options = SaveOptions();
   options.start_thread = [](const std::function<void()>&) -> std::thread {
     throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
   };
@@ -379,21 +373,6 @@ TEST_F(ShardSavingServiceTest, AClientThatSaysHowLongItMayBeSilent_IsGivenUpThen
   const grpc::Status status = call.Finish().status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("has not sent open for 1ms"));
-}
-
-TEST(WriterSlotsTest, WhoWaits_SaysSoUntilOneIsFreeOrItIsCancelled) {
-  WriterSlots slots(1);
-  Cancellation cancellation;
-  const auto never = [] { ADD_FAILURE() << "one is free"; };
-  absl::optional<WriterSlots::Slot> first = *slots.Take(cancellation, absl::Seconds(20), never);
-  int waits = 0;
-  absl::optional<WriterSlots::Slot> second = *slots.Take(cancellation, absl::Milliseconds(1), [&] {
-    if (++waits == 3) first.reset();
-  });
-  EXPECT_EQ(waits, 3);
-  const auto third = slots.Take(cancellation, absl::Milliseconds(1),
-                                [&] { cancellation.Cancel(absl::CancelledError("gone")); });
-  EXPECT_EQ(third.status(), absl::CancelledError("gone"));
 }
 
 TEST_F(ShardSavingServiceTest, TooManyCalls_AreRefused) {

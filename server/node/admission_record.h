@@ -1,12 +1,15 @@
 // What a shard server records of one admission of a rank's param groups, in memory that may outlive
-// the server: what the rank is with them, and whether they have values.
+// the server: what the rank is with them, whether they have values, and with which hyperparameters
+// the last step was made while this admission was the last.
 #ifndef OPTSHARD_SERVER_NODE_ADMISSION_RECORD_H_
 #define OPTSHARD_SERVER_NODE_ADMISSION_RECORD_H_
 
 #include <cstddef>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/attach/attachment.h"
+#include "server/node/step_bytes.h"
 
 namespace optshard {
 
@@ -29,10 +32,15 @@ class AdmissionRecord {
   bool synced() const;
   void SetSynced(bool synced);
 
+  // Of all groups, as the trainer's doorbell has them. Call it after SetRequest, or once Request
+  // has returned one.
+  StepBytes hyperparameters() const;
+
  private:
   struct Head;
   Head& head() const;
   char* request() const;
+  absl::Status Check() const;
 
   void* memory_;
   size_t bytes_;

@@ -219,11 +219,13 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
     reply.status = owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked.timeout);
   } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
-    // Before: a server that takes over has the state with its blob, or state that is torn. Where
-    // nothing is being replaced, this will be refused, and the blob stays.
+    // Before: a server that takes over has the state with what belongs to it, or state that is
+    // torn. Where nothing is being replaced, this will be refused, and what there is stays.
     const absl::StatusOr<ShardState*> state = owner_->state();
     if (state.ok() && (*state)->replacing() == Replacing::kAll) {
       record_.ReplaceBlobs(asked.call, asked.blob);
+      options_.memory->ReplaceHyperparameters(asked.call, asked.hyperparameters);
+      kept_hyperparameters_.clear();
     }
     reply.status = owner_->FinishLoading(asked.call, request_->hyperparameters(), asked.timeout);
     if (reply.status.ok()) torn_ = absl::OkStatus();
@@ -274,6 +276,7 @@ DoorbellReply HostedRank::Step() {
   } else {
     record_.OfferNoBlob(next);
   }
+  OfferHyperparameters(next);
   StepInput input = request_->Input();
   if (request_->asked().has_blob) {
     input.on_skip = [this, next](StepNumber finished) { record_.MoveOffer(next, finished); };
@@ -293,6 +296,15 @@ DoorbellReply HostedRank::Step() {
     reply.status = ShuttingDown();
   }
   return reply;
+}
+
+// They seldom change: what goes with an earlier step is valid for this one, too.
+void HostedRank::OfferHyperparameters(StepNumber step) {
+  const std::string& given = request_->asked().hyperparameters;
+  if (kept_with_ < step && given == kept_hyperparameters_) return;
+  options_.memory->OfferHyperparameters(step, given);
+  kept_hyperparameters_ = given;
+  kept_with_ = step;
 }
 
 void HostedRank::SetBusy() {

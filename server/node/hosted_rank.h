@@ -21,6 +21,8 @@
 #include "common/attach/doorbell.h"
 #include "common/cancellation.h"
 #include "common/dataplane/plane_notice.h"
+#include "common/hyperparameters.h"
+#include "common/ids.h"
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
@@ -123,6 +125,7 @@ class HostedRank {
   absl::Status Form();
   absl::Status FormAgain();
   absl::Status StartOwner();
+  std::vector<Hyperparameters> LastHyperparameters(StepNumber finished) const;
   absl::Status TakeOwner();
   void ShowParameters();
   Next Serve();
@@ -142,6 +145,7 @@ class HostedRank {
   absl::Status MoveState(const Doorbell& doorbell);
   void JudgeFailure(absl::Status* status, bool* broken) const;
   DoorbellReply Step();
+  void OfferHyperparameters(StepNumber step);
   void SetBusy();
   void Finish();
   absl::Status Synchronise(absl::Duration timeout);
@@ -170,6 +174,9 @@ class HostedRank {
   absl::optional<TrainerRequest> request_;  // of the admissions that the owner has
   // TornStep while what the memory has is the state of no step: until a checkpoint is loaded.
   absl::Status torn_;
+  // The hyperparameters that were given to options_.memory last, and with which step.
+  std::string kept_hyperparameters_;
+  StepNumber kept_with_ = 0;
   absl::Duration refusal_pause_;
   // When the trainers of the previous server count as gone. Infinite without a previous server.
   absl::Time return_deadline_ = absl::InfiniteFuture();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/hyperparameter_bytes.h"
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
 #include "server/update/group_update.h"
@@ -137,6 +138,9 @@ absl::Status HostedRank::StartOwner() {
   owner.memory_lacks_values = memory.synced() && !memory.all_synced();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   owner.blob = [this](StepNumber finished) { return record_.Blob(finished).bytes; };
+  owner.last_hyperparameters = [this](StepNumber finished) {
+    return LastHyperparameters(finished);
+  };
   if (prepared != nullptr) owner.prepared_spec_digest = prepared->Digest();
   owner.grow_memory = [this](const OptimizerSpec& next) -> absl::StatusOr<ShardMemory> {
     AttachRequest grown = first_;
@@ -162,6 +166,16 @@ absl::Status HostedRank::StartOwner() {
   if (prepared != nullptr) options_.drop_prepared();
   owner_ = *std::move(started);
   return absl::OkStatus();
+}
+
+std::vector<Hyperparameters> HostedRank::LastHyperparameters(StepNumber finished) const {
+  const std::string kept = options_.memory->HyperparametersAfter(finished);
+  if (kept.empty()) return {};
+  absl::StatusOr<std::vector<Hyperparameters>> last = DecodeHyperparameters(kept);
+  if (last.ok()) return *std::move(last);
+  Log(LogLevel::kWarning, LogContext(), "%s: the hyperparameters that were kept of step %d: %s",
+      Name(), finished, last.status().message());
+  return {};
 }
 
 // Requests are of what the owner has, and its rounds of its generation. The owner looks for the

@@ -103,7 +103,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   reply->resumes = options_.memory->synced();
   reply->finished_step = progress_.finished;
   reply->last_call = LastCall(progress_);
-  StepBlob blob = record_.Blob(progress_.finished);
+  StepBytes::Kept blob = record_.Blob(progress_.finished);
   reply->blob = std::move(blob.bytes);
   reply->blob_step = blob.step;
   reply->generation = owner_->plan().generation;

@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/memory_layout.h"
 #include "server/node/admission_record.h"
+#include "server/node/step_bytes.h"
 #include "server/shard/state/shard_ledger.h"
 
 namespace optshard {
@@ -258,6 +259,28 @@ void RankMemory::SetAllSynced() {
 void RankMemory::SetLastUnsynced() {
   absl::MutexLock lock(&mutex_);
   if (Count() > 1) RecordOf(admissions_[Count() - 1]->record).SetSynced(false);
+}
+
+void RankMemory::OfferHyperparameters(StepNumber step, absl::string_view bytes) {
+  absl::MutexLock lock(&mutex_);
+  RecordOf(admissions_[Count() - 1]->record).hyperparameters().Offer(step, bytes);
+}
+
+void RankMemory::ReplaceHyperparameters(StepNumber finished, absl::string_view bytes) {
+  absl::MutexLock lock(&mutex_);
+  for (int i = 0; i < Count(); ++i) RecordOf(admissions_[i]->record).hyperparameters().Clear();
+  RecordOf(admissions_[Count() - 1]->record).hyperparameters().Offer(finished, bytes);
+}
+
+std::string RankMemory::HyperparametersAfter(StepNumber finished) const {
+  absl::MutexLock lock(&mutex_);
+  StepBytes::Kept last;
+  for (int i = 0; i < Count(); ++i) {
+    StepBytes::Kept kept = RecordOf(admissions_[i]->record).hyperparameters().After(finished);
+    // What an earlier admission has of the same step belongs to a step that was given up.
+    if (kept.step != 0 && kept.step >= last.step) last = std::move(kept);
+  }
+  return std::move(last.bytes);
 }
 
 ShardMemory RankMemory::ShardOf(const std::shared_ptr<const Admission>& admission) {

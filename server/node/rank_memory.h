@@ -12,16 +12,19 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
 #include "common/attach/attachment.h"
 #include "common/dataplane/shm/replica_segments.h"
+#include "common/ids.h"
 #include "common/link/memory_budget.h"
 #include "common/link/segment.h"
 #include "common/link/unique_fd.h"
@@ -81,6 +84,12 @@ class RankMemory {
   // All ranks synchronise again: what the last admission has are not the job's values any more.
   // Nothing happens where there is one admission.
   void SetLastUnsynced();
+
+  // With which hyperparameters steps are made, as StepBytes, for the owner of a server that takes
+  // over: as the trainer's doorbell has them, of all groups of the admission that was the last.
+  void OfferHyperparameters(StepNumber step, absl::string_view bytes);
+  void ReplaceHyperparameters(StepNumber finished, absl::string_view bytes);
+  std::string HyperparametersAfter(StepNumber finished) const;  // empty: not known
 
   // What the shard owner uses, by admission; keeps it mapped.
   std::vector<ShardMemory> Shard() const;

@@ -2,13 +2,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 
 namespace optshard {
 namespace {
 
 constexpr size_t kLineBytes = 64;
-constexpr int kSlots = 2;  // the one that counts, and the one that is offered
 
 }  // namespace
 
@@ -18,19 +16,12 @@ struct alignas(kLineBytes) RankRecord::Head {
   std::atomic<uint64_t> trainer_start_ticks;
 };
 
-struct alignas(kLineBytes) RankRecord::Slot {
-  std::atomic<StepNumber> step;  // 0: empty
-  uint64_t bytes;
-  alignas(kLineBytes) char blob[kMaxBlobBytes];
-};
+RankRecord::RankRecord(void* memory)
+    : memory_(memory), blobs_(static_cast<char*>(memory) + sizeof(Head), kMaxBlobBytes) {}
 
-size_t RankRecord::Bytes() { return sizeof(Head) + kSlots * sizeof(Slot); }
+size_t RankRecord::Bytes() { return sizeof(Head) + StepBytes::Bytes(kMaxBlobBytes); }
 
 RankRecord::Head& RankRecord::head() const { return *static_cast<Head*>(memory_); }
-
-RankRecord::Slot& RankRecord::slot(int index) const {
-  return reinterpret_cast<Slot*>(static_cast<char*>(memory_) + sizeof(Head))[index];
-}
 
 RankRecord::Trainer RankRecord::trainer() const {
   Trainer trainer;
@@ -50,70 +41,30 @@ Incarnation RankRecord::NextIncarnation() {
   return head().last_incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
 }
 
-int RankRecord::Current(StepNumber finished) const {
-  int current = -1;
-  StepNumber latest = 0;
-  for (int i = 0; i < kSlots; ++i) {
-    const StepNumber step = slot(i).step.load(std::memory_order_acquire);
-    if (step <= latest || step > finished) continue;
-    latest = step;
-    current = i;
-  }
-  return current;
-}
-
 void RankRecord::OfferBlob(StepNumber step, absl::string_view blob) {
-  absl::MutexLock lock(&blobs_);
-  Offer(step, blob);
-}
-
-void RankRecord::Offer(StepNumber step, absl::string_view blob) {
-  Slot& offered = slot(Current(step - 1) == 0 ? 1 : 0);
-  offered.step.store(0, std::memory_order_relaxed);
-  // Stores are seen in program order by whoever comes after a process that was killed.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  std::memcpy(offered.blob, blob.data(), blob.size());
-  offered.bytes = blob.size();
-  offered.step.store(step, std::memory_order_release);
+  absl::MutexLock lock(&mutex_);
+  blobs_.Offer(step, blob);
 }
 
 void RankRecord::OfferNoBlob(StepNumber step) {
-  absl::MutexLock lock(&blobs_);
-  DropFrom(step);
-}
-
-void RankRecord::DropFrom(StepNumber step) {
-  for (int i = 0; i < kSlots; ++i) {
-    if (slot(i).step.load(std::memory_order_relaxed) >= step) {
-      slot(i).step.store(0, std::memory_order_release);
-    }
-  }
+  absl::MutexLock lock(&mutex_);
+  blobs_.OfferNothing(step);
 }
 
 void RankRecord::MoveOffer(StepNumber step, StepNumber finished) {
-  absl::MutexLock lock(&blobs_);
-  const int offered = Current(step);
-  if (offered < 0 || slot(offered).step.load(std::memory_order_relaxed) != step) return;
-  // In this order: one of them always counts.
-  slot(offered).step.store(finished, std::memory_order_release);
-  slot(1 - offered).step.store(0, std::memory_order_release);
+  absl::MutexLock lock(&mutex_);
+  blobs_.MoveOffer(step, finished);
 }
 
 void RankRecord::ReplaceBlobs(StepNumber finished, absl::string_view blob) {
-  absl::MutexLock lock(&blobs_);
-  DropFrom(0);
-  Offer(finished, blob);
+  absl::MutexLock lock(&mutex_);
+  blobs_.Clear();
+  blobs_.Offer(finished, blob);
 }
 
-StepBlob RankRecord::Blob(StepNumber finished) const {
-  StepBlob blob;
-  absl::MutexLock lock(&blobs_);
-  const int current = Current(finished);
-  if (current < 0) return blob;
-  const Slot& kept = slot(current);
-  blob.step = kept.step.load(std::memory_order_relaxed);
-  blob.bytes.assign(kept.blob, kept.bytes);
-  return blob;
+StepBytes::Kept RankRecord::Blob(StepNumber finished) const {
+  absl::MutexLock lock(&mutex_);
+  return blobs_.After(finished);
 }
 
 }  // namespace optshard

@@ -7,21 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/attach/attachment.h"
 #include "common/ids.h"
+#include "server/node/step_bytes.h"
 
 namespace optshard {
-
-// A trainer's bytes, and with which step they came.
-struct StepBlob {
-  StepNumber step = 0;  // 0: none came yet
-  std::string bytes;
-};
 
 // A view of memory that is zeros or an earlier record. Of blobs, thread-safe: while the rank's
 // thread offers or replaces one, another may ask. Otherwise thread-compatible. A process that is
@@ -31,7 +25,7 @@ class RankRecord {
   static size_t Bytes();
 
   // `memory` is aligned to a cache line and outlives this.
-  explicit RankRecord(void* memory) : memory_(memory) {}
+  explicit RankRecord(void* memory);
 
   // The rank's present trainer. Pids are reused, so the process's start time belongs to it.
   struct Trainer {
@@ -44,30 +38,21 @@ class RankRecord {
   // Numbers the rank's trainers: 1, 2, ...
   Incarnation NextIncarnation();
 
-  // Call one of the two before `step` begins: the trainer's blob goes with that step, or no blob
-  // does. A blob is valid once its step is finished.
+  // What goes with steps: StepBytes.
   void OfferBlob(StepNumber step, absl::string_view blob);
   void OfferNoBlob(StepNumber step);
-  // After a skipped call: the blob that was offered with `step` belongs to `finished` instead.
   void MoveOffer(StepNumber step, StepNumber finished);
-  // Only this blob is left, that of the state after step `finished`, which is not 0.
   void ReplaceBlobs(StepNumber finished, absl::string_view blob);
-  // The last valid blob after step `finished`.
-  StepBlob Blob(StepNumber finished) const;
+  StepBytes::Kept Blob(StepNumber finished) const;
 
  private:
   struct Head;
-  struct Slot;
 
   Head& head() const;
-  Slot& slot(int index) const;
-  // Which slot holds what counts after `finished`; -1: none does.
-  int Current(StepNumber finished) const ABSL_SHARED_LOCKS_REQUIRED(blobs_);
-  void Offer(StepNumber step, absl::string_view blob) ABSL_EXCLUSIVE_LOCKS_REQUIRED(blobs_);
-  void DropFrom(StepNumber step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(blobs_);
 
   void* const memory_;
-  mutable absl::Mutex blobs_;  // this process's
+  mutable absl::Mutex mutex_;  // this process's
+  StepBytes blobs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace optshard

@@ -82,6 +82,7 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, Para
   engine.incarnation = options_.incarnation;
   engine.values = values;
   engine.before = before;
+  engine.last_hyperparameters = options_.last_hyperparameters;
   engine.snapshots = snapshots_.get();
   absl::StatusOr<std::unique_ptr<StepEngine>> made = StepEngine::Create(engine);
   if (!made.ok()) return made.status();

@@ -47,6 +47,8 @@ class OwnerGeneration {
     // Of the rank's replica, for snapshots; null: they have no parameters.
     std::shared_ptr<const ParameterPlace> parameters;
     TrainerBlobAfter blob;  // likewise; null: nothing
+    // Of First: those that the last finished step was made with, by group.
+    std::vector<Hyperparameters> last_hyperparameters;
     // For their copies. Null: as much as one snapshot of the generation needs, once one is made.
     std::shared_ptr<SnapshotMemory> snapshot_memory;
     TimelineRing* timeline = nullptr;  // outlives the generation

@@ -1,5 +1,6 @@
 #include "server/shard/shard_owner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "server/shard/shard_owner_options.h"
 #include "server/shard/snapshot/snapshot_memory.h"
 #include "server/shard/state/shard_ledger.h"
+#include "server/update/step_hyperparameters.h"
 
 namespace optshard {
 
@@ -84,6 +86,22 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   return divides;
 }
 
+// Those that the owner before this one kept; those of the construction where it kept none.
+std::vector<Hyperparameters> ShardOwner::Impl::LastHyperparameters() const {
+  std::vector<Hyperparameters> constructed = HyperparametersOf(*groups_);
+  if (!options_.last_hyperparameters || resumed_.finished == 0) return constructed;
+  const std::vector<Hyperparameters> kept = options_.last_hyperparameters(resumed_.finished);
+  std::vector<Hyperparameters> last = constructed;
+  std::copy_n(kept.begin(), std::min(kept.size(), last.size()), last.begin());
+  absl::StatusOr<std::vector<Hyperparameters>> usable = ValidateForStep(*groups_, last);
+  if (usable.ok()) return *std::move(usable);
+  Log(LogLevel::kWarning, MakeLogContext(),
+      "until the next step it has the hyperparameters of the construction; those that were kept of "
+      "step %d cannot be: %s",
+      resumed_.finished, usable.status().message());
+  return constructed;
+}
+
 // Null where there is one rank.
 absl::StatusOr<std::shared_ptr<DataPlane>> ShardOwner::Impl::ConnectPlane(
     const GenerationShape& shape, absl::Time deadline) {
@@ -114,6 +132,8 @@ absl::Status ShardOwner::Impl::Build() {
       options_.threads > 0 ? options_.threads : ThreadsOf(shape_->plan().tree, options_.rank);
   options.parameters = parameters_;
   options.blob = options_.blob;
+  options.last_hyperparameters = LastHyperparameters();
+  board_->SetHyperparameters(options.last_hyperparameters);
   if (options_.snapshot_memory_bytes.has_value()) {
     absl::StatusOr<std::shared_ptr<SnapshotMemory>> snapshots =
         SnapshotMemory::Create({*options_.snapshot_memory_bytes, true, options_.rank});

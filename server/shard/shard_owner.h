@@ -78,6 +78,10 @@ class ShardOwner {
     // What the trainer keeps with the state after a step, for snapshots; null: nothing. Outlives
     // the owner. Called between two calls of this class, from any thread, or within one.
     TrainerBlobAfter blob;
+    // With which hyperparameters the earlier owner made the last step, by group, of the first
+    // groups or of all; for snapshots and readers until the next one. Empty or null: not known.
+    // Called within Start.
+    std::function<std::vector<Hyperparameters>(StepNumber finished)> last_hyperparameters;
     // Of param groups that the earlier owner was adding, OptimizerSpec::Digest of the spec with
     // them: where the ranks have gone on with them, Start fails with StaleGeneration, and can be
     // called again with that spec and the memory for them.

@@ -98,6 +98,7 @@ class ShardOwner::Impl {
   absl::StatusOr<std::shared_ptr<DataPlane>> ConnectPlane(const GenerationShape& shape,
                                                           absl::Time deadline);
   absl::Status Build();
+  std::vector<Hyperparameters> LastHyperparameters() const;
   absl::Status CheckGroups(const OptimizerSpec& spec,
                            const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                            GroupUpdates* groups) const;

@@ -63,10 +63,10 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
   record_.generation = options_.shape->generation();
   record_.hyperparameters = HyperparametersOf(*options_.groups);
   std::vector<Hyperparameters> begins_with = record_.hyperparameters;
-  if (options_.before != nullptr) {
-    const std::vector<Hyperparameters>& last = *options_.before->hyperparameters_;
-    std::copy(last.begin(), last.end(), begins_with.begin());
-  }
+  const std::vector<Hyperparameters>& last = options_.before != nullptr
+                                                 ? *options_.before->hyperparameters_
+                                                 : options_.last_hyperparameters;
+  std::copy(last.begin(), last.end(), begins_with.begin());
   hyperparameters_ = std::make_shared<const std::vector<Hyperparameters>>(std::move(begins_with));
   record_.rows = &rows_;
   record_.updated.resize(options_.space().parameter_count());

@@ -43,6 +43,9 @@ class StepEngine {
   struct Options : StepContext {
     Incarnation incarnation = 0;
     ParameterValues values = ParameterValues::kOfEachRank;
+    // Those that the last finished step was made with, by group, where there is no `before`; empty:
+    // those that the optimizer is constructed with.
+    std::vector<Hyperparameters> last_hyperparameters;
     // Of the store; outlives the engine.
     AgreedSnapshots* snapshots = nullptr;
     // The rank's engine of the generation before, between steps; null: none. This one goes on where

@@ -1,9 +1,11 @@
 #include "server/node/admission_record.h"
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/node/doorbell_shape.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard {
@@ -45,6 +47,15 @@ TEST_F(AdmissionRecordTest, Request_ThereAndBack_IsTheSame) {
                    .has_value());
 }
 
+TEST_F(AdmissionRecordTest, Hyperparameters_LieBesideTheRequest) {
+  record().SetRequest(Request());
+  const std::string most(DoorbellShapeOf(Request().spec).hyperparameter_bytes(), 'h');
+  record().hyperparameters().Offer(1, most);
+  record().hyperparameters().Offer(2, most);
+  EXPECT_EQ(record().hyperparameters().After(1).bytes, most);
+  EXPECT_EQ(record().Request()->optimizer, Request().optimizer);
+}
+
 TEST_F(AdmissionRecordTest, New_IsNotSynced_AndHasNoRequest) {
   EXPECT_FALSE(record().synced());
   record().SetSynced(true);
@@ -54,7 +65,7 @@ TEST_F(AdmissionRecordTest, New_IsNotSynced_AndHasNoRequest) {
 
 TEST_F(AdmissionRecordTest, OfFewerBytesThanItSays_IsRefused) {
   record().SetRequest(Request());
-  for (const size_t bytes : {size_t{0}, size_t{15}, size_t{16}, bytes_ - 1}) {
+  for (const size_t bytes : {size_t{0}, size_t{23}, size_t{24}, bytes_ - 1}) {
     const absl::Status refused = AdmissionRecord(memory_.data(), bytes).Request().status();
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << bytes << ": " << refused;
   }

@@ -18,17 +18,19 @@
 namespace optshard {
 namespace {
 
+using testing::FakeKeeper;
 using testing::NodeRig;
 using testing::NodeTrainer;
 
 class NodeSavingTest : public ::testing::Test {
  protected:
-  std::unique_ptr<NodeRig> StartServer() {
+  std::unique_ptr<NodeRig> StartServer(std::vector<KeptUnit> units = {}) {
     NodeRig::Options options;
     options.world_size = 1;
     options.owners.coordinator = &coordinator_;
     options.owners.views = &views_;
-    return std::make_unique<NodeRig>(std::move(options));
+    options.owners.keeper = &keeper_;
+    return std::make_unique<NodeRig>(std::move(options), std::move(units));
   }
 
   // What a checkpoint says of the first group's learning rate.
@@ -54,6 +56,7 @@ class NodeSavingTest : public ::testing::Test {
     return written->description->groups[0].hyperparameters.Number("lr");
   }
 
+  FakeKeeper keeper_;
   LocalCoordinator coordinator_{1};
   ShardViewRegistry views_;
   testing::FakeFileSystem files_;
@@ -73,6 +76,22 @@ TEST_F(NodeSavingTest, AfterALoad_HyperparametersAreThoseOfTheLoadedStep) {
   const absl::Status done = trainer->link().FinishLoading({40, loaded, ""}, absl::Seconds(20));
   ASSERT_TRUE(done.ok()) << done;
   EXPECT_EQ(SavedRate().value(), 0.125);
+}
+
+// With a server that takes over they are known before a trainer has stepped again.
+TEST_F(NodeSavingTest, AfterATakeover_HyperparametersAreThoseOfTheLastStep) {
+  auto server = StartServer();
+  auto trainer = NodeTrainer::Start(server->TrainerOptions(0)).value();
+  ASSERT_TRUE(trainer->StepUntil(1).ok());
+  trainer->SetLearningRate(0.5);
+  ASSERT_TRUE(trainer->StepUntil(3).ok());
+  ASSERT_TRUE(trainer->AddGroup().ok());
+  server->Die();
+  trainer.reset();
+  server = StartServer(keeper_.Units());
+  trainer = NodeTrainer::Start(server->TrainerOptions(0)).value();
+  ASSERT_EQ(trainer->finished(), 3u);
+  EXPECT_EQ(SavedRate().value(), 0.5);
 }
 
 }  // namespace

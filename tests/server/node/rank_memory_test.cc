@@ -168,6 +168,29 @@ TEST(RankMemory_PreparedAndDropped_IsAsBefore, AndTakesNoMemory) {
   EXPECT_EQ(memory->admissions(), 1);
 }
 
+TEST(RankMemory_Hyperparameters_AreThoseOfTheLastStep, AcrossAdmissionsAndServers) {
+  MemoryBudget budget;
+  const std::shared_ptr<RankMemory> memory = Create(true, budget);
+  Begin(memory->Shard().back());
+  EXPECT_EQ(memory->HyperparametersAfter(10), "");
+  memory->OfferHyperparameters(2, "two");
+  memory->OfferHyperparameters(4, "given up before groups came");
+  Prepare(*memory, true, budget);
+  EXPECT_EQ(memory->HyperparametersAfter(3), "two");
+  memory->TakePrepared();
+  EXPECT_EQ(memory->HyperparametersAfter(3), "two");
+  memory->OfferHyperparameters(4, "four");
+  EXPECT_EQ(memory->HyperparametersAfter(3), "two");
+  EXPECT_EQ(memory->HyperparametersAfter(4), "four");
+  const auto next = RankMemory::Adopt(Duplicates(*memory), budget);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*next)->HyperparametersAfter(3), "two");
+  EXPECT_EQ((*next)->HyperparametersAfter(9), "four");
+  (*next)->ReplaceHyperparameters(1, "loaded");
+  EXPECT_EQ(memory->HyperparametersAfter(9), "loaded");
+  EXPECT_EQ(memory->HyperparametersAfter(0), "");
+}
+
 TEST(RankMemory_ThatCannotGrow_IsAsBefore, WithinItsBudget) {
   MemoryBudget budget;
   const std::shared_ptr<RankMemory> memory = Create(true, budget);

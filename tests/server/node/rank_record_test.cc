@@ -38,50 +38,15 @@ TEST_F(RankRecordTest, Trainer_ThereAndBack_IsTheSame) {
   EXPECT_EQ(record().trainer().pid, 0);
 }
 
-TEST_F(RankRecordTest, OfferedBlob_Counts_OnceItsStepIsFinished) {
-  EXPECT_EQ(record().Blob(10).step, 0u);
+TEST_F(RankRecordTest, Blobs_GoWithSteps) {
   record().OfferBlob(1, "one");
-  EXPECT_EQ(record().Blob(0).bytes, "");
-  EXPECT_EQ(record().Blob(1).bytes, "one");
   record().OfferNoBlob(2);
+  record().OfferBlob(3, "with a step that was skipped");
   EXPECT_EQ(record().Blob(2).bytes, "one");
-  EXPECT_EQ(record().Blob(2).step, 1u);
-  record().OfferBlob(3, "three");
-  EXPECT_EQ(record().Blob(2).bytes, "one") << "step 3 is not finished";
-  EXPECT_EQ(record().Blob(3).bytes, "three");
-}
-
-TEST_F(RankRecordTest, OfferOfAStepThatWasGivenUp_IsForgotten) {
-  record().OfferBlob(1, "one");
-  record().OfferBlob(2, "two, given up");
-  record().OfferNoBlob(2);
-  EXPECT_EQ(record().Blob(2).bytes, "one");
-  record().OfferBlob(3, "three, given up");
-  record().OfferBlob(3, "three");
-  EXPECT_EQ(record().Blob(2).bytes, "one");
-  EXPECT_EQ(record().Blob(3).bytes, "three");
-}
-
-// Steps that come again after an earlier one was loaded do not bring their old blobs back.
-TEST_F(RankRecordTest, ReplacedBlobs_AreThatOfTheLoadedStepAlone) {
-  record().OfferBlob(9, "nine");
-  record().OfferBlob(10, "ten");
-  record().ReplaceBlobs(5, "loaded");
-  EXPECT_EQ(record().Blob(5).bytes, "loaded");
-  EXPECT_EQ(record().Blob(4).bytes, "");
-  EXPECT_EQ(record().Blob(10).bytes, "loaded");
-  record().OfferNoBlob(6);
-  EXPECT_EQ(record().Blob(10).bytes, "loaded");
-}
-
-TEST_F(RankRecordTest, OfferOfASkippedStep_CountsAtOnce) {
-  record().OfferBlob(5, "five");
-  record().OfferBlob(6, "with a step that was skipped");
-  record().MoveOffer(6, 5);
-  EXPECT_EQ(record().Blob(5).bytes, "with a step that was skipped");
-  record().OfferNoBlob(6);
-  EXPECT_EQ(record().Blob(6).bytes, "with a step that was skipped");
-  EXPECT_EQ(record().Blob(6).step, 5u);
+  record().MoveOffer(3, 2);
+  EXPECT_EQ(record().Blob(2).bytes, "with a step that was skipped");
+  record().ReplaceBlobs(1, "loaded");
+  EXPECT_EQ(record().Blob(2).bytes, "loaded");
 }
 
 // Under the thread sanitizer, which sees a read while the bytes are written.

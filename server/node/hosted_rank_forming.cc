@@ -137,6 +137,7 @@ absl::Status HostedRank::StartOwner() {
   owner.memory_is_torn = !torn_.ok();
   owner.memory_lacks_values = memory.synced() && !memory.all_synced();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
+  owner.budget = options_.budget;
   owner.blob = [this](StepNumber finished) { return record_.Blob(finished).bytes; };
   owner.last_hyperparameters = [this](StepNumber finished) {
     return LastHyperparameters(finished);

@@ -232,11 +232,13 @@ absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) cons
 absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachRequest& request,
                                                                  const MemoryNeed& need) {
   // All of it at once, before anything is allocated; the segments then reserve their own parts.
-  absl::Status fits = budget_.Reserve(
-      need.total(),
-      absl::StrCat(UnitName(request.optimizer, request.rank), ", with ", ToString(need)));
+  const int64_t snapshots = options_.snapshot_memory_bytes.value_or(0);
+  const int64_t all = SaturatingAdd(need.total(), snapshots);
+  absl::Status fits =
+      budget_.Reserve(all, absl::StrCat(UnitName(request.optimizer, request.rank), ", with ",
+                                        ToString(need), " and ", snapshots, " for snapshots,"));
   if (!fits.ok()) return fits;
-  budget_.Release(need.total());
+  budget_.Release(all);
   return RankMemory::Create(request, need, budget_);
 }
 

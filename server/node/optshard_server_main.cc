@@ -77,12 +77,13 @@ CommandLine CommandLineOf(Flags& flags) {
       .Value("PATH")
       .Required();
   line.Add("memory-limit", Into(&flags.owners.memory_limit_bytes, ParseByteSize),
-           "most memory for parameters, gradients and optimizer state of all ranks, such as 8GiB")
+           "most memory for parameters, gradients, optimizer state and snapshots of all ranks, "
+           "such as "
+           "8GiB")
       .Value("SIZE")
       .Default("what the cgroup and the machine leave");
-  line.Add(
-          "snapshot-memory", Into(&flags.owners.snapshot_memory_bytes, ParseByteSize),
-          "what each rank's snapshots may have for copies, beside that, taken when the rank starts")
+  line.Add("snapshot-memory", Into(&flags.owners.snapshot_memory_bytes, ParseByteSize),
+           "what each rank's snapshots may have of it for copies, taken when the rank starts")
       .Value("SIZE")
       .Default("as one needs, when the first is made");
   line.Add(

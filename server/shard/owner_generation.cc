@@ -98,6 +98,7 @@ absl::Status OwnerGeneration::MakeSnapshots() {
         SnapshotMemory::RoundedUp(store_->snapshots().bytes()) +
         SnapshotMemory::RoundedUp(ParameterCopies::BytesFor(options_.shape, options_.rank));
     memory.rank = options_.rank;
+    memory.budget = options_.budget;
     absl::StatusOr<std::shared_ptr<SnapshotMemory>> made = SnapshotMemory::Create(memory);
     if (!made.ok()) return made.status();
     snapshot_memory_ = *std::move(made);

@@ -14,6 +14,7 @@
 #include "common/dataplane/data_plane.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
+#include "common/link/memory_budget.h"
 #include "common/membership/membership.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/shard/engine/step_exchange.h"
@@ -49,7 +50,8 @@ class OwnerGeneration {
     TrainerBlobAfter blob;  // likewise; null: nothing
     // Of First: those that the last finished step was made with, by group.
     std::vector<Hyperparameters> last_hyperparameters;
-    // For their copies. Null: as much as one snapshot of the generation needs, once one is made.
+    MemoryBudget* budget = &MemoryBudget::Unlimited();  // of the memory for their copies
+    // That memory. Null: as much as one snapshot of the generation needs, once one is made.
     std::shared_ptr<SnapshotMemory> snapshot_memory;
     TimelineRing* timeline = nullptr;  // outlives the generation
     const Clock* clock = nullptr;      // likewise

@@ -134,9 +134,10 @@ absl::Status ShardOwner::Impl::Build() {
   options.blob = options_.blob;
   options.last_hyperparameters = LastHyperparameters();
   board_->SetHyperparameters(options.last_hyperparameters);
+  options.budget = options_.budget;
   if (options_.snapshot_memory_bytes.has_value()) {
-    absl::StatusOr<std::shared_ptr<SnapshotMemory>> snapshots =
-        SnapshotMemory::Create({*options_.snapshot_memory_bytes, true, options_.rank});
+    absl::StatusOr<std::shared_ptr<SnapshotMemory>> snapshots = SnapshotMemory::Create(
+        {*options_.snapshot_memory_bytes, true, options_.rank, options_.budget});
     if (!snapshots.ok()) return snapshots.status();
     options.snapshot_memory = *std::move(snapshots);
   }

@@ -21,6 +21,7 @@
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/plane_request.h"
 #include "common/ids.h"
+#include "common/link/memory_budget.h"
 #include "common/membership/coordinator_client.h"
 #include "common/memory_layout.h"
 #include "common/optimizer_spec.h"
@@ -75,6 +76,7 @@ class ShardOwner {
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;
+    MemoryBudget* budget = &MemoryBudget::Unlimited();  // which it is taken from; outlives it
     // What the trainer keeps with the state after a step, for snapshots; null: nothing. Outlives
     // the owner. Called between two calls of this class, from any thread, or within one.
     TrainerBlobAfter blob;

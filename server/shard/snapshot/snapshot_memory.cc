@@ -1,6 +1,7 @@
 #include "server/shard/snapshot/snapshot_memory.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_format.h"
 
@@ -27,6 +28,11 @@ absl::StatusOr<std::shared_ptr<SnapshotMemory>> SnapshotMemory::Create(const Opt
   Touch(memory->memory_.data(), options.bytes);
   memory->touched_ = RoundedUp(options.bytes);
   return memory;
+}
+
+SnapshotMemory::~SnapshotMemory() {
+  absl::MutexLock lock(&mutex_);
+  if (memory_.data() != nullptr) options_.budget->Release(options_.bytes);
 }
 
 absl::StatusOr<SnapshotMemory::Piece> SnapshotMemory::Take(int64_t bytes) {
@@ -69,9 +75,14 @@ int64_t SnapshotMemory::used_bytes() const {
 
 absl::Status SnapshotMemory::Map() {
   if (memory_.data() != nullptr || options_.bytes == 0) return absl::OkStatus();
-  absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(
-      options_.bytes, absl::StrFormat("the snapshots of rank %d", options_.rank));
-  if (!memory.ok()) return memory.status();
+  const std::string what = absl::StrFormat("the snapshots of rank %d", options_.rank);
+  absl::Status fits = options_.budget->Reserve(options_.bytes, what);
+  if (!fits.ok()) return fits;
+  absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(options_.bytes, what);
+  if (!memory.ok()) {
+    options_.budget->Release(options_.bytes);
+    return memory.status();
+  }
   memory_ = *std::move(memory);
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/ids.h"
+#include "common/link/memory_budget.h"
 #include "server/shard/state/mapped_memory.h"
 
 namespace optshard {
@@ -24,7 +25,8 @@ class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
     // Whether all of it is taken and touched by Create, so that no snapshot waits for the system.
     // Otherwise by the first snapshots.
     bool at_start = false;
-    Rank rank = 0;  // for messages
+    Rank rank = 0;                                      // for messages
+    MemoryBudget* budget = &MemoryBudget::Unlimited();  // which it is taken from; outlives it
   };
 
   // What a piece takes of it.
@@ -32,6 +34,8 @@ class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
 
   // Keeps the memory. It goes back when the last of its copies is gone.
   using Piece = std::shared_ptr<char>;
+
+  ~SnapshotMemory();
 
   // RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::shared_ptr<SnapshotMemory>> Create(const Options& options);

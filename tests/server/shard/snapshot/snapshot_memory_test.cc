@@ -73,6 +73,22 @@ TEST(SnapshotMemoryTest, MoreThanTheMachineHas_IsRefusedAtTheStart) {
             absl::StatusCode::kResourceExhausted);
 }
 
+TEST(SnapshotMemoryTest, IsOfTheBudget_FromWhenItIsTakenUntilItGoes) {
+  MemoryBudget budget(10 * kPage);
+  {
+    const auto later = *SnapshotMemory::Create({6 * kPage, false, 3, &budget});
+    EXPECT_EQ(budget.reserved_bytes(), 0);
+    EXPECT_TRUE(later->Take(1).ok());
+    EXPECT_TRUE(later->Take(1).ok());
+    EXPECT_EQ(budget.reserved_bytes(), 6 * kPage);
+    const absl::Status refused = SnapshotMemory::Create({6 * kPage, true, 3, &budget}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("the snapshots of rank 3 needs 24576"));
+    EXPECT_EQ(budget.reserved_bytes(), 6 * kPage);
+  }
+  EXPECT_EQ(budget.reserved_bytes(), 0);
+}
+
 // Of pages that the system has given already.
 int64_t PagesThere(const SnapshotMemory::Piece& piece, int64_t pages) {
   std::vector<unsigned char> there(pages);

@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_SERVER_UPDATE_EXECUTOR_H_
 #define OPTSHARD_SERVER_UPDATE_EXECUTOR_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -11,9 +12,14 @@
 
 namespace optshard {
 
+// Called before a piece of a span is updated, on the thread that does so.
+using BeforePiece = std::function<void(const SpanUpdate& piece)>;
+
 struct UpdateTask {
   const Coefficients* coefficients = nullptr;
   SpanUpdate span;
+  // Null, or of an element-wise rule: the span is updated in pieces that a core's cache holds.
+  const BeforePiece* before_piece = nullptr;
 };
 
 // Bound to the step's thread. One bit of a result never depends on which executor of the same kind

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/shard/engine/workspaces.h"
+#include "server/update/written_memory.h"
 
 namespace optshard {
 namespace {
@@ -77,10 +78,14 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, SpanPlace 
     writing_.push_back(member);
   }
   if (writing_.empty()) return absl::OkStatus();
-  for (const int member : writing_) store.BeginWrite(member);
-  absl::Status updated = is_trainers
-                             ? trainer_updates_.Store(store.own_buckets()[own], record, place)
-                             : RunTasks(RuleOf(own), deadline);
+  absl::Status updated;
+  if (RuleOf(own).spec().element_wise && !is_trainers) {
+    updated = RunInPieces(own, deadline);
+  } else {
+    for (const int member : writing_) store.BeginWrite(member);
+    updated = is_trainers ? trainer_updates_.Store(store.own_buckets()[own], record, place)
+                          : RunTasks(RuleOf(own), deadline);
+  }
   if (!updated.ok()) return updated;
   for (const int member : writing_) store.EndWrite(member, record.step);
   context_.timeline->Record("update", store.own_buckets()[own].bucket->index, start,
@@ -95,6 +100,29 @@ absl::Status BucketUpdater::RunTasks(const UpdateRule& rule, absl::Time deadline
       executor->Start(ExecutionContext(), rule, tasks_);
   if (!ticket.ok()) return ticket.status();
   return (*ticket)->Wait(deadline);
+}
+
+absl::Status BucketUpdater::RunInPieces(int own, absl::Time deadline) {
+  const auto announce = [this] {
+    std::vector<MemoryRange> written;
+    for (const UpdateTask& task : tasks_) {
+      ForEachWritten(task.span, [&](const void* data, int64_t bytes) {
+        written.push_back({static_cast<const char*>(data), static_cast<size_t>(bytes)});
+      });
+    }
+    return written;
+  };
+  absl::Status updated;
+  context_.store->BeginWrite(own, announce, [&](const BlockPieces* pieces) {
+    const BeforePiece before = [pieces](const SpanUpdate& piece) {
+      ForEachWritten(piece, [pieces](const void* data, int64_t bytes) {
+        pieces->Before(data, static_cast<size_t>(bytes));
+      });
+    };
+    for (UpdateTask& task : tasks_) task.before_piece = pieces == nullptr ? nullptr : &before;
+    updated = RunTasks(RuleOf(own), deadline);
+  });
+  return updated;
 }
 
 void BucketUpdater::AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise,

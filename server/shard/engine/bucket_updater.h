@@ -49,6 +49,8 @@ class BucketUpdater {
   void AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise, const StepRecord& record,
                 SpanPlace place);
   absl::Status RunTasks(const UpdateRule& rule, absl::Time deadline);
+  // Of an element-wise rule: those of one bucket. What snapshots keep is copied piece by piece.
+  absl::Status RunInPieces(int own, absl::Time deadline);
 
   const StepContext context_;
   WorkerThreads threads_;

@@ -147,6 +147,7 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
     options_.store->ledger().SetProgress(progress());
     if (input.on_skip) input.on_skip(finished_);
   } else {
+    const RightOfWay::Taken taken(options_.store->snapshots().right_of_way());
     Result applied = Apply(replica, deadline);
     if (!applied.status.ok()) return applied;
   }

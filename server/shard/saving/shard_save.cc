@@ -185,7 +185,11 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   YieldToTrainers();
   OwnerWriteOptions options;
   options.cancellation = options_.cancellation;
-  options.progress = progress;
+  GivingWay giving_way(snapshot_->steps());
+  options.progress = [&](int64_t done, int64_t all) {
+    progress(done, all);
+    giving_way.Wait();
+  };
   auto part = WriteOwnerFile(**checkpoint, description_.parameters, *state, options);
   // Once more: a write that had begun while they were copied has ended by now.
   absl::Status whole = part.status();

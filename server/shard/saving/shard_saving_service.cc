@@ -135,13 +135,13 @@ class ShardSavingService::Call final
     v1::SaveShardResponse response;
     response.mutable_opened()->set_step(opened->step);
     response.mutable_opened()->set_generation(opened->generation);
-    absl::Status sent = Send(response);
-    // While the client waits for the other owners.
-    return sent.ok() ? save.Copy() : sent;
+    return Send(response);
   }
 
   absl::Status Write(ShardSave& save) {
     absl::Status received = Receive(v1::SaveShardRequest::kWrite, "write");
+    // Not before: while trainers wait for the end of their calls, who tells them has the CPUs.
+    if (received.ok()) received = save.Copy();
     if (!received.ok()) return received;
     const auto written = save.Write(request_.write().directory(), request_.write().name(),
                                     [this](int64_t done, int64_t all) { Report(done, all); });

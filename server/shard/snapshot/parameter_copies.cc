@@ -103,7 +103,7 @@ std::shared_ptr<StateSnapshot> ParameterCopies::SnapshotOf(const ParameterMemory
           static_cast<size_t>(places_[part] + (first - parts_[part].offset_elements) * element));
     }
   }
-  return StateSnapshots::PrepareParameters(std::move(blocks), std::move(places), copies_);
+  return store.snapshots().PrepareParameters(std::move(blocks), std::move(places), copies_);
 }
 
 absl::Status ParameterCopies::Keep() {

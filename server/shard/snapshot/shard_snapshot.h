@@ -17,6 +17,7 @@
 #include "common/ids.h"
 #include "common/state_format.h"
 #include "server/shard/snapshot/between_calls.h"
+#include "server/shard/snapshot/right_of_way.h"
 
 namespace optshard {
 
@@ -95,6 +96,12 @@ class ShardSnapshot {
   // Copies what the next steps would have to copy before they write it, and returns once all of it
   // is copied, or the snapshot closed. Steps that come meanwhile hardly wait for it.
   virtual void CopyAhead() {}
+
+  // Of its rank's steps: who reads it in the background gives way to them. By default there are
+  // none.
+  virtual std::shared_ptr<const RightOfWay> steps() const {
+    return std::make_shared<const RightOfWay>();
+  }
 
   // Nothing is kept for it any more. What Read gave stays memory, whatever it holds. Idempotent.
   virtual void Close() = 0;

@@ -5,11 +5,17 @@
 #include <thread>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "common/streaming_copy.h"
+
 namespace optshard {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kChunkBytes = 256 << 10;
+// With what else an update reads and writes beside it, it stays in a core's cache until it is
+// updated.
+constexpr size_t kChunkBytes = 128 << 10;
+constexpr absl::Duration kPause = absl::Microseconds(50);
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -35,6 +41,19 @@ CopyPlaces PlacesOf(const std::vector<MemoryBlock>& blocks) {
   return places;
 }
 
+// Not soon read again, but by those who write it somewhere.
+void Copy(const char* from, size_t bytes, char* to) {
+  constexpr size_t kWorthStreaming = 16 << 10;
+  if (bytes < kWorthStreaming || !IsStreamable(to)) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  Stream(to, from, bytes);
+  FenceStreams();
+}
+
+bool IsBefore(const MemoryRange& left, const MemoryRange& right) { return left.data < right.data; }
+
 }  // namespace
 
 // One who may be copying, until its end.
@@ -50,11 +69,13 @@ class StateSnapshot::Copying {
 };
 
 StateSnapshot::StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blocks,
-                             CopyPlaces places, SnapshotMemory::Piece copies, bool is_of_parameters)
+                             CopyPlaces places, SnapshotMemory::Piece copies, bool is_of_parameters,
+                             std::shared_ptr<const RightOfWay> steps)
     : blocks_(std::move(blocks)),
       places_(std::move(places)),
       copies_(std::move(copies)),
       is_of_parameters_(is_of_parameters),
+      steps_(std::move(steps)),
       states_(blocks_->size()) {
   for (size_t b = 0; b < blocks_->size(); ++b) {
     first_chunk_.push_back(chunks_.size());
@@ -65,9 +86,19 @@ StateSnapshot::StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blo
         chunks_.push_back({range.data + begin, places_[b][r] + begin, bytes});
       }
     }
+    std::sort(chunks_.begin() + static_cast<ptrdiff_t>(first_chunk_[b]), chunks_.end(),
+              [](const Chunk& left, const Chunk& right) { return left.from < right.from; });
   }
   first_chunk_.push_back(chunks_.size());
   chunk_states_ = std::vector<std::atomic<ChunkState>>(chunks_.size());
+}
+
+StateSnapshot::BlockState StateSnapshot::state(int block) const {
+  while (true) {
+    const uint32_t state = states_[block].fetch_add(0, std::memory_order_acq_rel);
+    if (state != kInPieces) return static_cast<BlockState>(state);
+    absl::SleepFor(kPause);
+  }
 }
 
 const char* StateSnapshot::At(int block, int range) const {
@@ -96,7 +127,7 @@ bool StateSnapshot::TryCopy(size_t chunk) {
     return false;
   }
   const Chunk& copied = chunks_[chunk];
-  std::memcpy(copies_.get() + copied.to, copied.from, copied.bytes);
+  Copy(copied.from, copied.bytes, copies_.get() + copied.to);
   // Releases the reads, too: they come before a write that follows AwaitCopy.
   state.store(ChunkState::kDone, std::memory_order_release);
   return true;
@@ -114,22 +145,71 @@ void StateSnapshot::BeforeWrite(int block) {
   if (state(block) != BlockState::kLive) return;
   BlockState next = BlockState::kLost;
   if (keeps_copies()) {
-    for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) {
-      if (!TryCopy(chunk)) static_cast<void>(AwaitCopy(chunk));
-    }
+    for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) Keep(chunk);
     next = BlockState::kCopied;
   }
   // Acquire keeps the writes that follow behind it.
   states_[block].exchange(static_cast<uint32_t>(next), std::memory_order_acq_rel);
 }
 
+void StateSnapshot::Keep(size_t chunk) {
+  if (!TryCopy(chunk)) static_cast<void>(AwaitCopy(chunk));
+}
+
+bool StateSnapshot::BeginPieces(int block, absl::Span<const MemoryRange> announced) {
+  if (!keeps_copies()) {
+    BeforeWrite(block);
+    return false;
+  }
+  auto live = static_cast<uint32_t>(BlockState::kLive);
+  // As in BeforeWrite.
+  if (!states_[block].compare_exchange_strong(live, kInPieces, std::memory_order_acq_rel)) {
+    return false;
+  }
+  auto range = announced.begin();
+  for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) {
+    const char* reached = chunks_[chunk].from;
+    const char* const end = reached + chunks_[chunk].bytes;
+    while (range != announced.end() && range->data + range->bytes <= reached) ++range;
+    for (auto next = range; next != announced.end() && next->data <= reached; ++next) {
+      reached = std::max(reached, next->data + next->bytes);
+    }
+    if (reached < end) Keep(chunk);
+  }
+  return true;
+}
+
+void StateSnapshot::BeforePiece(int block, const char* data, size_t bytes) {
+  const auto first = chunks_.begin() + static_cast<ptrdiff_t>(first_chunk_[block]);
+  const auto last = chunks_.begin() + static_cast<ptrdiff_t>(first_chunk_[block + 1]);
+  auto chunk = std::partition_point(
+      first, last, [&](const Chunk& each) { return each.from + each.bytes <= data; });
+  for (; chunk != last && chunk->from < data + bytes; ++chunk) Keep(chunk - chunks_.begin());
+}
+
+void StateSnapshot::EndPieces(int block) {
+  // Of pieces that were not written after all.
+  for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) Keep(chunk);
+  uint32_t in_pieces = kInPieces;
+  states_[block].compare_exchange_strong(in_pieces, static_cast<uint32_t>(BlockState::kCopied),
+                                         std::memory_order_acq_rel);
+}
+
+void BlockPieces::Before(const void* data, size_t bytes) const {
+  for (StateSnapshot* const snapshot : snapshots_) {
+    snapshot->BeforePiece(block_, static_cast<const char*>(data), bytes);
+  }
+}
+
 void StateSnapshot::CopyAhead() {
   if (!keeps_copies()) return;
+  GivingWay giving_way(steps_);
   for (size_t block = 0; block < blocks_->size(); ++block) {
     // A chunk of another's is a writer's, who goes on to the block's end; or nothing is to be
     // copied any more.
     bool all = true;
     for (size_t chunk = first_chunk_[block]; all && chunk < first_chunk_[block + 1]; ++chunk) {
+      giving_way.Wait();
       all = TryCopy(chunk);
     }
     auto live = static_cast<uint32_t>(BlockState::kLive);
@@ -142,9 +222,11 @@ void StateSnapshot::CopyAhead() {
 
 bool StateSnapshot::CopyAll() {
   bool is_kept = true;
+  GivingWay giving_way(steps_);
   for (size_t block = 0; block < blocks_->size(); ++block) {
     bool all = true;
     for (size_t chunk = first_chunk_[block]; chunk < first_chunk_[block + 1]; ++chunk) {
+      giving_way.Wait();
       all = (TryCopy(chunk) || AwaitCopy(chunk)) && all;
     }
     auto live = static_cast<uint32_t>(BlockState::kLive);
@@ -173,17 +255,37 @@ void StateSnapshots::BeginWrite(int block, std::atomic<uint64_t>& sequence) {
   sequence.fetch_add(1, std::memory_order_acq_rel);
 }
 
-std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece copies) {
-  return std::shared_ptr<StateSnapshot>(
-      new StateSnapshot(blocks_, PlacesOf(*blocks_), std::move(copies), false));
+void StateSnapshots::Write(int block, std::atomic<uint64_t>& sequence,
+                           absl::FunctionRef<std::vector<MemoryRange>()> announce,
+                           absl::FunctionRef<void(const BlockPieces*)> write) {
+  absl::ReleasableMutexLock lock(&mutex_);
+  BlockPieces pieces(block);
+  std::vector<MemoryRange> announced;
+  if (!open_.empty()) announced = announce();
+  std::sort(announced.begin(), announced.end(), IsBefore);
+  for (const std::shared_ptr<StateSnapshot>& snapshot : open_) {
+    if (snapshot->BeginPieces(block, announced)) pieces.snapshots_.push_back(snapshot.get());
+  }
+  // As in BeginWrite.
+  sequence.fetch_add(1, std::memory_order_acq_rel);
+  if (pieces.snapshots_.empty()) {
+    lock.Release();
+    return write(nullptr);
+  }
+  write(&pieces);
+  for (StateSnapshot* const snapshot : pieces.snapshots_) snapshot->EndPieces(block);
 }
 
-std::shared_ptr<StateSnapshot> StateSnapshots::PrepareParameters(std::vector<MemoryBlock> blocks,
-                                                                 CopyPlaces places,
-                                                                 SnapshotMemory::Piece copies) {
+std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece copies) {
+  return std::shared_ptr<StateSnapshot>(
+      new StateSnapshot(blocks_, PlacesOf(*blocks_), std::move(copies), false, right_of_way_));
+}
+
+std::shared_ptr<StateSnapshot> StateSnapshots::PrepareParameters(
+    std::vector<MemoryBlock> blocks, CopyPlaces places, SnapshotMemory::Piece copies) const {
   return std::shared_ptr<StateSnapshot>(
       new StateSnapshot(std::make_shared<const std::vector<MemoryBlock>>(std::move(blocks)),
-                        std::move(places), std::move(copies), true));
+                        std::move(places), std::move(copies), true, right_of_way_));
 }
 
 void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {

@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "server/shard/snapshot/right_of_way.h"
 #include "server/shard/snapshot/snapshot_memory.h"
 
 namespace optshard {
@@ -28,7 +31,7 @@ using CopyPlaces = std::vector<std::vector<size_t>>;
 
 // The state at one moment. A block is *live* until it is first written: its memory is the
 // snapshot's. Before that write it is copied, where the snapshot has memory for copies; otherwise
-// it is lost.
+// it is lost. While it is copied and written piece by piece, who asks for its state waits.
 //
 // Any thread may read, and does not make the writer wait: look at state(block) and read from At();
 // if the block was live then and is not afterwards, throw away what was read, and read again.
@@ -37,25 +40,27 @@ class StateSnapshot {
   enum class BlockState : uint32_t { kLive, kCopied, kLost };
 
   // Also orders reads of At() that came before it.
-  BlockState state(int block) const {
-    return static_cast<BlockState>(states_[block].fetch_add(0, std::memory_order_acq_rel));
-  }
+  BlockState state(int block) const;
   // Where a range of the block lies: in live memory, or in the copy. Valid as long as the snapshot
   // and the live memory.
   const char* At(int block, int range) const;
 
   bool keeps_copies() const { return copies_ != nullptr; }
 
-  // Copies what is live, until nothing is or the snapshot is closed, so that no step has to. Who
-  // writes a block meanwhile waits for 256 KiB of it at most. Does nothing without memory for
-  // copies. Any thread; the snapshot is open.
+  // Copies what is live, until nothing is or the snapshot is closed, so that no step has to. Gives
+  // way to steps, which copy what they write themselves; one that is in its way waits for 128 KiB
+  // at most. Does nothing without memory for copies. Any thread; the snapshot is open.
   void CopyAhead();
 
   // Likewise, and waits for what others copy. Whether all of it is copied: not where it is closed,
   // or somebody else has got the memory. It has memory for copies.
   bool CopyAll();
 
+  // Of the steps that write the blocks.
+  const std::shared_ptr<const RightOfWay>& steps() const { return steps_; }
+
  private:
+  friend class BlockPieces;
   friend class StateSnapshots;
 
   // What is copied at once.
@@ -66,12 +71,21 @@ class StateSnapshot {
   };
   enum class ChunkState : uint8_t { kLive, kBusy, kDone };
   class Copying;
+  // Beside the states of BlockState.
+  static constexpr uint32_t kInPieces = 3;
 
   StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blocks, CopyPlaces places,
-                SnapshotMemory::Piece copies, bool is_of_parameters);
+                SnapshotMemory::Piece copies, bool is_of_parameters,
+                std::shared_ptr<const RightOfWay> steps);
 
   void Open(BlockState first);
   void BeforeWrite(int block);
+  // Whether the block is kept piece by piece from now on. What is not in `announced`, which is in
+  // the order of memory, is copied at once.
+  bool BeginPieces(int block, absl::Span<const MemoryRange> announced);
+  void BeforePiece(int block, const char* data, size_t bytes);
+  void EndPieces(int block);
+  void Keep(size_t chunk);  // now, or waits for who does
   // Nobody copies, and nobody will.
   void StopCopying();
   // False where somebody else has copied it, or does, or nobody is to.
@@ -83,12 +97,27 @@ class StateSnapshot {
   const CopyPlaces places_;  // in copies_
   const SnapshotMemory::Piece copies_;
   const bool is_of_parameters_;
+  const std::shared_ptr<const RightOfWay> steps_;
   mutable std::vector<std::atomic<uint32_t>> states_;
-  std::vector<Chunk> chunks_;        // of all blocks, in order
+  std::vector<Chunk> chunks_;        // of all blocks; those of one in the order of memory
   std::vector<size_t> first_chunk_;  // by block; one more is the end
   std::vector<std::atomic<ChunkState>> chunk_states_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> copying_{0};  // who may be
+};
+
+// A block while it is written piece by piece.
+class BlockPieces {
+ public:
+  // Before a range is written that was announced, or a part of one. Any thread.
+  void Before(const void* data, size_t bytes) const;
+
+ private:
+  friend class StateSnapshots;
+  explicit BlockPieces(int block) : block_(block) {}
+
+  const int block_;
+  std::vector<StateSnapshot*> snapshots_;  // that keep it
 };
 
 // The open snapshots of one store. Thread-safe: one thread writes the blocks, any open and close.
@@ -101,6 +130,14 @@ class StateSnapshots {
   // afterwards sees that.
   void BeginWrite(int block, std::atomic<uint64_t>& sequence);
 
+  // Likewise, and calls `write` to write it. Where snapshots keep it, that says before each range
+  // which it writes that it does: what is copied just before it is written is read from memory
+  // once. All that it will say was announced: the rest is copied at once. No snapshot is opened or
+  // closed meanwhile. Where none keeps it, it gets null, and nothing is to be announced.
+  void Write(int block, std::atomic<uint64_t>& sequence,
+             absl::FunctionRef<std::vector<MemoryRange>()> announce,
+             absl::FunctionRef<void(const BlockPieces*)> write);
+
   // A snapshot that is not open yet. With `copies`, which is null or has the bytes of all blocks,
   // it keeps what is written later.
   std::shared_ptr<StateSnapshot> Prepare(SnapshotMemory::Piece copies);
@@ -108,9 +145,9 @@ class StateSnapshots {
   // Likewise of parameters, which are written with the blocks, and by others
   // (BeginParameterWrites): `blocks` has what of them is written with each block. `copies` has room
   // at `places`.
-  static std::shared_ptr<StateSnapshot> PrepareParameters(std::vector<MemoryBlock> blocks,
-                                                          CopyPlaces places,
-                                                          SnapshotMemory::Piece copies);
+  std::shared_ptr<StateSnapshot> PrepareParameters(std::vector<MemoryBlock> blocks,
+                                                   CopyPlaces places,
+                                                   SnapshotMemory::Piece copies) const;
 
   // From now on the snapshot, which nobody reads yet, keeps what is in the blocks. The caller then
   // makes sure that nothing was being written, or closes it again.
@@ -128,9 +165,13 @@ class StateSnapshots {
 
   int64_t bytes() const { return bytes_; }  // of all blocks
 
+  // A step takes it while it is applied.
+  RightOfWay& right_of_way() { return *right_of_way_; }
+
  private:
   const std::shared_ptr<const std::vector<MemoryBlock>> blocks_;
   const int64_t bytes_;
+  const std::shared_ptr<RightOfWay> right_of_way_ = std::make_shared<RightOfWay>();
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<StateSnapshot>> open_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -106,6 +106,7 @@ class StoreSnapshot final : public ShardSnapshot {
     return parameters_later_ ? parameters_->Keep() : absl::OkStatus();
   }
   void CopyAhead() override { snapshot_->CopyAhead(); }
+  std::shared_ptr<const RightOfWay> steps() const override { return snapshot_->steps(); }
 
   StepNumber step() const override { return step_; }
   Generation generation() const override { return generation_; }

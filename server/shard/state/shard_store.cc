@@ -21,6 +21,11 @@ void ShardStore::BeginWrite(int own) {
   snapshots_->BeginWrite(own, ledger_->version(own).sequence);
 }
 
+void ShardStore::BeginWrite(int own, absl::FunctionRef<std::vector<MemoryRange>()> announce,
+                            absl::FunctionRef<void(const BlockPieces*)> write) {
+  snapshots_->Write(own, ledger_->version(own).sequence, announce, write);
+}
+
 void ShardStore::EndWrite(int own, StepNumber step) {
   ledger_->version(own).step.store(step, std::memory_order_relaxed);
   ledger_->version(own).sequence.fetch_add(1, std::memory_order_release);

@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,6 +34,25 @@ class FakeStore {
       blocks[b] = {{first, 800}, {first + 800, kWords * 4 - 800}};
     }
     snapshots_ = std::make_unique<StateSnapshots>(std::move(blocks));
+  }
+
+  // As `Write`, a hundred words at a time. The last ones are not announced.
+  void WriteInPieces(int block, uint32_t value) {
+    constexpr int kPiece = 100;
+    std::atomic<uint32_t>* const words = &words_[size_t{kWords} * block];
+    const auto announce = [&] {
+      const char* const first = reinterpret_cast<const char*>(words);
+      return std::vector<MemoryRange>{{first + 400, 400}, {first, 400}};
+    };
+    snapshots_->Write(block, sequences_[block], announce, [&](const BlockPieces* pieces) {
+      for (int begin = 0; begin < kWords; begin += kPiece) {
+        if (pieces != nullptr && begin < 200) pieces->Before(words + begin, 400);
+        for (int w = begin; w < begin + kPiece; ++w) {
+          words[w].store(value, std::memory_order_relaxed);
+        }
+      }
+    });
+    sequences_[block].fetch_add(1, std::memory_order_release);
   }
 
   void Write(int block, uint32_t value) {
@@ -88,6 +109,80 @@ TEST(StateSnapshotsTest, BlocksThatAreWritten_AreCopiedBefore) {
     EXPECT_EQ(snapshot->state(b), b == 2 ? BlockState::kCopied : BlockState::kLive);
     EXPECT_THAT(WordsOf(*snapshot, b), ::testing::Each(7));
   }
+}
+
+TEST(StateSnapshotsTest, BlocksThatAreWrittenInPieces_AreCopiedBefore) {
+  FakeStore store;
+  for (int b = 0; b < kBlocks; ++b) store.WriteInPieces(b, 7);
+  const auto snapshot = Opened(store, true);
+  store.WriteInPieces(2, 8);
+  store.WriteInPieces(2, 9);
+  for (int b = 0; b < kBlocks; ++b) {
+    EXPECT_EQ(snapshot->state(b), b == 2 ? BlockState::kCopied : BlockState::kLive);
+    EXPECT_THAT(WordsOf(*snapshot, b), ::testing::Each(7));
+  }
+  const auto without_memory = Opened(store, false);
+  store.WriteInPieces(2, 10);
+  EXPECT_EQ(without_memory->state(2), BlockState::kLost);
+}
+
+// Three ranges of several chunks each, written in pieces that begin and end anywhere. The second
+// one is not announced, and the third one announced and not written.
+TEST(StateSnapshotsTest, PiecesOfManyChunks_AreCopiedBeforeEach) {
+  constexpr size_t kBytes = 700'001;
+  std::vector<std::vector<char>> ranges(3, std::vector<char>(kBytes, 'a'));
+  MemoryBlock block;
+  for (const std::vector<char>& range : ranges) block.push_back({range.data(), kBytes});
+  StateSnapshots snapshots({block});
+  const auto snapshot =
+      snapshots.Prepare(*(*SnapshotMemory::Create({4 * kBytes}))->Take(snapshots.bytes()));
+  snapshots.Open(snapshot);
+  std::atomic<uint64_t> sequence{0};
+  const auto announce = [&] {
+    const char* const first = ranges[0].data();
+    std::vector<MemoryRange> announced = {
+        {ranges[2].data(), kBytes}, {first + 300'000, kBytes - 300'000}, {first, 300'000}};
+    return announced;
+  };
+  snapshots.Write(0, sequence, announce, [&](const BlockPieces* pieces) {
+    ASSERT_NE(pieces, nullptr);
+    EXPECT_EQ(sequence.load(), 1);
+    std::fill(ranges[1].begin(), ranges[1].end(), 'b');
+    for (size_t begin = 0; begin < kBytes; begin += 99'999) {
+      const size_t bytes = std::min<size_t>(99'999, kBytes - begin);
+      pieces->Before(&ranges[0][begin], bytes);
+      std::fill_n(ranges[0].begin() + begin, bytes, 'b');
+    }
+  });
+  std::fill(ranges[2].begin(), ranges[2].end(), 'b');
+  EXPECT_EQ(snapshot->state(0), BlockState::kCopied);
+  for (int range = 0; range < 3; ++range) {
+    const std::string kept(snapshot->At(0, range), kBytes);
+    EXPECT_EQ(kept.find_first_not_of('a'), std::string::npos) << range;
+  }
+  snapshots.Write(0, sequence, announce,
+                  [](const BlockPieces* pieces) { EXPECT_EQ(pieces, nullptr); });
+}
+
+// Who asks for the state of a block that is written in pieces waits for its end.
+TEST(StateSnapshotsTest, ReadersMeanwhile_WaitForTheLastPiece) {
+  FakeStore store;
+  for (int b = 0; b < kBlocks; ++b) store.Write(b, 7);
+  const auto snapshot = Opened(store, true);
+  std::thread reader;
+  std::atomic<bool> is_done{false};
+  std::atomic<uint64_t> sequence{0};
+  store.snapshots().Write(
+      2, sequence, [] { return std::vector<MemoryRange>(); },
+      [&](const BlockPieces*) {
+        reader = std::thread([&] {
+          EXPECT_EQ(snapshot->state(2), BlockState::kCopied);
+          EXPECT_TRUE(is_done.load());
+        });
+        std::this_thread::yield();
+        is_done.store(true);
+      });
+  reader.join();
 }
 
 TEST(StateSnapshotsTest, WithoutMemoryForCopies_WrittenBlocksAreLost) {
@@ -173,7 +268,14 @@ TEST(StateSnapshotsTest, RandomInterleavings_GiveTheBitsOfOneStep) {
     std::minstd_rand random(1);
     for (uint32_t step = 1; !done.load(); ++step) {
       begun.store(step);
-      for (int b = 0; b < kBlocks; ++b) store.Write(b, step);
+      const bool in_pieces = random() % 2 == 0;
+      for (int b = 0; b < kBlocks; ++b) {
+        if (in_pieces) {
+          store.WriteInPieces(b, step);
+        } else {
+          store.Write(b, step);
+        }
+      }
       finished.store(step);
       for (unsigned i = random() % 300; i > 0; --i) std::this_thread::yield();
     }

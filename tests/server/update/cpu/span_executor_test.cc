@@ -1,8 +1,12 @@
 #include "server/update/cpu/span_executor.h"
 
+#include <map>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/update/written_memory.h"
 #include "tests/server/update/rule_cases.h"
 
 namespace optshard::testing {
@@ -38,6 +42,50 @@ TEST(SpanExecutorTest, Run_AnyThreadCount_SameBitsAsScalarAlone) {
         ASSERT_EQ(spans[i].DifferenceTo(expected[i]), "")
             << rule_case.name << ", span " << i << ", " << count << " threads";
       }
+    }
+  }
+}
+
+// What the update of the data would write, as it is now.
+std::map<const char*, std::string> Written(const SpanUpdate& span) {
+  std::map<const char*, std::string> written;
+  ForEachWritten(span, [&](const void* data, int64_t bytes) {
+    const char* const from = static_cast<const char*>(data);
+    written[from].assign(from, static_cast<size_t>(bytes));
+  });
+  return written;
+}
+
+TEST(SpanExecutorTest, Run_InPieces_SaysBeforeEachWhatItWrites) {
+  const RuleCase rule_case = ElementWiseRuleCases().back();
+  const Coefficients coefficients = rule_case.rule->Prepare(rule_case.group, 3);
+  for (int count = 1; count <= 3; ++count) {
+    WorkerThreads threads(count);
+    RuleData data(&rule_case, 100'003, 0, /*specials=*/false, kSeed);
+    RuleData expected(&rule_case, 100'003, 0, /*specials=*/false, kSeed);
+    rule_case.rule->Update(DriverKind::kScalar, coefficients, expected.Span());
+    const std::map<const char*, std::string> before = Written(data.Span());
+    std::mutex mutex;
+    std::map<const char*, std::string> said;
+    int pieces = 0;
+    const BeforePiece before_piece = [&](const SpanUpdate& piece) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      ++pieces;
+      for (auto& [data, bytes] : Written(piece)) said.emplace(data, bytes);
+    };
+    const std::vector<UpdateTask> tasks = {{&coefficients, data.Span(), &before_piece}};
+    SpanExecutor(&threads, DriverKind::kSimd).Run(*rule_case.rule, tasks);
+    EXPECT_EQ(data.DifferenceTo(expected), "");
+    EXPECT_GE(pieces, 4);
+    // All of it, before it was written.
+    for (const auto& [array, bytes] : before) {
+      std::string all;
+      for (auto part = said.find(array); all.size() < bytes.size();
+           part = said.find(array + all.size())) {
+        ASSERT_NE(part, said.end()) << rule_case.name;
+        all += part->second;
+      }
+      EXPECT_TRUE(all == bytes) << rule_case.name;
     }
   }
 }

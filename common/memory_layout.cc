@@ -14,11 +14,14 @@ int64_t AlignedElements(int64_t elements, DType dtype) {
 
 MemoryLayout::MemoryLayout(const ParameterSpace& space)
     : admission_count_(space.admission_count()) {
-  size_t group_begin = 0;  // the first region of the group at hand
+  size_t group_begin = 0;  // the first region of the group and admission at hand
   for (int i = 0; i < space.parameter_count(); ++i) {
     const ParameterSpec& spec = space.parameter(i);
     const int group = space.group_of(i);
-    if (i > 0 && space.group_of(i - 1) != group) group_begin = regions_.size();
+    if (i > 0 &&
+        (space.group_of(i - 1) != group || space.admission_of(i - 1) != space.admission_of(i))) {
+      group_begin = regions_.size();
+    }
     const auto found = std::find_if(regions_.begin() + static_cast<std::ptrdiff_t>(group_begin),
                                     regions_.end(), [&](const Region& r) {
                                       return r.dtype == spec.dtype &&

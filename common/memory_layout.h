@@ -28,7 +28,7 @@ class MemoryLayout {
     DType gradient_dtype = DType::kFloat32;
     std::string device;
     int64_t elements = 0;  // padding included
-    int admission = 0;     // of the group
+    int admission = 0;     // of the parameters
     // Of the parameters, and of their gradients.
     int64_t bytes() const { return elements * static_cast<int64_t>(SizeOf(dtype)); }
     int64_t gradient_bytes() const {

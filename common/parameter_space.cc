@@ -59,16 +59,31 @@ int64_t ElementsOf(absl::Span<const int64_t> shape) {
 int64_t ParameterSpec::elements() const { return ElementsOf(shape); }
 
 ParameterSpace::ParameterSpace(std::vector<GroupSpec> groups) : groups_(std::move(groups)) {
-  for (size_t group = 0; group < groups_.size(); ++group) {
-    for (size_t within = 0; within < groups_[group].parameters.size(); ++within) {
-      index_.push_back({static_cast<int>(group), static_cast<int>(within)});
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const GroupSpec& group = groups_[g];
+    const auto count = static_cast<int>(group.parameters.size());
+    last_admission_ = std::max(last_admission_, group.admission);
+    auto next = group.additions.begin();
+    int admission = group.admission;
+    for (int within = 0; within < count; ++within) {
+      for (; next != group.additions.end() && next->first <= within; ++next) {
+        admission = next->admission;
+        last_admission_ = std::max(last_admission_, admission);
+      }
+      index_.push_back({static_cast<int>(g), within, admission, parameter_count()});
     }
   }
+  if (has_additions()) {
+    std::stable_sort(index_.begin(), index_.end(),
+                     [](const Place& a, const Place& b) { return a.admission < b.admission; });
+  }
+  index_at_.resize(index_.size());
+  for (int p = 0; p < parameter_count(); ++p) index_at_[index_[p].position] = p;
 }
 
 const ParameterSpec& ParameterSpace::parameter(int index) const {
-  const Position& position = index_[index];
-  return groups_[position.group].parameters[position.within];
+  const Place& place = index_[index];
+  return groups_[place.group].parameters[place.within];
 }
 
 int ParameterSpace::group_of(int index) const { return index_[index].group; }
@@ -85,15 +100,8 @@ absl::Status ParameterSpace::Validate() const {
   absl::Status count = CheckCount("the number of param groups", group_count(), kMaxGroups);
   count.Update(CheckCount("the number of parameters", parameter_count(), kMaxParameters));
   if (!count.ok()) return count;
-  for (int group = 0; group < group_count(); ++group) {
-    const int before = group == 0 ? 0 : groups_[group - 1].admission;
-    const int most = group == 0 ? 0 : before + 1;
-    const int admission = groups_[group].admission;
-    if (admission >= before && admission <= most) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("group ", group, " came by admission ", admission, ", expected ",
-                     most == before ? "" : absl::StrCat(before, " or "), most));
-  }
+  absl::Status admissions = CheckAdmissions();
+  if (!admissions.ok()) return admissions;
   absl::flat_hash_map<absl::string_view, int> by_name;
   absl::flat_hash_set<absl::string_view> devices;
   int64_t bytes = 0;
@@ -159,6 +167,53 @@ absl::Status ParameterSpace::Validate() const {
   return absl::OkStatus();
 }
 
+// Groups come in the order of their admissions, additions of a group after it and in order, and
+// each admission brings something.
+absl::Status ParameterSpace::CheckAdmissions() const {
+  size_t additions = 0;
+  for (const GroupSpec& group : groups_) additions += group.additions.size();
+  absl::Status count = CheckCount("the number of additions to param groups",
+                                  static_cast<int64_t>(additions), kMaxGroups);
+  if (!count.ok()) return count;
+  const auto limit = static_cast<int>(groups_.size() + additions);
+  std::vector<bool> known(limit, false);
+  const auto take = [&](int admission) {
+    if (admission < 0 || admission >= limit) return false;
+    known[admission] = true;
+    return true;
+  };
+  for (int g = 0; g < group_count(); ++g) {
+    const GroupSpec& group = groups_[g];
+    const int least = g == 0 ? 0 : groups_[g - 1].admission;
+    if (group.admission < least || (g == 0 && group.admission != 0) || !take(group.admission)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group ", g, " came by admission ", group.admission, ", expected ",
+                       g == 0 ? "" : absl::StrCat(least, " to "), g == 0 ? 0 : limit - 1));
+    }
+    GroupSpec::Addition before = {-1, group.admission};
+    for (const GroupSpec::Addition& addition : group.additions) {
+      const bool has_parameters =
+          addition.first < static_cast<int>(group.parameters.size()) && addition.first >= 0;
+      if (!has_parameters || addition.first <= before.first ||
+          addition.admission <= before.admission || !take(addition.admission)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("group ", g, " of ", group.parameters.size(),
+                         " parameters has an addition from ", addition.first, " on by admission ",
+                         addition.admission, ", expected a later admission and parameter than ",
+                         before.admission, " and ", before.first));
+      }
+      before = addition;
+    }
+  }
+  for (int admission = 0; admission <= last_admission_ && !groups_.empty(); ++admission) {
+    if (known[admission]) continue;
+    return absl::InvalidArgumentError(absl::StrCat("nothing came by admission ", admission,
+                                                   ", expected something by each up to the last, ",
+                                                   last_admission_));
+  }
+  return absl::OkStatus();
+}
+
 bool ParameterSpace::has_update_costs() const {
   for (int i = 0; i < parameter_count(); ++i) {
     if (parameter(i).update_cost != 0) return true;
@@ -169,6 +224,11 @@ bool ParameterSpace::has_update_costs() const {
 bool ParameterSpace::has_admissions() const {
   return std::any_of(groups_.begin(), groups_.end(),
                      [](const GroupSpec& group) { return group.admission != 0; });
+}
+
+bool ParameterSpace::has_additions() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const GroupSpec& group) { return !group.additions.empty(); });
 }
 
 uint64_t ParameterSpace::Digest() const {
@@ -188,6 +248,14 @@ uint64_t ParameterSpace::Digest() const {
   }
   if (has_admissions()) {
     for (const GroupSpec& group : groups_) digest.AddInt(group.admission);
+  }
+  if (has_additions()) {
+    for (const GroupSpec& group : groups_) {
+      digest.AddInt(static_cast<int64_t>(group.additions.size()));
+      for (const GroupSpec::Addition& addition : group.additions) {
+        digest.AddInt(addition.first).AddInt(addition.admission);
+      }
+    }
   }
   return digest.value();
 }
@@ -220,6 +288,12 @@ absl::optional<std::string> FirstDifference(const ParameterSpace& a, absl::strin
   if (a.group_count() != b.group_count()) {
     return absl::StrCat("the number of parameter groups: ", a_name, " has ", a.group_count(), ", ",
                         b_name, " has ", b.group_count(), " (the surplus ones are empty)");
+  }
+  for (int i = 0; i < common; ++i) {
+    if (a.admission_of(i) == b.admission_of(i)) continue;
+    return absl::StrCat("parameter ", i, " (group ", a.group_of(i), ") ",
+                        Quoted(a.parameter(i).name), ": ", a_name, " has it by admission ",
+                        a.admission_of(i), ", ", b_name, " by admission ", b.admission_of(i));
   }
   for (int group = 0; group < a.group_count(); ++group) {
     const int in_a = a.groups()[group].admission;

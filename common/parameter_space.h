@@ -39,14 +39,25 @@ struct ParameterSpec {
 
 // Rule and hyperparameters of the group are not part of the space (OptimizerSpec::rules).
 struct GroupSpec {
-  std::vector<ParameterSpec> parameters;
-  // By which admission the group came: 0 at construction, and one more each time that groups were
-  // added. Layout, partition and buckets of one admission do not depend on later ones.
+  // Parameters that were added to the group later: from number `first` of the group on they came by
+  // this admission, up to those of the next addition.
+  struct Addition {
+    int first = 0;
+    int admission = 0;
+  };
+
+  std::vector<ParameterSpec> parameters;  // in the user's order: what is added stands at the end
+  // By which admission the group came: 0 at construction, and one more each time that groups or
+  // parameters were added. Layout, partition and buckets of one admission do not depend on later
+  // ones.
   int admission = 0;
+  std::vector<Addition> additions = {};
 };
 
-// Parameters are numbered 0..n-1 over the groups in order, as in a PyTorch state dict.
-// Thread-compatible; immutable after construction.
+// Parameters have indices 0..n-1 in the order in which they came: by admission, and in one over the
+// groups in order. What is added later changes no index. Users count them otherwise, over the
+// groups in order, as a PyTorch state dict does: that is a parameter's position. The two differ
+// where a group but the last has additions. Thread-compatible; immutable after construction.
 class ParameterSpace {
  public:
   ParameterSpace() = default;
@@ -56,33 +67,42 @@ class ParameterSpace {
   int group_count() const { return static_cast<int>(groups_.size()); }
   const ParameterSpec& parameter(int index) const;
   int group_of(int index) const;
-  int admission_of(int index) const { return groups_[group_of(index)].admission; }
-  // At least 1. Those of a valid space are numbered 0..n-1, in the order of the groups.
-  int admission_count() const { return groups_.empty() ? 1 : groups_.back().admission + 1; }
+  int admission_of(int index) const { return index_[index].admission; }
+  // Over the groups in order, and back.
+  int position_of(int index) const { return index_[index].position; }
+  int index_at(int position) const { return index_at_[position]; }
+  // At least 1. Those of a valid space are numbered 0..n-1.
+  int admission_count() const { return last_admission_ + 1; }
   const std::vector<GroupSpec>& groups() const { return groups_; }
   int64_t total_elements() const;  // INT64_MAX where it is larger than that
 
   // INVALID_ARGUMENT naming the parameter: an empty or repeated name, a negative extent, an unknown
   // dtype, a main gradient of a parameter that is not 16-bit, no device, a negative cost, more than
   // kMaxSpaceBytes or kMaxSpaceUpdateCost up to and with it, or what common/request_limits.h does
-  // not allow; or naming the group whose admission does not follow that of the group before it.
-  // Sums of sizes or of costs of a valid space never overflow.
+  // not allow; or naming the group whose admission, or whose addition, does not follow the one
+  // before it. Sums of sizes or of costs of a valid space never overflow.
   absl::Status Validate() const;
 
-  // XXH3 of names, shapes, dtypes, also of gradients, devices, costs, groups and admissions: equal
-  // for equal spaces on every machine.
+  // XXH3 of names, shapes, dtypes, also of gradients, devices, costs, groups, admissions and
+  // additions: equal for equal spaces on every machine.
   uint64_t Digest() const;
 
  private:
   bool has_update_costs() const;
   bool has_admissions() const;
+  bool has_additions() const;
+  absl::Status CheckAdmissions() const;
 
-  struct Position {
+  struct Place {
     int group;
     int within;
+    int admission;
+    int position;
   };
   std::vector<GroupSpec> groups_;
-  std::vector<Position> index_;
+  std::vector<Place> index_;
+  std::vector<int> index_at_;  // by position
+  int last_admission_ = 0;
 };
 
 // The first place where two spaces differ, with both sides shown, such as

@@ -17,22 +17,33 @@ Slice Whole(const ParameterSpace& space, int parameter) {
   return {parameter, 0, space.parameter(parameter).elements()};
 }
 
-bool HasCosts(const GroupSpec& group) {
-  return std::any_of(group.parameters.begin(), group.parameters.end(),
-                     [](const ParameterSpec& parameter) { return parameter.update_cost > 0; });
+// Where the parameters end that are of the group and the admission of `begin`.
+int EndOfRun(const ParameterSpace& space, int begin) {
+  int end = begin;
+  while (end < space.parameter_count() && space.group_of(end) == space.group_of(begin) &&
+         space.admission_of(end) == space.admission_of(begin)) {
+    ++end;
+  }
+  return end;
+}
+
+bool HasCosts(const ParameterSpace& space, int begin, int end) {
+  for (int i = begin; i < end; ++i) {
+    if (space.parameter(i).update_cost > 0) return true;
+  }
+  return false;
 }
 
 // Elements and costs have no common measure, so each are balanced for themselves: the groups
-// without costs lie as if they were alone.
+// without costs lie as if they were alone. What was added to a group is a group of its own here.
 Partition Greedy(const ParameterSpace& space, int world_size, bool sort) {
   Partition partition;
   partition.slices.resize(world_size);
   std::vector<int64_t> elements(world_size, 0);
   std::vector<int64_t> costs(world_size, 0);
   for (int begin = 0, end; begin < space.parameter_count(); begin = end) {
-    end = begin;
-    while (end < space.parameter_count() && space.group_of(end) == space.group_of(begin)) ++end;
-    const bool has_costs = HasCosts(space.groups()[space.group_of(begin)]);
+    end = EndOfRun(space, begin);
+    const bool has_costs = HasCosts(space, begin, end);
     const auto weight = [&](int parameter) {
       const ParameterSpec& spec = space.parameter(parameter);
       return has_costs ? spec.update_cost : spec.elements();

@@ -56,7 +56,7 @@ struct Partition {
   std::vector<std::vector<Slice>> slices;
 };
 
-// Groups of a later admission change no slice of an earlier one's.
+// What came by a later admission changes no slice of an earlier one's.
 // INVALID_ARGUMENT where world_size < 1, or as ParameterSpace::Validate.
 absl::StatusOr<Partition> MakePartition(const ParameterSpace& space, int world_size,
                                         PartitionPolicy policy);

@@ -17,6 +17,25 @@ bool IsOfLastAdmission(const ParameterSpace& space, size_t group) {
   return space.groups()[group].admission + 1 == space.admission_count();
 }
 
+// The spec before its last admission.
+OptimizerSpec Before(const OptimizerSpec& spec) {
+  OptimizerSpec before = spec;
+  std::vector<GroupSpec> groups;
+  for (size_t g = 0; g < spec.space.groups().size(); ++g) {
+    if (IsOfLastAdmission(spec.space, g)) continue;
+    GroupSpec group = spec.space.groups()[g];
+    if (!group.additions.empty() &&
+        group.additions.back().admission + 1 == spec.space.admission_count()) {
+      group.parameters.resize(group.additions.back().first);
+      group.additions.pop_back();
+    }
+    groups.push_back(std::move(group));
+  }
+  before.rules.resize(groups.size());
+  before.space = ParameterSpace(std::move(groups));
+  return before;
+}
+
 std::string TextOf(const Hyperparameters& values, const std::string& name) {
   const HyperValue* value = values.Find(name);
   return value == nullptr ? "none" : ToString(*value);
@@ -29,22 +48,15 @@ absl::Status CheckGrowth(const OptimizerSpec& present, const OptimizerSpec& next
   if (!valid.ok()) return valid;
   const int admissions = present.space.admission_count() + 1;
   if (next.space.admission_count() != admissions) {
-    return absl::InvalidArgumentError(absl::StrCat("the param groups to be added make ",
+    return absl::InvalidArgumentError(absl::StrCat("what is to be added to the param groups makes ",
                                                    next.space.admission_count(),
                                                    " admissions, expected ", admissions));
   }
-  OptimizerSpec before = next;
-  std::vector<GroupSpec> groups;
-  for (const GroupSpec& group : next.space.groups()) {
-    if (group.admission + 1 < admissions) groups.push_back(group);
-  }
-  before.rules.resize(groups.size());
-  before.space = ParameterSpace(std::move(groups));
   const absl::optional<std::string> difference =
-      FirstDifference(present, "the optimizer", before, "the proposal");
+      FirstDifference(present, "the optimizer", Before(next), "the proposal");
   if (!difference.has_value()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("added param groups change nothing of those that are there, but ", *difference));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "what is added to the param groups changes nothing of what is there, but ", *difference));
 }
 
 uint64_t GrowthDigest(const OptimizerSpec& spec) {

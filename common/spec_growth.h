@@ -12,11 +12,12 @@
 
 namespace optshard {
 
-// That `next` is valid, and is `present` with the groups of one admission more. INVALID_ARGUMENT as
-// OptimizerSpec::Validate, or naming what does not go on from `present`. Pure; thread-safe.
+// That `next` is valid, and is `present` with one admission more: of groups, or of parameters of
+// the groups that are there. INVALID_ARGUMENT as OptimizerSpec::Validate, or naming what does not
+// go on from `present`. Pure; thread-safe.
 absl::Status CheckGrowth(const OptimizerSpec& present, const OptimizerSpec& next);
 
-// What ranks that add param groups compare: of a spec that has grown, what
+// What ranks that add param groups or parameters compare: of a spec that has grown, what
 // OptimizerSpec::Digest and FirstDifference do, and the hyperparameters of the last admission's
 // groups, all set. The other groups' may have changed since they were given. Pure; thread-safe.
 uint64_t GrowthDigest(const OptimizerSpec& spec);

@@ -84,6 +84,11 @@ v1::ParameterSpace ToProto(const ParameterSpace& space) {
   for (const GroupSpec& group : space.groups()) {
     v1::ParameterGroup* group_proto = proto.add_groups();
     group_proto->set_admission(group.admission);
+    for (const GroupSpec::Addition& addition : group.additions) {
+      v1::ParameterGroup::Addition* addition_proto = group_proto->add_additions();
+      addition_proto->set_first(addition.first);
+      addition_proto->set_admission(addition.admission);
+    }
     for (const ParameterSpec& parameter : group.parameters) {
       v1::ParameterSpec* parameter_proto = group_proto->add_parameters();
       parameter_proto->set_name(parameter.name);
@@ -100,15 +105,23 @@ v1::ParameterSpace ToProto(const ParameterSpace& space) {
 absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
   // Before anything as large is made of it.
   int64_t parameters = 0;
-  for (const v1::ParameterGroup& group : proto.groups()) parameters += group.parameters_size();
+  int64_t additions = 0;
+  for (const v1::ParameterGroup& group : proto.groups()) {
+    parameters += group.parameters_size();
+    additions += group.additions_size();
+  }
   absl::Status count = CheckCount("the number of param groups", proto.groups_size(), kMaxGroups);
   count.Update(CheckCount("the number of parameters", parameters, kMaxParameters));
+  count.Update(CheckCount("the number of additions to param groups", additions, kMaxGroups));
   if (!count.ok()) return count;
   std::vector<GroupSpec> groups;
   groups.reserve(proto.groups_size());
   for (const v1::ParameterGroup& group_proto : proto.groups()) {
     GroupSpec& group = groups.emplace_back();
     group.admission = group_proto.admission();
+    for (const v1::ParameterGroup::Addition& addition : group_proto.additions()) {
+      group.additions.push_back({addition.first(), addition.admission()});
+    }
     group.parameters.reserve(group_proto.parameters_size());
     for (const v1::ParameterSpec& parameter_proto : group_proto.parameters()) {
       if (!v1::DType_IsValid(parameter_proto.dtype()) ||

@@ -142,10 +142,11 @@ TEST(Buckets, RandomSpaces_AllPolicies_KeepEveryPromise) {
 }
 
 // Except for their places in the order, in which all owners take turns.
-TEST(Buckets, GroupsAdded_LeaveLayoutAndBucketsOfWhatWasThere) {
+TEST(Buckets, GroupsOrParametersAdded_LeaveLayoutAndBucketsOfWhatWasThere) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const ParameterSpace before = RandomSpace(seed);
-    const ParameterSpace after = Grown(before, seed + 1);
+    const ParameterSpace after =
+        seed % 2 == 0 ? Grown(before, seed + 1) : GrownWithin(before, seed + 1);
     const MemoryLayout old_layout(before);
     const MemoryLayout layout(after);
     ASSERT_EQ(old_layout.Digest(), layout.Digest(0)) << "seed " << seed;
@@ -162,9 +163,10 @@ TEST(Buckets, GroupsAdded_LeaveLayoutAndBucketsOfWhatWasThere) {
       const BucketOptions options = {8192, 1024};
       std::vector<Bucket> old = MakeBuckets(old_layout, PlanOf(before, 3, policy), options);
       std::vector<Bucket> now = MakeBuckets(layout, PlanOf(after, 3, policy), options);
-      now.erase(std::remove_if(
-                    now.begin(), now.end(),
-                    [&](const Bucket& bucket) { return bucket.group >= before.group_count(); }),
+      now.erase(std::remove_if(now.begin(), now.end(),
+                               [&](const Bucket& bucket) {
+                                 return bucket.spans[0].parameter >= before.parameter_count();
+                               }),
                 now.end());
       for (std::vector<Bucket>* buckets : {&old, &now}) {
         std::stable_sort(buckets->begin(), buckets->end(),

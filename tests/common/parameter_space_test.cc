@@ -119,9 +119,78 @@ TEST(ParameterSpace, Validate_AdmissionsThatDoNotFollowEachOther_NameTheGroup) {
   EXPECT_THAT(std::string(with({1}).message()),
               HasSubstr("group 0 came by admission 1, expected 0"));
   EXPECT_THAT(std::string(with({0, 2}).message()),
-              HasSubstr("group 1 came by admission 2, expected 0 or 1"));
+              HasSubstr("group 1 came by admission 2, expected 0 to 1"));
+  EXPECT_THAT(std::string(with({0, 0, 2}).message()),
+              HasSubstr("nothing came by admission 1, expected something by each"));
   EXPECT_THAT(std::string(with({0, 1, 0}).message()), HasSubstr("group 2 came by admission 0"));
   EXPECT_TRUE(absl::IsInvalidArgument(with({0, -1})));
+}
+
+// Group 0: a, b, then d by admission 1 and e by admission 3; group 1: c, then f by admission 3;
+// group 2, by admission 2: g.
+Groups WithAdditions() {
+  Groups groups = {{{{"a", {1}}, {"b", {2}}, {"d", {4}}, {"e", {5}}}},
+                   {{{"c", {3}}, {"f", {6}}}},
+                   {{{"g", {7}}}, 2}};
+  groups[0].additions = {{2, 1}, {3, 3}};
+  groups[1].additions = {{1, 3}};
+  return groups;
+}
+
+TEST(ParameterSpace, Additions_Asked_IndicesAreInTheOrderInWhichParametersCame) {
+  const ParameterSpace space(WithAdditions());
+  EXPECT_TRUE(space.Validate().ok()) << space.Validate();
+  EXPECT_EQ(space.admission_count(), 4);
+  const char* const names[] = {"a", "b", "c", "d", "g", "e", "f"};
+  const int groups[] = {0, 0, 1, 0, 2, 0, 1};
+  const int admissions[] = {0, 0, 0, 1, 2, 3, 3};
+  const int positions[] = {0, 1, 4, 2, 6, 3, 5};
+  ASSERT_EQ(space.parameter_count(), 7);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(space.parameter(i).name, names[i]);
+    EXPECT_EQ(space.group_of(i), groups[i]) << i;
+    EXPECT_EQ(space.admission_of(i), admissions[i]) << i;
+    EXPECT_EQ(space.position_of(i), positions[i]) << i;
+    EXPECT_EQ(space.index_at(positions[i]), i) << i;
+  }
+}
+
+TEST(ParameterSpace, Validate_AdditionsThatDoNotFollowEachOther_NameTheGroup) {
+  const auto with = [](const std::vector<GroupSpec::Addition>& additions) {
+    Groups groups = WithAdditions();
+    groups[0].additions = additions;
+    return ParameterSpace(std::move(groups)).Validate();
+  };
+  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr int kLeast = std::numeric_limits<int>::min();
+  EXPECT_TRUE(with({{0, 1}, {2, 3}}).ok());  // of a group that was empty
+  EXPECT_THAT(std::string(with({{3, 3}}).message()), HasSubstr("nothing came by admission 1"));
+  for (const auto& bad : std::vector<std::vector<GroupSpec::Addition>>{{{2, 1}, {4, 3}},
+                                                                       {{2, 1}, {2, 3}},
+                                                                       {{2, 1}, {3, 1}},
+                                                                       {{2, 3}, {3, 1}},
+                                                                       {{2, 0}},
+                                                                       {{-1, 1}},
+                                                                       {{2, -1}},
+                                                                       {{2, 1}, {3, 9}},
+                                                                       {{2, kMost}},
+                                                                       {{kMost, 1}},
+                                                                       {{kLeast, kLeast}}}) {
+    const absl::Status status = with(bad);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("group 0 of 4 parameters has an addition"))
+        << bad.back().first << " by " << bad.back().admission;
+  }
+}
+
+TEST(FirstDifference, OnlyTheAdmission_Differs_NamesTheParameter) {
+  const Groups at_once = {{{{"a", {1}}, {"b", {2}}}}};
+  Groups later = at_once;
+  later[0].additions = {{1, 1}};
+  EXPECT_EQ(
+      FirstDifference(ParameterSpace(at_once), "rank 0", ParameterSpace(later), "rank 1").value(),
+      "parameter 1 (group 0) \"b\": rank 0 has it by admission 0, rank 1 by admission 1");
+  EXPECT_NE(ParameterSpace(at_once).Digest(), ParameterSpace(later).Digest());
 }
 
 // One change of Example each.
@@ -148,6 +217,7 @@ std::vector<std::pair<std::string, ParameterSpace>> Changed() {
   change("one less", [](auto& g) { g[2].parameters.pop_back(); });
   change("one more", [](auto& g) { g[2].parameters.push_back({"more", {1}}); });
   change("admission", [](auto& g) { g[2].admission = 1; });
+  change("addition", [](auto& g) { g[0].additions = {{1, 1}}; });
   change("an empty group more", [](auto& g) { g.emplace_back(); });
   change("text moved from name to device", [](auto& g) {
     g[2].parameters[0].name = "fc.weigh";

@@ -81,10 +81,10 @@ TEST(Partition, AnyPolicy_RandomSpaces_CoversEveryElementOnceInOrder) {
   }
 }
 
-TEST(Partition, AnyPolicy_GroupsAddedTwice_MoveNothing) {
+TEST(Partition, AnyPolicy_GroupsAndParametersAdded_MoveNothing) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const ParameterSpace before = RandomSpace(seed);
-    const ParameterSpace after = Grown(Grown(before, seed + 1), seed + 2);
+    const ParameterSpace after = Grown(GrownWithin(before, seed + 1), seed + 2);
     ASSERT_TRUE(after.Validate().ok());
     for (const PartitionPolicy policy : kPolicies) {
       for (const int world_size : kWorldSizes) {
@@ -101,6 +101,21 @@ TEST(Partition, AnyPolicy_GroupsAddedTwice_MoveNothing) {
       }
     }
   }
+}
+
+TEST(Greedy, ParametersWithACostAddedToAGroupWithout_MoveNothing) {
+  ParameterSpace space = SpaceOf({{3, 3, 3, 2, 2, 5}});
+  const Partition before = *MakePartition(space, 2, PartitionPolicy::kGreedy);
+  std::vector<GroupSpec> groups = space.groups();
+  groups[0].additions = {{6, 1}};
+  ParameterSpec costly = {"costly", {7}};
+  costly.update_cost = 100;
+  groups[0].parameters.push_back(costly);
+  const Partition after =
+      *MakePartition(ParameterSpace(std::move(groups)), 2, PartitionPolicy::kGreedy);
+  EXPECT_EQ(after.slices[1], before.slices[1]);
+  ASSERT_EQ(after.slices[0].size(), 4u);
+  EXPECT_EQ(after.slices[0].back(), (Slice{6, 0, 7}));
 }
 
 TEST(Greedy, PyTorchsExample_OnTwoRanks_SplitsAsItDoes) {

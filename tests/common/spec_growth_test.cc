@@ -43,6 +43,34 @@ TEST(SpecGrowth, GroupsOfOneAdmissionMore_AreFine) {
   EXPECT_EQ(CheckGrowth(grown, more), absl::OkStatus());
 }
 
+// "b" is added to the group of "a".
+GroupSpec GroupWithB(int admission) {
+  GroupSpec group = Group("a", 0);
+  group.parameters.push_back(Group("b", 0).parameters[0]);
+  group.additions = {{1, admission}};
+  return group;
+}
+
+TEST(SpecGrowth, ParametersOfOneAdmissionMore_AreFine) {
+  const OptimizerSpec grown = Spec({GroupWithB(1), Group("c", 0)});
+  EXPECT_EQ(CheckGrowth(Spec({Group("a", 0), Group("c", 0)}), grown), absl::OkStatus());
+  EXPECT_EQ(CheckGrowth(grown, Spec({GroupWithB(1), Group("c", 0), Group("d", 2)})),
+            absl::OkStatus());
+  EXPECT_EQ(CheckGrowth(Spec({Group("a", 0), Group("c", 1)}), Spec({GroupWithB(2), Group("c", 1)})),
+            absl::OkStatus());
+}
+
+TEST(SpecGrowth, ParametersThatDiffer_AreNamedWithBothSides) {
+  const OptimizerSpec to_first = Spec({GroupWithB(1), Group("c", 0)});
+  OptimizerSpec as_group = Spec({Group("a", 0), Group("c", 0), Group("b", 1)});
+  EXPECT_NE(GrowthDigest(to_first), GrowthDigest(as_group));
+  EXPECT_EQ(FirstGrowthDifference(to_first, "rank 0", as_group, "rank 1"),
+            "parameter 2: rank 0 has \"b\" float32 [4, 2] in group 0, rank 1 has \"b\" float32 "
+            "[4, 2] in group 2");
+  EXPECT_THAT(Error(Spec({Group("a", 0), Group("c", 0)}), Spec({Group("z", 0), GroupWithB(1)})),
+              HasSubstr("\"z\""));
+}
+
 TEST(SpecGrowth, NoneOrTwoAdmissionsMore_AreNot) {
   const OptimizerSpec present = Spec({Group("a", 0)});
   EXPECT_THAT(Error(present, present), HasSubstr("1 admissions, expected 2"));

@@ -67,6 +67,25 @@ inline ParameterSpace Grown(const ParameterSpace& space, uint64_t seed) {
   return ParameterSpace(std::move(groups));
 }
 
+// The same with parameters added to some of its groups by one more admission, which have other
+// names.
+inline ParameterSpace GrownWithin(const ParameterSpace& space, uint64_t seed) {
+  std::vector<GroupSpec> groups = space.groups();
+  const int admission = space.admission_count();
+  const ParameterSpace added = RandomSpace(seed);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<ParameterSpec>* more = nullptr;
+    if (g < added.groups().size()) more = &added.groups()[g].parameters;
+    if (more == nullptr || more->empty()) continue;
+    groups[g].additions.push_back({static_cast<int>(groups[g].parameters.size()), admission});
+    for (ParameterSpec parameter : *more) {
+      parameter.name += ".added" + std::to_string(admission);
+      groups[g].parameters.push_back(std::move(parameter));
+    }
+  }
+  return ParameterSpace(std::move(groups));
+}
+
 // Groups of float32 vectors of these sizes: "parameter0", "parameter1" and so on.
 inline ParameterSpace SpaceOf(const std::vector<std::vector<int64_t>>& groups) {
   std::vector<GroupSpec> specs;

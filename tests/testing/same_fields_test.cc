@@ -34,6 +34,8 @@ TEST(SameFields_OfNestedMessages_AreListed, ByPath) {
 TEST(SameFields_ElementsOfARepeatedField_CountTogether, OneThatDiffersIsEnough) {
   v1::ParameterGroup sent;
   sent.set_admission(1);
+  sent.add_additions()->set_first(1);
+  sent.mutable_additions(0)->set_admission(1);
   EXPECT_THAT(SameFields(sent, v1::ParameterGroup()), ElementsAre("parameters"));
   sent.add_parameters()->set_name("w");
   sent.mutable_parameters(0)->set_device("cpu");

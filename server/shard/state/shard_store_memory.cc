@@ -27,6 +27,8 @@ struct Stretch {
     const BucketSpan* where = nullptr;
   };
   std::vector<Part> parts;
+
+  int index() const { return parts[0].where->parameter; }  // the parameter's
 };
 
 // By parameter and offset.
@@ -71,7 +73,7 @@ void DropWholeSlots(const std::vector<Slot>& slots, ShardStore::State* state) {
 }
 
 int AdmissionOf(const ShardStore::Options& options, const Bucket& bucket) {
-  return options.space().groups()[bucket.group].admission;
+  return options.space().admission_of(bucket.spans[0].parameter);
 }
 
 int64_t ReducedBytes(const Bucket& bucket) {
@@ -103,7 +105,7 @@ absl::Status CheckGrowth(const ShardStore::Options& before, const ShardStore::Op
     }
     return absl::InternalError(absl::StrFormat(
         "the next plan does not give rank %d the %d elements from %d on of parameter %d \"%s\", "
-        "which it keeps; added groups must not move what was there",
+        "which it keeps; what is added must not move what was there",
         before.rank, old[i].elements, where.parameter_offset_elements, where.parameter,
         old[i].parameter->name));
   }
@@ -125,7 +127,7 @@ void ShardStore::Options::TakeSlotsOf(absl::Span<const GroupUpdate> groups) {
 ShardMemory::Bytes ShardStore::BytesFor(const Options& options, int admission) {
   int64_t slot_bytes = 0;
   for (const Stretch& stretch : StretchesOf(options)) {
-    if (options.space().groups()[stretch.group].admission != admission) continue;
+    if (options.space().admission_of(stretch.index()) != admission) continue;
     // A request may ask for more than there are numbers for: such a need is refused as too large.
     for (const Slot& slot : options.slots[stretch.group]) {
       const int64_t values = slot.ValuesFor(stretch.parameter->shape, stretch.elements);
@@ -144,9 +146,10 @@ ShardMemory::Bytes ShardStore::BytesFor(const Options& options, int admission) {
       static_cast<int>(std::count_if(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
         return bucket.owner == options.rank && AdmissionOf(options, bucket) <= admission;
       }));
-  int parameters = 0;
-  for (const GroupSpec& group : options.space().groups()) {
-    if (group.admission <= admission) parameters += static_cast<int>(group.parameters.size());
+  int parameters = 0;  // those of earlier admissions come first
+  while (parameters < options.space().parameter_count() &&
+         options.space().admission_of(parameters) <= admission) {
+    ++parameters;
   }
   return {static_cast<size_t>(slot_bytes),
           ShardLedger::Bytes(parameters, own_buckets, options.scalar_slots)};
@@ -276,7 +279,7 @@ void ShardStore::PlaceSlots(int first_new) {
   for (const Stretch& stretch : StretchesOf(options_)) {
     const std::vector<Slot>& slots = options_.slots[stretch.group];
     const ParameterSpec& parameter = *stretch.parameter;
-    const int admission = options_.space().groups()[stretch.group].admission;
+    const int admission = options_.space().admission_of(stretch.index());
     SlotArrays& arrays = arrays_of[admission];
     const Stretch::Part& first = stretch.parts[0];
     State state;

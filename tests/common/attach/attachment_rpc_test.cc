@@ -51,9 +51,12 @@ AttachRequest SomeRequest() {
   parameter.update_cost = 640;
   parameter.dtype = DType::kBFloat16;
   parameter.main_gradient = true;
+  ParameterSpec later = parameter;
+  later.name = "fc.more";
+  GroupSpec first = {{parameter, later}, 0, {{1, 2}}};
   GroupSpec added;
   added.admission = 1;
-  request.spec.space = ParameterSpace({{{parameter}}, added});
+  request.spec.space = ParameterSpace({first, added});
   request.layout_digest = MemoryLayout(request.spec.space).Digest();
   request.spec.rules = {{"adam", SomeHyperparameters()}, {"sgd"}};
   request.spec.gradient_mode = GradientMode::kAveraged;

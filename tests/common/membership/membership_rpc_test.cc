@@ -27,7 +27,9 @@ ParameterSpace Space() {
   ParameterSpec weight{"w", {3, 0, 5}, DType::kBFloat16, "cuda:1"};
   weight.update_cost = 45;
   ParameterSpec scalar{"s", {}, DType::kFloat64, "cpu"};
-  return ParameterSpace({GroupSpec{{weight}}, GroupSpec{}, GroupSpec{{scalar}, 1}});
+  ParameterSpec later{"later", {2}};
+  return ParameterSpace(
+      {GroupSpec{{weight, later}, 0, {{1, 2}}}, GroupSpec{}, GroupSpec{{scalar}, 1}});
 }
 
 // Every field set to a value that is not its default.

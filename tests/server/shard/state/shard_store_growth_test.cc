@@ -104,6 +104,25 @@ TEST_F(ShardStoreGrowthTest, Grown_HasWhatIsThereInPlace_AndInitialValues) {
   EXPECT_EQ(grown->state_bytes(), (kA + kB) * 2 * 4);
 }
 
+// "b" in the group of "a": the memory is as for a group of its own.
+TEST_F(ShardStoreGrowthTest, GrownByAParameterOfAGroup_HasWhatIsThereInPlace_AndInitialValues) {
+  GroupSpec both = GroupOf("a", kA, 0);
+  both.parameters.push_back({"b", {kB}});
+  both.additions = {{1, 1}};
+  const ShardStore::Options after = OptionsOf({both});
+  EXPECT_EQ(ShardStore::BytesFor(after, 0).slots, ShardStore::BytesFor(after_, 0).slots);
+  EXPECT_EQ(ShardStore::BytesFor(after, 0).ledger, ShardStore::BytesFor(after_, 0).ledger);
+  EXPECT_EQ(ShardStore::BytesFor(after, 1).slots, ShardStore::BytesFor(after_, 1).slots);
+  EXPECT_EQ(ShardStore::BytesFor(after, 1).ledger, ShardStore::BytesFor(after_, 1).ledger);
+  const std::unique_ptr<ShardStore> grown = store_->Grow(after, memory_[1]).value();
+  EXPECT_THAT(Read(*grown, 0, kA), Each(1));
+  EXPECT_THAT(Read(*grown, 1, kB), Each(0.5));
+  EXPECT_EQ(grown->own_buckets()[0].reduced_gradient, store_->own_buckets()[0].reduced_gradient);
+  EXPECT_EQ(grown->step_count(0), 1u);
+  EXPECT_EQ(grown->step_count(1), 0u);
+  EXPECT_EQ(grown->scalar_slots(1)[0], 0.25);
+}
+
 TEST_F(ShardStoreGrowthTest, GrownStoreThatNeverBegins_ChangesNothingForWhoTakesOver) {
   ASSERT_TRUE(store_->Grow(after_, memory_[1]).ok());
   EXPECT_THAT(Read(*store_, 0, kA), Each(1));

@@ -53,7 +53,7 @@ ShardedOptimizer::ShardedOptimizer(const Prepared& prepared)
 ShardedOptimizer::~ShardedOptimizer() { impl_->CloseQuietly(); }
 
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
-  impl_->TakeAddedGroups(static_cast<const RuleOptions&>(defaults()), param_groups());
+  impl_->TakeAdditions(static_cast<const RuleOptions&>(defaults()), param_groups());
   // Before the closure's work. This rank's own mistake comes first: where all ranks make the same
   // one, each names it, also if another rank has ended because of it.
   impl_->TakeGroups(param_groups());
@@ -91,11 +91,11 @@ std::vector<std::vector<OptimizerParamGroup>> ShardedOptimizer::partition_parame
 }
 
 std::vector<OwnedRange> ShardedOptimizer::owner_of(const at::Tensor& parameter) const {
-  return owner_of(ValueOrThrow(impl_->owners().IndexOf(parameter)));
+  return impl_->owners().OwnersOf(ValueOrThrow(impl_->owners().IndexOf(parameter)));
 }
 
 std::vector<OwnedRange> ShardedOptimizer::owner_of(int parameter) const {
-  return ValueOrThrow(impl_->owners().OwnersOf(parameter));
+  return ValueOrThrow(impl_->owners().OwnersAt(parameter));
 }
 
 std::map<std::string, at::Tensor> ShardedOptimizer::state(const at::Tensor& parameter) const {
@@ -116,7 +116,7 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
 const StateDict& ShardedOptimizer::state_dict() const { return impl_->state().consolidated(); }
 
 NamedStateDict ShardedOptimizer::named_state_dict() const {
-  return ValueOrThrow(KeyedByName(state_dict(), impl_->state().NamesOfAll()));
+  return impl_->state().ConsolidatedByName();
 }
 
 StateDict ShardedOptimizer::local_state_dict() const {
@@ -146,8 +146,9 @@ at::Tensor ShardedOptimizer::main_grad(const at::Tensor& parameter) {
   MainGradient* const gradient = impl_->replica().main_gradient(index);
   if (gradient != nullptr) return gradient->HandOut();
   throw StatusError(absl::InvalidArgumentError(
-      absl::StrCat("parameter ", index, " is ", c10::toString(parameter.scalar_type()),
-                   " and main_gradients is ", options().main_gradients ? "true" : "false",
+      absl::StrCat("parameter ", impl_->owners().space().position_of(index), " is ",
+                   c10::toString(parameter.scalar_type()), " and main_gradients is ",
+                   options().main_gradients ? "true" : "false",
                    ", expected a bfloat16 or float16 one where it is true: use parameter.grad()")));
 }
 
@@ -164,14 +165,15 @@ const ClientStepInfo& ShardedOptimizer::last_step() const { return impl_->last_s
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
   impl_->CheckUsable();
   const auto& rule = static_cast<const RuleOptions&>(defaults());
-  impl_->TakeAddedGroups(rule, param_groups());
-  impl_->AddGroup(group, rule, param_groups());
+  impl_->TakeAdditions(rule, param_groups());
+  impl_->Add(ParameterAddition::Group(group), rule, param_groups());
 }
 
-void ShardedOptimizer::add_parameters(const std::vector<at::Tensor>&) {
-  throw StatusError(absl::UnimplementedError(
-      "a param group keeps the parameters that it was given: add them as a group of their own, "
-      "with add_param_group() and the options of that group"));
+void ShardedOptimizer::add_parameters(const std::vector<at::Tensor>& parameters, int group) {
+  impl_->CheckUsable();
+  const auto& rule = static_cast<const RuleOptions&>(defaults());
+  impl_->TakeAdditions(rule, param_groups());
+  impl_->Add(ParameterAddition::To(group, parameters), rule, param_groups());
 }
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {

@@ -93,8 +93,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      changes, and all may call again, with one exception: where gradients
   //                      travel by messages (kReduce), the last one breaks the optimizer
   //   UNIMPLEMENTED      param_groups() has other groups or parameters than those that were given
-  //                      (nothing is sent; undo that and call again), but groups at the end, which
-  //                      are added
+  //                      (nothing is sent; undo that and call again), but groups at the end, and
+  //                      parameters at the end of groups, which are added
   //   UNAVAILABLE, DEADLINE_EXCEEDED  a rank was lost or did not come: nobody has applied the step
   //                      or the trainer of another rank is gone and its successor has not come
   //                      in step_timeout: nothing changed, call again (errors::IsTrainerGone;
@@ -320,9 +320,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   UNIMPLEMENTED       an optimizer class is to step the group
   // Those of a rank or coordinator that is lost meanwhile are as step's, and break the optimizer.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  // UNIMPLEMENTED: a group keeps the parameters that it was given. Called through a reference to
-  // torch::optim::Optimizer, where it is not virtual, this is noticed by the next step.
-  void add_parameters(const std::vector<at::Tensor>& parameters);
+  // Adds parameters at the end of a param group, whose options they have from then on. Else as
+  // add_param_group, also through a reference to torch::optim::Optimizer, which has no number of a
+  // group: it is the first one. Errors as add_param_group, and INVALID_ARGUMENT where there is no
+  // such group, or it has one of the parameters already. What state dicts, owner_of(int) and
+  // param_groups() count over the groups in order moves up behind it. UNIMPLEMENTED where an
+  // optimizer class steps the group.
+  void add_parameters(const std::vector<at::Tensor>& parameters, int group = 0);
 
   // For torch::save and torch::load, in the format of torch::optim's own optimizers, which can load
   // it where the rule is one of theirs. Saves what state_dict() gives, with its error. Loads as

@@ -31,7 +31,7 @@ class OptimizerClient {
 
   // One slot of one parameter, as a whole: every rank's part of it.
   struct Slot {
-    int parameter = 0;  // index over the param groups in order
+    int parameter = 0;  // index in spec().space
     std::string name;   // "exp_avg", ...; PyTorch's
     // Of the values that are read, in the host's byte order: float32 also where the owners keep 8
     // bits, and float64 of a number.

@@ -24,11 +24,9 @@ ConstructedGroups::ConstructedGroups(const OptimizerSpec& spec,
       classes_(classes),
       updates_(ValueOrThrow(ValidateGroups(spec, classes.updates()))) {}
 
-int ConstructedGroups::AddedTo(const std::vector<OptimizerParamGroup>& groups) const {
-  if (groups.size() <= tensors_.size()) return 0;
-  const auto added = static_cast<int>(groups.size() - tensors_.size());
-  const std::vector<OptimizerParamGroup> first(groups.begin(), groups.end() - added);
-  return DescribeGroupChange(first, tensors_).empty() ? added : 0;
+std::vector<ParameterAddition> ConstructedGroups::AddedTo(
+    const std::vector<OptimizerParamGroup>& groups) const {
+  return AdditionsTo(tensors_, groups);
 }
 
 void ConstructedGroups::CheckParameters(const std::vector<OptimizerParamGroup>& groups) const {
@@ -37,9 +35,8 @@ void ConstructedGroups::CheckParameters(const std::vector<OptimizerParamGroup>& 
   throw StatusError(absl::UnimplementedError(absl::StrCat(
       "rank ", rank_, ": ", change,
       ", but what is there keeps its parameters. Undo the change to param_groups(), and "
-      "this one goes on; to add a group, call add_param_group() of the "
-      "ShardedOptimizer on all ranks, or step(), which takes groups that were added at "
-      "the end")));
+      "this one goes on; to add a group or parameters, call add_param_group() or add_parameters() "
+      "of the ShardedOptimizer on all ranks, or step(), which takes what was added at the end")));
 }
 
 void ConstructedGroups::TakeHyperparameters(const std::vector<OptimizerParamGroup>& groups) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/owner/class_groups.h"
+#include "client/owner/parameter_addition.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/optimizer_spec.h"
@@ -27,12 +28,13 @@ class ConstructedGroups {
   // By group.
   const std::vector<GroupUpdate>& updates() const { return updates_; }
 
-  // How many groups were added at the end of `groups`, which are else those of the construction.
-  int AddedTo(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
+  // What was added at the ends of `groups` and of their parameters, which are else those of the
+  // construction (AdditionsTo): called through torch::optim::Optimizer, where they are not virtual,
+  // add_param_group and add_parameters succeed.
+  std::vector<ParameterAddition> AddedTo(
+      const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
-  // UNIMPLEMENTED as long as `groups` hold other parameters than at construction: called through
-  // torch::optim::Optimizer, where they are not virtual, add_param_group and add_parameters
-  // succeed.
+  // UNIMPLEMENTED as long as `groups` hold other parameters than at construction.
   void CheckParameters(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
   // Takes the hyperparameters of `groups`, whose parameters are those of the construction.

@@ -97,13 +97,21 @@ void OptimizerState::CheckRulesStepAll() const {
 
 std::vector<std::string> OptimizerState::NamesOfAll() const {
   std::vector<std::string> names;
-  for (int p = 0; p < layout_.parameter_count(); ++p) names.push_back(layout_.parameter(p).name);
+  const ParameterSpace& space = options_.owners->space();
+  for (int position = 0; position < space.parameter_count(); ++position) {
+    names.push_back(space.parameter(space.index_at(position)).name);
+  }
   return names;
+}
+
+NamedStateDict OptimizerState::ConsolidatedByName() const {
+  return ValueOrThrow(KeyedByName(consolidated(), consolidated_names_));
 }
 
 // With all parameters.
 std::vector<StateDict::Group> OptimizerState::GroupsOf(const Groups& groups) const {
   std::vector<StateDict::Group> result;
+  const std::vector<std::string> all_names = NamesOfAll();
   int64_t next = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     const RuleOptions options = RuleOptions::From(groups[g].options());
@@ -111,7 +119,7 @@ std::vector<StateDict::Group> OptimizerState::GroupsOf(const Groups& groups) con
     group.options = ValuesOf(*(*options_.updates)[g].rule, options.values());
     std::vector<std::string> names;
     for (size_t i = 0; i < groups[g].params().size(); ++i) {
-      names.push_back(layout_.parameter(static_cast<int>(next)).name);
+      names.push_back(all_names[next]);
       group.params.push_back(next++);
     }
     if (!options_.client->parameter_names.empty()) group.options.emplace("param_names", names);
@@ -156,15 +164,16 @@ void OptimizerState::ConsolidateOnce(Rank to, const Groups& groups, RankExchange
   collection.optimizer = options_.client->optimizer;
   collection.to = to;
   auto collected = ValueOrThrow(CollectState(collection));
-  StateDict dict;
-  if (collected.has_value()) {
-    dict.state = *std::move(collected);
-  } else {
-    dict.state = ValueOrThrow(ConsolidateState(exchange, layout_, to));
-  }
+  if (!collected.has_value()) collected = ValueOrThrow(ConsolidateState(exchange, layout_, to));
   if (to != kFromEveryRank && to != rank()) return;
+  StateDict dict;
+  for (auto& [index, values] : *collected) {
+    const int position = options_.owners->space().position_of(static_cast<int>(index));
+    dict.state.emplace(position, std::move(values));
+  }
   dict.param_groups = GroupsOf(groups);
   consolidated_ = std::move(dict);
+  consolidated_names_ = NamesOfAll();
 }
 
 const StateDict& OptimizerState::consolidated() const {

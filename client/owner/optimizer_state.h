@@ -68,9 +68,11 @@ class OptimizerState {
   // What `before` has consolidated.
   void KeepConsolidatedOf(OptimizerState& before) {
     consolidated_ = std::move(before.consolidated_);
+    consolidated_names_ = std::move(before.consolidated_names_);
   }
+  NamedStateDict ConsolidatedByName() const;
 
-  // The parameters' names.
+  // The parameters' names, over the groups in order.
   std::vector<std::string> NamesOfAll() const;
 
  private:
@@ -97,6 +99,7 @@ class OptimizerState {
   const Options options_;
   const StateLayout layout_;
   absl::optional<StateDict> consolidated_;
+  std::vector<std::string> consolidated_names_;  // of the parameters that there were then
 };
 
 }  // namespace optshard

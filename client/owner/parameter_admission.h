@@ -1,5 +1,5 @@
-// What a param group that is added makes of an optimizer: the checks of the construction, and the
-// spec that all ranks then propose.
+// What a param group or parameters that are added make of an optimizer: the checks of the
+// construction, and the spec that all ranks then propose.
 #ifndef OPTSHARD_CLIENT_OWNER_PARAMETER_ADMISSION_H_
 #define OPTSHARD_CLIENT_OWNER_PARAMETER_ADMISSION_H_
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "client/owner/parameter_addition.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/parameter_list.h"
 #include "client/rule_options.h"
@@ -18,21 +19,20 @@
 namespace optshard {
 
 struct ParameterAdmission {
-  torch::optim::OptimizerParamGroup group;  // all options set, each parameter once
-  ParameterList list;                       // of all groups, with what is to be warned of it
-  ParameterList added;                      // ListOfAdmission
+  ParameterAddition addition;  // each parameter once; of a group: all options set
+  ParameterList list;          // of all groups, with what is to be warned of it
+  ParameterList added;         // ListOfAdmission
   OptimizerSpec spec;
 };
 
-// Adds the group `given` to the groups `present` of an optimizer of this spec. Changes nothing.
-// Throws StatusError:
-//   INVALID_ARGUMENT  as at construction, for the group, its options or a parameter; or it has no
-//                     parameters
+// Adds `given` to the groups `present` of an optimizer of this spec. Changes nothing. Throws
+// StatusError:
+//   INVALID_ARGUMENT  as at construction, for the group, its options or a parameter; it has no
+//                     parameters; there is no such group, or a parameter is in it already
 //   UNIMPLEMENTED     an optimizer class steps the group
-ParameterAdmission AdmitGroup(const std::vector<torch::optim::OptimizerParamGroup>& present,
-                              const torch::optim::OptimizerParamGroup& given,
-                              const RuleOptions& defaults, const OptimizerSpec& spec,
-                              const ShardedOptimizerOptions& options);
+ParameterAdmission Admit(const std::vector<torch::optim::OptimizerParamGroup>& present,
+                         const ParameterAddition& given, const RuleOptions& defaults,
+                         const OptimizerSpec& spec, const ShardedOptimizerOptions& options);
 
 // Where the added tensors go.
 struct AddedMemory {

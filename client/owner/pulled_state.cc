@@ -50,7 +50,7 @@ const std::vector<int64_t>& PulledState::ShapeOf(int parameter, const ParameterS
 int64_t PulledState::expected_bytes() const {
   int64_t bytes = 0;
   for (int p = 0; p < layout_.parameter_count(); ++p) {
-    const std::vector<OwnedRange> ranges = *layout_.owners->OwnersOf(p);
+    const std::vector<OwnedRange>& ranges = layout_.owners->OwnersOf(p);
     const int64_t owners = layout_.replicated ? 1 : static_cast<int64_t>(ranges.size());
     for (const ParameterSlot& slot : layout_.Slots(p)) {
       const int64_t elements = slot.is_scalar() ? owners : ElementsOf(ShapeOf(p, slot));

@@ -55,7 +55,7 @@ class Consolidation {
     for (Rank from = 0; read.ok() && from < layout_.owners->world_size(); ++from) {
       std::vector<StatePiece> pieces;
       for (int p = 0; p < layout_.parameter_count(); ++p) {
-        const std::vector<OwnedRange> owners = *layout_.owners->OwnersOf(p);
+        const std::vector<OwnedRange>& owners = layout_.owners->OwnersOf(p);
         if (owners.front().rank != (layout_.replicated ? 0 : from)) continue;
         StatePiece piece;
         piece.parameter = p;
@@ -93,7 +93,7 @@ class Consolidation {
   void AddPieces(Rank from, int parameter, std::vector<StatePiece>* pieces) {
     const absl::optional<OwnedPart> part = layout_.owners->PartOf(parameter, from);
     if (counts_[parameter] == 0 || !part.has_value()) return;
-    const bool is_first = (*layout_.owners->OwnersOf(parameter)).front().rank == from;
+    const bool is_first = layout_.owners->OwnersOf(parameter).front().rank == from;
     const std::vector<ParameterSlot> slots = layout_.Slots(parameter);
     for (size_t s = 0; s + 1 < slots.size(); ++s) {
       const ParameterSlot& slot = slots[s];

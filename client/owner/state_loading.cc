@@ -85,10 +85,11 @@ absl::StatusOr<at::Tensor> CheckedSlot(const c10::IValue& value, const Parameter
 }
 
 // Empty where they are those of a parameter that was never updated.
-absl::StatusOr<StateValues> CheckedValues(const StateValues& given, int parameter,
+absl::StatusOr<StateValues> CheckedValues(const StateValues& given, int position,
                                           const StateLayout& layout) {
+  const int parameter = layout.owners->space().index_at(position);
   const ParameterSpec& spec = layout.parameter(parameter);
-  const std::string what = absl::StrCat("parameter ", parameter, " \"", spec.name, "\"");
+  const std::string what = absl::StrCat("parameter ", position, " \"", spec.name, "\"");
   const std::vector<ParameterSlot> slots = layout.Slots(parameter);
   std::vector<std::string> names;
   for (const ParameterSlot& slot : slots) names.push_back(slot.name);

@@ -29,10 +29,10 @@ absl::StatusOr<c10::IValue> CutValue(const c10::IValue& value, const std::string
   if (tensor.numel() == 1) return c10::IValue(tensor.reshape({}));
   const std::vector<int64_t>& shape = owners.space().parameter(part.parameter).shape;
   if (tensor.sizes() != at::IntArrayRef(shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the state \"", name, "\" of parameter ", part.parameter, " \"", part.name,
-                     "\" has the shape ", c10::str(tensor.sizes()), ", expected ",
-                     c10::str(at::IntArrayRef(shape)), ": the parameter is cut between ranks"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the state \"", name, "\" of parameter ", owners.space().position_of(part.parameter), " \"",
+        part.name, "\" has the shape ", c10::str(tensor.sizes()), ", expected ",
+        c10::str(at::IntArrayRef(shape)), ": the parameter is cut between ranks"));
   }
   return c10::IValue(
       tensor.detach().reshape(-1).narrow(0, part.offset_elements, part.shape[0]).clone());
@@ -59,7 +59,8 @@ absl::Status CheckGroups(const StateDict& dict, const std::vector<GroupSpec>& gr
 
 std::vector<int> ParametersOf(const ParameterOwners& owners, Rank rank) {
   std::vector<int> parameters;
-  for (int p = 0; p < owners.space().parameter_count(); ++p) {
+  for (int position = 0; position < owners.space().parameter_count(); ++position) {
+    const int p = owners.space().index_at(position);
     if (owners.PartOf(p, rank).has_value()) parameters.push_back(p);
   }
   return parameters;
@@ -84,7 +85,7 @@ absl::StatusOr<StateDict> CutShare(const StateDict& whole, const ParameterOwners
   for (const int parameter : ParametersOf(owners, rank)) {
     const int64_t index = next++;
     share.param_groups[owners.GroupOf(parameter)].params.push_back(index);
-    const auto state = whole.state.find(parameter);
+    const auto state = whole.state.find(owners.space().position_of(parameter));
     if (state == whole.state.end()) continue;
     const OwnedPart part = *owners.PartOf(parameter, rank);
     StateValues& values = share.state[index];

@@ -16,12 +16,12 @@ namespace optshard {
 // numbered from 0 on. Of a parameter that is cut, a tensor with a value for each element becomes
 // one of shape [elements], those that the rank owns. Pure functions, thread-safe.
 
-// By their numbers over the groups in order.
+// Their indices, in the order of their positions: that of the share.
 std::vector<int> ParametersOf(const ParameterOwners& owners, Rank rank);
 
-// `whole` numbers the parameters as `owners` does. Tensors that are cut are copied, the others
-// shared. INVALID_ARGUMENT: another number of groups or parameters of a group; a rank that is none;
-// state of a cut parameter that is neither one number nor of the parameter's shape.
+// `whole` numbers the parameters over the groups in order. Tensors that are cut are copied, the
+// others shared. INVALID_ARGUMENT: another number of groups or parameters of a group; a rank that
+// is none; state of a cut parameter that is neither one number nor of the parameter's shape.
 absl::StatusOr<StateDict> CutShare(const StateDict& whole, const ParameterOwners& owners,
                                    Rank rank);
 

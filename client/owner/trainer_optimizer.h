@@ -3,7 +3,6 @@
 #ifndef OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
 #define OPTSHARD_CLIENT_OWNER_TRAINER_OPTIMIZER_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -21,6 +20,7 @@
 #include "client/owner/optimizer_parts.h"
 #include "client/owner/optimizer_spec_of.h"
 #include "client/owner/owner_choice.h"
+#include "client/owner/parameter_addition.h"
 #include "client/owner/parameter_admission.h"
 #include "client/owner/wait_for_trainers.h"
 #include "client/replica/flat_memory.h"
@@ -88,7 +88,7 @@ class TrainerOptimizer {
 
   void RefreshParameters() {
     ThrowIfError(Synchronise(&OwnerLink::SyncParameters));
-    added_without_values_ = false;
+    without_values_.reset();
   }
 
   void VerifyReplicas() {
@@ -97,29 +97,30 @@ class TrainerOptimizer {
         owner_->VerifyReplicas(replica_.tensors(), replica_.regions(), options_.step_timeout));
   }
 
-  // The group is added to `groups` by all ranks, or by none.
-  void AddGroup(const torch::optim::OptimizerParamGroup& given, const RuleOptions& defaults,
-                std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  // It is added to `groups` by all ranks, or by none.
+  void Add(const ParameterAddition& given, const RuleOptions& defaults,
+           std::vector<torch::optim::OptimizerParamGroup>& groups) {
     TakeGroups(groups);
-    if (added_without_values_) {
-      // The call before added a group, and ended before it had values: perhaps this one.
+    if (without_values_.has_value()) {
+      // What the call before added had no values yet when that ended: perhaps it is this.
+      const ParameterAddition before = *without_values_;
       GiveAddedValues();
-      if (AreSame(given.params(), groups.back().params())) return;
+      if (given.IsSame(before)) return;
     }
     const ParameterAdmission admission = SayingWhere("rank", options_.rank, [&] {
       ThrowIfError(replica_.Gather());
-      return AdmitGroup(groups, given, defaults, parts_->spec, options_);
+      return Admit(groups, given, defaults, parts_->spec, options_);
     });
     ClassGroups classes = parts_->classes;
-    classes.AddRuleGroup();
+    if (!given.to.has_value()) classes.AddRuleGroup();
     std::vector<torch::optim::OptimizerParamGroup> grown = groups;
-    grown.push_back(admission.group);
+    PutOn(admission.addition, grown);
     auto parts = std::make_unique<OptimizerParts>(admission.list, admission.spec, grown, classes,
                                                   owner_.get(), &options_);
     absl::StatusOr<AddedMemory> memory = MemoryForAdded(
         admission.added, options_, !owner_->replica().empty(), !replica_.regions().empty());
     if (absl::IsInvalidArgument(memory.status())) ThrowIfError(OfThisRank(memory.status()));
-    groups.reserve(grown.size());
+    ReserveFor(admission.addition, groups);
     ThrowIfError(WithAllOwners([&] {
       return owner_->AddGroups(admission.spec, parts->classes.updates(), memory.status(),
                                options_.join_timeout);
@@ -129,7 +130,7 @@ class TrainerOptimizer {
       replica_.UseMapping(owner_->replica(), owner_->replica_memory());
     }
     replica_.Add(admission.added, MakeReplicaOfAdded(admission.added, *std::move(memory)));
-    groups.push_back(admission.group);
+    PutOn(admission.addition, groups);
     parts->state.KeepConsolidatedOf(parts_->state);
     parts_ = std::move(parts);
     for (const std::string& warning : admission.list.warnings) Warn(warning);
@@ -138,30 +139,28 @@ class TrainerOptimizer {
       replica_.Scatter();
       return;
     }
-    added_without_values_ = true;
+    without_values_ = given;
     GiveAddedValues();
   }
 
-  // Groups that were added at the end of `groups` through the base class, whose function is not
-  // virtual. What cannot be added stays there, and is taken the next time.
-  void TakeAddedGroups(const RuleOptions& defaults,
-                       std::vector<torch::optim::OptimizerParamGroup>& groups) {
-    if (parts_->groups.AddedTo(groups) == 0) return;
+  // What was added at the ends of `groups` through the base class, whose functions are not virtual.
+  // What cannot be added stays there, and is taken the next time.
+  void TakeAdditions(const RuleOptions& defaults,
+                     std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    const std::vector<ParameterAddition> added = parts_->groups.AddedTo(groups);
+    if (added.empty()) return;
     CheckUsable();
-    std::vector<torch::optim::OptimizerParamGroup> added;  // the last one first
-    for (int count = parts_->groups.AddedTo(groups); count > 0; --count) {
-      added.push_back(groups.back());
-      groups.pop_back();
-    }
-    size_t before = 0;
+    TakeOff(added, groups);
+    auto next = added.begin();
+    const OptimizerParts* before = nullptr;
     try {
-      for (; !added.empty(); added.pop_back()) {
-        before = groups.size();
-        AddGroup(added.back(), defaults, groups);
+      for (; next != added.end(); ++next) {
+        before = parts_.get();
+        Add(*next, defaults, groups);
       }
     } catch (...) {
-      if (groups.size() > before) added.pop_back();  // it is added; what follows has failed
-      for (; !added.empty(); added.pop_back()) groups.push_back(added.back());
+      if (parts_.get() != before) ++next;  // it is added; what follows has failed
+      for (; next != added.end(); ++next) PutOn(*next, groups);
       throw;
     }
   }
@@ -187,7 +186,7 @@ class TrainerOptimizer {
   void Step(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
     TakeGroups(groups);
     // Their owners went away before all ranks had them.
-    if (added_without_values_) GiveAddedValues();
+    if (without_values_.has_value()) GiveAddedValues();
     SayingWhere("rank", options_.rank, [this] {
       const std::vector<Hyperparameters>& values = parts_->groups.complete();
       ThrowIfError(replica_.Gather(ValueOrThrow(parts_->gradient_layouts.Check(values))));
@@ -307,7 +306,7 @@ class TrainerOptimizer {
 
   void GiveAddedValues() {
     ThrowIfError(WithAllOwners([this] { return Synchronise(&OwnerLink::GiveAddedValues); }));
-    added_without_values_ = false;
+    without_values_.reset();
   }
 
   // Where it may wait, it calls again as long as owners are away.
@@ -315,11 +314,6 @@ class TrainerOptimizer {
   absl::Status WithAllOwners(const Call& call) const {
     if (!options_.wait_for_trainers) return call();
     return CallWithAllTrainers(options_.join_timeout, call);
-  }
-
-  static bool AreSame(const std::vector<at::Tensor>& one, const std::vector<at::Tensor>& other) {
-    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
-                      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   }
 
   absl::Status OfThisRank(const absl::Status& status) const {
@@ -391,7 +385,7 @@ class TrainerOptimizer {
   absl::optional<std::string> blob_;  // of the checkpoint that was loaded
   int64_t gradients_copied_ = 0;
   bool closed_ = false;
-  bool added_without_values_ = false;
+  absl::optional<ParameterAddition> without_values_;  // what all ranks have added last
 };
 
 }  // namespace optshard

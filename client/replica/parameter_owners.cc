@@ -44,10 +44,12 @@ absl::StatusOr<int> ParameterOwners::IndexOf(const at::Tensor& parameter) const 
       "copy of it"));
 }
 
-absl::StatusOr<std::vector<OwnedRange>> ParameterOwners::OwnersOf(int index) const {
-  if (index >= 0 && index < static_cast<int>(owners_.size())) return owners_[index];
+absl::StatusOr<std::vector<OwnedRange>> ParameterOwners::OwnersAt(int position) const {
+  if (position >= 0 && position < space_.parameter_count()) {
+    return owners_[space_.index_at(position)];
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no parameter ", index, ": this optimizer has ", owners_.size(),
+      absl::StrCat("there is no parameter ", position, ": this optimizer has ", owners_.size(),
                    ", which are counted from 0 over its groups in order"));
 }
 
@@ -65,16 +67,16 @@ absl::optional<OwnedPart> ParameterOwners::PartOf(int index, Rank rank) const {
 std::vector<std::vector<OptimizerParamGroup>> ParameterOwners::Divide(
     const std::vector<OptimizerParamGroup>& groups) const {
   std::vector<std::vector<OptimizerParamGroup>> divided(world_size_);
-  size_t parameter = 0;
+  int position = 0;
   for (const OptimizerParamGroup& group : groups) {
     std::vector<std::vector<at::Tensor>> owned(world_size_);
     for (const at::Tensor& tensor : group.params()) {
-      for (const OwnedRange& range : owners_[parameter]) {
+      for (const OwnedRange& range : owners_[space_.index_at(position)]) {
         // The ranges of a rank follow each other.
         std::vector<at::Tensor>& tensors = owned[range.rank];
         if (tensors.empty() || !tensors.back().is_same(tensor)) tensors.push_back(tensor);
       }
-      ++parameter;
+      ++position;
     }
     for (Rank rank = 0; rank < world_size_; ++rank) {
       divided[rank].emplace_back(std::move(owned[rank]), group.options().clone());

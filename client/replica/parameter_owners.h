@@ -36,8 +36,8 @@ class ParameterOwners {
   static absl::StatusOr<ParameterOwners> Make(const ParameterList& list, int world_size,
                                               PartitionPolicy policy);
 
-  // The parameter's index over the groups in order. INVALID_ARGUMENT where the tensor is none of
-  // the parameters; a view of one, or one that was detached from it, is another tensor.
+  // Of the space. INVALID_ARGUMENT where the tensor is none of the parameters; a view of one, or
+  // one that was detached from it, is another tensor.
   absl::StatusOr<int> IndexOf(const at::Tensor& parameter) const;
 
   const ParameterSpace& space() const { return space_; }
@@ -46,9 +46,11 @@ class ParameterOwners {
   // The param group of one of the list's parameters.
   int GroupOf(int index) const { return space_.group_of(index); }
 
-  // By rank and offset. A parameter without elements has one range, of 0 elements. INVALID_ARGUMENT
-  // where there is no parameter of this index.
-  absl::StatusOr<std::vector<OwnedRange>> OwnersOf(int index) const;
+  // By rank and offset. A parameter without elements has one range, of 0 elements. `index` is one
+  // of the list.
+  const std::vector<OwnedRange>& OwnersOf(int index) const { return owners_[index]; }
+  // The same by the position over the groups in order. INVALID_ARGUMENT where there is none such.
+  absl::StatusOr<std::vector<OwnedRange>> OwnersAt(int position) const;
 
   // What the rank owns of the parameter: one range, or nothing. `index` is one of the list.
   absl::optional<OwnedPart> PartOf(int index, Rank rank) const;

@@ -10,12 +10,11 @@ namespace optshard {
 
 ParameterList ListOfAdmission(const ParameterList& all, int admission) {
   ParameterList list;
+  std::vector<GroupSpec> groups(all.space.groups().size());
   for (int p = 0; p < all.space.parameter_count(); ++p) {
-    if (all.space.admission_of(p) == admission) list.tensors.push_back(all.tensors[p]);
-  }
-  std::vector<GroupSpec> groups;
-  for (const GroupSpec& group : all.space.groups()) {
-    if (group.admission == admission) groups.push_back({group.parameters});
+    if (all.space.admission_of(p) != admission) continue;
+    list.tensors.push_back(all.tensors[p]);
+    groups[all.space.group_of(p)].parameters.push_back(all.space.parameter(p));
   }
   list.space = ParameterSpace(std::move(groups));
   return list;
@@ -27,7 +26,7 @@ void ReplicaList::Add(const ParameterList& list, std::unique_ptr<Replica> replic
   if (!all_flat) regions_.clear();
   if (all_flat) regions_.insert(regions_.end(), more.begin(), more.end());
   for (const at::Tensor& parameter : list.tensors) versions_->Add(parameter);
-  parts_.push_back({list.space.group_count(), list.space.parameter_count(), std::move(replica)});
+  parts_.push_back({list.space.parameter_count(), std::move(replica)});
 }
 
 void ReplicaList::UseMapping(absl::Span<const ReplicaRegion> regions,
@@ -47,14 +46,8 @@ bool ReplicaList::MovesValues() const {
 
 absl::Status ReplicaList::Gather(const std::vector<bool>& all_rows) {
   if (MovesValues()) versions_->CountMove();
-  auto rows = all_rows.begin();
   for (const Part& part : parts_) {
-    std::vector<bool> own;
-    if (!all_rows.empty()) {
-      own.assign(rows, rows + part.groups);
-      rows += part.groups;
-    }
-    absl::Status status = part.replica->Gather(own);
+    absl::Status status = part.replica->Gather(all_rows);
     if (!status.ok()) return status;
   }
   CollectTensors();

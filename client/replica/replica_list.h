@@ -19,12 +19,12 @@
 namespace optshard {
 
 // The part of `all` that came by one admission, as a list of its own, with the indices of a space
-// of its own.
+// of its own. Its groups are those of `all`, also where nothing of them came then.
 ParameterList ListOfAdmission(const ParameterList& all, int admission);
 
-// Each call does as Replica's for all of them; parameters and groups are counted over all
-// admissions. What is there stays where it is when another one is added. Bound to the trainer's
-// thread.
+// Each call does as Replica's for all of them; parameters are counted over all admissions, and
+// groups as ListOfAdmission does. What is there stays where it is when another one is added. Bound
+// to the trainer's thread.
 class ReplicaList {
  public:
   // `list` is that of the replica.
@@ -54,7 +54,6 @@ class ReplicaList {
   bool MovesValues() const;
 
   struct Part {
-    int groups = 0;
     int parameters = 0;
     std::unique_ptr<Replica> replica;
   };

@@ -184,7 +184,7 @@ void GrowthRounds::Heard(Rank rank, const StepProgress& progress, Deferred& defe
   if (seen < kHeartbeatsInStep) return;
   if (Has(rank)) Withdraw(rank, deferred);
   if (!round_.has_value()) return;
-  const std::string adds = absl::StrCat(Name(round_->first), " adds a param group, ");
+  const std::string adds = absl::StrCat(Name(round_->first), " adds a param group or parameters, ");
   if (!refuses) {
     Refuse(errors::RanksDisagree({rank}, absl::StrCat(adds, Name(rank), " is in step()")), true,
            deferred);
@@ -209,8 +209,8 @@ void GrowthRounds::Tick(absl::Time now, Deferred& deferred) {
     absl::Status failure = round_->failure;
     if (failure.ok()) {
       failure = errors::PeersTimedOut(
-          missing, absl::StrFormat("adding a param group to optimizer \"%s\" (%d of %d ranks have "
-                                   "called add_param_group())",
+          missing, absl::StrFormat("adding a param group or parameters to optimizer \"%s\" (%d of "
+                                   "%d ranks have called)",
                                    optimizer_, world_size_ - missing.size(), world_size_));
     }
     Refuse(std::move(failure), false, deferred);

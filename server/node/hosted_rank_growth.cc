@@ -159,10 +159,11 @@ absl::Status HostedRank::GiveMissingValues(absl::Duration timeout) {
 absl::Status HostedRank::CheckComplete(const Attachment& trainer) const {
   const RankMemory& memory = *options_.memory;
   if (trainer.admissions == memory.admissions()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrFormat("%s has param groups that were added in %d calls, its trainer has made %d "
-                      "of them: make the same calls of add_param_group() as the trainer before",
-                      Name(), memory.admissions() - 1, trainer.admissions - 1));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s has param groups that were added in %d calls, its trainer has made %d "
+      "of them: make the same calls of add_param_group() and add_parameters() as the "
+      "trainer before",
+      Name(), memory.admissions() - 1, trainer.admissions - 1));
 }
 
 }  // namespace optshard

@@ -53,34 +53,42 @@ class MissesAnAnswer final : public ForwardingOwner {
 };
 
 TEST(AddedGroupsAway, ARankMissesThatAllHaveTheValues_TheSameCallCompletesWhileTheOthersStep) {
-  for (const bool waits : {false, true}) {
+  for (const auto& [waits, as_group] :
+       std::vector<std::pair<bool, bool>>{{false, true}, {true, true}, {false, false}}) {
     SCOPED_TRACE(waits);
-    ExpectAllOk(RunAttached(2, [waits](ShardedOptimizerOptions options) {
-      options.wait_for_trainers = waits;
-      ClientSeams seams;
-      if (options.rank == 1) {
-        seams.link = [](std::unique_ptr<OwnerLink> owner) {
-          return std::make_unique<MissesAnAnswer>(std::move(owner));
-        };
-      }
-      const ScopedClientSeams scoped(seams);
-      const at::Tensor a = Parameter({1}, 4);
-      const at::Tensor b = Parameter({1}, 4 + options.rank);
-      for (const at::Tensor& each : {a, b}) each.mutable_grad() = Gradient({1}, 1);
-      ShardedOptimizer optimizer({a}, Sgd(1), options);
-      const OptimizerParamGroup group(std::vector<at::Tensor>{b});
-      if (options.rank == 1 && !waits) {
-        const absl::Status away = ErrorOf([&] { optimizer.add_param_group(group); });
-        EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
-      }
-      optimizer.add_param_group(group);
-      EXPECT_EQ(optimizer.param_groups().size(), 2u);
-      EXPECT_EQ(First(b), 4);
-      optimizer.step();
-      EXPECT_EQ(First(a), 3);
-      EXPECT_EQ(First(b), 3);
-      optimizer.Close();
-    }));
+    ExpectAllOk(
+        RunAttached(2, [waits = waits, as_group = as_group](ShardedOptimizerOptions options) {
+          options.wait_for_trainers = waits;
+          ClientSeams seams;
+          if (options.rank == 1) {
+            seams.link = [](std::unique_ptr<OwnerLink> owner) {
+              return std::make_unique<MissesAnAnswer>(std::move(owner));
+            };
+          }
+          const ScopedClientSeams scoped(seams);
+          const at::Tensor a = Parameter({1}, 4);
+          const at::Tensor b = Parameter({1}, 4 + options.rank);
+          for (const at::Tensor& each : {a, b}) each.mutable_grad() = Gradient({1}, 1);
+          ShardedOptimizer optimizer({a}, Sgd(1), options);
+          const auto add = [&] {
+            if (!as_group) return optimizer.add_parameters({b});
+            optimizer.add_param_group(OptimizerParamGroup(std::vector<at::Tensor>{b}));
+          };
+          if (options.rank == 1 && !waits) {
+            const absl::Status away = ErrorOf(add);
+            EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
+          }
+          add();
+          EXPECT_EQ(optimizer.param_groups().size(), as_group ? 2u : 1u);
+          EXPECT_EQ(optimizer.partition_parameters()[0][0].params().size() +
+                        optimizer.partition_parameters()[1][0].params().size(),
+                    as_group ? 1u : 2u);
+          EXPECT_EQ(First(b), 4);
+          optimizer.step();
+          EXPECT_EQ(First(a), 3);
+          EXPECT_EQ(First(b), 3);
+          optimizer.Close();
+        }));
   }
 }
 

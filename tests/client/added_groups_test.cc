@@ -7,7 +7,6 @@
 #include <torch/optim/sgd.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,9 +17,8 @@
 #include "client/owner/client_seams.h"
 #include "client/sharded_optimizer.h"
 #include "client/state_dict.h"
-#include "common/dataplane/host_plane.h"
 #include "common/errors.h"
-#include "tests/client/attached_options.h"
+#include "tests/client/growth_cases.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
@@ -33,9 +31,10 @@ using testing::ErrorOf;
 using testing::ExpectAllOk;
 using testing::First;
 using testing::Gradient;
+using testing::GrowthCase;
 using ::testing::HasSubstr;
-using testing::HostRun;
 using testing::Parameter;
+using testing::RunGrowthCase;
 using testing::RunRanks;
 using testing::RunRanksOfOneHost;
 using testing::Sgd;
@@ -86,53 +85,12 @@ std::vector<at::Tensor> ValuesOfSeparateOptimizers(int steps) {
   return all;
 }
 
-enum class Plane { kOnePass, kShmMessages, kGloo, kFake, kServer };
-
-struct GrowthCase {
-  const char* name;
-  int world_size;
-  PartitionPolicy policy;
-  Plane plane = Plane::kOnePass;
-  BucketView view = BucketView::kAutomatic;
-  bool one_copy = false;
-};
-
-class AddedGroupsTest : public ::testing::TestWithParam<GrowthCase> {
- protected:
-  static void Run(const std::function<void(ShardedOptimizerOptions)>& body) {
-    const GrowthCase& row = GetParam();
-    const auto with_options = [&](ShardedOptimizerOptions options) {
-      options.policy = row.policy;
-      options.parameters_as_bucket_view = row.view;
-      options.share_parameters = row.one_copy;
-      options.buckets = {4096, 1024};
-      body(options);
-    };
-    if (row.plane == Plane::kServer) {
-      ExpectAllOk(testing::RunAttached(row.world_size, with_options));
-      return;
-    }
-    if (row.plane == Plane::kFake) {
-      ExpectAllOk(RunRanks(row.world_size, with_options, testing::FakeHub::Mode::kDelayed));
-      return;
-    }
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    if (row.plane == Plane::kGloo) GTEST_SKIP() << "no sanitizer loads Gloo beside LibTorch";
-#endif
-    const HostRun run =
-        RunRanksOfOneHost(row.world_size, with_options,
-                          row.plane == Plane::kGloo ? HostPlaneKind::kGloo : HostPlaneKind::kAuto);
-    ExpectAllOk(run.thrown);
-    // In each of three generations.
-    const bool one_pass = row.plane == Plane::kOnePass && row.world_size > 1;
-    EXPECT_EQ(run.one_pass_ranks, one_pass ? 3 * row.world_size : 0);
-  }
-};
+class AddedGroupsTest : public ::testing::TestWithParam<GrowthCase> {};
 
 TEST_P(AddedGroupsTest, AddedBetweenSteps_BitsOfOptimizersThatBeginThenAndNothingMoves) {
   constexpr int kSteps = 5;
   const std::vector<at::Tensor> expected = ValuesOfSeparateOptimizers(kSteps);
-  Run([&](const ShardedOptimizerOptions& options) {
+  RunGrowthCase(GetParam(), 3, [&](const ShardedOptimizerOptions& options) {
     const std::vector<at::Tensor> all = Parameters(kShapes);
     ShardedOptimizer optimizer({all[0], all[1]}, RuleOptions("adam").Set("lr", 0.25), options);
     for (int step = 1; step <= kSteps; ++step) {
@@ -171,25 +129,8 @@ TEST_P(AddedGroupsTest, AddedBetweenSteps_BitsOfOptimizersThatBeginThenAndNothin
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, AddedGroupsTest,
-    ::testing::Values(GrowthCase{"OneRank", 1, PartitionPolicy::kGreedy},
-                      GrowthCase{"OneRankInPlace", 1, PartitionPolicy::kGreedy, Plane::kOnePass,
-                                 BucketView::kOff},
-                      GrowthCase{"OnePass", 3, PartitionPolicy::kGreedy},
-                      GrowthCase{"OnePassCut", 2, PartitionPolicy::kBalanced},
-                      GrowthCase{"OneCopy", 2, PartitionPolicy::kBalanced, Plane::kOnePass,
-                                 BucketView::kOn, true},
-                      GrowthCase{"ShmMessages", 2, PartitionPolicy::kBalanced, Plane::kShmMessages,
-                                 BucketView::kOff},
-                      GrowthCase{"Gloo", 3, PartitionPolicy::kBalanced, Plane::kGloo},
-                      GrowthCase{"GlooGreedy", 2, PartitionPolicy::kGreedyInOrder, Plane::kGloo},
-                      GrowthCase{"Server", 2, PartitionPolicy::kBalanced, Plane::kServer},
-                      GrowthCase{"ServerOneCopy", 3, PartitionPolicy::kGreedy, Plane::kServer,
-                                 BucketView::kAutomatic, true},
-                      GrowthCase{"Messages", 3, PartitionPolicy::kGreedy, Plane::kFake},
-                      GrowthCase{"Unsharded", 2, PartitionPolicy::kReplicated, Plane::kFake}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, AddedGroupsTest, ::testing::ValuesIn(testing::GrowthCases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(AddedGroups, OptionsSchedulersAndState_GoOnWithTheNewGroup) {
   ExpectAllOk(RunRanksOfOneHost(2, [](const ShardedOptimizerOptions& options) {
@@ -321,8 +262,6 @@ TEST(AddedGroups, WhatCannotBeAdded_IsRefusedBeforeAnythingIsSent) {
                   const at::Tensor whole = at::full({4}, 1.0);
                   EXPECT_EQ(code({whole.slice(0, 0, 2).set_requires_grad(true)}),
                             absl::StatusCode::kInvalidArgument);  // tied
-                  EXPECT_EQ(ErrorOf([&] { optimizer.add_parameters({Parameter({1}, 1)}); }).code(),
-                            absl::StatusCode::kUnimplemented);
                 }
                 EXPECT_EQ(optimizer.param_groups().size(), 1u);
                 a.mutable_grad() = Gradient({2}, 1);

@@ -107,14 +107,14 @@ TEST(ParamGroupsTest, Construct_ParameterTwiceInAGroup_IsCountedAndSteppedOnce) 
   }));
 }
 
-// Of a base class whose function is not virtual.
-TEST(ParamGroupsTest, Step_ParameterAddedThroughTheBaseClass_IsNoticedFirstAndCanBeUndone) {
+TEST(ParamGroupsTest, Step_ParameterThatStandsBeforeTheOthers_IsNoticedFirstAndCanBeUndone) {
   ExpectAllOk(RunRanks(2, [](const ShardedOptimizerOptions& options) {
     const at::Tensor a = Parameter({1}, 1);
     ShardedOptimizer optimizer({a}, Sgd(0.25), options);
     a.mutable_grad() = Gradient({1}, 1);
     if (options.rank == 1) {
-      static_cast<torch::optim::Optimizer&>(optimizer).add_parameters({Parameter({1}, 1)});
+      std::vector<at::Tensor>& parameters = optimizer.param_groups()[0].params();
+      parameters.insert(parameters.begin(), Parameter({1}, 1));
       bool called = false;
       const auto closure = [&called] {
         called = true;
@@ -133,7 +133,7 @@ TEST(ParamGroupsTest, Step_ParameterAddedThroughTheBaseClass_IsNoticedFirstAndCa
         }
       }
       EXPECT_FALSE(called);
-      optimizer.param_groups()[0].params().pop_back();
+      parameters.erase(parameters.begin());
     }
     optimizer.step();
     EXPECT_EQ(First(a), 0.75);

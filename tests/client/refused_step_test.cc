@@ -191,9 +191,9 @@ const std::vector<BadStep>& BadSteps() {
        {"rank 1: param group 1", "LBFGS cannot be sharded"}},
       {"a parameter more",
        [](Trainer& trainer) {
-         static_cast<torch::optim::Optimizer&>(*trainer.optimizer)
-             .add_parameters({Parameter({1}, 1)});
-         return [&trainer] { trainer.groups()[0].params().pop_back(); };
+         std::vector<at::Tensor>& group = trainer.groups()[0].params();
+         group.insert(group.begin(), Parameter({1}, 1));
+         return [&group] { group.erase(group.begin()); };
        },
        {"rank 1", "group 0", "other parameters", "Undo the change"}},
       {"a parameter less",

@@ -1,6 +1,7 @@
 // Checkpoints that trainers save, and jobs that go on from them.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/fill.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
@@ -15,8 +16,12 @@
 #include "absl/synchronization/mutex.h"
 #include "client/checkpoint_directory.h"
 #include "client/sharded_optimizer.h"
+#include "client/state_dict.h"
+#include "client/state_dict_file.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/posix_file_system.h"
+#include "server/checkpoint/state_file/checkpoint_export.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
@@ -292,6 +297,83 @@ TEST(SaveCheckpointTest, AClosedOptimizer_IsNotSaved) {
     trainer.optimizer().Close();
     EXPECT_EQ(ErrorOf([&] { trainer.optimizer().save_checkpoint("/"); }).code(),
               absl::StatusCode::kFailedPrecondition);
+  }));
+}
+
+// What other programs are given of a checkpoint has the numbers of a state dict.
+void ExpectExported(const std::string& path, Rank rank, const StateDict& expected) {
+  PosixFileSystem files;
+  const auto reader = CheckpointReader::Open(files.OpenDirectory(path).value()).value();
+  const std::string exported = absl::StrCat(path, "/../state_", rank, ".pt");
+  ASSERT_EQ(ExportState(*reader, files, exported), absl::OkStatus());
+  const StateDict dict = LoadStateDict(exported).value();
+  ASSERT_EQ(dict.param_groups.size(), expected.param_groups.size());
+  for (size_t g = 0; g < dict.param_groups.size(); ++g) {
+    EXPECT_EQ(dict.param_groups[g].params, expected.param_groups[g].params);
+  }
+  ASSERT_EQ(dict.state.size(), expected.state.size());
+  for (const auto& [number, values] : expected.state) {
+    for (const auto& [slot, value] : values) {
+      EXPECT_TRUE(at::equal(dict.state.at(number).at(slot).toTensor(), value.toTensor()))
+          << slot << " of " << number;
+    }
+  }
+}
+
+// Of two groups, the first of which gets a parameter later; all are of the same shape, so that
+// names alone tell them apart. Trains to step 4, from a checkpoint of step `load`, or from the
+// start (0).
+std::vector<std::string> WithAnAddedParameter(ShardedOptimizerOptions options, StepNumber load,
+                                              StepNumber save, const std::string& root) {
+  using torch::optim::OptimizerParamGroup;
+  std::vector<at::Tensor> all;
+  for (int i = 0; i < 4; ++i)
+    all.push_back(testing::Parameter({1500}, 1.0F + static_cast<float>(i)));
+  const std::vector<OptimizerParamGroup> groups = {
+      OptimizerParamGroup(std::vector<at::Tensor>{all[0], all[1]}),
+      OptimizerParamGroup(std::vector<at::Tensor>{all[2]})};
+  options.policy = PartitionPolicy::kBalanced;
+  ShardedOptimizer optimizer(groups, RuleOptions("adam").Set("lr", 0.125), options);
+  if (load == 0) {
+    for (size_t i = 0; i < 3; ++i)
+      all[i].mutable_grad() = at::full({1500}, 0.25 * (1.0 + static_cast<double>(i)));
+    optimizer.step();
+  }
+  optimizer.add_parameters({all[3]});
+  if (load != 0) {
+    const LoadedCheckpoint loaded = optimizer.load_checkpoint(root);
+    EXPECT_EQ(loaded.step, load);
+    optimizer.consolidate_state_dict(-1);
+    ExpectExported(absl::StrCat(root, "/", loaded.name), options.rank, optimizer.state_dict());
+  }
+  while (optimizer.finished_step() < 4) {
+    for (size_t i = 0; i < 4; ++i) {
+      const double step = static_cast<double>(optimizer.finished_step());
+      all[i].mutable_grad() = at::full({1500}, 0.125 * (step + 2.0 * static_cast<double>(i)));
+    }
+    optimizer.step();
+    if (optimizer.finished_step() == save && options.rank == 0) optimizer.save_checkpoint(root);
+  }
+  optimizer.wait_checkpoint();
+  std::vector<std::string> values;
+  for (const at::Tensor& each : all) values.push_back(testing::BytesOf(each));
+  optimizer.consolidate_state_dict(-1);
+  for (const std::string& line : DigestLines(optimizer.state_dict())) values.push_back(line);
+  optimizer.Close();
+  return values;
+}
+
+TEST(SavedJob, WithParametersAddedToAGroup_GoesOnWithTheSameCallsBitForBit) {
+  const std::string root = NewCheckpointRoot();
+  absl::Mutex mutex;
+  std::vector<std::string> expected;
+  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
+    std::vector<std::string> values = WithAnAddedParameter(options, 0, 2, root);
+    absl::MutexLock lock(&mutex);
+    expected = std::move(values);
+  }));
+  ExpectAllOk(RunServedRanks(3, [&](const ShardedOptimizerOptions& options) {
+    EXPECT_EQ(WithAnAddedParameter(options, 2, 0, root), expected);
   }));
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/owner/client_seams.h"
@@ -20,6 +21,26 @@
 
 namespace optshard::testing {
 namespace {
+
+class HubOfEachGeneration {
+ public:
+  explicit HubOfEachGeneration(const FakeHub::Options& options) : options_(options) {}
+
+  // Valid as long as this.
+  ClientSeams seams() {
+    ClientSeams seams;
+    seams.plane = [this](const PlaneRequest& request, const ReplicaOfRank&) {
+      absl::MutexLock lock(&mutex_);
+      return hubs_.try_emplace(request.generation, options_).first->second.MakePlane(request.rank);
+    };
+    return seams;
+  }
+
+ private:
+  const FakeHub::Options options_;
+  absl::Mutex mutex_;
+  std::map<Generation, FakeHub> hubs_ ABSL_GUARDED_BY(mutex_);
+};
 
 std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
                                   const std::function<void(ShardedOptimizerOptions)>& body,
@@ -70,14 +91,8 @@ std::vector<absl::Status> RunRanks(int world_size,
   FakeHub::Options options;
   options.world_size = world_size;
   options.mode = mode;
-  absl::Mutex mutex;
-  std::map<Generation, FakeHub> hubs;
-  ClientSeams seams;
-  seams.plane = [&](const PlaneRequest& request, const ReplicaOfRank&) {
-    absl::MutexLock lock(&mutex);
-    return hubs.try_emplace(request.generation, options).first->second.MakePlane(request.rank);
-  };
-  return RunWith(seams, world_size, body);
+  HubOfEachGeneration hubs(options);
+  return RunWith(hubs.seams(), world_size, body);
 }
 
 std::vector<absl::Status> RunRanks(FakeHub& hub, int world_size,
@@ -93,12 +108,8 @@ std::vector<absl::Status> RunServedRanks(int world_size,
                                          const std::function<void(ShardedOptimizerOptions)>& body) {
   FakeHub::Options options;
   options.world_size = world_size;
-  FakeHub hub(options);
-  ClientSeams seams;
-  seams.plane = [&hub](const PlaneRequest& request, const ReplicaOfRank&) {
-    return hub.MakePlane(request.rank);
-  };
-  return RunWith(seams, world_size, body, true);
+  HubOfEachGeneration hubs(options);
+  return RunWith(hubs.seams(), world_size, body, true);
 }
 
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,

@@ -60,7 +60,8 @@ ABSL_FLAG(bool, call_again, false, "what was given up because a trainer or an ow
 ABSL_FLAG(bool, tell_state, false, "with done");
 ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
-ABSL_FLAG(std::vector<std::string>, add_after, {}, "steps after which a param group is added");
+ABSL_FLAG(std::vector<std::string>, add_after, {},
+          "steps after which a param group is added, or each second time a parameter to group 0");
 ABSL_FLAG(int, load_after, 0, "step after which it loads the state that it has; 0: none");
 ABSL_FLAG(std::string, load_torn, "",
           "directory of the checkpoint that it loads after a torn step");
@@ -193,22 +194,23 @@ void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters
   Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
 }
 
-// Groups that are added after this step.
+// How much is added after this step.
 int AddedAfter(int step) {
-  int groups = 0;
+  int added = 0;
   for (const std::string& each : absl::GetFlag(FLAGS_add_after)) {
-    groups += each == absl::StrCat(step) ? 1 : 0;
+    added += each == absl::StrCat(step) ? 1 : 0;
   }
-  return groups;
+  return added;
 }
 
-// Groups, and a load, that come between this step and the next one.
+// Additions, and a load, that come between this step and the next one.
 void BetweenSteps(ShardedOptimizer& optimizer, std::vector<at::Tensor>& parameters,
                   std::vector<at::Tensor>& gradients, int step, bool loads) {
   for (int i = 0; i < AddedAfter(step); ++i) {
     const at::Tensor added = MakeParameter(static_cast<int>(parameters.size()));
     Tell("adding", {{"step", step}});
     CallAgain("add", [&] {
+      if (parameters.size() % 2 == 1) return optimizer.add_parameters({added});
       optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{added}));
     });
     Tell("added", {{"step", step}});
@@ -249,7 +251,7 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
     for (const at::Tensor& parameter : parameters) {
       gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));
     }
-    // A successor has the groups that its predecessor added.
+    // A successor has what its predecessor added.
     for (int step = 0; step <= finished; ++step) {
       BetweenSteps(*optimizer, parameters, gradients, step, step == finished);
     }

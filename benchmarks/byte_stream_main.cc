@@ -133,8 +133,10 @@ class Receiving final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
 Contestant SetUp(const Flags& flags) {
   // glibc gives the memory of each message that was copied back to the system, and the next one
-  // faults it in again: that takes as long as the stream itself.
+  // faults it in again: that takes as long as the stream itself. Either option alone does not help:
+  // with the first, messages are mapped one by one.
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
   const std::vector<std::string> addresses = absl::StrSplit(flags.addresses, ',');
   const int64_t share = flags.bytes / flags.world_size;
   const auto memory =

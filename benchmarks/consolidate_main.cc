@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "benchmarks/bench_models.h"
+#include "benchmarks/huge_page_array.h"
 #include "benchmarks/job_options.h"
 #include "benchmarks/round_protocol.h"
 #include "client/control/state_destination.h"
@@ -42,7 +43,7 @@ CommandLine CommandLineOf(Flags& flags) {
   return line;
 }
 
-// Memory for all slots, which stays from round to round.
+// Memory for all slots, of huge pages as that of the bare streams, which stays from round to round.
 class SlotsInMemory final : public StateDestination {
  public:
   explicit SlotsInMemory(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {}
@@ -60,14 +61,17 @@ class SlotsInMemory final : public StateDestination {
  private:
   char* MemoryOf(const Piece& piece, int64_t size) {
     absl::MutexLock lock(&mutex_);
-    std::vector<char>& memory = slots_[{piece.parameter, std::string(piece.slot)}];
-    if (memory.empty()) memory.resize(parameters_[piece.parameter].numel() * size);
-    return memory.data();
+    HugePageArray& memory = slots_[{piece.parameter, std::string(piece.slot)}];
+    if (memory == nullptr) {
+      const auto bytes = static_cast<size_t>(parameters_[piece.parameter].numel() * size);
+      memory = MakeHugePageArray(bytes / sizeof(float) + 1, 0.0f);
+    }
+    return reinterpret_cast<char*>(memory.get());
   }
 
   const std::vector<at::Tensor> parameters_;
   absl::Mutex mutex_;
-  std::map<std::pair<int32_t, std::string>, std::vector<char>> slots_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<int32_t, std::string>, HugePageArray> slots_ ABSL_GUARDED_BY(mutex_);
 };
 
 void Pull(const ShardedOptimizer& optimizer, SlotsInMemory& destination) {

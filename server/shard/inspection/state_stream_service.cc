@@ -61,10 +61,20 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     thread_ = std::thread([this] { Run(); });
   }
 
+  // The next frame follows here, so that the client never waits for this stream's thread.
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-    broken_ = broken_ || !ok;
+    grpc::ByteBuffer written;
+    {
+      absl::MutexLock lock(&mutex_);
+      written.Swap(&message_);
+      broken_ = broken_ || !ok;
+      if (broken_) DropNext();
+      writing_ = has_next_;
+      if (!writing_) return;
+      message_.Swap(&next_);
+      has_next_ = false;
+    }
+    StartWrite(&message_);
   }
 
   void OnCancel() override {
@@ -106,6 +116,8 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     const absl::StatusOr<std::shared_ptr<ShardSnapshot>> snapshot = Open();
     if (!snapshot.ok()) return snapshot.status();
     absl::Status sent = SendAll(*snapshot);
+    if (absl::IsDeadlineExceeded(sent)) context_->TryCancel();
+    sent.Update(AwaitWritten());
     // Where the call has failed, gRPC may hold slices for as long as the connection lasts.
     (*snapshot)->Close();
     return sent;
@@ -131,10 +143,7 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
         if (!sent.ok()) return sent;
       }
       // Once they have left, whether they were right.
-      if (!slices_->WaitForNone(limits_.patience_with_client)) {
-        context_->TryCancel();
-        return SlowClient();
-      }
+      if (!slices_->WaitForNone(limits_.patience_with_client)) return SlowClient();
       pending.clear();
       for (const int part : live) {
         const ShardSnapshot::PartState state = snapshot->state(part);
@@ -215,37 +224,49 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Status SendFrame(const std::shared_ptr<ShardSnapshot>& snapshot, const char* data,
                          size_t bytes, std::shared_ptr<const void> owner = nullptr) {
     slices_->Add();
-    message_ = EncodeStateFrame(
+    grpc::ByteBuffer frame = EncodeStateFrame(
         head_, data, bytes,
         [slices = slices_, keeps = std::make_pair(snapshot, std::move(owner))]() mutable {
           keeps = {};
           slices->Release();
         });
+    bool begins = false;
     {
       absl::MutexLock lock(&mutex_);
+      const bool is_room = mutex_.AwaitWithTimeout(absl::Condition(this, &StateStream::HasRoom),
+                                                   limits_.patience_with_client);
+      if (!is_room) return SlowClient();
       if (broken_) return Gone();
-      writing_ = true;
+      begins = !std::exchange(writing_, true);
+      has_next_ = !begins;
+      (begins ? message_ : next_).Swap(&frame);
     }
-    StartWrite(&message_);
-    bool is_slow = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      is_slow = !mutex_.AwaitWithTimeout(absl::Condition(this, &StateStream::IsWritten),
-                                         limits_.patience_with_client);
-    }
-    if (is_slow) {
-      context_->TryCancel();
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &StateStream::IsWritten));
-      message_.Clear();
-      return SlowClient();
-    }
-    message_.Clear();
-    absl::MutexLock lock(&mutex_);
-    return broken_ ? Gone() : absl::OkStatus();
+    if (begins) StartWrite(&message_);
+    return absl::OkStatus();
   }
 
+  // By then gRPC has none of the call's messages any more.
+  absl::Status AwaitWritten() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(this, &StateStream::IsWritten),
+                                  limits_.patience_with_client)) {
+        return broken_ ? Gone() : absl::OkStatus();
+      }
+      DropNext();
+    }
+    context_->TryCancel();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &StateStream::IsWritten));
+    return SlowClient();
+  }
+
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !has_next_ || broken_; }
   bool IsWritten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !writing_; }
+  void DropNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    next_.Clear();
+    has_next_ = false;
+  }
   static absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 
   grpc::CallbackServerContext* const context_;
@@ -255,11 +276,13 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   v1::ReadStateRequest request_;
   bool parsed_ = false;
   v1::StateFrame head_;
-  grpc::ByteBuffer message_;  // being written
   const std::shared_ptr<SlicesUnderWay> slices_ = std::make_shared<SlicesUnderWay>();
   absl::Mutex mutex_;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer message_;  // being written, where writing_
+  grpc::ByteBuffer next_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_next_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -102,8 +102,9 @@ OptimizerParamGroup CheckedGroup(const std::vector<OptimizerParamGroup>& present
 void CheckNew(const std::vector<at::Tensor>& present, const std::vector<at::Tensor>& added,
               int number) {
   std::map<const void*, size_t> there;
-  for (const at::Tensor& tensor : present)
+  for (const at::Tensor& tensor : present) {
     there.emplace(tensor.unsafeGetTensorImpl(), there.size());
+  }
   for (size_t i = 0; i < added.size(); ++i) {
     const auto found = there.find(added[i].unsafeGetTensorImpl());
     if (found == there.end()) continue;

@@ -138,6 +138,22 @@ void ExpectState(const StateDict& dict, const Expected& expected) {
   }
 }
 
+// That it is of an optimizer over these groups.
+void ExpectShare(const StateDict& share, const std::vector<OptimizerParamGroup>& groups,
+                 const ShardedOptimizer& optimizer) {
+  ASSERT_EQ(share.param_groups.size(), groups.size());
+  int64_t next = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    ASSERT_EQ(share.param_groups[g].params.size(), groups[g].params().size());
+    for (size_t i = 0; i < groups[g].params().size(); ++i, ++next) {
+      EXPECT_EQ(share.param_groups[g].params[i], next);
+      for (const auto& [slot, tensor] : optimizer.state(groups[g].params()[i])) {
+        EXPECT_TRUE(at::equal(share.state.at(next).at(slot).toTensor(), tensor)) << slot;
+      }
+    }
+  }
+}
+
 class AddedParametersTest : public ::testing::TestWithParam<GrowthCase> {};
 
 TEST_P(AddedParametersTest, AddedBetweenSteps_BitsOfOptimizersThatBeginThenInTheGroupsOrder) {
@@ -187,6 +203,7 @@ TEST_P(AddedParametersTest, AddedBetweenSteps_BitsOfOptimizersThatBeginThenInThe
     ExpectState(dict, before_loading);
     EXPECT_EQ(DigestLines(optimizer.local_state_dict()),
               DigestLines(optimizer.rank_local_state_dict(options.rank, dict)));
+    ExpectShare(optimizer.local_state_dict(), divided[options.rank], optimizer);
     const NamedStateDict named = optimizer.named_state_dict();
     EXPECT_THAT(named.param_groups[1].params,
                 ElementsAre("parameter_2", "parameter_4", "parameter_5"));

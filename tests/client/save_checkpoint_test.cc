@@ -327,16 +327,18 @@ std::vector<std::string> WithAnAddedParameter(ShardedOptimizerOptions options, S
                                               StepNumber save, const std::string& root) {
   using torch::optim::OptimizerParamGroup;
   std::vector<at::Tensor> all;
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 4; ++i) {
     all.push_back(testing::Parameter({1500}, 1.0F + static_cast<float>(i)));
+  }
   const std::vector<OptimizerParamGroup> groups = {
       OptimizerParamGroup(std::vector<at::Tensor>{all[0], all[1]}),
       OptimizerParamGroup(std::vector<at::Tensor>{all[2]})};
   options.policy = PartitionPolicy::kBalanced;
   ShardedOptimizer optimizer(groups, RuleOptions("adam").Set("lr", 0.125), options);
   if (load == 0) {
-    for (size_t i = 0; i < 3; ++i)
+    for (size_t i = 0; i < 3; ++i) {
       all[i].mutable_grad() = at::full({1500}, 0.25 * (1.0 + static_cast<double>(i)));
+    }
     optimizer.step();
   }
   optimizer.add_parameters({all[3]});

@@ -9,14 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "benchmarks/bench_models.h"
+#include "benchmarks/file_rendezvous.h"
 #include "benchmarks/job_options.h"
 #include "benchmarks/recipe_training.h"
 #include "benchmarks/round_protocol.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer.h"
+#include "client/status_error.h"
 #include "common/cli/command_line.h"
+#include "common/clock.h"
 
 namespace optshard {
 namespace {
@@ -26,6 +31,7 @@ struct Flags {
   int rows = 20;
   std::string round = "save,wait";
   std::string directory;
+  std::string meeting_place;
   bool keep = false;
   JobFlags job;
 };
@@ -39,8 +45,12 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("rows", &flags.rows, "of a rank's batch").AtLeast(1);
   line.Add("round", &flags.round,
            "what a round does, with commas between: save, wait (until it is committed), step, load "
-           "(the newest), work (forward and backward, whose time does not count)");
+           "(the newest), train (forward and backward), work (the same, on all ranks; its time does "
+           "not count)");
   line.Add("directory", &flags.directory, "of the checkpoints, the same for all ranks")
+      .Value("PATH");
+  line.Add("meeting-place", &flags.meeting_place,
+           "where ranks wait for each other's work: a directory, the same for all, empty at first")
       .Value("PATH");
   line.Add("keep", &flags.keep, "what the rounds save; otherwise each is removed after its round");
   AddJobOptions(line, &flags.job);
@@ -52,6 +62,8 @@ class Rank {
   explicit Rank(const Flags& flags)
       : directory_(flags.directory),
         rank_(flags.job.rank),
+        world_size_(flags.job.world_size),
+        meeting_place_(flags.meeting_place),
         training_(flags.layers, flags.rows, flags.job.rank),
         optimizer_(training_.model()->parameters(), RuleOptions("adam").Set("lr", 0.01),
                    JobOptions(flags.job)) {
@@ -65,6 +77,7 @@ class Rank {
         {"wait", [this] { optimizer_.wait_checkpoint(); }},
         {"step", [this] { optimizer_.step(); }},
         {"load", [this] { optimizer_.load_checkpoint(directory_); }},
+        {"train", [this] { Train(); }},
         {"work", [this] { NotMeasured([this] { Work(); }); }},
     };
     actions.at(action)();
@@ -80,13 +93,28 @@ class Rank {
   std::map<std::string, double> Check() const { return CheckOf(training_.model()->parameters()); }
 
  private:
-  void Work() {
+  void Train() {
     optimizer_.zero_grad();
     training_.ForwardBackward();
   }
 
+  // Waits for the other ranks, too: otherwise the step after it would.
+  void Work() {
+    Train();
+    ++worked_;
+    const auto key = [this](int rank) { return absl::StrCat("worked-", worked_, "-", rank); };
+    ThrowIfError(meeting_place_.Put(key(rank_), "yes"));
+    const absl::Time deadline = Clock::Monotonic().Now() + absl::Minutes(1);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      ThrowIfError(meeting_place_.Get(key(rank), deadline).status());
+    }
+  }
+
   const std::string directory_;
   const int rank_;
+  const int world_size_;
+  FileRendezvous meeting_place_;
+  int worked_ = 0;
   RecipeTraining training_;
   ShardedOptimizer optimizer_;
 };

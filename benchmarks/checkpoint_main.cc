@@ -43,10 +43,11 @@ CommandLine CommandLineOf(Flags& flags) {
                     {"optshard-bench-checkpoint --layers=2 --directory=/tmp/checkpoints"}});
   line.Add("layers", &flags.layers, "how many layers of Linear(2000, 2000)").AtLeast(1);
   line.Add("rows", &flags.rows, "of a rank's batch").AtLeast(1);
-  line.Add("round", &flags.round,
-           "what a round does, with commas between: save, wait (until it is committed), step, load "
-           "(the newest), train (forward and backward), work (the same, on all ranks; its time does "
-           "not count)");
+  line.Add(
+      "round", &flags.round,
+      "what a round does, with commas between: save, wait (until it is committed), step, load "
+      "(the newest), train (forward and backward), work (the same, on all ranks; its time does "
+      "not count)");
   line.Add("directory", &flags.directory, "of the checkpoints, the same for all ranks")
       .Value("PATH");
   line.Add("meeting-place", &flags.meeting_place,

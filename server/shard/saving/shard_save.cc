@@ -1,5 +1,6 @@
 #include "server/shard/saving/shard_save.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,10 +46,18 @@ class IdleInputOutput {
   const int64_t before_;
 };
 
+// Whoever computes on the CPU on which the thread wakes up keeps it for now: at the end of a step,
+// which wakes all that has given way to it, that is a trainer.
+void WakeWithoutPushing() {
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
 // So are the CPUs, of which checksums and the page cache's copies take much. For good: a thread may
 // not raise its own priority.
 void YieldToTrainers() {
   constexpr int kNice = 10;  // a tenth of a trainer's share, where both want all
+  WakeWithoutPushing();
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
 }
 
@@ -63,7 +72,10 @@ class ShardSave::CopyingAhead {
   CopyingAhead(ShardSnapshot& snapshot, const Options& options, const LogContext& context)
       : snapshot_(snapshot) {
     try {
-      thread_ = options.start_thread([&snapshot] { snapshot.CopyAhead(); });
+      thread_ = options.start_thread([&snapshot] {
+        WakeWithoutPushing();
+        snapshot.CopyAhead();
+      });
     } catch (const std::system_error& error) {
       Log(LogLevel::kWarning, context,
           "cannot copy its state for a checkpoint in the background, so steps will: %s",

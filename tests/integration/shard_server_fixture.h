@@ -40,7 +40,6 @@ class ShardServerFixture : public ::testing::Test {
                    const std::string& ranks = "0-2") {
     MiniCluster::Options options;
     options.world_size = kWorldSize;
-    options.coordinator_arguments = coordinator_arguments_;
     auto cluster = MiniCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
@@ -100,7 +99,6 @@ class ShardServerFixture : public ::testing::Test {
     return checksum;
   }
 
-  std::vector<std::string> coordinator_arguments_;  // set them before StartServer
   std::unique_ptr<MiniCluster> cluster_;
   std::unique_ptr<ServerLedgers> ledgers_;
   std::string attach_;

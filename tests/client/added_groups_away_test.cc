@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -94,7 +95,7 @@ TEST(AddedGroupsAway, ARankMissesThatAllHaveTheValues_TheSameCallCompletesWhileT
 
 TEST(AddedGroupsAway, TheServerIsKilledWhileRanksAreAwaited_TheSameCallCompletesIt) {
   testing::KeptServer server([](int, auto*) {}, 2);
-  absl::Notification calls;
+  std::array<absl::Notification, 2> stepped;
   absl::Notification told;
   std::vector<absl::Status> thrown(2);
   const auto train = [&](Rank rank) {
@@ -105,10 +106,10 @@ TEST(AddedGroupsAway, TheServerIsKilledWhileRanksAreAwaited_TheSameCallCompletes
     for (const at::Tensor& each : {a, b}) each.mutable_grad() = Gradient({1}, 1);
     ShardedOptimizer optimizer({a}, Sgd(1), options);
     optimizer.step();
+    stepped[rank].Notify();
     const OptimizerParamGroup group(std::vector<at::Tensor>{b});
     const auto add = [&] { return ErrorOf([&] { optimizer.add_param_group(group); }); };
     if (rank == 0) {
-      calls.Notify();
       const absl::Status away = add();
       EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
       EXPECT_EQ(optimizer.param_groups().size(), 1u);
@@ -134,7 +135,7 @@ TEST(AddedGroupsAway, TheServerIsKilledWhileRanksAreAwaited_TheSameCallCompletes
   for (const Rank rank : {0, 1}) {
     ranks.emplace_back([&, rank] { thrown[rank] = ErrorOf([&] { train(rank); }); });
   }
-  calls.WaitForNotification();
+  for (absl::Notification& rank : stepped) rank.WaitForNotification();
   server.Kill();
   told.WaitForNotification();
   server.Return();

@@ -28,27 +28,45 @@ absl::string_view NameOf(StepTransition transition) {
       return "interrupted";
     case StepTransition::kBehind:
       return "behind";
+    case StepTransition::kInDoubt:
+      return "in doubt";
+    case StepTransition::kNotKnown:
+      return "not known";
     case StepTransition::kGoOn:
       return "go on";
   }
   return "unknown";
 }
 
+bool IsTorn(StepTransition transition) {
+  return transition == StepTransition::kInterrupted || transition == StepTransition::kBehind ||
+         transition == StepTransition::kInDoubt;
+}
+
 StepDecision DecideTransition(absl::Span<const absl::optional<OwnerSteps>> owners) {
   using Owner = absl::optional<OwnerSteps>;
   StepDecision decision;
-  const std::vector<Rank> with =
-      RanksWhere(owners, [](const Owner& owner) { return owner.has_value(); });
-  if (with.empty()) return decision;
-  if (with.size() < owners.size()) {
+  const auto in_phase = [](OwnerPhase phase) {
+    return [phase](const Owner& owner) { return owner.has_value() && owner->phase == phase; };
+  };
+  const auto is_known = [](const Owner& owner) {
+    return owner.has_value() && owner->phase != OwnerPhase::kUnknown;
+  };
+  const std::vector<Rank> known = RanksWhere(owners, is_known);
+  const std::vector<Rank> unknown = RanksWhere(owners, in_phase(OwnerPhase::kUnknown));
+  if (known.empty()) {
+    decision.ranks = unknown;
+    if (!unknown.empty()) decision.transition = StepTransition::kNotKnown;
+    return decision;
+  }
+  decision.ranks = RanksWhere(owners, [](const Owner& owner) { return !owner.has_value(); });
+  if (!decision.ranks.empty()) {
     decision.transition = StepTransition::kStateMissing;
-    decision.step = owners[with.front()]->applied();
-    decision.ranks = RanksWhere(owners, [](const Owner& owner) { return !owner.has_value(); });
+    decision.step = owners[known.front()]->applied();
     return decision;
   }
 
-  decision.ranks =
-      RanksWhere(owners, [](const Owner& owner) { return owner->phase == OwnerPhase::kApplying; });
+  decision.ranks = RanksWhere(owners, in_phase(OwnerPhase::kApplying));
   if (!decision.ranks.empty()) {
     decision.transition = StepTransition::kInterrupted;
     for (const Rank rank : decision.ranks) {
@@ -57,15 +75,27 @@ StepDecision DecideTransition(absl::Span<const absl::optional<OwnerSteps>> owner
     return decision;
   }
 
-  const auto ahead =
-      std::max_element(owners.begin(), owners.end(),
-                       [](const Owner& a, const Owner& b) { return a->applied() < b->applied(); });
-  decision.step = (*ahead)->applied();
-  decision.ranks =
-      RanksWhere(owners, [&](const Owner& owner) { return owner->applied() < decision.step; });
+  const Rank ahead = *std::max_element(known.begin(), known.end(), [&](Rank a, Rank b) {
+    return owners[a]->applied() < owners[b]->applied();
+  });
+  decision.step = owners[ahead]->applied();
+  decision.ranks = RanksWhere(owners, [&](const Owner& owner) {
+    return is_known(owner) && owner->applied() < decision.step;
+  });
   if (!decision.ranks.empty()) {
     decision.transition = StepTransition::kBehind;
-    decision.ahead = static_cast<Rank>(ahead - owners.begin());
+    decision.ahead = ahead;
+    return decision;
+  }
+  if (!unknown.empty()) {
+    decision.ranks = RanksWhere(owners, in_phase(OwnerPhase::kPrepared));
+    if (decision.ranks.empty()) {
+      decision.transition = StepTransition::kNotKnown;
+      decision.ranks = unknown;
+    } else {
+      decision.transition = StepTransition::kInDoubt;
+      ++decision.step;
+    }
     return decision;
   }
   decision.transition = StepTransition::kGoOn;

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "common/step_transition.h"
+#include "server/coordinator/recovery_point.h"
 
 namespace optshard {
 
@@ -43,18 +45,12 @@ MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now) {
 }
 
 bool IsTorn(absl::Span<const Member> members) {
-  absl::optional<StepNumber> applied;
+  std::vector<absl::optional<OwnerSteps>> owners;
   for (const Member& member : members) {
-    if (member.progress.outcome == StepOutcome::kTorn ||
-        member.progress.outcome == StepOutcome::kInDoubt) {
-      return true;
-    }
-    if (!member.progress_is_final) continue;
-    const StepNumber step = AppliedStep(member.progress);
-    if (applied.has_value() && *applied != step) return true;
-    applied = step;
+    const bool known = member.progress_is_final || IsOpen(member.progress.outcome);
+    owners.emplace_back(known ? StepsOf(member.progress) : OwnerSteps{0, OwnerPhase::kUnknown});
   }
-  return false;
+  return IsTorn(DecideTransition(owners).transition);
 }
 
 }  // namespace optshard

@@ -45,9 +45,9 @@ absl::StatusOr<OwnerPage> OwnersFrom(Rank first, absl::Span<const Member> member
 
 MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now);
 
-// Whether a member of a failed group may have applied a step that others have not. Heartbeats from
-// before the failure do not count, since they are out of date. A step that all have applied is not
-// torn, even though no rank could know that of the others (kApplied).
+// Whether a member of a failed group may have applied a step that others have not, as
+// DecideTransition says (common/step_transition.h). What a member has of which there are only
+// heartbeats from before the failure is not known, since they are out of date.
 bool IsTorn(absl::Span<const Member> members);
 
 }  // namespace optshard

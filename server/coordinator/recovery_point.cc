@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/errors.h"
-#include "common/step_transition.h"
+#include "common/fatal.h"
 
 namespace optshard {
 namespace {
@@ -46,13 +46,16 @@ absl::Status Torn(StepNumber step, const std::vector<Rank>& ranks, absl::string_
 
 }  // namespace
 
+OwnerSteps StepsOf(const StepProgress& progress) {
+  return OwnerSteps{progress.finished, PhaseOf(progress.outcome), progress.skipped};
+}
+
 absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<KeptState>> kept) {
   std::vector<absl::optional<OwnerSteps>> owners(kept.size());
   std::vector<Rank> with;
   for (size_t rank = 0; rank < kept.size(); ++rank) {
     if (!kept[rank].has_value()) continue;
-    const StepProgress& progress = kept[rank]->progress;
-    owners[rank] = OwnerSteps{progress.finished, PhaseOf(progress.outcome), progress.skipped};
+    owners[rank] = StepsOf(kept[rank]->progress);
     with.push_back(static_cast<Rank>(rank));
   }
   const StepDecision decision = DecideTransition(owners);
@@ -73,6 +76,9 @@ absl::StatusOr<StepProgress> FindRecoveryPoint(absl::Span<const absl::optional<K
       return Torn(decision.step, ranks,
                   absl::StrFormat("rank %d has applied it, %s the state of step %d", decision.ahead,
                                   Bring(ranks), owners[ranks.front()]->applied()));
+    case StepTransition::kInDoubt:
+    case StepTransition::kNotKnown:
+      Fatal("of all %d ranks it is known what they bring", owners.size());
   }
   return StepProgress{decision.step, StepOutcome::kIdle, decision.skipped};
 }

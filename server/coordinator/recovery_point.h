@@ -7,8 +7,12 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
+#include "common/step_transition.h"
 
 namespace optshard {
+
+// What an owner has of its steps that says this of them.
+OwnerSteps StepsOf(const StepProgress& progress);
 
 // A pure function: DecideTransition (common/step_transition.h), with the errors that ranks are
 // told. `kept` is by rank, nullopt for a rank that brings nothing. This also settles a step that

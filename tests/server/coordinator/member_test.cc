@@ -32,6 +32,20 @@ TEST(IsTorn, ProgressOfBeforeTheFailure_DoesNotCount) {
   EXPECT_FALSE(IsTorn({Final(5, StepOutcome::kApplied), dead}));
 }
 
+TEST(IsTorn, InDoubt_IsUntilItIsKnownThatNobodyHasAppliedIt) {
+  Member dead = Final(5, StepOutcome::kInStep);
+  dead.progress_is_final = false;
+  EXPECT_TRUE(IsTorn({Final(5, StepOutcome::kInDoubt), dead}));
+  EXPECT_FALSE(IsTorn({Final(5, StepOutcome::kInDoubt), Final(5, StepOutcome::kNotApplied)}));
+  EXPECT_TRUE(IsTorn({Final(5, StepOutcome::kInDoubt), Final(5, StepOutcome::kApplied)}));
+}
+
+TEST(IsTorn, WhileItWasApplied_Is) {
+  Member reported = Final(5, StepOutcome::kTorn);
+  reported.progress_is_final = false;
+  EXPECT_TRUE(IsTorn({reported, Final(5, StepOutcome::kNotApplied)}));
+}
+
 TEST(OwnersFrom, ManyRanks_ComeInPages) {
   std::vector<Member> members(kMostOwners + 3);
   for (size_t rank = 0; rank < members.size(); ++rank) {

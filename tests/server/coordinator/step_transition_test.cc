@@ -27,6 +27,7 @@ std::vector<Owner> EveryOwner() {
       all.push_back(OwnerSteps{finished, phase, finished});
     }
   }
+  all.push_back(OwnerSteps{0, OwnerPhase::kUnknown, 0});
   return all;
 }
 
@@ -54,10 +55,22 @@ std::string Text(const Owners& owners) {
 }
 
 // The table, row by row, from which steps' values there are in the owners' memories: {} of one that
-// brings none, two of one that was applying a step.
+// brings none, two of one that was applying a step. Those that are not known are left out.
 StepDecision ByTheTable(const Owners& owners) {
   std::vector<std::set<StepNumber>> values;
-  for (const Owner& owner : owners) {
+  std::vector<Rank> ranks;
+  std::vector<Rank> unknown;
+  std::vector<Rank> prepared;
+  for (size_t r = 0; r < owners.size(); ++r) {
+    const Owner& owner = owners[r];
+    if (owner.has_value() && owner->phase == OwnerPhase::kUnknown) {
+      unknown.push_back(static_cast<Rank>(r));
+      continue;
+    }
+    ranks.push_back(static_cast<Rank>(r));
+    if (owner.has_value() && owner->phase == OwnerPhase::kPrepared) {
+      prepared.push_back(ranks.back());
+    }
     std::set<StepNumber> steps;
     if (owner.has_value() && owner->phase != OwnerPhase::kApplied) steps.insert(owner->finished);
     if (owner.has_value() && owner->phase >= OwnerPhase::kApplying) {
@@ -70,14 +83,18 @@ StepDecision ByTheTable(const Owners& owners) {
   std::vector<Rank> none;
   std::vector<Rank> mixed;
   for (size_t r = 0; r < values.size(); ++r) {
-    const auto rank = static_cast<Rank>(r);
+    const Rank rank = ranks[r];
     if (values[r].empty()) none.push_back(rank);
     if (values[r].size() == 2) mixed.push_back(rank);
     if (values[r].size() == 2) newest_mixed = std::max(newest_mixed, *values[r].rbegin());
     if (values[r].size() == 1) newest = std::max(newest, *values[r].begin());
   }
   StepDecision decision;
-  if (none.size() == values.size()) return decision;
+  if (none.size() == values.size()) {
+    if (!unknown.empty()) decision.transition = StepTransition::kNotKnown;
+    decision.ranks = unknown;
+    return decision;
+  }
   if (!none.empty()) {
     decision.transition = StepTransition::kStateMissing;
     decision.ranks = none;
@@ -94,7 +111,7 @@ StepDecision ByTheTable(const Owners& owners) {
   }
   decision.step = newest;
   for (size_t r = values.size(); r-- > 0;) {
-    const auto rank = static_cast<Rank>(r);
+    const Rank rank = ranks[r];
     if (*values[r].begin() == newest) {
       decision.ahead = rank;
     } else {
@@ -105,8 +122,14 @@ StepDecision ByTheTable(const Owners& owners) {
     decision.transition = StepTransition::kBehind;
     return decision;
   }
-  decision.transition = StepTransition::kGoOn;
   decision.ahead = -1;
+  if (!unknown.empty()) {
+    decision.transition = prepared.empty() ? StepTransition::kNotKnown : StepTransition::kInDoubt;
+    decision.ranks = prepared.empty() ? unknown : prepared;
+    decision.step = prepared.empty() ? newest : newest + 1;
+    return decision;
+  }
+  decision.transition = StepTransition::kGoOn;
   for (const Owner& owner : owners) decision.skipped = std::max(decision.skipped, owner->skipped);
   return decision;
 }
@@ -125,7 +148,7 @@ TEST(DecideTransition_EveryCaseOfUpToThreeOwners, IsAsTheTableSays) {
       seen.insert(actual.transition);
     });
   }
-  EXPECT_EQ(seen.size(), 5u) << "every row of the table";
+  EXPECT_EQ(seen.size(), 7u) << "every row of the table";
 }
 
 TEST(DecideTransition_InEveryOrderOfTheOwners, IsTheSame) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/block_code.h"
 #include "common/default_floating_point.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/name_escape.h"
 #include "server/checkpoint/state_file/model_files.h"
 #include "server/checkpoint/state_file/state_file.h"
@@ -212,7 +213,7 @@ absl::Status ExportModel(const CheckpointReader& checkpoint, Directory& director
     for (size_t a = 0; a < parameter.arrays.size(); ++a) {
       const CheckpointArray& array = parameter.arrays[a];
       if (array.name != kParameterArray) continue;
-      tensors.push_back({EscapeName(parameter.name), TypeOf(array), parameter.shape, 0, 0});
+      tensors.push_back(ModelTensor(parameter.name, TypeOf(array), parameter.shape));
       sources.push_back({static_cast<int>(p), static_cast<int>(a), ""});
     }
   }

@@ -265,6 +265,25 @@ absl::StatusOr<FileDocument> FromSafetensors(const SafetensorsHeader& header) {
   return document;
 }
 
+absl::Status WriteLaidOut(const SafetensorsLayout& layout, const TensorBytes& source, File& file,
+                          const FileProgress& progress) {
+  absl::Status written = file.WriteAt(0, {layout.bytes});
+  int64_t done = 0;
+  for (size_t index = 0; index < layout.header.tensors.size(); ++index) {
+    const SafetensorsTensor& tensor = layout.header.tensors[index];
+    for (int64_t at = 0; at < tensor.bytes && written.ok();) {
+      const int64_t piece = std::min(kPieceBytes, tensor.bytes - at);
+      const auto given = source(index, at, piece);
+      if (!given.ok()) return given.status();
+      written = file.WriteAt(layout.header.data_begin_bytes + tensor.offset_bytes + at, {*given});
+      at += piece;
+      done += piece;
+      if (progress) progress(done, layout.header.data_bytes());
+    }
+  }
+  return written;
+}
+
 absl::Status WriteSafetensors(std::vector<SafetensorsTensor> tensors,
                               std::map<std::string, std::string> metadata,
                               const TensorBytes& source, File& file, const FileProgress& progress) {
@@ -272,21 +291,10 @@ absl::Status WriteSafetensors(std::vector<SafetensorsTensor> tensors,
   for (const SafetensorsTensor& tensor : tensors) index_of.emplace(tensor.name, index_of.size());
   const auto layout = LayOutSafetensors(std::move(tensors), std::move(metadata));
   if (!layout.ok()) return errors::WithContext(layout.status(), file.path());
-  absl::Status written = file.WriteAt(0, {layout->bytes});
-  int64_t done = 0;
-  for (const SafetensorsTensor& tensor : layout->header.tensors) {
-    const size_t index = index_of.at(tensor.name);
-    for (int64_t at = 0; at < tensor.bytes && written.ok();) {
-      const int64_t piece = std::min(kPieceBytes, tensor.bytes - at);
-      const auto given = source(index, at, piece);
-      if (!given.ok()) return given.status();
-      written = file.WriteAt(layout->header.data_begin_bytes + tensor.offset_bytes + at, {*given});
-      at += piece;
-      done += piece;
-      if (progress) progress(done, layout->header.data_bytes());
-    }
-  }
-  return written;
+  const auto source_of = [&](size_t laid_out, int64_t offset_bytes, int64_t bytes) {
+    return source(index_of.at(layout->header.tensors[laid_out].name), offset_bytes, bytes);
+  };
+  return WriteLaidOut(*layout, source_of, file, progress);
 }
 
 }  // namespace optshard

@@ -37,6 +37,11 @@ absl::StatusOr<SafetensorsState> ToSafetensors(const FileDocument& document);
 // metadata that are not as above, with the key.
 absl::StatusOr<FileDocument> FromSafetensors(const SafetensorsHeader& header);
 
+// Writes a file; the source is asked for tensors by their place in the layout, in that order. The
+// file is new. Errors of the source, and of files.
+absl::Status WriteLaidOut(const SafetensorsLayout& layout, const TensorBytes& source, File& file,
+                          const FileProgress& progress = {});
+
 // Writes a file; the source is asked for tensors by their place in `tensors`, in the order of the
 // file. The file is new. Errors of LayOutSafetensors, of the source, and of files.
 absl::Status WriteSafetensors(std::vector<SafetensorsTensor> tensors,

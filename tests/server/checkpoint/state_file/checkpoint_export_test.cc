@@ -12,7 +12,7 @@
 #include "common/block_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint/state_file/model_files.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/state_file/state_file.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 

@@ -24,18 +24,46 @@ std::vector<SafetensorsTensor> Tensors() {
           {"e", TensorType::kF64, {0, 7}, 0, 0}};
 }
 
+std::vector<ModelFile> Files(const std::vector<SafetensorsTensor>& tensors, int64_t shard_bytes) {
+  return LayOutModel(tensors, shard_bytes).value().files;
+}
+
 TEST(ModelFiles, Divided_FillsFilesInOrder_AndGivesLargeTensorsTheirOwn) {
   const auto tensors = Tensors();
-  const auto files = DivideModel(tensors, 40);
+  const auto files = Files(tensors, 40);
   ASSERT_EQ(files.size(), 3u);
   EXPECT_THAT(files[0].tensors, ElementsAre(0, 1));  // 20 + 20 bytes
   EXPECT_THAT(files[1].tensors, ElementsAre(2));
   EXPECT_THAT(files[2].tensors, ElementsAre(3, 4));
+  // Within a file those with the largest elements come first.
+  EXPECT_THAT(Files(tensors, 448)[0].tensors, ElementsAre(3, 4, 0, 2, 1));
   EXPECT_EQ(files[1].name, "model-00002-of-00003.safetensors");
-  EXPECT_EQ(DivideModel(tensors, 39).size(), 4u);
-  EXPECT_EQ(DivideModel(tensors, 448).size(), 1u);
-  EXPECT_EQ(DivideModel(tensors, 448)[0].name, "model.safetensors");
-  EXPECT_EQ(DivideModel({}, 1).size(), 1u);
+  EXPECT_EQ(Files(tensors, 39).size(), 4u);
+  EXPECT_EQ(Files(tensors, 448).size(), 1u);
+  EXPECT_EQ(Files(tensors, 448)[0].name, "model.safetensors");
+  EXPECT_EQ(Files({}, 1).size(), 1u);
+}
+
+TEST(ModelFiles, Places_AreWhereTheHeadersSay) {
+  const auto tensors = Tensors();
+  const ModelLayout layout = LayOutModel(tensors, 40).value();
+  EXPECT_EQ(layout.tensor_bytes, 448);
+  int64_t bytes = static_cast<int64_t>(layout.index.size());
+  for (size_t f = 0; f < layout.files.size(); ++f) {
+    const SafetensorsHeader& header = layout.files[f].layout.header;
+    bytes += header.file_bytes();
+    ASSERT_EQ(header.tensors.size(), layout.files[f].tensors.size());
+    for (size_t t = 0; t < header.tensors.size(); ++t) {
+      const size_t index = layout.files[f].tensors[t];
+      EXPECT_EQ(header.tensors[t].name, tensors[index].name);
+      EXPECT_EQ(layout.places[index].file, f);
+      EXPECT_EQ(layout.places[index].bytes, header.tensors[t].bytes);
+      EXPECT_EQ(layout.places[index].offset_bytes,
+                header.data_begin_bytes + header.tensors[t].offset_bytes);
+    }
+  }
+  EXPECT_EQ(layout.file_bytes(), bytes);
+  EXPECT_EQ(LayOutModel(tensors, 448)->index, "");
 }
 
 TEST(ModelFiles, Written_AreReadByTheIndex) {

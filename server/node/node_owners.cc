@@ -43,39 +43,6 @@ void Show(ShardViewRegistry& views, const std::string& optimizer, Rank rank,
 
 }  // namespace
 
-// Reserved as long as it lives. Bound to the rank's thread.
-class NodeOwners::Reservation {
- public:
-  explicit Reservation(MemoryBudget* budget) : budget_(budget) {}
-  ~Reservation() { budget_->Release(bytes_); }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-
-  // For good.
-  absl::Status Add(int64_t bytes, const std::string& what) {
-    absl::Status fits = budget_->Reserve(bytes, what);
-    if (fits.ok()) bytes_ += bytes;
-    return fits;
-  }
-
-  // For param groups that are prepared. What was prepared before stays, unless it was dropped.
-  absl::Status AddPrepared(int64_t bytes, const std::string& what) {
-    absl::Status fits = Add(bytes, what);
-    prepared_ = fits.ok() ? bytes : 0;
-    return fits;
-  }
-  void DropPrepared() {
-    const int64_t prepared = std::exchange(prepared_, 0);
-    budget_->Release(prepared);
-    bytes_ -= prepared;
-  }
-
- private:
-  MemoryBudget* const budget_;
-  int64_t bytes_ = 0;
-  int64_t prepared_ = 0;  // of them
-};
-
 NodeOwners::NodeOwners(Options options)
     : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
   if (options_.views == nullptr) return;
@@ -256,7 +223,8 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest
 }
 
 // Kept before the ranks can go on with it.
-absl::Status NodeOwners::Prepare(RankMemory& memory, Reservation& own, const AttachRequest& grown) {
+absl::Status NodeOwners::Prepare(RankMemory& memory, RankReservation& own,
+                                 const AttachRequest& grown) {
   AttachRequest present = memory.first_request();
   present.spec = *memory.spec(memory.admissions() - 1);
   const absl::StatusOr<MemoryNeed> before = NeedOf(present);
@@ -280,12 +248,12 @@ absl::Status NodeOwners::Prepare(RankMemory& memory, Reservation& own, const Att
   return made;
 }
 
-void NodeOwners::DropPrepared(RankMemory& memory, Reservation& own) {
+void NodeOwners::DropPrepared(RankMemory& memory, RankReservation& own) {
   if (memory.prepared_spec() != nullptr) Unprepare(memory, own);
 }
 
 // Where the keeper cannot be told, the next server drops it.
-void NodeOwners::Unprepare(RankMemory& memory, Reservation& own) {
+void NodeOwners::Unprepare(RankMemory& memory, RankReservation& own) {
   memory.DropPrepared();
   own.DropPrepared();
   if (options_.keeper == nullptr) return;
@@ -332,7 +300,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
                                                              int64_t prepared_bytes) {
   const AttachRequest& request = memory->first_request();
   HostedRank::Options rank;
-  const auto own = std::make_shared<Reservation>(&budget_);
+  const auto own = std::make_shared<RankReservation>(&budget_);
   const std::string what = absl::StrCat("reduced gradients and workspaces of ",
                                         UnitName(request.optimizer, request.rank));
   absl::Status fits = own->Add(own_bytes, what);

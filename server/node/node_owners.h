@@ -27,6 +27,7 @@
 #include "server/node/hosted_rank.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_memory.h"
+#include "server/node/rank_reservation.h"
 #include "server/node/step_rounds.h"
 #include "server/shard/inspection/shard_view_registry.h"
 
@@ -90,16 +91,15 @@ class NodeOwners {
 
  private:
   using Key = std::pair<std::string, Rank>;  // optimizer, rank
-  class Reservation;
 
   absl::Status CheckRequest(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
   absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
                                                        const MemoryNeed& need);
-  absl::Status Prepare(RankMemory& memory, Reservation& own, const AttachRequest& grown);
+  absl::Status Prepare(RankMemory& memory, RankReservation& own, const AttachRequest& grown);
   // Where something is prepared.
-  void DropPrepared(RankMemory& memory, Reservation& own);
-  void Unprepare(RankMemory& memory, Reservation& own);
+  void DropPrepared(RankMemory& memory, RankReservation& own);
+  void Unprepare(RankMemory& memory, RankReservation& own);
   absl::Status Forget(const Key& key);
   absl::StatusOr<MemoryNeed> NeedOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> Host(const AttachRequest& request)

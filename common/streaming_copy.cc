@@ -5,29 +5,30 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/cache_line.h"
+
 namespace optshard {
 namespace {
 
 // Less is read again before the cache is full, most likely.
 constexpr size_t kLeastBytes = size_t{256} << 10;
-constexpr size_t kLineBytes = 64;
 
 }  // namespace
 
-bool IsStreamable(const void* to) { return reinterpret_cast<uintptr_t>(to) % kLineBytes == 0; }
+bool IsStreamable(const void* to) { return reinterpret_cast<uintptr_t>(to) % kCacheLineBytes == 0; }
 
 void Stream(void* to, const void* from, size_t bytes) {
   char* out = static_cast<char*>(to);
   const char* in = static_cast<const char*>(from);
-  const size_t lines = bytes / kLineBytes;
-  for (size_t line = 0; line < lines; ++line, in += kLineBytes, out += kLineBytes) {
-    __m128i values[kLineBytes / sizeof(__m128i)];
-    std::memcpy(values, in, kLineBytes);
-    for (size_t i = 0; i < kLineBytes / sizeof(__m128i); ++i) {
+  const size_t lines = bytes / kCacheLineBytes;
+  for (size_t line = 0; line < lines; ++line, in += kCacheLineBytes, out += kCacheLineBytes) {
+    __m128i values[kCacheLineBytes / sizeof(__m128i)];
+    std::memcpy(values, in, kCacheLineBytes);
+    for (size_t i = 0; i < kCacheLineBytes / sizeof(__m128i); ++i) {
       _mm_stream_si128(reinterpret_cast<__m128i*>(out) + i, values[i]);
     }
   }
-  std::memcpy(out, in, bytes % kLineBytes);
+  std::memcpy(out, in, bytes % kCacheLineBytes);
 }
 
 void FenceStreams() { _mm_sfence(); }

@@ -7,18 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/attach/attachment.h"
+#include "common/cache_line.h"
 #include "common/errors.h"
 #include "common/row_marks.h"
 
 namespace optshard {
 namespace {
 
-constexpr size_t kLineBytes = 64;
 constexpr size_t kBitsPerWord = 64;
 constexpr size_t kStatusBytes = 4032;
 constexpr absl::Duration kLongestTimeout = absl::Hours(24);
-
-size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 size_t GradientWords(const DoorbellShape& shape) {
   return (static_cast<size_t>(shape.parameters) + kBitsPerWord - 1) / kBitsPerWord;
@@ -26,7 +24,7 @@ size_t GradientWords(const DoorbellShape& shape) {
 
 // In bytes: a bit a parameter, twice, and the marks.
 size_t GradientBytes(const DoorbellShape& shape) {
-  return Lines((2 * GradientWords(shape) + shape.mark_words()) * sizeof(uint64_t));
+  return WholeLines((2 * GradientWords(shape) + shape.mark_words()) * sizeof(uint64_t));
 }
 
 std::string NameOfSegment(Rank rank) { return absl::StrCat("the doorbell of rank ", rank); }
@@ -41,7 +39,7 @@ SegmentLabel LabelOf(Rank rank) {
 }  // namespace
 
 // The trainer writes it. Relaxed but for the number: that publishes the rest.
-struct alignas(kLineBytes) Doorbell::RequestLine {
+struct alignas(kCacheLineBytes) Doorbell::RequestLine {
   Bell bell;
   std::atomic<uint64_t> number;
   std::atomic<int64_t> timeout_ns;
@@ -55,7 +53,7 @@ struct alignas(kLineBytes) Doorbell::RequestLine {
 };
 
 // The server writes it.
-struct alignas(kLineBytes) Doorbell::ReplyLine {
+struct alignas(kCacheLineBytes) Doorbell::ReplyLine {
   Bell bell;
   std::atomic<uint64_t> begun;
   std::atomic<uint64_t> answered;
@@ -68,14 +66,14 @@ struct alignas(kLineBytes) Doorbell::ReplyLine {
 };
 
 // Of a status that is not OK.
-struct alignas(kLineBytes) Doorbell::ReplyText {
+struct alignas(kCacheLineBytes) Doorbell::ReplyText {
   uint32_t payload_bytes;
   uint32_t message_bytes;
   char bytes[kStatusBytes];  // the payload, then the message
 };
 
 // Of a request for state. The trainer writes it, before the number.
-struct alignas(kLineBytes) Doorbell::StateLine {
+struct alignas(kCacheLineBytes) Doorbell::StateLine {
   std::atomic<int32_t> parameter;
   std::atomic<int32_t> slot;
   std::atomic<int64_t> offset_elements;
@@ -90,24 +88,24 @@ size_t DoorbellShape::mark_words() const {
 
 size_t DoorbellShape::bytes() const {
   // As Doorbell's private accessors have it.
-  return 2 * kLineBytes + Lines(2 * sizeof(uint32_t) + kStatusBytes) + GradientBytes(*this) +
-         Lines(hyperparameter_bytes()) + kMaxBlobBytes + kLineBytes +
-         kStateWindowElements * sizeof(double);
+  return 2 * kCacheLineBytes + WholeLines(2 * sizeof(uint32_t) + kStatusBytes) +
+         GradientBytes(*this) + WholeLines(hyperparameter_bytes()) + kMaxBlobBytes +
+         kCacheLineBytes + kStateWindowElements * sizeof(double);
 }
 
 Doorbell::RequestLine& Doorbell::request() const {
-  static_assert(sizeof(RequestLine) == kLineBytes, "one cache line");
+  static_assert(sizeof(RequestLine) == kCacheLineBytes, "one cache line");
   return *reinterpret_cast<RequestLine*>(at(0));
 }
 Doorbell::ReplyLine& Doorbell::reply() const {
-  static_assert(sizeof(ReplyLine) == kLineBytes, "one cache line");
-  return *reinterpret_cast<ReplyLine*>(at(kLineBytes));
+  static_assert(sizeof(ReplyLine) == kCacheLineBytes, "one cache line");
+  return *reinterpret_cast<ReplyLine*>(at(kCacheLineBytes));
 }
 Doorbell::ReplyText& Doorbell::text() const {
-  return *reinterpret_cast<ReplyText*>(at(2 * kLineBytes));
+  return *reinterpret_cast<ReplyText*>(at(2 * kCacheLineBytes));
 }
 absl::Span<uint64_t> Doorbell::gradient_words() const {
-  return absl::MakeSpan(reinterpret_cast<uint64_t*>(at(2 * kLineBytes + sizeof(ReplyText))),
+  return absl::MakeSpan(reinterpret_cast<uint64_t*>(at(2 * kCacheLineBytes + sizeof(ReplyText))),
                         GradientWords(shape_));
 }
 absl::Span<uint64_t> Doorbell::sparse_words() const {
@@ -116,11 +114,13 @@ absl::Span<uint64_t> Doorbell::sparse_words() const {
 }
 uint64_t* Doorbell::mark_words() const { return sparse_words().data() + sparse_words().size(); }
 char* Doorbell::hyperparameters() const {
-  return at(2 * kLineBytes + sizeof(ReplyText) + GradientBytes(shape_));
+  return at(2 * kCacheLineBytes + sizeof(ReplyText) + GradientBytes(shape_));
 }
-char* Doorbell::blob() const { return hyperparameters() + Lines(shape_.hyperparameter_bytes()); }
+char* Doorbell::blob() const {
+  return hyperparameters() + WholeLines(shape_.hyperparameter_bytes());
+}
 Doorbell::StateLine& Doorbell::state_line() const {
-  static_assert(kMaxBlobBytes % kLineBytes == 0, "what follows the blob begins a line");
+  static_assert(kMaxBlobBytes % kCacheLineBytes == 0, "what follows the blob begins a line");
   return *reinterpret_cast<StateLine*>(blob() + kMaxBlobBytes);
 }
 absl::Span<double> Doorbell::state_window() const {

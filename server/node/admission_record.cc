@@ -8,16 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/attach/attachment_rpc.h"
+#include "common/cache_line.h"
 #include "common/errors.h"
 #include "server/node/doorbell_shape.h"
 
 namespace optshard {
-
 namespace {
-
-constexpr size_t kLineBytes = 64;
-
-size_t Lines(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 size_t HyperparameterBytes(const AttachRequest& request) {
   return DoorbellShapeOf(request.spec).hyperparameter_bytes();
@@ -33,7 +29,7 @@ struct AdmissionRecord::Head {
 };
 
 size_t AdmissionRecord::Bytes(const AttachRequest& request) {
-  return Lines(sizeof(Head) + EncodeAttachRequest(request).size()) +
+  return WholeLines(sizeof(Head) + EncodeAttachRequest(request).size()) +
          StepBytes::Bytes(HyperparameterBytes(request));
 }
 
@@ -57,7 +53,7 @@ absl::Status AdmissionRecord::Check() const {
   const uint64_t most = head().hyperparameter_bytes.load(std::memory_order_acquire);
   // Each of them first: their sum is computed only where it cannot overflow.
   if (request <= bytes_ && most <= bytes_ &&
-      Lines(sizeof(Head) + request) + StepBytes::Bytes(most) <= bytes_) {
+      WholeLines(sizeof(Head) + request) + StepBytes::Bytes(most) <= bytes_) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -81,7 +77,8 @@ void AdmissionRecord::SetSynced(bool synced) {
 }
 
 StepBytes AdmissionRecord::hyperparameters() const {
-  const size_t begin = Lines(sizeof(Head) + head().request_bytes.load(std::memory_order_relaxed));
+  const size_t begin =
+      WholeLines(sizeof(Head) + head().request_bytes.load(std::memory_order_relaxed));
   return StepBytes(static_cast<char*>(memory_) + begin,
                    head().hyperparameter_bytes.load(std::memory_order_relaxed));
 }

@@ -3,14 +3,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/cache_line.h"
+
 namespace optshard {
-namespace {
 
-constexpr size_t kLineBytes = 64;
-
-}  // namespace
-
-struct alignas(kLineBytes) RankRecord::Head {
+struct alignas(kCacheLineBytes) RankRecord::Head {
   std::atomic<Incarnation> last_incarnation;
   std::atomic<int32_t> trainer_pid;
   std::atomic<uint64_t> trainer_start_ticks;

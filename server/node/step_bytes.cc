@@ -5,25 +5,23 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/cache_line.h"
 #include "common/fatal.h"
 
 namespace optshard {
 namespace {
 
-constexpr size_t kLineBytes = 64;
 constexpr int kSlots = 2;  // the one that counts, and the one that is offered
 
 }  // namespace
 
-struct alignas(kLineBytes) StepBytes::Slot {
+struct alignas(kCacheLineBytes) StepBytes::Slot {
   std::atomic<StepNumber> step;  // 0: empty
   uint64_t size;
 
   char* bytes() { return reinterpret_cast<char*>(this + 1); }
 
-  static size_t Stride(size_t most) {
-    return sizeof(Slot) + (most + kLineBytes - 1) / kLineBytes * kLineBytes;
-  }
+  static size_t Stride(size_t most) { return sizeof(Slot) + WholeLines(most); }
 };
 
 size_t StepBytes::Bytes(size_t most) { return kSlots * Slot::Stride(most); }

@@ -1,15 +1,11 @@
 #include "server/shard/state/shard_ledger.h"
 
+#include "common/cache_line.h"
 #include "server/shard/state/shared_progress.h"
 
 namespace optshard {
-namespace {
 
-constexpr size_t kLineBytes = 64;
-
-}  // namespace
-
-struct alignas(kLineBytes) ShardLedger::Head {
+struct alignas(kCacheLineBytes) ShardLedger::Head {
   std::atomic<Generation> generation;  // 0: none has begun
   SharedProgress progress;
   std::atomic<Replacing> replacing;  // counts where the progress is kTorn

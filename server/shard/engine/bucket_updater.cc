@@ -113,7 +113,7 @@ absl::Status BucketUpdater::RunInPieces(int own, absl::Time deadline) {
     return written;
   };
   absl::Status updated;
-  context_.store->BeginWrite(own, announce, [&](const BlockPieces* pieces) {
+  context_.store->WriteInPieces(own, announce, [&](const BlockPieces* pieces) {
     const BeforePiece before = [pieces](const SpanUpdate& piece) {
       ForEachWritten(piece, [pieces](const void* data, int64_t bytes) {
         pieces->Before(data, static_cast<size_t>(bytes));

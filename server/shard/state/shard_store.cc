@@ -21,8 +21,8 @@ void ShardStore::BeginWrite(int own) {
   snapshots_->BeginWrite(own, ledger_->version(own).sequence);
 }
 
-void ShardStore::BeginWrite(int own, absl::FunctionRef<std::vector<MemoryRange>()> announce,
-                            absl::FunctionRef<void(const BlockPieces*)> write) {
+void ShardStore::WriteInPieces(int own, absl::FunctionRef<std::vector<MemoryRange>()> announce,
+                               absl::FunctionRef<void(const BlockPieces*)> write) {
   snapshots_->Write(own, ledger_->version(own).sequence, announce, write);
 }
 

@@ -117,9 +117,9 @@ class ShardStore {
 
   // Around the update of the own_buckets()[own].
   void BeginWrite(int own);
-  // Instead of the former, and calls `write` to update it, as StateSnapshots::Write.
-  void BeginWrite(int own, absl::FunctionRef<std::vector<MemoryRange>()> announce,
-                  absl::FunctionRef<void(const BlockPieces*)> write);
+  // Instead of BeginWrite, and calls `write` to update it, as StateSnapshots::Write.
+  void WriteInPieces(int own, absl::FunctionRef<std::vector<MemoryRange>()> announce,
+                     absl::FunctionRef<void(const BlockPieces*)> write);
   void EndWrite(int own, StepNumber step);
   // Instead of both, where the step leaves the bucket as it is.
   void MarkUnchanged(int own, StepNumber step);

@@ -1,7 +1,6 @@
 #include "client/owner/parameter_admission.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -114,21 +113,6 @@ void CheckNew(const std::vector<at::Tensor>& present, const std::vector<at::Tens
   }
 }
 
-// Where groups without parameters, of which the construction has warned, are warned of again.
-void DropKnownWarnings(const std::vector<std::vector<at::Tensor>>& tensors, size_t number,
-                       std::vector<std::string>* warnings) {
-  auto warning = warnings->begin();
-  for (size_t g = 0; g < tensors.size() && warning != warnings->end(); ++g) {
-    if (tensors[g].empty()) {
-      warning = warnings->erase(warning);
-    } else if (g == number) {  // one each for what is given twice
-      std::set<const void*> distinct;
-      for (const at::Tensor& tensor : tensors[g]) distinct.insert(tensor.unsafeGetTensorImpl());
-      warning += static_cast<std::ptrdiff_t>(tensors[g].size() - distinct.size());
-    }
-  }
-}
-
 }  // namespace
 
 ParameterAdmission Admit(const std::vector<OptimizerParamGroup>& present,
@@ -153,7 +137,7 @@ ParameterAdmission Admit(const std::vector<OptimizerParamGroup>& present,
   list =
       ValueOrThrow(MakeParameterList(tensors, NamesWith(spec.space, number, given.parameters())));
   if (options.main_gradients) ThrowIfError(UseMainGradients(list));
-  DropKnownWarnings(tensors, number, &list.warnings);
+  list.empty_group_warnings.clear();  // the construction has warned of them
   if (!given.to.has_value()) {
     const auto& rule = static_cast<const RuleOptions&>(admission.addition.given.options());
     admission.spec.rules.push_back({rule.rule(), rule.values()});

@@ -278,6 +278,7 @@ class TrainerOptimizer {
         parts_(std::make_unique<OptimizerParts>(prepared.list, prepared.spec, prepared.groups,
                                                 classes, owner_.get(), &options_)) {
     replica_.Add(prepared.list, MakeReplica(prepared.list));
+    for (const std::string& warning : prepared.list.empty_group_warnings) Warn(warning);
     for (const std::string& warning : prepared.list.warnings) Warn(warning);
     if (!memory_.warning.empty()) Warn(memory_.warning);
     if (!owner_->resumes()) RefreshParameters();

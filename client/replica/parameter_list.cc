@@ -104,7 +104,7 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
   auto next_name = names.begin();
   for (size_t group = 0; group < groups.size(); ++group) {
     if (groups[group].empty()) {
-      list.warnings.push_back(
+      list.empty_group_warnings.push_back(
           absl::StrCat("param group ", group, " has no parameters: its options change nothing"));
     }
     for (size_t within = 0; within < groups[group].size(); ++within) {

@@ -16,8 +16,10 @@ namespace optshard {
 struct ParameterList {
   ParameterSpace space;
   std::vector<at::Tensor> tensors;  // by parameter index
-  // What the user may not have meant: a tensor that a group has twice, a group without any.
+  // What the user may not have meant: a tensor that a group has twice.
   std::vector<std::string> warnings;
+  // Likewise: a group without any. They stay true while parameters are added to other groups.
+  std::vector<std::string> empty_group_warnings;
 };
 
 // A tensor that a group has twice, as tied weights are, is counted once, by its first name.

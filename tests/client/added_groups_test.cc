@@ -26,33 +26,20 @@ namespace optshard {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Each;
 using testing::ErrorOf;
 using testing::ExpectAllOk;
 using testing::First;
+using testing::GiveGradients;
 using testing::Gradient;
 using testing::GrowthCase;
 using ::testing::HasSubstr;
 using testing::Parameter;
+using testing::Parameters;
 using testing::RunGrowthCase;
 using testing::RunRanks;
 using testing::RunRanksOfOneHost;
 using testing::Sgd;
 using torch::optim::OptimizerParamGroup;
-
-// Numbers that float32 holds exactly, of every rank the same.
-at::Tensor GradientOf(const at::Tensor& parameter, int step, int number) {
-  return at::full(parameter.sizes(), ((5 * step + 3 * number) % 11 - 5) / 8.0,
-                  at::TensorOptions(parameter.scalar_type()));
-}
-
-std::vector<at::Tensor> Parameters(const std::vector<std::vector<int64_t>>& shapes) {
-  std::vector<at::Tensor> parameters;
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    parameters.push_back(Parameter(shapes[i], static_cast<double>(i + 1) / 4));
-  }
-  return parameters;
-}
 
 const std::vector<std::vector<int64_t>> kShapes = {{5, 3}, {2049}, {3, 1500}, {7}, {1024, 3}, {1}};
 
@@ -70,9 +57,7 @@ std::vector<at::Tensor> ValuesOfSeparateOptimizers(int steps) {
     const RuleOptions adam = RuleOptions("adam").Set("lr", 0.25);
     std::vector<std::unique_ptr<ShardedOptimizer>> optimizers;
     for (int step = 1; step <= steps; ++step) {
-      for (size_t i = 0; i < all.size(); ++i) {
-        all[i].mutable_grad() = GradientOf(all[i], step, static_cast<int>(i));
-      }
+      GiveGradients(all, step);
       if (step == 1 || step == 2 || step == 4) {
         options.optimizer = absl::StrCat("of step ", step);
         const std::vector<OptimizerParamGroup> groups = {
@@ -94,9 +79,7 @@ TEST_P(AddedGroupsTest, AddedBetweenSteps_BitsOfOptimizersThatBeginThenAndNothin
     const std::vector<at::Tensor> all = Parameters(kShapes);
     ShardedOptimizer optimizer({all[0], all[1]}, RuleOptions("adam").Set("lr", 0.25), options);
     for (int step = 1; step <= kSteps; ++step) {
-      for (size_t i = 0; i < all.size(); ++i) {
-        all[i].mutable_grad() = GradientOf(all[i], step, static_cast<int>(i));
-      }
+      GiveGradients(all, step);
       optimizer.step();
       if (step != 1 && step != 3) continue;
       const std::vector<OwnedRange> before = optimizer.owner_of(1);

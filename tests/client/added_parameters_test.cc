@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/sharded_optimizer.h"
 #include "client/state_dict.h"
-#include "common/errors.h"
 #include "tests/client/growth_cases.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
@@ -26,12 +25,11 @@
 namespace optshard {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::ErrorOf;
 using testing::ExpectAllOk;
 using testing::First;
-using testing::Gradient;
+using testing::GiveGradients;
 using testing::GrowthCase;
 using ::testing::HasSubstr;
 using testing::Parameter;
@@ -45,22 +43,7 @@ using Tensors = std::vector<at::Tensor>;
 const std::vector<std::vector<int64_t>> kShapes = {{5, 3},    {2049}, {3, 1500}, {7},
                                                    {1024, 3}, {1},    {70, 11}};
 
-// Numbers that float32 holds exactly, of every rank the same.
-void GiveGradients(const Tensors& parameters, int step) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].mutable_grad() =
-        at::full(parameters[i].sizes(), ((5 * step + 3 * static_cast<int>(i)) % 11 - 5) / 8.0,
-                 at::TensorOptions(parameters[i].scalar_type()));
-  }
-}
-
-Tensors Parameters() {
-  Tensors parameters;
-  for (size_t i = 0; i < kShapes.size(); ++i) {
-    parameters.push_back(Parameter(kShapes[i], static_cast<float>(i + 1) / 4));
-  }
-  return parameters;
-}
+Tensors Parameters() { return testing::Parameters(kShapes); }
 
 const RuleOptions& Adam() {
   static const RuleOptions adam = RuleOptions("adam").Set("lr", 0.25);
@@ -341,95 +324,6 @@ TEST(AddedParameters, WhatWasConsolidatedBefore_KeepsItsOrderAndNames) {
                     ErrorOf([&] { optimizer.load_state_dict(optimizer.state_dict()); });
                 EXPECT_THAT(std::string(status.message()),
                             HasSubstr("group 0 has 2 parameters, expected 3"));
-              }).thrown);
-}
-
-TEST(AddedParameters, WhatCannotBeAdded_IsRefusedBeforeAnythingIsSent) {
-  ExpectAllOk(
-      RunRanksOfOneHost(2, [](const ShardedOptimizerOptions& options) {
-        const at::Tensor a = Parameter({2}, 4);
-        const at::Tensor b = Parameter({2}, 4);
-        const at::Tensor whole = at::full({4}, 1.0);
-        std::vector<OptimizerParamGroup> groups;
-        groups.emplace_back(Tensors{a});
-        groups.emplace_back(Tensors{b}, std::make_unique<RuleOptions>(
-                                            RuleOptions::OfClass<torch::optim::SGD>(1.0)));
-        ShardedOptimizer optimizer(groups, Sgd(1), options);
-        const struct {
-          Tensors parameters;
-          int group;
-          const char* says;
-        } kTable[] = {
-            {{Parameter({1}, 1), a}, 0, "number 1 of the parameters to be added is number 0"},
-            {{b}, 0, "is given again as"},
-            {{}, 0, "no parameters are to be added to param group 0"},
-            {{at::Tensor()}, 0, "undefined tensor"},
-            {{a.mul(2)}, 0, "not a leaf"},
-            {{whole.slice(0, 0, 2).set_requires_grad(true)}, 0, "shares its storage"},
-            {{Parameter({1}, 1)}, 2, "there is no param group 2"},
-            {{Parameter({1}, 1)}, -1, "there is no param group -1"},
-            {{Parameter({1}, 1)}, 1, "param group 1 is stepped by the optimizer class"},
-        };
-        for (const auto& row : kTable) {
-          if (options.rank != 0) continue;
-          const absl::Status status =
-              ErrorOf([&] { optimizer.add_parameters(row.parameters, row.group); });
-          EXPECT_EQ(status.code(), row.group == 1 ? absl::StatusCode::kUnimplemented
-                                                  : absl::StatusCode::kInvalidArgument);
-          EXPECT_THAT(std::string(status.message()),
-                      AllOf(HasSubstr("rank 0"), HasSubstr(row.says)));
-        }
-        EXPECT_EQ(optimizer.param_groups()[0].params().size(), 1u);
-        a.mutable_grad() = Gradient({2}, 1);
-        optimizer.step();
-        EXPECT_EQ(First(a), 3);
-      }).thrown);
-}
-
-TEST(AddedParameters, RanksAddDifferently_AllAreToldAndGoOn) {
-  ExpectAllOk(RunRanksOfOneHost(2, [](const ShardedOptimizerOptions& options) {
-                const Tensors all = Parameters();
-                ShardedOptimizer optimizer(FirstGroups(all), Adam(), options);
-                const auto told = [&](const auto& zero, const auto& one) {
-                  const absl::Status status = ErrorOf([&] { options.rank == 0 ? zero() : one(); });
-                  EXPECT_TRUE(errors::IsRanksDisagree(status)) << status;
-                  return std::string(status.message());
-                };
-                const auto to = [&](int group) {
-                  return [&, group] { optimizer.add_parameters({all[3]}, group); };
-                };
-                EXPECT_THAT(told(to(0), to(1)),
-                            AllOf(HasSubstr("rank 0 has \"parameter_3\" float32 [7] in group 0"),
-                                  HasSubstr("rank 1 has \"parameter_3\" float32 [7] in group 1")));
-                const auto as_group = [&] {
-                  optimizer.add_param_group(OptimizerParamGroup(Tensors{all[3]}));
-                };
-                EXPECT_THAT(told(as_group, to(1)),
-                            AllOf(HasSubstr("in group 2"), HasSubstr("in group 1")));
-                EXPECT_EQ(optimizer.param_groups().size(), 2u);
-                to(1)();
-                EXPECT_EQ(optimizer.param_groups()[1].params().size(), 2u);
-                GiveGradients(all, 1);
-                optimizer.step();
-              }).thrown);
-}
-
-TEST(AddedParameters, ThroughTheBaseClassOnOneRankAlone_AllAreToldAndItCanBeUndone) {
-  ExpectAllOk(RunRanksOfOneHost(2, [](const ShardedOptimizerOptions& options) {
-                const at::Tensor a = Parameter({1}, 4);
-                ShardedOptimizer optimizer({a}, Sgd(1), options);
-                torch::optim::Optimizer& base = optimizer;
-                a.mutable_grad() = Gradient({1}, 1);
-                if (options.rank == 1) base.add_parameters({Parameter({1}, 1)});
-                const absl::Status status = ErrorOf([&] { base.step(); });
-                EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-                EXPECT_THAT(std::string(status.message()),
-                            AllOf(HasSubstr("rank 1 adds"), HasSubstr("rank 0 is in step()")));
-                Tensors& parameters = optimizer.param_groups()[0].params();
-                EXPECT_EQ(parameters.size(), options.rank == 1 ? 2u : 1u);
-                if (options.rank == 1) parameters.pop_back();
-                base.step();
-                EXPECT_EQ(First(a), 3);
               }).thrown);
 }
 

@@ -1,19 +1,41 @@
 // How jobs run that get param groups or parameters while they train: under which policy, on which
-// plane, and where parameters lie.
+// plane, and where parameters lie. And their parameters, and the gradients of each step.
 #ifndef OPTSHARD_TESTS_CLIENT_GROWTH_CASES_H_
 #define OPTSHARD_TESTS_CLIENT_GROWTH_CASES_H_
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "client/sharded_optimizer_options.h"
 #include "common/dataplane/host_plane.h"
 #include "tests/client/attached_options.h"
+#include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
 namespace optshard::testing {
+
+inline std::vector<at::Tensor> Parameters(const std::vector<std::vector<int64_t>>& shapes) {
+  std::vector<at::Tensor> parameters;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    parameters.push_back(Parameter(shapes[i], static_cast<float>(i + 1) / 4));
+  }
+  return parameters;
+}
+
+// Numbers that float32 holds exactly, of every rank the same.
+inline void GiveGradients(const std::vector<at::Tensor>& parameters, int step) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() =
+        at::full(parameters[i].sizes(), ((5 * step + 3 * static_cast<int>(i)) % 11 - 5) / 8.0,
+                 at::TensorOptions(parameters[i].scalar_type()));
+  }
+}
 
 enum class GrowthPlane { kOnePass, kShmMessages, kGloo, kFake, kServer };
 

@@ -105,49 +105,57 @@ absl::Status HostedRank::Away() const {
   return gone ? errors::OwnerAway(errors::RanksOf(lost), lost.message()) : lost;
 }
 
-// Nothing can be done any more before all ranks are back.
+// Nothing can be done any more before all ranks are back. Of an owner that there is.
 bool HostedRank::LostOthers() const {
   return options_.keeper != 0 && options_.memory->synced() && !owner_->lost().ok();
 }
 
-HostedRank::Next HostedRank::Serve() {
+void HostedRank::Run() {
+  supervisor_ = std::make_unique<OwnerSupervisor<ShardOwner>>(SupervisorOptions());
   while (true) {
-    if (!draining_ && LostOthers()) return Next::kFormAgain;
+    FollowSupervisor();
+    const bool draining = draining_;
+    if (draining && supervisor_ == nullptr) return;
     std::shared_ptr<Attachment> trainer;
     {
       absl::MutexLock lock(&mutex_);
       trainer = place_.attachment();
     }
-    if (draining_) {
-      RefuseGrowth(ShuttingDown(), false);
-      if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast())) {
-        if (!HandleRequest(*trainer)) return Next::kStop;
-        continue;
-      }
-      if (!options_.rounds->Enter(rank_)) return Next::kStop;
-      // Others are in this round; they must not wait for one who will not come.
-      if (!owner_->RefuseNextStep("its shard server is shutting down").ok()) return Next::kStop;
-    } else if (trainer != nullptr) {
-      ServeTrainer(*trainer);
-      absl::MutexLock lock(&mutex_);
-      if (trainer->ended) place_.Clear(trainer);
+    if (draining && owner_ != nullptr) {
+      if (!FinishRounds(trainer.get())) End(absl::OkStatus());
+      continue;
+    }
+    // The trainer is refused until the present attempt has ended.
+    if (draining) supervisor_->GiveUp();
+    if ((trainer != nullptr || owner_ == nullptr) && HandleGrowth()) continue;
+    if (trainer != nullptr) {
+      ServeTrainer(trainer);
     } else {
       ServeNobody();
     }
   }
 }
 
-void HostedRank::ServeTrainer(Attachment& trainer) {
+// While the rank drains. False: it can leave.
+bool HostedRank::FinishRounds(Attachment* trainer) {
+  HandleGrowth();
+  if (trainer != nullptr && trainer->doorbell.WaitForRequest(absl::InfinitePast())) {
+    return HandleRequest(*trainer);
+  }
+  if (!options_.rounds->Enter(rank_)) return false;
+  // Others are in this round; they must not wait for one who will not come.
+  return owner_->RefuseNextStep("its shard server is shutting down").ok();
+}
+
+void HostedRank::ServeTrainer(const std::shared_ptr<Attachment>& trainer) {
   refusal_pause_ = absl::ZeroDuration();
-  while (!draining_ && !LostOthers()) {
-    if (HandleGrowth()) continue;
-    // What it asked before it ended is done all the same.
-    const bool ended = trainer.ended;
-    if (trainer.doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
-      if (!HandleRequest(trainer)) return;
-    } else if (ended) {
-      return;
-    }
+  // What it asked before it ended is done all the same.
+  const bool ended = trainer->ended;
+  if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
+    HandleRequest(*trainer);
+  } else if (ended) {
+    absl::MutexLock lock(&mutex_);
+    place_.Clear(trainer);
   }
 }
 
@@ -156,6 +164,12 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   absl::Status valid = request_->Take(trainer.incarnation, trainer.doorbell);
   const DoorbellRequest& asked = request_->asked();
   DoorbellReply reply;
+  if (owner_ == nullptr) {
+    reply.status = valid.ok() ? refusal_ : valid;
+    reply.broken = supervisor_ == nullptr;
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
   // As if it had never been asked.
   if (absl::IsCancelled(valid)) {
     reply.status = valid;
@@ -179,7 +193,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   }
   if (valid.ok() && asked.gives_hyperparameters()) valid = request_->UseHyperparameters();
   // Of torn state nobody knows the last call; the owner refuses this one.
-  if (valid.ok() && steps && torn_.ok()) {
+  if (valid.ok() && steps && supervisor_->torn().ok()) {
     const CallNumber last = LastCall(owner_->progress());
     // Made when the server before this one ended, which answered nobody.
     if (asked.call == last) {
@@ -228,7 +242,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
       kept_hyperparameters_.clear();
     }
     reply.status = owner_->FinishLoading(asked.call, request_->hyperparameters(), asked.timeout);
-    if (reply.status.ok()) torn_ = absl::OkStatus();
+    if (reply.status.ok()) supervisor_->SetMended();
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {
@@ -290,8 +304,8 @@ DoorbellReply HostedRank::Step() {
     reply.prepare = info->prepare;
     reply.commit = info->commit;
     reply.apply = info->apply;
-  } else if (errors::IsTornStep(info.status()) && !torn_.ok()) {
-    reply.status = torn_;  // it says which step, and why
+  } else if (errors::IsTornStep(info.status()) && !supervisor_->torn().ok()) {
+    reply.status = supervisor_->torn();  // it says which step, and why
   } else if (errors::IsTrainerGone(info.status()) && draining_) {
     reply.status = ShuttingDown();
   }
@@ -334,6 +348,10 @@ void HostedRank::KeepValues() {
 // Nobody is there to ask for anything. The other ranks are told when they come to their next step.
 void HostedRank::ServeNobody() {
   const uint32_t heard = std::exchange(heard_, control_.Count());
+  if (owner_ == nullptr) {
+    control_.Wait(heard, Now() + kLook);
+    return;
+  }
   std::string how;
   bool attaching = false;
   {

@@ -26,6 +26,7 @@
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
+#include "server/node/owner_supervisor.h"
 #include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
 #include "server/node/trainer_place.h"
@@ -34,7 +35,8 @@
 
 namespace optshard {
 
-// Thread-safe. A thread of its own makes all calls to the shard owner.
+// Thread-safe. A thread of its own, the rank's, answers the trainer and makes all calls to the
+// shard owner. While there is no owner it says why, and the supervisor's thread forms one.
 class HostedRank {
  public:
   struct Options {
@@ -118,27 +120,27 @@ class HostedRank {
   };
 
   enum class Phase { kStarting, kServing, kEnded };
-  // Why Serve returns.
-  enum class Next { kStop, kFormAgain };
+
+  OwnerSupervisor<ShardOwner>::Options SupervisorOptions();
+  absl::StatusOr<std::unique_ptr<ShardOwner>> StartOwner(bool torn);
 
   void Run();
-  absl::Status Form();
-  absl::Status FormAgain();
-  absl::Status StartOwner();
+  void FollowSupervisor();
+  void BeginServing();
+  void LoseOwner();
+  void End(const absl::Status& failure);
   std::vector<Hyperparameters> LastHyperparameters(StepNumber finished) const;
   absl::Status TakeOwner();
   void ShowParameters();
-  Next Serve();
+  bool FinishRounds(Attachment* trainer);
   bool LostOthers() const;
   absl::Status Away() const;
-  void RefuseTrainer(const absl::Status& reason, bool broken);
 
-  void ServeTrainer(Attachment& trainer);
+  void ServeTrainer(const std::shared_ptr<Attachment>& trainer);
   bool HandleRequest(Attachment& trainer);
   absl::Status CheckComplete(const Attachment& trainer) const;
   std::shared_ptr<GrowthCall> TakeGrowth();
   bool HandleGrowth();
-  void RefuseGrowth(const absl::Status& reason, bool broken);
   AddGroupsReply Grow(Attachment& trainer, const AddGroupsRequest& asked);
   absl::Status GrowOwner(const AddGroupsRequest& asked, const absl::Status& prepared);
   void ServeNobody();
@@ -170,10 +172,10 @@ class HostedRank {
 
   // Used by the rank's thread only, except that others read the owner's view and plan, and what the
   // options say of its plane, once it serves.
-  std::unique_ptr<ShardOwner> owner_;
+  std::unique_ptr<OwnerSupervisor<ShardOwner>> supervisor_;  // null: the rank has ended
+  ShardOwner* owner_ = nullptr;                              // the supervisor's; null: none
+  absl::Status refusal_;                    // what trainers are told without an owner
   absl::optional<TrainerRequest> request_;  // of the admissions that the owner has
-  // TornStep while what the memory has is the state of no step: until a checkpoint is loaded.
-  absl::Status torn_;
   // The hyperparameters that were given to options_.memory last, and with which step.
   std::string kept_hyperparameters_;
   StepNumber kept_with_ = 0;

@@ -1,8 +1,5 @@
-// How a hosted rank becomes part of its job, and does so again when the job has lost a rank: the
-// rank's thread.
-#include <algorithm>
-#include <atomic>
-#include <thread>
+// How a hosted rank gets its owner, and gives back one that is of no use any more.
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,107 +15,30 @@ namespace {
 
 // For trainers to come back to a server that has taken over, before the others are told.
 constexpr absl::Duration kReturnTime = absl::Milliseconds(1500);
-// Between two attempts to form the job again.
-constexpr absl::Duration kFirstFormPause = absl::Milliseconds(100);
-constexpr absl::Duration kLongestFormPause = absl::Seconds(2);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
-// Whether another attempt to start the owner would fail alike: the states do not fit together, or
-// this rank's place is no more.
-bool IsFinal(const absl::Status& failure) {
-  if (absl::IsFailedPrecondition(failure)) {
-    return !errors::IsStaleIncarnation(failure) && !errors::IsStaleGeneration(failure);
-  }
-  return absl::IsDataLoss(failure) || absl::IsInvalidArgument(failure);
-}
-
 }  // namespace
 
-void HostedRank::Run() {
-  absl::Status formed = Form();
-  if (formed.ok()) formed = TakeOwner();
-  while (formed.ok()) {
-    options_.show(&owner_->view());
-    {
-      absl::MutexLock lock(&mutex_);
-      phase_ = Phase::kServing;
-      progress_ = owner_->progress();
-      if (!aborted_.ok()) owner_->AbortPlane(aborted_);
-      if (takes_over_ && return_deadline_ == absl::InfiniteFuture()) {
-        return_deadline_ = Now() + kReturnTime;
-      }
-    }
-    if (Serve() == Next::kStop) break;
-    formed = FormAgain();
-    if (formed.ok()) formed = TakeOwner();
-  }
-  if (owner_ != nullptr) {
-    // In good order; where others do not leave too, no longer than this.
-    owner_->Stop(kLeaveTimeout).IgnoreError();
-    options_.show(nullptr);
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    start_status_ = formed;
-    phase_ = Phase::kEnded;
-  }
-  owner_.reset();
-  while (!formed.ok() && !draining_) RefuseTrainer(formed, true);
-}
+// --- The supervisor's thread.
 
-// The owner, when all ranks are there. Of a rank that has state: however long that takes.
-absl::Status HostedRank::Form() {
-  absl::Duration pause = kFirstFormPause;
-  while (true) {
-    absl::Status started = StartOwner();
-    const bool has_state = options_.keeper != 0 && options_.memory->synced();
-    // All ranks have been told so, and all come back without a step.
-    const bool torn = errors::IsTornStep(started);
-    if (started.ok() || !has_state || draining_ || (IsFinal(started) && !torn)) return started;
-    if (torn && torn_.ok()) {
-      torn_ = errors::WithContext(started, "no step before a checkpoint is loaded");
-    }
-    LogContext who;
-    who.role = "server";
-    who.job = first_.job;
-    who.rank = rank_;
-    Log(LogLevel::kWarning, who, "cannot go on %s: %s",
-        torn ? "before a checkpoint is loaded" : "yet", started.message());
-    control_.Wait(control_.Count(), Now() + pause);
-    pause = std::min(2 * pause, kLongestFormPause);
-  }
-}
-
-// Meanwhile the trainer is told, as often as it asks.
-absl::Status HostedRank::FormAgain() {
-  const absl::Status away = Away();
-  std::unique_ptr<ShardOwner> broken;
-  {
-    absl::MutexLock lock(&mutex_);
-    phase_ = Phase::kStarting;
-    away_ = away;
-    broken = std::move(owner_);
-  }
-  options_.show(nullptr);
-  broken->Stop(kLeaveTimeout).IgnoreError();
-  broken.reset();
-
-  absl::Status formed;
-  std::atomic<bool> done{false};
-  std::thread forming([this, &formed, &done] {
-    formed = Form();
-    done = true;
+OwnerSupervisor<ShardOwner>::Options HostedRank::SupervisorOptions() {
+  OwnerSupervisor<ShardOwner>::Options supervisor;
+  supervisor.start = [this](bool torn) { return StartOwner(torn); };
+  supervisor.has_state = [this] { return options_.keeper != 0 && options_.memory->synced(); };
+  supervisor.on_done = [this] {
     absl::MutexLock lock(&mutex_);
     Wake();
-  });
-  while (!done) RefuseTrainer(away, false);
-  forming.join();
-  return formed;
+  };
+  supervisor.who.role = "server";
+  supervisor.who.job = first_.job;
+  supervisor.who.rank = rank_;
+  supervisor.leave_timeout = kLeaveTimeout;
+  return supervisor;
 }
 
-absl::Status HostedRank::StartOwner() {
+absl::StatusOr<std::unique_ptr<ShardOwner>> HostedRank::StartOwner(bool torn) {
   RankMemory& memory = *options_.memory;
   const std::shared_ptr<const OptimizerSpec> prepared = memory.prepared_spec();
   ShardOwner::Options owner;
@@ -134,7 +54,7 @@ absl::Status HostedRank::StartOwner() {
   owner.join_timeout = first_.join_timeout;
   owner.plane_factory = options_.plane_factory;
   owner.memory = memory.Shard();
-  owner.memory_is_torn = !torn_.ok();
+  owner.memory_is_torn = torn;
   owner.memory_lacks_values = memory.synced() && !memory.all_synced();
   owner.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   owner.budget = options_.budget;
@@ -160,13 +80,11 @@ absl::Status HostedRank::StartOwner() {
   if (prepared != nullptr && errors::IsStaleGeneration(started.status())) {
     // The ranks have gone on with the groups that this one was adding when it failed.
     memory.TakePrepared();
-    return StartOwner();
+    return StartOwner(torn);
   }
-  if (!started.ok()) return started.status();
   // The ranks go on without them.
-  if (prepared != nullptr) options_.drop_prepared();
-  owner_ = *std::move(started);
-  return absl::OkStatus();
+  if (started.ok() && prepared != nullptr) options_.drop_prepared();
+  return started;
 }
 
 std::vector<Hyperparameters> HostedRank::LastHyperparameters(StepNumber finished) const {
@@ -177,6 +95,68 @@ std::vector<Hyperparameters> HostedRank::LastHyperparameters(StepNumber finished
   Log(LogLevel::kWarning, LogContext(), "%s: the hyperparameters that were kept of step %d: %s",
       Name(), finished, last.status().message());
   return {};
+}
+
+// --- The rank's thread.
+
+// Takes the owner that has been formed, gives back one that is of no use any more, and ends where
+// none can be formed.
+void HostedRank::FollowSupervisor() {
+  if (owner_ != nullptr) {
+    if (!draining_ && LostOthers()) LoseOwner();
+    return;
+  }
+  if (supervisor_ == nullptr || !supervisor_->done()) return;
+  const absl::StatusOr<ShardOwner*> formed = supervisor_->owner();
+  absl::Status taken = formed.status();
+  if (formed.ok()) {
+    owner_ = *formed;
+    taken = TakeOwner();
+  } else if (draining_) {
+    taken = ShuttingDown();
+  }
+  if (taken.ok()) return BeginServing();
+  End(taken);
+}
+
+void HostedRank::BeginServing() {
+  options_.show(&owner_->view());
+  absl::MutexLock lock(&mutex_);
+  phase_ = Phase::kServing;
+  progress_ = owner_->progress();
+  if (!aborted_.ok()) owner_->AbortPlane(aborted_);
+  if (takes_over_ && return_deadline_ == absl::InfiniteFuture()) {
+    return_deadline_ = Now() + kReturnTime;
+  }
+}
+
+// Until there is another one the trainer is refused, as often as it asks.
+void HostedRank::LoseOwner() {
+  refusal_ = Away();
+  {
+    absl::MutexLock lock(&mutex_);
+    phase_ = Phase::kStarting;
+    away_ = refusal_;
+    owner_ = nullptr;
+  }
+  options_.show(nullptr);
+  supervisor_->FormAgain();
+}
+
+// OK: in good order; where others do not leave too, no longer than the timeout.
+void HostedRank::End(const absl::Status& failure) {
+  if (owner_ != nullptr) {
+    owner_->Stop(kLeaveTimeout).IgnoreError();
+    options_.show(nullptr);
+  }
+  refusal_ = failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    start_status_ = failure;
+    phase_ = Phase::kEnded;
+  }
+  owner_ = nullptr;
+  supervisor_ = nullptr;
 }
 
 // Requests are of what the owner has, and its rounds of its generation. The owner looks for the
@@ -210,32 +190,6 @@ void HostedRank::ShowParameters() {
   std::shared_ptr<const void> shared = owner_->shared_replica_memory();
   owner_->KeepParameters(request_->ParametersKeptBy(
       shared == nullptr ? std::shared_ptr<const void>(options_.memory) : std::move(shared)));
-}
-
-// There is no owner that could do what the trainer asks for.
-void HostedRank::RefuseTrainer(const absl::Status& reason, bool broken) {
-  RefuseGrowth(reason, broken);
-  const uint32_t heard = std::exchange(heard_, control_.Count());
-  std::shared_ptr<Attachment> trainer;
-  {
-    absl::MutexLock lock(&mutex_);
-    trainer = place_.attachment();
-  }
-  if (trainer == nullptr) {
-    control_.Wait(heard, Now() + kLook);
-    return;
-  }
-  const bool ended = trainer->ended;
-  if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
-    DoorbellReply reply;
-    reply.status = request_->Take(trainer->incarnation, trainer->doorbell);
-    if (reply.status.ok()) reply.status = reason;
-    reply.broken = broken;
-    trainer->doorbell.Answer(reply);
-  } else if (ended) {
-    absl::MutexLock lock(&mutex_);
-    place_.Clear(trainer);
-  }
 }
 
 }  // namespace optshard

@@ -61,27 +61,21 @@ std::shared_ptr<HostedRank::GrowthCall> HostedRank::TakeGrowth() {
 bool HostedRank::HandleGrowth() {
   const std::shared_ptr<GrowthCall> call = TakeGrowth();
   if (call == nullptr) return false;
-  {
-    absl::MutexLock lock(&mutex_);
-    busy_ = true;
+  AddGroupsReply reply;
+  if (owner_ == nullptr) {
+    reply.status = refusal_;
+    reply.broken = supervisor_ == nullptr;
+  } else if (draining_) {
+    reply.status = ShuttingDown();
+  } else {
+    SetBusy();
+    reply = Grow(*call->trainer, call->asked);
+    JudgeFailure(&reply.status, &reply.broken);
+    Finish();
   }
-  AddGroupsReply reply = Grow(*call->trainer, call->asked);
-  JudgeFailure(&reply.status, &reply.broken);
   absl::MutexLock lock(&mutex_);
-  busy_ = false;
-  progress_ = owner_->progress();
   call->reply = std::move(reply);
   return true;
-}
-
-void HostedRank::RefuseGrowth(const absl::Status& reason, bool broken) {
-  const std::shared_ptr<GrowthCall> call = TakeGrowth();
-  if (call == nullptr) return;
-  AddGroupsReply reply;
-  reply.status = reason;
-  reply.broken = broken;
-  absl::MutexLock lock(&mutex_);
-  call->reply = std::move(reply);
 }
 
 // The admission after the trainer's last one: the rank may have it already.

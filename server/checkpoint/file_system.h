@@ -70,9 +70,12 @@ class Directory {
   virtual absl::StatusOr<std::unique_ptr<File>> CreateFile(absl::string_view name) = 0;
   // One that there is, to read.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenFile(absl::string_view name) = 0;
+  // One that there is, to write and not to read: others may write to it, elsewhere, at the same
+  // time.
+  virtual absl::StatusOr<std::unique_ptr<File>> OpenFileToWrite(absl::string_view name) = 0;
   virtual absl::Status CreateDirectory(absl::string_view name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Directory>> OpenDirectory(absl::string_view name) = 0;
-  // A file that has the name `to` is replaced, at once.
+  // A file that has the name `to` is replaced, at once; by a directory, an empty directory.
   virtual absl::Status Rename(absl::string_view from, absl::string_view to) = 0;
   // Likewise of a file, but never replaces: ALREADY_EXISTS where `to` is there.
   virtual absl::Status RenameNew(absl::string_view from, absl::string_view to) = 0;

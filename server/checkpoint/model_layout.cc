@@ -4,15 +4,18 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
 #include "common/parameter_space.h"
+#include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/name_escape.h"
 
 namespace optshard {
 namespace {
 
 constexpr char kOnlyName[] = "model.safetensors";
+constexpr size_t kMostFiles = 99'999;  // that five digits can count
 
 int64_t BytesOf(const SafetensorsTensor& tensor) {
   return ElementsOf(tensor.shape) * SizeOf(tensor.type);
@@ -52,7 +55,8 @@ absl::StatusOr<ModelFile> LayOutFile(absl::Span<const SafetensorsTensor> tensors
   const SafetensorsHeader& header = made.layout.header;
   for (const SafetensorsTensor& tensor : header.tensors) {
     const size_t index = index_of.at(tensor.name);
-    places[index] = {file, header.data_begin_bytes + tensor.offset_bytes, tensor.bytes};
+    places[index] = {file, header.data_begin_bytes + tensor.offset_bytes, tensor.bytes,
+                     SizeOf(tensor.type)};
     made.tensors.push_back(index);
   }
   return made;
@@ -76,6 +80,12 @@ int64_t ModelLayout::file_bytes() const {
   return bytes;
 }
 
+uint64_t ModelLayout::checksum() const {
+  std::string all = index;
+  for (const ModelFile& file : files) absl::StrAppend(&all, file.name, file.layout.bytes);
+  return ChecksumOf(all);
+}
+
 SafetensorsTensor ModelTensor(absl::string_view parameter, TensorType type,
                               std::vector<int64_t> shape) {
   SafetensorsTensor tensor;
@@ -88,6 +98,11 @@ SafetensorsTensor ModelTensor(absl::string_view parameter, TensorType type,
 absl::StatusOr<ModelLayout> LayOutModel(absl::Span<const SafetensorsTensor> tensors,
                                         int64_t shard_bytes) {
   const std::vector<std::vector<size_t>> divided = Divide(tensors, shard_bytes);
+  if (divided.size() > kMostFiles) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("with %d bytes in a file the model has %d files, at most %d", shard_bytes,
+                        divided.size(), kMostFiles));
+  }
   ModelLayout layout;
   layout.places.resize(tensors.size());
   for (size_t f = 0; f < divided.size(); ++f) {

@@ -36,6 +36,7 @@ struct ModelLayout {
     size_t file = 0;
     int64_t offset_bytes = 0;  // in the file
     int64_t bytes = 0;
+    int64_t element_bytes = 1;
   };
 
   std::vector<ModelFile> files;  // one at least
@@ -45,6 +46,8 @@ struct ModelLayout {
 
   // With headers and index.
   int64_t file_bytes() const;
+  // Of all that is not a tensor's: equal where two processes lay out the same model alike.
+  uint64_t checksum() const;
 };
 
 // Of a parameter: its name as files of checkpoints have it (EscapeName).
@@ -53,7 +56,8 @@ SafetensorsTensor ModelTensor(absl::string_view parameter, TensorType type,
 
 // The tensors, in the given order, go into one file until it would have more than `shard_bytes` of
 // them; a larger one has a file of its own. Name, type and shape count. A pure function: whoever
-// has the same tensors comes to the same bytes. INVALID_ARGUMENT as LayOutSafetensors. Thread-safe.
+// has the same tensors comes to the same bytes. INVALID_ARGUMENT as LayOutSafetensors, and for more
+// than 99,999 files. Thread-safe.
 absl::StatusOr<ModelLayout> LayOutModel(absl::Span<const SafetensorsTensor> tensors,
                                         int64_t shard_bytes);
 

@@ -157,6 +157,10 @@ class PosixDirectory final : public Directory {
     return Open("open", name, O_RDONLY | O_NONBLOCK);
   }
 
+  absl::StatusOr<std::unique_ptr<File>> OpenFileToWrite(absl::string_view name) override {
+    return Open("open", name, O_WRONLY | O_NONBLOCK);
+  }
+
   absl::Status CreateDirectory(absl::string_view name) override {
     absl::Status checked = CheckEntryName(path_, name);
     if (!checked.ok()) return checked;

@@ -115,6 +115,9 @@ class CoordinatorTarget final : public FuzzTarget {
     if (method == "SaveCheckpoint") {
       return Save(static_cast<const v1::SaveCheckpointRequest&>(*request.message));
     }
+    if (method == "ExportModel") {
+      return Export(static_cast<const v1::ExportModelRequest&>(*request.message));
+    }
     if (method == "ListCheckpoints") return ListCheckpoints(request);
     return Inspect(request);
   }
@@ -208,6 +211,14 @@ class CoordinatorTarget final : public FuzzTarget {
     save.set_step(3);
     save.set_rank(1);
     Add("SaveCheckpoint", save, seeds);
+    v1::ExportModelRequest model;
+    model.set_optimizer(TestJoin(0, kWorldSize).optimizer);
+    model.set_directory("/proc/model");
+    model.set_shard_bytes(1000);
+    model.set_request_id("fuzz model");
+    model.set_step(3);
+    model.set_rank(1);
+    Add("ExportModel", model, seeds);
     v1::ListCheckpointsRequest list;
     list.set_directory("/proc");
     list.set_page_size(1);
@@ -218,12 +229,21 @@ class CoordinatorTarget final : public FuzzTarget {
   std::string Save(const v1::SaveCheckpointRequest& request) {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kShortWait));
-    const auto stream = checkpoints_->SaveCheckpoint(&context, request);
+    return Follow(*checkpoints_->SaveCheckpoint(&context, request));
+  }
+
+  std::string Export(const v1::ExportModelRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kShortWait));
+    return Follow(*checkpoints_->ExportModel(&context, request));
+  }
+
+  std::string Follow(grpc::ClientReader<v1::SaveCheckpointUpdate>& stream) {
     v1::SaveCheckpointUpdate update;
-    while (stream->Read(&update)) {
-      if (update.committed()) return "a checkpoint is committed";
+    while (stream.Read(&update)) {
+      if (update.committed()) return "a checkpoint or a model is committed";
     }
-    return CheckStatus(stream->Finish(), true);
+    return CheckStatus(stream.Finish(), true);
   }
 
   std::string ListCheckpoints(const FuzzRequest& request) {

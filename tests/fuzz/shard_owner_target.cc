@@ -92,6 +92,11 @@ class ShardOwnerTarget final : public FuzzTarget {
       save.mutable_write()->set_directory("/proc");
       save.mutable_write()->set_name("step-000000000001");
       seeds.push_back({"SaveShard", std::make_shared<v1::SaveShardRequest>(save)});
+      save.mutable_write_model()->set_directory("/proc");
+      save.mutable_write_model()->set_name(absl::StrCat("m.", std::string(32, '0'), ".unfinished"));
+      save.mutable_write_model()->set_shard_bytes(1000);
+      save.mutable_write_model()->set_layout_checksum(1);
+      seeds.push_back({"SaveShard", std::make_shared<v1::SaveShardRequest>(save)});
       for (const OwnedSlice& slice : rig_.owner(rank).view().Slices(0, kLargestPage)) {
         for (const char* slot : {"exp_avg", "step"}) {
           v1::ReadSlotRequest read;
@@ -273,10 +278,12 @@ class ShardOwnerTarget final : public FuzzTarget {
   // After what comes before it in a save. There is no place to write to, so that no save succeeds.
   std::string Save(const v1::SaveShardRequest& request) {
     std::vector<v1::SaveShardRequest> messages;
-    if (request.has_open() || request.has_write()) {
+    const bool writes = request.has_write() || request.has_write_model();
+    if (request.has_open() || writes) {
       *messages.emplace_back().mutable_prepare() = PrepareToSave(0);
+      messages.back().mutable_prepare()->set_model(request.has_write_model());
     }
-    if (request.has_write()) messages.emplace_back().mutable_open();
+    if (writes) messages.emplace_back().mutable_open();
     messages.push_back(request);
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kShortWait));

@@ -236,13 +236,11 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
   }
 
   absl::StatusOr<std::unique_ptr<File>> OpenFile(absl::string_view name) override {
-    using Result = absl::StatusOr<std::unique_ptr<File>>;
-    return Run<Result>(name, [&]() -> Result {
-      const NodePointer node = Find(name);
-      if (node == nullptr) return FileError("open", PathOf(path_, name), ENOENT);
-      if (node->is_directory) return FileError("open", PathOf(path_, name), EISDIR);
-      return FileOf(node, name, /*writable=*/false);
-    });
+    return Open(name, /*writable=*/false);
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> OpenFileToWrite(absl::string_view name) override {
+    return Open(name, /*writable=*/true);
   }
 
   absl::Status CreateDirectory(absl::string_view name) override {
@@ -325,6 +323,16 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
     return disk_->Run<Result>(life_, operation);
   }
 
+  absl::StatusOr<std::unique_ptr<File>> Open(absl::string_view name, bool writable) {
+    using Result = absl::StatusOr<std::unique_ptr<File>>;
+    return Run<Result>(name, [&]() -> Result {
+      const NodePointer node = Find(name);
+      if (node == nullptr) return FileError("open", PathOf(path_, name), ENOENT);
+      if (node->is_directory) return FileError("open", PathOf(path_, name), EISDIR);
+      return FileOf(node, name, writable);
+    });
+  }
+
   absl::Status RenameTo(absl::string_view from, absl::string_view to, bool replaces) {
     absl::Status checked = CheckEntryName(path_, to);
     if (!checked.ok()) return checked;
@@ -335,6 +343,9 @@ class FakeFileSystem::OpenDirectoryHandle final : public Directory {
       if (replaced != nullptr && !replaces) return FileError("rename", PathOf(path_, from), EEXIST);
       if (replaced != nullptr && replaced->is_directory && !node->is_directory) {
         return FileError("rename", PathOf(path_, from), EISDIR);
+      }
+      if (replaced != nullptr && !replaced->is_directory && node->is_directory) {
+        return FileError("rename", PathOf(path_, from), ENOTDIR);
       }
       if (replaced != nullptr && !replaced->entries.empty()) {
         return FileError("rename", PathOf(path_, from), ENOTEMPTY);

@@ -5,13 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "common/errors.h"
-#include "common/request_limits.h"
 #include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/commit.h"
+#include "server/checkpoint/model_export.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/named_directory.h"
 #include "server/coordinator/saving/owner_answers.h"
+#include "server/coordinator/saving/owner_writes.h"
 
 namespace optshard {
 namespace {
@@ -19,16 +20,14 @@ namespace {
 // The owners could not open their snapshots together: another one may be luckier.
 constexpr int kOpenAttempts = 3;
 
-// That an owner says to have, or to have written. The sum over all ranks fits into 63 bits.
-constexpr int64_t kMostOwnerBytes = int64_t{1} << 46;
-static_assert(kMostOwnerBytes <= INT64_MAX / kMaxWorldSize, "it fits");
-
 using Owners = std::vector<std::unique_ptr<OwnerSave>>;
 using Board = std::shared_ptr<SaveBoard>;
 
 absl::StatusOr<std::unique_ptr<Directory>> OpenAbove(FileSystem& files, const std::string& path) {
   return files.OpenDirectory(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
 }
+
+std::string NameIn(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // Whether it is there, or can be created.
 absl::Status CheckRoot(FileSystem& files, const std::string& path) {
@@ -41,18 +40,15 @@ absl::StatusOr<std::unique_ptr<Directory>> OpenRoot(FileSystem& files, const std
   if (!absl::IsNotFound(root.status())) return root;
   const auto above = OpenAbove(files, path);
   if (!above.ok()) return above.status();
-  const absl::Status made = (*above)->CreateDirectory(path.substr(path.rfind('/') + 1));
+  const absl::Status made = (*above)->CreateDirectory(NameIn(path));
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   const absl::Status synced = (*above)->Sync();
   if (!synced.ok()) return synced;
   return files.OpenDirectory(path);
 }
 
-void CancelAll(const Owners& owners) {
-  for (const std::unique_ptr<OwnerSave>& owner : owners) owner->Cancel();
-}
-
-absl::Status PrepareAll(const Owners& owners, absl::Duration timeout, Cancellation& cancellation) {
+absl::Status PrepareAll(const Owners& owners, absl::Duration timeout, Cancellation& cancellation,
+                        absl::string_view what) {
   const auto answers = std::make_shared<OwnerAnswers<bool>>(owners.size());
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto rank = static_cast<Rank>(i);
@@ -64,13 +60,14 @@ absl::Status PrepareAll(const Owners& owners, absl::Duration timeout, Cancellati
       }
     });
   }
-  return answers->Await(timeout, cancellation, "prepare a snapshot for a checkpoint").status();
+  return answers->Await(timeout, cancellation, absl::StrCat("prepare a snapshot for ", what))
+      .status();
 }
 
 // Whose state all have opened. ABORTED where that is not the same: param groups were added.
 absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration timeout,
-                                       Cancellation& cancellation, const Board& board,
-                                       int attempt) {
+                                       Cancellation& cancellation, const Board& board, int attempt,
+                                       absl::string_view what) {
   const auto answers = std::make_shared<OwnerAnswers<SnapshotMoment>>(owners.size());
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto rank = static_cast<Rank>(i);
@@ -87,7 +84,8 @@ absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration time
       answers->Take(rank, opened);
     });
   }
-  const auto opened = answers->Await(timeout, cancellation, "open a snapshot for a checkpoint");
+  const auto opened =
+      answers->Await(timeout, cancellation, absl::StrCat("open a snapshot for ", what));
   if (!opened.ok()) return opened.status();
   const SnapshotMoment first = opened->front();
   for (size_t rank = 1; rank < opened->size(); ++rank) {
@@ -100,29 +98,6 @@ absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration time
   }
   return first;
 }
-
-// How far each owner is.
-class WriteProgress {
- public:
-  WriteProgress(size_t owners, Board board) : ranks_(owners), board_(std::move(board)) {}
-
-  void Set(Rank rank, int64_t bytes, int64_t all) {
-    board_->Update([&](SaveProgress& progress) {
-      // Under the board's lock.
-      progress.bytes += bytes - ranks_[rank].bytes;
-      progress.all_bytes += all - ranks_[rank].all;
-      ranks_[rank] = {bytes, all};
-    });
-  }
-
- private:
-  struct OfRank {
-    int64_t bytes = 0;
-    int64_t all = 0;
-  };
-  std::vector<OfRank> ranks_;
-  const Board board_;
-};
 
 }  // namespace
 
@@ -138,7 +113,8 @@ class CheckpointDriver::Run {
     if (!checked.ok()) return checked;
     std::string path = order_.directory;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
-    checked = CheckRoot(*options_.files, path);
+    const bool is_model = order_.model_shard_bytes.has_value();
+    checked = is_model ? CheckModelPath(path) : CheckRoot(*options_.files, path);
     if (!checked.ok()) return checked;
     auto opened = Open();
     if (!opened.ok()) return opened.status();
@@ -149,6 +125,7 @@ class CheckpointDriver::Run {
                           "be saved: save again",
                           opened->step, *order_.step));
     }
+    if (is_model) return ExportModel(path, *opened);
     const auto root = OpenRoot(*options_.files, path);
     auto made = root.ok() ? CreateCheckpoint(**root, opened->step) : root.status();
     if (!made.ok()) {
@@ -175,7 +152,8 @@ class CheckpointDriver::Run {
 
   absl::StatusOr<SnapshotMoment> TryOpen() {
     auto owners = options_.owners->Connect(
-        order_.optimizer, order_.awaits_step ? order_.step : absl::optional<StepNumber>());
+        order_.optimizer, order_.awaits_step ? order_.step : absl::optional<StepNumber>(),
+        order_.model_shard_bytes.has_value());
     if (!owners.ok()) return owners.status();
     owners_ = *std::move(owners);
     ++attempt_;
@@ -190,11 +168,11 @@ class CheckpointDriver::Run {
   }
 
   absl::StatusOr<SnapshotMoment> PrepareAndOpen() {
-    absl::Status prepared = PrepareAll(owners_, options_.prepare_timeout, cancellation_);
+    absl::Status prepared = PrepareAll(owners_, options_.prepare_timeout, cancellation_, what());
     if (!prepared.ok()) return prepared;
     board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kOpening; });
     return OpenAll(owners_, std::min(options_.open_timeout, order_.patience), cancellation_, board_,
-                   attempt_);
+                   attempt_, what());
   }
 
   absl::StatusOr<SavedCheckpoint> WriteAndCommit(Directory& root, const NewCheckpoint& made,
@@ -220,36 +198,80 @@ class CheckpointDriver::Run {
 
   absl::StatusOr<std::vector<WrittenShard>> WriteAll(const Directory& root,
                                                      const std::string& name) {
-    const auto answers = std::make_shared<OwnerAnswers<WrittenShard>>(owners_.size());
-    const auto written = std::make_shared<WriteProgress>(owners_.size(), board_);
-    for (size_t i = 0; i < owners_.size(); ++i) {
-      const auto rank = static_cast<Rank>(i);
-      owners_[i]->Write(
-          root.path(), name,
-          [answers, written, rank](int64_t bytes, int64_t all) {
-            if (bytes < 0 || bytes > all || all > kMostOwnerBytes) {
-              return answers->Take(
-                  rank, absl::InternalError(absl::StrFormat(
-                            "it says that it has written %d of %d bytes, expected 0 to as many "
-                            "as there are, and at most %d: report it",
-                            bytes, all, kMostOwnerBytes)));
-            }
-            answers->Hear(rank);
-            written->Set(rank, bytes, all);
-          },
-          [answers, rank, board = board_](absl::StatusOr<WrittenShard> shard) {
-            if (shard.ok()) board->Update([](SaveProgress& progress) { ++progress.written; });
-            answers->Take(rank, std::move(shard));
-          });
-    }
-    auto all = answers->Await(options_.longest_stall, cancellation_,
-                              absl::StrCat("write to ", root.path(), "/", name));
-    if (!all.ok()) {
-      // Before what they have written is removed.
+    return WriteAtAll<WrittenShard>(
+        owners_, board_, WaitFor(absl::StrCat(root.path(), "/", name)), cancellation_,
+        [&](OwnerSave& owner, std::function<void(int64_t, int64_t)> progress,
+            std::function<void(absl::StatusOr<WrittenShard>)> done) {
+          owner.Write(root.path(), name, std::move(progress), std::move(done));
+        });
+  }
+
+  WriteWait WaitFor(const std::string& path) const {
+    return {absl::StrCat("write to ", path), options_.longest_stall, options_.end_timeout};
+  }
+
+  // Of which the snapshot is opened.
+  absl::string_view what() const {
+    return order_.model_shard_bytes.has_value() ? "a model" : "a checkpoint";
+  }
+
+  absl::Status CheckModelPath(const std::string& path) {
+    const auto above = OpenAbove(*options_.files, path);
+    return above.ok() ? CheckModelName(**above, NameIn(path)) : above.status();
+  }
+
+  absl::StatusOr<SavedCheckpoint> ExportModel(const std::string& path,
+                                              const SnapshotMoment& opened) {
+    const auto above = OpenAbove(*options_.files, path);
+    const auto layout = above.ok() ? Layout(opened) : above.status();
+    auto made = layout.ok() ? CreateModel(**above, NameIn(path), *layout) : layout.status();
+    if (!made.ok()) {
       CancelAll(owners_);
-      answers->AwaitEnd(options_.end_timeout);
+      return made.status();
     }
-    return all;
+    absl::Status exported = WriteModel(**above, *made, *layout);
+    if (exported.ok()) {
+      board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kCommitting; });
+      exported = CommitModel(**above, *made, NameIn(path), *layout);
+    }
+    if (!exported.ok()) {
+      const absl::Status removed = RemoveUnfinishedModel(**above, made->name);
+      if (removed.ok()) return exported;
+      return errors::WithContext(
+          exported, absl::StrCat((*above)->path(), "/", made->name, " is not finished and stays (",
+                                 removed.message(), "): remove it"));
+    }
+    SavedCheckpoint saved;
+    saved.step = opened.step;
+    saved.bytes = layout->file_bytes();
+    return saved;
+  }
+
+  absl::StatusOr<ModelLayout> Layout(const SnapshotMoment& opened) {
+    const auto tensors = options_.owners->ModelTensors(order_.optimizer, opened.generation);
+    if (!tensors.ok()) return tensors.status();
+    return LayOutModel(*tensors, *order_.model_shard_bytes);
+  }
+
+  // By all owners, each element once.
+  absl::Status WriteModel(const Directory& above, const UnfinishedModel& model,
+                          const ModelLayout& layout) {
+    board_->Update([](SaveProgress& progress) { progress.phase = SavePhase::kWriting; });
+    const ModelShare share = {above.path(), model.name, *order_.model_shard_bytes,
+                              layout.checksum()};
+    const auto written = WriteAtAll<int64_t>(
+        owners_, board_, WaitFor(absl::StrCat(above.path(), "/", model.name)), cancellation_,
+        [&](OwnerSave& owner, std::function<void(int64_t, int64_t)> progress,
+            std::function<void(absl::StatusOr<int64_t>)> done) {
+          owner.WriteModel(share, std::move(progress), std::move(done));
+        });
+    if (!written.ok()) return written.status();
+    int64_t bytes = 0;
+    for (const int64_t share_bytes : *written) bytes += share_bytes;
+    if (bytes == layout.tensor_bytes) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrFormat("all owners together have written %d bytes of a model of %d: report it",
+                        bytes, layout.tensor_bytes));
   }
 
   absl::StatusOr<CheckpointManifest> ManifestOf(std::vector<WrittenShard> written,

@@ -1,4 +1,5 @@
-// Saves a checkpoint: has all owners open a snapshot at the same step and write it, and commits.
+// Saves a checkpoint, or exports a model: has all owners open a snapshot at the same step and write
+// it, and commits.
 #ifndef OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_DRIVER_H_
 #define OPTSHARD_SERVER_COORDINATOR_SAVING_CHECKPOINT_DRIVER_H_
 
@@ -35,11 +36,14 @@ struct SaveOrder {
   bool awaits_step = false;         // it is still to come
   // For how long owners may take to open their snapshots, where that is less than open_timeout.
   absl::Duration patience = absl::InfiniteDuration();
+  // A model instead, with so many bytes of tensors in a file: `directory` itself, which is new or
+  // empty. It has no labels, and nothing is pruned for it.
+  absl::optional<int64_t> model_shard_bytes;
   PrunePolicy prune;  // what goes once this one is committed; keep_last 0: nothing
 };
 
 struct SavedCheckpoint {
-  std::string name;  // "step-000000001000"
+  std::string name;  // "step-000000001000"; empty: a model, which is the directory itself
   StepNumber step = 0;
   int64_t bytes = 0;
   std::vector<std::string> removed;  // older ones
@@ -47,8 +51,9 @@ struct SavedCheckpoint {
 };
 
 // Steps: every owner prepares a snapshot; every owner opens it, at one step; the directory is
-// created; every owner writes; the manifest is committed; older checkpoints go. Thread-safe: each
-// call is a save of its own.
+// created; every owner writes; the manifest is committed; older checkpoints go. Of a model: the
+// directory, under another name, with its files; every owner writes into them; it gets its name
+// (model_export.h). Thread-safe: each call is a save of its own.
 class CheckpointDriver {
  public:
   struct Options {
@@ -78,6 +83,7 @@ class CheckpointDriver {
   //   NOT_FOUND           nobody has joined such an optimizer; the directory above it is missing
   //   FAILED_PRECONDITION not all ranks have joined; owner and coordinator do not see the same
   //                       files
+  //   ALREADY_EXISTS      a model's directory is there and not empty
   //   UNAVAILABLE         an owner was lost
   //   DEADLINE_EXCEEDED   errors::PeersTimedOut: these ranks did not prepare, open or write in time
   //   ABORTED             the owners could not open a snapshot together, several times, or not of

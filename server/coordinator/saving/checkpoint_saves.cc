@@ -14,6 +14,7 @@ namespace optshard {
 CheckpointSave::Status CheckpointSave::Read() const {
   Status status;
   status.progress = board_->Read();
+  status.is_model = order_.model_shard_bytes.has_value();
   absl::MutexLock lock(&mutex_);
   status.ended = ended_;
   status.error = error_;
@@ -34,6 +35,7 @@ void CheckpointSave::Unwatch(WatchNumber watch) {
 
 bool CheckpointSave::IsFor(const SaveRequest& request, Generation present) const {
   if (!request.request_id.empty() && request.request_id == request_.request_id) return true;
+  if (request.model_shard_bytes != request_.model_shard_bytes) return false;
   if (!request.step.has_value() || request.directory != request_.directory) return false;
   if (HasFailed()) return false;
   const SaveProgress progress = board_->Read();
@@ -78,6 +80,15 @@ CheckpointSaves::~CheckpointSaves() { Shutdown(); }
 absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const SaveRequest& asked) {
   SaveRequest request = asked;
   if (request.optimizer.empty()) request.optimizer = "default";
+  const bool is_model = request.model_shard_bytes.has_value();
+  if (is_model && *request.model_shard_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a file of the model is to have %d bytes, expected 1 at least",
+                        *request.model_shard_bytes));
+  }
+  if (is_model && request.directory.empty()) {
+    return absl::InvalidArgumentError("the request names no directory for the model");
+  }
   if (request.directory.empty()) request.directory = options_.directory;
   if (request.directory.empty()) {
     return absl::FailedPreconditionError(
@@ -110,7 +121,8 @@ absl::StatusOr<std::shared_ptr<CheckpointSave>> CheckpointSaves::Begin(const Sav
   order.step = request.step;
   order.awaits_step = request.awaits_step;
   order.patience = request.patience;
-  if (request.directory == options_.directory) order.prune = options_.prune;
+  order.model_shard_bytes = request.model_shard_bytes;
+  if (!is_model && request.directory == options_.directory) order.prune = options_.prune;
   // Its thread keeps it.
   const std::shared_ptr<CheckpointSave> save(
       new CheckpointSave(request, present, std::move(order)));
@@ -136,6 +148,12 @@ void CheckpointSaves::LogResult(const CheckpointSave& save,
   context.job = options_.job;
   context.generation = progress.generation;
   context.step = progress.step.value_or(0);
+  if (save.order_.model_shard_bytes.has_value()) {
+    Log(result.ok() ? LogLevel::kInfo : LogLevel::kWarning, context,
+        "the model of optimizer \"%s\" in %s: %s", save.order_.optimizer, save.order_.directory,
+        result.ok() ? SizeText(result->bytes) : result.status().ToString());
+    return;
+  }
   if (!result.ok()) {
     Log(LogLevel::kWarning, context, "no checkpoint of optimizer \"%s\" in %s: %s",
         save.order_.optimizer, save.order_.directory, result.status().ToString());
@@ -165,25 +183,26 @@ void CheckpointSaves::Shutdown() {
 
 std::string Summary(const CheckpointSave::Status& status, const std::string& directory) {
   const SaveProgress& progress = status.progress;
+  const absl::string_view what = status.is_model ? "model" : "checkpoint";
   if (status.ended && !status.error.ok()) {
-    return absl::StrCat("no checkpoint in ", directory, ": ", status.error.message());
+    return absl::StrFormat("no %s in %s: %s", what, directory, status.error.message());
   }
+  const std::string& name = status.ended ? status.saved.name : progress.name;
+  const std::string path = name.empty() ? directory : absl::StrCat(directory, "/", name);
   if (status.ended) {
-    return absl::StrFormat("saved step %d to %s/%s, %s", status.saved.step, directory,
-                           status.saved.name, SizeText(status.saved.bytes));
+    return absl::StrFormat("saved step %d to %s, %s", status.saved.step, path,
+                           SizeText(status.saved.bytes));
   }
   if (!progress.step.has_value()) {
-    return absl::StrFormat("%s snapshots for a checkpoint in %s", NameOf(progress.phase),
-                           directory);
+    return absl::StrFormat("%s snapshots for a %s in %s", NameOf(progress.phase), what, directory);
   }
-  if (progress.name.empty()) {
-    return absl::StrFormat("%s snapshots of step %d for a checkpoint in %s", NameOf(progress.phase),
-                           *progress.step, directory);
+  if (progress.phase < SavePhase::kWriting) {
+    return absl::StrFormat("%s snapshots of step %d for a %s in %s", NameOf(progress.phase),
+                           *progress.step, what, directory);
   }
-  return absl::StrFormat("%s step %d to %s/%s: %s of %s, %d of %d ranks done",
-                         NameOf(progress.phase), *progress.step, directory, progress.name,
-                         SizeText(progress.bytes), SizeText(progress.all_bytes), progress.written,
-                         progress.opened.size());
+  return absl::StrFormat("%s step %d to %s: %s of %s, %d of %d ranks done", NameOf(progress.phase),
+                         *progress.step, path, SizeText(progress.bytes),
+                         SizeText(progress.all_bytes), progress.written, progress.opened.size());
 }
 
 }  // namespace optshard

@@ -26,8 +26,9 @@ struct SaveRequest {
   std::string optimizer = "default";
   std::string directory;  // empty: Options::directory
   std::vector<std::string> labels;
-  std::string request_id;           // the same for retries; empty: of none
-  absl::optional<StepNumber> step;  // which is to be saved, and no other; absent: any
+  std::string request_id;                     // the same for retries; empty: of none
+  absl::optional<StepNumber> step;            // which is to be saved, and no other; absent: any
+  absl::optional<int64_t> model_shard_bytes;  // as SaveOrder::model_shard_bytes
   // It is still to come. Until an owner has opened its snapshot, such a save gives way to any
   // other.
   bool awaits_step = false;
@@ -39,6 +40,7 @@ class CheckpointSave {
  public:
   struct Status {
     SaveProgress progress;
+    bool is_model = false;
     bool ended = false;
     absl::Status error;     // once it has ended
     SavedCheckpoint saved;  // where that is OK
@@ -93,10 +95,11 @@ class CheckpointSaves {
   ~CheckpointSaves();
 
   // Begins a save, or gives the one that the request asks for: with the same request id, or of the
-  // same directory, step and generation, be it under way or the optimizer's last one, unless that
-  // has failed. The checkpoint has the labels of all who asked for it; who comes with others once
-  // it is committed begins another one. Waits for nobody.
-  //   INVALID_ARGUMENT     a directory or labels that cannot be (CheckNamedDirectory, CheckLabels)
+  // same directory, step, generation and kind, be it under way or the optimizer's last one, unless
+  // that has failed. The checkpoint has the labels of all who asked for it; who comes with others
+  // once it is committed begins another one. Waits for nobody.
+  //   INVALID_ARGUMENT     a directory or labels that cannot be (CheckNamedDirectory, CheckLabels);
+  //                        a model's bytes in a file are none
   //   FAILED_PRECONDITION  another save of the optimizer is under way: its directory, and how far
   //                        it is; or no directory is known
   //   UNAVAILABLE          after Shutdown

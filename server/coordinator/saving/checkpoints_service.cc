@@ -15,6 +15,7 @@
 #include "common/utf8_prefix.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_text.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/named_directory.h"
 #include "server/shard/inspection/size_text.h"
 
@@ -235,24 +236,23 @@ absl::StatusOr<v1::ListCheckpointsResponse> Page(const std::vector<CheckpointEnt
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::SaveCheckpointUpdate>* CheckpointsService::SaveCheckpoint(
-    grpc::CallbackServerContext*, const v1::SaveCheckpointRequest* request) {
-  if (request->request_id().size() > kMostRequestIdBytes) {
+template <typename Request>
+grpc::ServerWriteReactor<v1::SaveCheckpointUpdate>* CheckpointsService::Follow(
+    const Request& request, SaveRequest asked) {
+  if (request.request_id().size() > kMostRequestIdBytes) {
     return new RefusingReactor(absl::InvalidArgumentError(absl::StrFormat(
-        "request_id has %d bytes, at most %d", request->request_id().size(), kMostRequestIdBytes)));
+        "request_id has %d bytes, at most %d", request.request_id().size(), kMostRequestIdBytes)));
   }
-  if (request->has_rank() && (request->rank() < 0 || request->rank() >= world_size_)) {
+  if (request.has_rank() && (request.rank() < 0 || request.rank() >= world_size_)) {
     return new RefusingReactor(absl::InvalidArgumentError(
-        absl::StrFormat("rank %d is not a rank of a job of %d", request->rank(), world_size_)));
+        absl::StrFormat("rank %d is not a rank of a job of %d", request.rank(), world_size_)));
   }
-  SaveRequest asked;
-  asked.optimizer = request->optimizer();
-  asked.directory = request->directory();
-  asked.labels = {request->labels().begin(), request->labels().end()};
-  asked.request_id = request->request_id();
-  if (request->has_step()) asked.step = request->step();
+  asked.optimizer = request.optimizer();
+  asked.directory = request.directory();
+  asked.request_id = request.request_id();
+  if (request.has_step()) asked.step = request.step();
   absl::optional<Rank> rank;
-  if (request->has_rank()) rank = request->rank();
+  if (request.has_rank()) rank = request.rank();
   if (followers_->fetch_add(1) >= kMostFollowers) {
     followers_->fetch_sub(1);
     return new RefusingReactor(absl::ResourceExhaustedError(
@@ -266,6 +266,21 @@ grpc::ServerWriteReactor<v1::SaveCheckpointUpdate>* CheckpointsService::SaveChec
   auto* reactor = new FollowReactor(*std::move(save), rank, followers_);
   reactor->Begin();
   return reactor;
+}
+
+grpc::ServerWriteReactor<v1::SaveCheckpointUpdate>* CheckpointsService::SaveCheckpoint(
+    grpc::CallbackServerContext*, const v1::SaveCheckpointRequest* request) {
+  SaveRequest asked;
+  asked.labels = {request->labels().begin(), request->labels().end()};
+  return Follow(*request, std::move(asked));
+}
+
+grpc::ServerWriteReactor<v1::SaveCheckpointUpdate>* CheckpointsService::ExportModel(
+    grpc::CallbackServerContext*, const v1::ExportModelRequest* request) {
+  SaveRequest asked;
+  asked.model_shard_bytes =
+      request->shard_bytes() == 0 ? kDefaultShardBytes : request->shard_bytes();
+  return Follow(*request, std::move(asked));
 }
 
 grpc::Status CheckpointsService::ListCheckpoints(grpc::ServerContext*,

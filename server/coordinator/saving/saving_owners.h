@@ -14,6 +14,7 @@
 #include "common/ids.h"
 #include "server/checkpoint/checkpoint_manifest.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/safetensors.h"
 #include "server/shard/snapshot/between_calls.h"
 
 namespace optshard {
@@ -25,10 +26,18 @@ struct WrittenShard {
   absl::optional<CheckpointManifest> description;
 };
 
-// One owner's part in one save: Prepare, then Open, then Write, one after the other. Each calls
-// back at most once, from any thread, perhaps before it returns; Cancel makes one that is under way
-// do so soon. Its end ends the save at the owner: callbacks may still come. Thread-compatible, but
-// for Cancel.
+// Where an owner writes its elements of a model, whose files are there.
+struct ModelShare {
+  std::string directory;
+  std::string name;  // of the unfinished model in it
+  int64_t shard_bytes = 0;
+  uint64_t layout_checksum = 0;  // ModelLayout::checksum
+};
+
+// One owner's part in one save: Prepare, then Open, then Write or WriteModel, one after the other.
+// Each calls back at most once, from any thread, perhaps before it returns; Cancel makes one that
+// is under way do so soon. Its end ends the save at the owner: callbacks may still come.
+// Thread-compatible, but for Cancel.
 class OwnerSave {
  public:
   virtual ~OwnerSave() = default;
@@ -45,6 +54,11 @@ class OwnerSave {
                      std::function<void(int64_t bytes, int64_t all)> progress,
                      std::function<void(absl::StatusOr<WrittenShard>)> done) = 0;
 
+  // It writes its elements, and says how many bytes those were.
+  virtual void WriteModel(const ModelShare& share,
+                          std::function<void(int64_t bytes, int64_t all)> progress,
+                          std::function<void(absl::StatusOr<int64_t>)> done) = 0;
+
   virtual void Cancel() = 0;
 };
 
@@ -54,10 +68,15 @@ class SavingOwners {
   virtual ~SavingOwners() = default;
 
   // By rank, for one save of all owners of the optimizer: of the state after `at_step`, which is
-  // still to come, or of any step. NOT_FOUND and FAILED_PRECONDITION as
-  // Coordinator::GetOwners.
+  // still to come, or of any step; with `is_model`, of the parameters alone, for WriteModel.
+  // NOT_FOUND and FAILED_PRECONDITION as Coordinator::GetOwners.
   virtual absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
-      const std::string& optimizer, absl::optional<StepNumber> at_step) = 0;
+      const std::string& optimizer, absl::optional<StepNumber> at_step, bool is_model) = 0;
+
+  // The parameters of a generation, in their order, as tensors of a model. ABORTED where the ranks
+  // follow another one by now; NOT_FOUND and FAILED_PRECONDITION as Coordinator::GetPlan.
+  virtual absl::StatusOr<std::vector<SafetensorsTensor>> ModelTensors(const std::string& optimizer,
+                                                                      Generation generation) = 0;
 
   // Which generation the ranks follow at present; 0 where not all have joined.
   virtual Generation generation(const std::string& optimizer) = 0;

@@ -17,7 +17,9 @@
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/checkpoint.grpc.pb.h"
+#include "server/checkpoint/array_format.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/shard/snapshot/snapshot_id.h"
 
 namespace optshard {
@@ -35,6 +37,7 @@ struct Target {
   absl::Duration open_patience;
   absl::Duration silence;
   absl::optional<StepNumber> at_step;
+  bool is_model = false;
 };
 
 SnapshotId NewSnapshotId() {
@@ -131,6 +134,33 @@ class AwaitedWritten final : public Awaited {
   bool is_too_long_ = false;
 };
 
+class AwaitedModelShare final : public Awaited {
+ public:
+  AwaitedModelShare(std::function<void(int64_t, int64_t)> progress,
+                    std::function<void(absl::StatusOr<int64_t>)> done)
+      : progress_(std::move(progress)), done_(std::move(done)) {}
+
+  bool Take(const v1::SaveShardResponse& response) override {
+    if (response.has_writing()) {
+      progress_(response.writing().bytes(), response.writing().total_bytes());
+    }
+    if (response.has_model_written()) bytes_ = response.model_written().bytes();
+    return false;  // the end says whether it was all
+  }
+
+  void End(const absl::Status& status) override {
+    if (!status.ok()) return done_(status);
+    if (!bytes_.has_value()) return done_(EndedEarly());
+    progress_(*bytes_, *bytes_);
+    done_(*bytes_);
+  }
+
+ private:
+  const std::function<void(int64_t, int64_t)> progress_;
+  const std::function<void(absl::StatusOr<int64_t>)> done_;
+  absl::optional<int64_t> bytes_;
+};
+
 // One call of SaveShard. Keeps itself until gRPC is done with it.
 class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::SaveShardResponse> {
  public:
@@ -154,6 +184,7 @@ class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::
     prepare.set_snapshot_id(target_.snapshot);
     prepare.set_silence_ms(absl::ToInt64Milliseconds(target_.silence));
     if (target_.at_step.has_value()) prepare.set_at_step(*target_.at_step);
+    prepare.set_model(target_.is_model);
     Ask(std::move(request), std::move(awaited));
   }
 
@@ -276,6 +307,18 @@ class RpcOwnerSave final : public OwnerSave {
                std::make_unique<AwaitedWritten>(std::move(progress), std::move(done)));
   }
 
+  void WriteModel(const ModelShare& share, std::function<void(int64_t, int64_t)> progress,
+                  std::function<void(absl::StatusOr<int64_t>)> done) override {
+    v1::SaveShardRequest request;
+    v1::WriteModelShare& write = *request.mutable_write_model();
+    write.set_directory(share.directory);
+    write.set_name(share.name);
+    write.set_shard_bytes(share.shard_bytes);
+    write.set_layout_checksum(share.layout_checksum);
+    call_->Ask(std::move(request),
+               std::make_unique<AwaitedModelShare>(std::move(progress), std::move(done)));
+  }
+
   void Cancel() override { call_->Cancel(); }
 
  private:
@@ -285,7 +328,7 @@ class RpcOwnerSave final : public OwnerSave {
 }  // namespace
 
 absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect(
-    const std::string& optimizer, absl::optional<StepNumber> at_step) {
+    const std::string& optimizer, absl::optional<StepNumber> at_step, bool is_model) {
   Target target;
   target.optimizer = optimizer;
   target.job = coordinator_.options().job;
@@ -293,6 +336,7 @@ absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect
   target.open_patience = open_patience_;
   target.silence = silence_;
   target.at_step = at_step;
+  target.is_model = is_model;
   std::vector<std::unique_ptr<OwnerSave>> owners;
   int world_size = 1;
   while (static_cast<int>(owners.size()) < world_size) {
@@ -310,6 +354,27 @@ absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect
     }
   }
   return owners;
+}
+
+absl::StatusOr<std::vector<SafetensorsTensor>> SavingOwnersRpc::ModelTensors(
+    const std::string& optimizer, Generation generation) {
+  const auto plan = coordinator_.GetPlan(optimizer);
+  if (!plan.ok()) return plan.status();
+  if (plan->ready->plan.generation != generation) {
+    return absl::AbortedError(
+        absl::StrFormat("the snapshots are of generation %d, and the ranks follow generation %d by "
+                        "now: export again",
+                        generation, plan->ready->plan.generation));
+  }
+  const ParameterSpace& space = plan->spec.space;
+  std::vector<SafetensorsTensor> tensors;
+  for (int p = 0; p < space.parameter_count(); ++p) {
+    const ParameterSpec& parameter = space.parameter(p);
+    tensors.push_back(ModelTensor(parameter.name,
+                                  TypeOf(ArrayFormatOf(parameter.dtype), ArrayPart::kValues),
+                                  parameter.shape));
+  }
+  return tensors;
 }
 
 Generation SavingOwnersRpc::generation(const std::string& optimizer) {

@@ -27,7 +27,10 @@ class SavingOwnersRpc final : public SavingOwners {
   // FAILED_PRECONDITION also where a rank has no address. Errors of the calls are the owner's, with
   // its address; errors::PeerLost where it cannot be reached.
   absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
-      const std::string& optimizer, absl::optional<StepNumber> at_step) override;
+      const std::string& optimizer, absl::optional<StepNumber> at_step, bool is_model) override;
+
+  absl::StatusOr<std::vector<SafetensorsTensor>> ModelTensors(const std::string& optimizer,
+                                                              Generation generation) override;
 
   Generation generation(const std::string& optimizer) override;
 

@@ -8,12 +8,15 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "common/log.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/model_export.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/named_directory.h"
 #include "server/checkpoint/owner_writer.h"
 #include "server/shard/saving/snapshot_state.h"
@@ -123,7 +126,9 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
   SnapshotContents contents;
   contents.parameters = true;
   contents.parameters_later = true;
-  contents.blob = true;
+  // A model has no state: steps may write that.
+  contents.keep_copies = !shard.is_model;
+  contents.blob = !shard.is_model;
   const absl::Time deadline = absl::Now() + options_.memory_patience;
   while (true) {
     // The destructor forgets it, whatever happens.
@@ -160,7 +165,7 @@ absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {
 absl::Status ShardSave::Copy() {
   // First: what a trainer writes to them meanwhile ends the save.
   absl::Status kept = snapshot_->KeepParameters();
-  if (!kept.ok()) return kept;
+  if (!kept.ok() || shard_.is_model) return kept;
   copying_ = std::make_unique<CopyingAhead>(*snapshot_, options_, MakeLogContext());
   return absl::OkStatus();
 }
@@ -186,25 +191,75 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
   for (size_t group = 0; group < hyperparameters.size(); ++group) {
     description_.groups[group].hyperparameters = hyperparameters[group];
   }
+  Written written;
+  absl::Status status = WriteTo(
+      directory, name, progress, [&](Directory& checkpoint, const OwnerWriteOptions& options) {
+        auto part = WriteOwnerFile(checkpoint, description_.parameters, *state, options);
+        if (!part.ok()) return part.status();
+        written.part = *std::move(part);
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  if (rank_ == 0) written.description = std::move(description_);
+  return written;
+}
+
+absl::StatusOr<int64_t> ShardSave::WriteModel(
+    const ModelPlace& place, const std::function<void(int64_t done, int64_t all)>& progress) {
+  absl::Status named = CheckNamedDirectory(place.directory);
+  if (!named.ok()) return named;
+  if (!IsUnfinishedModelName(place.name)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the name of %d bytes is not that of an unfinished model", place.name.size()));
+  }
+  const auto layout = LayOutModel(ModelTensorsOf(description_.parameters), place.shard_bytes);
+  if (!layout.ok()) return layout.status();
+  if (layout->checksum() != place.layout_checksum) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "rank %d and the coordinator lay out the model's %d tensors otherwise: run the same "
+        "version of both",
+        rank_, layout->places.size()));
+  }
+  auto state = OwnerStateOf(*snapshot_, description_, rank_);
+  if (!state.ok()) return state.status();
+  const std::vector<OwnerSlice> slices =
+      ModelSlicesOf(description_.parameters, std::move(state->slices));
+  int64_t bytes = 0;
+  absl::Status status = WriteTo(place.directory, place.name, progress,
+                                [&](Directory& model, const OwnerWriteOptions& options) {
+                                  const auto written =
+                                      WriteModelShare(model, *layout, slices, options);
+                                  if (!written.ok()) return written.status();
+                                  bytes = *written;
+                                  return absl::OkStatus();
+                                });
+  if (!status.ok()) return status;
+  return bytes;
+}
+
+absl::Status ShardSave::WriteTo(const std::string& directory, const std::string& name,
+                                const std::function<void(int64_t done, int64_t all)>& progress,
+                                const Writing& write) {
   const auto root = options_.files->OpenDirectory(directory);
   if (!root.ok()) return root.status();
-  const auto checkpoint = (*root)->OpenDirectory(name);
-  if (!checkpoint.ok()) return checkpoint.status();
+  const auto within = (*root)->OpenDirectory(name);
+  if (!within.ok()) return within.status();
   const auto writer = options_.writers->Take(*options_.cancellation, kBetweenReports,
                                              [&progress] { progress(0, 0); });
   if (!writer.ok()) return writer.status();
   const IdleInputOutput idle;
   YieldToTrainers();
+  int64_t bytes = 0;
   OwnerWriteOptions options;
   options.cancellation = options_.cancellation;
   GivingWay giving_way(snapshot_->steps());
   options.progress = [&](int64_t done, int64_t all) {
+    bytes = done;
     progress(done, all);
     giving_way.Wait();
   };
-  auto part = WriteOwnerFile(**checkpoint, description_.parameters, *state, options);
+  absl::Status whole = write(**within, options);
   // Once more: a write that had begun while they were copied has ended by now.
-  absl::Status whole = part.status();
   whole.Update(snapshot_->KeepParameters());
   if (!whole.ok()) {
     Log(LogLevel::kWarning, MakeLogContext(), "has not written its part of %s/%s: %s", directory,
@@ -212,12 +267,8 @@ absl::StatusOr<ShardSave::Written> ShardSave::Write(
     return whole;
   }
   copying_.reset();  // nothing more is read
-  Log(LogLevel::kInfo, MakeLogContext(), "wrote %d bytes to %s/%s", part->file.bytes, directory,
-      name);
-  Written written;
-  written.part = *std::move(part);
-  if (rank_ == 0) written.description = std::move(description_);
-  return written;
+  Log(LogLevel::kInfo, MakeLogContext(), "wrote %d bytes to %s/%s", bytes, directory, name);
+  return absl::OkStatus();
 }
 
 LogContext ShardSave::MakeLogContext() const {

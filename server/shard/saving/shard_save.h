@@ -1,4 +1,4 @@
-// One owner's part in the saving of a checkpoint.
+// One owner's part in the saving of a checkpoint, or in the export of a model.
 #ifndef OPTSHARD_SERVER_SHARD_SAVING_SHARD_SAVE_H_
 #define OPTSHARD_SERVER_SHARD_SAVING_SHARD_SAVE_H_
 
@@ -19,6 +19,7 @@
 #include "server/checkpoint/checkpoint_manifest.h"
 #include "server/checkpoint/file_system.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/owner_writer.h"
 #include "server/shard/inspection/shard_view_registry.h"
 #include "server/shard/saving/writer_slots.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
@@ -28,8 +29,8 @@
 
 namespace optshard {
 
-// Prepare, Open, Copy and Write come in this order, each once, from one thread. Its end closes the
-// snapshot.
+// Prepare, Open, Copy and Write, or WriteModel, come in this order, each once, from one thread. Its
+// end closes the snapshot.
 class ShardSave {
  public:
   struct Options {
@@ -50,6 +51,7 @@ class ShardSave {
     std::string job;  // empty: any
     SnapshotId snapshot = 0;
     absl::optional<StepNumber> at_step;  // which the snapshot is of; absent: any
+    bool is_model = false;               // the parameters alone, for WriteModel
   };
 
   struct Written {
@@ -67,7 +69,7 @@ class ShardSave {
   // Errors as AgreedSnapshots::Open; the reason of the cancellation, which forgets the snapshot.
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
 
-  // Copies the parameters, and has the state copied from now on, so that the trainer's next step
+  // Copies the parameters, and has any state copied from now on, so that the trainer's next step
   // need not. Nothing here waits for a writer. Errors as ShardSnapshot::KeepParameters.
   absl::Status Copy();
 
@@ -79,8 +81,28 @@ class ShardSave {
   absl::StatusOr<Written> Write(const std::string& directory, const std::string& name,
                                 const std::function<void(int64_t done, int64_t all)>& progress);
 
+  struct ModelPlace {
+    std::string directory;
+    std::string name;  // of the unfinished model in it
+    int64_t shard_bytes = 0;
+    uint64_t layout_checksum = 0;  // ModelLayout::checksum, as the coordinator has it
+  };
+
+  // Writes the rank's elements into the model's files, as Write does, and returns their bytes.
+  // Errors as WriteModelShare, LayOutModel, OwnerStateOf and ShardSnapshot::KeepParameters;
+  // INVALID_ARGUMENT as Write; FAILED_PRECONDITION where the layouts differ.
+  absl::StatusOr<int64_t> WriteModel(
+      const ModelPlace& place, const std::function<void(int64_t done, int64_t all)>& progress);
+
  private:
   class CopyingAhead;
+  // Writes to a directory, with the options for that.
+  using Writing = std::function<absl::Status(Directory&, const OwnerWriteOptions&)>;
+
+  // Once a writer of the process is free.
+  absl::Status WriteTo(const std::string& directory, const std::string& name,
+                       const std::function<void(int64_t done, int64_t all)>& progress,
+                       const Writing& write);
 
   LogContext MakeLogContext() const;
 

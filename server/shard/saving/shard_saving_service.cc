@@ -101,7 +101,7 @@ class ShardSavingService::Call final
     ShardSave save(save_options_);
     absl::Status done = Prepare(save);
     if (done.ok()) done = Open(save);
-    if (done.ok()) done = Write(save);
+    if (done.ok()) done = is_model_ ? WriteModel(save) : Write(save);
     return done;
   }
 
@@ -115,6 +115,7 @@ class ShardSavingService::Call final
     shard.job = prepare.job();
     shard.snapshot = prepare.snapshot_id();
     if (prepare.has_at_step()) shard.at_step = prepare.at_step();
+    shard.is_model = is_model_ = prepare.model();
     if (prepare.silence_ms() > 0) {
       silence_ = absl::Milliseconds(std::min(prepare.silence_ms(), kLongestPatienceMs));
     }
@@ -149,6 +150,20 @@ class ShardSavingService::Call final
     absl::Status sent = SendText(ToText(written->part), &v1::ShardWritten::set_part_json);
     if (!sent.ok() || !written->description.has_value()) return sent;
     return SendText(ToText(*written->description), &v1::ShardWritten::set_description_json);
+  }
+
+  absl::Status WriteModel(ShardSave& save) {
+    absl::Status received = Receive(v1::SaveShardRequest::kWriteModel, "write_model");
+    if (received.ok()) received = save.Copy();
+    if (!received.ok()) return received;
+    const v1::WriteModelShare& request = request_.write_model();
+    const auto written = save.WriteModel(
+        {request.directory(), request.name(), request.shard_bytes(), request.layout_checksum()},
+        [this](int64_t done, int64_t all) { Report(done, all); });
+    if (!written.ok()) return written.status();
+    v1::SaveShardResponse response;
+    response.mutable_model_written()->set_bytes(*written);
+    return Send(response);
   }
 
   absl::Status SendText(const std::string& text, void (v1::ShardWritten::*set)(std::string&&)) {
@@ -228,6 +243,7 @@ class ShardSavingService::Call final
   const Options& options_;
   const std::shared_ptr<std::atomic<int>> calls_;
   absl::Duration silence_;
+  bool is_model_ = false;
   ShardSave::Options save_options_;
   Cancellation cancellation_;
   absl::Time next_report_ = absl::InfinitePast();

@@ -112,6 +112,38 @@ TEST_F(CheckpointSavesTest, AnotherRequestMeanwhile_IsRefusedWithHowFarItIs) {
   saves_->Shutdown();
 }
 
+TEST_F(CheckpointSavesTest, ExportsAndSaves_ComeOneAtATime) {
+  SaveRequest model = To("/dir");
+  model.step = 5;
+  model.model_shard_bytes = 1000;
+  SaveRequest checkpoint = To("/dir");
+  checkpoint.step = 5;
+  const auto exporting = BeginSilent(model);
+  const absl::Status refused = saves_->Begin(checkpoint).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("writing step 5 to /dir: "));
+  EXPECT_EQ(saves_->Begin(model).value(), exporting);
+  model.model_shard_bytes = 2000;
+  EXPECT_EQ(saves_->Begin(model).status().code(), absl::StatusCode::kFailedPrecondition);
+  owners_.AnswerAll(absl::UnavailableError("given up"));
+  const CheckpointSave::Status status = Await(*exporting);
+  EXPECT_EQ(Summary(status, "/dir"), "no model in /dir: rank 1: given up");
+  // And the other way round; the file system has nothing of the first one.
+  EXPECT_EQ(system_.OpenDirectory("/").value()->List()->size(), 0u);
+  const auto saving = BeginSilent(checkpoint);
+  EXPECT_EQ(saves_->Begin(model).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointSavesTest, AModelThatCannotBe_IsRefused) {
+  SaveRequest request = To("");
+  request.model_shard_bytes = 1000;
+  EXPECT_EQ(saves_->Begin(request).status().code(), absl::StatusCode::kInvalidArgument);
+  request.directory = "/dir";
+  request.model_shard_bytes = 0;
+  EXPECT_EQ(saves_->Begin(request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(owners_.connects(), 0);
+}
+
 TEST_F(CheckpointSavesTest, TheSameRequest_JoinsWhatIsUnderWay) {
   SaveRequest request = To("/dir");
   request.request_id = "a";

@@ -48,11 +48,18 @@ class CheckpointsServiceTest : public ::testing::Test {
   Answer Save(const v1::SaveCheckpointRequest& request) {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(absl::Seconds(20)));
-    const auto stream = stub_->SaveCheckpoint(&context, request);
+    return AnswerOf(*stub_->SaveCheckpoint(&context, request));
+  }
+  Answer Export(const v1::ExportModelRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(absl::Seconds(20)));
+    return AnswerOf(*stub_->ExportModel(&context, request));
+  }
+  static Answer AnswerOf(grpc::ClientReader<v1::SaveCheckpointUpdate>& stream) {
     Answer answer;
     v1::SaveCheckpointUpdate update;
-    while (stream->Read(&update)) answer.updates.push_back(update);
-    answer.status = stream->Finish();
+    while (stream.Read(&update)) answer.updates.push_back(update);
+    answer.status = stream.Finish();
     return answer;
   }
 
@@ -101,6 +108,42 @@ TEST_F(CheckpointsServiceTest, SaveCheckpoint_EndsWithWhatWasCommitted) {
   EXPECT_EQ(page.checkpoints(0).job(), "digits");
   EXPECT_THAT(page.checkpoints(0).labels(), ElementsAre("best"));
   EXPECT_EQ(page.summary(), "1 checkpoints, 1 of them committed");
+}
+
+TEST_F(CheckpointsServiceTest, ExportModel_EndsWithTheModel) {
+  v1::ExportModelRequest request;
+  request.set_directory("/model");
+  request.set_shard_bytes(10'000);
+  request.set_step(5);
+  const Answer answer = Export(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  const v1::SaveCheckpointUpdate& last = answer.updates.back();
+  EXPECT_TRUE(last.committed());
+  EXPECT_EQ(last.name(), "");
+  EXPECT_EQ(last.directory(), "/model");
+  EXPECT_EQ(last.step(), 5);
+  EXPECT_EQ(last.ranks_done(), 2);
+  EXPECT_EQ(last.bytes(), last.total_bytes());
+  EXPECT_THAT(last.summary(), HasSubstr("saved step 5 to /model, "));
+  EXPECT_THAT(answer.updates.front().summary(), HasSubstr("/model"));
+  EXPECT_TRUE(
+      system_.OpenDirectory("/model").value()->OpenFile("model.safetensors.index.json").ok());
+}
+
+TEST_F(CheckpointsServiceTest, ExportsThatCannotBe_AreRefused) {
+  const auto code = [&](const std::string& directory, int64_t shard_bytes) {
+    v1::ExportModelRequest request;
+    request.set_directory(directory);
+    request.set_shard_bytes(shard_bytes);
+    return Export(request).status.error_code();
+  };
+  EXPECT_EQ(code("/model", -1), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("", 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("model", 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("/model/../other", 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(owners_.connects(), 0);
+  EXPECT_EQ(code("/model", 0), grpc::StatusCode::OK);
+  EXPECT_EQ(code("/model", 0), grpc::StatusCode::ALREADY_EXISTS);
 }
 
 TEST_F(CheckpointsServiceTest, TheOwnersError_IsTheCallers) {

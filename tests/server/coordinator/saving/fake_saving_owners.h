@@ -12,6 +12,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
+#include "server/checkpoint/model_export.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/coordinator/saving/saving_owners.h"
 #include "tests/server/checkpoint/saved_model.h"
 
@@ -34,8 +36,11 @@ class FakeSavingOwners final : public SavingOwners {
   absl::optional<SnapshotMoment> moment_of_rank_1;
   Generation present = 1;                   // that all follow
   absl::optional<StepNumber> awaited_step;  // that the last save waited for
+  bool connected_for_model = false;
   bool describes = true;
   Rank file_of_rank_1 = 1;
+  absl::optional<Generation> followed_now;  // by ModelTensors; absent: `present`
+  bool writes_all = true;                   // of a model; otherwise rank 1 writes nothing
   // What rank 1 says first: bytes written, of how many.
   absl::optional<std::pair<int64_t, int64_t>> progress_of_rank_1;
   // Where it is set, it takes the next answer of rank 0 to Open, which does not answer then.
@@ -78,7 +83,8 @@ class FakeSavingOwners final : public SavingOwners {
   }
 
   absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> Connect(
-      const std::string& optimizer, absl::optional<StepNumber> at_step) override {
+      const std::string& optimizer, absl::optional<StepNumber> at_step, bool is_model) override {
+    connected_for_model = is_model;
     awaited_step = at_step;
     if (optimizer != "default") return absl::NotFoundError("no such optimizer");
     absl::MutexLock lock(&mutex_);
@@ -88,6 +94,13 @@ class FakeSavingOwners final : public SavingOwners {
       owners.push_back(std::make_unique<Owner>(*this, rank));
     }
     return owners;
+  }
+
+  absl::StatusOr<std::vector<SafetensorsTensor>> ModelTensors(const std::string&,
+                                                              Generation generation) override {
+    if (followed_now.value_or(present) != generation) return absl::AbortedError("another one");
+    return ModelTensorsOf(
+        SavedModel(step_).Description(world_size_, PartitionPolicy::kBalanced).parameters);
   }
 
   Generation generation(const std::string&) override { return present; }
@@ -125,6 +138,15 @@ class FakeSavingOwners final : public SavingOwners {
       done(Written(directory, name, std::move(progress)));
     }
 
+    void WriteModel(const ModelShare& share, std::function<void(int64_t, int64_t)> progress,
+                    std::function<void(absl::StatusOr<int64_t>)> done) override {
+      if (IsSilent(SaveCall::kWrite, done)) return;
+      const absl::Status failed = all_.before(SaveCall::kWrite, rank_);
+      if (!failed.ok()) return done(failed);
+      if (rank_ == 1 && !all_.writes_all) return done(0);
+      done(WrittenModel(share, std::move(progress)));
+    }
+
     void Cancel() override { all_.Cancel(this); }
 
    private:
@@ -157,6 +179,26 @@ class FakeSavingOwners final : public SavingOwners {
       description.generation = all_.present;
       if (rank_ == 0 && all_.describes) written.description = std::move(description);
       return written;
+    }
+
+    absl::StatusOr<int64_t> WrittenModel(const ModelShare& share,
+                                         std::function<void(int64_t, int64_t)> progress) {
+      const SavedModel model(all_.step_);
+      const auto policy = PartitionPolicy::kBalanced;
+      const auto parameters = model.Description(all_.world_size_, policy).parameters;
+      const auto layout = LayOutModel(ModelTensorsOf(parameters), share.shard_bytes);
+      if (!layout.ok()) return layout.status();
+      if (layout->checksum() != share.layout_checksum) return absl::InternalError("its checksum");
+      auto root = all_.files_.OpenDirectory(share.directory);
+      if (!root.ok()) return root.status();
+      auto unfinished = (*root)->OpenDirectory(share.name);
+      if (!unfinished.ok()) return unfinished.status();
+      OwnerWriteOptions options;
+      options.progress = std::move(progress);
+      return WriteModelShare(
+          **unfinished, *layout,
+          ModelSlicesOf(parameters, model.StateOf(rank_, all_.world_size_, policy).slices),
+          options);
     }
 
     FakeSavingOwners& all_;

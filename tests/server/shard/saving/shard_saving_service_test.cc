@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -17,8 +18,12 @@
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/commit.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/model_export.h"
+#include "server/checkpoint/model_layout.h"
+#include "server/checkpoint/state_file/checkpoint_export.h"
 #include "server/shard/saving/shard_save.h"
 #include "server/shard/saving/writer_slots.h"
 #include "tests/server/shard/owner_rig.h"
@@ -32,6 +37,7 @@ using ::testing::HasSubstr;
 using testing::OwnerRig;
 
 constexpr int kRanks = 2;
+constexpr int64_t kShardBytes = 100;
 constexpr char kName[] = "step-000000000001";
 
 // One call, as the coordinator makes it.
@@ -43,8 +49,9 @@ class SaveCall {
   }
 
   v1::SaveShardResponse Prepare(Rank rank, uint64_t snapshot, const std::string& job = "",
-                                int64_t silence_ms = 0) {
+                                int64_t silence_ms = 0, bool model = false) {
     v1::SaveShardRequest request;
+    request.mutable_prepare()->set_model(model);
     request.mutable_prepare()->set_silence_ms(silence_ms);
     request.mutable_prepare()->set_rank(rank);
     request.mutable_prepare()->set_snapshot_id(snapshot);
@@ -62,6 +69,15 @@ class SaveCall {
     request.mutable_write()->set_name(name);
     stream_->Write(request);
   }
+  void WriteModel(const std::string& directory, const std::string& name,
+                  const ModelLayout& layout) {
+    v1::SaveShardRequest request;
+    request.mutable_write_model()->set_directory(directory);
+    request.mutable_write_model()->set_name(name);
+    request.mutable_write_model()->set_shard_bytes(kShardBytes);
+    request.mutable_write_model()->set_layout_checksum(layout.checksum());
+    stream_->Write(request);
+  }
   v1::SaveShardResponse Ask(const v1::SaveShardRequest& request) {
     Send(request);
     return Answer();
@@ -77,6 +93,7 @@ class SaveCall {
     grpc::Status status;
     std::string part;
     std::string description;
+    int64_t model_bytes = 0;
   };
   Written Finish() {
     Written written;
@@ -84,6 +101,7 @@ class SaveCall {
     while (stream_->Read(&response)) {
       written.part += response.written().part_json();
       written.description += response.written().description_json();
+      written.model_bytes += response.model_written().bytes();
     }
     written.status = stream_->Finish();
     return written;
@@ -150,6 +168,19 @@ class ShardSavingServiceTest : public ::testing::Test {
     return call;
   }
 
+  std::map<std::string, std::string> FilesIn(const std::string& path) {
+    std::map<std::string, std::string> files;
+    const auto directory = system_.OpenDirectory(path).value();
+    const auto entries = directory->List().value();
+    for (const DirectoryEntry& entry : entries) {
+      std::string& bytes = files[entry.name];
+      bytes.resize(static_cast<size_t>(entry.bytes));
+      EXPECT_EQ(directory->OpenFile(entry.name).value()->ReadAt(0, absl::MakeSpan(bytes)).value(),
+                bytes.size());
+    }
+    return files;
+  }
+
   OwnerRig rig_;
   ShardViewRegistry views_;
   FakeFileSystem system_;
@@ -191,6 +222,90 @@ TEST_F(ShardSavingServiceTest, AllOwners_WriteWhatCanBeCommittedWhileStepsGoOn) 
   EXPECT_EQ(manifest->parameters.at(0).steps, 1);
   EXPECT_EQ(manifest->groups.at(0).name, "adam");
   EXPECT_EQ(CommitCheckpoint(*root_->OpenDirectory(kName).value(), *manifest), absl::OkStatus());
+}
+
+TEST_F(ShardSavingServiceTest, AllOwners_WriteAModelOfOneStepWhileStepsGoOn) {
+  // What a checkpoint of the same step gives.
+  std::vector<OwnerPart> parts;
+  CheckpointManifest description;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    SaveCall call(*stub_);
+    ASSERT_TRUE(call.Prepare(rank, 1 + rank).has_prepared());
+    ASSERT_TRUE(call.Open().has_opened());
+    call.Write("/", kName);
+    const SaveCall::Written written = call.Finish();
+    parts.push_back(*ParseOwnerPart(written.part));
+    if (rank == 0) description = *ParseDescription(written.description);
+  }
+  description.step = 1;
+  const auto manifest = MakeManifest(description, std::move(parts));
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  ASSERT_EQ(CommitCheckpoint(*root_->OpenDirectory(kName).value(), *manifest), absl::OkStatus());
+
+  const ModelLayout layout =
+      LayOutModel(ModelTensorsOf(description.parameters), kShardBytes).value();
+  const auto model = CreateModel(*root_, "model", layout).value();
+  std::vector<std::unique_ptr<SaveCall>> calls;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    calls.push_back(std::make_unique<SaveCall>(*stub_));
+    ASSERT_TRUE(calls.back()->Prepare(rank, 7, "", 0, /*model=*/true).has_prepared());
+  }
+  for (const auto& call : calls) EXPECT_EQ(call->Open().opened().step(), 1);
+  rig_.GiveGradients(2);
+  for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
+  int64_t bytes = 0;
+  for (const auto& call : calls) {
+    call->WriteModel("/", model.name, layout);
+    const SaveCall::Written written = call->Finish();
+    ASSERT_TRUE(written.status.ok()) << written.status.error_message();
+    EXPECT_GT(written.model_bytes, 0);
+    bytes += written.model_bytes;
+  }
+  EXPECT_EQ(bytes, layout.tensor_bytes);
+  ASSERT_EQ(CommitModel(*root_, model, "model", layout), absl::OkStatus());
+
+  ASSERT_EQ(root_->CreateDirectory("expected"), absl::OkStatus());
+  const auto reader = CheckpointReader::Open(root_->OpenDirectory(kName).value()).value();
+  ASSERT_EQ(ExportModel(*reader, *root_->OpenDirectory("expected").value(), kShardBytes),
+            absl::OkStatus());
+  EXPECT_GT(layout.files.size(), 1u);
+  EXPECT_EQ(FilesIn("/model"), FilesIn("/expected"));
+}
+
+TEST_F(ShardSavingServiceTest, AModelThatIsNotLaidOutAlike_OrNotThere_IsRefused) {
+  SaveCall described(*stub_);
+  ASSERT_TRUE(described.Prepare(0, 1).has_prepared());
+  ASSERT_TRUE(described.Open().has_opened());
+  described.Write("/", kName);
+  const auto description = ParseDescription(described.Finish().description).value();
+  const auto tensors = ModelTensorsOf(description.parameters);
+  const ModelLayout layout = LayOutModel(tensors, kShardBytes).value();
+  const auto model = CreateModel(*root_, "model", layout).value();
+  struct Place {
+    std::string directory;
+    std::string name;
+    ModelLayout layout;
+    grpc::StatusCode code;
+  };
+  const std::string missing = absl::StrCat("x", model.name);
+  uint64_t snapshot = 10;
+  for (const Place& place :
+       {Place{"/", "model", layout, grpc::StatusCode::INVALID_ARGUMENT},
+        Place{"/", absl::StrCat("../", model.name), layout, grpc::StatusCode::INVALID_ARGUMENT},
+        Place{"dir", model.name, layout, grpc::StatusCode::INVALID_ARGUMENT},
+        Place{"/", missing, layout, grpc::StatusCode::NOT_FOUND},
+        Place{"/", model.name, LayOutModel(tensors, 1).value(),
+              grpc::StatusCode::FAILED_PRECONDITION}}) {
+    SaveCall call(*stub_);
+    ASSERT_TRUE(call.Prepare(0, ++snapshot, "", 0, /*model=*/true).has_prepared());
+    ASSERT_TRUE(call.Open().has_opened());
+    call.WriteModel(place.directory, place.name, place.layout);
+    EXPECT_EQ(call.Code(), place.code) << place.directory << " " << place.name;
+  }
+  // What it was not prepared for.
+  const auto call = Opened(0, ++snapshot);
+  call->WriteModel("/", model.name, layout);
+  EXPECT_EQ(call->Code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ShardSavingServiceTest, MessagesOutOfOrder_AreRefused) {

@@ -190,6 +190,11 @@ void ShardedOptimizer::save_checkpoint(const std::string& directory,
   impl_->SaveCheckpoint(directory, labels);
 }
 
+void ShardedOptimizer::export_model(const std::string& directory, int64_t shard_bytes) {
+  impl_->CheckUsable();
+  impl_->ExportModel(directory, shard_bytes);
+}
+
 std::string ShardedOptimizer::wait_checkpoint() { return impl_->WaitCheckpoint(); }
 
 void ShardedOptimizer::Close() { impl_->Close(); }

@@ -358,8 +358,17 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   NOT_FOUND, PERMISSION_DENIED, DATA_LOSS and others: of the files
   void save_checkpoint(const std::string& directory, const std::vector<std::string>& labels = {});
 
-  // Waits until the checkpoint that this rank has asked for is committed, and returns its path; ""
-  // where it has asked for none. Errors as save_checkpoint, once.
+  // Exports the parameters of the last finished step as Hugging Face lays out a model: files
+  // .safetensors of at most `shard_bytes` of tensors (0: 5 GB), and an index. The shard owners
+  // write them together, in the background; returns as save_checkpoint does, which it is like but
+  // for this: `directory` is the model, new or empty, in a directory that is there; it has its name
+  // once it is whole. Exports and saves come one at a time. Errors as save_checkpoint, and
+  //   ALREADY_EXISTS       the directory is not empty
+  //   INVALID_ARGUMENT     shard_bytes is negative
+  void export_model(const std::string& directory, int64_t shard_bytes = 0);
+
+  // Waits until the checkpoint or the model that this rank has asked for last is committed, and
+  // returns its path; "" where it has asked for none. Errors as save_checkpoint, once.
   std::string wait_checkpoint();
 
   // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most, and

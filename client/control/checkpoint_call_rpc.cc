@@ -25,12 +25,13 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
   explicit Stream(const CheckpointCall::Request& request)
       : coordinator_(request.coordinator),
         stub_(v1::Checkpoints::NewStub(MakeChannel(request.coordinator))) {
-    request_.set_optimizer(request.optimizer);
-    request_.set_directory(request.directory);
-    for (const std::string& label : request.labels) request_.add_labels(label);
-    request_.set_request_id(NewRequestId());
-    if (request.step.has_value()) request_.set_step(*request.step);
-    if (request.rank.has_value()) request_.set_rank(*request.rank);
+    if (!request.model_shard_bytes.has_value()) {
+      Fill(request, checkpoint_.emplace());
+      for (const std::string& label : request.labels) checkpoint_->add_labels(label);
+    } else {
+      Fill(request, model_.emplace());
+      model_->set_shard_bytes(*request.model_shard_bytes);
+    }
   }
 
   // Its end waits until gRPC has seen the cancellation, which no peer can delay.
@@ -40,7 +41,11 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
   }
 
   void Start() {
-    stub_->async()->SaveCheckpoint(&context_, &request_, this);
+    if (model_.has_value()) {
+      stub_->async()->ExportModel(&context_, &*model_, this);
+    } else {
+      stub_->async()->SaveCheckpoint(&context_, &*checkpoint_, this);
+    }
     StartRead(&incoming_);
     StartCall();
   }
@@ -88,12 +93,23 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
   const std::string& coordinator() const { return coordinator_; }
 
  private:
+  // What either request has.
+  template <typename Message>
+  static void Fill(const CheckpointCall::Request& request, Message& message) {
+    message.set_optimizer(request.optimizer);
+    message.set_directory(request.directory);
+    message.set_request_id(NewRequestId());
+    if (request.step.has_value()) message.set_step(*request.step);
+    if (request.rank.has_value()) message.set_rank(*request.rank);
+  }
+
   bool HasOpened() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ended_ || last_.opened(); }
 
   const std::string coordinator_;
   const std::unique_ptr<v1::Checkpoints::Stub> stub_;
   grpc::ClientContext context_;
-  v1::SaveCheckpointRequest request_;
+  absl::optional<v1::SaveCheckpointRequest> checkpoint_;  // one of the two
+  absl::optional<v1::ExportModelRequest> model_;
   v1::SaveCheckpointUpdate incoming_;  // being read
   mutable absl::Mutex mutex_;
   v1::SaveCheckpointUpdate last_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Asks a coordinator for a checkpoint, and follows the save.
+// Asks a coordinator for a checkpoint, or for a model, and follows the save.
 #ifndef OPTSHARD_CLIENT_CONTROL_CHECKPOINT_CALL_RPC_H_
 #define OPTSHARD_CLIENT_CONTROL_CHECKPOINT_CALL_RPC_H_
 
@@ -15,8 +15,8 @@
 
 namespace optshard {
 
-// Checkpoints.SaveCheckpoint, whose errors all calls here return. Thread-safe. Its end leaves the
-// save to itself.
+// Checkpoints.SaveCheckpoint or ExportModel, whose errors all calls here return. Thread-safe. Its
+// end leaves the save to itself.
 class CheckpointCall {
  public:
   struct Request {
@@ -24,6 +24,9 @@ class CheckpointCall {
     std::string optimizer = "default";
     std::string directory;  // empty: the coordinator's --checkpoint-dir
     std::vector<std::string> labels;
+    // A model is exported to the directory instead, with so many bytes of tensors in a file, 0
+    // being Hugging Face's 5 GB. It has no labels.
+    absl::optional<int64_t> model_shard_bytes;
     absl::optional<StepNumber> step;  // which is to be saved, and no other
     absl::optional<Rank> rank;        // whose owner AwaitOpened waits for; absent: all
   };
@@ -36,7 +39,7 @@ class CheckpointCall {
 
   struct Saved {
     std::string directory;
-    std::string name;  // "step-000000001000"
+    std::string name;  // "step-000000001000"; empty: a model, which is the directory itself
     StepNumber step = 0;
     int64_t bytes = 0;
     std::vector<std::string> removed;  // older ones that went for it
@@ -49,7 +52,8 @@ class CheckpointCall {
   // DEADLINE_EXCEEDED, with how far the save is, where it has not within `timeout`.
   virtual absl::Status AwaitOpened(absl::Duration timeout) = 0;
 
-  // Waits until the checkpoint is committed. DEADLINE_EXCEEDED likewise; the save goes on.
+  // Waits until the checkpoint or the model is committed. DEADLINE_EXCEEDED likewise; the save goes
+  // on.
   virtual absl::StatusOr<Saved> Await(absl::Duration timeout) = 0;
 
   virtual Progress progress() const = 0;

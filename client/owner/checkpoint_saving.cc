@@ -8,13 +8,25 @@ namespace optshard {
 
 absl::Status CheckpointSaving::Save(const std::string& directory,
                                     const std::vector<std::string>& labels, StepNumber finished) {
-  const absl::StatusOr<std::string> former = Wait();
-  if (!former.ok()) return former.status();
   CheckpointCall::Request request;
-  request.coordinator = owner_.coordinator_address();
-  request.optimizer = options_.optimizer;
   request.directory = directory;
   request.labels = labels;
+  return Begin(std::move(request), finished);
+}
+
+absl::Status CheckpointSaving::Export(const std::string& directory, int64_t shard_bytes,
+                                      StepNumber finished) {
+  CheckpointCall::Request request;
+  request.directory = directory;
+  request.model_shard_bytes = shard_bytes;
+  return Begin(std::move(request), finished);
+}
+
+absl::Status CheckpointSaving::Begin(CheckpointCall::Request request, StepNumber finished) {
+  const absl::StatusOr<std::string> former = Wait();
+  if (!former.ok()) return former.status();
+  request.coordinator = owner_.coordinator_address();
+  request.optimizer = options_.optimizer;
   request.step = finished;
   request.rank = options_.rank;
   call_ = CheckpointCall::Start(request);
@@ -28,7 +40,8 @@ absl::StatusOr<std::string> CheckpointSaving::Wait() {
   const auto saved = call_->Await(options_.checkpoint_timeout);
   call_.reset();
   if (!saved.ok()) return saved.status();
-  last_path_ = absl::StrCat(saved->directory, "/", saved->name);
+  last_path_ = saved->directory;
+  if (!saved->name.empty()) absl::StrAppend(&last_path_, "/", saved->name);
   return last_path_;
 }
 

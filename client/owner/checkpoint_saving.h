@@ -1,7 +1,8 @@
-// The checkpoints that a trainer asks for.
+// The checkpoints and models that a trainer asks for.
 #ifndef OPTSHARD_CLIENT_OWNER_CHECKPOINT_SAVING_H_
 #define OPTSHARD_CLIENT_OWNER_CHECKPOINT_SAVING_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,11 +30,16 @@ class CheckpointSaving {
   absl::Status Save(const std::string& directory, const std::vector<std::string>& labels,
                     StepNumber finished);
 
+  // Likewise a model (CheckpointCall::Request::model_shard_bytes).
+  absl::Status Export(const std::string& directory, int64_t shard_bytes, StepNumber finished);
+
   // The path of the last one, once it is committed; "" where none was asked for. Its error is
   // returned once.
   absl::StatusOr<std::string> Wait();
 
  private:
+  absl::Status Begin(CheckpointCall::Request request, StepNumber finished);
+
   const OwnerLink& owner_;
   const ShardedOptimizerOptions& options_;
   std::unique_ptr<CheckpointCall> call_;  // that nobody has waited for

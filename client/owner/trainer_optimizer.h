@@ -211,6 +211,10 @@ class TrainerOptimizer {
     ThrowIfError(saving_.Save(directory, labels, finished_step()));
   }
 
+  void ExportModel(const std::string& directory, int64_t shard_bytes) {
+    ThrowIfError(saving_.Export(directory, shard_bytes, finished_step()));
+  }
+
   std::string WaitCheckpoint() { return ValueOrThrow(saving_.Wait()); }
 
   void Close() {

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +34,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::ErrorOf;
 using testing::ExpectAllOk;
+using ::testing::HasSubstr;
 using testing::NewCheckpointRoot;
 using testing::RunServedRanks;
 
@@ -101,6 +104,55 @@ std::vector<CheckpointEntry> List(const std::string& root) {
 }
 
 class SavedJobTest : public ::testing::TestWithParam<Job> {};
+
+std::map<std::string, std::string> FilesIn(const std::string& path) {
+  std::map<std::string, std::string> files;
+  PosixFileSystem system;
+  const auto directory = system.OpenDirectory(path).value();
+  const auto entries = directory->List().value();
+  for (const DirectoryEntry& entry : entries) {
+    std::string& bytes = files[entry.name];
+    bytes.resize(static_cast<size_t>(entry.bytes));
+    EXPECT_EQ(directory->OpenFile(entry.name).value()->ReadAt(0, absl::MakeSpan(bytes)).value(),
+              bytes.size());
+  }
+  return files;
+}
+
+TEST_P(SavedJobTest, AModelThatIsExportedWhileTrainingGoesOn_IsTheCheckpointsOfTheStep) {
+  constexpr int64_t kShardBytes = 20'000;
+  const std::string root = NewCheckpointRoot();
+  const std::string model = absl::StrCat(root, "/model");
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    const std::string checkpoints = absl::StrCat(root, "/", ranks);
+    const std::string exported = absl::StrCat(model, ranks);
+    ExpectAllOk(RunServedRanks(ranks, [&](const ShardedOptimizerOptions& options) {
+      Trainer trainer(GetParam(), options);
+      trainer.StepTo(2);
+      if (options.rank == 0) {
+        trainer.optimizer().save_checkpoint(checkpoints);
+        EXPECT_EQ(trainer.optimizer().wait_checkpoint(),
+                  absl::StrCat(checkpoints, "/step-000000000002"));
+        trainer.optimizer().export_model(exported, kShardBytes);
+      }
+      trainer.StepTo(6);
+      if (options.rank == 0) {
+        EXPECT_EQ(trainer.optimizer().wait_checkpoint(), exported);
+        EXPECT_EQ(ErrorOf([&] { trainer.optimizer().export_model(exported); }).code(),
+                  absl::StatusCode::kAlreadyExists);
+      }
+    }));
+    PosixFileSystem files;
+    const auto directory = files.OpenDirectory(checkpoints).value();
+    const auto reader =
+        CheckpointReader::Open(directory->OpenDirectory("step-000000000002").value()).value();
+    ASSERT_EQ(directory->CreateDirectory("expected"), absl::OkStatus());
+    ASSERT_EQ(ExportModel(*reader, *directory->OpenDirectory("expected").value(), kShardBytes),
+              absl::OkStatus());
+    EXPECT_EQ(FilesIn(exported), FilesIn(absl::StrCat(checkpoints, "/expected")));
+  }
+}
 
 TEST_P(SavedJobTest, WhatIsSavedWhileTrainingGoesOn_GoesOnAtAnyWorldSizeBitForBit) {
   const std::string root = NewCheckpointRoot();

@@ -107,6 +107,35 @@ TEST_P(FileSystemSuite, Names_ThatExist_AreRefusedOrReplaced) {
   EXPECT_EQ(root_->OpenDirectory("a").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_P(FileSystemSuite, OpenFileToWrite_LetsSeveralWriteIntoOneFile) {
+  EXPECT_EQ(root_->OpenFileToWrite("a").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_EQ(WriteFile(*root_, "a", "......"), absl::OkStatus());
+  const auto one = root_->OpenFileToWrite("a").value();
+  const auto other = root_->OpenFileToWrite("a").value();
+  ASSERT_EQ(one->WriteAt(1, {"1"}), absl::OkStatus());
+  ASSERT_EQ(other->WriteAt(4, {"2"}), absl::OkStatus());
+  EXPECT_EQ(one->Sync(), absl::OkStatus());
+  EXPECT_EQ(other->Sync(), absl::OkStatus());
+  EXPECT_EQ(ReadFile(*root_, "a"), ".1..2.");
+  ASSERT_EQ(root_->CreateDirectory("d"), absl::OkStatus());
+  EXPECT_EQ(root_->OpenFileToWrite("d").status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(FileSystemSuite, ADirectoryThatIsRenamed_ReplacesAnEmptyOneAlone) {
+  ASSERT_EQ(root_->CreateDirectory("from"), absl::OkStatus());
+  ASSERT_EQ(WriteFile(*root_->OpenDirectory("from").value(), "a", "A"), absl::OkStatus());
+  ASSERT_EQ(root_->CreateDirectory("empty"), absl::OkStatus());
+  ASSERT_EQ(root_->CreateDirectory("full"), absl::OkStatus());
+  ASSERT_EQ(WriteFile(*root_->OpenDirectory("full").value(), "b", "B"), absl::OkStatus());
+  ASSERT_EQ(WriteFile(*root_, "file", "F"), absl::OkStatus());
+  EXPECT_EQ(root_->Rename("from", "full").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(root_->Rename("from", "file").code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(root_->Rename("from", "empty"), absl::OkStatus());
+  EXPECT_EQ(ReadFile(*root_->OpenDirectory("empty").value(), "a"), "A");
+  EXPECT_EQ(ReadFile(*root_->OpenDirectory("full").value(), "b"), "B");
+  EXPECT_EQ(root_->OpenDirectory("from").status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_P(FileSystemSuite, RenameNew_NeverReplaces) {
   ASSERT_EQ(WriteFile(*root_, "a", "A"), absl::OkStatus());
   ASSERT_EQ(WriteFile(*root_, "b", "B"), absl::OkStatus());

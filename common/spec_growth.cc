@@ -17,8 +17,14 @@ bool IsOfLastAdmission(const ParameterSpace& space, size_t group) {
   return space.groups()[group].admission + 1 == space.admission_count();
 }
 
-// The spec before its last admission.
-OptimizerSpec Before(const OptimizerSpec& spec) {
+std::string TextOf(const Hyperparameters& values, const std::string& name) {
+  const HyperValue* value = values.Find(name);
+  return value == nullptr ? "none" : ToString(*value);
+}
+
+}  // namespace
+
+OptimizerSpec BeforeLastAdmission(const OptimizerSpec& spec) {
   OptimizerSpec before = spec;
   std::vector<GroupSpec> groups;
   for (size_t g = 0; g < spec.space.groups().size(); ++g) {
@@ -36,13 +42,6 @@ OptimizerSpec Before(const OptimizerSpec& spec) {
   return before;
 }
 
-std::string TextOf(const Hyperparameters& values, const std::string& name) {
-  const HyperValue* value = values.Find(name);
-  return value == nullptr ? "none" : ToString(*value);
-}
-
-}  // namespace
-
 absl::Status CheckGrowth(const OptimizerSpec& present, const OptimizerSpec& next) {
   absl::Status valid = next.Validate();
   if (!valid.ok()) return valid;
@@ -53,7 +52,7 @@ absl::Status CheckGrowth(const OptimizerSpec& present, const OptimizerSpec& next
                                                    " admissions, expected ", admissions));
   }
   const absl::optional<std::string> difference =
-      FirstDifference(present, "the optimizer", Before(next), "the proposal");
+      FirstDifference(present, "the optimizer", BeforeLastAdmission(next), "the proposal");
   if (!difference.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "what is added to the param groups changes nothing of what is there, but ", *difference));

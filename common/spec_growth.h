@@ -12,6 +12,9 @@
 
 namespace optshard {
 
+// What a valid spec was before what its last admission brought. Pure; thread-safe.
+OptimizerSpec BeforeLastAdmission(const OptimizerSpec& spec);
+
 // That `next` is valid, and is `present` with one admission more: of groups, or of parameters of
 // the groups that are there. INVALID_ARGUMENT as OptimizerSpec::Validate, or naming what does not
 // go on from `present`. Pure; thread-safe.

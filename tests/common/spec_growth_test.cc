@@ -5,6 +5,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace optshard {
 namespace {
@@ -58,6 +59,29 @@ TEST(SpecGrowth, ParametersOfOneAdmissionMore_AreFine) {
             absl::OkStatus());
   EXPECT_EQ(CheckGrowth(Spec({Group("a", 0), Group("c", 1)}), Spec({GroupWithB(2), Group("c", 1)})),
             absl::OkStatus());
+}
+
+TEST(SpecGrowth, BeforeTheLastAdmission_IsTheSpecThatThereWas) {
+  const auto group_with = [](std::vector<GroupSpec::Addition> additions) {
+    GroupSpec group = Group("a", 0);
+    for (const char* name : {"b", "c"}) {
+      if (group.parameters.size() > additions.size()) break;
+      group.parameters.push_back(Group(name, 0).parameters[0]);
+    }
+    group.additions = std::move(additions);
+    return group;
+  };
+  const OptimizerSpec specs[] = {
+      Spec({group_with({}), Group("d", 0)}),
+      Spec({group_with({{1, 1}}), Group("d", 0)}),
+      Spec({group_with({{1, 1}, {2, 2}}), Group("d", 0)}),
+      Spec({group_with({{1, 1}, {2, 2}}), Group("d", 0), Group("e", 3)}),
+  };
+  for (int i = 0; i < 3; ++i) {
+    const OptimizerSpec before = BeforeLastAdmission(specs[i + 1]);
+    EXPECT_EQ(before.Validate(), absl::OkStatus()) << i;
+    EXPECT_EQ(before.Digest(), specs[i].Digest()) << i;
+  }
 }
 
 TEST(SpecGrowth, ParametersThatDiffer_AreNamedWithBothSides) {

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/membership/membership.h"
 #include "server/checkpoint/named_directory.h"
 
@@ -63,6 +64,14 @@ void CoordinatorCheckpoints::Tick() {
 
 void CoordinatorCheckpoints::Look(const std::string& optimizer, StepNumber finished,
                                   absl::Time now) {
+  if (counted_.insert(optimizer).second) {
+    LogContext context;
+    context.role = "coordinator";
+    context.job = coordinator_.options().job;
+    Log(LogLevel::kInfo, context,
+        "saves optimizer \"%s\" about every %d steps to %s, counted from step %d on", optimizer,
+        options_.every, options_.directory, finished);
+  }
   const bool is_due = schedule_.IsDue(optimizer, finished);
   const auto upcoming = schedule_.Upcoming(optimizer, finished, now);
   if (const auto at = at_steps_.find(optimizer); at != at_steps_.end()) {

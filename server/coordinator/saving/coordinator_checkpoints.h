@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -48,6 +49,7 @@ class CoordinatorCheckpoints {
   CheckpointSaves saves_;
   CheckpointsService service_;
   CheckpointSchedule schedule_;
+  std::set<std::string> counted_;  // optimizers that the schedule knows
   // Those that wait for their step, or have ended since, by optimizer.
   std::map<std::string, std::shared_ptr<CheckpointSave>> at_steps_;
   absl::Time next_look_ = absl::InfinitePast();

@@ -1,16 +1,24 @@
 // Checkpoints of a job of real processes, asked for by one that is no part of it, while shard
 // servers and the coordinator are killed.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/control/checkpoint_call_rpc.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/posix_file_system.h"
@@ -21,11 +29,16 @@
 namespace optshard {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Le;
+
 class CheckpointTest : public testing::ShardServerFixture {
  protected:
   CheckpointTest() {
     std::string pattern = absl::StrCat(::testing::TempDir(), "/checkpoints.XXXXXX");
     root_ = mkdtemp(pattern.data());
+    log_ = absl::StrCat(root_, ".log");
   }
 
   // Trainers of all ranks, which wait after the third of six steps.
@@ -46,6 +59,21 @@ class CheckpointTest : public testing::ShardServerFixture {
     request.coordinator = cluster_->coordinator_address();
     request.directory = root_;
     return CheckpointCall::Start(request);
+  }
+
+  // Looks until it is so.
+  void Await(const std::string& what, const std::function<bool()>& is_so) {
+    const absl::Time deadline = Deadline();
+    while (!is_so()) {
+      ASSERT_LT(absl::Now(), deadline) << "waited for " << what << "; the coordinator said:\n"
+                                       << CoordinatorLog();
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+  }
+
+  std::string CoordinatorLog() const {
+    std::ifstream file(log_);
+    return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
 
   // How many are committed; each of them is whole.
@@ -71,6 +99,7 @@ class CheckpointTest : public testing::ShardServerFixture {
   }
 
   std::string root_;
+  std::string log_;  // of a coordinator that is to write there
 };
 
 TEST_F(CheckpointTest, OfAttachedTrainers_IsSavedForAnybodyAtTheStepThatTheyHaveFinished) {
@@ -105,6 +134,36 @@ TEST_F(CheckpointTest, Kill_ServerWhileItSaves_LosesNothingThatWasCommitted) {
     }
     EXPECT_EQ(again, absl::OkStatus());
   }
+  FinishAll();
+}
+
+TEST_F(CheckpointTest, CoordinatorThatSavesEveryFiveSteps_DoesWhileNobodyAsks) {
+  cluster_options_.coordinator_arguments = {absl::StrCat("--checkpoint-dir=", root_),
+                                            "--checkpoint-every=5"};
+  cluster_options_.coordinator_output = open(log_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+  StartServer();
+  close(cluster_options_.coordinator_output);
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    Add(rank, {"--steps=10", "--pause_after=3,8", "--elements=300000", "--wait_for_trainers"});
+  }
+  for (int rank = 0; rank < kWorldSize; ++rank) EXPECT_EQ(Event(rank, "paused").at("step"), 3);
+  // Multiples count that are finished after its first look.
+  ASSERT_NO_FATAL_FAILURE(Await("the coordinator's first look at the optimizer", [&] {
+    return absl::StrContains(CoordinatorLog(), "saves optimizer \"default\" about every 5 steps");
+  }));
+  EXPECT_EQ(Committed(), 0);
+  for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Resume();
+  for (int rank = 0; rank < kWorldSize; ++rank) EXPECT_EQ(Event(rank, "paused").at("step"), 8);
+  ASSERT_NO_FATAL_FAILURE(
+      Await("a checkpoint of step 5 or a later one", [&] { return Committed() > 0; }));
+  PosixFileSystem files;
+  const auto root = files.OpenDirectory(root_);
+  ASSERT_TRUE(root.ok()) << root.status();
+  const auto entries = ListCheckpoints(**root);
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 1u);
+  // Step 5 is past, most likely, when the coordinator looks again.
+  EXPECT_THAT(entries->front().parsed.step, AllOf(Ge(5u), Le(8u)));
   FinishAll();
 }
 

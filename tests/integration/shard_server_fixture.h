@@ -38,9 +38,8 @@ class ShardServerFixture : public ::testing::Test {
 
   void StartServer(const std::vector<std::string>& arguments = {},
                    const std::string& ranks = "0-2") {
-    MiniCluster::Options options;
-    options.world_size = kWorldSize;
-    auto cluster = MiniCluster::Start(options);
+    cluster_options_.world_size = kWorldSize;
+    auto cluster = MiniCluster::Start(cluster_options_);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
     const absl::StatusOr<std::string> attach = cluster_->AddServer(ranks, arguments);
@@ -99,6 +98,7 @@ class ShardServerFixture : public ::testing::Test {
     return checksum;
   }
 
+  MiniCluster::Options cluster_options_;  // set it before StartServer
   std::unique_ptr<MiniCluster> cluster_;
   std::unique_ptr<ServerLedgers> ledgers_;
   std::string attach_;

@@ -101,6 +101,11 @@ absl::StatusOr<nlohmann::json> TestTrainer::WaitForAny(const std::vector<std::st
   }
 }
 
+void TestTrainer::Resume() {
+  const char word = 0;
+  send(link_, &word, sizeof word, MSG_NOSIGNAL);
+}
+
 void TestTrainer::Release() { shutdown(link_, SHUT_WR); }
 
 absl::StatusOr<std::unique_ptr<MiniCluster>> MiniCluster::Start(const Options& options) {
@@ -121,6 +126,7 @@ absl::StatusOr<std::unique_ptr<MiniCluster>> MiniCluster::Start(const Options& o
                    absl::StrCat("--port_file=", port_file.string())};
   child.command.insert(child.command.end(), options.coordinator_arguments.begin(),
                        options.coordinator_arguments.end());
+  child.output = options.coordinator_output;
   absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start(child);
   if (!process.ok()) return process.status();
   cluster->coordinator_ = *std::move(process);

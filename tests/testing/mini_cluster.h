@@ -29,7 +29,9 @@ class TestTrainer {
   absl::StatusOr<nlohmann::json> WaitForAny(const std::vector<std::string>& events,
                                             absl::Time deadline);
 
-  // Lets a trainer end that waits for it after its last step or its error.
+  // Lets a trainer go on that waits for it after a step, to the next step after which it does.
+  void Resume();
+  // Lets a trainer go on, or end, that waits for it after a step or an error, and wait no more.
   void Release();
 
   ChildProcess& process() { return *process_; }
@@ -53,6 +55,7 @@ class MiniCluster {
     int world_size = 2;
     bool coordinator = true;  // false: nobody listens at its address
     std::vector<std::string> coordinator_arguments;
+    int coordinator_output = -1;  // descriptor for what it says; -1: this process's
   };
 
   static absl::StatusOr<std::unique_ptr<MiniCluster>> Start(const Options& options);

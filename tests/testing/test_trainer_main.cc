@@ -12,8 +12,10 @@
 #include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +35,7 @@
 #include "client/state_dict.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "examples/child_process.h"
 #include "examples/rank_link.h"
 #include "tests/testing/table_trainer.h"
 
@@ -59,7 +62,8 @@ ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
 ABSL_FLAG(bool, call_again, false, "what was given up because a trainer or an owner is away");
 ABSL_FLAG(bool, tell_state, false, "with done");
 ABSL_FLAG(int, steps, 5, "how many");
-ABSL_FLAG(int, pause_after, 0, "step after which it waits for its release; 0: none");
+ABSL_FLAG(std::vector<std::string>, pause_after, {},
+          "steps after which it waits until it is told to go on");
 ABSL_FLAG(std::vector<std::string>, add_after, {},
           "steps after which a param group is added, or each second time a parameter to group 0");
 ABSL_FLAG(int, load_after, 0, "step after which it loads the state that it has; 0: none");
@@ -194,19 +198,21 @@ void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters
   Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
 }
 
-// How much is added after this step.
-int AddedAfter(int step) {
-  int added = 0;
-  for (const std::string& each : absl::GetFlag(FLAGS_add_after)) {
-    added += each == absl::StrCat(step) ? 1 : 0;
-  }
-  return added;
+// How often the step is among these.
+int CountOf(int step, const std::vector<std::string>& steps) {
+  return static_cast<int>(std::count(steps.begin(), steps.end(), absl::StrCat(step)));
+}
+
+// Until the test says so once, or releases this trainer for good.
+void WaitToGoOn() {
+  char byte;
+  recv(kLinkDescriptor, &byte, 1, 0);
 }
 
 // Additions, and a load, that come between this step and the next one.
 void BetweenSteps(ShardedOptimizer& optimizer, std::vector<at::Tensor>& parameters,
                   std::vector<at::Tensor>& gradients, int step, bool loads) {
-  for (int i = 0; i < AddedAfter(step); ++i) {
+  for (int i = 0; i < CountOf(step, absl::GetFlag(FLAGS_add_after)); ++i) {
     const at::Tensor added = MakeParameter(static_cast<int>(parameters.size()));
     Tell("adding", {{"step", step}});
     CallAgain("add", [&] {
@@ -267,9 +273,9 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
         continue;
       }
       BetweenSteps(*optimizer, parameters, gradients, step, true);
-      if (step != absl::GetFlag(FLAGS_pause_after)) continue;
+      if (CountOf(step, absl::GetFlag(FLAGS_pause_after)) == 0) continue;
       Tell("paused", {{"step", step}});
-      test.WaitForRelease();
+      WaitToGoOn();
     }
     nlohmann::json done = {{"checksum", ParametersChecksum(parameters)}};
     if (absl::GetFlag(FLAGS_tell_state)) {

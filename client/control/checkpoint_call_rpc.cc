@@ -24,7 +24,9 @@ class Stream final : public grpc::ClientReadReactor<v1::SaveCheckpointUpdate> {
  public:
   explicit Stream(const CheckpointCall::Request& request)
       : coordinator_(request.coordinator),
-        stub_(v1::Checkpoints::NewStub(MakeChannel(request.coordinator))) {
+        stub_(v1::Checkpoints::NewStub(request.channels == nullptr
+                                           ? MakeChannel(request.coordinator)
+                                           : request.channels->To(request.coordinator))) {
     if (!request.model_shard_bytes.has_value()) {
       Fill(request, checkpoint_.emplace());
       for (const std::string& label : request.labels) checkpoint_->add_labels(label);

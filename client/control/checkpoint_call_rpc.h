@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/ids.h"
+#include "common/rpc/kept_channels_rpc.h"
 
 namespace optshard {
 
@@ -27,8 +28,9 @@ class CheckpointCall {
     // A model is exported to the directory instead, with so many bytes of tensors in a file, 0
     // being Hugging Face's 5 GB. It has no labels.
     absl::optional<int64_t> model_shard_bytes;
-    absl::optional<StepNumber> step;  // which is to be saved, and no other
-    absl::optional<Rank> rank;        // whose owner AwaitOpened waits for; absent: all
+    absl::optional<StepNumber> step;   // which is to be saved, and no other
+    absl::optional<Rank> rank;         // whose owner AwaitOpened waits for; absent: all
+    KeptChannels* channels = nullptr;  // to the coordinator; null: a connection of the call's own
   };
 
   struct Progress {

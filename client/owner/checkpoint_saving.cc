@@ -29,6 +29,7 @@ absl::Status CheckpointSaving::Begin(CheckpointCall::Request request, StepNumber
   request.optimizer = options_.optimizer;
   request.step = finished;
   request.rank = options_.rank;
+  request.channels = &channels_;
   call_ = CheckpointCall::Start(request);
   absl::Status opened = call_->AwaitOpened(options_.checkpoint_timeout);
   if (!opened.ok()) call_.reset();

@@ -14,6 +14,7 @@
 #include "client/owner/owner_link.h"
 #include "client/sharded_optimizer_options.h"
 #include "common/ids.h"
+#include "common/rpc/kept_channels_rpc.h"
 
 namespace optshard {
 
@@ -42,6 +43,7 @@ class CheckpointSaving {
 
   const OwnerLink& owner_;
   const ShardedOptimizerOptions& options_;
+  KeptChannels channels_{1};
   std::unique_ptr<CheckpointCall> call_;  // that nobody has waited for
   std::string last_path_;
 };

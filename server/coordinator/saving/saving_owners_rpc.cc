@@ -14,7 +14,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
 #include "common/errors.h"
-#include "common/rpc/channel_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/checkpoint.grpc.pb.h"
 #include "server/checkpoint/array_format.h"
@@ -31,6 +30,7 @@ constexpr size_t kMostTextBytes = size_t{256} << 20;
 struct Target {
   Rank rank = 0;
   std::string address;
+  std::shared_ptr<grpc::Channel> channel;
   std::string optimizer;
   std::string job;
   SnapshotId snapshot = 0;
@@ -165,7 +165,7 @@ class AwaitedModelShare final : public Awaited {
 class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::SaveShardResponse> {
  public:
   explicit SaveCall(Target target)
-      : target_(std::move(target)), stub_(v1::ShardSaving::NewStub(MakeChannel(target_.address))) {}
+      : target_(std::move(target)), stub_(v1::ShardSaving::NewStub(target_.channel)) {}
 
   void Start(const std::shared_ptr<SaveCall>& self, std::unique_ptr<Awaited> awaited) {
     {
@@ -350,6 +350,7 @@ absl::StatusOr<std::vector<std::unique_ptr<OwnerSave>>> SavingOwnersRpc::Connect
         return absl::FailedPreconditionError(
             absl::StrFormat("the shard owner of rank %d has no address", target.rank));
       }
+      target.channel = channels_.To(address);
       owners.push_back(std::make_unique<RpcOwnerSave>(target));
     }
   }

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/kept_channels_rpc.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/saving/checkpoint_driver.h"
 #include "server/coordinator/saving/saving_owners.h"
@@ -38,6 +39,8 @@ class SavingOwnersRpc final : public SavingOwners {
   Coordinator& coordinator_;
   const absl::Duration open_patience_;
   const absl::Duration silence_;
+  // As many as saves of small jobs need, which are short enough to notice a connection.
+  KeptChannels channels_{64};
 };
 
 }  // namespace optshard

@@ -8,8 +8,6 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/step_info.h"
-#include "server/shard/state/shard_state.h"
 #include "server/update/cpu/numa_nodes.h"
 
 namespace optshard {
@@ -30,7 +28,7 @@ HostedRank::HostedRank(Options options)
       record_(options_.memory->record()),
       rank_(first_.rank),
       takes_over_(options_.memory->synced()),
-      request_(absl::in_place, first_.spec),
+      calls_(options_.memory, Name()),
       place_(&record_) {
   if (takes_over_) {
     away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
@@ -161,8 +159,8 @@ void HostedRank::ServeTrainer(const std::shared_ptr<Attachment>& trainer) {
 
 // Whether there may be another one.
 bool HostedRank::HandleRequest(Attachment& trainer) {
-  absl::Status valid = request_->Take(trainer.incarnation, trainer.doorbell);
-  const DoorbellRequest& asked = request_->asked();
+  absl::Status valid = calls_.Take(trainer.incarnation, trainer.doorbell);
+  const DoorbellRequest& asked = calls_.asked();
   DoorbellReply reply;
   if (owner_ == nullptr) {
     reply.status = valid.ok() ? refusal_ : valid;
@@ -178,7 +176,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   }
   // Also while it drains: nobody else is needed.
   if (asked.is_of_state()) {
-    reply.status = valid.ok() ? MoveState(trainer.doorbell) : valid;
+    reply.status = valid.ok() ? calls_.MoveState(trainer.doorbell) : valid;
     JudgeFailure(&reply.status, &reply.broken);
     trainer.doorbell.Answer(reply);
     return true;
@@ -191,7 +189,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     trainer.doorbell.Answer(reply);
     return true;
   }
-  if (valid.ok() && asked.gives_hyperparameters()) valid = request_->UseHyperparameters();
+  if (valid.ok() && asked.gives_hyperparameters()) valid = calls_.UseHyperparameters();
   // Of torn state nobody knows the last call; the owner refuses this one.
   if (valid.ok() && steps && supervisor_->torn().ok()) {
     const CallNumber last = LastCall(owner_->progress());
@@ -229,24 +227,21 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
         absl::StrCat("what its trainer asked was refused: ", valid.message()));
     if (reply.status.ok()) reply.status = valid;
   } else if (steps) {
-    reply = Step();
-  } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
-    reply.status = owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked.timeout);
-  } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
-    // Before: a server that takes over has the state with what belongs to it, or state that is
-    // torn. Where nothing is being replaced, this will be refused, and what there is stays.
-    const absl::StatusOr<ShardState*> state = owner_->state();
-    if (state.ok() && (*state)->replacing() == Replacing::kAll) {
-      record_.ReplaceBlobs(asked.call, asked.blob);
-      options_.memory->ReplaceHyperparameters(asked.call, asked.hyperparameters);
-      kept_hyperparameters_.clear();
+    reply = calls_.Step();
+    if (errors::IsTornStep(reply.status) && !supervisor_->torn().ok()) {
+      reply.status = supervisor_->torn();  // it says which step, and why
+    } else if (errors::IsTrainerGone(reply.status) && draining_) {
+      reply.status = ShuttingDown();
     }
-    reply.status = owner_->FinishLoading(asked.call, request_->hyperparameters(), asked.timeout);
+  } else if (asked.kind == DoorbellRequest::Kind::kVerify) {
+    reply.status = calls_.Verify();
+  } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
+    reply.status = calls_.FinishLoading();
     if (reply.status.ok()) supervisor_->SetMended();
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {
-    reply.status = Synchronise(asked.timeout);
+    reply.status = calls_.Synchronise(asked.timeout);
   }
   JudgeFailure(&reply.status, &reply.broken);
   Finish();
@@ -262,65 +257,6 @@ void HostedRank::JudgeFailure(absl::Status* status, bool* broken) const {
   *broken = !goes_on;
 }
 
-// Reads into the doorbell's window, or replaces by what was taken from there; or says that it does.
-absl::Status HostedRank::MoveState(const Doorbell& doorbell) {
-  const absl::StatusOr<ShardState*> state = owner_->state();
-  if (!state.ok()) return state.status();
-  const StateRange& range = request_->asked().state;
-  switch (request_->asked().kind) {
-    case DoorbellRequest::Kind::kReadState:
-      return (*state)->Read(range.parameter, range.slot, range.offset_elements,
-                            doorbell.state_window().first(range.elements));
-    case DoorbellRequest::Kind::kBeginReplacing:
-      return (*state)->SetReplacing(Replacing::kState);
-    case DoorbellRequest::Kind::kBeginLoading:
-      return (*state)->SetReplacing(Replacing::kAll);
-    case DoorbellRequest::Kind::kEndReplacing:
-      return (*state)->SetReplacing(Replacing::kNothing);
-    default:
-      return (*state)->Write(range.parameter, range.slot, range.offset_elements,
-                             request_->asked().values);
-  }
-}
-
-DoorbellReply HostedRank::Step() {
-  const StepNumber next = owner_->progress().finished + 1;
-  if (request_->asked().has_blob) {
-    record_.OfferBlob(next, request_->asked().blob);
-  } else {
-    record_.OfferNoBlob(next);
-  }
-  OfferHyperparameters(next);
-  StepInput input = request_->Input();
-  if (request_->asked().has_blob) {
-    input.on_skip = [this, next](StepNumber finished) { record_.MoveOffer(next, finished); };
-  }
-  DoorbellReply reply;
-  const absl::StatusOr<StepInfo> info = owner_->Step(input);
-  reply.status = info.status();
-  if (info.ok()) {
-    KeepValues();
-    reply.step = info->step;
-    reply.prepare = info->prepare;
-    reply.commit = info->commit;
-    reply.apply = info->apply;
-  } else if (errors::IsTornStep(info.status()) && !supervisor_->torn().ok()) {
-    reply.status = supervisor_->torn();  // it says which step, and why
-  } else if (errors::IsTrainerGone(info.status()) && draining_) {
-    reply.status = ShuttingDown();
-  }
-  return reply;
-}
-
-// They seldom change: what goes with an earlier step is valid for this one, too.
-void HostedRank::OfferHyperparameters(StepNumber step) {
-  const std::string& given = request_->asked().hyperparameters;
-  if (kept_with_ < step && given == kept_hyperparameters_) return;
-  options_.memory->OfferHyperparameters(step, given);
-  kept_hyperparameters_ = given;
-  kept_with_ = step;
-}
-
 void HostedRank::SetBusy() {
   absl::MutexLock lock(&mutex_);
   busy_ = true;
@@ -330,19 +266,6 @@ void HostedRank::Finish() {
   absl::MutexLock lock(&mutex_);
   busy_ = false;
   progress_ = owner_->progress();
-}
-
-absl::Status HostedRank::Synchronise(absl::Duration timeout) {
-  absl::Status synced = owner_->SyncParameters(request_->tensors(), request_->regions(), timeout);
-  if (synced.ok()) KeepValues();
-  return synced;
-}
-
-// The parameters have the job's values from now on.
-void HostedRank::KeepValues() {
-  if (options_.memory->all_synced()) return;
-  options_.memory->SetAllSynced();
-  ShowParameters();
 }
 
 // Nobody is there to ask for anything. The other ranks are told when they come to their next step.
@@ -379,7 +302,7 @@ void HostedRank::ServeNobody() {
       if (place_.attachment() != nullptr) return;
       busy_ = true;
     }
-    if (options_.rounds->Enter(rank_)) Synchronise(absl::Hours(24)).IgnoreError();
+    if (options_.rounds->Enter(rank_)) calls_.Synchronise(absl::Hours(24)).IgnoreError();
     return Finish();
   }
   if (control_.Wait(heard, Now() + refusal_pause_)) return;

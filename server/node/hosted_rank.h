@@ -26,11 +26,11 @@
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
+#include "server/node/owner_calls.h"
 #include "server/node/owner_supervisor.h"
 #include "server/node/rank_memory.h"
 #include "server/node/step_rounds.h"
 #include "server/node/trainer_place.h"
-#include "server/node/trainer_request.h"
 #include "server/shard/shard_owner.h"
 
 namespace optshard {
@@ -131,7 +131,6 @@ class HostedRank {
   void End(const absl::Status& failure);
   std::vector<Hyperparameters> LastHyperparameters(StepNumber finished) const;
   absl::Status TakeOwner();
-  void ShowParameters();
   bool FinishRounds(Attachment* trainer);
   bool LostOthers() const;
   absl::Status Away() const;
@@ -144,15 +143,10 @@ class HostedRank {
   AddGroupsReply Grow(Attachment& trainer, const AddGroupsRequest& asked);
   absl::Status GrowOwner(const AddGroupsRequest& asked, const absl::Status& prepared);
   void ServeNobody();
-  absl::Status MoveState(const Doorbell& doorbell);
   void JudgeFailure(absl::Status* status, bool* broken) const;
-  DoorbellReply Step();
-  void OfferHyperparameters(StepNumber step);
   void SetBusy();
   void Finish();
-  absl::Status Synchronise(absl::Duration timeout);
   absl::Status GiveMissingValues(absl::Duration timeout);
-  void KeepValues();
   absl::Status CheckSuccessor(const AttachRequest& request) const;
   absl::Status TakePlace(const AttachRequest& request, const ProcessHandle& process)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -174,11 +168,8 @@ class HostedRank {
   // options say of its plane, once it serves.
   std::unique_ptr<OwnerSupervisor<ShardOwner>> supervisor_;  // null: the rank has ended
   ShardOwner* owner_ = nullptr;                              // the supervisor's; null: none
-  absl::Status refusal_;                    // what trainers are told without an owner
-  absl::optional<TrainerRequest> request_;  // of the admissions that the owner has
-  // The hyperparameters that were given to options_.memory last, and with which step.
-  std::string kept_hyperparameters_;
-  StepNumber kept_with_ = 0;
+  absl::Status refusal_;  // what trainers are told without an owner
+  OwnerCalls calls_;
   absl::Duration refusal_pause_;
   // When the trainers of the previous server count as gone. Infinite without a previous server.
   absl::Time return_deadline_ = absl::InfiniteFuture();

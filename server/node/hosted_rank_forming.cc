@@ -8,7 +8,6 @@
 #include "common/hyperparameter_bytes.h"
 #include "common/log.h"
 #include "server/node/hosted_rank.h"
-#include "server/update/group_update.h"
 
 namespace optshard {
 namespace {
@@ -159,37 +158,11 @@ void HostedRank::End(const absl::Status& failure) {
   supervisor_ = nullptr;
 }
 
-// Requests are of what the owner has, and its rounds of its generation. The owner looks for the
-// rank's tensors where the other ranks do.
+// Its rounds are those of its generation.
 absl::Status HostedRank::TakeOwner() {
-  const int admissions = options_.memory->admissions();
-  const std::shared_ptr<const OptimizerSpec> spec = options_.memory->spec(admissions - 1);
-  const std::shared_ptr<const ReplicaSegments> replica = this->replica(admissions);
-  const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
-  if (!replica->has_parameters() && shared.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Name(), " shares another rank's parameters, but the data plane shares no memory"));
-  }
-  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(*spec);
-  if (!groups.ok()) return groups.status();
-  request_.emplace(*spec);
-  request_->SetGroups(*std::move(groups));
-  request_->Place(MemoryLayout(spec->space),
-                  shared.empty() ? replica->regions()
-                                 : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
-  // Before any value travels: whatever ends now, all do it again.
-  if (owner_->lacks_values()) options_.memory->SetLastUnsynced();
-  if (options_.memory->all_synced()) ShowParameters();
-  options_.rounds->Begin(rank_, owner_->plan().generation);
-  return absl::OkStatus();
-}
-
-// Once they have the job's values. Their memory is this process's, too, whatever happens to the
-// trainer.
-void HostedRank::ShowParameters() {
-  std::shared_ptr<const void> shared = owner_->shared_replica_memory();
-  owner_->KeepParameters(request_->ParametersKeptBy(
-      shared == nullptr ? std::shared_ptr<const void>(options_.memory) : std::move(shared)));
+  absl::Status usable = calls_.Use(owner_);
+  if (usable.ok()) options_.rounds->Begin(rank_, owner_->plan().generation);
+  return usable;
 }
 
 }  // namespace optshard

@@ -144,7 +144,7 @@ absl::Status HostedRank::GiveMissingValues(absl::Duration timeout) {
   if (!owner_->lacks_values()) return absl::OkStatus();
   if (!options_.rounds->Enter(rank_)) return ShuttingDown();
   SetBusy();
-  absl::Status given = Synchronise(timeout);
+  absl::Status given = calls_.Synchronise(timeout);
   Finish();
   return given;
 }

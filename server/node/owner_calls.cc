@@ -1,0 +1,130 @@
+#include "server/node/owner_calls.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/memory_layout.h"
+#include "common/step_info.h"
+#include "server/shard/state/shard_state.h"
+#include "server/update/group_update.h"
+
+namespace optshard {
+
+absl::Status OwnerCalls::Use(ShardOwner* owner) {
+  owner_ = owner;
+  const int admissions = memory_->admissions();
+  const std::shared_ptr<const OptimizerSpec> spec = memory_->spec(admissions - 1);
+  const std::shared_ptr<const ReplicaSegments> replica = memory_->replica(admissions);
+  const absl::Span<const ReplicaRegion> shared = owner_->shared_replica();
+  if (!replica->has_parameters() && shared.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name_, " shares another rank's parameters, but the data plane shares no memory"));
+  }
+  absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(*spec);
+  if (!groups.ok()) return groups.status();
+  request_.emplace(*spec);
+  request_->SetGroups(*std::move(groups));
+  request_->Place(MemoryLayout(spec->space),
+                  shared.empty() ? replica->regions()
+                                 : std::vector<ReplicaRegion>(shared.begin(), shared.end()));
+  // Before any value travels: whatever ends now, all do it again.
+  if (owner_->lacks_values()) memory_->SetLastUnsynced();
+  if (memory_->all_synced()) ShowParameters();
+  return absl::OkStatus();
+}
+
+absl::Status OwnerCalls::MoveState(const Doorbell& doorbell) {
+  const absl::StatusOr<ShardState*> state = owner_->state();
+  if (!state.ok()) return state.status();
+  const StateRange& range = asked().state;
+  switch (asked().kind) {
+    case DoorbellRequest::Kind::kReadState:
+      return (*state)->Read(range.parameter, range.slot, range.offset_elements,
+                            doorbell.state_window().first(range.elements));
+    case DoorbellRequest::Kind::kBeginReplacing:
+      return (*state)->SetReplacing(Replacing::kState);
+    case DoorbellRequest::Kind::kBeginLoading:
+      return (*state)->SetReplacing(Replacing::kAll);
+    case DoorbellRequest::Kind::kEndReplacing:
+      return (*state)->SetReplacing(Replacing::kNothing);
+    default:
+      return (*state)->Write(range.parameter, range.slot, range.offset_elements, asked().values);
+  }
+}
+
+DoorbellReply OwnerCalls::Step() {
+  const StepNumber next = owner_->progress().finished + 1;
+  if (asked().has_blob) {
+    memory_->record().OfferBlob(next, asked().blob);
+  } else {
+    memory_->record().OfferNoBlob(next);
+  }
+  OfferHyperparameters(next);
+  StepInput input = request_->Input();
+  if (asked().has_blob) {
+    input.on_skip = [this, next](StepNumber finished) {
+      memory_->record().MoveOffer(next, finished);
+    };
+  }
+  DoorbellReply reply;
+  const absl::StatusOr<StepInfo> info = owner_->Step(input);
+  reply.status = info.status();
+  if (info.ok()) {
+    KeepValues();
+    reply.step = info->step;
+    reply.prepare = info->prepare;
+    reply.commit = info->commit;
+    reply.apply = info->apply;
+  }
+  return reply;
+}
+
+// They seldom change: what goes with an earlier step is valid for this one, too.
+void OwnerCalls::OfferHyperparameters(StepNumber step) {
+  const std::string& given = asked().hyperparameters;
+  if (kept_with_ < step && given == kept_hyperparameters_) return;
+  memory_->OfferHyperparameters(step, given);
+  kept_hyperparameters_ = given;
+  kept_with_ = step;
+}
+
+absl::Status OwnerCalls::Verify() {
+  return owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked().timeout);
+}
+
+absl::Status OwnerCalls::FinishLoading() {
+  // Before: a server that takes over has the state with what belongs to it, or state that is
+  // torn. Where nothing is being replaced, this will be refused, and what there is stays.
+  const absl::StatusOr<ShardState*> state = owner_->state();
+  if (state.ok() && (*state)->replacing() == Replacing::kAll) {
+    memory_->record().ReplaceBlobs(asked().call, asked().blob);
+    memory_->ReplaceHyperparameters(asked().call, asked().hyperparameters);
+    kept_hyperparameters_.clear();
+  }
+  return owner_->FinishLoading(asked().call, request_->hyperparameters(), asked().timeout);
+}
+
+absl::Status OwnerCalls::Synchronise(absl::Duration timeout) {
+  absl::Status synced = owner_->SyncParameters(request_->tensors(), request_->regions(), timeout);
+  if (synced.ok()) KeepValues();
+  return synced;
+}
+
+// The parameters have the job's values from now on.
+void OwnerCalls::KeepValues() {
+  if (memory_->all_synced()) return;
+  memory_->SetAllSynced();
+  ShowParameters();
+}
+
+// Once they have the job's values. Their memory is this process's, too, whatever happens to the
+// trainer.
+void OwnerCalls::ShowParameters() {
+  std::shared_ptr<const void> shared = owner_->shared_replica_memory();
+  owner_->KeepParameters(request_->ParametersKeptBy(
+      shared == nullptr ? std::shared_ptr<const void>(memory_) : std::move(shared)));
+}
+
+}  // namespace optshard

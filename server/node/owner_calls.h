@@ -1,0 +1,69 @@
+// What a hosted rank has its shard owner do for its trainer, and what the rank's memory keeps of
+// it.
+#ifndef OPTSHARD_SERVER_NODE_OWNER_CALLS_H_
+#define OPTSHARD_SERVER_NODE_OWNER_CALLS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/attach/doorbell.h"
+#include "common/ids.h"
+#include "server/node/rank_memory.h"
+#include "server/node/trainer_request.h"
+#include "server/shard/shard_owner.h"
+
+namespace optshard {
+
+// Bound to the rank's thread. Except for Use and Take, there is an owner in use, and calls return
+// its errors.
+class OwnerCalls {
+ public:
+  // `name` is the rank's, for people.
+  OwnerCalls(std::shared_ptr<RankMemory> memory, std::string name)
+      : memory_(std::move(memory)),
+        name_(std::move(name)),
+        request_(absl::in_place, memory_->first_request().spec) {}
+
+  // From now on calls are this owner's, which outlives them, and requests are of what it has. The
+  // owner looks for the rank's tensors where the other ranks do. FAILED_PRECONDITION where it
+  // cannot.
+  absl::Status Use(ShardOwner* owner);
+
+  // Takes the trainer's request: TrainerRequest::Take.
+  absl::Status Take(Incarnation trainer, Doorbell& doorbell) {
+    return request_->Take(trainer, doorbell);
+  }
+  const DoorbellRequest& asked() const { return request_->asked(); }
+  // Of a request that gives some: TrainerRequest::UseHyperparameters.
+  absl::Status UseHyperparameters() { return request_->UseHyperparameters(); }
+
+  // What the request asks for, of each kind. MoveState reads into the doorbell's window, or
+  // replaces by what was taken from there; or says that it does.
+  absl::Status MoveState(const Doorbell& doorbell);
+  DoorbellReply Step();
+  absl::Status Verify();
+  absl::Status FinishLoading();
+  // Not only when asked for.
+  absl::Status Synchronise(absl::Duration timeout);
+
+ private:
+  void OfferHyperparameters(StepNumber step);
+  void KeepValues();
+  void ShowParameters();
+
+  const std::shared_ptr<RankMemory> memory_;
+  const std::string name_;
+  ShardOwner* owner_ = nullptr;
+  absl::optional<TrainerRequest> request_;  // of the admissions that the owner has
+  // The hyperparameters that were given to the memory last, and with which step.
+  std::string kept_hyperparameters_;
+  StepNumber kept_with_ = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_NODE_OWNER_CALLS_H_

@@ -70,13 +70,19 @@ int NumaNodes::Here() const {
   return 0;
 }
 
+cpu_set_t NumaNodes::AllowedNear(int node) const {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return allowed;
+  cpu_set_t near;
+  CPU_AND(&near, &allowed, &nodes_[node]);
+  return CPU_COUNT(&near) > 0 ? near : allowed;
+}
+
 void NumaNodes::KeepThisThreadOn(int node) const {
   if (count() == 1) return;
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  cpu_set_t wanted;
-  CPU_AND(&wanted, &allowed, &nodes_[node]);
-  if (CPU_COUNT(&wanted) > 0) sched_setaffinity(0, sizeof wanted, &wanted);
+  const cpu_set_t near = AllowedNear(node);
+  if (CPU_COUNT(&near) > 0) sched_setaffinity(0, sizeof near, &near);
 }
 
 }  // namespace optshard

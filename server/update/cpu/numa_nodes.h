@@ -25,8 +25,11 @@ class NumaNodes {
   // known.
   int Here() const;
 
-  // Keeps the calling thread on the node's CPUs, as far as it may run there; memory that it touches
-  // first is then the node's. Nothing where there is but one node, or none of its CPUs is allowed.
+  // Those of the node's CPUs on which the calling thread may run; if there are none, all on which
+  // it may. An empty set where the kernel does not say.
+  cpu_set_t AllowedNear(int node) const;
+  // Keeps the calling thread on AllowedNear(node); memory that it touches first is then the node's.
+  // Nothing where there is but one node.
   void KeepThisThreadOn(int node) const;
 
  private:

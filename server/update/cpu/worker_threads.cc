@@ -1,5 +1,8 @@
 #include "server/update/cpu/worker_threads.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -28,6 +31,7 @@ class WorkerThreads::Pool {
   explicit Pool(int threads) : workers_(std::max(threads, 1) - 1) {
     const NumaNodes& nodes = NumaNodes::OfThisMachine();
     const int node = nodes.Here();
+    cpus_ = nodes.AllowedNear(node);
     for (size_t w = 0; w < workers_.size(); ++w) {
       workers_[w].thread = std::thread([this, &worker = workers_[w], &nodes, node, w] {
         nodes.KeepThisThreadOn(node);
@@ -43,6 +47,7 @@ class WorkerThreads::Pool {
   }
 
   void Run(int parts, absl::FunctionRef<void(int)> work) {
+    if (parts > 1) KeepWorkersOffThisCpu();
     work_ = &work;
     unfinished_.store(parts - 1, std::memory_order_relaxed);
     const uint32_t heard = done_.Count();
@@ -59,6 +64,19 @@ class WorkerThreads::Pool {
     std::thread thread;
   };
 
+  // A system call a worker where the caller has moved since, which the kernel lets it do seldom.
+  void KeepWorkersOffThisCpu() {
+    if (CPU_COUNT(&cpus_) < threads()) return;
+    const int cpu = sched_getcpu();
+    if (cpu < 0 || cpu == kept_off_) return;
+    kept_off_ = cpu;
+    cpu_set_t others = cpus_;
+    CPU_CLR(cpu, &others);
+    for (Worker& worker : workers_) {
+      pthread_setaffinity_np(worker.thread.native_handle(), sizeof others, &others);
+    }
+  }
+
   void Work(Worker& worker, int part) {
     const DefaultFloatingPoint default_mode;  // it has inherited that of a trainer's thread
     for (uint32_t heard = 0;; ++heard) {
@@ -69,6 +87,8 @@ class WorkerThreads::Pool {
     }
   }
 
+  cpu_set_t cpus_;     // for the caller and the workers
+  int kept_off_ = -1;  // the CPU of the latest caller
   // The job at hand, until Run returns; written while no worker has a part of one.
   absl::FunctionRef<void(int)>* work_ = nullptr;
   std::atomic<int> unfinished_{0};

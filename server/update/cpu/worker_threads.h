@@ -8,9 +8,10 @@
 
 namespace optshard {
 
-// Bound to the thread that calls Run, which works too; threads - 1 more are kept, on the memory
-// node on which the thread that made them ran: memory that they touch first is near. They compute
-// in the default floating-point mode.
+// The thread that calls Run works too; threads - 1 more are kept, on the memory node on which the
+// thread that made them ran: memory that they touch first is near. Where that node allows a CPU to
+// each, they stay off the one on which Run is called, since a kernel that wakes a worker there has
+// it wait until the caller's part is done. They compute in the default floating-point mode.
 class WorkerThreads {
  public:
   explicit WorkerThreads(int threads);  // less than 1 counts as 1

@@ -118,10 +118,5 @@ TEST(SpanExecutorTest, Run_NoTasks_Returns) {
   SpanExecutor(&threads, DriverKind::kSimd).Run(**RuleRegistry::Find("adam"), {});
 }
 
-TEST(WorkerThreadsTest, Threads_LessThanOne_CountsAsOne) {
-  EXPECT_EQ(WorkerThreads(0).threads(), 1);
-  EXPECT_EQ(WorkerThreads(3).threads(), 3);
-}
-
 }  // namespace
 }  // namespace optshard::testing

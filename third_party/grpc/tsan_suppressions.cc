@@ -5,7 +5,8 @@
 // here. Suppressed are gRPC's own operations and callback tags, by the functions that only they run
 // through. A race in a handler of ours has no such frame. StateStream is made in one of its threads
 // and called and destroyed in others: its constructor and destructor race with nothing else. So
-// is the call of ShardSavingService, and gRPC's own object of a client's stream.
+// are FollowReactor, WatchReactor, the call of ShardSavingService, and gRPC's own objects of a
+// client's calls.
 //
 // The name is the sanitizer's: NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_suppressions() {
@@ -24,8 +25,16 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:ServerCallbackWriterImpl::Write\n"
          "race:^StateStream$\n"
          "race:^~StateStream$\n"
+         "race:^FollowReactor$\n"
+         "race:^~FollowReactor$\n"
+         "race:^WatchReactor$\n"
+         "race:^~WatchReactor$\n"
          "race:ShardSavingService::Call::Call(\n"
          "race:ShardSavingService::Call::~Call\n"
          "race:>::ClientCallbackReaderWriterImpl(\n"
+         "race:>::~ClientCallbackReaderWriterImpl\n"
+         "race:>::ClientCallbackReaderImpl<\n"
+         "race:>::~ClientCallbackReaderImpl\n"
+         "race:>::CallbackUnaryCallImpl(\n"
          "race:grpc::ByteBuffer::Clear\n";
 }

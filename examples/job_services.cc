@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/optional.h"
+#include "common/process/find_program.h"
 
 namespace optshard {
 namespace {
@@ -19,21 +20,6 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kStart = absl::Seconds(10);
 // How long a terminated process may take to end.
 constexpr absl::Duration kTermination = absl::Seconds(5);
-
-// A program of the project: where the user says, beside this one, or where the build puts it.
-absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& package,
-                                        const std::string& given, const std::string& flag) {
-  const fs::path self = fs::read_symlink("/proc/self/exe");
-  const std::vector<fs::path> places =
-      given.empty() ? std::vector<fs::path>{self.parent_path() / name,
-                                            self.parent_path().parent_path() / package / name}
-                    : std::vector<fs::path>{given};
-  for (const fs::path& place : places) {
-    if (access(place.c_str(), X_OK) == 0) return place.string();
-  }
-  return absl::NotFoundError(absl::StrCat("no ", name, " to run at ", places.front().string(),
-                                          ": build it, or say where it is with --", flag, "=PATH"));
-}
 
 // Waits until a process that has just been started is `ready`. UNAVAILABLE where it ends instead;
 // DEADLINE_EXCEEDED saying what it has `not_done`.
@@ -83,8 +69,8 @@ JobServices::~JobServices() {
 absl::Status JobServices::StartCoordinator(const Options& options,
                                            const std::function<absl::Status()>& interrupted) {
   absl::StatusOr<std::string> binary =
-      FindProgram("optshard-coordinator", "server/coordinator", options.coordinator_binary,
-                  "coordinator-binary");
+      FindOwnProgram("optshard-coordinator", "server/coordinator", options.coordinator_binary,
+                     "coordinator-binary");
   if (!binary.ok()) return binary.status();
   const fs::path port_file = scratch_.path() / "port";
   ChildProcess::Options child;
@@ -110,7 +96,7 @@ absl::Status JobServices::StartCoordinator(const Options& options,
 absl::Status JobServices::StartServer(const Options& options,
                                       const std::function<absl::Status()>& interrupted) {
   absl::StatusOr<std::string> binary =
-      FindProgram("optshard-server", "server/node", options.server_binary, "server-binary");
+      FindOwnProgram("optshard-server", "server/node", options.server_binary, "server-binary");
   if (!binary.ok()) return binary.status();
   const std::string socket = (scratch_.path() / "shards.sock").string();
   ChildProcess::Options child;

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "examples/child_process.h"
-#include "examples/scratch_directory.h"
+#include "common/process/child_process.h"
+#include "common/process/scratch_directory.h"
 
 namespace optshard {
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "examples/child_process.h"
+#include "common/process/child_process.h"
 #include "examples/rank_link.h"
 
 namespace optshard {

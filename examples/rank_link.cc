@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "examples/child_process.h"
+#include "common/process/child_process.h"
 
 namespace optshard {
 

@@ -28,6 +28,7 @@
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
 #include "common/cli/command_line.h"
+#include "common/process/scratch_directory.h"
 #include "examples/digits_data.h"
 #include "examples/digits_model.h"
 #include "examples/digits_report.h"
@@ -35,7 +36,6 @@
 #include "examples/rank_launcher.h"
 #include "examples/rank_link.h"
 #include "examples/rank_main.h"
-#include "examples/scratch_directory.h"
 #include "examples/shard_inspection_rpc.h"
 
 namespace optshard {

@@ -10,7 +10,7 @@
 namespace optshard {
 
 absl::optional<ProcessStat> StatOfProcess(pid_t pid) {
-  constexpr int kBetween = 18;  // fields between the state and the start
+  constexpr int kBetween = 17;  // fields between the parent and the start
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   // The name before the state, in parentheses, may hold anything.
@@ -19,7 +19,7 @@ absl::optional<ProcessStat> StatOfProcess(pid_t pid) {
   std::istringstream fields(text.substr(name_end + 1));
   ProcessStat stat;
   std::string skipped;
-  fields >> stat.state;
+  fields >> stat.state >> stat.parent;
   for (int i = 0; i < kBetween; ++i) fields >> skipped;
   fields >> stat.start_ticks;
   return fields ? absl::make_optional(stat) : absl::nullopt;

@@ -11,7 +11,8 @@
 namespace optshard {
 
 struct ProcessStat {
-  char state = '?';          // as proc(5) has it: 'T' is stopped, 'Z' has ended and is not reaped
+  char state = '?';  // as proc(5) has it: 'T' is stopped, 'Z' has ended and is not reaped
+  pid_t parent = 0;
   uint64_t start_ticks = 0;  // since boot; with the process's number it tells who it is
 
   bool ended() const { return state == 'Z' || state == 'X'; }

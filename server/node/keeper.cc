@@ -29,6 +29,7 @@
 #include "common/link/poll_until.h"
 #include "common/link/unique_fd.h"
 #include "common/log.h"
+#include "common/process/process_end.h"
 #include "server/node/keeper_line.h"
 #include "server/node/restart_pauses.h"
 
@@ -44,11 +45,6 @@ LogContext Who() {
   LogContext context;
   context.role = "keeper";
   return context;
-}
-
-std::string SignalName(int signal) {
-  const char* const name = sigabbrev_np(signal);
-  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
 }
 
 // Bound to the one thread of its process.

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "examples/child_process.h"
+#include "common/process/child_process.h"
 
 namespace optshard::testing {
 

@@ -35,7 +35,7 @@
 #include "client/state_dict.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "examples/child_process.h"
+#include "common/process/child_process.h"
 #include "examples/rank_link.h"
 #include "tests/testing/table_trainer.h"
 

@@ -14,6 +14,7 @@ TEST(ProcessStat_OfThisProcess_IsRunning, WhateverItsName) {
   const absl::optional<ProcessStat> stat = StatOfProcess(getpid());
   ASSERT_TRUE(stat.has_value());
   EXPECT_EQ(stat->state, 'R');
+  EXPECT_EQ(stat->parent, getppid());
   EXPECT_GT(stat->start_ticks, 0u);
   EXPECT_FALSE(stat->ended());
   EXPECT_EQ(StatOfProcess(getpid())->start_ticks, stat->start_ticks);

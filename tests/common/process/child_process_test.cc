@@ -1,13 +1,18 @@
-#include "examples/child_process.h"
+#include "common/process/child_process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
+#include "common/process/scratch_directory.h"
 
 namespace optshard {
 namespace {
@@ -71,6 +76,63 @@ TEST(ChildProcessTest, Start_LinkAndOutput_AreTheChilds) {
   EXPECT_EQ(all, "to-output\nto-error\n");
   close(link[0]);
   close(output[0]);
+}
+
+// All that a process wrote to a pipe; waits for its end.
+std::string TextOf(int descriptor) {
+  std::string text;
+  char buffer[256];
+  for (ssize_t count; (count = read(descriptor, buffer, sizeof buffer)) > 0;) {
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  close(descriptor);
+  return text;
+}
+
+TEST(ChildProcessTest, Start_OutputErrorAndEnvironment_AreApart) {
+  int output[2];
+  int error[2];
+  ASSERT_EQ(pipe2(output, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(error, O_CLOEXEC), 0);
+  ChildProcess::Options options;
+  options.command = {"/bin/sh", "-c", "echo out $WHO; echo err $HOME >&2"};
+  options.output = output[1];
+  options.error = error[1];
+  options.environment = std::vector<std::string>{"WHO=rank 1"};
+  const auto child = ChildProcess::Start(options);
+  ASSERT_TRUE(child.ok()) << child.status();
+  close(output[1]);
+  close(error[1]);
+  EXPECT_EQ(TextOf(output[0]), "out rank 1\n");
+  EXPECT_EQ(TextOf(error[0]), "err\n") << "HOME is not in its environment";
+}
+
+TEST(ChildProcessTest, Start_NotAProgram_SaysSoOnStderr_AndEndsWith127) {
+  const ScratchDirectory folder;
+  const std::string file = (folder.path() / "data").string();
+  std::ofstream(file) << "no program";
+  ASSERT_EQ(chmod(file.c_str(), 0700), 0);
+  int output[2];
+  ASSERT_EQ(pipe2(output, O_CLOEXEC), 0);
+  ChildProcess::Options options;
+  options.command = {file};
+  options.output = output[1];
+  const auto child = ChildProcess::Start(options);
+  ASSERT_TRUE(child.ok()) << child.status();
+  close(output[1]);
+  EXPECT_EQ(TextOf(output[0]), file + " cannot be executed: Exec format error\n");
+  EXPECT_EQ(*(*child)->Wait(Soon()), 127);
+}
+
+TEST(ChildProcessTest, SignalGroup_ReachesWhatTheChildStarted) {
+  int output[2];
+  ASSERT_EQ(pipe2(output, O_CLOEXEC), 0);
+  const auto child = Shell("sleep 1000 & sleep 1000", -1, output[1]);
+  close(output[1]);
+  child->SignalGroup(SIGTERM);
+  EXPECT_EQ(TextOf(output[0]), "") << "which ends once both have";
+  EXPECT_EQ(*child->Wait(Soon()), 128 + SIGTERM);
+  EXPECT_EQ(child->end()->signal, SIGTERM);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A temporary directory that is deleted at the end of a scope.
-#ifndef OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
-#define OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
+#ifndef OPTSHARD_COMMON_PROCESS_SCRATCH_DIRECTORY_H_
+#define OPTSHARD_COMMON_PROCESS_SCRATCH_DIRECTORY_H_
 
 #include <stdlib.h>
 
@@ -32,4 +32,4 @@ class ScratchDirectory {
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_EXAMPLES_SCRATCH_DIRECTORY_H_
+#endif  // OPTSHARD_COMMON_PROCESS_SCRATCH_DIRECTORY_H_

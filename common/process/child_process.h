@@ -1,6 +1,6 @@
 // A child process that never outlives this one.
-#ifndef OPTSHARD_EXAMPLES_CHILD_PROCESS_H_
-#define OPTSHARD_EXAMPLES_CHILD_PROCESS_H_
+#ifndef OPTSHARD_COMMON_PROCESS_CHILD_PROCESS_H_
+#define OPTSHARD_COMMON_PROCESS_CHILD_PROCESS_H_
 
 #include <sys/types.h>
 
@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "common/process/process_end.h"
 
 namespace optshard {
 
@@ -24,10 +25,15 @@ class ChildProcess {
   struct Options {
     std::vector<std::string> command;  // the path of the binary, then its arguments
     int link = -1;                     // a descriptor that the child gets as kLinkDescriptor
-    int output = -1;                   // descriptor for stdout and stderr; -1: this process's
+    int input = -1;                    // descriptor for stdin; -1: this process's
+    int output = -1;                   // descriptor for stdout; -1: this process's
+    int error = -1;                    // descriptor for stderr; -1: as `output`
+    // "NAME=VALUE"; nullopt: this process's.
+    absl::optional<std::vector<std::string>> environment;
   };
 
-  // NOT_FOUND where the binary cannot be executed; INTERNAL where the kernel starts no process.
+  // NOT_FOUND where the binary cannot be executed; INTERNAL where the kernel starts no process. A
+  // child that turns out not to be a program says so on its stderr, and ends with 127.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const Options& options);
 
   // Sends SIGKILL where the child still runs, and waits for its end.
@@ -39,7 +45,12 @@ class ChildProcess {
 
   // Does nothing once the child has ended.
   void Signal(int signal);
+  // The same for the child's process group, which is the child and those that it started. Once the
+  // child is reaped it does nothing; before that it also reaches those whom the child left behind.
+  void SignalGroup(int signal);
 
+  // How the child has ended; nullopt while it runs. Reaps it.
+  absl::optional<ProcessEnd> end();
   // The exit code of the child, or 128 + N where signal N ended it; nullopt while it runs.
   absl::optional<int> exit_code();
 
@@ -54,9 +65,9 @@ class ChildProcess {
   const pid_t pid_;
   const int descriptor_;
   const std::string name_;
-  absl::optional<int> exit_code_;
+  absl::optional<ProcessEnd> end_;
 };
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_EXAMPLES_CHILD_PROCESS_H_
+#endif  // OPTSHARD_COMMON_PROCESS_CHILD_PROCESS_H_

@@ -42,9 +42,12 @@ std::vector<std::string> Normalized(const std::vector<std::string>& arguments) {
 
 CLI::Option* Declare(const CommandOption& option, CLI::App& app) {
   const std::string& name = option.name();
-  CLI::Option* declared =
-      option.is_flag() ? app.add_flag(absl::StrCat("--", name, ",!--no-", name, ",!--no", name))
-                       : app.add_option(absl::StrCat("--", name))->type_name(option.value_name());
+  const std::string names = absl::StrCat(
+      option.letter() != 0 ? absl::StrCat("-", std::string(1, option.letter()), ",") : "", "--",
+      name);
+  CLI::Option* declared = option.is_flag()
+                              ? app.add_flag(absl::StrCat(names, ",!--no-", name, ",!--no", name))
+                              : app.add_option(names)->type_name(option.value_name());
   return declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
@@ -65,6 +68,10 @@ void CommandLine::AddArgument(std::string name, std::string* target, std::string
   arguments_.push_back({std::move(name), target, std::move(help), required});
 }
 
+void CommandLine::AddCommand(std::string name, std::vector<std::string>* target, std::string help) {
+  command_ = {std::move(name), target, std::move(help)};
+}
+
 CommandOption& CommandLine::AddOption(std::unique_ptr<CommandOption> option) {
   if (groups_.empty()) Group("Options");
   groups_.back().options.push_back(std::move(option));
@@ -72,6 +79,20 @@ CommandOption& CommandLine::AddOption(std::unique_ptr<CommandOption> option) {
 }
 
 absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
+  if (command_.target == nullptr) return ParseOptions(arguments);
+  const auto end = std::find(arguments.begin(), arguments.end(), "--");
+  command_.target->assign(end == arguments.end() ? end : end + 1, arguments.end());
+  absl::Status parsed = ParseOptions({arguments.begin(), end});
+  return parsed.ok() && !wants_help_ ? CheckCommand() : parsed;
+}
+
+absl::Status CommandLine::CheckCommand() const {
+  if (!command_.target->empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      command_.name, " is missing: it stands after \"--\", with its arguments; see --help"));
+}
+
+absl::Status CommandLine::ParseOptions(const std::vector<std::string>& arguments) {
   CLI::App app;
   app.set_help_flag();  // CLI11's own would hide errors in the rest of the line
   app.allow_extras();
@@ -131,6 +152,12 @@ std::string CommandLine::Help() const {
     absl::StrAppend(&arguments, arguments.empty() ? "\nArguments:\n" : "", "  ", argument.name,
                     "\n", Wrapped(argument.help, 6));
   }
+  std::string command;
+  if (command_.target != nullptr) {
+    command = absl::StrCat(" -- ", command_.name, " [ARGUMENT...]");
+    absl::StrAppend(&arguments, arguments.empty() ? "\nArguments:\n" : "", "  ", command_.name,
+                    "\n", Wrapped(command_.help, 6));
+  }
   std::string options;
   for (const Titled& group : groups_) {
     absl::StrAppend(&options, "\n", group.title, ":\n");
@@ -142,9 +169,9 @@ std::string CommandLine::Help() const {
       }
     }
   }
-  std::string help =
-      absl::StrCat(Wrapped(page_.what, 0), "\n", usage, " [OPTION...]\n", arguments, options,
-                   "\nOther:\n", "  --help\n", Wrapped("print this page", 6), "\nExamples:\n");
+  std::string help = absl::StrCat(Wrapped(page_.what, 0), "\n", usage, " [OPTION...]", command,
+                                  "\n", arguments, options, "\nOther:\n", "  --help\n",
+                                  Wrapped("print this page", 6), "\nExamples:\n");
   for (const std::string& example : page_.examples) absl::StrAppend(&help, "  ", example, "\n");
   absl::StrAppend(
       &help, "\n",

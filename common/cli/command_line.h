@@ -14,8 +14,8 @@
 
 namespace optshard {
 
-// Options are written --name=VALUE or --name VALUE, with dashes or underscores within the name. The
-// last of several values counts. Thread-compatible.
+// Options are written --name=VALUE or --name VALUE, some also by a letter, with dashes or
+// underscores within the name. The last of several values counts. Thread-compatible.
 class CommandLine {
  public:
   struct Page {
@@ -40,6 +40,10 @@ class CommandLine {
   // not required may be left out, and so may all after it; its target then stays as it is.
   void AddArgument(std::string name, std::string* target, std::string help, bool required);
 
+  // For a program that runs another one: all that stands after "--" is that one's command line, its
+  // options too. Required.
+  void AddCommand(std::string name, std::vector<std::string>* target, std::string help);
+
   // Sets the targets; `arguments` are without the program's name. INVALID_ARGUMENT for an unknown
   // option, a stray argument, a bad or missing value, or an absent required option or argument.
   // With
@@ -61,17 +65,25 @@ class CommandLine {
     std::string help;
     bool required;
   };
+  struct Command {
+    std::string name;
+    std::vector<std::string>* target = nullptr;  // null: there is none
+    std::string help;
+  };
   struct Titled {
     std::string title;
     std::vector<std::unique_ptr<CommandOption>> options;
   };
 
   CommandOption& AddOption(std::unique_ptr<CommandOption> option);
+  absl::Status ParseOptions(const std::vector<std::string>& arguments);
+  absl::Status CheckCommand() const;
   absl::Status SetArguments(const std::vector<std::string>& given) const;
   absl::Status CheckRequired(size_t given) const;
 
   const Page page_;
   std::vector<Argument> arguments_;
+  Command command_;
   std::vector<Titled> groups_;
   bool wants_help_ = false;
 };

@@ -122,6 +122,11 @@ CommandOption& CommandOption::Required() {
   return *this;
 }
 
+CommandOption& CommandOption::Short(char letter) {
+  letter_ = letter;
+  return *this;
+}
+
 CommandOption& CommandOption::Hidden() {
   is_hidden_ = true;
   return *this;
@@ -141,7 +146,8 @@ std::string CommandOption::Help() const {
                            : default_text_.empty() ? ""
                                                    : absl::StrCat("default: ", default_text_);
   return absl::StrCat(
-      "  --", is_flag_ ? "[no-]" : "", name_, is_flag_ ? "" : absl::StrCat("=", value_name_),
+      "  ", letter_ != 0 ? absl::StrCat("-", std::string(1, letter_), ", ") : "", "--",
+      is_flag_ ? "[no-]" : "", name_, is_flag_ ? "" : absl::StrCat("=", value_name_),
       note.empty() ? "" : absl::StrCat("  (", note, ")"), "\n", Wrapped(help_, kHelpIndent));
 }
 

@@ -42,6 +42,8 @@ class CommandOption {
   CommandOption& AtLeast(int64_t least);
   // Its absence is an error.
   CommandOption& Required();
+  // A letter that stands for the name: -n. A value follows after a space, or at once: -n4.
+  CommandOption& Short(char letter);
   // Not on the help page: for a program that starts itself.
   CommandOption& Hidden();
 
@@ -50,6 +52,7 @@ class CommandOption {
   bool is_flag() const { return is_flag_; }
   bool is_required() const { return is_required_; }
   bool is_hidden() const { return is_hidden_; }
+  char letter() const { return letter_; }  // 0: none
   const std::string& value_name() const { return value_name_; }
 
   // INVALID_ARGUMENT naming the option, the value and what was expected.
@@ -72,6 +75,7 @@ class CommandOption {
   bool is_flag_ = false;
   bool is_required_ = false;
   bool is_hidden_ = false;
+  char letter_ = 0;
 };
 
 // `text` in lines of at most 80 characters, each after `indent` spaces.

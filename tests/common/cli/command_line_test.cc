@@ -208,5 +208,58 @@ TEST_F(CommandLineArguments, Help_ShowsThem) {
                                   HasSubstr("Arguments:\n  COMMAND\n      what to do\n")));
 }
 
+class CommandOfAnotherProgramTest : public ::testing::Test {
+ protected:
+  CommandOfAnotherProgramTest() {
+    line_.Group("Job");
+    line_.Add("ranks", &ranks_, "how many").Short('n').AtLeast(1);
+    line_.AddCommand("PROGRAM", &command_, "what each rank runs");
+  }
+
+  std::string Error(const std::vector<std::string>& arguments) {
+    return std::string(line_.Parse(arguments).message());
+  }
+
+  int ranks_ = 1;
+  std::vector<std::string> command_;
+  CommandLine line_{{"launch", "Starts ranks.", {"launch -n 2 -- ./trainer"}}};
+};
+
+TEST_F(CommandOfAnotherProgramTest, Parse_AfterTheDashes_EverythingIsItsOwn) {
+  ASSERT_EQ(Error({"-n", "3", "--", "./trainer", "--ranks=x", "--help", "--", ""}), "");
+  EXPECT_EQ(ranks_, 3);
+  EXPECT_EQ(command_, (std::vector<std::string>{"./trainer", "--ranks=x", "--help", "--", ""}));
+  EXPECT_FALSE(line_.wants_help());
+}
+
+TEST_F(CommandOfAnotherProgramTest, Parse_TheLetter_IsTheOption) {
+  for (const std::vector<std::string>& given :
+       {std::vector<std::string>{"-n4"}, {"-n", "4"}, {"--ranks=4"}, {"--ranks", "4"}}) {
+    ranks_ = 1;
+    std::vector<std::string> arguments = given;
+    arguments.insert(arguments.end(), {"--", "./trainer"});
+    EXPECT_EQ(Error(arguments), "") << given.front();
+    EXPECT_EQ(ranks_, 4) << given.front();
+  }
+  EXPECT_THAT(Error({"-n", "0", "--", "./trainer"}), HasSubstr("--ranks=0: expected"));
+}
+
+TEST_F(CommandOfAnotherProgramTest, Parse_NoProgram_SaysWhereItStands) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{}, {"-n", "2"}, {"-n", "2", "--"}}) {
+    EXPECT_THAT(Error(arguments),
+                AllOf(HasSubstr("PROGRAM is missing"), HasSubstr("after \"--\"")));
+  }
+  EXPECT_THAT(Error({"-n", "2", "./trainer"}), HasSubstr("unexpected argument ./trainer"));
+}
+
+TEST_F(CommandOfAnotherProgramTest, Help_BeforeTheDashes_NeedsNoProgram) {
+  EXPECT_EQ(Error({"--help"}), "");
+  EXPECT_TRUE(line_.wants_help());
+  EXPECT_THAT(line_.Help(), AllOf(HasSubstr("Usage: launch [OPTION...] -- PROGRAM [ARGUMENT...]\n"),
+                                  HasSubstr("  PROGRAM\n      what each rank runs\n"),
+                                  HasSubstr("  -n, --ranks=N  (default: 1)\n")));
+}
+
 }  // namespace
 }  // namespace optshard

@@ -4,44 +4,46 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "common/task_place.h"
 
 namespace optshard {
 namespace {
-
-using Variables = std::function<const char*(const char*)>;
 
 void Take(const Variables& variable, const char* name, std::string& target) {
   const char* value = variable(name);
   if (value != nullptr && *value != '\0') target = value;
 }
 
-absl::StatusOr<int> Number(const char* name, const char* value, int least, int most) {
-  int number = 0;
-  if (absl::SimpleAtoi(value, &number) && number >= least && number <= most) return number;
-  return absl::InvalidArgumentError(absl::StrCat("environment variable ", name, "=\"", value,
-                                                 "\": expected a whole number from ", least, " to ",
-                                                 most));
+// Of a process that srun or mpirun has started: which task it is of how many.
+absl::Status TakeTask(const Variables& variable, ShardedOptimizerOptions& options) {
+  const absl::StatusOr<absl::optional<TaskPlace>> place = TaskPlaceFromVariables(variable);
+  if (!place.ok()) return place.status();
+  if (!place->has_value()) {
+    return absl::InvalidArgumentError(
+        "the environment variables RANK and WORLD_SIZE are not set, and none of those by which "
+        "srun and mpirun say it, so this process does not know which rank of how many it is: start "
+        "the trainer with optshard-run, torchrun, srun or mpirun, or set both for every process; "
+        "RANK=0 WORLD_SIZE=1 is one rank alone");
+  }
+  options.rank = (*place)->task;
+  options.world_size = (*place)->tasks;
+  return absl::OkStatus();
 }
 
 absl::Status TakeRank(const Variables& variable, ShardedOptimizerOptions& options) {
   const char* rank = variable("RANK");
   const char* world_size = variable("WORLD_SIZE");
-  if (rank == nullptr && world_size == nullptr) {
-    return absl::InvalidArgumentError(
-        "the environment variables RANK and WORLD_SIZE are not set, so this process does not know "
-        "which rank of how many it is: start the trainer with torchrun, or set both for every "
-        "process; RANK=0 WORLD_SIZE=1 is one rank alone");
-  }
+  if (rank == nullptr && world_size == nullptr) return TakeTask(variable, options);
   if (rank == nullptr || world_size == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
         "environment variable ", rank == nullptr ? "WORLD_SIZE" : "RANK", " is set but ",
         rank == nullptr ? "RANK" : "WORLD_SIZE", " is not: set both (torchrun does) or neither"));
   }
-  absl::StatusOr<int> size = Number("WORLD_SIZE", world_size, 1, 1 << 20);
+  absl::StatusOr<int> size = NumberOfVariable("WORLD_SIZE", world_size, 1, 1 << 20);
   if (!size.ok()) return size.status();
-  absl::StatusOr<int> number = Number("RANK", rank, 0, *size - 1);
+  absl::StatusOr<int> number = NumberOfVariable("RANK", rank, 0, *size - 1);
   if (!number.ok()) return number.status();
   options.rank = *number;
   options.world_size = *size;
@@ -52,7 +54,7 @@ absl::Status TakeMaster(const Variables& variable, ShardedOptimizerOptions& opti
   const char* address = variable("MASTER_ADDR");
   const char* port = variable("MASTER_PORT");
   if (address == nullptr || port == nullptr) return absl::OkStatus();
-  absl::StatusOr<int> number = Number("MASTER_PORT", port, 1, 65534);
+  absl::StatusOr<int> number = NumberOfVariable("MASTER_PORT", port, 1, 65534);
   if (!number.ok()) return number.status();
   options.embedded_coordinator = absl::StrCat(address, ":", *number + 1);
   return absl::OkStatus();

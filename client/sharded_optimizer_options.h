@@ -155,14 +155,15 @@ struct ShardedOptimizerOptions {
   std::string log_level;
 
   // From the variables that torchrun sets, and the project's own:
-  //   RANK, WORLD_SIZE             rank, world_size; one rank alone is RANK=0 WORLD_SIZE=1
+  //   RANK, WORLD_SIZE             rank, world_size; one rank alone is RANK=0 WORLD_SIZE=1. Where
+  //                                neither is set: what srun or mpirun says (common/task_place.h)
   //   OPTSHARD_COORDINATOR         coordinator
   //   OPTSHARD_ATTACH              attach
   //   OPTSHARD_PLANE               plane
   //   MASTER_ADDR, MASTER_PORT     embedded_coordinator = MASTER_ADDR:(MASTER_PORT + 1)
   //   OPTSHARD_JOB, OPTSHARD_INTERFACE, OPTSHARD_OWNER_LISTEN, OPTSHARD_NODE, OPTSHARD_LOG_LEVEL
-  // INVALID_ARGUMENT naming the variable, its value and what was expected; also where RANK and
-  // WORLD_SIZE are not set.
+  // INVALID_ARGUMENT naming the variable, its value and what was expected; also where nothing
+  // says rank and world size.
   static absl::StatusOr<ShardedOptimizerOptions> FromEnvironment();
   // As above from any other source; it returns null for a variable that is not set.
   static absl::StatusOr<ShardedOptimizerOptions> FromVariables(

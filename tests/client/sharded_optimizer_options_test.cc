@@ -106,6 +106,34 @@ TEST(ShardedOptimizerOptionsTest, FromVariables_Torchrun_TakesRankAndNextPort) {
   EXPECT_EQ(options->embedded_coordinator, "node0:29501");
 }
 
+TEST(ShardedOptimizerOptionsTest, FromVariables_Srun_TakesTheTask) {
+  const auto options = From({{"SLURM_PROCID", "2"},
+                             {"SLURM_STEP_NUM_TASKS", "4"},
+                             {"SLURM_STEP_NUM_NODES", "2"},
+                             {"SLURM_NODEID", "1"},
+                             {"MASTER_ADDR", "node0"},
+                             {"MASTER_PORT", "29500"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rank, 2);
+  EXPECT_EQ(options->world_size, 4);
+  EXPECT_EQ(options->embedded_coordinator, "node0:29501");
+}
+
+TEST(ShardedOptimizerOptionsTest, FromVariables_BatchScript_IsNoRank) {
+  const auto options = From({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}});
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ShardedOptimizerOptionsTest, FromVariables_RankWithinMpirun_WinsOverTheTask) {
+  const auto options = From({{"RANK", "1"},
+                             {"WORLD_SIZE", "2"},
+                             {"OMPI_COMM_WORLD_RANK", "3"},
+                             {"OMPI_COMM_WORLD_SIZE", "8"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rank, 1);
+  EXPECT_EQ(options->world_size, 2);
+}
+
 TEST(ShardedOptimizerOptionsTest, FromVariables_Coordinator_IsUsedInsteadOfTheMaster) {
   const auto options = From({{"RANK", "0"},
                              {"WORLD_SIZE", "1"},
@@ -152,6 +180,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadVariablesTest,
     ::testing::Values(
         BadVariables{{}, {"RANK and WORLD_SIZE are not set", "RANK=0 WORLD_SIZE=1"}},
+        BadVariables{{{"PMI_RANK", "4"}, {"PMI_SIZE", "4"}}, {"PMI_RANK=\"4\"", "from 0 to 3"}},
         BadVariables{{{"RANK", "0"}}, {"RANK is set but WORLD_SIZE is not"}},
         BadVariables{{{"WORLD_SIZE", "2"}}, {"WORLD_SIZE is set but RANK is not"}},
         BadVariables{{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK=\"2\"", "from 0 to 1"}},

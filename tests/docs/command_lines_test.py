@@ -20,6 +20,7 @@ _PROGRAMS = {
     "bin/optshard-coordinator": "server/coordinator/optshard-coordinator",
     "bin/optshard-server": "server/node/optshard-server",
     "bin/optshard-checkpoint": "server/checkpoint/optshard-checkpoint",
+    "bin/optshard-run": "tools/launcher/optshard-run",
     "bin/optshard-train-digits": "examples/optshard-train-digits",
     "bin/optshard-recipe": "examples/optshard-recipe",
     "bin/optshard-train-language": "examples/optshard-train-language",
@@ -53,8 +54,14 @@ def _output(*command):
 def _wrong_with_program(name, arguments):
     if name not in _PROGRAMS:
         return "there is no program " + name
+    options, program = arguments, []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        options, program = arguments[:cut], arguments[cut:]
+        if len(program) < 2:
+            return "no program after --"
     # --help is printed only once the rest of the line is known to be right.
-    result = _output(_PROGRAMS[name], *arguments, "--help")
+    result = _output(_PROGRAMS[name], *options, "--help", *program)
     return None if result.returncode == 0 else result.stdout
 
 
@@ -140,6 +147,9 @@ class Checks(unittest.TestCase):
             "RANK=0 bin/optshard-server --node-ranks=0 --drain-timeout=soon",
             "bin/optshard-train-digits --epoch=2",
             "bin/optshard-recipe --mode=both",
+            "bin/optshard-run --rank=4 -- ./trainer",
+            "bin/optshard-run -n 4 ./trainer",
+            "bin/optshard-run -n 4 --",
             "bin/optshard-nothing",
             "./run nothing",
             "./run bench step_nothing",
@@ -158,6 +168,7 @@ class Checks(unittest.TestCase):
         for line in (
             "bin/optshard-coordinator --world_size=2 --lease=1m30s",
             "bin/optshard-server --nokeeper --node-ranks 0-3",
+            "bin/optshard-run -n 4 -- ./trainer --epochs=5",
             "./run bench step_gloo --rounds=3",
             "bazel test --config=tsan //tests/...",
             "bazel build //server/node:optshard-server",

@@ -11,6 +11,7 @@ _PROGRAMS = (
     "server/coordinator/optshard-coordinator",
     "server/node/optshard-server",
     "server/checkpoint/optshard-checkpoint",
+    "tools/launcher/optshard-run",
     "examples/optshard-train-digits",
     "examples/optshard-recipe",
     "examples/optshard-train-language",

@@ -1,4 +1,4 @@
-"""That the table of docs/life_of_a_step.md is that of the transition function, row by row."""
+"""That the tables of transitions in documents are those of the sources, row by row."""
 
 import os
 import re
@@ -39,6 +39,22 @@ class Transitions(unittest.TestCase):
         for (name, told), (_, declared) in zip(_rows_of_document(), _rows_of_header()):
             with self.subTest(transition=name):
                 self.assertEqual(declared, told)
+
+
+class LaunchPhases(unittest.TestCase):
+    """tests/tools/launcher compares the header's table with the function."""
+
+    def test_OfTheDocument_AreThoseOfTheHeader(self):
+        section = _read("docs/deploy/launcher.md").split("## How it ends\n")[1].split("\n## ")[0]
+        told = [
+            [cell.strip() for cell in row.strip("|").split("|")]
+            for row in re.findall(r"(?m)^\|.*\|$", section)
+            if not row.startswith("|--")
+        ]
+        header = _read("tools/launcher/launch_phase.h").split("#ifndef")[0]
+        rows = re.findall(r"(?m)^//   (\S.*)$", header)
+        self.assertEqual(told, [re.split(r" {2,}", row) for row in rows])
+        self.assertEqual(len(told), 1 + 8)
 
 
 if __name__ == "__main__":

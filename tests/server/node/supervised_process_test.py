@@ -10,11 +10,13 @@ import unittest
 
 _COORDINATOR = "server/coordinator/optshard-coordinator"
 _SERVER = "server/node/optshard-server"
+_TRAINER = "tests/server/node/node_trainer"
 _HEALTH_PROBE = "tests/testing/health-probe"
 _GRPC_CLI = "external/grpc_cli/grpc_cli"
 
 # Slow machines; no test waits as long as that when things work.
 _PATIENCE_S = 60
+_FOR_EVER = "1000000000"  # steps
 
 
 def _run(*command, **kwargs):
@@ -34,10 +36,11 @@ class Supervised(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+        self.started = 0
 
     def start(self, *command):
-        log = open(os.path.join(self.folder, "log-%s" % os.path.basename(command[0])), "w+",
-                   encoding="utf-8")
+        self.started += 1
+        log = open(os.path.join(self.folder, "log-%d" % self.started), "w+", encoding="utf-8")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=log, text=True)
         process.log = log.name
@@ -142,15 +145,25 @@ class Coordinator(Supervised):
 
 
 class Drain(Supervised):
-    def test_OfAServerThatSteps_EndsItInGoodOrder(self):
+    def test_OfAServerThatSteps_EndsItInGoodOrder_AndTellsTrainers(self):
         _, coordinator = self.start_coordinator()
-        server = self.start_server(coordinator)
-        self.await_(lambda: os.path.exists(self.socket()), "no socket")
+        port_file = os.path.join(self.folder, "owner-port")
+        server = self.start_server(coordinator, "--port-file=" + port_file)
+        self.await_(lambda: os.path.exists(port_file), "no server")
+        trainers = [self.start(_TRAINER, self.socket(), str(rank), "2", _FOR_EVER)
+                    for rank in range(2)]
+        with open(port_file, encoding="ascii") as port:
+            owner_port = int(port.read())
+        # As a whole it serves once all its ranks can step.
+        self.await_(lambda: health(owner_port, "") == "SERVING", "no steps")
         drained = _run(_SERVER, "--drain", "--socket=" + self.socket())
         self.assertEqual(drained.returncode, 0, drained.stdout)
         self.assertRegex(drained.stdout, r"process \d+, has ended")
         self.assertEqual(server.wait(_PATIENCE_S), 0, self.logged(server))
         self.assertIn("stopped", self.logged(server))
+        for trainer in trainers:
+            self.assertEqual(trainer.wait(_PATIENCE_S), 1)
+            self.assertIn("shutting down", self.logged(trainer))
 
     def test_NobodyThere_IsAnErrorNamingTheSocket(self):
         drained = _run(_SERVER, "--drain", "--socket=" + self.socket())

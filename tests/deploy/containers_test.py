@@ -4,6 +4,7 @@ Processes of a pod share a PID namespace here, or do not, as shareProcessNamespa
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,49 @@ def _size(folder):
 def _make(root, *arguments):
     subprocess.run([os.path.join(_ROOT, _MAKE_ROOT), root, *arguments], check=True,
                    timeout=_PATIENCE_S, stderr=subprocess.PIPE)
+
+
+def _dockerfiles():
+    folder = os.path.join(_ROOT, "deploy/docker")
+    for name in sorted(os.listdir(folder)):
+        if name.endswith("Dockerfile"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                yield name, file.read()
+
+
+class Dockerfiles(unittest.TestCase):
+    def test_Targets_AreThere_AndScripts(self):
+        for name, text in _dockerfiles():
+            with self.subTest(file=name):
+                labels = re.findall(r"//([\w/]+):([\w.-]+)", text)
+                self.assertNotEqual(labels, [])
+                for package, target in labels:
+                    with open(os.path.join(_ROOT, package, "BUILD.bazel"), encoding="utf-8") as file:
+                        self.assertIn('name = "%s"' % target, file.read())
+                    # What is built is what is packed.
+                    self.assertIn("bazel-bin/%s/%s" % (package, target), text)
+                for script in re.findall(r"deploy/docker/\w+\.sh|tools/[\w/.-]+\.txt", text):
+                    self.assertTrue(os.path.exists(os.path.join(_ROOT, script)), script)
+
+    def test_LastStages_RunAsAUserWithoutRights_WhatTheyHave(self):
+        for name, text in _dockerfiles():
+            for stage in re.split(r"(?m)^FROM ", text)[2:]:
+                with self.subTest(file=name, stage=stage.splitlines()[0]):
+                    inherits = stage.startswith("optshard-")
+                    self.assertEqual(re.findall(r"(?m)^USER (.*)$", stage),
+                                     [] if inherits else ["%d:%d" % (_USER, _USER)])
+                    for program in re.findall(r'ENTRYPOINT \["/usr/bin/([\w-]+)"\]', stage):
+                        self.assertRegex(text, r"bazel-bin/[\w/]+/%s\b" % program)
+
+    def test_Images_ComeFromArguments_WithDefaults(self):
+        for name, text in _dockerfiles():
+            with self.subTest(file=name):
+                for image in re.findall(r"(?m)^FROM (\S+) AS", text):
+                    argument = re.fullmatch(r"\$\{(\w+)\}", image)
+                    if argument:
+                        self.assertRegex(text, r"(?m)^ARG %s=\S+$" % argument.group(1))
+                    else:
+                        self.assertIn(" AS %s\n" % image, text)
 
 
 class Images(unittest.TestCase):

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/types/optional.h"
 #include "client/owner/client_seams.h"
 #include "client/owner/coordinator_host.h"
@@ -13,6 +14,7 @@
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
+#include "common/rpc/awaited_address.h"
 #include "common/rpc/network_choice.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
@@ -217,7 +219,7 @@ class EmbeddedOwner : public OwnerLink {
     absl::StatusOr<std::string> address = CoordinatorAddress();
     if (!address.ok()) return address.status();
     coordinator_address_ = *address;
-    absl::StatusOr<std::string> network = AddressTowards(*address);
+    absl::StatusOr<std::string> network = AwaitNetwork(*address);
     if (!network.ok()) return network.status();
     absl::StatusOr<std::shared_ptr<InspectionHost>> inspection =
         InspectionHost::Get(options_.owner_listen);
@@ -236,6 +238,20 @@ class EmbeddedOwner : public OwnerLink {
     owner.plane_factory = MakeHostPlaneFactory(
         *kind, options_.interface.empty() ? *network : options_.interface, ReplicaOf(options_));
     return absl::OkStatus();
+  }
+
+  // In a cluster the coordinator's name may appear after its trainers.
+  absl::StatusOr<std::string> AwaitNetwork(const std::string& coordinator) const {
+    AddressWait wait;
+    wait.timeout = options_.join_timeout;
+    wait.sleep = [](absl::Duration pause) {
+      absl::SleepFor(pause);
+      return true;
+    };
+    wait.say = [this](const std::string& message) {
+      Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "%s", message);
+    };
+    return AwaitAddressTowards(coordinator, wait);
   }
 
   absl::StatusOr<std::string> CoordinatorAddress() {

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -15,6 +16,7 @@
 #include "common/cli/log_level_option.h"
 #include "common/log.h"
 #include "common/port_file.h"
+#include "common/rpc/probe_server_rpc.h"
 #include "server/coordinator/coordinator_server.h"
 
 namespace optshard {
@@ -24,6 +26,7 @@ struct Flags {
   Flags() { server.coordinator.group.resume_grace = absl::Seconds(10); }
 
   CoordinatorServer::Options server;
+  std::string probe_listen;
   std::string port_file;
   bool exit_when_done = false;
   std::string log_level = "info";
@@ -50,6 +53,11 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Group("Network");
   line.Add("listen", &flags.server.listen, "address to listen at; port 0 is any free one")
       .Value("HOST:PORT");
+  line.Add("probe-listen", &flags.probe_listen,
+           "address of another gRPC port, with nothing but health: \"liveness\" while leases and "
+           "timeouts are checked, \"readiness\" while it listens")
+      .Value("HOST:PORT")
+      .Default("none");
   line.Add("port-file", &flags.port_file, "file to write the port to, once it listens")
       .Value("PATH")
       .Default("none");
@@ -103,6 +111,14 @@ void ServeUntilTheEnd(const sigset_t& signals, CoordinatorServer& server, bool e
   if (until_done.joinable()) until_done.join();
 }
 
+// Null where no probes are wanted.
+absl::StatusOr<std::unique_ptr<ProbeServer>> StartProbes(const Flags& flags) {
+  if (flags.probe_listen.empty()) return nullptr;
+  ProbeServer::Options options;
+  options.listen = flags.probe_listen;
+  return ProbeServer::Start(options);
+}
+
 int Main(const Flags& flags) {
   // As Debian builds Abseil, every lock looks for deadlocks. With many members that would take a
   // fifth of the time.
@@ -117,7 +133,12 @@ int Main(const Flags& flags) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  const auto server = CoordinatorServer::Start(flags.server);
+  const absl::StatusOr<std::unique_ptr<ProbeServer>> started = StartProbes(flags);
+  if (!started.ok()) return Fail(started.status());
+  ProbeServer* const probes = started->get();
+  CoordinatorServer::Options options = flags.server;
+  if (probes != nullptr) options.on_tick = [probes] { probes->Beat(); };
+  const auto server = CoordinatorServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (!flags.port_file.empty()) {
     const absl::Status written = WritePortFile(flags.port_file, (*server)->port());
@@ -128,6 +149,8 @@ int Main(const Flags& flags) {
   context.job = flags.server.coordinator.group.job;
   Log(LogLevel::kInfo, context, "listening at %s, world size %d", (*server)->address(),
       flags.server.coordinator.group.world_size);
+
+  if (probes != nullptr) probes->SetReady(true);
 
   ServeUntilTheEnd(signals, **server, flags.exit_when_done);
   Log(LogLevel::kInfo, context, "stopped");

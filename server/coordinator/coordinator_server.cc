@@ -69,6 +69,7 @@ class CoordinatorServer::Impl {
     while (true) {
       coordinator_->Tick();
       checkpoints_->Tick();
+      if (options_.on_tick) options_.on_tick();
       const bool done = coordinator_->Done();
       absl::MutexLock lock(&mutex_);
       done_ = done;

@@ -3,6 +3,7 @@
 #ifndef OPTSHARD_SERVER_COORDINATOR_COORDINATOR_SERVER_H_
 #define OPTSHARD_SERVER_COORDINATOR_COORDINATOR_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,7 @@ class CoordinatorServer {
     Coordinator::Options coordinator;
     CheckpointOptions checkpoints;
     absl::Duration tick = absl::Milliseconds(20);  // how often leases and timeouts are checked
+    std::function<void()> on_tick;                 // after each check, in its thread; may be null
   };
 
   // The server listens when this returns. INVALID_ARGUMENT as Coordinator::Create, or for

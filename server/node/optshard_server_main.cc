@@ -1,6 +1,7 @@
 // optshard-server: the shard owners of a node's ranks, as a program beside the trainers.
 #include <pthread.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -8,49 +9,52 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/cli/command_line.h"
 #include "common/cli/log_level_option.h"
+#include "common/cli/parsed_option.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/port_file.h"
+#include "common/rpc/awaited_address.h"
 #include "common/rpc/network_choice.h"
+#include "common/rpc/probe_server_rpc.h"
 #include "server/node/attach_server.h"
 #include "server/node/byte_size.h"
+#include "server/node/drain_command.h"
 #include "server/node/keeper.h"
 #include "server/node/keeper_link.h"
+#include "server/node/memory_need_command.h"
 #include "server/node/node_owners.h"
 #include "server/node/rank_set.h"
+#include "server/node/socket_folder.h"
 #include "server/shard/inspection/shard_owner_server.h"
 #include "server/shard/inspection/shard_view_registry.h"
 
 namespace optshard {
 namespace {
 
-constexpr timespec kLook = {0, 50'000'000};
+constexpr absl::Duration kLook = absl::Milliseconds(50);
 
 struct Flags {
   NodeOwners::Options owners;
   std::string coordinator;
+  absl::Duration coordinator_timeout = absl::Minutes(5);
   std::string socket;
+  bool make_socket_folder = false;
   std::string interface;
   std::string owner_listen = "127.0.0.1:0";
+  std::string probe_listen;
   std::string port_file;
   absl::Duration drain_timeout = absl::Seconds(10);
   bool keeper = true;
   std::string log_level = "info";
+  // Others run where they are given (main).
+  bool memory_need = false;
+  bool drain = false;
 };
-
-// Stores in `target` what `parse` makes of an option's text.
-template <typename Parse, typename Target>
-CommandOption::Parser Into(Target* target, Parse parse) {
-  return [target, parse](const std::string& text) -> absl::Status {
-    auto parsed = parse(text);
-    if (!parsed.ok()) return parsed.status();
-    *target = *std::move(parsed);
-    return absl::OkStatus();
-  };
-}
 
 CommandLine CommandLineOf(Flags& flags) {
   CommandLine line(
@@ -71,11 +75,16 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("coordinator", &flags.coordinator, "address of the job's coordinator")
       .Value("HOST:PORT")
       .Required();
+  line.Add("coordinator-timeout", &flags.coordinator_timeout,
+           "how long the coordinator's name may be unknown, or no route lead there, before that is "
+           "an error");
   line.Group("Trainers");
   line.Add("socket", &flags.socket,
            "the Unix socket where trainers attach: a path, or @NAME for Linux's abstract names")
       .Value("PATH")
       .Required();
+  line.Add("make-socket-folder", &flags.make_socket_folder,
+           "make the socket's folder, for this user alone, where it is not there");
   line.Add("memory-limit", Into(&flags.owners.memory_limit_bytes, ParseByteSize),
            "most memory for parameters, gradients, optimizer state and snapshots of all ranks, "
            "such as "
@@ -103,6 +112,11 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("owner-listen", &flags.owner_listen,
            "address of the gRPC port: health, reflection and the inspection of all ranks")
       .Value("HOST:PORT");
+  line.Add("probe-listen", &flags.probe_listen,
+           "address of another gRPC port, with nothing but health: \"liveness\" while the server's "
+           "main loop comes around, \"readiness\" while trainers may attach")
+      .Value("HOST:PORT")
+      .Default("none");
   line.Add("port-file", &flags.port_file,
            "file to write the gRPC port to, once trainers may attach")
       .Value("PATH")
@@ -112,6 +126,11 @@ CommandLine CommandLineOf(Flags& flags) {
            "how long a step that is under way may last after SIGTERM");
   line.Group("Messages");
   AddLogLevelOption(line, &flags.log_level);
+  line.Group("Instead of serving, each with a --help of its own");
+  line.Add("memory-need", &flags.memory_need,
+           "say how much memory a job's ranks will need here, and take none");
+  line.Add("drain", &flags.drain,
+           "end the server that listens at --socket, in good order, and wait for its end");
   return line;
 }
 
@@ -135,22 +154,46 @@ sigset_t StopSignals() {
   return signals;
 }
 
-// Until the server is told to stop, or nobody keeps it any more: without its keeper nobody would
-// find it, and nothing would outlive it.
-void WaitForTheEnd(const Flags& flags, const KeeperLink* keeper, const NodeOwners& owners,
-                   ShardOwnerServer& inspection) {
+// Waits for so long. False where the server is to end: it was told to, or nobody keeps it any more.
+// Without its keeper nobody would find it, and nothing would outlive it.
+bool GoesOn(const Flags& flags, const KeeperLink* keeper, absl::Duration pause) {
   const sigset_t signals = StopSignals();
-  while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
-    inspection.SetServing(owners.Ready());
-    if (keeper == nullptr || !keeper->KeeperGone()) continue;
-    Log(LogLevel::kWarning, Who(flags), "the keeper has ended");
-    return;
-  }
+  const timespec wait = absl::ToTimespec(pause);
+  if (sigtimedwait(&signals, nullptr, &wait) >= 0) return false;
+  if (keeper == nullptr || !keeper->KeeperGone()) return true;
+  Log(LogLevel::kWarning, Who(flags), "the keeper has ended");
+  return false;
+}
+
+// Null where no probes are wanted.
+absl::StatusOr<std::unique_ptr<ProbeServer>> StartProbes(const Flags& flags) {
+  if (flags.probe_listen.empty()) return nullptr;
+  ProbeServer::Options options;
+  options.listen = flags.probe_listen;
+  // While it drains, the main loop does not come around.
+  options.longest_silence += flags.drain_timeout;
+  return ProbeServer::Start(options);
+}
+
+absl::StatusOr<std::string> AwaitNetwork(const Flags& flags, const KeeperLink* keeper,
+                                         ProbeServer* probes) {
+  AddressWait wait;
+  wait.timeout = flags.coordinator_timeout;
+  wait.sleep = [&](absl::Duration pause) {
+    if (probes != nullptr) probes->Beat();
+    return GoesOn(flags, keeper, pause);
+  };
+  wait.say = [&](const std::string& message) { Log(LogLevel::kInfo, Who(flags), "%s", message); };
+  return AwaitAddressTowards(flags.coordinator, wait);
 }
 
 // `keeper` is null where there is none.
 int Serve(const Flags& flags, KeeperLink* keeper) {
-  absl::StatusOr<std::string> network = AddressTowards(flags.coordinator);
+  const absl::StatusOr<std::unique_ptr<ProbeServer>> started = StartProbes(flags);
+  if (!started.ok()) return Fail(started.status());
+  ProbeServer* const probes = started->get();
+  const absl::StatusOr<std::string> network = AwaitNetwork(flags, keeper, probes);
+  if (absl::IsCancelled(network.status())) return 0;
   if (!network.ok()) return Fail(network.status());
   absl::StatusOr<std::unique_ptr<CoordinatorClient>> client =
       MakeCoordinatorClient(flags.coordinator);
@@ -175,6 +218,10 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
     absl::Status taken_over = owners.TakeOver(keeper->TakeInherited());
     if (!taken_over.ok()) return Fail(taken_over);
   }
+  if (flags.make_socket_folder) {
+    const absl::Status made = MakeSocketFolder(flags.socket);
+    if (!made.ok()) return Fail(made);
+  }
   absl::StatusOr<std::unique_ptr<AttachServer>> server = AttachServer::Start(flags.socket, &owners);
   if (!server.ok()) return Fail(server.status());
   if (!flags.port_file.empty()) {
@@ -184,9 +231,14 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
   Log(LogLevel::kInfo, Who(flags), "ranks %s attach at %s; health and inspection at %s",
       RankSetText(options.ranks), flags.socket, options.owner_address);
 
-  WaitForTheEnd(flags, keeper, owners, **inspection);
+  if (probes != nullptr) probes->SetReady(true);
+  while (GoesOn(flags, keeper, kLook)) {
+    (*inspection)->SetServing(owners.Ready());
+    if (probes != nullptr) probes->Beat();
+  }
 
   Log(LogLevel::kInfo, Who(flags), "shutting down");
+  if (probes != nullptr) probes->SetReady(false);
   (*inspection)->SetServing(false);
   (*server)->StopListening();
   const bool in_order = owners.Drain(flags.drain_timeout);
@@ -214,10 +266,19 @@ int Main(const Flags& flags) {
   return RunKeeper(keeper);
 }
 
+// Before the command line is read, since another one is read then.
+bool IsGiven(absl::string_view flag, int argc, char** argv) {
+  return std::any_of(argv + 1, argv + argc, [flag](const char* argument) {
+    return absl::StrReplaceAll(argument, {{"_", "-"}}) == flag;
+  });
+}
+
 }  // namespace
 }  // namespace optshard
 
 int main(int argc, char** argv) {
+  if (optshard::IsGiven("--memory-need", argc, argv)) return optshard::RunMemoryNeed(argc, argv);
+  if (optshard::IsGiven("--drain", argc, argv)) return optshard::RunDrain(argc, argv);
   optshard::Flags flags;
   const auto end = optshard::CommandLineOf(flags).ParseOrEnd(argc, argv);
   return end ? *end : optshard::Main(flags);

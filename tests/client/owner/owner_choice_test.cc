@@ -55,6 +55,18 @@ TEST(OwnerChoice_AttachIsEmbedded, NoServerIsAsked) {
   EXPECT_FALSE(rig.owners().Ready());
 }
 
+TEST(OwnerChoice_CoordinatorWhoseNameIsNeverKnown, IsAnErrorAfterTheJoinTimeout) {
+  const Environment environment("OPTSHARD_COORDINATOR", "no-such-host.invalid:4700");
+  auto options = ShardedOptimizerOptions::FromEnvironment();
+  ASSERT_TRUE(options.ok()) << options.status();
+  options->join_timeout = absl::Milliseconds(20);
+  const absl::Status failed =
+      StartOwner(*options, NodeTrainer::DefaultOptions("", 0, 1).spec).status();
+  EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("no-such-host.invalid:4700 is not known"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("waited for"));
+}
+
 TEST(OwnerChoice_SameNameInTwoJobsOfAProcess, BothStartAndEndInAnyOrder) {
   const Environment environment("OPTSHARD_ATTACH", "embedded");
   auto first = StartFromEnvironment();

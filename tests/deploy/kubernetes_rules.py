@@ -1,0 +1,253 @@
+"""What must hold for the objects that deploy/kubernetes renders to.
+
+Each rule yields what is wrong, one line for each thing.
+"""
+
+import re
+
+from tests.deploy.kubernetes_objects import environment, flags, of_kind, pods
+
+_LONGEST_NAME = 20
+_PROBED = ("liveness", "readiness")
+_INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+
+
+def _port(address):
+    return int(address.rpartition(":")[2])
+
+
+def _matches(selector, labels):
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def _selected(objects, selector):
+    return [each for each in pods(objects) if _matches(selector, each.labels)]
+
+
+def _named_port(pod, name):
+    for container in pod.all_containers():
+        for port in container.get("ports", []):
+            if name in (port.get("name"), port["containerPort"]):
+                return port["containerPort"]
+    return None
+
+
+def _programs(objects):
+    for pod in pods(objects):
+        for container in pod.coordinators() + pod.servers():
+            yield pod, container
+
+
+def names(objects):
+    for each in objects:
+        if each["kind"] in ("JobSet", "TrainJob", "TrainingRuntime", "StatefulSet"):
+            if len(each["metadata"]["name"]) > _LONGEST_NAME:
+                yield "%s %s: a name of more than %d characters" % (
+                    each["kind"], each["metadata"]["name"], _LONGEST_NAME)
+        if each["kind"] in ("JobSet", "TrainJob"):
+            if "kueue.x-k8s.io/queue-name" not in each["metadata"]["labels"]:
+                yield "%s %s: no queue" % (each["kind"], each["metadata"]["name"])
+        if each["kind"] != "Namespace" and each["metadata"].get("namespace") != "optshard":
+            yield "%s %s: not in the namespace" % (each["kind"], each["metadata"]["name"])
+
+
+def services(objects):
+    for service in of_kind(objects, "Service"):
+        name = service["metadata"]["name"]
+        selected = _selected(objects, service["spec"]["selector"])
+        if not selected:
+            yield "Service %s selects no pod" % name
+        for pod in selected:
+            for port in service["spec"]["ports"]:
+                target = _named_port(pod, port["targetPort"])
+                if target != port["port"]:
+                    yield "Service %s: port %d leads to %s" % (name, port["port"], target)
+    headless = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "Service")
+                if each["spec"].get("clusterIP") == "None"}
+    for pod in pods(objects):
+        if not pod.servers():
+            continue
+        spec = headless.get(pod.spec.get("subdomain"))
+        if spec is None or not spec.get("publishNotReadyAddresses"):
+            yield "%s: no headless Service publishes its pods before they are ready" % pod.name
+    for pod, container in _programs(objects):
+        listening = {_port(flags(container).get(flag, "x:0"))
+                     for flag in ("--listen", "--owner-listen", "--probe-listen")}
+        for port in container["ports"]:
+            if port["containerPort"] not in listening:
+                yield "%s: nobody listens at port %d" % (container["name"], port["containerPort"])
+
+
+def disruption(objects):
+    for budget in of_kind(objects, "PodDisruptionBudget"):
+        name = budget["metadata"]["name"]
+        selected = _selected(objects, budget["spec"]["selector"]["matchLabels"])
+        count = sum(pod.count for pod in selected)
+        if budget["spec"]["minAvailable"] != count:
+            yield "PodDisruptionBudget %s: minAvailable is %d, of %d pods" % (
+                name, budget["spec"]["minAvailable"], count)
+
+
+def network(objects):
+    policies = of_kind(objects, "NetworkPolicy")
+    if not any(each["spec"]["podSelector"] == {} and "ingress" not in each["spec"]
+               and "egress" not in each["spec"]
+               and each["spec"]["policyTypes"] == ["Ingress", "Egress"] for each in policies):
+        yield "no NetworkPolicy denies by default"
+    listening = {53}
+    for _, container in _programs(objects):
+        listening |= {_port(flags(container).get(flag, "x:0")) for flag in
+                      ("--listen", "--owner-listen")}
+    for policy in policies:
+        name, spec = policy["metadata"]["name"], policy["spec"]
+        peers = [spec["podSelector"]] if spec["podSelector"] else []
+        for rule in spec.get("ingress", []) + spec.get("egress", []):
+            peers += [peer["podSelector"] for peer in rule.get("from", []) + rule.get("to", [])
+                      if "namespaceSelector" not in peer]
+            for port in rule.get("ports", []):
+                if port["port"] not in listening:
+                    yield "NetworkPolicy %s: nobody listens at port %d" % (name, port["port"])
+        for peer in peers:
+            if not _selected(objects, peer["matchLabels"]):
+                yield "NetworkPolicy %s selects no pod" % name
+
+
+def probes(objects):
+    for _, container in _programs(objects):
+        port = _port(flags(container).get("--probe-listen", "x:0"))
+        for kind, service in (("startupProbe", "readiness"), ("readinessProbe", "readiness"),
+                              ("livenessProbe", "liveness")):
+            probe = container.get(kind, {}).get("grpc")
+            if probe != {"port": port, "service": service}:
+                yield "%s: its %s asks %s" % (container["name"], kind, probe)
+
+
+def security(objects):
+    for namespace in of_kind(objects, "Namespace"):
+        label = "pod-security.kubernetes.io/enforce"
+        if namespace["metadata"].get("labels", {}).get(label) != "restricted":
+            yield "the namespace does not enforce restricted pods"
+    for pod in pods(objects):
+        context = pod.spec.get("securityContext", {})
+        if context.get("runAsNonRoot") is not True or not context.get("runAsUser"):
+            yield "%s: may run as root" % pod.name
+        if context.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield "%s: no seccomp profile" % pod.name
+        if pod.spec.get("automountServiceAccountToken") is not False:
+            yield "%s: has a token of the cluster" % pod.name
+        for key in ("hostNetwork", "hostPID", "hostIPC"):
+            if pod.spec.get(key):
+                yield "%s: %s" % (pod.name, key)
+        for volume in pod.spec.get("volumes", []):
+            if not {"emptyDir", "persistentVolumeClaim"} & set(volume):
+                yield "%s: a volume that is not restricted: %s" % (pod.name, volume["name"])
+        for container in pod.all_containers():
+            own = container.get("securityContext", {})
+            if (own.get("allowPrivilegeEscalation") is not False
+                    or own.get("capabilities") != {"drop": ["ALL"]}
+                    or own.get("readOnlyRootFilesystem") is not True):
+                yield "%s: its security context is %s" % (container["name"], own)
+            if "runAsUser" in own:
+                yield "%s: a user of its own, and servers let in their own user only" % (
+                    container["name"])
+
+
+def resources(objects):
+    for pod in pods(objects):
+        for container in pod.all_containers():
+            own = container.get("resources", {})
+            requests, limits = own.get("requests", {}), own.get("limits", {})
+            if "cpu" not in requests or "memory" not in requests or "memory" not in limits:
+                yield "%s: no requests, or no limit of memory" % container["name"]
+            elif container in pod.servers() and requests["memory"] != limits["memory"]:
+                yield "%s: is not sure to get the memory that it may use" % container["name"]
+
+
+def sidecars(objects):
+    for pod in pods(objects):
+        for server in pod.servers():
+            if server not in pod.spec.get("initContainers", []) or (
+                    server.get("restartPolicy") != "Always"):
+                yield "%s is no native sidecar" % server["name"]
+            if not pod.spec.get("shareProcessNamespace"):
+                yield "%s cannot watch trainers: the processes are not shared" % server["name"]
+            socket = flags(server).get("--socket", "")
+            mounts = {each["name"]: each["mountPath"] for each in server["volumeMounts"]}
+            volume = next((name for name, path in mounts.items()
+                           if socket.startswith(path + "/")), None)
+            if volume is None:
+                yield "%s: the socket is in no volume" % server["name"]
+            elif socket.count("/") <= mounts[volume].count("/") + 1 or (
+                    "--make-socket-folder" not in flags(server)):
+                yield "%s: the socket lies in the volume itself, which is root's" % server["name"]
+            for trainer in pod.trainers():
+                shared = {each["name"]: each["mountPath"] for each in trainer["volumeMounts"]}
+                if shared.get(volume) != mounts.get(volume):
+                    yield "%s does not see the socket" % trainer["name"]
+                if environment(trainer).get("OPTSHARD_ATTACH") != "unix:" + socket:
+                    yield "%s attaches elsewhere" % trainer["name"]
+
+
+def draining(objects):
+    def seconds(text):
+        return int(re.fullmatch(r"(\d+)s", text).group(1))
+
+    for pod in pods(objects):
+        grace = pod.spec.get("terminationGracePeriodSeconds", 0)
+        for server in pod.servers():
+            hook = server.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
+            given = dict(argument.partition("=")[::2] for argument in hook[1:])
+            own = flags(server)
+            if "--drain" not in given or given.get("--socket") != own["--socket"]:
+                yield "%s is not drained" % server["name"]
+            elif not seconds(own["--drain-timeout"]) < seconds(given["--timeout"]) < grace:
+                yield "%s: a grace of %d s is too short for its drain" % (server["name"], grace)
+        for container in pod.coordinators() + pod.trainers():
+            pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
+            if not 0 < pause.get("seconds", 0) < grace:
+                yield "%s ends at once" % container["name"]
+
+
+def job(objects):
+    """That all agree on the job: its name, its size, its ranks, its coordinator."""
+    everyone = pods(objects)
+    [coordinator] = [each for pod in everyone for each in pod.coordinators()]
+    asked = flags(coordinator)
+    services_by_name = {each["metadata"]["name"] for each in of_kind(objects, "Service")}
+    ranks = 0
+    for pod in everyone:
+        ranks += pod.count * len(pod.trainers())
+        hosted = {flags(server)["--node-ranks"] for server in pod.servers()}
+        own = [environment(trainer)["RANK"] for trainer in pod.trainers()]
+        if pod.count == 1 and own:
+            expected = ["%d" % rank for rank in range(len(own))]
+            if own != expected or hosted != {"0-%d" % (len(own) - 1) if len(own) > 1 else "0"}:
+                yield "%s: ranks %s, hosted %s" % (pod.name, own, hosted)
+        elif own and (own != [_INDEX] or hosted != {"$(NODE_INDEX)"} or any(
+                environment(server)["NODE_INDEX"] != _INDEX for server in pod.servers())):
+            yield "%s: ranks %s, hosted %s" % (pod.name, own, hosted)
+        for server in pod.servers():
+            if flags(server)["--job"] != asked["--job"]:
+                yield "%s is of another job" % server["name"]
+        for trainer in pod.trainers():
+            if environment(trainer)["OPTSHARD_JOB"] != asked["--job"]:
+                yield "%s is of another job" % trainer["name"]
+            if environment(trainer)["WORLD_SIZE"] != asked["--world-size"]:
+                yield "%s: another WORLD_SIZE than the coordinator's" % trainer["name"]
+        addresses = [flags(each)["--coordinator"] for each in pod.servers()]
+        addresses += [environment(each)["OPTSHARD_COORDINATOR"] for each in pod.trainers()]
+        for address in addresses:
+            name, _, port = address.partition(":")
+            if name not in services_by_name or int(port) != _port(asked["--listen"]):
+                yield "%s: no coordinator at %s" % (pod.name, address)
+    if "--exit-when-done" not in asked:
+        yield "the coordinator stays with a job that has failed, and lets no rank in again"
+    if int(asked["--world-size"]) != ranks:
+        yield "the coordinator waits for %s ranks, there are %d" % (asked["--world-size"], ranks)
+
+
+RULES = (names, services, disruption, network, probes, security, resources, sidecars, draining, job)
+
+
+def problems(objects):
+    return ["%s: %s" % (rule.__name__, wrong) for rule in RULES for wrong in rule(objects)]

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Builds the Debian packages and the tarball. Run by ./run package, in the root of the repository.
+#   package.sh [--version=V] [OUT]
+set -euo pipefail
+
+version=0.1.0 out=out/packages
+for argument in "$@"; do
+  case $argument in
+    --version=?*) version=${argument#--version=} ;;
+    -*)
+      printf 'package.sh: unknown option %s; usage: package.sh [--version=V] [OUT]\n' "$argument" >&2
+      exit 2
+      ;;
+    *) out=$argument ;;
+  esac
+done
+bazel build --ui_event_filters=-info,-stdout --noshow_progress //server/coordinator:optshard-coordinator \
+  //server/checkpoint:optshard-checkpoint //server/node:optshard-server //common/dataplane/gloo:optshard_gloo.so
+exec deploy/debian/make_packages.sh "$out" "$version" bazel-bin/server/coordinator/optshard-coordinator \
+  bazel-bin/server/checkpoint/optshard-checkpoint bazel-bin/server/node/optshard-server \
+  bazel-bin/common/dataplane/gloo/optshard_gloo.so

@@ -55,7 +55,8 @@ class Links(unittest.TestCase):
 class Index(unittest.TestCase):
     def test_Documents_AreAllInIt(self):
         index = _read("docs/README.md")
-        for path in glob.glob("docs/*.md", root_dir=_ROOT) + ["docs/decisions/README.md"]:
+        documents = glob.glob("docs/*.md", root_dir=_ROOT) + glob.glob("docs/deploy/*.md", root_dir=_ROOT)
+        for path in documents + ["docs/decisions/README.md"]:
             if path != "docs/README.md":
                 self.assertIn("(%s)" % os.path.relpath(path, "docs"), index)
 

@@ -13,13 +13,13 @@ OPTSHARD_COPTS = [
     "-ffp-contract=off",
 ] + select({
     # GCC ignores the annotations of absl/base/thread_annotations.h; only clang checks them.
-    "//third_party/bazel:clang": ["-Wthread-safety"],
+    "@optshard//third_party/bazel:clang": ["-Wthread-safety"],
     "//conditions:default": [],
 }) + select({
     # Undefined-behaviour checks triple the compile time at -O2; -O1 takes a third off.
-    "//third_party/bazel:asan": ["-O1"],
-    "//third_party/bazel:asan_ubsan": ["-O1"],
-    "//third_party/bazel:ubsan": ["-O1"],
+    "@optshard//third_party/bazel:asan": ["-O1"],
+    "@optshard//third_party/bazel:asan_ubsan": ["-O1"],
+    "@optshard//third_party/bazel:ubsan": ["-O1"],
     "//conditions:default": [],
 })
 

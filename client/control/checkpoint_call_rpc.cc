@@ -11,6 +11,7 @@
 #include "common/errors.h"
 #include "common/request_id.h"
 #include "common/rpc/channel_rpc.h"
+#include "common/rpc/kept_channels_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/checkpoint.grpc.pb.h"
 

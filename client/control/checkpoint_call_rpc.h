@@ -12,9 +12,10 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/ids.h"
-#include "common/rpc/kept_channels_rpc.h"
 
 namespace optshard {
+
+class KeptChannels;  // common/rpc/kept_channels_rpc.h
 
 // Checkpoints.SaveCheckpoint or ExportModel, whose errors all calls here return. Thread-safe. Its
 // end leaves the save to itself.

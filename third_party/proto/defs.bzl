@@ -11,7 +11,7 @@ def _protos_of(label):
 def optshard_proto_library(name, srcs, deps = [], grpc = False, visibility = ["//visibility:public"]):
     """A cc_library of generated messages, and services with grpc = True.
 
-    Files are imported and included from the workspace root: "proto/optshard/v1/x.proto" gives
+    Files are imported and included from the root of their repository: "proto/optshard/v1/x.proto" gives
     "proto/optshard/v1/x.pb.h" and "x.grpc.pb.h".
 
     Args:
@@ -32,14 +32,20 @@ def optshard_proto_library(name, srcs, deps = [], grpc = False, visibility = ["/
         outs += [stem + ".pb.h", stem + ".pb.cc"]
         if grpc:
             outs += [stem + ".grpc.pb.h", stem + ".grpc.pb.cc"]
-    flags = "--cpp_out=$(GENDIR)"
+
+    # The root of this repository, which is not that of the workspace where another one uses it.
+    repository = native.repository_name()[1:]
+    root = "external/" + repository if repository else "."
+    out = "$(GENDIR)" + ("/" + root if repository else "")
+    flags = "--cpp_out=" + out
     if grpc:
-        flags += " --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=$(GENDIR)"
+        flags += " --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=" + out
     native.genrule(
         name = name + "_generated",
         srcs = srcs + [_protos_of(dep) for dep in deps],
         outs = outs,
-        cmd = "/usr/bin/protoc --proto_path=. --proto_path=/usr/include %s %s" % (
+        cmd = "/usr/bin/protoc --proto_path=%s --proto_path=/usr/include %s %s" % (
+            root,
             flags,
             " ".join(["$(location %s)" % src for src in srcs]),
         ),

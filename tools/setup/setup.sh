@@ -3,8 +3,8 @@
 #   1. Debian packages (apt-packages.txt)
 #   2. .venv with LibTorch's wheel (third_party/python/requirements.txt)
 #   3. .cache/digits/digits.csv.gz, out of scikit-learn's wheel
-#   4. .cache/abseil/mutex.cc for --config=tsan, and .cache/grpc_cli/grpc_cli for tests, from
-#      Debian's source packages
+#   4. .cache/abseil/mutex.cc for --config=tsan, .cache/protobuf for the libraries that ./run install
+#      installs, and .cache/grpc_cli/grpc_cli for tests, from Debian's source packages
 #   5. .cache/kubernetes, for tests of deploy/: kubectl out of Debian's package, and schemas
 # Run by ./run, in the root of the repository.
 set -euo pipefail
@@ -127,6 +127,19 @@ abseil_mutex() {
   write_stamp $stamp "${inputs[@]}"
 }
 
+protobuf() {
+  local stamp=.cache/protobuf/.stamp inputs=(tools/setup/setup.sh)
+  current $stamp "${inputs[@]}" && return
+  say "fetching protobuf's source, which the installed libraries contain"
+  source_package libprotobuf-dev .cache/protobuf-source
+  rm -rf .cache/protobuf
+  mkdir -p .cache/protobuf/google
+  cp .cache/protobuf-source/cmake/libprotobuf{,-lite}.cmake .cache/protobuf/
+  cp -r .cache/protobuf-source/src/google/protobuf .cache/protobuf/google/
+  rm -rf .cache/protobuf-source
+  write_stamp $stamp "${inputs[@]}"
+}
+
 grpc_cli() {
   local stamp=.cache/grpc_cli/.stamp inputs=(tools/setup/setup.sh tools/setup/build_grpc_cli.sh)
   current $stamp "${inputs[@]}" && return
@@ -179,6 +192,7 @@ debian_packages
 libtorch
 digits
 abseil_mutex
+protobuf
 grpc_cli
 kubernetes_tools
 rm -rf .cache/apt

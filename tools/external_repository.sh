@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Uses this repository from a Bazel workspace of another one: builds and runs a small program that needs
+# the client's options and a message, and analyses a trainer.
+#   external_repository.sh
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+
+readonly ROOT=$PWD SOURCES=tests/external
+work=$(mktemp -d)
+# A Bazel server of its own, which goes with its folder.
+bazel_there() { (cd "$work/user" && bazel --output_base="$work/output" "$@"); }
+finish() {
+  bazel_there shutdown >/dev/null 2>&1 || true
+  chmod -R u+w "$work"
+  rm -rf "$work"
+}
+trap finish EXIT
+
+mkdir "$work/user"
+sed "s|OPTSHARD_PATH|$ROOT|" "$SOURCES/WORKSPACE.user" >"$work/user/WORKSPACE"
+cp "$SOURCES/BUILD.user" "$work/user/BUILD.bazel"
+cp "$SOURCES/options.cc" "$work/user"
+cp examples/quickstart/trainer.cc "$work/user"
+# docs/deploy/install.md names these.
+printf '%s\n' 'common --experimental_repository_disable_download' 'build --compilation_mode=opt' \
+  'build --force_pic' "build --disk_cache=$HOME/.cache/optshard/bazel" >"$work/user/.bazelrc"
+
+bazel_there build --noshow_progress --ui_event_filters=-info //:options
+expected='rank 1 of 2, optshard.v1.ParameterSpace'
+answer=$(RANK=1 WORLD_SIZE=2 "$work/user/bazel-bin/options")
+if [[ $answer != "$expected" ]]; then
+  printf 'external_repository.sh: the program says "%s", expected "%s"\n' "$answer" "$expected" >&2
+  exit 1
+fi
+bazel_there build --noshow_progress --ui_event_filters=-info --nobuild //:trainer \
+  @optshard//server/node:optshard-server
+printf 'optshard as an external repository: the program said "%s", and the trainer was analysed\n' \
+  "$answer"

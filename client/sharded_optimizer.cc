@@ -115,6 +115,11 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
 
 const StateDict& ShardedOptimizer::state_dict() const { return impl_->state().consolidated(); }
 
+const StateDict& ShardedOptimizer::state_dict(bool all_ranks) {
+  if (all_ranks) consolidate_state_dict(-1);
+  return state_dict();
+}
+
 NamedStateDict ShardedOptimizer::named_state_dict() const {
   return impl_->state().ConsolidatedByName();
 }

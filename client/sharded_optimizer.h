@@ -218,6 +218,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // another number of ranks. "step" is there with every rule. Copies share their tensors with what
   // is kept here. FAILED_PRECONDITION, in PyTorch's words, where nothing was consolidated.
   const StateDict& state_dict() const;
+  // With `all_ranks`, as OSS has it: consolidates to all ranks first. All of them call it then, with
+  // the same value. Without: as state_dict(). Errors as those two.
+  const StateDict& state_dict(bool all_ranks);
   // The same by the parameters' names. INVALID_ARGUMENT never.
   NamedStateDict named_state_dict() const;
 
@@ -243,9 +246,11 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      type; options that need other slots. Or dicts that differ between the
   //                      ranks, naming the first value that does (errors::IsRanksDisagree)
   //   RESOURCE_EXHAUSTED no memory for a share
-  //   else as consolidate_state_dict; where a rank is lost after all have agreed, the others have
-  //   loaded. If its shard server lives, each step is DATA_LOSS on all ranks, and changes nothing,
-  //   until the same call is made again on all ranks; if that is killed, the state is torn
+  //   else as consolidate_state_dict
+  // Where a shard server or a trainer is lost in the middle, the call begins again on all ranks, as
+  // consolidate_state_dict does, also after a part of the state was replaced. Where the call is not
+  // made again, each step is DATA_LOSS on all ranks then, and changes nothing, until all of them
+  // load. Embedded, after the loss of a rank: construct the optimizer anew and call it.
   void load_state_dict(const StateDict& dict, int from = -1);
   // Parameters are found by their names, in any order within their group.
   void load_state_dict(const NamedStateDict& dict, int from = -1);

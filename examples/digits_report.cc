@@ -14,6 +14,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DigitsReport, rank, sharded, unsharded, torch
 
 namespace {
 
+constexpr double kLowerAccuracy = 0.03;
+
 std::string Row(const std::string& name, const DigitsRun& run) {
   return absl::StrFormat("%-38s %8.2f %%   %016x   %s\n", name, 100 * run.accuracy, run.checksum,
                          absl::StrJoin(run.state_bytes, " "));
@@ -36,6 +38,24 @@ bool ParametersEqual(const std::vector<DigitsReport>& reports) {
     return report.sharded.checksum == reports[0].sharded.checksum &&
            report.unsharded.checksum == reports[0].sharded.checksum;
   });
+}
+
+absl::Status CheckResumed(const std::vector<DigitsReport>& reports,
+                          const std::vector<DigitsReport>& resumed) {
+  for (const DigitsReport& report : resumed) {
+    if (report.sharded.checksum == resumed[0].sharded.checksum) continue;
+    return absl::DataLossError(absl::StrFormat(
+        "of the ranks that went on from the checkpoint, rank %d ended with parameters of checksum "
+        "%016x, and rank %d with %016x",
+        report.rank, report.sharded.checksum, resumed[0].rank, resumed[0].sharded.checksum));
+  }
+  const double expected = reports[0].sharded.accuracy;
+  const double accuracy = resumed[0].sharded.accuracy;
+  if (accuracy >= expected - kLowerAccuracy) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "the run from the checkpoint ended with an accuracy of %.2f %%, the first run with %.2f %%; "
+      "at most %.0f points less were expected",
+      100 * accuracy, 100 * expected, 100 * kLowerAccuracy));
 }
 
 std::string DigitsTable(const std::vector<DigitsReport>& reports) {

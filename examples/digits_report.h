@@ -35,6 +35,12 @@ absl::StatusOr<DigitsReport> DigitsReportFromJson(const std::string& json);
 // Whether the parameters are the same to the byte on all ranks, sharded and unsharded.
 bool ParametersEqual(const std::vector<DigitsReport>& reports);
 
+// That ranks that went on from a checkpoint ended as the first run did: with the same parameters on
+// all of them, and an accuracy that is at most 3 points lower (their batches are others). DATA_LOSS
+// naming the rank or the two accuracies. Neither list is empty.
+absl::Status CheckResumed(const std::vector<DigitsReport>& reports,
+                          const std::vector<DigitsReport>& resumed);
+
 // A table for people. The first report is rank 0's.
 std::string DigitsTable(const std::vector<DigitsReport>& reports);
 

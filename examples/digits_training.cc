@@ -7,13 +7,17 @@
 
 namespace optshard {
 
+int64_t StepsOf(const DigitsTraining& training, const Digits& digits) {
+  return training.epochs * (digits.labels.numel() / training.batch_size);
+}
+
 void TrainDigits(const DigitsTraining& training, const Digits& digits, DigitsModel& model,
                  torch::optim::Optimizer& optimizer, const DigitsCallbacks& callbacks) {
   const int64_t count = digits.labels.numel();
   const int64_t batches = count / training.batch_size;
   const int64_t share = training.batch_size / training.world_size;
   int64_t step = training.finished_steps;
-  while (step < training.epochs * batches) {
+  while (step < StepsOf(training, digits)) {
     const int64_t epoch = step / batches + 1;
     const std::vector<int64_t> order =
         Permutation(count, training.seed + static_cast<uint64_t>(epoch));

@@ -32,6 +32,9 @@ struct DigitsCallbacks {
   std::function<void(int64_t finished_steps)> step_ended;  // may be null
 };
 
+// How many steps the whole training has.
+int64_t StepsOf(const DigitsTraining& training, const Digits& digits);
+
 // Trains from `finished_steps` to the end of the last epoch. Digits at the end of an epoch that do
 // not fill a batch are left out.
 void TrainDigits(const DigitsTraining& training, const Digits& digits, DigitsModel& model,

@@ -317,15 +317,19 @@ RankLauncher::Options JobOptions(const Flags& flags, const std::string& checkpoi
   return options;
 }
 
-// The same training in new processes, from the newest checkpoint to its end; nothing where there is
-// no checkpoint.
-absl::optional<DigitsRun> Resume(const Flags& flags, const std::string& checkpoints,
+// The same training in new processes, from the newest checkpoint to its end.
+std::vector<DigitsReport> Resume(const Flags& flags, const std::string& checkpoints,
                                  absl::Time deadline) {
   ShardedOptimizerOptions saved;
   saved.job = kJob;
   saved.optimizer = kSharded;
   const absl::optional<std::string> newest = CheckpointDirectory(checkpoints, saved).newest();
-  if (!newest.has_value()) return absl::nullopt;
+  if (!newest.has_value()) {
+    throw StatusError(absl::DataLossError(absl::StrCat("there is no checkpoint in ", checkpoints,
+                                                       ", although one was to be saved "
+                                                       "after step ",
+                                                       flags.save_after)));
+  }
   Print(absl::StrCat("\nAll processes have ended. Going on from ", *newest, " at ",
                      flags.resume_ranks, " ranks.\n"));
   RankLauncher::Options options = JobOptions(flags, checkpoints);
@@ -334,12 +338,23 @@ absl::optional<DigitsRun> Resume(const Flags& flags, const std::string& checkpoi
   options.arguments.insert(options.arguments.end(),
                            {"--resume", absl::StrCat("--batch-size=", batch_size)});
   const std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
-  const std::vector<DigitsReport> reports = ReportsOf(*launcher, deadline);
+  std::vector<DigitsReport> reports = ReportsOf(*launcher, deadline);
   ThrowIfError(launcher->Finish(deadline));
-  const DigitsRun& run = reports[0].sharded;
   Print(absl::StrFormat("Resumed at %d ranks, it ends with an accuracy of %.2f %%.\n",
-                        flags.resume_ranks, 100 * run.accuracy));
-  return run;
+                        flags.resume_ranks, 100 * reports[0].sharded.accuracy));
+  return reports;
+}
+
+// Whether the training is long enough for a checkpoint.
+bool Saves(const Flags& flags, int ranks) {
+  if (flags.save_after == 0) return false;
+  const int64_t steps = StepsOf(TrainingOf(flags, 0, ranks), LoadDigits(flags).train);
+  if (flags.save_after <= steps) return true;
+  Print(absl::StrCat("No checkpoint is saved: the training ends after step ", steps,
+                     ", before "
+                     "--save-after=",
+                     flags.save_after, ".\n"));
+  return false;
 }
 
 int RunJob(const Flags& flags) {
@@ -347,15 +362,24 @@ int RunJob(const Flags& flags) {
   const ScratchDirectory scratch;
   const std::string checkpoints = (scratch.path() / "checkpoints").string();
   const RankLauncher::Options options = JobOptions(flags, checkpoints);
+  const bool saves = Saves(flags, options.services.world_size);
   Print(absl::StrCat("Starting a coordinator",
                      options.services.shard_server ? ", a shard server" : "", " and ",
                      options.services.world_size, " ranks.\n"));
   std::unique_ptr<RankLauncher> launcher = ValueOrThrow(RankLauncher::Start(options));
   const std::vector<DigitsReport> reports = ReportsOf(*launcher, deadline);
   Show(reports);
-  if (flags.save_after == 0) ThrowIfError(launcher->Finish(deadline));
+  if (!saves) ThrowIfError(launcher->Finish(deadline));
   launcher.reset();  // kills what still runs
-  WriteJson(flags, reports, Resume(flags, checkpoints, deadline));
+  absl::optional<DigitsRun> resumed;
+  absl::Status as_before;
+  if (saves) {
+    const std::vector<DigitsReport> after = Resume(flags, checkpoints, deadline);
+    resumed = after[0].sharded;
+    as_before = CheckResumed(reports, after);
+  }
+  WriteJson(flags, reports, resumed);
+  ThrowIfError(as_before);
   return ParametersEqual(reports) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "common/blob_size.h"
 #include "common/dataplane/plane_notice.h"
 #include "common/ids.h"
 #include "common/optimizer_spec.h"
@@ -22,17 +23,6 @@
 namespace optshard {
 
 constexpr uint32_t kAttachProtocolVersion = 3;
-
-// A trainer's own bytes (random state, data cursor) that are kept beside its parameters.
-constexpr size_t kMaxBlobBytes = size_t{64} << 10;
-// INVALID_ARGUMENT naming the rank where they are more.
-inline absl::Status CheckBlobSize(Rank rank, absl::string_view blob) {
-  if (blob.size() <= kMaxBlobBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "the blob of rank %d has %d bytes, at most %d are kept; save what is larger to a file and "
-      "keep its name",
-      rank, blob.size(), kMaxBlobBytes));
-}
 
 // The descriptors that come with an AttachReply, and with an AddGroupsReply, in this order.
 enum AttachDescriptor : size_t {

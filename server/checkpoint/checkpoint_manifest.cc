@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "common/blob_size.h"
 #include "common/errors.h"
 #include "common/parameter_space.h"
 #include "common/request_limits.h"
@@ -93,8 +94,8 @@ absl::Status CheckTensor(const CheckpointManifest& manifest, const CheckpointTen
   }
   if (tensor.is_blob()) {
     if (tensor.name != kBlobTensor) return Wrong(what, " is of no parameter");
-    if (tensor.bytes > kMaxSavedBlobBytes) {
-      return Wrong(what, " has ", tensor.bytes, " bytes, at most ", kMaxSavedBlobBytes);
+    if (static_cast<size_t>(tensor.bytes) > kMaxBlobBytes) {
+      return Wrong(what, " has ", tensor.bytes, " bytes, at most ", kMaxBlobBytes);
     }
     return absl::OkStatus();
   }

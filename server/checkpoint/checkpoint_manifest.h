@@ -122,8 +122,6 @@ std::vector<int64_t> TensorShapeOf(const CheckpointParameter& parameter, int arr
 
 // Of the trainer's blob: U8.
 constexpr char kBlobTensor[] = "trainer_blob";
-// Whoever loads it has all of it in memory.
-constexpr int64_t kMaxSavedBlobBytes = int64_t{1} << 30;
 
 }  // namespace optshard
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/blob_size.h"
 #include "common/errors.h"
 #include "common/fatal.h"
 #include "server/checkpoint/block_checksums.h"
@@ -109,12 +110,11 @@ class OwnerFileWriter {
       : directory_(directory), state_(state), options_(options) {}
 
   absl::Status Plan(absl::Span<const CheckpointParameter> parameters) {
-    if (state_.blob && state_.blob->size() > static_cast<size_t>(kMaxSavedBlobBytes)) {
-      return absl::InvalidArgumentError(absl::StrCat("the trainer of rank ", state_.rank, " keeps ",
-                                                     state_.blob->size(), " bytes, at most ",
-                                                     kMaxSavedBlobBytes));
+    if (state_.blob) {
+      absl::Status size = CheckBlobSize(state_.rank, *state_.blob);
+      if (!size.ok()) return size;
+      AddBlob(*state_.blob);
     }
-    if (state_.blob) AddBlob(*state_.blob);
     for (const OwnerSlice& slice : state_.slices) {
       absl::Status checked = CheckSlice(parameters, slice);
       if (!checked.ok()) return checked;

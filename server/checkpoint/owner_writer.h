@@ -40,7 +40,7 @@ struct OwnerState {
   Rank rank = 0;
   std::vector<OwnerSlice> slices;
   std::vector<ParameterCount> counts;
-  absl::optional<absl::string_view> blob;  // what its trainer keeps: at most kMaxSavedBlobBytes
+  absl::optional<absl::string_view> blob;  // what its trainer keeps: at most kMaxBlobBytes
 };
 
 struct OwnerWriteOptions {

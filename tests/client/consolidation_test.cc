@@ -124,6 +124,23 @@ TEST(ConsolidationTest, OnOneRankOrAll_UnderAnyPolicy_IsTheUnshardedState) {
             2);
 }
 
+TEST(ConsolidationTest, StateDictOfAllRanks_IsConsolidatedEverywhere) {
+  const std::vector<std::string> expected = DigestLines(Unsharded(NAdam()));
+  ExpectAllOk(RunRanks(2, [&](const ShardedOptimizerOptions& options) {
+    Model model;
+    ShardedOptimizer optimizer(model.parameters, NAdam(),
+                               Averaged(options, PartitionPolicy::kGreedy));
+    for (int step = 1; step <= 2; ++step) {
+      model.GiveGradients(step);
+      optimizer.step();
+    }
+    EXPECT_TRUE(absl::IsFailedPrecondition(ErrorOf([&] { optimizer.state_dict(false); })));
+    EXPECT_EQ(DigestLines(optimizer.state_dict(true)), expected);
+    EXPECT_EQ(DigestLines(optimizer.state_dict(false)), expected);
+    optimizer.Close();
+  }));
+}
+
 TEST(ConsolidationTest, AttachedToAServer_IsTheUnshardedState) {
   const std::vector<std::string> expected = DigestLines(Unsharded(NAdam()));
   testing::NodeRig rig(2);

@@ -128,6 +128,7 @@ constexpr bool kAllWays = true;
 
 constexpr auto kGreedy = PartitionPolicy::kGreedy;
 constexpr auto kBalanced = PartitionPolicy::kBalanced;
+constexpr auto kInOrder = PartitionPolicy::kGreedyInOrder;
 constexpr auto kReplicated = PartitionPolicy::kReplicated;
 
 // How a job ran until its state was saved, and the ways in which it then goes on.
@@ -177,7 +178,7 @@ TEST_P(ResumedStateTest, ResumedAtOtherRanksAndPolicies_EveryRule_HasTheSameBits
   Resume({{{2, kBalanced}, {{1, kGreedy}, {3, kGreedy}}},
           {{2, kGreedy}, {{1, kBalanced}, {3, kBalanced, false, 1}}},
           {{3, kBalanced}, {{2, kGreedy}, {2, kBalanced}}},
-          {{3, kGreedy}, {{2, kBalanced, false, 0}, {2, kGreedy}}}});
+          {{3, kInOrder}, {{2, kBalanced, false, 0}, {2, kInOrder}}}});
 }
 
 TEST_P(ResumedStateTest, ResumedAtAServerAndBack_EveryRule_HasTheSameBits) {
@@ -188,7 +189,7 @@ TEST_P(ResumedStateTest, ResumedAtAServerAndBack_EveryRule_HasTheSameBits) {
 
 TEST_P(ResumedStateTest, FromACheckpointAtOtherRanksAndPolicies_EveryRule_HasTheSameBits) {
   Resume({{{2, kBalanced}, {{1, kGreedy}, {3, kBalanced}}},
-          {{2, kGreedy}, {{2, kGreedy}, {3, kBalanced}}},
+          {{2, kInOrder}, {{2, kGreedy}, {3, kInOrder}}},
           {{3, kBalanced}, {{2, kBalanced}}},
           {{1, kReplicated}, {{2, kReplicated}}},
           {{3, kReplicated}, {{2, kGreedy}}}},

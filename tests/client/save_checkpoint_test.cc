@@ -1,6 +1,5 @@
 // Checkpoints that trainers save, and jobs that go on from them.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/fill.h>
 #include <ATen/ops/full.h>
@@ -9,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +22,8 @@
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/posix_file_system.h"
 #include "server/checkpoint/state_file/checkpoint_export.h"
-#include "tests/client/tensors.h"
+#include "tests/client/attached_options.h"
+#include "tests/client/saved_jobs.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
 
@@ -35,167 +34,18 @@ using ::testing::ElementsAre;
 using testing::ErrorOf;
 using testing::ExpectAllOk;
 using ::testing::HasSubstr;
+using testing::List;
 using testing::NewCheckpointRoot;
 using testing::RunServedRanks;
+using Job = testing::SavedJob;
+using Trainer = testing::SavedJobTrainer;
 
-struct Job {
-  std::string rule = "adam";
-  PartitionPolicy policy = PartitionPolicy::kBalanced;
-  std::string state_dtype = "float32";
-  at::ScalarType type = at::kFloat;
-  bool master_weights = false;
-};
-
-// One rank's part of a job, whose gradients follow from the step.
-class Trainer {
- public:
-  Trainer(const Job& job, ShardedOptimizerOptions options) {
-    for (const std::vector<int64_t>& shape :
-         {std::vector<int64_t>{80, 100}, {3}, {4100}, {0, 2}, {}}) {
-      parameters_.push_back(
-          at::full(shape, 1, at::TensorOptions(job.type)).set_requires_grad(true));
-    }
-    options.policy = job.policy;
-    options.state_dtype = job.state_dtype;
-    options.master_weights = job.master_weights;
-    options.checkpoint_timeout = absl::Seconds(20);
-    optimizer_ = std::make_unique<ShardedOptimizer>(
-        parameters_, RuleOptions(job.rule).Set("lr", 0.125), options);
-  }
-
-  void StepTo(StepNumber last) {
-    while (optimizer_->finished_step() < last) {
-      const StepNumber step = optimizer_->finished_step() + 1;
-      for (size_t i = 0; i < parameters_.size(); ++i) {
-        // Of both signs, and others in each block of 8-bit state.
-        parameters_[i].mutable_grad() =
-            at::arange(parameters_[i].numel(), parameters_[i].options().requires_grad(false))
-                .add(static_cast<int64_t>(step * 5 + i))
-                .remainder(257)
-                .sub(160)
-                .div(64)
-                .reshape(parameters_[i].sizes());
-      }
-      optimizer_->step();
-    }
-  }
-
-  std::vector<std::string> Values() const {
-    std::vector<std::string> values;
-    for (const at::Tensor& each : parameters_) values.push_back(testing::BytesOf(each));
-    return values;
-  }
-
-  ShardedOptimizer& optimizer() { return *optimizer_; }
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
-
- private:
-  std::vector<at::Tensor> parameters_;
-  std::unique_ptr<ShardedOptimizer> optimizer_;
-};
-
-std::vector<CheckpointEntry> List(const std::string& root) {
-  PosixFileSystem files;
-  const auto directory = files.OpenDirectory(root);
-  EXPECT_TRUE(directory.ok()) << directory.status();
-  auto entries = ListCheckpoints(**directory);
-  EXPECT_TRUE(entries.ok()) << entries.status();
-  return *std::move(entries);
-}
-
-class SavedJobTest : public ::testing::TestWithParam<Job> {};
-
-std::map<std::string, std::string> FilesIn(const std::string& path) {
-  std::map<std::string, std::string> files;
-  PosixFileSystem system;
-  const auto directory = system.OpenDirectory(path).value();
-  const auto entries = directory->List().value();
-  for (const DirectoryEntry& entry : entries) {
-    std::string& bytes = files[entry.name];
-    bytes.resize(static_cast<size_t>(entry.bytes));
-    EXPECT_EQ(directory->OpenFile(entry.name).value()->ReadAt(0, absl::MakeSpan(bytes)).value(),
-              bytes.size());
-  }
-  return files;
-}
-
-TEST_P(SavedJobTest, AModelThatIsExportedWhileTrainingGoesOn_IsTheCheckpointsOfTheStep) {
-  constexpr int64_t kShardBytes = 20'000;
-  const std::string root = NewCheckpointRoot();
-  const std::string model = absl::StrCat(root, "/model");
-  for (const int ranks : {1, 2, 3}) {
-    SCOPED_TRACE(ranks);
-    const std::string checkpoints = absl::StrCat(root, "/", ranks);
-    const std::string exported = absl::StrCat(model, ranks);
-    ExpectAllOk(RunServedRanks(ranks, [&](const ShardedOptimizerOptions& options) {
-      Trainer trainer(GetParam(), options);
-      trainer.StepTo(2);
-      if (options.rank == 0) {
-        trainer.optimizer().save_checkpoint(checkpoints);
-        EXPECT_EQ(trainer.optimizer().wait_checkpoint(),
-                  absl::StrCat(checkpoints, "/step-000000000002"));
-        trainer.optimizer().export_model(exported, kShardBytes);
-      }
-      trainer.StepTo(6);
-      if (options.rank == 0) {
-        EXPECT_EQ(trainer.optimizer().wait_checkpoint(), exported);
-        EXPECT_EQ(ErrorOf([&] { trainer.optimizer().export_model(exported); }).code(),
-                  absl::StatusCode::kAlreadyExists);
-      }
-    }));
-    PosixFileSystem files;
-    const auto directory = files.OpenDirectory(checkpoints).value();
-    const auto reader =
-        CheckpointReader::Open(directory->OpenDirectory("step-000000000002").value()).value();
-    ASSERT_EQ(directory->CreateDirectory("expected"), absl::OkStatus());
-    ASSERT_EQ(ExportModel(*reader, *directory->OpenDirectory("expected").value(), kShardBytes),
-              absl::OkStatus());
-    EXPECT_EQ(FilesIn(exported), FilesIn(absl::StrCat(checkpoints, "/expected")));
-  }
-}
-
-TEST_P(SavedJobTest, WhatIsSavedWhileTrainingGoesOn_GoesOnAtAnyWorldSizeBitForBit) {
-  const std::string root = NewCheckpointRoot();
-  absl::Mutex mutex;
-  std::vector<std::string> expected;
-  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
-    Trainer trainer(GetParam(), options);
-    trainer.StepTo(2);
-    // One rank's word is enough.
-    if (options.rank == 1) trainer.optimizer().save_checkpoint(root);
-    trainer.StepTo(6);
-    const std::string path = trainer.optimizer().wait_checkpoint();
-    EXPECT_EQ(path, options.rank == 1 ? absl::StrCat(root, "/step-000000000002") : "");
-    absl::MutexLock lock(&mutex);
-    expected = trainer.Values();
-  }));
-  ASSERT_EQ(List(root).size(), 1);
-  for (const int ranks : {1, 2, 3}) {
-    SCOPED_TRACE(ranks);
-    ExpectAllOk(RunServedRanks(ranks, [&](const ShardedOptimizerOptions& options) {
-      Trainer trainer(GetParam(), options);
-      trainer.optimizer().load_checkpoint(root);
-      EXPECT_EQ(trainer.optimizer().finished_step(), 2);
-      trainer.StepTo(6);
-      EXPECT_EQ(trainer.Values(), expected);
-    }));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Jobs, SavedJobTest,
-    ::testing::Values(Job{}, Job{"sgd", PartitionPolicy::kGreedy},
-                      Job{"adamw", PartitionPolicy::kBalanced, "int8_dynamic"},
-                      Job{"adam", PartitionPolicy::kBalanced, "int8_companded"},
-                      Job{"nadam", PartitionPolicy::kGreedy, "float32", at::kBFloat16, true},
-                      Job{"adam", PartitionPolicy::kBalanced, "bfloat16", at::kDouble}));
-
-TEST(SaveCheckpointTest, WhatTrainersKeep_IsThatOfTheSavedStep_ByRank) {
+void SaveWhatTrainersKeep(decltype(RunServedRanks)* run) {
   const std::string root = NewCheckpointRoot();
   const auto kept = [](int rank, StepNumber step) {
     return absl::StrCat("rank ", rank, " after ", step);
   };
-  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
+  ExpectAllOk(run(2, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(Job(), options);
     for (StepNumber step = 1; step <= 3; ++step) {
       trainer.optimizer().set_blob(kept(options.rank, step));
@@ -205,7 +55,7 @@ TEST(SaveCheckpointTest, WhatTrainersKeep_IsThatOfTheSavedStep_ByRank) {
     trainer.optimizer().wait_checkpoint();
   }));
   for (const int ranks : {1, 2, 3}) {
-    ExpectAllOk(RunServedRanks(ranks, [&](const ShardedOptimizerOptions& options) {
+    ExpectAllOk(run(ranks, [&](const ShardedOptimizerOptions& options) {
       Trainer trainer(Job(), options);
       trainer.optimizer().load_checkpoint(root);
       EXPECT_EQ(trainer.optimizer().blob(), ranks == 2 ? kept(options.rank, 2) : "");
@@ -221,6 +71,14 @@ TEST(SaveCheckpointTest, WhatTrainersKeep_IsThatOfTheSavedStep_ByRank) {
           ElementsAre(kept(0, 2), kept(1, 2)));
     }));
   }
+}
+
+TEST(SaveCheckpointTest, WhatTrainersKeep_IsThatOfTheSavedStep_ByRank) {
+  SaveWhatTrainersKeep(RunServedRanks);
+}
+
+TEST(SaveCheckpointTest, WhatAttachedTrainersKeep_IsThatOfTheSavedStep_ByRank) {
+  SaveWhatTrainersKeep(testing::RunServedAttached);
 }
 
 TEST(SaveCheckpointTest, AllRanksWord_IsOneCheckpoint) {

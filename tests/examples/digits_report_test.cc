@@ -44,6 +44,24 @@ TEST(DigitsReportTest, ParametersEqual_AnyDifference_IsFound) {
   EXPECT_FALSE(ParametersEqual({other}));
 }
 
+TEST(DigitsReportTest, CheckResumed_RanksThatDifferOrAWorseModel_AreErrorsWithTheFigures) {
+  DigitsReport resumed = Report(0);
+  resumed.sharded = {0.95, 0x55, {}};
+  DigitsReport other = resumed;
+  other.rank = 2;
+  EXPECT_EQ(CheckResumed({Report(0)}, {resumed, other}), absl::OkStatus());
+  other.sharded.checksum = 0x66;
+  const absl::Status differ = CheckResumed({Report(0)}, {resumed, other});
+  EXPECT_EQ(differ.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(
+      std::string(differ.message()),
+      AllOf(HasSubstr("rank 2"), HasSubstr("0000000000000066"), HasSubstr("0000000000000055")));
+  resumed.sharded.accuracy = 0.94;
+  const absl::Status worse = CheckResumed({Report(0)}, {resumed});
+  EXPECT_EQ(worse.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(worse.message()), AllOf(HasSubstr("94.00 %"), HasSubstr("97.50 %")));
+}
+
 TEST(DigitsReportTest, Table_Reports_ShowsEachRun) {
   EXPECT_THAT(DigitsTable({Report(0), Report(1)}),
               AllOf(HasSubstr("97.50 %"), HasSubstr("100 60"), HasSubstr("160 160"),

@@ -79,7 +79,10 @@ TEST_F(TrainDigitsTest, Run_WithoutAShardServer_GivesTheSameBits) {
 TEST_F(TrainDigitsTest, Run_FourRanks_Works) {
   Command demo(Demo({"--ranks=4", "--epochs=1"}));
   EXPECT_EQ(*demo.Wait(In(120)), 0) << demo.output();
-  EXPECT_THAT(demo.output(), HasSubstr("on 4 ranks."));
+  EXPECT_THAT(demo.output(),
+              AllOf(HasSubstr("on 4 ranks."),
+                    HasSubstr("No checkpoint is saved: the training ends after step 22, before "
+                              "--save-after=150")));
 }
 
 TEST_F(TrainDigitsTest, Run_OneRankWithTorchrunsVariables_RunsItsOwnCoordinator) {

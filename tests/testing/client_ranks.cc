@@ -7,17 +7,14 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/owner/client_seams.h"
 #include "client/status_error.h"
 #include "common/dataplane/host_plane.h"
-#include "common/rpc/server_rpc.h"
-#include "server/coordinator/saving/coordinator_checkpoints.h"
 #include "server/shard/host_plane_factory.h"
-#include "server/shard/inspection/shard_owner_server.h"
 #include "server/shard/inspection/shard_view_registry.h"
 #include "tests/testing/local_coordinator.h"
+#include "tests/testing/served_job.h"
 
 namespace optshard::testing {
 namespace {
@@ -47,17 +44,12 @@ std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
                                   bool serve = false) {
   LocalCoordinator coordinator(world_size);
   ShardViewRegistry views;
-  std::unique_ptr<ShardOwnerServer> server;
-  std::unique_ptr<CoordinatorCheckpoints> checkpoints;
-  ListeningServer coordinator_server;
+  std::unique_ptr<ServedJob> served;
   ClientSeams seams = given;
   if (serve) {
-    server = ValueOrThrow(ShardOwnerServer::Start(ShardOwnerServer::Options(), &views));
-    seams.owner_address = absl::StrCat("127.0.0.1:", server->port());
-    checkpoints =
-        ValueOrThrow(CoordinatorCheckpoints::Create(CheckpointOptions(), &coordinator.domain()));
-    coordinator_server = ValueOrThrow(StartServer("127.0.0.1:0", {&checkpoints->service()}));
-    seams.coordinator_address = absl::StrCat("127.0.0.1:", coordinator_server.port);
+    served = std::make_unique<ServedJob>(&coordinator, &views);
+    seams.owner_address = served->owner_address();
+    seams.coordinator_address = served->coordinator_address();
   }
   seams.coordinator = &coordinator;
   seams.views = &views;
@@ -76,10 +68,6 @@ std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (serve) {
-    checkpoints->Shutdown();
-    coordinator_server.server->Shutdown();
-  }
   return thrown;
 }
 

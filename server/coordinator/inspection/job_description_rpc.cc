@@ -90,7 +90,9 @@ std::string Summary(const v1::RankDescription& rank, const MemberStatus& member,
   std::string line = absl::StrFormat("rank %d %s: ", rank.rank(), NameOf(member.state));
   absl::StrAppend(&line, in_step ? "in step " : "finished step ",
                   rank.finished_step() + (in_step ? 1 : 0));
-  if (answered) {
+  if (rank.torn()) {
+    absl::StrAppend(&line, ", torn: its state is that of no step");
+  } else if (answered) {
     absl::StrAppend(&line, ", ", PhaseText(rank.phase(), rank.phase_us()));
   } else {
     absl::StrAppendFormat(&line, " when last heard from, %s ago",
@@ -101,6 +103,32 @@ std::string Summary(const v1::RankDescription& rank, const MemberStatus& member,
                         SizeText(rank.parameter_bytes()));
   if (answered) absl::StrAppend(&line, ", ", SizeText(rank.state_bytes()), " of state");
   return line;
+}
+
+// What the coordinator itself knows of ranks while others are awaited.
+void AddForming(const JobView& view, Rank first, Rank end, v1::JobDescription* description) {
+  for (Rank rank = first; rank < end; ++rank) {
+    const MemberStatus& member = view.status.members[rank];
+    v1::RankDescription& described = *description->add_ranks();
+    described.set_rank(rank);
+    described.set_state(std::string(NameOf(member.state)));
+    described.set_finished_step(member.progress.finished);
+    described.set_owner_address(member.owner_address);
+    described.set_summary(optshard::Summary(member));
+  }
+}
+
+// That the job is active does not mean that it can step.
+void SayTorn(const JobView& view, v1::JobDescription* description) {
+  std::vector<Rank> torn;
+  for (const v1::RankDescription& rank : description->ranks()) {
+    if (rank.torn()) torn.push_back(rank.rank());
+  }
+  description->set_torn(view.status.torn || !torn.empty());
+  if (view.status.torn || torn.empty()) return;
+  description->set_summary(absl::StrCat(
+      description->summary(), "; torn: of ", RanksText(torn),
+      " the state is that of no step, and each step is refused until all ranks load a checkpoint"));
 }
 
 }  // namespace
@@ -125,8 +153,12 @@ absl::StatusOr<v1::JobDescription> DescribeJob(const JobView& view,
   description.set_world_size(view.status.world_size);
   if (end < world_size) description.set_next_page_token(PageToken(end));
 
+  if (view.plan == nullptr) {
+    AddForming(view, static_cast<Rank>(*first), static_cast<Rank>(end), &description);
+    return description;
+  }
   std::vector<OwnerToAsk> owners;
-  for (int64_t rank = *first; rank < end && view.plan != nullptr; ++rank) {
+  for (int64_t rank = *first; rank < end; ++rank) {
     owners.push_back({static_cast<Rank>(rank), view.owner_address(static_cast<Rank>(rank))});
   }
   const Answers answers = DescribeShards(view, owners, patience);
@@ -137,7 +169,9 @@ absl::StatusOr<v1::JobDescription> DescribeJob(const JobView& view,
     const RankShare& share = view.plan->shares[rank];
     v1::RankDescription& described = *description.add_ranks();
     described.set_rank(rank);
+    described.set_state(std::string(NameOf(view.status.members[rank].state)));
     described.set_finished_step(progress[rank].progress.finished);
+    described.set_torn(progress[rank].progress.outcome == StepOutcome::kTorn);
     described.set_owned_parameters(share.parameters);
     described.set_owned_elements(share.elements);
     described.set_parameter_bytes(share.bytes);
@@ -161,7 +195,7 @@ absl::StatusOr<v1::JobDescription> DescribeJob(const JobView& view,
                                   progress[rank].progress.outcome == StepOutcome::kInStep,
                                   view.plan->space().parameter_count()));
   }
-  if (view.plan == nullptr) return description;
+  SayTorn(view, &description);
   std::vector<std::pair<Rank, int64_t>> parameter_bytes;
   for (const RankShare& share : view.plan->shares) {
     parameter_bytes.emplace_back(static_cast<Rank>(parameter_bytes.size()), share.bytes);

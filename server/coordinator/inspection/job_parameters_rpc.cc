@@ -1,6 +1,7 @@
 #include "server/coordinator/inspection/job_parameters_rpc.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,10 +169,15 @@ v1::ParameterStatistics Statistics(const JobPlan& plan, int32_t number,
   proto.set_parameter(number);
   proto.set_name(parameter.name);
   std::vector<SlotOfAll> slots;
+  std::set<std::string> not_scanned;
   int64_t elements = 0;
   for (const v1::ParameterPart& part : parts) {
     elements += part.elements();
     for (const v1::SlotPart& slot : part.slots()) {
+      if (slot.not_scanned()) {
+        not_scanned.insert(slot.slot());
+        continue;
+      }
       const auto found = std::find_if(slots.begin(), slots.end(), [&](const SlotOfAll& known) {
         return known.name() == slot.slot();
       });
@@ -184,11 +190,16 @@ v1::ParameterStatistics Statistics(const JobPlan& plan, int32_t number,
     }
   }
   for (const SlotOfAll& slot : slots) *proto.add_slots() = slot.ToProto();
+  for (const std::string& slot : not_scanned) proto.add_not_scanned(slot);
   std::string line = absl::StrCat(number, " ", Of(parameter));
   if (elements < parameter.elements()) {
     absl::StrAppendFormat(&line, ", only %d of %d elements", elements, parameter.elements());
   }
   if (!parts.empty()) absl::StrAppend(&line, ", updated ", parts[0].step(), " times");
+  if (!not_scanned.empty()) {
+    absl::StrAppend(&line,
+                    "; not all values were gone through of: ", absl::StrJoin(not_scanned, ", "));
+  }
   proto.set_summary(line);
   return proto;
 }
@@ -240,13 +251,26 @@ absl::StatusOr<v1::GetStatisticsResponse> GetStatistics(const JobView& view,
   question.all_owners = true;
   SlotAnswers answers = AskAboutSlots(view, question, patience);
   v1::GetStatisticsResponse response;
-  for (const int32_t number : page->parameters) {
-    *response.add_parameters() = Statistics(*view.plan, number, answers.parts[number]);
-  }
   response.set_next_page_token(page->next_page_token);
+  std::string time_is_over;
+  for (const int32_t number : page->parameters) {
+    v1::ParameterStatistics statistics = Statistics(*view.plan, number, answers.parts[number]);
+    // The first one is returned in any case: so every page comes further.
+    if (!time_is_over.empty() ||
+        (statistics.not_scanned_size() > 0 && response.parameters_size() > 0)) {
+      response.set_next_page_token(PageToken(number));
+      if (time_is_over.empty()) time_is_over = "; the time was over: go on with the next page";
+      break;
+    }
+    if (statistics.not_scanned_size() > 0) {
+      time_is_over = absl::StrCat("; the time was over before all of parameter ", number,
+                                  " was gone through: ask for one of its slots at a time");
+    }
+    *response.add_parameters() = std::move(statistics);
+  }
   AddUnanswered(answers, response);
-  response.set_summary(absl::StrFormat("slots of %d parameters, %s%s", response.parameters_size(),
-                                       MoreText(page->next_page_token),
+  response.set_summary(absl::StrFormat("slots of %d parameters, %s%s%s", response.parameters_size(),
+                                       MoreText(response.next_page_token()), time_is_over,
                                        UnansweredText(answers.unanswered_count)));
   return response;
 }

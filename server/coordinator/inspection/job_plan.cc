@@ -11,7 +11,7 @@ std::shared_ptr<const JobPlan> MakeJobPlan(OptimizerPlan plan) {
   auto made = std::make_shared<JobPlan>();
   made->plan = std::move(plan);
   const Partition& partition = made->plan.ready->plan.partition;
-  const bool replicated = made->plan.spec.policy == PartitionPolicy::kReplicated;
+  const bool replicated = made->is_replicated();
   made->shares.resize(partition.slices.size());
   made->owners.resize(made->space().parameter_count());
   for (size_t rank = 0; rank < partition.slices.size(); ++rank) {

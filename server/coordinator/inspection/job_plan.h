@@ -38,6 +38,7 @@ struct JobPlan {
 
   Generation generation() const { return plan.ready->plan.generation; }
   const ParameterSpace& space() const { return plan.spec.space; }
+  bool is_replicated() const { return plan.spec.policy == PartitionPolicy::kReplicated; }
 };
 
 std::shared_ptr<const JobPlan> MakeJobPlan(OptimizerPlan plan);

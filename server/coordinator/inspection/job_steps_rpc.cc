@@ -61,10 +61,7 @@ absl::StatusOr<v1::ListStepsResponse> ListSteps(const JobView& view,
   const absl::StatusOr<std::vector<OwnerToAsk>> owners = Chosen(view, request);
   if (!owners.ok()) return owners.status();
   std::vector<v1::ListShardStepsRequest> requests(owners->size());
-  for (size_t i = 0; i < owners->size(); ++i) {
-    requests[i].set_optimizer(view.status.optimizer);
-    requests[i].set_rank((*owners)[i].rank);
-  }
+  for (size_t i = 0; i < owners->size(); ++i) view.SetOwner((*owners)[i].rank, requests[i]);
   const std::vector<absl::StatusOr<v1::ListShardStepsResponse>> answers =
       AskOwners<v1::ShardInspection>(
           absl::MakeConstSpan(*owners), absl::MakeConstSpan(requests),

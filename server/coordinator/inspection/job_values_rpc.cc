@@ -53,8 +53,14 @@ struct Place {
   int64_t elements = 0;
 };
 
-absl::StatusOr<v1::SlotPart> FindSlot(const JobView& view, int32_t parameter,
-                                      const std::string& slot, const CallPatience& patience) {
+// A slot, and the owner that has told of it.
+struct FoundSlot {
+  v1::SlotPart slot;
+  Rank rank = 0;
+};
+
+absl::StatusOr<FoundSlot> FindSlot(const JobView& view, int32_t parameter, const std::string& slot,
+                                   const CallPatience& patience) {
   SlotQuestion question;
   question.parameters = {parameter};
   const SlotAnswers answers = AskAboutSlots(view, question, patience);
@@ -65,8 +71,9 @@ absl::StatusOr<v1::SlotPart> FindSlot(const JobView& view, int32_t parameter,
     return absl::UnavailableError(answers.unanswered.front().summary());
   }
   std::vector<std::string> known;
-  for (const v1::SlotPart& part : answers.parts.begin()->second.front().slots()) {
-    if (part.slot() == slot) return part;
+  const Rank rank = answers.first_ranks.at(parameter);
+  for (const v1::SlotPart& part : answers.parts.at(parameter).front().slots()) {
+    if (part.slot() == slot) return FoundSlot{part, rank};
     known.push_back(part.slot());
   }
   return absl::NotFoundError(
@@ -85,8 +92,9 @@ absl::StatusOr<Place> FindPlace(const JobView& view, const v1::ReadValuesRequest
   }
   const absl::StatusOr<int32_t> parameter = FindParameter(*view.plan, request);
   if (!parameter.ok()) return parameter.status();
-  const absl::StatusOr<v1::SlotPart> slot = FindSlot(view, *parameter, request.slot(), patience);
-  if (!slot.ok()) return slot.status();
+  const absl::StatusOr<FoundSlot> found = FindSlot(view, *parameter, request.slot(), patience);
+  if (!found.ok()) return found.status();
+  const v1::SlotPart& slot = found->slot;
   Place place;
   place.parameter = *parameter;
   place.name =
@@ -94,7 +102,7 @@ absl::StatusOr<Place> FindPlace(const JobView& view, const v1::ReadValuesRequest
   place.offset_elements = request.offset_elements();
   const std::vector<JobPlan::OwnerSlice>& owners = view.plan->owners[*parameter];
   const int64_t size =
-      slot->is_whole() ? slot->elements() : view.plan->space().parameter(*parameter).elements();
+      slot.is_whole() ? slot.elements() : view.plan->space().parameter(*parameter).elements();
   const bool begins_behind = place.offset_elements >= std::max<int64_t>(size, 1);
   if (begins_behind || request.elements() > size - place.offset_elements) {
     return absl::OutOfRangeError(
@@ -102,8 +110,9 @@ absl::StatusOr<Place> FindPlace(const JobView& view, const v1::ReadValuesRequest
   }
   place.elements = request.elements() != 0 ? request.elements()
                                            : std::min(kUsualElements, size - place.offset_elements);
-  if (slot->is_whole() || size == 0) {
-    place.parts.push_back({owners.front().rank, place.offset_elements, place.elements});
+  // What several owners have as a whole, any of them may tell.
+  if (slot.is_whole() || size == 0 || view.plan->is_replicated()) {
+    place.parts.push_back({found->rank, place.offset_elements, place.elements});
     return place;
   }
   const int64_t end = place.offset_elements + place.elements;
@@ -121,8 +130,7 @@ absl::StatusOr<v1::SlotChunk> ReadPart(const JobView& view, const Place& place, 
   absl::Status status = CheckAddress(owner);
   if (!status.ok()) return status;
   v1::ReadSlotRequest request;
-  request.set_optimizer(view.status.optimizer);
-  request.set_rank(part.rank);
+  view.SetOwner(part.rank, request);
   request.set_parameter(place.parameter);
   request.set_slot(slot);
   request.set_offset_elements(part.offset_elements);

@@ -21,6 +21,15 @@ struct JobView {
   std::shared_ptr<const JobPlan> plan;
 
   const std::string& owner_address(Rank rank) const { return status.members[rank].owner_address; }
+
+  // Names the shard owner that the request is for: another one at its address does not answer it.
+  template <typename Request>
+  void SetOwner(Rank rank, Request& request) const {
+    request.set_optimizer(status.optimizer);
+    request.set_rank(rank);
+    request.set_job(job);
+    request.set_incarnation(status.members[rank].incarnation);
+  }
 };
 
 // Finds the optimizer; an empty name is the only one.

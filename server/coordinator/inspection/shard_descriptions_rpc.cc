@@ -8,10 +8,7 @@ namespace optshard {
 std::vector<absl::StatusOr<v1::ShardDescription>> DescribeShards(
     const JobView& view, absl::Span<const OwnerToAsk> owners, const CallPatience& patience) {
   std::vector<v1::DescribeShardRequest> requests(owners.size());
-  for (size_t i = 0; i < owners.size(); ++i) {
-    requests[i].set_optimizer(view.status.optimizer);
-    requests[i].set_rank(owners[i].rank);
-  }
+  for (size_t i = 0; i < owners.size(); ++i) view.SetOwner(owners[i].rank, requests[i]);
   std::vector<absl::StatusOr<v1::ShardDescription>> answers = AskOwners<v1::ShardOwner>(
       owners, absl::MakeConstSpan(requests),
       static_cast<void (v1::ShardOwner::StubInterface::async_interface::*)(

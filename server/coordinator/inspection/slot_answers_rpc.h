@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
+#include "common/ids.h"
 #include "proto/optshard/v1/inspection.pb.h"
 #include "server/coordinator/inspection/job_view.h"
 #include "server/coordinator/inspection/owner_calls_rpc.h"
@@ -18,18 +18,20 @@ struct SlotQuestion {
   std::vector<int32_t> parameters;  // sorted
   std::string slot;                 // a pattern
   bool statistics = false;
-  bool all_owners = false;  // false: only the first owner of each parameter
+  bool all_owners = false;  // false: only one owner of each parameter
 };
 
 struct SlotAnswers {
   // By parameter, by offset: of those that have answered.
   std::map<int32_t, std::vector<v1::ParameterPart>> parts;
+  std::map<int32_t, Rank> first_ranks;          // by parameter: whose the first part is
   std::vector<v1::UnansweredOwner> unanswered;  // the first 64 of them
   int unanswered_count = 0;
 };
 
 // The answers are of the view's plan: an owner whose answer does not fit it counts as one that has
-// not answered.
+// not answered. Where one owner of a parameter is enough and the first has not answered, the next
+// one is asked, up to four.
 SlotAnswers AskAboutSlots(const JobView& view, const SlotQuestion& question,
                           const CallPatience& patience);
 

@@ -2,18 +2,19 @@
 
 #include <sched.h>
 
-#include <thread>
+#include <utility>
+
+#include "common/new_thread.h"
 
 namespace optshard {
 
-void RunOnIdleThread(absl::FunctionRef<void()> work) {
-  std::thread thread([work] {
+absl::StatusOr<std::thread> StartIdleThread(std::function<void()> work) {
+  return StartThread(StartSystemThread, [work = std::move(work)] {
     // Everybody may give up priority. Where a sandbox refuses even that, the work is done anyway.
     const sched_param none{};
     sched_setscheduler(0, SCHED_IDLE, &none);
     work();
   });
-  thread.join();
 }
 
 }  // namespace optshard

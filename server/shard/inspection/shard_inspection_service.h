@@ -4,21 +4,18 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/optshard/v1/inspection.grpc.pb.h"
+#include "server/shard/inspection/idle_scans.h"
 #include "server/shard/inspection/shard_view_registry.h"
 
 namespace optshard {
 
-// Goes through values for one call at a time; the others wait. Finds a view for each piece of work
-// anew, so that an owner that goes away waits for one piece. Thread-safe.
+// Thread-safe.
 class ShardInspectionService final : public v1::ShardInspection::Service {
  public:
   // `views` outlives the service.
-  explicit ShardInspectionService(ShardViewRegistry* views) : views_(views) {}
+  explicit ShardInspectionService(ShardViewRegistry* views) : views_(views), scans_(views) {}
 
   grpc::Status DescribeSlots(grpc::ServerContext* context, const v1::DescribeSlotsRequest* request,
                              v1::DescribeSlotsResponse* response) override;
@@ -26,19 +23,11 @@ class ShardInspectionService final : public v1::ShardInspection::Service {
                          v1::ListShardStepsResponse* response) override;
 
  private:
-  class Turn;
-
   absl::Status Describe(const v1::DescribeSlotsRequest& request,
                         v1::DescribeSlotsResponse* response);
-  // What Describe has left out.
-  absl::Status AddStatistics(const v1::DescribeSlotsRequest& request,
-                             absl::FunctionRef<absl::Status()> proceed,
-                             v1::DescribeSlotsResponse* response);
 
   ShardViewRegistry* const views_;
-  absl::Mutex mutex_;
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // that scan or wait
-  bool scanning_ ABSL_GUARDED_BY(mutex_) = false;
+  IdleScans scans_;
 };
 
 }  // namespace optshard

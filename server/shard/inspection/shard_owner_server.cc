@@ -41,7 +41,7 @@ class ShardOwnerService final
 
   grpc::Status DescribeShard(grpc::ServerContext*, const v1::DescribeShardRequest* request,
                              v1::ShardDescription* response) override {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(*request));
+    const absl::StatusOr<ShardViewRegistry::Use> view = FindMember(*views_, *request);
     if (!view.ok()) return ToGrpc(view.status());
     *response = ToProto((*view)->Describe());
     return grpc::Status::OK;
@@ -121,7 +121,7 @@ class ShardOwnerService final
 
  private:
   absl::StatusOr<SlotRange> Locate(const v1::ReadSlotRequest& request) {
-    const absl::StatusOr<ShardViewRegistry::Use> view = views_->Find(Selected(request));
+    const absl::StatusOr<ShardViewRegistry::Use> view = FindMember(*views_, request);
     if (!view.ok()) return view.status();
     return FindSlotRange(**view, request);
   }

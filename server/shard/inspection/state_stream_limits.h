@@ -3,6 +3,7 @@
 #define OPTSHARD_SERVER_SHARD_INSPECTION_STATE_STREAM_LIMITS_H_
 
 #include "absl/time/time.h"
+#include "common/new_thread.h"
 
 namespace optshard {
 
@@ -12,6 +13,7 @@ struct StateStreamLimits {
   absl::Duration patience_with_steps = absl::Seconds(2);
   absl::Duration patience_with_calls = absl::Minutes(1);
   absl::Duration patience_with_client = absl::Seconds(10);  // that takes nothing
+  ThreadStarter start_thread = StartSystemThread;
 };
 
 }  // namespace optshard

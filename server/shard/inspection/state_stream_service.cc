@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/block_code.h"
 #include "common/clock.h"
+#include "common/new_thread.h"
 #include "common/rpc/state_frame_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "server/shard/inspection/view_of_request.h"
@@ -58,7 +59,12 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     grpc::ProtoBufferReader reader(&copy);
     parsed_ = reader.status().ok() && request_.ParseFromZeroCopyStream(&reader);
     absl::MutexLock lock(&mutex_);
-    thread_ = std::thread([this] { Run(); });
+    absl::StatusOr<std::thread> thread = StartThread(limits_.start_thread, [this] { Run(); });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+    } else {
+      Finish(ToGrpc(thread.status()));
+    }
   }
 
   // The next frame follows here, so that the client never waits for this stream's thread.
@@ -91,7 +97,7 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     // Finish may come here on the stream's own thread, which does nothing after it.
     if (std::this_thread::get_id() == thread.get_id()) {
       thread.detach();
-    } else {
+    } else if (thread.joinable()) {
       thread.join();
     }
     delete this;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "common/incarnation.h"
 #include "server/shard/inspection/shard_view_registry.h"
 
 namespace optshard {
@@ -31,6 +32,20 @@ absl::StatusOr<ShardViewRegistry::Use> FindView(ShardViewRegistry& views, const 
   if (member.job == job) return view;
   return absl::NotFoundError(absl::StrFormat("rank %d of job \"%s\" is served here, not of \"%s\"",
                                              member.rank, member.job, job));
+}
+
+// The same, of the job and the incarnation that the request names, where it does. Else errors as
+// FindView; ABORTED naming both incarnations.
+template <typename Request>
+absl::StatusOr<ShardViewRegistry::Use> FindMember(ShardViewRegistry& views,
+                                                  const Request& request) {
+  absl::StatusOr<ShardViewRegistry::Use> view = FindView(views, request, request.job());
+  if (!view.ok() || request.incarnation() == 0) return view;
+  const MemberId member = (*view)->Describe().member;
+  if (member.incarnation == request.incarnation()) return view;
+  return absl::AbortedError(
+      absl::StrFormat("rank %d is of incarnation %s here, not of %s; ask again", member.rank,
+                      IncarnationText(member.incarnation), IncarnationText(request.incarnation())));
 }
 
 }  // namespace optshard

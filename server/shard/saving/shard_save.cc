@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "common/log.h"
+#include "common/new_thread.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/model_export.h"
 #include "server/checkpoint/model_layout.h"
@@ -77,16 +77,17 @@ class ShardSave::CopyingAhead {
  public:
   CopyingAhead(ShardSnapshot& snapshot, const Options& options, const LogContext& context)
       : snapshot_(snapshot) {
-    try {
-      thread_ = options.start_thread([&snapshot] {
-        WakeWithoutPushing();
-        absl::SleepFor(kAnswersFirst);
-        snapshot.CopyAhead();
-      });
-    } catch (const std::system_error& error) {
+    absl::StatusOr<std::thread> thread = StartThread(options.start_thread, [&snapshot] {
+      WakeWithoutPushing();
+      absl::SleepFor(kAnswersFirst);
+      snapshot.CopyAhead();
+    });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+    } else {
       Log(LogLevel::kWarning, context,
           "cannot copy its state for a checkpoint in the background, so steps will: %s",
-          error.what());
+          thread.status().message());
     }
   }
   ~CopyingAhead() {

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,6 +15,7 @@
 #include "common/cancellation.h"
 #include "common/ids.h"
 #include "common/log.h"
+#include "common/new_thread.h"
 #include "server/checkpoint/checkpoint_manifest.h"
 #include "server/checkpoint/file_system.h"
 #include "server/checkpoint/manifest_json.h"
@@ -40,10 +40,7 @@ class ShardSave {
     Cancellation* cancellation = nullptr;  // ends what waits, and Write
     // For the memory of a snapshot that another save has given up and not given back yet.
     absl::Duration memory_patience = absl::ZeroDuration();
-    // Runs it in a thread of its own, or throws std::system_error.
-    std::function<std::thread(std::function<void()>)> start_thread = [](std::function<void()> run) {
-      return std::thread(std::move(run));
-    };
+    ThreadStarter start_thread = StartSystemThread;
   };
 
   struct Shard {

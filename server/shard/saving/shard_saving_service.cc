@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/cancellation.h"
+#include "common/new_thread.h"
 #include "common/rpc/status_rpc.h"
 #include "server/checkpoint/manifest_json.h"
 #include "server/shard/saving/shard_save.h"
@@ -39,7 +40,12 @@ class ShardSavingService::Call final
     save_options_.cancellation = &cancellation_;
     save_options_.memory_patience = options_.memory_patience;
     absl::MutexLock lock(&mutex_);
-    thread_ = std::thread([this] { Run(); });
+    absl::StatusOr<std::thread> thread = StartThread(options_.start_thread, [this] { Run(); });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+    } else {
+      Finish(ToGrpc(thread.status()));
+    }
   }
 
   void OnReadDone(bool ok) override {
@@ -71,7 +77,7 @@ class ShardSavingService::Call final
     // Finish may come here on the call's own thread, which does nothing after it.
     if (std::this_thread::get_id() == thread.get_id()) {
       thread.detach();
-    } else {
+    } else if (thread.joinable()) {
       thread.join();
     }
     delete this;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "common/new_thread.h"
 #include "proto/optshard/v1/checkpoint.grpc.pb.h"
 #include "server/checkpoint/file_system.h"
 #include "server/checkpoint/posix_file_system.h"
@@ -30,6 +31,7 @@ class ShardSavingService final : public v1::ShardSaving::CallbackService {
     absl::Duration longest_write = absl::Seconds(10);  // of a client that is to take something
     // For the memory of a snapshot whose call has been cancelled and not ended yet.
     absl::Duration memory_patience = absl::Seconds(2);
+    ThreadStarter start_thread = StartSystemThread;
   };
 
   explicit ShardSavingService(const Options& options)

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "common/blob_size.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/commit.h"
@@ -225,23 +226,24 @@ TEST_F(Checkpoint, Blob_ThatNobodyCouldHold_IsRefused) {
   const SavedModel model(1);
   auto made = CreateCheckpoint(*root_, 1).value();
   OwnerState state = model.StateOf(0, 1, PartitionPolicy::kGreedy);
-  state.blob = absl::string_view("x", size_t{kMaxSavedBlobBytes} + 1);  // refused before it is read
+  const std::string blob(kMaxBlobBytes + 1, 'x');
+  state.blob = blob;
   const absl::Status written =
       WriteOwnerFile(*made.directory, model.Description(1, PartitionPolicy::kGreedy).parameters,
                      state)
           .status();
   EXPECT_EQ(written.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(written.message()), HasSubstr("1073741825 bytes, at most 1073741824"));
+  EXPECT_THAT(std::string(written.message()),
+              HasSubstr("blob of rank 0 has 65537 bytes, at most 65536"));
 
   CheckpointManifest manifest = Open(Save(2)).value()->manifest();
   ASSERT_EQ(manifest.Validate(), absl::OkStatus());
   for (CheckpointTensor& tensor : manifest.files[0].tensors) {
     if (!tensor.is_blob()) continue;
-    tensor.bytes = kMaxSavedBlobBytes + 1;
-    tensor.checksums.resize(1025);
+    tensor.bytes = kMaxBlobBytes + 1;
   }
   EXPECT_THAT(std::string(manifest.Validate().message()),
-              HasSubstr("\"trainer_blob\" has 1073741825 bytes, at most"));
+              HasSubstr("\"trainer_blob\" has 65537 bytes, at most 65536"));
 }
 
 // Two parts, and the manifest that goes with them.

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -63,7 +64,9 @@ class JobInspectionTest : public ::testing::Test {
     const OptimizerPlan plan = coordinator_->coordinator().GetPlan(kOptimizer).value();
     for (Rank rank = 0; rank < 2; ++rank) {
       auto view = std::make_unique<FakeShardView>();
-      view->description.member = {"optshard", kOptimizer, rank, 1};
+      const JobStatus status = coordinator_->coordinator().GetStatus(kOptimizer);
+      view->description.member = {"optshard", kOptimizer, rank,
+                                  status.groups.at(0).members.at(rank).incarnation};
       view->description.world_size = 2;
       view->description.generation = plan.ready->plan.generation;
       view->description.groups = plan.spec.rules;
@@ -160,7 +163,111 @@ TEST_F(JobInspectionTest, RanksAreMissing_AreNamed) {
   EXPECT_THAT(description->summary(), HasSubstr("default forming: 1 of 2 ranks joined, waiting for "
                                                 "rank 1"));
   EXPECT_EQ(description->state(), "forming");
+  ASSERT_EQ(description->ranks_size(), 2);
+  EXPECT_EQ(description->ranks(0).state(), "joined");
+  EXPECT_EQ(description->ranks(0).owner_address(), OwnerAddress());
+  EXPECT_THAT(description->ranks(0).summary(), HasSubstr("owner at " + OwnerAddress()));
+  EXPECT_EQ(description->ranks(1).state(), "missing");
+  EXPECT_THAT(description->ranks(1).summary(), HasSubstr("rank 1 missing"));
   EXPECT_EQ(List({}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(JobInspectionTest, TornRankOfAnActiveJob_IsSaid) {
+  Start(Halves());
+  EXPECT_FALSE(Describe()->torn());
+  views_of_[1]->description.progress = {0, StepOutcome::kTorn};
+  const auto description = Describe();
+  ASSERT_TRUE(description.ok()) << description.status();
+  EXPECT_EQ(description->state(), "active");
+  EXPECT_TRUE(description->torn());
+  EXPECT_THAT(description->summary(),
+              HasSubstr("; torn: of rank 1 the state is that of no step, and each step is refused "
+                        "until all ranks load a checkpoint"));
+  EXPECT_FALSE(description->ranks(0).torn());
+  EXPECT_TRUE(description->ranks(1).torn());
+  EXPECT_THAT(description->ranks(1).summary(), HasSubstr("torn: its state is that of no step"));
+}
+
+TEST_F(JobInspectionTest, OwnerOfAnotherJobAtTheAddress_IsNotBelieved) {
+  Start(Halves());
+  views_of_[1]->description.member.job = "another";
+  const auto description = Describe();
+  ASSERT_TRUE(description.ok()) << description.status();
+  ASSERT_EQ(description->unanswered_size(), 1);
+  EXPECT_THAT(description->unanswered(0).summary(),
+              HasSubstr("rank 1 of job \"another\" is served here, not of \"optshard\""));
+  EXPECT_EQ(Statistics({})->unanswered_size(), 1);
+  EXPECT_EQ(Call(&v1::JobInspection::Stub::ListSteps, v1::ListStepsRequest())->unanswered_size(),
+            1);
+  EXPECT_EQ(Read("exp_avg", 4000, 5).status().code(), absl::StatusCode::kNotFound);
+  views_of_[1]->description.member = {"optshard", kOptimizer, 1, 1};  // of an earlier life
+  EXPECT_THAT(Describe()->unanswered(0).summary(), HasSubstr("ABORTED"));
+}
+
+TEST_F(JobInspectionTest, FirstOwnerThatDoesNotAnswer_TheNextOneTells) {
+  Start(Halves());
+  views_.Unregister(kOptimizer, 0);
+  const auto list = List({});
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_THAT(list->parameters(0).slots(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
+  EXPECT_EQ(list->parameters(0).step(), 12);
+  EXPECT_EQ(list->unanswered_size(), 1);
+  const auto values = Read("exp_avg", 4000, 2);
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_THAT(values->values(), ElementsAre(4000, 4001));
+  EXPECT_EQ(Read("step", 0, 0)->values_size(), 1);
+}
+
+TEST_F(JobInspectionTest, ReplicatedState_AnyRankTells) {
+  ParameterSpec parameter;
+  parameter.name = "weight";
+  parameter.shape = {4096};
+  Start(Spec(ParameterSpace({GroupSpec{{parameter}}}), PartitionPolicy::kReplicated));
+  views_.Unregister(kOptimizer, 0);
+  EXPECT_THAT(List({})->parameters(0).slots(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
+  const auto statistics = Statistics({});
+  ASSERT_TRUE(statistics.ok()) << statistics.status();
+  EXPECT_EQ(statistics->parameters(0).slots_size(), 3);
+  EXPECT_THAT(Read("exp_avg", 4000, 2)->values(), ElementsAre(4000, 4001));
+}
+
+TEST_F(JobInspectionTest, TimeForStatisticsIsOver_SaysWhatIsMissingAndHowToGoOn) {
+  std::vector<ParameterSpec> parameters(3);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].name = absl::StrCat("p", i);
+    parameters[i].shape = {10};
+  }
+  Start(Spec(ParameterSpace({GroupSpec{std::move(parameters)}})));  // rank 0 owns 0 and 2
+  absl::Notification go_on;
+  std::atomic<int> pieces{0};
+  views_of_[0]->read = [&](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
+    if (++pieces > 4) go_on.WaitForNotification();
+    return StepNumber{1};
+  };
+  const auto ask = [this](const std::string& token) {
+    v1::GetStatisticsRequest request;
+    request.set_page_token(token);
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(absl::Seconds(1)));
+    v1::GetStatisticsResponse response;
+    const grpc::Status status = stub_->GetStatistics(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  };
+  const v1::GetStatisticsResponse first = ask("");
+  EXPECT_EQ(first.summary(),
+            "slots of 2 parameters, there are more; the time was over: go on with the next page");
+  EXPECT_EQ(first.parameters_size(), 2);
+  EXPECT_EQ(first.next_page_token(), "2");
+  const v1::GetStatisticsResponse last = ask("2");
+  ASSERT_EQ(last.parameters_size(), 1);
+  EXPECT_EQ(last.summary(),
+            "slots of 1 parameters, the last ones; the time was over before all of parameter 2 was "
+            "gone through: ask for one of its slots at a time");
+  EXPECT_THAT(last.parameters(0).not_scanned(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
+  EXPECT_THAT(last.parameters(0).summary(), HasSubstr("not all values were gone through of: "));
+  go_on.Notify();
+  EXPECT_EQ(ask("2").parameters(0).not_scanned_size(), 0);
 }
 
 TEST_F(JobInspectionTest, OtherOptimizers_AreListed) {
@@ -252,7 +359,7 @@ TEST_F(JobInspectionTest, OwnerWithoutAnAddress_IsNamed) {
   ASSERT_TRUE(Join(1, Halves(), "127.0.0.1:1").ok());
   const auto list = List({});
   ASSERT_TRUE(list.ok()) << list.status();
-  ASSERT_EQ(list->unanswered_size(), 1);
+  ASSERT_EQ(list->unanswered_size(), 2);  // nor does the other owner
   EXPECT_THAT(list->unanswered(0).summary(), HasSubstr("rank 0 at no address"));
   EXPECT_THAT(list->parameters(0).summary(), HasSubstr("its owner has not answered"));
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -279,6 +280,24 @@ TEST_F(ReadStateTest, OneStreamTooMany_IsToldToAskAgain) {
   go_on.Notify();
   reads.join();
   EXPECT_THAT(second, SizeIs(0));
+}
+
+TEST_F(ReadStateTest, StreamThatGetsNoThread_IsRefusedAndTheNextOneIsServed) {
+  StateStreamLimits limits;
+  limits.start_thread = [refused = std::make_shared<std::atomic<bool>>(false)](
+                            std::function<void()> run) -> std::thread {
+    if (!refused->exchange(true)) {
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    }
+    return std::thread(std::move(run));
+  };
+  ServeWith(limits);
+  Serve(kParts);
+  std::vector<v1::StateFrame> frames;
+  const grpc::Status refused = ReadAll(&frames);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("cannot start another thread"));
+  EXPECT_TRUE(ReadAll(&frames).ok());
 }
 
 TEST_F(ReadStateTest, ClientThatGoesAway_LeavesNothingBehind) {

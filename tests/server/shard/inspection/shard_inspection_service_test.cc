@@ -160,6 +160,66 @@ TEST_F(ShardInspectionServiceTest, ClientThatHasGone_EndsTheScan) {
   EXPECT_TRUE(DescribeSlots().ok());
 }
 
+TEST_F(ShardInspectionServiceTest, TimeIsOver_GivesWhatWasGoneThrough) {
+  absl::Notification go_on;
+  std::atomic<int> pieces{0};
+  view_.read = [&](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
+    if (++pieces > 1) go_on.WaitForNotification();
+    return StepNumber{1};
+  };
+  Register();
+  request_.add_parameters(0);
+  auto context = Context();
+  context->set_deadline(DeadlineAfter(absl::Milliseconds(500)));
+  const grpc::Status status = inspection_->DescribeSlots(context.get(), request_, &response_);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response_.parts_size(), 1);
+  ASSERT_GE(response_.parts(0).slots_size(), 2);
+  EXPECT_FALSE(response_.parts(0).slots(0).not_scanned());
+  EXPECT_EQ(response_.parts(0).slots(0).last_step(), 1);
+  EXPECT_TRUE(response_.parts(0).slots(1).not_scanned());
+  // Another call comes to nothing, since nobody goes through values.
+  context = Context();
+  context->set_deadline(DeadlineAfter(absl::Milliseconds(100)));
+  EXPECT_TRUE(inspection_->DescribeSlots(context.get(), request_, &response_).ok());
+  EXPECT_TRUE(response_.parts(0).slots(0).not_scanned());
+  go_on.Notify();
+  EXPECT_TRUE(DescribeSlots().ok());
+  EXPECT_FALSE(response_.parts(0).slots(1).not_scanned());
+}
+
+TEST_F(ShardInspectionServiceTest, AskedForAnotherJobOrIncarnation_IsRefused) {
+  Register();
+  const MemberId member = view_.description.member;
+  request_.add_parameters(0);
+  request_.set_statistics(false);
+  request_.set_job(member.job);
+  request_.set_incarnation(member.incarnation);
+  EXPECT_TRUE(DescribeSlots().ok());
+  request_.set_incarnation(member.incarnation + 1);
+  EXPECT_EQ(DescribeSlots().error_code(), grpc::StatusCode::ABORTED);
+  request_.set_incarnation(0);
+  request_.set_job("another");
+  const grpc::Status refused = DescribeSlots();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(refused.error_message(), HasSubstr("not of \"another\""));
+  v1::ListShardStepsRequest steps;
+  steps.set_job("another");
+  v1::ListShardStepsResponse listed;
+  EXPECT_EQ(inspection_->ListSteps(Context().get(), steps, &listed).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  v1::DescribeShardRequest shard;
+  shard.set_job("another");
+  v1::ShardDescription described;
+  EXPECT_EQ(stub_->DescribeShard(Context().get(), shard, &described).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  v1::ReadSlotRequest slot;
+  slot.set_slot("exp_avg");
+  slot.set_job("another");
+  EXPECT_EQ(stub_->ReadSlot(Context().get(), slot)->Finish().error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(ShardInspectionServiceTest, RankInAStep_IsReadAfterIt) {
   Register();
   std::atomic<int> asked{0};

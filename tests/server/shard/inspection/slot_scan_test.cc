@@ -96,9 +96,12 @@ TEST_F(SlotScanTest, StateIsTorn_ReturnsTheError) {
   EXPECT_EQ(Scan().status(), absl::DataLossError("torn"));
 }
 
-TEST(RunOnIdleThread, Work_HasTheIdlePolicyAndEndsBefore) {
+TEST(StartIdleThread, Work_HasTheIdlePolicy) {
   int policy = -1;
-  RunOnIdleThread([&policy] { policy = sched_getscheduler(0); });
+  absl::StatusOr<std::thread> thread =
+      StartIdleThread([&policy] { policy = sched_getscheduler(0); });
+  ASSERT_TRUE(thread.ok()) << thread.status();
+  thread->join();
   EXPECT_EQ(policy, SCHED_IDLE);
   EXPECT_NE(sched_getscheduler(0), SCHED_IDLE);
 }

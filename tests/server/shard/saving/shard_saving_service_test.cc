@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -422,6 +423,20 @@ TEST_F(ShardSavingServiceTest, WhereNoThreadCanBeStarted_StepsCopyAndTheSaveIsWr
   for (const auto& stepped : rig_.Step()) EXPECT_EQ(stepped.status(), absl::OkStatus());
   const auto written = save.Write("/", kName, [](int64_t, int64_t) {});
   EXPECT_EQ(written.status(), absl::OkStatus());
+}
+
+TEST_F(ShardSavingServiceTest, ACallThatGetsNoThread_IsRefusedAndTheNextOneIsServed) {
+  ShardSavingService::Options options;
+  options.start_thread = [refused = std::make_shared<std::atomic<bool>>(false)](
+                             std::function<void()> run) -> std::thread {
+    if (!refused->exchange(true)) {
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    }
+    return std::thread(std::move(run));
+  };
+  Serve(options);
+  EXPECT_EQ(SaveCall(*stub_).Code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(SaveCall(*stub_).Prepare(0, 7).has_prepared());
 }
 
 TEST_F(ShardSavingServiceTest, TheMemoryOfACallThatIsBeingCancelled_IsAwaited) {

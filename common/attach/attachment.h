@@ -21,7 +21,7 @@
 
 namespace optshard {
 
-constexpr uint32_t kAttachProtocolVersion = 3;
+constexpr uint32_t kAttachProtocolVersion = 4;
 
 // A trainer's own bytes (random state, data cursor) that are kept beside its parameters.
 constexpr size_t kMaxBlobBytes = size_t{64} << 10;

@@ -242,8 +242,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      group"; slots or options that are missing or unknown, of another shape or
   //                      type; options that need other slots. Or dicts that differ between the
   //                      ranks, naming the first value that does (errors::IsRanksDisagree)
-  //   RESOURCE_EXHAUSTED a rank has no memory for a share beside the one that it has: need and limit
-  //   else as consolidate_state_dict
+  //   RESOURCE_EXHAUSTED a rank has no memory for a share beside the one that it has: need and
+  //   limit else as consolidate_state_dict
   // Only the loss of a rank's owner in the last moment, in which all take what they have, leaves
   // state that is replaced in part: each step is DATA_LOSS on all ranks, and changes nothing, until
   // the same call is made again on all ranks.
@@ -257,9 +257,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // saved it. `name` is that of one of the checkpoints; empty: the newest committed one of this job
   // and optimizer, as rank 0 sees it; where that turns out to be damaged, the newest one that is
   // not (LoadedCheckpoint::passed_over, and a warning). All ranks see the same files. Each reads
-  // only its share, once; its owner has that beside what it has until the call ends. Parameters are found
-  // by their names (ShardedOptimizerOptions::parameter_names, or those of a module). Everything is
-  // read and checked before anything is replaced. Errors, and on all ranks nothing has changed:
+  // only its share, once; its owner has that beside what it has until the call ends. Parameters are
+  // found by their names (ShardedOptimizerOptions::parameter_names, or those of a module).
+  // Everything is read and checked before anything is replaced. Errors, and on all ranks nothing
+  // has changed:
   //   NOT_FOUND            no such directory, no committed checkpoint (of this job and optimizer)
   //   DATA_LOSS            it is damaged: file, tensor and bytes; a file of it is missing; without
   //                        a name, so are all of them
@@ -272,12 +273,12 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   UNIMPLEMENTED        an optimizer class steps a group (local_optimizer)
   //   else those of files, and as consolidate_state_dict
   // Only the loss of a rank in the last moment, in which all take what they have, leaves the state
-  // of no step (errors::IsTornStep): each step is DATA_LOSS on all ranks, and changes nothing, until
-  // the call is made again on all ranks. So it is after a torn step at shard servers with a keeper.
-  // Embedded, after the loss of a rank or a torn step: construct the optimizer anew and call it.
-  // With wait_for_trainers it begins again, on all ranks, after trainers or servers were away, for
-  // which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where others have
-  // begun again).
+  // of no step (errors::IsTornStep): each step is DATA_LOSS on all ranks, and changes nothing,
+  // until the call is made again on all ranks. So it is after a torn step at shard servers with a
+  // keeper. Embedded, after the loss of a rank or a torn step: construct the optimizer anew and
+  // call it. With wait_for_trainers it begins again, on all ranks, after trainers or servers were
+  // away, for which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where
+  // others have begun again).
   LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a

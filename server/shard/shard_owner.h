@@ -139,9 +139,9 @@ class ShardOwner {
   // there is, on all ranks or on none, and the job goes on after that step. All ranks together,
   // like a step: it is in the memory of all before the call, and is torn only as a step is. What
   // was staged is given back, whatever the call returns. With nothing changed on all:
-  // INVALID_ARGUMENT, a rank has staged nothing, they give different steps, hyperparameters are out
-  // of range, memory cannot be used, or some make another call; ABORTED, as ShareBytes. Else errors
-  // as Step.
+  // INVALID_ARGUMENT, they give different steps, hyperparameters are out of range, memory cannot be
+  // used, or some make another call; ABORTED, as ShareBytes, and where a rank has staged nothing.
+  // Else errors as Step.
   absl::Status FinishLoading(const LoadInput& load);
 
   // Likewise of the state alone. The last step stays the last one. A rank that is lost meanwhile

@@ -17,8 +17,9 @@ namespace {
 
 absl::Status CheckStaged(const StagedState* staged, Replacing what) {
   if (staged != nullptr && staged->what() == what) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "the end of the loading of %s, of which nothing is staged here: load it once more",
+  // By the owner before this one, perhaps.
+  return absl::AbortedError(absl::StrFormat(
+      "the end of the loading of %s, of which nothing is staged here; repeat the call on all ranks",
       what == Replacing::kAll ? "a checkpoint" : "a state dict"));
 }
 

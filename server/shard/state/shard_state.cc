@@ -160,9 +160,11 @@ absl::Status ShardState::BeginStaging(Replacing what) {
 
 absl::Status ShardState::CheckStaged() const {
   if (staged_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "rank %d stages no state: begin with that, since a step gives up what was staged before it",
-      options_.rank));
+  return absl::AbortedError(
+      absl::StrFormat("the owner of rank %d stages no state, perhaps since it has succeeded one "
+                      "that did; begin with "
+                      "that again",
+                      options_.rank));
 }
 
 absl::Status ShardState::Stage(int parameter, int slot, int64_t offset_elements,

@@ -49,7 +49,8 @@ class StateAccess {
   //                       the parameters are of no step, either, and become whole only as a whole
   virtual absl::Status BeginStaging(Replacing what) = 0;
 
-  // As Write, of what is staged. FAILED_PRECONDITION where nothing is.
+  // As Write, of what is staged. ABORTED where nothing is: another owner may
+  // have succeeded the one that began.
   virtual absl::Status Stage(int parameter, int slot, int64_t offset_elements,
                              absl::Span<const double> values) = 0;
   // Likewise, for kAll, the parameter's own values, of its type; at most kStateWindowElements.

@@ -178,7 +178,7 @@ TEST(StepEngine_LoadThatARankCannotFinish, IsRefusedByAllAndChangesNothing) {
     // Not what is staged, or nothing.
     ASSERT_EQ(job.Stage(r, r == 1 ? Replacing::kState : Replacing::kAll), absl::OkStatus());
     StepEngine::Result result = Finish(job.rig, r, 40);
-    EXPECT_TRUE(absl::IsInvalidArgument(result.status)) << result.status;
+    EXPECT_TRUE(absl::IsAborted(result.status)) << result.status;
     refused(r, result,
             "rank 1: the end of the loading of a checkpoint, of which nothing is staged");
     result = Replace(job.rig, r);
@@ -250,7 +250,7 @@ class StepEngineLoadLoss : public ::testing::TestWithParam<Loss> {
         EXPECT_EQ(ParametersOf(job.rig, r), job.last_parameters[r]);
       }
       const StepOutcome kept = job.ledger(r).progress().outcome;
-      if (operation == kVote) EXPECT_EQ(kept, StepOutcome::kIdle);
+      EXPECT_TRUE(kept == StepOutcome::kIdle || operation != kVote);
       if (kept == StepOutcome::kIdle) {
         // It has not got the votes, and nobody begins without it.
         EXPECT_LE(operation, kMarks);

@@ -199,9 +199,9 @@ TEST_F(ShardStateTest, StagedAgain_BeginsAnew) {
 }
 
 TEST_F(ShardStateTest, WhatCannotBeStaged_IsRefused) {
-  EXPECT_TRUE(absl::IsFailedPrecondition(state_->Stage(kB, kAverage, 0, {5})));
+  EXPECT_TRUE(absl::IsAborted(state_->Stage(kB, kAverage, 0, {5})));
   const std::string bytes(8, 'x');
-  EXPECT_TRUE(absl::IsFailedPrecondition(state_->StageParameter(kB, 0, bytes)));
+  EXPECT_TRUE(absl::IsAborted(state_->StageParameter(kB, 0, bytes)));
   ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
   ExpectRefused(state_->Stage(kB, kStepOfB, 0, {0.5}), "expected 0, 1, 2");
   ExpectRefused(state_->Stage(kA, kAverage, begin_ - kCodeGrid, {1}), "not all owned by rank 1");

@@ -245,12 +245,14 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                      group"; slots or options that are missing or unknown, of another shape or
   //                      type; options that need other slots. Or dicts that differ between the
   //                      ranks, naming the first value that does (errors::IsRanksDisagree)
-  //   RESOURCE_EXHAUSTED no memory for a share
+  //   RESOURCE_EXHAUSTED a rank has no memory for a share beside the one that it has: need and
+  //                      limit
   //   else as consolidate_state_dict
   // Where a shard server or a trainer is lost in the middle, the call begins again on all ranks, as
-  // consolidate_state_dict does, also after a part of the state was replaced. Where the call is not
-  // made again, each step is DATA_LOSS on all ranks then, and changes nothing, until all of them
-  // load. Embedded, after the loss of a rank: construct the optimizer anew and call it.
+  // consolidate_state_dict does. Only the loss of a rank's owner in the last moment, in which all
+  // take what they have, leaves state that is replaced in part: each step is DATA_LOSS on all ranks
+  // then, and changes nothing, until the same call is made again on all ranks. Embedded, after the
+  // loss of a rank: construct the optimizer anew and call it.
   void load_state_dict(const StateDict& dict, int from = -1);
   // Parameters are found by their names, in any order within their group.
   void load_state_dict(const NamedStateDict& dict, int from = -1);
@@ -261,9 +263,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // saved it. `name` is that of one of the checkpoints; empty: the newest committed one of this job
   // and optimizer, as rank 0 sees it; where that turns out to be damaged, the newest one that is
   // not (LoadedCheckpoint::passed_over, and a warning). All ranks see the same files. Each reads
-  // only its share, and rank 0 the parameters, too; no memory grows with them. Parameters are found
-  // by their names (ShardedOptimizerOptions::parameter_names, or those of a module). Everything is
-  // read and checked before anything is replaced. Errors, and on all ranks nothing has changed:
+  // only its share, once; its owner has that beside what it has until the call ends. Parameters are
+  // found by their names (ShardedOptimizerOptions::parameter_names, or those of a module).
+  // Everything is read and checked before anything is replaced. Errors, and on all ranks nothing
+  // has changed:
   //   NOT_FOUND            no such directory, no committed checkpoint (of this job and optimizer)
   //   DATA_LOSS            it is damaged: file, tensor and bytes; a file of it is missing; without
   //                        a name, so are all of them
@@ -272,15 +275,16 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                        different names, or see different files (errors::IsRanksDisagree); or
   //                        some step or make another call meanwhile
   //   FAILED_PRECONDITION  it is of a newer format, or a link is in place of a file
+  //   RESOURCE_EXHAUSTED   a rank has no memory for a second share: need and limit
   //   UNIMPLEMENTED        an optimizer class steps a group (local_optimizer)
   //   else those of files, and as consolidate_state_dict
-  // What fails once state is replaced (a file that is removed meanwhile, a rank that is lost)
-  // leaves the state of no step: each step is DATA_LOSS on all ranks, and changes nothing, until
-  // the call is made again on all ranks. So it is after a torn step at shard servers with a keeper.
-  // Embedded, after the loss of a rank or a torn step: construct the optimizer anew and call it.
-  // With wait_for_trainers it begins again, on all ranks, after trainers or servers were away, for
-  // which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where others have
-  // begun again).
+  // Only the loss of a rank in the last moment, in which all take what they have, leaves the state
+  // of no step (errors::IsTornStep): each step is DATA_LOSS on all ranks, and changes nothing,
+  // until the call is made again on all ranks. So it is after a torn step at shard servers with a
+  // keeper. Embedded, after the loss of a rank or a torn step: construct the optimizer anew and
+  // call it. With wait_for_trainers it begins again, on all ranks, after trainers or servers were
+  // away, for which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where
+  // others have begun again).
   LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a

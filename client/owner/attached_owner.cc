@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/owner/attached_state.h"
 #include "common/clock.h"
 #include "common/dataplane/plane_notice.h"
 #include "common/errors.h"
@@ -14,7 +15,6 @@
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "server/shard/engine/replica_placement.h"
-#include "server/shard/state/parameter_slots.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -47,64 +47,6 @@ void AttachedOwner::LogPlane(const Options& options, const AttachReply& reply) {
   who.generation = reply.generation;
   LogNotice(reply.plane, who);
 }
-
-// The owner's state as the trainer reaches it: through the doorbell.
-class AttachedOwner::State final : public StateAccess {
- public:
-  State(AttachedOwner* owner, std::vector<GroupUpdate> groups)
-      : owner_(*owner), groups_(std::move(groups)) {}
-
-  size_t groups() const { return groups_.size(); }
-
-  void SetTimeout(absl::Duration timeout) { timeout_ = timeout; }
-
-  std::vector<ParameterSlot> Slots(int parameter) const override {
-    const OptimizerSpec& spec = owner_.spec();
-    return SlotsOfParameter(spec.space.parameter(parameter),
-                            groups_[spec.space.group_of(parameter)], spec.state);
-  }
-
-  absl::Status Read(int parameter, int slot, int64_t offset_elements,
-                    absl::Span<double> out) override {
-    const auto elements = static_cast<int64_t>(out.size());
-    absl::Status read =
-        Ask(DoorbellRequest::Kind::kReadState, {parameter, slot, offset_elements, elements}, {});
-    if (!read.ok()) return read;
-    const absl::Span<const double> window = owner_.line()->doorbell().state_window();
-    std::copy_n(window.begin(), out.size(), out.begin());
-    return absl::OkStatus();
-  }
-
-  absl::Status Write(int parameter, int slot, int64_t offset_elements,
-                     absl::Span<const double> values) override {
-    const auto elements = static_cast<int64_t>(values.size());
-    return Ask(DoorbellRequest::Kind::kWriteState, {parameter, slot, offset_elements, elements},
-               values);
-  }
-
-  absl::Status SetReplacing(Replacing what) override {
-    return Ask(what == Replacing::kAll     ? DoorbellRequest::Kind::kBeginLoading
-               : what == Replacing::kState ? DoorbellRequest::Kind::kBeginReplacing
-                                           : DoorbellRequest::Kind::kEndReplacing,
-               StateRange(), {});
-  }
-
- private:
-  absl::Status Ask(DoorbellRequest::Kind kind, const StateRange& range,
-                   absl::Span<const double> values) {
-    DoorbellRequest& request = owner_.request_;
-    request.kind = kind;
-    request.state = range;
-    request.values = values;
-    const absl::StatusOr<DoorbellReply> reply = owner_.Ask(timeout_);
-    request.values = {};
-    return reply.ok() ? reply->status : reply.status();
-  }
-
-  AttachedOwner& owner_;
-  const std::vector<GroupUpdate> groups_;
-  absl::Duration timeout_;
-};
 
 absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Options& options) {
   const MemoryLayout layout(options.spec.space);
@@ -203,9 +145,19 @@ absl::Status AttachedOwner::ShareBytes(const ByteShare& share, absl::Duration ti
   return absl::OkStatus();
 }
 
-absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded, absl::Duration timeout) {
-  absl::Status size = SetBlob(loaded.blob);
-  if (!size.ok()) return size;
+absl::Status AttachedOwner::ReplaceState(absl::Duration timeout) {
+  request_.kind = DoorbellRequest::Kind::kReplaceState;
+  request_.row_marks.clear();
+  const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
+  return reply.ok() ? reply->status : reply.status();
+}
+
+absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded,
+                                          absl::Span<const ReplicaTensor> replica,
+                                          absl::Span<const ReplicaRegion>, absl::Duration timeout) {
+  absl::Status lies_there = CheckReplica(replica);
+  if (lies_there.ok()) lies_there = SetBlob(loaded.blob);
+  if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kFinishLoading;
   request_.call = loaded.step;
   request_.row_marks.clear();
@@ -352,10 +304,15 @@ std::string AttachedOwner::What() const {
     case DoorbellRequest::Kind::kReadState:
       return "the copy of the optimizer state";
     case DoorbellRequest::Kind::kWriteState:
-    case DoorbellRequest::Kind::kBeginReplacing:
-    case DoorbellRequest::Kind::kEndReplacing:
-    case DoorbellRequest::Kind::kBeginLoading:
       return "the replacement of the optimizer state";
+    case DoorbellRequest::Kind::kStageState:
+    case DoorbellRequest::Kind::kStageAll:
+    case DoorbellRequest::Kind::kWriteStaged:
+    case DoorbellRequest::Kind::kWriteStagedParameter:
+    case DoorbellRequest::Kind::kDropStaged:
+      return "the staging of loaded state";
+    case DoorbellRequest::Kind::kReplaceState:
+      return "the end of the loading of a state dict";
     case DoorbellRequest::Kind::kShareBytes:
       return "an exchange of optimizer state";
     case DoorbellRequest::Kind::kFinishLoading:

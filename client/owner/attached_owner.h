@@ -88,7 +88,10 @@ class AttachedOwner : public OwnerLink {
   void KeepParameters(const std::shared_ptr<const ParameterMemory>&) override {}
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override;
-  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override;
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Span<const ReplicaTensor> replica,
+                             absl::Span<const ReplicaRegion> regions,
+                             absl::Duration timeout) override;
+  absl::Status ReplaceState(absl::Duration timeout) override;
   // Each call of the access is a request to the server, which needs no other rank for it. Errors as
   // Step where that is gone or does not answer, but never StepInDoubt; one that was begun and is
   // not answered in time breaks the link.

@@ -8,13 +8,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "client/owner/caught_errors.h"
+#include "client/owner/checkpoint_match.h"
 #include "client/owner/checkpoint_share.h"
-#include "client/owner/owner_link.h"
 #include "common/attach/attachment.h"
 #include "common/digest.h"
 #include "common/errors.h"
 #include "common/log.h"
 #include "server/checkpoint/checkpoint_list.h"
+#include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/manifest_json.h"
 #include "server/checkpoint/newest_checkpoint.h"
 #include "server/checkpoint/posix_file_system.h"
@@ -35,13 +36,16 @@ class Loading {
     absl::Status done = Choose(name);
     while (done.ok()) {
       done = Open();
-      if (done.ok()) done = Check();
+      if (done.ok()) done = Stage();
       // All ranks have the same error.
       if (!name.empty() || !IsDamage(done)) break;
       damaged_.emplace(load_.loaded.name, done.message());
       done = ChooseNewest();
     }
-    if (done.ok()) done = Replace();
+    if (done.ok()) {
+      done = options_.finish({load_.loaded.step, match_.hyperparameters, load_.blob},
+                             exchange_.options().timeout);
+    }
     if (!done.ok()) return done;
     return std::move(load_);
   }
@@ -144,14 +148,22 @@ class Loading {
     return absl::OkStatus();
   }
 
-  absl::Status Check() {
-    share_.emplace(checkpoint_.get(), &match_, options_.layout, rank());
+  absl::Status Stage() {
     exchange_.AddPatience(absl::Seconds(checkpoint_->manifest().bytes() / kSlowestBytesPerSecond));
     return exchange_.Agree(Trying([this] {
-      absl::Status checked = options_.check_parameters();
-      if (checked.ok()) checked = share_->Check();
-      return checked.ok() ? ReadBlob() : checked;
+      absl::Status staged = options_.check_parameters();
+      if (staged.ok()) staged = StageHere();
+      return staged.ok() ? ReadBlob() : staged;
     }));
+  }
+
+  absl::Status StageHere() {
+    const absl::StatusOr<StateAccess*> state =
+        exchange_.options().owner->state(exchange_.options().timeout);
+    if (!state.ok()) return state.status();
+    absl::Status begun = (*state)->BeginStaging(Replacing::kAll);
+    if (!begun.ok()) return begun;
+    return CheckpointShare(checkpoint_.get(), &match_, options_.layout, rank()).Stage(**state);
   }
 
   absl::Status ReadBlob() {
@@ -163,32 +175,6 @@ class Loading {
     return CheckBlobSize(rank(), load_.blob);
   }
 
-  // Only now anything changes. What fails here leaves state that counts as replaced in part.
-  absl::Status Replace() {
-    absl::Status done = exchange_.Agree(Trying([this] {
-      const absl::StatusOr<StateAccess*> state = StateHere();
-      return state.ok() ? (*state)->SetReplacing(Replacing::kAll) : state.status();
-    }));
-    if (!done.ok()) return done;
-    done = exchange_.Agree(Trying([this] {
-      return rank() == 0 ? share_->ReadParameters(options_.parameters) : absl::OkStatus();
-    }));
-    if (!done.ok()) return done;
-    // Before the slots: masters take what is synchronised, and are replaced then.
-    options_.synchronise();
-    done = exchange_.Agree(Trying([this] {
-      const absl::StatusOr<StateAccess*> state = StateHere();
-      return state.ok() ? share_->WriteSlots(**state) : state.status();
-    }));
-    if (!done.ok()) return done;
-    const OwnerLink::LoadedStep loaded{load_.loaded.step, match_.hyperparameters, load_.blob};
-    return owner().FinishLoading(loaded, exchange_.options().timeout);
-  }
-
-  OwnerLink& owner() const { return *exchange_.options().owner; }
-  absl::StatusOr<StateAccess*> StateHere() const {
-    return owner().state(exchange_.options().timeout);
-  }
   std::string path() const { return absl::StrCat(directory_, "/", load_.loaded.name); }
 
   const CheckpointLoadOptions& options_;
@@ -198,7 +184,6 @@ class Loading {
   std::map<std::string, std::string> damaged_;  // what was found on reading them, by name
   std::unique_ptr<CheckpointReader> checkpoint_;
   CheckpointMatch match_;
-  absl::optional<CheckpointShare> share_;
   CheckpointLoad load_;
 };
 

@@ -2,8 +2,6 @@
 #ifndef OPTSHARD_CLIENT_OWNER_CHECKPOINT_LOADING_H_
 #define OPTSHARD_CLIENT_OWNER_CHECKPOINT_LOADING_H_
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,9 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "client/loaded_checkpoint.h"
-#include "client/owner/checkpoint_match.h"
+#include "client/owner/owner_link.h"
 #include "client/owner/rank_exchange.h"
 #include "client/owner/state_layout.h"
 #include "common/hyperparameters.h"
@@ -28,11 +25,10 @@ struct CheckpointLoadOptions {
   const StateLayout* layout = nullptr;
   std::string job;
   std::string optimizer;
-  absl::Span<const at::Tensor> parameters;  // the optimizer's, by index
   // Whether the tensors are still such as the optimizer was made with.
   std::function<absl::Status()> check_parameters;
-  // Gives rank 0's values of the parameters to all ranks; throws StatusError, on all ranks alike.
-  std::function<void()> synchronise;
+  // OwnerLink::FinishLoading with their memory.
+  std::function<absl::Status(const OwnerLink::LoadedStep&, absl::Duration timeout)> finish;
 };  // what is pointed to outlives the call
 
 struct CheckpointLoad {
@@ -44,13 +40,13 @@ struct CheckpointLoad {
 // A call of all ranks, as ShardedOptimizer::load_checkpoint, with its errors:
 //   1. rank 0 chooses, where no name is given
 //   2. every rank opens it; all have the same manifest, and it is of this optimizer
-//   3. every rank reads its share and checks it; where it is damaged and no name is given, rank 0
-//      chooses the next one
-//   4. state counts as replaced in part; rank 0 reads the parameters, and all get them
-//   5. every rank reads its share again and replaces its slots
-//   6. the job goes on after the checkpoint's step
-// Up to 4. an error leaves everything as it was. No rank has more of the state in memory than a
-// window. Bound to the trainer's thread.
+//   3. every rank reads its share, checks it and stages it at its owner; where it is damaged and no
+//      name is given, rank 0 chooses the next one
+//   4. once all have, what is staged takes the place of state and parameters, on all ranks or none,
+//      and the job goes on after the checkpoint's step
+// Up to 4. an error leaves everything as it was, and in 4. the loss of a rank tears what a step
+// may. Beside what its owner stages no rank has more in memory than a window. Bound to the
+// trainer's thread.
 absl::StatusOr<CheckpointLoad> LoadCheckpoint(const CheckpointLoadOptions& options,
                                               const std::string& directory,
                                               const std::string& name);

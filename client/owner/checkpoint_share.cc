@@ -1,7 +1,6 @@
 #include "client/owner/checkpoint_share.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
@@ -97,47 +96,52 @@ absl::Status CheckpointShare::ForEachStretch(const Use& use) const {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointShare::Check() const {
-  return ForEachStretch([this](int, int, const Stretch& stretch) { return CheckStretch(stretch); });
-}
-
-absl::Status CheckpointShare::CheckStretch(const Stretch& stretch) const {
-  std::vector<char> window;
-  return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
-    absl::Status read = stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
-    if (read.ok() && IsCoded(stretch.format)) {
-      read = stretch.Read(checkpoint_, ArrayPart::kScales, offset, count, &window);
-    }
-    return read;
-  });
-}
-
-absl::Status CheckpointShare::WriteSlots(StateAccess& state) const {
+absl::Status CheckpointShare::Stage(StateAccess& state) const {
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
   const DefaultFloatingPoint default_mode;
-  absl::Status written = ForEachStretch([&](int parameter, int slot, const Stretch& stretch) {
-    if (slot < 0) return absl::OkStatus();
-    return WriteStretch(stretch, parameter, slot, state);
+  absl::Status staged = ForEachStretch([&](int parameter, int slot, const Stretch& stretch) {
+    return slot < 0 ? StageValues(stretch, parameter, state)
+                    : StageSlot(stretch, parameter, slot, state);
   });
-  if (!written.ok()) return written;
+  return staged.ok() ? StageNumbers(state) : staged;
+}
+
+absl::Status CheckpointShare::StageNumbers(StateAccess& state) const {
+  absl::Status staged;
   for (const int p : ParametersOf(*layout_.owners, rank_)) {
     const CheckpointParameter& saved =
         checkpoint_.manifest().parameters[match_.parameters[p].saved];
     const std::vector<ParameterSlot> slots = layout_.Slots(p);
-    for (size_t s = 0; s < slots.size(); ++s) {
+    for (size_t s = 0; s < slots.size() && staged.ok(); ++s) {
       if (!slots[s].is_scalar()) continue;
       const double value = slots[s].kind == SlotKind::kStep ? static_cast<double>(saved.steps)
                                                             : saved.scalars.at(slots[s].name);
-      written = state.Write(p, static_cast<int>(s), 0, {&value, 1});
-      if (!written.ok()) return written;
+      staged = state.Stage(p, static_cast<int>(s), 0, {&value, 1});
     }
   }
-  return written;
+  return staged;
 }
 
-absl::Status CheckpointShare::WriteStretch(const Stretch& stretch, int parameter, int slot,
-                                           StateAccess& state) const {
+// They are of the parameter's type, and stay as they are.
+absl::Status CheckpointShare::StageValues(const Stretch& stretch, int parameter,
+                                          StateAccess& state) const {
+  std::vector<char> window;
+  return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
+    absl::Status done = stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
+    const int64_t size = static_cast<int64_t>(window.size()) / count;
+    for (int64_t begin = 0; begin < count && done.ok(); begin += kStateWindowElements) {
+      const int64_t elements = std::min(kStateWindowElements, count - begin);
+      done = state.StageParameter(
+          parameter, offset + begin,
+          {window.data() + begin * size, static_cast<size_t>(elements * size)});
+    }
+    return done;
+  });
+}
+
+absl::Status CheckpointShare::StageSlot(const Stretch& stretch, int parameter, int slot,
+                                        StateAccess& state) const {
   std::vector<char> window;
   std::vector<char> scales;
   std::vector<float> decoded;
@@ -149,7 +153,7 @@ absl::Status CheckpointShare::WriteStretch(const Stretch& stretch, int parameter
     }
     if (!read.ok()) return read;
     if (!code.has_value()) {
-      return WriteElements(
+      return StageElements(
           state, parameter, slot, offset,
           at::from_blob(window.data(), {count}, at::TensorOptions(ScalarTypeOf(stretch.format))));
     }
@@ -157,27 +161,9 @@ absl::Status CheckpointShare::WriteStretch(const Stretch& stretch, int parameter
     decoded.resize(count);
     Decode({*code, reinterpret_cast<uint8_t*>(window.data()), scales.data()}, count,
            decoded.data());
-    return WriteElements(state, parameter, slot, offset,
+    return StageElements(state, parameter, slot, offset,
                          at::from_blob(decoded.data(), {count}, at::TensorOptions(at::kFloat)));
   });
-}
-
-absl::Status CheckpointShare::ReadParameters(absl::Span<const at::Tensor> to) const {
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
-  for (size_t p = 0; p < to.size(); ++p) {
-    const MatchedParameter& matched = match_.parameters[p];
-    const at::Tensor tensor = to[p].detach();
-    if (tensor.numel() == 0) continue;
-    const at::Tensor values =
-        tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options());
-    absl::Status read =
-        checkpoint_.Read(matched.saved, matched.values, ArrayPart::kValues, 0, values.numel(),
-                         {static_cast<char*>(values.mutable_data_ptr()), values.nbytes()});
-    if (!read.ok()) return read;
-    if (!tensor.is_contiguous()) tensor.copy_(values);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace optshard

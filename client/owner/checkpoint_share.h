@@ -2,10 +2,7 @@
 #ifndef OPTSHARD_CLIENT_OWNER_CHECKPOINT_SHARE_H_
 #define OPTSHARD_CLIENT_OWNER_CHECKPOINT_SHARE_H_
 
-#include <ATen/core/Tensor.h>
-
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "client/owner/checkpoint_match.h"
 #include "client/owner/state_layout.h"
 #include "common/ids.h"
@@ -21,26 +18,19 @@ class CheckpointShare {
                   const StateLayout* layout, Rank rank)
       : checkpoint_(*checkpoint), match_(*match), layout_(*layout), rank_(rank) {}
 
-  // Reads all that the rank owns, parameters and slots, and checks it by the checksums. Errors as
-  // CheckpointReader::Read. Takes memory for a window of 1,048,576 elements.
-  absl::Status Check() const;
-
-  // Replaces the slots that the rank owns. Errors likewise, and of the state. Memory as Check, and
-  // as much again for a slot in 8 bits.
-  absl::Status WriteSlots(StateAccess& state) const;
-
-  // Gives the tensors, those of the optimizer, the values of the parameters, of all ranks' shares.
-  // Takes memory for the largest one that is not contiguous.
-  absl::Status ReadParameters(absl::Span<const at::Tensor> to) const;
+  // Reads all that the rank owns, parameters and slots, checks it by the checksums, and stages it;
+  // staging has begun. Errors as CheckpointReader::Read, and of the state. Takes memory for a
+  // window of 1,048,576 elements, and as much again for a slot in 8 bits.
+  absl::Status Stage(StateAccess& state) const;
 
  private:
   struct Stretch;
 
   template <typename Use>
   absl::Status ForEachStretch(const Use& use) const;
-  absl::Status CheckStretch(const Stretch& stretch) const;
-  absl::Status WriteStretch(const Stretch& stretch, int parameter, int slot,
-                            StateAccess& state) const;
+  absl::Status StageValues(const Stretch& stretch, int parameter, StateAccess& state) const;
+  absl::Status StageSlot(const Stretch& stretch, int parameter, int slot, StateAccess& state) const;
+  absl::Status StageNumbers(StateAccess& state) const;
 
   const CheckpointReader& checkpoint_;
   const CheckpointMatch& match_;

@@ -17,6 +17,7 @@
 #include "common/rpc/awaited_address.h"
 #include "common/rpc/network_choice.h"
 #include "common/step_info.h"
+#include "server/shard/engine/load_input.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/host_plane_factory.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -143,18 +144,26 @@ class EmbeddedOwner : public OwnerLink {
 
   absl::StatusOr<StateAccess*> state(absl::Duration) override { return owner_->state(); }
 
-  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override {
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Span<const ReplicaTensor> replica,
+                             absl::Span<const ReplicaRegion> regions,
+                             absl::Duration timeout) override {
     absl::Status size = CheckBlobSize(options_.rank, loaded.blob);
     if (!size.ok()) return size;
-    // Before: a snapshot may follow at once. Where nothing is being replaced, this will be refused,
-    // and the blob stays.
-    const absl::StatusOr<ShardState*> state = owner_->state();
-    if (state.ok() && (*state)->replacing() == Replacing::kAll) {
-      blob_.Replace(loaded.step, loaded.blob);
-    }
-    absl::Status finished = owner_->FinishLoading(loaded.step, loaded.hyperparameters, timeout);
+    LoadInput load;
+    load.step = loaded.step;
+    load.hyperparameters = loaded.hyperparameters;
+    load.replica = replica;
+    load.regions = regions;
+    load.timeout = timeout;
+    // Before the end: a snapshot may follow at once.
+    load.begun = [&] { blob_.Replace(loaded.step, loaded.blob); };
+    absl::Status finished = owner_->FinishLoading(load);
     if (finished.ok()) next_blob_.reset();
     return finished;
+  }
+
+  absl::Status ReplaceState(absl::Duration timeout) override {
+    return owner_->ReplaceState(timeout);
   }
 
   absl::Status Stop(absl::Duration timeout) override {

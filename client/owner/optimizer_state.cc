@@ -15,8 +15,8 @@
 #include "client/owner/state_collection.h"
 #include "client/owner/state_consolidation.h"
 #include "client/owner/state_loading.h"
+#include "client/owner/state_sending.h"
 #include "client/owner/state_shares.h"
-#include "client/owner/wait_for_trainers.h"
 #include "client/rule_options.h"
 #include "client/status_error.h"
 #include "common/errors.h"
@@ -203,65 +203,22 @@ StateDict OptimizerState::ShareOf(Rank rank, const StateDict& whole) const {
   return ValueOrThrow(CutShare(whole, *options_.owners, rank));
 }
 
-// Owner by owner: one share is in the sender's memory beside the dict, and in its owner's, twice
-// for a moment.
-absl::StatusOr<StateDict> OptimizerState::ReceiveShare(RankExchange& exchange, Rank from,
-                                                       const StateDict& whole) const {
-  absl::StatusOr<StateDict> own = StateDict();
-  const bool gives = rank() == from;
-  for (Rank to = 0; to < options_.owners->world_size(); ++to) {
-    if (to == from) {
-      if (!gives) continue;
-      const absl::Status cut = Trying([&] {
-        own = CutShare(whole, *options_.owners, to);
-        return own.status();
-      });
-      if (!cut.ok()) own = cut;
-      continue;
+StateAccess& OptimizerState::StateHere() const {
+  return *ValueOrThrow(options_.owner->state(options_.client->step_timeout));
+}
+
+void OptimizerState::LoadInAttempts(const std::function<void(RankExchange&)>& attempt) const {
+  try {
+    InAttempts(ShareCall::kLoad, attempt);
+  } catch (const StatusError& error) {
+    // Nothing is staged any more where the owner has ended; the next one would be waited for.
+    const absl::Status& failed = error.status();
+    if (!errors::IsOwnerAway(failed) && !errors::IsTornStep(failed) &&
+        options_.owner->failure().ok()) {
+      Trying([this] { return StateHere().DropStaged(); }).IgnoreError();
     }
-    std::string bytes;
-    absl::Status made;
-    if (gives) {
-      made = Trying([&] {
-        const absl::StatusOr<StateDict> share = CutShare(whole, *options_.owners, to);
-        if (!share.ok()) return share.status();
-        const std::vector<char> pickled = torch::jit::pickle_save(ToIValue(*share));
-        bytes.assign(pickled.begin(), pickled.end());
-        return absl::OkStatus();
-      });
-    }
-    absl::Status agreed = exchange.Agree(made);
-    if (agreed.ok()) agreed = exchange.Send(from, to, &bytes);
-    ThrowIfError(agreed);  // on all ranks
-    if (to != rank()) continue;
-    const absl::Status taken = Trying([&] {
-      const std::vector<char> pickled(bytes.begin(), bytes.end());
-      own = StateDictFromIValue(torch::jit::pickle_load(pickled));
-      return own.status();
-    });
-    if (!taken.ok()) own = taken;
+    throw;
   }
-  return own;
-}
-
-absl::Status OptimizerState::WriteOwn(const StateDict& share,
-                                      const std::vector<Hyperparameters>& hyperparameters) const {
-  const absl::StatusOr<StateAccess*> state = options_.owner->state(options_.client->step_timeout);
-  if (!state.ok()) return state.status();
-  return WriteShare(**state, layout_, rank(), share, options_.parameters, hyperparameters);
-}
-
-absl::Status OptimizerState::SetReplacing(Replacing what) const {
-  const absl::StatusOr<StateAccess*> state = options_.owner->state(options_.client->step_timeout);
-  return state.ok() ? (*state)->SetReplacing(what) : state.status();
-}
-
-// The others may step already: where this rank's server is lost, its successor is asked.
-absl::Status OptimizerState::EndReplacing() const {
-  const auto end = [this] { return SetReplacing(Replacing::kNothing); };
-  return options_.client->wait_for_trainers
-             ? CallWithAllTrainers(options_.client->step_timeout, end)
-             : end();
 }
 
 void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups) {
@@ -271,8 +228,8 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
     present.push_back(RuleOptions::From(group.options()).values());
   }
   std::vector<Hyperparameters> loaded;
-  InAttempts(ShareCall::kLoad,
-             [&](RankExchange& exchange) { loaded = LoadOnce(given, from, present, exchange); });
+  LoadInAttempts(
+      [&](RankExchange& exchange) { loaded = LoadOnce(given, from, present, exchange); });
   SetAllOptions(loaded, groups);
 }
 
@@ -298,33 +255,74 @@ std::vector<Hyperparameters> OptimizerState::LoadOnce(const absl::StatusOr<State
     return CheckedHyperparameters(whole, layout_, present).status();
   })));
   // 2. It is the same for all.
-  absl::StatusOr<StateDict> share = StateDict();
   if (from == kFromEveryRank) {
     std::vector<std::string> lines;
     ThrowIfError(exchange.Agree(Trying([&] {
       lines = DigestLines(whole);
-      share = CutShare(whole, *options_.owners, rank());
-      return share.status();
+      return absl::OkStatus();
     })));
     ThrowIfError(exchange.Compare(lines));
-  } else {
-    share = ReceiveShare(exchange, from, whole);
   }
-  // 3. Every rank has its share. Only now anything changes, and only a rank that dies or has no
-  // memory left can end that.
-  absl::StatusOr<std::vector<Hyperparameters>> hyperparameters = std::vector<Hyperparameters>();
+  const std::vector<Hyperparameters> hyperparameters = OptionsFrom(from, whole, present, exchange);
+  // 3. Every rank stages its share.
+  ThrowIfError(exchange.Agree(Trying([&] { return StateHere().BeginStaging(Replacing::kState); })));
+  StageShares(from, whole, hyperparameters, exchange);
+  // 4. All have. It takes the place of what there is on all of them, or on none.
+  ThrowIfError(options_.owner->ReplaceState(exchange.options().timeout));
+  return hyperparameters;
+}
+
+std::vector<Hyperparameters> OptimizerState::OptionsFrom(
+    Rank from, const StateDict& whole, const std::vector<Hyperparameters>& present,
+    RankExchange& exchange) const {
+  StateDict options;
+  std::string bytes;
+  if (from == kFromEveryRank || from == rank()) options.param_groups = whole.param_groups;
+  if (from != kFromEveryRank) {
+    ThrowIfError(exchange.Agree(Trying([&] {
+      if (from != rank()) return absl::OkStatus();
+      const std::vector<char> pickled = torch::jit::pickle_save(ToIValue(options));
+      bytes.assign(pickled.begin(), pickled.end());
+      return absl::OkStatus();
+    })));
+    ThrowIfError(exchange.Send(from, kFromEveryRank, &bytes));
+  }
+  absl::StatusOr<std::vector<Hyperparameters>> all = std::vector<Hyperparameters>();
   ThrowIfError(exchange.Agree(Trying([&] {
-    hyperparameters =
-        share.ok() ? CheckedHyperparameters(*share, layout_, present) : share.status();
-    return hyperparameters.status();
+    if (from != kFromEveryRank && from != rank()) {
+      options = ValueOrThrow(StateDictFromIValue(
+          torch::jit::pickle_load(std::vector<char>(bytes.begin(), bytes.end()))));
+    }
+    all = CheckedHyperparameters(options, layout_, present);
+    return all.status();
   })));
-  // Each rank's state is that of no step from before the others write until after they have: what
-  // reads all ranks meanwhile gets the old state of all, or the new one. Where a rank fails it
-  // stays marked, until the state is loaded as a whole.
-  ThrowIfError(exchange.Agree(Trying([&] { return SetReplacing(Replacing::kState); })));
-  ThrowIfError(exchange.Agree(Trying([&] { return WriteOwn(*share, *hyperparameters); })));
-  ThrowIfError(EndReplacing());
-  return *std::move(hyperparameters);
+  return *std::move(all);
+}
+
+// Owner by owner, where one rank has it all.
+void OptimizerState::StageShares(Rank from, const StateDict& whole,
+                                 const std::vector<Hyperparameters>& hyperparameters,
+                                 RankExchange& exchange) const {
+  const bool has_whole = from == kFromEveryRank || from == rank();
+  GivenSlots sent;
+  for (Rank to = 0; from != kFromEveryRank && to < exchange.options().world_size; ++to) {
+    if (to == from) continue;
+    GivenSlots given;
+    ThrowIfError(SendState({&exchange, &layout_, from, to}, whole,
+                           to == rank() ? &StateHere() : nullptr, &given));
+    if (to == rank()) sent = std::move(given);
+  }
+  const auto is_given = [&](int parameter, int slot) {
+    if (!has_whole) return sent.count({parameter, slot}) != 0;
+    return GivenTensor(whole, layout_, parameter, layout_.Slots(parameter)[slot]) != nullptr;
+  };
+  ThrowIfError(exchange.Agree(Trying([&] {
+    StateAccess& state = StateHere();
+    absl::Status staged;
+    if (has_whole) staged = StageGiven(state, layout_, rank(), whole);
+    if (!staged.ok()) return staged;
+    return StageFirstValues(state, layout_, rank(), is_given, options_.parameters, hyperparameters);
+  })));
 }
 
 void OptimizerState::SetAllOptions(const std::vector<Hyperparameters>& hyperparameters,
@@ -343,11 +341,10 @@ LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
   load.layout = &layout_;
   load.job = options_.client->job;
   load.optimizer = options_.client->optimizer;
-  load.parameters = options_.parameters;
   load.check_parameters = calls.check;
-  load.synchronise = calls.synchronise;
+  load.finish = calls.finish;
   CheckpointLoad done;
-  InAttempts(ShareCall::kLoad, [&](RankExchange& exchange) {
+  LoadInAttempts([&](RankExchange& exchange) {
     load.exchange = &exchange;
     done = ValueOrThrow(optshard::LoadCheckpoint(load, directory, name));
   });

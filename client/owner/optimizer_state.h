@@ -59,7 +59,7 @@ class OptimizerState {
   // What LoadCheckpoint does with the tensors; CheckpointLoadOptions says what.
   struct ParameterCalls {
     std::function<absl::Status()> check;
-    std::function<void()> synchronise;
+    std::function<absl::Status(const OwnerLink::LoadedStep&, absl::Duration timeout)> finish;
   };
   // `blob` gets this rank's.
   LoadedCheckpoint LoadCheckpoint(const std::string& directory, const std::string& name,
@@ -83,17 +83,21 @@ class OptimizerState {
   void CheckRulesStepAll() const;
   absl::Status CheckOwnState() const;
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
-  absl::StatusOr<StateDict> ReceiveShare(RankExchange& exchange, Rank from,
-                                         const StateDict& whole) const;
   void ConsolidateOnce(Rank to, const Groups& groups, RankExchange& exchange);
   // What all groups have then.
   std::vector<Hyperparameters> LoadOnce(const absl::StatusOr<StateDict>& given, Rank from,
                                         const std::vector<Hyperparameters>& present,
                                         RankExchange& exchange) const;
-  absl::Status SetReplacing(Replacing what) const;
-  absl::Status EndReplacing() const;
-  absl::Status WriteOwn(const StateDict& share,
-                        const std::vector<Hyperparameters>& hyperparameters) const;
+  // An attempt at a load. Where the last one fails, what is staged is dropped.
+  void LoadInAttempts(const std::function<void(RankExchange&)>& attempt) const;
+  // What all groups have with it.
+  std::vector<Hyperparameters> OptionsFrom(Rank from, const StateDict& whole,
+                                           const std::vector<Hyperparameters>& present,
+                                           RankExchange& exchange) const;
+  void StageShares(Rank from, const StateDict& whole,
+                   const std::vector<Hyperparameters>& hyperparameters,
+                   RankExchange& exchange) const;
+  StateAccess& StateHere() const;
   void SetAllOptions(const std::vector<Hyperparameters>& hyperparameters, Groups& groups) const;
 
   const Options options_;

@@ -93,7 +93,12 @@ class OwnerLink {
   };
   // As ShardOwner::FinishLoading; and errors::IsTrainerGone as Step. The blob that was to go with
   // the next step does not.
-  virtual absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) = 0;
+  virtual absl::Status FinishLoading(const LoadedStep& loaded,
+                                     absl::Span<const ReplicaTensor> replica,
+                                     absl::Span<const ReplicaRegion> regions,
+                                     absl::Duration timeout) = 0;
+  // As ShardOwner::ReplaceState; and errors::IsTrainerGone as Step.
+  virtual absl::Status ReplaceState(absl::Duration timeout) = 0;
 
   // Keeps a few bytes with the state (random state, data cursor): for checkpoints, and for the
   // trainer's successor where the owner outlives the trainer. They go with the next step and are

@@ -91,6 +91,17 @@ absl::Status ForEachChunk(const at::Tensor& flat, const Work& work) {
   return status;
 }
 
+// Likewise with the chunk's values.
+template <typename Work>
+absl::Status ForEachChunkOfDoubles(const at::Tensor& flat, const Work& work) {
+  return ForEachChunk(flat, [&](const at::Tensor& chunk, int64_t begin) {
+    const at::Tensor values = chunk.to(at::kDouble).contiguous();
+    return work(
+        absl::MakeConstSpan(values.const_data_ptr<double>(), static_cast<size_t>(values.numel())),
+        begin);
+  });
+}
+
 // All of `part`'s slots can be replaced by those given.
 absl::Status Check(const std::vector<ParameterSlot>& slots, const OwnedPart& part,
                    const StateSlots& given) {
@@ -141,10 +152,15 @@ absl::Status ReadElements(StateAccess& state, int parameter, int slot, int64_t o
 
 absl::Status WriteElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
                            const at::Tensor& from) {
-  return ForEachChunk(from, [&](const at::Tensor& chunk, int64_t begin) {
-    const at::Tensor values = chunk.to(at::kDouble).contiguous();
-    return state.Write(parameter, slot, offset_elements + begin,
-                       {values.const_data_ptr<double>(), static_cast<size_t>(values.numel())});
+  return ForEachChunkOfDoubles(from, [&](absl::Span<const double> values, int64_t begin) {
+    return state.Write(parameter, slot, offset_elements + begin, values);
+  });
+}
+
+absl::Status StageElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
+                           const at::Tensor& from) {
+  return ForEachChunkOfDoubles(from, [&](absl::Span<const double> values, int64_t begin) {
+    return state.Stage(parameter, slot, offset_elements + begin, values);
   });
 }
 

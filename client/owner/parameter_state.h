@@ -40,6 +40,9 @@ absl::Status ReadElements(StateAccess& state, int parameter, int slot, int64_t o
                           const at::Tensor& to);
 absl::Status WriteElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
                            const at::Tensor& from);
+// As WriteElements, of what is staged.
+absl::Status StageElements(StateAccess& state, int parameter, int slot, int64_t offset_elements,
+                           const at::Tensor& from);
 
 // Copies of all slots of what the rank owns of the parameter; none where it owns nothing. Slots
 // that are one number have the shape [], others a shape of their own where the rule says so.

@@ -196,25 +196,57 @@ absl::StatusOr<std::vector<Hyperparameters>> CheckedHyperparameters(
   return ValidateForStep(*layout.groups, result);
 }
 
-absl::Status WriteShare(StateAccess& state, const StateLayout& layout, Rank rank,
-                        const StateDict& share, absl::Span<const at::Tensor> parameters,
-                        absl::Span<const Hyperparameters> hyperparameters) {
+const at::Tensor* GivenTensor(const StateDict& checked, const StateLayout& layout, int parameter,
+                              const ParameterSlot& slot) {
+  const auto state = checked.state.find(layout.owners->space().position_of(parameter));
+  if (state == checked.state.end()) return nullptr;
+  const auto value = state->second.find(slot.name);
+  return value == state->second.end() ? nullptr : &value->second.toTensor();
+}
+
+absl::optional<at::Tensor> GivenValues(const StateDict& checked, const StateLayout& layout,
+                                       const OwnedPart& part, const ParameterSlot& slot) {
+  const at::Tensor* const given = GivenTensor(checked, layout, part.parameter, slot);
+  if (given == nullptr) return absl::nullopt;
+  const at::Tensor flat = given->reshape(-1);
+  if (slot.shape.has_value()) return flat;
+  return flat.narrow(0, part.offset_elements, ElementsOf(part.shape));
+}
+
+absl::Status StageGiven(StateAccess& state, const StateLayout& layout, Rank rank,
+                        const StateDict& checked) {
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
-  int64_t next = 0;
   for (const int parameter : ParametersOf(*layout.owners, rank)) {
-    const auto given = share.state.find(next++);
+    const OwnedPart part = *layout.owners->PartOf(parameter, rank);
+    const std::vector<ParameterSlot> slots = layout.Slots(parameter);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      const absl::optional<at::Tensor> given = GivenValues(checked, layout, part, slots[s]);
+      if (!given.has_value()) continue;
+      absl::Status staged = StageElements(state, parameter, static_cast<int>(s),
+                                          OffsetOf(slots[s], part), given->cpu());
+      if (!staged.ok()) return staged;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageFirstValues(StateAccess& state, const StateLayout& layout, Rank rank,
+                              absl::FunctionRef<bool(int parameter, int slot)> is_given,
+                              absl::Span<const at::Tensor> parameters,
+                              absl::Span<const Hyperparameters> hyperparameters) {
+  const c10::InferenceMode normal_tensors(false);
+  const at::NoGradGuard no_grad;
+  for (const int parameter : ParametersOf(*layout.owners, rank)) {
     const OwnedPart part = *layout.owners->PartOf(parameter, rank);
     const Hyperparameters& group = hyperparameters[layout.owners->GroupOf(parameter)];
     const std::vector<ParameterSlot> slots = layout.Slots(parameter);
     for (size_t s = 0; s < slots.size(); ++s) {
-      const bool is_given = given != share.state.end() && given->second.count(slots[s].name) != 0;
-      const at::Tensor values =
-          is_given ? given->second.at(slots[s].name).toTensor()
-                   : FirstValues(layout, part, slots[s], parameters[parameter], group);
-      absl::Status written = WriteElements(state, parameter, static_cast<int>(s),
-                                           OffsetOf(slots[s], part), values.cpu().reshape(-1));
-      if (!written.ok()) return written;
+      if (is_given(parameter, static_cast<int>(s))) continue;
+      const at::Tensor values = FirstValues(layout, part, slots[s], parameters[parameter], group);
+      absl::Status staged = StageElements(state, parameter, static_cast<int>(s),
+                                          OffsetOf(slots[s], part), values.cpu().reshape(-1));
+      if (!staged.ok()) return staged;
     }
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Checks a state dict, and replaces a rank's state by its share of it.
+// Checks a state dict, and stages a rank's share of it.
 #ifndef OPTSHARD_CLIENT_OWNER_STATE_LOADING_H_
 #define OPTSHARD_CLIENT_OWNER_STATE_LOADING_H_
 
@@ -6,13 +6,17 @@
 
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "client/owner/state_layout.h"
+#include "client/replica/parameter_owners.h"
 #include "client/state_dict.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
+#include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/state_access.h"
 
 namespace optshard {
@@ -31,13 +35,26 @@ absl::StatusOr<StateDict> CheckedStateDict(const StateDict& given, const StateLa
 absl::StatusOr<std::vector<Hyperparameters>> CheckedHyperparameters(
     const StateDict& checked, const StateLayout& layout, absl::Span<const Hyperparameters> present);
 
-// Replaces all slots that the rank keeps by those of its share (state_shares.h) of a checked dict.
-// What the share does not have begins as before the first step with these hyperparameters; a master
-// is the parameter, of which `parameters` holds all elements of all. Errors as StateAccess::Write,
-// and none of INVALID_ARGUMENT.
-absl::Status WriteShare(StateAccess& state, const StateLayout& layout, Rank rank,
-                        const StateDict& share, absl::Span<const at::Tensor> parameters,
-                        absl::Span<const Hyperparameters> hyperparameters);
+// What a checked dict has of a slot of a parameter; null where it has none.
+const at::Tensor* GivenTensor(const StateDict& checked, const StateLayout& layout, int parameter,
+                              const ParameterSlot& slot);
+
+// What a checked dict has of a slot of the part of a parameter that a rank owns, in one dimension;
+// nothing where it has none. Shares the dict's memory where that is dense.
+absl::optional<at::Tensor> GivenValues(const StateDict& checked, const StateLayout& layout,
+                                       const OwnedPart& part, const ParameterSlot& slot);
+
+// Stages what a checked dict has of the slots that the rank keeps; staging has begun. Errors as
+// StateAccess::Stage.
+absl::Status StageGiven(StateAccess& state, const StateLayout& layout, Rank rank,
+                        const StateDict& checked);
+
+// Likewise the others, of which `is_given` is false, as before the first step with these
+// hyperparameters; a master is the parameter, of which `parameters` holds all elements of all.
+absl::Status StageFirstValues(StateAccess& state, const StateLayout& layout, Rank rank,
+                              absl::FunctionRef<bool(int parameter, int slot)> is_given,
+                              absl::Span<const at::Tensor> parameters,
+                              absl::Span<const Hyperparameters> hyperparameters);
 
 }  // namespace optshard
 

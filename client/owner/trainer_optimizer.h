@@ -251,11 +251,16 @@ class TrainerOptimizer {
   LoadedCheckpoint LoadCheckpoint(const std::string& directory, const std::string& name,
                                   std::vector<torch::optim::OptimizerParamGroup>& groups) {
     std::string blob;
-    const OptimizerState::ParameterCalls calls = {[this] { return replica_.Gather(); },
-                                                  [this] { RefreshParameters(); }};
+    const OptimizerState::ParameterCalls calls = {
+        [this] { return replica_.Gather(); },
+        [this](const OwnerLink::LoadedStep& loaded, absl::Duration timeout) {
+          return AfterSynchronising(
+              owner_->FinishLoading(loaded, replica_.tensors(), replica_.regions(), timeout));
+        }};
     LoadedCheckpoint loaded =
         StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
     blob_ = std::move(blob);
+    without_values_.reset();
     return loaded;
   }
 
@@ -300,8 +305,12 @@ class TrainerOptimizer {
                                                       absl::Duration timeout);
   absl::Status Synchronise(Synchronisation call) {
     SayingWhere("rank", options_.rank, [this] { ThrowIfError(replica_.Gather()); });
-    absl::Status synced =
-        (*owner_.*call)(replica_.tensors(), replica_.regions(), options_.join_timeout);
+    return AfterSynchronising(
+        (*owner_.*call)(replica_.tensors(), replica_.regions(), options_.join_timeout));
+  }
+
+  // What all ranks have been given lies where it was gathered.
+  absl::Status AfterSynchronising(const absl::Status& synced) {
     replica_.Scatter();
     if (!synced.ok()) return synced;
     replica_.versions().ExpectNone();

@@ -36,6 +36,12 @@ SegmentLabel LabelOf(Rank rank) {
   return label;
 }
 
+// Bytes, of a parameter's values.
+int64_t MostElements(const DoorbellRequest& request) {
+  return request.kind == DoorbellRequest::Kind::kWriteStagedParameter ? kMaxShareBytes
+                                                                      : kStateWindowElements;
+}
+
 }  // namespace
 
 // The trainer writes it. Relaxed but for the number: that publishes the rest.
@@ -163,10 +169,11 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
         asked.hyperparameters.size(), shape_.hyperparameter_bytes()));
   }
   if (asked.is_of_state()) {
-    if (asked.state.elements > kStateWindowElements || asked.values.size() > kStateWindowElements) {
+    if (asked.state.elements > MostElements(asked) || asked.values.size() > kStateWindowElements ||
+        asked.bytes.size() > kMaxShareBytes) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "a request for %d elements of state, with %d values; at most %d go at once",
-          asked.state.elements, asked.values.size(), kStateWindowElements));
+          "a request for %d elements of state, with %d values and %d bytes; at most %d go at once",
+          asked.state.elements, asked.values.size(), asked.bytes.size(), MostElements(asked)));
     }
     WriteState(asked);
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
@@ -222,6 +229,7 @@ void Doorbell::WriteState(const DoorbellRequest& asked) {
   line.offset_elements.store(asked.state.offset_elements, std::memory_order_relaxed);
   line.elements.store(asked.state.elements, std::memory_order_relaxed);
   std::copy(asked.values.begin(), asked.values.end(), state_window().begin());
+  std::copy(asked.bytes.begin(), asked.bytes.end(), share_window().begin());
 }
 
 // The line's fields have other meanings here.
@@ -307,8 +315,8 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         number_, field, actual, expected));
   };
   if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
-      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kGiveAdded)) {
-    return refused("kind", kind, "1 to 11");
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kWriteStagedParameter)) {
+    return refused("kind", kind, "1 to 14");
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {
@@ -318,7 +326,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   if (taken->is_of_state()) {
     if (TakeState(taken)) return absl::OkStatus();
     return refused("number of state elements", static_cast<uint64_t>(taken->state.elements),
-                   absl::StrCat("0 to ", kStateWindowElements));
+                   absl::StrCat("0 to ", MostElements(*taken)));
   }
   if (taken->kind == DoorbellRequest::Kind::kShareBytes) {
     if (TakeShare(&taken->share)) return absl::OkStatus();
@@ -361,8 +369,11 @@ bool Doorbell::TakeState(DoorbellRequest* taken) {
   taken->state.offset_elements = line.offset_elements.load(std::memory_order_relaxed);
   const int64_t elements = line.elements.load(std::memory_order_relaxed);
   taken->state.elements = elements;
-  if (elements < 0 || elements > kStateWindowElements) return false;
-  if (taken->kind == DoorbellRequest::Kind::kWriteState) {
+  if (elements < 0 || elements > MostElements(*taken)) return false;
+  if (taken->kind == DoorbellRequest::Kind::kWriteStagedParameter) {
+    taken->bytes = share_window().first(elements);
+  }
+  if (taken->writes_values()) {
     taken->value_memory.assign(state_window().begin(), state_window().begin() + elements);
     taken->values = taken->value_memory;
   }

@@ -68,18 +68,30 @@ struct DoorbellRequest {
     kReadState = 4,
     kWriteState = 5,
     kShareBytes = 6,
-    kBeginReplacing = 7,  // StateAccess::SetReplacing(kState)
-    kEndReplacing = 8,    // StateAccess::SetReplacing(kNothing)
-    kFinishLoading = 9,   // OwnerLink::FinishLoading
-    kBeginLoading = 10,   // StateAccess::SetReplacing(kAll)
-    kGiveAdded = 11,      // OwnerLink::GiveAddedValues
+    kStageState = 7,             // StateAccess::BeginStaging(kState)
+    kDropStaged = 8,             // StateAccess::DropStaged
+    kFinishLoading = 9,          // OwnerLink::FinishLoading
+    kStageAll = 10,              // StateAccess::BeginStaging(kAll)
+    kGiveAdded = 11,             // OwnerLink::GiveAddedValues
+    kReplaceState = 12,          // OwnerLink::ReplaceState
+    kWriteStaged = 13,           // StateAccess::Stage
+    kWriteStagedParameter = 14,  // StateAccess::StageParameter
   };
-  // These have a state range, which counts for kReadState and kWriteState, and of what else is here
-  // only the timeout. They leave all else for the next step as it was.
+  // These have a state range, which counts for those that read or write some, and of what else is
+  // here only the timeout. They leave all else for the next step as it was.
   bool is_of_state() const {
-    return kind == Kind::kReadState || kind == Kind::kWriteState || kind == Kind::kBeginReplacing ||
-           kind == Kind::kEndReplacing || kind == Kind::kBeginLoading;
+    switch (kind) {
+      case Kind::kReadState:
+      case Kind::kStageState:
+      case Kind::kStageAll:
+      case Kind::kDropStaged:
+      case Kind::kWriteStagedParameter:
+        return true;
+      default:
+        return writes_values();
+    }
   }
+  bool writes_values() const { return kind == Kind::kWriteState || kind == Kind::kWriteStaged; }
   bool gives_hyperparameters() const { return kind == Kind::kStep || kind == Kind::kFinishLoading; }
   Kind kind = Kind::kStep;
   absl::Duration timeout;
@@ -97,10 +109,13 @@ struct DoorbellRequest {
   bool has_blob = false;
   std::string blob;
   StateRange state;
-  // As many as the range has elements for kWriteState, otherwise none. Those that were taken point
-  // into `value_memory`.
+  // As many as the range has elements where it writes_values(), otherwise none. Those that were
+  // taken point into `value_memory`.
   absl::Span<const double> values;
   std::vector<double> value_memory;
+  // For kWriteStagedParameter: values of the parameter's type, of which the range has as many
+  // elements as there are bytes. Of a request that was taken they lie in the window.
+  absl::Span<const char> bytes;
   // For kShareBytes, which has only this and the timeout. Of a request that was taken, the bytes
   // lie in the window, where the trainer finds what they have become once it is answered.
   ByteShare share;

@@ -152,6 +152,7 @@ void HostedRank::ServeTrainer(const std::shared_ptr<Attachment>& trainer) {
   if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
     HandleRequest(*trainer);
   } else if (ended) {
+    if (owner_ != nullptr) calls_.DropStaged();
     absl::MutexLock lock(&mutex_);
     place_.Clear(trainer);
   }
@@ -238,6 +239,8 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else if (asked.kind == DoorbellRequest::Kind::kFinishLoading) {
     reply.status = calls_.FinishLoading();
     if (reply.status.ok()) supervisor_->SetMended();
+  } else if (asked.kind == DoorbellRequest::Kind::kReplaceState) {
+    reply.status = calls_.ReplaceState();
   } else if (asked.kind == DoorbellRequest::Kind::kShareBytes) {
     reply.status = owner_->ShareBytes(asked.share, asked.timeout);
   } else {

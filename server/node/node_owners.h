@@ -81,6 +81,9 @@ class NodeOwners {
   // Whether every rank of this server, of each optimizer there is, has a trainer and can step.
   bool Ready() const;
 
+  // What its ranks have taken of its memory.
+  int64_t reserved_bytes() const { return budget_.reserved_bytes(); }
+
   // Whether the rank has begun a step, or the refusal of one, that another rank of this server has
   // not begun: it waits for that rank. False for a rank that is not hosted.
   bool WaitsForOthers(const std::string& optimizer, Rank rank) const;

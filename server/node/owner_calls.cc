@@ -43,12 +43,16 @@ absl::Status OwnerCalls::MoveState(const Doorbell& doorbell) {
     case DoorbellRequest::Kind::kReadState:
       return (*state)->Read(range.parameter, range.slot, range.offset_elements,
                             doorbell.state_window().first(range.elements));
-    case DoorbellRequest::Kind::kBeginReplacing:
-      return (*state)->SetReplacing(Replacing::kState);
-    case DoorbellRequest::Kind::kBeginLoading:
-      return (*state)->SetReplacing(Replacing::kAll);
-    case DoorbellRequest::Kind::kEndReplacing:
-      return (*state)->SetReplacing(Replacing::kNothing);
+    case DoorbellRequest::Kind::kStageState:
+      return (*state)->BeginStaging(Replacing::kState);
+    case DoorbellRequest::Kind::kStageAll:
+      return (*state)->BeginStaging(Replacing::kAll);
+    case DoorbellRequest::Kind::kWriteStaged:
+      return (*state)->Stage(range.parameter, range.slot, range.offset_elements, asked().values);
+    case DoorbellRequest::Kind::kWriteStagedParameter:
+      return (*state)->StageParameter(range.parameter, range.offset_elements, asked().bytes);
+    case DoorbellRequest::Kind::kDropStaged:
+      return (*state)->DropStaged();
     default:
       return (*state)->Write(range.parameter, range.slot, range.offset_elements, asked().values);
   }
@@ -95,15 +99,27 @@ absl::Status OwnerCalls::Verify() {
 }
 
 absl::Status OwnerCalls::FinishLoading() {
-  // Before: a server that takes over has the state with what belongs to it, or state that is
-  // torn. Where nothing is being replaced, this will be refused, and what there is stays.
-  const absl::StatusOr<ShardState*> state = owner_->state();
-  if (state.ok() && (*state)->replacing() == Replacing::kAll) {
+  LoadInput load;
+  load.step = asked().call;
+  load.hyperparameters = request_->hyperparameters();
+  load.replica = request_->tensors();
+  load.regions = request_->regions();
+  load.timeout = asked().timeout;
+  // Before the state is whole again: a server that takes over has the state with what belongs to
+  // it, or state that is torn.
+  load.begun = [this] {
     memory_->record().ReplaceBlobs(asked().call, asked().blob);
     memory_->ReplaceHyperparameters(asked().call, asked().hyperparameters);
     kept_hyperparameters_.clear();
-  }
-  return owner_->FinishLoading(asked().call, request_->hyperparameters(), asked().timeout);
+  };
+  absl::Status finished = owner_->FinishLoading(load);
+  if (finished.ok()) KeepValues();
+  return finished;
+}
+
+void OwnerCalls::DropStaged() {
+  const absl::StatusOr<ShardState*> state = owner_->state();
+  if (state.ok()) (*state)->DropStaged().IgnoreError();
 }
 
 absl::Status OwnerCalls::Synchronise(absl::Duration timeout) {

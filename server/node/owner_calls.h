@@ -47,6 +47,9 @@ class OwnerCalls {
   DoorbellReply Step();
   absl::Status Verify();
   absl::Status FinishLoading();
+  absl::Status ReplaceState() { return owner_->ReplaceState(asked().timeout); }
+  // What the trainer has staged, once it is gone.
+  void DropStaged();
   // Not only when asked for.
   absl::Status Synchronise(absl::Duration timeout);
 

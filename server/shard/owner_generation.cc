@@ -63,8 +63,8 @@ ShardStore::Options OwnerGeneration::StoreOptions() const {
 absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, ParameterValues values,
                                          const StepEngine* before) {
   store_ = std::move(store);
-  state_ = std::make_unique<ShardState>(
-      ShardState::Options{options_.shape, options_.groups, options_.rank, store_.get()});
+  state_ = std::make_unique<ShardState>(ShardState::Options{
+      options_.shape, options_.groups, options_.rank, store_.get(), options_.budget});
   absl::Status snapshots = MakeSnapshots();
   if (!snapshots.ok()) return snapshots;
   StepEngine::Options engine;

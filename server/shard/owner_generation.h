@@ -50,8 +50,10 @@ class OwnerGeneration {
     TrainerBlobAfter blob;  // likewise; null: nothing
     // Of First: those that the last finished step was made with, by group.
     std::vector<Hyperparameters> last_hyperparameters;
-    MemoryBudget* budget = &MemoryBudget::Unlimited();  // of the memory for their copies
-    // That memory. Null: as much as one snapshot of the generation needs, once one is made.
+    // Of the memory for their copies, and for state that is staged.
+    MemoryBudget* budget = &MemoryBudget::Unlimited();
+    // The memory for their copies. Null: as much as one snapshot of the generation needs, once one
+    // is made.
     std::shared_ptr<SnapshotMemory> snapshot_memory;
     TimelineRing* timeline = nullptr;  // outlives the generation
     const Clock* clock = nullptr;      // likewise

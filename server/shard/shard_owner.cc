@@ -166,6 +166,8 @@ absl::Status ShardOwner::Impl::Build() {
 absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
+  // Of a load that was given up.
+  generation_->state().DropStaged().IgnoreError();
   PublishProgress(StepOutcome::kInStep);
   const StepEngine::Result result = generation_->engine().Step(input);
   if (result.refused) {
@@ -192,15 +194,24 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   return absl::OkStatus();
 }
 
-absl::Status ShardOwner::Impl::FinishLoading(StepNumber step,
-                                             absl::Span<const Hyperparameters> hyperparameters,
-                                             absl::Duration timeout) {
-  absl::Status finished = BetweenSteps(
-      [&](StepEngine& engine) { return engine.FinishLoading(step, hyperparameters, timeout); });
+absl::Status ShardOwner::Impl::FinishLoading(const LoadInput& load) {
+  ShardState& state = generation_->state();
+  absl::Status finished =
+      BetweenSteps([&](StepEngine& engine) { return engine.FinishLoading(load, state.staged()); });
+  state.DropStaged().IgnoreError();
   if (!finished.ok()) return finished;
   board_->SetHyperparameters(generation_->engine().record().hyperparameters);
   PublishProgress(StepOutcome::kIdle);
   return finished;
+}
+
+absl::Status ShardOwner::Impl::ReplaceState(absl::Duration timeout) {
+  ShardState& state = generation_->state();
+  absl::Status replaced = BetweenSteps(
+      [&](StepEngine& engine) { return engine.ReplaceState(state.staged(), timeout); });
+  state.DropStaged().IgnoreError();
+  if (replaced.ok()) PublishProgress(StepOutcome::kIdle);
+  return replaced;
 }
 
 absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
@@ -320,10 +331,10 @@ absl::Status ShardOwner::ShareBytes(const ByteShare& share, absl::Duration timeo
   return impl_->BetweenSteps([&](StepEngine& engine) { return engine.ShareBytes(share, timeout); });
 }
 
-absl::Status ShardOwner::FinishLoading(StepNumber step,
-                                       absl::Span<const Hyperparameters> hyperparameters,
-                                       absl::Duration timeout) {
-  return impl_->FinishLoading(step, hyperparameters, timeout);
+absl::Status ShardOwner::FinishLoading(const LoadInput& load) { return impl_->FinishLoading(load); }
+
+absl::Status ShardOwner::ReplaceState(absl::Duration timeout) {
+  return impl_->ReplaceState(timeout);
 }
 
 absl::StatusOr<StepInfo> ShardOwner::Step(const StepInput& input) { return impl_->Step(input); }

@@ -27,6 +27,7 @@
 #include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "common/step_info.h"
+#include "server/shard/engine/load_input.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/inspection/shard_view.h"
 #include "server/shard/snapshot/between_calls.h"
@@ -76,7 +77,8 @@ class ShardOwner {
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;
-    MemoryBudget* budget = &MemoryBudget::Unlimited();  // which it is taken from; outlives it
+    // Which it is taken from, and memory for state that is staged; outlives the owner.
+    MemoryBudget* budget = &MemoryBudget::Unlimited();
     // What the trainer keeps with the state after a step, for snapshots; null: nothing. Outlives
     // the owner. Called between two calls of this class, from any thread, or within one.
     TrainerBlobAfter blob;
@@ -133,14 +135,19 @@ class ShardOwner {
   // doubt because of it.
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout);
 
-  // All ranks have replaced their state (state()), marked it so, and given all their replicas the
-  // parameters (SyncParameters) of `step`: the job goes on after it. All ranks together.
-  // `hyperparameters`, by group, are those that this step was made with.
-  // With nothing changed on all: INVALID_ARGUMENT, they give different steps, hyperparameters are
-  // out of range, or some make another call; ABORTED, as ShareBytes. Else errors as Step; a rank
-  // that is lost meanwhile may leave states of different steps.
-  absl::Status FinishLoading(StepNumber step, absl::Span<const Hyperparameters> hyperparameters,
-                             absl::Duration timeout);
+  // All ranks have staged state and parameters of one step (state()). They take the place of what
+  // there is, on all ranks or on none, and the job goes on after that step. All ranks together,
+  // like a step: it is in the memory of all before the call, and is torn only as a step is. What
+  // was staged is given back, whatever the call returns. With nothing changed on all:
+  // INVALID_ARGUMENT, they give different steps, hyperparameters are out of range, memory cannot be
+  // used, or some make another call; ABORTED, as ShareBytes, and where a rank has staged nothing.
+  // Else errors as Step.
+  absl::Status FinishLoading(const LoadInput& load);
+
+  // Likewise of the state alone. The last step stays the last one. A rank that is lost meanwhile
+  // tears no step, but where it had begun, the state of others is that of no step (Step and reads
+  // have DATA_LOSS) until all have called this once more.
+  absl::Status ReplaceState(absl::Duration timeout);
 
   // One step, all ranks together: prepare, commit, apply and publish (docs/life_of_a_step.md).
   // Refused by all ranks alike: nothing has changed, and the call may be made again.

@@ -59,8 +59,8 @@ class ShardOwner::Impl {
   absl::Status AddGroups(const OptimizerSpec& spec,
                          const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
                          const absl::Status& prepared, absl::Duration timeout);
-  absl::Status FinishLoading(StepNumber step, absl::Span<const Hyperparameters> hyperparameters,
-                             absl::Duration timeout);
+  absl::Status FinishLoading(const LoadInput& load);
+  absl::Status ReplaceState(absl::Duration timeout);
   absl::Status Stop(absl::Duration timeout);
 
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }

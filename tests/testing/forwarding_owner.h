@@ -49,8 +49,13 @@ class ForwardingOwner : public OwnerLink {
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override {
     return owner_->state(timeout);
   }
-  absl::Status FinishLoading(const LoadedStep& loaded, absl::Duration timeout) override {
-    return owner_->FinishLoading(loaded, timeout);
+  absl::Status FinishLoading(const LoadedStep& loaded, absl::Span<const ReplicaTensor> replica,
+                             absl::Span<const ReplicaRegion> regions,
+                             absl::Duration timeout) override {
+    return owner_->FinishLoading(loaded, replica, regions, timeout);
+  }
+  absl::Status ReplaceState(absl::Duration timeout) override {
+    return owner_->ReplaceState(timeout);
   }
   absl::Status SetBlob(absl::string_view blob) override { return owner_->SetBlob(blob); }
   const std::string& blob() const override { return owner_->blob(); }

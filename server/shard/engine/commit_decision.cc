@@ -33,6 +33,8 @@ absl::string_view TextOf(CommitCall call, size_t ranks) {
       return ranks == 1 ? "loads optimizer state" : "load optimizer state";
     case CommitCall::kFinishLoading:
       return ranks == 1 ? "goes on from a checkpoint" : "go on from a checkpoint";
+    case CommitCall::kReplaceState:
+      return ranks == 1 ? "takes loaded state" : "take loaded state";
   }
   return "makes a call that this version does not know";
 }
@@ -152,9 +154,10 @@ absl::Status CheckLayouts(absl::Span<const CommitVote> votes, const ParameterSpa
   return absl::OkStatus();
 }
 
-// Loads a checkpoint or a state dict; the last exchange of the first one has a call of its own.
+// Loads a checkpoint or a state dict, at whose ends there are calls of their own.
 bool Loads(const CommitVote& vote) {
-  return vote.call == CommitCall::kLoad || vote.call == CommitCall::kFinishLoading;
+  return vote.call == CommitCall::kLoad || vote.call == CommitCall::kFinishLoading ||
+         vote.call == CommitCall::kReplaceState;
 }
 
 // Ranks make the same call, and some have begun it again.

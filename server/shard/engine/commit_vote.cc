@@ -58,6 +58,7 @@ CallEffect EffectOf(CommitCall call) {
     case CommitCall::kStep:
     case CommitCall::kSynchronise:
     case CommitCall::kFinishLoading:
+    case CommitCall::kReplaceState:
       break;
   }
   return CallEffect::kChanges;

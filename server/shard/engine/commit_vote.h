@@ -23,6 +23,7 @@ enum class CommitCall : uint32_t {
   kConsolidate = 3,
   kLoad = 4,
   kFinishLoading = 5,
+  kReplaceState = 6,
 };
 
 // Of the call, once all have voted for it.

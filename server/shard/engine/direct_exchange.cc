@@ -88,6 +88,23 @@ absl::Status DirectExchange::SyncParameters(StepNumber step, const ReplicaMemory
   return Barrier(TagOf(context_, step, StepPhase::kControl, 0), deadline);
 }
 
+absl::Status DirectExchange::PublishParameters(StepNumber, const ReplicaMemory& replica,
+                                               absl::Time) {
+  for (const ShardStore::OwnBucket& own : context_.store->own_buckets()) {
+    for (const BucketSpan& span : own.bucket->spans) {
+      const MemoryLayout::Place& where = context_.layout().place(span.parameter);
+      const ConstBuffer from =
+          replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements);
+      const int64_t first = where.offset_elements + span.parameter_offset_elements;
+      for (void* const copy : regions_[where.region].copies) {
+        std::memcpy(Buffer(copy, from.dtype()).From(first).data(), from.data(),
+                    span.elements * SizeOf(from.dtype()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A barrier's ticket needs no other end: it touches no memory of a caller.
 void DirectExchange::Abandon(absl::Time) {}
 

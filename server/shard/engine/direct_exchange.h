@@ -29,6 +29,8 @@ class DirectExchange : public StepExchange {
   absl::Status Complete(const StepRecord& record, absl::Time deadline) override;
   absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
                               absl::Time deadline) override;
+  absl::Status PublishParameters(StepNumber step, const ReplicaMemory& replica,
+                                 absl::Time deadline) override;
   void Abandon(absl::Time deadline) override;
 
  private:

@@ -116,6 +116,18 @@ absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemor
   return window_->Drain(deadline);
 }
 
+absl::Status MessageExchange::PublishParameters(StepNumber step, const ReplicaMemory& replica,
+                                                absl::Time deadline) {
+  if (!publishes_) return absl::OkStatus();
+  for (const Bucket& bucket : context_.buckets()) {
+    absl::Status published =
+        Publish(bucket, bucket.owner, TagOf(context_, step, StepPhase::kControl, bucket.index),
+                replica, nullptr, deadline);
+    if (!published.ok()) return published;
+  }
+  return window_->Drain(deadline);
+}
+
 void MessageExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline); }
 
 void MessageExchange::PlaceSpan(const ReplicaMemory& replica, const ShardStore::OwnBucket& own,

@@ -30,6 +30,8 @@ class MessageExchange : public StepExchange {
   absl::Status Complete(const StepRecord& record, absl::Time deadline) override;
   absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
                               absl::Time deadline) override;
+  absl::Status PublishParameters(StepNumber step, const ReplicaMemory& replica,
+                                 absl::Time deadline) override;
   void Abandon(absl::Time deadline) override;
 
  private:

@@ -19,6 +19,7 @@
 #include "common/step_info.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/commit_vote.h"
+#include "server/shard/engine/load_input.h"
 #include "server/shard/engine/replica_memory.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_input.h"
@@ -26,6 +27,7 @@
 #include "server/shard/engine/touched_rows.h"
 #include "server/shard/snapshot/agreed_snapshots.h"
 #include "server/shard/snapshot/between_calls.h"
+#include "server/shard/state/staged_state.h"
 
 namespace optshard {
 
@@ -92,12 +94,16 @@ class StepEngine {
   // exchange (ABORTED), or share more than kMaxShareBytes.
   Result ShareBytes(const ByteShare& share, absl::Duration timeout);
 
-  // All ranks have replaced their state and parameters by those of `step`, the same on all, and the
-  // next one follows that, after no skipped call. Ends what StateAccess::SetReplacing has begun.
-  // `hyperparameters`, by group, are those that `step` was made with. Refused where ranks give
-  // different steps, or one gives hyperparameters that cannot be.
-  Result FinishLoading(StepNumber step, absl::Span<const Hyperparameters> hyperparameters,
-                       absl::Duration timeout);
+  // All ranks have staged state and parameters of the same step. They take the place of those that
+  // there are, and the next step follows that one, after no skipped call. Refused where a rank has
+  // staged nothing (`staged` is null or of kState), ranks give different steps, or one gives
+  // hyperparameters that cannot be. What fails afterwards is kTorn, or kApplied where this rank has
+  // taken its own. `staged` is of no use any more unless it is refused.
+  Result FinishLoading(const LoadInput& load, const StagedState* staged);
+
+  // Likewise of state alone (kState), without a step. What fails once all have voted is
+  // kNotApplied, and the ledger says that it is replaced in part.
+  Result ReplaceState(const StagedState* staged, absl::Duration timeout);
 
   StepNumber finished() const { return finished_; }
   // The ledger's, between steps.
@@ -127,7 +133,8 @@ class StepEngine {
     kMastersAreTaken = 4,
     kTrainerUpdatesHaveRun = 5,
     kSharedBytes = 6,
-    kReplicaDigests = 7,  // and the numbers after it
+    kStateIsTaken = 7,
+    kReplicaDigests = 8,  // and the numbers after it
   };
 
   // What the votes of all ranks say.
@@ -154,6 +161,8 @@ class StepEngine {
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
   // Where one fails, on any rank, all give the step up before a replica changes.
   Result RunTrainerUpdates(const ReplicaMemory& replica, absl::Time deadline);
+  absl::Status CheckLoad(const LoadInput& load, const StagedState* staged);
+  static void TakeParameters(const StagedState& staged, const ReplicaMemory& replica);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
 #include "server/shard/engine/step_engine.h"
-#include "server/shard/state/shard_ledger.h"
 
 namespace optshard {
 namespace {
@@ -41,36 +40,6 @@ StepEngine::Result StepEngine::ShareBytes(const ByteShare& share, absl::Duration
   if (refused.has_value()) return *std::move(refused);
   absl::Status moved = MoveBytes(share, deadline);
   if (!moved.ok()) return Failed(std::move(moved), StepOutcome::kNotApplied);
-  options_.timeline->DropStep();
-  Result result;
-  result.info.step = finished_;
-  return result;
-}
-
-StepEngine::Result StepEngine::FinishLoading(StepNumber step,
-                                             absl::Span<const Hyperparameters> hyperparameters,
-                                             absl::Duration timeout) {
-  const Call call(this);
-  const absl::Time deadline = options_.clock->Now() + timeout;
-  absl::Status usable;
-  if (step > ShardLedger::kLastStep) {
-    usable = absl::InvalidArgumentError(
-        absl::StrFormat("state of step %d, expected 0 to %d", step, ShardLedger::kLastStep));
-  } else if (options_.store->ledger().replacing() != Replacing::kAll) {
-    usable = absl::InvalidArgumentError(
-        "the end of a checkpoint's loading, which was not begun here: nothing was replaced");
-  } else {
-    usable = UseHyperparameters(hyperparameters);
-  }
-  absl::optional<Result> refused =
-      AgreeOnCall(CommitCall::kFinishLoading, step, usable, StepOutcome::kNotApplied, deadline);
-  if (refused.has_value()) return *std::move(refused);
-  options_.store->SetStep(step);
-  finished_ = step;
-  skipped_ = 0;
-  options_.store->ledger().SetProgress(progress());
-  options_.store->ledger().SetReplacing(Replacing::kNothing);
-  RememberHyperparameters();
   options_.timeline->DropStep();
   Result result;
   result.info.step = finished_;

@@ -99,6 +99,11 @@ class StepExchange {
   virtual absl::Status SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                       absl::Time deadline) = 0;
 
+  // Each owner's parameter values, which its replica has, go to all, once all ranks have come to
+  // this call. When all ranks have returned OK, all replicas have them.
+  virtual absl::Status PublishParameters(StepNumber step, const ReplicaMemory& replica,
+                                         absl::Time deadline) = 0;
+
   // Ends the operations that are under way on an aborted plane. Afterwards no buffer is in use.
   virtual void Abandon(absl::Time deadline) = 0;
 };

@@ -1,10 +1,30 @@
 #include "server/shard/state/shard_memory.h"
 
+#include <sys/mman.h>
+
 #include <utility>
 
+#include "common/streaming_copy.h"
 #include "server/shard/state/mapped_memory.h"
 
 namespace optshard {
+namespace {
+
+// Whole pages, also huge ones, so that these stay whole. What is smaller is copied as fast.
+constexpr size_t kExchangeBytes = size_t{2} << 20;
+
+// How many bytes have moved: all or none. `from` stays mapped, without its pages, so that nobody
+// else is given its place.
+size_t MovePages(void* from, size_t bytes, void* to) {
+  if (bytes == 0) return 0;
+  constexpr int kHow = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  if (mremap(from, bytes, bytes, kHow, to) != MAP_FAILED) return bytes;
+  // A system that refuses may have unmapped `to` before.
+  mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return 0;
+}
+
+}  // namespace
 
 absl::StatusOr<ShardMemory> ShardMemory::Private(const Bytes& bytes, const std::string& what) {
   struct Mappings {
@@ -20,7 +40,17 @@ absl::StatusOr<ShardMemory> ShardMemory::Private(const Bytes& bytes, const std::
   memory.slots = slots->data();
   memory.ledger = ledger->data();
   memory.owner = std::make_shared<Mappings>(Mappings{*std::move(slots), *std::move(ledger)});
+  memory.is_private = true;
   return memory;
+}
+
+void ShardMemory::TakeSlots(ShardMemory& from) {
+  size_t exchanged = 0;
+  if (is_private && from.is_private) {
+    exchanged = MovePages(from.slots, bytes.slots / kExchangeBytes * kExchangeBytes, slots);
+  }
+  StreamingCopy(static_cast<char*>(slots) + exchanged,
+                static_cast<const char*>(from.slots) + exchanged, bytes.slots - exchanged);
 }
 
 }  // namespace optshard

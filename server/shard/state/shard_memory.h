@@ -23,9 +23,15 @@ struct ShardMemory {
   void* slots = nullptr;  // null: no bytes
   void* ledger = nullptr;
   std::shared_ptr<const void> owner;  // keeps both mapped
+  bool is_private = false;            // nobody else can have mapped it
 
   // Private to this process; it ends with it. RESOURCE_EXHAUSTED naming `what`.
   static absl::StatusOr<ShardMemory> Private(const Bytes& bytes, const std::string& what);
+
+  // The slots become those of `from`, which has as many bytes of them, and whose own are of no use
+  // any more. Where both are private, pages change hands and nothing is copied. Cannot fail. Other
+  // threads may read the slots meanwhile, and get old bytes or new ones.
+  void TakeSlots(ShardMemory& from);
 };
 
 }  // namespace optshard

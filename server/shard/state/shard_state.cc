@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
+#include "common/dtype.h"
 #include "common/optimizer_spec.h"
 #include "common/state_format.h"
 
@@ -30,13 +31,17 @@ std::vector<ParameterSlot> ShardState::Slots(int parameter) const {
                           (*options_.groups)[spec.space.group_of(parameter)], spec.state);
 }
 
+absl::Status ShardState::CheckParameter(int parameter) const {
+  const int parameters = options_.shape->space().parameter_count();
+  if (parameter >= 0 && parameter < parameters) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("no parameter %d: the optimizer has 0 to %d", parameter, parameters - 1));
+}
+
 absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot, int64_t offset_elements,
                                                int64_t elements) const {
-  const int parameters = options_.shape->space().parameter_count();
-  if (parameter < 0 || parameter >= parameters) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("no parameter %d: the optimizer has 0 to %d", parameter, parameters - 1));
-  }
+  absl::Status known = CheckParameter(parameter);
+  if (!known.ok()) return known;
   std::vector<ParameterSlot> slots = Slots(parameter);
   if (slot < 0 || slot >= static_cast<int>(slots.size())) {
     return absl::InvalidArgumentError(absl::StrFormat("parameter %d has no slot %d: it has 0 to %d",
@@ -108,8 +113,35 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
   return absl::OkStatus();
 }
 
-absl::Status ShardState::SetReplacing(Replacing what) {
-  ShardLedger& ledger = options_.store->ledger();
+absl::Status ShardState::Write(int parameter, int slot, int64_t offset_elements,
+                               absl::Span<const double> values) {
+  return WriteTo(*options_.store, parameter, slot, offset_elements, values);
+}
+
+absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
+                                 int64_t offset_elements, absl::Span<const double> values) const {
+  const absl::StatusOr<ParameterSlot> found =
+      Find(parameter, slot, offset_elements, static_cast<int64_t>(values.size()));
+  if (!found.ok()) return found.status();
+  absl::Status valid = CheckValues(parameter, *found, offset_elements, values);
+  if (!valid.ok()) return valid;
+  if (!found->is_scalar()) {
+    store.Write(parameter, found->index, offset_elements, values);
+    return absl::OkStatus();
+  }
+  StepNumber count = store.step_count(parameter);
+  ScalarSlots scalars = store.scalar_slots(parameter);
+  if (found->kind == SlotKind::kStep) {
+    count = static_cast<StepNumber>(values[0]);
+  } else {
+    scalars[found->index] = values[0];
+  }
+  store.WriteCount(parameter, count, scalars);
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::BeginStaging(Replacing what) {
+  const ShardLedger& ledger = options_.store->ledger();
   const bool has_no_step =
       ledger.progress().outcome == StepOutcome::kTorn && ledger.replacing() != Replacing::kState;
   if (has_no_step && what != Replacing::kAll) {
@@ -118,31 +150,51 @@ absl::Status ShardState::SetReplacing(Replacing what) {
         "are those of no step; load a checkpoint on all ranks",
         options_.rank));
   }
-  ledger.SetReplacing(what);
-  // Rank 0 reads them into its replica.
-  if (what == Replacing::kAll) options_.store->snapshots().BeginParameterWrites();
+  staged_.reset();
+  absl::StatusOr<std::unique_ptr<StagedState>> staged =
+      StagedState::Create(*options_.store, options_.rank, what, options_.budget);
+  if (!staged.ok()) return staged.status();
+  staged_ = *std::move(staged);
   return absl::OkStatus();
 }
 
-absl::Status ShardState::Write(int parameter, int slot, int64_t offset_elements,
+absl::Status ShardState::CheckStaged() const {
+  if (staged_ != nullptr) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrFormat("the owner of rank %d stages no state, perhaps since it has succeeded one "
+                      "that did; begin with "
+                      "that again",
+                      options_.rank));
+}
+
+absl::Status ShardState::Stage(int parameter, int slot, int64_t offset_elements,
                                absl::Span<const double> values) {
-  const absl::StatusOr<ParameterSlot> found =
-      Find(parameter, slot, offset_elements, static_cast<int64_t>(values.size()));
-  if (!found.ok()) return found.status();
-  absl::Status valid = CheckValues(parameter, *found, offset_elements, values);
-  if (!valid.ok()) return valid;
-  if (!found->is_scalar()) {
-    options_.store->Write(parameter, found->index, offset_elements, values);
-    return absl::OkStatus();
+  absl::Status staging = CheckStaged();
+  if (!staging.ok()) return staging;
+  return WriteTo(staged_->store(), parameter, slot, offset_elements, values);
+}
+
+absl::Status ShardState::StageParameter(int parameter, int64_t offset_elements,
+                                        absl::Span<const char> values) {
+  absl::Status staging = CheckStaged();
+  if (!staging.ok()) return staging;
+  absl::Status known = CheckParameter(parameter);
+  if (!known.ok()) return known;
+  const size_t size = SizeOf(options_.shape->space().parameter(parameter).dtype);
+  const auto elements = static_cast<int64_t>(values.size() / size);
+  if (staged_->what() != Replacing::kAll || values.size() % size != 0 ||
+      !options_.store->Owns(parameter, offset_elements, elements)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d bytes for parameter %d, from element %d on, are to be staged at rank %d; expected, "
+        "where the parameters are staged too, whole elements of %d bytes that the rank owns",
+        values.size(), parameter, offset_elements, options_.rank, size));
   }
-  StepNumber count = options_.store->step_count(parameter);
-  ScalarSlots scalars = options_.store->scalar_slots(parameter);
-  if (found->kind == SlotKind::kStep) {
-    count = static_cast<StepNumber>(values[0]);
-  } else {
-    scalars[found->index] = values[0];
-  }
-  options_.store->WriteCount(parameter, count, scalars);
+  staged_->WriteParameter(parameter, offset_elements, elements, values.data());
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::DropStaged() {
+  staged_.reset();
   return absl::OkStatus();
 }
 

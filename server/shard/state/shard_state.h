@@ -12,9 +12,11 @@
 #include "absl/types/span.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
+#include "common/link/memory_budget.h"
 #include "server/shard/state/kept_parts.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/shard_store.h"
+#include "server/shard/state/staged_state.h"
 #include "server/shard/state/state_access.h"
 #include "server/update/group_update.h"
 
@@ -28,6 +30,8 @@ class ShardState final : public StateAccess {
     GroupUpdates groups;
     Rank rank = 0;
     ShardStore* store = nullptr;  // outlives this
+    // Which the memory for what is staged is taken from; outlives this.
+    MemoryBudget* budget = &MemoryBudget::Unlimited();
   };
 
   explicit ShardState(Options options) : options_(std::move(options)) {}
@@ -37,18 +41,28 @@ class ShardState final : public StateAccess {
                     absl::Span<double> out) override;
   absl::Status Write(int parameter, int slot, int64_t offset_elements,
                      absl::Span<const double> values) override;
-  absl::Status SetReplacing(Replacing what) override;
-  Replacing replacing() const { return options_.store->ledger().replacing(); }
+  absl::Status BeginStaging(Replacing what) override;
+  absl::Status Stage(int parameter, int slot, int64_t offset_elements,
+                     absl::Span<const double> values) override;
+  absl::Status StageParameter(int parameter, int64_t offset_elements,
+                              absl::Span<const char> values) override;
+  absl::Status DropStaged() override;
+  StagedState* staged() const { return staged_.get(); }  // null: nothing is
 
  private:
+  absl::Status CheckParameter(int parameter) const;
   // The slot, where it has these elements here.
   absl::StatusOr<ParameterSlot> Find(int parameter, int slot, int64_t offset_elements,
                                      int64_t elements) const;
   absl::Status CheckValues(int parameter, const ParameterSlot& slot, int64_t offset_elements,
                            absl::Span<const double> values) const;
   KeptParts kept() const;
+  absl::Status WriteTo(ShardStore& store, int parameter, int slot, int64_t offset_elements,
+                       absl::Span<const double> values) const;
+  absl::Status CheckStaged() const;
 
   const Options options_;
+  std::unique_ptr<StagedState> staged_;
 };
 
 }  // namespace optshard

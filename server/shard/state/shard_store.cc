@@ -123,6 +123,20 @@ void ShardStore::WriteCount(int parameter, StepNumber count, const ScalarSlots& 
   ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
 }
 
+void ShardStore::Take(ShardStore& alike) {
+  // Memory changes hands as a whole, beyond the borders of buckets.
+  for (size_t own = 0; own < own_.size(); ++own) BeginWrite(static_cast<int>(own));
+  for (size_t i = 0; i < memory_.size(); ++i) memory_[i].TakeSlots(alike.memory_[i]);
+  for (size_t own = 0; own < own_.size(); ++own) {
+    const StepNumber step =
+        ledger_->version(static_cast<int>(own)).step.load(std::memory_order_relaxed);
+    EndWrite(static_cast<int>(own), step);
+  }
+  for (int p = 0; p < parameter_count_; ++p) {
+    WriteCount(p, alike.step_count(p), alike.scalar_slots(p));
+  }
+}
+
 absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,
                                                absl::Span<double> out) const {
   const int64_t end = offset_elements + static_cast<int64_t>(out.size());

@@ -103,6 +103,11 @@ class ShardStore {
   absl::StatusOr<std::unique_ptr<ShardStore>> Grow(
       const Options& next, absl::optional<ShardMemory> added = absl::nullopt) const;
 
+  // A store of the same elements, with initial values in private memory, which is written in place
+  // of this one (Take). RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::unique_ptr<ShardStore>> CreateAlike() const;
+  int64_t BytesAlike() const;  // what it allocates
+
   // From now on no TryRead here succeeds, for another store writes to the same memory. Snapshots
   // lose what they have not copied.
   void Retire() {
@@ -137,6 +142,9 @@ class ShardStore {
   // Likewise the parameter's step count and scalar slots.
   void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
 
+  // Between steps: the slots, step counts and scalar slots become those of `alike` (CreateAlike),
+  // which is of no use any more. The step whose values they are stays as it is. Cannot fail.
+  void Take(ShardStore& alike);
   // The state is that of `step` now: between steps, after all of it was replaced.
   void SetStep(StepNumber step);
 

@@ -227,6 +227,20 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Grow(
   return grown;
 }
 
+absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::CreateAlike() const {
+  Options alike = options_;
+  alike.keep_reduced_gradients = false;
+  return Create(alike);
+}
+
+int64_t ShardStore::BytesAlike() const {
+  int64_t bytes = 0;
+  for (const ShardMemory& memory : memory_) {
+    bytes += static_cast<int64_t>(memory.bytes.slots + memory.bytes.ledger);
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
     const Options& options, std::vector<ShardMemory> memory,
     std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients, int first_new) {

@@ -12,7 +12,8 @@
 
 namespace optshard {
 
-// Between steps, bound to the thread that steps.
+// Between steps, bound to the thread that steps. One call moves at most kStateWindowElements
+// (common/attach/doorbell.h) where the owner is in another process.
 class StateAccess {
  public:
   virtual ~StateAccess() = default;
@@ -26,7 +27,7 @@ class StateAccess {
   // one with a shape of its own are counted in that shape; one that is one number has one element.
   // double holds the values of every dtype exactly. Errors:
   //   INVALID_ARGUMENT  no such parameter or slot, or the elements are not all kept here
-  //   DATA_LOSS         the state is torn, or is being replaced
+  //   DATA_LOSS         the state is torn, or was replaced in part
   virtual absl::Status Read(int parameter, int slot, int64_t offset_elements,
                             absl::Span<double> out) = 0;
 
@@ -38,12 +39,26 @@ class StateAccess {
   virtual absl::Status Write(int parameter, int slot, int64_t offset_elements,
                              absl::Span<const double> values) = 0;
 
-  // For a replacement of many slots, which may end half-way: until it is ended what is kept is the
-  // state of no step, and Read and steps have DATA_LOSS; so has a process that takes over the
-  // memory. kState is ended by kNothing, kAll by FinishLoading. DATA_LOSS for kState and kNothing
-  // where a step has torn the state, or the replacement of all was not ended: then the parameters
-  // are of no step, either, and what is kept becomes whole only as a whole.
-  virtual absl::Status SetReplacing(Replacing what) = 0;
+  // For a replacement as a whole: takes memory for a second state, as before the first step, which
+  // calls of Stage fill while what is kept stays as it is. With kState all slots, with kAll the
+  // parameters too. Then all ranks' owners put it in place (ShardOwner::ReplaceState,
+  // FinishLoading). What was staged before is dropped.
+  //   RESOURCE_EXHAUSTED  no memory for it: need and limit
+  //   DATA_LOSS           kState, and a step has torn the state, or the replacement of all has:
+  //   then
+  //                       the parameters are of no step, either, and become whole only as a whole
+  virtual absl::Status BeginStaging(Replacing what) = 0;
+
+  // As Write, of what is staged. ABORTED where nothing is: another owner may
+  // have succeeded the one that began.
+  virtual absl::Status Stage(int parameter, int slot, int64_t offset_elements,
+                             absl::Span<const double> values) = 0;
+  // Likewise, for kAll, the parameter's own values, of its type; at most kStateWindowElements.
+  virtual absl::Status StageParameter(int parameter, int64_t offset_elements,
+                                      absl::Span<const char> values) = 0;
+
+  // Gives the memory back. A step does so, too.
+  virtual absl::Status DropStaged() = 0;
 };
 
 }  // namespace optshard

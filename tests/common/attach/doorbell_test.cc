@@ -151,6 +151,27 @@ TEST(Doorbell_StateRequest_Arrives, AndLeavesTheStepsPartsAlone) {
   EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
 }
 
+TEST(Doorbell_StagedParameter_Arrives, AsBytes) {
+  Ends ends({5, 2});
+  std::string bytes(kMaxShareBytes, 'a');
+  DoorbellRequest asked;
+  asked.kind = DoorbellRequest::Kind::kWriteStagedParameter;
+  asked.timeout = absl::Seconds(3);
+  asked.state = {4, 0, 9, static_cast<int64_t>(bytes.size())};
+  asked.bytes = bytes;
+  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+  DoorbellRequest taken;
+  ASSERT_TRUE(ends.server.Take(&taken).ok());
+  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kWriteStagedParameter);
+  EXPECT_EQ(taken.state.parameter, 4);
+  EXPECT_EQ(taken.state.offset_elements, 9);
+  EXPECT_EQ(std::string(taken.bytes.begin(), taken.bytes.end()), bytes);
+  EXPECT_TRUE(taken.is_of_state());
+  bytes += 'a';
+  asked.bytes = bytes;
+  EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(asked).status()));
+}
+
 TEST(Doorbell_SharedBytes_Arrive, AndComeBackAsTheServerLeavesThem) {
   Ends ends({5, 2});
   std::string bytes(kMaxShareBytes, 'a');
@@ -205,8 +226,10 @@ TEST(Doorbell_StateRequest_ForMoreThanTheWindow, IsRefusedAtBothEnds) {
 
   state.values = {};
   DoorbellRequest taken;
-  for (const auto kind : {DoorbellRequest::Kind::kReadState, DoorbellRequest::Kind::kWriteState}) {
-    for (const int64_t elements : {kStateWindowElements + 1, int64_t{-1}, int64_t{1} << 62}) {
+  using Kind = DoorbellRequest::Kind;
+  for (const Kind kind :
+       {Kind::kReadState, Kind::kWriteState, Kind::kWriteStaged, Kind::kWriteStagedParameter}) {
+    for (const int64_t elements : {kMaxShareBytes + 1, int64_t{-1}, int64_t{1} << 62}) {
       state.kind = kind;
       ASSERT_TRUE(ends.trainer.Ask(state).ok());
       // What a trainer writes that goes its own way: the line before the window.

@@ -161,6 +161,15 @@ absl::Status NodeTrainer::AddGroup(absl::Duration timeout) {
   return Begin(first);
 }
 
+StateShare NodeTrainer::ReadShare() {
+  StateAccess* const state = link_->state(absl::Seconds(20)).value();
+  return testing::ReadShare(*state, spec_, options_.rank, tensors_);
+}
+
+absl::Status NodeTrainer::FinishLoading(const OwnerLink::LoadedStep& loaded) {
+  return link_->FinishLoading(loaded, tensors_, link_->replica(), absl::Seconds(20));
+}
+
 absl::Status NodeTrainer::VerifyReplicas() {
   return link_->VerifyReplicas(tensors_, link_->replica(), options_.join_timeout);
 }

@@ -26,6 +26,7 @@
 #include "server/shard/engine/step_input.h"
 #include "tests/server/shard/engine/step_oracle.h"
 #include "tests/testing/local_coordinator.h"
+#include "tests/testing/state_share.h"
 
 namespace optshard::testing {
 
@@ -70,6 +71,9 @@ class NodeTrainer {
   void FlipBit(int parameter);
 
   Values Parameter(int parameter) const;
+  // What its rank keeps, and the end of a load with the trainer's memory.
+  StateShare ReadShare();
+  absl::Status FinishLoading(const OwnerLink::LoadedStep& loaded);
   AttachedOwner& link() { return *link_; }
   StepNumber finished() const { return finished_; }
   const ParameterSpace& space() const { return spec_.space; }

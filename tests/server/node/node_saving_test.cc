@@ -70,10 +70,10 @@ TEST_F(NodeSavingTest, AfterALoad_HyperparametersAreThoseOfTheLoadedStep) {
   const auto trainer = NodeTrainer::Start(server->TrainerOptions(0)).value();
   ASSERT_TRUE(trainer->StepUntil(1).ok());
   StateAccess* const state = trainer->link().state(absl::Seconds(20)).value();
-  ASSERT_TRUE(state->SetReplacing(Replacing::kAll).ok());
+  ASSERT_TRUE(state->BeginStaging(Replacing::kAll).ok());
   std::vector<Hyperparameters> loaded = trainer->hyperparameters();
   loaded[0].Set("lr", 0.125);
-  const absl::Status done = trainer->link().FinishLoading({40, loaded, ""}, absl::Seconds(20));
+  const absl::Status done = trainer->FinishLoading({40, loaded, ""});
   ASSERT_TRUE(done.ok()) << done;
   EXPECT_EQ(SavedRate().value(), 0.125);
 }

@@ -62,37 +62,64 @@ TEST(NodeSuccessor_AfterAnOrderlyExit_ResumesWithBlobAndBits, BetweenSteps) {
   EXPECT_TRUE(rig.owners().Ready());
 }
 
-// Nobody steps from a mixture, nor reads it.
-TEST(NodeSuccessor_OfOneThatReplacedStateInPart, KeepsAllFromSteppingUntilItIsReplaced) {
+// What is staged goes with the trainer, or with its next step, and nothing else has changed.
+TEST(NodeSuccessor_OfOneThatHasStagedState, StepsOnAndItsMemoryIsGivenBack) {
   NodeRig rig(2);
   auto trainers = rig.StartAll();
   rig.OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(1).ok()); });
-  ASSERT_TRUE(
-      (*trainers[1]->link().state(absl::Seconds(20)))->SetReplacing(Replacing::kState).ok());
+  const int64_t reserved = rig.owners().reserved_bytes();
+  const auto stage = [&](Rank rank) {
+    StateAccess* const state = *trainers[rank]->link().state(absl::Seconds(20));
+    const testing::StateShare share = trainers[rank]->ReadShare();
+    const absl::Status staged = testing::StageShare(*state, share);
+    EXPECT_TRUE(staged.ok()) << staged;
+    EXPECT_TRUE(trainers[rank]->ReadShare() == share);
+    return staged.ok();
+  };
+  ASSERT_TRUE(stage(0) && stage(1));
+  EXPECT_GT(rig.owners().reserved_bytes(), reserved);
   ASSERT_TRUE(trainers[1]->link().Stop(absl::Seconds(1)).ok());
   trainers[1].reset();
   trainers[1] = NodeTrainer::Start(rig.TrainerOptions(1)).value();
-  rig.OnEveryRank([&](Rank rank) {
-    absl::Status mixed;
-    do {
-      mixed = trainers[rank]->Step().status();  // while nobody was there, a step was refused
-    } while (errors::IsTrainerGone(mixed));
-    EXPECT_TRUE(absl::IsDataLoss(mixed)) << mixed;
-    EXPECT_NE(mixed.message().find(
-                  "rank 1: its optimizer state is that of no step: it was replaced only"),
-              std::string::npos)
-        << mixed;
-  });
-  StateAccess* const state = *trainers[1]->link().state(absl::Seconds(20));
-  double value = 0;
-  EXPECT_TRUE(absl::IsDataLoss(state->Read(0, 0, 0, absl::MakeSpan(&value, 1))));
-  EXPECT_TRUE(state->SetReplacing(Replacing::kNothing).ok());
-  EXPECT_TRUE(state->Read(0, 0, 0, absl::MakeSpan(&value, 1)).ok());
   rig.OnEveryRank([&](Rank rank) {
     const absl::Status stepped = trainers[rank]->StepUntil(3);
     EXPECT_TRUE(stepped.ok()) << stepped;
     EXPECT_EQ(Differences(*trainers[rank], 2), "");
   });
+  EXPECT_EQ(rig.owners().reserved_bytes(), reserved);
+}
+
+// The server refuses what it has no memory for, and says how much.
+TEST(NodeMemoryLimit_WithoutRoomForASecondState, RefusesToStageAndStepsOn) {
+  NodeRig::Options options;
+  options.world_size = 1;
+  int64_t taken = 0;
+  {
+    NodeRig rig(options);
+    const auto trainer = rig.StartAll();
+    taken = rig.owners().reserved_bytes();
+  }
+  options.address = testing::NewNodeAddress();
+  options.owners.memory_limit_bytes = taken + 1000;
+  NodeRig rig(options);
+  const auto trainers = rig.StartAll();
+  ASSERT_TRUE(trainers[0]->StepUntil(1).ok());
+  StateAccess* const state = *trainers[0]->link().state(absl::Seconds(20));
+  for (const Replacing what : {Replacing::kState, Replacing::kAll}) {
+    const absl::Status refused = state->BeginStaging(what);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_NE(
+        refused.message().find("the state that rank 0 loads beside the one that it has needs "),
+        std::string::npos)
+        << refused;
+    EXPECT_NE(refused.message().find(absl::StrCat("the memory limit is ", taken + 1000)),
+              std::string::npos)
+        << refused;
+  }
+  EXPECT_EQ(rig.owners().reserved_bytes(), taken);
+  const absl::Status stepped = trainers[0]->StepUntil(3);
+  EXPECT_TRUE(stepped.ok()) << stepped;
+  EXPECT_EQ(Differences(*trainers[0], 1), "");
 }
 
 TEST(NodeSuccessor_AllTrainersLeave_AndOthersCome, WithTheSameState) {

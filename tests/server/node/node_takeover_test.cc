@@ -323,7 +323,11 @@ TEST_F(NodeTakeover, OfARankWhoseTrainerLives_KeepsItsPlace) {
 TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
   auto first = StartServer({0, 1}, {});
   auto trainers = first->StartAll();
-  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(2).ok()); });
+  testing::StateShare shares[kWorldSize];
+  first->OnEveryRank([&](Rank rank) {
+    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
+    shares[rank] = trainers[rank]->ReadShare();
+  });
   for (auto& trainer : trainers) trainer.reset();
   first->Die();
   // As it would be, had the server died while it applied step 3.
@@ -346,19 +350,56 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
     // The other rank does not own that element.
     EXPECT_TRUE(rank == 1 ? absl::IsDataLoss(read) : absl::IsInvalidArgument(read)) << read;
     // Nothing was replaced yet, and the parameters count as torn, too.
-    EXPECT_TRUE(absl::IsDataLoss(state->SetReplacing(Replacing::kState)) || rank == 0);
-    EXPECT_TRUE(absl::IsInvalidArgument(
-        link.FinishLoading({2, trainers[rank]->hyperparameters(), "lost"}, absl::Seconds(20))));
-    EXPECT_TRUE(state->SetReplacing(Replacing::kAll).ok());
-    // What was marked as torn above is that of step 2.
+    EXPECT_TRUE(absl::IsDataLoss(state->BeginStaging(Replacing::kState)) || rank == 0);
+    EXPECT_TRUE(absl::IsAborted(
+        trainers[rank]->FinishLoading({2, trainers[rank]->hyperparameters(), "lost"})));
+    const absl::Status staged = testing::StageShare(*state, shares[rank]);
+    EXPECT_TRUE(staged.ok()) << staged;
     const absl::Status loaded =
-        link.FinishLoading({2, trainers[rank]->hyperparameters(), "blob"}, absl::Seconds(20));
+        trainers[rank]->FinishLoading({2, trainers[rank]->hyperparameters(), "blob"});
     EXPECT_TRUE(loaded.ok()) << loaded;
     EXPECT_EQ(link.finished_step(), 2u);
     const absl::Status stepped = trainers[rank]->StepUntil(4);
     EXPECT_TRUE(stepped.ok()) << stepped;
   });
   EXPECT_TRUE(second->owners().Ready());
+}
+
+// Nobody steps from a mixture, nor reads it.
+TEST_F(NodeTakeover, OfStateThatWasReplacedInPart_WaitsUntilItIsReplacedAsAWhole) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  testing::StateShare shares[kWorldSize];
+  first->OnEveryRank([&](Rank rank) {
+    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
+    shares[rank] = trainers[rank]->ReadShare();
+  });
+  for (auto& trainer : trainers) trainer.reset();
+  first->Die();
+  // As it would be, had the server died while it replaced the state.
+  ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kState);
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  second->OnEveryRank([&](Rank rank) {
+    trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
+    AttachedOwner& link = trainers[rank]->link();
+    absl::Status refused;
+    do {
+      refused = trainers[rank]->Step().status();
+    } while (errors::IsTrainerGone(refused));
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("rank 1: its optimizer state is that of no step: it was replaced only"));
+    StateAccess* const state = *link.state(absl::Seconds(20));
+    const absl::Status staged = testing::StageShare(*state, shares[rank], Replacing::kState);
+    EXPECT_TRUE(staged.ok()) << staged;
+    const absl::Status replaced = link.ReplaceState(absl::Seconds(20));
+    EXPECT_TRUE(replaced.ok()) << replaced;
+    EXPECT_TRUE(trainers[rank]->ReadShare() == shares[rank]);
+    const absl::Status stepped = trainers[rank]->StepUntil(4);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], 2), "");
+  });
 }
 
 TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {

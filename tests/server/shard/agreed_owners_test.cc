@@ -214,14 +214,23 @@ TEST(AgreedOwnersTest, AfterALoad_HyperparametersAreThoseOfTheLoadedStep) {
   Job job;
   const auto rig = job.Start();
   rig->OnEveryRank([&](Rank r) {
-    ASSERT_EQ((*rig->owner(r).state())->SetReplacing(Replacing::kAll), absl::OkStatus());
     const StepInput input = rig->InputOf(r);
     std::vector<Hyperparameters> loaded(input.hyperparameters.begin(), input.hyperparameters.end());
-    loaded[0].Set("lr", -1.0);
-    const absl::Status wrong = rig->owner(r).FinishLoading(40, loaded, kLong);
-    EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
-    loaded[0].Set("lr", 0.125);
-    EXPECT_EQ(rig->owner(r).FinishLoading(40, loaded, kLong), absl::OkStatus());
+    LoadInput load;
+    load.step = 40;
+    load.replica = input.replica;
+    load.regions = input.regions;
+    load.timeout = kLong;
+    for (const double rate : {-1.0, 0.125}) {
+      ASSERT_EQ((*rig->owner(r).state())->BeginStaging(Replacing::kAll), absl::OkStatus());
+      loaded[0].Set("lr", rate);
+      load.hyperparameters = loaded;
+      const absl::Status done = rig->owner(r).FinishLoading(load);
+      EXPECT_EQ(done.code(), rate < 0 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kOk)
+          << done;
+      // Given back, whatever came of it.
+      EXPECT_EQ((*rig->owner(r).state())->staged(), nullptr);
+    }
   });
   for (Rank r = 0; r < job.ranks; ++r) {
     ASSERT_TRUE(SnapshotsOf(*rig, r)->Prepare(7, {}).ok());

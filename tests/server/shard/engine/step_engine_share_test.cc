@@ -120,53 +120,5 @@ TEST(StepEngine_ShareWithARankLost, TearsNothing) {
   }
 }
 
-// --- The end of a load.
-
-StepEngine::Result Finish(EngineRig& rig, Rank r, StepNumber step) {
-  return rig.rank(r).engine->FinishLoading(step, rig.rank(r).hyperparameters, absl::Seconds(20));
-}
-
-TEST(StepEngine_FinishLoading, AllGoOnAfterThatStep_FromStateThatNobodyCouldStepBefore) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
-    EngineRig rig(ThreeRanks(placement));
-    rig.GiveAllGradients();
-    ExpectAllOk(rig.Step());
-    rig.OnEveryRank([&](Rank r) {
-      ShardLedger& ledger = rig.rank(r).store->ledger();
-      ledger.SetReplacing(Replacing::kAll);
-      StepEngine::Result refused = Finish(rig, r, r == 1 ? 41 : 40);
-      EXPECT_TRUE(errors::IsRanksDisagree(refused.status)) << refused.status;
-      EXPECT_THAT(std::string(refused.status.message()),
-                  HasSubstr("rank 0 goes on after step 40, rank 1 after step 41"));
-      // A rank that has begun the load again.
-      std::string bytes = "again";
-      refused = r == 1 ? Share(rig, r, ShareCall::kLoad, 0, &bytes) : Finish(rig, r, 40);
-      EXPECT_TRUE(absl::IsAborted(refused.status)) << refused.status;
-      EXPECT_EQ(ledger.progress().outcome, StepOutcome::kTorn);
-      const StepEngine::Result done = Finish(rig, r, 40);
-      EXPECT_EQ(done.status, absl::OkStatus());
-      EXPECT_EQ(ledger.progress().outcome, StepOutcome::kIdle);
-      EXPECT_EQ(ledger.progress().finished, 40u);
-      EXPECT_EQ(rig.rank(r).engine->finished(), 40u);
-    });
-    rig.GiveAllGradients();
-    for (const StepEngine::Result& result : rig.Step()) {
-      EXPECT_EQ(result.status, absl::OkStatus());
-      EXPECT_EQ(result.info.step, 41u);
-    }
-  }
-}
-
-TEST(StepEngine_FinishLoading, StepThatNobodyCanCount_IsRefusedByAll) {
-  EngineRig rig(ThreeRanks());
-  rig.OnEveryRank([&](Rank r) {
-    const StepEngine::Result refused = Finish(rig, r, StepNumber{1} << 60);
-    EXPECT_TRUE(refused.refused);
-    EXPECT_TRUE(absl::IsInvalidArgument(refused.status)) << refused.status;
-    EXPECT_THAT(std::string(refused.status.message()), HasSubstr("expected 0 to 9007199254740991"));
-    EXPECT_EQ(rig.rank(r).engine->finished(), 0u);
-  });
-}
-
 }  // namespace
 }  // namespace optshard::testing

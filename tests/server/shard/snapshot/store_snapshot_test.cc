@@ -21,7 +21,6 @@
 #include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/replacing.h"
-#include "server/shard/state/shard_state.h"
 #include "server/shard/state/slot_memory.h"
 #include "server/update/group_update.h"
 
@@ -289,15 +288,6 @@ TEST_F(ParametersOfStoreTest, WhatReplacesAllOfThem_HasThemCopiedBefore) {
   store_->snapshots().BeginParameterWrites();
   values_[0].assign(5000, 7);
   values_[1].assign(10, 7);
-  EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
-  ExpectParameters(*snapshot, 0);
-}
-
-TEST_F(ParametersOfStoreTest, ALoadThatBegins_HasThemCopiedBefore) {
-  const auto snapshot = Opened();
-  ShardState state({options_.shape, options_.groups, 0, store_.get()});
-  EXPECT_EQ(state.SetReplacing(Replacing::kAll), absl::OkStatus());
-  values_[0].assign(5000, 7);
   EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
   ExpectParameters(*snapshot, 0);
 }

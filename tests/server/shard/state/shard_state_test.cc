@@ -2,14 +2,17 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/block_code.h"
 #include "common/generation_shape.h"
+#include "common/link/memory_budget.h"
 #include "common/optimizer_spec.h"
 #include "common/plan.h"
 #include "gtest/gtest.h"
@@ -59,6 +62,7 @@ class ShardStateTest : public ::testing::Test {
     options.groups = groups;
     options.rank = 1;
     options.store = store_.get();
+    options.budget = &budget_;
     state_ = std::make_unique<ShardState>(options);
     begin_ = shape->slices(1)[0].offset_elements;
   }
@@ -88,6 +92,8 @@ class ShardStateTest : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(said)));
   }
 
+  static constexpr int64_t kLimit = int64_t{1} << 30;
+  MemoryBudget budget_{kLimit};
   OptimizerSpec spec_;
   std::unique_ptr<ShardStore> store_;
   std::unique_ptr<ShardState> state_;
@@ -165,30 +171,107 @@ TEST_F(ShardStateTest, ValuesThatASlotCannotTake_AreRefusedAndNothingChanges) {
   EXPECT_EQ(Everything(), before);
 }
 
-TEST_F(ShardStateTest, WhatIsReplaced_IsWholeOnceItIsEnded) {
-  std::vector<double> values(256);
-  const auto read = [&] { return state_->Read(kA, kAverage, begin_, absl::MakeSpan(values)); };
-  ASSERT_TRUE(state_->SetReplacing(Replacing::kState).ok());
-  EXPECT_TRUE(absl::IsDataLoss(read()));
-  ASSERT_TRUE(state_->SetReplacing(Replacing::kState).ok());  // from the beginning
-  ASSERT_TRUE(state_->SetReplacing(Replacing::kNothing).ok());
-  EXPECT_TRUE(read().ok());
-  EXPECT_EQ(state_->replacing(), Replacing::kNothing);
+// --- What is staged.
+
+TEST_F(ShardStateTest, StagedState_IsNotReadBeforeItIsTaken) {
+  ASSERT_TRUE(state_->Write(kB, kAverage, 0, {5}).ok());
+  ASSERT_TRUE(state_->Write(kB, kStepOfB, 0, {7}).ok());
+  const std::vector<std::vector<double>> before = Everything();
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
+  const std::vector<double> values(kEndOfA - begin_, 3);
+  ASSERT_TRUE(state_->Stage(kA, kAverage, begin_, values).ok());
+  ASSERT_TRUE(state_->Stage(kB, kStepOfB, 0, {40}).ok());
+  EXPECT_EQ(Everything(), before);
+  store_->Take(state_->staged()->store());
+  EXPECT_EQ(All(kA, kAverage), values);
+  EXPECT_EQ(All(kB, kStepOfB), std::vector<double>{40});
+  // What was not staged is as before the first step.
+  EXPECT_THAT(All(kB, kAverage), Each(0));
 }
 
-TEST_F(ShardStateTest, ParametersOfNoStep_StaySoUntilAllIsReplaced) {
+TEST_F(ShardStateTest, StagedAgain_BeginsAnew) {
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
+  ASSERT_TRUE(state_->Stage(kB, kAverage, 0, {5}).ok());
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
+  EXPECT_EQ(state_->staged()->what(), Replacing::kState);
+  store_->Take(state_->staged()->store());
+  EXPECT_THAT(All(kB, kAverage), Each(0));
+}
+
+TEST_F(ShardStateTest, WhatCannotBeStaged_IsRefused) {
+  EXPECT_TRUE(absl::IsAborted(state_->Stage(kB, kAverage, 0, {5})));
+  const std::string bytes(8, 'x');
+  EXPECT_TRUE(absl::IsAborted(state_->StageParameter(kB, 0, bytes)));
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
+  ExpectRefused(state_->Stage(kB, kStepOfB, 0, {0.5}), "expected 0, 1, 2");
+  ExpectRefused(state_->Stage(kA, kAverage, begin_ - kCodeGrid, {1}), "not all owned by rank 1");
+  ExpectRefused(state_->StageParameter(kB, 0, bytes), "where the parameters are staged too");
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
+  ExpectRefused(state_->StageParameter(2, 0, bytes), "no parameter 2");
+  ExpectRefused(state_->StageParameter(-1, 0, bytes), "no parameter -1");
+  ExpectRefused(state_->StageParameter(kB, 0, bytes.substr(1)), "whole elements of 2 bytes");
+  ExpectRefused(state_->StageParameter(kB, 1997, bytes), "that the rank owns");
+  ExpectRefused(state_->StageParameter(kB, -1, bytes), "that the rank owns");
+  ExpectRefused(state_->StageParameter(kA, begin_ - 1, bytes), "that the rank owns");
+  EXPECT_TRUE(state_->StageParameter(kB, 1996, bytes).ok());
+}
+
+TEST_F(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
+  std::vector<float> values(kEndOfA - begin_);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  // Over the ends of buckets.
+  constexpr int64_t kWindow = 1500;
+  for (int64_t begin = 0; begin < kEndOfA - begin_; begin += kWindow) {
+    const int64_t count = std::min(kWindow, kEndOfA - begin_ - begin);
+    const absl::Status staged = state_->StageParameter(
+        kA, begin_ + begin, {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
+    ASSERT_TRUE(staged.ok()) << staged;
+  }
+  int64_t elements = 0;
+  for (const StagedState::Values& each : state_->staged()->parameters()) {
+    if (each.parameter != kA) continue;
+    for (int64_t i = 0; i < each.elements; ++i) {
+      ASSERT_EQ(each.from.As<float>()[i], values[each.offset_elements - begin_ + i]);
+    }
+    elements += each.elements;
+  }
+  EXPECT_EQ(elements, kEndOfA - begin_);
+}
+
+TEST_F(ShardStateTest, StagedState_IsTakenFromTheBudgetAndGivenBack) {
+  for (const Replacing what : {Replacing::kState, Replacing::kAll}) {
+    ASSERT_TRUE(state_->BeginStaging(what).ok());
+    const int64_t bytes = budget_.reserved_bytes();
+    EXPECT_GE(bytes, store_->BytesAlike());
+    ASSERT_TRUE(state_->DropStaged().ok());
+    EXPECT_EQ(budget_.reserved_bytes(), 0);
+    ASSERT_TRUE(budget_.Reserve(kLimit - bytes + 1, "something else").ok());
+    const absl::Status refused = state_->BeginStaging(what);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    for (const std::string& said : {absl::StrCat("needs ", bytes),
+                                    absl::StrCat("limit is ", kLimit), std::string("rank 1")}) {
+      EXPECT_THAT(std::string(refused.message()), HasSubstr(said));
+    }
+    EXPECT_EQ(state_->staged(), nullptr);
+    EXPECT_EQ(budget_.reserved_bytes(), kLimit - bytes + 1);
+    budget_.Release(kLimit - bytes + 1);
+  }
+}
+
+TEST_F(ShardStateTest, StateOfParametersOfNoStep_IsNotStagedAlone) {
   for (const bool by_a_step : {true, false}) {
     if (by_a_step) {
       store_->ledger().SetProgress({1, StepOutcome::kTorn});
     } else {
-      ASSERT_TRUE(state_->SetReplacing(Replacing::kAll).ok());
+      store_->ledger().SetReplacing(Replacing::kAll);
     }
-    EXPECT_TRUE(absl::IsDataLoss(state_->SetReplacing(Replacing::kState)));
-    EXPECT_TRUE(absl::IsDataLoss(state_->SetReplacing(Replacing::kNothing)));
-    EXPECT_TRUE(state_->SetReplacing(Replacing::kAll).ok());
-    EXPECT_EQ(state_->replacing(), Replacing::kAll);
+    EXPECT_TRUE(absl::IsDataLoss(state_->BeginStaging(Replacing::kState)));
+    EXPECT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
     store_->ledger().SetReplacing(Replacing::kNothing);
   }
+  store_->ledger().SetReplacing(Replacing::kState);
+  EXPECT_TRUE(state_->BeginStaging(Replacing::kState).ok());
 }
 
 TEST_F(ShardStateTest, StateOfAWriteThatNeverEnded_IsDataLoss) {

@@ -11,6 +11,10 @@ namespace {
 constexpr int kTinyParameters = 10;
 constexpr int64_t kTinyElements = 100;
 
+at::Tensor RandomGradient(const at::Tensor& parameter) {
+  return torch::randn(parameter.sizes()).mul_(1e-3).to(parameter.dtype());
+}
+
 }  // namespace
 
 torch::nn::Sequential MakeLinearLayers(int layers) {
@@ -35,13 +39,24 @@ void FillGradients(const std::vector<at::Tensor>& parameters, int seed) {
   at::NoGradGuard no_grad;
   torch::manual_seed(seed);
   for (const at::Tensor& parameter : parameters) {
-    const at::Tensor values = torch::randn(parameter.sizes()).mul_(1e-3).to(parameter.dtype());
+    const at::Tensor values = RandomGradient(parameter);
     at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined()) {
       gradient.copy_(values);
     } else {
       gradient = values;
     }
+  }
+}
+
+void FillSparseGradients(const std::vector<at::Tensor>& parameters, int seed, int every) {
+  at::NoGradGuard no_grad;
+  torch::manual_seed(seed);
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor rows = torch::arange(0, parameter.size(0), every, torch::kInt64);
+    parameter.mutable_grad() =
+        torch::sparse_coo_tensor(rows.unsqueeze(0), RandomGradient(parameter).index_select(0, rows),
+                                 parameter.sizes(), {}, /*is_coalesced=*/true);
   }
 }
 

@@ -23,6 +23,9 @@ std::vector<at::Tensor> MakeTinyParameters();
 // In place and for good. Other values on every rank, or the same where they are averages already.
 void FillGradients(const std::vector<at::Tensor>& parameters, int seed);
 
+// As FillGradients, but sparse gradients of one row in `every`, from the first on.
+void FillSparseGradients(const std::vector<at::Tensor>& parameters, int seed, int every);
+
 // What tells a wrong update or a parameter that was not published.
 std::map<std::string, double> CheckOf(const std::vector<at::Tensor>& parameters);
 

@@ -1,4 +1,4 @@
-"""rules: each rule that torch has, too, in one process beside torch's, on one thread and on two."""
+"""rules: each rule in one process, beside torch's where torch has it, on one thread and on two."""
 
 import recipe
 from harness.benchmark import Benchmark, Part
@@ -19,16 +19,32 @@ _SLOTS = {
     "adamax": 2,
     "adamw": 2,
     "asgd": 1,
+    "lion": 1,
     "nadam": 2,
     "radam": 2,
     "rmsprop": 1,
     "rprop": 2,
     "sgd": 1,
+    "sparse_adam": 2,
 }
-# Not element-wise: products of matrices, whose time memory does not bound.
-_WHOLE = ("muon",)
-# Which torch has a fused form of, on CPUs.
-_FUSED = ("adagrad", "adam", "adamw", "sgd")
+# Not element-wise: products of matrices or norms come between the passes, so memory alone is no bound.
+_WHOLE = ("lamb", "muon")
+# The forms that torch has of most rules on CPUs; _FORMS lists the other rules with theirs.
+_USUAL_FORMS = ("foreach", "loop", "compiled")
+_FORMS = {
+    "adagrad": ("fused", *_USUAL_FORMS),
+    "adam": ("fused", *_USUAL_FORMS),
+    "adamw": ("fused", *_USUAL_FORMS),
+    "lamb": (),
+    "lion": (),
+    "muon": ("loop", "compiled"),
+    "sgd": ("fused", *_USUAL_FORMS),
+    "sparse_adam": ("loop",),
+}
+# Rules whose gradients are sparse: they have one row of each matrix in so many. The biases, of which a row
+# would be one element, are left out.
+_SPARSE = {"sparse_adam": 4}
+_MATRICES = _LAYERS * 2000 * 2000
 
 
 class Rules(Benchmark):
@@ -41,13 +57,12 @@ class Rules(Benchmark):
         arguments = ["--rule=" + rule, "--threads=%d" % threads, "--layers=%d" % _LAYERS]
         if rule == "sgd":
             arguments.append("--momentum=0.9")
+        if rule in _SPARSE:
+            arguments.append("--sparse_every=%d" % _SPARSE[rule])
         yield self.sharded(
             "ours", "optshard", "ours", "optshard-bench-step", arguments, 1, same_result=True
         )
-        forms = ["loop", "compiled"] if rule in _WHOLE else ["foreach", "loop", "compiled"]
-        if rule in _FUSED:
-            forms.insert(0, "fused")
-        for form in forms:
+        for form in _FORMS.get(rule, _USUAL_FORMS):
             yield self.one_process(
                 form,
                 "torch, " + form,
@@ -59,18 +74,21 @@ class Rules(Benchmark):
         if rule in _WHOLE:
             return
         moved = 4 + 8 + 8 * _SLOTS[rule]
+        updated = _MATRICES // _SPARSE[rule] if rule in _SPARSE else _PARAMETERS
         yield recipe.memory_bound(
             self,
             "memory bound, %d bytes a parameter" % moved,
             world_size=threads,
             replicas=1,
-            parameters=_PARAMETERS * moved // _BYTES_OF_BOUND,
+            parameters=updated * moved // _BYTES_OF_BOUND,
         )
 
     def parts(self):
         for rule in (*_SLOTS, *_WHOLE):
             for threads in _THREADS:
                 title = "%s, %s, %d thread%s" % (self.title, rule, threads, "s"[: threads > 1])
+                if rule in _SPARSE:
+                    title += ", gradients of one row in %d" % _SPARSE[rule]
                 yield Part(
                     "rules_%s_%d" % (rule, threads), title, list(self._contestants(rule, threads))
                 )

@@ -2,6 +2,8 @@
 // gradients that are there already.
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ struct Flags {
   std::string model = "layers";
   int layers = 20;
   int steps = 1;
+  int sparse_every = 0;
   std::string dtype = "float32";
   bool master_weights = false;
   std::string state_dtype = "float32";
@@ -44,6 +47,9 @@ CommandLine CommandLineOf(Flags& flags) {
       .OneOf({"layers", "tiny"});
   line.Add("layers", &flags.layers, "how many layers").AtLeast(1);
   line.Add("steps", &flags.steps, "steps in a round").AtLeast(1);
+  line.Add("sparse-every", &flags.sparse_every,
+           "the matrices only, with sparse gradients of one row in so many; 0: everything")
+      .AtLeast(0);
   line.Add("dtype", &flags.dtype, "of the parameters and their gradients")
       .OneOf({"float32", "bfloat16"});
   line.Add("master-weights", &flags.master_weights, "float32 masters of bfloat16 parameters");
@@ -59,7 +65,13 @@ std::vector<at::Tensor> MakeParameters(const Flags& flags) {
   if (flags.model == "tiny") return MakeTinyParameters();
   torch::nn::Sequential layers = MakeLinearLayers(flags.layers);
   if (flags.dtype == "bfloat16") layers->to(torch::kBFloat16);
-  return layers->parameters();
+  std::vector<at::Tensor> parameters = layers->parameters();
+  if (flags.sparse_every > 0) {
+    const auto is_matrix = [](const at::Tensor& each) { return each.dim() == 2; };
+    parameters.erase(std::remove_if(parameters.begin(), parameters.end(), std::not_fn(is_matrix)),
+                     parameters.end());
+  }
+  return parameters;
 }
 
 // All parameters that the rule takes; the others have AdamW, as users of Muon do.
@@ -94,7 +106,12 @@ Contestant SetUp(const Flags& flags) {
   const auto optimizer =
       std::make_shared<ShardedOptimizer>(MakeGroups(flags, parameters, rule), rule, options);
   const bool averaged = options.gradient_mode == GradientMode::kAveraged;
-  FillGradients(parameters, averaged ? 1 : 1 + options.rank);
+  const int seed = averaged ? 1 : 1 + options.rank;
+  if (flags.sparse_every > 0) {
+    FillSparseGradients(parameters, seed, flags.sparse_every);
+  } else {
+    FillGradients(parameters, seed);
+  }
   return {[optimizer, steps = flags.steps] {
             for (int i = 0; i < steps; ++i) optimizer->step();
           },

@@ -31,13 +31,29 @@ def table(header, rows):
     return [line(header), line(rules), *map(line, rows)]
 
 
+def _against_the_limit(entry, unit, factor):
+    if entry["ratio_to_limit"] is None:
+        return ""
+    return "\nours / limit = %s; the limit: %s, %s %s." % (
+        _ratio(entry["ratio_to_limit"]),
+        entry["limit"],
+        _value(entry["limit_ms"] * factor),
+        unit,
+    )
+
+
 def _headline(entry):
-    if entry["ratio"] is None:
-        missing = "ours" if entry["ours_ms"] is None else "every peer"
-        return "**No ratio: %s is missing.**" % missing
-    spread = entry["spread"]["ratio"]
+    if entry["ours_ms"] is None:
+        return "**No ratio: ours is missing.**"
     unit, factor = _shown(entry)
-    text = "**ours / %s peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s %s against %s %s of %s." % (
+    limit = _against_the_limit(entry, unit, factor)
+    if not entry["has_peers"]:
+        return "**ours = %s %s** (%d rounds); no peer took part.%s" % (
+            _value(entry["ours_ms"] * factor), unit, entry["rounds"], limit)
+    if entry["ratio"] is None:
+        return "**No ratio: every peer is missing.**"
+    spread = entry["spread"]["ratio"]
+    return "**ours / %s peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s %s against %s %s of %s.%s" % (
         "fastest" if entry["unit"] == "ms" else "smallest",
         _ratio(entry["ratio"]),
         _ratio(spread["q1"]),
@@ -50,15 +66,8 @@ def _headline(entry):
         _value(entry["peer_ms"] * factor),
         unit,
         entry["peer"],
+        limit,
     )
-    if entry["ratio_to_limit"] is not None:
-        text += "\nours / limit = %s; the limit: %s, %s %s." % (
-            _ratio(entry["ratio_to_limit"]),
-            entry["limit"],
-            _value(entry["limit_ms"] * factor),
-            unit,
-        )
-    return text
 
 
 def _contestant_row(figures, factor):

@@ -26,6 +26,14 @@ def gradients_for(parameters, seed):
     return [(torch.randn(parameter.shape) * 1e-3).to(parameter.dtype) for parameter in parameters]
 
 
+def rows_of(gradient, every):
+    """Sparse: one row in `every`, from the first on."""
+    rows = torch.arange(0, gradient.shape[0], every)
+    return torch.sparse_coo_tensor(
+        rows.unsqueeze(0), gradient[rows], gradient.shape, is_coalesced=True
+    )
+
+
 def check(parameters):
     """What tells a wrong update or a parameter that was not published."""
     magnitudes = squares = 0.0

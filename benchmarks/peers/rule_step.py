@@ -23,7 +23,12 @@ RULES = {
     "rmsprop": torch.optim.RMSprop,
     "rprop": torch.optim.Rprop,
     "sgd": torch.optim.SGD,
+    "sparse_adam": torch.optim.SparseAdam,
 }
+# What torch takes for a first eps of None, which it cannot compile.
+OPTIONS = {"adafactor": {"eps": (torch.finfo(torch.float32).eps, 1e-3)}}
+# Has no form but the loop, and no option that says so.
+LOOP_ONLY = ("sparse_adam",)
 FORMS = ("fused", "foreach", "loop", "compiled")
 
 
@@ -45,7 +50,11 @@ def make_step(rule, form, options, parameters):
     """A function that steps once."""
     if rule == "muon":
         return make_muon_step(form, options, parameters)
-    if form == "fused":
+    options = {**OPTIONS.get(rule, {}), **options}
+    if rule in LOOP_ONLY:
+        if form != "loop":
+            raise ValueError("torch has no form %s of %s; use --form=loop" % (form, rule))
+    elif form == "fused":
         options = {**options, "fused": True}
     else:
         # What is compiled is the form of many tensors at once, as torch's documents advise.
@@ -63,11 +72,17 @@ def main():
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--layers", type=int, default=20)
+    parser.add_argument(
+        "--sparse_every", type=int, default=0, help="the matrices only, with one row in so many"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     parameters = list(bench_models.linear_layers(arguments.layers).parameters())
+    every = arguments.sparse_every
+    if every:
+        parameters = [each for each in parameters if each.ndim == 2]
     for parameter, gradient in zip(parameters, bench_models.gradients_for(parameters, 1)):
-        parameter.grad = gradient
+        parameter.grad = bench_models.rows_of(gradient, every) if every else gradient
     options = {"lr": arguments.lr}
     if arguments.momentum is not None:
         options["momentum"] = arguments.momentum

@@ -85,7 +85,6 @@ class Bench {
     GlooPlaneOptions options;
     options.rank = rank;
     options.world_size = kWorldSize;
-    options.tree = ReductionTree{{{0, 1}}};
     options.rendezvous = &rendezvous;
     options.network = flags.network;
     options.deadline = Deadline();
@@ -104,15 +103,16 @@ class Bench {
 
   void Publish(int64_t bucket_bytes) {
     ForBuckets(bucket_bytes, [&](const StepTag& tag, Rank owner, int64_t offset, int64_t bytes) {
-      return plane_->Publish(tag, {}, owner,
+      return plane_->Publish(tag, {}, owner, {0, 1},
                              reinterpret_cast<char*>(memory_[owner].data()) + offset, bytes);
     });
   }
 
   void Reduce(int64_t bucket_bytes) {
     ForBuckets(bucket_bytes, [&](const StepTag& tag, Rank owner, int64_t offset, int64_t bytes) {
-      return plane_->Reduce(tag, {}, owner, DType::kFloat32, memory_[owner].data() + offset / 4,
-                            reduced_.data() + offset / 4, bytes / 4);
+      return plane_->Reduce(tag, {}, AverageOver({{{0, 1}}}, owner), DType::kFloat32,
+                            memory_[owner].data() + offset / 4, reduced_.data() + offset / 4,
+                            bytes / 4);
     });
   }
 

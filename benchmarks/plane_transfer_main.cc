@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@
 #include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "common/dataplane/gloo/gloo_plane.h"
-#include "common/plan.h"
+#include "common/ids.h"
 
 namespace optshard {
 namespace {
@@ -52,11 +53,13 @@ void ThrowUnlessOk(const absl::Status& status) {
 class Transfer {
  public:
   explicit Transfer(const Flags& flags)
-      : flags_(flags), values_(flags.elements, static_cast<float>(flags.rank)) {
+      : flags_(flags),
+        values_(flags.elements, static_cast<float>(flags.rank)),
+        all_(flags.world_size) {
+    std::iota(all_.begin(), all_.end(), 0);
     GlooPlaneOptions options;
     options.rank = flags.rank;
     options.world_size = flags.world_size;
-    options.tree = MakeReductionTree(std::vector<std::string>(flags.world_size, "node"));
     FileRendezvous rendezvous(flags.rendezvous);
     options.rendezvous = &rendezvous;
     options.deadline = Deadline();
@@ -82,8 +85,8 @@ class Transfer {
     while (first < all) {
       const int64_t elements = std::min(most, all - first);
       absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-          plane_->Publish(tag, ExecutionContext(), OwnerOf(tag.bucket), values_.data() + first,
-                          elements * sizeof(float));
+          plane_->Publish(tag, ExecutionContext(), OwnerOf(tag.bucket), all_,
+                          values_.data() + first, elements * sizeof(float));
       ThrowUnlessOk(ticket.status());
       if (pending.size() >= window) finish_oldest();
       pending.push_back(*std::move(ticket));
@@ -110,6 +113,7 @@ class Transfer {
 
   const Flags flags_;
   std::vector<float> values_;
+  std::vector<Rank> all_;
   std::unique_ptr<DataPlane> plane_;
   StepNumber step_ = 0;
 };

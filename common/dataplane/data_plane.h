@@ -1,10 +1,12 @@
 // The collective data plane: how gradients reach owners and parameters reach replicas.
 //
 // Operations are asynchronous: a call starts one and returns a ticket. All ranks start the same
-// operations with the same tags in the same order. Many may be under way at the same time, up to a
-// limit of each plane. Until the ticket's Wait has returned, or the plane is destroyed, the caller
-// keeps the buffers valid, does not read outputs and does not write inputs. A ticket whose Wait was
-// never called may be destroyed only once the plane is broken or closed.
+// operations with the same tags in the same order, also those whose members they are not: in these
+// they take no part, give no memory, and their tickets are done at once. Nobody waits for them.
+// Many operations may be under way at the same time, up to a limit of each plane. Until the
+// ticket's Wait has returned, or the plane is destroyed, the caller keeps the buffers valid, does
+// not read outputs and does not write inputs. A ticket whose Wait was never called may be destroyed
+// only once the plane is broken or closed.
 //
 // No wait lasts for ever. When a peer dies or hangs, the wait ends by its deadline with a Status
 // that names the rank (errors::PeerLost, errors::PeersTimedOut; the latter names the ranks that the
@@ -27,7 +29,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/dataplane/peer_replicas.h"
+#include "common/dataplane/reduction.h"
 #include "common/dtype.h"
 #include "common/ids.h"
 #include "common/ticket.h"
@@ -59,20 +63,22 @@ class DataPlane {
   // most planes.
   virtual const PeerReplicas* peer_replicas() const { return nullptr; }
 
-  // Sums `elements` values of every rank in the order of the plan's reduction tree and divides by
-  // the world size, with the bits of one IEEE division, all in ArithmeticOf(dtype), of which
-  // `result` is, too. That is written at the owner only (elsewhere it may be null) and may be the
-  // same as `contribution` where the types are the same.
+  // Sums `elements` values of every member in the order that `reduction` says and divides by its
+  // divisor, with the bits of one IEEE division, all in ArithmeticOf(dtype), of which `result` is,
+  // too. That is written at the owner only (elsewhere it may be null) and may be the same as
+  // `contribution` where the types are the same. The call copies what it needs of `reduction`.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag,
                                                          const ExecutionContext& context,
-                                                         Rank owner, DType dtype,
+                                                         const Reduction& reduction, DType dtype,
                                                          const void* contribution, void* result,
                                                          int64_t elements) = 0;
 
-  // Copies `bytes` from the owner's `data` into every other rank's.
+  // Copies `bytes` from the owner's `data` into that of every other member. The owner is a member.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag,
                                                           const ExecutionContext& context,
-                                                          Rank owner, void* data, size_t bytes) = 0;
+                                                          Rank owner,
+                                                          absl::Span<const Rank> members,
+                                                          void* data, size_t bytes) = 0;
 
   // Gives every rank the small contributions (at most 1 MiB) of all: `gathered` holds
   // world_size * bytes_per_rank, by rank. Decisions are then made alike everywhere.

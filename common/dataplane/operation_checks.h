@@ -6,34 +6,23 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/dataplane/reduction.h"
 #include "common/ids.h"
 
 namespace optshard {
 
-// Pure functions. Errors are INVALID_ARGUMENT, with the value that was given and what is allowed.
+// Pure functions, thread-safe. Errors are INVALID_ARGUMENT, with the value that was given and what
+// is allowed. `ranks` are those of the plane.
 
-inline absl::Status CheckPublish(Rank owner, int world_size) {
-  if (owner >= 0 && owner < world_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("owner ", owner, " is not a rank: the world size is ", world_size));
-}
+// Every member is one of the ranks, once, and the owner is a member.
+absl::Status CheckPublish(Rank owner, absl::Span<const Rank> members, absl::Span<const Rank> ranks);
 
-inline absl::Status CheckReduce(Rank owner, int world_size, int64_t elements) {
-  absl::Status valid = CheckPublish(owner, world_size);
-  if (elements < 0) {
-    valid.Update(absl::InvalidArgumentError(
-        absl::StrCat("Reduce of ", elements, " elements: there cannot be less than none")));
-  }
-  return valid;
-}
+// Likewise; the groups have all members, and the divisor is at least 1.
+absl::Status CheckReduce(const Reduction& reduction, absl::Span<const Rank> ranks,
+                         int64_t elements);
 
-inline absl::Status CheckAllGather(size_t bytes_per_rank) {
-  constexpr size_t kMaxBytes = size_t{1} << 20;
-  if (bytes_per_rank <= kMaxBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("AllGather of ", bytes_per_rank, " bytes a rank: at most ", kMaxBytes));
-}
+absl::Status CheckAllGather(size_t bytes_per_rank);
 
 }  // namespace optshard
 

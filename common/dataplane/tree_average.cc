@@ -1,8 +1,5 @@
 #include "common/dataplane/tree_average.h"
 
-#include <vector>
-
-#include "absl/container/inlined_vector.h"
 #include "common/default_floating_point.h"
 #include "common/simd/scalar.h"
 #include "common/simd/tree_arrays.h"
@@ -84,15 +81,16 @@ HWY_EXPORT(AverageOfBFloat16);
 
 }  // namespace
 
-void AverageOfGroups(absl::Span<const int> group_sizes, DType dtype,
-                     absl::Span<const void* const> contributions, int64_t first, int64_t elements,
-                     void* result) {
+void ReduceGroups(absl::Span<const int> group_sizes, int divisor, DType dtype,
+                  absl::Span<const void* const> contributions, int64_t first, int64_t elements,
+                  void* result) {
   const DefaultFloatingPoint default_mode;
   TreeArrays tree;
   tree.arrays = contributions.data();
   tree.count = static_cast<int>(contributions.size());
   tree.group_sizes = group_sizes.data();
   tree.groups = static_cast<int>(group_sizes.size());
+  tree.divisor = divisor;
   tree.first = first;
   switch (dtype) {
     case DType::kFloat32:
@@ -104,17 +102,6 @@ void AverageOfGroups(absl::Span<const int> group_sizes, DType dtype,
     case DType::kBFloat16:
       return HWY_DYNAMIC_DISPATCH(AverageOfBFloat16)(tree, elements, static_cast<float*>(result));
   }
-}
-
-void TreeAverage(const ReductionTree& tree, DType dtype,
-                 absl::Span<const void* const> contributions, int64_t elements, void* result) {
-  absl::InlinedVector<int, 8> group_sizes;
-  absl::InlinedVector<const void*, 16> in_tree_order;
-  for (const std::vector<Rank>& group : tree.node_groups) {
-    group_sizes.push_back(static_cast<int>(group.size()));
-    for (const Rank rank : group) in_tree_order.push_back(contributions[rank]);
-  }
-  AverageOfGroups(group_sizes, dtype, in_tree_order, 0, elements, result);
 }
 
 }  // namespace optshard

@@ -14,6 +14,7 @@ struct TreeArrays {
   int count = 0;
   const int* group_sizes = nullptr;
   int groups = 0;
+  int divisor = 1;    // of the sum: `count` in an average
   int64_t first = 0;  // element i is arrays[k][first + i]
 };
 

@@ -47,9 +47,9 @@ struct Widened {
 
 enum class TreeShape { kOne, kTwo, kAny };
 
-// The common cases apart: one or two leaves, none of them null.
+// The common cases apart: the average of one or two leaves, none of them null.
 HWY_INLINE TreeShape ShapeOf(const TreeArrays& tree) {
-  if (tree.count > 2) return TreeShape::kAny;
+  if (tree.count > 2 || tree.count != tree.divisor) return TreeShape::kAny;
   for (int k = 0; k < tree.count; ++k) {
     if (tree.arrays[k] == nullptr) return TreeShape::kAny;
   }
@@ -101,7 +101,7 @@ class AverageOfTree {
 
  public:
   HWY_INLINE explicit AverageOfTree(const TreeArrays& tree)
-      : tree_(tree), divisor_(static_cast<Number>(tree.count)) {}
+      : tree_(tree), divisor_(static_cast<Number>(tree.divisor)) {}
 
   HWY_INLINE E At(int64_t i) const {
     const void* const* next = tree_.arrays;

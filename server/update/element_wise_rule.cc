@@ -29,6 +29,7 @@ FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpda
   arguments.gradients.count = static_cast<int>(replicas.gradients.size());
   arguments.gradients.group_sizes = replicas.group_sizes.data();
   arguments.gradients.groups = static_cast<int>(replicas.group_sizes.size());
+  arguments.gradients.divisor = arguments.gradients.count;
   arguments.gradients.first = replicas.first;
   arguments.copies = replicas.copies.data();
   arguments.copy_count = static_cast<int>(replicas.copies.size());

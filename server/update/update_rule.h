@@ -143,7 +143,7 @@ constexpr int64_t kElementsWorthStreaming = 4096;
 
 // What the ranks of one host reach of each other's replicas, for an update in one pass over memory:
 // the average of their gradients is taken, and their copies of the parameter are written, beside
-// the update itself. The bits are those of TreeAverage (common/dataplane), Update and copying.
+// the update itself. The bits are those of AverageOfGroups (common/dataplane), Update and copying.
 //
 // Fast where all is 64-byte aligned: if the copies are, and the span has at least
 // kElementsWorthStreaming, they are written past the caches (streaming stores), otherwise by

@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
 #include "common/clock.h"
@@ -42,7 +43,8 @@ struct FakePart {
 struct FakeOperation {
   FakeKind kind = FakeKind::kReduce;
   StepTag tag;
-  Rank owner = 0;
+  // Of a reduction all of it; else who takes part, and the owner of what is published.
+  Reduction ranks;
   DType dtype = DType::kFloat32;
   size_t bytes = 0;  // of one rank's input
   Rank first = -1;   // who started it first, and thereby said what it is
@@ -53,13 +55,17 @@ inline std::string Describe(const FakeOperation& op) {
   static constexpr const char* kNames[] = {"Reduce", "Publish", "AllGather"};
   return absl::StrCat(kNames[static_cast<int>(op.kind)], "(generation ", op.tag.generation,
                       ", step ", op.tag.step, ", bucket ", op.tag.bucket, ", phase ",
-                      static_cast<int>(op.tag.phase), ", owner ", op.owner, ", ", op.bytes,
-                      " bytes)");
+                      static_cast<int>(op.tag.phase), ", owner ", op.ranks.owner, ", members ",
+                      absl::StrJoin(op.ranks.members, " "), " in groups of ",
+                      absl::StrJoin(op.ranks.group_sizes, " "), ", divided by ", op.ranks.divisor,
+                      ", ", op.bytes, " bytes)");
 }
 
 inline bool SameOperation(const FakeOperation& a, const FakeOperation& b) {
   return a.kind == b.kind && a.tag.generation == b.tag.generation && a.tag.step == b.tag.step &&
-         a.tag.bucket == b.tag.bucket && a.tag.phase == b.tag.phase && a.owner == b.owner &&
+         a.tag.bucket == b.tag.bucket && a.tag.phase == b.tag.phase &&
+         a.ranks.owner == b.ranks.owner && a.ranks.members == b.ranks.members &&
+         a.ranks.group_sizes == b.ranks.group_sizes && a.ranks.divisor == b.ranks.divisor &&
          a.dtype == b.dtype && a.bytes == b.bytes;
 }
 
@@ -69,14 +75,6 @@ inline size_t Checksum(const char* data, size_t bytes) {
 
 inline bool Overlap(const char* a, size_t a_bytes, const char* b, size_t b_bytes) {
   return a != nullptr && b != nullptr && a < b + b_bytes && b < a + a_bytes;
-}
-
-// All ranks in one group where no tree is given.
-inline ReductionTree WithDefault(ReductionTree tree, int world_size) {
-  if (!tree.node_groups.empty()) return tree;
-  tree.node_groups.emplace_back(world_size);
-  std::iota(tree.node_groups[0].begin(), tree.node_groups[0].end(), 0);
-  return tree;
 }
 
 // What the hub knows of a rank.
@@ -97,10 +95,13 @@ class FakeHubState {
   explicit FakeHubState(FakeHub::Options options)
       : world_size_(options.world_size),
         mode_(options.mode),
-        tree_(WithDefault(std::move(options.tree), options.world_size)),
-        members_(options.world_size) {}
+        all_ranks_(options.world_size),
+        members_(options.world_size) {
+    std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
+  }
 
   int world_size() const { return world_size_; }
+  const std::vector<Rank>& all_ranks() const { return all_ranks_; }
 
   void ShareReplicas(PeerReplicas replicas) {
     absl::MutexLock lock(&mutex_);
@@ -138,10 +139,15 @@ class FakeHubState {
     }
     FakePart& part = op.parts[rank];
     part.started = true;
+    if (!op.ranks.Has(rank)) {
+      part.delivered = part.waited = true;
+      EraseIfFinished(number);
+      return number;
+    }
     part.input = static_cast<const char*>(input);
     part.output = static_cast<char*>(output);
     part.delivered = part.output == nullptr;
-    if (op.kind == FakeKind::kPublish && op.owner == rank) {
+    if (op.kind == FakeKind::kPublish && op.ranks.owner == rank) {
       member.published_bytes += static_cast<int64_t>(op.bytes);
     }
     if (!delayed()) {
@@ -192,9 +198,7 @@ class FakeHubState {
     if (member.broken.ok()) DeliverIfReady(op, rank);
     if (!member.broken.ok()) return member.broken;
     op.parts[rank].waited = true;
-    const bool finished = std::all_of(op.parts.begin(), op.parts.end(),
-                                      [](const FakePart& part) { return part.waited; });
-    if (finished) operations_.erase(found);
+    EraseIfFinished(number);
     return absl::OkStatus();
   }
 
@@ -268,6 +272,13 @@ class FakeHubState {
   }
 
  private:
+  void EraseIfFinished(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::vector<FakePart>& parts = operations_[number].parts;
+    const bool finished =
+        std::all_of(parts.begin(), parts.end(), [](const FakePart& part) { return part.waited; });
+    if (finished) operations_.erase(number);
+  }
+
   template <typename Predicate>
   bool AwaitUntil(const Predicate& predicate, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -308,10 +319,8 @@ class FakeHubState {
   }
 
   static std::vector<Rank> Sources(const FakeOperation& op) {
-    if (op.kind == FakeKind::kPublish) return {op.owner};
-    std::vector<Rank> all(op.parts.size());
-    std::iota(all.begin(), all.end(), 0);
-    return all;
+    if (op.kind == FakeKind::kPublish) return {op.ranks.owner};
+    return op.ranks.members;
   }
 
   static size_t OutputBytes(const FakeOperation& op) {
@@ -353,7 +362,8 @@ class FakeHubState {
     }
     if (!members_[rank].broken.ok()) return;
     if (op.kind == FakeKind::kReduce) {
-      TreeAverage(tree_, op.dtype, inputs, op.bytes / SizeOf(op.dtype), part.output);
+      ReduceGroups(op.ranks.group_sizes, op.ranks.divisor, op.dtype, inputs, 0,
+                   static_cast<int64_t>(op.bytes / SizeOf(op.dtype)), part.output);
     } else {
       char* to = part.output;
       for (const void* input : inputs) {
@@ -367,7 +377,7 @@ class FakeHubState {
   const int world_size_;
   absl::optional<PeerReplicas> replicas_ ABSL_GUARDED_BY(mutex_);
   const FakeHub::Mode mode_;
-  const ReductionTree tree_;
+  std::vector<Rank> all_ranks_;
   mutable absl::Mutex mutex_;
   std::vector<FakeMember> members_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, FakeOperation> operations_ ABSL_GUARDED_BY(mutex_);

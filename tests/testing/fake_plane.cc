@@ -53,26 +53,30 @@ class FakePlane : public DataPlane {
   const PeerReplicas* peer_replicas() const override { return state_->replicas(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
-                                                 Rank owner, DType dtype, const void* contribution,
-                                                 void* result, int64_t elements) override {
-    const absl::Status valid = CheckReduce(owner, world_size(), elements);
+                                                 const Reduction& reduction, DType dtype,
+                                                 const void* contribution, void* result,
+                                                 int64_t elements) override {
+    const absl::Status valid = CheckReduce(reduction, state_->all_ranks(), elements);
     if (!valid.ok()) return valid;
     FakeOperation op;
     op.kind = FakeKind::kReduce;
     op.tag = tag;
-    op.owner = owner;
+    op.ranks = reduction;
     op.dtype = dtype;
     op.bytes = elements * SizeOf(dtype);
-    return Start(op, contribution, owner == rank_ ? result : nullptr);
+    return Start(op, contribution, reduction.owner == rank_ ? result : nullptr);
   }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
-                                                  Rank owner, void* data, size_t bytes) override {
-    if (absl::Status status = CheckPublish(owner, world_size()); !status.ok()) return status;
+                                                  Rank owner, absl::Span<const Rank> members,
+                                                  void* data, size_t bytes) override {
+    absl::Status valid = CheckPublish(owner, members, state_->all_ranks());
+    if (!valid.ok()) return valid;
     FakeOperation op;
     op.kind = FakeKind::kPublish;
     op.tag = tag;
-    op.owner = owner;
+    op.ranks.owner = owner;
+    op.ranks.members.assign(members.begin(), members.end());
     op.bytes = bytes;
     return Start(op, owner == rank_ ? data : nullptr, owner == rank_ ? nullptr : data);
   }
@@ -84,6 +88,7 @@ class FakePlane : public DataPlane {
     FakeOperation op;
     op.kind = FakeKind::kAllGather;
     op.tag = tag;
+    op.ranks.members = state_->all_ranks();
     op.bytes = bytes_per_rank;
     return Start(op, contribution, gathered);
   }

@@ -18,7 +18,6 @@
 #include <memory>
 
 #include "common/dataplane/data_plane.h"
-#include "common/plan.h"
 
 namespace optshard::testing {
 
@@ -31,7 +30,6 @@ class FakeHub {
   struct Options {
     int world_size = 1;
     Mode mode = Mode::kImmediate;
-    ReductionTree tree;  // empty: all ranks in one group
   };
 
   explicit FakeHub(Options options);

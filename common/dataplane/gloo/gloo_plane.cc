@@ -1,7 +1,9 @@
 #include "common/dataplane/gloo/gloo_plane.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -38,18 +40,19 @@ uint64_t Slot(const StepTag& tag, size_t bytes) {
 class Operations {
  public:
   Operations(std::unique_ptr<GlooMesh> mesh, const GlooPlaneOptions& options)
-      : tree_(options.tree), scratch_(options.reduce_window_bytes), mesh_(std::move(mesh)) {}
+      : scratch_(options.reduce_window_bytes), mesh_(std::move(mesh)) {}
 
   GlooMesh& mesh() { return *mesh_; }
   uint64_t NextSequence() { return next_sequence_++; }
 
   // Queues the owner's part of a reduction. Contributions are received as far as scratch memory
   // goes, and summed by FinishReduces.
-  absl::Status QueueReduce(uint64_t sequence, const StepTag& tag, DType dtype,
-                           const void* contribution, void* result, int64_t elements) {
+  absl::Status QueueReduce(uint64_t sequence, const StepTag& tag, const Reduction& reduction,
+                           DType dtype, const void* contribution, void* result, int64_t elements) {
     OwnedReduce reduce;
     reduce.sequence = sequence;
     reduce.tag = tag;
+    reduce.reduction = reduction;
     reduce.dtype = dtype;
     reduce.contribution = contribution;
     reduce.result = result;
@@ -70,11 +73,12 @@ class Operations {
       std::vector<const void*> contributions;
       const size_t bytes = reduce.elements * SizeOf(reduce.dtype);
       const char* received = reduce.scratch.data.get();
-      for (Rank rank = 0; rank < mesh_->world_size(); ++rank) {
-        contributions.push_back(rank == mesh_->rank() ? reduce.contribution : received);
-        if (rank != mesh_->rank()) received += bytes;
+      for (const Rank member : reduce.reduction.members) {
+        contributions.push_back(member == mesh_->rank() ? reduce.contribution : received);
+        if (member != mesh_->rank()) received += bytes;
       }
-      TreeAverage(tree_, reduce.dtype, contributions, reduce.elements, reduce.result);
+      ReduceGroups(reduce.reduction.group_sizes, reduce.reduction.divisor, reduce.dtype,
+                   contributions, 0, reduce.elements, reduce.result);
       scratch_.Return(std::move(reduce.scratch));
       owned_reduces_.pop_front();
       --receiving_;
@@ -88,11 +92,12 @@ class Operations {
   struct OwnedReduce {
     uint64_t sequence = 0;
     StepTag tag;
+    Reduction reduction;
     DType dtype = DType::kFloat32;
     const void* contribution = nullptr;
     void* result = nullptr;
     int64_t elements = 0;
-    ScratchPool::Block scratch;  // the others' contributions, in rank order
+    ScratchPool::Block scratch;  // the others' contributions, in the members' order
     GlooMesh::Messages messages;
   };
 
@@ -100,16 +105,17 @@ class Operations {
     while (receiving_ < owned_reduces_.size()) {
       OwnedReduce& reduce = owned_reduces_[receiving_];
       const size_t bytes = reduce.elements * SizeOf(reduce.dtype);
-      absl::optional<ScratchPool::Block> block = scratch_.Take(bytes * (mesh_->world_size() - 1));
+      absl::optional<ScratchPool::Block> block =
+          scratch_.Take(bytes * (reduce.reduction.members.size() - 1));
       if (!block.has_value()) return absl::OkStatus();
       reduce.scratch = *std::move(block);
       ++receiving_;
       if (bytes == 0) continue;
       char* to = reduce.scratch.data.get();
-      for (Rank peer = 0; peer < mesh_->world_size(); ++peer) {
-        if (peer == mesh_->rank()) continue;
+      for (const Rank member : reduce.reduction.members) {
+        if (member == mesh_->rank()) continue;
         absl::Status status =
-            mesh_->Receive(peer, Slot(reduce.tag, bytes), to, bytes, &reduce.messages);
+            mesh_->Receive(member, Slot(reduce.tag, bytes), to, bytes, &reduce.messages);
         if (!status.ok()) return status;
         to += bytes;
       }
@@ -117,7 +123,6 @@ class Operations {
     return absl::OkStatus();
   }
 
-  const ReductionTree tree_;
   uint64_t next_sequence_ = 0;
   ScratchPool scratch_;
   std::deque<OwnedReduce> owned_reduces_;
@@ -160,7 +165,9 @@ class GlooTicket : public Ticket {
 class GlooPlane : public DataPlane {
  public:
   explicit GlooPlane(std::shared_ptr<Operations> operations)
-      : operations_(std::move(operations)), mesh_(operations_->mesh()) {}
+      : operations_(std::move(operations)), mesh_(operations_->mesh()), all_(mesh_.world_size()) {
+    std::iota(all_.begin(), all_.end(), 0);
+  }
 
   // Tickets may live on; their connections do not.
   ~GlooPlane() override { mesh_.Break(absl::CancelledError("the data plane is destroyed")); }
@@ -169,41 +176,48 @@ class GlooPlane : public DataPlane {
   int world_size() const override { return mesh_.world_size(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
-                                                 Rank owner, DType dtype, const void* contribution,
-                                                 void* result, int64_t elements) override {
-    absl::Status may_start = CheckReduce(owner, world_size(), elements);
+                                                 const Reduction& reduction, DType dtype,
+                                                 const void* contribution, void* result,
+                                                 int64_t elements) override {
+    absl::Status may_start = CheckReduce(reduction, all_, elements);
     may_start.Update(mesh_.status());
     if (!may_start.ok()) return may_start;
     auto ticket = std::make_unique<GlooTicket>(operations_, OperationName{"Reduce", tag});
     const size_t bytes = elements * SizeOf(dtype);
     absl::Status status;
-    if (owner == rank()) {
+    if (reduction.owner == rank()) {
+      status = operations_->QueueReduce(ticket->sequence(), tag, reduction, dtype, contribution,
+                                        result, elements);
+    } else if (bytes > 0 && reduction.Has(rank())) {
       status =
-          operations_->QueueReduce(ticket->sequence(), tag, dtype, contribution, result, elements);
-    } else if (bytes > 0) {
-      status = mesh_.Send(owner, Slot(tag, bytes), contribution, bytes, ticket->messages());
+          mesh_.Send(reduction.owner, Slot(tag, bytes), contribution, bytes, ticket->messages());
     }
     if (!status.ok()) return status;
     return std::unique_ptr<Ticket>(std::move(ticket));
   }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
-                                                  Rank owner, void* data, size_t bytes) override {
-    absl::Status may_start = CheckPublish(owner, world_size());
+                                                  Rank owner, absl::Span<const Rank> members,
+                                                  void* data, size_t bytes) override {
+    absl::Status may_start = CheckPublish(owner, members, all_);
     may_start.Update(mesh_.status());
     if (!may_start.ok()) return may_start;
     auto ticket = std::make_unique<GlooTicket>(operations_, OperationName{"Publish", tag});
     const uint64_t slot = Slot(tag, bytes);
     absl::Status status;
-    if (owner != rank() && bytes > 0) {
-      status = mesh_.Receive(owner, slot, data, bytes, ticket->messages());
+    if (owner != rank()) {
+      const bool takes_part = std::find(members.begin(), members.end(), rank()) != members.end();
+      if (takes_part && bytes > 0) {
+        status = mesh_.Receive(owner, slot, data, bytes, ticket->messages());
+      }
+      if (!status.ok()) return status;
+      return std::unique_ptr<Ticket>(std::move(ticket));
     }
-    if (!status.ok()) return status;
-    for (Rank peer = 0; peer < world_size() && owner == rank() && bytes > 0; ++peer) {
-      if (peer == rank()) continue;
-      status = mesh_.Send(peer, slot, data, bytes, ticket->messages());
+    for (const Rank member : members) {
+      if (member == rank() || bytes == 0) continue;
+      status = mesh_.Send(member, slot, data, bytes, ticket->messages());
       if (status.ok()) continue;
-      // Lower ranks may have theirs.
+      // Members before it may have theirs.
       ticket->Fail(status);
       break;
     }
@@ -247,6 +261,7 @@ class GlooPlane : public DataPlane {
  private:
   const std::shared_ptr<Operations> operations_;
   GlooMesh& mesh_;
+  std::vector<Rank> all_;
 };
 
 }  // namespace
@@ -256,8 +271,6 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateGlooPlane(const GlooPlaneOption
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ", options.world_size));
   }
-  absl::Status status = CheckReductionTree(options.tree, options.world_size);
-  if (!status.ok()) return status;
   absl::StatusOr<std::unique_ptr<GlooMesh>> mesh = GlooMesh::Connect(options);
   if (!mesh.ok()) return mesh.status();
   auto operations = std::make_shared<Operations>(*std::move(mesh), options);

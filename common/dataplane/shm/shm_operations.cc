@@ -43,12 +43,10 @@ bool ShmOperations::Operation::Done() const {
 
 ShmOperations::ShmOperations(std::unique_ptr<ShmPeers> peers, const ShmPlaneOptions& options)
     : rank_(options.rank),
-      tree_(options.tree),
       spin_(options.spin),
       peers_(std::move(peers)),
       next_number_(options.world_size),
-      receive_is_blocked_(options.world_size),
-      contributions_(options.world_size) {
+      receive_is_blocked_(options.world_size) {
   peers_->Watch([this](Rank peer) {
     // One that closed in good order has taken and given all before.
     if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed) {
@@ -245,7 +243,7 @@ void ShmOperations::Take(Operation& operation) {
   }
 }
 
-// All receives of a sum are at the same piece.
+// All receives of a sum are at the same piece, and in the order of the reduction's members.
 void ShmOperations::TakeSum(Operation& operation) {
   std::vector<Operation::Receive>& receives = operation.receives;
   while (receives.front().next < receives.front().end) {
@@ -256,15 +254,18 @@ void ShmOperations::TakeSum(Operation& operation) {
     if (!all) break;
     const uint64_t piece = receives.front().next - receives.front().first;
     const size_t offset = piece * Mailbox::kPieceBytes;
-    contributions_[rank_] = operation.contribution + offset;
-    for (const Operation::Receive& receive : receives) {
-      contributions_[receive.from] = peers_->mailbox(receive.from).piece(receive.next);
+    contributions_.clear();
+    auto receive = receives.begin();
+    for (const Rank member : operation.reduction.members) {
+      contributions_.push_back(member == rank_ ? operation.contribution + offset
+                                               : peers_->mailbox(member).piece((receive++)->next));
     }
     const size_t element = SizeOf(operation.dtype);
-    TreeAverage(tree_, operation.dtype, contributions_,
-                static_cast<int64_t>(PieceBytes(operation.receive_bytes, piece) / element),
-                operation.result + offset / element * SizeOf(ArithmeticOf(operation.dtype)));
-    for (Operation::Receive& receive : receives) Taken(receive);
+    ReduceGroups(operation.reduction.group_sizes, operation.reduction.divisor, operation.dtype,
+                 contributions_, 0,
+                 static_cast<int64_t>(PieceBytes(operation.receive_bytes, piece) / element),
+                 operation.result + offset / element * SizeOf(ArithmeticOf(operation.dtype)));
+    for (Operation::Receive& taken : receives) Taken(taken);
   }
   for (const Operation::Receive& receive : receives) {
     if (receive.next < receive.end) receive_is_blocked_[receive.from] = true;

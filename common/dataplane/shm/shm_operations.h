@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/shm/shm_peers.h"
-#include "common/plan.h"
 
 namespace optshard {
 
@@ -48,6 +47,7 @@ class ShmOperations {
 
     // A reduction to this rank: the pieces of all are summed into `result`, piece by piece.
     bool sums = false;
+    Reduction reduction;
     DType dtype = DType::kFloat32;
     const char* contribution = nullptr;
     char* result = nullptr;
@@ -93,7 +93,6 @@ class ShmOperations {
   absl::Status broken() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Rank rank_;
-  const ReductionTree tree_;
   const absl::Duration spin_;
   const std::unique_ptr<ShmPeers> peers_;
 

@@ -1,5 +1,6 @@
 #include "common/dataplane/shm/shm_plane.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -57,37 +58,42 @@ class ShmPlane : public DataPlane {
   const PeerReplicas* peer_replicas() const override { return operations_->peers().replicas(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
-                                                 Rank owner, DType dtype, const void* contribution,
-                                                 void* result, int64_t elements) override {
-    absl::Status may_start = CheckReduce(owner, world_size(), elements);
+                                                 const Reduction& reduction, DType dtype,
+                                                 const void* contribution, void* result,
+                                                 int64_t elements) override {
+    absl::Status may_start = CheckReduce(reduction, all_, elements);
     may_start.Update(operations_->status());
     if (!may_start.ok()) return may_start;
     auto operation = std::make_shared<Operation>();
     operation->kind = "Reduce";
     operation->tag = tag;
-    if (owner != rank_) {
-      operation->send = static_cast<const char*>(contribution);
-      operation->readers = {owner};
-    } else if (others_.empty()) {
-      const std::vector<const void*> own = {contribution};
-      TreeAverage(tree_of_one_, dtype, own, elements, result);
+    std::vector<Rank> senders;
+    for (const Rank member : reduction.members) {
+      if (member != reduction.owner) senders.push_back(member);
+    }
+    if (reduction.owner != rank_) {
+      if (reduction.Has(rank_)) {
+        operation->send = static_cast<const char*>(contribution);
+        operation->readers = {reduction.owner};
+      }
+    } else if (senders.empty()) {
+      ReduceGroups(reduction.group_sizes, reduction.divisor, dtype, {contribution}, 0, elements,
+                   result);
     } else {
       operation->sums = true;
+      operation->reduction = reduction;
       operation->dtype = dtype;
       operation->contribution = static_cast<const char*>(contribution);
       operation->result = static_cast<char*>(result);
-      for (const Rank peer : others_) operation->receives.push_back({peer, nullptr, 0, 0, 0});
-    }
-    std::vector<Rank> senders;
-    for (const Rank peer : all_) {
-      if (peer != owner) senders.push_back(peer);
+      for (const Rank sender : senders) operation->receives.push_back({sender, nullptr, 0, 0, 0});
     }
     return Start(std::move(operation), senders, elements * SizeOf(dtype));
   }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
-                                                  Rank owner, void* data, size_t bytes) override {
-    absl::Status may_start = CheckPublish(owner, world_size());
+                                                  Rank owner, absl::Span<const Rank> members,
+                                                  void* data, size_t bytes) override {
+    absl::Status may_start = CheckPublish(owner, members, all_);
     may_start.Update(operations_->status());
     if (!may_start.ok()) return may_start;
     auto operation = std::make_shared<Operation>();
@@ -95,8 +101,10 @@ class ShmPlane : public DataPlane {
     operation->tag = tag;
     if (owner == rank_) {
       operation->send = static_cast<const char*>(data);
-      operation->readers = others_;
-    } else {
+      for (const Rank member : members) {
+        if (member != owner) operation->readers.push_back(member);
+      }
+    } else if (std::find(members.begin(), members.end(), rank_) != members.end()) {
       operation->receives.push_back({owner, static_cast<char*>(data), 0, 0, 0});
     }
     return Start(std::move(operation), {owner}, bytes);
@@ -131,7 +139,6 @@ class ShmPlane : public DataPlane {
   }
 
   const Rank rank_;
-  const ReductionTree tree_of_one_ = {{{0}}};
   const std::shared_ptr<ShmOperations> operations_;
   std::vector<Rank> all_;
   std::vector<Rank> others_;
@@ -144,8 +151,6 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateShmPlane(const ShmPlaneOptions&
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ", options.world_size));
   }
-  absl::Status status = CheckReductionTree(options.tree, options.world_size);
-  if (!status.ok()) return status;
   absl::StatusOr<std::unique_ptr<ShmPeers>> peers = ShmPeers::Connect(options);
   if (!peers.ok()) return peers.status();
   return std::unique_ptr<DataPlane>(std::make_unique<ShmPlane>(*std::move(peers), options));

@@ -26,7 +26,7 @@ struct ShmPlaneOptions : PlaneRequest {
 };
 
 // Connects to all other ranks.
-//   INVALID_ARGUMENT      rank, tree; a peer whose replica has another layout
+//   INVALID_ARGUMENT      rank; a peer whose replica has another layout
 //   PERMISSION_DENIED     a peer of another user
 //   UNAVAILABLE           PeerLost: a rank is gone again
 //   DEADLINE_EXCEEDED     PeersTimedOut: ranks that did not come

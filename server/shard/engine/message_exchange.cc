@@ -28,7 +28,11 @@ MessageExchange::MessageExchange(const StepContext& context, std::unique_ptr<Buc
     : context_(context),
       reduces_(context.gradient_mode() == GradientMode::kReduce && context.world_size() > 1),
       publishes_(context.plan().policy != PartitionPolicy::kReplicated && context.world_size() > 1),
-      updater_(std::move(updater)) {}
+      updater_(std::move(updater)) {
+  for (Rank owner = 0; owner < context.world_size(); ++owner) {
+    averages_.push_back(AverageOver(context.plan().tree, owner));
+  }
+}
 
 absl::Status MessageExchange::Check(const ReplicaMemory&) const { return absl::OkStatus(); }
 
@@ -57,9 +61,10 @@ absl::Status MessageExchange::Prepare(const StepRecord& record, const ReplicaMem
       replica.PackGradients(bucket, packed);
       contribution = packed;
     }
-    absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Reduce(
-        TagOf(context_, record.step, StepPhase::kReduce, bucket.index), ExecutionContext(),
-        bucket.owner, bucket.gradient_dtype, contribution, result.data(), bucket.elements);
+    absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+        context_.plane->Reduce(TagOf(context_, record.step, StepPhase::kReduce, bucket.index),
+                               ExecutionContext(), averages_[bucket.owner], bucket.gradient_dtype,
+                               contribution, result.data(), bucket.elements);
     if (!ticket.ok()) return ticket.status();
     operation.ticket = std::move(*ticket);
     operation.done = [this](const OperationWindow::Operation& reduced) {
@@ -164,8 +169,9 @@ absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const Ste
       replica.PackParametersAs(travels, bucket, rounded->updated, data);
     }
   }
-  absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Publish(
-      tag, ExecutionContext(), from, data, bucket.elements * SizeOf(travels));
+  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
+      context_.plane->Publish(tag, ExecutionContext(), from, averages_[from].members, data,
+                              bucket.elements * SizeOf(travels));
   if (!ticket.ok()) return ticket.status();
   operation.ticket = std::move(*ticket);
   operation.done = [this, sends, travels, rounded,

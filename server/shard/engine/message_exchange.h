@@ -4,6 +4,7 @@
 #define OPTSHARD_SERVER_SHARD_ENGINE_MESSAGE_EXCHANGE_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,8 +49,9 @@ class MessageExchange : public StepExchange {
                        absl::Time deadline);
 
   const StepContext context_;
-  const bool reduces_;    // gradients go to their owners
-  const bool publishes_;  // parameters come from their owners
+  const bool reduces_;               // gradients go to their owners
+  const bool publishes_;             // parameters come from their owners
+  std::vector<Reduction> averages_;  // by owner; their members are all ranks
   const std::unique_ptr<BucketUpdater> updater_;
   std::unique_ptr<OperationWindow> window_;
 };

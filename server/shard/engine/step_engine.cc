@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -55,11 +56,13 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
           std::any_of(options_.groups->begin(), options_.groups->end(),
                       [](const GroupUpdate& group) { return group.trainer_update != nullptr; })),
       rows_(&options_.space(), &options_.buckets(), options_.world_size()),
+      all_ranks_(options_.world_size()),
       finished_(options_.store->ledger().progress().finished),
       skipped_(options_.store->ledger().progress().skipped),
       values_(options_.before == nullptr ? options_.values : ParameterValues::kAddedAreMissing),
       incarnations_(options_.before == nullptr ? std::vector<Incarnation>(options_.world_size(), 0)
                                                : options_.before->incarnations_) {
+  std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
   record_.generation = options_.shape->generation();
   record_.hyperparameters = HyperparametersOf(*options_.groups);
   std::vector<Hyperparameters> begins_with = record_.hyperparameters;

@@ -216,6 +216,7 @@ class StepEngine {
   const std::unique_ptr<StepExchange> exchange_;
   const bool runs_trainer_updates_;  // in some group
   TouchedRows rows_;
+  std::vector<Rank> all_ranks_;
   std::vector<bool> takes_dense_;       // by parameter
   std::vector<bool> owned_;             // by parameter: whether some of it is
   std::vector<Hyperparameters> given_;  // those that record_.hyperparameters were made from

@@ -58,7 +58,7 @@ absl::Status StepEngine::MoveBytes(const ByteShare& share, absl::Time deadline) 
   }
   absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->Publish(
       TagOf(options_, record_.step, StepPhase::kControl, kSharedBytes), ExecutionContext(),
-      share.from, share.bytes.data(), share.bytes.size());
+      share.from, all_ranks_, share.bytes.data(), share.bytes.size());
   if (!ticket.ok()) return ticket.status();
   return (*ticket)->Wait(deadline);
 }

@@ -26,8 +26,8 @@ void ReduceAndCompare(DataPlane& plane, const ReductionTree& tree, DType dtype, 
   std::vector<T> contribution = OrderSensitiveValues<T>(plane.rank(), elements);
   std::vector<T> result(mine && !in_place ? elements : 0);
   T* to = !mine ? nullptr : in_place ? contribution.data() : result.data();
-  ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, bucket), kHost, owner, dtype,
-                                   contribution.data(), to, elements))
+  ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, bucket), kHost, AverageOver(tree, owner),
+                                   dtype, contribution.data(), to, elements))
                   .ok());
   if (!mine) return;
   EXPECT_TRUE(SameBits(in_place ? contribution : result,
@@ -38,12 +38,7 @@ void ReduceAndCompare(DataPlane& plane, const ReductionTree& tree, DType dtype, 
 }  // namespace
 
 void DataPlaneConformance::Run(const std::function<void(DataPlane& plane)>& body) const {
-  Run(OneGroup(world_size()), body);
-}
-
-void DataPlaneConformance::Run(const ReductionTree& tree,
-                               const std::function<void(DataPlane& plane)>& body) const {
-  RunGroup(GetParam().kind, world_size(), tree, body);
+  RunGroup(GetParam().kind, world_size(), body);
 }
 
 TEST_P(DataPlaneConformance, Plane_Made_KnowsItsPlace) {
@@ -57,7 +52,7 @@ TEST_P(DataPlaneConformance, Plane_Made_KnowsItsPlace) {
 
 TEST_P(DataPlaneConformance, Reduce_OrderSensitiveValues_AveragesInTreeOrder) {
   for (const ReductionTree& tree : Trees(world_size())) {
-    Run(tree, [&](DataPlane& plane) {
+    Run([&](DataPlane& plane) {
       int32_t bucket = 0;
       for (int owner = 0; owner < world_size(); ++owner) {
         for (int64_t elements : {0, 1, 7, 1023, 1025, 70003}) {
@@ -95,8 +90,9 @@ TEST_P(DataPlaneConformance, Reduce_CallersFlushDenormalsAndRoundDown_AveragesIn
   Run([&](DataPlane& plane) {
     for (Rank owner = 0; owner < world_size(); ++owner) {
       std::vector<float> result(elements);
-      ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, owner), kHost, owner,
-                                       DType::kFloat32, values[plane.rank()].data(),
+      ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, owner), kHost,
+                                       AverageOver(OneGroup(world_size()), owner), DType::kFloat32,
+                                       values[plane.rank()].data(),
                                        owner == plane.rank() ? result.data() : nullptr, elements))
                       .ok());
       if (owner == plane.rank()) {
@@ -111,7 +107,7 @@ TEST_P(DataPlaneConformance, Reduce_CallersFlushDenormalsAndRoundDown_AveragesIn
 
 TEST_P(DataPlaneConformance, Reduce_Float64_AveragesInFloat64) {
   for (const ReductionTree& tree : Trees(world_size())) {
-    Run(tree, [&](DataPlane& plane) {
+    Run([&](DataPlane& plane) {
       for (int owner = 0; owner < world_size(); ++owner) {
         ReduceAndCompare<double>(plane, tree, DType::kFloat64, owner, 5001, false, owner);
       }
@@ -124,7 +120,7 @@ TEST_P(DataPlaneConformance, Reduce_Float64_AveragesInFloat64) {
 TEST_P(DataPlaneConformance, Reduce_HalfTypes_AverageInFloat32) {
   constexpr int64_t kElements = 150001;  // more than one message of the planes that cut them
   for (const ReductionTree& tree : Trees(world_size())) {
-    Run(tree, [&](DataPlane& plane) {
+    Run([&](DataPlane& plane) {
       int32_t bucket = 0;
       for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
         std::vector<std::vector<uint16_t>> halves;
@@ -138,10 +134,11 @@ TEST_P(DataPlaneConformance, Reduce_HalfTypes_AverageInFloat32) {
         }
         const Rank owner = world_size() - 1;
         std::vector<float> result(plane.rank() == owner ? kElements : 0);
-        ASSERT_TRUE(WaitFor(plane.Reduce(Tag(StepPhase::kReduce, bucket++), kHost, owner, dtype,
-                                         halves[plane.rank()].data(),
-                                         result.empty() ? nullptr : result.data(), kElements))
-                        .ok());
+        ASSERT_TRUE(
+            WaitFor(plane.Reduce(Tag(StepPhase::kReduce, bucket++), kHost, AverageOver(tree, owner),
+                                 dtype, halves[plane.rank()].data(),
+                                 result.empty() ? nullptr : result.data(), kElements))
+                .ok());
         if (plane.rank() == owner) {
           EXPECT_TRUE(SameBits(result, AverageOf(tree, values)));
         }
@@ -154,12 +151,15 @@ TEST_P(DataPlaneConformance, Reduce_HalfTypes_AverageInFloat32) {
 TEST_P(DataPlaneConformance, Operation_OwnerOutOfRange_IsRefused) {
   Run([&](DataPlane& plane) {
     float value = 1;
-    EXPECT_EQ(WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, world_size(), DType::kFloat32,
-                                   &value, &value, 1))
+    EXPECT_EQ(WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost,
+                                   AverageOver(OneGroup(world_size()), world_size()),
+                                   DType::kFloat32, &value, &value, 1))
                   .code(),
               absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, -1, &value, 4)).code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(
+        WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, -1, AllRanks(plane), &value, 4))
+            .code(),
+        absl::StatusCode::kInvalidArgument);
     EXPECT_TRUE(plane.Close(FarDeadline()).ok());
   });
 }
@@ -167,10 +167,11 @@ TEST_P(DataPlaneConformance, Operation_OwnerOutOfRange_IsRefused) {
 TEST_P(DataPlaneConformance, Reduce_LessThanNoElements_IsRefused) {
   Run([&](DataPlane& plane) {
     float value = 1;
-    EXPECT_EQ(WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, 0, DType::kFloat32, &value,
-                                   &value, -1))
-                  .code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(
+        WaitFor(plane.Reduce(Tag(StepPhase::kReduce), kHost, AverageOver(OneGroup(world_size()), 0),
+                             DType::kFloat32, &value, &value, -1))
+            .code(),
+        absl::StatusCode::kInvalidArgument);
     EXPECT_TRUE(plane.Close(FarDeadline()).ok());
   });
 }
@@ -183,7 +184,7 @@ TEST_P(DataPlaneConformance, Publish_FromEveryOwner_GivesAllItsBytes) {
         const std::vector<char> expected = Pattern(bytes, owner);
         std::vector<char> data = owner == plane.rank() ? expected : std::vector<char>(bytes);
         ASSERT_TRUE(WaitFor(plane.Publish(Tag(StepPhase::kPublish, bucket++), kHost, owner,
-                                          data.data(), bytes))
+                                          AllRanks(plane), data.data(), bytes))
                         .ok());
         EXPECT_TRUE(data == expected) << bytes << " bytes of owner " << owner;
       }
@@ -231,7 +232,7 @@ TEST_P(DataPlaneConformance, Steps_ManyBucketsUnderWay_AreExact) {
   constexpr int kBuckets = 18;
   constexpr int64_t kElements = 5003;
   const ReductionTree tree = Trees(world_size()).back();
-  Run(tree, [&](DataPlane& plane) {
+  Run([&](DataPlane& plane) {
     for (int step = 1; step <= 3; ++step) {
       std::vector<std::vector<float>> gradients, parameters;
       std::vector<std::unique_ptr<Ticket>> reduces, publishes;
@@ -242,8 +243,8 @@ TEST_P(DataPlaneConformance, Steps_ManyBucketsUnderWay_AreExact) {
       }
       for (int bucket = 0; bucket < kBuckets; ++bucket) {
         auto ticket = plane.Reduce(Tag(StepPhase::kReduce, bucket, step), kHost,
-                                   bucket % world_size(), DType::kFloat32, gradients[bucket].data(),
-                                   parameters[bucket].data(), kElements);
+                                   AverageOver(tree, bucket % world_size()), DType::kFloat32,
+                                   gradients[bucket].data(), parameters[bucket].data(), kElements);
         ASSERT_TRUE(ticket.ok()) << ticket.status();
         reduces.push_back(*std::move(ticket));
       }
@@ -259,7 +260,7 @@ TEST_P(DataPlaneConformance, Steps_ManyBucketsUnderWay_AreExact) {
       for (int bucket = 0; bucket < kBuckets; ++bucket) {
         auto ticket =
             plane.Publish(Tag(StepPhase::kPublish, bucket, step), kHost, bucket % world_size(),
-                          parameters[bucket].data(), kElements * sizeof(float));
+                          AllRanks(plane), parameters[bucket].data(), kElements * sizeof(float));
         ASSERT_TRUE(ticket.ok()) << ticket.status();
         publishes.push_back(*std::move(ticket));
       }
@@ -287,7 +288,8 @@ TEST_P(DataPlaneConformance, Wait_BeforeTheOthersCome_Blocks) {
     const Rank owner = world_size() - 1;
     std::vector<char> data = plane.rank() == owner ? expected : std::vector<char>(100000);
     if (plane.rank() != 0) first_has_started.WaitForNotification();
-    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, owner, data.data(), data.size());
+    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, owner, AllRanks(plane),
+                                data.data(), data.size());
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     if (plane.rank() == 0) first_has_started.Notify();
     ASSERT_TRUE((*ticket)->Wait(FarDeadline()).ok());
@@ -299,7 +301,8 @@ TEST_P(DataPlaneConformance, Wait_BeforeTheOthersCome_Blocks) {
 TEST_P(DataPlaneConformance, OrderOn_WithoutAStream_SaysToWait) {
   Run([&](DataPlane& plane) {
     std::vector<char> data(64);
-    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, 0, data.data(), data.size());
+    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, 0, AllRanks(plane), data.data(),
+                                data.size());
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     EXPECT_EQ((*ticket)->OrderOn(kHost).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_TRUE((*ticket)->Wait(FarDeadline()).ok());

@@ -28,9 +28,8 @@ class DataPlaneConformance : public ::testing::TestWithParam<ConformanceCase> {
  protected:
   int world_size() const { return GetParam().world_size; }
 
-  // Runs `body` on every rank, with the tree of one group, or with `tree`.
+  // Runs `body` on every rank.
   void Run(const std::function<void(DataPlane& plane)>& body) const;
-  void Run(const ReductionTree& tree, const std::function<void(DataPlane& plane)>& body) const;
 };
 
 // What only peers can do to each other: die, hang, differ.

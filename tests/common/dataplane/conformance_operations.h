@@ -3,6 +3,7 @@
 #define OPTSHARD_TESTS_COMMON_DATAPLANE_CONFORMANCE_OPERATIONS_H_
 
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,12 @@ inline const ExecutionContext kHost;
 
 inline StepTag Tag(StepPhase phase, int32_t bucket = 0, StepNumber step = 1) {
   return StepTag{/*generation=*/3, step, bucket, phase};
+}
+
+inline std::vector<Rank> AllRanks(const DataPlane& plane) {
+  std::vector<Rank> ranks(plane.world_size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 inline absl::Status WaitFor(absl::StatusOr<std::unique_ptr<Ticket>> ticket,

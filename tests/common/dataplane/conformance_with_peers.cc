@@ -37,9 +37,9 @@ TEST_P(DataPlaneWithPeers, PeerNeverComes_OthersTimeOutNamingIt) {
     if (plane.rank() == late) return given_up.Wait();
     std::vector<char> data(1 << 16);
     const absl::Time start = Clock::Monotonic().Now();
-    const absl::Status status =
-        WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, late, data.data(), data.size()),
-                start + absl::Milliseconds(150));
+    const absl::Status status = WaitFor(plane.Publish(Tag(StepPhase::kPublish), kHost, late,
+                                                      AllRanks(plane), data.data(), data.size()),
+                                        start + absl::Milliseconds(150));
     EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(20));
     EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
     EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{late}) << status;
@@ -68,7 +68,8 @@ TEST_P(DataPlaneWithPeers, Abort_FromAnotherThread_WakesTheWaitWithItsReason) {
     // The others' planes live on and say nothing.
     if (plane.rank() != 0) return rank_0_is_done.WaitForNotification();
     std::vector<char> data(1 << 16);
-    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, 1, data.data(), data.size());
+    auto ticket = plane.Publish(Tag(StepPhase::kPublish), kHost, 1, AllRanks(plane), data.data(),
+                                data.size());
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     absl::Time aborted_at;
     std::thread aborter([&] {
@@ -81,9 +82,9 @@ TEST_P(DataPlaneWithPeers, Abort_FromAnotherThread_WakesTheWaitWithItsReason) {
     aborter.join();
     EXPECT_LT(woken_at - aborted_at, absl::Seconds(2));
     EXPECT_TRUE(errors::IsPeerLost(status)) << status;
-    EXPECT_EQ(
-        WaitFor(plane.Publish(Tag(StepPhase::kPublish, 1), kHost, 1, data.data(), data.size())),
-        status);
+    EXPECT_EQ(WaitFor(plane.Publish(Tag(StepPhase::kPublish, 1), kHost, 1, AllRanks(plane),
+                                    data.data(), data.size())),
+              status);
     rank_0_is_done.Notify();
   });
 }

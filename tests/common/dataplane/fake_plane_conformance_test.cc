@@ -16,11 +16,10 @@ class FakeMaker : public PlaneMaker {
 };
 
 PlaneKind Fake(const std::string& name, testing::FakeHub::Mode mode) {
-  return {name, [mode](int world_size, const ReductionTree& tree) {
+  return {name, [mode](int world_size) {
             testing::FakeHub::Options options;
             options.world_size = world_size;
             options.mode = mode;
-            options.tree = tree;
             return std::make_unique<FakeMaker>(options);
           }};
 }

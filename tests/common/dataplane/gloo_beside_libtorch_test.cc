@@ -40,23 +40,24 @@ TEST(GlooBesideLibtorch, TensorsPublishedAndReduced_BothLibrariesWork) {
       GlooPlaneOptions options;
       options.rank = rank;
       options.world_size = 2;
-      options.tree = ReductionTree{{{0, 1}}};
       options.rendezvous = &rendezvous;
       options.deadline = Deadline();
       auto plane = CreateGlooPlane(options);
       ASSERT_TRUE(plane.ok()) << plane.status();
+      const Reduction to_first = AverageOver({{{0, 1}}}, 0);
       torch::Tensor weight = torch::full({512, 512}, rank + 1.0f, torch::requires_grad());
       for (StepNumber step = 1; step <= 20; ++step) {
         weight.mutable_grad() = torch::Tensor();
         torch::matmul(weight, weight).sum().backward();
         const torch::Tensor& gradient = weight.grad();
-        auto reduce = (*plane)->Reduce({1, step, 0, StepPhase::kReduce}, {}, 0, DType::kFloat32,
-                                       gradient.data_ptr(), gradient.data_ptr(), gradient.numel());
+        auto reduce =
+            (*plane)->Reduce({1, step, 0, StepPhase::kReduce}, {}, to_first, DType::kFloat32,
+                             gradient.data_ptr(), gradient.data_ptr(), gradient.numel());
         ASSERT_TRUE(reduce.ok()) << reduce.status();
         ASSERT_TRUE((*reduce)->Wait(Deadline()).ok());
         torch::NoGradGuard no_grad;
         if (rank == 0) weight.sub_(gradient, 1e-6);
-        auto publish = (*plane)->Publish({1, step, 0, StepPhase::kPublish}, {}, 0,
+        auto publish = (*plane)->Publish({1, step, 0, StepPhase::kPublish}, {}, 0, {0, 1},
                                          weight.data_ptr(), weight.nbytes());
         ASSERT_TRUE(publish.ok()) << publish.status();
         ASSERT_TRUE((*publish)->Wait(Deadline()).ok());

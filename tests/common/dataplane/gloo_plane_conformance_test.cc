@@ -25,10 +25,9 @@ class GlooMaker : public PlaneMaker {
 };
 
 PlaneKind Gloo(const std::string& name, const std::string& network, size_t window_bytes) {
-  return {name, [=](int world_size, const ReductionTree& tree) {
+  return {name, [=](int world_size) {
             GlooPlaneOptions options;
             options.world_size = world_size;
-            options.tree = tree;
             options.generation = 7;
             options.network = network;
             options.reduce_window_bytes = window_bytes;

@@ -48,7 +48,7 @@ absl::Status Steps(DataPlane& plane, absl::Duration patience, size_t bucket_byte
     for (int bucket = 0; bucket < 4 * kWorldSize; ++bucket) {
       const Rank owner = bucket % kWorldSize;
       // Each bucket's memory is used four times at once, always with the same bytes.
-      auto ticket = plane.Publish({1, step, bucket, StepPhase::kPublish}, {}, owner,
+      auto ticket = plane.Publish({1, step, bucket, StepPhase::kPublish}, {}, owner, {0, 1, 2},
                                   parameters[owner].data(), bucket_bytes);
       if (!ticket.ok()) return ticket.status();
       tickets.push_back(*std::move(ticket));
@@ -66,7 +66,6 @@ absl::Status Steps(DataPlane& plane, absl::Duration patience, size_t bucket_byte
   GlooPlaneOptions options;
   options.rank = rank;
   options.world_size = kWorldSize;
-  options.tree = ReductionTree{{{0, 1, 2}}};
   options.rendezvous = &rendezvous;
   options.deadline = Clock::Monotonic().Now() + absl::Seconds(30);
   Report report;

@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
-#include "common/plan.h"
 #include "gtest/gtest.h"
 
 namespace optshard {
@@ -28,7 +27,7 @@ class PlaneMaker {
 
 struct PlaneKind {
   std::string name;
-  std::function<std::unique_ptr<PlaneMaker>(int world_size, const ReductionTree& tree)> maker;
+  std::function<std::unique_ptr<PlaneMaker>(int world_size)> maker;
 };
 
 // Where the threads of a group wait for each other beside their planes. Thread-safe; for one use.
@@ -55,9 +54,9 @@ class Meeting {
 inline absl::Time FarDeadline() { return Clock::Monotonic().Now() + absl::Seconds(60); }
 
 // Runs `body` on every rank of a new group, each on a thread of its own with its plane.
-inline void RunGroup(const PlaneKind& kind, int world_size, const ReductionTree& tree,
+inline void RunGroup(const PlaneKind& kind, int world_size,
                      const std::function<void(DataPlane& plane)>& body) {
-  const std::unique_ptr<PlaneMaker> maker = kind.maker(world_size, tree);
+  const std::unique_ptr<PlaneMaker> maker = kind.maker(world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&maker, &body, rank] {

@@ -25,10 +25,9 @@ class ShmMaker : public PlaneMaker {
 };
 
 PlaneKind Shm(const std::string& name, absl::Duration spin) {
-  return {name, [=](int world_size, const ReductionTree& tree) {
+  return {name, [=](int world_size) {
             ShmPlaneOptions options;
             options.world_size = world_size;
-            options.tree = tree;
             options.generation = 7;
             options.spin = spin;
             return std::make_unique<ShmMaker>(options);

@@ -30,7 +30,6 @@ class ShmProcesses : public ::testing::Test {
     ShmPlaneOptions options;
     options.rank = rank;
     options.world_size = kWorldSize;
-    options.tree = {{{0, 1}}};
     options.rendezvous = &rendezvous;
     options.deadline = FarDeadline();
     return CreateShmPlane(options);

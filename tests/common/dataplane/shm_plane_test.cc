@@ -46,16 +46,12 @@ std::shared_ptr<const ReplicaSegments> MakeReplica(const MemoryLayout& layout, R
 void OnEveryRank(int world_size, const MemoryLayout& layout,
                  const std::function<void(ShmPlaneOptions)>& body) {
   testing::FakeRendezvous rendezvous;
-  ReductionTree tree;
-  tree.node_groups.emplace_back();
-  for (Rank rank = 0; rank < world_size; ++rank) tree.node_groups[0].push_back(rank);
   std::vector<std::thread> threads;
   for (Rank rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       ShmPlaneOptions options;
       options.rank = rank;
       options.world_size = world_size;
-      options.tree = tree;
       options.rendezvous = &rendezvous;
       options.layout = &layout;
       options.deadline = FarDeadline();
@@ -267,7 +263,6 @@ TEST(ShmPlane_RankThatNeverComes_IsNamed, ByAllOthers) {
       ShmPlaneOptions options;
       options.rank = rank;
       options.world_size = 3;
-      options.tree = {{{0, 1, 2}}};
       options.rendezvous = &rendezvous;
       options.deadline = Clock::Monotonic().Now() + absl::Milliseconds(200);
       const absl::Status status = CreateShmPlane(options).status();

@@ -24,7 +24,6 @@ absl::StatusOr<std::unique_ptr<DataPlane>> Connect(Rank rank, FakeRendezvous& re
   ShmPlaneOptions options;
   options.rank = rank;
   options.world_size = 2;
-  options.tree = {{{0, 1}}};
   options.rendezvous = &rendezvous;
   options.deadline = FarDeadline();
   return CreateShmPlane(options);

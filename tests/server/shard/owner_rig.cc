@@ -25,15 +25,17 @@ class MortalPlane final : public DataPlane {
   const PeerReplicas* peer_replicas() const override { return plane_->peer_replicas(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag,
-                                                 const ExecutionContext& context, Rank owner,
-                                                 DType dtype, const void* contribution,
-                                                 void* result, int64_t elements) override {
-    return Watch(plane_->Reduce(tag, context, owner, dtype, contribution, result, elements));
+                                                 const ExecutionContext& context,
+                                                 const Reduction& reduction, DType dtype,
+                                                 const void* contribution, void* result,
+                                                 int64_t elements) override {
+    return Watch(plane_->Reduce(tag, context, reduction, dtype, contribution, result, elements));
   }
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag,
                                                   const ExecutionContext& context, Rank owner,
-                                                  void* data, size_t bytes) override {
-    return Watch(plane_->Publish(tag, context, owner, data, bytes));
+                                                  absl::Span<const Rank> members, void* data,
+                                                  size_t bytes) override {
+    return Watch(plane_->Publish(tag, context, owner, members, data, bytes));
   }
   absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag,
                                                     const ExecutionContext& context,

@@ -1,5 +1,5 @@
-// Updating in one pass over the replicas' memory gives the bits of TreeAverage, Update and copying,
-// in every driver and on every instruction set of this CPU.
+// Updating in one pass over the replicas' memory gives the bits of AverageOfGroups, Update and
+// copying, in every driver and on every instruction set of this CPU.
 #include <cmath>
 #include <cstdint>
 #include <vector>

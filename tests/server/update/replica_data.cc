@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/dataplane/tree_average.h"
-#include "common/plan.h"
 
 namespace optshard::testing {
 
@@ -50,14 +49,9 @@ std::vector<float> ReplicaData::Average() {
     contributions.push_back(Missing(replica) ? zeros.data()
                                              : replicas_[replica].Span().gradient.data());
   }
-  ReductionTree tree;
-  Rank next = 0;
-  for (const int size : shape_.group_sizes) {
-    tree.node_groups.emplace_back(size);
-    for (Rank& rank : tree.node_groups.back()) rank = next++;
-  }
   std::vector<float> average(shape_.elements);
-  TreeAverage(tree, DType::kFloat32, contributions, shape_.elements, average.data());
+  AverageOfGroups(shape_.group_sizes, DType::kFloat32, contributions, 0, shape_.elements,
+                  average.data());
   return average;
 }
 

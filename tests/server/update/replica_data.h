@@ -29,7 +29,7 @@ class ReplicaData {
   // Valid until the next call, while this object stays where it is.
   SpanUpdate Span();
 
-  // What the one pass must equal: TreeAverage, Update by the scalar driver, copies.
+  // What the one pass must equal: AverageOfGroups, Update by the scalar driver, copies.
   void UpdateByParts(const Coefficients& coefficients);
 
   // As RuleData's, for all replicas.

@@ -129,7 +129,6 @@ std::unique_ptr<FakeHub> EngineRig::MakeHub() const {
   FakeHub::Options hub;
   hub.world_size = options_.world_size;
   hub.mode = options_.mode;
-  hub.tree = plan().tree;
   return std::make_unique<FakeHub>(hub);
 }
 

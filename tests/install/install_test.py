@@ -59,7 +59,7 @@ class Installed(unittest.TestCase):
             with open(os.path.join(self.prefix, path), "rb") as file:
                 content = file.read()
             for trace in (root, "/.cache/bazel", ".venv", self.prefix):
-                self.assertNotIn(trace.encode(), content, "%s has %s" % (path, trace))
+                self.assertFalse(trace.encode() in content, "%s has %s" % (path, trace))
 
     def test_Prefix_MovedElsewhere_ProgramsRunFromAnyFolder(self):
         with scratch() as folder:

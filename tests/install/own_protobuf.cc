@@ -4,7 +4,6 @@
 #include <google/protobuf/text_format.h>
 #include <google/protobuf/util/json_util.h>
 
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>

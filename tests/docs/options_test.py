@@ -14,6 +14,7 @@ _PROGRAMS = (
     "examples/optshard-train-digits",
     "examples/optshard-recipe",
     "examples/optshard-train-language",
+    "examples/optshard-read-state",
 )
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 

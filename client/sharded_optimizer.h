@@ -218,8 +218,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // another number of ranks. "step" is there with every rule. Copies share their tensors with what
   // is kept here. FAILED_PRECONDITION, in PyTorch's words, where nothing was consolidated.
   const StateDict& state_dict() const;
-  // With `all_ranks`, as OSS has it: consolidates to all ranks first. All of them call it then, with
-  // the same value. Without: as state_dict(). Errors as those two.
+  // With `all_ranks`, as OSS has it: consolidates to all ranks first. All of them call it then,
+  // with the same value. Without: as state_dict(). Errors as those two.
   const StateDict& state_dict(bool all_ranks);
   // The same by the parameters' names. INVALID_ARGUMENT never.
   NamedStateDict named_state_dict() const;

@@ -22,6 +22,7 @@
 #include "server/checkpoint/posix_file_system.h"
 #include "server/checkpoint/state_file/checkpoint_export.h"
 #include "server/checkpoint/state_file/checkpoint_import.h"
+#include "server/checkpoint/state_file/model_source.h"
 #include "server/checkpoint/state_file/state_file.h"
 #include "server/checkpoint/verify.h"
 #include "server/shard/inspection/size_text.h"
@@ -80,7 +81,8 @@ void DeclareOptions(Flags& flags, CommandLine& line) {
   line.Add("from-key", &flags.from_key,
            "the key under which the state dict is there, if it is within another dict");
   line.Add("model", &flags.model,
-           "the file, .pt or .safetensors, that has the parameters by name: a model's state dict");
+           "what has the parameters by name: a file, .pt or .safetensors, or where a model of "
+           "Hugging Face is several files, its .index.json or its directory");
   line.Add("rules", &flags.rules,
            "the update rule of all param groups, such as adamw, or one for each, with commas");
   line.Group("Prune");
@@ -230,7 +232,7 @@ int Export(FileSystem& system, Directory& root, const Flags& flags) {
 absl::StatusOr<std::string> ImportFiles(FileSystem& system, Directory& root, const Flags& flags) {
   const auto state = StateFile::Open(system, ResolvedPath(flags.from));
   if (!state.ok()) return state.status();
-  const auto model = StateFile::Open(system, ResolvedPath(flags.model));
+  const auto model = ModelSource::Open(system, ResolvedPath(flags.model));
   if (!model.ok()) return model.status();
   CheckpointImport import;
   import.state = state->get();

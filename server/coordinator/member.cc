@@ -47,8 +47,7 @@ MemberStatus StatusOf(const Member& member, Rank rank, absl::Time now) {
 bool IsTorn(absl::Span<const Member> members) {
   std::vector<absl::optional<OwnerSteps>> owners;
   for (const Member& member : members) {
-    const bool known = member.progress_is_final || IsOpen(member.progress.outcome);
-    owners.emplace_back(known ? StepsOf(member.progress) : OwnerSteps{0, OwnerPhase::kUnknown});
+    owners.emplace_back(StepsOf(member.progress, member.progress_is_final));
   }
   return IsTorn(DecideTransition(owners).transition);
 }

@@ -46,7 +46,8 @@ absl::Status Torn(StepNumber step, const std::vector<Rank>& ranks, absl::string_
 
 }  // namespace
 
-OwnerSteps StepsOf(const StepProgress& progress) {
+OwnerSteps StepsOf(const StepProgress& progress, bool is_final) {
+  if (!is_final && !IsOpen(progress.outcome)) return OwnerSteps{0, OwnerPhase::kUnknown};
   return OwnerSteps{progress.finished, PhaseOf(progress.outcome), progress.skipped};
 }
 

@@ -11,8 +11,9 @@
 
 namespace optshard {
 
-// What an owner has of its steps that says this of them.
-OwnerSteps StepsOf(const StepProgress& progress);
+// What an owner has of its steps that says this of them. Where it has said so before something went
+// wrong (not `is_final`), it may have gone on since: then only a step that was open says anything.
+OwnerSteps StepsOf(const StepProgress& progress, bool is_final = true);
 
 // A pure function: DecideTransition (common/step_transition.h), with the errors that ranks are
 // told. `kept` is by rank, nullopt for a rank that brings nothing. This also settles a step that

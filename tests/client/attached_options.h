@@ -48,12 +48,15 @@ inline std::vector<absl::Status> RunAttached(
   return RunAttachedTo(rig, world_size, body);
 }
 
-// At a new server whose owners others reach over RPC, and all the coordinator's checkpoints.
+// At a new server whose owners others reach over RPC, and all the coordinator and its checkpoints.
+// `served_as` is told first where.
 inline std::vector<absl::Status> RunServedAttached(
-    int world_size, const std::function<void(ShardedOptimizerOptions)>& body) {
+    int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
+    const std::function<void(const ServedJob&, ShardViewRegistry&)>& served_as = nullptr) {
   LocalCoordinator coordinator(world_size);
   ShardViewRegistry views;
   const ServedJob served(&coordinator, &views);
+  if (served_as) served_as(served, views);
   NodeRig::Options options;
   options.world_size = world_size;
   options.owners.coordinator = &coordinator;

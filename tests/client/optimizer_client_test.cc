@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,11 +20,13 @@
 #include "client/sharded_optimizer.h"
 #include "client/state_dict.h"
 #include "client/status_error.h"
-#include "common/rpc/server_rpc.h"
-#include "server/coordinator/coordinator_service.h"
+#include "common/cancellation.h"
+#include "server/shard/inspection/shard_view_registry.h"
+#include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
+#include "tests/server/node/node_rig.h"
 #include "tests/testing/client_ranks.h"
-#include "tests/testing/local_coordinator.h"
+#include "tests/testing/served_job.h"
 
 namespace optshard {
 namespace {
@@ -32,25 +37,14 @@ using ::testing::HasSubstr;
 using testing::Parameter;
 using testing::RunServedRanks;
 
-// The coordinator of this thread's ranks, over gRPC.
-class Served {
- public:
-  Served()
-      : service_(
-            &static_cast<LocalCoordinator*>(ScopedClientSeams::Current()->coordinator)->domain()),
-        listening_(ValueOrThrow(StartServer("127.0.0.1:0", {&service_}))) {}
-  ~Served() { listening_.server->Shutdown(); }
+OptimizerClient::Options At(const std::string& coordinator) {
+  OptimizerClient::Options options;
+  options.coordinator = coordinator;
+  return options;
+}
 
-  OptimizerClient::Options options() const {
-    OptimizerClient::Options options;
-    options.coordinator = absl::StrCat("127.0.0.1:", listening_.port);
-    return options;
-  }
-
- private:
-  CoordinatorService service_;
-  ListeningServer listening_;
-};
+// Of this thread's ranks.
+OptimizerClient::Options Here() { return At(ScopedClientSeams::Current()->coordinator_address); }
 
 // Slots of the caller.
 struct Memory {
@@ -104,8 +98,7 @@ TEST(OptimizerClientTest, ReadState_IsWhatTheRanksConsolidate) {
       }
       optimizer.consolidate_state_dict(0);
       if (options.rank == 0) {
-        const Served served;
-        const auto client = ValueOrThrow(OptimizerClient::Connect(served.options()));
+        const auto client = ValueOrThrow(OptimizerClient::Connect(Here()));
         EXPECT_EQ(client->spec().world_size, 2);
         Memory memory(*client);
         OptimizerClient::ReadOptions read;
@@ -131,17 +124,183 @@ TEST(OptimizerClientTest, ReadState_IsWhatTheRanksConsolidate) {
   }
 }
 
+// One rank's part of a job whose values of each step are known.
+class Stepping {
+ public:
+  explicit Stepping(ShardedOptimizerOptions options)
+      : parameter_(Parameter({400, 5000}, 1)),
+        optimizer_({parameter_}, RuleOptions("sgd").Set("lr", 0.25).Set("momentum", 0.5),
+                   [&options] {
+                     options.policy = PartitionPolicy::kBalanced;
+                     return options;
+                   }()) {}
+
+  void Step() {
+    parameter_.mutable_grad() = Gradient({400, 5000}, 1);
+    optimizer_.step();
+  }
+  StepNumber finished() const { return optimizer_.finished_step(); }
+  void Close() { optimizer_.Close(); }
+
+ private:
+  at::Tensor parameter_;
+  ShardedOptimizer optimizer_;
+};
+
+// What every element of the parameter and of its momentum is after so many steps.
+struct Element {
+  float parameter = 1;
+  float momentum = 0;
+};
+Element After(StepNumber steps, float gradient) {
+  Element element;
+  for (StepNumber step = 1; step <= steps; ++step) {
+    element.momentum = step == 1 ? gradient : 0.5F * element.momentum + gradient;
+    element.parameter -= 0.25F * element.momentum;
+  }
+  return element;
+}
+
+// Reads the state again and again while the ranks step; each time it is that of one step.
+void ReadWhileTheyStep(const OptimizerClient::Options& options,
+                       const std::atomic<StepNumber>& finished) {
+  const auto client = ValueOrThrow(OptimizerClient::Connect(options));
+  Memory memory(*client);
+  std::vector<float> values(400 * 5000);
+  const float gradient = Gradient({1}, 1).item<float>();
+  StepNumber before = 0;
+  for (int round = 0; round < 5; ++round) {
+    OptimizerClient::ReadOptions read;
+    read.parameters = {reinterpret_cast<char*>(values.data())};
+    std::atomic<int64_t> most{0};
+    std::atomic<int64_t> total{0};
+    read.progress = [&](int64_t done, int64_t all) {
+      total = all;
+      int64_t known = most;
+      while (known < done && !most.compare_exchange_weak(known, done)) {
+      }
+    };
+    const PulledStep pulled = ValueOrThrow(client->ReadState(memory.places, read));
+    EXPECT_GE(pulled.step, before);
+    before = pulled.step;
+    EXPECT_EQ(most, pulled.bytes);
+    EXPECT_EQ(total, pulled.bytes);
+    const Element expected = After(pulled.step, gradient);
+    EXPECT_TRUE(std::all_of(values.begin(), values.end(),
+                            [&](float value) { return value == expected.parameter; }))
+        << "step " << pulled.step;
+    for (size_t i = 0; i < client->slots().size(); ++i) {
+      const OptimizerClient::Slot& slot = client->slots()[i];
+      if (slot.is_number) {
+        double steps = 0;
+        std::memcpy(&steps, memory.places[i], sizeof(steps));
+        EXPECT_EQ(steps, pulled.step);
+        continue;
+      }
+      const auto* const momentum = reinterpret_cast<const float*>(memory.places[i]);
+      EXPECT_TRUE(std::all_of(momentum, momentum + slot.elements,
+                              [&](float value) { return value == expected.momentum; }))
+          << "step " << pulled.step;
+    }
+  }
+  EXPECT_GT(finished, 1u) << "they stood still";
+}
+
+// Steps until the reader is done. All ranks end with the same step.
+void StepMeanwhile(Stepping& rank, std::atomic<StepNumber>& finished,
+                   const std::atomic<StepNumber>& last) {
+  while (rank.finished() < last) {
+    rank.Step();
+    finished = rank.finished();
+  }
+  rank.Close();
+}
+
+class ReadWhileSteppingTest : public ::testing::Test {
+ protected:
+  // The first rank to be there has a reader of its own.
+  void Train(const OptimizerClient::Options& reader, const ShardedOptimizerOptions& options) {
+    Stepping rank(options);
+    rank.Step();
+    std::thread reads;
+    if (options.rank == 0) {
+      reads = std::thread([this, reader] {
+        EXPECT_EQ(testing::ErrorOf([&] { ReadWhileTheyStep(reader, finished_); }),
+                  absl::OkStatus());
+        last_ = finished_ + 5;  // no rank has come so far yet
+      });
+    }
+    StepMeanwhile(rank, finished_, last_);
+    if (reads.joinable()) reads.join();
+  }
+
+  std::atomic<StepNumber> finished_{0};
+  std::atomic<StepNumber> last_{std::numeric_limits<StepNumber>::max()};
+};
+
+TEST_F(ReadWhileSteppingTest, EmbeddedRanks_ItIsTheStateOfOneStep) {
+  ExpectAllOk(RunServedRanks(
+      2, [this](const ShardedOptimizerOptions& options) { Train(Here(), options); }));
+}
+
+TEST_F(ReadWhileSteppingTest, AttachedRanks_ItIsTheStateOfOneStep) {
+  std::string coordinator;
+  ExpectAllOk(testing::RunServedAttached(
+      3, [&](const ShardedOptimizerOptions& options) { Train(At(coordinator), options); },
+      [&](const testing::ServedJob& served, ShardViewRegistry&) {
+        coordinator = served.coordinator_address();
+      }));
+}
+
+TEST(OptimizerClientTest, ReadThatIsCancelled_LeavesNoSnapshotAtTheOwners) {
+  std::string coordinator;
+  ShardViewRegistry* views = nullptr;
+  std::atomic<bool> done{false};
+  ExpectAllOk(testing::RunServedAttached(
+      2,
+      [&](const ShardedOptimizerOptions& options) {
+        Stepping rank(options);
+        rank.Step();
+        if (options.rank == 0) {
+          const auto client = ValueOrThrow(OptimizerClient::Connect(At(coordinator)));
+          Memory memory(*client);
+          Cancellation cancellation;
+          OptimizerClient::ReadOptions read;
+          read.cancellation = &cancellation;
+          read.progress = [&](int64_t, int64_t) {
+            cancellation.Cancel(absl::CancelledError("enough"));
+          };
+          const absl::Status ended = client->ReadState(memory.places, read).status();
+          EXPECT_EQ(ended, absl::CancelledError("enough"));
+          for (const Rank each : {0, 1}) {
+            EXPECT_TRUE(testing::Await([&] {
+              const auto view = views->Find({"default", each});
+              return view.ok() && (*view)->Describe().snapshot_used_bytes == 0;
+            })) << "rank "
+                << each;
+          }
+          EXPECT_EQ(client->ReadState(memory.places, {}).status(), absl::OkStatus());
+          done = true;
+        }
+        EXPECT_TRUE(testing::Await([&] { return done.load(); }));
+        rank.Close();
+      },
+      [&](const testing::ServedJob& served, ShardViewRegistry& its_views) {
+        coordinator = served.coordinator_address();
+        views = &its_views;
+      }));
+}
+
 TEST(OptimizerClientTest, WhatIsNotThere_IsSaid) {
   ExpectAllOk(RunServedRanks(1, [&](const ShardedOptimizerOptions& options) {
     const std::vector<at::Tensor> parameters = {Parameter({7}, 1)};
     ShardedOptimizer optimizer(parameters, RuleOptions("adam"), options);
-    const Served served;
-    OptimizerClient::Options unknown = served.options();
+    OptimizerClient::Options unknown = Here();
     unknown.optimizer = "critic";
     const absl::Status status = OptimizerClient::Connect(unknown).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(std::string(status.message()), HasSubstr("\"critic\""));
-    const auto client = ValueOrThrow(OptimizerClient::Connect(served.options()));
+    const auto client = ValueOrThrow(OptimizerClient::Connect(Here()));
     EXPECT_EQ(client->ReadState({}, OptimizerClient::ReadOptions()).status().code(),
               absl::StatusCode::kInvalidArgument);
     optimizer.Close();

@@ -24,6 +24,7 @@ _PROGRAMS = {
     "bin/optshard-train-digits": "examples/optshard-train-digits",
     "bin/optshard-recipe": "examples/optshard-recipe",
     "bin/optshard-train-language": "examples/optshard-train-language",
+    "bin/optshard-read-state": "examples/optshard-read-state",
 }
 # The test is marked `external`: it reads what lies beside the real WORKSPACE.
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))

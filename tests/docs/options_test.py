@@ -18,6 +18,7 @@ _PROGRAMS = (
     # With a command that has a page of its own.
     "server/node/optshard-server --memory-need",
     "server/node/optshard-server --drain",
+    "examples/optshard-read-state",
 )
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 

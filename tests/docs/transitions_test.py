@@ -15,14 +15,14 @@ def _read(path):
 
 def _rows_of_document():
     section = _read("docs/life_of_a_step.md").split(_HEADING)[1].split("\n## ")[0]
-    rows = re.findall(r"(?m)^\| ([a-z ]+) \| [^|]+ \| ([^|:,;]+)", section)
-    return [(name, how.strip()) for name, how in rows if name != "transition"]
+    rows = re.findall(r"(?m)^\| ([a-z ]+) \| ([^|]+) \| ([^|:,;]+)", section)
+    return [(name, what, how.strip()) for name, what, how in rows if name != "transition"]
 
 
 def _rows_of_header():
     header = _read("common/step_transition.h").split("#ifndef")[0]
-    rows = re.findall(r"(?m)^//   (\S+(?: \S+)?)  +\S.*?  +(\S[^:\n]*)", header)
-    return [(name, how.strip()) for name, how in rows if name != "transition"]
+    rows = re.findall(r"(?m)^//   (\S+(?: \S+)?)  +(\S.*?)  +(\S[^:\n]*)", header)
+    return [(name, what, how.strip()) for name, what, how in rows if name != "transition"]
 
 
 def _names_of_function():
@@ -32,12 +32,12 @@ def _names_of_function():
 
 class Transitions(unittest.TestCase):
     def test_Names_AreThoseOfTheFunction(self):
-        self.assertEqual([name for name, _ in _rows_of_document()], _names_of_function())
-        self.assertEqual([name for name, _ in _rows_of_header()], _names_of_function())
+        self.assertEqual([row[0] for row in _rows_of_document()], _names_of_function())
+        self.assertEqual([row[0] for row in _rows_of_header()], _names_of_function())
 
-    def test_HowTheyGoOn_IsAsInTheHeader(self):
-        for (name, told), (_, declared) in zip(_rows_of_document(), _rows_of_header()):
-            with self.subTest(transition=name):
+    def test_WhatTheyHaveAndHowTheyGoOn_AreAsInTheHeader(self):
+        for told, declared in zip(_rows_of_document(), _rows_of_header()):
+            with self.subTest(transition=told[0]):
                 self.assertEqual(declared, told)
 
 

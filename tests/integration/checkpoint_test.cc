@@ -1,7 +1,8 @@
 // Checkpoints of a job of real processes, asked for by one that is no part of it, while shard
-// servers and the coordinator are killed.
+// servers, trainers and the coordinator are killed.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +22,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/control/checkpoint_call_rpc.h"
+#include "client/control/optimizer_client_rpc.h"
+#include "common/rpc/channel_rpc.h"
+#include "proto/optshard/v1/checkpoint.grpc.pb.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/posix_file_system.h"
 #include "server/checkpoint/verify.h"
@@ -52,6 +57,47 @@ class CheckpointTest : public testing::ShardServerFixture {
   void FinishAll() {
     for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
     for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "done");
+  }
+
+  // Trainers of all ranks, each with its owner.
+  void StartEmbedded(const std::vector<std::string>& arguments) {
+    cluster_options_.world_size = kWorldSize;
+    auto cluster = testing::MiniCluster::Start(cluster_options_);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    std::vector<std::string> all = {"--policy=balanced", "--elements=300000", "--steps=6"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    ASSERT_EQ(cluster_->AddTrainers(all), absl::OkStatus());
+  }
+  void StopAll() {
+    cluster_.reset();
+    added_ = 0;
+  }
+
+  // Saves again, and calls `kill` once the owners have opened their snapshots. Whether the save
+  // came to its end.
+  bool SaveAndKill(const std::function<void()>& kill) {
+    const auto call = Save();
+    EXPECT_EQ(call->AwaitOpened(absl::Seconds(30)), absl::OkStatus());
+    kill();
+    const auto saved = call->Await(absl::Seconds(30));
+    EXPECT_NE(saved.status().code(), absl::StatusCode::kDeadlineExceeded) << saved.status();
+    return saved.ok();
+  }
+
+  // What the coordinator lists, by name.
+  std::map<std::string, v1::CheckpointSummary> Listed() {
+    const auto stub = v1::Checkpoints::NewStub(MakeChannel(cluster_->coordinator_address()));
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(absl::Seconds(30)));
+    v1::ListCheckpointsRequest request;
+    request.set_directory(root_);
+    v1::ListCheckpointsResponse response;
+    const grpc::Status status = stub->ListCheckpoints(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::map<std::string, v1::CheckpointSummary> listed;
+    for (const v1::CheckpointSummary& each : response.checkpoints()) listed[each.name()] = each;
+    return listed;
   }
 
   std::unique_ptr<CheckpointCall> Save() {
@@ -110,6 +156,20 @@ TEST_F(CheckpointTest, OfAttachedTrainers_IsSavedForAnybodyAtTheStepThatTheyHave
   EXPECT_EQ(saved->directory, root_);
   EXPECT_EQ(saved->name, "step-000000000003");
   EXPECT_EQ(Committed(), 1);
+  // Anybody can read the state, too.
+  OptimizerClient::Options options;
+  options.coordinator = cluster_->coordinator_address();
+  const auto client = OptimizerClient::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  std::vector<std::vector<char>> slots;
+  std::vector<char*> places;
+  for (const OptimizerClient::Slot& slot : (*client)->slots()) {
+    slots.emplace_back(static_cast<size_t>(slot.bytes()));
+    places.push_back(slots.back().data());
+  }
+  const auto pulled = (*client)->ReadState(places, {});
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  EXPECT_EQ(pulled->step, 3);
   FinishAll();
 }
 
@@ -199,14 +259,71 @@ TEST_F(CheckpointTest, Kill_ServerWhileItAppliesAStep_GoesOnFromTheCheckpointWit
   }
 }
 
-TEST_F(CheckpointTest, Kill_CoordinatorWhileItSaves_LosesNothingThatWasCommitted) {
+TEST_F(CheckpointTest, Kill_AttachedTrainerWhileItSaves_ItsSuccessorGoesOnAndIsSaved) {
+  const std::vector<std::string> arguments = {"--steps=6", "--pause_after=3,6", "--elements=300000",
+                                              "--wait_for_trainers"};
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, arguments);
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  const int saved = SaveAndKill([this] { Kill(1); }) ? 1 : 0;
+  EXPECT_EQ(Committed(), saved);
+  const std::vector<int> trainers = {0, 2, Add(1, arguments)};
+  for (const int trainer : {0, 2}) cluster_->trainer(trainer).Resume();
+  for (const int trainer : trainers) EXPECT_EQ(Event(trainer, "paused").at("step"), 6);
+  const auto again = Save()->Await(absl::Seconds(30));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->step, 6);
+  EXPECT_EQ(Committed(), saved + 1);
+  for (const int trainer : trainers) cluster_->trainer(trainer).Release();
+  for (const int trainer : trainers) Event(trainer, "done");
+}
+
+TEST_F(CheckpointTest, Kill_EmbeddedRankWhileItSaves_LosesNothingAndNewOnesGoOn) {
+  StartEmbedded({});
+  const std::string expected = Event(0, "done").at("checksum").dump();
+  StopAll();
+  StartEmbedded({"--pause_after=3"});
+  for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+  ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
+  const bool saved = SaveAndKill([this] { Kill(1); });
+  EXPECT_EQ(Committed(), saved ? 2 : 1);
+  StopAll();
+  StartEmbedded({absl::StrCat("--load_checkpoint=", root_)});
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    EXPECT_EQ(Event(rank, "loaded").at("step"), 3);
+    EXPECT_EQ(Event(rank, "done").at("checksum").dump(), expected);
+  }
+}
+
+TEST_F(CheckpointTest, Kill_CoordinatorWhileItSaves_ANewOneListsSavesAndGoesOn) {
+  const std::string expected =
+      Undisturbed({"--steps=6", "--elements=300000", "--wait_for_trainers"});
   PauseAll();
   ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
-  const auto call = Save();
-  call->AwaitOpened(absl::Seconds(30)).IgnoreError();
-  cluster_->coordinator().Signal(SIGKILL);
-  const auto saved = call->Await(absl::Seconds(30));
-  EXPECT_GE(Committed(), saved.ok() ? 2 : 1);
+  const bool saved = SaveAndKill([this] { cluster_->coordinator().Signal(SIGKILL); });
+  // The coordinator may have committed it, and have said nothing any more.
+  const int committed = Committed();
+  EXPECT_GE(committed, saved ? 2 : 1);
+  StopAll();
+  StartServer();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    Add(rank, {"--steps=6", "--pause_after=5", "--elements=300000", "--wait_for_trainers",
+               absl::StrCat("--load_checkpoint=", root_)});
+  }
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    EXPECT_EQ(Event(rank, "loaded").at("step"), 3);
+    EXPECT_EQ(Event(rank, "paused").at("step"), 5);
+  }
+  EXPECT_EQ(Listed().count("step-000000000003"), 1u);
+  const auto next = Save()->Await(absl::Seconds(30));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->name, "step-000000000005");
+  EXPECT_EQ(Listed().count(next->name), 1u);
+  EXPECT_EQ(Committed(), committed + 1);
+  for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    EXPECT_EQ(Event(rank, "done").at("checksum").dump(), expected);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What others reach of a job in this process over RPC: its shard owners, and the coordinator's
+// What others reach of a job in this process over RPC: its shard owners, the coordinator, and its
 // checkpoints.
 #ifndef OPTSHARD_TESTS_TESTING_SERVED_JOB_H_
 #define OPTSHARD_TESTS_TESTING_SERVED_JOB_H_
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/rpc/server_rpc.h"
+#include "server/coordinator/coordinator_service.h"
 #include "server/coordinator/saving/coordinator_checkpoints.h"
 #include "server/shard/inspection/shard_owner_server.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -28,6 +29,7 @@ class ServedJob {
  private:
   std::unique_ptr<ShardOwnerServer> owners_;
   std::unique_ptr<CoordinatorCheckpoints> checkpoints_;
+  CoordinatorService service_;
   ListeningServer coordinator_;
   std::string owner_address_;
   std::string coordinator_address_;

@@ -69,6 +69,8 @@ ABSL_FLAG(std::vector<std::string>, add_after, {},
 ABSL_FLAG(int, load_after, 0, "step after which it loads the state that it has; 0: none");
 ABSL_FLAG(std::string, load_torn, "",
           "directory of the checkpoint that it loads after a torn step");
+ABSL_FLAG(std::string, load_checkpoint, "",
+          "directory of the checkpoint that it loads before its first step");
 ABSL_FLAG(int, die_applying, 0, "step in which it dies while it updates a parameter; 0: none");
 ABSL_FLAG(int, skip_every, 0, "before each of so many steps, a call without gradients; 0: none");
 ABSL_FLAG(int, parameters, 6, "how many");
@@ -248,11 +250,16 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
   try {
     optimizer = std::make_unique<ShardedOptimizer>(
         parameters, RuleOptions(absl::GetFlag(FLAGS_rule)), Options());
-    const int finished = static_cast<int>(optimizer->finished_step());
+    auto finished = static_cast<int>(optimizer->finished_step());
     Tell("joined", {{"owner_address", optimizer->owner_address()},
                     {"finished_step", finished},
                     {"blob", optimizer->blob()},
                     {"checksum", ParametersChecksum(parameters)}});
+    if (!absl::GetFlag(FLAGS_load_checkpoint).empty()) {
+      finished =
+          static_cast<int>(optimizer->load_checkpoint(absl::GetFlag(FLAGS_load_checkpoint)).step);
+      Tell("loaded", {{"step", finished}, {"blob", optimizer->blob()}});
+    }
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : parameters) {
       gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));

@@ -145,9 +145,6 @@ class Importer {
                    "[...]}, ",
                    import_.key.empty() ? "at its top" : absl::StrCat("under ", import_.key));
     }
-    if (import_.model->document().value.kind != FileKind::kDict) {
-      return Wrong(import_.model->path(), " is no dict of tensors by name");
-    }
     absl::Status read = ReadNames(*groups);
     for (size_t g = 0; g < groups->elements.size() && read.ok(); ++g) {
       read = ReadGroup(groups->elements[g], g, *state);
@@ -209,17 +206,8 @@ class Importer {
     }
     if (!import_.names.empty()) names_ = import_.names;
     if (names_.size() == count) return absl::OkStatus();
-    names_.clear();
-    const std::vector<FileValue>& model = import_.model->document().value.elements;
-    for (size_t i = 0; i < model.size(); i += 2) {
-      if (model[i].kind == FileKind::kText && model[i + 1].kind == FileKind::kTensor) {
-        names_.push_back(model[i].text);
-      }
-    }
-    // A zip's tensors are in the model's order; a .safetensors file has another one.
-    const bool has_order = !import_.model->document().storages.empty() &&
-                           import_.model->document().storages[0].crc32.has_value();
-    if (has_order && names_.size() == count) return absl::OkStatus();
+    names_ = import_.model->names();
+    if (import_.model->has_order() && names_.size() == count) return absl::OkStatus();
     return Wrong("which of the model's ", names_.size(), " tensors are the optimizer's ", count,
                  " parameters cannot be told: the state has no \"param_names\" for all of them; "
                  "construct the optimizer in Python with model.named_parameters(), or give their "
@@ -274,9 +262,9 @@ class Importer {
     parameter.name = names_[manifest_.parameters.size()];
     parameter.group = group;
     const std::string what = absl::StrCat("parameter \"", EscapeName(parameter.name), "\"");
-    const FileValue* const value = import_.model->document().value.Find(parameter.name);
-    const FileTensor* const tensor = value == nullptr ? nullptr : TensorOf(*import_.model, *value);
-    if (tensor == nullptr) return Wrong(import_.model->path(), " has no ", what);
+    const auto found = import_.model->Find(parameter.name);
+    if (!found) return Wrong(import_.model->path(), " has no ", what);
+    const FileTensor* const tensor = found->tensor;
     const auto dtype = DTypeOfType(tensor->type);
     if (!dtype) {
       return Wrong(what, " is of ", NameOf(tensor->type), ", expected floating-point numbers");
@@ -284,7 +272,7 @@ class Importer {
     parameter.dtype = *dtype;
     parameter.shape = tensor->shape;
     parameter.arrays = {{kParameterArray, ArrayFormatOf(*dtype), absl::nullopt}};
-    sources_.push_back({{import_.model, tensor, 0}});
+    sources_.push_back({{found->file, tensor, 0}});
     const FileValue* slots = nullptr;
     for (size_t i = 0; i < state.elements.size(); i += 2) {
       if (state.elements[i].kind == FileKind::kInt && number.kind == FileKind::kInt &&

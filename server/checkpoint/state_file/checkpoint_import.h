@@ -9,14 +9,15 @@
 #include "absl/time/time.h"
 #include "server/checkpoint/file_system.h"
 #include "server/checkpoint/state_file/file_value.h"
+#include "server/checkpoint/state_file/model_source.h"
 #include "server/checkpoint/state_file/state_file.h"
 
 namespace optshard {
 
 struct CheckpointImport {
-  const StateFile* state = nullptr;  // has the state dict of an optimizer
-  std::string key;                   // under which it is there; "": at the top
-  const StateFile* model = nullptr;  // a dict of tensors by name, with all parameters
+  const StateFile* state = nullptr;    // has the state dict of an optimizer
+  std::string key;                     // under which it is there; "": at the top
+  const ModelSource* model = nullptr;  // has all parameters
   // The parameters' names over the param groups. Empty: the groups' own "param_names" or, where
   // those are not there, the order of a model that has as many tensors, in a .pt file.
   std::vector<std::string> names;

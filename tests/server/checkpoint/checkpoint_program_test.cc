@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/posix_file_system.h"
+#include "server/checkpoint/state_file/file_value.h"
 #include "server/checkpoint/state_file/state_file.h"
 #include "tests/server/checkpoint/saved_model.h"
 #include "tests/testing/command.h"
@@ -138,6 +140,63 @@ TEST_F(CheckpointProgram, Export_WritesFilesOfOtherPrograms) {
   EXPECT_EQ(code_, 1);
   Run({"export", directory_});
   EXPECT_EQ(code_, 2);
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+// What PyTorch has saved comes in, goes out as several files, comes in again from those, and is the
+// same then.
+TEST_F(CheckpointProgram, Import_OfAStateAndAModel_AlsoOfSeveralFiles) {
+  constexpr char kState[] = "tests/client/golden/imports/adamw.pt";
+  const std::string folder = absl::StrCat(directory_, "/imports");
+  for (const char* const name : {"", "/first", "/second", "/model", "/again"}) {
+    ASSERT_EQ(mkdir(absl::StrCat(folder, name).c_str(), 0700), 0);
+  }
+  PosixFileSystem system;
+  FileDocument model;
+  model.value = FileValue::Dict();
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5, 3}, {6, 20}, {7}, {}}) {
+    const size_t number = model.tensors.size();
+    model.tensors.push_back(ContiguousTensor(TensorType::kF32, shape, number));
+    model.value.Add(FileValue::Text(absl::StrCat("layer", number)), FileValue::Tensor(number));
+  }
+  const std::string values(1000, '7');
+  const auto source = [&values](size_t, int64_t, int64_t bytes) {
+    return absl::StatusOr<absl::string_view>(
+        absl::string_view(values).substr(0, static_cast<size_t>(bytes)));
+  };
+  ASSERT_EQ(WriteStateFile(system, folder + "/model.pt", model, source), absl::OkStatus());
+  EXPECT_THAT(Run({"import", folder + "/first", absl::StrCat("--from=", kState),
+                   absl::StrCat("--model=", folder, "/model.pt"), "--rules=adamw"}),
+              HasSubstr("step-000000000002: imported\n"));
+  EXPECT_EQ(code_, 0);
+  const auto exports = [&](const std::string& from, const std::string& to) {
+    Run({"export", folder + from, absl::StrCat("--to=", folder, to, ".pt"),
+         absl::StrCat("--model-to=", folder, to), "--shard-bytes=100"});
+    EXPECT_EQ(code_, 0);
+  };
+  exports("/first", "/model");
+  const std::string state = absl::StrCat("--from=", folder, "/model.pt");
+  EXPECT_THAT(Run({"import", folder + "/second", state, absl::StrCat("--model=", folder, "/model"),
+                   "--rules=adamw"}),
+              HasSubstr("step-000000000002: imported\n"));
+  EXPECT_EQ(code_, 0);
+  exports("/second", "/again");
+  EXPECT_EQ(BytesOf(folder + "/again.pt"), BytesOf(folder + "/model.pt"));
+  for (const char* const name :
+       {"/model-00001-of-00003.safetensors", "/model-00002-of-00003.safetensors",
+        "/model-00003-of-00003.safetensors", "/model.safetensors.index.json"}) {
+    EXPECT_EQ(BytesOf(absl::StrCat(folder, "/again", name)),
+              BytesOf(absl::StrCat(folder, "/model", name)));
+  }
+  EXPECT_THAT(Run({"import", folder + "/second", state, absl::StrCat("--model=", folder, "/none"),
+                   "--rules=adamw"}),
+              HasSubstr("/none"));
+  EXPECT_EQ(code_, 1);
 }
 
 TEST_F(CheckpointProgram, WrongArguments_EndWithAnError) {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/blob_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "common/blob_size.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/commit.h"

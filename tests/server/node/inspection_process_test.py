@@ -26,20 +26,7 @@ class GrpcCli(unittest.TestCase):
         cls._folder = tempfile.TemporaryDirectory()
         cls._processes = []
         try:
-            coordinator = cls._start_with_port(_COORDINATOR, "--world-size=%d" % _RANKS, "--job=test")
-            cls._coordinator = coordinator
-            socket = os.path.join(cls._folder.name, "socket")
-            cls._address = cls._start_with_port(
-                _SERVER,
-                "--node-ranks=0-%d" % (_RANKS - 1),
-                "--coordinator=" + coordinator,
-                "--socket=" + socket,
-                "--job=test",
-            )
-            trainers = [
-                cls._start(_TRAINER, socket, str(rank), str(_RANKS), str(_STEPS))
-                for rank in range(_RANKS)
-            ]
+            cls._coordinator, cls._address, trainers = cls._start_job(range(_RANKS), _STEPS)
             for trainer in trainers:
                 line = trainer.stdout.readline()
                 if line != "stepped\n":
@@ -66,8 +53,27 @@ class GrpcCli(unittest.TestCase):
         return process
 
     @classmethod
+    def _start_job(cls, ranks, steps, *options):
+        """Of _RANKS ranks, of which these have trainers: the addresses of the coordinator and of the
+        shard owners, and the trainers."""
+        coordinator = cls._start_with_port(_COORDINATOR, "--world-size=%d" % _RANKS, "--job=test")
+        socket = os.path.join(cls._folder.name, "socket%d" % len(cls._processes))
+        owners = cls._start_with_port(
+            _SERVER,
+            "--node-ranks=0-%d" % (_RANKS - 1),
+            "--coordinator=" + coordinator,
+            "--socket=" + socket,
+            "--job=test",
+        )
+        trainers = [
+            cls._start(_TRAINER, socket, str(rank), str(_RANKS), str(steps), *options)
+            for rank in ranks
+        ]
+        return coordinator, owners, trainers
+
+    @classmethod
     def _start_with_port(cls, program, *flags):
-        port_file = os.path.join(cls._folder.name, os.path.basename(program) + ".port")
+        port_file = os.path.join(cls._folder.name, "port%d" % len(cls._processes))
         process = cls._start(program, "--port-file=" + port_file, *flags)
         deadline = time.monotonic() + _PATIENCE_S
         while not os.path.exists(port_file):
@@ -93,13 +99,35 @@ class GrpcCli(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         return result.stdout
 
-    def _ask_job(self, method, request):
+    def _ask_job(self, method, request, coordinator=None):
         """A call of the whole job: with the coordinator's address alone."""
         result = self._run(
-            "call", self._coordinator, "optshard.v1.JobInspection." + method, request
+            "call",
+            coordinator or self._coordinator,
+            "optshard.v1.JobInspection." + method,
+            request,
         )
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertNotIn("unanswered", result.stdout)
+        return result.stdout
+
+    def _ask_until(self, coordinator, method, request, pattern):
+        """Asks again until an answer has the pattern, whose match it returns."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            answer = self._run(
+                "call", coordinator, "optshard.v1.JobInspection." + method, request
+            ).stdout
+            found = re.search(pattern, answer)
+            if found:
+                return found
+            self.assertLess(time.monotonic(), deadline, answer)
+
+    def _ask_checkpoints(self, method, request):
+        result = self._run(
+            "call", self._coordinator, "optshard.v1.Checkpoints." + method, request
+        )
+        self.assertEqual(result.returncode, 0, result.stdout)
         return result.stdout
 
     def test_Job_EveryRankIsSummarised(self):
@@ -114,6 +142,51 @@ class GrpcCli(unittest.TestCase):
         self.assertEqual(job.count("phase: RANK_PHASE_IDLE"), _RANKS)
         self.assertRegex(job, r'summary: "parameters a rank: .* to .*, the largest [0-9.]+ of the mean"')
         self.assertRegex(job, r'summary: "state a rank: .* to .*, the largest [0-9.]+ of the mean"')
+
+    def test_Forming_EachRankIsNamed(self):
+        coordinator, _, _ = self._start_job([0], _STEPS)
+        self._ask_until(coordinator, "DescribeJob", "", r'summary: "rank 0 joined')
+        job = self._ask_job("DescribeJob", "", coordinator)
+        self.assertIn("default forming: 1 of 2 ranks joined, waiting for rank 1", job)
+        self.assertIn('summary: "rank 1 missing"', job)
+        self.assertRegex(job, r'owner_address: "127.0.0.1:\d+"\n  state: "joined"')
+
+    def test_WhileRanksStep_StepsAndValuesThatAreNotFiniteAreSaid(self):
+        # The masters of 16-bit parameters leave the range within a few steps.
+        coordinator, _, _ = self._start_job(range(_RANKS), 1 << 30, "1e38")
+        pattern = r'summary: "rank 0 active: (?:in|finished) step (\d+)'
+        first = int(self._ask_until(coordinator, "DescribeJob", "", pattern).group(1))
+        statistics = self._ask_until(
+            coordinator,
+            "GetStatistics",
+            "slot: 'master' page_size: 100",
+            r'summary: "master float32: .* (\d+) of (\d+) values \(.* %\) not finite; ',
+        )
+        self.assertLessEqual(int(statistics.group(1)), int(statistics.group(2)))
+        last = int(self._ask_until(coordinator, "DescribeJob", "", pattern).group(1))
+        self.assertGreater(last, first)
+
+    def test_Checkpoint_IsSavedAndListed_AndTheModelExported(self):
+        directory = os.path.join(self._folder.name, "checkpoints")
+        saved = self._ask_checkpoints("SaveCheckpoint", "directory: '%s'" % directory)
+        self.assertIn("phase: SAVE_PHASE_", saved)
+        self.assertIn('committed: true\nname: "step-000000000003"', saved)
+        listed = self._ask_checkpoints("ListCheckpoints", "directory: '%s'" % directory)
+        self.assertRegex(
+            listed, r'summary: "step-000000000003 +committed +test/default +2 ranks +\S+ .*B '
+        )
+        model = os.path.join(self._folder.name, "model")
+        exported = self._ask_checkpoints("ExportModel", "directory: '%s'" % model)
+        self.assertIn("committed: true", exported)
+        self.assertEqual(os.listdir(model), ["model.safetensors"])
+        result = self._run(
+            "call",
+            self._coordinator,
+            "optshard.v1.Checkpoints.ExportModel",
+            "directory: '%s'" % model,
+        )
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(model, result.stdout)
 
     def test_JobsParameters_ComeInPagesAndByName(self):
         page = self._ask_job("ListParameters", "")

@@ -1,5 +1,5 @@
 // A trainer without LibTorch as a process of its own, for tests of programs:
-//   node_trainer SOCKET RANK WORLD_SIZE STEPS
+//   node_trainer SOCKET RANK WORLD_SIZE STEPS [LEARNING_RATE]
 // attaches to the shard server of job "test", steps, says "stepped" and stays until its input ends.
 #include <unistd.h>
 
@@ -17,12 +17,13 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-int Main(char** argv) {
+int Main(int argc, char** argv) {
   AttachedOwner::Options options =
       NodeTrainer::DefaultOptions(argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
   options.job = "test";
   const absl::StatusOr<std::unique_ptr<NodeTrainer>> trainer = NodeTrainer::Start(options);
   if (!trainer.ok()) return Fail(trainer.status());
+  if (argc > 5) (*trainer)->SetLearningRate(std::atof(argv[5]));
   const absl::Status stepped = (*trainer)->StepUntil(std::atoi(argv[4]));
   if (!stepped.ok()) return Fail(stepped);
   std::puts("stepped");
@@ -37,7 +38,7 @@ int Main(char** argv) {
 }  // namespace optshard::testing
 
 int main(int argc, char** argv) {
-  if (argc == 5) return optshard::testing::Main(argv);
-  std::fprintf(stderr, "usage: node_trainer SOCKET RANK WORLD_SIZE STEPS\n");
+  if (argc == 5 || argc == 6) return optshard::testing::Main(argc, argv);
+  std::fprintf(stderr, "usage: node_trainer SOCKET RANK WORLD_SIZE STEPS [LEARNING_RATE]\n");
   return 2;
 }

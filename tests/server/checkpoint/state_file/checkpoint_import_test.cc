@@ -12,7 +12,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/state_file/checkpoint_export.h"
+#include "server/checkpoint/state_file/model_files.h"
 #include "tests/testing/fake_file_system.h"
 
 namespace optshard {
@@ -51,7 +53,7 @@ class CheckpointImports : public ::testing::Test {
     }
     change(model);
     EXPECT_EQ(WriteStateFile(system_, "/model.pt", model, Sevens), absl::OkStatus());
-    model_ = StateFile::Open(system_, "/model.pt").value();
+    model_ = ModelSource::Open(system_, "/model.pt").value();
     import_.model = model_.get();
   }
 
@@ -65,7 +67,7 @@ class CheckpointImports : public ::testing::Test {
   FakeFileSystem system_;
   const std::unique_ptr<Directory> root_;
   std::unique_ptr<StateFile> state_;
-  std::unique_ptr<StateFile> model_;
+  std::unique_ptr<ModelSource> model_;
   CheckpointImport import_;
 };
 
@@ -104,6 +106,86 @@ TEST_F(CheckpointImports, OfPyTorch_HasItsStateAndParameters) {
       EXPECT_TRUE(bytes[0] == bytes[1]) << i << " " << slot;
     }
   }
+}
+
+// As Hugging Face lays out a model of several files, with the tensors of SetModel.
+class ShardedModels : public CheckpointImports {
+ protected:
+  ShardedModels() {
+    EXPECT_EQ(root_->CreateDirectory("model"), absl::OkStatus());
+    directory_ = root_->OpenDirectory("model").value();
+    std::vector<SafetensorsTensor> tensors;
+    for (size_t i = 0; i < kShapes.size(); ++i) {
+      import_.names.push_back(absl::StrCat("layer", 9 - i));
+      tensors.push_back(ModelTensor(import_.names[i], TensorType::kF32, kShapes[i]));
+    }
+    EXPECT_EQ(WriteModel(*directory_, tensors, Sevens, /*shard_bytes=*/100), absl::OkStatus());
+  }
+
+  void WriteIndex(const std::string& weight_map) {
+    ASSERT_EQ(directory_->Remove(kModelIndexName), absl::OkStatus());
+    ASSERT_EQ(directory_->CreateFile(kModelIndexName)
+                  .value()
+                  ->WriteAt(0, {absl::StrCat("{\"weight_map\": ", weight_map, "}")}),
+              absl::OkStatus());
+  }
+
+  absl::Status Refusal() { return ModelSource::Open(system_, "/model").status(); }
+
+  std::unique_ptr<Directory> directory_;
+};
+
+TEST_F(ShardedModels, AreImportedByTheirIndexOrTheirDirectory) {
+  const std::string expected = ImportCheckpoint(*root_, import_).value();
+  const std::string index = absl::StrCat("/model/", kModelIndexName);
+  for (const std::string& path : {std::string("/model"), index}) {
+    const auto model = ModelSource::Open(system_, path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_FALSE((*model)->has_order());
+    import_.model = model->get();
+    const auto name = ImportCheckpoint(*root_, import_);
+    ASSERT_TRUE(name.ok()) << name.status();
+    const auto made = CheckpointReader::Open(root_->OpenDirectory(*name).value()).value();
+    const auto other = CheckpointReader::Open(root_->OpenDirectory(expected).value()).value();
+    ASSERT_EQ(made->manifest().files.size(), other->manifest().files.size());
+    for (size_t f = 0; f < made->manifest().files.size(); ++f) {
+      const auto& tensors = made->manifest().files[f].tensors;
+      const auto& others = other->manifest().files[f].tensors;
+      ASSERT_EQ(tensors.size(), others.size());
+      for (size_t t = 0; t < tensors.size(); ++t) {
+        EXPECT_EQ(tensors[t].name, others[t].name);
+        EXPECT_EQ(tensors[t].checksums, others[t].checksums);
+      }
+    }
+  }
+}
+
+TEST_F(ShardedModels, ADirectoryWithOneFile_IsThatFile) {
+  ASSERT_EQ(root_->CreateDirectory("one"), absl::OkStatus());
+  EXPECT_EQ(ModelSource::Open(system_, "/one").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_EQ(WriteModel(*root_->OpenDirectory("one").value(),
+                       {ModelTensor("layer9", TensorType::kF32, {5, 3})}, Sevens),
+            absl::OkStatus());
+  EXPECT_TRUE(ModelSource::Open(system_, "/one").value()->Find("layer9").has_value());
+}
+
+TEST_F(ShardedModels, IndexThatIsWrong_IsRefusedWithWhatIsWrong) {
+  ASSERT_EQ(Refusal(), absl::OkStatus());
+  WriteIndex(R"({"layer9": "model-00003-of-00003.safetensors"})");
+  EXPECT_EQ(Refusal().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("has no tensor \"layer9\""));
+  for (const char* const name : {"../model.pt", "/model.pt", "..", ""}) {
+    WriteIndex(absl::StrCat("{\"layer9\": \"", name, "\"}"));
+    EXPECT_EQ(Refusal().code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(Refusal().message()), HasSubstr("weight_map[\"layer9\"] is not"));
+  }
+  WriteIndex("{\"layer9\": 5}");
+  EXPECT_EQ(Refusal().code(), absl::StatusCode::kInvalidArgument);
+  WriteIndex("[]");
+  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("weight_map"));
+  WriteIndex(R"({"layer9": "gone.safetensors"})");
+  EXPECT_EQ(Refusal().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("gone.safetensors"));
 }
 
 TEST_F(CheckpointImports, WhatDoesNotFit_IsSaid_AndNothingIsWritten) {

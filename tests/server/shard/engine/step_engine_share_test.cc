@@ -54,7 +54,8 @@ TEST_P(StepEngineShare, AnyRanksBytes_OrAllRanks_ReachAllBetweenSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, StepEngineShare,
-                         ::testing::Values(Placement::kFlatRegions, Placement::kReachable),
+                         ::testing::Values(Placement::kFlatRegions, Placement::kReachable,
+                                           Placement::kNodes),
                          [](const auto& test) { return NameOf(test.param); });
 
 TEST(StepEngine_ShareThatDiffersBetweenRanks, IsRefusedByAll) {
@@ -127,7 +128,8 @@ StepEngine::Result Finish(EngineRig& rig, Rank r, StepNumber step) {
 }
 
 TEST(StepEngine_FinishLoading, AllGoOnAfterThatStep_FromStateThatNobodyCouldStepBefore) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     EngineRig rig(ThreeRanks(placement));
     rig.GiveAllGradients();
     ExpectAllOk(rig.Step());

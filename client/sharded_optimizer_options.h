@@ -38,8 +38,9 @@ struct ShardedOptimizerOptions {
   // shares with the trainer, and the state outlives this process.
   std::string attach = "embedded";
   // How an embedded owner reaches the others': "shm" for shared memory, "gloo", or "auto" for the
-  // faster one that all ranks can use: shared memory where they run on one host, Gloo otherwise.
-  // The ranks decide together; one that asks for "gloo" decides for all. (A server has its own
+  // fastest that all ranks can use: shared memory where they run on one host, else Gloo, beside
+  // shared memory within each host where the ranks of a node have some (docs/multi_host.md). The
+  // ranks decide together; one that asks for "gloo" decides for all. (A server has its own
   // option.) log_level "info" shows which was chosen, and why.
   std::string plane = "auto";
   // One copy of the parameters for all ranks of a host, which have their own gradients only. Needs

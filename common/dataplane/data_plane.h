@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,6 +50,14 @@ struct StepTag {
   StepPhase phase = StepPhase::kControl;
 };
 
+class DataPlane;
+
+// The ranks that share memory, of a job in which not all do.
+struct NodeRanks {
+  DataPlane* plane = nullptr;  // of these ranks alone
+  std::vector<Rank> ranks;     // ascending
+};
+
 // Calls come from one thread at a time (the step's), except Abort, which any thread may call.
 class DataPlane {
  public:
@@ -62,6 +71,13 @@ class DataPlane {
   // started an AllGather may be read after the wait for that. Valid as long as the plane. Null for
   // most planes.
   virtual const PeerReplicas* peer_replicas() const { return nullptr; }
+
+  // The ranks of this rank's node, where all nodes of the job have one; else null. Their plane has
+  // peer_replicas(), in which the other ranks' are empty. Ranks are called there as they are here,
+  // and its world_size() is the job's; only these ranks start its operations, and only they may be
+  // members. An AllGather of it leaves the other ranks' places as they are. Lives as long as this
+  // one and is aborted and closed with it; whoever gets an error from it aborts this one.
+  virtual const NodeRanks* node() const { return nullptr; }
 
   // Sums `elements` values of every member in the order that `reduction` says and divides by its
   // divisor, with the bits of one IEEE division, all in ArithmeticOf(dtype), of which `result` is,
@@ -96,6 +112,11 @@ class DataPlane {
   // operation may be started after it.
   virtual absl::Status Close(absl::Time deadline) = 0;
 };
+
+// All replicas that this rank reaches, or those of its node; null where it reaches none.
+inline const PeerReplicas* ReplicasReachedBy(const DataPlane& plane) {
+  return plane.node() == nullptr ? plane.peer_replicas() : plane.node()->plane->peer_replicas();
+}
 
 }  // namespace optshard
 

@@ -1,5 +1,5 @@
 // The data plane between processes on hosts' CPUs: shared memory where all ranks run on one host,
-// Gloo otherwise.
+// Gloo between hosts, beside shared memory within each of them where their ranks have some.
 #ifndef OPTSHARD_COMMON_DATAPLANE_HOST_PLANE_H_
 #define OPTSHARD_COMMON_DATAPLANE_HOST_PLANE_H_
 
@@ -15,12 +15,13 @@
 #include "common/dataplane/plane_notice.h"
 #include "common/dataplane/plane_request.h"
 #include "common/dataplane/shm/replica_segments.h"
+#include "common/plan.h"
 
 namespace optshard {
 
 enum class HostPlaneKind {
   kAuto,  // shared memory if all ranks can, else Gloo
-  kShm,   // shared memory, or an error
+  kShm,   // shared memory between all ranks, or an error
   kGloo,  // Gloo for all ranks, whatever the others ask for
 };
 absl::string_view NameOf(HostPlaneKind kind);  // "auto", "shm", "gloo"
@@ -31,6 +32,7 @@ absl::StatusOr<HostPlaneKind> ParseHostPlaneKind(absl::string_view name);
 enum class HostPlaneWay {
   kOnePass,      // every rank reads and writes the replicas of all ranks
   kShmMessages,  // messages through shared memory
+  kNodes,        // one pass within each node, messages over Gloo between nodes
   kGloo,         // messages over Gloo
 };
 
@@ -43,16 +45,17 @@ struct HostPlaneChoice {
   PlaneNotice NoticeFor(bool told_to) const;
 };
 
-// What all ranks use, given what each of them offers.
-HostPlaneChoice ChooseHostPlane(absl::Span<const RankOffer> offers);
+// What all ranks use, given what each of them offers. The node groups of `tree` are the nodes.
+HostPlaneChoice ChooseHostPlane(absl::Span<const RankOffer> offers, const ReductionTree& tree);
 
 struct HostPlaneOptions : PlaneRequest {
   HostPlaneKind kind = HostPlaneKind::kAuto;
   std::string network = "lo";  // of Gloo: an interface by name, or a numeric address of one
 
-  // Creates this rank's replica, laid out by `layout`, for the other ranks to reach directly. It is
-  // called only once all ranks are known to share the host and to have one; its error is returned.
-  // Without the function, or where it returns null on any rank, no rank reaches another's replica.
+  // Creates this rank's replica, laid out by `layout`, for the other ranks of its host to reach
+  // directly. It is called only once all ranks are known to have one, and to share the host or to
+  // be on nodes that each share one; its error is returned. Without the function, or where it
+  // returns null on any rank, no rank reaches another's replica.
   std::function<absl::StatusOr<std::shared_ptr<const ReplicaSegments>>()> replica;
 
   std::string identity = SharingIdentity();

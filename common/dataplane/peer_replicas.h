@@ -20,7 +20,8 @@ struct ReplicaRegion {
 // The replicas of all ranks, this one included, in this process's address space. Where ranks share
 // one copy of the parameters, their regions have the same address.
 struct PeerReplicas {
-  std::vector<std::vector<ReplicaRegion>> regions;  // by rank, then by region of the layout
+  // By rank, then by region of the layout. None of a rank whose memory is not reached.
+  std::vector<std::vector<ReplicaRegion>> regions;
   // By rank: keep all of it mapped, also beyond the plane's life. Empty where nothing does.
   std::vector<std::shared_ptr<const ReplicaSegments>> segments;
 };

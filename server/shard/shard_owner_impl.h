@@ -81,7 +81,7 @@ class ShardOwner::Impl {
   const Plan& plan() const { return shape_->plan(); }
   // Null where the plane reaches no peer's memory.
   const PeerReplicas* peer_replicas() const {
-    return plane_ == nullptr ? nullptr : plane_->peer_replicas();
+    return plane_ == nullptr ? nullptr : ReplicasReachedBy(*plane_);
   }
   absl::Span<const ReplicaRegion> shared_replica() const {
     if (peer_replicas() == nullptr) return {};

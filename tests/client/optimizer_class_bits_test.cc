@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/sharded_optimizer.h"
+#include "common/dataplane/gloo/gloo_loader.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
@@ -23,6 +25,7 @@ using testing::BytesOf;
 using ::testing::Each;
 using testing::RunRanks;
 using testing::RunRanksOfOneHost;
+using testing::RunRanksOfSeveralHosts;
 using testing::Sgd;
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
@@ -116,7 +119,8 @@ TEST_P(ClassBitsTest, Step_ShardedInAnyWay_HasTheBitsOfTheClassOnAveragedGradien
   const int world_size = GetParam();
   const std::string expected = TrainUnsharded(world_size);
   for (const PartitionPolicy policy : {PartitionPolicy::kGreedy, PartitionPolicy::kReplicated}) {
-    for (const char* way : {"in place", "by messages", "in one pass"}) {
+    for (const char* way : {"in place", "by messages", "in one pass", "on several hosts"}) {
+      if (way == absl::string_view("on several hosts") && !GlooIsIsolated()) continue;
       for (const int64_t bucket_bytes : {256, 8192}) {
         std::vector<Trained> trained(world_size);
         const auto train = [&](ShardedOptimizerOptions options) {
@@ -131,6 +135,15 @@ TEST_P(ClassBitsTest, Step_ShardedInAnyWay_HasTheBitsOfTheClassOnAveragedGradien
           const testing::HostRun run = RunRanksOfOneHost(world_size, train);
           thrown = run.thrown;
           ASSERT_EQ(run.one_pass_ranks, world_size == 1 ? 0 : world_size);
+        } else if (way == absl::string_view("on several hosts")) {
+          // Two ranks on the first: the order of summation is that of one host.
+          const testing::NodesRun run =
+              RunRanksOfSeveralHosts(world_size, [&](ShardedOptimizerOptions options) {
+                options.node = absl::StrCat("host", options.rank / 2);
+                train(options);
+              });
+          thrown = run.thrown;
+          ASSERT_EQ(run.ranks_on_nodes, world_size < 3 ? 0 : world_size);
         } else {
           thrown = RunRanks(world_size, train);
         }

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/dataplane/gloo/gloo_loader.h"
 #include "server/update/state_support.h"
 #include "tests/testing/client_ranks.h"
 #include "tests/testing/recorded_job.h"
@@ -33,7 +34,7 @@ using testing::RecordedJob;
 using testing::RecordedParameter;
 using testing::TrainedTensor;
 
-enum class Plane : uint8_t { kAtOnce, kDelayed, kSharedMemory };
+enum class Plane : uint8_t { kAtOnce, kDelayed, kSharedMemory, kSeveralHosts };
 
 // How a job is trained.
 struct Way {
@@ -54,7 +55,8 @@ class Draw {
     world_size_ = static_cast<int>(1 + Below(5));
     way_.policy = Of({PartitionPolicy::kGreedy, PartitionPolicy::kGreedyInOrder,
                       PartitionPolicy::kBalanced, PartitionPolicy::kReplicated});
-    way_.plane = Of({Plane::kAtOnce, Plane::kDelayed, Plane::kSharedMemory});
+    way_.plane = Of({Plane::kAtOnce, Plane::kDelayed, Plane::kSharedMemory, Plane::kSeveralHosts});
+    if (!GlooIsIsolated() && way_.plane == Plane::kSeveralHosts) way_.plane = Plane::kSharedMemory;
     way_.share_parameters = way_.plane == Plane::kSharedMemory &&
                             way_.policy != PartitionPolicy::kReplicated && Below(4) == 0;
     way_.buckets = {Of({1024, 4096, 65536, 1 << 22}), Of({0, 512, 4096})};
@@ -65,8 +67,7 @@ class Draw {
     }
     // One copy of the parameters is flat memory.
     if (way_.share_parameters) way_.views.assign(world_size_, true);
-    // The fake plane sums in the order of one node.
-    const uint64_t nodes = way_.plane == Plane::kSharedMemory ? 1 + Below(2) : 1;
+    const uint64_t nodes = way_.plane == Plane::kSeveralHosts ? 2 : 1 + Below(2);
     for (int rank = 0; rank < world_size_; ++rank) {
       way_.nodes.push_back(absl::StrCat("node", Below(nodes)));
     }
@@ -195,6 +196,8 @@ std::vector<std::vector<TrainedTensor>> TrainAll(const RecordedJob& job, int wor
   };
   if (way.plane == Plane::kSharedMemory) {
     ExpectAllOk(testing::RunRanksOfOneHost(world_size, train).thrown);
+  } else if (way.plane == Plane::kSeveralHosts) {
+    ExpectAllOk(testing::RunRanksOfSeveralHosts(world_size, train).thrown);
   } else {
     const bool at_once = way.plane == Plane::kAtOnce;
     ExpectAllOk(testing::RunRanks(world_size, train,

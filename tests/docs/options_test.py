@@ -15,10 +15,10 @@ _PROGRAMS = (
     "examples/optshard-train-digits",
     "examples/optshard-recipe",
     "examples/optshard-train-language",
+    "examples/optshard-read-state",
     # With a command that has a page of its own.
     "server/node/optshard-server --memory-need",
     "server/node/optshard-server --drain",
-    "examples/optshard-read-state",
 )
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 

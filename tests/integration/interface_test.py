@@ -66,8 +66,10 @@ class TwoHosts(unittest.TestCase):
         self.addCleanup(end)
         return process
 
-    def start_coordinator(self, host):
-        process = self.start(host, _COORDINATOR, "--job=test", "--world-size=2",
+    def start_coordinator(self, host, world_size=2):
+        if os.path.exists(self._port_file):
+            os.remove(self._port_file)
+        process = self.start(host, _COORDINATOR, "--job=test", "--world-size=%d" % world_size,
                              "--listen=%s:0" % _ADDRESSES[host],
                              "--port-file=" + self._port_file)
         deadline = time.monotonic() + _PATIENCE_S
@@ -78,8 +80,10 @@ class TwoHosts(unittest.TestCase):
         with open(self._port_file, encoding="ascii") as port:
             return "%s:%d" % (_ADDRESSES[host], int(port.read()))
 
-    def start_trainer(self, host, *flags):
+    def start_trainer(self, host, *flags, rank=None, world_size=2, node=None):
         """The trainer, and the socket whose end lets it go on after a pause."""
+        rank = host if rank is None else rank
+        node = host if node is None else node
         ours, link = socket.socketpair()
         self.addCleanup(ours.close)
         with link:
@@ -87,8 +91,8 @@ class TwoHosts(unittest.TestCase):
                 host,
                 # The trainer expects its link as descriptor 3.
                 "bash", "-c", 'exec 3<&%d "$@"' % link.fileno(), "trainer",
-                _TRAINER, "--rank=%d" % host, "--world_size=2", "--plane=gloo", "--node=host%d" % host,
-                *flags,
+                _TRAINER, "--rank=%d" % rank, "--world_size=%d" % world_size,
+                "--node=host%d" % node, *flags,
                 pass_fds=[link.fileno()],
                 stdout=subprocess.PIPE,
             )
@@ -126,6 +130,7 @@ class TwoHosts(unittest.TestCase):
         address = self.start_coordinator(0)
         elements = 200000
         job = ["--coordinator=" + address, "--interface=" + _LINK, "--elements=%d" % elements,
+               "--plane=gloo",
                "--parameters=1", "--steps=3", "--pause_after=2"]
         trainers = [
             # Listens everywhere: what it advertises must be reachable all the same.
@@ -155,6 +160,55 @@ class TwoHosts(unittest.TestCase):
         self.assertEqual(checksums[0], checksums[1])
         for trainer, _ in trainers:
             self.assertEqual(trainer.wait(_PATIENCE_S), 0)
+
+    def start_four(self, host_of_rank, *flags):
+        """A job of four ranks, two a node, whichever hosts they are on."""
+        address = self.start_coordinator(0, world_size=4)
+        return [
+            self.start_trainer(host_of_rank(rank), "--coordinator=" + address,
+                               "--interface=" + _ADDRESSES[host_of_rank(rank)], *flags, rank=rank,
+                               world_size=4, node=rank % 2)
+            for rank in range(4)
+        ]
+
+    def end_well(self, trainers):
+        for _, link in trainers:
+            link.close()
+        for trainer, _ in trainers:
+            self.wait_for(trainer, "done")
+        for trainer, _ in trainers:
+            self.assertEqual(trainer.wait(_PATIENCE_S), 0)
+
+    def test_four_ranks_on_two_hosts_have_the_bits_of_one_host(self):
+        results = []
+        for host_of_rank in (lambda rank: 0, lambda rank: rank % 2):
+            folder = tempfile.TemporaryDirectory()
+            self.addCleanup(folder.cleanup)
+            self.end_well(self.start_four(host_of_rank, "--dump=" + folder.name,
+                                          "--table=greedy,balanced", "--table_states=1"))
+            results.append({})
+            for name in sorted(os.listdir(folder.name)):
+                with open(os.path.join(folder.name, name), "rb") as dumped:
+                    results[-1][name] = dumped.read()
+        self.assertGreater(len(results[0]), 4)
+        self.assertEqual(results[0].keys(), results[1].keys())
+        different = [name for name in results[0] if results[0][name] != results[1][name]]
+        self.assertEqual(different, [])
+
+    def test_each_byte_of_a_step_crosses_to_the_other_host_once(self):
+        elements = 400000
+        steps = 3
+        trainers = self.start_four(lambda rank: rank % 2, "--policy=balanced",
+                                   "--elements=%d" % elements, "--parameters=1",
+                                   "--steps=%d" % (steps + 1), "--pause_after=%d" % steps)
+        for trainer, _ in trainers:
+            self.wait_for(trainer, "paused")
+        # Half of the sums and half of the values; it has the first values itself.
+        needed = steps * elements * 4
+        received = self.received_bytes(0)
+        self.assertGreater(received, needed)
+        self.assertLess(received, 1.2 * needed)
+        self.end_well(trainers)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <thread>
@@ -112,6 +113,28 @@ HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimi
   HostRun run;
   run.thrown = RunWith(seams, world_size, body);
   run.one_pass_ranks = one_pass_ranks;
+  return run;
+}
+
+NodesRun RunRanksOfSeveralHosts(int world_size,
+                                const std::function<void(ShardedOptimizerOptions)>& body) {
+  std::atomic<int> ranks_on_nodes = 0;
+  ClientSeams seams;
+  seams.plane = [&ranks_on_nodes](const PlaneRequest& request, const ReplicaOfRank& replica) {
+    HostPlaneOptions options;
+    static_cast<PlaneRequest&>(options) = request;
+    for (const std::vector<Rank>& node : request.tree.node_groups) {
+      if (std::find(node.begin(), node.end(), request.rank) == node.end()) continue;
+      options.identity = absl::StrCat("the host of rank ", node.front());
+    }
+    if (replica != nullptr) options.replica = [&] { return replica(request); };
+    auto plane = CreateHostPlane(options);
+    if (plane.ok() && (*plane)->node() != nullptr) ++ranks_on_nodes;
+    return plane;
+  };
+  NodesRun run;
+  run.thrown = RunWith(seams, world_size, body);
+  run.ranks_on_nodes = ranks_on_nodes;
   return run;
 }
 

@@ -34,6 +34,15 @@ struct HostRun {
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
                           HostPlaneKind kind = HostPlaneKind::kAuto);
 
+// As above, as if each node of the job were a host of its own: ranks of one node share memory,
+// those of different nodes do not. Wants GlooIsIsolated().
+struct NodesRun {
+  std::vector<absl::Status> thrown;
+  int ranks_on_nodes = 0;  // how many of them have DataPlane::node, over all generations
+};
+NodesRun RunRanksOfSeveralHosts(int world_size,
+                                const std::function<void(ShardedOptimizerOptions)>& body);
+
 // As the first one, and other ranks reach the shard owners over RPC, and all the coordinator's
 // checkpoints.
 std::vector<absl::Status> RunServedRanks(int world_size,

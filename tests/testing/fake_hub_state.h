@@ -5,81 +5,35 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
 #include "common/clock.h"
 #include "common/dataplane/tree_average.h"
 #include "common/errors.h"
+#include "tests/testing/fake_operation.h"
 #include "tests/testing/fake_plane.h"
 
 namespace optshard::testing {
 
-enum class FakeKind { kReduce, kPublish, kAllGather };
-
-// What one rank brings to an operation.
-struct FakePart {
-  const char* input = nullptr;  // null where the rank gives nothing
-  char* output = nullptr;       // null where it gets nothing
-  size_t input_checksum = 0;    // kDelayed: of the input at the start
-  std::string captured;         // the input's values once read
-  bool is_captured = false;
-  bool started = false;
-  bool delivered = false;  // the outputs are written, or there are none
-  bool waited = false;
+// Which operation of which plane: each rank's n-th there.
+struct FakeOperationId {
+  int plane = 0;  // of all ranks; else one more than the number of the node
+  int64_t number = 0;
+  int64_t of_rank = 0;  // the rank's n-th in all of its planes
 };
-
-// One operation of all ranks: each rank's n-th.
-struct FakeOperation {
-  FakeKind kind = FakeKind::kReduce;
-  StepTag tag;
-  // Of a reduction all of it; else who takes part, and the owner of what is published.
-  Reduction ranks;
-  DType dtype = DType::kFloat32;
-  size_t bytes = 0;  // of one rank's input
-  Rank first = -1;   // who started it first, and thereby said what it is
-  std::vector<FakePart> parts;
-};
-
-inline std::string Describe(const FakeOperation& op) {
-  static constexpr const char* kNames[] = {"Reduce", "Publish", "AllGather"};
-  return absl::StrCat(kNames[static_cast<int>(op.kind)], "(generation ", op.tag.generation,
-                      ", step ", op.tag.step, ", bucket ", op.tag.bucket, ", phase ",
-                      static_cast<int>(op.tag.phase), ", owner ", op.ranks.owner, ", members ",
-                      absl::StrJoin(op.ranks.members, " "), " in groups of ",
-                      absl::StrJoin(op.ranks.group_sizes, " "), ", divided by ", op.ranks.divisor,
-                      ", ", op.bytes, " bytes)");
-}
-
-inline bool SameOperation(const FakeOperation& a, const FakeOperation& b) {
-  return a.kind == b.kind && a.tag.generation == b.tag.generation && a.tag.step == b.tag.step &&
-         a.tag.bucket == b.tag.bucket && a.tag.phase == b.tag.phase &&
-         a.ranks.owner == b.ranks.owner && a.ranks.members == b.ranks.members &&
-         a.ranks.group_sizes == b.ranks.group_sizes && a.ranks.divisor == b.ranks.divisor &&
-         a.dtype == b.dtype && a.bytes == b.bytes;
-}
-
-inline size_t Checksum(const char* data, size_t bytes) {
-  return std::hash<std::string_view>()(std::string_view(data, bytes));
-}
-
-inline bool Overlap(const char* a, size_t a_bytes, const char* b, size_t b_bytes) {
-  return a != nullptr && b != nullptr && a < b + b_bytes && b < a + a_bytes;
-}
 
 // What the hub knows of a rank.
 struct FakeMember {
-  int64_t started = 0;
+  int64_t started = 0;                // in all of its planes
+  std::map<int, int64_t> started_in;  // by plane
   int64_t published_bytes = 0;
   absl::optional<int64_t> kill_at;
   absl::optional<int64_t> hang_at;
@@ -93,46 +47,61 @@ struct FakeMember {
 class FakeHubState {
  public:
   explicit FakeHubState(FakeHub::Options options)
-      : world_size_(options.world_size),
-        mode_(options.mode),
-        all_ranks_(options.world_size),
-        members_(options.world_size) {
-    std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
+      : world_size_(options.world_size), mode_(options.mode), members_(options.world_size) {
+    plane_ranks_.emplace_back(options.world_size);
+    std::iota(plane_ranks_[0].begin(), plane_ranks_[0].end(), 0);
+    for (std::vector<Rank>& node : options.nodes) {
+      std::sort(node.begin(), node.end());
+      plane_ranks_.push_back(std::move(node));
+    }
   }
 
   int world_size() const { return world_size_; }
-  const std::vector<Rank>& all_ranks() const { return all_ranks_; }
+  const std::vector<Rank>& ranks_of(int plane) const { return plane_ranks_[plane]; }
+  // Of the rank's node; 0 where there are no nodes.
+  int NodePlaneOf(Rank rank) const {
+    for (size_t plane = 1; plane < plane_ranks_.size(); ++plane) {
+      const std::vector<Rank>& ranks = plane_ranks_[plane];
+      if (std::binary_search(ranks.begin(), ranks.end(), rank)) return static_cast<int>(plane);
+    }
+    return 0;
+  }
 
   void ShareReplicas(PeerReplicas replicas) {
     absl::MutexLock lock(&mutex_);
     replicas_ = std::move(replicas);
   }
-  const PeerReplicas* replicas() const {
+  // Where there are nodes, those of one node are reached in its plane.
+  const PeerReplicas* replicas(int plane) const {
     absl::MutexLock lock(&mutex_);
-    return replicas_.has_value() ? &*replicas_ : nullptr;
+    const bool reached = replicas_.has_value() && (plane > 0 || plane_ranks_.size() == 1);
+    return reached ? &*replicas_ : nullptr;
   }
   bool delayed() const { return mode_ == FakeHub::Mode::kDelayed; }
 
-  // Returns the operation's number.
-  absl::StatusOr<int64_t> Start(Rank rank, const FakeOperation& described, const void* input,
-                                void* output) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::StatusOr<FakeOperationId> Start(Rank rank, int plane, const FakeOperation& described,
+                                        const void* input, void* output)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     FakeMember& member = members_[rank];
-    const int64_t number = member.started++;
-    ApplyFaults(rank, number);
+    FakeOperationId id;
+    id.plane = plane;
+    id.of_rank = member.started++;
+    ApplyFaults(rank, id.of_rank);
+    id.number = member.started_in[plane]++;
     if (!member.broken.ok()) return member.broken;
     if (member.closing) {
       return absl::FailedPreconditionError(
           absl::StrCat(Describe(described), ": the plane of rank ", rank, " is closed"));
     }
-    FakeOperation& op = operations_[number];
+    FakeOperation& op = operations_[{plane, id.number}];
     if (op.first < 0) {
       op = described;
       op.first = rank;
       op.parts.resize(members_.size());
     } else if (!SameOperation(op, described)) {
       const absl::Status difference = errors::RanksDisagree(
-          {rank}, absl::StrCat("operation ", number, " is ", Describe(op), " on rank ", op.first,
+          {rank}, absl::StrCat("operation ", id.number, " is ", Describe(op), " on rank ", op.first,
                                " and ", Describe(described), " on rank ", rank));
       for (FakeMember& other : members_) Break(other, difference);
       return difference;
@@ -141,8 +110,8 @@ class FakeHubState {
     part.started = true;
     if (!op.ranks.Has(rank)) {
       part.delivered = part.waited = true;
-      EraseIfFinished(number);
-      return number;
+      EraseIfFinished(id);
+      return id;
     }
     part.input = static_cast<const char*>(input);
     part.output = static_cast<char*>(output);
@@ -155,26 +124,26 @@ class FakeHubState {
       for (int to = 0; to < world_size(); ++to) DeliverIfReady(op, to);
     } else {
       if (part.input != nullptr) part.input_checksum = Checksum(part.input, op.bytes);
-      const size_t output_bytes = OutputBytes(op);
-      if (part.output != nullptr && !Overlap(part.input, op.bytes, part.output, output_bytes)) {
-        std::memset(part.output, 0xff, output_bytes);
-      }
+      ForEachOutput(op, part, [&](char* to, size_t bytes) {
+        if (!Overlap(part.input, op.bytes, to, bytes)) std::memset(to, 0xff, bytes);
+      });
     }
-    return number;
+    return id;
   }
 
-  absl::Status Wait(Rank rank, int64_t number, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::Status Wait(Rank rank, const FakeOperationId& id, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     FakeMember& member = members_[rank];
     // A ticket may be finished twice: by its stream and by the host.
-    const auto found = operations_.find(number);
+    const auto found = operations_.find({id.plane, id.number});
     if (found == operations_.end() || found->second.parts[rank].waited) return member.broken;
     FakeOperation& op = found->second;
     if (member.broken.ok()) Capture(op, rank);
-    if (member.kill_in_wait_for == number) {
+    if (member.kill_in_wait_for == id.of_rank) {
       const auto others_have_waited = [&] {
         mutex_.AssertReaderHeld();
-        for (int other = 0; other < world_size(); ++other) {
+        for (const Rank other : plane_ranks_[id.plane]) {
           if (other != rank && !op.parts[other].waited) return !member.broken.ok();
         }
         return true;
@@ -198,7 +167,7 @@ class FakeHubState {
     if (member.broken.ok()) DeliverIfReady(op, rank);
     if (!member.broken.ok()) return member.broken;
     op.parts[rank].waited = true;
-    EraseIfFinished(number);
+    EraseIfFinished(id);
     return absl::OkStatus();
   }
 
@@ -272,11 +241,12 @@ class FakeHubState {
   }
 
  private:
-  void EraseIfFinished(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const std::vector<FakePart>& parts = operations_[number].parts;
+  void EraseIfFinished(const FakeOperationId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::vector<FakePart>& parts = operations_[{id.plane, id.number}].parts;
+    const std::vector<Rank>& ranks = plane_ranks_[id.plane];
     const bool finished =
-        std::all_of(parts.begin(), parts.end(), [](const FakePart& part) { return part.waited; });
-    if (finished) operations_.erase(number);
+        std::all_of(ranks.begin(), ranks.end(), [&](Rank rank) { return parts[rank].waited; });
+    if (finished) operations_.erase({id.plane, id.number});
   }
 
   template <typename Predicate>
@@ -323,8 +293,17 @@ class FakeHubState {
     return op.ranks.members;
   }
 
-  static size_t OutputBytes(const FakeOperation& op) {
-    return op.kind == FakeKind::kAllGather ? op.bytes * op.parts.size() : op.bytes;
+  // Where the outputs of one rank are; of a gather, by source.
+  template <typename Visit>
+  static void ForEachOutput(const FakeOperation& op, const FakePart& part, const Visit& visit) {
+    if (part.output == nullptr) return;
+    if (op.kind == FakeKind::kAllGather) {
+      for (const Rank source : op.ranks.members) visit(part.output + source * op.bytes, op.bytes);
+    } else if (op.kind == FakeKind::kReduce) {
+      visit(part.output, op.bytes / SizeOf(op.dtype) * SizeOf(ArithmeticOf(op.dtype)));
+    } else {
+      visit(part.output, op.bytes);
+    }
   }
 
   // Reads a rank's input, if it has not been read yet.
@@ -365,11 +344,11 @@ class FakeHubState {
       ReduceGroups(op.ranks.group_sizes, op.ranks.divisor, op.dtype, inputs, 0,
                    static_cast<int64_t>(op.bytes / SizeOf(op.dtype)), part.output);
     } else {
-      char* to = part.output;
-      for (const void* input : inputs) {
-        if (op.bytes > 0) std::memcpy(to, input, op.bytes);
-        to += op.bytes;
-      }
+      auto input = inputs.begin();
+      ForEachOutput(op, part, [&](char* to, size_t bytes) {
+        if (bytes > 0) std::memcpy(to, *input, bytes);
+        ++input;
+      });
     }
     part.delivered = true;
   }
@@ -377,10 +356,11 @@ class FakeHubState {
   const int world_size_;
   absl::optional<PeerReplicas> replicas_ ABSL_GUARDED_BY(mutex_);
   const FakeHub::Mode mode_;
-  std::vector<Rank> all_ranks_;
+  std::vector<std::vector<Rank>> plane_ranks_;  // by plane, ascending
   mutable absl::Mutex mutex_;
   std::vector<FakeMember> members_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, FakeOperation> operations_ ABSL_GUARDED_BY(mutex_);
+  // By plane and number.
+  std::map<std::pair<int, int64_t>, FakeOperation> operations_ ABSL_GUARDED_BY(mutex_);
   bool release_hung_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

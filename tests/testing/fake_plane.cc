@@ -14,10 +14,10 @@ namespace {
 
 class FakeTicket : public Ticket {
  public:
-  FakeTicket(std::shared_ptr<FakeHubState> state, Rank rank, int64_t number)
-      : state_(std::move(state)), rank_(rank), number_(number) {}
+  FakeTicket(std::shared_ptr<FakeHubState> state, Rank rank, const FakeOperationId& id)
+      : state_(std::move(state)), rank_(rank), id_(id) {}
 
-  absl::Status Wait(absl::Time deadline) override { return state_->Wait(rank_, number_, deadline); }
+  absl::Status Wait(absl::Time deadline) override { return state_->Wait(rank_, id_, deadline); }
 
   absl::Status OrderOn(const ExecutionContext& context) override {
     if (!state_->delayed() || context.stream == nullptr) {
@@ -25,8 +25,8 @@ class FakeTicket : public Ticket {
           "OrderOn needs the delayed fake plane and a FakeStream; wait for the ticket instead");
     }
     static_cast<FakeStream*>(context.stream)
-        ->Enqueue([state = state_, rank = rank_, number = number_](absl::Time deadline) {
-          return state->Wait(rank, number, deadline);
+        ->Enqueue([state = state_, rank = rank_, id = id_](absl::Time deadline) {
+          return state->Wait(rank, id, deadline);
         });
     return absl::OkStatus();
   }
@@ -34,29 +34,36 @@ class FakeTicket : public Ticket {
  private:
   const std::shared_ptr<FakeHubState> state_;
   const Rank rank_;
-  const int64_t number_;
+  const FakeOperationId id_;
 };
 
 class FakePlane : public DataPlane {
  public:
-  FakePlane(std::shared_ptr<FakeHubState> state, Rank rank)
-      : state_(std::move(state)), rank_(rank) {}
+  FakePlane(std::shared_ptr<FakeHubState> state, Rank rank, int plane)
+      : state_(std::move(state)), rank_(rank), plane_(plane) {
+    const int node = plane == 0 ? state_->NodePlaneOf(rank) : 0;
+    if (node == 0) return;
+    node_plane_ = std::make_unique<FakePlane>(state_, rank, node);
+    node_ = NodeRanks{node_plane_.get(), state_->ranks_of(node)};
+  }
 
+  // A rank's lives in both planes are one.
   ~FakePlane() override {
-    if (state_->Closing(rank_)) return;
+    if (plane_ > 0 || state_->Closing(rank_)) return;
     state_->Lose(rank_, absl::CancelledError("the plane is destroyed"),
                  errors::PeerLost(rank_, "its plane was destroyed before Close"));
   }
 
   Rank rank() const override { return rank_; }
   int world_size() const override { return state_->world_size(); }
-  const PeerReplicas* peer_replicas() const override { return state_->replicas(); }
+  const PeerReplicas* peer_replicas() const override { return state_->replicas(plane_); }
+  const NodeRanks* node() const override { return node_.has_value() ? &*node_ : nullptr; }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
                                                  const Reduction& reduction, DType dtype,
                                                  const void* contribution, void* result,
                                                  int64_t elements) override {
-    const absl::Status valid = CheckReduce(reduction, state_->all_ranks(), elements);
+    const absl::Status valid = CheckReduce(reduction, state_->ranks_of(plane_), elements);
     if (!valid.ok()) return valid;
     FakeOperation op;
     op.kind = FakeKind::kReduce;
@@ -70,7 +77,7 @@ class FakePlane : public DataPlane {
   absl::StatusOr<std::unique_ptr<Ticket>> Publish(const StepTag& tag, const ExecutionContext&,
                                                   Rank owner, absl::Span<const Rank> members,
                                                   void* data, size_t bytes) override {
-    absl::Status valid = CheckPublish(owner, members, state_->all_ranks());
+    absl::Status valid = CheckPublish(owner, members, state_->ranks_of(plane_));
     if (!valid.ok()) return valid;
     FakeOperation op;
     op.kind = FakeKind::kPublish;
@@ -88,7 +95,7 @@ class FakePlane : public DataPlane {
     FakeOperation op;
     op.kind = FakeKind::kAllGather;
     op.tag = tag;
-    op.ranks.members = state_->all_ranks();
+    op.ranks.members = state_->ranks_of(plane_);
     op.bytes = bytes_per_rank;
     return Start(op, contribution, gathered);
   }
@@ -101,18 +108,23 @@ class FakePlane : public DataPlane {
                      : reason);
   }
 
-  absl::Status Close(absl::Time deadline) override { return state_->Close(rank_, deadline); }
+  absl::Status Close(absl::Time deadline) override {
+    return plane_ == 0 ? state_->Close(rank_, deadline) : absl::OkStatus();
+  }
 
  private:
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const FakeOperation& op, const void* input,
                                                 void* output) {
-    const absl::StatusOr<int64_t> number = state_->Start(rank_, op, input, output);
-    if (!number.ok()) return number.status();
-    return std::unique_ptr<Ticket>(std::make_unique<FakeTicket>(state_, rank_, *number));
+    const absl::StatusOr<FakeOperationId> id = state_->Start(rank_, plane_, op, input, output);
+    if (!id.ok()) return id.status();
+    return std::unique_ptr<Ticket>(std::make_unique<FakeTicket>(state_, rank_, *id));
   }
 
   const std::shared_ptr<FakeHubState> state_;
   const Rank rank_;
+  const int plane_;  // as FakeOperationId
+  std::unique_ptr<FakePlane> node_plane_;
+  absl::optional<NodeRanks> node_;
 };
 
 }  // namespace
@@ -122,7 +134,7 @@ FakeHub::FakeHub(Options options) : state_(std::make_shared<FakeHubState>(std::m
 FakeHub::~FakeHub() { state_->ReleaseHung(); }
 
 std::unique_ptr<DataPlane> FakeHub::MakePlane(Rank rank) {
-  return std::make_unique<FakePlane>(state_, rank);
+  return std::make_unique<FakePlane>(state_, rank, 0);
 }
 
 void FakeHub::ShareReplicas(PeerReplicas replicas) { state_->ShareReplicas(std::move(replicas)); }

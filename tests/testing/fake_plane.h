@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "common/dataplane/data_plane.h"
 
@@ -30,6 +31,8 @@ class FakeHub {
   struct Options {
     int world_size = 1;
     Mode mode = Mode::kImmediate;
+    // The planes have DataPlane::node where these are given: every rank in one of them.
+    std::vector<std::vector<Rank>> nodes;
   };
 
   explicit FakeHub(Options options);
@@ -38,13 +41,14 @@ class FakeHub {
   // Once a rank. A plane that is destroyed before its Close has begun is lost to the others.
   std::unique_ptr<DataPlane> MakePlane(Rank rank);
 
-  // The planes, made before or after, reach these.
+  // The planes, made before or after, reach these; where there are nodes, the nodes' planes do.
   void ShareReplicas(PeerReplicas replicas);
 
   // Faults, at the rank's operation number `operation` (Reduce, Publish and AllGather calls,
-  // counted from 0 over its life). A killed rank takes no part in that operation: the call and all
-  // later ones return CANCELLED, the others' waits PeerLost naming it, at once. A hung rank's call
-  // blocks until ReleaseHung and then returns CANCELLED; the others time out, naming it.
+  // counted from 0 over its life, those in its node's plane, too). A killed rank takes no part in
+  // that operation: the call and all later ones return CANCELLED, the others' waits PeerLost naming
+  // it, at once. A hung rank's call blocks until ReleaseHung and then returns CANCELLED; the others
+  // time out, naming it.
   void KillAt(Rank rank, int64_t operation);
   void HangAt(Rank rank, int64_t operation);
   // The rank takes its part in that operation and dies while it waits for it, when all others have

@@ -105,14 +105,13 @@ absl::Status ShmOperations::Close(absl::Time deadline) {
     if (closing_) return absl::OkStatus();
     closing_ = true;
   }
-  const int world_size = peers_->world_size();
   peers_->own_mailbox().SetDisconnectReason({DisconnectReason::kClosed, -1});
-  for (Rank peer = 0; peer < world_size; ++peer) peers_->mailbox(peer).bell().Ring();
+  for (const Rank peer : peers_->ranks()) peers_->mailbox(peer).bell().Ring();
   Bell& bell = peers_->own_mailbox().bell();
   while (true) {
     const uint32_t heard = bell.Count();
     std::vector<Rank> open;
-    for (Rank peer = 0; peer < world_size; ++peer) {
+    for (const Rank peer : peers_->ranks()) {
       if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed) {
         open.push_back(peer);
       }
@@ -147,7 +146,7 @@ void ShmOperations::Break(const absl::Status& reason) {
   }
   if (peers_->in_forked_child()) return;  // its parent goes on, and has the mailboxes
   peers_->own_mailbox().SetDisconnectReason(DisconnectReason::Of(reason));
-  for (Rank rank = 0; rank < peers_->world_size(); ++rank) peers_->mailbox(rank).bell().Ring();
+  for (const Rank rank : peers_->ranks()) peers_->mailbox(rank).bell().Ring();
 }
 
 // Every operation as far as it goes, in their order; the pieces of one rank stay in order, too.
@@ -318,7 +317,7 @@ std::vector<Rank> ShmOperations::ClosedTooEarly(const Operation& operation) {
 }
 
 void ShmOperations::BreakIfAPeerLeft() {
-  for (Rank peer = 0; peer < peers_->world_size(); ++peer) {
+  for (const Rank peer : peers_->ranks()) {
     if (peer == rank_) continue;
     const DisconnectReason::Kind kind = peers_->mailbox(peer).disconnect_reason().kind;
     if (kind != DisconnectReason::kNone && kind != DisconnectReason::kClosed) {

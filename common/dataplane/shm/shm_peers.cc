@@ -3,7 +3,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -43,6 +45,13 @@ LocalAddress NewAddress(Rank rank) {
 
 std::string Key(Rank rank) { return absl::StrCat("shm/", rank); }
 
+std::vector<Rank> RanksOf(const ShmPlaneOptions& options) {
+  if (!options.ranks.empty()) return options.ranks;
+  std::vector<Rank> all(options.world_size);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 constexpr absl::string_view kMore = "more descriptors of a greeting";
 
 // Null where there was no plane before that gave access to the rank's memory.
@@ -70,17 +79,18 @@ absl::Status Came(absl::Status status, Rank peer) {
 
 }  // namespace
 
-ShmPeers::ShmPeers(Rank rank, int world_size, StopEvent stop)
-    : rank_(rank),
+ShmPeers::ShmPeers(const ShmPlaneOptions& options, StopEvent stop)
+    : rank_(options.rank),
+      ranks_(RanksOf(options)),
       process_(getpid()),
-      peers_(world_size),
-      mailboxes_(world_size),
+      peers_(options.world_size),
+      mailboxes_(options.world_size),
       stop_(std::move(stop)) {}
 
 absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOptions& options) {
   absl::StatusOr<StopEvent> stop = StopEvent::Create();
   if (!stop.ok()) return stop.status();
-  std::unique_ptr<ShmPeers> peers(new ShmPeers(options.rank, options.world_size, *std::move(stop)));
+  std::unique_ptr<ShmPeers> peers(new ShmPeers(options, *std::move(stop)));
   Peer& own = peers->peers_[options.rank];
   absl::StatusOr<Segment> mailbox =
       Segment::Create(MailboxLabel(options, options.rank), Mailbox::Bytes(options.world_size),
@@ -91,7 +101,7 @@ absl::StatusOr<std::unique_ptr<ShmPeers>> ShmPeers::Connect(const ShmPlaneOption
   absl::Status met = peers->Meet(options);
   if (!met.ok()) return met;
   own.mailbox.CloseDescriptor();
-  for (Rank rank = 0; rank < options.world_size; ++rank) {
+  for (const Rank rank : peers->ranks()) {
     peers->mailboxes_[rank] = Mailbox(peers->peers_[rank].mailbox.data());
   }
   peers->CollectReplicas();
@@ -109,15 +119,16 @@ ShmPeers::~ShmPeers() {
 bool ShmPeers::in_forked_child() const { return getpid() != process_; }
 
 absl::Status ShmPeers::Meet(const ShmPlaneOptions& options) {
-  if (options.world_size == 1) return absl::OkStatus();
+  if (ranks_.size() == 1) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<LocalListener>> listener =
       LocalListener::Listen(NewAddress(rank_));
   if (!listener.ok()) return listener.status();
   absl::Status put = options.rendezvous->Put(Key(rank_), (*listener)->address());
   if (!put.ok()) return put;
 
-  std::vector<std::unique_ptr<LocalSocket>> lower;
-  for (Rank peer = 0; peer < rank_; ++peer) {
+  std::vector<std::pair<Rank, std::unique_ptr<LocalSocket>>> lower;
+  for (const Rank peer : ranks_) {
+    if (peer >= rank_) break;
     absl::StatusOr<std::string> address = options.rendezvous->Get(Key(peer), options.deadline);
     if (!address.ok()) {
       return absl::IsDeadlineExceeded(address.status()) ? Came(address.status(), peer)
@@ -128,12 +139,12 @@ absl::Status ShmPeers::Meet(const ShmPlaneOptions& options) {
     if (!socket.ok()) return Came(socket.status(), peer);
     absl::Status greeted = Greet(options, **socket);
     if (!greeted.ok()) return Came(greeted, peer);
-    lower.push_back(*std::move(socket));
+    lower.emplace_back(peer, *std::move(socket));
   }
   absl::Status accepted = AcceptHigherRanks(options, **listener);
   if (!accepted.ok()) return accepted;
-  for (Rank peer = 0; peer < rank_; ++peer) {
-    absl::Status came = ReceiveGreeting(options, std::move(lower[peer]), peer);
+  for (auto& [peer, socket] : lower) {
+    absl::Status came = ReceiveGreeting(options, std::move(socket), peer);
     if (!came.ok()) return Came(came, peer);
   }
   return absl::OkStatus();
@@ -142,8 +153,8 @@ absl::Status ShmPeers::Meet(const ShmPlaneOptions& options) {
 absl::Status ShmPeers::AcceptHigherRanks(const ShmPlaneOptions& options, LocalListener& listener) {
   const auto missing = [this] {
     std::vector<Rank> ranks;
-    for (Rank peer = rank_ + 1; peer < world_size(); ++peer) {
-      if (peers_[peer].socket == nullptr) ranks.push_back(peer);
+    for (const Rank peer : ranks_) {
+      if (peer > rank_ && peers_[peer].socket == nullptr) ranks.push_back(peer);
     }
     return ranks;
   };
@@ -163,7 +174,8 @@ absl::Status ShmPeers::AcceptHigherRanks(const ShmPlaneOptions& options, LocalLi
     }
     if (!came.ok() && (!absl::IsUnavailable(came) || errors::IsPeerLost(came))) return came;
   }
-  for (Rank peer = rank_ + 1; peer < world_size(); ++peer) {
+  for (const Rank peer : ranks_) {
+    if (peer <= rank_) continue;
     absl::Status greeted = Greet(options, *peers_[peer].socket);
     if (!greeted.ok()) return Came(greeted, peer);
   }
@@ -222,6 +234,7 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
   const Rank highest = expected < 0 ? world_size() - 1 : expected;
   if (greeting.generation != options.generation || greeting.world_size != world_size() ||
       greeting.rank < lowest || greeting.rank > highest ||
+      !std::binary_search(ranks_.begin(), ranks_.end(), greeting.rank) ||
       peers_[greeting.rank].socket != nullptr ||
       message->descriptors.size() != 1 + parameters + gradients) {
     return absl::InternalError(absl::StrFormat(
@@ -267,7 +280,8 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
 void ShmPeers::CollectReplicas() {
   const ReplicaSegments* with_parameters = nullptr;  // of the lowest rank that has some
   bool all_give_theirs = true;
-  for (const Peer& peer : peers_) {
+  for (const Rank rank : ranks_) {
+    const Peer& peer = peers_[rank];
     if (peer.replica == nullptr) {
       all_give_theirs = false;
     } else if (with_parameters == nullptr && peer.replica->has_parameters()) {
@@ -282,7 +296,8 @@ void ShmPeers::CollectReplicas() {
   PeerReplicas replicas;
   for (const Peer& peer : peers_) {
     replicas.segments.push_back(peer.replica);
-    std::vector<ReplicaRegion> regions = peer.replica->regions();
+    std::vector<ReplicaRegion> regions;
+    if (peer.replica != nullptr) regions = peer.replica->regions();
     for (size_t r = 0; r < regions.size() && !peer.replica->has_parameters(); ++r) {
       regions[r].parameters = with_parameters->regions()[r].parameters;
     }
@@ -292,7 +307,7 @@ void ShmPeers::CollectReplicas() {
 }
 
 void ShmPeers::Watch(std::function<void(Rank peer)> gone) {
-  if (world_size() == 1) return;
+  if (ranks_.size() == 1) return;
   watcher_ = std::thread([this, gone = std::move(gone)] { WatchUntilStopped(gone); });
 }
 
@@ -306,7 +321,7 @@ void ShmPeers::StopWatching() {
 void ShmPeers::WatchUntilStopped(const std::function<void(Rank peer)>& gone) {
   std::vector<pollfd> watched = {{stop_.fd(), POLLIN, 0}};
   std::vector<Rank> ranks = {rank_};
-  for (Rank rank = 0; rank < world_size(); ++rank) {
+  for (const Rank rank : ranks_) {
     if (rank == rank_) continue;
     watched.push_back({peers_[rank].socket->fd(), POLLRDHUP, 0});
     ranks.push_back(rank);

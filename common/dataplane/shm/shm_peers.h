@@ -36,13 +36,15 @@ class ShmPeers {
 
   Rank rank() const { return rank_; }
   int world_size() const { return static_cast<int>(mailboxes_.size()); }
+  // Of the plane, ascending, this one among them. Only these have mailboxes.
+  const std::vector<Rank>& ranks() const { return ranks_; }
   // Whether this is a copy of the object in a forked child. The child does not inherit the memory
   // of the mailboxes, so it may only destroy the object.
   bool in_forked_child() const;
   Mailbox& mailbox(Rank rank) { return mailboxes_[rank]; }
   Mailbox& own_mailbox() { return mailboxes_[rank_]; }
 
-  // Null where some rank has not passed its replica on.
+  // Null where some rank of the plane has not passed its replica on.
   const PeerReplicas* replicas() const { return replicas_.has_value() ? &*replicas_ : nullptr; }
 
   // Starts to watch the peers; call it once. `gone` is called at most once for each peer, from a
@@ -60,7 +62,7 @@ class ShmPeers {
     std::shared_ptr<const ReplicaSegments> replica;
   };
 
-  ShmPeers(Rank rank, int world_size, StopEvent stop);
+  ShmPeers(const ShmPlaneOptions& options, StopEvent stop);
 
   absl::Status Meet(const ShmPlaneOptions& options);
   absl::Status AcceptHigherRanks(const ShmPlaneOptions& options, LocalListener& listener);
@@ -71,6 +73,7 @@ class ShmPeers {
   void WatchUntilStopped(const std::function<void(Rank peer)>& gone);
 
   const Rank rank_;
+  const std::vector<Rank> ranks_;
   const pid_t process_;      // that created this object
   std::vector<Peer> peers_;  // by rank; this rank's entry has its own memory
   std::vector<Mailbox> mailboxes_;

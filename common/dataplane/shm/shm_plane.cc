@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/dataplane/operation_checks.h"
 #include "common/dataplane/shm/shm_operations.h"
 #include "common/dataplane/shm/shm_peers.h"
@@ -39,9 +41,10 @@ class ShmPlane : public DataPlane {
  public:
   explicit ShmPlane(std::unique_ptr<ShmPeers> peers, const ShmPlaneOptions& options)
       : rank_(options.rank),
+        world_size_(options.world_size),
+        all_(peers->ranks()),
         operations_(std::make_shared<ShmOperations>(std::move(peers), options)) {
-    for (Rank peer = 0; peer < options.world_size; ++peer) {
-      all_.push_back(peer);
+    for (const Rank peer : all_) {
       if (peer != rank_) others_.push_back(peer);
     }
   }
@@ -54,7 +57,7 @@ class ShmPlane : public DataPlane {
   }
 
   Rank rank() const override { return rank_; }
-  int world_size() const override { return static_cast<int>(all_.size()); }
+  int world_size() const override { return world_size_; }
   const PeerReplicas* peer_replicas() const override { return operations_->peers().replicas(); }
 
   absl::StatusOr<std::unique_ptr<Ticket>> Reduce(const StepTag& tag, const ExecutionContext&,
@@ -139,10 +142,18 @@ class ShmPlane : public DataPlane {
   }
 
   const Rank rank_;
+  const int world_size_;
+  const std::vector<Rank> all_;  // of the plane
   const std::shared_ptr<ShmOperations> operations_;
-  std::vector<Rank> all_;
   std::vector<Rank> others_;
 };
+
+bool IsAscendingWith(const ShmPlaneOptions& options) {
+  const std::vector<Rank>& ranks = options.ranks;
+  return std::is_sorted(ranks.begin(), ranks.end(), std::less_equal<>()) && ranks.front() >= 0 &&
+         ranks.back() < options.world_size &&
+         std::binary_search(ranks.begin(), ranks.end(), options.rank);
+}
 
 }  // namespace
 
@@ -150,6 +161,12 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateShmPlane(const ShmPlaneOptions&
   if (options.rank < 0 || options.rank >= options.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ", options.world_size));
+  }
+  if (!options.ranks.empty() && !IsAscendingWith(options)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ranks of the plane are ", absl::StrJoin(options.ranks, ", "),
+                     "; expected ranks below ", options.world_size, " in ascending order, with ",
+                     options.rank, " among them"));
   }
   absl::StatusOr<std::unique_ptr<ShmPeers>> peers = ShmPeers::Connect(options);
   if (!peers.ok()) return peers.status();

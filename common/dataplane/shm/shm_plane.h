@@ -6,6 +6,7 @@
 #define OPTSHARD_COMMON_DATAPLANE_SHM_SHM_PLANE_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,8 +17,12 @@
 namespace optshard {
 
 struct ShmPlaneOptions : PlaneRequest {
-  // This rank's own replica. If every rank gives one, peer_replicas() has all of them, and the
-  // plane keeps them mapped.
+  // The ranks of the plane, ascending, this one among them, where they are not all of the job
+  // (DataPlane::node); else empty.
+  std::vector<Rank> ranks;
+
+  // This rank's own replica. If every rank of the plane gives one, peer_replicas() has all of them,
+  // and the plane keeps them mapped.
   std::shared_ptr<const ReplicaSegments> replica;
 
   // How long a wait polls before it sleeps. Waking a thread takes tens of microseconds; ranks of a
@@ -25,8 +30,8 @@ struct ShmPlaneOptions : PlaneRequest {
   absl::Duration spin = absl::Microseconds(20);
 };
 
-// Connects to all other ranks.
-//   INVALID_ARGUMENT      rank; a peer whose replica has another layout
+// Connects to all other ranks of the plane.
+//   INVALID_ARGUMENT      rank, ranks; a peer whose replica has another layout
 //   PERMISSION_DENIED     a peer of another user
 //   UNAVAILABLE           PeerLost: a rank is gone again
 //   DEADLINE_EXCEEDED     PeersTimedOut: ranks that did not come

@@ -3,13 +3,13 @@
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_DIRECT_EXCHANGE_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_DIRECT_EXCHANGE_H_
 
-#include <cstdint>
-#include <set>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/shard/engine/bucket_updater.h"
+#include "server/shard/engine/reached_replicas.h"
 #include "server/shard/engine/step_exchange.h"
 
 namespace optshard {
@@ -34,29 +34,15 @@ class DirectExchange : public StepExchange {
   void Abandon(absl::Time deadline) override;
 
  private:
-  // A region's replicas, as an update takes them.
-  struct Region {
-    DType gradient_dtype = DType::kFloat32;
-    std::vector<const void*> gradients;  // in the order of the reduction tree
-    std::vector<void*> copies;           // of the parameters, but for this rank's own
-  };
-
   void PlaceSpan(const StepRecord& record, const ReplicaMemory& replica, const BucketSpan& span,
                  SpanUpdate* update);
   absl::Status Barrier(const StepTag& tag, absl::Time deadline);
-  // Gradients by all ranks that have one of the span; null where one has none.
-  absl::Span<const void* const> Gradients(const StepRecord& record, const BucketSpan& span,
-                                          int region);
 
   const StepContext context_;
-  const std::vector<std::vector<ReplicaRegion>>& replicas_;  // by rank, by region
-  std::vector<Rank> tree_order_;
+  const bool publishes_;  // parameters go to the other replicas
+  ReachedReplicas replicas_;
   std::vector<int> group_sizes_;
-  std::vector<Region> regions_;
   const std::unique_ptr<BucketUpdater> updater_;
-  // Of the present step: gradients of which some rank has none. Elements stay where they are.
-  std::set<std::vector<const void*>> incomplete_;
-  std::vector<const void*> found_;  // kept for its memory
   std::vector<char> gathered_;
 };
 

@@ -21,6 +21,7 @@ absl::StatusOr<std::unique_ptr<StepExchange>> MessageExchange::Create(
   if (!window.ok()) return window.status();
   std::unique_ptr<MessageExchange> exchange(new MessageExchange(context, std::move(updater)));
   exchange->window_ = std::move(*window);
+  exchange->publisher_.emplace(context, exchange->window_.get());
   return std::unique_ptr<StepExchange>(std::move(exchange));
 }
 
@@ -95,10 +96,8 @@ absl::Status MessageExchange::Apply(const StepRecord& record, const ReplicaMemor
       if (!updated.ok()) return updated;
     }
     if (!publishes_ || !AnyUpdated(bucket, record)) continue;
-    const bool rounds = context_.state().PublishedAs(bucket.dtype) != bucket.dtype;
-    absl::Status published = Publish(
-        bucket, bucket.owner, TagOf(context_, record.step, StepPhase::kPublish, bucket.index),
-        replica, rounds ? &record : nullptr, deadline);
+    absl::Status published =
+        publisher_->PublishStep(bucket, averages_[bucket.owner].members, record, replica, deadline);
     if (!published.ok()) return published;
   }
   return window_->Drain(deadline);
@@ -114,8 +113,7 @@ absl::Status MessageExchange::SyncParameters(StepNumber step, const ReplicaMemor
     // Where every rank owns everything, rank 0's buckets hold it all.
     if (context_.plan().policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
     absl::Status published =
-        Publish(bucket, 0, TagOf(context_, step, StepPhase::kControl, bucket.index), replica,
-                nullptr, deadline);
+        publisher_->PublishValues(bucket, 0, averages_[0].members, step, replica, deadline);
     if (!published.ok()) return published;
   }
   return window_->Drain(deadline);
@@ -125,9 +123,8 @@ absl::Status MessageExchange::PublishParameters(StepNumber step, const ReplicaMe
                                                 absl::Time deadline) {
   if (!publishes_) return absl::OkStatus();
   for (const Bucket& bucket : context_.buckets()) {
-    absl::Status published =
-        Publish(bucket, bucket.owner, TagOf(context_, step, StepPhase::kControl, bucket.index),
-                replica, nullptr, deadline);
+    absl::Status published = publisher_->PublishValues(
+        bucket, bucket.owner, averages_[bucket.owner].members, step, replica, deadline);
     if (!published.ok()) return published;
   }
   return window_->Drain(deadline);
@@ -148,43 +145,6 @@ absl::Status MessageExchange::Update(int own, const StepRecord& record,
   const auto place = [&](const ShardStore::OwnBucket& bucket, const BucketSpan& span,
                          SpanUpdate* update) { PlaceSpan(replica, bucket, span, update); };
   return updater_->Update(own, record, place, deadline);
-}
-
-absl::Status MessageExchange::Publish(const Bucket& bucket, Rank from, const StepTag& tag,
-                                      const ReplicaMemory& replica, const StepRecord* rounded,
-                                      absl::Time deadline) {
-  OperationWindow::Operation operation;
-  operation.bucket = &bucket;
-  operation.start = context_.clock->Now();
-  const bool sends = from == context_.rank;
-  const DType travels =
-      rounded == nullptr ? bucket.dtype : context_.state().PublishedAs(bucket.dtype);
-  void* data = rounded == nullptr ? replica.ParametersInPlace(bucket) : nullptr;
-  if (data == nullptr) {
-    absl::StatusOr<void*> staging = window_->TakeStaging(deadline);
-    if (!staging.ok()) return staging.status();
-    data = operation.staging = *staging;
-    if (sends && rounded == nullptr) replica.PackParameters(bucket, data);
-    if (sends && rounded != nullptr) {
-      replica.PackParametersAs(travels, bucket, rounded->updated, data);
-    }
-  }
-  absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      context_.plane->Publish(tag, ExecutionContext(), from, averages_[from].members, data,
-                              bucket.elements * SizeOf(travels));
-  if (!ticket.ok()) return ticket.status();
-  operation.ticket = std::move(*ticket);
-  operation.done = [this, sends, travels, rounded,
-                    &replica](const OperationWindow::Operation& published) {
-    const Bucket& bucket = *published.bucket;
-    if (!sends && rounded != nullptr) {
-      replica.UnpackParametersOf(travels, bucket, rounded->updated, published.staging);
-    } else if (!sends && published.staging != nullptr) {
-      replica.UnpackParameters(bucket, published.staging);
-    }
-    context_.timeline->Record("publish", bucket.index, published.start, context_.clock->Now());
-  };
-  return window_->Push(std::move(operation), deadline);
 }
 
 }  // namespace optshard

@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "server/shard/engine/bucket_publisher.h"
 #include "server/shard/engine/bucket_updater.h"
 #include "server/shard/engine/operation_window.h"
 #include "server/shard/engine/step_exchange.h"
@@ -42,11 +44,6 @@ class MessageExchange : public StepExchange {
                  const BucketSpan& span, SpanUpdate* update) const;
   absl::Status Update(int own, const StepRecord& record, const ReplicaMemory& replica,
                       absl::Time deadline);
-  // `rounded`: the record of the step whose values travel in the type that they are rounded to;
-  // null where they travel as they are.
-  absl::Status Publish(const Bucket& bucket, Rank from, const StepTag& tag,
-                       const ReplicaMemory& replica, const StepRecord* rounded,
-                       absl::Time deadline);
 
   const StepContext context_;
   const bool reduces_;               // gradients go to their owners
@@ -54,6 +51,7 @@ class MessageExchange : public StepExchange {
   std::vector<Reduction> averages_;  // by owner; their members are all ranks
   const std::unique_ptr<BucketUpdater> updater_;
   std::unique_ptr<OperationWindow> window_;
+  absl::optional<BucketPublisher> publisher_;
 };
 
 }  // namespace optshard

@@ -15,8 +15,7 @@
 #include "common/errors.h"
 #include "server/shard/engine/bucket_updater.h"
 #include "server/shard/engine/commit_decision.h"
-#include "server/shard/engine/direct_exchange.h"
-#include "server/shard/engine/message_exchange.h"
+#include "server/shard/engine/exchange_choice.h"
 #include "server/shard/engine/replica_placement.h"
 #include "server/update/group_update.h"
 #include "server/update/step_hyperparameters.h"
@@ -36,16 +35,10 @@ constexpr int kWholeStep = -1;  // as a bucket of the timeline
 absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Options& options) {
   absl::StatusOr<std::unique_ptr<BucketUpdater>> updater = BucketUpdater::Create(options);
   if (!updater.ok()) return updater.status();
-  std::unique_ptr<StepExchange> exchange;
-  if (options.plane != nullptr && options.plane->peer_replicas() != nullptr) {
-    exchange = std::make_unique<DirectExchange>(options, *std::move(updater));
-  } else {
-    absl::StatusOr<std::unique_ptr<StepExchange>> created =
-        MessageExchange::Create(options, *std::move(updater));
-    if (!created.ok()) return created.status();
-    exchange = *std::move(created);
-  }
-  return std::unique_ptr<StepEngine>(new StepEngine(options, std::move(exchange)));
+  absl::StatusOr<std::unique_ptr<StepExchange>> exchange =
+      MakeExchange(options, *std::move(updater));
+  if (!exchange.ok()) return exchange.status();
+  return std::unique_ptr<StepEngine>(new StepEngine(options, *std::move(exchange)));
 }
 
 StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange)

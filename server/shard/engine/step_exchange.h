@@ -68,8 +68,9 @@ inline bool AnyUpdated(const Bucket& bucket, const StepRecord& record) {
   return false;
 }
 
-// Two implementations: by messages of the plane (message_exchange.h), and in one pass over the
-// replicas themselves (direct_exchange.h). Bound to the step's thread. Errors are the plane's,
+// Three implementations: by messages of the plane (message_exchange.h), in one pass over the
+// replicas themselves (direct_exchange.h), and in one pass within each node with messages between
+// nodes (hierarchical_exchange.h). Bound to the step's thread. Errors are the plane's,
 // except those of Check and RunTrainerUpdates; after one only Abandon may follow.
 class StepExchange {
  public:

@@ -255,6 +255,23 @@ TEST(ShmPlane_ReplicaOfAnotherLayout_IsRefusedNamingIt, ByItsPeers) {
   EXPECT_GE(refused, 1);
 }
 
+TEST(ShmPlane_RanksThatCannotBe_AreRefused, WithWhatIsExpected) {
+  testing::FakeRendezvous rendezvous;
+  for (const std::vector<Rank>& ranks :
+       {std::vector<Rank>{2, 1}, {1, 1}, {0, 2}, {1, 5}, {-1, 1}}) {
+    ShmPlaneOptions options;
+    options.rank = 1;
+    options.world_size = 5;
+    options.ranks = ranks;
+    options.rendezvous = &rendezvous;
+    const absl::Status status = CreateShmPlane(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(
+        std::string(status.message()),
+        ::testing::HasSubstr("expected ranks below 5 in ascending order, with 1 among them"));
+  }
+}
+
 TEST(ShmPlane_RankThatNeverComes_IsNamed, ByAllOthers) {
   testing::FakeRendezvous rendezvous;
   std::vector<std::thread> threads;

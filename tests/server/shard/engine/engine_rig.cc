@@ -77,7 +77,10 @@ std::vector<GroupRule> RulesFor(PartitionPolicy policy) {
 }
 
 EngineRig::EngineRig(Options options) : options_(std::move(options)) {
-  if (options_.nodes.empty()) options_.nodes.resize(options_.world_size, "node");
+  if (options_.nodes.empty()) {
+    options_.nodes.resize(options_.world_size, "node");
+    for (Rank r = 1; on_nodes() && r < options_.world_size; r += 2) options_.nodes[r] = "other";
+  }
   common_ = MakeCommon(7, options_.space);
   hub_ = MakeHub();
   oracle_ = std::make_unique<StepOracle>(options_.space, *common_.groups, options_.state);
@@ -129,12 +132,13 @@ std::unique_ptr<FakeHub> EngineRig::MakeHub() const {
   FakeHub::Options hub;
   hub.world_size = options_.world_size;
   hub.mode = options_.mode;
+  if (on_nodes()) hub.nodes = plan().tree.node_groups;
   return std::make_unique<FakeHub>(hub);
 }
 
 bool EngineRig::reachable() const {
   return options_.placements[0] == Placement::kReachable ||
-         options_.placements[0] == Placement::kOneCopy;
+         options_.placements[0] == Placement::kOneCopy || on_nodes();
 }
 
 void EngineRig::MakeReplicas() {

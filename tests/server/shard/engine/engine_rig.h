@@ -51,7 +51,7 @@ class EngineRig {
     std::vector<Placement> placements = {Placement::kFlatRegions};  // by rank, in turn
     ParameterSpace space = MixedSpace();
     std::vector<GroupRule> rules = {{"adam"}};  // by group, in turn
-    std::vector<std::string> nodes;             // empty: all ranks on one
+    std::vector<std::string> nodes;             // empty: all ranks on one; for kNodes dealt to two
     BucketOptions buckets = {2048, 512};        // many buckets, contiguous and packed ones
     DriverKind driver = DriverKind::kSimd;
     int threads = 1;
@@ -130,8 +130,9 @@ class EngineRig {
   };
   Common MakeCommon(Generation generation, const ParameterSpace& space) const;
   std::unique_ptr<FakeHub> MakeHub() const;
-  // Whether the ranks reach each other's replicas.
+  // Whether the ranks reach each other's replicas, those of all or those of their nodes.
   bool reachable() const;
+  bool on_nodes() const { return options_.placements[0] == Placement::kNodes; }
   void MakeReplicas();
   ShardMemory MakeMemory(Rank rank, const Common& common) const;
   OwnerGeneration::Options OptionsOf(Rank rank, const Common& common) const;

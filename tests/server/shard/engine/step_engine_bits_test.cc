@@ -71,6 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          PartitionPolicy::kBalanced, PartitionPolicy::kReplicated),
                        ::testing::Values(std::vector<Placement>{Placement::kFlatRegions},
                                          std::vector<Placement>{Placement::kReachable},
+                                         std::vector<Placement>{Placement::kNodes},
                                          std::vector<Placement>{Placement::kScattered,
                                                                 Placement::kFlatRegions,
                                                                 Placement::kFlatUnvouched})),
@@ -83,7 +84,8 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(StepEngineBits_TwoNodeGroups_SumInTreeOrder, EqualOneProcessToTheBit) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     EngineRig::Options options;
     options.world_size = 4;
     options.placements = {placement};
@@ -101,6 +103,37 @@ TEST(StepEngineBits_TwoNodeGroups_SumInTreeOrder, EqualOneProcessToTheBit) {
     ExpectAllOk(other.Step());
     EXPECT_NE(BitDifference(rig.rank(0).replica->Parameter(0), other.rank(0).replica->Parameter(0)),
               "");
+  }
+}
+
+// Nodes with another number of ranks each, one with a single rank, and ranks that are not in order.
+TEST(StepEngineBits_NodesOfSeveralSizes, EqualOneProcessToTheBit) {
+  for (const std::vector<std::string>& nodes :
+       {std::vector<std::string>{"a", "b", "b", "b", "a", "c"}, {"a", "b", "c", "a", "b", "c"}}) {
+    for (const PartitionPolicy policy :
+         {PartitionPolicy::kGreedy, PartitionPolicy::kBalanced, PartitionPolicy::kReplicated}) {
+      for (const FakeHub::Mode mode : {FakeHub::Mode::kImmediate, FakeHub::Mode::kDelayed}) {
+        EngineRig::Options options;
+        options.world_size = 6;
+        options.nodes = nodes;
+        options.policy = policy;
+        options.mode = mode;
+        options.placements = {Placement::kNodes};
+        options.rules = {{"adam"}, {"muon"}};
+        if (policy == PartitionPolicy::kBalanced) options.rules = {{"adam"}};
+        options.space = WithEveryDType(MixedGroups(options.rules));
+        SCOPED_TRACE(PolicyName(policy));
+        EngineRig rig(options);
+        for (int step = 1; step <= 3; ++step) {
+          rig.GiveGradients([](StepNumber number, Rank rank, int parameter) {
+            return (number + static_cast<StepNumber>(rank + parameter)) % 4 != 0;
+          });
+          ExpectAllOk(rig.Step());
+          rig.StepOracleAlong();
+          ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+        }
+      }
+    }
   }
 }
 
@@ -131,6 +164,7 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
       {Placement::kFlatRegions},
       {Placement::kReachable},
       {Placement::kOneCopy},
+      {Placement::kNodes},
       {Placement::kScattered, Placement::kFlatRegions, Placement::kFlatUnvouched}};
   for (const int world_size : {1, 2, 3}) {
     for (const std::vector<Placement>& placement : placements) {
@@ -168,8 +202,8 @@ TEST(StepEngineBits_EveryDType, EqualOneProcessToTheBit) {
 TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
   for (const bool master_weights : {false, true}) {
     for (const StateFormat format : {StateFormat::kFloat32, StateFormat::kBFloat16}) {
-      for (const Placement placement :
-           {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
+      for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable,
+                                        Placement::kOneCopy, Placement::kNodes}) {
         EngineRig::Options options;
         options.world_size = 3;
         options.policy = PartitionPolicy::kBalanced;
@@ -193,7 +227,8 @@ TEST(StepEngineBits_StateOptions, EqualOneProcessToTheBit) {
 TEST(StepEngineBits_StateOptionsOfWholeParameters, EqualOneProcessToTheBit) {
   for (const int master_bits : {0, 24, 32}) {
     for (const StateFormat format : {StateFormat::kFloat32, StateFormat::kBFloat16}) {
-      for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+      for (const Placement placement :
+           {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
         EngineRig::Options options;
         options.world_size = 3;
         options.rules = {{"adafactor"}, {"lamb"}};
@@ -267,6 +302,7 @@ TEST(StepEngineBits_StateInEightBits, EqualsOneProcessToTheBit) {
       {2, PartitionPolicy::kBalanced, Placement::kReachable, 2, 1 << 17},
       {3, PartitionPolicy::kBalanced, Placement::kFlatRegions, 1, 5000},
       {3, PartitionPolicy::kGreedy, Placement::kOneCopy, 1, 2048},
+      {4, PartitionPolicy::kBalanced, Placement::kNodes, 2, 5000},
       {2, PartitionPolicy::kReplicated, Placement::kReachable, 1, 4096},
       {5, PartitionPolicy::kBalanced, Placement::kScattered, 1, 1 << 14},
   };
@@ -306,7 +342,8 @@ TEST(StepEngineBits_TrainersInOtherFloatingPointModes, EqualOneProcessToTheBit) 
   };
   // Gradients that are denormals; a coefficient that is one.
   for (const Case& c : {Case{"adam", -135, 1e-3}, Case{"sgd", 100, 1e-40}}) {
-    for (const Placement placement : {Placement::kReachable, Placement::kFlatRegions}) {
+    for (const Placement placement :
+         {Placement::kReachable, Placement::kFlatRegions, Placement::kNodes}) {
       for (const PartitionPolicy policy :
            {PartitionPolicy::kBalanced, PartitionPolicy::kReplicated}) {
         for (const FakeHub::Mode mode : {FakeHub::Mode::kImmediate, FakeHub::Mode::kDelayed}) {
@@ -343,12 +380,11 @@ TEST(StepEngineBits_SmallestWindow, EqualOneProcessToTheBit) {
   options.world_size = 3;
   options.window = 1;
   options.staging_buffers = 1;
-  options.placements = {Placement::kScattered};
-  EngineRig rig(options);
-  rig.GiveAllGradients();
-  ExpectAllOk(rig.Step());
-  rig.StepOracleAlong();
-  EXPECT_EQ(rig.DifferenceToOracle(), "");
+  for (const Placement placement : {Placement::kScattered, Placement::kNodes}) {
+    options.placements = {placement};
+    EngineRig rig(options);
+    ExpectStepsOfOneProcess(rig, 2);
+  }
 }
 
 }  // namespace

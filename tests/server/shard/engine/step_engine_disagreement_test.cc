@@ -137,20 +137,22 @@ TEST(StepEngine_ReplicaWithoutMemoryOnOneRank, AllRanksAreToldWhoAndWhat) {
 }
 
 TEST(StepEngine_GradientOutsideTheSharedMemoryOnOneRank, AllRanksAreToldWhoAndWhat) {
-  EngineRig::Options options;
-  options.placements = {Placement::kReachable};
-  EngineRig rig(options);
-  rig.GiveAllGradients();
-  const Values values = rig.rank(1).replica->Gradient(3);
-  const std::vector<float> elsewhere(values.begin(), values.end());
-  ExpectAllRefuse(StepWithChangedTensors(rig,
-                                         [&elsewhere](std::vector<ReplicaTensor>& tensors) {
-                                           tensors[3].gradient = elsewhere.data();
-                                         }),
-                  "rank 1: in the memory that the ranks of this host share: the gradient of "
-                  "parameter 3 \"fc.weight\" does not lie");
-  EXPECT_EQ(rig.DifferenceToOracle(), "");
-  ExpectNextStepIsGood(rig);
+  for (const Placement placement : {Placement::kReachable, Placement::kNodes}) {
+    EngineRig::Options options;
+    options.placements = {placement};
+    EngineRig rig(options);
+    rig.GiveAllGradients();
+    const Values values = rig.rank(1).replica->Gradient(3);
+    const std::vector<float> elsewhere(values.begin(), values.end());
+    ExpectAllRefuse(StepWithChangedTensors(rig,
+                                           [&elsewhere](std::vector<ReplicaTensor>& tensors) {
+                                             tensors[3].gradient = elsewhere.data();
+                                           }),
+                    "rank 1: in the memory that the ranks of this host share: the gradient of "
+                    "parameter 3 \"fc.weight\" does not lie");
+    EXPECT_EQ(rig.DifferenceToOracle(), "");
+    ExpectNextStepIsGood(rig);
+  }
 }
 
 TEST(StepEngine_SomeStepWhileOthersSynchronise, AllAreToldWho) {

@@ -86,6 +86,7 @@ struct FailureCase {
   int world_size;
   GradientMode gradient_mode;
   FakeHub::Mode mode;
+  Placement placement = Placement::kFlatRegions;
 };
 
 std::vector<FailureCase> AllCases() {
@@ -101,14 +102,21 @@ std::vector<FailureCase> AllCases() {
 }
 
 TEST(StepEngine_RankKilledAtAnyOperation_OthersNameIt, OutcomesFitTogether) {
+  std::vector<FailureCase> cases = AllCases();
   for (const FailureCase& failure : AllCases()) {
-    const EngineRig::Options options =
+    cases.push_back(failure);
+    cases.back().placement = Placement::kNodes;
+  }
+  for (const FailureCase& failure : cases) {
+    EngineRig::Options options =
         SmallOptions(failure.world_size, failure.gradient_mode, failure.mode);
+    options.placements = {failure.placement};
     const int64_t operations = OperationsOfAStep(options);
     ASSERT_GT(operations, 4);
     for (int64_t at = 0; at < operations; ++at) {
-      SCOPED_TRACE(absl::StrCat("world size ", failure.world_size, ", gradients ",
-                                std::string(NameOf(failure.gradient_mode)), ", operation ", at));
+      SCOPED_TRACE(absl::StrCat(NameOf(failure.placement), ", world size ", failure.world_size,
+                                ", gradients ", std::string(NameOf(failure.gradient_mode)),
+                                ", operation ", at));
       const Rank lost = static_cast<Rank>(at % failure.world_size);
       EngineRig rig(options);
       // A step that goes well comes first: the state is not the initial one.
@@ -135,7 +143,8 @@ TEST(StepEngine_RankKilledAtAnyOperation_OthersNameIt, OutcomesFitTogether) {
 // far the others have come when a rank dies depends on scheduling; step_engine_progress_test.cc has
 // the points at which it does not.
 TEST(StepEngine_RankKilledAtAnyOperation_LedgersSettle, OnTheStepThatAllBitsAreOf) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     for (const FailureCase& failure : AllCases()) {
       EngineRig::Options options =
           SmallOptions(failure.world_size, failure.gradient_mode, failure.mode);
@@ -172,9 +181,11 @@ TEST(StepEngine_RankHangsAtAnyOperation_OthersNameItByTheDeadline, OutcomesFitTo
   for (const FailureCase& failure :
        {FailureCase{2, GradientMode::kAveraged, FakeHub::Mode::kImmediate},
         FailureCase{2, GradientMode::kReduce, FakeHub::Mode::kDelayed},
-        FailureCase{3, GradientMode::kReduce, FakeHub::Mode::kDelayed}}) {
+        FailureCase{3, GradientMode::kReduce, FakeHub::Mode::kDelayed},
+        FailureCase{4, GradientMode::kReduce, FakeHub::Mode::kDelayed, Placement::kNodes}}) {
     EngineRig::Options options =
         SmallOptions(failure.world_size, failure.gradient_mode, failure.mode);
+    options.placements = {failure.placement};
     const int64_t operations = OperationsOfAStep(options);
     options.timeout = absl::Milliseconds(30);
     for (int64_t at = 0; at < operations; ++at) {

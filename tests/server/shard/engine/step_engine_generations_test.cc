@@ -95,6 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         GrowthCase{"Messages", 3, PartitionPolicy::kGreedy, {Placement::kFlatRegions}},
         GrowthCase{"Cut", 3, PartitionPolicy::kBalanced, {Placement::kScattered}},
         GrowthCase{"OnePass", 3, PartitionPolicy::kBalanced, {Placement::kReachable}},
+        GrowthCase{"Nodes", 4, PartitionPolicy::kBalanced, {Placement::kNodes}},
         GrowthCase{"OneCopy", 2, PartitionPolicy::kGreedyInOrder, {Placement::kOneCopy}},
         GrowthCase{"Replicated",
                    2,

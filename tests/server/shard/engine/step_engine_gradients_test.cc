@@ -15,7 +15,7 @@ namespace {
 
 TEST(StepEngine_GradientMissingOnSomeRanks_CountsAsZero, EqualOneProcessToTheBit) {
   for (const Placement placement :
-       {Placement::kFlatRegions, Placement::kScattered, Placement::kReachable}) {
+       {Placement::kFlatRegions, Placement::kScattered, Placement::kReachable, Placement::kNodes}) {
     EngineRig::Options options;
     options.world_size = 3;
     options.placements = {placement};
@@ -104,8 +104,9 @@ TEST(StepEngine_OnlyEmptyParameters, StepIsCounted) {
 }
 
 TEST(StepEngine_AnyPlacement, LeavesTheGradientsAlone) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kFlatUnvouched,
-                                    Placement::kScattered, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kFlatUnvouched, Placement::kScattered,
+        Placement::kReachable, Placement::kNodes}) {
     EngineRig::Options options;
     options.world_size = 3;
     options.placements = {placement};

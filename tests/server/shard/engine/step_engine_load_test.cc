@@ -104,11 +104,13 @@ struct Shape {
 
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kScattered,
-                                    Placement::kReachable, Placement::kOneCopy}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kScattered, Placement::kReachable, Placement::kOneCopy,
+        Placement::kNodes}) {
     shapes.push_back({NameOf(placement), ThreeRanks(placement)});
   }
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     Shape types{absl::StrCat("Types", NameOf(placement)), ThreeRanks(placement)};
     types.options.space = MixedDTypeSpace();
     types.options.policy = PartitionPolicy::kBalanced;
@@ -287,6 +289,7 @@ TEST_P(StepEngineLoadLoss, AtAnyOperation_NothingHasChangedOrItIsKnownAsTorn) {
 INSTANTIATE_TEST_SUITE_P(Losses, StepEngineLoadLoss,
                          ::testing::Values(Loss{Replacing::kAll, Placement::kFlatRegions},
                                            Loss{Replacing::kAll, Placement::kReachable},
+                                           Loss{Replacing::kAll, Placement::kNodes},
                                            Loss{Replacing::kState, Placement::kFlatRegions},
                                            Loss{Replacing::kState, Placement::kReachable}),
                          [](const auto& test) {

@@ -31,7 +31,8 @@ EngineRig::Options OptionsFor(Placement placement, FakeHub::Mode mode) {
 
 std::vector<EngineRig::Options> AllOptions() {
   std::vector<EngineRig::Options> all;
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     for (const FakeHub::Mode mode : {FakeHub::Mode::kImmediate, FakeHub::Mode::kDelayed}) {
       all.push_back(OptionsFor(placement, mode));
     }
@@ -121,6 +122,32 @@ TEST(StepEngine_RankKilledInTheGatherThatEndsAStep, HasAppliedButNotFinishedIt) 
     rig.StepOracleAlong();
     EXPECT_EQ(rig.DifferenceToOracle(), "");
   }
+}
+
+// Another rank of the node may still be writing to this rank's replica.
+TEST(StepEngine_RankOfANodeThatHasNotSaidThatItIsDone, IsWaitedForByItsNode) {
+  EngineRig::Options options = OptionsFor(Placement::kNodes, FakeHub::Mode::kImmediate);
+  EngineRig rig(options);
+  StepOnce(rig);
+  const int64_t operations = rig.hub().OperationsStarted(2);
+  rig.GiveAllGradients();
+  // The gather that ends the step is its last operation; rank 0 is on the same node.
+  rig.hub().HangAt(2, 2 * operations - 1);
+  StepEngine::Result of_rank_0;
+  rig.OnEveryRank([&](Rank r) {
+    StepInput input;
+    input.replica = rig.rank(r).replica->tensors();
+    input.regions = rig.rank(r).replica->regions();
+    input.hyperparameters = rig.rank(r).hyperparameters;
+    input.timeout = r == 0 ? absl::Milliseconds(100) : absl::Seconds(20);
+    const StepEngine::Result result = rig.rank(r).engine->Step(input);
+    if (r != 0) return;
+    of_rank_0 = result;
+    rig.hub().ReleaseHung();
+  });
+  EXPECT_TRUE(errors::IsPeersTimedOut(of_rank_0.status)) << of_rank_0.status;
+  EXPECT_EQ(errors::RanksOf(of_rank_0.status), std::vector<Rank>{2});
+  EXPECT_EQ(of_rank_0.outcome, StepOutcome::kApplied);
 }
 
 TEST(StepEngine_SkippedCalls, AreCountedInTheLedger) {

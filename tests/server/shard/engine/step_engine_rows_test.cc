@@ -112,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          PartitionPolicy::kReplicated),
                        ::testing::Values(std::vector<Placement>{Placement::kFlatRegions},
                                          std::vector<Placement>{Placement::kReachable},
+                                         std::vector<Placement>{Placement::kNodes},
                                          std::vector<Placement>{Placement::kScattered,
                                                                 Placement::kFlatUnvouched})));
 
@@ -135,7 +136,8 @@ TEST(StepEngine_SparseGradientsOfEveryDType_WithMasters, EqualOneProcessToTheBit
 }
 
 TEST(StepEngine_AveragedSparseGradients, WithTheSameRows_AreTaken) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     EngineRig::Options options = TableOptions();
     options.gradient_mode = GradientMode::kAveraged;
     options.placements = {placement};
@@ -220,7 +222,8 @@ void ExpectRefusedOnce(EngineRig& rig, const std::string& text) {
 }
 
 TEST(StepEngine_GradientSparseOnSomeRanks, NamesParameterAndRanks) {
-  for (const Placement placement : {Placement::kFlatRegions, Placement::kReachable}) {
+  for (const Placement placement :
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kNodes}) {
     EngineRig::Options options = TableOptions();
     options.world_size = 3;
     options.placements = {placement};

@@ -54,7 +54,8 @@ TEST_P(StepEngineShare, AnyRanksBytes_OrAllRanks_ReachAllBetweenSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, StepEngineShare,
-                         ::testing::Values(Placement::kFlatRegions, Placement::kReachable),
+                         ::testing::Values(Placement::kFlatRegions, Placement::kReachable,
+                                           Placement::kNodes),
                          [](const auto& test) { return NameOf(test.param); });
 
 TEST(StepEngine_ShareThatDiffersBetweenRanks, IsRefusedByAll) {

@@ -18,8 +18,11 @@ namespace {
 TEST(StepEngine_SyncParameters, GivesAllRanksTheValuesOfRankZero) {
   const std::vector<Placement> mixed = {Placement::kFlatRegions, Placement::kScattered};
   const std::vector<Placement> reachable = {Placement::kReachable};
+  const std::vector<Placement> nodes = {Placement::kNodes};
   for (const auto& [policy, placements] : {std::pair(PartitionPolicy::kBalanced, mixed),
                                            std::pair(PartitionPolicy::kReplicated, mixed),
+                                           std::pair(PartitionPolicy::kBalanced, nodes),
+                                           std::pair(PartitionPolicy::kReplicated, nodes),
                                            std::pair(PartitionPolicy::kBalanced, reachable),
                                            std::pair(PartitionPolicy::kReplicated, reachable)}) {
     EngineRig::Options options;
@@ -129,7 +132,7 @@ EngineRig::Options RefreshOptions(int world_size, FakeHub::Mode mode, Placement 
 // Masters of what was edited become its values; the others keep what their parameters do not hold.
 TEST(StepEngine_RefreshWithMasters, TakesWhatWasEditedAndNothingElse) {
   for (const Placement placement :
-       {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy}) {
+       {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy, Placement::kNodes}) {
     for (const int first_dtype : {0, 1, 2}) {
       EngineRig::Options options;
       options.world_size = 3;
@@ -197,7 +200,8 @@ void ExpectKnown(EngineRig& rig, const std::vector<StepEngine::Result>& results,
 }
 
 const std::vector<FakeHub::Mode> kModes = {FakeHub::Mode::kImmediate, FakeHub::Mode::kDelayed};
-const std::vector<Placement> kPlacements = {Placement::kFlatRegions, Placement::kReachable};
+const std::vector<Placement> kPlacements = {Placement::kFlatRegions, Placement::kReachable,
+                                            Placement::kNodes};
 
 TEST(StepEngine_RankKilledAnywhereInARefresh, LedgersSettleOnlyOnValuesThatAllHave) {
   for (const Placement placement : kPlacements) {

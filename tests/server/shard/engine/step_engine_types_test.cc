@@ -30,6 +30,7 @@ const std::vector<Way>& Ways() {
       {2, PartitionPolicy::kReplicated, GradientMode::kReduce, {Placement::kReachable}},
       {3, PartitionPolicy::kBalanced, GradientMode::kReduce, {Placement::kReachable}},
       {3, PartitionPolicy::kGreedy, GradientMode::kReduce, {Placement::kOneCopy}},
+      {4, PartitionPolicy::kBalanced, GradientMode::kReduce, {Placement::kNodes}},
       {3, PartitionPolicy::kBalanced, GradientMode::kAveraged, {Placement::kFlatRegions}},
       {2,
        PartitionPolicy::kGreedy,

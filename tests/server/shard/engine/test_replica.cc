@@ -101,6 +101,8 @@ std::string NameOf(Placement placement) {
       return "Reachable";
     case Placement::kOneCopy:
       return "OneCopy";
+    case Placement::kNodes:
+      return "Nodes";
   }
   return "";
 }

@@ -41,6 +41,7 @@ enum class Placement {
   kScattered,      // each tensor in an allocation of exactly its size
   kReachable,      // as kFlatRegions, and the plane reaches the replicas of all ranks
   kOneCopy,        // as kReachable, with one copy of the parameters for all ranks
+  kNodes,          // as kFlatRegions, and each node's plane reaches the replicas of its ranks
 };
 std::string NameOf(Placement placement);
 

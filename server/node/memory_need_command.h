@@ -9,8 +9,8 @@
 
 namespace optshard {
 
-// What a shard server takes beside the memory of its ranks: code, threads, connections. Measured
-// (docs/deploy/sizing.md), with room.
+// An allowance for what a shard server takes beside the memory of its ranks: threads, connections,
+// requests that it answers. One without trainers is charged 4 MiB.
 constexpr int64_t kServerProcessBytes = int64_t{128} << 20;
 
 // For people, with one line for programs at the end: a JSON object whose counts are bytes.

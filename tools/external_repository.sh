@@ -21,9 +21,14 @@ sed "s|OPTSHARD_PATH|$ROOT|" "$SOURCES/WORKSPACE.user" >"$work/user/WORKSPACE"
 cp "$SOURCES/BUILD.user" "$work/user/BUILD.bazel"
 cp "$SOURCES/options.cc" "$work/user"
 cp examples/quickstart/trainer.cc "$work/user"
-# docs/deploy/install.md names these.
-printf '%s\n' 'common --experimental_repository_disable_download' 'build --compilation_mode=opt' \
-  'build --force_pic' "build --disk_cache=$HOME/.cache/optshard/bazel" >"$work/user/.bazelrc"
+# The first four are those of docs/deploy/install.md.
+cat >"$work/user/.bazelrc" <<END
+common --experimental_repository_disable_download
+build --compilation_mode=opt
+build --cxxopt=-std=c++17
+build --force_pic
+build --disk_cache=$HOME/.cache/optshard/bazel
+END
 
 bazel_there build --noshow_progress --ui_event_filters=-info //:options
 expected='rank 1 of 2, optshard.v1.ParameterSpace'

@@ -22,7 +22,7 @@ SANITIZERS = ("asan", "ubsan", "asan_ubsan", "tsan")
 # several ranks are. Of what links LibTorch, only the client is therefore tested, and the server
 # program with trainers that have no Gloo of their own. Tests of tools and layering run no product.
 SANITIZED = (
-    "tests(//...) except tests(//tests/tools/...) except tests(//tests/layering/...)"
+    "tests(//...) except tests(//tests/tools:all) except tests(//tests/layering/...)"
     " except (rdeps(tests(//...), @libtorch//:torch)"
     " except tests(//tests/client/...) except rdeps(tests(//...), //tests/testing:test-trainer))"
     " except rdeps(tests(//...), //tests/testing:trainers_run)"

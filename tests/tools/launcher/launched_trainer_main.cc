@@ -15,6 +15,7 @@
 #include "client/sharded_optimizer.h"
 
 ABSL_FLAG(int, steps, 40, "how many");
+ABSL_FLAG(int, step_timeout_s, 60, "how long a step waits for ranks that are gone");
 ABSL_FLAG(int, die_at, 0,
           "step before which rank 1 kills itself, where it has no predecessor; 0: none");
 
@@ -27,7 +28,7 @@ int Number(const char* variable) {
 
 void Train() {
   auto options = optshard::ValueOrThrow(optshard::ShardedOptimizerOptions::FromEnvironment());
-  options.step_timeout = absl::Seconds(5);  // how long it waits for a node that does not come back
+  options.step_timeout = absl::Seconds(absl::GetFlag(FLAGS_step_timeout_s));
   torch::manual_seed(0);
   torch::nn::Sequential model(torch::nn::Linear(8, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 1));

@@ -57,7 +57,7 @@ class Training(unittest.TestCase):
 
     def test_TwoNodes_OneTrainerFails_BothEnd(self):
         words = ("-n", "1", "--nnodes=2", "--coordinator=127.0.0.1:%d" % _free_port())
-        trainer = ("--", _TRAINER, "--die_at=5")
+        trainer = ("--", _TRAINER, "--die_at=5", "--step_timeout_s=3")
         with Launched(*words, "--node-rank=0", *trainer) as first:
             with Launched(*words, "--node-rank=1", *trainer) as second:
                 self.assertEqual(second.wait(), 137, second.stderr)

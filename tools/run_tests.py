@@ -21,10 +21,10 @@ SANITIZERS = ("asan", "ubsan", "asan_ubsan", "tsan")
 # A sanitizer cannot run two Gloos in one process (docs/decisions/0002), which is what trainers of
 # several ranks are. Of what links LibTorch, only the client is therefore tested, and the server
 # program with trainers that have no Gloo of their own. Tests of tools and layering run no product,
-# and those of deploy look at what is packed, which is never built so.
+# and those of deploy and install look at what is packed, which is never built so.
 SANITIZED = (
-    "tests(//...) except tests(//tests/tools/...) except tests(//tests/layering/...)"
-    " except tests(//tests/deploy/...)"
+    "tests(//...) except tests(//tests/tools:all) except tests(//tests/layering/...)"
+    " except tests(//tests/deploy/...) except tests(//tests/install/...)"
     " except (rdeps(tests(//...), @libtorch//:torch)"
     " except tests(//tests/client/...) except rdeps(tests(//...), //tests/testing:test-trainer))"
     " except rdeps(tests(//...), //tests/testing:trainers_run)"

@@ -165,10 +165,9 @@ bool Job::Replace(const Role& role, const std::string& what, absl::Time now) {
 }
 
 void Job::Fail(Failure failure, absl::Time now) {
-  if (!failure_) {
-    options_.say(absl::StrCat(failure.what, "; the job is ended"));
-    failure_ = std::move(failure);
-  }
+  // The first one: after it the job is ending, and what ends then is no failure.
+  options_.say(absl::StrCat(failure.what, "; the job is ended"));
+  failure_ = std::move(failure);
   Handle(LaunchEvent::kFailure, now);
 }
 

@@ -70,6 +70,16 @@ class JobTest : public ::testing::Test {
     processes_.TakeCalls();
     return job;
   }
+  // The same on the first of several nodes, with one rank.
+  Job& TrainingOnTheFirstNode() {
+    Job::Options options;
+    options.other_nodes = true;
+    Job& job = Make(options);
+    job.Ready(now_);
+    job.Ready(now_);
+    EXPECT_EQ(job.phase(), LaunchPhase::kTrain);
+    return job;
+  }
   void End(const Role& role, ProcessEnd end = kOk) {
     ASSERT_EQ(processes_.running.erase(role), 1u) << role.Name() << " does not run";
     job_->Ended(role, end, now_);
@@ -304,11 +314,7 @@ TEST_F(JobTest, Kill_WhatCannotBeKilled_IsGivenUpAtTheDeadline) {
 }
 
 TEST_F(JobTest, OtherNodes_CoordinatorWaitsForTheirRanks) {
-  Job::Options options;
-  options.other_nodes = true;
-  Job& job = Make(options);
-  job.Ready(now_);
-  job.Ready(now_);
+  Job& job = TrainingOnTheFirstNode();
   End(Role::Trainer(0));
   End(Role::Server());
   Calls();
@@ -322,11 +328,7 @@ TEST_F(JobTest, OtherNodes_CoordinatorWaitsForTheirRanks) {
 }
 
 TEST_F(JobTest, OtherNodes_CoordinatorThatEndsByItself_IsNoFailure) {
-  Job::Options options;
-  options.other_nodes = true;
-  Job& job = Make(options);
-  job.Ready(now_);
-  job.Ready(now_);
+  Job& job = TrainingOnTheFirstNode();
   End(Role::Coordinator());
   EXPECT_EQ(job.phase(), LaunchPhase::kTrain);
   End(Role::Trainer(0));
@@ -336,11 +338,7 @@ TEST_F(JobTest, OtherNodes_CoordinatorThatEndsByItself_IsNoFailure) {
 }
 
 TEST_F(JobTest, OtherNodes_AfterAFailure_CoordinatorIsEnded) {
-  Job::Options options;
-  options.other_nodes = true;
-  Job& job = Make(options);
-  job.Ready(now_);
-  job.Ready(now_);
+  Job& job = TrainingOnTheFirstNode();
   End(Role::Trainer(0), kCode3);
   Calls();
   End(Role::Server());

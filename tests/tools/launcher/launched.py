@@ -49,25 +49,16 @@ def wait_until(condition, what):
         time.sleep(0.01)
 
 
-class Launched:
-    """A running optshard-run; `words` are its options and the program. Use it by `with`."""
+class Prepared:
+    """A place for one optshard-run and what it starts: all have a mark in their environment, and a
+    TMPDIR of their own. Use it by `with`."""
 
-    def __init__(self, *words, stdout=None, **variables):
-        self.mark = uuid.uuid4().hex
+    def __init__(self, **variables):
         self.folder = tempfile.TemporaryDirectory()
-        self._stdout_path = os.path.join(self.folder.name, "stdout")
-        self._stderr_path = os.path.join(self.folder.name, "stderr")
-        self.temporary = os.path.join(self.folder.name, "tmp")
-        os.mkdir(self.temporary)
-        with open(self._stdout_path, "wb") as out, open(self._stderr_path, "wb") as err:
-            self.process = subprocess.Popen(
-                [PROGRAM, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=out if stdout is None else stdout,
-                stderr=err,
-                env=environment(**{_MARK: self.mark, "TMPDIR": self.temporary}, **variables),
-                start_new_session=True,
-            )
+        self._mark = uuid.uuid4().hex
+        self._temporary = os.path.join(self.folder.name, "tmp")
+        os.mkdir(self._temporary)
+        self.environment = environment(**{_MARK: self._mark, "TMPDIR": self._temporary}, **variables)
 
     def __enter__(self):
         return self
@@ -78,8 +69,45 @@ class Launched:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self.process.wait(PATIENCE_S)
         self.folder.cleanup()
+
+    def living(self, name=""):
+        """Numbers of all processes that it has started, directly or not, and its own; or of those
+        that are called so."""
+        mark = ("%s=%s" % (_MARK, self._mark)).encode()
+        return [
+            pid
+            for pid in _numbers()
+            if mark in _read("/proc/%d/environ" % pid).split(b"\0")
+            and _read("/proc/%d/stat" % pid).rpartition(b")")[2].split()[:1] != [b"Z"]
+            and name in _read("/proc/%d/comm" % pid).decode()
+        ]
+
+    def left_files(self):
+        return os.listdir(self._temporary)
+
+
+class Launched(Prepared):
+    """A running optshard-run; `words` are its options and the program."""
+
+    def __init__(self, *words, stdout=None, **variables):
+        super().__init__(**variables)
+        self._stdout_path = os.path.join(self.folder.name, "stdout")
+        self._stderr_path = os.path.join(self.folder.name, "stderr")
+        with open(self._stdout_path, "wb") as out, open(self._stderr_path, "wb") as err:
+            self.process = subprocess.Popen(
+                [PROGRAM, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out if stdout is None else stdout,
+                stderr=err,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def __exit__(self, *exception):
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        super().__exit__(*exception)
 
     @property
     def stdout(self):
@@ -101,21 +129,6 @@ class Launched:
         )
         if self.stdout.count(text) < times:
             raise AssertionError("ended without %r:\n%s%s" % (text, self.stdout, self.stderr))
-
-    def living(self, name=""):
-        """Numbers of all processes that it has started, directly or not, and its own; or of those
-        that are called so."""
-        mark = ("%s=%s" % (_MARK, self.mark)).encode()
-        return [
-            pid
-            for pid in _numbers()
-            if mark in _read("/proc/%d/environ" % pid).split(b"\0")
-            and _read("/proc/%d/stat" % pid).rpartition(b")")[2].split()[:1] != [b"Z"]
-            and name in _read("/proc/%d/comm" % pid).decode()
-        ]
-
-    def left_files(self):
-        return os.listdir(self.temporary)
 
     def runner(self):
         """The process that runs the job, which the first one guards."""

@@ -11,7 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.getcwd(), "tests", "tools", "launcher"))
 
-from launched import PATIENCE_S, PROGRAM, Launched, environment, wait_until  # noqa: E402
+from launched import PATIENCE_S, PROGRAM, Launched, Prepared, environment, wait_until  # noqa: E402
 
 _WAITS = "echo up; exec sleep 1000"
 # Leaves a daemon in a session of its own, and a child; neither ends by itself.
@@ -244,6 +244,48 @@ class Ending(Case):
             (server,) = job.living("optshard-server")
             os.kill(server, signal.SIGKILL)
             self.assertEqual(job.wait(), 137, job.stderr)
+            self.assertNothingIsLeft(job)
+
+
+class Terminal(Case):
+    """In a session of its own, with a terminal."""
+
+    _SAVES = "trap 'echo saved; exit 0' INT HUP; echo up; while :; do sleep 0.05; done"
+
+    def _start(self, job):
+        """The number of the launcher's process and the terminal's other end."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            try:
+                os.execve(PROGRAM, [PROGRAM, "-n", "1", *_sh(self._SAVES)], job.environment)
+            finally:
+                os._exit(99)
+        shown = b""
+        while b"up" not in shown:
+            shown += os.read(terminal, 1000)
+        return pid, terminal
+
+    def test_CtrlC_IsPassedOnOnce(self):
+        with Prepared() as job:
+            pid, terminal = self._start(job)
+            os.write(terminal, b"\x03")
+            shown = b""
+            try:
+                while True:
+                    shown += os.read(terminal, 1000)
+            except OSError:  # all processes with this terminal have ended
+                pass
+            os.close(terminal)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 130, shown)
+            self.assertIn(b"saved", shown)
+            self.assertNotIn(b"all processes are killed", shown)
+            self.assertNothingIsLeft(job)
+
+    def test_ItsEnd_EndsTheJob(self):
+        with Prepared() as job:
+            pid, terminal = self._start(job)
+            os.close(terminal)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 128 + signal.SIGHUP)
             self.assertNothingIsLeft(job)
 
 

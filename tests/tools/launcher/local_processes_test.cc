@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/link/poll_until.h"
+#include "common/link/process_stat.h"
 #include "common/process/descendants.h"
 
 namespace optshard {
@@ -93,11 +94,15 @@ TEST_F(LocalProcessesTest, Signal_ThatFindsItEnded_DoesNotHideTheEnd) {
 }
 
 TEST_F(LocalProcessesTest, Reap_OfAFailedTrainer_KillsItsGroup) {
-  script_ = "sleep 1000 & exit 3";
+  script_ = "sleep 1000 & echo $! >&2; exit 3";
   ASSERT_TRUE(processes_.Start(Role::Trainer(0), 0).ok());
   EXPECT_EQ(NextEnd().second.exit_code, 3);
-  while (processes_.KillAll() > 0 && Clock::Monotonic().Now() < deadline_) processes_.Reap();
-  EXPECT_EQ(processes_.KillAll(), 0);
+  const int left = std::stoi(processes_.LastLines(Role::Trainer(0)).front());
+  while (StatOfProcess(left).has_value() && Clock::Monotonic().Now() < deadline_) {
+    processes_.Reap();
+    PollUntil({}, Clock::Monotonic().Now() + absl::Milliseconds(1));
+  }
+  EXPECT_FALSE(StatOfProcess(left).has_value());
 }
 
 TEST_F(LocalProcessesTest, Start_Successor_HasItsLife_AndNewLines) {
@@ -110,11 +115,20 @@ TEST_F(LocalProcessesTest, Start_Successor_HasItsLife_AndNewLines) {
   }
 }
 
-TEST_F(LocalProcessesTest, Start_StdinIsEmpty) {
+TEST_F(LocalProcessesTest, Start_StdinIsEmpty_WhateverTheLaunchers) {
+  int typed[2];
+  ASSERT_EQ(pipe(typed), 0);
+  ASSERT_EQ(write(typed[1], "typed\n", 6), 6);
+  close(typed[1]);
+  const int before = dup(STDIN_FILENO);
+  dup2(typed[0], STDIN_FILENO);
   script_ = "cat >&2; echo end >&2";
   ASSERT_TRUE(processes_.Start(Role::Trainer(0), 0).ok());
   NextEnd();
   EXPECT_THAT(processes_.LastLines(Role::Trainer(0)), ElementsAre("end"));
+  dup2(before, STDIN_FILENO);
+  close(before);
+  close(typed[0]);
 }
 
 TEST_F(LocalProcessesTest, Read_ALotOfText_IsAllThere) {

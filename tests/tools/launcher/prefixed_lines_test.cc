@@ -35,9 +35,15 @@ TEST(PrefixedLinesTest, Take_ByteByByte_GivesTheSame) {
 
 TEST(PrefixedLinesTest, Take_LongLine_IsCutAndNothingIsLost) {
   PrefixedLines lines("");
-  const std::string text(PrefixedLines::kLongestLine * 2 + 5, 'x');
-  std::string all = lines.Take(text + "\n");
+  const std::string part(1000, 'x');
+  std::string text;
+  std::string all;
+  while (text.size() < PrefixedLines::kLongestLine * 2) {
+    text += part;
+    all += lines.Take(part);
+  }
   EXPECT_EQ(all.find('\n'), PrefixedLines::kLongestLine);
+  EXPECT_EQ(all.size(), 2 * (PrefixedLines::kLongestLine + 1)) << "it waits for no newline";
   all += lines.Finish();
   std::string joined;
   for (const char byte : all) {

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -9,11 +10,12 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.getcwd(), "tests", "tools", "launcher"))
 
-from launched import PATIENCE_S, QUICKSTART, Launched, environment  # noqa: E402
+from launched import PATIENCE_S, QUICKSTART, Launched, environment, wait_until  # noqa: E402
 
 from tests.testing.master_port import free_master_port  # noqa: E402
 
-_REPLACED = "tests/tools/launcher/replaced-trainer"
+_TRAINER = "tests/tools/launcher/launched-trainer"
+_FOR_EVER = "--steps=1000000000"
 
 
 def _free_port():
@@ -55,7 +57,7 @@ class Training(unittest.TestCase):
 
     def test_TwoNodes_OneTrainerFails_BothEnd(self):
         words = ("-n", "1", "--nnodes=2", "--coordinator=127.0.0.1:%d" % _free_port())
-        trainer = ("--", _REPLACED, "--die-at=5")
+        trainer = ("--", _TRAINER, "--die_at=5", "--step_timeout_s=3")
         with Launched(*words, "--node-rank=0", *trainer) as first:
             with Launched(*words, "--node-rank=1", *trainer) as second:
                 self.assertEqual(second.wait(), 137, second.stderr)
@@ -63,13 +65,40 @@ class Training(unittest.TestCase):
                 self.assertRegex(first.stderr, r"optshard-run: rank 0 \(process \d+\) failed with exit code 1")
 
     def test_Trainer_IsKilled_ItsSuccessorGoesOn_WithTheSameBits(self):
-        undisturbed = self._output("-n", "2", "--", _REPLACED)
-        replaced = self._output("-n", "2", "--max-restarts=1", "--", _REPLACED, "--die-at=15")
+        undisturbed = self._output("-n", "2", "--", _TRAINER)
+        replaced = self._output("-n", "2", "--max-restarts=1", "--", _TRAINER, "--die_at=15")
         self.assertIn("[rank 1] begins at step 15\n", replaced)
         self.assertEqual(undisturbed.count("begins at step 1\n"), 2)
         checksums = set(re.findall(r"checksum (\S+)", undisturbed + replaced))
         self.assertEqual(len(checksums), 1, undisturbed + replaced)
         self.assertEqual((undisturbed + replaced).count("checksum"), 4)
+
+    def test_Trainer_IsKilledFromOutside_ItsSuccessorGoesOn(self):
+        with Launched("-n", "2", "--max-restarts=1", "--", _TRAINER, _FOR_EVER) as job:
+            job.wait_for("begins at step 1\n", 2)
+            os.kill(max(job.living("launched-trai")), signal.SIGKILL)
+            job.wait_for("begins at step ", 3)
+            self.assertNotEqual(job.stdout.splitlines()[-1][-7:], " step 1")
+            job.process.send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 130, job.stderr)
+            self.assertEqual(job.living(), [])
+
+    def test_CtrlC_WhileItTrains_LeavesNothing(self):
+        with Launched("-n", "2", "--", _TRAINER, _FOR_EVER) as job:
+            job.wait_for("begins", 2)
+            job.process.send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 130, job.stderr)
+            self.assertNotIn("did not end in time", job.stderr)
+            self.assertEqual(job.living(), [])
+            self.assertEqual(job.left_files(), [])
+
+    def test_LauncherIsKilled_WhileItTrains_LeavesNothing(self):
+        with Launched("-n", "2", "--", _TRAINER, _FOR_EVER) as job:
+            job.wait_for("begins", 2)
+            job.process.kill()
+            job.wait()
+            wait_until(lambda: not job.living(), "no process %s" % job.living())
+            wait_until(lambda: not job.left_files(), "no file %s" % job.left_files())
 
     def test_Server_HasNotEnoughMemory_TheRefusalIsShown(self):
         words = ("-n", "2", "--server-options=--memory-limit=1KiB", "--", QUICKSTART)

@@ -1,31 +1,34 @@
 // A trainer like that of the quickstart, for tests of optshard-run: its data depend on rank and
-// step only, and with --die-at=N rank 1 kills itself before step N, in its first life. Prints the
-// parameters' checksum in the end.
+// step only. Prints the parameters' checksum in the end.
 #include <torch/torch.h>
 
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "absl/time/time.h"
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
 
-namespace {
+ABSL_FLAG(int, steps, 40, "how many");
+ABSL_FLAG(int, step_timeout_s, 60, "how long a step waits for ranks that are gone");
+ABSL_FLAG(int, die_at, 0,
+          "step before which rank 1 kills itself, where it has no predecessor; 0: none");
 
-constexpr int kSteps = 40;
-constexpr char kDieAt[] = "--die-at=";
+namespace {
 
 int Number(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? 0 : std::atoi(value);
 }
 
-void Train(int die_at) {
+void Train() {
   auto options = optshard::ValueOrThrow(optshard::ShardedOptimizerOptions::FromEnvironment());
-  options.step_timeout = absl::Seconds(5);  // how long it waits for a node that does not come back
+  options.step_timeout = absl::Seconds(absl::GetFlag(FLAGS_step_timeout_s));
   torch::manual_seed(0);
   torch::nn::Sequential model(torch::nn::Linear(8, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 1));
@@ -33,9 +36,9 @@ void Train(int die_at) {
   const int first = static_cast<int>(optimizer.finished_step()) + 1;
   std::printf("begins at step %d\n", first);
   std::fflush(stdout);
-  for (int step = first; step <= kSteps; ++step) {
-    if (step == die_at && options.rank == 1 && Number("TORCHELASTIC_RESTART_COUNT") == 0) {
-      std::fprintf(stderr, "dies before step %d\n", step);
+  for (int step = first; step <= absl::GetFlag(FLAGS_steps); ++step) {
+    if (step == absl::GetFlag(FLAGS_die_at) && options.rank == 1 &&
+        Number("TORCHELASTIC_RESTART_COUNT") == 0) {
       std::raise(SIGKILL);
     }
     torch::manual_seed(1000 * step + options.rank);
@@ -45,19 +48,15 @@ void Train(int die_at) {
     loss.backward();
     optimizer.step();
   }
-  std::printf("checksum %016llx\n",
-              static_cast<unsigned long long>(optshard::ParametersChecksum(model->parameters())));
+  std::printf("checksum %016" PRIx64 "\n", optshard::ParametersChecksum(model->parameters()));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  int die_at = 0;
-  if (argc > 1 && std::strncmp(argv[1], kDieAt, std::strlen(kDieAt)) == 0) {
-    die_at = std::atoi(argv[1] + std::strlen(kDieAt));
-  }
+  absl::ParseCommandLine(argc, argv);
   try {
-    Train(die_at);
+    Train();
     return EXIT_SUCCESS;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

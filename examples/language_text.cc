@@ -19,6 +19,8 @@ namespace {
 constexpr size_t kLeastText = 100'000;
 constexpr size_t kPiece = 2048;
 constexpr size_t kHeldOutPiece = 10;  // one of so many
+constexpr int64_t kHeldOutWindows = 64;
+constexpr uint64_t kHeldOutSeed = 1;
 
 absl::StatusOr<std::vector<std::filesystem::path>> FilesOf(const std::string& directory) {
   std::error_code error;
@@ -73,6 +75,10 @@ at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, u
     windows[row].copy_(text.narrow(/*dim=*/0, begin, length + 1));
   }
   return windows;
+}
+
+at::Tensor HeldOutWindows(const LanguageText& text, int64_t length) {
+  return RandomWindows(text.held_out, kHeldOutWindows, length, kHeldOutSeed);
 }
 
 uint64_t SeedOfStep(uint64_t seed, int step) { return (seed << 32) + static_cast<uint64_t>(step); }

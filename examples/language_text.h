@@ -29,6 +29,9 @@ absl::StatusOr<LanguageText> ReadLanguageText(const std::string& directory);
 // determines which. int64 [rows, length + 1]. The text is longer than a window.
 at::Tensor RandomWindows(const at::Tensor& text, int64_t rows, int64_t length, uint64_t seed);
 
+// Those on whose loss runs are compared: the same in every run.
+at::Tensor HeldOutWindows(const LanguageText& text, int64_t length);
+
 // The seed of the windows of a step, in the run with this seed: another one for each step of each
 // run.
 uint64_t SeedOfStep(uint64_t seed, int step);

@@ -30,8 +30,6 @@ namespace {
 
 constexpr char kJob[] = "language";
 constexpr absl::Duration kTogether = absl::Hours(24);
-constexpr int64_t kHeldOutWindows = 64;
-constexpr uint64_t kHeldOutSeed = 1;
 
 struct Flags {
   int steps = 1000;
@@ -125,8 +123,7 @@ class LossReport {
 int RunRank(const Flags& flags, const ShardedOptimizerOptions& options) {
   at::set_num_threads(1);  // the ranks share this machine
   const LanguageText text = ValueOrThrow(ReadLanguageText(flags.text));
-  const at::Tensor held_out =
-      RandomWindows(text.held_out, kHeldOutWindows, LanguageModel::kContext, kHeldOutSeed);
+  const at::Tensor held_out = HeldOutWindows(text, LanguageModel::kContext);
   LanguageModel model(flags.seed);
   if (flags.dtype == "bfloat16") model.to(at::kBFloat16);
   ShardedOptimizer optimizer(model, RuleOptions(flags.rule).Set("lr", flags.lr),

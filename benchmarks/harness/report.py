@@ -53,7 +53,7 @@ def _headline(entry):
     if entry["ratio"] is None:
         return "**No ratio: every peer is missing.**"
     spread = entry["spread"]["ratio"]
-    return "**ours / %s peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s %s against %s %s of %s.%s" % (
+    return "**ours / %s peer = %s** (quartiles %s to %s, all %s to %s, %d rounds): %s %s against %s %s of %s." % (
         "fastest" if entry["unit"] == "ms" else "smallest",
         _ratio(entry["ratio"]),
         _ratio(spread["q1"]),
@@ -66,8 +66,7 @@ def _headline(entry):
         _value(entry["peer_ms"] * factor),
         unit,
         entry["peer"],
-        limit,
-    )
+    ) + limit
 
 
 def _contestant_row(figures, factor):

@@ -63,7 +63,8 @@ struct PreparedOptimizer {
     for (size_t i = 0; i < list.tensors.size(); ++i) {
       groups[list.space.group_of(static_cast<int>(i))].params().push_back(list.tensors[i]);
     }
-    spec = OptimizerSpecOf(options, list.space, groups);
+    spec = SayingWhere("rank", options.rank,
+                       [&] { return OptimizerSpecOf(options, list.space, groups); });
     list.space = spec.space;
   }
 

@@ -20,9 +20,14 @@ namespace {
 
 absl::Status CheckParameters(const UpdateRule& rule, const GroupSpec& group) {
   for (const ParameterSpec& parameter : group.parameters) {
-    const absl::Status status = rule.CheckParameter(parameter.shape);
-    if (status.ok()) continue;
-    return errors::WithContext(status,
+    const absl::Status dtype = rule.CheckDType(parameter.dtype);
+    if (!dtype.ok()) {
+      return errors::WithContext(dtype, absl::StrCat("parameter \"", parameter.name,
+                                                     "\" of the type ", NameOf(parameter.dtype)));
+    }
+    const absl::Status shape = rule.CheckParameter(parameter.shape);
+    if (shape.ok()) continue;
+    return errors::WithContext(shape,
                                absl::StrCat("parameter \"", parameter.name, "\" of the shape [",
                                             absl::StrJoin(parameter.shape, ", "), "]"));
   }

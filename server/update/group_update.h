@@ -28,8 +28,8 @@ using GroupUpdates = std::shared_ptr<const std::vector<GroupUpdate>>;
 // has no null for the group. INVALID_ARGUMENT with the number of the group: an unknown rule, the
 // first error of UpdateRule::Validate, a rule that needs whole parameters where the partition
 // policy cuts them, a rule that does not work with the format of the state, an update of the
-// trainer's own with masters or such a format, a parameter of a shape that the rule does not take
-// (named). FAILED_PRECONDITION where a library that a rule needs is missing. Thread-safe.
+// trainer's own with masters or such a format, a parameter of a type or a shape that the rule does
+// not take (named). FAILED_PRECONDITION where a library that a rule needs is missing. Thread-safe.
 absl::StatusOr<std::vector<GroupUpdate>> ValidateGroups(
     const OptimizerSpec& spec,
     absl::Span<const std::shared_ptr<TrainerUpdate>> trainer_updates = {});

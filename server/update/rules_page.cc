@@ -28,6 +28,8 @@ groups.emplace_back(others);  // the optimizer's rule
 optshard::ShardedOptimizer optimizer(groups, torch::optim::AdamWOptions(1e-3), options);
 ```
 
+A rule takes parameters of float32, float64, float16 and bfloat16 where its section does not list fewer types.
+
 Slots are float32, or bfloat16 with that `state_dtype`. With `int8_dynamic` and `int8_companded` those of
 larger parameters take 8 bits an element, where a rule's slots all can
 ([formats](numerics.md#slots-in-8-bits)). Those of float64 parameters are float64. The `step` of a parameter is known with every rule; the tables list it
@@ -66,11 +68,16 @@ absl::string_view SparseText(SparseGradients sparse) {
   return "";
 }
 
+std::string DTypesText(const RuleSpec& spec) {
+  if (spec.dtypes == RuleSpec().dtypes) return "";
+  return absl::StrCat("\n\nTakes parameters of ", spec.DTypeNames(), " only.");
+}
+
 std::string Section(const RuleSpec& spec) {
   std::string text = absl::StrCat(
       "\n## ", spec.name, "\n\n", spec.doc, ".\n\nSource: ", spec.source,
       spec.element_wise ? "" : kNeedsWholeParameters, SparseText(spec.sparse_gradients),
-      "\n\n| option | default | range | |\n|---|---|---|---|\n");
+      DTypesText(spec), "\n\n| option | default | range | |\n|---|---|---|---|\n");
   for (const OptionSpec& option : spec.options) {
     absl::StrAppend(&text, "| `", option.name, "` | ", ToString(option.default_value), " | ",
                     option.range, " | ", option.doc, " |\n");

@@ -1,5 +1,6 @@
 #include "server/update/update_rule.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -193,6 +194,21 @@ SpanUpdate SpanUpdate::Part(int64_t from, int64_t count) const {
   part.replicas.first += from;
   part.elements = count;
   return part;
+}
+
+std::string RuleSpec::DTypeNames() const {
+  return absl::StrJoin(dtypes, ", ",
+                       [](std::string* out, DType dtype) { absl::StrAppend(out, NameOf(dtype)); });
+}
+
+absl::Status UpdateRule::CheckDType(DType dtype) const {
+  const std::vector<DType>& taken = spec().dtypes;
+  if (std::find(taken.begin(), taken.end(), dtype) != taken.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rule \"", spec().name, "\" takes parameters of ",
+                                                 spec().DTypeNames(),
+                                                 " only; convert the parameter with to(), or put "
+                                                 "it into a param group with another one of the "
+                                                 "rules of docs/rules.md"));
 }
 
 absl::Status UpdateRule::CheckParameter(absl::Span<const int64_t>) const {

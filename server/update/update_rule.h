@@ -107,11 +107,15 @@ struct RuleSpec {
   // False: an update needs the whole parameter, with its shape.
   bool element_wise = true;
   SparseGradients sparse_gradients = SparseGradients::kNo;  // else the rule is element-wise
+  // Of the parameters that it updates, in any order.
+  std::vector<DType> dtypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   // PyTorch keeps the parameter's step count as a slot "step" of this rule.
   bool exports_step = false;
   std::vector<OptionSpec> options;
   std::vector<SlotSpec> slots;
   std::vector<ScalarSlotSpec> scalar_slots;
+
+  std::string DTypeNames() const;  // "float32, float64"
 };
 
 constexpr int kMaxSlots = 4;
@@ -214,6 +218,10 @@ class UpdateRule {
   // `scalar_slots`: those after the last one.
   Coefficients Prepare(const Hyperparameters& group, StepNumber step, DType dtype = DType::kFloat32,
                        const ScalarSlots& scalar_slots = {}) const;
+
+  // Whether it updates parameters of that type. INVALID_ARGUMENT naming the rule, the types that it
+  // takes, and the way out.
+  absl::Status CheckDType(DType dtype) const;
 
   // Whether it updates parameters of that shape, here. INVALID_ARGUMENT with the way out, or
   // FAILED_PRECONDITION where a library that it needs is missing.

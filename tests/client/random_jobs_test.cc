@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/dataplane/gloo/gloo_loader.h"
+#include "server/update/gradient_support.h"
 #include "server/update/state_support.h"
 #include "tests/testing/client_ranks.h"
 #include "tests/testing/recorded_job.h"
@@ -82,6 +83,7 @@ class Draw {
   const RecordedJob& job() const { return job_; }
   const Way& way() const { return way_; }
   int world_size() const { return world_size_; }
+  bool has_sparse() const { return has_sparse_; }
 
   std::string Text() const {
     std::vector<std::string> groups;
@@ -122,31 +124,57 @@ class Draw {
     std::vector<const UpdateRule*> rules;
     for (const UpdateRule* rule : RuleRegistry::All()) {
       const bool is_cut = way_.policy == PartitionPolicy::kBalanced;
-      if (rule->spec().sparse_gradients == SparseGradients::kOnly) continue;
       const bool fits = rule->spec().element_wise || !is_cut;
       if (fits && CheckStateFormat(*rule, job_.state.format).ok()) rules.push_back(rule);
     }
     bool has_half = false;
+    bool may_have_main_gradients = true;  // which are dense
     const uint64_t groups = 1 + Below(4);
     for (uint64_t g = 0; g < groups; ++g) {
       const UpdateRule& chosen = *rules[Below(rules.size())];
       const std::vector<RuleOptions> choices = testing::SlotChoices(chosen);
-      const RuleOptions& rule = choices[Below(choices.size())];
+      RuleOptions rule = choices[Below(choices.size())];
+      const bool is_sparse = MakeSparse(chosen, rule);
       job_.groups.push_back({absl::StrCat(rule.rule(), " ", rule.values().ToString()), rule, {}});
       // The first group is never empty, others may be.
       for (uint64_t left = Below(6) + (g == 0 ? 1 : 0); left > 0; --left) {
-        RecordedParameter parameter = Parameter();
+        const bool only_sparse = chosen.spec().sparse_gradients == SparseGradients::kOnly;
+        RecordedParameter parameter =
+            is_sparse && (only_sparse || Below(2) == 0) ? Table() : Parameter();
         parameter.shape = testing::ShapeFor(chosen, std::move(parameter.shape));
+        has_sparse_ |= parameter.sparse;
+        const bool is_sparse_half = parameter.sparse && c10::elementSize(parameter.type) == 2;
+        may_have_main_gradients = may_have_main_gradients && !is_sparse_half;
         has_half |= c10::elementSize(parameter.type) == 2;
         job_.groups.back().parameters.push_back(parameter);
       }
     }
     if (has_half) {
-      job_.main_gradients = Below(3) == 0;
+      job_.main_gradients = may_have_main_gradients && Below(3) == 0;
       return;
     }
     job_.state.master_weights = false;
     job_.state.master_weight_bits = 32;
+  }
+
+  // Whether parameters of the rule may have sparse gradients. Takes the rule's decay for that,
+  // which they cannot have.
+  bool MakeSparse(const UpdateRule& rule, RuleOptions& options) {
+    const SparseGradients takes = rule.spec().sparse_gradients;
+    if (takes == SparseGradients::kNo) return false;
+    if (takes == SparseGradients::kToo && Below(2) == 0) return false;
+    if (options.values().Find("weight_decay") != nullptr) options.Set("weight_decay", 0);
+    return CheckTakesGradient(rule, *rule.Validate(options.values()), job_.state.format, true).ok();
+  }
+
+  // Of which steps touch some rows.
+  RecordedParameter Table() {
+    RecordedParameter table;
+    table.shape = {static_cast<int64_t>(1 + Below(120)), static_cast<int64_t>(1 + Below(60))};
+    if (Below(3) == 0) table.shape.push_back(3);
+    table.type = Of({at::kFloat, at::kDouble, at::kBFloat16, at::kHalf});
+    table.sparse = true;
+    return table;
   }
 
   RecordedParameter Parameter() {
@@ -180,6 +208,7 @@ class Draw {
   RecordedJob job_;
   Way way_;
   int world_size_ = 1;
+  bool has_sparse_ = false;
 };
 
 // What each rank has left.
@@ -217,6 +246,8 @@ uint64_t Number(const char* variable, uint64_t otherwise) {
 TEST(RandomJobsTest, Train_ShardedInSomeWay_HasTheBitsOfTheUnshardedRun) {
   const uint64_t first = Number("OPTSHARD_SEED", 1);
   const uint64_t count = Number("OPTSHARD_SEEDS", 60);
+  int sparse = 0;
+  int sparse_in_one_pass = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     Draw draw(seed);
     draw.Run();
@@ -227,7 +258,13 @@ TEST(RandomJobsTest, Train_ShardedInSomeWay_HasTheBitsOfTheUnshardedRun) {
     const auto expected = TrainAll(draw.job(), draw.world_size(), unsharded);
     const auto actual = TrainAll(draw.job(), draw.world_size(), draw.way());
     ASSERT_EQ(testing::Difference(expected[0], actual), "");
+    if (!draw.has_sparse() || draw.world_size() == 1) continue;
+    ++sparse;
+    if (draw.way().plane == Plane::kSharedMemory && draw.way().views[0]) ++sparse_in_one_pass;
   }
+  if (count < 60) return;
+  EXPECT_GT(sparse, 0);
+  EXPECT_GT(sparse_in_one_pass, 0);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/sharded_optimizer.h"
+#include "server/update/update_rule.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
@@ -107,6 +108,24 @@ std::function<void(const Good&, ShardedOptimizerOptions)> WithGroupOf(const Opti
   };
 }
 
+// A rule that takes no other type.
+class Float32Only final : public UpdateRule {
+ public:
+  Float32Only() {
+    spec_.name = "float32_only";
+    spec_.dtypes = {DType::kFloat32};
+  }
+  const RuleSpec& spec() const override { return spec_; }
+  void Update(DriverKind, const Coefficients&, const SpanUpdate&) const override {}
+
+ protected:
+  void SetCoefficients(const Hyperparameters&, StepNumber, Coefficients*) const override {}
+
+ private:
+  RuleSpec spec_;
+};
+const bool registered [[maybe_unused]] = RuleRegistry::Register(new Float32Only);
+
 std::vector<BadConstruction> BadConstructions() {
   return {
       {"no parameters",
@@ -175,24 +194,67 @@ std::vector<BadConstruction> BadConstructions() {
       {"no rank and no world size",
        With([](ShardedOptimizerOptions& options) { options = ShardedOptimizerOptions(); }),
        {"rank is not set", "world_size is not set", "FromEnvironment()"}},
+      {"an unknown rule",
+       [](const Good& good, const auto& options) {
+         ShardedOptimizer({good.weight, good.frozen}, RuleOptions("sdg"), options);
+       },
+       {"no update rule \"sdg\"", "known rules: ", "did you mean \"sgd\"?"}},
+      {"a rule of whole parameters where they are cut",
+       [](const Good& good, ShardedOptimizerOptions options) {
+         options.policy = PartitionPolicy::kBalanced;
+         ShardedOptimizer({good.weight}, RuleOptions("muon"), options);
+       },
+       {"rank 0: param group 0", "\"muon\"", "\"balanced\"", "use \"greedy\""}},
+      {"a shape that the rule does not take",
+       With(RuleOptions("muon")),
+       {"rank 0: param group 0", "\"parameter_1\" of the shape [4]", "\"muon\"", "\"adamw\""}},
+      {"a type that the rule does not take",
+       [](const Good& good, const auto& options) {
+         const at::Tensor wide = Gradient({3}, 1).to(at::kDouble).set_requires_grad(true);
+         ShardedOptimizer({good.weight, wide}, RuleOptions("float32_only"), options);
+       },
+       {"rank 0: param group 0", "\"parameter_1\" of the type float64", "\"float32_only\"",
+        "takes parameters of float32 only", "convert the parameter"}},
+      {"slots of 8 bits of a rule that has none",
+       [](const Good& good, ShardedOptimizerOptions options) {
+         options.state_dtype = "int8_dynamic";
+         ShardedOptimizer({good.weight, good.frozen}, RuleOptions("adagrad"), options);
+       },
+       {"rank 0: param group 0", "\"adagrad\"", "\"int8_dynamic\"", "\"float32\"", "adamw"}},
+      {"masters of a width that there is not",
+       With([](ShardedOptimizerOptions& options) {
+         options.master_weights = true;
+         options.master_weight_bits = 16;
+       }),
+       {"rank 0", "master_weight_bits is 16", "expected 32, or 24"}},
+      {"a width of masters that there are not",
+       With([](ShardedOptimizerOptions& options) { options.master_weight_bits = 24; }),
+       {"rank 0", "master_weight_bits is 24 and master_weights is false"}},
+      {"a type to publish in where all is sent in another",
+       [](const Good&, ShardedOptimizerOptions options) {
+         options.publish_dtype = "bfloat16";
+         const at::Tensor half = Gradient({3}, 1).to(at::kHalf).set_requires_grad(true);
+         ShardedOptimizer({half}, Sgd(1), options);
+       },
+       {"rank 0", "publish_dtype is \"bfloat16\"", "float32"}},
       {"masters where nothing is rounded",
        With([](ShardedOptimizerOptions& options) { options.master_weights = true; }),
-       {"master_weights", "bfloat16 or float16"}},
+       {"rank 0", "master_weights", "bfloat16 or float16"}},
       {"gradients in float32 where they are that already",
        With([](ShardedOptimizerOptions& options) { options.main_gradients = true; }),
-       {"main_gradients", "bfloat16 or float16"}},
+       {"rank 0", "main_gradients", "bfloat16 or float16"}},
       {"a type that nobody can be sent in",
        With([](ShardedOptimizerOptions& options) { options.publish_dtype = "float64"; }),
-       {"publish_dtype is \"float64\"", "\"bfloat16\", \"float16\""}},
+       {"rank 0", "publish_dtype is \"float64\"", "\"bfloat16\", \"float16\""}},
       {"an unknown type of the state",
        With([](ShardedOptimizerOptions& options) { options.state_dtype = "float8"; }),
-       {"\"float8\"", "float32", "bfloat16"}},
+       {"rank 0", "\"float8\"", "float32", "bfloat16"}},
       {"one copy that every rank would update",
        With([](ShardedOptimizerOptions& options) {
          options.share_parameters = true;
          options.policy = PartitionPolicy::kReplicated;
        }),
-       {"share_parameters", "\"replicated\""}},
+       {"rank 0", "share_parameters", "\"replicated\""}},
       {"one copy where the ranks share no memory",
        With([](ShardedOptimizerOptions& options) { options.share_parameters = true; }),
        {"share_parameters", "run them on one host"},
@@ -227,6 +289,12 @@ TEST(RefusedConstructionTest, Construct_WhatCannotBeUsed_SaysWhatAndLeavesTheTen
           } catch (const StatusError&) {
             EXPECT_EQ(LooksOf(good.weight), weight);
             EXPECT_EQ(LooksOf(good.frozen), frozen);
+            // Nothing of it is left that a good one would meet.
+            ShardedOptimizer optimizer({good.weight, good.frozen}, Sgd(1), options);
+            const std::string before = BytesOf(good.weight);
+            optimizer.step();
+            EXPECT_NE(BytesOf(good.weight), before);
+            optimizer.Close();
             throw;
           }
         });

@@ -16,10 +16,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/owner/client_seams.h"
 #include "client/sharded_optimizer.h"
 #include "common/gradient_mode.h"
-#include "server/shard/inspection/shard_view_registry.h"
+#include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
 #include "tests/testing/client_ranks.h"
 
@@ -59,18 +58,9 @@ State StateOf(const Trainer& trainer) {
     state[absl::StrCat("parameter ", i)] = BytesOf(trainer.parameters[i]);
   }
   state["the last step"] = absl::StrCat(trainer.optimizer->finished_step());
-  const ShardViewRegistry::Use view =
-      ValueOrThrow(ScopedClientSeams::Current()->views->Find({"", trainer.rank()}));
-  for (const OwnedSlice& slice : view->Slices(0, 100)) {
-    const std::string of = absl::StrCat(" of parameter ", slice.parameter);
-    state["the number of updates" + of] = absl::StrCat(slice.step);
-    for (const std::string& slot : slice.slots) {
-      std::vector<double> values(slot == "step" ? 1 : slice.elements);
-      ThrowIfError(
-          view->ReadSlot(slice.parameter, slot, slice.offset_elements, absl::MakeSpan(values))
-              .status());
-      state[slot + of] = std::string(reinterpret_cast<const char*>(values.data()),
-                                     values.size() * sizeof values[0]);
+  for (size_t i = 0; i < trainer.parameters.size(); ++i) {
+    for (const auto& [slot, values] : trainer.optimizer->state(trainer.parameters[i])) {
+      state[absl::StrCat(slot, " of parameter ", i)] = BytesOf(values);
     }
   }
   return state;
@@ -268,12 +258,32 @@ void ExpectRefused(Trainer& trainer, const BadStep& bad) {
   undo();
 }
 
+// How the ranks reach each other and their shard owners.
+struct Way {
+  const char* name;
+  bool takes_no_views;  // of one memory for all parameters
+  std::function<std::vector<absl::Status>(const std::function<void(ShardedOptimizerOptions)>&)> run;
+};
+
+std::vector<Way> Ways() {
+  return {
+      {"by messages", true, [](const auto& body) { return RunRanks(kRanks, body); }},
+      {"in one pass", false,
+       [](const auto& body) {
+         const testing::HostRun run = testing::RunRanksOfOneHost(kRanks, body);
+         EXPECT_EQ(run.one_pass_ranks, kRanks);
+         return run.thrown;
+       }},
+      {"attached", false, [](const auto& body) { return testing::RunAttached(kRanks, body); }},
+  };
+}
+
 // One good step first, then one after each of the `refused` ones. Returns each rank's states after
 // them.
-std::vector<std::vector<State>> Train(GradientMode mode, bool views, size_t good_steps,
-                                      const std::vector<BadStep>& refused) {
+std::vector<std::vector<State>> Train(const Way& way, GradientMode mode, bool views,
+                                      size_t good_steps, const std::vector<BadStep>& refused) {
   std::vector<std::vector<State>> states(kRanks);
-  const std::vector<absl::Status> statuses = RunRanks(kRanks, [&](ShardedOptimizerOptions options) {
+  const std::vector<absl::Status> statuses = way.run([&](ShardedOptimizerOptions options) {
     options.gradient_mode = mode;
     options.parameters_as_bucket_view = views;
     options.master_weights = true;
@@ -308,26 +318,32 @@ std::vector<std::vector<State>> Train(GradientMode mode, bool views, size_t good
   return states;
 }
 
-TEST(RefusedStepTest, Step_WhatCannotBeUsed_ChangesNothingAndTheNextStepHasTheSameBits) {
-  for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
-    std::vector<BadStep> refused = BadSteps();
-    if (mode == GradientMode::kAveraged) {
-      const std::vector<BadStep>& more = BadStepsOfAveragedGradients();
-      refused.insert(refused.end(), more.begin(), more.end());
+void ExpectNothingChanges(const Way& way, GradientMode mode, bool views) {
+  std::vector<BadStep> refused = BadSteps();
+  if (mode == GradientMode::kAveraged) {
+    const std::vector<BadStep>& more = BadStepsOfAveragedGradients();
+    refused.insert(refused.end(), more.begin(), more.end());
+  }
+  const size_t steps = refused.size() + 1;
+  const auto undisturbed = Train(way, mode, views, steps, {});
+  const auto disturbed = Train(way, mode, views, steps, refused);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_EQ(undisturbed[rank].size(), steps);
+    ASSERT_EQ(disturbed[rank].size(), steps);
+    EXPECT_NE(Difference(undisturbed[rank][0], undisturbed[rank][1]), "") << "nothing stepped";
+    for (size_t i = 0; i < refused.size(); ++i) {
+      EXPECT_EQ(Difference(undisturbed[rank][i + 1], disturbed[rank][i + 1]), "")
+          << "rank " << rank << " after " << refused[i].what;
     }
-    for (const bool views : {true, false}) {
-      const size_t steps = refused.size() + 1;
-      const auto undisturbed = Train(mode, views, steps, {});
-      const auto disturbed = Train(mode, views, steps, refused);
-      for (int rank = 0; rank < kRanks; ++rank) {
-        ASSERT_EQ(undisturbed[rank].size(), steps);
-        ASSERT_EQ(disturbed[rank].size(), steps);
-        EXPECT_NE(Difference(undisturbed[rank][0], undisturbed[rank][1]), "") << "nothing stepped";
-        for (size_t i = 0; i < refused.size(); ++i) {
-          EXPECT_EQ(Difference(undisturbed[rank][i + 1], disturbed[rank][i + 1]), "")
-              << "rank " << rank << " after " << refused[i].what;
-        }
-      }
+  }
+}
+
+TEST(RefusedStepTest, Step_WhatCannotBeUsed_ChangesNothingAndTheNextStepHasTheSameBits) {
+  for (const Way& way : Ways()) {
+    SCOPED_TRACE(way.name);
+    for (const GradientMode mode : {GradientMode::kReduce, GradientMode::kAveraged}) {
+      ExpectNothingChanges(way, mode, /*views=*/true);
+      if (way.takes_no_views) ExpectNothingChanges(way, mode, /*views=*/false);
     }
   }
 }

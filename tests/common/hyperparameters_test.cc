@@ -1,5 +1,6 @@
 #include "common/hyperparameters.h"
 
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -46,6 +47,18 @@ TEST(HyperparametersTest, Digest_AnyDifference_Differs) {
   EXPECT_NE(With("x", Numbers{0}).Digest(), With("x", Numbers{0, 0}).Digest());
   EXPECT_NE(With("x", false).Digest(), With("x", 0.0).Digest());
   EXPECT_NE(With("x", std::string("a")).Digest(), With("x", std::string("b")).Digest());
+}
+
+// The further numbers of one set have the bytes of another option: only the count tells them apart.
+TEST(HyperparametersTest, Digest_NumbersWithTheBytesOfAnotherOption_Differs) {
+  const char bytes[] = {'y', 'y', 'y',  'y',
+                        'y', 'y', '\0', static_cast<char>(HyperValue(0.0).index())};
+  double as_number = 0;
+  static_assert(sizeof bytes == sizeof as_number);
+  std::memcpy(&as_number, bytes, sizeof bytes);
+  Hyperparameters two = With("x", Numbers{1});
+  two.Set("yyyyyy", 0.5);
+  EXPECT_NE(With("x", Numbers{1, as_number, 0.5}).Digest(), two.Digest());
 }
 
 TEST(HyperparametersTest, Find_AbsentName_IsNull) {

@@ -141,5 +141,40 @@ TEST(TrainLanguageTest, AFewSteps_BFloat16AtSevenBytes_LowersTheLossOnAllRanks) 
   EXPECT_LT(values.back(), values.front() - 0.3);
 }
 
+// What one step of SGD by one process on the windows of `batches` makes of the model of `model`.
+double LossAfterOneStep(const LanguageText& text, uint64_t model_seed, uint64_t batches_seed) {
+  LanguageModel model(model_seed);
+  const at::Tensor batch =
+      RandomWindows(text.train, 4, LanguageModel::kContext, SeedOfStep(batches_seed, 1));
+  model.Loss(batch).backward();
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : model.parameters()) parameter.add_(parameter.grad(), -0.1);
+  return model.Loss(HeldOutWindows(text, LanguageModel::kContext)).item<double>();
+}
+
+TEST(TrainLanguageTest, Seed_DecidesOverTheModelsFirstValuesAndOverTheBatches) {
+  if (!testing::TrainersRun()) GTEST_SKIP() << testing::kTrainersCannotRun;
+  const std::string directory = DirectoryOf("seeded");
+  WriteFile(directory + "/a", LongText());
+  const LanguageText text = *ReadLanguageText(directory);
+  const double expected = LossAfterOneStep(text, 2, 2);
+  constexpr double kNear = 1e-4;
+  ASSERT_GT(std::abs(LossAfterOneStep(text, 1, 2) - expected), 2 * kNear);
+  ASSERT_GT(std::abs(LossAfterOneStep(text, 2, 1) - expected), 2 * kNear);
+  const std::string losses = ::testing::TempDir() + "/seeded.csv";
+  testing::Command command(
+      {testing::Command::Runfile("examples/optshard-train-language"),
+       "--coordinator_binary=" +
+           testing::Command::Runfile("server/coordinator/optshard-coordinator"),
+       "--text=" + directory, "--losses=" + losses, "--steps=1", "--batch-size=4", "--rule=sgd",
+       "--lr=0.1", "--seed=2"});
+  ASSERT_EQ(*command.Wait(absl::Now() + absl::Seconds(240)), 0) << command.output();
+  std::ifstream file(losses);
+  std::string line;
+  std::getline(file, line);
+  ASSERT_TRUE(std::getline(file, line)) << command.output();
+  EXPECT_NEAR(std::stod(line.substr(line.find(',') + 1)), expected, kNear);
+}
+
 }  // namespace
 }  // namespace optshard

@@ -1,22 +1,16 @@
 // What sparse gradients add to a step.
-#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "common/errors.h"
 #include "common/row_marks.h"
+#include "server/shard/engine/row_mark_gather.h"
 #include "server/shard/engine/step_engine.h"
 #include "server/update/gradient_support.h"
 
 namespace optshard {
-namespace {
-
-constexpr size_t kWordsOfAGather = (size_t{1} << 20) / sizeof(uint64_t);
-
-}  // namespace
 
 absl::Status StepEngine::CheckGradients(absl::Span<const ReplicaTensor> replica) const {
   for (int p = 0; p < options_.space().parameter_count(); ++p) {
@@ -52,23 +46,10 @@ absl::Status StepEngine::GatherRows(const ReplicaMemory& replica, absl::Time dea
     rows_.Take(std::move(own));
     return absl::OkStatus();
   }
-  std::vector<uint64_t> all(own.size() * options_.world_size());
-  std::vector<uint64_t> piece;
-  for (size_t first = 0; first < own.size(); first += kWordsOfAGather) {
-    const size_t words = std::min(kWordsOfAGather, own.size() - first);
-    piece.resize(words * options_.world_size());
-    const auto number = static_cast<int>(first / kWordsOfAGather);
-    absl::StatusOr<std::unique_ptr<Ticket>> ticket = options_.plane->AllGather(
-        TagOf(options_, record_.step, StepPhase::kControl, number), ExecutionContext(),
-        own.data() + first, piece.data(), words * sizeof(uint64_t));
-    if (!ticket.ok()) return ticket.status();
-    absl::Status gathered = (*ticket)->Wait(deadline);
-    if (!gathered.ok()) return gathered;
-    for (Rank rank = 0; rank < options_.world_size(); ++rank) {
-      std::copy_n(&piece[rank * words], words, &all[rank * own.size() + first]);
-    }
-  }
-  rows_.Take(std::move(all));
+  absl::StatusOr<std::vector<uint64_t>> all = GatherRowMarks(
+      *options_.plane, TagOf(options_, record_.step, StepPhase::kControl, 0), own, deadline);
+  if (!all.ok()) return all.status();
+  rows_.Take(*std::move(all));
   return absl::OkStatus();
 }
 

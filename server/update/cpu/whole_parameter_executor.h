@@ -13,8 +13,9 @@
 
 namespace optshard {
 
-// Each parameter is one thread's, so that the number of threads changes no bit; the largest are
-// begun first. The ticket is complete when it is returned.
+// Each parameter is one thread's, so that the number of threads changes no bit; those
+// that cost most (UpdateRule::UpdateCost) are begun first. The ticket is complete when it is
+// returned.
 class WholeParameterExecutor final : public Executor {
  public:
   // `workspaces`: for each parameter that is updated at the same time `workspace_bytes`, 64-byte
@@ -33,11 +34,16 @@ class WholeParameterExecutor final : public Executor {
                                                 absl::Span<const UpdateTask> tasks) override;
 
  private:
+  struct Work {
+    int64_t cost = 0;
+    const UpdateTask* task = nullptr;
+  };
+
   WorkerThreads* const threads_;
   const DriverKind driver_;
   char* const workspaces_;
   const int64_t workspace_bytes_;
-  std::vector<const UpdateTask*> order_;  // of the tasks that are being run
+  std::vector<Work> order_;  // of the tasks that are being run
 };
 
 }  // namespace optshard

@@ -24,13 +24,10 @@ OptimizerSpec SpecOf(std::vector<GroupRule> rules) {
   return spec;
 }
 
-// One that cannot be cut.
-class WholeRule final : public UpdateRule {
+// Only its declaration is asked.
+class ToyRule final : public UpdateRule {
  public:
-  WholeRule() {
-    spec_.name = "whole";
-    spec_.element_wise = false;
-  }
+  explicit ToyRule(RuleSpec spec) : spec_(std::move(spec)) {}
   const RuleSpec& spec() const override { return spec_; }
   void Update(DriverKind, const Coefficients&, const SpanUpdate&) const override {}
 
@@ -38,9 +35,25 @@ class WholeRule final : public UpdateRule {
   void SetCoefficients(const Hyperparameters&, StepNumber, Coefficients*) const override {}
 
  private:
-  RuleSpec spec_;
+  const RuleSpec spec_;
 };
-const bool registered [[maybe_unused]] = RuleRegistry::Register(new WholeRule);
+
+// One that cannot be cut.
+RuleSpec Whole() {
+  RuleSpec spec;
+  spec.name = "whole";
+  spec.element_wise = false;
+  return spec;
+}
+const bool registered_whole [[maybe_unused]] = RuleRegistry::Register(new ToyRule(Whole()));
+
+RuleSpec OfTwoTypes() {
+  RuleSpec spec;
+  spec.name = "two_types";
+  spec.dtypes = {DType::kFloat32, DType::kBFloat16};
+  return spec;
+}
+const bool registered_two [[maybe_unused]] = RuleRegistry::Register(new ToyRule(OfTwoTypes()));
 
 TEST(ValidateGroups_GoodGroups_ComeBackInOrder, WithTheirRulesDefaults) {
   const auto groups = ValidateGroups(SpecOf({{"adam", Lr(0.5)}, {"sgd", Lr(0.25)}}));
@@ -72,6 +85,34 @@ TEST(ValidateGroups_MainGradientsOfARuleForSparseOnes, AreRefusedNamingTheParame
               HasSubstr("param group 0: \"sparse_adam\" takes sparse gradients only, so that "
                         "main_gradients cannot be had with it (parameter \"words.weight\" is "
                         "bfloat16)"));
+}
+
+TEST(ValidateGroups_TypeThatTheRuleDoesNotTake, IsRefusedNamingTheParameterAndTheWayOut) {
+  for (const DType dtype : RuleSpec().dtypes) {
+    GroupSpec group;
+    ParameterSpec parameter;
+    parameter.name = "words.weight";
+    parameter.shape = {300, 5};
+    group.parameters = {parameter, parameter};
+    group.parameters[0].name = "first";
+    group.parameters[1].dtype = dtype;
+    OptimizerSpec spec = SpecOf({{"two_types"}});
+    spec.space = ParameterSpace({group});
+    const absl::Status status = ValidateGroups(spec).status();
+    if (dtype == DType::kFloat32 || dtype == DType::kBFloat16) {
+      EXPECT_TRUE(status.ok()) << status;
+    } else {
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_EQ(std::string(status.message()),
+                "param group 0: parameter \"words.weight\" of the type " +
+                    std::string(NameOf(dtype)) +
+                    ": rule \"two_types\" takes parameters of float32, bfloat16 only; convert the "
+                    "parameter with to(), or put it into a param group with another one of the "
+                    "rules of docs/rules.md");
+    }
+    spec.rules = {{"adam"}};
+    EXPECT_TRUE(ValidateGroups(spec).ok());
+  }
 }
 
 TEST(ValidateGroups_BadGroup_IsRefused, NamingIt) {

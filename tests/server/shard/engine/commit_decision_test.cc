@@ -64,6 +64,16 @@ TEST_F(CommitDecisionTest, GradientOnOneRank_UpdatesInReduceAndIsRefusedInAverag
               HasSubstr("parameter 0 \"a\" has a gradient on rank 1 but none on ranks 0, 2"));
 }
 
+TEST_F(CommitDecisionTest, SparseGradientOfAParameterWithoutRows_IsRefusedOnAllRanks) {
+  for (CommitVote& vote : votes_) vote.sparse = {false, vote.rank != 1};
+  const CommitDecision decision = Decide();
+  EXPECT_EQ(decision.status.code(), absl::StatusCode::kInvalidArgument) << decision.status;
+  EXPECT_THAT(
+      std::string(decision.status.message()),
+      HasSubstr("step 5: the gradient of parameter 1 \"b\" is sparse on ranks 0, 2, and the "
+                "parameter has no rows"));
+}
+
 TEST_F(CommitDecisionTest, OneTrainerGoneAndAnotherRankInvalid_HasTheCodeOfTheMistake) {
   votes_[0].prepared = absl::UnavailableError("its trainer has ended");
   votes_[1].prepared = absl::InvalidArgumentError("parameter 0 has no memory");

@@ -24,6 +24,7 @@ using ::testing::HasSubstr;
 constexpr int kTables[] = {0, 1, 3};  // what can have a sparse gradient
 constexpr int kWide = 0;
 constexpr int kOfSgd = 3;
+constexpr int kWithoutRows = 4;  // of sgd, too
 constexpr int kOfAdam = 5;
 
 ParameterSpec Spec(std::string name, std::vector<int64_t> shape) {
@@ -250,6 +251,10 @@ TEST(StepEngine_GradientThatTheRuleDoesNotTake, NamesParameterRuleAndOthers) {
        true,
        {"rank 1: parameter 5 \"fc.weight\": the gradient is sparse", "\"adam\"",
         "adagrad, sgd, sparse_adam", "to_dense()"}},
+      {kWithoutRows,
+       true,
+       {"rank 1: parameter 4 \"bias\": the gradient is sparse, and the parameter has no rows: "
+        "expected two dimensions or more"}},
       {kWide,
        false,
        {"rank 1: parameter 0 \"wide.weight\": the gradient is dense", "\"sparse_adam\""}},

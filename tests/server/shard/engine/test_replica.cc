@@ -159,11 +159,13 @@ void TestReplica::SetGradient(int parameter, const Values& values) {
 void TestReplica::SetGradientRows(int parameter, const std::function<bool(int64_t row)>& has) {
   const ParameterSpec& spec = space_.parameter(parameter);
   std::vector<uint64_t>& marks = row_marks_[parameter];
-  marks.assign(RowMarkWords(RowsOf(spec)), 0);
+  // A word even where the parameter has no rows: marks are what says that a gradient is sparse.
+  marks.assign(std::max<size_t>(1, RowMarkWords(RowsOf(spec))), 0);
   for (int64_t row = 0; row < RowsOf(spec); ++row) {
     if (has(row)) MarkRow(marks.data(), row);
   }
-  tensors_[parameter].gradient_rows = {marks.data(), spec.elements() / RowsOf(spec)};
+  tensors_[parameter].gradient_rows = {marks.data(),
+                                       spec.elements() / std::max<int64_t>(1, RowsOf(spec))};
 }
 
 Values TestReplica::Parameter(int parameter) const {

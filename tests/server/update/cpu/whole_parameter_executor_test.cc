@@ -50,6 +50,48 @@ TEST(WholeParameterExecutorTest, Start_AnyThreadCount_SameBitsAsOneByOne) {
   }
 }
 
+// Remembers what it was asked to update, by numbers of elements.
+class CostlyRule final : public UpdateRule {
+ public:
+  explicit CostlyRule(bool has_costs) : has_costs_(has_costs) {}
+  const RuleSpec& spec() const override { return spec_; }
+  int64_t UpdateCost(absl::Span<const int64_t> shape) const override {
+    return has_costs_ ? shape[0] * shape[0] * shape[1] : 0;
+  }
+  void Update(DriverKind, const Coefficients&, const SpanUpdate& span) const override {
+    updated_.push_back(span.elements);
+  }
+  const std::vector<int64_t>& updated() const { return updated_; }
+
+ protected:
+  void SetCoefficients(const Hyperparameters&, StepNumber, Coefficients*) const override {}
+
+ private:
+  const bool has_costs_;
+  const RuleSpec spec_;
+  mutable std::vector<int64_t> updated_;  // on one thread
+};
+
+TEST(WholeParameterExecutorTest, Start_OneThread_BeginsWithWhatCostsMost) {
+  const std::vector<std::vector<int64_t>> shapes = {{1, 1000}, {50, 10}, {2, 300}, {20, 20}};
+  const Coefficients coefficients;
+  std::vector<UpdateTask> tasks;
+  for (const auto& shape : shapes) {
+    tasks.push_back({&coefficients, {}});
+    tasks.back().span.shape = shape;
+    tasks.back().span.elements = shape[0] * shape[1];
+  }
+  WorkerThreads threads(1);
+  WholeParameterExecutor executor(&threads, DriverKind::kSimd, nullptr, 0);
+  const CostlyRule with_costs(true);
+  ASSERT_TRUE(executor.Start({}, with_costs, tasks).ok());
+  EXPECT_EQ(with_costs.updated(), (std::vector<int64_t>{500, 400, 600, 1000}));
+  // A rule that declares no costs is measured by elements.
+  const CostlyRule without(false);
+  ASSERT_TRUE(executor.Start({}, without, tasks).ok());
+  EXPECT_EQ(without.updated(), (std::vector<int64_t>{1000, 600, 500, 400}));
+}
+
 TEST(WholeParameterExecutorTest, Start_NoTasks_IsComplete) {
   WorkerThreads threads(2);
   WholeParameterExecutor executor(&threads, DriverKind::kSimd, nullptr, 0);

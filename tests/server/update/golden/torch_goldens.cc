@@ -1,5 +1,6 @@
 #include "tests/server/update/golden/torch_goldens.h"
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -57,9 +58,7 @@ std::vector<T> ReadValues(std::ifstream& file, size_t count) {
   return values;
 }
 
-}  // namespace
-
-std::vector<GoldenCase> ReadTorchGoldens() {
+std::vector<GoldenCase> ReadAll() {
   std::ifstream file(kPath, std::ios::binary);
   std::vector<GoldenCase> cases;
   std::string line;
@@ -77,6 +76,10 @@ std::vector<GoldenCase> ReadTorchGoldens() {
       for (size_t i = 1; i < words.size(); ++i) {
         cases.back().shape.push_back(static_cast<int64_t>(NumberOf(words[i])));
       }
+    } else if (words[0] == "dtype" && !cases.empty() && words.size() == 2) {
+      const absl::StatusOr<DType> dtype = ParseDType(words[1]);
+      if (!dtype.ok()) break;
+      cases.back().dtype = *dtype;
     } else if (words[0] == "option" && !cases.empty() && words.size() >= 3) {
       cases.back().given.Set(words[1], ValueOf(words));
     } else if (words[0] == "tensor" && !cases.empty() && words.size() >= 2) {
@@ -89,6 +92,19 @@ std::vector<GoldenCase> ReadTorchGoldens() {
     }
   }
   Fatal("%s: \"%s\" was not expected; make it anew with make_goldens.py", kPath, line);
+}
+
+}  // namespace
+
+std::vector<GoldenCase> ReadTorchGoldens(GoldenTypes types) {
+  const bool wants_half = types == GoldenTypes::kHalf;
+  std::vector<GoldenCase> cases = ReadAll();
+  cases.erase(std::remove_if(cases.begin(), cases.end(),
+                             [wants_half](const GoldenCase& golden) {
+                               return (SizeOf(golden.dtype) == 2) != wants_half;
+                             }),
+              cases.end());
+  return cases;
 }
 
 void PrintTo(const GoldenCase& golden, std::ostream* out) {

@@ -25,6 +25,9 @@ void AddJobOptions(CommandLine& line, JobFlags* flags) {
   line.Add("threads", &flags->threads,
            "of a rank's update; 0 is the default of the optimizer, the rank's share of the CPUs")
       .AtLeast(0);
+  line.Add("node", &flags->node, "name of the rank's node").Default("the host's name");
+  line.Add("interface", &flags->interface, "the network interface between hosts")
+      .Default("the one that reaches the coordinator");
 }
 
 ShardedOptimizerOptions JobOptions(const JobFlags& flags) {
@@ -41,6 +44,8 @@ ShardedOptimizerOptions JobOptions(const JobFlags& flags) {
       flags.gradients == "reduce" ? GradientMode::kReduce : GradientMode::kAveraged;
   options.parameters_as_bucket_view = ValueOrThrow(ParseBucketView(flags.bucket_view));
   options.threads = flags.threads;
+  options.node = flags.node;
+  options.interface = flags.interface;
   return options;
 }
 

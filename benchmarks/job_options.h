@@ -21,6 +21,8 @@ struct JobFlags {
   bool share_parameters = false;
   std::string bucket_view = "auto";
   int threads = 1;
+  std::string node;
+  std::string interface;
 };
 
 void AddJobOptions(CommandLine& line, JobFlags* flags);

@@ -25,6 +25,7 @@ from step_gloo import StepGloo
 from step_polled import StepPolled
 from step_shm import StepShm
 from step_threads import StepThreads
+from step_two_hosts import StepTwoHosts
 from tiny_step import TinyStep
 from tiny_step_gloo import TinyStepGloo
 
@@ -32,7 +33,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        StepGloo, StepShm, StepBf16, Step8Bit, StepThreads,
+        StepGloo, StepShm, StepBf16, Step8Bit, StepThreads, StepTwoHosts,
         IterationRecipe, TinyStep, TinyStepGloo, PeakMemory, Scaling, Rules, CoordinatorScale,
         Consolidate, ConsolidateRpc, StepPolled, AddParamGroup,
         CheckpointWrite, CheckpointStall, CheckpointLoad,

@@ -13,6 +13,7 @@ _PROGRAMS = (
     ("optshard-bench-memory", "--replicas"),
     ("optshard-bench-ping-pong", "--rendezvous"),
     ("optshard-bench-tcp-ping-pong", "--rendezvous"),
+    ("optshard-bench-tcp-stream", "--network"),
     ("optshard-bench-transfer", "--bucket-bytes"),
     ("update_rules", "--elements"),
 )

@@ -56,8 +56,7 @@ class Draw {
     world_size_ = static_cast<int>(1 + Below(5));
     way_.policy = Of({PartitionPolicy::kGreedy, PartitionPolicy::kGreedyInOrder,
                       PartitionPolicy::kBalanced, PartitionPolicy::kReplicated});
-    way_.plane = Of({Plane::kAtOnce, Plane::kDelayed, Plane::kSharedMemory, Plane::kSeveralHosts});
-    if (!GlooIsIsolated() && way_.plane == Plane::kSeveralHosts) way_.plane = Plane::kSharedMemory;
+    way_.plane = Of({Plane::kAtOnce, Plane::kDelayed, Plane::kSharedMemory});
     way_.share_parameters = way_.plane == Plane::kSharedMemory &&
                             way_.policy != PartitionPolicy::kReplicated && Below(4) == 0;
     way_.buckets = {Of({1024, 4096, 65536, 1 << 22}), Of({0, 512, 4096})};
@@ -68,7 +67,7 @@ class Draw {
     }
     // One copy of the parameters is flat memory.
     if (way_.share_parameters) way_.views.assign(world_size_, true);
-    const uint64_t nodes = way_.plane == Plane::kSeveralHosts ? 2 : 1 + Below(2);
+    const uint64_t nodes = way_.plane == Plane::kSharedMemory ? 1 + Below(2) : 1;
     for (int rank = 0; rank < world_size_; ++rank) {
       way_.nodes.push_back(absl::StrCat("node", Below(nodes)));
     }
@@ -78,6 +77,11 @@ class Draw {
     job_.specials = Below(4) == 0;
     Groups();
     PublishDType();
+    // Drawn last: every seed keeps its job.
+    if (way_.plane == Plane::kSharedMemory && !way_.share_parameters && GlooIsIsolated() &&
+        Below(2) == 0) {
+      way_.plane = Plane::kSeveralHosts;
+    }
   }
 
   const RecordedJob& job() const { return job_; }

@@ -13,7 +13,6 @@
 #include "client/owner/embedded_owner.h"
 #include "common/errors.h"
 #include "common/log.h"
-#include "server/update/group_update.h"
 
 namespace optshard {
 namespace {
@@ -70,7 +69,6 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
     if (absl::Status status = SetLogLevel(options.log_level); !status.ok()) return status;
   }
   absl::Status valid = spec.Validate();
-  valid.Update(ValidateGroups(spec, trainer_updates).status());
   if (!valid.ok()) return errors::WithContext(valid, absl::StrCat("rank ", options.rank));
   if (options.attach == "embedded") {
     return Linked(StartEmbeddedOwner(options, spec, trainer_updates));

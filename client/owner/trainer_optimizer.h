@@ -297,7 +297,8 @@ class TrainerOptimizer {
   // Those of the rules are checked before anything is asked of other ranks.
   static ClassGroups ClassesOf(const PreparedOptimizer& prepared) {
     ClassGroups classes(prepared.groups);
-    ThrowIfError(ValidateGroups(prepared.spec, classes.updates()).status());
+    SayingWhere("rank", prepared.options.rank,
+                [&] { ThrowIfError(ValidateGroups(prepared.spec, classes.updates()).status()); });
     return classes;
   }
 

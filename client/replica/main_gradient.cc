@@ -34,7 +34,9 @@ MainGradient::MainGradient(at::Tensor parameter, at::Tensor place)
     : parameter_(std::move(parameter)),
       place_(std::move(place)),
       hook_(parameter_, [this](const at::Tensor& owner) {
-        const at::Tensor gradient = Dense(owner.grad());
+        if (owner.grad().requires_grad()) return;
+        const at::NoGradGuard no_grad;
+        const at::Tensor gradient = Dense(owner.grad()).contiguous();
         if (!CanBeTaken(gradient, owner.scalar_type(), place_.sizes())) return;
         Add(gradient);
         owner.mutable_grad().reset();

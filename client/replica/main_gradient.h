@@ -10,8 +10,8 @@ namespace optshard {
 
 // While it lives, a gradient that autograd gives to `parameter` is added to `place` in float32, and
 // parameter.grad() becomes none. The first one after Zero is written there instead of added to
-// zeros. One that needs a graph of its own (create_graph), or is not contiguous, stays in
-// parameter.grad() until TakeIn. Bound to the trainer's thread; the hook runs on autograd's.
+// zeros. One that needs a graph of its own (create_graph) stays in parameter.grad() until TakeIn.
+// Bound to the trainer's thread; the hook runs on autograd's.
 class MainGradient {
  public:
   // `place`: float32, contiguous, of the parameter's shape, with any content. A gradient that the

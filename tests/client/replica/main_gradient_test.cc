@@ -28,6 +28,20 @@ TEST(MainGradientTest, Backward_SeveralTimes_AddsUpInFloat32AndFreesEachGradient
   EXPECT_FALSE(gradient.TakeIn());
 }
 
+// Autograd gives a gradient the strides of its parameter, and would add the next one to it in 16
+// bits.
+TEST(MainGradientTest, Backward_OfATransposedParameter_AddsUpInFloat32Too) {
+  const at::Tensor parameter =
+      at::full({1500, 2}, 1, at::kBFloat16).t().detach().set_requires_grad(true);
+  MainGradient gradient(parameter, Place());
+  for (const double each : {1.0, 0x1p-10, 0x1p-10}) {
+    parameter.mul(each).sum().backward();
+    EXPECT_FALSE(parameter.grad().defined());
+  }
+  EXPECT_EQ(First(gradient.place()), 1 + 0x1p-9f);
+  EXPECT_EQ(Last(gradient.place()), 1 + 0x1p-9f);
+}
+
 TEST(MainGradientTest, Construct_OverAGradientThatIsThere_TakesItIn) {
   const at::Tensor parameter = Parameter();
   parameter.mul(3).sum().backward();

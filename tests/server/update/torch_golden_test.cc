@@ -29,8 +29,13 @@ constexpr double kErrorFactorInHalf = 1.1;
 // Of Muon, which PyTorch and we compute in bfloat16.
 constexpr double kLargestDistanceInBFloat16 = 0.01;
 constexpr double kErrorFactorInBFloat16 = 1.1;
+// With masters Muon's error is that of its products alone, which PyTorch sums in another order.
+constexpr double kErrorFactorOfProducts = 1.3;
 
 bool IsMuons(const GoldenCase& golden) { return golden.rule == "muon"; }
+// PyTorch has none of these: the reference follows the paper, and is no implementation to be as
+// accurate as.
+bool IsOfAPaper(const GoldenCase& golden) { return golden.rule == "lion" || golden.rule == "lamb"; }
 
 const GoldenData& Data() {
   static const auto* const data = new GoldenData(MakeGoldenData());
@@ -168,6 +173,10 @@ TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
               is_rough ? kLargestDistanceInBFloat16 : kLargestDistance)
         << name;
     const Distance error = Between(values, peer.float64);
+    if (IsOfAPaper(golden)) {
+      EXPECT_LE(error.largest, kLargestDistance) << name;
+      continue;
+    }
     const Distance of_peer = Between(peer.float32, peer.float64);
     EXPECT_LE(error.mean, (is_rough ? kErrorFactorInBFloat16 : kErrorFactor) * of_peer.mean)
         << name;
@@ -201,7 +210,8 @@ TEST_P(TorchGoldenHalfTest, HundredSteps_NoLessAccurateThanPyTorch) {
   const auto error = [&](DType slot_dtype, bool has_master) {
     return Between(RunOursInHalf(golden, slot_dtype, has_master), in_half.float64).mean;
   };
-  EXPECT_LE(error(DType::kFloat32, /*has_master=*/true), kErrorFactorInHalf * of_copies);
+  EXPECT_LE(error(DType::kFloat32, /*has_master=*/true),
+            (IsMuons(golden) ? kErrorFactorOfProducts : kErrorFactorInHalf) * of_copies);
   EXPECT_LE(error(DType::kFloat32, /*has_master=*/false), kErrorFactorInHalf * of_peer);
   // What PyTorch does: its slots have the parameter's type.
   if (golden.dtype == DType::kBFloat16) {

@@ -50,8 +50,9 @@ absl::StatusOr<absl::optional<TaskPlace>> PlaceIn(const System& system, const Va
   if (status.ok()) status = Take(variable, system.task, 0, *tasks - 1, task);
   if (status.ok()) status = Take(variable, system.tasks_here, 1, *tasks, place.tasks_here);
   if (status.ok()) status = Take(variable, system.nodes, 1, *tasks, place.nodes);
-  if (status.ok())
+  if (status.ok()) {
     status = Take(variable, system.node, 0, place.nodes.value_or(*tasks) - 1, place.node);
+  }
   if (!status.ok()) return status;
   place.tasks = *tasks;
   place.task = *task;
@@ -70,8 +71,8 @@ absl::StatusOr<int> NumberOfVariable(const char* name, const char* value, int le
 
 absl::StatusOr<absl::optional<TaskPlace>> TaskPlaceFromVariables(const Variables& variable) {
   for (const System& system : kSystems) {
-    if (Value(variable, system.task) == nullptr || Value(variable, system.tasks) == nullptr)
-      continue;
+    if (Value(variable, system.task) == nullptr) continue;
+    if (Value(variable, system.tasks) == nullptr) continue;
     if (system.needs_tasks_here && Value(variable, system.tasks_here) == nullptr) continue;
     return PlaceIn(system, variable);
   }

@@ -263,7 +263,7 @@ std::vector<Hyperparameters> OptimizerState::LoadOnce(const absl::StatusOr<State
     })));
     ThrowIfError(exchange.Compare(lines));
   }
-  const std::vector<Hyperparameters> hyperparameters = OptionsFrom(from, whole, present, exchange);
+  std::vector<Hyperparameters> hyperparameters = OptionsFrom(from, whole, present, exchange);
   // 3. Every rank stages its share.
   ThrowIfError(exchange.Agree(Trying([&] { return StateHere().BeginStaging(Replacing::kState); })));
   StageShares(from, whole, hyperparameters, exchange);

@@ -12,7 +12,7 @@ absl::StatusOr<std::string> AwaitAddressTowards(const std::string& peer, const A
   const absl::Time start = wait.clock->Now();
   absl::Time say_at = start;
   while (true) {
-    const absl::StatusOr<std::string> address =
+    absl::StatusOr<std::string> address =
         wait.address_towards ? wait.address_towards(peer) : AddressTowards(peer);
     if (!absl::IsUnavailable(address.status())) return address;
     const absl::Time now = wait.clock->Now();

@@ -62,7 +62,7 @@ TEST(MessageMutator_ManyMutations, ReachEveryFieldAndStayParsable) {
 TEST(MessageMutator_Numbers, ComeToTheEndsOfTheirTypes) {
   MessageMutator mutator(1);
   std::set<int64_t> offsets;
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 20000; ++i) {
     v1::ReadSlotRequest read;
     mutator.Mutate(&read);
     offsets.insert(read.offset_elements());

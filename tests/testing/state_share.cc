@@ -64,8 +64,8 @@ absl::Status StageShare(StateAccess& state, const StateShare& share, Replacing w
   }
   if (what != Replacing::kAll) return done;
   for (const StateShare::Values& values : share.parameters) {
-    if (done.ok())
-      done = state.StageParameter(values.parameter, values.offset_elements, values.bytes);
+    if (!done.ok()) break;
+    done = state.StageParameter(values.parameter, values.offset_elements, values.bytes);
   }
   return done;
 }

@@ -19,6 +19,7 @@ namespace optshard::testing {
 namespace {
 
 constexpr double kLargestDistance = 1e-6;     // to PyTorch: max|a-b| / max|b|
+constexpr double kLargestRounding = 5e-6;     // to float64, in a hundred steps of float32
 constexpr double kLargestDistance64 = 1e-13;  // likewise in float64
 // Of PyTorch's own error to float64, in the mean, and of one element, which is luck in part.
 // PyTorch fuses multiply-adds on this CPU, which a formula may not (docs/numerics.md).
@@ -174,7 +175,7 @@ TEST_P(TorchGoldenTest, HundredSteps_CloseToPyTorchAndNoLessAccurate) {
         << name;
     const Distance error = Between(values, peer.float64);
     if (IsOfAPaper(golden)) {
-      EXPECT_LE(error.largest, kLargestDistance) << name;
+      EXPECT_LE(error.largest, kLargestRounding) << name;
       continue;
     }
     const Distance of_peer = Between(peer.float32, peer.float64);

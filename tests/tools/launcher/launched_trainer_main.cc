@@ -47,6 +47,10 @@ void Train() {
     optimizer.zero_grad();
     loss.backward();
     optimizer.step();
+    if (step == first) {
+      std::printf("has done a step\n");
+      std::fflush(stdout);
+    }
   }
   std::printf("checksum %016" PRIx64 "\n", optshard::ParametersChecksum(model->parameters()));
 }

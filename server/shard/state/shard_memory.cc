@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/fatal.h"
 #include "common/streaming_copy.h"
 #include "server/shard/state/mapped_memory.h"
 
@@ -20,7 +21,9 @@ size_t MovePages(void* from, size_t bytes, void* to) {
   constexpr int kHow = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
   if (mremap(from, bytes, bytes, kHow, to) != MAP_FAILED) return bytes;
   // A system that refuses may have unmapped `to` before.
-  mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  void* const again =
+      mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (again != to) Fatal("%d bytes of optimizer state cannot be mapped again in place", bytes);
   return 0;
 }
 

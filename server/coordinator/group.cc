@@ -189,10 +189,13 @@ absl::StatusOr<WatchEvents> Group::ReadEvents(Rank rank, WatchId watch,
 }
 
 void Group::Record(Member& member, const StepProgress& progress, absl::Time now, bool final) {
-  // What a step tore stays torn, whatever a late heartbeat says.
+  member.pulse.last_heard = now;
+  // Calls overtake one another: a heartbeat may have been sent before what has come already. A rank
+  // that has left has said its last, what is final is followed by nothing that is not, and what a
+  // step tore stays torn.
+  if (member.state == MemberState::kLeft || (member.progress_is_final && !final)) return;
   if (!IsOpen(member.progress.outcome)) member.progress = progress;
   member.progress_is_final |= final;
-  member.pulse.last_heard = now;
 }
 
 void Group::Heartbeat(Rank rank, const StepProgress& progress, absl::Time now) {

@@ -215,6 +215,27 @@ TEST(CoordinatorTorn, DifferentFinishedSteps_AreTorn) {
   EXPECT_TRUE(job.Group().torn);
 }
 
+// Calls overtake one another, and what a rank has said last counts.
+TEST(CoordinatorHeartbeat, SentBeforeTheRankLeft_ChangesNothing) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {4, StepOutcome::kIdle}).ok());
+  job.progress_[0] = {3, StepOutcome::kInStep};
+  job.progress_[1] = {3, StepOutcome::kIdle};
+  job.Pass(absl::Milliseconds(100), {1, 0});
+  EXPECT_TRUE(job.Failure(0).ok()) << job.Failure(0);
+  EXPECT_EQ(job.Group().members[1].progress.finished, 4);
+}
+
+TEST(CoordinatorHeartbeat, SentBeforeAReport_ChangesNothing) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.Report(0, 1, {4, StepOutcome::kNotApplied}).ok());
+  job.progress_[0] = {4, StepOutcome::kInStep};
+  job.Pass(absl::Milliseconds(100), {0});
+  EXPECT_EQ(job.Group().members[0].progress.outcome, StepOutcome::kNotApplied);
+}
+
 TEST(CoordinatorTorn, InDoubt_IsTorn) {
   Job job(2);
   job.JoinAll();

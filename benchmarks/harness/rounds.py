@@ -2,9 +2,14 @@
 
 import dataclasses
 import sys
+import time
 from typing import Callable
 
 from harness.contestant import ContestantError, Group
+
+# After its last loop a contestant's OpenMP threads look for the next one for some milliseconds, and take
+# a core of whoever runs then.
+_PAUSE_S = 0.03
 
 
 def milliseconds_of_step(group, timeout_s):
@@ -101,6 +106,7 @@ def run(contestants, options):
     try:
         for number in range(options.warm_up + options.rounds):
             for name in order_of_round(list(groups), number):
+                time.sleep(_PAUSE_S)
                 try:
                     figure = options.measure(groups[name], options.round_timeout_s)
                 except ContestantError as error:

@@ -5,6 +5,7 @@ Figures go to out/bench.json, a report to stdout and to out/bench.md. docs/bench
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import signal
@@ -47,6 +48,9 @@ def _parse(arguments):
                         help="which (default: all): " + ", ".join(BENCHMARKS))
     parser.add_argument("--rounds", type=int, default=25, help="measured rounds (default: %(default)s)")
     parser.add_argument("--warm_up", type=int, default=3, help="rounds before those (default: %(default)s)")
+    parser.add_argument("--parts", metavar="PATTERN", default="*",
+                        help="parts of the benchmarks to run, by name: step_two_hosts_10gbit, or 'rules_adam*'\n"
+                             "(default: all)")
     parser.add_argument("--only", metavar="NAMES", help="contestants to run, by name, with commas between")
     parser.add_argument("--setup_timeout_s", type=float, default=180, help="(default: %(default)s)")
     parser.add_argument("--round_timeout_s", type=float, default=60, help="(default: %(default)s)")
@@ -63,10 +67,21 @@ def _parse(arguments):
     return options
 
 
-def _select(parts, only):
+def _matching(parts, pattern, seen):
+    """Those whose name matches; adds the names of all to `seen`."""
+    for part in parts:
+        seen.append(part.name)
+        if fnmatch.fnmatchcase(part.name, pattern):
+            yield part
+
+
+def _with_contestants(parts, only):
     """Leaves the named contestants, and the parts that have one."""
     if only is None:
         return parts
+    parts = list(parts)
+    if not parts:
+        return []
     names = only.split(",")
     known = [c.name for part in parts for c in part.contestants]
     unknown = sorted(set(names) - set(known))
@@ -77,7 +92,7 @@ def _select(parts, only):
     return [part for part in parts if part.contestants]
 
 
-def _measure(name, options):
+def _measure(name, options, seen):
     benchmark = BENCHMARKS[name](options.binaries, options.python, options.round_timeout_s)
     log_directory = os.path.join(options.out, "bench-logs")
     os.makedirs(log_directory, exist_ok=True)
@@ -90,12 +105,13 @@ def _measure(name, options):
     )
     entries = []
     try:
-        for part in _select(benchmark.parts(), options.only):
+        parts = _matching(benchmark.parts(), options.parts, seen)
+        for part in _with_contestants(parts, options.only):
             result = benchmark.run(part.contestants, run_options)
             entries.append(
                 summary.entry(part.name, part.title, part.contestants, result, benchmark.unit,
                               benchmark.limits_add_up, benchmark.result_tolerance))
-        return entries, benchmark.finish(entries, options.out)
+        return entries, benchmark.finish(entries, options.out) if entries else ""
     finally:
         benchmark.close()
 
@@ -111,11 +127,13 @@ def main(arguments):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     os.makedirs(options.out, exist_ok=True)
     about = machine.describe()
-    entries, notes = [], []
+    entries, notes, seen = [], [], []
     for name in options.benchmarks or BENCHMARKS:
-        made, note = _measure(name, options)
+        made, note = _measure(name, options, seen)
         entries += made
         notes.append(note)
+    if seen and not entries:
+        sys.exit("no part matches %s; there are %s" % (options.parts, ", ".join(seen)))
     text = report.render(entries, about, notes)
     _write(os.path.join(options.out, "bench.json"), json.dumps(entries, indent=1) + "\n")
     _write(os.path.join(options.out, "bench.md"), text)

@@ -12,7 +12,8 @@ import recipe
 from harness.benchmark import Benchmark, Part
 
 _HOSTS = 2
-_RANKS = 4
+_RANKS_OF_HOST = 2
+_RANKS = _HOSTS * _RANKS_OF_HOST
 _RATES = ("1gbit", "2gbit", "10gbit")
 _MAKER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools", "cluster_hosts.sh")
 # What has to cross to the other host in a step, each way: the sums of the gradients whose owners are
@@ -51,35 +52,55 @@ class StepTwoHosts(Benchmark):
                 "--embedded_coordinator=192.0.2.1:%d" % port,
                 "--gradients=reduce",
                 "--interface=eth0",
-                "--node=host%d" % (rank // (_RANKS // _HOSTS)),
+                "--node=host%d" % (rank // _RANKS_OF_HOST),
                 *arguments,
             ]
             for rank in range(_RANKS)
         ]
         made = self.program(name, title, role, "optshard-bench-step", [], same_result=True)
-        return self._on_hosts(dataclasses.replace(made, commands=commands), cluster, _RANKS // _HOSTS)
+        return self._on_hosts(dataclasses.replace(made, commands=commands), cluster, _RANKS_OF_HOST)
 
-    def _stream(self, cluster, rate):
-        meeting_place = self.meeting_place("stream_" + rate)
+    def _peer(self, name, title, cluster, wrapper, optimizer):
+        arguments = ["--wrapper=" + wrapper, "--optimizer=" + optimizer]
+        made = self.peer(name, title, "peer", "wrapped_step.py", arguments, _RANKS, same_result=True)
+        return self._on_hosts(made, cluster, _RANKS_OF_HOST)
+
+    def _stream(self, cluster):
+        meeting_place = self.meeting_place("stream")
         os.mkdir(meeting_place)
         arguments = ["--rendezvous=" + meeting_place, "--network=eth0", "--bytes=%d" % _BYTES]
         made = self.program("link", "the bytes that must cross, over TCP", "limit: link",
                             "optshard-bench-tcp-stream", arguments)
         return self._on_hosts(made, cluster, 1)
 
+    def _beside(self, cluster, *others):
+        return [
+            self._ours("ours", "optshard", "ours", cluster, 4961),
+            *others,
+            self._stream(cluster),
+        ]
+
+    def _parts_of_rate(self, rate, cluster):
+        """Two, since all contestants at once want more memory than a machine of 24 GiB has."""
+        name = "%s_%s" % (self.name, rate)
+        title = "%s, links of %s" % (self.title, rate)
+        yield Part(name, title, self._beside(
+            cluster,
+            self._peer("ddp_zero", "DDP + torch ZeRO", cluster, "ddp", "zero_bucket_view"),
+            self._peer("sharded_ddp_oss", "fairscale ShardedDDP + OSS", cluster, "sharded_ddp", "oss"),
+        ))
+        yield Part(name + "_unsharded", title + ", beside a job that shards nothing", self._beside(
+            cluster,
+            self._peer("ddp_adam", "DDP + torch Adam, replicated", cluster, "ddp", "replicated"),
+            self._ours("gloo", "optshard, all over Gloo", "reference", cluster, 4962, "--plane=gloo"),
+        ))
+
     def parts(self):
-        parts = []
         if os.geteuid() != 0:
             print("%s: left out, only root can make network namespaces" % self.name, file=sys.stderr)
-            return parts
+            return
         for rate in _RATES:
             cluster = "optshard-bench-%d-%s" % (os.getpid(), rate)
             subprocess.run([_MAKER, "make", cluster, str(_HOSTS), rate], check=True)
             self._made.append(cluster)
-            contestants = [
-                self._ours("ours", "optshard", "ours", cluster, 4961),
-                self._ours("gloo", "optshard, all over Gloo", "reference", cluster, 4962, "--plane=gloo"),
-                self._stream(cluster, rate),
-            ]
-            parts.append(Part("%s_%s" % (self.name, rate), "%s, links of %s" % (self.title, rate), contestants))
-        return parts
+            yield from self._parts_of_rate(rate, cluster)

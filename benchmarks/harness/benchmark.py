@@ -1,6 +1,7 @@
 """What the entries of ./run bench share: where their contestants meet and how they are started."""
 
 import dataclasses
+import itertools
 import os
 import shutil
 import socket
@@ -57,6 +58,7 @@ class Benchmark:
         self.python_program = python
         self.step_timeout_s = step_timeout_s
         self._directory = tempfile.mkdtemp(prefix="optshard-bench-")
+        self._meeting_places = itertools.count()
 
     def close(self):
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -79,8 +81,9 @@ class Benchmark:
     # For subclasses.
 
     def meeting_place(self, name):
-        """A path for the processes of one contestant; nothing is there yet."""
-        return os.path.join(self._directory, name)
+        """A path for the processes of one contestant; nothing is there yet, also where a contestant of
+        another part has the same name."""
+        return os.path.join(self._directory, "%d-%s" % (next(self._meeting_places), name))
 
     @staticmethod
     def free_address():
@@ -91,13 +94,14 @@ class Benchmark:
 
     def peer(self, name, title, role, script, arguments, world_size=2, **kwargs):
         """A contestant in Python that joins its ranks by torch's gloo."""
+        meeting_place = self.meeting_place(name)
         commands = [
             [
                 self.python_program,
                 os.path.join(_PEERS, script),
                 "--rank=%d" % rank,
                 "--world_size=%d" % world_size,
-                "--rendezvous=" + self.meeting_place(name),
+                "--rendezvous=" + meeting_place,
                 "--timeout_s=%g" % self.step_timeout_s,
                 *arguments,
             ]

@@ -22,8 +22,16 @@ def tiny_parameters():
 
 def gradients_for(parameters, seed):
     """Other values on every rank, or the same where they are averages already."""
+    gradients = [torch.empty_like(parameter.detach()) for parameter in parameters]
+    fill_gradients(gradients, seed)
+    return gradients
+
+
+def fill_gradients(gradients, seed):
+    """With the values that gradients_for gives them."""
     torch.manual_seed(seed)
-    return [(torch.randn(parameter.shape) * 1e-3).to(parameter.dtype) for parameter in parameters]
+    for gradient in gradients:
+        gradient.copy_(torch.randn(gradient.shape) * 1e-3)
 
 
 def rows_of(gradient, every):

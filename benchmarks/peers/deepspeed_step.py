@@ -1,8 +1,8 @@
 """A peer: DeepSpeed's ZeRO-1 over bfloat16 parameters, with float32 masters and state.
 
-A round is backward() and step() of DeepSpeed's engine. Backward computes nothing: it hands every parameter
-the gradient that is there. What takes time is what DeepSpeed does with it: reduce it over the ranks, update
-the rank's share of the masters, and gather the parameters. Driven as round_protocol.py says.
+A round is backward() and step() of DeepSpeed's engine. Backward computes nothing (given_gradients.py): what
+takes time is what DeepSpeed does with the gradients: reduce them over the ranks, update the rank's share of the
+masters, and gather the parameters. Driven as round_protocol.py says.
 """
 
 import argparse
@@ -13,32 +13,7 @@ import bench_models
 import gloo_group
 import round_protocol
 import torch
-
-
-class _GradientsInPlace(torch.autograd.Function):
-    """Of the loss that has the gradients given."""
-
-    @staticmethod
-    def forward(ctx, gradients, *parameters):
-        ctx.gradients = gradients
-        return parameters[0].new_zeros(())
-
-    @staticmethod
-    def backward(ctx, _):
-        # Autograd takes over a tensor that nobody else has; it copies any other.
-        return None, *(gradient.detach() for gradient in ctx.gradients)
-
-
-class Model(torch.nn.Module):
-    """Layers whose forward is a loss with gradients that are there already."""
-
-    def __init__(self, layers, seed):
-        super().__init__()
-        self.layers = bench_models.linear_layers(layers).to(torch.bfloat16)
-        self._gradients = bench_models.gradients_for(list(self.layers.parameters()), seed)
-
-    def forward(self):
-        return _GradientsInPlace.apply(self._gradients, *self.layers.parameters())
+from given_gradients import Model
 
 
 # No other contestant clips, which is the default, or looks for infinities. Among the ways to reduce, this
@@ -73,7 +48,7 @@ def _engine(arguments):
     import deepspeed
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-    model = Model(arguments.layers, 1 + arguments.rank)
+    model = Model(arguments.layers, torch.bfloat16, 1 + arguments.rank)
     optimizer = DeepSpeedCPUAdam(model.parameters(), lr=0.01, adamw_mode=False)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=_CONFIG)
     return engine, deepspeed.__version__

@@ -14,8 +14,9 @@ sys.path.insert(0, os.path.join(os.getcwd(), "benchmarks"))
 
 import run_bench
 from harness import rounds
-from harness.benchmark import Benchmark, each_on_a_core
+from harness.benchmark import Benchmark, Part, each_on_a_core
 from harness.contestant import Contestant, ContestantError, Group, Service
+from scaling import Scaling
 
 FAKE = os.path.join(os.getcwd(), "tests", "benchmarks", "fake_contestant.py")
 
@@ -169,15 +170,31 @@ class FakeBenchmark(Benchmark):
         return [fake("ours", "ours", "good 2"), *peers, limit]
 
 
+class FakeParts(FakeBenchmark):
+    """Makes its parts one after the other, as some benchmarks do."""
+
+    def parts(self):
+        for name in ("fake_1", "fake_2", "fake_10"):
+            yield Part(name, name, self.contestants())
+
+    def finish(self, entries, out):
+        return "finished %d" % len(entries)
+
+
+class FakeScaling(Scaling):
+    def _contestants(self, ranks):
+        return [fake("ours", "ours", "good %d" % ranks)]
+
+
 class RunBench(unittest.TestCase):
-    def bench(self, peers):
+    def bench(self, peers, *arguments, benchmark=FakeBenchmark):
         FakeBenchmark.peers = peers
         saved = run_bench.BENCHMARKS
-        run_bench.BENCHMARKS = {"fake": FakeBenchmark}
+        run_bench.BENCHMARKS = {"fake": benchmark}
         self.addCleanup(setattr, run_bench, "BENCHMARKS", saved)
         with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(io.StringIO()) as text:
             with contextlib.redirect_stderr(io.StringIO()):
-                code = run_bench.main(["--rounds=3", "--warm_up=0", "--out=" + out])
+                code = run_bench.main(["--rounds=3", "--warm_up=0", "--out=" + out, *arguments])
             with open(os.path.join(out, "bench.json"), encoding="utf-8") as file:
                 entries = json.load(file)
             with open(os.path.join(out, "bench.md"), encoding="utf-8") as file:
@@ -210,6 +227,39 @@ class RunBench(unittest.TestCase):
         code, [entry], _ = self.bench(["good 4 1.25"])
         self.assertEqual(code, 1)
         self.assertIn("peer0, rank 0: sum is 1.25", entry["problems"][0])
+
+    def test_Parts_OnlyThoseThatMatchAreMeasured(self):
+        code, entries, text = self.bench(["good 4"], "--parts=fake_1*", benchmark=FakeParts)
+        self.assertEqual(code, 0)
+        self.assertEqual([entry["name"] for entry in entries], ["fake_1", "fake_10"])
+        self.assertIn("finished 2", text)
+
+    def test_PartsThatNoneMatches_NamesThoseThatThereAre(self):
+        with self.assertRaises(SystemExit) as exit_:
+            self.bench(["good 4"], "--parts=fake_3", benchmark=FakeParts)
+        self.assertEqual(str(exit_.exception), "no part matches fake_3; there are fake_1, fake_2, fake_10")
+
+    def test_Only_HoldsInEveryPartAlsoWhereTheyAreMadeOneAfterTheOther(self):
+        _, entries, _ = self.bench(["good 4", "good 3"], "--only=ours,peer0", benchmark=FakeParts)
+        self.assertEqual([entry["name"] for entry in entries], ["fake_1", "fake_2", "fake_10"])
+        for entry in entries:
+            self.assertEqual([c["name"] for c in entry["contestants"]], ["ours", "peer0"])
+
+    def test_SomePartsOfScaling_FiguresStandUnderTheirRanks(self):
+        _, _, text = self.bench([], "--parts=scaling_[28]", benchmark=FakeScaling)
+        row = next(line for line in text.splitlines() if line.startswith("| Ours") and "ours" not in line)
+        self.assertEqual(row.replace(" ", ""), "|Ours|-|2.0|-|8.0|")
+
+    def test_PeersOfOneName_RanksOfEachMeetInAPlaceOfTheirOwn(self):
+        benchmark = Benchmark("bin", "python", 60)
+        self.addCleanup(benchmark.close)
+        places = []
+        for _ in range(2):
+            peer = benchmark.peer("peer", "Peer", "peer", "peer.py", [])
+            flags = [flag for command in peer.commands for flag in command if "rendezvous" in flag]
+            self.assertEqual(flags, 2 * flags[:1])
+            places += flags[:1]
+        self.assertNotEqual(*places)
 
 
 class Order(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""A job of two hosts: network namespaces with one link between them, and no shared loopback."""
+"""A job of several hosts: network namespaces with links between them, and no shared loopback."""
 
 import json
 import os
@@ -14,37 +14,30 @@ _COORDINATOR = "server/coordinator/optshard-coordinator"
 _TRAINER = "tests/testing/test-trainer"
 _GRPC_CLI = "external/grpc_cli/grpc_cli"
 
-# Nobody else has these: RFC 5737.
-_ADDRESSES = ("192.0.2.1", "192.0.2.2")
-_LINK = "veth-optshard"
+_HOSTS_MAKER = "tools/cluster_hosts.sh"
+# What it gives to the hosts.
+_ADDRESSES = ("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4")
+_LINK = "eth0"
 # No test waits as long as that when things work.
 _PATIENCE_S = 60
 
 
-def _ip(*arguments):
-    subprocess.run(["ip", *arguments], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+class Hosts(unittest.TestCase):
+    """What the tests share. A subclass says how many hosts it has."""
 
+    hosts = 0
 
-class TwoHosts(unittest.TestCase):
     def setUp(self):
         if os.geteuid() != 0:
             self.skipTest("only root can make network namespaces")
         if shutil.which("ip") is None:
             self.skipTest("there is no ip (Debian's package iproute2)")
-        self._hosts = ["optshard-%d-%d" % (os.getpid(), host) for host in range(2)]
-        try:
-            for host in self._hosts:
-                _ip("netns", "add", host)
-                self.addCleanup(_ip, "netns", "delete", host)
-        except subprocess.CalledProcessError as error:
-            self.skipTest("no network namespace: %s" % error.stderr.decode().strip())
-        _ip("-n", self._hosts[0], "link", "add", _LINK, "type", "veth", "peer", "name", _LINK,
-            "netns", self._hosts[1])
-        for host, address in zip(self._hosts, _ADDRESSES):
-            _ip("-n", host, "address", "add", address + "/24", "dev", _LINK)
-            _ip("-n", host, "link", "set", _LINK, "up")
-            # A host's way to its own addresses.
-            _ip("-n", host, "link", "set", "lo", "up")
+        self._cluster = "optshard-%d" % os.getpid()
+        made = subprocess.run([_HOSTS_MAKER, "make", self._cluster, str(self.hosts)],
+                              capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            self.skipTest("no network namespace: %s" % made.stderr.strip())
+        self.addCleanup(subprocess.run, [_HOSTS_MAKER, "remove", self._cluster], check=True)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self._port_file = os.path.join(folder.name, "port")
@@ -52,7 +45,7 @@ class TwoHosts(unittest.TestCase):
     def on(self, host, *command):
         # A proxy of the environment is not for these addresses.
         return ["env", "no_grpc_proxy=" + ",".join(_ADDRESSES), "ip", "netns", "exec",
-                self._hosts[host], *command]
+                "%s-host%d" % (self._cluster, host), *command]
 
     def start(self, host, *command, **kwargs):
         process = subprocess.Popen(self.on(host, *command), **kwargs)
@@ -122,6 +115,44 @@ class TwoHosts(unittest.TestCase):
             line += byte
         return line
 
+    def start_ranks(self, host_of_rank, node_of_rank, *flags):
+        """A job of as many ranks as these have elements."""
+        world_size = len(host_of_rank)
+        address = self.start_coordinator(0, world_size)
+        return [
+            self.start_trainer(host, "--coordinator=" + address, "--interface=" + _ADDRESSES[host],
+                               *flags, rank=rank, world_size=world_size, node=node)
+            for rank, (host, node) in enumerate(zip(host_of_rank, node_of_rank, strict=True))
+        ]
+
+    def end_well(self, trainers):
+        for _, link in trainers:
+            link.close()
+        for trainer, _ in trainers:
+            self.wait_for(trainer, "done")
+        for trainer, _ in trainers:
+            self.assertEqual(trainer.wait(_PATIENCE_S), 0)
+
+    def trained(self, host_of_rank, node_of_rank, *flags):
+        """Parameters and slots of every rule, as files: name -> bytes."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.end_well(self.start_ranks(host_of_rank, node_of_rank, "--dump=" + folder,
+                                           "--table=greedy,balanced", "--table_states=1", *flags))
+            dumped = {}
+            for name in os.listdir(folder):
+                with open(os.path.join(folder, name), "rb") as file:
+                    dumped[name] = file.read()
+        return dumped
+
+    def expect_same_bits(self, expected, actual):
+        self.assertGreater(len(expected), len(_ADDRESSES))
+        self.assertEqual(expected.keys(), actual.keys())
+        self.assertEqual([name for name in expected if expected[name] != actual[name]], [])
+
+
+class TwoHosts(Hosts):
+    hosts = 2
+
     def received_bytes(self, host):
         counter = "/sys/class/net/%s/statistics/rx_bytes" % _LINK
         return int(subprocess.check_output(self.on(host, "cat", counter)))
@@ -161,46 +192,16 @@ class TwoHosts(unittest.TestCase):
         for trainer, _ in trainers:
             self.assertEqual(trainer.wait(_PATIENCE_S), 0)
 
-    def start_four(self, host_of_rank, *flags):
-        """A job of four ranks, two a node, whichever hosts they are on."""
-        address = self.start_coordinator(0, world_size=4)
-        return [
-            self.start_trainer(host_of_rank(rank), "--coordinator=" + address,
-                               "--interface=" + _ADDRESSES[host_of_rank(rank)], *flags, rank=rank,
-                               world_size=4, node=rank % 2)
-            for rank in range(4)
-        ]
-
-    def end_well(self, trainers):
-        for _, link in trainers:
-            link.close()
-        for trainer, _ in trainers:
-            self.wait_for(trainer, "done")
-        for trainer, _ in trainers:
-            self.assertEqual(trainer.wait(_PATIENCE_S), 0)
-
     def test_four_ranks_on_two_hosts_have_the_bits_of_one_host(self):
-        results = []
-        for host_of_rank in (lambda rank: 0, lambda rank: rank % 2):
-            folder = tempfile.TemporaryDirectory()
-            self.addCleanup(folder.cleanup)
-            self.end_well(self.start_four(host_of_rank, "--dump=" + folder.name,
-                                          "--table=greedy,balanced", "--table_states=1"))
-            results.append({})
-            for name in sorted(os.listdir(folder.name)):
-                with open(os.path.join(folder.name, name), "rb") as dumped:
-                    results[-1][name] = dumped.read()
-        self.assertGreater(len(results[0]), 4)
-        self.assertEqual(results[0].keys(), results[1].keys())
-        different = [name for name in results[0] if results[0][name] != results[1][name]]
-        self.assertEqual(different, [])
+        nodes = (0, 1, 0, 1)
+        self.expect_same_bits(self.trained((0, 0, 0, 0), nodes), self.trained(nodes, nodes))
 
     def test_each_byte_of_a_step_crosses_to_the_other_host_once(self):
         elements = 400000
         steps = 3
-        trainers = self.start_four(lambda rank: rank % 2, "--policy=balanced",
-                                   "--elements=%d" % elements, "--parameters=1",
-                                   "--steps=%d" % (steps + 1), "--pause_after=%d" % steps)
+        trainers = self.start_ranks((0, 1, 0, 1), (0, 1, 0, 1), "--policy=balanced",
+                                    "--elements=%d" % elements, "--parameters=1",
+                                    "--steps=%d" % (steps + 1), "--pause_after=%d" % steps)
         for trainer, _ in trainers:
             self.wait_for(trainer, "paused")
         # Half of the sums and half of the values; it has the first values itself.
@@ -209,6 +210,20 @@ class TwoHosts(unittest.TestCase):
         self.assertGreater(received, needed)
         self.assertLess(received, 1.2 * needed)
         self.end_well(trainers)
+
+
+class FourHosts(Hosts):
+    hosts = 4
+
+    def test_a_rank_on_each_has_the_bits_of_four_ranks_of_one_node(self):
+        # Summed in the order of the ranks or of the nodes: it is the same tree.
+        self.expect_same_bits(self.trained((0, 0, 0, 0), (0, 0, 0, 0)),
+                              self.trained((0, 1, 2, 3), (0, 1, 2, 3)))
+
+    def test_two_ranks_on_each_have_the_bits_of_one_host_without_shared_memory(self):
+        nodes = (0, 1, 2, 3, 3, 2, 1, 0)
+        self.expect_same_bits(self.trained((0,) * len(nodes), nodes, "--plane=gloo"),
+                              self.trained(nodes, nodes))
 
 
 if __name__ == "__main__":

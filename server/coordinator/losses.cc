@@ -63,17 +63,17 @@ std::vector<Evidence> EvidenceOf(absl::Span<const Member> members) {
 }
 
 absl::optional<absl::Status> FindAbandoned(absl::Span<const Member> members) {
-  const Member* ahead = nullptr;  // in the latest step
+  const Member* ahead = nullptr;  // in the latest call
   for (const Member& member : members) {
     if (!member.present() || member.progress.outcome != StepOutcome::kInStep) continue;
-    if (ahead == nullptr || member.progress.finished > ahead->progress.finished) ahead = &member;
+    if (ahead == nullptr || LastCall(member.progress) > LastCall(ahead->progress)) ahead = &member;
   }
   if (ahead == nullptr) return absl::nullopt;
   for (size_t left = 0; left < members.size(); ++left) {
     const Member& gone = members[left];
-    if (gone.state != MemberState::kLeft || ahead->progress.finished < gone.progress.finished) {
-      continue;
-    }
+    // Of calls, not of steps: its last call may have been skipped, as will be that of the others.
+    const bool does_what_it_did = LastCall(ahead->progress) < LastCall(gone.progress);
+    if (gone.state != MemberState::kLeft || does_what_it_did) continue;
     return errors::PeerLost(
         static_cast<Rank>(left),
         absl::StrCat("it left the job after step ", gone.progress.finished, ", rank ",

@@ -238,6 +238,18 @@ TEST(CoordinatorLeave, OthersInAStepItNeverDoes_AreToldThatItLeft) {
   EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("left the job after step 4"));
 }
 
+TEST(CoordinatorLeave, AfterASkippedStep_OthersMaySkipItToo) {
+  Job job(2);
+  job.JoinAll();
+  ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {3, StepOutcome::kIdle, 1}).ok());
+  job.progress_[0] = {3, StepOutcome::kInStep, 0};
+  job.Pass(absl::Milliseconds(100), {0});
+  EXPECT_TRUE(job.Failure(0).ok()) << job.Failure(0);
+  job.progress_[0] = {3, StepOutcome::kInStep, 1};
+  job.Pass(absl::Milliseconds(100), {0});
+  EXPECT_THAT(errors::RanksOf(job.Failure(0)), ElementsAre(1));
+}
+
 TEST(CoordinatorLeave, SuspectHasLeft_IsToBlame) {
   Job job(2);
   job.JoinAll();

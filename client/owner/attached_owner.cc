@@ -308,7 +308,7 @@ std::string AttachedOwner::What() const {
     case DoorbellRequest::Kind::kStageState:
     case DoorbellRequest::Kind::kStageAll:
     case DoorbellRequest::Kind::kWriteStaged:
-    case DoorbellRequest::Kind::kWriteStagedParameter:
+    case DoorbellRequest::Kind::kWriteStagedBytes:
     case DoorbellRequest::Kind::kDropStaged:
       return "the staging of loaded state";
     case DoorbellRequest::Kind::kReplaceState:

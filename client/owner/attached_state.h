@@ -68,12 +68,12 @@ class AttachedOwner::State final : public StateAccess {
                values);
   }
 
-  absl::Status StageParameter(int parameter, int64_t offset_elements,
-                              absl::Span<const char> values) override {
+  absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
+                          absl::Span<const char> values) override {
     const auto bytes = static_cast<int64_t>(values.size());
     owner_.request_.bytes = values;
-    absl::Status staged = Ask(DoorbellRequest::Kind::kWriteStagedParameter,
-                              {parameter, 0, offset_elements, bytes}, {});
+    absl::Status staged = Ask(DoorbellRequest::Kind::kWriteStagedBytes,
+                              {parameter, slot, offset_elements, bytes}, {});
     owner_.request_.bytes = {};
     return staged;
   }

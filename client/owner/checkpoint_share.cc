@@ -12,6 +12,7 @@
 #include "client/owner/state_shares.h"
 #include "common/attach/doorbell.h"
 #include "common/block_code.h"
+#include "common/byte_share.h"
 #include "common/default_floating_point.h"
 #include "common/fatal.h"
 #include "server/checkpoint/array_format.h"
@@ -19,10 +20,12 @@
 namespace optshard {
 namespace {
 
-// Of elements: whole MiB of every format, so that where the same rank saved them each block of the
-// file is read once.
-constexpr int64_t kWindow = int64_t{1} << 20;
-static_assert(kWindow % kStateWindowElements == 0, "windows are written in whole requests");
+// A window has values of a MiB, as a block of the file has: where the same rank saved them each
+// block is read once, and stays in a core's cache until it is staged.
+constexpr int64_t kWindowBytes = int64_t{1} << 20;
+static_assert(kWindowBytes % kMaxShareBytes == 0 &&
+                  kWindowBytes / sizeof(double) % kStateWindowElements == 0,
+              "windows are staged in whole requests");
 
 at::ScalarType ScalarTypeOf(ArrayFormat format) {
   switch (format) {
@@ -57,9 +60,10 @@ struct CheckpointShare::Stretch {
 
   template <typename Work>
   absl::Status ForEachWindow(const Work& work) const {
+    const int64_t window = kWindowBytes / PartBytes(format, ArrayPart::kValues, 1);
     absl::Status status;
-    for (int64_t begin = 0; begin < elements && status.ok(); begin += kWindow) {
-      status = work(offset_elements + begin, std::min(kWindow, elements - begin));
+    for (int64_t begin = 0; begin < elements && status.ok(); begin += window) {
+      status = work(offset_elements + begin, std::min(window, elements - begin));
     }
     return status;
   }
@@ -71,15 +75,16 @@ struct CheckpointShare::Stretch {
   }
 };
 
-// `use(parameter, slot, stretch)`: of the optimizer's, and the slot's index, -1 of the parameter's
-// own values.
+// `use(parameter, slot, stretch)`: of the optimizer's, and the slot's index, kParameterValues of
+// the parameter's own.
 template <typename Use>
 absl::Status CheckpointShare::ForEachStretch(const Use& use) const {
   for (const int p : ParametersOf(*layout_.owners, rank_)) {
     const OwnedPart part = *layout_.owners->PartOf(p, rank_);
     const MatchedParameter& matched = match_.parameters[p];
     const CheckpointParameter& saved = checkpoint_.manifest().parameters[matched.saved];
-    for (int slot = -1; slot < static_cast<int>(matched.arrays.size()); ++slot) {
+    for (int slot = StateAccess::kParameterValues; slot < static_cast<int>(matched.arrays.size());
+         ++slot) {
       Stretch stretch;
       stretch.parameter = matched.saved;
       stretch.array = slot < 0 ? matched.values : matched.arrays[slot];
@@ -101,8 +106,9 @@ absl::Status CheckpointShare::Stage(StateAccess& state) const {
   const at::NoGradGuard no_grad;
   const DefaultFloatingPoint default_mode;
   absl::Status staged = ForEachStretch([&](int parameter, int slot, const Stretch& stretch) {
-    return slot < 0 ? StageValues(stretch, parameter, state)
-                    : StageSlot(stretch, parameter, slot, state);
+    return slot < 0 || IsKeptAsSaved(stretch, parameter, slot)
+               ? StageBytes(stretch, parameter, slot, state)
+               : StageSlot(stretch, parameter, slot, state);
   });
   return staged.ok() ? StageNumbers(state) : staged;
 }
@@ -123,21 +129,27 @@ absl::Status CheckpointShare::StageNumbers(StateAccess& state) const {
   return staged;
 }
 
-// They are of the parameter's type, and stay as they are.
-absl::Status CheckpointShare::StageValues(const Stretch& stretch, int parameter,
-                                          StateAccess& state) const {
+// They stay as they are.
+absl::Status CheckpointShare::StageBytes(const Stretch& stretch, int parameter, int slot,
+                                         StateAccess& state) const {
+  const int64_t size = PartBytes(stretch.format, ArrayPart::kValues, 1);
   std::vector<char> window;
   return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
     absl::Status done = stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
-    const int64_t size = static_cast<int64_t>(window.size()) / count;
-    for (int64_t begin = 0; begin < count && done.ok(); begin += kStateWindowElements) {
-      const int64_t elements = std::min(kStateWindowElements, count - begin);
-      done = state.StageParameter(
-          parameter, offset + begin,
-          {window.data() + begin * size, static_cast<size_t>(elements * size)});
+    const auto bytes = static_cast<int64_t>(window.size());
+    for (int64_t begin = 0; begin < bytes && done.ok(); begin += kMaxShareBytes) {
+      const auto length = static_cast<size_t>(std::min(kMaxShareBytes, bytes - begin));
+      done =
+          state.StageBytes(parameter, slot, offset + begin / size, {window.data() + begin, length});
     }
     return done;
   });
+}
+
+bool CheckpointShare::IsKeptAsSaved(const Stretch& stretch, int parameter, int slot) const {
+  const ParameterSlot kept = layout_.Slots(parameter)[slot];
+  return kept.kind == SlotKind::kElements && !IsCoded(kept.format) && !IsCoded(stretch.format) &&
+         ScalarTypeOf(stretch.format) == TypeOf(kept);
 }
 
 absl::Status CheckpointShare::StageSlot(const Stretch& stretch, int parameter, int slot,

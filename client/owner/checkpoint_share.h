@@ -20,7 +20,7 @@ class CheckpointShare {
 
   // Reads all that the rank owns, parameters and slots, checks it by the checksums, and stages it;
   // staging has begun. Errors as CheckpointReader::Read, and of the state. Takes memory for a
-  // window of 1,048,576 elements, and as much again for a slot in 8 bits.
+  // window of a MiB, and of four more for a slot in 8 bits.
   absl::Status Stage(StateAccess& state) const;
 
  private:
@@ -28,7 +28,10 @@ class CheckpointShare {
 
   template <typename Use>
   absl::Status ForEachStretch(const Use& use) const;
-  absl::Status StageValues(const Stretch& stretch, int parameter, StateAccess& state) const;
+  // Whether the optimizer keeps the slot in the type in which it was saved.
+  bool IsKeptAsSaved(const Stretch& stretch, int parameter, int slot) const;
+  absl::Status StageBytes(const Stretch& stretch, int parameter, int slot,
+                          StateAccess& state) const;
   absl::Status StageSlot(const Stretch& stretch, int parameter, int slot, StateAccess& state) const;
   absl::Status StageNumbers(StateAccess& state) const;
 

@@ -38,8 +38,8 @@ SegmentLabel LabelOf(Rank rank) {
 
 // Bytes, of a parameter's values.
 int64_t MostElements(const DoorbellRequest& request) {
-  return request.kind == DoorbellRequest::Kind::kWriteStagedParameter ? kMaxShareBytes
-                                                                      : kStateWindowElements;
+  return request.kind == DoorbellRequest::Kind::kWriteStagedBytes ? kMaxShareBytes
+                                                                  : kStateWindowElements;
 }
 
 }  // namespace
@@ -315,7 +315,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         number_, field, actual, expected));
   };
   if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
-      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kWriteStagedParameter)) {
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kWriteStagedBytes)) {
     return refused("kind", kind, "1 to 14");
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
@@ -370,7 +370,7 @@ bool Doorbell::TakeState(DoorbellRequest* taken) {
   const int64_t elements = line.elements.load(std::memory_order_relaxed);
   taken->state.elements = elements;
   if (elements < 0 || elements > MostElements(*taken)) return false;
-  if (taken->kind == DoorbellRequest::Kind::kWriteStagedParameter) {
+  if (taken->kind == DoorbellRequest::Kind::kWriteStagedBytes) {
     taken->bytes = share_window().first(elements);
   }
   if (taken->writes_values()) {

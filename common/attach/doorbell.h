@@ -68,14 +68,14 @@ struct DoorbellRequest {
     kReadState = 4,
     kWriteState = 5,
     kShareBytes = 6,
-    kStageState = 7,             // StateAccess::BeginStaging(kState)
-    kDropStaged = 8,             // StateAccess::DropStaged
-    kFinishLoading = 9,          // OwnerLink::FinishLoading
-    kStageAll = 10,              // StateAccess::BeginStaging(kAll)
-    kGiveAdded = 11,             // OwnerLink::GiveAddedValues
-    kReplaceState = 12,          // OwnerLink::ReplaceState
-    kWriteStaged = 13,           // StateAccess::Stage
-    kWriteStagedParameter = 14,  // StateAccess::StageParameter
+    kStageState = 7,         // StateAccess::BeginStaging(kState)
+    kDropStaged = 8,         // StateAccess::DropStaged
+    kFinishLoading = 9,      // OwnerLink::FinishLoading
+    kStageAll = 10,          // StateAccess::BeginStaging(kAll)
+    kGiveAdded = 11,         // OwnerLink::GiveAddedValues
+    kReplaceState = 12,      // OwnerLink::ReplaceState
+    kWriteStaged = 13,       // StateAccess::Stage
+    kWriteStagedBytes = 14,  // StateAccess::StageBytes
   };
   // These have a state range, which counts for those that read or write some, and of what else is
   // here only the timeout. They leave all else for the next step as it was.
@@ -85,7 +85,7 @@ struct DoorbellRequest {
       case Kind::kStageState:
       case Kind::kStageAll:
       case Kind::kDropStaged:
-      case Kind::kWriteStagedParameter:
+      case Kind::kWriteStagedBytes:
         return true;
       default:
         return writes_values();
@@ -113,7 +113,7 @@ struct DoorbellRequest {
   // taken point into `value_memory`.
   absl::Span<const double> values;
   std::vector<double> value_memory;
-  // For kWriteStagedParameter: values of the parameter's type, of which the range has as many
+  // For kWriteStagedBytes: values of the parameter's type, of which the range has as many
   // elements as there are bytes. Of a request that was taken they lie in the window.
   absl::Span<const char> bytes;
   // For kShareBytes, which has only this and the timeout. Of a request that was taken, the bytes

@@ -49,8 +49,9 @@ absl::Status OwnerCalls::MoveState(const Doorbell& doorbell) {
       return (*state)->BeginStaging(Replacing::kAll);
     case DoorbellRequest::Kind::kWriteStaged:
       return (*state)->Stage(range.parameter, range.slot, range.offset_elements, asked().values);
-    case DoorbellRequest::Kind::kWriteStagedParameter:
-      return (*state)->StageParameter(range.parameter, range.offset_elements, asked().bytes);
+    case DoorbellRequest::Kind::kWriteStagedBytes:
+      return (*state)->StageBytes(range.parameter, range.slot, range.offset_elements,
+                                  asked().bytes);
     case DoorbellRequest::Kind::kDropStaged:
       return (*state)->DropStaged();
     default:

@@ -37,10 +37,10 @@ class HookedState final : public StateAccess {
     absl::Status hooked = hook_(Call::kStage);
     return hooked.ok() ? state_.Stage(parameter, slot, offset_elements, values) : hooked;
   }
-  absl::Status StageParameter(int parameter, int64_t offset_elements,
-                              absl::Span<const char> values) override {
+  absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
+                          absl::Span<const char> values) override {
     absl::Status hooked = hook_(Call::kStage);
-    return hooked.ok() ? state_.StageParameter(parameter, offset_elements, values) : hooked;
+    return hooked.ok() ? state_.StageBytes(parameter, slot, offset_elements, values) : hooked;
   }
   absl::Status DropStaged() override { return state_.DropStaged(); }
 

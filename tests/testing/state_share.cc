@@ -65,7 +65,8 @@ absl::Status StageShare(StateAccess& state, const StateShare& share, Replacing w
   if (what != Replacing::kAll) return done;
   for (const StateShare::Values& values : share.parameters) {
     if (!done.ok()) break;
-    done = state.StageParameter(values.parameter, values.offset_elements, values.bytes);
+    done = state.StageBytes(values.parameter, StateAccess::kParameterValues, values.offset_elements,
+                            values.bytes);
   }
   return done;
 }

@@ -39,37 +39,32 @@ Reduction SumOfNodes(const ReductionTree& tree, Rank owner) {
 
 absl::StatusOr<std::unique_ptr<StepExchange>> HierarchicalExchange::Create(
     const StepContext& context, std::unique_ptr<BucketUpdater> updater) {
-  int64_t staging_bytes = 0;
-  for (const Bucket& bucket : context.buckets()) {
-    const auto sum = static_cast<int64_t>(SizeOf(ArithmeticOf(bucket.gradient_dtype)));
-    staging_bytes = std::max({staging_bytes, bucket.bytes(), bucket.elements * sum});
+  BucketPipeline::Reductions sums;
+  for (Rank owner = 0; owner < context.world_size(); ++owner) {
+    sums.push_back(SumOfNodes(context.plan().tree, owner));
   }
-  absl::StatusOr<std::unique_ptr<OperationWindow>> window =
-      OperationWindow::Create(context.window, context.staging_buffers, staging_bytes);
-  if (!window.ok()) return window.status();
-  return std::unique_ptr<StepExchange>(
-      new HierarchicalExchange(context, std::move(updater), *std::move(window)));
+  std::unique_ptr<HierarchicalExchange> exchange(
+      new HierarchicalExchange(context, std::move(updater)));
+  const auto received = [to = exchange.get()](const Bucket& bucket,
+                                              const std::vector<bool>* updated) {
+    to->CopyInNode(bucket, updated);
+  };
+  absl::StatusOr<std::unique_ptr<BucketPipeline>> pipeline =
+      BucketPipeline::Create(context, std::move(sums), ArithmeticOf, received);
+  if (!pipeline.ok()) return pipeline.status();
+  exchange->pipeline_ = *std::move(pipeline);
+  return std::unique_ptr<StepExchange>(std::move(exchange));
 }
 
 HierarchicalExchange::HierarchicalExchange(const StepContext& context,
-                                           std::unique_ptr<BucketUpdater> updater,
-                                           std::unique_ptr<OperationWindow> window)
+                                           std::unique_ptr<BucketUpdater> updater)
     : context_(context),
       node_(*context.plane->node()),
       reduces_(context.gradient_mode() == GradientMode::kReduce),
       publishes_(context.plan().policy != PartitionPolicy::kReplicated),
       replicas_(context, *node_.plane->peer_replicas(), GroupOf(context.plan().tree, context.rank)),
       updater_(std::move(updater)),
-      window_(std::move(window)),
-      publisher_(context, window_.get(),
-                 [this](const Bucket& bucket, const std::vector<bool>* updated) {
-                   CopyInNode(bucket, updated);
-                 }),
-      has_gradient_(context.world_size()) {
-  for (Rank owner = 0; owner < context.world_size(); ++owner) {
-    reductions_.push_back(SumOfNodes(context.plan().tree, owner));
-  }
-}
+      has_gradient_(context.world_size()) {}
 
 absl::Status HierarchicalExchange::Check(const ReplicaMemory& replica) const {
   return replicas_.Check(replica);
@@ -81,39 +76,21 @@ absl::Status HierarchicalExchange::Prepare(const StepRecord& record, const Repli
   replicas_.BeginStep();
   absl::Status met = GatherPresence(record.step, replica, deadline);
   if (!met.ok()) return met;
-  int own = 0;
-  for (const Bucket& whole : context_.buckets()) {
-    void* const result = whole.owner == context_.rank
-                             ? context_.store->own_buckets()[own++].reduced_gradient.data()
-                             : nullptr;
-    const Bucket& bucket = record.rows->Of(whole);
-    if (bucket.elements == 0) continue;
-    const Reduction& reduction = reductions_[bucket.owner];
-    OperationWindow::Operation operation;
-    operation.bucket = &bucket;
-    operation.start = context_.clock->Now();
-    void* sum = result;
-    if (sum == nullptr && reduction.Has(context_.rank)) {
-      absl::StatusOr<void*> staging = window_->TakeStaging(deadline);
+  const auto contribute = [&](const Bucket& bucket,
+                              Buffer average) -> absl::StatusOr<BucketPipeline::Contribution> {
+    BucketPipeline::Contribution sum;
+    if (!pipeline_->IsAsked(bucket.owner)) return sum;
+    void* to = average.data();
+    if (to == nullptr) {
+      absl::StatusOr<void*> staging = pipeline_->TakeStaging(deadline);
       if (!staging.ok()) return staging.status();
-      sum = operation.staging = *staging;
+      to = sum.staging = *staging;
     }
-    if (sum != nullptr) SumNode(bucket, *record.rows, sum);
-    absl::StatusOr<std::unique_ptr<Ticket>> ticket = context_.plane->Reduce(
-        TagOf(context_, record.step, StepPhase::kReduce, bucket.index), ExecutionContext(),
-        reduction, ArithmeticOf(bucket.gradient_dtype), sum, result, bucket.elements);
-    if (!ticket.ok()) return ticket.status();
-    operation.ticket = std::move(*ticket);
-    if (sum != nullptr) {
-      operation.done = [this](const OperationWindow::Operation& reduced) {
-        context_.timeline->Record("reduce", reduced.bucket->index, reduced.start,
-                                  context_.clock->Now());
-      };
-    }
-    absl::Status pushed = window_->Push(std::move(operation), deadline);
-    if (!pushed.ok()) return pushed;
-  }
-  return window_->Drain(deadline);
+    SumNode(bucket, *record.rows, to);
+    sum.data = to;
+    return sum;
+  };
+  return pipeline_->Reduce(record, contribute, deadline);
 }
 
 absl::Status HierarchicalExchange::RunTrainerUpdates(const StepRecord& record,
@@ -130,19 +107,8 @@ absl::Status HierarchicalExchange::Apply(const StepRecord& record, const Replica
                                          absl::Time deadline) {
   const auto place = [&](const ShardStore::OwnBucket& own, const BucketSpan& span,
                          SpanUpdate* update) { PlaceSpan(replica, own, span, update); };
-  int own = 0;
-  for (const Bucket& whole : context_.buckets()) {
-    const Bucket& bucket = record.rows->Of(whole);
-    if (bucket.owner == context_.rank) {
-      absl::Status updated = updater_->Update(own++, record, place, deadline);
-      if (!updated.ok()) return updated;
-    }
-    if (!publishes_ || !AnyUpdated(bucket, record)) continue;
-    absl::Status published = publisher_.PublishStep(bucket, reductions_[bucket.owner].members,
-                                                    record, replica, deadline);
-    if (!published.ok()) return published;
-  }
-  return window_->Drain(deadline);
+  const auto update = [&](int own) { return updater_->Update(own, record, place, deadline); };
+  return pipeline_->Apply(record, replica, update, deadline);
 }
 
 // Others of the node write to this rank's replica.
@@ -154,15 +120,8 @@ absl::Status HierarchicalExchange::Complete(const StepRecord& record, absl::Time
 
 absl::Status HierarchicalExchange::SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                                   absl::Time deadline) {
-  for (const Bucket& bucket : context_.buckets()) {
-    // Where every rank owns everything, rank 0's buckets hold it all.
-    if (context_.plan().policy == PartitionPolicy::kReplicated && bucket.owner != 0) continue;
-    absl::Status published =
-        publisher_.PublishValues(bucket, 0, reductions_[0].members, step, replica, deadline);
-    if (!published.ok()) return published;
-  }
-  absl::Status drained = window_->Drain(deadline);
-  if (!drained.ok()) return drained;
+  absl::Status published = pipeline_->PublishFromFirst(step, replica, deadline);
+  if (!published.ok()) return published;
   if (context_.rank == 0) replicas_.CopyAllToOthers();
   // No rank goes on before its replica has all values.
   std::vector<char> all;
@@ -173,17 +132,12 @@ absl::Status HierarchicalExchange::SyncParameters(StepNumber step, const Replica
 // What other nodes own is in this node's replicas once whoever stands for it has all of it.
 absl::Status HierarchicalExchange::PublishParameters(StepNumber step, const ReplicaMemory& replica,
                                                      absl::Time deadline) {
-  if (!publishes_) return absl::OkStatus();
-  for (const Bucket& bucket : context_.buckets()) {
-    absl::Status published = publisher_.PublishValues(
-        bucket, bucket.owner, reductions_[bucket.owner].members, step, replica, deadline);
-    if (!published.ok()) return published;
-  }
-  replicas_.CopyOwnToOthers();
-  return window_->Drain(deadline);
+  absl::Status published = pipeline_->PublishFromOwners(step, replica, deadline);
+  if (published.ok() && publishes_) replicas_.CopyOwnToOthers();
+  return published;
 }
 
-void HierarchicalExchange::Abandon(absl::Time deadline) { window_->Abandon(deadline); }
+void HierarchicalExchange::Abandon(absl::Time deadline) { pipeline_->Abandon(deadline); }
 
 absl::Status HierarchicalExchange::GatherPresence(StepNumber step, const ReplicaMemory& replica,
                                                   absl::Time deadline) {

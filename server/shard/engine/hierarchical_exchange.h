@@ -8,9 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/shard/engine/bucket_publisher.h"
+#include "server/shard/engine/bucket_pipeline.h"
 #include "server/shard/engine/bucket_updater.h"
-#include "server/shard/engine/operation_window.h"
 #include "server/shard/engine/reached_replicas.h"
 #include "server/shard/engine/step_exchange.h"
 
@@ -45,8 +44,7 @@ class HierarchicalExchange : public StepExchange {
   void Abandon(absl::Time deadline) override;
 
  private:
-  HierarchicalExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater,
-                       std::unique_ptr<OperationWindow> window);
+  HierarchicalExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater);
 
   // The ranks of this node learn of which parameters each of them has a gradient. Then all of these
   // can be read.
@@ -63,12 +61,10 @@ class HierarchicalExchange : public StepExchange {
   const NodeRanks& node_;
   const bool reduces_;    // gradients go to their owners
   const bool publishes_;  // parameters come from their owners
-  // By owner, of the sums of the nodes; their members are those that stand for the nodes.
-  std::vector<Reduction> reductions_;
   ReachedReplicas replicas_;
   const std::unique_ptr<BucketUpdater> updater_;
-  const std::unique_ptr<OperationWindow> window_;
-  BucketPublisher publisher_;
+  // Between those that stand for the nodes.
+  std::unique_ptr<BucketPipeline> pipeline_;
   // By rank, by parameter: of the present step, of this node's ranks.
   std::vector<std::vector<bool>> has_gradient_;
 };

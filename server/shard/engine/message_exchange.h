@@ -4,15 +4,12 @@
 #define OPTSHARD_SERVER_SHARD_ENGINE_MESSAGE_EXCHANGE_H_
 
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
-#include "server/shard/engine/bucket_publisher.h"
+#include "server/shard/engine/bucket_pipeline.h"
 #include "server/shard/engine/bucket_updater.h"
-#include "server/shard/engine/operation_window.h"
 #include "server/shard/engine/step_exchange.h"
 
 namespace optshard {
@@ -38,20 +35,15 @@ class MessageExchange : public StepExchange {
   void Abandon(absl::Time deadline) override;
 
  private:
-  MessageExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater);
+  MessageExchange(const StepContext& context, std::unique_ptr<BucketUpdater> updater,
+                  std::unique_ptr<BucketPipeline> pipeline);
 
   void PlaceSpan(const ReplicaMemory& replica, const ShardStore::OwnBucket& own,
                  const BucketSpan& span, SpanUpdate* update) const;
-  absl::Status Update(int own, const StepRecord& record, const ReplicaMemory& replica,
-                      absl::Time deadline);
 
-  const StepContext context_;
-  const bool reduces_;               // gradients go to their owners
-  const bool publishes_;             // parameters come from their owners
-  std::vector<Reduction> averages_;  // by owner; their members are all ranks
+  const bool reduces_;  // gradients go to their owners
   const std::unique_ptr<BucketUpdater> updater_;
-  std::unique_ptr<OperationWindow> window_;
-  absl::optional<BucketPublisher> publisher_;
+  const std::unique_ptr<BucketPipeline> pipeline_;
 };
 
 }  // namespace optshard

@@ -38,8 +38,7 @@ absl::Status ShardState::CheckParameter(int parameter) const {
       absl::StrFormat("no parameter %d: the optimizer has 0 to %d", parameter, parameters - 1));
 }
 
-absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot, int64_t offset_elements,
-                                               int64_t elements) const {
+absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot) const {
   absl::Status known = CheckParameter(parameter);
   if (!known.ok()) return known;
   std::vector<ParameterSlot> slots = Slots(parameter);
@@ -47,12 +46,18 @@ absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot, int64_t 
     return absl::InvalidArgumentError(absl::StrFormat("parameter %d has no slot %d: it has 0 to %d",
                                                       parameter, slot, slots.size() - 1));
   }
-  ParameterSlot found = std::move(slots[slot]);
-  const absl::Status kept_here = kept().Check(parameter, found, offset_elements, elements);
+  return std::move(slots[slot]);
+}
+
+absl::StatusOr<ParameterSlot> ShardState::Find(int parameter, int slot, int64_t offset_elements,
+                                               int64_t elements) const {
+  absl::StatusOr<ParameterSlot> found = Find(parameter, slot);
+  if (!found.ok()) return found;
+  const absl::Status kept_here = kept().Check(parameter, *found, offset_elements, elements);
   if (!kept_here.ok()) return absl::InvalidArgumentError(kept_here.message());
-  if (found.is_scalar() && elements != 1) {
+  if (found->is_scalar() && elements != 1) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("slot \"%s\" of parameter %d is one number; %d were asked for", found.name,
+        absl::StrFormat("slot \"%s\" of parameter %d is one number; %d were asked for", found->name,
                         parameter, elements));
   }
   return found;
@@ -174,10 +179,34 @@ absl::Status ShardState::Stage(int parameter, int slot, int64_t offset_elements,
   return WriteTo(staged_->store(), parameter, slot, offset_elements, values);
 }
 
-absl::Status ShardState::StageParameter(int parameter, int64_t offset_elements,
-                                        absl::Span<const char> values) {
+absl::Status ShardState::StageBytes(int parameter, int slot, int64_t offset_elements,
+                                    absl::Span<const char> values) {
   absl::Status staging = CheckStaged();
   if (!staging.ok()) return staging;
+  return slot == kParameterValues ? StageParameter(parameter, offset_elements, values)
+                                  : StageSlot(parameter, slot, offset_elements, values);
+}
+
+absl::Status ShardState::StageSlot(int parameter, int slot, int64_t offset_elements,
+                                   absl::Span<const char> values) {
+  const absl::StatusOr<ParameterSlot> known = Find(parameter, slot);
+  if (!known.ok()) return known.status();
+  const auto size = static_cast<int64_t>(SizeOf(known->dtype()));
+  const auto bytes = static_cast<int64_t>(values.size());
+  if (known->kind != SlotKind::kElements || IsCoded(known->format) || bytes % size != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d bytes are to be staged for slot \"%s\" of parameter %d; expected whole elements of %d "
+        "bytes of a slot that has an element for each of the parameter, and no codes",
+        bytes, known->name, parameter, size));
+  }
+  const absl::StatusOr<ParameterSlot> found = Find(parameter, slot, offset_elements, bytes / size);
+  if (!found.ok()) return found.status();
+  staged_->store().WriteBytes(parameter, found->index, offset_elements, values);
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::StageParameter(int parameter, int64_t offset_elements,
+                                        absl::Span<const char> values) {
   absl::Status known = CheckParameter(parameter);
   if (!known.ok()) return known;
   const size_t size = SizeOf(options_.shape->space().parameter(parameter).dtype);

@@ -44,14 +44,15 @@ class ShardState final : public StateAccess {
   absl::Status BeginStaging(Replacing what) override;
   absl::Status Stage(int parameter, int slot, int64_t offset_elements,
                      absl::Span<const double> values) override;
-  absl::Status StageParameter(int parameter, int64_t offset_elements,
-                              absl::Span<const char> values) override;
+  absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
+                          absl::Span<const char> values) override;
   absl::Status DropStaged() override;
   StagedState* staged() const { return staged_.get(); }  // null: nothing is
 
  private:
   absl::Status CheckParameter(int parameter) const;
-  // The slot, where it has these elements here.
+  absl::StatusOr<ParameterSlot> Find(int parameter, int slot) const;
+  // Where it has these elements here.
   absl::StatusOr<ParameterSlot> Find(int parameter, int slot, int64_t offset_elements,
                                      int64_t elements) const;
   absl::Status CheckValues(int parameter, const ParameterSlot& slot, int64_t offset_elements,
@@ -60,6 +61,10 @@ class ShardState final : public StateAccess {
   absl::Status WriteTo(ShardStore& store, int parameter, int slot, int64_t offset_elements,
                        absl::Span<const double> values) const;
   absl::Status CheckStaged() const;
+  absl::Status StageSlot(int parameter, int slot, int64_t offset_elements,
+                         absl::Span<const char> values);
+  absl::Status StageParameter(int parameter, int64_t offset_elements,
+                              absl::Span<const char> values);
 
   const Options options_;
   std::unique_ptr<StagedState> staged_;

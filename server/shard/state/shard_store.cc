@@ -1,6 +1,7 @@
 #include "server/shard/state/shard_store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "common/checked_math.h"
@@ -93,25 +94,49 @@ absl::Span<const ShardStore::Piece> ShardStore::PiecesFrom(int parameter, int sl
   return pieces.subspan(first - pieces.begin());
 }
 
-void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
-                       absl::Span<const double> values) {
-  const int64_t end = offset_elements + static_cast<int64_t>(values.size());
+SlotArray ShardStore::ArrayOf(const State& state, int slot) {
+  return slot == kMaster ? SlotArray(state.master) : state.slots[slot];
+}
+
+void ShardStore::WritePieces(
+    int parameter, int slot, int64_t offset_elements, int64_t elements,
+    absl::FunctionRef<void(const State& state, int64_t within, int64_t given, int64_t count)>
+        write) {
+  const int64_t end = offset_elements + elements;
   for (const Piece& piece : PiecesFrom(parameter, slot, offset_elements)) {
     if (piece.parameter_offset >= end) break;
     const int64_t from = std::max(offset_elements, piece.parameter_offset);
     const int64_t to = std::min(end, piece.parameter_offset + piece.elements);
-    const State& state = own_[piece.own].states[piece.span];
-    const double* const given = values.data() + (from - offset_elements);
-    const int64_t within = from - piece.parameter_offset;
     BeginWrite(piece.own);
-    if (slot == kCorrection) {
-      std::copy_n(given, to - from, state.correction + within);
-    } else {
-      WriteSlot(slot == kMaster ? SlotArray(state.master) : state.slots[slot], within, to - from,
-                given);
-    }
+    write(own_[piece.own].states[piece.span], from - piece.parameter_offset, from - offset_elements,
+          to - from);
     EndWrite(piece.own, ledger_->version(piece.own).step.load(std::memory_order_relaxed));
   }
+}
+
+void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
+                       absl::Span<const double> values) {
+  WritePieces(parameter, slot, offset_elements, static_cast<int64_t>(values.size()),
+              [&](const State& state, int64_t within, int64_t given, int64_t count) {
+                const double* const from = values.data() + given;
+                if (slot == kCorrection) {
+                  std::copy_n(from, count, state.correction + within);
+                } else {
+                  WriteSlot(ArrayOf(state, slot), within, count, from);
+                }
+              });
+}
+
+void ShardStore::WriteBytes(int parameter, int slot, int64_t offset_elements,
+                            absl::Span<const char> values) {
+  const Piece& first = PiecesFrom(parameter, slot, offset_elements).front();
+  const auto size = static_cast<int64_t>(
+      SizeOf(ArrayOf(own_[first.own].states[first.span], slot).plain().dtype()));
+  WritePieces(parameter, slot, offset_elements, static_cast<int64_t>(values.size()) / size,
+              [&](const State& state, int64_t within, int64_t given, int64_t count) {
+                std::memcpy(ArrayOf(state, slot).plain().From(within).data(),
+                            values.data() + given * size, count * size);
+              });
 }
 
 void ShardStore::WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots) {

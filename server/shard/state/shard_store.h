@@ -139,6 +139,8 @@ class ShardStore {
   // row, and has a multiple of kCodeGrid elements or reaches to the end of it. The step whose
   // values they are stays as it is.
   void Write(int parameter, int slot, int64_t offset_elements, absl::Span<const double> values);
+  // Likewise, as they are kept: in the dtype of a slot that has no codes.
+  void WriteBytes(int parameter, int slot, int64_t offset_elements, absl::Span<const char> values);
   // Likewise the parameter's step count and scalar slots.
   void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
 
@@ -230,6 +232,13 @@ class ShardStore {
   void PlaceBlocks();
   absl::Status PlaceReducedGradients();
   absl::optional<SnapshotCounts> TryReadCounts() const;
+  static SlotArray ArrayOf(const State& state, int slot);
+  // `write(state, within, given, count)` for what the range has in each piece, from element
+  // `within` of it and `given` of the range on.
+  void WritePieces(
+      int parameter, int slot, int64_t offset_elements, int64_t elements,
+      absl::FunctionRef<void(const State& state, int64_t within, int64_t given, int64_t count)>
+          write);
   // Where the slot's values lie that begin at the offset: the first piece reaches beyond it.
   absl::Span<const Piece> PiecesFrom(int parameter, int slot, int64_t offset_elements) const;
 

@@ -53,9 +53,11 @@ class StateAccess {
   // have succeeded the one that began.
   virtual absl::Status Stage(int parameter, int slot, int64_t offset_elements,
                              absl::Span<const double> values) = 0;
-  // Likewise, for kAll, the parameter's own values, of its type; at most kStateWindowElements.
-  virtual absl::Status StageParameter(int parameter, int64_t offset_elements,
-                                      absl::Span<const char> values) = 0;
+  // Likewise as they are kept, at most kMaxShareBytes (common/byte_share.h): of a slot whose
+  // elements are no codes, in its dtype(); of kParameterValues, for kAll, the parameter's own.
+  static constexpr int kParameterValues = -1;
+  virtual absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
+                                  absl::Span<const char> values) = 0;
 
   // Gives the memory back. A step does so, too.
   virtual absl::Status DropStaged() = 0;

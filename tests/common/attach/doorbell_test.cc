@@ -155,14 +155,14 @@ TEST(Doorbell_StagedParameter_Arrives, AsBytes) {
   Ends ends({5, 2});
   std::string bytes(kMaxShareBytes, 'a');
   DoorbellRequest asked;
-  asked.kind = DoorbellRequest::Kind::kWriteStagedParameter;
+  asked.kind = DoorbellRequest::Kind::kWriteStagedBytes;
   asked.timeout = absl::Seconds(3);
   asked.state = {4, 0, 9, static_cast<int64_t>(bytes.size())};
   asked.bytes = bytes;
   ASSERT_TRUE(ends.trainer.Ask(asked).ok());
   DoorbellRequest taken;
   ASSERT_TRUE(ends.server.Take(&taken).ok());
-  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kWriteStagedParameter);
+  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kWriteStagedBytes);
   EXPECT_EQ(taken.state.parameter, 4);
   EXPECT_EQ(taken.state.offset_elements, 9);
   EXPECT_EQ(std::string(taken.bytes.begin(), taken.bytes.end()), bytes);
@@ -228,7 +228,7 @@ TEST(Doorbell_StateRequest_ForMoreThanTheWindow, IsRefusedAtBothEnds) {
   DoorbellRequest taken;
   using Kind = DoorbellRequest::Kind;
   for (const Kind kind :
-       {Kind::kReadState, Kind::kWriteState, Kind::kWriteStaged, Kind::kWriteStagedParameter}) {
+       {Kind::kReadState, Kind::kWriteState, Kind::kWriteStaged, Kind::kWriteStagedBytes}) {
     for (const int64_t elements : {kMaxShareBytes + 1, int64_t{-1}, int64_t{1} << 62}) {
       state.kind = kind;
       ASSERT_TRUE(ends.trainer.Ask(state).ok());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -32,13 +33,16 @@ class ShardStateTest : public ::testing::Test {
   static constexpr int kA = 0;
   static constexpr int kB = 1;
   static constexpr int64_t kEndOfA = 9001;
+  static constexpr int kValues = StateAccess::kParameterValues;
   // Of "a" and of "b".
   static constexpr int kAverage = 0;
   static constexpr int kStepOfA = 2;
   static constexpr int kCorrectionOfB = 2;
   static constexpr int kStepOfB = 3;
 
-  ShardStateTest() {
+  ShardStateTest() { Make(StateFormat::kInt8Dynamic); }
+
+  void Make(StateFormat format) {
     spec_.world_size = 2;
     spec_.space = ParameterSpace(
         {GroupSpec{{{"a", {kEndOfA}, DType::kFloat32}, {"b", {2000}, DType::kBFloat16}}}});
@@ -47,7 +51,7 @@ class ShardStateTest : public ::testing::Test {
     spec_.buckets = {4096, 1024};
     spec_.state.master_weights = true;
     spec_.state.master_weight_bits = 24;
-    spec_.state.format = StateFormat::kInt8Dynamic;
+    spec_.state.format = format;
     const auto groups =
         std::make_shared<const std::vector<GroupUpdate>>(ValidateGroups(spec_).value());
     const auto shape = GenerationShape::Make(
@@ -201,19 +205,45 @@ TEST_F(ShardStateTest, StagedAgain_BeginsAnew) {
 TEST_F(ShardStateTest, WhatCannotBeStaged_IsRefused) {
   EXPECT_TRUE(absl::IsAborted(state_->Stage(kB, kAverage, 0, {5})));
   const std::string bytes(8, 'x');
-  EXPECT_TRUE(absl::IsAborted(state_->StageParameter(kB, 0, bytes)));
+  EXPECT_TRUE(absl::IsAborted(state_->StageBytes(kB, kValues, 0, bytes)));
   ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
   ExpectRefused(state_->Stage(kB, kStepOfB, 0, {0.5}), "expected 0, 1, 2");
   ExpectRefused(state_->Stage(kA, kAverage, begin_ - kCodeGrid, {1}), "not all owned by rank 1");
-  ExpectRefused(state_->StageParameter(kB, 0, bytes), "where the parameters are staged too");
+  ExpectRefused(state_->StageBytes(kB, kValues, 0, bytes), "where the parameters are staged too");
   ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
-  ExpectRefused(state_->StageParameter(2, 0, bytes), "no parameter 2");
-  ExpectRefused(state_->StageParameter(-1, 0, bytes), "no parameter -1");
-  ExpectRefused(state_->StageParameter(kB, 0, bytes.substr(1)), "whole elements of 2 bytes");
-  ExpectRefused(state_->StageParameter(kB, 1997, bytes), "that the rank owns");
-  ExpectRefused(state_->StageParameter(kB, -1, bytes), "that the rank owns");
-  ExpectRefused(state_->StageParameter(kA, begin_ - 1, bytes), "that the rank owns");
-  EXPECT_TRUE(state_->StageParameter(kB, 1996, bytes).ok());
+  ExpectRefused(state_->StageBytes(2, kValues, 0, bytes), "no parameter 2");
+  ExpectRefused(state_->StageBytes(-1, kValues, 0, bytes), "no parameter -1");
+  ExpectRefused(state_->StageBytes(kB, kValues, 0, bytes.substr(1)), "whole elements of 2 bytes");
+  ExpectRefused(state_->StageBytes(kB, kValues, 1997, bytes), "that the rank owns");
+  ExpectRefused(state_->StageBytes(kB, kValues, -1, bytes), "that the rank owns");
+  ExpectRefused(state_->StageBytes(kA, kValues, begin_ - 1, bytes), "that the rank owns");
+  EXPECT_TRUE(state_->StageBytes(kB, kValues, 1996, bytes).ok());
+  ExpectRefused(state_->StageBytes(kB, kStepOfB, 0, bytes), "and no codes");
+  ExpectRefused(state_->StageBytes(kB, kCorrectionOfB, 0, bytes), "and no codes");
+  ExpectRefused(state_->StageBytes(kA, kAverage, begin_, bytes), "and no codes");
+}
+
+TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {
+  Make(StateFormat::kFloat32);
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
+  std::vector<float> values(kEndOfA - begin_);
+  std::iota(values.begin(), values.end(), 0.5f);
+  // Over the ends of buckets.
+  constexpr int64_t kWindow = 1500;
+  for (int64_t begin = 0; begin < kEndOfA - begin_; begin += kWindow) {
+    const int64_t count = std::min(kWindow, kEndOfA - begin_ - begin);
+    const absl::Status staged =
+        state_->StageBytes(kA, kAverage, begin_ + begin,
+                           {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
+    ASSERT_TRUE(staged.ok()) << staged;
+  }
+  const std::string bytes(8, 'x');
+  ExpectRefused(state_->StageBytes(kA, kAverage, begin_, bytes.substr(1)), "whole elements of 4");
+  ExpectRefused(state_->StageBytes(kA, kAverage, kEndOfA - 1, bytes), "not all owned by rank 1");
+  ExpectRefused(state_->StageBytes(kA, kStepOfA, 0, bytes), "and no codes");
+  store_->Take(state_->staged()->store());
+  EXPECT_EQ(All(kA, kAverage), std::vector<double>(values.begin(), values.end()));
+  EXPECT_THAT(All(kB, kAverage), Each(0));
 }
 
 TEST_F(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
@@ -224,8 +254,9 @@ TEST_F(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
   constexpr int64_t kWindow = 1500;
   for (int64_t begin = 0; begin < kEndOfA - begin_; begin += kWindow) {
     const int64_t count = std::min(kWindow, kEndOfA - begin_ - begin);
-    const absl::Status staged = state_->StageParameter(
-        kA, begin_ + begin, {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
+    const absl::Status staged =
+        state_->StageBytes(kA, kValues, begin_ + begin,
+                           {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
     ASSERT_TRUE(staged.ok()) << staged;
   }
   int64_t elements = 0;

@@ -6,7 +6,7 @@
 //   adding, added      a param group, after step
 //   loading, loaded    the state, after step
 //   done     checksum; with --tell_state state, too: digests of the rank's own
-//   error    code, message, ranks, torn, in_doubt, at_us, checksum, call: step, add or load
+//   error    code, message, ranks, torn, in_doubt, owner_away, at_us, checksum, call: step, add or load
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -240,6 +240,7 @@ void TellError(const absl::Status& status, const std::vector<at::Tensor>& parame
                  {"ranks", errors::RanksOf(status)},
                  {"torn", errors::IsTornStep(status)},
                  {"in_doubt", errors::IsStepInDoubt(status)},
+                 {"owner_away", errors::IsOwnerAway(status)},
                  {"call", g_call},
                  {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())},
                  {"checksum", ParametersChecksum(parameters)}});

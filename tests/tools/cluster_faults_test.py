@@ -17,11 +17,15 @@ from processes import Trainer
 _LIMITS = types.SimpleNamespace(lease_s=1, step_timeout_s=4, restart_s=1, named_s=0.2, hung_s=0.3)
 
 
+def _told(ranks, after_s=0.0):
+    return {"ranks": ranks, "message": "rank is lost", "at_us": 1e6 * (time.monotonic() + after_s)}
+
+
 class FakeTrainer:
     def __init__(self, rank):
         self.rank = rank
         self.step = 10
-        self.error = None
+        self.error = self.torn = self.loaded = None
         self.done = False
 
     def read(self):
@@ -33,9 +37,8 @@ class FakeTrainer:
     def kill(self):
         pass
 
-    def tell(self, ranks, torn=False, after_s=0.0):
-        self.error = {"ranks": ranks, "torn": torn, "message": "rank is lost",
-                      "at_us": 1e6 * (time.monotonic() + after_s)}
+    def tell(self, ranks, after_s=0.0):
+        self.error = _told(ranks, after_s)
 
 
 class FakeJob:
@@ -49,6 +52,7 @@ class FakeJob:
         self.servers = [types.SimpleNamespace(kill=lambda: None, kill_server=lambda: None)] * 4
         self.started = []
         self.other_bits = None
+        self.attributed = True
         self._happens = happens
 
     def ranks_of(self, host):
@@ -56,6 +60,12 @@ class FakeJob:
 
     def wait_until(self, *_):
         pass
+
+    def has_checkpoint(self):
+        return True
+
+    def is_known_to_coordinator(self):
+        return self.attributed
 
     def read(self):
         self._happens(self)
@@ -75,10 +85,11 @@ class FakeJob:
             trainer.step += trainer.error is None
 
 
-def _run(kind, happens):
-    """The result of such a fault of rank 3, alone on host 2."""
+def _run(kind, happens, attributed=True):
+    """The job, and the result of such a fault of rank 3, alone on host 2."""
     fault = faults.Fault(faults.KINDS[kind], host=2, rank=3, after_steps=1, after_s=0, lasts_s=0)
     disturbed = FakeJob(happens)
+    disturbed.attributed = attributed
     return disturbed, rounds.Round(disturbed, fault, _LIMITS).run()
 
 
@@ -113,7 +124,7 @@ class Rounds(unittest.TestCase):
                 if trainer.rank != 3:
                     trainer.tell([3])
         _, result = _run("host", tell)
-        self.assertEqual(result.outcome, faults.NAMED_LOSS)
+        self.assertEqual(result.outcome, faults.NEW_JOB)
         self.assertLess(result.named_s, 0.2)
 
     def test_a_loss_that_is_told_badly_breaks_the_promise(self):
@@ -130,14 +141,33 @@ class Rounds(unittest.TestCase):
         with self.assertRaisesRegex(rounds.Broken, "rank 0 ended without an error"):
             _run("host", end)
 
-    def test_of_a_torn_step_all_ranks_are_told(self):
-        def tear(disturbed):
+    def test_without_a_coordinator_that_knows_them_ranks_may_name_whom_they_saw(self):
+        def tell(disturbed):
             for trainer in disturbed.trainers:
-                # Rank 0 learns it when it is started again.
-                trainer.tell([3], torn=trainer.rank != 0 or 0 in disturbed.started)
-        disturbed, result = _run("server", tear)
-        self.assertEqual(result.outcome, faults.NAMED_LOSS)
-        self.assertEqual(disturbed.started, [0])
+                if trainer.rank != 3:
+                    trainer.tell([(trainer.rank + 1) % 5])
+        self.assertEqual(_run("host", tell, attributed=False)[1].outcome, faults.NEW_JOB)
+        with self.assertRaisesRegex(rounds.Broken, "names others than the lost ranks"):
+            _run("host", tell)
+
+    def test_a_torn_step_ends_once_all_ranks_have_loaded_and_stepped(self):
+        def tear(disturbed, loads):
+            for trainer in disturbed.trainers:
+                trainer.torn = trainer.torn or _told([3])
+                if loads(trainer) and trainer.loaded is None:
+                    trainer.step = trainer.loaded = 4
+                trainer.step += trainer.loaded is not None
+        disturbed, result = _run("server", lambda disturbed: tear(disturbed, lambda trainer: True))
+        self.assertEqual(result.outcome, faults.FROM_CHECKPOINT)
+        self.assertLess(disturbed.last_step(), 10)
+        with self.assertRaises(job.Hung):
+            _run("server", lambda disturbed: tear(disturbed, lambda trainer: trainer.rank != 1))
+
+    def test_a_torn_step_is_told_in_time_too(self):
+        def tear(disturbed):
+            disturbed.trainers[0].torn = _told([3], after_s=0.5)
+        with self.assertRaisesRegex(rounds.Broken, "told only after"):
+            _run("server", tear)
 
     def test_a_link_that_is_cut_for_long_is_named_and_the_job_goes_on(self):
         def tell_once(disturbed):
@@ -145,7 +175,7 @@ class Rounds(unittest.TestCase):
             if not disturbed.started:
                 disturbed.trainers[0].tell([3])
         disturbed, result = _run("link-long", tell_once)
-        self.assertEqual(result.outcome, faults.NAMED_THEN_SAME_BITS)
+        self.assertEqual(result.outcome, faults.SUCCESSORS)
         self.assertEqual(disturbed.started, [0])
 
 
@@ -186,6 +216,15 @@ class TrainersWords(unittest.TestCase):
         self.assertIsNone(trainer.wrong)
         self.assertEqual(trainer.step, 2)
 
+    def test_steps_after_a_checkpoint_are_compared_with_those_of_their_number(self):
+        events = [{"event": "step", "step": 2, "checksum": 22}, {"event": "torn", "checksum": 99},
+                  {"event": "loaded", "step": 1}]
+        again = {"event": "stepping", "step": 2, "checksum": 11}
+        trainer = self.trainer(*events, again)
+        self.assertIsNone(trainer.wrong)
+        self.assertEqual((trainer.step, trainer.loaded), (1, 1))
+        self.assertIsNotNone(self.trainer(*events, {**again, "checksum": 22}).wrong)
+
     def test_other_checksums_are_wrong_wherever_they_are_said(self):
         for events in ([{"event": "joined", "finished_step": 1, "checksum": 12}],
                        [{"event": "stepping", "step": 2, "checksum": 12}],
@@ -196,7 +235,8 @@ class TrainersWords(unittest.TestCase):
             self.assertIsNotNone(self.trainer(*events).wrong, events)
 
     def test_parameters_of_no_known_step_are_not_compared(self):
-        for error in ({"code": "DATA_LOSS", "owner_away": False}, {"code": "UNAVAILABLE", "owner_away": True}):
+        for error in ({"code": "DATA_LOSS", "owner_away": False}, {"code": "UNAVAILABLE", "owner_away": True},
+                      {"code": "DEADLINE_EXCEEDED", "owner_away": False}):
             trainer = self.trainer({"event": "step", "step": 2, "checksum": 22},
                                    {"event": "error", "checksum": 99, **error})
             self.assertIsNone(trainer.wrong)

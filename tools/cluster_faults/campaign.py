@@ -10,13 +10,13 @@ import sys
 import time
 import traceback
 
-from faults import KINDS, NAMED_LOSS, NAMED_THEN_SAME_BITS, SAME_BITS, schedule
+from faults import FROM_CHECKPOINT, KINDS, NEW_JOB, SAME_BITS, SUCCESSORS, schedule
 from hosts import Hosts
 from job import Hung, Job
 from rounds import Broken, Round
 
 _FAILED = "FAILED"
-_COLUMNS = (SAME_BITS, NAMED_THEN_SAME_BITS, NAMED_LOSS, _FAILED)
+_COLUMNS = (SAME_BITS, FROM_CHECKPOINT, SUCCESSORS, NEW_JOB, _FAILED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Limits:
     step_timeout_s: float
     join_timeout_s: float
     elements: int
+    checkpoint_every: int
     restart_s: float = 1.0  # what was killed is started again within it
 
     @property
@@ -57,6 +58,7 @@ def _parse(arguments):
     parser.add_argument("--lease", type=float, default=1.0, help="the coordinator's, in s [%(default)s]")
     parser.add_argument("--step-timeout", type=float, default=4.0, help="in s [%(default)s]")
     parser.add_argument("--join-timeout", type=float, default=6.0, help="in s [%(default)s]")
+    parser.add_argument("--checkpoint-every", type=int, default=20, help="steps [%(default)s]")
     parser.add_argument("--out", default="out/cluster_faults", help="for logs of rounds that have failed "
                         "[%(default)s]")
     parser.add_argument("--coordinator-binary", dest="coordinator", default="bin/optshard-coordinator")
@@ -81,8 +83,10 @@ class Campaign:
     def __init__(self, options, hosts):
         self._options = options
         self._hosts = hosts
-        self._limits = Limits(options.lease, options.step_timeout, options.join_timeout, options.elements)
+        self._limits = Limits(options.lease, options.step_timeout, options.join_timeout, options.elements,
+                              options.checkpoint_every)
         self._jobs = 0
+        self._runs = 0  # from step 0 to the end: several jobs, where one has lost its state
         self._job = None
         self._expected = None  # checksums by step
         self.results = []      # (fault, Result) or (fault, None)
@@ -106,16 +110,27 @@ class Campaign:
     def _folder(self):
         return os.path.join(self._options.out, "seed%d-job%d" % (self._options.seed, self._jobs))
 
-    def _start(self):
-        self._jobs += 1
-        return Job(self._hosts, self._options, self._limits, self._folder(), self._options.steps,
-                   self._expected)
+    def _checkpoints(self):
+        return os.path.join(self._options.out, "seed%d-checkpoints%d" % (self._options.seed, self._runs))
 
-    def _end_job(self, keep_logs=False):
+    def _start(self, anew=True):
+        """A job; `anew`: from step 0, otherwise from the newest checkpoint of the one before."""
+        self._jobs += 1
+        if anew:
+            self._runs += 1
+            shutil.rmtree(self._checkpoints(), ignore_errors=True)
+        return Job(self._hosts, self._options, self._limits, self._folder(), self._checkpoints(),
+                   self._options.steps, self._expected)
+
+    def _close_job(self):
         self._job.close()
         self._job = None
-        if not keep_logs:
-            shutil.rmtree(self._folder())
+        shutil.rmtree(self._folder())
+
+    def _finish_job(self):
+        self._job.finish()
+        self._close_job()
+        shutil.rmtree(self._checkpoints())
 
     def _undisturbed(self):
         """The checksums of the parameters that all ranks have after each step."""
@@ -125,7 +140,7 @@ class Campaign:
         checksums = [trainer.checksums for trainer in self._job.trainers]
         if len(checksums[0]) != self._options.steps or any(each != checksums[0] for each in checksums):
             raise Broken("undisturbed, the ranks do not have the same parameters after each step")
-        self._end_job()
+        self._finish_job()
         print("undisturbed: %d steps, %.1f s, parameters %s at the end" % (
             self._options.steps, time.monotonic() - began, checksums[0][self._options.steps]), flush=True)
         return checksums[0]
@@ -135,24 +150,23 @@ class Campaign:
         try:
             # Enough for the steps before the fault, and for some while it lasts.
             if self._job is not None and self._job.last_step() + 60 > self._options.steps:
-                self._job.finish()
-                self._end_job()
+                self._finish_job()
             if self._job is None:
                 self._job = self._start()
             result = Round(self._job, fault, self._limits).run()
+            if result.outcome == NEW_JOB:
+                self._mend()
+                self._close_job()
+                self._job = self._start(anew=False)
         except (Broken, Hung) as failure:
             self._tell_failure("fault %d, %s" % (number, fault), failure)
             return None
-        if result.outcome == NAMED_LOSS:
-            self._mend()
-            self._end_job()
         return result
 
     def _finish(self, number):
         try:
             if self._job is not None:
-                self._job.finish()
-                self._end_job()
+                self._finish_job()
         except (Broken, Hung) as failure:
             self._tell_failure("after fault %d" % number, failure)
             self.results[-1] = (self.results[-1][0], None)
@@ -162,7 +176,8 @@ class Campaign:
         self._mend()
         if self._job is not None:
             print("%s\nlogs: %s" % (self._job.describe(), self._folder()), flush=True)
-            self._end_job(keep_logs=True)
+            self._job.close()
+            self._job = None
 
     def _mend(self):
         for host in range(self._options.hosts):

@@ -8,10 +8,12 @@ import random
 
 # Nobody is told anything, and the parameters are those of a run that nothing disturbed.
 SAME_BITS = "same bits"
+# Ranks were told which loss has torn the step, and have gone on from a checkpoint with the same bits.
+FROM_CHECKPOINT = "torn, from checkpoint"
 # Ranks were told whom they waited for in vain; their successors go on with the same bits.
-NAMED_THEN_SAME_BITS = "named loss, then same bits"
-# All ranks were told which loss has torn the step, or taken the state: the job starts anew.
-NAMED_LOSS = "named loss"
+SUCCESSORS = "named, successors"
+# All ranks were told whose state is lost; a new job goes on from a checkpoint with the same bits.
+NEW_JOB = "named, new job"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,7 @@ def _kind(name, what, may_end, cards, **more):
 
 _LIVES = (SAME_BITS,)
 # A step that was being applied may be torn.
-_LIVES_OR_TORN = (SAME_BITS, NAMED_LOSS)
+_LIVES_OR_TORN = (SAME_BITS, FROM_CHECKPOINT)
 
 KINDS = {kind.name: kind for kind in (
     _kind("trainer", "a trainer is killed, and a successor is started", _LIVES, 4),
@@ -44,13 +46,13 @@ KINDS = {kind.name: kind for kind in (
     _kind("link-lease", "a host's link is cut for longer than the lease", _LIVES_OR_TORN, 2,
           base="lease_s", least=1.2, most=2.0),
     _kind("link-long", "a host's link is cut for longer than a step may wait",
-          (NAMED_THEN_SAME_BITS, NAMED_LOSS), 1, base="step_timeout_s", least=1.4, most=1.8),
+          (SUCCESSORS,), 1, base="step_timeout_s", least=1.4, most=1.8),
     _kind("trainer+server", "a trainer and its shard server are killed", _LIVES_OR_TORN, 1),
     _kind("coordinator+server", "the coordinator and a shard server are killed", _LIVES_OR_TORN, 1),
     _kind("keeper", "a shard server and its keeper are killed: the state of its ranks is lost",
-          (NAMED_LOSS,), 1, takes_state=True),
+          (NEW_JOB,), 1, takes_state=True),
     _kind("host", "a host is gone: its link is cut and all that runs there is killed",
-          (NAMED_LOSS,), 2, takes_state=True),
+          (NEW_JOB,), 2, takes_state=True),
 )}
 
 

@@ -19,9 +19,10 @@ class Hung(Exception):
 
 
 class Job:
-    """Starts all of it. `programs` has the paths of coordinator, server and trainer; logs go to `folder`."""
+    """Starts all of it, from the newest checkpoint in `checkpoints` if there is one. `programs` has the paths of
+    coordinator, server and trainer; logs go to `folder`. All hosts see both folders."""
 
-    def __init__(self, hosts, programs, limits, folder, steps, expected):
+    def __init__(self, hosts, programs, limits, folder, checkpoints, steps, expected):
         self.hosts = hosts
         self.steps = steps
         self.world_size = hosts.count + 1
@@ -29,6 +30,7 @@ class Job:
         self._programs = programs
         self._limits = limits
         self._folder = folder
+        self._checkpoints = os.path.abspath(checkpoints)
         self._expected = expected
         self._lives = [0] * self.world_size
         # Short, since the path of a socket has to be.
@@ -36,6 +38,7 @@ class Job:
         self._old_trainers = []
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
+        os.makedirs(checkpoints, exist_ok=True)
         self.coordinator = None
         self.servers = []
         try:
@@ -54,16 +57,24 @@ class Job:
         self.start_coordinator()
         for host in range(self.hosts.count):
             self._start_server(host)
+        loading = ["--load_checkpoint=" + self._checkpoints] if self.has_checkpoint() else []
         for rank in range(self.world_size):
-            self.start_trainer(rank)
-        self.wait_until(lambda: all(trainer.step > 0 for trainer in self.trainers), _START_S,
-                        "the first step of all ranks")
+            self.start_trainer(rank, loading)
+        self.wait_until(lambda: all(trainer.step > (trainer.loaded or 0) for trainer in self.trainers),
+                        _START_S, "the first step of all ranks")
+
+    def has_checkpoint(self):
+        """Whether one is committed."""
+        return any(os.path.exists(os.path.join(self._checkpoints, name, "manifest.json"))
+                   for name in os.listdir(self._checkpoints))
 
     def start_coordinator(self):
         self.coordinator = Process(self.hosts, 0, [
             self._programs.coordinator, "--job=test", "--world-size=%d" % self.world_size,
             "--listen=%s:%d" % (self.hosts.address(0), _PORT), "--lease=%gs" % self._limits.lease_s,
-            "--join-timeout=%gs" % self._limits.join_timeout_s], self._log("coordinator"))
+            "--join-timeout=%gs" % self._limits.join_timeout_s, "--checkpoint-dir=" + self._checkpoints,
+            "--checkpoint-every=%d" % self._limits.checkpoint_every, "--keep-last=3"],
+            self._log("coordinator"))
 
     def _start_server(self, host):
         self.servers.append(Server(self.hosts, host, [
@@ -73,7 +84,7 @@ class Job:
             "--interface=eth0", "--owner-listen=%s:0" % self.hosts.address(host)],
             self._log("server%d" % host)))
 
-    def start_trainer(self, rank):
+    def start_trainer(self, rank, more=()):
         """The rank's first one, or the successor of one that has ended."""
         if self.trainers[rank] is not None:
             self._old_trainers.append(self.trainers[rank])
@@ -85,7 +96,8 @@ class Job:
             "--attach=unix:" + self._socket(host), "--node=host%d" % host, "--policy=balanced",
             "--wait_for_trainers", "--steps=%d" % self.steps, "--elements=%d" % self._limits.elements,
             "--step_timeout_ms=%d" % (1000 * self._limits.step_timeout_s),
-            "--join_timeout_ms=%d" % (1000 * self._limits.join_timeout_s)],
+            "--join_timeout_ms=%d" % (1000 * self._limits.join_timeout_s),
+            "--load_torn=" + self._checkpoints, *more],
             self._log("rank%d.%d" % (rank, self._lives[rank])), self._expected)
 
     def _log(self, name):
@@ -103,6 +115,12 @@ class Job:
         found = [trainer.wrong for trainer in [*self._old_trainers, *self.trainers] if trainer.wrong]
         return found[0] if found else None
 
+    def is_known_to_coordinator(self):
+        """Not before the ranks have joined it: one that was started anew tells nobody whom they have lost."""
+        with open(self.coordinator.log, encoding="utf-8") as log:
+            said = log.read()
+        return said.rfind(" active: ") > said.rfind(" listening at ")
+
     def last_step(self):
         return max(trainer.step for trainer in self.trainers)
 
@@ -114,9 +132,10 @@ class Job:
             if holds():
                 return
             for trainer in self.trainers:
-                if trainer.error is not None:
+                told = trainer.error or trainer.torn
+                if told:
                     raise Hung("rank %d failed while nothing disturbed it: %s"
-                               % (trainer.rank, trainer.error["message"]))
+                               % (trainer.rank, told["message"]))
             if time.monotonic() >= deadline:
                 raise Hung("waited %g s for %s" % (seconds, what))
             time.sleep(0.01)

@@ -70,10 +70,13 @@ class Trainer(Process):
         super().__init__(hosts, host, command, log)
         self.rank = rank
         self.step = 0        # the last one that is in the parameters
-        self.error = None    # the event of that name
+        self.error = None    # the event of that name, the last thing that it says
+        self.torn = None     # the last event of that name
+        self.loaded = None   # step of the checkpoint that it has gone on from
         self.done = False
         self.wrong = None    # in words, the first thing that is not as in an undisturbed run
         self.checksums = {}  # by step
+        self._is_torn = False
         self._expected = expected
         self._said = open(log, "rb")
         self._rest = b""
@@ -94,25 +97,32 @@ class Trainer(Process):
         if kind == "joined":
             self.step = event["finished_step"]
             if self.step > 0:
-                self._compare(event, (self.step,))
+                self._compare(event, self.step)
         elif kind == "step":
             self.step = event["step"]
             self.checksums[self.step] = event["checksum"]
-            self._compare(event, (self.step,))
+            self._compare(event, self.step)
         elif kind == "stepping" and event["step"] > 1:
-            self._compare(event, (event["step"] - 1,))
+            self._compare(event, event["step"] - 1)
         elif kind == "error":
             self.error = event
-            # While an owner is away nobody knows yet of which step the parameters are.
-            if self.step > 0 and event["code"] != "DATA_LOSS" and not event["owner_away"]:
-                self._compare(event, (self.step,))
+            # Others only say that the step is to be called again: which one the parameters are of is not known.
+            says_unchanged = event["code"] == "UNAVAILABLE" and not event["owner_away"]
+            if says_unchanged and self.step > 0 and not self._is_torn:
+                self._compare(event, self.step)
+        elif kind == "torn":
+            self.torn = event
+            self._is_torn = True
+        elif kind == "loaded":
+            self.step = self.loaded = event["step"]
+            self._is_torn = False
         elif kind == "done":
             self.done = True
-            self._compare(event, (self.step,))
+            self._compare(event, self.step)
 
-    def _compare(self, event, steps):
+    def _compare(self, event, step):
         if self._expected is None or self.wrong:
             return
-        if event["checksum"] not in [self._expected.get(step) for step in steps]:
+        if event["checksum"] != self._expected.get(step):
             self.wrong = "rank %d has other parameters after step %d (event %s) than undisturbed" % (
-                self.rank, steps[0], event["event"])
+                self.rank, step, event["event"])

@@ -4,7 +4,7 @@ it does not."""
 import dataclasses
 import time
 
-from faults import NAMED_LOSS, NAMED_THEN_SAME_BITS, SAME_BITS
+from faults import FROM_CHECKPOINT, NEW_JOB, SAME_BITS, SUCCESSORS
 from job import Hung
 
 # Until somebody starts a trainer again that has ended with an error.
@@ -31,18 +31,25 @@ class Round:
         self._job = job
         self._fault = fault
         self._limits = limits
-        self._errors = {}  # by rank: the first since the fault
+        self._torn = {}    # by rank: the first event of a torn step since the fault
+        self._errors = {}  # by rank: the first error
         self._restarts = {}  # by rank: when
 
     def run(self):
         job, fault = self._job, self._fault
+        job.wait_until(job.has_checkpoint, 60, "the first checkpoint")
         first = min(trainer.step for trainer in job.trainers) + fault.after_steps
         job.wait_until(lambda: all(trainer.step >= first for trainer in job.trainers), 60,
                        "step %d of all ranks" % first)
         time.sleep(fault.after_s)
+        # Otherwise each rank says what it saw itself, which may be what others did upon the loss.
+        self._attributed = job.is_known_to_coordinator() and not (
+            fault.kind.name == "host" and fault.host == 0)
         self._began = time.monotonic()
         self._hit = fault.hits(job)
         self._before = list(job.trainers)
+        for trainer in job.trainers:
+            trainer.loaded = None
         undo = fault.inject(job)
         return self._watch(undo, time.monotonic() + (fault.lasts_s if undo else 0))
 
@@ -60,15 +67,15 @@ class Round:
             if job.wrong():
                 raise Broken(job.wrong())
             self._take_errors()
-            if self._all_told():
-                return self._checked(Result(NAMED_LOSS, named_s=self._named_s()))
-            if not self._fault.kind.takes_state:
+            if self._fault.kind.takes_state:
+                if self._all_told():
+                    return self._result(NEW_JOB)
+            else:
                 self._restart(now)
                 if not undo and target is None:
                     job.read()
                     target = job.last_step() + 2
-                if target is not None and all(trainer.step >= min(target, job.steps)
-                                              and trainer.error is None for trainer in job.trainers):
+                if target is not None and all(self._has_gone_on(trainer, target) for trainer in job.trainers):
                     return self._goes_on(now - undo_at)
             if now > limit:
                 raise Hung("%.1f s after the fault the job has neither gone on nor ended"
@@ -81,10 +88,17 @@ class Round:
                 trainer.read()
                 if trainer.error is None and not trainer.done:
                     raise Broken("rank %d ended without an error" % trainer.rank)
-            if trainer.error is not None and trainer.rank not in self._errors:
+            first = trainer in self._before
+            if trainer.torn and trainer.rank not in self._torn:
+                self._torn[trainer.rank] = trainer.torn
+                if first:
+                    self._check_told(trainer.rank, trainer.torn, self._began)
+            if trainer.error and trainer.rank not in self._errors:
                 self._errors[trainer.rank] = trainer.error
-                if trainer in self._before:
-                    self._check_error(trainer)
+                if first:
+                    # It has loaded since, or tried to.
+                    since = _seconds(trainer.torn) if trainer.torn else self._began
+                    self._check_told(trainer.rank, trainer.error, since)
 
     def _killed(self):
         """Trainers that this fault has killed."""
@@ -94,47 +108,47 @@ class Round:
             return [self._before[rank] for rank in self._hit]
         return []
 
-    def _check_error(self, trainer):
+    def _check_told(self, rank, error, since):
         """It names somebody, and comes in time."""
-        error = trainer.error
-        after = _seconds(error) - self._began
-        lost_its_own = trainer.rank in self._hit
+        after = _seconds(error) - since
+        lost_its_own = rank in self._hit
         if not error["ranks"] and not (lost_its_own and "keeper" in error["message"]):
-            raise Broken("rank %d is told of no rank: %s" % (trainer.rank, error))
+            raise Broken("rank %d is told of no rank: %s" % (rank, error))
         if after > self._limits.named_s:
-            raise Broken("rank %d was told only after %.1f s: %s" % (trainer.rank, after, error))
-        # Without a coordinator each rank says what it saw itself.
-        alone = self._fault.kind.name == "host" and self._fault.host == 0
-        if self._fault.kind.takes_state and not lost_its_own and not alone:
+            raise Broken("rank %d was told only after %.1f s: %s" % (rank, after, error))
+        if self._fault.kind.takes_state and self._attributed and not lost_its_own:
             if not set(error["ranks"]) <= self._hit:
                 raise Broken("rank %d names others than the lost ranks %s: %s"
-                             % (trainer.rank, sorted(self._hit), error))
+                             % (rank, sorted(self._hit), error))
 
     def _all_told(self):
-        """That the job does not go on."""
-        if self._fault.kind.takes_state:
-            return all(trainer.error or trainer in self._killed() for trainer in self._job.trainers)
-        # Who was told of something else, since it could not know, learns it by the next step.
-        return all(trainer.error and trainer.error["torn"] for trainer in self._job.trainers)
+        return all(trainer.error or trainer in self._killed() for trainer in self._job.trainers)
+
+    def _has_gone_on(self, trainer, target):
+        if trainer.loaded is not None:
+            target = trainer.loaded + 2
+        return trainer.step >= min(target, self._job.steps) and trainer.error is None
 
     def _restart(self, now):
         """As whoever supervises trainers does."""
         for trainer in list(self._job.trainers):
-            if trainer.error is None or trainer.error["torn"] or not trainer.ended():
+            if trainer.error is None or not trainer.ended():
                 continue
             at = self._restarts.setdefault(trainer, now + _RESTART_S)
             if now >= at:
                 self._job.start_trainer(trainer.rank)
 
-    def _named_s(self):
-        return max((_seconds(error) - self._began for error in self._errors.values()), default=None)
-
     def _goes_on(self, went_on_s):
-        outcome = NAMED_THEN_SAME_BITS if self._errors else SAME_BITS
-        return self._checked(Result(outcome, self._named_s(), went_on_s))
+        if self._errors:
+            return self._result(SUCCESSORS, went_on_s)
+        return self._result(FROM_CHECKPOINT if self._torn else SAME_BITS, went_on_s)
 
-    def _checked(self, result):
-        if result.outcome not in self._fault.kind.may_end:
-            raise Broken("%s is not what is promised; ranks were told: %s" % (
-                result.outcome, self._errors))
-        return result
+    def _result(self, outcome, went_on_s=None):
+        told = [*self._torn.values(), *self._errors.values()]
+        if outcome not in self._fault.kind.may_end:
+            raise Broken('"%s" is not what is promised; ranks were told: %s' % (outcome, told))
+        for trainer in self._job.trainers:
+            trainer.torn = None  # has been dealt with
+        # Of a torn step an error tells nothing new: that the checkpoint could not be loaded.
+        first = {**self._errors, **self._torn}.values()
+        return Result(outcome, max((_seconds(each) - self._began for each in first), default=None), went_on_s)

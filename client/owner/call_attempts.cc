@@ -18,9 +18,8 @@ constexpr int kMostBegun = 8;
 bool HasBegun(const RankExchange& exchange) { return exchange.begun() > 1; }
 
 bool MayBeginAgain(const absl::Status& status, const RankExchange& exchange) {
-  if (errors::IsTornStep(status)) {
-    return HasBegun(exchange) && exchange.options().owner->failure().ok();
-  }
+  // What the call is about to replace. Others have yet to learn it, by a step.
+  if (errors::IsTornStep(status)) return exchange.options().owner->failure().ok();
   return errors::IsTrainerGone(status) || errors::IsOwnerAway(status) || absl::IsAborted(status);
 }
 

@@ -11,8 +11,8 @@ namespace optshard {
 
 // Makes attempts at the call, each with exchanges of its own, and returns what the last one does.
 // There is another one after errors::IsTrainerGone and errors::IsOwnerAway; after ABORTED, which
-// all ranks get where some have begun again; and after errors::IsTornStep, where the call had begun
-// and the owner goes on: what it is about to replace may be torn. No other one
+// all ranks get where some have begun again; and after errors::IsTornStep, where the owner goes on:
+// what it is about to replace may be torn, and ranks that do not know it yet step. No other one
 //   - where none has begun for options.timeout, since the call or since the last one that had;
 //   - after eight that had begun. An attempt has begun once its first exchange is made, or ABORTED
 //     by all ranks together.

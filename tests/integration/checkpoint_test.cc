@@ -227,22 +227,31 @@ TEST_F(CheckpointTest, CoordinatorThatSavesEveryFiveSteps_DoesWhileNobodyAsks) {
   FinishAll();
 }
 
-// Killed in the middle of an update, with one call all go on as if nothing had happened.
+// Killed in the middle of an update, with one call all go on as if nothing had happened. Ranks of
+// another server learn that the step is torn, and load, while those of the killed one step again.
 TEST_F(CheckpointTest, Kill_ServerWhileItAppliesAStep_GoesOnFromTheCheckpointWithTheSameBits) {
   const std::vector<std::string> arguments = {"--steps=24", "--pause_after=3", "--elements=1500000",
                                               "--wait_for_trainers",
                                               absl::StrCat("--load_torn=", root_)};
   std::string expected;
-  for (const bool disturbed : {false, true}) {
-    StartServer();
-    for (int rank = 0; rank < kWorldSize; ++rank) Add(rank, arguments);
+  const auto run = [&](bool disturbed, int servers) {
+    SCOPED_TRACE(absl::StrCat("disturbed: ", disturbed, ", servers: ", servers));
+    if (servers == 1) {
+      StartServer();
+    } else {
+      StartServer({"--plane=gloo"}, "0-1");
+    }
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      if (servers == 2 && rank == 2) attach_ = cluster_->AddServer("2", {"--plane=gloo"}).value();
+      Add(rank, arguments);
+    }
     for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
     if (disturbed) {
       ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
     }
     for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
     if (disturbed) {
-      StopServerWhen(testing::IsTorn);
+      StopServerWhen(testing::IsTorn, servers == 1 ? kWorldSize : 2);
       ASSERT_EQ(kill(cluster_->ServerProcess(0).value(), SIGKILL), 0);
     }
     for (int rank = 0; rank < kWorldSize; ++rank) {
@@ -256,7 +265,9 @@ TEST_F(CheckpointTest, Kill_ServerWhileItAppliesAStep_GoesOnFromTheCheckpointWit
     }
     cluster_.reset();
     added_ = 0;
-  }
+  };
+  run(/*disturbed=*/false, /*servers=*/1);
+  for (const int servers : {1, 2}) run(/*disturbed=*/true, servers);
 }
 
 TEST_F(CheckpointTest, Kill_AttachedTrainerWhileItSaves_ItsSuccessorGoesOnAndIsSaved) {

@@ -61,12 +61,12 @@ class ShardServerFixture : public ::testing::Test {
     return line.ok() ? *line : nlohmann::json();
   }
 
-  // Stops the first server at such a moment. Returns the last step that each of its ranks had
-  // finished by then.
-  StepNumber StopServerWhen(const ServerLedgers::Moment& moment) {
+  // Stops the first server, which has so many ranks, at such a moment. Returns the last step that
+  // each of them had finished by then.
+  StepNumber StopServerWhen(const ServerLedgers::Moment& moment, int ranks = kWorldSize) {
     const absl::StatusOr<pid_t> process = cluster_->ServerProcess(0);
     EXPECT_TRUE(process.ok()) << process.status();
-    absl::StatusOr<ServerLedgers> ledgers = ServerLedgers::Of(process.value_or(0), kWorldSize);
+    absl::StatusOr<ServerLedgers> ledgers = ServerLedgers::Of(process.value_or(0), ranks);
     EXPECT_TRUE(ledgers.ok()) << ledgers.status();
     if (!ledgers.ok()) return 0;
     ledgers_ = std::make_unique<ServerLedgers>(*std::move(ledgers));

@@ -4,9 +4,11 @@
 //   stepping step, checksum (of the parameters): before the step
 //   step     step, checksum: after it
 //   adding, added      a param group, after step
+//   torn     as error, and it loads a checkpoint
 //   loading, loaded    the state, after step
 //   done     checksum; with --tell_state state, too: digests of the rank's own
-//   error    code, message, ranks, torn, in_doubt, at_us, checksum, call: step, add or load
+//   error    code, message, ranks, torn, in_doubt, owner_away, at_us, checksum, call: step, add or
+//   load
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -234,15 +236,17 @@ void BetweenSteps(ShardedOptimizer& optimizer, std::vector<at::Tensor>& paramete
   Tell("loaded", {{"step", step}});
 }
 
-void TellError(const absl::Status& status, const std::vector<at::Tensor>& parameters) {
-  Tell("error", {{"code", absl::StatusCodeToString(status.code())},
-                 {"message", std::string(status.message())},
-                 {"ranks", errors::RanksOf(status)},
-                 {"torn", errors::IsTornStep(status)},
-                 {"in_doubt", errors::IsStepInDoubt(status)},
-                 {"call", g_call},
-                 {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())},
-                 {"checksum", ParametersChecksum(parameters)}});
+void TellError(const std::string& event, const absl::Status& status,
+               const std::vector<at::Tensor>& parameters) {
+  Tell(event, {{"code", absl::StatusCodeToString(status.code())},
+               {"message", std::string(status.message())},
+               {"ranks", errors::RanksOf(status)},
+               {"torn", errors::IsTornStep(status)},
+               {"in_doubt", errors::IsStepInDoubt(status)},
+               {"owner_away", errors::IsOwnerAway(status)},
+               {"call", g_call},
+               {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())},
+               {"checksum", ParametersChecksum(parameters)}});
 }
 
 void Train(std::vector<at::Tensor> parameters, RankLink& test) {
@@ -275,6 +279,7 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
       } catch (const StatusError& error) {
         const std::string directory = absl::GetFlag(FLAGS_load_torn);
         if (directory.empty() || !errors::IsTornStep(error.status())) throw;
+        TellError("torn", error.status(), parameters);
         step = static_cast<int>(optimizer->load_checkpoint(directory).step);
         Tell("loaded", {{"step", step}, {"blob", optimizer->blob()}});
         continue;
@@ -292,7 +297,7 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
     if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
     optimizer->Close();
   } catch (const StatusError& error) {
-    TellError(error.status(), parameters);
+    TellError("error", error.status(), parameters);
     if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();
     throw;
   }

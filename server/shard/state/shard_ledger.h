@@ -59,6 +59,11 @@ class ShardLedger {
   void SetReplacing(Replacing what);
   // kNothing where it is a step that has torn the state, too.
   Replacing replacing() const;
+  // Whether the parameters, too, are those of no step. Where an owner has begun over such state,
+  // all ranks' owners have.
+  bool has_no_step() const {
+    return progress().outcome == StepOutcome::kTorn && replacing() != Replacing::kState;
+  }
 
   // Makes all versions readable again, where an earlier process ended while it wrote. What it wrote
   // then may be half of the old and half of the new; whether that matters, progress() says.

@@ -146,10 +146,7 @@ absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
 }
 
 absl::Status ShardState::BeginStaging(Replacing what) {
-  const ShardLedger& ledger = options_.store->ledger();
-  const bool has_no_step =
-      ledger.progress().outcome == StepOutcome::kTorn && ledger.replacing() != Replacing::kState;
-  if (has_no_step && what != Replacing::kAll) {
+  if (options_.store->ledger().has_no_step() && what != Replacing::kAll) {
     return absl::DataLossError(absl::StrFormat(
         "rank %d: a step was applied in part, or a checkpoint was loaded in part: the parameters "
         "are those of no step; load a checkpoint on all ranks",

@@ -221,6 +221,37 @@ TEST(StepEngine_LoadOfTornState, MakesItWhole) {
   for (Rank r = 0; r < job.ranks(); ++r) EXPECT_TRUE(job.HasFirst(r));
 }
 
+class StepEngineTornState : public ::testing::TestWithParam<Placement> {};
+
+// Ranks learn that it is torn one after the other: some load already while others still step.
+TEST_P(StepEngineTornState, LoadsWhileAnotherRankSteps_AllAreToldAtOnceAndLoad) {
+  LoadRig job(ThreeRanks(GetParam()));
+  job.rig.GiveAllGradients();
+  job.rig.OnEveryRank([&](Rank r) {
+    job.ledger(r).SetProgress({3, StepOutcome::kTorn});
+    StepInput step;
+    step.replica = job.rig.rank(r).replica->tensors();
+    step.regions = job.rig.rank(r).replica->regions();
+    step.hyperparameters = job.rig.rank(r).hyperparameters;
+    step.timeout = kTimeout;
+    std::string bytes = "of a load";
+    const ByteShare share = {ShareCall::kLoad, 0, absl::MakeSpan(&bytes[0], bytes.size())};
+    StepEngine& engine = *job.rig.rank(r).engine;
+    const StepEngine::Result result =
+        r == 1 ? engine.Step(step) : engine.ShareBytes(share, kTimeout);
+    EXPECT_TRUE(errors::IsTornStep(result.status)) << result.status;
+    EXPECT_TRUE(result.refused);
+    ASSERT_EQ(job.Stage(r), absl::OkStatus());
+    EXPECT_EQ(Finish(job.rig, r, 1).status, absl::OkStatus());
+  });
+  for (Rank r = 0; r < job.ranks(); ++r) EXPECT_TRUE(job.HasFirst(r));
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, StepEngineTornState,
+                         ::testing::Values(Placement::kFlatRegions, Placement::kReachable,
+                                           Placement::kNodes),
+                         [](const auto& test) { return NameOf(test.param); });
+
 // --- A rank that is lost at one of its operations on the plane.
 
 struct Loss {

@@ -54,7 +54,7 @@ TEST(StepEngine_SyncParameters, GivesAllRanksTheValuesOfRankZero) {
 // Whoever loads state gives all ranks new values first.
 TEST(StepEngine_SyncParametersOfStateReplacedInPart, LeavesItSo) {
   EngineRig rig(EngineRig::Options{});
-  rig.rank(1).store->ledger().SetProgress({0, StepOutcome::kTorn});
+  rig.rank(1).store->ledger().SetReplacing(Replacing::kState);
   rig.OnEveryRank([&](Rank r) {
     const TestReplica& replica = *rig.rank(r).replica;
     EXPECT_TRUE(rig.rank(r)
@@ -66,7 +66,7 @@ TEST(StepEngine_SyncParametersOfStateReplacedInPart, LeavesItSo) {
   for (const StepEngine::Result& result : rig.Step()) {
     EXPECT_TRUE(absl::IsDataLoss(result.status)) << result.status;
   }
-  rig.rank(1).store->ledger().SetProgress({0, StepOutcome::kIdle});
+  rig.rank(1).store->ledger().SetReplacing(Replacing::kNothing);
   ExpectAllOk(rig.Step());
 }
 

@@ -1,0 +1,37 @@
+"""Hosts out of network namespaces, joined by a switch, whose links can be cut and mended."""
+
+import subprocess
+
+_MAKER = "tools/cluster_hosts.sh"
+
+
+class Hosts:
+    """Thread-compatible. Removed by `close`, which may be called twice."""
+
+    def __init__(self, name, count):
+        self.count = count
+        self._name = name
+        subprocess.run([_MAKER, "make", name, str(count)], check=True)
+
+    def close(self):
+        subprocess.run([_MAKER, "remove", self._name], check=True)
+
+    @staticmethod
+    def address(host):
+        return "192.0.2.%d" % (host + 1)
+
+    def on(self, host, command):
+        """The command line that runs `command` on the host, and ends it with this process."""
+        return ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec",
+                "%s-host%d" % (self._name, host), *command]
+
+    def cut(self, host):
+        """As if its cable was pulled: nobody is told, packets are lost."""
+        self._set_port(host, "down")
+
+    def mend(self, host):
+        self._set_port(host, "up")
+
+    def _set_port(self, host, state):
+        subprocess.run(["ip", "-n", self._name + "-switch", "link", "set", "port%d" % host, state],
+                       check=True)

@@ -1,4 +1,6 @@
 // What the two ends of a doorbell tell each other.
+#include "common/attach/doorbell.h"
+
 #include <unistd.h>
 
 #include <cstring>
@@ -6,7 +8,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/attach/doorbell.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/memory_budget.h"

@@ -110,7 +110,7 @@ class HookedOwner final : public ForwardingOwner {
 
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override {
     const absl::StatusOr<StateAccess*> state = ForwardingOwner::state(timeout);
-    if (!state.ok()) return state;
+    if (!state.ok()) return state.status();
     state_ = std::make_unique<HookedState>(*state, hook_);
     return state_.get();
   }

@@ -73,6 +73,7 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, Para
   engine.groups = options_.groups;
   engine.driver = options_.driver;
   engine.threads = options_.threads;
+  engine.make_executor = options_.make_executor;
   engine.plane = options_.plane.get();
   engine.store = store_.get();
   engine.timeline = options_.timeline;

@@ -26,6 +26,7 @@
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/executor.h"
 #include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 
@@ -43,6 +44,7 @@ class OwnerGeneration {
     std::shared_ptr<DataPlane> plane;  // null where there is one rank
     DriverKind driver = DriverKind::kSimd;
     int threads = 1;
+    ExecutorFactory make_executor = StepContext().make_executor;
     int window = StepContext().window;
     int staging_buffers = StepContext().staging_buffers;
     // Of the rank's replica, for snapshots; null: they have no parameters.

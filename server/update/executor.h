@@ -2,6 +2,7 @@
 #ifndef OPTSHARD_SERVER_UPDATE_EXECUTOR_H_
 #define OPTSHARD_SERVER_UPDATE_EXECUTOR_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -29,13 +30,30 @@ class Executor {
   virtual ~Executor() = default;
 
   // Starts the updates, in any order and beside each other; no two of them share an element that
-  // one writes. Until the ticket's Wait has returned, the tasks and all that they point to stay
-  // where they are. Where memory and stream of `context` are a device's, nothing here waits for it:
-  // an error of an update may then come as that of a later call.
+  // one writes. They are done when the ticket's Wait returns OK, and may not have begun before.
+  // Until Wait has returned OK or the ticket is destroyed, the tasks and all that they point to
+  // stay where they are; the destructor waits for what still reads or writes them. Where memory and
+  // stream of `context` are a device's, nothing here waits for it: an error of an update may then
+  // come as that of a later call.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                         const UpdateRule& rule,
                                                         absl::Span<const UpdateTask> tasks) = 0;
 };
+
+class WorkerThreads;
+
+// What a host lends an executor; outlives it.
+struct HostResources {
+  WorkerThreads* threads = nullptr;
+  DriverKind driver = DriverKind::kSimd;
+  // As WholeParameterExecutor wants them.
+  void* workspaces = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
+// Makes the executor of a rank, for all rules. Without it there is no step engine.
+using ExecutorFactory =
+    std::function<absl::StatusOr<std::unique_ptr<Executor>>(const HostResources& host)>;
 
 }  // namespace optshard
 

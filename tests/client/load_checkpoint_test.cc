@@ -19,6 +19,7 @@
 #include "common/errors.h"
 #include "server/checkpoint/block_checksums.h"
 #include "tests/client/attached_options.h"
+#include "tests/client/state_lines.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
@@ -89,9 +90,7 @@ class Trainer {
 
   // Everything that a step depends on.
   std::vector<std::string> State() {
-    optimizer_->consolidate_state_dict(-1);
-    std::vector<std::string> lines = DigestLines(optimizer_->state_dict());
-    for (const at::Tensor& each : parameters_) lines.push_back(testing::BytesOf(each));
+    std::vector<std::string> lines = testing::StateLines(*optimizer_, parameters_);
     lines.push_back(absl::StrCat("step ", optimizer_->finished_step()));
     return lines;
   }

@@ -20,9 +20,9 @@
 #include "client/owner/client_seams.h"
 #include "client/owner/owner_link.h"
 #include "client/sharded_optimizer.h"
-#include "client/state_dict.h"
 #include "common/errors.h"
 #include "tests/client/attached_options.h"
+#include "tests/client/state_lines.h"
 #include "tests/client/tensors.h"
 #include "tests/server/node/kept_server.h"
 #include "tests/testing/client_ranks.h"
@@ -48,12 +48,7 @@ class LossTrainer {
     }
   }
   // Everything that a step depends on.
-  std::vector<std::string> State() {
-    optimizer_->consolidate_state_dict(-1);
-    std::vector<std::string> lines = DigestLines(optimizer_->state_dict());
-    for (const at::Tensor& each : parameters_) lines.push_back(BytesOf(each));
-    return lines;
-  }
+  std::vector<std::string> State() { return StateLines(*optimizer_, parameters_); }
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 

@@ -24,6 +24,7 @@
 #include "server/checkpoint/state_file/checkpoint_export.h"
 #include "tests/client/attached_options.h"
 #include "tests/client/saved_jobs.h"
+#include "tests/client/state_lines.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
 
@@ -272,12 +273,9 @@ std::vector<std::string> WithAnAddedParameter(ShardedOptimizerOptions options, S
     if (optimizer.finished_step() == save && options.rank == 0) optimizer.save_checkpoint(root);
   }
   optimizer.wait_checkpoint();
-  std::vector<std::string> values;
-  for (const at::Tensor& each : all) values.push_back(testing::BytesOf(each));
-  optimizer.consolidate_state_dict(-1);
-  for (const std::string& line : DigestLines(optimizer.state_dict())) values.push_back(line);
+  std::vector<std::string> lines = testing::StateLines(optimizer, all);
   optimizer.Close();
-  return values;
+  return lines;
 }
 
 TEST(SavedJob, WithParametersAddedToAGroup_GoesOnWithTheSameCallsBitForBit) {

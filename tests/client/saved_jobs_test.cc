@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,11 +21,13 @@
 #include "tests/client/attached_options.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
+#include "tests/testing/files_in.h"
 
 namespace optshard {
 namespace {
 
 using testing::ErrorOf;
+using testing::FilesIn;
 using testing::NewCheckpointRoot;
 using Job = testing::SavedJob;
 using Trainer = testing::SavedJobTrainer;
@@ -43,20 +44,6 @@ std::string TextOf(const Way& way) {
 void OnRanks(const Way& way, const std::function<void(ShardedOptimizerOptions)>& body) {
   testing::ExpectAllOk(way.attached ? testing::RunServedAttached(way.world_size, body)
                                     : testing::RunServedRanks(way.world_size, body));
-}
-
-std::map<std::string, std::string> FilesIn(const std::string& path) {
-  std::map<std::string, std::string> files;
-  PosixFileSystem system;
-  const auto directory = system.OpenDirectory(path).value();
-  const auto entries = directory->List().value();
-  for (const DirectoryEntry& entry : entries) {
-    std::string& bytes = files[entry.name];
-    bytes.resize(static_cast<size_t>(entry.bytes));
-    EXPECT_EQ(directory->OpenFile(entry.name).value()->ReadAt(0, absl::MakeSpan(bytes)).value(),
-              bytes.size());
-  }
-  return files;
 }
 
 class SavedJobTest : public ::testing::TestWithParam<Job> {};
@@ -96,7 +83,7 @@ TEST_P(SavedJobTest, AModelThatIsExportedWhileTrainingGoesOn_IsTheCheckpointsOfT
     ASSERT_EQ(directory->CreateDirectory("expected"), absl::OkStatus());
     ASSERT_EQ(ExportModel(*reader, *directory->OpenDirectory("expected").value(), kShardBytes),
               absl::OkStatus());
-    EXPECT_EQ(FilesIn(exported), FilesIn(absl::StrCat(checkpoints, "/expected")));
+    EXPECT_EQ(FilesIn(files, exported), FilesIn(files, absl::StrCat(checkpoints, "/expected")));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "client/sharded_optimizer.h"
 #include "client/state_dict.h"
 #include "common/link/memory_budget.h"
+#include "tests/client/state_lines.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/testing/client_ranks.h"
@@ -58,9 +59,7 @@ class Trainer {
   }
   // Everything that a step depends on.
   std::vector<std::string> State() {
-    optimizer_->consolidate_state_dict(-1);
-    std::vector<std::string> lines = DigestLines(optimizer_->state_dict());
-    for (const at::Tensor& each : parameters_) lines.push_back(testing::BytesOf(each));
+    std::vector<std::string> lines = testing::StateLines(*optimizer_, parameters_);
     lines.push_back(absl::StrCat("step ", optimizer_->finished_step()));
     return lines;
   }
@@ -111,7 +110,7 @@ class HookedOwner final : public ForwardingOwner {
 
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override {
     const absl::StatusOr<StateAccess*> state = ForwardingOwner::state(timeout);
-    if (!state.ok()) return state;
+    if (!state.ok()) return state.status();
     state_ = std::make_unique<HookedState>(*state, hook_);
     return state_.get();
   }

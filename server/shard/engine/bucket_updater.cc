@@ -39,17 +39,18 @@ absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepC
   absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(
       needed.bytes(), absl::StrCat("what the update rules compute in on rank ", context.rank));
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<BucketUpdater>(
-      new BucketUpdater(context, *std::move(memory), needed.bytes_each));
+  std::unique_ptr<BucketUpdater> updater(new BucketUpdater(context, *std::move(memory)));
+  absl::StatusOr<std::unique_ptr<Executor>> executor = context.make_executor(
+      {&updater->threads_, context.driver, updater->workspaces_.data(), needed.bytes_each});
+  if (!executor.ok()) return executor.status();
+  updater->executor_ = *std::move(executor);
+  return updater;
 }
 
-BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces,
-                             int64_t workspace_bytes)
+BucketUpdater::BucketUpdater(const StepContext& context, MappedMemory workspaces)
     : context_(context),
       threads_(context.threads),
       workspaces_(std::move(workspaces)),
-      spans_(&threads_, context.driver),
-      whole_parameters_(&threads_, context.driver, workspaces_.data(), workspace_bytes),
       trainer_updates_(context, &threads_),
       batches_(context.store->own_buckets().size()) {
   std::vector<int> first(context.space().group_count(), -1);  // own bucket of the group
@@ -94,10 +95,8 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, SpanPlace 
 }
 
 absl::Status BucketUpdater::RunTasks(const UpdateRule& rule, absl::Time deadline) {
-  Executor* const executor = rule.spec().element_wise ? static_cast<Executor*>(&spans_)
-                                                      : static_cast<Executor*>(&whole_parameters_);
   const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      executor->Start(ExecutionContext(), rule, tasks_);
+      executor_->Start(ExecutionContext(), rule, tasks_);
   if (!ticket.ok()) return ticket.status();
   return (*ticket)->Wait(deadline);
 }

@@ -12,8 +12,6 @@
 #include "server/shard/engine/step_record.h"
 #include "server/shard/engine/trainer_updates.h"
 #include "server/shard/state/mapped_memory.h"
-#include "server/update/cpu/span_executor.h"
-#include "server/update/cpu/whole_parameter_executor.h"
 #include "server/update/cpu/worker_threads.h"
 #include "server/update/executor.h"
 
@@ -23,7 +21,7 @@ namespace optshard {
 class BucketUpdater {
  public:
   // RESOURCE_EXHAUSTED: no memory to compute in. INTERNAL: a plan that cuts a parameter whose rule
-  // needs it whole.
+  // needs it whole. Other errors are the executor's.
   static absl::StatusOr<std::unique_ptr<BucketUpdater>> Create(const StepContext& context);
 
   // Runs the updates of the trainer's own, before all calls of Update (TrainerUpdates::Run).
@@ -34,11 +32,12 @@ class BucketUpdater {
   // Updates the parameters of the store's own_buckets()[own] that the record lists as updated. Own
   // buckets come in their order. Where the rule needs whole parameters, all buckets of a group are
   // updated with the first one, and nothing is left to do for the others. Where the update is the
-  // trainer's own, it has run, and the bucket gets what it computed. Errors are the executor's.
+  // trainer's own, it has run, and the bucket gets what it computed. When it returns OK, the
+  // updates are done. Errors are the executor's; the bucket is then marked as being written.
   absl::Status Update(int own, const StepRecord& record, SpanPlace place, absl::Time deadline);
 
  private:
-  BucketUpdater(const StepContext& context, MappedMemory workspaces, int64_t workspace_bytes);
+  BucketUpdater(const StepContext& context, MappedMemory workspaces);
 
   int GroupOf(int own) const { return context_.store->own_buckets()[own].bucket->group; }
   const UpdateRule& RuleOf(int own) const { return *(*context_.groups)[GroupOf(own)].rule; }
@@ -55,8 +54,7 @@ class BucketUpdater {
   const StepContext context_;
   WorkerThreads threads_;
   const MappedMemory workspaces_;
-  SpanExecutor spans_;
-  WholeParameterExecutor whole_parameters_;
+  std::unique_ptr<Executor> executor_;
   TrainerUpdates trainer_updates_;
   // By own bucket: those that are updated at its turn.
   std::vector<std::vector<int>> batches_;

@@ -21,6 +21,8 @@
 #include "server/shard/engine/step_record.h"
 #include "server/shard/inspection/timeline_ring.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/cpu/cpu_executor.h"
+#include "server/update/executor.h"
 #include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 
@@ -33,6 +35,7 @@ struct StepContext {
   GroupUpdates groups;  // they decided the slots
   DriverKind driver = DriverKind::kSimd;
   int threads = 1;
+  ExecutorFactory make_executor = CpuExecutor::Create;
   DataPlane* plane = nullptr;  // null where there is one rank
   ShardStore* store = nullptr;
   TimelineRing* timeline = nullptr;

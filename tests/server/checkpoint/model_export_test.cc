@@ -17,6 +17,7 @@
 #include "server/checkpoint/state_file/checkpoint_export.h"
 #include "tests/server/checkpoint/saved_model.h"
 #include "tests/testing/fake_file_system.h"
+#include "tests/testing/files_in.h"
 
 namespace optshard {
 namespace {
@@ -66,21 +67,6 @@ absl::Status Export(FakeFileSystem& system, int owners = kOwners,
   }
   if (!status.ok()) RemoveUnfinishedModel(**parent, made->name).IgnoreError();
   return status;
-}
-
-std::string Content(Directory& directory, const std::string& name) {
-  const auto file = directory.OpenFile(name).value();
-  std::string bytes(static_cast<size_t>(file->Size().value()), '?');
-  EXPECT_EQ(file->ReadAt(0, absl::MakeSpan(bytes)).value(), bytes.size());
-  return bytes;
-}
-
-Files FilesIn(FakeFileSystem& system, const std::string& path) {
-  Files files;
-  const auto directory = system.OpenDirectory(path).value();
-  const auto entries = directory->List().value();
-  for (const DirectoryEntry& entry : entries) files[entry.name] = Content(*directory, entry.name);
-  return files;
 }
 
 // What optshard-checkpoint makes of a checkpoint of that step.

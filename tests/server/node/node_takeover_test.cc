@@ -1,10 +1,7 @@
-// A shard server that dies, and the one that takes over what it had in memory.
-#include <fcntl.h>
+// A shard server that dies, and the one that goes on with what it had in memory.
 #include <unistd.h>
 
-#include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,116 +13,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
-#include "server/node/rank_memory.h"
 #include "server/shard/state/shard_ledger.h"
-#include "server/shard/state/state_access.h"
-#include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
+#include "tests/server/node/node_takeover_fixture.h"
 #include "tests/testing/local_coordinator.h"
 
-namespace optshard {
+namespace optshard::testing {
 namespace {
 
-using testing::Differences;
-using testing::FakeKeeper;
 using ::testing::HasSubstr;
-using testing::NodeRig;
-using testing::NodeTrainer;
 using ::testing::SizeIs;
-
-// Servers of one job that come one after the other, or side by side, and what keeps their memory.
-class NodeTakeover : public ::testing::Test {
- protected:
-  std::unique_ptr<NodeRig> StartServer(const std::set<Rank>& ranks, std::vector<KeptUnit> units) {
-    return StartServer(kWorldSize, &coordinator_, ranks, std::move(units));
-  }
-  std::unique_ptr<NodeRig> StartServer(int world_size, LocalCoordinator* coordinator,
-                                       const std::set<Rank>& ranks, std::vector<KeptUnit> units) {
-    NodeRig::Options options;
-    options.world_size = world_size;
-    options.owners.ranks = ranks;
-    options.owners.coordinator = coordinator;
-    options.owners.keeper = &keeper_;
-    return std::make_unique<NodeRig>(std::move(options), std::move(units));
-  }
-
-  // Trainers of all ranks, with the options that `change` leaves.
-  static std::vector<std::unique_ptr<NodeTrainer>> StartAll(
-      NodeRig& server, const std::function<void(AttachedOwner::Options*)>& change) {
-    std::vector<std::unique_ptr<NodeTrainer>> trainers(kWorldSize);
-    server.OnEveryRank([&](Rank rank) {
-      AttachedOwner::Options options = server.TrainerOptions(rank);
-      change(&options);
-      auto started = NodeTrainer::Start(options);
-      ASSERT_TRUE(started.ok()) << "rank " << rank << ": " << started.status();
-      trainers[rank] = *std::move(started);
-    });
-    return trainers;
-  }
-
-  // What is kept of the rank, as its next server will find it.
-  std::shared_ptr<RankMemory> Kept(Rank rank) {
-    for (KeptUnit& unit : keeper_.Units()) {
-      std::shared_ptr<RankMemory> memory = *RankMemory::Adopt(std::move(unit.descriptors), budget_);
-      if (memory->first_request().rank == rank) return memory;
-    }
-    ADD_FAILURE() << "nothing is kept of rank " << rank;
-    return nullptr;
-  }
-
-  static constexpr int kWorldSize = 2;
-  FakeKeeper keeper_;
-  MemoryBudget budget_;
-  LocalCoordinator coordinator_{kWorldSize};
-};
-
-TEST(NodeTakeoverOfALivingTrainer, KeepsTheStateThatWasSet_UnlessAStepIsTorn) {
-  testing::KeptServer server([](int life, std::vector<KeptUnit>* units) {
-    if (life != 3) return;
-    // As it would be, had the second one died while it applied step 2.
-    MemoryBudget budget;
-    std::vector<UniqueFd> same;
-    for (const UniqueFd& fd : units->at(0).descriptors) {
-      same.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    }
-    const std::shared_ptr<RankMemory> memory = RankMemory::Adopt(std::move(same), budget).value();
-    ShardLedger(memory->Shard().at(0).ledger, 0, 0, 0).SetProgress({1, StepOutcome::kTorn});
-  });
-  const std::unique_ptr<NodeTrainer> trainer =
-      NodeTrainer::Start(NodeTrainer::DefaultOptions(server.address(), 0, 1)).value();
-  AttachedOwner& link = trainer->link();
-  ASSERT_TRUE(trainer->StepUntil(1).ok());
-  double value = 0;
-  const auto read = [&](absl::Duration timeout) {
-    const absl::StatusOr<StateAccess*> state = link.state(timeout);
-    return state.ok() ? (*state)->Read(0, 0, 0, absl::MakeSpan(&value, 1)) : state.status();
-  };
-  const auto read_until_it_is_back = [&] {
-    absl::Status status;
-    EXPECT_TRUE(testing::Await([&] {
-      status = read(absl::Seconds(20));
-      return !errors::IsOwnerAway(status);
-    }));
-    return status;
-  };
-  ASSERT_TRUE(link.state(absl::Seconds(20)).value()->Write(0, 0, 0, {0.25}).ok());
-  server.Kill();
-  const absl::Status away = read(absl::Milliseconds(10));
-  EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
-  EXPECT_TRUE(link.failure().ok());
-  server.Return();
-  const absl::Status back = read_until_it_is_back();
-  EXPECT_TRUE(back.ok()) << back;
-  EXPECT_EQ(value, 0.25);
-
-  server.Kill();
-  server.Return();
-  for (int call = 0; call < 2; ++call) {
-    const absl::Status torn = read_until_it_is_back();
-    EXPECT_TRUE(absl::IsDataLoss(torn)) << torn;
-    EXPECT_THAT(std::string(torn.message()), HasSubstr("load a checkpoint"));
-  }
-}
 
 TEST_F(NodeTakeover, OfAllRanks_GoesOnWithTheirBits) {
   auto first = StartServer({0, 1}, {});
@@ -196,9 +93,8 @@ TEST_F(NodeTakeover, OfOneServerOfTwo_TellsTheOthersTrainers_AndTheyGoOn) {
   trainers[1].reset();
   dies->Die();
 
-  absl::Status away = trainers[0]->Step().status();
-  // The server may have refused one more step before it died: its trainer was gone.
-  if (errors::IsTrainerGone(away)) away = trainers[0]->Step().status();
+  // The server may have refused one more step before it died.
+  const absl::Status away = StepOnceNobodyIsAway(*trainers[0]);
   EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
   EXPECT_TRUE(absl::IsUnavailable(away)) << away;
   EXPECT_EQ(errors::RanksOf(away), std::vector<Rank>{1});
@@ -276,8 +172,8 @@ TEST_F(NodeTakeover, OfSharedParameters_GoesOnWithTheOneCopy) {
   });
   for (const auto& trainer : trainers) EXPECT_EQ(Differences(*trainer, kWorldSize), "");
   // What one writes is what the others read.
-  testing::Store({0.5}, trainers[1]->link().replica()[0].parameters);
-  EXPECT_EQ(testing::Load(trainers[0]->link().replica()[0].parameters, 1), testing::Values{0.5});
+  Store({0.5}, trainers[1]->link().replica()[0].parameters);
+  EXPECT_EQ(Load(trainers[0]->link().replica()[0].parameters, 1), Values{0.5});
 }
 
 TEST_F(NodeTakeover, OfAJobOfOneRank_GoesOnWithItsBits) {
@@ -319,110 +215,6 @@ TEST_F(NodeTakeover, OfARankWhoseTrainerLives_KeepsItsPlace) {
   EXPECT_TRUE(NodeTrainer::Start(second->TrainerOptions(0)).ok());
 }
 
-// Nobody steps from it, nor reads it; a checkpoint takes its place.
-TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  testing::StateShare shares[kWorldSize];
-  first->OnEveryRank([&](Rank rank) {
-    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
-    shares[rank] = trainers[rank]->ReadShare();
-  });
-  for (auto& trainer : trainers) trainer.reset();
-  first->Die();
-  // As it would be, had the server died while it applied step 3.
-  ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
-
-  auto second = StartServer({0, 1}, keeper_.Units());
-  second->OnEveryRank([&](Rank rank) {
-    trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
-    AttachedOwner& link = trainers[rank]->link();
-    absl::Status refused;
-    do {
-      refused = trainers[rank]->Step().status();
-    } while (errors::IsTrainerGone(refused));
-    EXPECT_TRUE(errors::IsTornStep(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("step 3 is torn"));
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 1 brings"));
-    double value = 0;
-    StateAccess* const state = *link.state(absl::Seconds(20));
-    const absl::Status read = state->Read(0, 0, 0, absl::MakeSpan(&value, 1));
-    // The other rank does not own that element.
-    EXPECT_TRUE(rank == 1 ? absl::IsDataLoss(read) : absl::IsInvalidArgument(read)) << read;
-    // Nothing was replaced yet, and the parameters count as torn, too.
-    EXPECT_TRUE(absl::IsDataLoss(state->BeginStaging(Replacing::kState)) || rank == 0);
-    EXPECT_TRUE(absl::IsAborted(
-        trainers[rank]->FinishLoading({2, trainers[rank]->hyperparameters(), "lost"})));
-    const absl::Status staged = testing::StageShare(*state, shares[rank]);
-    EXPECT_TRUE(staged.ok()) << staged;
-    const absl::Status loaded =
-        trainers[rank]->FinishLoading({2, trainers[rank]->hyperparameters(), "blob"});
-    EXPECT_TRUE(loaded.ok()) << loaded;
-    EXPECT_EQ(link.finished_step(), 2u);
-    const absl::Status stepped = trainers[rank]->StepUntil(4);
-    EXPECT_TRUE(stepped.ok()) << stepped;
-  });
-  EXPECT_TRUE(second->owners().Ready());
-}
-
-// Nobody steps from a mixture, nor reads it.
-TEST_F(NodeTakeover, OfStateThatWasReplacedInPart_WaitsUntilItIsReplacedAsAWhole) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  testing::StateShare shares[kWorldSize];
-  first->OnEveryRank([&](Rank rank) {
-    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
-    shares[rank] = trainers[rank]->ReadShare();
-  });
-  for (auto& trainer : trainers) trainer.reset();
-  first->Die();
-  // As it would be, had the server died while it replaced the state.
-  ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kState);
-
-  auto second = StartServer({0, 1}, keeper_.Units());
-  second->OnEveryRank([&](Rank rank) {
-    trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
-    AttachedOwner& link = trainers[rank]->link();
-    absl::Status refused;
-    do {
-      refused = trainers[rank]->Step().status();
-    } while (errors::IsTrainerGone(refused));
-    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()),
-                HasSubstr("rank 1: its optimizer state is that of no step: it was replaced only"));
-    StateAccess* const state = *link.state(absl::Seconds(20));
-    const absl::Status staged = testing::StageShare(*state, shares[rank], Replacing::kState);
-    EXPECT_TRUE(staged.ok()) << staged;
-    const absl::Status replaced = link.ReplaceState(absl::Seconds(20));
-    EXPECT_TRUE(replaced.ok()) << replaced;
-    EXPECT_TRUE(trainers[rank]->ReadShare() == shares[rank]);
-    const absl::Status stepped = trainers[rank]->StepUntil(4);
-    EXPECT_TRUE(stepped.ok()) << stepped;
-    EXPECT_EQ(Differences(*trainers[rank], 2), "");
-  });
-}
-
-TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(4).ok()); });
-  trainers.clear();
-  first->Die();
-  // The server died when all had been done, and nobody had heard of it.
-  for (const Rank rank : {0, 1}) {
-    ShardLedger(Kept(rank)->Shard().at(0).ledger, 0, 0, 0).SetProgress({3, StepOutcome::kApplied});
-  }
-
-  auto second = StartServer({0, 1}, keeper_.Units());
-  trainers = second->StartAll();
-  second->OnEveryRank([&](Rank rank) {
-    EXPECT_EQ(trainers[rank]->finished(), 4u);
-    const absl::Status stepped = trainers[rank]->StepUntil(6);
-    EXPECT_TRUE(stepped.ok()) << stepped;
-    EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
-  });
-}
-
 TEST_F(NodeTakeover, OfRanksWithoutFirstValues_BeginsAnew) {
   auto first = StartServer({0, 1}, {});
   std::vector<std::unique_ptr<AttachedOwner>> links(kWorldSize);
@@ -451,4 +243,4 @@ TEST_F(NodeTakeover, OfSomethingElse_IsRefused) {
 }
 
 }  // namespace
-}  // namespace optshard
+}  // namespace optshard::testing

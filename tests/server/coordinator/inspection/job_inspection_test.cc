@@ -1,27 +1,17 @@
-// The JobInspection service over loopback, with shard owners that are not behind it but their
-// views.
+// What the JobInspection service says of a job: its ranks, owners, groups and steps.
 
-#include <grpcpp/grpcpp.h>
-
-#include <atomic>
-#include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "common/rpc/channel_rpc.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/optshard/v1/inspection.grpc.pb.h"
-#include "server/coordinator/coordinator_server.h"
-#include "server/shard/inspection/shard_owner_server.h"
-#include "tests/server/coordinator/join_requests.h"
-#include "tests/server/shard/inspection/fake_shard_view.h"
+#include "tests/server/coordinator/inspection/job_inspection_fixture.h"
 
 namespace optshard::testing {
 namespace {
@@ -29,126 +19,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr char kOptimizer[] = "default";
-
-// Two ranks of "optshard", whose plan is of `space`.
-class JobInspectionTest : public ::testing::Test {
- protected:
-  JobInspectionTest() {
-    CoordinatorServer::Options options;
-    options.coordinator.group.world_size = 2;
-    options.coordinator.group.liveness.lease = absl::Hours(1);
-    options.coordinator.group.liveness.session_grace = absl::Hours(1);
-    coordinator_ = CoordinatorServer::Start(options).value();
-    owners_ = ShardOwnerServer::Start(ShardOwnerServer::Options(), &views_).value();
-    stub_ = v1::JobInspection::NewStub(MakeChannel(coordinator_->address()));
-  }
-
-  // In reverse: the server stops before the views go.
-  ~JobInspectionTest() override { owners_->Stop(absl::Seconds(1)); }
-
-  absl::Status Join(Rank rank, const OptimizerSpec& spec, const std::string& address) {
-    JoinRequest join = TestJoin(rank, 2);
-    join.spec.space = spec.space;
-    join.spec.policy = spec.policy;
-    join.spec.rules = spec.rules;
-    join.owner_address = address;
-    return coordinator_->coordinator().Join(join).status();
-  }
-
-  void Start(const OptimizerSpec& spec) {
-    for (Rank rank = 0; rank < 2; ++rank) {
-      ASSERT_TRUE(Join(rank, spec, OwnerAddress()).ok());
-    }
-    const OptimizerPlan plan = coordinator_->coordinator().GetPlan(kOptimizer).value();
-    for (Rank rank = 0; rank < 2; ++rank) {
-      auto view = std::make_unique<FakeShardView>();
-      const JobStatus status = coordinator_->coordinator().GetStatus(kOptimizer);
-      view->description.member = {"optshard", kOptimizer, rank,
-                                  status.groups.at(0).members.at(rank).incarnation};
-      view->description.world_size = 2;
-      view->description.generation = plan.ready->plan.generation;
-      view->description.groups = plan.spec.rules;
-      view->description.progress = {12, StepOutcome::kIdle};
-      view->description.state_bytes = int64_t{1024} * (rank + 1);
-      for (const Slice& slice : plan.ready->plan.partition.slices[rank]) {
-        OwnedSlice owned;
-        owned.parameter = slice.parameter;
-        owned.name = plan.spec.space.parameter(slice.parameter).name;
-        owned.shape = plan.spec.space.parameter(slice.parameter).shape;
-        owned.offset_elements = slice.offset_elements;
-        owned.elements = slice.elements;
-        owned.step = 12;
-        owned.slots = {"exp_avg", "exp_avg_sq", "step"};
-        owned.slot_shapes = {{"step", {}}};
-        view->slices.push_back(std::move(owned));
-      }
-      ASSERT_TRUE(views_.Register(kOptimizer, rank, view.get()).ok());
-      views_of_.push_back(std::move(view));
-    }
-  }
-
-  static OptimizerSpec Spec(ParameterSpace space,
-                            PartitionPolicy policy = PartitionPolicy::kGreedy) {
-    OptimizerSpec spec;
-    spec.space = std::move(space);
-    spec.policy = policy;
-    spec.rules = {{"adam"}};
-    return spec;
-  }
-
-  // One parameter of which each rank owns a half.
-  static OptimizerSpec Halves() {
-    ParameterSpec parameter;
-    parameter.name = "weight";
-    parameter.shape = {4096};
-    return Spec(ParameterSpace({GroupSpec{{parameter}}}), PartitionPolicy::kBalanced);
-  }
-
-  std::string OwnerAddress() const { return absl::StrCat("127.0.0.1:", owners_->port()); }
-
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::JobInspection::Stub::*method)(
-                                    grpc::ClientContext*, const Request&, Response*),
-                                const Request& request) {
-    grpc::ClientContext context;
-    context.set_deadline(DeadlineAfter(absl::Seconds(20)));
-    Response response;
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    if (!status.ok()) {
-      return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                          status.error_message());
-    }
-    EXPECT_LT(response.ByteSizeLong(), 2u << 20);
-    return response;
-  }
-
-  absl::StatusOr<v1::JobDescription> Describe(const v1::DescribeJobRequest& request = {}) {
-    return Call(&v1::JobInspection::Stub::DescribeJob, request);
-  }
-  absl::StatusOr<v1::ListJobParametersResponse> List(const v1::ListJobParametersRequest& request) {
-    return Call(&v1::JobInspection::Stub::ListParameters, request);
-  }
-  absl::StatusOr<v1::GetStatisticsResponse> Statistics(const v1::GetStatisticsRequest& request) {
-    return Call(&v1::JobInspection::Stub::GetStatistics, request);
-  }
-  absl::StatusOr<v1::ReadValuesResponse> Read(const std::string& slot, int64_t offset,
-                                              int64_t elements) {
-    v1::ReadValuesRequest request;
-    request.set_name("weight");
-    request.set_slot(slot);
-    request.set_offset_elements(offset);
-    request.set_elements(elements);
-    return Call(&v1::JobInspection::Stub::ReadValues, request);
-  }
-
-  ShardViewRegistry views_;
-  std::vector<std::unique_ptr<FakeShardView>> views_of_;
-  std::unique_ptr<CoordinatorServer> coordinator_;
-  std::unique_ptr<ShardOwnerServer> owners_;
-  std::unique_ptr<v1::JobInspection::Stub> stub_;
-};
 
 TEST_F(JobInspectionTest, NobodyHasJoined_SaysSo) {
   const auto description = Describe();
@@ -200,13 +70,13 @@ TEST_F(JobInspectionTest, OwnerOfAnotherJobAtTheAddress_IsNotBelieved) {
   EXPECT_EQ(Call(&v1::JobInspection::Stub::ListSteps, v1::ListStepsRequest())->unanswered_size(),
             1);
   EXPECT_EQ(Read("exp_avg", 4000, 5).status().code(), absl::StatusCode::kNotFound);
-  views_of_[1]->description.member = {"optshard", kOptimizer, 1, 1};  // of an earlier life
+  views_of_[1]->description.member = {"optshard", kInspectedOptimizer, 1, 1};  // of an earlier life
   EXPECT_THAT(Describe()->unanswered(0).summary(), HasSubstr("ABORTED"));
 }
 
 TEST_F(JobInspectionTest, FirstOwnerThatDoesNotAnswer_TheNextOneTells) {
   Start(Halves());
-  views_.Unregister(kOptimizer, 0);
+  views_.Unregister(kInspectedOptimizer, 0);
   const auto list = List({});
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_THAT(list->parameters(0).slots(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
@@ -216,58 +86,6 @@ TEST_F(JobInspectionTest, FirstOwnerThatDoesNotAnswer_TheNextOneTells) {
   ASSERT_TRUE(values.ok()) << values.status();
   EXPECT_THAT(values->values(), ElementsAre(4000, 4001));
   EXPECT_EQ(Read("step", 0, 0)->values_size(), 1);
-}
-
-TEST_F(JobInspectionTest, ReplicatedState_AnyRankTells) {
-  ParameterSpec parameter;
-  parameter.name = "weight";
-  parameter.shape = {4096};
-  Start(Spec(ParameterSpace({GroupSpec{{parameter}}}), PartitionPolicy::kReplicated));
-  views_.Unregister(kOptimizer, 0);
-  EXPECT_THAT(List({})->parameters(0).slots(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
-  const auto statistics = Statistics({});
-  ASSERT_TRUE(statistics.ok()) << statistics.status();
-  EXPECT_EQ(statistics->parameters(0).slots_size(), 3);
-  EXPECT_THAT(Read("exp_avg", 4000, 2)->values(), ElementsAre(4000, 4001));
-}
-
-TEST_F(JobInspectionTest, TimeForStatisticsIsOver_SaysWhatIsMissingAndHowToGoOn) {
-  std::vector<ParameterSpec> parameters(3);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].name = absl::StrCat("p", i);
-    parameters[i].shape = {10};
-  }
-  Start(Spec(ParameterSpace({GroupSpec{std::move(parameters)}})));  // rank 0 owns 0 and 2
-  absl::Notification go_on;
-  std::atomic<int> pieces{0};
-  views_of_[0]->read = [&](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
-    if (++pieces > 4) go_on.WaitForNotification();
-    return StepNumber{1};
-  };
-  const auto ask = [this](const std::string& token) {
-    v1::GetStatisticsRequest request;
-    request.set_page_token(token);
-    grpc::ClientContext context;
-    context.set_deadline(DeadlineAfter(absl::Seconds(1)));
-    v1::GetStatisticsResponse response;
-    const grpc::Status status = stub_->GetStatistics(&context, request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return response;
-  };
-  const v1::GetStatisticsResponse first = ask("");
-  EXPECT_EQ(first.summary(),
-            "slots of 2 parameters, there are more; the time was over: go on with the next page");
-  EXPECT_EQ(first.parameters_size(), 2);
-  EXPECT_EQ(first.next_page_token(), "2");
-  const v1::GetStatisticsResponse last = ask("2");
-  ASSERT_EQ(last.parameters_size(), 1);
-  EXPECT_EQ(last.summary(),
-            "slots of 1 parameters, the last ones; the time was over before all of parameter 2 was "
-            "gone through: ask for one of its slots at a time");
-  EXPECT_THAT(last.parameters(0).not_scanned(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
-  EXPECT_THAT(last.parameters(0).summary(), HasSubstr("not all values were gone through of: "));
-  go_on.Notify();
-  EXPECT_EQ(ask("2").parameters(0).not_scanned_size(), 0);
 }
 
 TEST_F(JobInspectionTest, OtherOptimizers_AreListed) {
@@ -335,7 +153,7 @@ TEST_F(JobInspectionTest, Ranks_ComeInPages) {
 
 TEST_F(JobInspectionTest, OwnerThatDoesNotAnswer_IsNamedAndTheRestSaid) {
   Start(Halves());
-  views_.Unregister(kOptimizer, 1);
+  views_.Unregister(kInspectedOptimizer, 1);
   const auto description = Describe();
   ASSERT_TRUE(description.ok()) << description.status();
   ASSERT_EQ(description->unanswered_size(), 1);
@@ -373,146 +191,6 @@ TEST_F(JobInspectionTest, OwnerOfAnotherGeneration_CountsAsUnanswered) {
   EXPECT_THAT(list->unanswered(0).summary(), HasSubstr("it is of generation 7, expected 1"));
 }
 
-TEST_F(JobInspectionTest, Parameters_HaveTheirOwners) {
-  Start(Halves());
-  const auto list = List({});
-  ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_EQ(list->summary(),
-            "optimizer default has 1 parameters, 4096 elements; this page has 1, the last ones");
-  ASSERT_EQ(list->parameters_size(), 1);
-  const v1::JobParameter& parameter = list->parameters(0);
-  EXPECT_EQ(parameter.summary(),
-            "0 weight float32 [4096] step 12, 16.0 KiB, ranks 0, 1: exp_avg, exp_avg_sq, step");
-  EXPECT_EQ(parameter.step(), 12);
-  EXPECT_THAT(parameter.slots(), ElementsAre("exp_avg", "exp_avg_sq", "step"));
-  ASSERT_EQ(parameter.owners_size(), 2);
-  EXPECT_EQ(parameter.owners(1).rank(), 1);
-  EXPECT_EQ(parameter.owners(1).offset_elements(), 2048);
-  EXPECT_EQ(parameter.owners(1).elements(), 2048);
-}
-
-TEST_F(JobInspectionTest, HundredThousandParameters_ComeInSmallPages) {
-  std::vector<ParameterSpec> parameters(100'000);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].name =
-        absl::StrFormat("decoder.layers.%d.attention.%s", i / 2, i % 2 == 0 ? "weight" : "bias");
-    parameters[i].shape = {1};
-  }
-  Start(Spec(ParameterSpace({GroupSpec{std::move(parameters)}})));
-  v1::ListJobParametersRequest request;
-  request.set_page_size(500);
-  request.set_name("*.bias");
-  auto list = List(request);
-  ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_EQ(list->parameters_size(), 500);
-  EXPECT_EQ(list->parameters(499).parameter(), 999);
-  EXPECT_EQ(list->parameters(499).step(), 12);
-  EXPECT_EQ(list->unanswered_size(), 0);
-  request.set_page_token("99998");
-  list = List(request);
-  ASSERT_TRUE(list.ok()) << list.status();
-  ASSERT_EQ(list->parameters_size(), 1);
-  EXPECT_EQ(list->parameters(0).name(), "decoder.layers.49999.attention.bias");
-  EXPECT_EQ(list->next_page_token(), "");
-  v1::GetStatisticsRequest statistics;
-  statistics.set_page_size(100);
-  const auto page = Statistics(statistics);
-  ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_EQ(page->parameters_size(), 100);
-  EXPECT_EQ(page->next_page_token(), "100");
-}
-
-TEST_F(JobInspectionTest, Statistics_AreOfAllOwners) {
-  Start(Halves());
-  v1::GetStatisticsRequest request;
-  request.set_slot("exp_avg");
-  const auto statistics = Statistics(request);
-  ASSERT_TRUE(statistics.ok()) << statistics.status();
-  ASSERT_EQ(statistics->parameters_size(), 1);
-  EXPECT_EQ(statistics->parameters(0).summary(), "0 weight float32 [4096], updated 12 times");
-  ASSERT_EQ(statistics->parameters(0).slots_size(), 1);
-  const v1::SlotStatistics& slot = statistics->parameters(0).slots(0);
-  double squares = 0;
-  for (int i = 0; i < 4096; ++i) squares += static_cast<double>(i) * i;
-  EXPECT_DOUBLE_EQ(slot.norm() * slot.norm(), squares);
-  EXPECT_EQ(slot.mean(), 4095.0 / 2);
-  EXPECT_EQ(slot.min(), 0);
-  EXPECT_EQ(slot.max(), 4095);
-  EXPECT_EQ(slot.elements(), 4096);
-  EXPECT_EQ(slot.zero_share(), 1.0 / 4096);
-  EXPECT_EQ(slot.non_finite_share(), 0);
-  EXPECT_EQ(slot.first_step(), 1);
-  EXPECT_EQ(slot.summary(),
-            "exp_avg float32: norm 151321, mean 2047.5, min 0, max 4095, 0.02441 % zeros, all "
-            "finite; step 1");
-}
-
-TEST_F(JobInspectionTest, SlotsOfOneNumber_CountOnce) {
-  Start(Halves());
-  for (Rank rank = 0; rank < 2; ++rank) {
-    views_of_[rank]->read = [rank](int64_t, absl::Span<double> out) -> absl::StatusOr<StepNumber> {
-      for (double& value : out) value = 12;
-      return static_cast<StepNumber>(5 + rank);
-    };
-  }
-  v1::GetStatisticsRequest request;
-  request.set_slot("step");
-  const auto statistics = Statistics(request);
-  ASSERT_TRUE(statistics.ok()) << statistics.status();
-  const v1::SlotStatistics& slot = statistics->parameters(0).slots(0);
-  EXPECT_EQ(slot.elements(), 1);
-  EXPECT_EQ(slot.max(), 12);
-  request.set_slot("exp_avg");
-  EXPECT_THAT(Statistics(request)->parameters(0).slots(0).summary(), HasSubstr("of steps 5 to 6"));
-}
-
-TEST_F(JobInspectionTest, Values_ComeFromBothOwners) {
-  Start(Halves());
-  const auto values = Read("exp_avg", 2046, 4);
-  ASSERT_TRUE(values.ok()) << values.status();
-  EXPECT_THAT(values->values(), ElementsAre(2046, 2047, 2048, 2049));
-  EXPECT_EQ(values->summary(), "exp_avg of weight, float32, elements [2046, 2050), step 1");
-  EXPECT_EQ(Read("exp_avg", 4090, 0)->values_size(), 6);
-  EXPECT_EQ(Read("exp_avg", 0, 0)->values_size(), 10);
-  EXPECT_EQ(Read("step", 0, 0)->values_size(), 1);
-}
-
-TEST_F(JobInspectionTest, ValuesThatAreNot_AreRefused) {
-  Start(Halves());
-  EXPECT_EQ(Read("momentum", 0, 1).status().message(),
-            "parameter 0 has no slot \"momentum\"; it has: exp_avg, exp_avg_sq, step");
-  EXPECT_EQ(Read("exp_avg", 4090, 7).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(Read("exp_avg", 4096, 0).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(Read("step", 1, 1).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(Read("exp_avg", 0, (64 << 10) + 1).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Read("exp_avg", -1, 1).status().code(), absl::StatusCode::kInvalidArgument);
-  v1::ReadValuesRequest request;
-  request.set_slot("exp_avg");
-  request.set_parameter(1);
-  EXPECT_EQ(Call(&v1::JobInspection::Stub::ReadValues, request).status().message(),
-            "no parameter 1: the optimizer has 0 to 0");
-}
-
-TEST_F(JobInspectionTest, OwnersThatAreAStepApart_AreAborted) {
-  Start(Halves());
-  views_of_[1]->read = [](int64_t, absl::Span<double>) { return StepNumber{2}; };
-  const absl::Status status = Read("exp_avg", 2046, 4).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("the values of rank 1 are of step 2, those of the ranks before it of step "
-                        "1"));
-}
-
-TEST_F(JobInspectionTest, TornState_IsSaidByWhom) {
-  Start(Halves());
-  views_of_[1]->read = [](int64_t, absl::Span<double>) -> absl::StatusOr<StepNumber> {
-    return absl::DataLossError("torn");
-  };
-  const absl::Status status = Read("exp_avg", 3000, 4).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 at " + OwnerAddress()));
-}
-
 TEST_F(JobInspectionTest, Groups_HaveTheHyperparametersOfTheLastStep) {
   Start(Halves());
   views_of_[0]->description.groups[0].hyperparameters.Set("lr", 0.25);
@@ -522,10 +200,10 @@ TEST_F(JobInspectionTest, Groups_HaveTheHyperparametersOfTheLastStep) {
   EXPECT_EQ(groups->groups(0).summary(), "group 0: adam, 1 parameters, 4096 elements");
   EXPECT_EQ(groups->groups(0).hyperparameters(), "lr=0.25");
   EXPECT_THAT(groups->summary(), HasSubstr("those of rank 0 at step 12"));
-  views_.Unregister(kOptimizer, 0);
+  views_.Unregister(kInspectedOptimizer, 0);
   EXPECT_THAT(Call(&v1::JobInspection::Stub::ListGroups, v1::ListGroupsRequest())->summary(),
               HasSubstr("those of rank 1"));
-  views_.Unregister(kOptimizer, 1);
+  views_.Unregister(kInspectedOptimizer, 1);
   EXPECT_EQ(Call(&v1::JobInspection::Stub::ListGroups, v1::ListGroupsRequest()).status().code(),
             absl::StatusCode::kUnavailable);
 }

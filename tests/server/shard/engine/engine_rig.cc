@@ -174,6 +174,7 @@ OwnerGeneration::Options EngineRig::OptionsOf(Rank rank, const Common& common) c
   options.plane = ranks_[rank].plane;
   options.driver = options_.driver;
   options.threads = options_.threads;
+  if (options_.executor_of) options.make_executor = options_.executor_of(rank);
   options.window = options_.window;
   options.staging_buffers = options_.staging_buffers;
   options.timeline = ranks_[rank].timeline.get();

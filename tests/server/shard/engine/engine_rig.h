@@ -20,6 +20,7 @@
 #include "server/shard/owner_generation.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_store.h"
+#include "server/update/executor.h"
 #include "server/update/group_update.h"
 #include "server/update/update_rule.h"
 #include "tests/server/shard/engine/step_oracle.h"
@@ -55,6 +56,7 @@ class EngineRig {
     BucketOptions buckets = {2048, 512};        // many buckets, contiguous and packed ones
     DriverKind driver = DriverKind::kSimd;
     int threads = 1;
+    std::function<ExecutorFactory(Rank)> executor_of;  // null: the default one
     int window = 4;
     int staging_buffers = 2;
     uint64_t seed = 1;

@@ -17,9 +17,11 @@ namespace optshard {
 namespace HWY_NAMESPACE {
 
 // Hardware fetches ahead, but not beyond the end of a 4 KiB page. Asking once a cache line for what
-// comes 2 KiB later takes 7 to 15 % from Adam, on 4 KiB and on huge pages, with 1 to 8 replicas;
-// 1 or 3 KiB do as well. Not for copies: what they hold is not read.
-constexpr uintptr_t kBytesAhead = 2048;
+// comes 384 bytes later takes up to 5 % from Adam. Asking for what lies farther ahead disturbs the
+// hardware's own fetching where the processor is of the newer kind: from 768 bytes on Adam then takes
+// 8 to 20 % longer than with nothing asked for (docs/measurements/fetch_ahead.md). Not for copies:
+// what they hold is not read.
+constexpr uintptr_t kBytesAhead = 384;
 constexpr uintptr_t kLineBytes = 64;
 template <class E>
 constexpr int64_t kLineElements = kLineBytes / sizeof(typename E::Number);

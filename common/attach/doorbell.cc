@@ -36,7 +36,7 @@ SegmentLabel LabelOf(Rank rank) {
   return label;
 }
 
-// Bytes, of a parameter's values.
+// Of values that are staged as bytes, bytes.
 int64_t MostElements(const DoorbellRequest& request) {
   return request.kind == DoorbellRequest::Kind::kWriteStagedBytes ? kMaxShareBytes
                                                                   : kStateWindowElements;

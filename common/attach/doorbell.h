@@ -113,7 +113,7 @@ struct DoorbellRequest {
   // taken point into `value_memory`.
   absl::Span<const double> values;
   std::vector<double> value_memory;
-  // For kWriteStagedBytes: values of the parameter's type, of which the range has as many
+  // For kWriteStagedBytes: values as the slot keeps them, or the parameter. The range has as many
   // elements as there are bytes. Of a request that was taken they lie in the window.
   absl::Span<const char> bytes;
   // For kShareBytes, which has only this and the timeout. Of a request that was taken, the bytes

@@ -16,10 +16,9 @@ HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-// Hardware fetches ahead, but not beyond the end of a 4 KiB page. Asking once a cache line for what
-// comes 384 bytes later takes up to 5 % from Adam. Asking for what lies farther ahead disturbs the
-// hardware's own fetching where the processor is of the newer kind: from 768 bytes on Adam then takes
-// 8 to 20 % longer than with nothing asked for (docs/measurements/fetch_ahead.md). Not for copies:
+// Hardware fetches ahead, but not beyond the end of a 4 KiB page. So the loops ask once a cache
+// line for what comes a little later. From 768 bytes on this disturbs what the hardware fetches by
+// itself, and is worse than asking for nothing (docs/measurements/fetch_ahead.md). Not for copies:
 // what they hold is not read.
 constexpr uintptr_t kBytesAhead = 384;
 constexpr uintptr_t kLineBytes = 64;

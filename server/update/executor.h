@@ -51,7 +51,8 @@ struct HostResources {
   int64_t workspace_bytes = 0;
 };
 
-// Makes the executor of a rank, for all rules. Without it there is no step engine.
+// Makes the executor of a rank, for all rules. Never null. Its error is that of
+// StepEngine::Create.
 using ExecutorFactory =
     std::function<absl::StatusOr<std::unique_ptr<Executor>>(const HostResources& host)>;
 

@@ -163,7 +163,9 @@ TEST_P(FrozenStateTest, Step_FrozenForTwoSteps_StaysAndGoesOnWhereItStopped) {
           EXPECT_TRUE(trainer.Bytes(/*odd_alone=*/true) == before);
         }
       }
-      return trainer.Bytes(/*odd_alone=*/true);
+      std::string after = trainer.Bytes(/*odd_alone=*/true);
+      EXPECT_FALSE(after == before);
+      return after;
     });
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_TRUE(frozen[rank] == expected[rank]) << "rank " << rank;

@@ -46,7 +46,7 @@ class ClusterFaults(unittest.TestCase):
         print(said)
         all_faults = [line for line in said.splitlines() if line.startswith("| all")]
         self.assertEqual(len(all_faults), 1, said)
-        faults, *ends = [int(cell) for cell in all_faults[0].split("|")[2:7]]
+        faults, *ends = [int(cell) for cell in all_faults[0].split("|")[2:8]]
         self.assertEqual(faults, 10, said)
         self.assertEqual(sum(ends), 10, said)
         self.assertEqual(ends[-1], 0, said)

@@ -164,8 +164,7 @@ absl::Status ShardState::CheckStaged() const {
   if (staged_ != nullptr) return absl::OkStatus();
   return absl::AbortedError(
       absl::StrFormat("the owner of rank %d stages no state, perhaps since it has succeeded one "
-                      "that did; begin with "
-                      "that again",
+                      "that did; begin with that again",
                       options_.rank));
 }
 
@@ -196,9 +195,10 @@ absl::Status ShardState::StageSlot(int parameter, int slot, int64_t offset_eleme
         "bytes of a slot that has an element for each of the parameter, and no codes",
         bytes, known->name, parameter, size));
   }
-  const absl::StatusOr<ParameterSlot> found = Find(parameter, slot, offset_elements, bytes / size);
+  const int64_t elements = bytes / size;
+  const absl::StatusOr<ParameterSlot> found = Find(parameter, slot, offset_elements, elements);
   if (!found.ok()) return found.status();
-  staged_->store().WriteBytes(parameter, found->index, offset_elements, values);
+  staged_->store().WriteBytes(parameter, found->index, offset_elements, elements, values.data());
   return absl::OkStatus();
 }
 

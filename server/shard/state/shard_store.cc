@@ -127,15 +127,13 @@ void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
               });
 }
 
-void ShardStore::WriteBytes(int parameter, int slot, int64_t offset_elements,
-                            absl::Span<const char> values) {
-  const Piece& first = PiecesFrom(parameter, slot, offset_elements).front();
-  const auto size = static_cast<int64_t>(
-      SizeOf(ArrayOf(own_[first.own].states[first.span], slot).plain().dtype()));
-  WritePieces(parameter, slot, offset_elements, static_cast<int64_t>(values.size()) / size,
+void ShardStore::WriteBytes(int parameter, int slot, int64_t offset_elements, int64_t elements,
+                            const char* values) {
+  WritePieces(parameter, slot, offset_elements, elements,
               [&](const State& state, int64_t within, int64_t given, int64_t count) {
-                std::memcpy(ArrayOf(state, slot).plain().From(within).data(),
-                            values.data() + given * size, count * size);
+                const Buffer to = ArrayOf(state, slot).plain();
+                const auto size = static_cast<int64_t>(SizeOf(to.dtype()));
+                std::memcpy(to.From(within).data(), values + given * size, count * size);
               });
 }
 

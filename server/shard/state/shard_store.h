@@ -140,7 +140,8 @@ class ShardStore {
   // values they are stays as it is.
   void Write(int parameter, int slot, int64_t offset_elements, absl::Span<const double> values);
   // Likewise, as they are kept: in the dtype of a slot that has no codes.
-  void WriteBytes(int parameter, int slot, int64_t offset_elements, absl::Span<const char> values);
+  void WriteBytes(int parameter, int slot, int64_t offset_elements, int64_t elements,
+                  const char* values);
   // Likewise the parameter's step count and scalar slots.
   void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
 

@@ -131,22 +131,26 @@ TEST(Doorbell_StateRequest_Arrives, AndLeavesTheStepsPartsAlone) {
   EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);
 }
 
-TEST(Doorbell_StagedParameter_Arrives, AsBytes) {
+TEST(Doorbell_StagedBytes_Arrive, AndTheSlotTheyAreOf) {
   Ends ends({5, 2});
   std::string bytes(kMaxShareBytes, 'a');
   DoorbellRequest asked;
   asked.kind = DoorbellRequest::Kind::kWriteStagedBytes;
   asked.timeout = absl::Seconds(3);
-  asked.state = {4, 0, 9, static_cast<int64_t>(bytes.size())};
   asked.bytes = bytes;
-  ASSERT_TRUE(ends.trainer.Ask(asked).ok());
-  DoorbellRequest taken;
-  ASSERT_TRUE(ends.server.Take(&taken).ok());
-  EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kWriteStagedBytes);
-  EXPECT_EQ(taken.state.parameter, 4);
-  EXPECT_EQ(taken.state.offset_elements, 9);
-  EXPECT_EQ(std::string(taken.bytes.begin(), taken.bytes.end()), bytes);
-  EXPECT_TRUE(taken.is_of_state());
+  for (const int slot : {-1, 3}) {
+    asked.state = {4, slot, 9, static_cast<int64_t>(bytes.size())};
+    ASSERT_TRUE(ends.trainer.Ask(asked).ok());
+    DoorbellRequest taken;
+    ASSERT_TRUE(ends.server.Take(&taken).ok());
+    EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kWriteStagedBytes);
+    EXPECT_EQ(taken.state.parameter, 4);
+    EXPECT_EQ(taken.state.slot, slot);
+    EXPECT_EQ(taken.state.offset_elements, 9);
+    EXPECT_EQ(std::string(taken.bytes.begin(), taken.bytes.end()), bytes);
+    EXPECT_TRUE(taken.is_of_state());
+    ends.server.Answer(DoorbellReply());
+  }
   bytes += 'a';
   asked.bytes = bytes;
   EXPECT_TRUE(absl::IsInvalidArgument(ends.trainer.Ask(asked).status()));

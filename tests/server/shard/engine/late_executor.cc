@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "server/update/cpu/cpu_executor.h"
 
 namespace optshard::testing {
@@ -48,7 +48,7 @@ class LateTicket final : public Ticket {
     if (faulty_ && updates_->fault == LateUpdates::Fault::kInWait) return updates_->error;
     if (faulty_ && updates_->fault == LateUpdates::Fault::kAtDeadline) {
       absl::Notification never;
-      never.WaitForNotificationWithDeadline(deadline);
+      never.WaitForNotificationWithTimeout(deadline - Clock::Monotonic().Now());
       return absl::DeadlineExceededError("the device does not answer");
     }
     if (thread_.joinable()) {

@@ -241,6 +241,9 @@ TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {
   ExpectRefused(state_->StageBytes(kA, kAverage, begin_, bytes.substr(1)), "whole elements of 4");
   ExpectRefused(state_->StageBytes(kA, kAverage, kEndOfA - 1, bytes), "not all owned by rank 1");
   ExpectRefused(state_->StageBytes(kA, kStepOfA, 0, bytes), "and no codes");
+  for (const int64_t offset : {begin_, kEndOfA}) {
+    EXPECT_TRUE(state_->StageBytes(kA, kAverage, offset, {}).ok()) << "none, at " << offset;
+  }
   store_->Take(state_->staged()->store());
   EXPECT_EQ(All(kA, kAverage), std::vector<double>(values.begin(), values.end()));
   EXPECT_THAT(All(kB, kAverage), Each(0));

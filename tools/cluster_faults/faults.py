@@ -6,6 +6,8 @@ What a job may do is what docs/errors.md and docs/sidecar.md promise, not what i
 import dataclasses
 import random
 
+from failures import Hung
+
 # Nobody is told anything, and the parameters are those of a run that nothing disturbed.
 SAME_BITS = "same bits"
 # Ranks were told which loss has torn the step, and have gone on from a checkpoint with the same bits.
@@ -87,23 +89,30 @@ class Fault:
         if name == "host":
             job.hosts.cut(self.host)
             for rank in job.ranks_of(self.host):
-                job.trainers[rank].kill()
-            job.servers[self.host].kill()
+                _kill(job.trainers[rank], "the trainer of rank %d" % rank)
+            _kill(job.servers[self.host], "the keeper of host %d" % self.host)
             if self.host == 0:
-                job.coordinator.kill()
+                _kill(job.coordinator, "the coordinator")
             return undo
         if name == "keeper":
-            job.servers[self.host].kill()
+            _kill(job.servers[self.host], "the keeper of host %d" % self.host)
             return undo
         if name.startswith("coordinator"):
-            job.coordinator.kill()
+            _kill(job.coordinator, "the coordinator")
             undo.append(job.start_coordinator)
         if name.startswith("trainer"):
-            job.trainers[self.rank].kill()
+            _kill(job.trainers[self.rank], "the trainer of rank %d" % self.rank)
             undo.append(lambda: job.start_trainer(self.rank))
         if name.endswith("server"):
             job.servers[self.host].kill_server()
         return undo
+
+
+def _kill(process, name):
+    """A fault that hits nothing would count as survived."""
+    if process.ended():
+        raise Hung("%s was to be killed, and has ended before" % name)
+    process.kill()
 
 
 def schedule(seed, count, names, limits, hosts):

@@ -32,8 +32,7 @@ class ClusterFaults(unittest.TestCase):
     def test_each_kind_of_fault_ends_with_the_same_bits_or_a_named_loss(self):
         out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", "out/cluster_faults")
         campaign = subprocess.Popen(
-            [sys.executable, "-B", _CAMPAIGN, "--faults=10", "--hosts=4", "--steps=300",
-             "--step-timeout=3", "--out=" + out,
+            [sys.executable, "-B", _CAMPAIGN, "--faults=10", "--hosts=4", "--steps=300", "--out=" + out,
              "--coordinator-binary=server/coordinator/optshard-coordinator",
              "--server-binary=server/node/optshard-server",
              "--trainer-binary=tests/testing/test-trainer"],

@@ -58,7 +58,8 @@ def _parse(arguments):
     parser.add_argument("--elements", type=int, default=100000,
                         help="of the job's largest parameter [%(default)s]")
     parser.add_argument("--lease", type=float, default=1.0, help="the coordinator's, in s [%(default)s]")
-    parser.add_argument("--step-timeout", type=float, default=4.0, help="in s [%(default)s]")
+    parser.add_argument("--step-timeout", type=float, default=5.0,
+                        help="in s; at least four leases and a second [%(default)s]")
     parser.add_argument("--join-timeout", type=float, default=6.0, help="in s [%(default)s]")
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps [%(default)s]")
     parser.add_argument("--out", default="out/cluster_faults", help="for logs of rounds that have failed "
@@ -73,6 +74,11 @@ def _parse(arguments):
             parser.error("--kinds: there is no kind %s, only %s" % (kind, ", ".join(KINDS)))
     if options.faults < 1 or not 2 <= options.hosts <= 100:
         parser.error("expected at least one of --faults, and --hosts from 2 to 100")
+    # Otherwise a link that is cut for two leases may be told to the trainers: TCP takes as long again to repeat
+    # what was lost, and then the job forms anew.
+    if options.step_timeout < 4 * options.lease + 1:
+        parser.error("--step-timeout: %g s, expected at least four leases and a second, %g s"
+                     % (options.step_timeout, 4 * options.lease + 1))
     if os.geteuid() != 0:
         parser.error("only root can make network namespaces; run it with sudo")
     for program in ("ip", "setpriv", options.coordinator, options.server, options.trainer):
@@ -173,9 +179,9 @@ class Campaign:
         return result
 
     def _steps_for(self, fault):
-        """How many steps a round may take: those before the fault, those while it lasts, and some more. A few kinds
-        do not hold up the job."""
-        return fault.after_steps + math.ceil(1.5 * self._steps_per_s * (fault.after_s + fault.lasts_s)) + 40
+        """How many steps a round may take: those before the fault, those while it lasts, and some more."""
+        steps_for_s = fault.after_s + (0 if fault.holds_up_steps else fault.lasts_s)
+        return fault.after_steps + math.ceil(1.5 * self._steps_per_s * steps_for_s) + 40
 
     def _finish(self, number):
         try:

@@ -71,6 +71,11 @@ class Fault:
         return "%s (host %d, rank %d) after %d steps and %.4f s, for %.3f s" % (
             self.kind.name, self.host, self.rank, self.after_steps, self.after_s, self.lasts_s)
 
+    @property
+    def holds_up_steps(self):
+        """Whether no rank can step while it lasts. Without a coordinator they can."""
+        return not self.kind.name.startswith("coordinator")
+
     def hits(self, job):
         """Ranks that are lost, or lose something, by the fault."""
         if self.kind.name == "trainer":

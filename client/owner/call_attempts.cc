@@ -18,8 +18,12 @@ constexpr int kMostBegun = 8;
 bool HasBegun(const RankExchange& exchange) { return exchange.begun() > 1; }
 
 bool MayBeginAgain(const absl::Status& status, const RankExchange& exchange) {
-  // What the call is about to replace. Others have yet to learn it, by a step.
-  if (errors::IsTornStep(status)) return exchange.options().owner->failure().ok();
+  if (errors::IsTornStep(status)) {
+    // Before the first exchange is made, a torn step is another rank's news: it steps, and has just
+    // learned that the state is torn. Only a call that all ranks will make then may wait for it.
+    const bool may_wait = HasBegun(exchange) || exchange.options().replaces_torn_state;
+    return may_wait && exchange.options().owner->failure().ok();
+  }
   return errors::IsTrainerGone(status) || errors::IsOwnerAway(status) || absl::IsAborted(status);
 }
 

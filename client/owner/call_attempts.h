@@ -11,8 +11,9 @@ namespace optshard {
 
 // Makes attempts at the call, each with exchanges of its own, and returns what the last one does.
 // There is another one after errors::IsTrainerGone and errors::IsOwnerAway; after ABORTED, which
-// all ranks get where some have begun again; and after errors::IsTornStep, where the owner goes on:
-// what it is about to replace may be torn, and ranks that do not know it yet step. No other one
+// all ranks get where some have begun again; and after errors::IsTornStep, where the owner goes on
+// and the attempt had begun, or the call replaces torn state: ranks that do not know yet that it is
+// torn still step, and make the call once they are told. No other one
 //   - where none has begun for options.timeout, since the call or since the last one that had;
 //   - after eight that had begun. An attempt has begun once its first exchange is made, or ABORTED
 //     by all ranks together.

@@ -72,7 +72,7 @@ RankExchange::Options OptimizerState::ExchangeFor(ShareCall call) const {
   return exchange;
 }
 
-void OptimizerState::InAttempts(ShareCall call,
+void OptimizerState::InAttempts(const RankExchange::Options& options,
                                 const std::function<void(RankExchange&)>& attempt) const {
   const auto tried = [&](RankExchange& exchange) {
     return Trying([&] {
@@ -80,7 +80,6 @@ void OptimizerState::InAttempts(ShareCall call,
       return absl::OkStatus();
     });
   };
-  const RankExchange::Options options = ExchangeFor(call);
   if (options_.client->wait_for_trainers) {
     ThrowIfError(CallInAttempts(options, tried));
     return;
@@ -141,7 +140,7 @@ absl::Status OptimizerState::CheckOwnState() const {
 
 void OptimizerState::Consolidate(Rank to, const Groups& groups) {
   CheckRulesStepAll();
-  InAttempts(ShareCall::kConsolidate,
+  InAttempts(ExchangeFor(ShareCall::kConsolidate),
              [&](RankExchange& exchange) { ConsolidateOnce(to, groups, exchange); });
 }
 
@@ -207,9 +206,12 @@ StateAccess& OptimizerState::StateHere() const {
   return *ValueOrThrow(options_.owner->state(options_.client->step_timeout));
 }
 
-void OptimizerState::LoadInAttempts(const std::function<void(RankExchange&)>& attempt) const {
+void OptimizerState::LoadInAttempts(Replacing what,
+                                    const std::function<void(RankExchange&)>& attempt) const {
+  RankExchange::Options options = ExchangeFor(ShareCall::kLoad);
+  options.replaces_torn_state = what == Replacing::kAll;
   try {
-    InAttempts(ShareCall::kLoad, attempt);
+    InAttempts(options, attempt);
   } catch (const StatusError& error) {
     // Nothing is staged any more where the owner has ended; the next one would be waited for.
     const absl::Status& failed = error.status();
@@ -228,8 +230,9 @@ void OptimizerState::Load(const absl::StatusOr<StateDict>& given, Rank from, Gro
     present.push_back(RuleOptions::From(group.options()).values());
   }
   std::vector<Hyperparameters> loaded;
-  LoadInAttempts(
-      [&](RankExchange& exchange) { loaded = LoadOnce(given, from, present, exchange); });
+  LoadInAttempts(Replacing::kState, [&](RankExchange& exchange) {
+    loaded = LoadOnce(given, from, present, exchange);
+  });
   SetAllOptions(loaded, groups);
 }
 
@@ -344,7 +347,7 @@ LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
   load.check_parameters = calls.check;
   load.finish = calls.finish;
   CheckpointLoad done;
-  LoadInAttempts([&](RankExchange& exchange) {
+  LoadInAttempts(Replacing::kAll, [&](RankExchange& exchange) {
     load.exchange = &exchange;
     done = ValueOrThrow(optshard::LoadCheckpoint(load, directory, name));
   });

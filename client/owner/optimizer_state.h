@@ -23,6 +23,7 @@
 #include "client/state_dict.h"
 #include "common/ids.h"
 #include "common/state_options.h"
+#include "server/shard/state/replacing.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -79,7 +80,8 @@ class OptimizerState {
   Rank rank() const { return options_.client->rank; }
   RankExchange::Options ExchangeFor(ShareCall call) const;
   // As CallInAttempts, where that may wait; else one attempt. An attempt throws.
-  void InAttempts(ShareCall call, const std::function<void(RankExchange&)>& attempt) const;
+  void InAttempts(const RankExchange::Options& options,
+                  const std::function<void(RankExchange&)>& attempt) const;
   void CheckRulesStepAll() const;
   absl::Status CheckOwnState() const;
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
@@ -89,7 +91,7 @@ class OptimizerState {
                                         const std::vector<Hyperparameters>& present,
                                         RankExchange& exchange) const;
   // An attempt at a load. Where the last one fails, what is staged is dropped.
-  void LoadInAttempts(const std::function<void(RankExchange&)>& attempt) const;
+  void LoadInAttempts(Replacing what, const std::function<void(RankExchange&)>& attempt) const;
   // What all groups have with it.
   std::vector<Hyperparameters> OptionsFrom(Rank from, const StateDict& whole,
                                            const std::vector<Hyperparameters>& present,

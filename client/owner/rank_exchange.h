@@ -31,6 +31,9 @@ class RankExchange {
     int world_size = 1;
     absl::Duration timeout;                               // of each share
     absl::Duration first_timeout = absl::ZeroDuration();  // of the first one, where it is longer
+    // Whether the call makes torn state whole, parameters included: what all ranks do once they are
+    // told that it is torn.
+    bool replaces_torn_state = false;
   };
 
   explicit RankExchange(const Options& options) : options_(options) {}

@@ -55,6 +55,9 @@ struct KeptState {
   absl::optional<uint64_t> prepared_spec_digest = absl::nullopt;
   // Parameters that were added have not got the job's first values here.
   bool lacks_values = false;
+  // The state is that of no step, and all ranks were told: it is kept for its room, and `progress`
+  // is that of step 0.
+  bool is_torn = false;
 };
 
 struct JoinRequest {
@@ -104,6 +107,9 @@ struct PlanReady {
   // Some rank's added parameters have no values: all synchronise before they do anything else
   // together.
   bool lacks_values = false;
+  // Some rank's state is that of no step. All ranks refuse each step until a checkpoint is loaded,
+  // also those whose own state is whole.
+  bool is_torn = false;
 };
 
 // An event for a member. Events come in order, each once.

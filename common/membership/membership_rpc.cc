@@ -68,6 +68,7 @@ v1::PlanReady PlanReadyProto(const PlanReady& ready) {
   }
   proto.set_plan_digest(ready.plan_digest);
   proto.set_lacks_values(ready.lacks_values);
+  proto.set_is_torn(ready.is_torn);
   return proto;
 }
 
@@ -89,6 +90,7 @@ absl::StatusOr<PlanReady> PlanReadyOf(const v1::PlanReady& proto, const Optimize
   ready.finished = proto.finished_step();
   ready.skipped = proto.skipped_calls();
   ready.lacks_values = proto.lacks_values();
+  ready.is_torn = proto.is_torn();
   if (ready.plan_digest != proto.plan_digest()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the plan of generation %d that follows from the spec here has the digest 0x%016x, the "
@@ -209,6 +211,7 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
       proto.mutable_resumes()->set_prepared_spec_digest(*request.resumes->prepared_spec_digest);
     }
     proto.mutable_resumes()->set_lacks_values(request.resumes->lacks_values);
+    proto.mutable_resumes()->set_is_torn(request.resumes->is_torn);
   }
   return proto;
 }
@@ -244,6 +247,7 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
       request.resumes->prepared_spec_digest = proto.resumes().prepared_spec_digest();
     }
     request.resumes->lacks_values = proto.resumes().lacks_values();
+    request.resumes->is_torn = proto.resumes().is_torn();
   }
   return request;
 }

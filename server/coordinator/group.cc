@@ -329,6 +329,10 @@ void Group::Activate() {
   ready->lacks_values = absl::c_any_of(kept, [](const absl::optional<KeptState>& state) {
     return state.has_value() && state->lacks_values;
   });
+  // A rank may come back without it: its server was killed before it could write it down.
+  ready->is_torn = absl::c_any_of(kept, [](const absl::optional<KeptState>& state) {
+    return state.has_value() && state->is_torn;
+  });
   ready_ = ready;
   resumable_ = true;
   state_ = GroupState::kActive;

@@ -189,7 +189,8 @@ void RankMemory::TakePrepared() {
   if (!HasPrepared()) return;
   const Admission& before = *admissions_[admissions_.size() - 2];
   const KeptState kept = *ShardLedger::Read(before.ledger.data());
-  ShardLedger(admissions_.back()->ledger.data(), 0, 0, 0).Begin(kept.generation + 1, kept.progress);
+  ShardLedger(admissions_.back()->ledger.data(), 0, 0, 0)
+      .Begin(kept.generation + 1, kept.progress, ShardLedger::ReadReplacing(before.ledger.data()));
 }
 
 std::shared_ptr<const OptimizerSpec> RankMemory::prepared_spec() const {

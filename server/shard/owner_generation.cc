@@ -10,12 +10,12 @@ namespace optshard {
 
 absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
     Options options, std::vector<ShardMemory> memory, const StepProgress& progress,
-    ParameterValues values) {
+    Replacing replacing, ParameterValues values) {
   std::unique_ptr<OwnerGeneration> first(new OwnerGeneration(std::move(options)));
   absl::StatusOr<std::unique_ptr<ShardStore>> store =
       ShardStore::Create(first->StoreOptions(), std::move(memory));
   if (!store.ok()) return store.status();
-  (*store)->ledger().Begin(first->shape()->generation(), progress);
+  (*store)->ledger().Begin(first->shape()->generation(), progress, replacing);
   absl::Status made = first->MakeEngine(*std::move(store), values, nullptr);
   if (!made.ok()) return made;
   return first;
@@ -44,8 +44,9 @@ void OwnerGeneration::Begin(OwnerGeneration& former) {
   former.snapshots_->End(
       absl::AbortedError(absl::StrCat("rank ", options_.rank, " has got param groups; ask again")));
   const StepProgress progress = former.store_->ledger().progress();
+  const Replacing replacing = former.store_->ledger().replacing();
   former.store_->Retire();
-  store_->ledger().Begin(options_.shape->generation(), progress);
+  store_->ledger().Begin(options_.shape->generation(), progress, replacing);
 }
 
 ShardStore::Options OwnerGeneration::StoreOptions() const {

@@ -23,6 +23,7 @@
 #include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/state/replacing.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
 #include "server/shard/state/shard_store.h"
@@ -62,11 +63,13 @@ class OwnerGeneration {
   };
 
   // The owner's first one. `memory` is by admission, or empty (ShardStore::Create). Where it holds
-  // state, `progress` is after which step the job goes on, and `values` what the parameters have.
+  // state, `progress` is after which step the job goes on, `replacing` what has been replaced in
+  // part where that is kTorn, and `values` what the parameters have.
   //   RESOURCE_EXHAUSTED, INTERNAL (memory of another size, a plan that a rule cannot follow)
   static absl::StatusOr<std::unique_ptr<OwnerGeneration>> First(Options options,
                                                                 std::vector<ShardMemory> memory,
                                                                 const StepProgress& progress,
+                                                                Replacing replacing,
                                                                 ParameterValues values);
 
   // The one after `running`, between steps: of a space with one admission more, whose state goes

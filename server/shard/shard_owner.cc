@@ -39,19 +39,20 @@ absl::Status ShardOwner::Impl::Start() {
 
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   JoinRequest request = MakeJoinRequest(options_);
+  Replacing kept = Replacing::kNothing;
   if (!options_.memory.empty()) {
     request.resumes = ShardLedger::Read(options_.memory.back().ledger);
+    kept = ShardLedger::ReadReplacing(options_.memory.back().ledger);
   }
   const bool is_torn = request.resumes.has_value() && options_.memory_is_torn;
   if (is_torn) request.resumes->progress = StepProgress();
   // No step is torn by slots that were replaced in part: the parameters are those of the last one.
-  const bool lacks_state =
-      request.resumes.has_value() &&
-      ShardLedger::ReadReplacing(options_.memory.back().ledger) == Replacing::kState;
+  const bool lacks_state = request.resumes.has_value() && kept == Replacing::kState;
   if (lacks_state) request.resumes->progress.outcome = StepOutcome::kIdle;
   if (request.resumes.has_value()) {
     request.resumes->prepared_spec_digest = options_.prepared_spec_digest;
     request.resumes->lacks_values = options_.memory_lacks_values;
+    request.resumes->is_torn = is_torn;
   }
   absl::StatusOr<std::unique_ptr<MemberSession>> session =
       options_.coordinator->Join(request, deadline, options_.joining);
@@ -80,7 +81,15 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
                         resumed_.finished, options_.rank, AppliedStep(request.resumes->progress)));
   }
   session_->SetProgress(resumed_);
-  if (is_torn || lacks_state) resumed_.outcome = StepOutcome::kTorn;
+  if (is_torn || ready.is_torn) {
+    // Also where this rank's own state is whole, or lacks only slots: all ranks refuse each step
+    // before they exchange gradients, or those that do would wait for the others.
+    resumed_.outcome = StepOutcome::kTorn;
+    replacing_ = kept == Replacing::kAll ? kept : Replacing::kNothing;
+  } else if (lacks_state) {
+    resumed_.outcome = StepOutcome::kTorn;
+    replacing_ = kept;
+  }
   absl::Status divides = CheckPlan(ready.plan, options_.spec);
   if (divides.ok()) shape_ = GenerationShape::Make(options_.spec, ready.plan);
   return divides;
@@ -144,7 +153,7 @@ absl::Status ShardOwner::Impl::Build() {
   options.timeline = timeline_.get();
   options.clock = options_.clock;
   absl::StatusOr<std::unique_ptr<OwnerGeneration>> built =
-      OwnerGeneration::First(std::move(options), options_.memory, resumed_, values_);
+      OwnerGeneration::First(std::move(options), options_.memory, resumed_, replacing_, values_);
   if (!built.ok()) return built.status();
   generation_ = *std::move(built);
 

@@ -29,6 +29,7 @@
 #include "server/shard/plane_guard.h"
 #include "server/shard/shard_owner.h"
 #include "server/shard/snapshot/parameter_memory.h"
+#include "server/shard/state/replacing.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
@@ -128,7 +129,8 @@ class ShardOwner::Impl {
   std::shared_ptr<DataPlane> plane_;
   std::unique_ptr<OwnerGeneration> generation_;
   ParameterValues values_ = ParameterValues::kOfEachRank;  // at the start ...
-  StepProgress resumed_;                                   // ... which is after this
+  StepProgress resumed_;                                   // ... which is after this ...
+  Replacing replacing_ = Replacing::kNothing;  // ... and, where it is kTorn, has this in part
   uint64_t growth_calls_ = 0;
   bool stopped_ = false;
 };

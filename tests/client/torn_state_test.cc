@@ -5,12 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/sharded_optimizer.h"
 #include "common/errors.h"
+#include "common/ids.h"
 #include "common/link/memory_budget.h"
 #include "server/node/rank_memory.h"
 #include "server/shard/state/shard_ledger.h"
@@ -88,6 +91,51 @@ TEST(TornStateTest, LoadedCheckpoint_GoesOnWithTheSameBits) {
     EXPECT_EQ(testing::BytesOf(parameter), testing::BytesOf(same));
     uninterrupted.Close();
   }));
+}
+
+// It must not make that call again, while the other rank loads: both would be told that they make
+// different calls, and not that the state is torn.
+TEST(TornStateTest, RankThatConsolidatesWhileAnotherSteps_IsToldTooAndLoads) {
+  constexpr int kRanks = 2;
+  testing::KeptServer server(
+      [](int life, std::vector<KeptUnit>* units) {
+        if (life == 2) Tear(units);
+      },
+      kRanks);
+  const auto on_every_rank = [](const std::function<void(Rank)>& work) {
+    std::vector<std::thread> threads;
+    for (Rank rank = 0; rank < kRanks; ++rank) threads.emplace_back(work, rank);
+    for (std::thread& thread : threads) thread.join();
+  };
+  std::vector<at::Tensor> parameters;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    parameters.push_back(testing::Parameter({kElements}, 1));
+  }
+  std::vector<std::unique_ptr<ShardedOptimizer>> optimizers(kRanks);
+  testing::WrittenCheckpoint checkpoint(testing::NewCheckpointRoot());
+  on_every_rank([&](Rank rank) {
+    optimizers[rank] = std::make_unique<ShardedOptimizer>(
+        std::vector<at::Tensor>{parameters[rank]}, RuleOptions("adam").Set("lr", 0.25),
+        testing::AttachedTo(server.address(), rank, kRanks));
+    for (int step = 1; step <= 2; ++step) Step(*optimizers[rank], parameters[rank], step);
+    checkpoint.WriteShare(*optimizers[rank], {parameters[rank]});
+  });
+  checkpoint.Commit();
+  server.Kill();
+  server.Return();
+  on_every_rank([&](Rank rank) {
+    const absl::Status torn = ErrorOf([&] {
+      if (rank == 0) optimizers[rank]->consolidate_state_dict();
+      if (rank == 1) Step(*optimizers[rank], parameters[rank], 3);
+    });
+    EXPECT_TRUE(errors::IsTornStep(torn)) << "rank " << rank << ": " << torn;
+    const absl::Status loaded = ErrorOf([&] {
+      EXPECT_EQ(optimizers[rank]->load_checkpoint(checkpoint.root()).step, 2u);
+      Step(*optimizers[rank], parameters[rank], 3);
+    });
+    EXPECT_TRUE(loaded.ok()) << "rank " << rank << ": " << loaded;
+    optimizers[rank]->Close();
+  });
 }
 
 }  // namespace

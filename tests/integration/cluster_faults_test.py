@@ -7,8 +7,9 @@ import sys
 import unittest
 
 _CAMPAIGN = "tools/cluster_faults/campaign.py"
-# The tool has a limit for everything that it waits for.
-_PATIENCE_S = 240
+# The tool has a limit for everything that it waits for. With the minute in which it may end, this is less than
+# the 300 s that bazel gives the test.
+_PATIENCE_S = 210
 
 
 def _namespaces():
@@ -31,8 +32,7 @@ class ClusterFaults(unittest.TestCase):
     def test_each_kind_of_fault_ends_with_the_same_bits_or_a_named_loss(self):
         out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", "out/cluster_faults")
         campaign = subprocess.Popen(
-            [sys.executable, "-B", _CAMPAIGN, "--faults=10", "--hosts=4", "--steps=300",
-             "--step-timeout=3", "--out=" + out,
+            [sys.executable, "-B", _CAMPAIGN, "--faults=10", "--hosts=4", "--steps=300", "--out=" + out,
              "--coordinator-binary=server/coordinator/optshard-coordinator",
              "--server-binary=server/node/optshard-server",
              "--trainer-binary=tests/testing/test-trainer"],
@@ -46,6 +46,7 @@ class ClusterFaults(unittest.TestCase):
         print(said)
         all_faults = [line for line in said.splitlines() if line.startswith("| all")]
         self.assertEqual(len(all_faults), 1, said)
+        # The last one of these columns is FAILED.
         faults, *ends = [int(cell) for cell in all_faults[0].split("|")[2:8]]
         self.assertEqual(faults, 10, said)
         self.assertEqual(sum(ends), 10, said)

@@ -3,6 +3,7 @@
 
 import argparse
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -10,10 +11,11 @@ import sys
 import time
 import traceback
 
+from failures import Broken, Hung
 from faults import FROM_CHECKPOINT, KINDS, NEW_JOB, SAME_BITS, SUCCESSORS, schedule
 from hosts import Hosts
-from job import Hung, Job
-from rounds import Broken, Round
+from job import Job
+from rounds import Round
 
 _FAILED = "FAILED"
 _COLUMNS = (SAME_BITS, FROM_CHECKPOINT, SUCCESSORS, NEW_JOB, _FAILED)
@@ -56,7 +58,8 @@ def _parse(arguments):
     parser.add_argument("--elements", type=int, default=100000,
                         help="of the job's largest parameter [%(default)s]")
     parser.add_argument("--lease", type=float, default=1.0, help="the coordinator's, in s [%(default)s]")
-    parser.add_argument("--step-timeout", type=float, default=4.0, help="in s [%(default)s]")
+    parser.add_argument("--step-timeout", type=float, default=5.0,
+                        help="in s; at least four leases and a second [%(default)s]")
     parser.add_argument("--join-timeout", type=float, default=6.0, help="in s [%(default)s]")
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps [%(default)s]")
     parser.add_argument("--out", default="out/cluster_faults", help="for logs of rounds that have failed "
@@ -71,6 +74,11 @@ def _parse(arguments):
             parser.error("--kinds: there is no kind %s, only %s" % (kind, ", ".join(KINDS)))
     if options.faults < 1 or not 2 <= options.hosts <= 100:
         parser.error("expected at least one of --faults, and --hosts from 2 to 100")
+    # Otherwise a link that is cut for two leases may be told to the trainers: TCP takes as long again to repeat
+    # what was lost, and then the job forms anew.
+    if options.step_timeout < 4 * options.lease + 1:
+        parser.error("--step-timeout: %g s, expected at least four leases and a second, %g s"
+                     % (options.step_timeout, 4 * options.lease + 1))
     if os.geteuid() != 0:
         parser.error("only root can make network namespaces; run it with sudo")
     for program in ("ip", "setpriv", options.coordinator, options.server, options.trainer):
@@ -89,10 +97,15 @@ class Campaign:
         self._runs = 0  # from step 0 to the end: several jobs, where one has lost its state
         self._job = None
         self._expected = None  # checksums by step
+        self._steps_per_s = 0  # of a run that nothing disturbs
         self.results = []      # (fault, Result) or (fault, None)
 
     def run(self):
-        self._expected = self._undisturbed()
+        try:
+            self._expected = self._undisturbed()
+        except (Broken, Hung) as failure:
+            self._tell_failure("before the first fault", failure)
+            raise
         faults = schedule(self._options.seed, self._options.faults, self._options.kinds, self._limits,
                           self._options.hosts)
         for number, fault in enumerate(faults, 1):
@@ -114,13 +127,14 @@ class Campaign:
         return os.path.join(self._options.out, "seed%d-checkpoints%d" % (self._options.seed, self._runs))
 
     def _start(self, anew=True):
-        """A job; `anew`: from step 0, otherwise from the newest checkpoint of the one before."""
+        """Starts a job; `anew`: from step 0, otherwise from the newest checkpoint of the one before."""
         self._jobs += 1
         if anew:
             self._runs += 1
             shutil.rmtree(self._checkpoints(), ignore_errors=True)
-        return Job(self._hosts, self._options, self._limits, self._folder(), self._checkpoints(),
-                   self._options.steps, self._expected)
+        self._job = Job(self._hosts, self._options, self._limits, self._folder(), self._checkpoints(),
+                        self._options.steps, self._expected)
+        self._job.start()
 
     def _close_job(self):
         self._job.close()
@@ -135,8 +149,10 @@ class Campaign:
     def _undisturbed(self):
         """The checksums of the parameters that all ranks have after each step."""
         began = time.monotonic()
-        self._job = self._start()
+        self._start()
+        started, first = time.monotonic(), self._job.last_step()
         self._job.finish()
+        self._steps_per_s = (self._options.steps - first) / (time.monotonic() - started)
         checksums = [trainer.checksums for trainer in self._job.trainers]
         if len(checksums[0]) != self._options.steps or any(each != checksums[0] for each in checksums):
             raise Broken("undisturbed, the ranks do not have the same parameters after each step")
@@ -148,20 +164,24 @@ class Campaign:
     def _round(self, number, fault):
         """None: it has failed."""
         try:
-            # Enough for the steps before the fault, and for some while it lasts.
-            if self._job is not None and self._job.last_step() + 60 > self._options.steps:
+            if self._job is not None and self._job.last_step() + self._steps_for(fault) > self._options.steps:
                 self._finish_job()
             if self._job is None:
-                self._job = self._start()
+                self._start()
             result = Round(self._job, fault, self._limits).run()
             if result.outcome == NEW_JOB:
                 self._mend()
                 self._close_job()
-                self._job = self._start(anew=False)
+                self._start(anew=False)
         except (Broken, Hung) as failure:
             self._tell_failure("fault %d, %s" % (number, fault), failure)
             return None
         return result
+
+    def _steps_for(self, fault):
+        """How many steps a round may take: those before the fault, those while it lasts, and some more."""
+        steps_for_s = fault.after_s + (0 if fault.holds_up_steps else fault.lasts_s)
+        return fault.after_steps + math.ceil(1.5 * self._steps_per_s * steps_for_s) + 40
 
     def _finish(self, number):
         try:
@@ -175,9 +195,10 @@ class Campaign:
         print("FAILED, seed %d, %s: %s" % (self._options.seed, when, failure), flush=True)
         self._mend()
         if self._job is not None:
-            print("%s\nlogs: %s" % (self._job.describe(), self._folder()), flush=True)
+            print(self._job.describe(), flush=True)
             self._job.close()
             self._job = None
+        print("logs: %s" % self._folder(), flush=True)
 
     def _mend(self):
         for host in range(self._options.hosts):

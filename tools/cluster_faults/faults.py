@@ -6,6 +6,8 @@ What a job may do is what docs/errors.md and docs/sidecar.md promise, not what i
 import dataclasses
 import random
 
+from failures import Hung
+
 # Nobody is told anything, and the parameters are those of a run that nothing disturbed.
 SAME_BITS = "same bits"
 # Ranks were told which loss has torn the step, and have gone on from a checkpoint with the same bits.
@@ -69,6 +71,11 @@ class Fault:
         return "%s (host %d, rank %d) after %d steps and %.4f s, for %.3f s" % (
             self.kind.name, self.host, self.rank, self.after_steps, self.after_s, self.lasts_s)
 
+    @property
+    def holds_up_steps(self):
+        """Whether no rank can step while it lasts. Without a coordinator they can."""
+        return not self.kind.name.startswith("coordinator")
+
     def hits(self, job):
         """Ranks that are lost, or lose something, by the fault."""
         if self.kind.name == "trainer":
@@ -87,23 +94,30 @@ class Fault:
         if name == "host":
             job.hosts.cut(self.host)
             for rank in job.ranks_of(self.host):
-                job.trainers[rank].kill()
-            job.servers[self.host].kill()
+                _kill(job.trainers[rank], "the trainer of rank %d" % rank)
+            _kill(job.servers[self.host], "the keeper of host %d" % self.host)
             if self.host == 0:
-                job.coordinator.kill()
+                _kill(job.coordinator, "the coordinator")
             return undo
         if name == "keeper":
-            job.servers[self.host].kill()
+            _kill(job.servers[self.host], "the keeper of host %d" % self.host)
             return undo
         if name.startswith("coordinator"):
-            job.coordinator.kill()
+            _kill(job.coordinator, "the coordinator")
             undo.append(job.start_coordinator)
         if name.startswith("trainer"):
-            job.trainers[self.rank].kill()
+            _kill(job.trainers[self.rank], "the trainer of rank %d" % self.rank)
             undo.append(lambda: job.start_trainer(self.rank))
         if name.endswith("server"):
             job.servers[self.host].kill_server()
         return undo
+
+
+def _kill(process, name):
+    """A fault that hits nothing would count as survived."""
+    if process.ended():
+        raise Hung("%s was to be killed, and has ended before" % name)
+    process.kill()
 
 
 def schedule(seed, count, names, limits, hosts):

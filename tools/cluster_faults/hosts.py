@@ -11,7 +11,12 @@ class Hosts:
     def __init__(self, name, count):
         self.count = count
         self._name = name
-        subprocess.run([_MAKER, "make", name, str(count)], check=True)
+        try:
+            subprocess.run([_MAKER, "make", name, str(count)], check=True)
+        except BaseException:
+            # A signal to this process ends the maker before it can remove what it has made.
+            self.close()
+            raise
 
     def close(self):
         subprocess.run([_MAKER, "remove", self._name], check=True)

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 
+from failures import Broken, Hung
 from processes import Process, Server, Trainer
 
 _PORT = 4700
@@ -14,15 +15,11 @@ _START_S = 30
 _GRPC_CLI = ".cache/grpc_cli/grpc_cli"
 
 
-class Hung(Exception):
-    """Somebody did not come to an end in time."""
-
-
 class Job:
-    """Starts all of it, from the newest checkpoint in `checkpoints` if there is one. `programs` has the paths of
-    coordinator, server and trainer; logs go to `folder`. All hosts see both folders."""
+    """`programs` has the paths of coordinator, server and trainer; logs go to `folder`. All hosts see both
+    folders. Nothing runs before `start`. Whoever has made a job closes it, also where `start` has failed."""
 
-    def __init__(self, hosts, programs, limits, folder, checkpoints, steps, expected):
+    def __init__(self, hosts, programs, limits, folder, checkpoints, steps, expected, clock=time):
         self.hosts = hosts
         self.steps = steps
         self.world_size = hosts.count + 1
@@ -32,20 +29,12 @@ class Job:
         self._folder = folder
         self._checkpoints = os.path.abspath(checkpoints)
         self._expected = expected
+        self._clock = clock
         self._lives = [0] * self.world_size
-        # Short, since the path of a socket has to be.
-        self._sockets = tempfile.TemporaryDirectory(prefix="faults-")
+        self._sockets = None  # a folder
         self._old_trainers = []
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        os.makedirs(checkpoints, exist_ok=True)
         self.coordinator = None
         self.servers = []
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
 
     def ranks_of(self, host):
         return [0, 1] if host == 0 else [host + 1]
@@ -53,20 +42,35 @@ class Job:
     def host_of(self, rank):
         return max(0, rank - 1)
 
-    def _start(self):
+    def start(self):
+        """Starts all of it, from the newest checkpoint if there is one, and returns after the first step."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.makedirs(self._folder)
+        os.makedirs(self._checkpoints, exist_ok=True)
+        # Short, since the path of a socket has to be.
+        self._sockets = tempfile.TemporaryDirectory(prefix="faults-")
+        newest = self.newest_checkpoint()
         self.start_coordinator()
         for host in range(self.hosts.count):
             self._start_server(host)
-        loading = ["--load_checkpoint=" + self._checkpoints] if self.has_checkpoint() else []
+        loading = ["--load_checkpoint=" + self._checkpoints] if newest is not None else []
         for rank in range(self.world_size):
             self.start_trainer(rank, loading)
         self.wait_until(lambda: all(trainer.step > (trainer.loaded or 0) for trainer in self.trainers),
                         _START_S, "the first step of all ranks")
+        loaded = [trainer.loaded for trainer in self.trainers]
+        if loaded != [newest] * self.world_size:
+            raise Broken("by rank, the job goes on from the checkpoints of steps %s; the newest one is of step %s"
+                         % (loaded, newest))
+
+    def newest_checkpoint(self):
+        """The step of the newest one that is committed, or None."""
+        # A name is step-000000000020, or step-000000000020.1 for a second attempt.
+        return max((int(name[len("step-"):].split(".")[0]) for name in os.listdir(self._checkpoints)
+                    if os.path.exists(os.path.join(self._checkpoints, name, "manifest.json"))), default=None)
 
     def has_checkpoint(self):
-        """Whether one is committed."""
-        return any(os.path.exists(os.path.join(self._checkpoints, name, "manifest.json"))
-                   for name in os.listdir(self._checkpoints))
+        return self.newest_checkpoint() is not None
 
     def start_coordinator(self):
         self.coordinator = Process(self.hosts, 0, [
@@ -87,6 +91,8 @@ class Job:
     def start_trainer(self, rank, more=()):
         """The rank's first one, or the successor of one that has ended."""
         if self.trainers[rank] is not None:
+            # Nobody else reads what it said last.
+            self.trainers[rank].read()
             self._old_trainers.append(self.trainers[rank])
         host = self.host_of(rank)
         self._lives[rank] += 1
@@ -124,11 +130,20 @@ class Job:
     def last_step(self):
         return max(trainer.step for trainer in self.trainers)
 
+    def highest_step(self):
+        """The highest one that any trainer has finished, also one that has ended."""
+        return max(trainer.highest for trainer in [*self._old_trainers, *self.trainers])
+
+    def step_before(self, rank):
+        """The highest one that the rank's ended trainers have finished."""
+        return max((trainer.highest for trainer in self._old_trainers if trainer.rank == rank), default=0)
+
     def wait_until(self, holds, seconds, what):
         """While nothing disturbs the job, so that no rank may fail."""
-        deadline = time.monotonic() + seconds
+        deadline = self._clock.monotonic() + seconds
         while True:
             self.read()
+            self.check_bits()
             if holds():
                 return
             for trainer in self.trainers:
@@ -136,9 +151,14 @@ class Job:
                 if told:
                     raise Hung("rank %d failed while nothing disturbed it: %s"
                                % (trainer.rank, told["message"]))
-            if time.monotonic() >= deadline:
+            if self._clock.monotonic() >= deadline:
                 raise Hung("waited %g s for %s" % (seconds, what))
-            time.sleep(0.01)
+            self._clock.sleep(0.01)
+
+    def check_bits(self):
+        """Of all that has been read so far."""
+        if self.wrong():
+            raise Broken(self.wrong())
 
     def finish(self):
         """Trains to the end, where all ranks leave in good order."""
@@ -151,11 +171,13 @@ class Job:
                 raise Hung("rank %d does not leave" % trainer.rank) from error
             if status != 0:
                 raise Hung("rank %d was done and ended with status %d" % (trainer.rank, status))
+        self.read()
+        self.check_bits()
 
     def describe(self):
         """Who waits for whom, for people."""
         lines = []
-        for trainer in self.trainers:
+        for trainer in self._running_trainers():
             lines.append("rank %d on host %d, process %d%s: step %d, %s" % (
                 trainer.rank, trainer.host, trainer.pid, " (ended)" if trainer.ended() else "",
                 trainer.step, trainer.error or "no error"))
@@ -178,10 +200,15 @@ class Job:
 
     def close(self):
         """Kills all of it."""
-        trainers = [trainer for trainer in self.trainers if trainer is not None]
+        trainers = self._running_trainers()
         for process in [*trainers, *self.servers, self.coordinator]:
             if process is not None:
                 process.kill()
         for trainer in [*self._old_trainers, *trainers]:
             trainer.close()
-        self._sockets.cleanup()
+        if self._sockets is not None:
+            self._sockets.cleanup()
+
+    def _running_trainers(self):
+        """Without ranks that have not been started, since `start` has failed before."""
+        return [trainer for trainer in self.trainers if trainer is not None]

@@ -1,8 +1,15 @@
 """The processes of a job: each one's log, what a trainer has said in it, and how they are killed."""
 
 import json
+import os
 import signal
 import subprocess
+import time
+
+from failures import Hung
+
+# Between two of its servers a keeper has none.
+_SERVER_S = 5
 
 
 class Process:
@@ -44,22 +51,37 @@ class Server(Process):
         except OSError:
             return []
 
+    def _kill_children(self):
+        """How many there were."""
+        killed = 0
+        for child in self._children():
+            try:
+                if not _is_zombie(child):
+                    os.kill(child, signal.SIGKILL)
+                    killed += 1
+            except (ProcessLookupError, FileNotFoundError):
+                pass
+        return killed
+
     def kill_server(self):
-        """Whether there was one. Its keeper starts another."""
-        children = self._children()
-        for child in children:
-            _signal(child, signal.SIGKILL)
-        return bool(children)
+        """Its keeper starts another one. Hung: there is none that could be killed."""
+        deadline = time.monotonic() + _SERVER_S
+        while not self._kill_children():
+            if time.monotonic() >= deadline:
+                raise Hung("host %d has had no shard server for %g s" % (self.host, _SERVER_S))
+            time.sleep(0.01)
 
     def kill(self):
         # Stopped, it cannot start another one between the two deaths.
-        _signal(self.pid, signal.SIGSTOP)
-        self.kill_server()
+        self._process.send_signal(signal.SIGSTOP)
+        self._kill_children()
         super().kill()
 
 
-def _signal(pid, number):
-    subprocess.run(["kill", "-%d" % number, str(pid)], check=False, stderr=subprocess.DEVNULL)
+def _is_zombie(pid):
+    with open("/proc/%d/stat" % pid, "rb") as stat:
+        # After the name, which is in parentheses and may have some itself.
+        return stat.read().rpartition(b")")[2].split()[0] == b"Z"
 
 
 class Trainer(Process):
@@ -70,6 +92,9 @@ class Trainer(Process):
         super().__init__(hosts, host, command, log)
         self.rank = rank
         self.step = 0        # the last one that is in the parameters
+        self.highest = 0     # the highest one that was, since the last load
+        self.stepped = 0     # how many steps it has made itself
+        self.joined = None   # the last finished step that it was told when it joined
         self.error = None    # the event of that name, the last thing that it says
         self.torn = None     # the last event of that name
         self.loaded = None   # step of the checkpoint that it has gone on from
@@ -95,11 +120,12 @@ class Trainer(Process):
     def _take(self, event):
         kind = event["event"]
         if kind == "joined":
-            self.step = event["finished_step"]
+            self.step = self.joined = event["finished_step"]
             if self.step > 0:
                 self._compare(event, self.step)
         elif kind == "step":
             self.step = event["step"]
+            self.stepped += 1
             self.checksums[self.step] = event["checksum"]
             self._compare(event, self.step)
         elif kind == "stepping" and event["step"] > 1:
@@ -114,11 +140,12 @@ class Trainer(Process):
             self.torn = event
             self._is_torn = True
         elif kind == "loaded":
-            self.step = self.loaded = event["step"]
+            self.step = self.loaded = self.highest = event["step"]
             self._is_torn = False
         elif kind == "done":
             self.done = True
             self._compare(event, self.step)
+        self.highest = max(self.highest, self.step)
 
     def _compare(self, event, step):
         if self._expected is None or self.wrong:

@@ -161,16 +161,15 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   return result;
 }
 
-// Where the state is of no step, it is so on all ranks, and all refuse. Some of them may be
-// loading: those meet the others in the votes alone.
+// If the state belongs to no step, every rank refuses the step. The ranks then exchange only votes:
+// a rank that is loading sends votes and no gradients, and would keep the others waiting.
 absl::Status StepEngine::Agree(const ReplicaMemory& replica, const absl::Status& prepared,
                                absl::Time start, absl::Time deadline, Agreement* agreed) {
   agreed->votes.clear();
   agreed->outcome = StepOutcome::kNotApplied;
-  absl::Status status;
-  if (!options_.store->ledger().has_no_step()) {
-    status = GatherRows(replica, deadline);
-    if (status.ok()) status = exchange_->Prepare(record_, replica, deadline);
+  absl::Status status = GatherRows(replica, deadline);
+  if (status.ok() && !options_.store->ledger().has_no_step()) {
+    status = exchange_->Prepare(record_, replica, deadline);
   }
   agreed->reduced = options_.clock->Now();
   options_.timeline->Record("prepare", kWholeStep, start, agreed->reduced);

@@ -40,7 +40,8 @@ absl::Status StepEngine::CheckGradients(absl::Span<const ReplicaTensor> replica)
 }
 
 absl::Status StepEngine::GatherRows(const ReplicaMemory& replica, absl::Time deadline) {
-  if (!rows_.watches_any()) return absl::OkStatus();
+  // Without a step there is nothing to reduce (Agree).
+  if (!rows_.watches_any() || options_.store->ledger().has_no_step()) return absl::OkStatus();
   std::vector<uint64_t> own = rows_.MarksOf(replica.tensors());
   if (options_.world_size() == 1) {
     rows_.Take(std::move(own));

@@ -40,11 +40,8 @@ ShardLedger::ShardLedger(void* memory, int parameters, int own_buckets, int scal
       version_count_(1 + own_buckets),
       scalar_slot_count_(scalar_slots) {}
 
-void ShardLedger::Begin(Generation generation, const StepProgress& progress) {
-  // A process may have been killed just before it forgot it.
-  if (progress.outcome != StepOutcome::kTorn) {
-    head_->replacing.store(Replacing::kNothing, std::memory_order_release);
-  }
+void ShardLedger::Begin(Generation generation, const StepProgress& progress, Replacing replacing) {
+  head_->replacing.store(replacing, std::memory_order_release);
   SetProgress(progress);
   head_->generation.store(generation, std::memory_order_release);
 }

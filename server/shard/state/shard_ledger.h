@@ -47,7 +47,10 @@ class ShardLedger {
   ShardLedger(void* memory, int parameters, int own_buckets, int scalar_slots);
 
   // Starts the record: the state is that of `progress`, and the plan of this generation steps it.
-  void Begin(Generation generation, const StepProgress& progress);
+  // Where the progress is kTorn, replacing() is `replacing` from now on, whatever an earlier ledger
+  // in this memory says.
+  void Begin(Generation generation, const StepProgress& progress,
+             Replacing replacing = Replacing::kNothing);
 
   // `outcome` is what a process that is killed leaves behind: kIdle between steps, kTorn while a
   // step is being applied, kApplied once this shard has done its part of it.
@@ -59,8 +62,8 @@ class ShardLedger {
   void SetReplacing(Replacing what);
   // kNothing where it is a step that has torn the state, too.
   Replacing replacing() const;
-  // Whether the parameters, too, are those of no step. Where an owner has begun over such state,
-  // all ranks' owners have.
+  // Whether the parameters, too, are those of no step. All owners of a generation begin with the
+  // same answer: the plan tells them (PlanReady::is_torn).
   bool has_no_step() const {
     return progress().outcome == StepOutcome::kTorn && replacing() != Replacing::kState;
   }

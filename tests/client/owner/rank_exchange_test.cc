@@ -148,6 +148,24 @@ TEST(CallAttemptsTest, RankThatBeginsAgainWhileAnotherIsAtWork_WaitsForIt) {
   });
 }
 
+// A rank that steps learns that the state is torn, and with it the others, which make a call. Only
+// where they load a checkpoint will it make the same call next.
+TEST(CallAttemptsTest, TornStepOfARankThatSteps_OnlyACallThatReplacesItBeginsAgain) {
+  OnEveryRank([](RankExchange::Options options) {
+    for (const bool replaces : {false, true}) {
+      int attempts = 0;
+      options.replaces_torn_state = replaces;
+      const absl::Status done = CallInAttempts(options, [&](RankExchange& exchange) {
+        if (++attempts > 1) return absl::OkStatus();
+        exchange.Gather(0).status().IgnoreError();  // the first exchange, which the step has met
+        return errors::TornStep(3, "rank 1: its optimizer state is that of no step");
+      });
+      EXPECT_EQ(attempts, replaces ? 2 : 1);
+      EXPECT_EQ(errors::IsTornStep(done), !replaces) << done;
+    }
+  });
+}
+
 TEST(CallAttemptsTest, OtherErrors_EndTheCallAtOnce) {
   OnEveryRank([](const RankExchange::Options& options) {
     for (const absl::Status& error :

@@ -58,7 +58,7 @@ JoinRequest Request() {
   request.node = "node";
   request.owner_address = "host:1";
   request.pid = 42;
-  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}, 4711, true};
+  request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}, 4711, true, true};
   return request;
 }
 
@@ -199,6 +199,7 @@ MemberEvent PlanEvent(const OptimizerSpec& spec, absl::Span<const std::string> n
   ready.finished = 11;
   ready.skipped = 70000;
   ready.lacks_values = true;
+  ready.is_torn = true;
   MemberEvent event;
   event.sequence = 4;
   event.kind = MemberEvent::Kind::kPlanReady;

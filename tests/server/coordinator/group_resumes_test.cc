@@ -270,5 +270,21 @@ TEST_F(GroupResumes, OneRankLacksValues_AllAreTold) {
   }
 }
 
+// A server that was killed before it wrote down that the state is torn comes back without knowing.
+TEST_F(GroupResumes, OneRankKnowsThatTheStateIsTorn_AllAreTold) {
+  for (const Rank knowing : {0, 1, -1}) {
+    KillRankOneAndNotice();
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      KeptState kept = Kept(0);
+      kept.is_torn = rank == knowing;
+      ASSERT_EQ(Resume(rank, kept), absl::OkStatus());
+    }
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(PlanOf(rank)->ready->is_torn, knowing >= 0) << "rank " << rank;
+    }
+    job_.StartCoordinator();
+  }
+}
+
 }  // namespace
 }  // namespace optshard

@@ -114,6 +114,28 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
   EXPECT_TRUE(second->owners().Ready());
 }
 
+// Rank 1 had taken a state dict in part, and its server was killed when only rank 0 had begun to
+// take a checkpoint.
+TEST_F(NodeTakeover, OfACheckpointTakenInPartAndAStateDictTakenInPart_AllWaitForACheckpoint) {
+  auto first = StartServer({0, 1}, {});
+  auto trainers = first->StartAll();
+  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(2).ok()); });
+  for (auto& trainer : trainers) trainer.reset();
+  first->Die();
+  ShardLedger(Kept(0)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kAll);
+  ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kState);
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  second->OnEveryRank([&](Rank rank) {
+    trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
+    const absl::Status refused = StepOnceNobodyIsAway(*trainers[rank]);
+    EXPECT_TRUE(errors::IsTornStep(refused)) << refused;
+    StateAccess* const state = *trainers[rank]->link().state(absl::Seconds(20));
+    const absl::Status replacing = state->BeginStaging(Replacing::kState);
+    EXPECT_TRUE(absl::IsDataLoss(replacing)) << "rank " << rank << ": " << replacing;
+  });
+}
+
 // Nobody steps from a mixture, nor reads it.
 TEST_F(NodeTakeover, OfStateThatWasReplacedInPart_WaitsUntilItIsReplacedAsAWhole) {
   auto first = StartServer({0, 1}, {});

@@ -7,10 +7,17 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/generation_shape.h"
 #include "common/membership/coordinator_client.h"
+#include "common/plan.h"
+#include "common/step_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_owner.h"
+#include "server/shard/state/shard_ledger.h"
+#include "server/shard/state/shard_memory.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
 #include "tests/server/shard/owner_rig.h"
 
 namespace optshard::testing {
@@ -52,6 +59,41 @@ TEST(ShardOwner_BadOption, IsNamed) {
         options.spec.space = ParameterSpace(groups);
       },
       "parameter 3 \"fc.weight\" is on cuda:0");
+}
+
+// As a server keeps it of an owner that has ended before step 1.
+ShardMemory MemoryBeforeStepOne(const ShardOwner::Options& owner) {
+  const std::vector<std::string> nodes(owner.spec.world_size, "node");
+  ShardStore::Options store;
+  store.shape = GenerationShape::Make(
+      owner.spec, MakePlan(1, owner.spec.space, owner.spec.policy, nodes).value());
+  store.rank = owner.rank;
+  store.TakeSlotsOf(ValidateGroups(owner.spec).value());
+  ShardMemory memory = ShardMemory::Private(ShardStore::BytesFor(store), "a test's state").value();
+  ShardLedger(memory.ledger, 0, 0, 0).Begin(1, StepProgress());
+  return memory;
+}
+
+// Rank 1's server was killed before it wrote down that the state is torn: its ledger says that it
+// is before step 1, which fits. A rank that reduced gradients would wait for one that does not.
+TEST(ShardOwner_OverStateThatOneRankKnowsToBeTorn, AllRefuseEachStepAtOnce) {
+  for (const Rank knowing : {0, 1}) {
+    OwnerRig::Options options = OwnerRig::MixedOptions(2);
+    options.timeout = absl::Seconds(5);
+    OwnerRig rig(options);
+    for (Rank r = 0; r < 2; ++r) {
+      rig.owner_options(r).memory = {MemoryBeforeStepOne(rig.owner_options(r))};
+      rig.owner_options(r).memory_is_torn = r == knowing;
+    }
+    for (const absl::Status& started : rig.Start()) EXPECT_TRUE(started.ok()) << started;
+    rig.GiveGradients(1);
+    for (int step = 0; step < 2; ++step) {
+      for (const absl::StatusOr<StepInfo>& result : rig.Step()) {
+        EXPECT_TRUE(errors::IsTornStep(result.status())) << result.status();
+      }
+    }
+    for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(rig.owner(r).failure().ok());
+  }
 }
 
 TEST(ShardOwner_ParameterListsDiffer, EveryRankIsShownTheDifference) {

@@ -11,6 +11,7 @@
 #include "common/optimizer_spec.h"
 #include "gtest/gtest.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/state/replacing.h"
 #include "tests/testing/rule_shape.h"
 
 namespace optshard::testing {
@@ -93,7 +94,7 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
     rank.hyperparameters = HyperparametersOf(*common_.groups);
     rank.memory = {MakeMemory(r, common_)};
     Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, StepProgress(),
-                                   ParameterValues::kOfEachRank));
+                                   Replacing::kNothing, ParameterValues::kOfEachRank));
   }
   for (int p = 0; p < options_.space.parameter_count(); ++p) {
     const Values values = FirstValues(p);
@@ -194,7 +195,7 @@ void EngineRig::RemakeEngine(Rank r) {
   RankState& rank = ranks_[r];
   const StepProgress left = rank.store->ledger().progress();
   Take(r, OwnerGeneration::First(OptionsOf(r, common_), rank.memory, left,
-                                 ParameterValues::kOfEachRank));
+                                 rank.store->ledger().replacing(), ParameterValues::kOfEachRank));
 }
 
 absl::Status EngineRig::BuildInVain(Rank rank, const ParameterSpace& space) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/shard/state/replacing.h"
 
 namespace optshard {
 namespace {
@@ -59,6 +60,19 @@ TEST(ShardLedger_OverTheSameMemory_GoesOn, WithCountsAndVersions) {
   }
   for (int own = 0; own < kBuckets; ++own) EXPECT_EQ(ledger.version(own).step, 20u + own);
   EXPECT_EQ(ledger.counts_version().step, 30u);
+}
+
+TEST(ShardLedger_BegunOverStateThatWasReplacedInPart, SaysOnlyWhatItIsBegunWith) {
+  std::vector<Line> memory = Memory();
+  ShardLedger ledger(memory.data(), kParameters, kBuckets, kScalarSlots);
+  ledger.Begin(1, {9, StepOutcome::kIdle});
+  ledger.SetReplacing(Replacing::kState);
+  EXPECT_FALSE(ledger.has_no_step());
+  ledger.Begin(2, {0, StepOutcome::kTorn}, Replacing::kNothing);
+  EXPECT_EQ(ledger.replacing(), Replacing::kNothing);
+  EXPECT_TRUE(ledger.has_no_step());
+  ledger.Begin(3, {0, StepOutcome::kTorn}, Replacing::kState);
+  EXPECT_FALSE(ledger.has_no_step());
 }
 
 }  // namespace

@@ -72,6 +72,23 @@ HWY_INLINE LanesOf<T> Sqrt(LanesOf<T> a) {
   return LanesOf<T>(hwy::HWY_NAMESPACE::Sqrt(a.raw));
 }
 template <typename T>
+HWY_INLINE LanesOf<T> RootOver(LanesOf<T> a, LanesOf<T> divisor) {
+  const LanesOf<T> root = Sqrt(a);
+#if HWY_NATIVE_FMA
+  // With the nearest number to the divisor's inverse, a product and its remainder, which is exact,
+  // give the quotient to the last bit (Brisebarre, Muller, Raina, "Accelerating correctly rounded
+  // floating-point division when the divisor is known in advance", 2004). A compiler takes the
+  // inverse out of a loop. Infinity has no remainder.
+  const LanesOf<T> inverse = LanesOf<T>(T{1}) / divisor;
+  const LanesOf<T> about = root * inverse;
+  const auto rest = hwy::HWY_NAMESPACE::NegMulAdd(about.raw, divisor.raw, root.raw);
+  const LanesOf<T> nearest(hwy::HWY_NAMESPACE::MulAdd(rest, inverse.raw, about.raw));
+  return Select(LanesOf<T>(hwy::HighestValue<T>()) > about, nearest, about);
+#else
+  return root / divisor;
+#endif
+}
+template <typename T>
 HWY_INLINE LanesOf<T> Abs(LanesOf<T> a) {
   return LanesOf<T>(hwy::HWY_NAMESPACE::Abs(a.raw));
 }

@@ -57,6 +57,12 @@ bool operator==(ScalarOf<T> a, ScalarOf<T> b) {
 }
 inline Scalar Sqrt(Scalar a) { return Scalar(__builtin_sqrtf(a.raw)); }
 inline Scalar64 Sqrt(Scalar64 a) { return Scalar64(__builtin_sqrt(a.raw)); }
+// Sqrt(a) / divisor, rounded twice, for a divisor that is the same in a whole loop, positive, and
+// nowhere near the largest or the smallest numbers. Vectors do it without a division.
+template <typename T>
+ScalarOf<T> RootOver(ScalarOf<T> a, ScalarOf<T> divisor) {
+  return Sqrt(a) / divisor;
+}
 inline Scalar Abs(Scalar a) { return Scalar(__builtin_fabsf(a.raw)); }
 inline Scalar64 Abs(Scalar64 a) { return Scalar64(__builtin_fabs(a.raw)); }
 template <typename T>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 #include "common/block_code.h"
@@ -25,10 +26,18 @@ bool CanStream(const SpanUpdate& span) {
   return span.master || !span.replicas.copies.empty();
 }
 
+bool HasCodes(const SpanUpdate& span) {
+  return std::any_of(std::begin(span.slots), std::end(span.slots),
+                     [](const SlotArray& slot) { return slot.is_coded(); });
+}
+
 }  // namespace
 
 template <typename T>
-SpanTiles<T>::SpanTiles(const SpanUpdate& span) : span_(span), streams_(CanStream(span)) {}
+SpanTiles<T>::SpanTiles(const SpanUpdate& span)
+    : span_(span),
+      streams_(CanStream(span)),
+      elements_(HasCodes(span) ? kCodedElements : kPlainElements) {}
 
 template <typename T>
 SpanTiles<T>::~SpanTiles() {
@@ -38,7 +47,7 @@ SpanTiles<T>::~SpanTiles() {
 template <typename T>
 bool SpanTiles<T>::Next() {
   if (begin_ >= span_.elements) return false;
-  tile_.elements = std::min(kElements, span_.elements - begin_);
+  tile_.elements = std::min(elements_, span_.elements - begin_);
   LoadGradient();
   LoadParameter();
   for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = LoadSlot(span_.slots[k], slots_[k]);

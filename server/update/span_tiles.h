@@ -42,8 +42,15 @@ class SpanTiles {
   void Finish();
 
  private:
-  static constexpr int64_t kElements = 1024;
-  static_assert(kElements % kCodeGrid == 0, "a tile cuts no block");
+  // Short tiles wait least for the memory: what one loop over them has fetched ahead at its end,
+  // the next one over the same arrays soon finds. Codes take arithmetic, which wants long loops
+  // (docs/measurements/tiles.md).
+  static constexpr int64_t kPlainElements = 512;
+  static constexpr int64_t kCodedElements = 4096;
+  // Only float has codes.
+  static constexpr int64_t kMostElements =
+      sizeof(T) == sizeof(float) ? kCodedElements : kPlainElements;
+  static_assert(kCodedElements % kCodeGrid == 0, "a tile cuts no block");
 
   // The tile's elements of `array` in T: in place, or widened into `memory`.
   Buffer Load(Buffer array, T* memory) const;
@@ -60,11 +67,12 @@ class SpanTiles {
 
   const SpanUpdate& span_;
   const bool streams_;
+  const int64_t elements_;  // of a tile, but for the last one
   int64_t begin_ = 0;
   SpanUpdate tile_;
-  alignas(64) T gradient_[kElements];
-  alignas(64) T parameter_[kElements];
-  alignas(64) T slots_[kMaxSlots][kElements];
+  alignas(64) T gradient_[kMostElements];
+  alignas(64) T parameter_[kMostElements];
+  alignas(64) T slots_[kMaxSlots][kMostElements];
 };
 
 extern template class SpanTiles<float>;

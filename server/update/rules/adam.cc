@@ -36,7 +36,7 @@ struct Adam {
     if constexpr (Slots::Has(kMaxExpAvgSq)) {
       second_moment = slots[kMaxExpAvgSq] = Max(slots[kMaxExpAvgSq], exp_avg_sq);
     }
-    const E denominator = Sqrt(second_moment) / c[kSqrtBiasCorrection2] + c[kEps];
+    const E denominator = RootOver(second_moment, c[kSqrtBiasCorrection2]) + c[kEps];
     parameter = c[kShrink] * parameter + c[kMinusStepSize] * exp_avg / denominator;
   }
 };

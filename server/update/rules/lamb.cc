@@ -38,7 +38,7 @@ struct LambDirection {
     gradient = c[kSign] * gradient;
     exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
     exp_avg_sq = c[kBeta2] * exp_avg_sq + c[kOneMinusBeta2] * gradient * gradient;
-    const E denominator = Sqrt(exp_avg_sq) / c[kSqrtBiasCorrection2] + c[kEps];
+    const E denominator = RootOver(exp_avg_sq, c[kSqrtBiasCorrection2]) + c[kEps];
     slots[kDirection] = exp_avg / c[kBiasCorrection1] / denominator + c[kWeightDecay] * parameter;
   }
 };

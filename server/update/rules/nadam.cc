@@ -32,7 +32,7 @@ struct NAdam {
     gradient = Select(c[kL2] == E(0), gradient, gradient + c[kL2] * parameter);
     exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
     exp_avg_sq = c[kBeta2] * exp_avg_sq + c[kOneMinusBeta2] * gradient * gradient;
-    const E denominator = Sqrt(exp_avg_sq) / c[kSqrtBiasCorrection2] + c[kEps];
+    const E denominator = RootOver(exp_avg_sq, c[kSqrtBiasCorrection2]) + c[kEps];
     parameter = c[kShrink] * parameter + c[kOfGradient] * gradient / denominator;
     parameter = parameter + c[kOfAverage] * exp_avg / denominator;
   }

@@ -69,6 +69,22 @@ TEST_F(RuleBitsTest, EveryTarget_SpecialValues_SameBitsAsScalar) {
   }
 }
 
+// Vectors divide a root by the correction of its bias without a division.
+TEST_F(RuleBitsTest, EveryTarget_ManyStepsOfRulesWithABiasCorrection_SameBitsAsScalar) {
+  uint32_t seed = kSeed;
+  for (int64_t target : AllTargets()) {
+    SCOPED_TRACE(TargetNameOf(target));
+    ChooseTarget(target);
+    for (const RuleCase& rule_case : AllRuleCases()) {
+      if (rule_case.rule->spec().name != "adamw") continue;
+      for (StepNumber step = 1; step <= 3000; step += step / 2 + 1) {
+        ExpectSameBits(rule_case, step, RuleData(&rule_case, 8192, 0, /*specials=*/false, seed++));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(RuleBitsTest, Targets_OnThisCpu_IncludeTheBaselineAndAVectorOne) {
   // Otherwise the tests above would compare the scalar driver with itself.
   EXPECT_GE(AllTargets().size(), 2u);

@@ -209,7 +209,7 @@ TEST_F(SpanTilesTest, AnyTypesAndLengths_SameBitsAsOneByOne) {
     ChooseTarget(target);
     for (const UpdateRule* rule : RuleRegistry::All()) {
       if (!rule->spec().element_wise) continue;
-      for (const int64_t elements : {1, 31, 64, 1023, 1025, 2100}) {
+      for (const int64_t elements : {1, 31, 64, 511, 513, 1100, 4095, 4097, 8200}) {
         for (const std::vector<int>& tree : {std::vector<int>{1}, {2}, {2, 1}}) {
           Shape shape;
           shape.elements = elements;

@@ -57,8 +57,9 @@ bool operator==(ScalarOf<T> a, ScalarOf<T> b) {
 }
 inline Scalar Sqrt(Scalar a) { return Scalar(__builtin_sqrtf(a.raw)); }
 inline Scalar64 Sqrt(Scalar64 a) { return Scalar64(__builtin_sqrt(a.raw)); }
-// Sqrt(a) / divisor, rounded twice, for a divisor that is the same in a whole loop, positive, and
-// nowhere near the largest or the smallest numbers. Vectors do it without a division.
+// Sqrt(a) / divisor: the root is rounded, and then the quotient. The divisor is the same in a whole
+// loop, positive, and nowhere near the largest or the smallest numbers: vectors then need no
+// division.
 template <typename T>
 ScalarOf<T> RootOver(ScalarOf<T> a, ScalarOf<T> divisor) {
   return Sqrt(a) / divisor;

@@ -170,7 +170,7 @@ class Round:
         if self._torn and not self._errors and len(loaded) < len(trainers):
             raise Broken("after a torn step only %d of %d ranks have loaded" % (len(loaded), len(trainers)))
         if len(set(loaded)) > 1 or any(step < self._checkpoint for step in loaded):
-            raise Broken("ranks have loaded the checkpoints of steps %s; at the fault the newest one was of step %s"
+            raise Broken("ranks have loaded the checkpoints of steps %s; the newest at the fault was of step %s"
                          % (loaded, self._checkpoint))
 
     def _check_joined(self):

@@ -19,6 +19,7 @@
 #include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/local_coordinator.h"
+#include "tests/testing/state_share.h"
 
 namespace optshard::testing {
 
@@ -50,6 +51,20 @@ class NodeTakeover : public ::testing::Test {
       trainers[rank] = *std::move(started);
     });
     return trainers;
+  }
+
+  // What each rank has after step `last`, at a server of both that then dies.
+  std::vector<StateShare> StepAndDie(StepNumber last) {
+    std::vector<StateShare> shares(kWorldSize);
+    auto server = StartServer({0, 1}, {});
+    auto trainers = server->StartAll();
+    server->OnEveryRank([&](Rank rank) {
+      ASSERT_TRUE(trainers[rank]->StepUntil(last).ok());
+      shares[rank] = trainers[rank]->ReadShare();
+    });
+    trainers.clear();
+    server->Die();
+    return shares;
   }
 
   // What a step gives that is not refused because a trainer is gone; after half a minute, the

@@ -73,19 +73,12 @@ TEST(NodeTakeoverOfALivingTrainer, KeepsTheStateThatWasSet_UnlessAStepIsTorn) {
 
 // Nobody steps from it, nor reads it; a checkpoint takes its place.
 TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  StateShare shares[kWorldSize];
-  first->OnEveryRank([&](Rank rank) {
-    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
-    shares[rank] = trainers[rank]->ReadShare();
-  });
-  for (auto& trainer : trainers) trainer.reset();
-  first->Die();
+  const std::vector<StateShare> shares = StepAndDie(2);
   // As it would be, had the server died while it applied step 3.
   ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
 
   auto second = StartServer({0, 1}, keeper_.Units());
+  std::vector<std::unique_ptr<NodeTrainer>> trainers(kWorldSize);
   second->OnEveryRank([&](Rank rank) {
     trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
     AttachedOwner& link = trainers[rank]->link();
@@ -117,15 +110,12 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
 // Rank 1 had taken a state dict in part, and its server was killed when only rank 0 had begun to
 // take a checkpoint.
 TEST_F(NodeTakeover, OfACheckpointTakenInPartAndAStateDictTakenInPart_AllWaitForACheckpoint) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(2).ok()); });
-  for (auto& trainer : trainers) trainer.reset();
-  first->Die();
+  StepAndDie(2);
   ShardLedger(Kept(0)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kAll);
   ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kState);
 
   auto second = StartServer({0, 1}, keeper_.Units());
+  std::vector<std::unique_ptr<NodeTrainer>> trainers(kWorldSize);
   second->OnEveryRank([&](Rank rank) {
     trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
     const absl::Status refused = StepOnceNobodyIsAway(*trainers[rank]);
@@ -138,19 +128,12 @@ TEST_F(NodeTakeover, OfACheckpointTakenInPartAndAStateDictTakenInPart_AllWaitFor
 
 // Nobody steps from a mixture, nor reads it.
 TEST_F(NodeTakeover, OfStateThatWasReplacedInPart_WaitsUntilItIsReplacedAsAWhole) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  StateShare shares[kWorldSize];
-  first->OnEveryRank([&](Rank rank) {
-    ASSERT_TRUE(trainers[rank]->StepUntil(2).ok());
-    shares[rank] = trainers[rank]->ReadShare();
-  });
-  for (auto& trainer : trainers) trainer.reset();
-  first->Die();
+  const std::vector<StateShare> shares = StepAndDie(2);
   // As it would be, had the server died while it replaced the state.
   ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kState);
 
   auto second = StartServer({0, 1}, keeper_.Units());
+  std::vector<std::unique_ptr<NodeTrainer>> trainers(kWorldSize);
   second->OnEveryRank([&](Rank rank) {
     trainers[rank] = NodeTrainer::Start(second->TrainerOptions(rank)).value();
     AttachedOwner& link = trainers[rank]->link();
@@ -171,18 +154,14 @@ TEST_F(NodeTakeover, OfStateThatWasReplacedInPart_WaitsUntilItIsReplacedAsAWhole
 }
 
 TEST_F(NodeTakeover, OfAStepThatAllHadApplied_CountsIt) {
-  auto first = StartServer({0, 1}, {});
-  auto trainers = first->StartAll();
-  first->OnEveryRank([&](Rank rank) { ASSERT_TRUE(trainers[rank]->StepUntil(4).ok()); });
-  trainers.clear();
-  first->Die();
+  StepAndDie(4);
   // The server died when all had been done, and nobody had heard of it.
   for (const Rank rank : {0, 1}) {
     ShardLedger(Kept(rank)->Shard().at(0).ledger, 0, 0, 0).SetProgress({3, StepOutcome::kApplied});
   }
 
   auto second = StartServer({0, 1}, keeper_.Units());
-  trainers = second->StartAll();
+  const auto trainers = second->StartAll();
   second->OnEveryRank([&](Rank rank) {
     EXPECT_EQ(trainers[rank]->finished(), 4u);
     const absl::Status stepped = trainers[rank]->StepUntil(6);

@@ -2,6 +2,8 @@
 // at every length and alignment.
 #include <xmmintrin.h>
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -28,20 +30,29 @@ void ExpectSameBits(const RuleCase& rule_case, StepNumber step, const RuleData& 
   ASSERT_EQ(simd.DifferenceTo(scalar), "") << rule_case.name << ", step " << step;
 }
 
-TEST_F(RuleBitsTest, EveryTarget_AnyLengthAndAlignment_SameBitsAsScalar) {
+// `test` takes a seed and leaves the next one. The first that fails fatally is the last.
+void ForEveryTargetAndRule(
+    const std::function<void(const RuleCase& rule_case, uint32_t& seed)>& test) {
   uint32_t seed = kSeed;
   for (int64_t target : AllTargets()) {
     SCOPED_TRACE(TargetNameOf(target));
     ChooseTarget(target);
     for (const RuleCase& rule_case : AllRuleCases()) {
-      for (int64_t elements = 0; elements <= 67; ++elements) {
-        const int misalignment = static_cast<int>(seed % 16);
-        const RuleData start(&rule_case, elements, misalignment, /*specials=*/false, seed++);
-        ExpectSameBits(rule_case, 1 + elements % 3, start);
-        if (HasFatalFailure()) return;
-      }
+      test(rule_case, seed);
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
+}
+
+TEST_F(RuleBitsTest, EveryTarget_AnyLengthAndAlignment_SameBitsAsScalar) {
+  ForEveryTargetAndRule([](const RuleCase& rule_case, uint32_t& seed) {
+    for (int64_t elements = 0; elements <= 67; ++elements) {
+      const int misalignment = static_cast<int>(seed % 16);
+      const RuleData start(&rule_case, elements, misalignment, /*specials=*/false, seed++);
+      ExpectSameBits(rule_case, 1 + elements % 3, start);
+      if (HasFatalFailure()) return;
+    }
+  });
 }
 
 TEST_F(RuleBitsTest, OrdinaryValues_EveryRule_GiveNoNan) {
@@ -56,33 +67,23 @@ TEST_F(RuleBitsTest, OrdinaryValues_EveryRule_GiveNoNan) {
 }
 
 TEST_F(RuleBitsTest, EveryTarget_SpecialValues_SameBitsAsScalar) {
-  uint32_t seed = kSeed;
-  for (int64_t target : AllTargets()) {
-    SCOPED_TRACE(TargetNameOf(target));
-    ChooseTarget(target);
-    for (const RuleCase& rule_case : AllRuleCases()) {
-      for (StepNumber step : {1, 2, 1000}) {
-        ExpectSameBits(rule_case, step, RuleData(&rule_case, 1027, 1, /*specials=*/true, seed++));
-        if (HasFatalFailure()) return;
-      }
+  ForEveryTargetAndRule([](const RuleCase& rule_case, uint32_t& seed) {
+    for (StepNumber step : {1, 2, 1000}) {
+      ExpectSameBits(rule_case, step, RuleData(&rule_case, 1027, 1, /*specials=*/true, seed++));
+      if (HasFatalFailure()) return;
     }
-  }
+  });
 }
 
 // Vectors divide a root by the correction of its bias without a division.
-TEST_F(RuleBitsTest, EveryTarget_ManyStepsOfRulesWithABiasCorrection_SameBitsAsScalar) {
-  uint32_t seed = kSeed;
-  for (int64_t target : AllTargets()) {
-    SCOPED_TRACE(TargetNameOf(target));
-    ChooseTarget(target);
-    for (const RuleCase& rule_case : AllRuleCases()) {
-      if (rule_case.rule->spec().name != "adamw") continue;
-      for (StepNumber step = 1; step <= 3000; step += step / 2 + 1) {
-        ExpectSameBits(rule_case, step, RuleData(&rule_case, 8192, 0, /*specials=*/false, seed++));
-        if (HasFatalFailure()) return;
-      }
+TEST_F(RuleBitsTest, EveryTarget_ManyStepsOfAdamW_SameBitsAsScalar) {
+  ForEveryTargetAndRule([](const RuleCase& rule_case, uint32_t& seed) {
+    if (rule_case.rule->spec().name != "adamw") return;
+    for (StepNumber step = 1; step <= 3000; step += step / 2 + 1) {
+      ExpectSameBits(rule_case, step, RuleData(&rule_case, 8192, 0, /*specials=*/false, seed++));
+      if (HasFatalFailure()) return;
     }
-  }
+  });
 }
 
 TEST_F(RuleBitsTest, Targets_OnThisCpu_IncludeTheBaselineAndAVectorOne) {

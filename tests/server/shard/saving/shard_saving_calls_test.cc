@@ -16,6 +16,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
+void ExpectASecondCallIsRefused(v1::ShardSaving::Stub& stub) {
+  SaveCall first(stub);
+  ASSERT_TRUE(first.Prepare(0, 7).has_prepared());
+  SaveCall second(stub);
+  second.Prepare(0, 8);
+  EXPECT_EQ(second.Code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST_F(ShardSavingServiceTest, AClientThatGoes_LeavesNoFileAndNoSnapshot) {
   // Numbers of their own: the first call may not have ended when the second one prepares.
   for (const uint64_t snapshot : {7, 8}) {
@@ -106,11 +114,7 @@ TEST_F(ShardSavingServiceTest, MemoryThatNobodyGivesBack_IsRefused) {
   ShardSavingService::Options options;
   options.memory_patience = absl::Milliseconds(1);
   Serve(options);
-  SaveCall first(*stub_);
-  ASSERT_TRUE(first.Prepare(0, 7).has_prepared());
-  SaveCall second(*stub_);
-  second.Prepare(0, 8);
-  EXPECT_EQ(second.Code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ExpectASecondCallIsRefused(*stub_);
 }
 
 TEST_F(ShardSavingServiceTest, AClientThatSendsNothing_IsGivenUp) {
@@ -155,11 +159,7 @@ TEST_F(ShardSavingServiceTest, TooManyCalls_AreRefused) {
   ShardSavingService::Options options;
   options.most_calls = 1;
   Serve(options);
-  SaveCall first(*stub_);
-  ASSERT_TRUE(first.Prepare(0, 7).has_prepared());
-  SaveCall second(*stub_);
-  second.Prepare(0, 8);
-  EXPECT_EQ(second.Code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ExpectASecondCallIsRefused(*stub_);
 }
 
 }  // namespace

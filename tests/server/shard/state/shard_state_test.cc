@@ -71,6 +71,19 @@ class ShardStateTest : public ::testing::Test {
     begin_ = shape->slices(1)[0].offset_elements;
   }
 
+  // What this rank owns of kA, in windows that reach over the ends of buckets.
+  void StageOfA(int slot, absl::Span<const float> values) {
+    constexpr int64_t kWindow = 1500;
+    const auto elements = static_cast<int64_t>(values.size());
+    for (int64_t begin = 0; begin < elements; begin += kWindow) {
+      const int64_t count = std::min(kWindow, elements - begin);
+      const absl::Status staged = state_->StageBytes(
+          kA, slot, begin_ + begin,
+          {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
+      ASSERT_TRUE(staged.ok()) << staged;
+    }
+  }
+
   std::vector<double> All(int parameter, int slot) {
     const bool is_one = state_->Slots(parameter)[slot].is_scalar();
     const int64_t offset = parameter == kA && !is_one ? begin_ : 0;
@@ -228,15 +241,7 @@ TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {
   ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
   std::vector<float> values(kEndOfA - begin_);
   std::iota(values.begin(), values.end(), 0.5f);
-  // Over the ends of buckets.
-  constexpr int64_t kWindow = 1500;
-  for (int64_t begin = 0; begin < kEndOfA - begin_; begin += kWindow) {
-    const int64_t count = std::min(kWindow, kEndOfA - begin_ - begin);
-    const absl::Status staged =
-        state_->StageBytes(kA, kAverage, begin_ + begin,
-                           {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
-    ASSERT_TRUE(staged.ok()) << staged;
-  }
+  StageOfA(kAverage, values);
   const std::string bytes(8, 'x');
   ExpectRefused(state_->StageBytes(kA, kAverage, begin_, bytes.substr(1)), "whole elements of 4");
   ExpectRefused(state_->StageBytes(kA, kAverage, kEndOfA - 1, bytes), "not all owned by rank 1");
@@ -252,16 +257,8 @@ TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {
 TEST_F(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
   ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
   std::vector<float> values(kEndOfA - begin_);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  // Over the ends of buckets.
-  constexpr int64_t kWindow = 1500;
-  for (int64_t begin = 0; begin < kEndOfA - begin_; begin += kWindow) {
-    const int64_t count = std::min(kWindow, kEndOfA - begin_ - begin);
-    const absl::Status staged =
-        state_->StageBytes(kA, kValues, begin_ + begin,
-                           {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
-    ASSERT_TRUE(staged.ok()) << staged;
-  }
+  std::iota(values.begin(), values.end(), 0.0f);
+  StageOfA(kValues, values);
   int64_t elements = 0;
   for (const StagedState::Values& each : state_->staged()->parameters()) {
     if (each.parameter != kA) continue;

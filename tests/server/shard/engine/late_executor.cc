@@ -29,18 +29,6 @@ class LateTicket final : public Ticket {
   LateTicket(LateUpdates* updates, bool faulty, std::vector<LateUpdates::Written> written, Run run)
       : updates_(updates), faulty_(faulty), written_(std::move(written)), run_(std::move(run)) {
     updates_->pending.insert(updates_->pending.end(), written_.begin(), written_.end());
-    if (updates_->run_by == LateUpdates::RunBy::kWaiter) return;
-    thread_ = std::thread([this] {
-      asked_.WaitForNotification();
-      if (begins_) status_ = run_();
-      ended_.Notify();
-    });
-  }
-
-  ~LateTicket() override {
-    if (!thread_.joinable()) return;
-    if (!asked_.HasBeenNotified()) asked_.Notify();
-    thread_.join();
   }
 
   absl::Status Wait(absl::Time deadline) override {
@@ -51,12 +39,11 @@ class LateTicket final : public Ticket {
       never.WaitForNotificationWithTimeout(deadline - Clock::Monotonic().Now());
       return absl::DeadlineExceededError("the device does not answer");
     }
-    if (thread_.joinable()) {
-      begins_ = true;
-      asked_.Notify();
-      ended_.WaitForNotification();
+    absl::Status status;
+    if (updates_->run_by == LateUpdates::RunBy::kWaiter) {
+      status = run_();
     } else {
-      status_ = run_();
+      std::thread([&] { status = run_(); }).join();
     }
     for (const LateUpdates::Written& written : written_) {
       auto& pending = updates_->pending;
@@ -64,7 +51,7 @@ class LateTicket final : public Ticket {
                                  [&](const auto& other) { return other.begin == written.begin; }));
       updates_->done.push_back(written);
     }
-    return status_;
+    return status;
   }
 
   absl::Status OrderOn(const ExecutionContext&) override {
@@ -76,11 +63,6 @@ class LateTicket final : public Ticket {
   const bool faulty_;
   const std::vector<LateUpdates::Written> written_;
   const Run run_;
-  bool begins_ = false;
-  absl::Status status_;
-  absl::Notification asked_;
-  absl::Notification ended_;
-  std::thread thread_;
 };
 
 class LateExecutor final : public Executor {

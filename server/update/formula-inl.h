@@ -36,6 +36,9 @@ class Constants {
     for (int k = 0; k < kMaxCoefficients; ++k) values_[k] = values[k];
   }
   HWY_INLINE E operator[](int index) const { return E(values_[index]); }
+  // A formula may branch on it, since all elements take the same branch. That costs next to
+  // nothing, while Select computes both sides for every element.
+  HWY_INLINE Number number(int index) const { return values_[index]; }
 
  private:
   Number values_[kMaxCoefficients];
@@ -71,12 +74,11 @@ HWY_INLINE E Min(E a, E b) {
 // torch.lerp, from + weight * (to - from), by the form that rounds least: exactly `to` at weight 1,
 // and one rounding at 1/2, where both products are exact.
 template <class E>
-HWY_INLINE E Lerp(E from, E to, E weight, E one_minus_weight) {
-  const E half(0.5f);
+HWY_INLINE E Lerp(E from, E to, typename E::Number weight, typename E::Number one_minus_weight) {
   const E difference = to - from;
-  const E nearer =
-      Select(half > weight, from + weight * difference, to - one_minus_weight * difference);
-  return Select(weight == half, half * from + half * to, nearer);
+  if (weight < 0.5f) return from + E(weight) * difference;
+  if (weight == 0.5f) return E(0.5f) * from + E(0.5f) * to;
+  return to - E(one_minus_weight) * difference;
 }
 
 }  // namespace HWY_NAMESPACE

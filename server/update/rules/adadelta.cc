@@ -22,7 +22,7 @@ struct Adadelta {
     E& square_avg = slots[kSquareAvg];
     E& acc_delta = slots[kAccDelta];
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    if (c.number(kWeightDecay) != 0) gradient = gradient + c[kWeightDecay] * parameter;
     square_avg = c[kRho] * square_avg + c[kOneMinusRho] * gradient * gradient;
     const E delta = Sqrt(acc_delta + c[kEps]) / Sqrt(square_avg + c[kEps]) * gradient;
     acc_delta = c[kRho] * acc_delta + c[kOneMinusRho] * delta * delta;

@@ -42,7 +42,7 @@ struct AdafactorVector : AdafactorConstants {
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& update, Slots& slots) {
     E& variance = slots[kVariance];
     gradient = c[kSign] * gradient;
-    variance = Lerp(variance, gradient * gradient, c[kWeight], c[kOneMinusWeight]);
+    variance = Lerp(variance, gradient * gradient, c.number(kWeight), c.number(kOneMinusWeight));
     update = gradient / Sqrt(Max(variance, c[kEpsSquared]));
   }
 };
@@ -73,7 +73,7 @@ struct AdafactorAverage : AdafactorConstants {
 
   template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E mean, E& exact, Slots& slots) {
-    exact = Lerp(slots[kAverage], mean, c[kWeight], c[kOneMinusWeight]);
+    exact = Lerp(slots[kAverage], mean, c.number(kWeight), c.number(kOneMinusWeight));
     slots[kAverage] = exact;
   }
 };

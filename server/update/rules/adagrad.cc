@@ -19,7 +19,7 @@ struct Adagrad {
                                      Slots& slots) {
     E& sum = slots[kSum];
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    if (c.number(kWeightDecay) != 0) gradient = gradient + c[kWeightDecay] * parameter;
     sum = sum + gradient * gradient;
     parameter = parameter + c[kMinusStepSize] * gradient / (Sqrt(sum) + c[kEps]);
   }

@@ -25,8 +25,8 @@ struct Adamax {
     E& exp_avg = slots[kExpAvg];
     E& exp_inf = slots[kExpInf];
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
-    exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
+    if (c.number(kWeightDecay) != 0) gradient = gradient + c[kWeightDecay] * parameter;
+    exp_avg = Lerp(exp_avg, gradient, c.number(kOneMinusBeta1), c.number(kBeta1));
     exp_inf = Max(c[kBeta2] * exp_inf, Abs(gradient) + c[kEps]);
     parameter = parameter + c[kMinusStepSize] * exp_avg / exp_inf;
   }

@@ -22,10 +22,10 @@ struct Asgd {
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
                                      Slots& slots) {
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    if (c.number(kWeightDecay) != 0) gradient = gradient + c[kWeightDecay] * parameter;
     parameter = c[kShrink] * parameter + c[kMinusEta] * gradient;
     E& ax = slots[kAx];
-    ax = Select(c[kMu] == E(1), parameter, ax + (parameter - ax) * c[kMu]);
+    ax = c.number(kMu) == 1 ? parameter : ax + (parameter - ax) * c[kMu];
   }
 };
 

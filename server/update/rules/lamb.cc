@@ -36,7 +36,7 @@ struct LambDirection {
     E& exp_avg = slots[kExpAvg];
     E& exp_avg_sq = slots[kExpAvgSq];
     gradient = c[kSign] * gradient;
-    exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
+    exp_avg = Lerp(exp_avg, gradient, c.number(kOneMinusBeta1), c.number(kBeta1));
     exp_avg_sq = c[kBeta2] * exp_avg_sq + c[kOneMinusBeta2] * gradient * gradient;
     const E denominator = RootOver(exp_avg_sq, c[kSqrtBiasCorrection2]) + c[kEps];
     slots[kDirection] = exp_avg / c[kBiasCorrection1] / denominator + c[kWeightDecay] * parameter;

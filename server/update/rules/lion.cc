@@ -28,7 +28,7 @@ struct Lion {
         Select(direction > E(0), E(1),
                Select(E(0) > direction, E(-1), Select(direction == direction, E(0), direction)));
     parameter = c[kShrink] * parameter + c[kMinusLr] * sign;
-    exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta2], c[kBeta2]);
+    exp_avg = Lerp(exp_avg, gradient, c.number(kOneMinusBeta2), c.number(kBeta2));
   }
 };
 

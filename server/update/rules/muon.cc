@@ -37,8 +37,8 @@ struct MuonDirection {
   template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E&, Slots& slots) {
     E& buffer = slots[kMomentumBuffer];
-    buffer = Lerp(buffer, gradient, c[kOneMinusMomentum], c[kMomentum]);
-    slots[kDirection] = Lerp(gradient, buffer, c[kBufferWeight], c[kGradientWeight]);
+    buffer = Lerp(buffer, gradient, c.number(kOneMinusMomentum), c.number(kMomentum));
+    slots[kDirection] = Lerp(gradient, buffer, c.number(kBufferWeight), c.number(kGradientWeight));
   }
 };
 

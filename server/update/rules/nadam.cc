@@ -29,8 +29,8 @@ struct NAdam {
     E& exp_avg = slots[kExpAvg];
     E& exp_avg_sq = slots[kExpAvgSq];
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kL2] == E(0), gradient, gradient + c[kL2] * parameter);
-    exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
+    if (c.number(kL2) != 0) gradient = gradient + c[kL2] * parameter;
+    exp_avg = Lerp(exp_avg, gradient, c.number(kOneMinusBeta1), c.number(kBeta1));
     exp_avg_sq = c[kBeta2] * exp_avg_sq + c[kOneMinusBeta2] * gradient * gradient;
     const E denominator = RootOver(exp_avg_sq, c[kSqrtBiasCorrection2]) + c[kEps];
     parameter = c[kShrink] * parameter + c[kOfGradient] * gradient / denominator;

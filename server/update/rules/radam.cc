@@ -28,12 +28,12 @@ struct RAdam {
     E& exp_avg = slots[kExpAvg];
     E& exp_avg_sq = slots[kExpAvgSq];
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kL2] == E(0), gradient, gradient + c[kL2] * parameter);
-    exp_avg = Lerp(exp_avg, gradient, c[kOneMinusBeta1], c[kBeta1]);
+    if (c.number(kL2) != 0) gradient = gradient + c[kL2] * parameter;
+    exp_avg = Lerp(exp_avg, gradient, c.number(kOneMinusBeta1), c.number(kBeta1));
     exp_avg_sq = c[kBeta2] * exp_avg_sq + c[kOneMinusBeta2] * gradient * gradient;
-    const E step = c[kMinusStepSize] * exp_avg;
-    parameter = c[kShrink] * parameter +
-                Select(c[kIsRectified] == E(1), step / (Sqrt(exp_avg_sq) + c[kEps]), step);
+    E step = c[kMinusStepSize] * exp_avg;
+    if (c.number(kIsRectified) == 1) step = step / (Sqrt(exp_avg_sq) + c[kEps]);
+    parameter = c[kShrink] * parameter + step;
   }
 };
 

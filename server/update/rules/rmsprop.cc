@@ -26,7 +26,7 @@ struct Rmsprop {
                                      Slots& slots) {
     E& square_avg = slots[kSquareAvg];
     gradient = c[kSign] * gradient;
-    gradient = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    if (c.number(kWeightDecay) != 0) gradient = gradient + c[kWeightDecay] * parameter;
     // The rests of the coefficients take part: centered, what is left of the difference of two
     // averages would magnify the error of rounded ones. Lerp has none to speak of.
     const E square = gradient * gradient;
@@ -35,7 +35,7 @@ struct Rmsprop {
     E variance = square_avg;
     if constexpr (Slots::Has(kGradAvg)) {
       E& grad_avg = slots[kGradAvg];
-      grad_avg = Lerp(grad_avg, gradient, c[kOneMinusAlpha], c[kAlpha]);
+      grad_avg = Lerp(grad_avg, gradient, c.number(kOneMinusAlpha), c.number(kAlpha));
       variance = square_avg - grad_avg * grad_avg;
     }
     const E denominator = Sqrt(variance) + c[kEps];

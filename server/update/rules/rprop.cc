@@ -32,7 +32,7 @@ struct Rprop {
     gradient = c[kSign] * gradient;
     const E turn = gradient * prev;
     // A scheduler may have changed lr since the slot was made.
-    step_size = Select(c[kIsFirst] == E(1), c[kLr], step_size);
+    if (c.number(kIsFirst) == 1) step_size = c[kLr];
     step_size = Min(Max(step_size * BySign(turn, c[kEtaPlus], E(1), c[kEtaMinus]), c[kStepSizeMin]),
                     c[kStepSizeMax]);
     // Where the direction has turned, this step goes nowhere and the next one forgets it.

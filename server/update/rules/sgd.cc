@@ -23,7 +23,8 @@ struct Sgd {
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
                                      Slots& slots) {
     gradient = c[kSign] * gradient;
-    E direction = Select(c[kWeightDecay] == E(0), gradient, gradient + c[kWeightDecay] * parameter);
+    if (c.number(kWeightDecay) != 0) gradient = gradient + c[kWeightDecay] * parameter;
+    E direction = gradient;
     if constexpr (Slots::Has(kMomentumBuffer)) {
       E& momentum_buffer = slots[kMomentumBuffer];
       // Over many steps a rounded momentum errs more than all other roundings together: 0.9f is too
@@ -31,9 +32,13 @@ struct Sgd {
       const E rest = c[kMomentumRest] * momentum_buffer + c[kOneMinusDampeningRest] * direction;
       const E later = c[kMomentum] * momentum_buffer + (c[kOneMinusDampening] * direction + rest);
       // The buffer starts as the first gradient, undampened.
-      momentum_buffer = Select(c[kIsFirst] == E(1), direction, later);
-      const E ahead = c[kMomentum] * momentum_buffer + c[kMomentumRest] * momentum_buffer;
-      direction = Select(c[kNesterov] == E(1), direction + ahead, momentum_buffer);
+      momentum_buffer = c.number(kIsFirst) == 1 ? direction : later;
+      if (c.number(kNesterov) == 1) {
+        const E ahead = c[kMomentum] * momentum_buffer + c[kMomentumRest] * momentum_buffer;
+        direction = direction + ahead;
+      } else {
+        direction = momentum_buffer;
+      }
     }
     parameter = parameter + c[kMinusLr] * direction;
   }

@@ -16,7 +16,7 @@ struct Toy {
                                      Slots& slots) {
     const E clipped = Max(E(0) - c[kBound], Min(gradient, c[kBound]));
     E& size_avg = slots[kSizeAvg];
-    size_avg = Lerp(size_avg, Abs(clipped), E(0.25f), E(0.75f));
+    size_avg = Lerp(size_avg, Abs(clipped), 0.25f, 0.75f);
     if constexpr (Slots::Has(kLargest)) {
       slots[kLargest] = Select(gradient > slots[kLargest], gradient, slots[kLargest]);
     }

@@ -42,6 +42,49 @@ HWY_INLINE int32_t LargestBits(const float* values, int64_t elements) {
   return hn::GetLane(hn::MaxOfLanes(Words(), largest));
 }
 
+template <class Vector>
+HWY_INLINE auto FirstFour(Vector vector) {
+  if constexpr (hn::MaxLanes(hn::DFromV<Vector>()) > 4) {
+    return FirstFour(hn::LowerHalf(vector));
+  } else {
+    return vector;
+  }
+}
+
+// Those of four blocks of 32 elements each: their lanes are folded together.
+HWY_INLINE void LargestBitsOfFour(const float* values, int32_t* largest) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int b = 0; b < 4; ++b) {
+    largest[b] = LargestBits(values + b * kCompandedBlock, kCompandedBlock);
+  }
+#else
+  const auto of_lanes = [values](int block) {
+    const auto magnitude = hn::Set(Words(), 0x7fffffff);
+    auto most = hn::Zero(Words());
+    for (int64_t i = block * kCompandedBlock; i < (block + 1) * kCompandedBlock;
+         i += Lanes::Width()) {
+      const auto bits = hn::BitCast(Words(), hn::LoadU(Floats(), values + i));
+      most = hn::Max(most, hn::And(bits, magnitude));
+    }
+    return most;
+  };
+  // Of each 128 bits, half as many lanes for each of twice as many blocks.
+  const auto fold = [](auto a, auto b) {
+    return hn::Max(hn::InterleaveLower(Words(), a, b), hn::InterleaveUpper(Words(), a, b));
+  };
+  auto most = fold(fold(of_lanes(0), of_lanes(2)), fold(of_lanes(1), of_lanes(3)));
+  if (Lanes::Width() > 4) most = hn::Max(most, hn::ReverseBlocks(Words(), most));
+  if (Lanes::Width() > 8) most = hn::Max(most, hn::SwapAdjacentBlocks(most));
+  const auto four = FirstFour(most);
+  hn::StoreU(four, hn::DFromV<decltype(four)>(), largest);
+#endif
+}
+
+// At the beginning of a loop's part from `element` on.
+HWY_INLINE void FetchMeanwhile(int64_t element, LinesAhead* meanwhile) {
+  if (element % kElementsAFetch == 0 && meanwhile != nullptr) meanwhile->FetchSome();
+}
+
 // Times a power of two, so that the inverse of the scale is a normal number. What it rounds has
 // quotients near 0.
 void ShiftBlock(const float* values, float shift, float* shifted) {
@@ -52,12 +95,13 @@ void ShiftBlock(const float* values, float shift, float* shifted) {
 }
 
 template <bool kSigned>
-void EncodeDynamicBlock(const float* values, float scale, uint8_t* codes) {
+void EncodeDynamicBlock(const float* values, float scale, uint8_t* codes, LinesAhead* meanwhile) {
   const DynamicVectors<kSigned> vectors;
   const auto divisor = hn::Set(Floats(), scale);
   const auto inverse = hn::Set(Floats(), 1 / scale);
   constexpr int kVectors = DynamicVectors<kSigned>::kVectors;
   for (int64_t i = 0; i < kDynamicBlock; i += kVectors * Lanes::Width()) {
+    FetchMeanwhile(i, meanwhile);
     vectors.Encode(values + i, divisor, inverse, codes + i);
   }
 }
@@ -69,7 +113,8 @@ void EncodeDynamicBlock(const float* values, float scale, uint8_t* codes) {
 constexpr int64_t kDynamicBlocksAtOnce = 4;
 
 template <bool kSigned>
-void EncodeDynamic(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
+void EncodeDynamic(const float* values, int64_t blocks, uint8_t* codes, void* scales,
+                   LinesAhead* meanwhile) {
   alignas(64) float shifted[kDynamicBlock];
   for (int64_t begin = 0; begin < blocks; begin += kDynamicBlocksAtOnce) {
     const int64_t end =
@@ -89,21 +134,23 @@ void EncodeDynamic(const float* values, int64_t blocks, uint8_t* codes, void* sc
       } else if (scale < 0x1p-100f || scale > 0x1p100f) {
         const float shift = scale < 1 ? 0x1p64f : 0x1p-64f;
         ShiftBlock(block, shift, shifted);
-        EncodeDynamicBlock<kSigned>(shifted, scale * shift, to);
+        EncodeDynamicBlock<kSigned>(shifted, scale * shift, to, meanwhile);
       } else {
-        EncodeDynamicBlock<kSigned>(block, scale, to);
+        EncodeDynamicBlock<kSigned>(block, scale, to, meanwhile);
       }
     }
   }
 }
 
 template <bool kSigned>
-void DecodeDynamic(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
+void DecodeDynamic(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
+                   LinesAhead* meanwhile) {
   const DynamicVectors<kSigned> vectors;
   for (int64_t b = 0; b < blocks; ++b) {
     const auto scale = hn::Set(Floats(), static_cast<const float*>(scales)[b]);
     for (int64_t i = b * kDynamicBlock; i < (b + 1) * kDynamicBlock; i += Lanes::Width()) {
       if (i % kLineBytes == 0) FetchAhead(codes + i);
+      FetchMeanwhile(i, meanwhile);
       // A negative value times a scale of 0 is -0, and adding 0 makes that 0.
       const auto value = hn::Add(hn::Mul(vectors.Decode(codes + i), scale), hn::Zero(Floats()));
       hn::StoreU(value, Floats(), values + i);
@@ -111,66 +158,142 @@ void DecodeDynamic(const uint8_t* codes, const void* scales, int64_t blocks, flo
   }
 }
 
-void EncodeDynamicSigned(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
-  EncodeDynamic<true>(values, blocks, codes, scales);
+void EncodeDynamicSigned(const float* values, int64_t blocks, uint8_t* codes, void* scales,
+                         LinesAhead* meanwhile) {
+  EncodeDynamic<true>(values, blocks, codes, scales, meanwhile);
 }
-void EncodeDynamicUnsigned(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
-  EncodeDynamic<false>(values, blocks, codes, scales);
+void EncodeDynamicUnsigned(const float* values, int64_t blocks, uint8_t* codes, void* scales,
+                           LinesAhead* meanwhile) {
+  EncodeDynamic<false>(values, blocks, codes, scales, meanwhile);
 }
-void DecodeDynamicSigned(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
-  DecodeDynamic<true>(codes, scales, blocks, values);
+void DecodeDynamicSigned(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
+                         LinesAhead* meanwhile) {
+  DecodeDynamic<true>(codes, scales, blocks, values, meanwhile);
 }
-void DecodeDynamicUnsigned(const uint8_t* codes, const void* scales, int64_t blocks,
-                           float* values) {
-  DecodeDynamic<false>(codes, scales, blocks, values);
+void DecodeDynamicUnsigned(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
+                           LinesAhead* meanwhile) {
+  DecodeDynamic<false>(codes, scales, blocks, values, meanwhile);
 }
 
 // Scales are computed for so many blocks at once: a multiple of every vector's lanes.
 constexpr int64_t kBlocksAtOnce = 32;
+// A value's largest bits from which no code is estimated: those of 2^60.
+constexpr int32_t kTooLargeBits = 0x5d800000;
+
+// The largest values of up to kBlocksAtOnce blocks, and 0 of those that are not there.
+void LargestOfBlocks(const float* values, int64_t blocks, int32_t* largest) {
+  int64_t b = 0;
+  for (; b + 4 <= blocks; b += 4) LargestBitsOfFour(values + b * kCompandedBlock, largest + b);
+  for (; b < blocks; ++b) {
+    largest[b] = LargestBits(values + b * kCompandedBlock, kCompandedBlock);
+  }
+  for (; b < kBlocksAtOnce; ++b) largest[b] = 0;
+}
+
+// What codes are made with, from the largest values of kBlocksAtOnce blocks; and the scales.
+template <class Companded>
+HWY_INLINE void ScalesOfBlocks(const int32_t* largest, uint16_t* scales, float* divisors) {
+  for (int64_t b = 0; b < kBlocksAtOnce; b += Lanes::Width()) {
+    const auto bits = hn::Load(Words(), largest + b);
+    const auto value = hn::BitCast(Floats(), bits);
+    const auto limited = hn::Min(hn::Max(Companded::ScaleOf(value), hn::Set(Floats(), 0x1p-24f)),
+                                 hn::Set(Floats(), 65504.0f));
+    const auto not_finite =
+        hn::RebindMask(Floats(), hn::Gt(bits, hn::Set(Words(), kInfinityBits - 1)));
+    const auto is_zero = hn::RebindMask(Floats(), hn::Eq(bits, hn::Zero(Words())));
+    const auto nan = hn::BitCast(Floats(), hn::Set(Words(), 0x7fc00000));
+    const auto scale = hn::IfThenElse(not_finite, nan, hn::IfThenZeroElse(is_zero, limited));
+    StoreHalf<Float16>(Lanes(scale), scales + b);
+    Lanes kept;
+    LoadHalf<Float16>(scales + b, kept);
+    hn::Store(Companded::Divisor(kept.raw), Floats(), divisors + b);
+  }
+}
 
 template <class Companded>
-void EncodeCompanded(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
+HWY_NOINLINE void EncodeExactly(const float* block, int32_t largest, float divisor,
+                                uint8_t* codes) {
+  if (largest == 0 || largest >= kInfinityBits) {
+    std::memset(codes, 0, kCompandedBlock);
+    return;
+  }
+  for (int64_t i = 0; i < kCompandedBlock; i += Lanes::Width()) {
+    Companded::Encode(hn::LoadU(Floats(), block + i), hn::Set(Floats(), divisor), codes + i);
+  }
+}
+
+// So many blocks are encoded together by estimates.
+constexpr int64_t kVectorsTogether = CodesOfPlaces::kVectors;
+constexpr int64_t kBlocksTogether = hn::MaxLanes(Floats()) * kVectorsTogether > kCompandedBlock
+                                        ? hn::MaxLanes(Floats()) * kVectorsTogether
+                                              / kCompandedBlock
+                                        : 1;
+
+// Of kBlocksTogether blocks. False where there is doubt: then the codes are not to be used.
+template <class Companded>
+HWY_INLINE bool EncodeByEstimates(const CodesOfPlaces& places, const float* values,
+                                  const float* divisors, uint8_t* codes) {
+  auto in_doubt = hn::MaskFromVec(hn::Zero(Words()));
+  const int64_t step = kVectorsTogether * Lanes::Width();
+  for (int64_t i = 0; i < kBlocksTogether * kCompandedBlock; i += step) {
+    const auto sum_of = [&](int v) {
+      const int64_t at = i + v * Lanes::Width();
+      const auto divisor = hn::Set(Floats(), divisors[at / kCompandedBlock]);
+      const auto sum =
+          hn::BitCast(Words(), Companded::About(hn::LoadU(Floats(), values + at), divisor));
+      in_doubt = hn::Or(in_doubt, code_places::IsInDoubt(sum, Companded::kDoubt));
+      return sum;
+    };
+    const auto a = sum_of(0);
+    const auto b = sum_of(1);
+    const auto c = sum_of(2);
+    const auto d = sum_of(3);
+    places.Store(a, b, c, d, codes + i);
+  }
+  return HWY_LIKELY(hn::AllFalse(Words(), in_doubt));
+}
+
+// Whether no block has only zeros or a value that is too large.
+HWY_INLINE bool CanBeEstimated(const int32_t* largest) {
+  for (int64_t b = 0; b < kBlocksTogether; ++b) {
+    if (largest[b] == 0 || largest[b] >= kTooLargeBits) return false;
+  }
+  return true;
+}
+
+template <class Companded>
+void EncodeCompanded(const float* values, int64_t blocks, uint8_t* codes, void* scales,
+                     LinesAhead* meanwhile) {
+  const CodesOfPlaces places;
   for (int64_t begin = 0; begin < blocks; begin += kBlocksAtOnce) {
     const int64_t count = blocks - begin < kBlocksAtOnce ? blocks - begin : kBlocksAtOnce;
-    alignas(64) int32_t largest[kBlocksAtOnce] = {};
-    for (int64_t b = 0; b < count; ++b) {
-      largest[b] = LargestBits(values + (begin + b) * kCompandedBlock, kCompandedBlock);
-    }
+    alignas(64) int32_t largest[kBlocksAtOnce];
     alignas(64) uint16_t halves[kBlocksAtOnce];
     alignas(64) float divisors[kBlocksAtOnce];
-    for (int64_t b = 0; b < kBlocksAtOnce; b += Lanes::Width()) {
-      const auto bits = hn::Load(Words(), largest + b);
-      const auto value = hn::BitCast(Floats(), bits);
-      const auto limited = hn::Min(hn::Max(Companded::ScaleOf(value), hn::Set(Floats(), 0x1p-24f)),
-                                   hn::Set(Floats(), 65504.0f));
-      const auto not_finite =
-          hn::RebindMask(Floats(), hn::Gt(bits, hn::Set(Words(), kInfinityBits - 1)));
-      const auto is_zero = hn::RebindMask(Floats(), hn::Eq(bits, hn::Zero(Words())));
-      const auto nan = hn::BitCast(Floats(), hn::Set(Words(), 0x7fc00000));
-      const auto scale = hn::IfThenElse(not_finite, nan, hn::IfThenZeroElse(is_zero, limited));
-      StoreHalf<Float16>(Lanes(scale), halves + b);
-      Lanes kept;
-      LoadHalf<Float16>(halves + b, kept);
-      hn::Store(Companded::Divisor(kept.raw), Floats(), divisors + b);
-    }
+    LargestOfBlocks(values + begin * kCompandedBlock, count, largest);
+    ScalesOfBlocks<Companded>(largest, halves, divisors);
     std::memcpy(static_cast<uint16_t*>(scales) + begin, halves, count * sizeof(uint16_t));
-    for (int64_t b = 0; b < count; ++b) {
-      const float* const block = values + (begin + b) * kCompandedBlock;
+    for (int64_t b = 0; b < count;) {
+      FetchMeanwhile(b * kCompandedBlock, meanwhile);
+      const float* const from = values + (begin + b) * kCompandedBlock;
       uint8_t* const to = codes + (begin + b) * kCompandedBlock;
-      if (largest[b] == 0 || largest[b] >= kInfinityBits) {
-        std::memset(to, 0, kCompandedBlock);
-        continue;
+      const int64_t together = count - b < kBlocksTogether ? count - b : kBlocksTogether;
+      if (!(companded_internal::kHasEstimates && together == kBlocksTogether &&
+            CanBeEstimated(largest + b) &&
+            EncodeByEstimates<Companded>(places, from, divisors + b, to))) {
+        for (int64_t k = 0; k < together; ++k) {
+          EncodeExactly<Companded>(from + k * kCompandedBlock, largest[b + k], divisors[b + k],
+                                   to + k * kCompandedBlock);
+        }
       }
-      const auto divisor = hn::Set(Floats(), divisors[b]);
-      for (int64_t i = 0; i < kCompandedBlock; i += Lanes::Width()) {
-        Companded::Encode(hn::LoadU(Floats(), block + i), divisor, to + i);
-      }
+      b += together;
     }
   }
 }
 
 template <class Companded>
-void DecodeCompanded(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
+void DecodeCompanded(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
+                     LinesAhead* meanwhile) {
   for (int64_t begin = 0; begin < blocks; begin += kBlocksAtOnce) {
     const int64_t count = blocks - begin < kBlocksAtOnce ? blocks - begin : kBlocksAtOnce;
     alignas(64) uint16_t halves[kBlocksAtOnce] = {};
@@ -184,6 +307,7 @@ void DecodeCompanded(const uint8_t* codes, const void* scales, int64_t blocks, f
     for (int64_t b = 0; b < count; ++b) {
       const int64_t first = (begin + b) * kCompandedBlock;
       if (first % kLineBytes == 0) FetchAhead(codes + first);
+      FetchMeanwhile(first, meanwhile);
       const auto scale = hn::Set(Floats(), widened[b]);
       for (int64_t i = first; i < first + kCompandedBlock; i += Lanes::Width()) {
         hn::StoreU(Companded::Decode(codes + i, scale), Floats(), values + i);
@@ -192,17 +316,21 @@ void DecodeCompanded(const uint8_t* codes, const void* scales, int64_t blocks, f
   }
 }
 
-void EncodeAverages(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
-  EncodeCompanded<CompandedAverage>(values, blocks, codes, scales);
+void EncodeAverages(const float* values, int64_t blocks, uint8_t* codes, void* scales,
+                    LinesAhead* meanwhile) {
+  EncodeCompanded<CompandedAverage>(values, blocks, codes, scales, meanwhile);
 }
-void EncodeSquares(const float* values, int64_t blocks, uint8_t* codes, void* scales) {
-  EncodeCompanded<CompandedSquare>(values, blocks, codes, scales);
+void EncodeSquares(const float* values, int64_t blocks, uint8_t* codes, void* scales,
+                   LinesAhead* meanwhile) {
+  EncodeCompanded<CompandedSquare>(values, blocks, codes, scales, meanwhile);
 }
-void DecodeAverages(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
-  DecodeCompanded<CompandedAverage>(codes, scales, blocks, values);
+void DecodeAverages(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
+                    LinesAhead* meanwhile) {
+  DecodeCompanded<CompandedAverage>(codes, scales, blocks, values, meanwhile);
 }
-void DecodeSquares(const uint8_t* codes, const void* scales, int64_t blocks, float* values) {
-  DecodeCompanded<CompandedSquare>(codes, scales, blocks, values);
+void DecodeSquares(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
+                   LinesAhead* meanwhile) {
+  DecodeCompanded<CompandedSquare>(codes, scales, blocks, values, meanwhile);
 }
 
 }  // namespace
@@ -229,29 +357,36 @@ bool IsDynamic(BlockCode code) {
 
 int64_t ScaleSize(BlockCode code) { return IsDynamic(code) ? sizeof(float) : sizeof(uint16_t); }
 
-void EncodeBlocks(const float* values, int64_t blocks, const CodedArray& to) {
+void EncodeBlocks(const float* values, int64_t blocks, const CodedArray& to,
+                  LinesAhead* meanwhile) {
   switch (to.code) {
     case BlockCode::kDynamicSigned:
-      return HWY_DYNAMIC_DISPATCH(EncodeDynamicSigned)(values, blocks, to.codes, to.scales);
+      return HWY_DYNAMIC_DISPATCH(EncodeDynamicSigned)(values, blocks, to.codes, to.scales,
+                                                       meanwhile);
     case BlockCode::kDynamicUnsigned:
-      return HWY_DYNAMIC_DISPATCH(EncodeDynamicUnsigned)(values, blocks, to.codes, to.scales);
+      return HWY_DYNAMIC_DISPATCH(EncodeDynamicUnsigned)(values, blocks, to.codes, to.scales,
+                                                         meanwhile);
     case BlockCode::kCompandedAverage:
-      return HWY_DYNAMIC_DISPATCH(EncodeAverages)(values, blocks, to.codes, to.scales);
+      return HWY_DYNAMIC_DISPATCH(EncodeAverages)(values, blocks, to.codes, to.scales, meanwhile);
     case BlockCode::kCompandedSquare:
-      return HWY_DYNAMIC_DISPATCH(EncodeSquares)(values, blocks, to.codes, to.scales);
+      return HWY_DYNAMIC_DISPATCH(EncodeSquares)(values, blocks, to.codes, to.scales, meanwhile);
   }
 }
 
-void DecodeBlocks(const CodedArray& from, int64_t blocks, float* values) {
+void DecodeBlocks(const CodedArray& from, int64_t blocks, float* values, LinesAhead* meanwhile) {
   switch (from.code) {
     case BlockCode::kDynamicSigned:
-      return HWY_DYNAMIC_DISPATCH(DecodeDynamicSigned)(from.codes, from.scales, blocks, values);
+      return HWY_DYNAMIC_DISPATCH(DecodeDynamicSigned)(from.codes, from.scales, blocks, values,
+                                                       meanwhile);
     case BlockCode::kDynamicUnsigned:
-      return HWY_DYNAMIC_DISPATCH(DecodeDynamicUnsigned)(from.codes, from.scales, blocks, values);
+      return HWY_DYNAMIC_DISPATCH(DecodeDynamicUnsigned)(from.codes, from.scales, blocks, values,
+                                                         meanwhile);
     case BlockCode::kCompandedAverage:
-      return HWY_DYNAMIC_DISPATCH(DecodeAverages)(from.codes, from.scales, blocks, values);
+      return HWY_DYNAMIC_DISPATCH(DecodeAverages)(from.codes, from.scales, blocks, values,
+                                                  meanwhile);
     case BlockCode::kCompandedSquare:
-      return HWY_DYNAMIC_DISPATCH(DecodeSquares)(from.codes, from.scales, blocks, values);
+      return HWY_DYNAMIC_DISPATCH(DecodeSquares)(from.codes, from.scales, blocks, values,
+                                                 meanwhile);
   }
 }
 
@@ -274,10 +409,10 @@ CodedArray CodedArray::From(int64_t index) const {
   return later;
 }
 
-void Encode(const float* values, int64_t elements, const CodedArray& to) {
+void Encode(const float* values, int64_t elements, const CodedArray& to, LinesAhead* meanwhile) {
   const int64_t block = BlockElements(to.code);
   const int64_t whole = elements / block;
-  EncodeBlocks(values, whole, to);
+  EncodeBlocks(values, whole, to, meanwhile);
   const int64_t rest = elements - whole * block;
   if (rest == 0) return;
   // What is not there counts as zeros.
@@ -285,21 +420,21 @@ void Encode(const float* values, int64_t elements, const CodedArray& to) {
   alignas(64) uint8_t codes[kCodeGrid];
   std::memcpy(padded, values + whole * block, rest * sizeof(float));
   const CodedArray last = to.From(whole * block);
-  EncodeBlocks(padded, 1, {to.code, codes, last.scales});
+  EncodeBlocks(padded, 1, {to.code, codes, last.scales}, meanwhile);
   std::memcpy(last.codes, codes, rest);
 }
 
-void Decode(const CodedArray& from, int64_t elements, float* values) {
+void Decode(const CodedArray& from, int64_t elements, float* values, LinesAhead* meanwhile) {
   const int64_t block = BlockElements(from.code);
   const int64_t whole = elements / block;
-  DecodeBlocks(from, whole, values);
+  DecodeBlocks(from, whole, values, meanwhile);
   const int64_t rest = elements - whole * block;
   if (rest == 0) return;
   alignas(64) float padded[kCodeGrid];
   alignas(64) uint8_t codes[kCodeGrid] = {};
   const CodedArray last = from.From(whole * block);
   std::memcpy(codes, last.codes, rest);
-  DecodeBlocks({from.code, codes, last.scales}, 1, padded);
+  DecodeBlocks({from.code, codes, last.scales}, 1, padded, meanwhile);
   std::memcpy(values + whole * block, padded, rest * sizeof(float));
 }
 

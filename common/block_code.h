@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/lines_ahead.h"
+
 namespace optshard {
 
 // How values become codes and scales.
@@ -52,11 +54,17 @@ struct CodedArray {
   CodedArray From(int64_t index) const;
 };
 
+// A loop over codes calls LinesAhead::FetchSome once in so many elements.
+constexpr int64_t kElementsAFetch = 64;
+
 // The same bits by every instruction set. `values` needs only natural alignment and does not
-// overlap the array; an incomplete block is the last one of a whole array. The default
-// floating-point mode must be set (common/default_floating_point.h). Thread-safe.
-void Encode(const float* values, int64_t elements, const CodedArray& to);
-void Decode(const CodedArray& from, int64_t elements, float* values);
+// overlap the array; an incomplete block is the last one of a whole array. `meanwhile`, if any, is
+// what to fetch: coding is arithmetic, and leaves the memory idle. The default floating-point mode
+// must be set (common/default_floating_point.h). Thread-safe.
+void Encode(const float* values, int64_t elements, const CodedArray& to,
+            LinesAhead* meanwhile = nullptr);
+void Decode(const CodedArray& from, int64_t elements, float* values,
+            LinesAhead* meanwhile = nullptr);
 
 }  // namespace optshard
 

@@ -6,10 +6,10 @@
 #define OPTSHARD_COMMON_SIMD_DYNAMIC_CODE_INL_H_
 #endif
 
-#include <array>
 #include <cstdint>
 
 #include "common/dynamic_map.h"
+#include "common/simd/code_places-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,7 +23,6 @@ template <bool kSigned>
 class DynamicVectors {
   using Floats = hwy::HWY_NAMESPACE::ScalableTag<float>;
   using Ints = hwy::HWY_NAMESPACE::RebindToSigned<Floats>;
-  using Unsigned = hwy::HWY_NAMESPACE::RebindToUnsigned<Floats>;
   using Bytes = hwy::HWY_NAMESPACE::Rebind<uint8_t, Ints>;
   using Vector = hwy::HWY_NAMESPACE::Vec<Floats>;
   using Words = hwy::HWY_NAMESPACE::Vec<Ints>;
@@ -33,7 +32,7 @@ class DynamicVectors {
   HWY_INLINE DynamicVectors() = default;
 
   // How many vectors are coded together.
-  static constexpr int kVectors = 4;
+  static constexpr int kVectors = CodesOfPlaces::kVectors;
 
   // Of kVectors vectors that are divided by their block's scale; `inverse` is 1 / scale, a normal
   // number. Stores a byte a lane.
@@ -45,7 +44,7 @@ class DynamicVectors {
     const Coded b = Code(at(1), scale, inverse);
     const Coded c = Code(at(2), scale, inverse);
     const Coded d = Code(at(3), scale, inverse);
-    StoreCodes(a.bits, b.bits, c.bits, d.bits, codes);
+    codes_.Store(a.bits, b.bits, c.bits, d.bits, codes);
     const auto in_doubt = hn::Or(hn::Or(a.in_doubt, b.in_doubt), hn::Or(c.in_doubt, d.in_doubt));
     if (HWY_LIKELY(hn::AllFalse(Ints(), in_doubt))) return;
     Exactly(a.in_doubt, hn::Div(at(0), scale), codes);
@@ -79,31 +78,9 @@ class DynamicVectors {
   // Long vectors look numbers up in one instruction, and arithmetic, not memory, is what coding
   // waits for. Short ones find sections by comparing, for which the quotient must be exact.
   static constexpr bool kLooksUp = hwy::HWY_NAMESPACE::MaxLanes(Floats()) >= 16;
-  // Added to a place between two codes, makes a float whose bits are, from the last one on: how far
-  // the place is beyond the middle between the codes, counted from kPlaceDoubt before it, and the
-  // nearest code. Floats from 512 to 1024 are 2^-14 apart.
-  static constexpr int kFractionBits = 14;
-  static constexpr float kBase = 768 + (kSigned ? 127 : 0) + 0.5f + DynamicMap::kPlaceDoubt;
-  // Of the fraction's bits those that are 0 up to kPlaceDoubt beyond the middle.
-  static constexpr int32_t kBeyondDoubt =
-      (1 << kFractionBits) -
-      static_cast<int32_t>(2 * DynamicMap::kPlaceDoubt * (1 << kFractionBits));
-
-  // Of each 128 bits, as little-endian words: byte 0 of all lanes, then byte 1 and so on.
-  alignas(64) static constexpr int32_t kByteOrder[16] = {
-      0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501,
-      0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703,
-      0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703};
-  static constexpr size_t kLanes = hwy::HWY_NAMESPACE::MaxLanes(Floats());
-  static constexpr std::array<int32_t, kLanes> LaneOrder() {
-    std::array<int32_t, kLanes> order = {};
-    constexpr size_t kQuads = kLanes < kVectors ? 1 : kLanes / kVectors;
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      order[lane] = lane % kQuads * kVectors + lane / kQuads;
-    }
-    return order;
-  }
-  alignas(64) static constexpr std::array<int32_t, kLanes> kLaneOrder = LaneOrder();
+  // Added to a place between two codes.
+  static constexpr float kBase =
+      code_places::kOffset + (kSigned ? 127 : 0) + DynamicMap::kPlaceDoubt;
 
   struct Section {
     Words index;
@@ -161,9 +138,7 @@ class DynamicVectors {
       sum = hn::Add(place, hn::Set(Floats(), kBase));
     }
     const Words bits = hn::BitCast(Ints(), sum);
-    const auto is_near_middle =
-        hn::Eq(hn::And(bits, hn::Set(Ints(), kBeyondDoubt)), hn::Zero(Ints()));
-    return {bits, hn::Or(section.in_doubt, is_near_middle)};
+    return {bits, hn::Or(section.in_doubt, code_places::IsInDoubt(bits, DynamicMap::kPlaceDoubt))};
   }
 
   HWY_INLINE Section SectionOf(Vector size) const {
@@ -187,28 +162,6 @@ class DynamicVectors {
       }
       return {index, hn::MaskFromVec(hn::Zero(Ints()))};
     }
-  }
-
-  // Codes of a lane each from the bits that have them above the fraction.
-  HWY_INLINE void StoreCodes(Words a, Words b, Words c, Words d, uint8_t* codes) const {
-    namespace hn = hwy::HWY_NAMESPACE;
-#if HWY_TARGET == HWY_SCALAR
-    const Words vectors[kVectors] = {a, b, c, d};
-    for (int v = 0; v < kVectors; ++v) {
-      codes[v] = static_cast<uint8_t>(hn::GetLane(vectors[v]) >> kFractionBits);
-    }
-#else
-    // The four codes of a lane beside each other, then those of a vector.
-    const auto byte = [](uint32_t mask) { return hn::BitCast(Ints(), hn::Set(Unsigned(), mask)); };
-    Words four = hn::And(hn::ShiftRight<kFractionBits>(a), byte(0xff));
-    four = hn::OrAnd(four, hn::ShiftRight<kFractionBits - 8>(b), byte(0xff00));
-    four = hn::OrAnd(four, hn::ShiftLeft<16 - kFractionBits>(c), byte(0xff0000));
-    four = hn::OrAnd(four, hn::ShiftLeft<24 - kFractionBits>(d), byte(0xff000000));
-    const Words quads = hn::TableLookupBytes(four, byte_order_);
-    const Words in_order = hn::TableLookupLanes(quads, hn::IndicesFromVec(Ints(), lane_order_));
-    const hn::Repartition<uint8_t, Ints> as_bytes;
-    hn::StoreU(hn::BitCast(as_bytes, in_order), as_bytes, codes);
-#endif
   }
 
   // `value` is not negative.
@@ -238,8 +191,7 @@ class DynamicVectors {
       hwy::HWY_NAMESPACE::BitCast(Ints(), hwy::HWY_NAMESPACE::Load(Floats(), map_.octave_begins)),
       hwy::HWY_NAMESPACE::Set(Ints(), DynamicMap::kQuotientDoubt));
   const Words octave_sections_ = hwy::HWY_NAMESPACE::Load(Ints(), map_.octave_sections);
-  const Words byte_order_ = hwy::HWY_NAMESPACE::Load(Ints(), kByteOrder);
-  const Words lane_order_ = hwy::HWY_NAMESPACE::Load(Ints(), kLaneOrder.data());
+  const CodesOfPlaces codes_;
 };
 
 }  // namespace HWY_NAMESPACE

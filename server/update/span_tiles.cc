@@ -26,9 +26,17 @@ bool CanStream(const SpanUpdate& span) {
   return span.master || !span.replicas.copies.empty();
 }
 
-bool HasCodes(const SpanUpdate& span) {
-  return std::any_of(std::begin(span.slots), std::end(span.slots),
-                     [](const SlotArray& slot) { return slot.is_coded(); });
+// Whether the formula's loop can write the copies, since they are what it stores. Only float32
+// loops do so.
+template <typename T>
+bool WritesCopies(const SpanUpdate& span) {
+  return std::is_same_v<T, float> && span.parameter.dtype() == DType::kFloat32 && !span.master &&
+         !span.keeps_parameter;
+}
+
+int64_t CountCoded(const SpanUpdate& span) {
+  return std::count_if(std::begin(span.slots), std::end(span.slots),
+                       [](const SlotArray& slot) { return slot.is_coded(); });
 }
 
 }  // namespace
@@ -36,8 +44,10 @@ bool HasCodes(const SpanUpdate& span) {
 template <typename T>
 SpanTiles<T>::SpanTiles(const SpanUpdate& span)
     : span_(span),
-      streams_(CanStream(span)),
-      elements_(HasCodes(span) ? kCodedElements : kPlainElements) {}
+      loop_copies_(WritesCopies<T>(span)),
+      streams_(!loop_copies_ && CanStream(span)),
+      coded_(CountCoded(span)),
+      elements_(coded_ > 0 ? kCodedElements : kPlainElements) {}
 
 template <typename T>
 SpanTiles<T>::~SpanTiles() {
@@ -48,6 +58,9 @@ template <typename T>
 bool SpanTiles<T>::Next() {
   if (begin_ >= span_.elements) return false;
   tile_.elements = std::min(elements_, span_.elements - begin_);
+  if (coded_ > 0) PlanNext();
+  tile_.replicas.first = span_.replicas.first + begin_;
+  if (loop_copies_) tile_.replicas.copies = span_.replicas.copies;
   LoadGradient();
   LoadParameter();
   for (int k = 0; k < kMaxSlots; ++k) tile_.slots[k] = LoadSlot(span_.slots[k], slots_[k]);
@@ -59,6 +72,24 @@ void SpanTiles<T>::Finish() {
   for (int k = 0; k < kMaxSlots; ++k) StoreSlot(tile_.slots[k], span_.slots[k]);
   if (!span_.keeps_parameter) PublishParameter();
   begin_ += tile_.elements;
+}
+
+template <typename T>
+void SpanTiles<T>::PlanNext() {
+  next_ = LinesAhead();
+  const int64_t begin = begin_ + tile_.elements;
+  const int64_t elements = std::min(elements_, span_.elements - begin);
+  const auto add = [&](ConstBuffer array, int64_t first) {
+    if (array) next_.Add(array.From(first).data(), elements * SizeOf(array.dtype()));
+  };
+  const DType gradient_dtype = span_.gradient.dtype();
+  for (const void* const gradient : span_.replicas.gradients) {
+    add(ConstBuffer(gradient, gradient_dtype), span_.replicas.first + begin);
+  }
+  add(span_.gradient, begin);
+  add(span_.master ? span_.master : span_.parameter, begin);
+  // Each coded slot is decoded and encoded.
+  next_.SpreadOver(2 * coded_ * (tile_.elements / kElementsAFetch));
 }
 
 template <typename T>
@@ -95,6 +126,7 @@ void SpanTiles<T>::PublishParameter() {
       CorrectionsOf(dtype, parameter_, from.data(), tile_.elements, span_.correction + begin_);
     }
   }
+  if (loop_copies_) return;
   for (void* const replica : span_.replicas.copies) {
     const Buffer copy = Buffer(replica, dtype).From(span_.replicas.first + begin_);
     if (streams_) {
@@ -131,10 +163,10 @@ Buffer SpanTiles<T>::Load(Buffer array, T* memory) const {
 }
 
 template <typename T>
-SlotArray SpanTiles<T>::LoadSlot(const SlotArray& slot, T* memory) const {
+SlotArray SpanTiles<T>::LoadSlot(const SlotArray& slot, T* memory) {
   if constexpr (std::is_same_v<T, float>) {
     if (slot.is_coded()) {
-      Decode(slot.coded().From(begin_), tile_.elements, memory);
+      Decode(slot.coded().From(begin_), tile_.elements, memory, &next_);
       return memory;
     }
   }
@@ -151,7 +183,6 @@ void SpanTiles<T>::LoadGradient() {
       tile_.gradient = ConstBuffer(nullptr, DType::kFloat32);
       tile_.replicas.gradients = replicas.gradients;
       tile_.replicas.group_sizes = replicas.group_sizes;
-      tile_.replicas.first = replicas.first + begin_;
       return;
     }
     AverageOfGroups(replicas.group_sizes, span_.gradient.dtype(), replicas.gradients,
@@ -177,10 +208,10 @@ void SpanTiles<T>::Store(Buffer loaded, Buffer array) const {
 }
 
 template <typename T>
-void SpanTiles<T>::StoreSlot(const SlotArray& loaded, const SlotArray& slot) const {
+void SpanTiles<T>::StoreSlot(const SlotArray& loaded, const SlotArray& slot) {
   if constexpr (std::is_same_v<T, float>) {
     if (slot.is_coded()) {
-      Encode(loaded.As<float>(), tile_.elements, slot.coded().From(begin_));
+      Encode(loaded.As<float>(), tile_.elements, slot.coded().From(begin_), &next_);
       return;
     }
   }

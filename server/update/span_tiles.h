@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/block_code.h"
+#include "common/lines_ahead.h"
 #include "server/update/slot_array.h"
 #include "server/update/update_rule.h"
 
@@ -34,8 +35,8 @@ class SpanTiles {
 
   // Makes the next tile. False: there is none.
   bool Next();
-  // All of T, and no copies; of several replicas' gradients only if those are float32 and so is T.
-  // Valid until Finish.
+  // All of T; with several replicas' gradients, and with copies, only where those are float32 and
+  // so is T. Valid until Finish.
   const SpanUpdate& tile() const { return tile_; }
   // Rounds what was widened and updated to its own type, encodes slots, and copies the parameter to
   // its replicas.
@@ -54,6 +55,8 @@ class SpanTiles {
 
   // The tile's elements of `array` in T: in place, or widened into `memory`.
   Buffer Load(Buffer array, T* memory) const;
+  // What the next tile is made of is fetched while this one is decoded and encoded.
+  void PlanNext();
   void LoadGradient();
   void LoadParameter();
   void PublishParameter();
@@ -62,14 +65,17 @@ class SpanTiles {
   // Puts back what Load has given.
   void Store(Buffer loaded, Buffer array) const;
   // Likewise for arrays that may be coded.
-  SlotArray LoadSlot(const SlotArray& slot, T* memory) const;
-  void StoreSlot(const SlotArray& loaded, const SlotArray& slot) const;
+  SlotArray LoadSlot(const SlotArray& slot, T* memory);
+  void StoreSlot(const SlotArray& loaded, const SlotArray& slot);
 
   const SpanUpdate& span_;
+  const bool loop_copies_;  // whether the formula's loop writes the copies
   const bool streams_;
+  const int64_t coded_;     // slots
   const int64_t elements_;  // of a tile, but for the last one
   int64_t begin_ = 0;
   SpanUpdate tile_;
+  LinesAhead next_;
   alignas(64) T gradient_[kMostElements];
   alignas(64) T parameter_[kMostElements];
   alignas(64) T slots_[kMaxSlots][kMostElements];

@@ -27,7 +27,7 @@ int64_t RunOver(const ArgumentsOf<E>& arguments) {
   const int64_t width = E::Width();
   const Constants<E> constants(arguments.coefficients);
   const Gradient gradient(arguments);
-  const Copies copies(arguments);
+  Copies copies(arguments);
   constexpr int kCount = Slots<E, kSlots>::kCount;
   int64_t i = 0;
   for (; i + width <= arguments.elements; i += width) {
@@ -70,13 +70,35 @@ HWY_INLINE int64_t RunWithCopies(const ArgumentsOf<E>& arguments) {
   return RunOver<Formula, E, kSlots, Gradient, StoredCopies<E>>(arguments);
 }
 
-// In one pass over the replicas in float32 only: other types are averaged and copied by tiles.
+// In one pass over bfloat16 replicas, beside a master.
+template <class Formula, class E, SlotSet kSlots>
+HWY_INLINE int64_t RunRounded(const FormulaArguments<float>& arguments) {
+  using Source = Widened<BFloat16>;
+  using One = ReplicaGradients<E, AverageOfOne<E, Source>>;
+  using Two = ReplicaGradients<E, AverageOfTwo<E, Source>>;
+  using Many = ReplicaGradients<E, AverageOfTree<E, Source>>;
+  switch (ShapeOf(arguments.gradients)) {
+    case TreeShape::kOne:
+      return RunOver<Formula, E, kSlots, One, RoundedCopies<E>>(arguments);
+    case TreeShape::kTwo:
+      return RunOver<Formula, E, kSlots, Two, RoundedCopies<E>>(arguments);
+    case TreeShape::kAny:
+      break;
+  }
+  return RunOver<Formula, E, kSlots, Many, RoundedCopies<E>>(arguments);
+}
+
+// In one pass over the replicas in float32, or in bfloat16 with a master: what else is averaged and
+// copied goes by tiles.
 template <class Formula, class E, SlotSet kSlots>
 HWY_INLINE int64_t Run(const FormulaArguments<double>& arguments) {
   return RunOver<Formula, E, kSlots, OneGradient<E>, NoCopies<E>>(arguments);
 }
 template <class Formula, class E, SlotSet kSlots>
 HWY_INLINE int64_t Run(const FormulaArguments<float>& arguments) {
+  using Two = ReplicaGradients<E, AverageOfTwo<E, Same>>;
+  using Many = ReplicaGradients<E, AverageOfTree<E, Same>>;
+  if (arguments.rounded != nullptr) return RunRounded<Formula, E, kSlots>(arguments);
   if (arguments.gradients.count == 0) {
     return RunWithCopies<Formula, E, kSlots, OneGradient<E>>(arguments);
   }
@@ -84,11 +106,11 @@ HWY_INLINE int64_t Run(const FormulaArguments<float>& arguments) {
     case TreeShape::kOne:
       return RunWithCopies<Formula, E, kSlots, OneGradient<E>>(arguments);
     case TreeShape::kTwo:
-      return RunWithCopies<Formula, E, kSlots, HalfOfTwo<E>>(arguments);
+      return RunWithCopies<Formula, E, kSlots, Two>(arguments);
     case TreeShape::kAny:
       break;
   }
-  return RunWithCopies<Formula, E, kSlots, TreeOfMany<E>>(arguments);
+  return RunWithCopies<Formula, E, kSlots, Many>(arguments);
 }
 
 template <class E, class Formula, SlotSet... kSlotSets>

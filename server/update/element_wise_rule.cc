@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "absl/types/optional.h"
 #include "common/default_floating_point.h"
 #include "common/fatal.h"
 #include "server/update/span_tiles.h"
@@ -12,13 +14,22 @@
 namespace optshard {
 namespace {
 
-// Of the right types throughout: the formula can run over the arrays themselves.
+// How a formula's loop goes over a span: with everything in what it computes in, or with replicas
+// in bfloat16 beside a master.
+enum class Pass { kPlain, kRounded };
+
+// Of the right types for that: the formula can run over the arrays themselves.
 template <typename T>
-FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpdate& span) {
+FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpdate& span,
+                                Pass pass) {
   FormulaArguments<T> arguments;
   std::transform(coefficients.values.begin(), coefficients.values.end(), arguments.coefficients,
                  [](double value) { return static_cast<T>(value); });
   arguments.parameter = span.parameter.As<T>();
+  if (pass == Pass::kRounded) {
+    arguments.parameter = span.master.As<T>();
+    arguments.rounded = span.parameter.As<uint16_t>();
+  }
   arguments.gradient = span.gradient.As<T>();
   arguments.slot_set = coefficients.slots;
   std::transform(span.slots.begin(), span.slots.end(), arguments.slots,
@@ -36,15 +47,12 @@ FormulaArguments<T> ArgumentsOf(const Coefficients& coefficients, const SpanUpda
   return arguments;
 }
 
-// Whether the drivers take the span as it is.
+// Whether the drivers take the span as it is, with everything in T.
 template <typename T>
-bool IsDirect(const SpanUpdate& span) {
+bool IsPlain(const SpanUpdate& span) {
   const DType dtype = kDTypeOf<T>;
   if (span.master || span.parameter.dtype() != dtype || span.gradient.dtype() != dtype) {
     return false;
-  }
-  for (const SlotArray& slot : span.slots) {
-    if (slot && (slot.is_coded() || slot.dtype() != dtype)) return false;
   }
   if (dtype == DType::kFloat32) return true;
   const absl::Span<const void* const> gradients = span.replicas.gradients;
@@ -52,13 +60,30 @@ bool IsDirect(const SpanUpdate& span) {
   return one_gradient && span.replicas.copies.empty();
 }
 
+// Likewise, with replicas in bfloat16.
+bool IsRounded(const SpanUpdate& span) {
+  return span.parameter.dtype() == DType::kBFloat16 && span.gradient.dtype() == DType::kBFloat16 &&
+         span.master && !span.replicas.gradients.empty() && CanStream(span);
+}
+
+template <typename T>
+absl::optional<Pass> DirectPass(const SpanUpdate& span) {
+  for (const SlotArray& slot : span.slots) {
+    if (slot && (slot.is_coded() || slot.dtype() != kDTypeOf<T>)) return absl::nullopt;
+  }
+  if (IsPlain<T>(span)) return Pass::kPlain;
+  if (std::is_same_v<T, float> && IsRounded(span)) return Pass::kRounded;
+  return absl::nullopt;
+}
+
 template <typename T>
 void RunDirect(const TypedDrivers<T>& drivers, DriverKind driver, const Coefficients& coefficients,
-               const SpanUpdate& span) {
+               const SpanUpdate& span, Pass pass) {
   const int64_t done =
-      driver == DriverKind::kSimd ? drivers.simd(ArgumentsOf<T>(coefficients, span)) : 0;
+      driver == DriverKind::kSimd ? drivers.simd(ArgumentsOf<T>(coefficients, span, pass)) : 0;
   if (done == span.elements) return;
-  drivers.scalar(ArgumentsOf<T>(coefficients, span.Part(done, span.elements - done)));
+  const SpanUpdate rest = span.Part(done, span.elements - done);
+  drivers.scalar(ArgumentsOf<T>(coefficients, rest, pass));
 }
 
 void CheckSlots(const RuleSpec& spec, const FormulaDrivers& drivers, SlotSet slots,
@@ -129,13 +154,13 @@ void CheckGroups(const RuleSpec& spec, const ReplicaSpans& replicas) {
 template <typename T>
 void RunIn(const TypedDrivers<T>& drivers, DriverKind driver, const Coefficients& coefficients,
            const SpanUpdate& span) {
-  if (IsDirect<T>(span)) {
-    RunDirect(drivers, driver, coefficients, span);
+  if (const auto pass = DirectPass<T>(span); pass.has_value()) {
+    RunDirect(drivers, driver, coefficients, span, *pass);
     return;
   }
   SpanTiles<T> tiles(span);
   while (tiles.Next()) {
-    RunDirect(drivers, driver, coefficients, tiles.tile());
+    RunDirect(drivers, driver, coefficients, tiles.tile(), Pass::kPlain);
     tiles.Finish();
   }
 }

@@ -26,6 +26,9 @@ struct FormulaArguments {
   TreeArrays gradients;
   void* const* copies = nullptr;  // each from gradients.first on
   int copy_count = 0;
+  // Of a bfloat16 parameter, if not null: that, while `parameter` is its master. The replicas'
+  // gradients, of which there are some, and the copies are of bfloat16, too.
+  uint16_t* rounded = nullptr;
 };
 
 // Returns how many elements it did: a vectorized one does whole vectors only.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "common/simd/half-inl.h"
 #include "common/simd/lanes-inl.h"
 #include "common/simd/memory-inl.h"
 #include "common/simd/scalar.h"
@@ -42,16 +43,11 @@ class OneGradient {
   const Number* gradient_;
 };
 
-// Of the replicas' gradients.
-template <class E>
-struct HalfOfTwo : AverageOfTwo<E, Same> {
-  HWY_INLINE explicit HalfOfTwo(const ArgumentsOf<E>& arguments)
-      : AverageOfTwo<E, Same>(arguments.gradients) {}
-};
-template <class E>
-struct TreeOfMany : AverageOfTree<E, Same> {
-  HWY_INLINE explicit TreeOfMany(const ArgumentsOf<E>& arguments)
-      : AverageOfTree<E, Same>(arguments.gradients) {}
+// Of the replicas' gradients: an average of tree_average-inl.h.
+template <class E, class Average>
+struct ReplicaGradients : Average {
+  HWY_INLINE explicit ReplicaGradients(const ArgumentsOf<E>& arguments)
+      : Average(arguments.gradients) {}
 };
 
 template <class E>
@@ -125,6 +121,66 @@ class StreamedCopies {
   HWY_INLINE Number* Copy(int k) const { return static_cast<Number*>(copies_[k]) + first_; }
 
   const Number* parameter_;
+  void* const* copies_;
+  int count_;
+  int64_t first_;
+};
+
+// The parameter rounded to bfloat16, likewise, for itself and for its copies. A line is streamed
+// while the next one is rounded: a CPU waits where a vector is read right after its halves have
+// been written.
+template <class E>
+class RoundedCopies {
+  static constexpr int64_t kLine = kLineBytes / sizeof(uint16_t);
+
+ public:
+  HWY_INLINE explicit RoundedCopies(const ArgumentsOf<E>& arguments)
+      : rounded_(arguments.rounded),
+        copies_(arguments.copies),
+        count_(arguments.copy_count),
+        first_(arguments.gradients.first) {}
+
+  HWY_INLINE void Write(int64_t i, E parameter) {
+    if constexpr (E::kIsVector) {
+      StoreHalf<BFloat16>(parameter, lines_ + i % kKept);
+      const int64_t end = i + E::Width();
+      if (end % kLine == 0 && end > kLine) StreamLine(end - 2 * kLine);
+    } else {
+      for (int k = kItself; k < count_; ++k) StoreHalf<BFloat16>(parameter, Copy(k) + i);
+    }
+  }
+
+  HWY_INLINE void Finish(int64_t end) {
+    if constexpr (E::kIsVector) {
+      const int64_t whole = end / kLine * kLine;
+      if (whole > 0) StreamLine(whole - kLine);
+      for (int k = kItself; k < count_; ++k) {
+        for (int64_t i = whole; i < end; ++i) Copy(k)[i] = lines_[i % kKept];
+      }
+      hwy::FlushStream();
+    }
+  }
+
+ private:
+  static constexpr int64_t kKept = 2 * kLine;
+  static constexpr int kItself = -1;  // before the copies
+
+  HWY_INLINE void StreamLine(int64_t begin) const {
+    namespace hn = hwy::HWY_NAMESPACE;
+    const hn::ScalableTag<uint16_t> halves;
+    for (int k = kItself; k < count_; ++k) {
+      uint16_t* const to = Copy(k) + begin;
+      for (int64_t i = 0; i < kLine; i += static_cast<int64_t>(hn::Lanes(halves))) {
+        hn::Stream(hn::Load(halves, lines_ + begin % kKept + i), halves, to + i);
+      }
+    }
+  }
+  HWY_INLINE uint16_t* Copy(int k) const {
+    return k == kItself ? rounded_ : static_cast<uint16_t*>(copies_[k]) + first_;
+  }
+
+  alignas(kLineBytes) uint16_t lines_[kKept];  // the last elements
+  uint16_t* rounded_;
   void* const* copies_;
   int count_;
   int64_t first_;

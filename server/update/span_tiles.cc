@@ -14,18 +14,6 @@
 namespace optshard {
 namespace {
 
-// The copies; and the parameter itself where it has a master, since then it is not read.
-bool CanStream(const SpanUpdate& span) {
-  if (span.elements < kElementsWorthStreaming || span.keeps_parameter) return false;
-  if (span.master && !IsStreamable(span.parameter.data())) return false;
-  for (void* const copy : span.replicas.copies) {
-    if (!IsStreamable(Buffer(copy, span.parameter.dtype()).From(span.replicas.first).data())) {
-      return false;
-    }
-  }
-  return span.master || !span.replicas.copies.empty();
-}
-
 // Whether the formula's loop can write the copies, since they are what it stores. Only float32
 // loops do so.
 template <typename T>
@@ -40,6 +28,17 @@ int64_t CountCoded(const SpanUpdate& span) {
 }
 
 }  // namespace
+
+bool CanStream(const SpanUpdate& span) {
+  if (span.elements < kElementsWorthStreaming || span.keeps_parameter) return false;
+  if (span.master && !IsStreamable(span.parameter.data())) return false;
+  for (void* const copy : span.replicas.copies) {
+    if (!IsStreamable(Buffer(copy, span.parameter.dtype()).From(span.replicas.first).data())) {
+      return false;
+    }
+  }
+  return span.master || !span.replicas.copies.empty();
+}
 
 template <typename T>
 SpanTiles<T>::SpanTiles(const SpanUpdate& span)

@@ -11,6 +11,10 @@
 
 namespace optshard {
 
+// Whether a span is long enough, and aligned, for its copies to be written past the caches; and so
+// the parameter itself where it has a master, since then it is not read.
+bool CanStream(const SpanUpdate& span);
+
 // A tile is the span's next few elements with everything in T, what the formula computes in: the
 // replicas' gradients averaged, arrays of other types widened and coded ones decoded into memory of
 // this object, which stays in the first-level cache, and arrays of T where they lie. So memory is

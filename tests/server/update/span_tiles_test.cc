@@ -79,6 +79,8 @@ struct Shape {
   bool copies = false;
   bool missing = false;  // the first replica has no gradient
   bool master = false;
+  // Replicas in bfloat16, even of one, and slots in float32, instead of any types.
+  bool bfloat16 = false;
 };
 
 // A parameter with gradients, slots and copies, each array of a type drawn at random.
@@ -87,11 +89,11 @@ struct TypedSpan {
       : shape(shape), group(*rule.Validate({})) {
     std::mt19937 random(seed);
     const auto any = [&random] { return kFloatTypes[random() % 3]; };
-    DType parameter_dtype = any();
+    const DType parameter_dtype = shape.bfloat16 ? DType::kBFloat16 : any();
     if (shape.master && parameter_dtype == DType::kFloat32) {
       rounded_to = random() % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
     }
-    const DType gradient_dtype = any();
+    const DType gradient_dtype = shape.bfloat16 ? DType::kBFloat16 : any();
     int replicas = 0;
     for (const int size : shape.group_sizes) replicas += size;
     const auto add = [&](DType dtype) {
@@ -100,7 +102,7 @@ struct TypedSpan {
     add(parameter_dtype);
     for (const Slot& slot : rule.Slots(group)) {
       static_cast<void>(slot);
-      add(any());
+      add(shape.bfloat16 ? DType::kFloat32 : any());
       ++slots;
     }
     for (int k = 0; k < replicas; ++k) add(gradient_dtype);
@@ -123,7 +125,7 @@ struct TypedSpan {
     span.rounded_to = rounded_to;
     gradients.clear();
     copies.clear();
-    if (replicas > 1) {
+    if (replicas > 1 || shape.bfloat16) {
       for (int k = 0; k < replicas; ++k) gradients.push_back(gradient(k).data());
       if (shape.missing) gradients[0] = nullptr;
       span.gradient = ConstBuffer(nullptr, gradient(0).dtype());
@@ -139,7 +141,8 @@ struct TypedSpan {
 
   float Average(int64_t i) {
     const auto value = [&](int k) {
-      return shape.missing && k == 0 && replicas > 1 ? 0.0f : ValueOf(gradient(k), i);
+      return shape.missing && k == 0 && (replicas > 1 || shape.bfloat16) ? 0.0f
+                                                                         : ValueOf(gradient(k), i);
     };
     float total = 0;
     int member = 0;
@@ -239,6 +242,29 @@ TEST_F(SpanTilesTest, LongSpansWithCopies_SameBitsAsOneByOne) {
       shape.master = trial % 2 == 0;
       ExpectSameBits(**RuleRegistry::Find("adam"), shape, seed++);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// In one pass where lines can be streamed, and by tiles where they cannot.
+TEST_F(SpanTilesTest, BFloat16BesideMasters_SameBitsAsOneByOne) {
+  uint32_t seed = kSeed;
+  for (const int64_t target : AllTargets()) {
+    ChooseTarget(target);
+    for (const UpdateRule* rule : RuleRegistry::All()) {
+      if (!rule->spec().element_wise) continue;
+      for (const std::vector<int>& tree : {std::vector<int>{1}, {2}, {2, 1}}) {
+        Shape shape;
+        shape.elements = 4080 + seed % 100;
+        shape.group_sizes = tree;
+        shape.misalignment = seed % 4 == 0 ? 1 : 0;
+        shape.copies = seed % 5 != 0;
+        shape.missing = seed % 7 == 0;
+        shape.master = true;
+        shape.bfloat16 = true;
+        ExpectSameBits(*rule, shape, seed++);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

@@ -54,7 +54,7 @@ struct CodedArray {
   CodedArray From(int64_t index) const;
 };
 
-// A loop over codes calls LinesAhead::FetchSome once in so many elements.
+// A loop over codes calls LinesAhead::FetchSome at most once in so many elements.
 constexpr int64_t kElementsAFetch = 64;
 
 // The same bits by every instruction set. `values` needs only natural alignment and does not

@@ -3,7 +3,6 @@
 #ifndef OPTSHARD_COMMON_LINES_AHEAD_H_
 #define OPTSHARD_COMMON_LINES_AHEAD_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,10 +11,11 @@
 namespace optshard {
 
 // Into the second-level cache, where they are not in the way of what the loop works on. All at once
-// they would wait for each other. Thread-compatible.
+// they would wait for each other. Calls nothing of the standard library: loops are compiled for one
+// instruction set. Thread-compatible.
 class LinesAhead {
  public:
-  // Nothing is read: it is only a hint. From kMostArrays on it does nothing.
+  // Nothing is read: it is only a hint. Arrays after the first kMostArrays are ignored.
   void Add(const void* begin, int64_t bytes) {
     if (count_ == kMostArrays || bytes <= 0) return;
     arrays_[count_++] = {static_cast<const char*>(begin), bytes};
@@ -47,7 +47,7 @@ class LinesAhead {
     int64_t bytes;
   };
 
-  std::array<Array, kMostArrays> arrays_;
+  Array arrays_[kMostArrays];
   size_t count_ = 0;
   int64_t lines_ = 0;
   int64_t lines_a_call_ = 0;

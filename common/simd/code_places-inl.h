@@ -16,16 +16,16 @@ HWY_BEFORE_NAMESPACE();
 namespace optshard {
 namespace HWY_NAMESPACE {
 
-// Floats from 512 to 1024 are 2^-14 apart. A place plus 768.5, the middle of them, and plus the
-// doubt that there is about it, has in its bits, from the last one on: how far the place is beyond
-// the middle of two codes, counted from so much before it, and the code's last 8 bits.
+// sum = place + kOffset + doubt, a float between 512 and 1024, where floats are 2^-14 apart. Its
+// last 14 bits are how far the place is above (the middle of two codes - doubt), in units of 2^-14;
+// the 8 bits before them are the code.
 namespace code_places {
 
 constexpr float kOffset = 768.5f;
 constexpr int kFractionBits = 14;
 
-// Of sums of a place, kOffset and `doubt`, a power of two: whether the place is within `doubt` of
-// the middle of two codes. Also of NaN.
+// Whether the places of such sums are within `doubt`, a power of two, of the middle of two codes.
+// Not for NaN.
 template <class Words>
 HWY_INLINE auto IsInDoubt(Words bits, float doubt) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -36,7 +36,7 @@ HWY_INLINE auto IsInDoubt(Words bits, float doubt) {
 }
 
 // Of each 128 bits, as little-endian words: byte 0 of all lanes, then byte 1 and so on.
-alignas(64) constexpr int32_t kByteOrder[16] = {
+alignas(64) inline constexpr int32_t kByteOrder[16] = {
     0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703,
     0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703};
 
@@ -52,7 +52,7 @@ constexpr std::array<int32_t, kLanes> LaneOrder() {
   }
   return order;
 }
-alignas(64) constexpr std::array<int32_t, kLanes> kLaneOrder = LaneOrder();
+alignas(64) inline constexpr std::array<int32_t, kLanes> kLaneOrder = LaneOrder();
 
 }  // namespace code_places
 

@@ -59,7 +59,7 @@ struct CompandedAverage {
   }
 
   // Errors: the bettered estimate 2.25 and its rounding 1, the factor 1; of the exact place 2. That
-  // is 127 * 6.25 * 2^-24, and the sum's rounding 2^-15: 0.63 * 2^-13.
+  // is 127 * 6.25 * 2^-24, and the sum's rounding 2^-15: 0.64 * 2^-13.
   static constexpr float kDoubt = 0x1p-13f;
   // Of values up to 2^60 and a scale as it is kept, not 0.
   static HWY_INLINE Vector About(Vector value, Vector scale) {

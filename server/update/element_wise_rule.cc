@@ -66,6 +66,7 @@ bool IsRounded(const SpanUpdate& span) {
          span.master && !span.replicas.gradients.empty() && CanStream(span);
 }
 
+// Nothing: the span goes by tiles.
 template <typename T>
 absl::optional<Pass> DirectPass(const SpanUpdate& span) {
   for (const SlotArray& slot : span.slots) {

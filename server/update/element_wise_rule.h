@@ -26,8 +26,8 @@ struct FormulaArguments {
   TreeArrays gradients;
   void* const* copies = nullptr;  // each from gradients.first on
   int copy_count = 0;
-  // Of a bfloat16 parameter, if not null: that, while `parameter` is its master. The replicas'
-  // gradients, of which there are some, and the copies are of bfloat16, too.
+  // Not null: the bfloat16 parameter, of which `parameter` is the master. The replicas' gradients,
+  // of which there are some, and the copies are of bfloat16, too.
   uint16_t* rounded = nullptr;
 };
 

@@ -36,8 +36,9 @@ class Constants {
     for (int k = 0; k < kMaxCoefficients; ++k) values_[k] = values[k];
   }
   HWY_INLINE E operator[](int index) const { return E(values_[index]); }
-  // A formula may branch on it, since all elements take the same branch. That costs next to
-  // nothing, while Select computes both sides for every element.
+  // To be compared, or handed to Lerp; not to compute with. A formula may branch on it, since all
+  // elements take the same branch. That costs next to nothing, while Select computes both sides for
+  // every element.
   HWY_INLINE Number number(int index) const { return values_[index]; }
 
  private:

@@ -126,9 +126,9 @@ class StreamedCopies {
   int64_t first_;
 };
 
-// The parameter rounded to bfloat16, likewise, for itself and for its copies. A line is streamed
-// while the next one is rounded: a CPU waits where a vector is read right after its halves have
-// been written.
+// Rounds the parameter to bfloat16 and streams it to the parameter and to its copies. A line is
+// streamed while the next one is rounded: a CPU waits where a vector is read right after its halves
+// have been written.
 template <class E>
 class RoundedCopies {
   static constexpr int64_t kLine = kLineBytes / sizeof(uint16_t);

@@ -14,10 +14,9 @@
 namespace optshard {
 namespace {
 
-// Whether the formula's loop can write the copies, since they are what it stores. Only float32
-// loops do so.
+// Whether the copies hold what the formula's loop stores, so that the loop can write them.
 template <typename T>
-bool WritesCopies(const SpanUpdate& span) {
+bool CopiesAreStored(const SpanUpdate& span) {
   return std::is_same_v<T, float> && span.parameter.dtype() == DType::kFloat32 && !span.master &&
          !span.keeps_parameter;
 }
@@ -43,9 +42,9 @@ bool CanStream(const SpanUpdate& span) {
 template <typename T>
 SpanTiles<T>::SpanTiles(const SpanUpdate& span)
     : span_(span),
-      loop_copies_(WritesCopies<T>(span)),
-      streams_(!loop_copies_ && CanStream(span)),
       coded_(CountCoded(span)),
+      loop_copies_(coded_ > 0 && CopiesAreStored<T>(span)),
+      streams_(!loop_copies_ && CanStream(span)),
       elements_(coded_ > 0 ? kCodedElements : kPlainElements) {}
 
 template <typename T>

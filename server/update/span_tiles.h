@@ -43,7 +43,7 @@ class SpanTiles {
   // so is T. Valid until Finish.
   const SpanUpdate& tile() const { return tile_; }
   // Rounds what was widened and updated to its own type, encodes slots, and copies the parameter to
-  // its replicas.
+  // its replicas unless the formula's loop has.
   void Finish();
 
  private:
@@ -59,7 +59,8 @@ class SpanTiles {
 
   // The tile's elements of `array` in T: in place, or widened into `memory`.
   Buffer Load(Buffer array, T* memory) const;
-  // What the next tile is made of is fetched while this one is decoded and encoded.
+  // The gradients and the parameter of the next tile are fetched while this one is decoded and
+  // encoded.
   void PlanNext();
   void LoadGradient();
   void LoadParameter();
@@ -73,9 +74,11 @@ class SpanTiles {
   void StoreSlot(const SlotArray& loaded, const SlotArray& slot);
 
   const SpanUpdate& span_;
-  const bool loop_copies_;  // whether the formula's loop writes the copies
+  const int64_t coded_;  // slots
+  // Whether the formula's loop writes the copies: where tiles are long enough for it to stream
+  // them.
+  const bool loop_copies_;
   const bool streams_;
-  const int64_t coded_;     // slots
   const int64_t elements_;  // of a tile, but for the last one
   int64_t begin_ = 0;
   SpanUpdate tile_;

@@ -13,66 +13,14 @@
 #include "common/dynamic_map.h"
 #include "common/half.h"
 #include "gtest/gtest.h"
+#include "tests/common/coded_values.h"
 #include "tests/testing/simd_targets.h"
 
 namespace optshard::testing {
 namespace {
 
-constexpr uint32_t kSeed = 20261122;
 constexpr BlockCode kAllCodes[] = {BlockCode::kDynamicSigned, BlockCode::kDynamicUnsigned,
                                    BlockCode::kCompandedAverage, BlockCode::kCompandedSquare};
-
-bool IsDynamic(BlockCode code) { return BlockElements(code) == 256; }
-bool IsSigned(BlockCode code) {
-  return code == BlockCode::kDynamicSigned || code == BlockCode::kCompandedAverage;
-}
-
-// The codes and scales of so many elements, with a guard behind each.
-struct Coded {
-  Coded(BlockCode block_code, int64_t elements)
-      : code(block_code),
-        codes(CodeBytes(code, elements) + 1, 0xee),
-        scales(ScaleBytes(code, elements) / 2 + 1, 0xeeee) {}
-
-  CodedArray array() { return {code, codes.data(), scales.data()}; }
-  float scale(int64_t block) const {
-    if (!IsDynamic(code)) return FromFloat16(scales[block]);
-    return FloatOf(scales[2 * block] | static_cast<uint32_t>(scales[2 * block + 1]) << 16);
-  }
-  bool guards_stand() const { return codes.back() == 0xee && scales.back() == 0xeeee; }
-  friend bool operator==(const Coded& a, const Coded& b) {
-    return a.codes == b.codes && a.scales == b.scales;
-  }
-
-  BlockCode code;
-  std::vector<uint8_t> codes;
-  std::vector<uint16_t> scales;
-};
-
-Coded Encoded(BlockCode code, const std::vector<float>& values) {
-  const auto elements = static_cast<int64_t>(values.size());
-  Coded coded(code, elements);
-  Encode(values.data(), elements, coded.array());
-  return coded;
-}
-
-std::vector<float> Decoded(Coded coded) {
-  std::vector<float> values(coded.codes.size() - 1);
-  Decode(coded.array(), static_cast<int64_t>(values.size()), values.data());
-  return values;
-}
-
-// Over many powers of ten, as slots are.
-std::vector<float> RandomValues(BlockCode code, int64_t elements, double size, uint32_t seed) {
-  std::mt19937 random(kSeed + seed);
-  std::uniform_real_distribution<double> exponent(-9, 0);
-  std::vector<float> values(elements);
-  for (float& value : values) {
-    value = static_cast<float>(size * std::pow(10, exponent(random)));
-    if (IsSigned(code) && random() % 2 == 0) value = -value;
-  }
-  return values;
-}
 
 // What the code's value is, times the scale, by the formats' definitions.
 double ValueOf(BlockCode code, uint8_t byte, double scale) {
@@ -102,14 +50,8 @@ double Companded(BlockCode code, double value, double scale) {
   return value / scale;
 }
 
-class EveryTargetTest : public ::testing::Test {
- protected:
-  ~EveryTargetTest() override { ChooseTarget(0); }
-};
-
 class BlockCodeTest : public EveryTargetTest, public ::testing::WithParamInterface<BlockCode> {};
 using DynamicCodeTest = EveryTargetTest;
-using CompandedCodeTest = EveryTargetTest;
 
 TEST(DynamicMap, Values_AreThoseOfBitsandbytes) {
   for (const bool is_signed : {true, false}) {
@@ -259,6 +201,24 @@ TEST_P(BlockCodeTest, Zeros_StayZerosWithoutASign) {
   for (const float value : Decoded(fresh)) ASSERT_EQ(BitsOf(value), 0u);
 }
 
+// What is fetched meanwhile changes nothing.
+TEST_P(BlockCodeTest, FetchingMeanwhile_SameBits) {
+  const std::vector<float> values = RandomValues(GetParam(), 1500, 10, 6);
+  const Coded expected = Encoded(GetParam(), values);
+  const std::vector<float> decoded = Decoded(expected);
+  for (const int64_t calls : {0, 1, 7, 1000}) {
+    LinesAhead lines;
+    for (int k = 0; k < 20; ++k) lines.Add(values.data() + k, k * 64);
+    lines.SpreadOver(calls);
+    Coded coded(GetParam(), 1500);
+    Encode(values.data(), 1500, coded.array(), &lines);
+    EXPECT_TRUE(coded == expected);
+    std::vector<float> again(1500);
+    Decode(coded.array(), 1500, again.data(), &lines);
+    EXPECT_EQ(again, decoded);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllCodes, BlockCodeTest, ::testing::ValuesIn(kAllCodes));
 
 TEST(DynamicCode, ValuesAroundTheMiddleOfTwoCodes_GetTheNearerOne) {
@@ -326,106 +286,6 @@ TEST_F(DynamicCodeTest, Codes_AreThoseOfTheRoundedQuotient) {
       }
     }
   }
-}
-
-// The code of a value in a block of such a scale, as the format defines it, step by step in float.
-int CompandedCodeOf(BlockCode code, float value, float scale) {
-  const float place = code == BlockCode::kCompandedAverage
-                          ? value / (scale + std::abs(value)) * 254
-                          : std::sqrt(std::max(value, 0.0f)) * (255 / scale);
-  const float most = code == BlockCode::kCompandedAverage ? 127 : 255;
-  return static_cast<int>(std::nearbyint(std::min(std::max(place, -most), most)));
-}
-
-// Values next to the middle of two codes, where the last bit decides, and far from it.
-std::vector<float> ValuesAroundMiddles(BlockCode code, float scale) {
-  const bool is_average = code == BlockCode::kCompandedAverage;
-  std::vector<float> values;
-  for (int k = 0; k < (is_average ? 127 : 255); ++k) {
-    const double place = k + 0.5;
-    const double middle =
-        is_average ? place / (254 - place) * scale : std::pow(place / 255 * scale, 2);
-    float value = static_cast<float>(middle);
-    for (int step = 0; step < 6; ++step) value = std::nextafter(value, 0.0f);
-    for (int step = 0; step < 12; ++step, value = std::nextafter(value, HUGE_VALF)) {
-      values.push_back(is_average && step % 2 == 1 ? -value : value);
-    }
-    // As far as estimates are in doubt, and a little further.
-    for (const double share : {-0x1p-9, -0x1p-11, -0x1p-13, 0x1p-13, 0x1p-11, 0x1p-9}) {
-      values.push_back(static_cast<float>(middle * (1 + share / (k + 1))));
-    }
-  }
-  return values;
-}
-
-TEST_F(CompandedCodeTest, CodesAroundMiddles_AreThoseOfTheDefinition) {
-  // Scales down to float16's smallest ones, and up to its largest.
-  for (const float scale : {1.0f, 0x1.55p-3f, 0x1.8p-14f, 0x1p-24f, 0x1.8p-23f, 65504.0f}) {
-    for (const BlockCode code : {BlockCode::kCompandedAverage, BlockCode::kCompandedSquare}) {
-      const float largest = code == BlockCode::kCompandedAverage ? scale : scale * scale;
-      std::vector<float> values;
-      for (const float value : ValuesAroundMiddles(code, scale)) {
-        if (values.size() % 32 == 31) values.push_back(largest);
-        values.push_back(std::min(value, largest));
-      }
-      values.push_back(largest);
-      for (const int64_t target : AllTargets()) {
-        ChooseTarget(target);
-        const Coded coded = Encoded(code, values);
-        for (size_t i = 0; i < values.size(); ++i) {
-          ASSERT_EQ(coded.scale(static_cast<int64_t>(i / 32)), scale);
-          ASSERT_EQ(coded.codes[i], static_cast<uint8_t>(CompandedCodeOf(code, values[i], scale)))
-              << values[i] << " of scale " << scale << ", " << TargetNameOf(target);
-        }
-      }
-    }
-  }
-}
-
-TEST_F(CompandedCodeTest, CodesBesideAnyLargestValue_AreThoseOfTheDefinition) {
-  for (const BlockCode code : {BlockCode::kCompandedAverage, BlockCode::kCompandedSquare}) {
-    // One block beside the other: of zeros, denormals, the largest numbers, and all between.
-    std::vector<float> values;
-    for (int exponent = -150; exponent < 129; exponent += 3) {
-      std::vector<float> block =
-          RandomValues(code, 32, std::ldexp(0.99, exponent), static_cast<uint32_t>(exponent + 200));
-      block[exponent % 2 == 0 ? 0 : 31] = static_cast<float>(std::ldexp(0.99, exponent));
-      values.insert(values.end(), block.begin(), block.end());
-    }
-    for (const int64_t target : AllTargets()) {
-      ChooseTarget(target);
-      const Coded coded = Encoded(code, values);
-      for (size_t i = 0; i < values.size(); ++i) {
-        const int64_t block = static_cast<int64_t>(i / 32);
-        const bool is_zero = coded.scale(block) == 0;
-        ASSERT_EQ(coded.codes[i],
-                  static_cast<uint8_t>(
-                      is_zero ? 0 : CompandedCodeOf(code, values[i], coded.scale(block))))
-            << values[i] << " of scale " << coded.scale(block) << ", " << TargetNameOf(target);
-      }
-    }
-  }
-}
-
-TEST(CompandedCode, ScalesAreKeptInFloat16_WhichTheCodesAllowFor) {
-  // Below what float16 resolves, and above its largest number.
-  for (const float size : {1e-9f, 3.1e-8f, 1e-6f, 0.1f, 6e4f}) {
-    const std::vector<float> values = {size, -size / 3};
-    const std::vector<float> decoded = Decoded(Encoded(BlockCode::kCompandedAverage, values));
-    // A code is worth 1/254 of the scale near 0, and twice that at the scale.
-    const float code = std::max(size, 0x1p-24f) / 120;
-    EXPECT_NEAR(decoded[0], values[0], code) << size;
-    EXPECT_NEAR(decoded[1], values[1], code) << size;
-  }
-  EXPECT_EQ(Decoded(Encoded(BlockCode::kCompandedAverage, {1e30f, -2.0f}))[0], 65504.0f);
-  EXPECT_EQ(Decoded(Encoded(BlockCode::kCompandedSquare, {1e30f, 2.0f}))[0], 65504.0f * 65504.0f);
-}
-
-TEST(CompandedCode, NegativeSquare_CountsAsZero) {
-  const std::vector<float> decoded = Decoded(Encoded(BlockCode::kCompandedSquare, {-1.0f, 4.0f}));
-  EXPECT_EQ(decoded[0], 0.0f);
-  EXPECT_EQ(decoded[1], 4.0f);
-  EXPECT_EQ(Decoded(Encoded(BlockCode::kDynamicUnsigned, {-1.0f, 4.0f}))[0], 0.0f);
 }
 
 }  // namespace

@@ -9,18 +9,20 @@ OPTSHARD_BEGIN_FORMULA();
 struct Toy {
   enum Slot { kSizeAvg, kLargest };
   using Variants = VariantsBySlots<SlotSetOf(kSizeAvg), SlotSetOf(kSizeAvg, kLargest)>;
-  enum Coefficient { kMinusLr, kBound };
+  enum Coefficient { kMinusLr, kBound, kNewWeight, kOldWeight, kUnit };
 
   template <class E, class Slots>
   static OPTSHARD_FORMULA void Apply(const Constants<E>& c, E gradient, E& parameter,
                                      Slots& slots) {
-    const E clipped = Max(E(0) - c[kBound], Min(gradient, c[kBound]));
+    E clipped = gradient;
+    if (c.number(kBound) > 0) clipped = Max(E(0) - c[kBound], Min(gradient, c[kBound]));
     E& size_avg = slots[kSizeAvg];
-    size_avg = Lerp(size_avg, Abs(clipped), 0.25f, 0.75f);
+    size_avg = Lerp(size_avg, Abs(clipped), c.number(kNewWeight), c.number(kOldWeight));
     if constexpr (Slots::Has(kLargest)) {
       slots[kLargest] = Select(gradient > slots[kLargest], gradient, slots[kLargest]);
     }
-    parameter = parameter + c[kMinusLr] * clipped / (Sqrt(size_avg) + E(1));
+    parameter = parameter + c[kMinusLr] * clipped /
+                                (RootOver(Sqrt(size_avg) * Sqrt(size_avg), c[kUnit]) + E(1));
   }
 };
 
@@ -37,7 +39,7 @@ RuleSpec ToySpec() {
   spec.source = "tests/server/update/toy_rule.cc";
   spec.options = {
       options::NonNegative("lr", 0.5, "learning rate"),
-      options::NonNegative("bound", 2, "gradients are clipped to [-bound, bound]"),
+      options::NonNegative("bound", 2, "gradients are clipped to [-bound, bound]; 0: they are not"),
       options::Flag("keep_largest", false, "remember the largest gradient"),
   };
   spec.slots = {
@@ -57,6 +59,9 @@ class ToyRule final : public ElementWiseRule {
     out->scalar_slots[0] *= group.Number("lr");
     out->Set(Toy::kMinusLr, -group.Number("lr"));
     out->Set(Toy::kBound, group.Number("bound"));
+    out->Set(Toy::kNewWeight, 0.25);
+    out->Set(Toy::kOldWeight, 0.75);
+    out->Set(Toy::kUnit, 1);
   }
 };
 

@@ -8,6 +8,7 @@ namespace optshard {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 const UpdateRule& Toy() { return **RuleRegistry::Find("toy"); }
@@ -58,6 +59,23 @@ TEST(ToyRuleTest, Update_OneElement_IsTheFormula) {
     EXPECT_EQ(size, 1);
     EXPECT_EQ(largest, 1);
     EXPECT_EQ(parameter, 3 + 0.5f * 4 / 2);
+  }
+}
+
+TEST(ToyRuleTest, Update_BoundOfZero_TakesTheOtherBranch) {
+  for (DriverKind driver : {DriverKind::kScalar, DriverKind::kSimd}) {
+    std::vector<float> parameters(40, 3.0f), sizes(40, 0.0f);
+    const std::vector<float> gradients(40, -16.0f);
+    SpanUpdate span;
+    span.parameter = parameters.data();
+    span.gradient = gradients.data();
+    span.slots = {sizes.data()};
+    span.elements = 40;
+    Hyperparameters given;
+    given.Set("bound", 0.0);
+    Toy().Update(driver, Toy().Prepare(*Toy().Validate(given), 1), span);
+    EXPECT_THAT(sizes, Each(4.0f));
+    EXPECT_THAT(parameters, Each(3 + 0.5f * 16 / 3));
   }
 }
 

@@ -1,6 +1,8 @@
 // Steps with executors whose updates are done only when their tickets say so: until then no bucket
 // is marked as of the step, none is published, and the step is not applied.
 
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,8 @@
 #include "gtest/gtest.h"
 #include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/step_engine.h"
+#include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/snapshot/state_snapshots.h"
 #include "tests/server/shard/engine/engine_rig.h"
 #include "tests/server/shard/engine/late_executor.h"
 
@@ -138,6 +142,79 @@ TEST_P(StepEngine_UpdatesThatAreLate, TheirErrorIsTheStepsAndTearsIt) {
         EXPECT_EQ(version.step, 0) << "bucket " << own;
       }
       EXPECT_GT(unreadable, 0);
+    }
+  }
+}
+
+// What a snapshot has of the rank's state, by stored part.
+class SnapshotContents {
+ public:
+  // Opens one, which has memory for copies.
+  explicit SnapshotContents(const ShardStore& store)
+      : memory_(*SnapshotMemory::Create({store.snapshots().bytes()})),
+        snapshot_(store.snapshots().Prepare(*memory_->Take(store.snapshots().bytes()))),
+        opened_(store.TryOpen(snapshot_).has_value()) {
+    for (const ShardStore::StoredPart& part : store.StoredParts()) {
+      const Buffer live = part.array.plain();
+      const auto* const at = static_cast<const char*>(live.data());
+      parts_.push_back({part.own, part.range, at - snapshot_->At(part.own, part.range),
+                        static_cast<size_t>(part.elements) * SizeOf(live.dtype())});
+    }
+  }
+
+  bool opened() const { return opened_; }
+  StateSnapshot::BlockState state(int block) const { return snapshot_->state(block); }
+  // The bytes of each part.
+  std::vector<std::string> Read() const {
+    std::vector<std::string> all;
+    for (const Part& part : parts_) {
+      all.emplace_back(snapshot_->At(part.block, part.range) + part.offset, part.bytes);
+    }
+    return all;
+  }
+
+ private:
+  struct Part {
+    int block;
+    int range;
+    ptrdiff_t offset;
+    size_t bytes;
+  };
+
+  std::shared_ptr<SnapshotMemory> memory_;
+  std::shared_ptr<StateSnapshot> snapshot_;
+  bool opened_;
+  std::vector<Part> parts_;
+};
+
+TEST_P(StepEngine_UpdatesThatAreLate, SnapshotThatIsOpen_KeepsTheStateBeforeThem) {
+  for (const Placement placement : kPlacements) {
+    SCOPED_TRACE(NameOf(placement));
+    std::vector<LateUpdates> updates(kRanks);
+    for (LateUpdates& rank : updates) rank.run_by = GetParam();
+    EngineRig rig(OptionsFor(placement, &updates));
+    const auto step = [&rig] {
+      rig.GiveAllGradients();
+      ExpectAllOk(rig.Step());
+      rig.StepOracleAlong();
+      EXPECT_EQ(rig.DifferenceToOracle(), "");
+    };
+    step();
+    std::vector<SnapshotContents> snapshots;
+    std::vector<std::vector<std::string>> before;
+    for (Rank r = 0; r < kRanks; ++r) {
+      snapshots.emplace_back(*rig.rank(r).store);
+      ASSERT_TRUE(snapshots.back().opened());
+      before.push_back(snapshots.back().Read());
+    }
+    step();
+    for (Rank r = 0; r < kRanks; ++r) {
+      EXPECT_EQ(snapshots[r].Read(), before[r]) << "rank " << r;
+      EXPECT_NE(SnapshotContents(*rig.rank(r).store).Read(), before[r]) << "rank " << r;
+      const auto blocks = static_cast<int>(rig.rank(r).store->own_buckets().size());
+      for (int b = 0; b < blocks; ++b) {
+        EXPECT_EQ(snapshots[r].state(b), StateSnapshot::BlockState::kCopied) << "block " << b;
+      }
     }
   }
 }

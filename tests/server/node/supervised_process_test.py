@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -29,6 +30,16 @@ def _run(*command, **kwargs):
 def health(port, service):
     """What a probe of the service hears: "SERVING", "NOT_SERVING", "NOT_FOUND" or "no answer"."""
     return _run(_HEALTH_PROBE, str(port), service).stdout.strip()
+
+
+def listens(path):
+    """Whether somebody does: a socket that is bound may not listen yet."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 class Supervised(unittest.TestCase):
@@ -173,7 +184,7 @@ class Drain(Supervised):
     def test_ServerThatHangs_IsNamedAfterTheTimeout(self):
         _, coordinator = self.start_coordinator()
         server = self.start_server(coordinator, "--no-keeper")
-        self.await_(lambda: os.path.exists(self.socket()), "no socket")
+        self.await_(lambda: listens(self.socket()), "no socket")
         server.send_signal(signal.SIGSTOP)
         drained = _run(_SERVER, "--drain", "--socket=" + self.socket(), "--timeout=50ms")
         self.assertEqual(drained.returncode, 1)

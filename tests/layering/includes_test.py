@@ -46,13 +46,14 @@ _RULES = [
     (
         re.compile(r"^hwy/"),
         "Highway belongs to loops over elements: server/update/, common/simd/, tree_average,"
-        " dtype_conversion, block_code and parameter_correction, their tests and their benchmark",
+        " dtype_conversion, the blocks of codes and parameter_correction, their tests and their benchmark",
         lambda path: path.removeprefix("tests/").startswith("server/update/")
         or path.startswith((
             "common/simd/",
             "common/dataplane/tree_average.",
             "common/dtype_conversion.",
-            "common/block_code.",
+            "common/companded_blocks.",
+            "common/dynamic_blocks.",
             "common/parameter_correction.",
             "tests/testing/simd_targets.",
             "benchmarks/step_main.cc",  # measures one instruction set beside another

@@ -191,7 +191,7 @@ class DynamicVectors {
       hwy::HWY_NAMESPACE::BitCast(Ints(), hwy::HWY_NAMESPACE::Load(Floats(), map_.octave_begins)),
       hwy::HWY_NAMESPACE::Set(Ints(), DynamicMap::kQuotientDoubt));
   const Words octave_sections_ = hwy::HWY_NAMESPACE::Load(Ints(), map_.octave_sections);
-  const CodesOfPlaces codes_;
+  const CodesOfPlaces codes_{};
 };
 
 }  // namespace HWY_NAMESPACE

@@ -208,7 +208,7 @@ TEST_P(BlockCodeTest, FetchingMeanwhile_SameBits) {
   const std::vector<float> decoded = Decoded(expected);
   for (const int64_t calls : {0, 1, 7, 1000}) {
     LinesAhead lines;
-    for (int k = 0; k < 20; ++k) lines.Add(values.data() + k, k * 64);
+    for (int k = 0; k < 20; ++k) lines.Add(values.data() + k, int64_t{64} * k);
     lines.SpreadOver(calls);
     Coded coded(GetParam(), 1500);
     Encode(values.data(), 1500, coded.array(), &lines);

@@ -248,8 +248,8 @@ TEST_F(SpanTilesTest, LongSpansWithCopies_SameBitsAsOneByOne) {
   for (const int misalignment : {0, 1}) {
     for (int trial = 0; trial < 6; ++trial) {
       Shape shape;
-      shape.first = trial % 3 * 256;
-      shape.elements = shape.first + 5000 + 13 * trial;
+      shape.first = int64_t{256} * (trial % 3);
+      shape.elements = shape.first + 5000 + int64_t{13} * trial;
       shape.group_sizes = {3};
       shape.misalignment = misalignment;
       shape.copies = trial != 5;
@@ -269,7 +269,7 @@ TEST_F(SpanTilesTest, BFloat16BesideMasters_SameBitsAsOneByOne) {
       if (!rule->spec().element_wise) continue;
       for (const std::vector<int>& tree : {std::vector<int>{1}, {2}, {2, 1}}) {
         Shape shape;
-        shape.first = seed % 3 * 256;
+        shape.first = int64_t{256} * (seed % 3);
         shape.elements = shape.first + 4080 + seed % 100;
         shape.special = seed % 2 == 0;
         shape.group_sizes = tree;

@@ -24,9 +24,11 @@ using coded_blocks::FetchMeanwhile;
 using coded_blocks::Floats;
 using coded_blocks::kInfinityBits;
 using coded_blocks::LargestBits;
+using coded_blocks::LargestOfLanes;
 using coded_blocks::Words;
 constexpr int64_t kCompandedBlock = 32;
 
+// The vector of its first four lanes.
 template <class Vector>
 HWY_INLINE auto FirstFour(Vector vector) {
   if constexpr (hn::MaxLanes(hn::DFromV<Vector>()) > 4) {
@@ -44,14 +46,7 @@ HWY_INLINE void LargestBitsOfFour(const float* values, int32_t* largest) {
   }
 #else
   const auto of_lanes = [values](int block) {
-    const auto magnitude = hn::Set(Words(), 0x7fffffff);
-    auto most = hn::Zero(Words());
-    for (int64_t i = block * kCompandedBlock; i < (block + 1) * kCompandedBlock;
-         i += Lanes::Width()) {
-      const auto bits = hn::BitCast(Words(), hn::LoadU(Floats(), values + i));
-      most = hn::Max(most, hn::And(bits, magnitude));
-    }
-    return most;
+    return LargestOfLanes(values + block * kCompandedBlock, kCompandedBlock);
   };
   // Of each 128 bits, half as many lanes for each of twice as many blocks.
   const auto fold = [](auto a, auto b) {
@@ -207,21 +202,16 @@ void DecodeCompanded(const uint8_t* codes, const void* scales, int64_t blocks, f
   }
 }
 
-void EncodeAverages(const float* values, int64_t blocks, uint8_t* codes, void* scales,
-                    LinesAhead* meanwhile) {
-  EncodeCompanded<CompandedAverage>(values, blocks, codes, scales, meanwhile);
+void EncodeBlocks(const float* values, int64_t blocks, const CodedArray& to,
+                  LinesAhead* meanwhile) {
+  const auto encode = to.code == BlockCode::kCompandedAverage ? EncodeCompanded<CompandedAverage>
+                                                              : EncodeCompanded<CompandedSquare>;
+  encode(values, blocks, to.codes, to.scales, meanwhile);
 }
-void EncodeSquares(const float* values, int64_t blocks, uint8_t* codes, void* scales,
-                   LinesAhead* meanwhile) {
-  EncodeCompanded<CompandedSquare>(values, blocks, codes, scales, meanwhile);
-}
-void DecodeAverages(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
-                    LinesAhead* meanwhile) {
-  DecodeCompanded<CompandedAverage>(codes, scales, blocks, values, meanwhile);
-}
-void DecodeSquares(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
-                   LinesAhead* meanwhile) {
-  DecodeCompanded<CompandedSquare>(codes, scales, blocks, values, meanwhile);
+void DecodeBlocks(const CodedArray& from, int64_t blocks, float* values, LinesAhead* meanwhile) {
+  const auto decode = from.code == BlockCode::kCompandedAverage ? DecodeCompanded<CompandedAverage>
+                                                                : DecodeCompanded<CompandedSquare>;
+  decode(from.codes, from.scales, blocks, values, meanwhile);
 }
 
 }  // namespace
@@ -233,29 +223,19 @@ HWY_AFTER_NAMESPACE();
 namespace optshard {
 namespace {
 
-HWY_EXPORT(EncodeAverages);
-HWY_EXPORT(EncodeSquares);
-HWY_EXPORT(DecodeAverages);
-HWY_EXPORT(DecodeSquares);
+HWY_EXPORT(EncodeBlocks);
+HWY_EXPORT(DecodeBlocks);
 
 }  // namespace
 
 void EncodeCompandedBlocks(const float* values, int64_t blocks, const CodedArray& to,
                            LinesAhead* meanwhile) {
-  if (to.code == BlockCode::kCompandedAverage) {
-    HWY_DYNAMIC_DISPATCH(EncodeAverages)(values, blocks, to.codes, to.scales, meanwhile);
-  } else {
-    HWY_DYNAMIC_DISPATCH(EncodeSquares)(values, blocks, to.codes, to.scales, meanwhile);
-  }
+  HWY_DYNAMIC_DISPATCH(EncodeBlocks)(values, blocks, to, meanwhile);
 }
 
 void DecodeCompandedBlocks(const CodedArray& from, int64_t blocks, float* values,
                            LinesAhead* meanwhile) {
-  if (from.code == BlockCode::kCompandedAverage) {
-    HWY_DYNAMIC_DISPATCH(DecodeAverages)(from.codes, from.scales, blocks, values, meanwhile);
-  } else {
-    HWY_DYNAMIC_DISPATCH(DecodeSquares)(from.codes, from.scales, blocks, values, meanwhile);
-  }
+  HWY_DYNAMIC_DISPATCH(DecodeBlocks)(from, blocks, values, meanwhile);
 }
 
 }  // namespace optshard

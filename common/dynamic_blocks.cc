@@ -98,21 +98,16 @@ void DecodeDynamic(const uint8_t* codes, const void* scales, int64_t blocks, flo
   }
 }
 
-void EncodeDynamicSigned(const float* values, int64_t blocks, uint8_t* codes, void* scales,
-                         LinesAhead* meanwhile) {
-  EncodeDynamic<true>(values, blocks, codes, scales, meanwhile);
+void EncodeBlocks(const float* values, int64_t blocks, const CodedArray& to,
+                  LinesAhead* meanwhile) {
+  const auto encode =
+      to.code == BlockCode::kDynamicSigned ? EncodeDynamic<true> : EncodeDynamic<false>;
+  encode(values, blocks, to.codes, to.scales, meanwhile);
 }
-void EncodeDynamicUnsigned(const float* values, int64_t blocks, uint8_t* codes, void* scales,
-                           LinesAhead* meanwhile) {
-  EncodeDynamic<false>(values, blocks, codes, scales, meanwhile);
-}
-void DecodeDynamicSigned(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
-                         LinesAhead* meanwhile) {
-  DecodeDynamic<true>(codes, scales, blocks, values, meanwhile);
-}
-void DecodeDynamicUnsigned(const uint8_t* codes, const void* scales, int64_t blocks, float* values,
-                           LinesAhead* meanwhile) {
-  DecodeDynamic<false>(codes, scales, blocks, values, meanwhile);
+void DecodeBlocks(const CodedArray& from, int64_t blocks, float* values, LinesAhead* meanwhile) {
+  const auto decode =
+      from.code == BlockCode::kDynamicSigned ? DecodeDynamic<true> : DecodeDynamic<false>;
+  decode(from.codes, from.scales, blocks, values, meanwhile);
 }
 
 }  // namespace
@@ -124,29 +119,19 @@ HWY_AFTER_NAMESPACE();
 namespace optshard {
 namespace {
 
-HWY_EXPORT(EncodeDynamicSigned);
-HWY_EXPORT(EncodeDynamicUnsigned);
-HWY_EXPORT(DecodeDynamicSigned);
-HWY_EXPORT(DecodeDynamicUnsigned);
+HWY_EXPORT(EncodeBlocks);
+HWY_EXPORT(DecodeBlocks);
 
 }  // namespace
 
 void EncodeDynamicBlocks(const float* values, int64_t blocks, const CodedArray& to,
                          LinesAhead* meanwhile) {
-  if (to.code == BlockCode::kDynamicSigned) {
-    HWY_DYNAMIC_DISPATCH(EncodeDynamicSigned)(values, blocks, to.codes, to.scales, meanwhile);
-  } else {
-    HWY_DYNAMIC_DISPATCH(EncodeDynamicUnsigned)(values, blocks, to.codes, to.scales, meanwhile);
-  }
+  HWY_DYNAMIC_DISPATCH(EncodeBlocks)(values, blocks, to, meanwhile);
 }
 
 void DecodeDynamicBlocks(const CodedArray& from, int64_t blocks, float* values,
                          LinesAhead* meanwhile) {
-  if (from.code == BlockCode::kDynamicSigned) {
-    HWY_DYNAMIC_DISPATCH(DecodeDynamicSigned)(from.codes, from.scales, blocks, values, meanwhile);
-  } else {
-    HWY_DYNAMIC_DISPATCH(DecodeDynamicUnsigned)(from.codes, from.scales, blocks, values, meanwhile);
-  }
+  HWY_DYNAMIC_DISPATCH(DecodeBlocks)(from, blocks, values, meanwhile);
 }
 
 }  // namespace optshard

@@ -23,16 +23,21 @@ using Floats = hn::ScalableTag<float>;
 using Words = hn::RebindToSigned<Floats>;
 constexpr int32_t kInfinityBits = 0x7f800000;
 
-// The bits of the largest absolute value: those of a NaN are above all others. As integers, since
-// the instruction sets differ in what the larger of a number and a NaN is.
-HWY_INLINE int32_t LargestBits(const float* values, int64_t elements) {
+// In each lane the bits of its largest absolute value: those of a NaN are above all others. As
+// integers, since the instruction sets differ in what the larger of a number and a NaN is.
+HWY_INLINE hn::Vec<Words> LargestOfLanes(const float* values, int64_t elements) {
   const auto magnitude = hn::Set(Words(), 0x7fffffff);
   auto largest = hn::Zero(Words());
   for (int64_t i = 0; i < elements; i += static_cast<int64_t>(hn::Lanes(Floats()))) {
     const auto bits = hn::BitCast(Words(), hn::LoadU(Floats(), values + i));
     largest = hn::Max(largest, hn::And(bits, magnitude));
   }
-  return hn::GetLane(hn::MaxOfLanes(Words(), largest));
+  return largest;
+}
+
+// Those of all lanes.
+HWY_INLINE int32_t LargestBits(const float* values, int64_t elements) {
+  return hn::GetLane(hn::MaxOfLanes(Words(), LargestOfLanes(values, elements)));
 }
 
 // Loops call this for each `element` where a vector or a block begins; every kElementsAFetch

@@ -1,6 +1,5 @@
 #include "common/request_id.h"
 
-#include <cstdint>
 #include <random>
 
 #include "absl/strings/str_format.h"
@@ -15,6 +14,13 @@ std::string NewRequestId() {
     absl::StrAppendFormat(&id, "%08x", static_cast<uint32_t>(random()));
   }
   return id;
+}
+
+uint64_t NewToken() {
+  std::random_device random("/dev/urandom");
+  uint64_t token = 0;
+  while (token == 0) token = uint64_t{random()} << 32 | random();
+  return token;
 }
 
 }  // namespace optshard

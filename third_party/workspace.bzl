@@ -3,7 +3,7 @@
 All of it is called @optshard from outside, and from inside, too.
 """
 
-load("//third_party/abseil:repository.bzl", "abseil_mutex_source")
+load("//third_party/abseil:repository.bzl", "abseil_synchronization")
 load("//third_party/bazel:repositories.bzl", "clang_toolchain", "debian_rules", "patched_rules_cc")
 load("//third_party/debian:repository.bzl", "debian_libraries")
 load("//third_party/digits:repository.bzl", "sklearn_digits")
@@ -23,7 +23,7 @@ def optshard_workspace():
     debian_rules()
     clang_toolchain(name = "clang_cc")
     debian_libraries(name = "debian")
-    abseil_mutex_source(name = "abseil_mutex")
+    abseil_synchronization(name = "abseil_synchronization")
     libtorch_wheel(name = "libtorch")
     sklearn_digits(name = "sklearn_digits")
     grpc_cli(name = "grpc_cli")

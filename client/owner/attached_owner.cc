@@ -160,6 +160,7 @@ absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded,
   if (!lies_there.ok()) return lies_there;
   request_.kind = DoorbellRequest::Kind::kFinishLoading;
   request_.call = loaded.step;
+  request_.load_token = loaded.token;
   request_.row_marks.clear();
   SetHyperparameters(loaded.hyperparameters);
   loading_to_ = loaded.step;

@@ -14,6 +14,7 @@
 #include "common/digest.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "common/request_id.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/manifest_json.h"
@@ -43,7 +44,7 @@ class Loading {
       done = ChooseNewest();
     }
     if (done.ok()) {
-      done = options_.finish({load_.loaded.step, match_.hyperparameters, load_.blob},
+      done = options_.finish({load_.loaded.step, match_.hyperparameters, load_.blob, NewToken()},
                              exchange_.options().timeout);
     }
     if (!done.ok()) return done;

@@ -90,9 +90,11 @@ class OwnerLink {
     StepNumber step = 0;
     absl::Span<const Hyperparameters> hyperparameters;  // by group, of that step
     absl::string_view blob;                             // that is kept with the state (SetBlob)
+    uint64_t token = 0;                                 // names this load among all of the rank
   };
   // As ShardOwner::FinishLoading; and errors::IsTrainerGone as Step. The blob that was to go with
-  // the next step does not.
+  // the next step does not. After errors::IsOwnerAway it may be made again: OK where all ranks have
+  // loaded, as the owner that takes over knows by the token; else ABORTED, and nothing is staged.
   virtual absl::Status FinishLoading(const LoadedStep& loaded,
                                      absl::Span<const ReplicaTensor> replica,
                                      absl::Span<const ReplicaRegion> regions,

@@ -255,8 +255,11 @@ class TrainerOptimizer {
     const OptimizerState::ParameterCalls calls = {
         [this] { return replica_.Gather(); },
         [this](const OwnerLink::LoadedStep& loaded, absl::Duration timeout) {
+          const auto finish = [&] {
+            return owner_->FinishLoading(loaded, replica_.tensors(), replica_.regions(), timeout);
+          };
           return AfterSynchronising(
-              owner_->FinishLoading(loaded, replica_.tensors(), replica_.regions(), timeout));
+              options_.wait_for_trainers ? CallOnceOwnersAreBack(timeout, finish) : finish());
         }};
     LoadedCheckpoint loaded =
         StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);

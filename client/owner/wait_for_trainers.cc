@@ -17,6 +17,17 @@ bool MayComeYet(const absl::Status& status) {
   return errors::IsTrainerGone(status) || errors::IsOwnerAway(status);
 }
 
+absl::Status CallWhile(bool (*is_away)(const absl::Status&), absl::Duration timeout,
+                       const std::function<absl::Status()>& call) {
+  const Clock& clock = Clock::Monotonic();
+  const absl::Time deadline = clock.Now() + timeout;
+  while (true) {
+    absl::Status called = call();
+    if (!is_away(called) || clock.Now() + kTrainerPollPeriod >= deadline) return called;
+    absl::SleepFor(kTrainerPollPeriod);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& input) {
@@ -35,13 +46,12 @@ absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& 
 
 absl::Status CallWithAllTrainers(absl::Duration timeout,
                                  const std::function<absl::Status()>& call) {
-  const Clock& clock = Clock::Monotonic();
-  const absl::Time deadline = clock.Now() + timeout;
-  while (true) {
-    absl::Status called = call();
-    if (!MayComeYet(called) || clock.Now() + kTrainerPollPeriod >= deadline) return called;
-    absl::SleepFor(kTrainerPollPeriod);
-  }
+  return CallWhile(MayComeYet, timeout, call);
+}
+
+absl::Status CallOnceOwnersAreBack(absl::Duration timeout,
+                                   const std::function<absl::Status()>& call) {
+  return CallWhile(errors::IsOwnerAway, timeout, call);
 }
 
 }  // namespace optshard

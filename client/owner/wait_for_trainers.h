@@ -21,6 +21,11 @@ absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& 
 // Likewise of a call that all ranks begin anew after these errors.
 absl::Status CallWithAllTrainers(absl::Duration timeout, const std::function<absl::Status()>& call);
 
+// Of a call whose end the owner that takes over may know: tried again after errors::IsOwnerAway
+// only.
+absl::Status CallOnceOwnersAreBack(absl::Duration timeout,
+                                   const std::function<absl::Status()>& call);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_CLIENT_OWNER_WAIT_FOR_TRAINERS_H_

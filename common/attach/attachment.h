@@ -22,7 +22,7 @@
 
 namespace optshard {
 
-constexpr uint32_t kAttachProtocolVersion = 5;
+constexpr uint32_t kAttachProtocolVersion = 6;
 
 // The descriptors that come with an AttachReply, and with an AddGroupsReply, in this order.
 enum AttachDescriptor : size_t {

@@ -78,12 +78,13 @@ struct alignas(kCacheLineBytes) Doorbell::ReplyText {
   char bytes[kStatusBytes];  // the payload, then the message
 };
 
-// Of a request for state. The trainer writes it, before the number.
+// Of a request for state, or of the end of a load. The trainer writes it, before the number.
 struct alignas(kCacheLineBytes) Doorbell::StateLine {
   std::atomic<int32_t> parameter;
   std::atomic<int32_t> slot;
   std::atomic<int64_t> offset_elements;
   std::atomic<int64_t> elements;
+  std::atomic<uint64_t> load_token;
 };
 
 size_t DoorbellShape::mark_words() const {
@@ -220,6 +221,7 @@ void Doorbell::WriteStep(const DoorbellRequest& asked) {
   }
   line.has_blob.store(asked.has_blob ? 1 : 0, std::memory_order_relaxed);
   line.call.store(asked.call, std::memory_order_relaxed);
+  state_line().load_token.store(asked.load_token, std::memory_order_relaxed);
 }
 
 void Doorbell::WriteState(const DoorbellRequest& asked) {
@@ -342,6 +344,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
     return refused("number of blob bytes", blob_bytes, absl::StrCat("at most ", kMaxBlobBytes));
   }
   taken->call = line.call.load(std::memory_order_relaxed);
+  taken->load_token = state_line().load_token.load(std::memory_order_relaxed);
   taken->has_gradient.resize(shape_.parameters);
   const absl::Span<const uint64_t> words = gradient_words();
   for (size_t w = 0; w < words.size(); ++w) {

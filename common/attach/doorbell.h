@@ -98,6 +98,8 @@ struct DoorbellRequest {
   // For kStep: which call this is. One that was made already is answered at once: a trainer that
   // got no answer asks again. For kFinishLoading: after which step the job goes on.
   CallNumber call = 0;
+  // For kFinishLoading: LoadedStep::token. One that was done already is answered at once, too.
+  uint64_t load_token = 0;
   std::vector<bool> has_gradient;  // by parameter
   // By parameter: the marks of the rows that its gradient has, as many words as its rows take.
   // Null: the gradient is dense, or there is none. Those that were taken point into `mark_memory`.

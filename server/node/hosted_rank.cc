@@ -207,6 +207,11 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
                           Name(), last, owner_->progress().finished, asked.call, last, last + 1));
     }
   }
+  if (valid.ok() && asked.kind == DoorbellRequest::Kind::kFinishLoading &&
+      supervisor_->torn().ok() && calls_.HasLoaded()) {
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
   if (valid.ok() && asked.kind != DoorbellRequest::Kind::kSync) {
     reply.status = GiveMissingValues(asked.timeout);
   }

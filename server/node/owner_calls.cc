@@ -99,6 +99,11 @@ absl::Status OwnerCalls::Verify() {
   return owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked().timeout);
 }
 
+bool OwnerCalls::HasLoaded() const {
+  return asked().load_token != 0 && memory_->record().load_token() == asked().load_token &&
+         owner_->progress().finished == asked().call;
+}
+
 absl::Status OwnerCalls::FinishLoading() {
   LoadInput load;
   load.step = asked().call;
@@ -109,6 +114,7 @@ absl::Status OwnerCalls::FinishLoading() {
   // Before the state is whole again: a server that takes over has the state with what belongs to
   // it, or state that is torn.
   load.begun = [this] {
+    memory_->record().SetLoadToken(asked().load_token);
     memory_->record().ReplaceBlobs(asked().call, asked().blob);
     memory_->ReplaceHyperparameters(asked().call, asked().hyperparameters);
     kept_hyperparameters_.clear();

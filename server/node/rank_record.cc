@@ -11,6 +11,7 @@ struct alignas(kCacheLineBytes) RankRecord::Head {
   std::atomic<Incarnation> last_incarnation;
   std::atomic<int32_t> trainer_pid;
   std::atomic<uint64_t> trainer_start_ticks;
+  std::atomic<uint64_t> load_token;
 };
 
 RankRecord::RankRecord(void* memory)
@@ -36,6 +37,14 @@ void RankRecord::SetTrainer(const Trainer& trainer) {
 
 Incarnation RankRecord::NextIncarnation() {
   return head().last_incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
+}
+
+uint64_t RankRecord::load_token() const {
+  return head().load_token.load(std::memory_order_acquire);
+}
+
+void RankRecord::SetLoadToken(uint64_t token) {
+  head().load_token.store(token, std::memory_order_release);
 }
 
 void RankRecord::OfferBlob(StepNumber step, absl::string_view blob) {

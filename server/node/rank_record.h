@@ -38,6 +38,11 @@ class RankRecord {
   // Numbers the rank's trainers: 1, 2, ...
   Incarnation NextIncarnation();
 
+  // The token of the load that was the last one to replace what the rank has. Whether it came to
+  // its end, the state's ledger says. 0: there was none.
+  uint64_t load_token() const;
+  void SetLoadToken(uint64_t token);
+
   // What goes with steps: StepBytes.
   void OfferBlob(StepNumber step, absl::string_view blob);
   void OfferNoBlob(StepNumber step);

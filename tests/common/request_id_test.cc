@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -17,6 +18,13 @@ TEST(RequestId, ManyCalls_AllDiffer) {
   EXPECT_EQ(ids.size(), 1000u);
   EXPECT_EQ(ids.begin()->size(), 32u);
   EXPECT_EQ(ids.begin()->find_first_not_of("0123456789abcdef"), std::string::npos);
+}
+
+TEST(RequestId, ManyTokens_AllDifferAndNoneIsZero) {
+  std::set<uint64_t> tokens;
+  for (int call = 0; call < 1000; ++call) tokens.insert(NewToken());
+  EXPECT_EQ(tokens.size(), 1000u);
+  EXPECT_EQ(tokens.count(0), 0u);
 }
 
 // What two processes with the same memory and the same count of calls say.

@@ -69,13 +69,13 @@ def _debian_libraries_impl(ctx):
     lines = [
         "load(\"@rules_cc//cc:defs.bzl\", \"cc_library\")",
         "package(default_visibility = [\"//visibility:public\"])",
-        # Under tsan a Mutex must be instrumented: see //third_party/abseil.
+        # Under tsan a Mutex and a Notification must be instrumented: see //third_party/abseil.
         "config_setting(name = \"tsan\", define_values = {\"optshard_sanitizer\": \"tsan\"})",
     ]
     for name, (modules, flags, deps) in sorted(_LIBRARIES.items()):
         labels = repr([":" + dep for dep in deps])
         if name == "absl":
-            labels += " + select({\":tsan\": [\"@abseil_mutex//:mutex\"], " + \
+            labels += " + select({\":tsan\": [\"@abseil_synchronization//:synchronization\"], " + \
                       "\"//conditions:default\": []})"
         if name == "grpcpp":
             labels += " + select({\":tsan\": [\"@optshard//third_party/grpc:tsan_suppressions\"], " + \

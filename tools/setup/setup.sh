@@ -3,7 +3,7 @@
 #   1. Debian packages (apt-packages.txt)
 #   2. .venv with LibTorch's wheel (third_party/python/requirements.txt)
 #   3. .cache/digits/digits.csv.gz, out of scikit-learn's wheel
-#   4. .cache/abseil/mutex.cc for --config=tsan, .cache/protobuf for the libraries that ./run install
+#   4. .cache/abseil for --config=tsan, .cache/protobuf for the libraries that ./run install
 #      installs, and .cache/grpc_cli/grpc_cli for tests, from Debian's source packages
 #   5. .cache/kubernetes, for tests of deploy/: kubectl out of Debian's package, and schemas
 # Run by ./run, in the root of the repository.
@@ -115,14 +115,14 @@ source_package() {
   rm -rf "$directory.packed"
 }
 
-abseil_mutex() {
+abseil() {
   local stamp=.cache/abseil/.stamp inputs=(tools/setup/setup.sh)
   current $stamp "${inputs[@]}" && return
-  say "fetching abseil's mutex.cc, which --config=tsan compiles into tests"
+  say "fetching abseil's Mutex and Notification, which --config=tsan compiles into tests"
   source_package libabsl-dev .cache/abseil-source
   rm -rf .cache/abseil
   mkdir -p .cache/abseil
-  cp .cache/abseil-source/absl/synchronization/mutex.cc .cache/abseil/
+  cp .cache/abseil-source/absl/synchronization/{mutex,notification}.cc .cache/abseil/
   rm -rf .cache/abseil-source
   write_stamp $stamp "${inputs[@]}"
 }
@@ -191,7 +191,7 @@ rm -rf .cache/apt  # Of a set-up that was interrupted.
 debian_packages
 libtorch
 digits
-abseil_mutex
+abseil
 protobuf
 grpc_cli
 kubernetes_tools

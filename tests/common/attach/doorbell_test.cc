@@ -24,6 +24,7 @@ TEST(Doorbell_Request_Arrives, Whole) {
     Ends ends({parameters, 2});
     DoorbellRequest asked = StepRequest(parameters);
     asked.call = 7'000'000'000;
+    asked.load_token = ~uint64_t{5};
     EXPECT_EQ(*ends.trainer.Ask(asked), 1u);
     ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
     DoorbellRequest taken;
@@ -31,6 +32,7 @@ TEST(Doorbell_Request_Arrives, Whole) {
     EXPECT_EQ(taken.kind, DoorbellRequest::Kind::kStep);
     EXPECT_EQ(taken.timeout, asked.timeout);
     EXPECT_EQ(taken.call, asked.call);
+    EXPECT_EQ(taken.load_token, asked.load_token);
     EXPECT_EQ(taken.has_gradient, asked.has_gradient);
     EXPECT_EQ(taken.hyperparameter_version, 1u);
     EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);

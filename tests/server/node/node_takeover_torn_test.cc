@@ -107,6 +107,34 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
   EXPECT_TRUE(second->owners().Ready());
 }
 
+// The server was killed when all had loaded, and before it had told the trainers. One that asks
+// again knows it without the others, who may step already.
+TEST_F(NodeTakeover, OfALoadThatAllHadEnded_SaysSoWhenItIsAskedAgain) {
+  constexpr uint64_t kEnded = 7;
+  StepAndDie(2);
+  for (const Rank rank : {0, 1}) Kept(rank)->record().SetLoadToken(kEnded);
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  const auto trainers = second->StartAll();
+  const std::vector<Hyperparameters> given = trainers[0]->hyperparameters();
+  const absl::Status ended = trainers[0]->FinishLoading({2, given, "", kEnded});
+  EXPECT_TRUE(ended.ok()) << ended;
+  EXPECT_EQ(trainers[0]->link().finished_step(), 2u);
+  // Other loads, one of them of the same name.
+  for (const OwnerLink::LoadedStep& other : {OwnerLink::LoadedStep{2, given, "", kEnded + 1},
+                                             OwnerLink::LoadedStep{1, given, "", kEnded}}) {
+    second->OnEveryRank([&](Rank rank) {
+      const absl::Status aborted = trainers[rank]->FinishLoading(other);
+      EXPECT_TRUE(absl::IsAborted(aborted)) << aborted;
+    });
+  }
+  second->OnEveryRank([&](Rank rank) {
+    const absl::Status stepped = trainers[rank]->StepUntil(4);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
+  });
+}
+
 // Rank 1 had taken a state dict in part, and its server was killed when only rank 0 had begun to
 // take a checkpoint.
 TEST_F(NodeTakeover, OfACheckpointTakenInPartAndAStateDictTakenInPart_AllWaitForACheckpoint) {

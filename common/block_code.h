@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "common/lines_ahead.h"
-
 namespace optshard {
+
+class LinesAhead;  // common/lines_ahead.h
 
 // How values become codes and scales.
 //

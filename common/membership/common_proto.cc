@@ -16,6 +16,12 @@ absl::Status CheckCount(absl::string_view field, uint64_t count) {
       absl::StrCat(field, " is ", count, ", expected at most ", kLargestStep));
 }
 
+absl::Status CheckGeneration(uint64_t generation) {
+  if (generation <= kLargestGeneration) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("generation is ", generation, ", expected at most ", kLargestGeneration));
+}
+
 v1::StatusProto ToProto(const absl::Status& status) {
   v1::StatusProto proto;
   proto.set_code(static_cast<int32_t>(status.code()));

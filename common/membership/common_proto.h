@@ -25,6 +25,8 @@ constexpr Generation kLargestGeneration = (Generation{1} << 40) - 1;
 
 // INVALID_ARGUMENT naming the field, for a number of steps or calls beyond kLargestStep.
 absl::Status CheckCount(absl::string_view field, uint64_t count);
+// Likewise for a generation beyond kLargestGeneration.
+absl::Status CheckGeneration(uint64_t generation);
 
 v1::StatusProto ToProto(const absl::Status& status);
 absl::Status FromProto(const v1::StatusProto& proto);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/membership/common_proto.h"
+#include "common/membership/job_status_rpc.h"
 #include "common/membership/member_session_rpc.h"
 #include "common/membership/membership_rpc.h"
 #include "common/request_id.h"

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/membership/common_proto.h"
 #include "common/membership/coordinator_contact.h"
+#include "common/membership/growth_rpc.h"
 #include "common/membership/member_inbox.h"
 #include "common/membership/membership_rpc.h"
 #include "common/membership/retry_pause.h"

@@ -16,31 +16,8 @@
 namespace optshard {
 namespace {
 
-// The enums' values are ours (membership.h says that they are stable).
-absl::StatusOr<MemberState> MemberStateOf(v1::MemberState proto) {
-  if (!v1::MemberState_IsValid(proto) || proto == v1::MEMBER_STATE_UNSPECIFIED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown member state ", static_cast<int>(proto)));
-  }
-  return static_cast<MemberState>(proto);
-}
-
-absl::StatusOr<GroupState> GroupStateOf(v1::GroupState proto) {
-  if (!v1::GroupState_IsValid(proto) || proto == v1::GROUP_STATE_UNSPECIFIED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown group state ", static_cast<int>(proto)));
-  }
-  return static_cast<GroupState>(proto);
-}
-
 // 34 years: as good as none, and far from any overflow.
 constexpr int64_t kLongestLeaseMs = int64_t{1} << 40;
-
-absl::Status CheckGeneration(uint64_t generation) {
-  if (generation <= kLargestGeneration) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("generation is ", generation, ", expected at most ", kLargestGeneration));
-}
 
 absl::StatusOr<std::vector<NodeRun>> NodeRunsFrom(const v1::PlanReady& proto) {
   constexpr int kNumbers = 3;
@@ -101,78 +78,6 @@ absl::StatusOr<PlanReady> PlanReadyOf(const v1::PlanReady& proto, const Optimize
 }
 
 }  // namespace
-
-v1::MemberStatus ToProto(const MemberStatus& member) {
-  v1::MemberStatus proto;
-  proto.set_summary(Summary(member));
-  proto.set_rank(member.rank);
-  proto.set_state(static_cast<v1::MemberState>(member.state));
-  proto.set_incarnation(member.incarnation);
-  proto.set_node(member.node);
-  proto.set_owner_address(member.owner_address);
-  proto.set_pid(member.pid);
-  proto.set_silent_ms(absl::ToInt64Milliseconds(member.silent_for));
-  *proto.mutable_progress() = ToProto(member.progress);
-  return proto;
-}
-
-absl::StatusOr<MemberStatus> FromProto(const v1::MemberStatus& proto) {
-  const absl::StatusOr<MemberState> state = MemberStateOf(proto.state());
-  if (!state.ok()) return state.status();
-  const absl::StatusOr<StepProgress> progress = FromProto(proto.progress());
-  if (!progress.ok()) return progress.status();
-  MemberStatus member;
-  member.rank = proto.rank();
-  member.state = *state;
-  member.incarnation = proto.incarnation();
-  member.node = proto.node();
-  member.owner_address = proto.owner_address();
-  member.pid = proto.pid();
-  member.silent_for = absl::Milliseconds(proto.silent_ms());
-  member.progress = *progress;
-  return member;
-}
-
-v1::GroupStatus ToProto(const GroupStatus& group) {
-  v1::GroupStatus proto;
-  proto.set_summary(Summary(group));
-  proto.set_optimizer(group.optimizer);
-  proto.set_state(static_cast<v1::GroupState>(group.state));
-  proto.set_generation(group.generation);
-  proto.set_world_size(group.world_size);
-  proto.set_rules(group.rules);
-  proto.set_policy(ToProto(group.policy));
-  proto.set_parameter_count(group.parameter_count);
-  proto.set_total_elements(group.total_elements);
-  if (!group.failure.ok()) *proto.mutable_failure() = ToProto(group.failure);
-  proto.set_torn(group.torn);
-  for (const MemberStatus& member : group.members) *proto.add_members() = ToProto(member);
-  return proto;
-}
-
-absl::StatusOr<GroupStatus> FromProto(const v1::GroupStatus& proto) {
-  const absl::StatusOr<GroupState> state = GroupStateOf(proto.state());
-  if (!state.ok()) return state.status();
-  const absl::StatusOr<PartitionPolicy> policy = FromProto(proto.policy());
-  if (!policy.ok()) return policy.status();
-  GroupStatus group;
-  group.optimizer = proto.optimizer();
-  group.state = *state;
-  group.generation = proto.generation();
-  group.world_size = proto.world_size();
-  group.rules = proto.rules();
-  group.policy = *policy;
-  group.parameter_count = proto.parameter_count();
-  group.total_elements = proto.total_elements();
-  if (proto.has_failure()) group.failure = FromProto(proto.failure());
-  group.torn = proto.torn();
-  for (const v1::MemberStatus& member_proto : proto.members()) {
-    absl::StatusOr<MemberStatus> member = FromProto(member_proto);
-    if (!member.ok()) return member.status();
-    group.members.push_back(*std::move(member));
-  }
-  return group;
-}
 
 v1::CallHeader MakeHeader(const MemberId& member, Generation generation,
                           absl::string_view request_id) {
@@ -336,80 +241,6 @@ absl::StatusOr<OptimizerPlan> FromProto(const v1::GetPlanResponse& proto) {
   return OptimizerPlan{*std::move(spec), std::make_shared<const PlanReady>(*std::move(ready))};
 }
 
-v1::ProposeGrowthRequest ToProto(const GrowthProposal& proposal) {
-  v1::ProposeGrowthRequest proto;
-  proto.set_number(proposal.number);
-  proto.set_phase(static_cast<v1::GrowthPhase>(proposal.phase));
-  if (proposal.spec_digest.has_value()) {
-    proto.set_spec_digest(*proposal.spec_digest);
-  } else {
-    *proto.mutable_spec() = ToProto(proposal.spec);
-  }
-  if (!proposal.prepared.ok()) *proto.mutable_prepared() = ToProto(proposal.prepared);
-  proto.set_calls(proposal.calls);
-  proto.set_patience_ms(absl::ToInt64Milliseconds(proposal.patience));
-  return proto;
-}
-
-absl::StatusOr<GrowthProposal> FromProto(const v1::ProposeGrowthRequest& proto) {
-  GrowthProposal proposal;
-  if (!v1::GrowthPhase_IsValid(proto.phase()) || proto.phase() == v1::GROWTH_PHASE_UNSPECIFIED ||
-      proto.number() == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a proposal of param groups has number ", proto.number(), " and phase ",
-                     static_cast<int>(proto.phase()), ", expected a number from 1 on and 1 or 2"));
-  }
-  absl::Status valid = CheckCount("calls", proto.calls() / 2);  // steps, and skipped calls
-  if (proto.patience_ms() < 0) {
-    valid.Update(
-        absl::InvalidArgumentError(absl::StrCat("a proposal of param groups has a patience of ",
-                                                proto.patience_ms(), " ms, expected at least 0")));
-  }
-  if (!valid.ok()) return valid;
-  if (proto.has_spec()) {
-    absl::StatusOr<OptimizerSpec> spec = FromProto(proto.spec());
-    if (!spec.ok()) return spec.status();
-    proposal.spec = *std::move(spec);
-  } else {
-    proposal.spec_digest = proto.spec_digest();
-  }
-  proposal.number = proto.number();
-  proposal.phase = static_cast<GrowthPhase>(proto.phase());
-  if (proto.has_prepared()) proposal.prepared = FromProto(proto.prepared());
-  proposal.calls = proto.calls();
-  proposal.patience = absl::Milliseconds(proto.patience_ms());
-  return proposal;
-}
-
-v1::ProposeGrowthResponse ToProto(const GrowthAnswer& answer) {
-  v1::ProposeGrowthResponse proto;
-  proto.set_verdict(static_cast<v1::GrowthVerdict>(answer.verdict));
-  proto.set_generation(answer.generation);
-  if (!answer.failure.ok()) *proto.mutable_failure() = ToProto(answer.failure);
-  proto.set_others_step(answer.others_step);
-  return proto;
-}
-
-absl::StatusOr<GrowthAnswer> FromProto(const v1::ProposeGrowthResponse& proto) {
-  GrowthAnswer answer;
-  if (proto.has_failure()) answer.failure = FromProto(proto.failure());
-  const bool refused = proto.verdict() == v1::GROWTH_VERDICT_REFUSED;
-  if (!v1::GrowthVerdict_IsValid(proto.verdict()) ||
-      proto.verdict() == v1::GROWTH_VERDICT_UNSPECIFIED || refused == answer.failure.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the coordinator answers a proposal of param groups with ",
-                     static_cast<int>(proto.verdict()), " and ", answer.failure.ToString(),
-                     ", expected 1 to 4, and an error with 2 alone; run the same version of "
-                     "optshard everywhere"));
-  }
-  absl::Status valid = CheckGeneration(proto.generation());
-  if (!valid.ok()) return errors::WithContext(valid, "the answer to a proposal of param groups");
-  answer.verdict = static_cast<GrowthVerdict>(proto.verdict());
-  answer.generation = proto.generation();
-  answer.others_step = proto.others_step();
-  return answer;
-}
-
 v1::GetOwnersResponse ToProto(const OwnerPage& page) {
   v1::GetOwnersResponse proto;
   proto.set_generation(page.generation);
@@ -438,25 +269,6 @@ absl::StatusOr<OwnerPage> FromProto(const v1::GetOwnersResponse& proto) {
     page.addresses.push_back(*std::move(address));
   }
   return page;
-}
-
-v1::JobStatus ToProto(const JobStatus& status) {
-  v1::JobStatus proto;
-  proto.set_summary(Summary(status));
-  proto.set_job(status.job);
-  for (const GroupStatus& group : status.groups) *proto.add_groups() = ToProto(group);
-  return proto;
-}
-
-absl::StatusOr<JobStatus> FromProto(const v1::JobStatus& proto) {
-  JobStatus status;
-  status.job = proto.job();
-  for (const v1::GroupStatus& group_proto : proto.groups()) {
-    absl::StatusOr<GroupStatus> group = FromProto(group_proto);
-    if (!group.ok()) return group.status();
-    status.groups.push_back(*std::move(group));
-  }
-  return status;
 }
 
 }  // namespace optshard

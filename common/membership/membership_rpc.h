@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/ids.h"
-#include "common/membership/growth.h"
 #include "common/membership/membership.h"
 #include "common/optimizer_spec.h"
 #include "proto/optshard/v1/coordinator.pb.h"
@@ -38,24 +37,6 @@ absl::StatusOr<OptimizerPlan> FromProto(const v1::GetPlanResponse& proto);
 v1::GetOwnersResponse ToProto(const OwnerPage& page);
 // INVALID_ARGUMENT for numbers that no job has, or an address that is none.
 absl::StatusOr<OwnerPage> FromProto(const v1::GetOwnersResponse& proto);
-
-// Without header and wait.
-v1::ProposeGrowthRequest ToProto(const GrowthProposal& proposal);
-// INVALID_ARGUMENT for an unknown phase, a number of 0, numbers that no job has, or a spec as
-// FromProto. The spec is not validated.
-absl::StatusOr<GrowthProposal> FromProto(const v1::ProposeGrowthRequest& proto);
-v1::ProposeGrowthResponse ToProto(const GrowthAnswer& answer);
-// INVALID_ARGUMENT for an unknown verdict, a refusal without a reason, or a generation that no job
-// has.
-absl::StatusOr<GrowthAnswer> FromProto(const v1::ProposeGrowthResponse& proto);
-
-// These messages also carry a summary for people.
-v1::MemberStatus ToProto(const MemberStatus& member);
-absl::StatusOr<MemberStatus> FromProto(const v1::MemberStatus& proto);
-v1::GroupStatus ToProto(const GroupStatus& group);
-absl::StatusOr<GroupStatus> FromProto(const v1::GroupStatus& proto);
-v1::JobStatus ToProto(const JobStatus& status);
-absl::StatusOr<JobStatus> FromProto(const v1::JobStatus& proto);
 
 }  // namespace optshard
 

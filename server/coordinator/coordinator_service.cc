@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/membership/common_proto.h"
+#include "common/membership/growth_rpc.h"
 #include "common/membership/membership_rpc.h"
 #include "common/rpc/status_rpc.h"
 #include "server/coordinator/status_page_rpc.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/membership/membership_rpc.h"
+#include "common/membership/job_status_rpc.h"
 #include "common/page_token.h"
 
 namespace optshard {

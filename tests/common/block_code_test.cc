@@ -12,6 +12,7 @@
 
 #include "common/dynamic_map.h"
 #include "common/half.h"
+#include "common/lines_ahead.h"
 #include "gtest/gtest.h"
 #include "tests/common/coded_values.h"
 #include "tests/testing/simd_targets.h"

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/membership/common_proto.h"
 #include "common/membership/growth.h"
+#include "common/membership/growth_rpc.h"
 #include "common/membership/membership_rpc.h"
 #include "common/optimizer_spec.h"
 #include "common/parameter_space.h"

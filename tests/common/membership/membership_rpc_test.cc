@@ -329,54 +329,5 @@ TEST(MembershipRpc, EventOfNoKnownKind_IsInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::WatchEvent(), OptimizerSpec()).status()));
 }
 
-TEST(MembershipRpc, ProposalOfNegativePatience_IsInvalid) {
-  v1::ProposeGrowthRequest proto;
-  proto.set_number(1);
-  proto.set_phase(v1::GROWTH_PHASE_COMPARE);
-  EXPECT_EQ(FromProto(proto).status(), absl::OkStatus());
-  proto.set_patience_ms(-1);
-  const absl::Status status = FromProto(proto).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("a patience of -1 ms"));
-}
-
-TEST(MembershipRpc, JobStatus_ComesBackWhole) {
-  JobStatus status;
-  status.job = "job";
-  GroupStatus group;
-  group.optimizer = "generator";
-  group.state = GroupState::kFailed;
-  group.generation = 3;
-  group.world_size = 1;
-  group.rules = "muon+adamw";
-  group.policy = PartitionPolicy::kGreedyInOrder;
-  group.parameter_count = 4;
-  group.total_elements = 5;
-  group.failure = errors::PeerLost(0, "killed");
-  group.torn = true;
-  MemberStatus member;
-  member.rank = 1;
-  member.state = MemberState::kLost;
-  member.incarnation = 6;
-  member.node = "n";
-  member.owner_address = "a:1";
-  member.pid = 7;
-  member.silent_for = absl::Milliseconds(8);
-  member.progress = {9, StepOutcome::kTorn, 4};
-  group.members = {member};
-  status.groups = {group};
-  const v1::JobStatus proto = ToProto(status);
-  const absl::StatusOr<JobStatus> back = FromProto(proto);
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), proto));
-  // The token is the page's.
-  EXPECT_THAT(SameFields(proto, ToProto(JobStatus())), ElementsAre("next_page_token"));
-  EXPECT_THAT(SameFields(proto.groups(0), ToProto(GroupStatus())), IsEmpty());
-  EXPECT_THAT(SameFields(proto.groups(0).members(0), ToProto(MemberStatus())), IsEmpty());
-  EXPECT_EQ(back->groups[0].failure, group.failure);
-  EXPECT_EQ(back->groups[0].members[0].state, MemberState::kLost);
-  EXPECT_EQ(back->groups[0].members[0].progress.outcome, StepOutcome::kTorn);
-}
-
 }  // namespace
 }  // namespace optshard

@@ -1,8 +1,6 @@
 #include "common/link/memory_headroom.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/link/kernel_file.h"
 
 namespace optshard {
 namespace {
@@ -32,10 +31,7 @@ void LowerTo(absl::optional<int64_t>& least, absl::optional<int64_t> value) {
   if (value.has_value()) least = std::min(*value, least.value_or(*value));
 }
 
-std::string Read(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-}
+std::string Read(const std::string& path) { return ReadKernelFile(path).value_or(""); }
 
 absl::optional<int64_t> Number(absl::string_view text) {
   uint64_t number;

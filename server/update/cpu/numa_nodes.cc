@@ -1,8 +1,6 @@
 #include "server/update/cpu/numa_nodes.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <system_error>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/link/kernel_file.h"
 
 namespace optshard {
 
@@ -44,10 +43,8 @@ NumaNodes NumaNodes::Under(const std::string& root) {
     const std::string name = entry.path().filename();
     int number = 0;
     if (name.rfind("node", 0) != 0 || !absl::SimpleAtoi(name.substr(4), &number)) continue;
-    std::ifstream file(entry.path() / "cpulist");
-    const std::string text((std::istreambuf_iterator<char>(file)),
-                           std::istreambuf_iterator<char>());
-    const absl::StatusOr<cpu_set_t> cpus = ParseCpuList(text);
+    const absl::StatusOr<cpu_set_t> cpus =
+        ParseCpuList(ReadKernelFile(entry.path() / "cpulist").value_or(""));
     // A node may have memory only.
     if (cpus.ok() && CPU_COUNT(&*cpus) > 0) found[number] = *cpus;
   }

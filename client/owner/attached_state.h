@@ -68,6 +68,10 @@ class AttachedOwner::State final : public StateAccess {
                values);
   }
 
+  absl::StatusOr<absl::Span<char>> StagedMemory(int, int, int64_t, int64_t) override {
+    return absl::Span<char>();
+  }
+
   absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
                           absl::Span<const char> values) override {
     const auto bytes = static_cast<int64_t>(values.size());

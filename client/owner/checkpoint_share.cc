@@ -73,6 +73,10 @@ struct CheckpointShare::Stretch {
     to->resize(PartBytes(format, part, count));
     return from.Read(parameter, array, part, offset, count, absl::MakeSpan(*to));
   }
+  absl::Status ReadValues(const CheckpointReader& from, int64_t offset, int64_t count,
+                          absl::Span<char> to) const {
+    return from.Read(parameter, array, ArrayPart::kValues, offset, count, to);
+  }
 };
 
 // `use(parameter, slot, stretch)`: of the optimizer's, and the slot's index, kParameterValues of
@@ -135,8 +139,12 @@ absl::Status CheckpointShare::StageBytes(const Stretch& stretch, int parameter, 
   const int64_t size = PartBytes(stretch.format, ArrayPart::kValues, 1);
   std::vector<char> window;
   return stretch.ForEachWindow([&](int64_t offset, int64_t count) {
-    absl::Status done = stretch.Read(checkpoint_, ArrayPart::kValues, offset, count, &window);
-    const auto bytes = static_cast<int64_t>(window.size());
+    const int64_t bytes = count * size;
+    const auto memory = state.StagedMemory(parameter, slot, offset, bytes);
+    if (!memory.ok()) return memory.status();
+    if (!memory->empty()) return stretch.ReadValues(checkpoint_, offset, count, *memory);
+    window.resize(static_cast<size_t>(bytes));
+    absl::Status done = stretch.ReadValues(checkpoint_, offset, count, absl::MakeSpan(window));
     for (int64_t begin = 0; begin < bytes && done.ok(); begin += kMaxShareBytes) {
       const auto length = static_cast<size_t>(std::min(kMaxShareBytes, bytes - begin));
       done =

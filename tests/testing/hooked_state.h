@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/shard/state/state_access.h"
 
 namespace optshard::testing {
@@ -41,6 +43,12 @@ class HookedState final : public StateAccess {
                           absl::Span<const char> values) override {
     absl::Status hooked = hook_(Call::kStage);
     return hooked.ok() ? state_.StageBytes(parameter, slot, offset_elements, values) : hooked;
+  }
+  absl::StatusOr<absl::Span<char>> StagedMemory(int parameter, int slot, int64_t offset_elements,
+                                                int64_t bytes) override {
+    absl::Status hooked = hook_(Call::kStage);
+    if (!hooked.ok()) return hooked;
+    return state_.StagedMemory(parameter, slot, offset_elements, bytes);
   }
   absl::Status DropStaged() override { return state_.DropStaged(); }
 

@@ -177,18 +177,44 @@ absl::Status ShardState::Stage(int parameter, int slot, int64_t offset_elements,
 
 absl::Status ShardState::StageBytes(int parameter, int slot, int64_t offset_elements,
                                     absl::Span<const char> values) {
-  absl::Status staging = CheckStaged();
-  if (!staging.ok()) return staging;
-  return slot == kParameterValues ? StageParameter(parameter, offset_elements, values)
-                                  : StageSlot(parameter, slot, offset_elements, values);
+  const auto bytes = static_cast<int64_t>(values.size());
+  const absl::StatusOr<StagedRange> range = FindStaged(parameter, slot, offset_elements, bytes);
+  if (!range.ok()) return range.status();
+  if (range->of_parameter) {
+    staged_->WriteParameter(parameter, offset_elements, range->elements, values.data());
+  } else {
+    staged_->store().WriteBytes(parameter, range->slot, offset_elements, range->elements,
+                                values.data());
+  }
+  return absl::OkStatus();
 }
 
-absl::Status ShardState::StageSlot(int parameter, int slot, int64_t offset_elements,
-                                   absl::Span<const char> values) {
+absl::StatusOr<absl::Span<char>> ShardState::StagedMemory(int parameter, int slot,
+                                                          int64_t offset_elements, int64_t bytes) {
+  const absl::StatusOr<StagedRange> range = FindStaged(parameter, slot, offset_elements, bytes);
+  if (!range.ok()) return range.status();
+  char* const memory =
+      range->of_parameter
+          ? staged_->ParameterMemory(parameter, offset_elements, range->elements)
+          : staged_->store().BytesAt(parameter, range->slot, offset_elements, range->elements);
+  return absl::MakeSpan(memory, memory == nullptr ? 0 : static_cast<size_t>(bytes));
+}
+
+absl::StatusOr<ShardState::StagedRange> ShardState::FindStaged(int parameter, int slot,
+                                                               int64_t offset_elements,
+                                                               int64_t bytes) const {
+  absl::Status staging = CheckStaged();
+  if (!staging.ok()) return staging;
+  return slot == kParameterValues ? FindStagedParameter(parameter, offset_elements, bytes)
+                                  : FindStagedSlot(parameter, slot, offset_elements, bytes);
+}
+
+absl::StatusOr<ShardState::StagedRange> ShardState::FindStagedSlot(int parameter, int slot,
+                                                                   int64_t offset_elements,
+                                                                   int64_t bytes) const {
   const absl::StatusOr<ParameterSlot> known = Find(parameter, slot);
   if (!known.ok()) return known.status();
   const auto size = static_cast<int64_t>(SizeOf(known->dtype()));
-  const auto bytes = static_cast<int64_t>(values.size());
   if (known->kind != SlotKind::kElements || IsCoded(known->format) || bytes % size != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d bytes are to be staged for slot \"%s\" of parameter %d; expected whole elements of %d "
@@ -198,25 +224,25 @@ absl::Status ShardState::StageSlot(int parameter, int slot, int64_t offset_eleme
   const int64_t elements = bytes / size;
   const absl::StatusOr<ParameterSlot> found = Find(parameter, slot, offset_elements, elements);
   if (!found.ok()) return found.status();
-  staged_->store().WriteBytes(parameter, found->index, offset_elements, elements, values.data());
-  return absl::OkStatus();
+  return StagedRange{false, found->index, elements};
 }
 
-absl::Status ShardState::StageParameter(int parameter, int64_t offset_elements,
-                                        absl::Span<const char> values) {
+absl::StatusOr<ShardState::StagedRange> ShardState::FindStagedParameter(int parameter,
+                                                                        int64_t offset_elements,
+                                                                        int64_t bytes) const {
   absl::Status known = CheckParameter(parameter);
   if (!known.ok()) return known;
-  const size_t size = SizeOf(options_.shape->space().parameter(parameter).dtype);
-  const auto elements = static_cast<int64_t>(values.size() / size);
-  if (staged_->what() != Replacing::kAll || values.size() % size != 0 ||
+  const auto size =
+      static_cast<int64_t>(SizeOf(options_.shape->space().parameter(parameter).dtype));
+  const int64_t elements = bytes / size;
+  if (staged_->what() != Replacing::kAll || bytes % size != 0 ||
       !options_.store->Owns(parameter, offset_elements, elements)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d bytes for parameter %d, from element %d on, are to be staged at rank %d; expected, "
         "where the parameters are staged too, whole elements of %d bytes that the rank owns",
-        values.size(), parameter, offset_elements, options_.rank, size));
+        bytes, parameter, offset_elements, options_.rank, size));
   }
-  staged_->WriteParameter(parameter, offset_elements, elements, values.data());
-  return absl::OkStatus();
+  return StagedRange{true, 0, elements};
 }
 
 absl::Status ShardState::DropStaged() {

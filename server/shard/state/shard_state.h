@@ -46,6 +46,8 @@ class ShardState final : public StateAccess {
                      absl::Span<const double> values) override;
   absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
                           absl::Span<const char> values) override;
+  absl::StatusOr<absl::Span<char>> StagedMemory(int parameter, int slot, int64_t offset_elements,
+                                                int64_t bytes) override;
   absl::Status DropStaged() override;
   StagedState* staged() const { return staged_.get(); }  // null: nothing is
 
@@ -61,10 +63,18 @@ class ShardState final : public StateAccess {
   absl::Status WriteTo(ShardStore& store, int parameter, int slot, int64_t offset_elements,
                        absl::Span<const double> values) const;
   absl::Status CheckStaged() const;
-  absl::Status StageSlot(int parameter, int slot, int64_t offset_elements,
-                         absl::Span<const char> values);
-  absl::Status StageParameter(int parameter, int64_t offset_elements,
-                              absl::Span<const char> values);
+  // Elements that can be staged as bytes.
+  struct StagedRange {
+    bool of_parameter = false;
+    int slot = 0;  // the store's, of a slot
+    int64_t elements = 0;
+  };
+  absl::StatusOr<StagedRange> FindStaged(int parameter, int slot, int64_t offset_elements,
+                                         int64_t bytes) const;
+  absl::StatusOr<StagedRange> FindStagedSlot(int parameter, int slot, int64_t offset_elements,
+                                             int64_t bytes) const;
+  absl::StatusOr<StagedRange> FindStagedParameter(int parameter, int64_t offset_elements,
+                                                  int64_t bytes) const;
 
   const Options options_;
   std::unique_ptr<StagedState> staged_;

@@ -137,6 +137,17 @@ void ShardStore::WriteBytes(int parameter, int slot, int64_t offset_elements, in
               });
 }
 
+char* ShardStore::BytesAt(int parameter, int slot, int64_t offset_elements,
+                          int64_t elements) const {
+  const absl::Span<const Piece> pieces = PiecesFrom(parameter, slot, offset_elements);
+  if (pieces.empty()) return nullptr;
+  const Piece& piece = pieces[0];
+  const int64_t within = offset_elements - piece.parameter_offset;
+  if (within < 0 || elements > piece.elements - within) return nullptr;
+  const State& state = own_[piece.own].states[piece.span];
+  return static_cast<char*>(ArrayOf(state, slot).plain().From(within).data());
+}
+
 void ShardStore::WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots) {
   ledger_->counts_version().sequence.fetch_add(1, std::memory_order_acq_rel);
   ledger_->step_count(parameter).store(count, std::memory_order_relaxed);

@@ -142,6 +142,9 @@ class ShardStore {
   // Likewise, as they are kept: in the dtype of a slot that has no codes.
   void WriteBytes(int parameter, int slot, int64_t offset_elements, int64_t elements,
                   const char* values);
+  // Where WriteBytes would write them, in a store that nobody reads yet. Null where they do not lie
+  // in a row.
+  char* BytesAt(int parameter, int slot, int64_t offset_elements, int64_t elements) const;
   // Likewise the parameter's step count and scalar slots.
   void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
 

@@ -64,15 +64,28 @@ absl::Status StagedState::Allocate(const ShardStore& store, Rank rank) {
   return absl::OkStatus();
 }
 
-void StagedState::WriteParameter(int parameter, int64_t offset_elements, int64_t elements,
-                                 const void* from) {
-  const int64_t end = offset_elements + elements;
+std::vector<StagedState::Values>::const_iterator StagedState::ValuesAt(
+    int parameter, int64_t offset_elements) const {
   const auto ends_before = [](const Values& values, std::pair<int, int64_t> place) {
     return std::make_pair(values.parameter, values.offset_elements + values.elements) <= place;
   };
-  auto values = std::lower_bound(parameters_.begin(), parameters_.end(),
-                                 std::make_pair(parameter, offset_elements), ends_before);
-  for (; values != parameters_.end() && values->parameter == parameter; ++values) {
+  return std::lower_bound(parameters_.begin(), parameters_.end(),
+                          std::make_pair(parameter, offset_elements), ends_before);
+}
+
+char* StagedState::ParameterMemory(int parameter, int64_t offset_elements, int64_t elements) const {
+  const auto values = ValuesAt(parameter, offset_elements);
+  if (values == parameters_.end() || values->parameter != parameter) return nullptr;
+  const int64_t within = offset_elements - values->offset_elements;
+  if (within < 0 || elements > values->elements - within) return nullptr;
+  return static_cast<char*>(values->from.From(within).data());
+}
+
+void StagedState::WriteParameter(int parameter, int64_t offset_elements, int64_t elements,
+                                 const void* from) {
+  const int64_t end = offset_elements + elements;
+  for (auto values = ValuesAt(parameter, offset_elements);
+       values != parameters_.end() && values->parameter == parameter; ++values) {
     const int64_t first = std::max(offset_elements, values->offset_elements);
     const int64_t last = std::min(end, values->offset_elements + values->elements);
     if (first >= last) break;

@@ -35,6 +35,8 @@ class StagedState {
   // For kAll. Replaces values of the parameter's elements, all of which are owned here: `from` is
   // of its type.
   void WriteParameter(int parameter, int64_t offset_elements, int64_t elements, const void* from);
+  // Where it would write them; null where they do not lie in a row.
+  char* ParameterMemory(int parameter, int64_t offset_elements, int64_t elements) const;
 
   // Some elements of a parameter in a row. No two have one in common; all owned ones are in some.
   struct Values {
@@ -49,6 +51,8 @@ class StagedState {
   StagedState(Replacing what, MemoryBudget* budget) : what_(what), budget_(*budget) {}
 
   absl::Status Allocate(const ShardStore& store, Rank rank);
+  // The first ones of the parameter that end behind the offset, or what comes after it.
+  std::vector<Values>::const_iterator ValuesAt(int parameter, int64_t offset_elements) const;
 
   const Replacing what_;
   MemoryBudget& budget_;

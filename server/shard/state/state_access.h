@@ -58,6 +58,10 @@ class StateAccess {
   static constexpr int kParameterValues = -1;
   virtual absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
                                   absl::Span<const char> values) = 0;
+  // Where the values of such a call go, to be filled before the next call instead of one: as many
+  // bytes. Empty where they do not lie in a row, or in another process. Errors as StageBytes.
+  virtual absl::StatusOr<absl::Span<char>> StagedMemory(int parameter, int slot,
+                                                        int64_t offset_elements, int64_t bytes) = 0;
 
   // Gives the memory back. A step does so, too.
   virtual absl::Status DropStaged() = 0;

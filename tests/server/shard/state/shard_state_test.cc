@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -38,11 +39,12 @@ class ShardStateTest : public ::testing::Test {
   static constexpr int kAverage = 0;
   static constexpr int kStepOfA = 2;
   static constexpr int kCorrectionOfB = 2;
+  static constexpr int kMasterOfB = 2;  // where the masters have 32 bits
   static constexpr int kStepOfB = 3;
 
   ShardStateTest() { Make(StateFormat::kInt8Dynamic); }
 
-  void Make(StateFormat format) {
+  void Make(StateFormat format, int master_weight_bits = 24) {
     spec_.world_size = 2;
     spec_.space = ParameterSpace(
         {GroupSpec{{{"a", {kEndOfA}, DType::kFloat32}, {"b", {2000}, DType::kBFloat16}}}});
@@ -50,7 +52,7 @@ class ShardStateTest : public ::testing::Test {
     spec_.policy = PartitionPolicy::kBalanced;
     spec_.buckets = {4096, 1024};
     spec_.state.master_weights = true;
-    spec_.state.master_weight_bits = 24;
+    spec_.state.master_weight_bits = master_weight_bits;
     spec_.state.format = format;
     const auto groups =
         std::make_shared<const std::vector<GroupUpdate>>(ValidateGroups(spec_).value());
@@ -71,17 +73,31 @@ class ShardStateTest : public ::testing::Test {
     begin_ = shape->slices(1)[0].offset_elements;
   }
 
-  // What this rank owns of kA, in windows that reach over the ends of buckets.
-  void StageOfA(int slot, absl::Span<const float> values) {
-    constexpr int64_t kWindow = 1500;
+  // What this rank owns of kA, in windows some of which reach over the ends of buckets. The others
+  // can be filled in place. Returns how many were.
+  int StageOfA(int slot, absl::Span<const float> values, bool in_place = false) {
+    constexpr int64_t kWindow = 600;
     const auto elements = static_cast<int64_t>(values.size());
+    int filled = 0;
     for (int64_t begin = 0; begin < elements; begin += kWindow) {
       const int64_t count = std::min(kWindow, elements - begin);
-      const absl::Status staged = state_->StageBytes(
-          kA, slot, begin_ + begin,
-          {reinterpret_cast<const char*>(&values[begin]), sizeof(float) * count});
-      ASSERT_TRUE(staged.ok()) << staged;
+      const absl::Span<const char> bytes(reinterpret_cast<const char*>(&values[begin]),
+                                         sizeof(float) * count);
+      if (in_place) {
+        const auto memory =
+            state_->StagedMemory(kA, slot, begin_ + begin, static_cast<int64_t>(bytes.size()));
+        EXPECT_TRUE(memory.ok()) << memory.status();
+        if (memory.ok() && !memory->empty()) {
+          EXPECT_EQ(memory->size(), bytes.size());
+          std::copy(bytes.begin(), bytes.end(), memory->begin());
+          ++filled;
+          continue;
+        }
+      }
+      const absl::Status staged = state_->StageBytes(kA, slot, begin_ + begin, bytes);
+      EXPECT_TRUE(staged.ok()) << staged;
     }
+    return filled;
   }
 
   std::vector<double> All(int parameter, int slot) {
@@ -234,6 +250,41 @@ TEST_F(ShardStateTest, WhatCannotBeStaged_IsRefused) {
   ExpectRefused(state_->StageBytes(kB, kStepOfB, 0, bytes), "and no codes");
   ExpectRefused(state_->StageBytes(kB, kCorrectionOfB, 0, bytes), "and no codes");
   ExpectRefused(state_->StageBytes(kA, kAverage, begin_, bytes), "and no codes");
+}
+
+TEST_F(ShardStateTest, MemoryOfWhatIsStaged_CanBeFilledWhereItIsInARow) {
+  Make(StateFormat::kFloat32, 32);
+  EXPECT_TRUE(absl::IsAborted(state_->StagedMemory(kA, kAverage, begin_, 4).status()));
+  ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
+  std::vector<float> values(kEndOfA - begin_);
+  std::iota(values.begin(), values.end(), 0.5f);
+  const std::vector<double> expected(values.begin(), values.end());
+  // A master is a slot like any other.
+  const auto master = state_->StagedMemory(kB, kMasterOfB, 0, 8);
+  ASSERT_TRUE(master.ok()) << master.status();
+  ASSERT_EQ(master->size(), 8u);
+  const float masters[] = {0.25f, 0.75f};
+  std::memcpy(master->data(), masters, sizeof(masters));
+  for (const int slot : {kAverage, kValues}) {
+    EXPECT_GT(StageOfA(slot, values, /*in_place=*/true), 3) << "slot " << slot;
+    // Beyond the end of the first bucket.
+    const auto memory = state_->StagedMemory(kA, slot, begin_, 4 * (kEndOfA - begin_));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_TRUE(memory->empty());
+    ExpectRefused(state_->StagedMemory(kA, slot, begin_ - 1, 8).status(), "owned");
+  }
+  for (const StagedState::Values& part : state_->staged()->parameters()) {
+    if (part.parameter != kA) continue;
+    const float* const from = part.from.As<float>();
+    const auto first = expected.begin() + (part.offset_elements - begin_);
+    EXPECT_TRUE(std::equal(from, from + part.elements, first));
+  }
+  ExpectRefused(state_->StagedMemory(kA, kStepOfA, 0, 4).status(), "and no codes");
+  store_->Take(state_->staged()->store());
+  EXPECT_EQ(All(kA, kAverage), expected);
+  const std::vector<double> taken = All(kB, kMasterOfB);
+  EXPECT_EQ(taken[0], 0.25);
+  EXPECT_EQ(taken[1], 0.75);
 }
 
 TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {

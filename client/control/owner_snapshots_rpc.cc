@@ -12,6 +12,7 @@
 #include "common/errors.h"
 #include "common/request_id.h"
 #include "common/rpc/channel_rpc.h"
+#include "common/rpc/hand_over.h"
 #include "common/rpc/status_rpc.h"
 #include "proto/optshard/v1/shard_owner.grpc.pb.h"
 
@@ -42,6 +43,7 @@ class CallOfAll {
 
   // Once all have answered: the first error.
   absl::Status Run(const Start& start, Cancellation* cancellation) {
+    HandOver(this);
     for (size_t i = 0; i < calls_.size(); ++i) {
       Call& call = calls_[i];
       start(*call.stub, &call.context, &call.request, &call.response,
@@ -67,6 +69,7 @@ class CallOfAll {
   }
 
   void Ended(size_t owner, const absl::Status& status) {
+    TakeOver(this);
     bool is_first = false;
     {
       absl::MutexLock lock(&mutex_);

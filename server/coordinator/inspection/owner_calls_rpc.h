@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/rpc/channel_rpc.h"
+#include "common/rpc/hand_over.h"
 #include "common/rpc/status_rpc.h"
 
 namespace optshard {
@@ -90,8 +91,10 @@ std::vector<absl::StatusOr<Response>> AskOwners(
       continue;
     }
     call->context.set_deadline(DeadlineAfter(patience.deadline - Clock::Monotonic().Now()));
+    HandOver(call);
     (stub->async()->*method)(&call->context, &requests[i], &call->response,
                              [call, window](const grpc::Status& status) {
+                               TakeOver(call);
                                call->status = FromGrpc(status);
                                window->Leave();
                              });

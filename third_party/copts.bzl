@@ -101,7 +101,8 @@ def optshard_cc_test(
     cc_test(
         name = name,
         copts = OPTSHARD_COPTS + copts,
-        # One file a test: it starts faster, and @abseil_synchronization takes precedence over Debian's.
+        # One file a test: it starts faster, and @abseil_synchronization takes precedence over
+        # Debian's.
         linkstatic = kwargs.pop("linkstatic", True),
         deps = deps + ([main] if main else ["@debian//:gtest"]),
         size = size,

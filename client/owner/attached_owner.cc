@@ -165,9 +165,11 @@ absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded,
   SetHyperparameters(loaded.hyperparameters);
   loading_to_ = loaded.step;
   const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
-  if (!reply.ok()) return reply.status();
-  loading_to_.reset();
   request_.has_blob = false;
+  if (!reply.ok()) return reply.status();
+  // An owner that others have left may have loaded: it learns that from them.
+  if (errors::IsOwnerAway(reply->status)) return reply->status;
+  loading_to_.reset();
   if (!reply->status.ok()) return reply->status;
   last_call_ = finished_ = loaded.step;
   return absl::OkStatus();

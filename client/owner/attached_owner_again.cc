@@ -94,7 +94,8 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
   if (!grown.ok()) return grown;
   unanswered_ = 0;
   if (has_loaded) {
-    last_call_ = finished_ = finished;
+    finished_ = finished;
+    last_call_ = line.reply().last_call;
     loading_to_.reset();
   }
   LogPlane(options_, line.reply());

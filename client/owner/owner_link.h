@@ -94,7 +94,8 @@ class OwnerLink {
   };
   // As ShardOwner::FinishLoading; and errors::IsTrainerGone as Step. The blob that was to go with
   // the next step does not. After errors::IsOwnerAway it may be made again: OK where all ranks have
-  // loaded, as the owner that takes over knows by the token; else ABORTED, and nothing is staged.
+  // loaded, as the owner that takes over knows by the token; else that error again, or those of a
+  // call of which nothing is staged (ABORTED).
   virtual absl::Status FinishLoading(const LoadedStep& loaded,
                                      absl::Span<const ReplicaTensor> replica,
                                      absl::Span<const ReplicaRegion> regions,

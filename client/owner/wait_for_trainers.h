@@ -18,7 +18,8 @@ namespace optshard {
 // again makes one step.
 absl::StatusOr<StepInfo> StepWithAllTrainers(OwnerLink& owner, const StepInput& input);
 
-// Likewise of a call that all ranks begin anew after these errors.
+// Likewise of a call that all ranks begin anew after these errors. It begins until `timeout` is
+// over, so that one with that time-out of its own may take twice as long.
 absl::Status CallWithAllTrainers(absl::Duration timeout, const std::function<absl::Status()>& call);
 
 // Of a call whose end the owner that takes over may know: tried again after errors::IsOwnerAway

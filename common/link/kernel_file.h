@@ -9,8 +9,8 @@
 namespace optshard {
 
 // The whole text. Nothing where there is no such file, or where what it tells of ends meanwhile, as
-// processes and cgroups do: then a read fails (ESRCH, ENODEV), which a std::ifstream's iterators
-// throw. Thread-safe.
+// processes and cgroups do: then a read fails (ESRCH, ENODEV), for which the iterators of a
+// std::ifstream throw. Thread-safe.
 absl::optional<std::string> ReadKernelFile(const std::string& path);
 
 }  // namespace optshard

@@ -123,6 +123,7 @@ struct MemberEvent {
   absl::Status failure;  // kGroupFailed: whom the job lost, or why it cannot start
 };
 
+// The numbers travel.
 enum class MemberState : uint8_t {
   kMissing = 1,  // nobody has joined under this rank, or left again before the group was complete
   kJoined = 2,   // waits for the others
@@ -132,6 +133,7 @@ enum class MemberState : uint8_t {
 };
 absl::string_view NameOf(MemberState state);  // "missing", "joined", ...
 
+// The numbers travel.
 enum class GroupState : uint8_t { kForming = 1, kActive = 2, kFailed = 3, kFinished = 4 };
 absl::string_view NameOf(GroupState state);  // "forming", "active", ...
 

@@ -4,8 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "common/errors.h"
 #include "common/membership/common_proto.h"
 #include "common/membership/owner_address_rpc.h"

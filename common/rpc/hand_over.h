@@ -2,8 +2,7 @@
 #ifndef OPTSHARD_COMMON_RPC_HAND_OVER_H_
 #define OPTSHARD_COMMON_RPC_HAND_OVER_H_
 
-#if defined(__SANITIZE_THREAD__)
-// Of the sanitizer's interface.
+#if defined(__SANITIZE_THREAD__)  // by gcc, which --config=tsan compiles with
 extern "C" void __tsan_release(void* address);
 extern "C" void __tsan_acquire(void* address);
 #endif

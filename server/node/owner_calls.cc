@@ -100,8 +100,9 @@ absl::Status OwnerCalls::Verify() {
 }
 
 bool OwnerCalls::HasLoaded() const {
+  const StepProgress progress = owner_->progress();
   return asked().load_token != 0 && memory_->record().load_token() == asked().load_token &&
-         owner_->progress().finished == asked().call;
+         progress.finished == asked().call && progress.outcome != StepOutcome::kTorn;
 }
 
 absl::Status OwnerCalls::FinishLoading() {

@@ -47,8 +47,8 @@ class OwnerCalls {
   DoorbellReply Step();
   absl::Status Verify();
   absl::Status FinishLoading();
-  // Whether it was done already: by the owner before this one, which could not say so any more. Of
-  // state that is not torn.
+  // Whether it was done already: by the owner before this one, perhaps, which could not say so any
+  // more.
   bool HasLoaded() const;
   absl::Status ReplaceState() { return owner_->ReplaceState(asked().timeout); }
   // What the trainer has staged, once it is gone.

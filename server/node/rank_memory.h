@@ -1,7 +1,7 @@
 // All the memory of a rank that may outlive the shard server, as a manifest: a list of labelled
 // segments that only grows, whose descriptors another process can hold.
 //
-//   the rank's record              its trainers (rank_record.h)
+//   the rank's record              its trainers, blobs and last load (rank_record.h)
 //   then, for each admission of param groups
 //     a record                     what the rank is with it (admission_record.h)
 //     slots, ledger                the optimizer state; the last ledger is the one that counts

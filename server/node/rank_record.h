@@ -1,5 +1,5 @@
 // What a shard server records of a rank beside parameters and state, in memory that may outlive the
-// server: the rank's trainers, and the blobs that they keep for their successors.
+// server: the rank's trainers, the blobs that they keep for their successors, and the last load.
 #ifndef OPTSHARD_SERVER_NODE_RANK_RECORD_H_
 #define OPTSHARD_SERVER_NODE_RANK_RECORD_H_
 

@@ -155,15 +155,17 @@ enum class Point {
   kStaged,         // it has staged all, and is about to say so
   kBeforeTheSwap,  // all have: it is about to call FinishLoading
   kAfterTheSwap,   // of its own
+  kUnanswered,     // likewise, and it has not been told
 };
 constexpr Point kPoints[] = {
     Point::kBeforeTheBegin, Point::kAfterTheBegin, Point::kBeforeTheStaging, Point::kInTheStaging,
-    Point::kStaged,         Point::kBeforeTheSwap, Point::kAfterTheSwap};
+    Point::kStaged,         Point::kBeforeTheSwap, Point::kAfterTheSwap,     Point::kUnanswered};
 
-// Calls `reached` with what a load is at, each point of an attempt once, in order.
+// Calls `reached` with what a load is at, each point of an attempt once, in order. True of
+// kUnanswered: it is as if the owner had gone away without an answer.
 class WatchedOwner final : public ForwardingOwner {
  public:
-  WatchedOwner(std::unique_ptr<OwnerLink> owner, std::function<void(Point)> reached)
+  WatchedOwner(std::unique_ptr<OwnerLink> owner, std::function<bool(Point)> reached)
       : ForwardingOwner(std::move(owner)), reached_(std::move(reached)) {}
 
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override {
@@ -194,12 +196,13 @@ class WatchedOwner final : public ForwardingOwner {
                              absl::Duration timeout) override {
     reached_(Point::kBeforeTheSwap);
     absl::Status finished = ForwardingOwner::FinishLoading(loaded, replica, regions, timeout);
-    if (finished.ok()) reached_(Point::kAfterTheSwap);
-    return finished;
+    if (!finished.ok()) return finished;
+    reached_(Point::kAfterTheSwap);
+    return reached_(Point::kUnanswered) ? errors::OwnerAway({1}, "no answer") : finished;
   }
 
  private:
-  const std::function<void(Point)> reached_;
+  const std::function<bool(Point)> reached_;
   std::unique_ptr<HookedState> state_;
   int staged_ = 0;  // calls, of this attempt
 };
@@ -210,9 +213,12 @@ LossOutcome LoseAt(Point point, Victim victim) {
   LossPlan plan;
   plan.victim = victim;
   plan.watch = [point](std::unique_ptr<OwnerLink> owner, const std::function<void()>& lose) {
-    return std::make_unique<WatchedOwner>(std::move(owner), [point, lose](Point at) {
-      if (at == point) lose();
-    });
+    return std::make_unique<WatchedOwner>(std::move(owner),
+                                          [point, lose, came = false](Point at) mutable {
+                                            if (at != point) return false;
+                                            lose();
+                                            return !std::exchange(came, true);
+                                          });
   };
   plan.call = [](Trainer& trainer) { trainer.optimizer().load_checkpoint(TheSaved().root, kName); };
   plan.check = [](Trainer& trainer) {
@@ -234,7 +240,7 @@ TEST_P(LoadCheckpointLossOfAProcess, Server_TheLoadBeginsAgain) {
 TEST_P(LoadCheckpointLossOfAProcess, Trainer_ItsSuccessorLoadsWithTheOthers) {
   const LossOutcome outcome = LoseAt(GetParam(), Victim::kTrainer);
   // After the swap the other rank steps already: both are told at once.
-  const bool has_loaded = GetParam() == Point::kAfterTheSwap;
+  const bool has_loaded = GetParam() >= Point::kAfterTheSwap;
   EXPECT_EQ(outcome.calls, has_loaded ? 2 : 1) << outcome.failed;
   if (has_loaded) {
     EXPECT_THAT(outcome.failed, HasSubstr("rank 0 steps, while rank 1 loads"));
@@ -256,6 +262,7 @@ TEST_P(LoadCheckpointThatIsGivenUp, BeforeTheSwap_NothingHasChangedAndTrainingGo
   plan.watch = [at = point](std::unique_ptr<OwnerLink> owner, const std::function<void()>& lose) {
     return std::make_unique<WatchedOwner>(std::move(owner), [at, lose](Point reached) {
       if (reached == at) lose();
+      return false;
     });
   };
   plan.call = [](Trainer& trainer) { trainer.optimizer().load_checkpoint(TheSaved().root, kName); };
@@ -290,6 +297,7 @@ TEST(LoadCheckpointLoss, ServerWithoutAKeeper_AllAreToldAndNewTrainersGoOn) {
         if (rank != 1) return owner;
         return std::make_unique<WatchedOwner>(std::move(owner), [&](Point at) {
           if (at == point && !std::exchange(done, true)) server->Die();
+          return false;
         });
       };
       const ScopedClientSeams scoped(seams);

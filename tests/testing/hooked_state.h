@@ -46,9 +46,11 @@ class HookedState final : public StateAccess {
   }
   absl::StatusOr<absl::Span<char>> StagedMemory(int parameter, int slot, int64_t offset_elements,
                                                 int64_t bytes) override {
+    const auto memory = state_.StagedMemory(parameter, slot, offset_elements, bytes);
+    if (!memory.ok() || memory->empty()) return memory;
     absl::Status hooked = hook_(Call::kStage);
     if (!hooked.ok()) return hooked;
-    return state_.StagedMemory(parameter, slot, offset_elements, bytes);
+    return memory;
   }
   absl::Status DropStaged() override { return state_.DropStaged(); }
 

@@ -2,7 +2,7 @@
 
 Thread sanitizer understands absl::Mutex through annotations in mutex.cc. Debian's shared library is
 built without them, so every Mutex would be a reported race. So would be a wait for an
-absl::Notification that has come already: it looks at the flag outside the Mutex, in notification.cc.
+absl::Notification that has come already: notification.cc looks at the flag outside the Mutex.
 Compiled into the test, the annotated and instrumented copies take precedence over the library's.
 """
 

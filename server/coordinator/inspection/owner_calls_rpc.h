@@ -73,6 +73,7 @@ std::vector<absl::StatusOr<Response>> AskOwners(
     grpc::ClientContext context;
     Response response;
     absl::Status status;
+    std::shared_ptr<CallWindow> window;  // outlives the calls that leave it
   };
   std::map<std::string, std::unique_ptr<typename Service::Stub>> stubs;
   std::vector<std::unique_ptr<Call>> calls;
@@ -91,12 +92,14 @@ std::vector<absl::StatusOr<Response>> AskOwners(
       continue;
     }
     call->context.set_deadline(DeadlineAfter(patience.deadline - Clock::Monotonic().Now()));
+    call->window = window;
     HandOver(call);
     (stub->async()->*method)(&call->context, &requests[i], &call->response,
-                             [call, window](const grpc::Status& status) {
+                             [call](const grpc::Status& status) {
                                TakeOver(call);
+                               const std::shared_ptr<CallWindow> left = call->window;
                                call->status = FromGrpc(status);
-                               window->Leave();
+                               left->Leave();
                              });
   }
   while (!window->WaitForAll(patience)) {

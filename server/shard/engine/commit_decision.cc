@@ -75,8 +75,8 @@ absl::Status CheckPrepared(absl::Span<const CommitVote> votes) {
     if (vote.prepared.ok()) continue;
     if (absl::IsUnavailable(vote.prepared)) {
       gone.push_back(vote.rank);
-    } else if (code == absl::StatusCode::kOk) {
-      code = vote.prepared.code();
+    } else if (code == absl::StatusCode::kOk || absl::IsDataLoss(vote.prepared)) {
+      code = vote.prepared.code();  // torn state comes first: nothing helps before that is mended
     }
     reasons.push_back(absl::StrCat("rank ", vote.rank, ": ", vote.prepared.message()));
   }

@@ -58,8 +58,9 @@ class StateAccess {
   static constexpr int kParameterValues = -1;
   virtual absl::Status StageBytes(int parameter, int slot, int64_t offset_elements,
                                   absl::Span<const char> values) = 0;
-  // Where the values of such a call go, to be filled before the next call instead of one: as many
-  // bytes. Empty where they do not lie in a row, or in another process. Errors as StageBytes.
+  // Where such values go, of any number: as many bytes, to be filled before the next call instead
+  // of a call of StageBytes, whose errors it has. Empty where they do not lie in a row; always
+  // where they lie in another process.
   virtual absl::StatusOr<absl::Span<char>> StagedMemory(int parameter, int slot,
                                                         int64_t offset_elements, int64_t bytes) = 0;
 

@@ -4,6 +4,8 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/errors.h"
 #include "tests/testing/same_fields.h"
 

@@ -7,11 +7,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/link/kernel_file.h"
 #include "gmock/gmock.h"
 #include "server/node/keeper_line.h"
 #include "tests/server/node/keeper_rig.h"
@@ -41,8 +40,7 @@ int OpenDescriptors(pid_t pid) {
 }
 
 std::string ReadProc(pid_t pid, const std::string& file) {
-  std::ifstream in(absl::StrCat("/proc/", pid, "/", file));
-  return std::string(std::istreambuf_iterator<char>(in), {});
+  return ReadKernelFile(absl::StrCat("/proc/", pid, "/", file)).value_or("");
 }
 
 TEST(Keeper, FirstServer_InheritsNothing) {

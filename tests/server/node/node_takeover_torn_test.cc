@@ -111,7 +111,7 @@ TEST_F(NodeTakeover, OfATornStep_IsNotGivenOutAndWaitsForACheckpoint) {
 // again knows it without the others, who may step already.
 TEST_F(NodeTakeover, OfALoadThatAllHadEnded_SaysSoWhenItIsAskedAgain) {
   constexpr uint64_t kEnded = 7;
-  StepAndDie(2);
+  const std::vector<StateShare> shares = StepAndDie(2);
   for (const Rank rank : {0, 1}) Kept(rank)->record().SetLoadToken(kEnded);
 
   auto second = StartServer({0, 1}, keeper_.Units());
@@ -120,7 +120,7 @@ TEST_F(NodeTakeover, OfALoadThatAllHadEnded_SaysSoWhenItIsAskedAgain) {
   const absl::Status ended = trainers[0]->FinishLoading({2, given, "", kEnded});
   EXPECT_TRUE(ended.ok()) << ended;
   EXPECT_EQ(trainers[0]->link().finished_step(), 2u);
-  // Other loads, one of them of the same name.
+  // Other loads, one of them of the same token.
   for (const OwnerLink::LoadedStep& other : {OwnerLink::LoadedStep{2, given, "", kEnded + 1},
                                              OwnerLink::LoadedStep{1, given, "", kEnded}}) {
     second->OnEveryRank([&](Rank rank) {
@@ -132,7 +132,34 @@ TEST_F(NodeTakeover, OfALoadThatAllHadEnded_SaysSoWhenItIsAskedAgain) {
     const absl::Status stepped = trainers[rank]->StepUntil(4);
     EXPECT_TRUE(stepped.ok()) << stepped;
     EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
+    // One that all end now is known from then on, too.
+    const OwnerLink::LoadedStep load = {2, given, "", kEnded + 2};
+    const absl::Status staged =
+        StageShare(*trainers[rank]->link().state(absl::Seconds(20)).value(), shares[rank]);
+    EXPECT_TRUE(staged.ok()) << staged;
+    const absl::Status loaded = trainers[rank]->FinishLoading(load);
+    EXPECT_TRUE(loaded.ok()) << loaded;
   });
+  const absl::Status again = trainers[1]->FinishLoading({2, given, "", kEnded + 2});
+  EXPECT_TRUE(again.ok()) << again;
+}
+
+// It had begun to replace state, which is of no step.
+TEST_F(NodeTakeover, OfALoadThatWasNotEnded_IsNotTakenForOneThatWas) {
+  constexpr uint64_t kBegun = 7;
+  StepAndDie(2);
+  for (const Rank rank : {0, 1}) Kept(rank)->record().SetLoadToken(kBegun);
+  ShardLedger(Kept(1)->Shard().at(0).ledger, 0, 0, 0).SetReplacing(Replacing::kAll);
+
+  auto second = StartServer({0, 1}, keeper_.Units());
+  const auto trainers = second->StartAll();
+  for (const StepNumber step : {0, 2}) {
+    second->OnEveryRank([&](Rank rank) {
+      const absl::Status aborted =
+          trainers[rank]->FinishLoading({step, trainers[rank]->hyperparameters(), "", kBegun});
+      EXPECT_TRUE(absl::IsAborted(aborted)) << aborted;
+    });
+  }
 }
 
 // Rank 1 had taken a state dict in part, and its server was killed when only rank 0 had begun to

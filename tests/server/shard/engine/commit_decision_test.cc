@@ -82,6 +82,15 @@ TEST_F(CommitDecisionTest, OneTrainerGoneAndAnotherRankInvalid_HasTheCodeOfTheMi
   EXPECT_FALSE(decision.is_final);
 }
 
+TEST_F(CommitDecisionTest, OneRankTornAndAnotherInvalid_IsTorn) {
+  votes_[0].prepared = absl::AbortedError("nothing is staged here");
+  votes_[1].prepared = absl::DataLossError("the state is torn");
+  votes_[2].prepared = absl::InvalidArgumentError("lr is nan");
+  const CommitDecision decision = Decide();
+  EXPECT_TRUE(errors::IsTornStep(decision.status)) << decision.status;
+  EXPECT_THAT(std::string(decision.status.message()), HasSubstr("nothing is staged here"));
+}
+
 TEST_F(CommitDecisionTest, NoGradientAnywhere_Skips) {
   for (CommitVote& vote : votes_) vote.has_gradient = {false, false};
   const CommitDecision decision = Decide(GradientMode::kAveraged);

@@ -271,7 +271,8 @@ TEST_F(ShardStateTest, MemoryOfWhatIsStaged_CanBeFilledWhereItIsInARow) {
     const auto memory = state_->StagedMemory(kA, slot, begin_, 4 * (kEndOfA - begin_));
     ASSERT_TRUE(memory.ok()) << memory.status();
     EXPECT_TRUE(memory->empty());
-    ExpectRefused(state_->StagedMemory(kA, slot, begin_ - 1, 8).status(), "owned");
+    ExpectRefused(state_->StagedMemory(kA, slot, begin_ - 1, 8).status(),
+                  slot == kValues ? "that the rank owns" : "not all owned by rank 1");
   }
   for (const StagedState::Values& part : state_->staged()->parameters()) {
     if (part.parameter != kA) continue;

@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/rpc/channel_rpc.h"
 #include "proto/optshard/v1/checkpoint.grpc.pb.h"
 #include "proto/optshard/v1/inspection.grpc.pb.h"
@@ -24,6 +27,8 @@ constexpr char kOptimizer[] = "default";
 constexpr absl::Duration kPatience = absl::Seconds(30);
 // Of a save: four snapshots at most are open between two steps, and nobody steps.
 constexpr absl::Duration kShortWait = absl::Milliseconds(20);
+// Before a request is sent again for which there was no memory.
+constexpr absl::Duration kPause = absl::Milliseconds(5);
 constexpr int kLargestPage = 1000;
 constexpr size_t kLargestAnswer = 4 << 20;
 
@@ -114,7 +119,21 @@ class ShardOwnerTarget final : public FuzzTarget {
     return seeds;
   }
 
+  // Snapshots of requests before this one have the memory until they are forgotten, which is soon:
+  // a save's after its stream has ended.
   std::string Send(const FuzzRequest& request) override {
+    const Clock& clock = Clock::Monotonic();
+    const absl::Time end = clock.Now() + kPatience;
+    while (true) {
+      lacked_memory_ = false;
+      std::string wrong = SendOnce(request);
+      if (!lacked_memory_ || clock.Now() >= end) return wrong;
+      absl::SleepFor(kPause);
+    }
+  }
+
+ private:
+  std::string SendOnce(const FuzzRequest& request) {
     if (request.method == "DescribeShard") {
       return Describe(static_cast<const v1::DescribeShardRequest&>(*request.message));
     }
@@ -145,7 +164,11 @@ class ShardOwnerTarget final : public FuzzTarget {
     return Read(static_cast<const v1::ReadSlotRequest&>(*request.message));
   }
 
- private:
+  std::string Check(const grpc::Status& status, bool may_wait = false) {
+    lacked_memory_ = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    return CheckStatus(status, may_wait);
+  }
+
   static OwnerRig::Options RigOptions() {
     OwnerRig::Options options = OwnerRig::MixedOptions(kWorldSize);
     options.owner.spec.policy = PartitionPolicy::kBalanced;
@@ -165,7 +188,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kPatience));
     v1::ShardDescription description;
-    return CheckStatus(stub_->DescribeShard(&context, request, &description));
+    return Check(stub_->DescribeShard(&context, request, &description));
   }
 
   std::string List(const v1::ListParametersRequest& request) {
@@ -173,7 +196,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     context.set_deadline(DeadlineAfter(kPatience));
     v1::ListParametersResponse page;
     const grpc::Status status = stub_->ListParameters(&context, request, &page);
-    if (!status.ok()) return CheckStatus(status);
+    if (!status.ok()) return Check(status);
     if (page.parameters_size() == 0 && request.name().empty()) return "a page without slices";
     if (page.parameters_size() > kLargestPage || page.ByteSizeLong() >= kLargestAnswer) {
       return absl::StrCat("a page of ", page.parameters_size(), " slices");
@@ -187,7 +210,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     context.set_deadline(DeadlineAfter(kPatience));
     v1::DescribeSlotsResponse response;
     const grpc::Status status = inspection_->DescribeSlots(&context, request, &response);
-    if (!status.ok()) return CheckStatus(status);
+    if (!status.ok()) return Check(status);
     if (response.ByteSizeLong() >= kLargestAnswer) return "a large answer";
     for (const v1::ParameterPart& part : response.parts()) {
       for (const v1::SlotPart& slot : part.slots()) {
@@ -206,7 +229,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kPatience));
     v1::ListShardStepsResponse response;
-    return CheckStatus(inspection_->ListSteps(&context, request, &response));
+    return Check(inspection_->ListSteps(&context, request, &response));
   }
 
   std::string Timeline(const v1::GetTimelineRequest& request) {
@@ -216,7 +239,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     v1::TimelineChunk chunk;
     while (stream->Read(&chunk)) {
     }
-    return CheckStatus(stream->Finish());
+    return Check(stream->Finish());
   }
 
   // Nobody steps: all of it is there, in frames of one step.
@@ -239,7 +262,11 @@ class ShardOwnerTarget final : public FuzzTarget {
     v1::StateFrame frame;
     while (stream->Read(&frame)) bytes += static_cast<int64_t>(frame.values().size());
     const grpc::Status status = stream->Finish();
-    if (!status.ok()) return CheckStatus(status);
+    if (!status.ok()) {
+      // It may have left what was prepared, of which there cannot be many.
+      const std::string wrong = request.snapshot() == 0 ? "" : ForgetSnapshotOf(request);
+      return wrong.empty() ? Check(status) : wrong;
+    }
     if (frame.step() == 1 && bytes == frame.total_bytes()) return "";
     return absl::StrCat("OK with ", bytes, " of ", frame.total_bytes(), " bytes of step ",
                         frame.step());
@@ -250,9 +277,11 @@ class ShardOwnerTarget final : public FuzzTarget {
     context.set_deadline(DeadlineAfter(kPatience));
     v1::PrepareSnapshotResponse response;
     const grpc::Status status = stub_->PrepareSnapshot(&context, request, &response);
-    // An earlier one may have the memory.
-    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return "";
-    if (!status.ok()) return CheckStatus(status);
+    return status.ok() ? ForgetSnapshotOf(request) : Check(status);
+  }
+
+  template <typename Request>
+  std::string ForgetSnapshotOf(const Request& request) {
     v1::ForgetSnapshotRequest forget;
     forget.set_optimizer(request.optimizer());
     if (request.has_rank()) forget.set_rank(request.rank());
@@ -264,7 +293,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kPatience));
     v1::ForgetSnapshotResponse response;
-    return CheckStatus(stub_->ForgetSnapshot(&context, request, &response));
+    return Check(stub_->ForgetSnapshot(&context, request, &response));
   }
 
   v1::PrepareShard PrepareToSave(Rank rank) {
@@ -297,9 +326,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     }
     const grpc::Status status = stream->Finish();
     if (status.ok()) return "a checkpoint was saved";
-    // Snapshots of saves before this one may have the memory until they are forgotten.
-    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return "";
-    return CheckStatus(status, true);
+    return Check(status, true);
   }
 
   std::string Read(const v1::ReadSlotRequest& request) {
@@ -310,7 +337,7 @@ class ShardOwnerTarget final : public FuzzTarget {
     v1::SlotChunk chunk;
     while (stream->Read(&chunk)) values += chunk.values_size();
     const grpc::Status status = stream->Finish();
-    if (!status.ok()) return CheckStatus(status);
+    if (!status.ok()) return Check(status);
     const int64_t size = request.slot() == "step" ? 1 : ElementsOf(request);
     const int64_t offset = request.offset_elements();
     if (offset < 0 || offset > size || values > size - offset ||
@@ -339,6 +366,7 @@ class ShardOwnerTarget final : public FuzzTarget {
   std::unique_ptr<v1::ShardInspection::Stub> inspection_;
   std::unique_ptr<v1::ShardSaving::Stub> saving_;
   uint64_t snapshot_ = 1000;  // the last one of a save
+  bool lacked_memory_ = false;
 };
 
 }  // namespace

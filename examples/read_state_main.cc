@@ -71,6 +71,11 @@ absl::Status ReadAndShow(const Flags& flags) {
                               (*client)->spec().space.parameter_count(), pulled->bytes,
                               absl::ToDoubleMilliseconds(absl::Now() - begin))
                   .c_str());
+  for (size_t group = 0; group < pulled->hyperparameters.size(); ++group) {
+    std::printf("%s\n", absl::StrCat("group ", group, ": ", (*client)->spec().rules[group].name,
+                                     " ", pulled->hyperparameters[group].ToString())
+                            .c_str());
+  }
   for (size_t i = 0; i < slots.size(); ++i) {
     const OptimizerClient::Slot& slot = slots[i];
     std::printf("%s\n",
@@ -86,7 +91,8 @@ int Main(int argc, char** argv) {
   Flags flags;
   CommandLine line({"optshard-read-state",
                     "Reads the optimizer state of a running job, all of it as it was after one "
-                    "step, and shows the norm of each slot. The job trains on meanwhile.",
+                    "step, and shows the hyperparameters of that step and the norm of each slot. "
+                    "The job trains on meanwhile.",
                     {"optshard-read-state --coordinator=127.0.0.1:4700"}});
   line.Group("Job");
   line.Add("coordinator", &flags.coordinator, "address of the job's coordinator")

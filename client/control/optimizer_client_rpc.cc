@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/hyperparameters.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "common/membership/membership_rpc.h"
 #include "common/partition.h"
@@ -21,22 +22,18 @@
 #include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/update/group_update.h"
+#include "server/update/step_hyperparameters.h"
 
 namespace optshard {
 namespace {
 
 using Slot = OptimizerClient::Slot;
 
-absl::StatusOr<std::vector<Slot>> SlotsOf(const OptimizerSpec& spec) {
-  const absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(spec);
-  if (!groups.ok()) {
-    return absl::UnimplementedError(
-        absl::StrCat("its slots are not known here: ", groups.status().message()));
-  }
+std::vector<Slot> SlotsOf(const OptimizerSpec& spec, const std::vector<GroupUpdate>& groups) {
   std::vector<Slot> slots;
   for (int p = 0; p < spec.space.parameter_count(); ++p) {
     const ParameterSpec& parameter = spec.space.parameter(p);
-    const GroupUpdate& group = (*groups)[spec.space.group_of(p)];
+    const GroupUpdate& group = groups[spec.space.group_of(p)];
     for (const ParameterSlot& kept : SlotsOfParameter(parameter, group, spec.state)) {
       Slot slot;
       slot.parameter = p;
@@ -118,10 +115,14 @@ class RpcOptimizerClient final : public OptimizerClient {
   absl::Status Start() {
     absl::StatusOr<OptimizerPlan> known = Ask();
     if (!known.ok()) return known.status();
-    absl::StatusOr<std::vector<Slot>> slots = SlotsOf(known->spec);
-    if (!slots.ok()) return slots.status();
+    absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(known->spec);
+    if (!groups.ok()) {
+      return absl::UnimplementedError(
+          absl::StrCat("its slots are not known here: ", groups.status().message()));
+    }
     spec_ = std::move(known->spec);
-    slots_ = *std::move(slots);
+    groups_ = *std::move(groups);
+    slots_ = SlotsOf(spec_, groups_);
     absl::StatusOr<std::unique_ptr<CoordinatorClient>> coordinator =
         MakeCoordinatorClient(options_.coordinator);
     if (!coordinator.ok()) return coordinator.status();
@@ -164,6 +165,7 @@ class RpcOptimizerClient final : public OptimizerClient {
     pull.optimizer = options_.optimizer;
     pull.keep_copies = options.keep_copies;
     pull.parameters = wants_parameters;
+    pull.hyperparameters = true;
     pull.timeout = options.timeout;
     pull.progress = options.progress;
     pull.cancellation = options.cancellation;
@@ -172,7 +174,10 @@ class RpcOptimizerClient final : public OptimizerClient {
     if (!pulled.ok()) return pulled;
     const int64_t expected = BytesOf(known->ready->plan, wants_parameters);
     const bool same = pulled->generation == known->ready->plan.generation;
-    if (same && pulled->bytes == expected) return pulled;
+    if (same && pulled->bytes == expected) {
+      const absl::Status valid = CheckHyperparameters(pulled->hyperparameters);
+      return valid.ok() ? pulled : valid;
+    }
     return absl::FailedPreconditionError(absl::StrFormat(
         "the owners gave %d bytes of generation %d, expected %d bytes of generation %d; the ranks "
         "joined anew meanwhile: read again",
@@ -194,6 +199,20 @@ class RpcOptimizerClient final : public OptimizerClient {
     }
     if (!status.ok()) return status;
     return FromProto(response);
+  }
+
+  // Whether they are of the rules that step the groups.
+  absl::Status CheckHyperparameters(const std::vector<Hyperparameters>& given) const {
+    if (given.size() != groups_.size()) {
+      return absl::InternalError(absl::StrFormat(
+          "the owner of rank 0 sends hyperparameters of %d param groups, expected %d: it runs "
+          "another version of optshard",
+          given.size(), groups_.size()));
+    }
+    const absl::Status valid = ValidateForStep(groups_, given).status();
+    if (valid.ok()) return valid;
+    return absl::InternalError(absl::StrCat(
+        "the owner of rank 0 sends hyperparameters that no step has: ", valid.message()));
   }
 
   // Of what the owners send: each one that has a part of a parameter sends its numbers.
@@ -221,6 +240,7 @@ class RpcOptimizerClient final : public OptimizerClient {
   const Options options_;
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
   OptimizerSpec spec_;
+  std::vector<GroupUpdate> groups_;
   std::vector<Slot> slots_;
   std::unique_ptr<CoordinatorClient> coordinator_;
 };

@@ -70,7 +70,8 @@ class OptimizerClient {
 
   // Copies all slots, slots()[i] to `to[i]`, which has as many bytes: the state after one step, the
   // same for all slots, however training goes on. From all owners at once, each byte copied once. A
-  // parameter that was never updated has "step" 0 and initial values.
+  // parameter that was never updated has "step" 0 and initial values. Its PulledStep has the
+  // hyperparameters of that step, of each group of spec(), whose own are those it began with.
   //   INVALID_ARGUMENT     not one place a slot, or a parameter
   //   FAILED_PRECONDITION  param groups were added: connect anew
   //   others               as PullState and Connect

@@ -19,6 +19,7 @@
 #include "common/checked_math.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/membership/common_proto.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/state_frame_rpc.h"
 #include "common/rpc/status_rpc.h"
@@ -47,8 +48,9 @@ class Attempt {
  private:
   class Stream;
 
-  // Whether the owner is read at the same step as the others; and whether this is its first frame.
-  absl::Status Saw(int owner, const v1::StateFrame& head, int64_t bytes, bool* is_first);
+  // Whether the owner is read at the same step as the others.
+  absl::Status Saw(int owner, const v1::StateFrame& head, int64_t bytes);
+  absl::Status TakeGroup(int owner, const v1::StateFrame& head);
   absl::Status Take(int owner, const grpc::ByteBuffer& message);
   void Ended(int owner, const absl::Status& status);
   void Fail(const absl::Status& status);
@@ -69,6 +71,7 @@ class Attempt {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::optional<std::pair<int, Moment>> moment_ ABSL_GUARDED_BY(mutex_);  // of the first owner
   int64_t done_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Hyperparameters> hyperparameters_ ABSL_GUARDED_BY(mutex_);  // by group
   // By owner: what it says it has, and what has come, of which some may have come again.
   std::map<int, int64_t> total_bytes_ ABSL_GUARDED_BY(mutex_);
   std::map<int, int64_t> received_bytes_ ABSL_GUARDED_BY(mutex_);
@@ -86,6 +89,7 @@ class Attempt::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     request.set_optimizer(attempt_.options_.optimizer);
     request.set_rank(owner.rank);
     request.set_snapshot(attempt_.id_);
+    request.set_hyperparameters(attempt_.options_.hyperparameters && owner_ == 0);
     const grpc::Slice bytes(request.SerializeAsString());
     request_ = grpc::ByteBuffer(&bytes, 1);
     context_.set_deadline(DeadlineAfter(timeout));
@@ -120,7 +124,7 @@ class Attempt::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   grpc::ClientContext context_;
 };
 
-absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes, bool* is_first) {
+absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) {
   const Moment moment(head.step(), head.generation());
   int64_t done = 0;
   int64_t total = 0;
@@ -133,7 +137,6 @@ absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes, 
           owners_[moment_->first].rank, moment_->second.first, moment_->second.second,
           owners_[owner].rank, moment.first, moment.second));
     }
-    *is_first = total_bytes_.count(owner) == 0;
     total_bytes_[owner] = head.total_bytes();
     done_bytes_ = SaturatingAdd(done_bytes_, bytes);
     received_bytes_[owner] = SaturatingAdd(received_bytes_[owner], bytes);
@@ -147,15 +150,34 @@ absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes, 
   return absl::OkStatus();
 }
 
+absl::Status Attempt::TakeGroup(int owner, const v1::StateFrame& head) {
+  absl::MutexLock lock(&mutex_);
+  // In their order, so that an owner cannot have more of them kept than it sends.
+  const auto expected = static_cast<int32_t>(hyperparameters_.size());
+  if (owner != 0 || !options_.hyperparameters || head.group() != expected) {
+    return absl::InternalError(
+        absl::StrFormat("%s sends hyperparameters of group %d, expected those of group %d",
+                        NameOfOwner(owner), head.group(), expected));
+  }
+  absl::StatusOr<Hyperparameters> values = FromProto(head.hyperparameters());
+  if (!values.ok()) {
+    return absl::InternalError(absl::StrFormat("%s sends of group %d what is no hyperparameter: %s",
+                                               NameOfOwner(owner), head.group(),
+                                               values.status().message()));
+  }
+  hyperparameters_.push_back(*std::move(values));
+  return absl::OkStatus();
+}
+
 absl::Status Attempt::Take(int owner, const grpc::ByteBuffer& message) {
   const absl::StatusOr<StateFrameParts> frame = DecodeStateFrame(message);
   if (!frame.ok()) return errors::WithContext(frame.status(), NameOfOwner(owner));
   const auto bytes = static_cast<int64_t>(frame->value_bytes);
-  bool is_first = false;
-  absl::Status same = Saw(owner, frame->head, bytes, &is_first);
+  absl::Status same = Saw(owner, frame->head, bytes);
   if (!same.ok()) return same;
+  if (frame->head.has_group()) return TakeGroup(owner, frame->head);
   // An owner of nothing sends one that only says which step it is.
-  if (is_first && frame->head.slot().empty() && bytes == 0) return absl::OkStatus();
+  if (frame->head.slot().empty() && bytes == 0) return absl::OkStatus();
   StateDestination::Piece piece;
   piece.parameter = frame->head.parameter();
   piece.slot = frame->head.slot();
@@ -217,6 +239,7 @@ absl::Status Attempt::Run(absl::Time deadline) {
     pulled_.step = moment_->second.first;
     pulled_.generation = moment_->second.second;
   }
+  pulled_.hyperparameters = std::move(hyperparameters_);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "client/control/state_destination.h"
 #include "common/cancellation.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
 
 namespace optshard {
@@ -29,6 +30,8 @@ struct StatePullOptions {
   bool keep_copies = true;
   // Also the parameters of what each owner owns, as slot kParameterPart.
   bool parameters = false;
+  // Also the hyperparameters of the step, from the first owner.
+  bool hyperparameters = false;
   absl::Duration timeout = absl::Seconds(60);
   // Called each time that more has come, from any thread, several at once; must not block.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
@@ -40,6 +43,8 @@ struct PulledStep {
   StepNumber step = 0;
   Generation generation = 0;
   int64_t bytes = 0;  // of all that the owners have
+  // By param group, where they were asked for; of owners of an older version none.
+  std::vector<Hyperparameters> hyperparameters;
 };
 
 // Copies what all these owners have to where `destination` says, each byte once. It is the state

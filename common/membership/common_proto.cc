@@ -148,13 +148,10 @@ absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto) {
   return ParameterSpace(std::move(groups));
 }
 
-namespace {
-
-v1::GroupRule ToProto(const GroupRule& rule) {
-  v1::GroupRule proto;
-  proto.set_name(rule.name);
-  for (const auto& [name, value] : rule.hyperparameters.values()) {
-    v1::Hyperparameter& one = *proto.add_hyperparameters();
+google::protobuf::RepeatedPtrField<v1::Hyperparameter> ToProto(const Hyperparameters& values) {
+  google::protobuf::RepeatedPtrField<v1::Hyperparameter> proto;
+  for (const auto& [name, value] : values.values()) {
+    v1::Hyperparameter& one = *proto.Add();
     one.set_name(name);
     if (const bool* flag = absl::get_if<bool>(&value)) {
       one.set_flag(*flag);
@@ -170,11 +167,10 @@ v1::GroupRule ToProto(const GroupRule& rule) {
   return proto;
 }
 
-absl::StatusOr<GroupRule> FromProto(const v1::GroupRule& proto) {
-  GroupRule rule;
-  rule.name = proto.name();
-  Hyperparameters& values = rule.hyperparameters;
-  for (const v1::Hyperparameter& one : proto.hyperparameters()) {
+absl::StatusOr<Hyperparameters> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::Hyperparameter>& proto) {
+  Hyperparameters values;
+  for (const v1::Hyperparameter& one : proto) {
     switch (one.value_case()) {
       case v1::Hyperparameter::kFlag:
         values.Set(one.name(), one.flag());
@@ -199,16 +195,18 @@ absl::StatusOr<GroupRule> FromProto(const v1::GroupRule& proto) {
             absl::StrCat("the hyperparameter \"", one.name(), "\" has no value of a known kind"));
     }
   }
-  return rule;
+  return values;
 }
-
-}  // namespace
 
 v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
   v1::OptimizerSpec proto;
   proto.set_world_size(spec.world_size);
   *proto.mutable_space() = ToProto(spec.space);
-  for (const GroupRule& rule : spec.rules) *proto.add_rules() = ToProto(rule);
+  for (const GroupRule& rule : spec.rules) {
+    v1::GroupRule& one = *proto.add_rules();
+    one.set_name(rule.name);
+    *one.mutable_hyperparameters() = ToProto(rule.hyperparameters);
+  }
   proto.set_gradient_mode(ToProto(spec.gradient_mode));
   proto.set_policy(ToProto(spec.policy));
   proto.set_bucket_max_bytes(spec.buckets.max_bytes);
@@ -235,9 +233,9 @@ absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& proto) {
   spec.world_size = proto.world_size();
   spec.space = *std::move(space);
   for (const v1::GroupRule& rule_proto : proto.rules()) {
-    absl::StatusOr<GroupRule> rule = FromProto(rule_proto);
-    if (!rule.ok()) return rule.status();
-    spec.rules.push_back(*std::move(rule));
+    absl::StatusOr<Hyperparameters> values = FromProto(rule_proto.hyperparameters());
+    if (!values.ok()) return values.status();
+    spec.rules.push_back({rule_proto.name(), *std::move(values)});
   }
   spec.gradient_mode = *gradient_mode;
   spec.policy = *policy;

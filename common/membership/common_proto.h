@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
 #include "common/optimizer_spec.h"
@@ -46,6 +47,11 @@ absl::StatusOr<PartitionPolicy> FromProto(v1::PartitionPolicy proto);
 v1::ParameterSpace ToProto(const ParameterSpace& space);
 // INVALID_ARGUMENT naming a parameter of unknown dtype. The space is not validated.
 absl::StatusOr<ParameterSpace> FromProto(const v1::ParameterSpace& proto);
+
+google::protobuf::RepeatedPtrField<v1::Hyperparameter> ToProto(const Hyperparameters& values);
+// INVALID_ARGUMENT for one without a value, or with too many numbers.
+absl::StatusOr<Hyperparameters> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::Hyperparameter>& proto);
 
 v1::OptimizerSpec ToProto(const OptimizerSpec& spec);
 // INVALID_ARGUMENT for an unknown policy or gradient mode, a parameter of unknown dtype or a

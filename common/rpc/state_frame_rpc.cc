@@ -17,8 +17,9 @@ using google::protobuf::internal::WireFormatLite;
 
 constexpr uint32_t kValuesTag = WireFormatLite::MakeTag(v1::StateFrame::kValuesFieldNumber,
                                                         WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-// All fields before the values; the name of a slot is the only one that has no fixed size.
-constexpr size_t kLongestHead = 4096;
+// All fields before the values. The largest are hyperparameters of a group, which are 4 KiB at most
+// in a trainer's doorbell.
+constexpr size_t kLongestHead = 8192;
 
 absl::Status NoFrame(const grpc::ByteBuffer& message) {
   return absl::InternalError(

@@ -21,6 +21,7 @@
 #include "client/state_dict.h"
 #include "client/status_error.h"
 #include "common/cancellation.h"
+#include "common/hyperparameters.h"
 #include "server/shard/inspection/shard_view_registry.h"
 #include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
@@ -95,6 +96,8 @@ TEST(OptimizerClientTest, ReadState_IsWhatTheRanksConsolidate) {
       for (int step = 1; step <= 2; ++step) {
         parameters[0].mutable_grad() = Gradient({3, 40000}, static_cast<float>(step));
         optimizer.step();
+        // Of a step that is not made yet, once the last one has been.
+        optimizer.param_groups()[0].options().set_lr(0.125 / step);
       }
       optimizer.consolidate_state_dict(0);
       if (options.rank == 0) {
@@ -109,6 +112,10 @@ TEST(OptimizerClientTest, ReadState_IsWhatTheRanksConsolidate) {
         }
         const PulledStep pulled = ValueOrThrow(client->ReadState(memory.places, read));
         EXPECT_EQ(pulled.step, 2);
+        EXPECT_EQ(client->spec().rules.at(0).hyperparameters.Number("lr"), 0.25);
+        ASSERT_EQ(pulled.hyperparameters.size(), 1u);
+        EXPECT_EQ(pulled.hyperparameters[0].Number("lr"), 0.125);
+        EXPECT_EQ(pulled.hyperparameters[0].List("betas"), (Numbers{0.9, 0.999}));
         for (size_t p = 0; p < parameters.size(); ++p) {
           const std::string expected = testing::BytesOf(parameters[p]);
           EXPECT_TRUE(std::equal(expected.begin(), expected.end(), values[p].begin())) << p;
@@ -289,6 +296,37 @@ TEST(OptimizerClientTest, ReadThatIsCancelled_LeavesNoSnapshotAtTheOwners) {
         coordinator = served.coordinator_address();
         views = &its_views;
       }));
+}
+
+TEST(OptimizerClientTest, AfterAGroupWasAdded_ConnectAnew) {
+  ExpectAllOk(RunServedRanks(2, [&](const ShardedOptimizerOptions& options) {
+    const at::Tensor first = Parameter({7}, 1);
+    const at::Tensor second = Parameter({3}, 1);
+    ShardedOptimizer optimizer({first}, RuleOptions("adam").Set("lr", 0.25), options);
+    std::unique_ptr<OptimizerClient> before;
+    if (options.rank == 0) before = ValueOrThrow(OptimizerClient::Connect(Here()));
+    torch::optim::OptimizerParamGroup group(std::vector<at::Tensor>{second});
+    optimizer.add_param_group(group);
+    optimizer.param_groups()[1].options().set_lr(0.5);
+    first.mutable_grad() = Gradient({7}, 1);
+    second.mutable_grad() = Gradient({3}, 1);
+    optimizer.step();
+    if (options.rank == 0) {
+      Memory old(*before);
+      const absl::Status status = before->ReadState(old.places, {}).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(status.message(), HasSubstr("connect anew"));
+      const auto client = ValueOrThrow(OptimizerClient::Connect(Here()));
+      Memory memory(*client);
+      EXPECT_EQ(memory.slots.size(), 2 * old.slots.size());
+      const PulledStep pulled = ValueOrThrow(client->ReadState(memory.places, {}));
+      ASSERT_EQ(pulled.hyperparameters.size(), 2u);
+      EXPECT_EQ(pulled.hyperparameters[0].Number("lr"), 0.25);
+      EXPECT_EQ(pulled.hyperparameters[1].Number("lr"), 0.5);
+    }
+    optimizer.consolidate_state_dict(0);  // the other waits
+    optimizer.Close();
+  }));
 }
 
 TEST(OptimizerClientTest, WhatIsNotThere_IsSaid) {

@@ -51,6 +51,7 @@ TEST(ReadStateExample, OfAJob_ShowsEverySlotAfterOneStep) {
   EXPECT_EQ(code, 0) << output;
   const std::string name = trainers[0]->space().parameter(0).name;
   EXPECT_THAT(output, AllOf(HasSubstr("the state of step 3, generation 1: "),
+                            HasSubstr("\ngroup 0: adam amsgrad=false betas=[0.9, 0.999] "),
                             HasSubstr(absl::StrCat(name, " exp_avg ")),
                             HasSubstr(" step float64 [], norm 3\n")));
 }

@@ -14,6 +14,8 @@
 #include "absl/time/time.h"
 #include "common/block_code.h"
 #include "common/clock.h"
+#include "common/hyperparameters.h"
+#include "common/membership/common_proto.h"
 #include "common/new_thread.h"
 #include "common/rpc/state_frame_rpc.h"
 #include "common/rpc/status_rpc.h"
@@ -139,6 +141,8 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       total += snapshot->parts()[i].bytes();
     }
     head_.set_total_bytes(total);
+    absl::Status begun = SendHyperparameters(snapshot);
+    if (!begun.ok()) return begun;
     // A rank that owns nothing says of which step that is.
     if (pending.empty()) return SendFrame(snapshot, nullptr, 0);
     while (!pending.empty()) {
@@ -158,6 +162,21 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status SendHyperparameters(const std::shared_ptr<ShardSnapshot>& snapshot) {
+    if (!request_.hyperparameters()) return absl::OkStatus();
+    int group = 0;
+    absl::Status sent;
+    for (const Hyperparameters& values : snapshot->hyperparameters()) {
+      head_.set_group(group++);
+      *head_.mutable_hyperparameters() = ToProto(values);
+      sent = SendFrame(snapshot, nullptr, 0);
+      if (!sent.ok()) break;
+    }
+    head_.clear_group();
+    head_.clear_hyperparameters();
+    return sent;
   }
 
   static absl::Status Overtaken(const ShardSnapshot& snapshot) {

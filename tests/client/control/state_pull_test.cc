@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/control/state_pull_rpc.h"
 #include "common/cancellation.h"
+#include "common/hyperparameters.h"
 #include "server/shard/inspection/shard_owner_server.h"
 #include "server/shard/inspection/shard_view_registry.h"
 #include "tests/server/shard/inspection/fake_shard_view.h"
@@ -33,12 +34,13 @@ constexpr int64_t kElements = 700'000;  // two frames each
 class FixedSnapshot final : public ShardSnapshot {
  public:
   FixedSnapshot(Rank rank, StepNumber step) : step_(step), values_(kElements, rank + 1.0f) {
+    for (const double lr : {0.5, 0.25}) groups_.emplace_back().Set("lr", lr + rank);
     parts_.push_back({0, "step", StateFormat::kFloat64, 0, 1});
     parts_.push_back({0, "exp_avg", StateFormat::kFloat32, rank * kElements, kElements});
   }
   StepNumber step() const override { return step_; }
   Generation generation() const override { return 3; }
-  absl::Span<const Hyperparameters> hyperparameters() const override { return {}; }
+  absl::Span<const Hyperparameters> hyperparameters() const override { return groups_; }
   absl::string_view blob() const override { return ""; }
   const std::vector<Part>& parts() const override { return parts_; }
   PartState state(int) const override { return PartState::kKept; }
@@ -54,6 +56,7 @@ class FixedSnapshot final : public ShardSnapshot {
  private:
   const StepNumber step_;
   const double count_ = 4;
+  std::vector<Hyperparameters> groups_;
   std::vector<Part> parts_;
   const std::vector<float> values_;
 };
@@ -169,6 +172,20 @@ TEST_F(StatePullTest, WhatOwnersAreAskedFor_IsWhatTheCallerWants) {
   options_.parameters = true;
   EXPECT_TRUE(PullState(owners_, values_, options_).ok());
   EXPECT_EQ(with_parameters, 2);
+}
+
+TEST_F(StatePullTest, Hyperparameters_AreTheFirstOwnersWhereTheyAreAskedFor) {
+  absl::StatusOr<PulledStep> pulled = PullState(owners_, values_, options_);
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  EXPECT_TRUE(pulled->hyperparameters.empty());
+  options_.hyperparameters = true;
+  pulled = PullState(owners_, values_, options_);
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  ASSERT_EQ(pulled->hyperparameters.size(), 2u);
+  EXPECT_EQ(pulled->hyperparameters[0].ToString(), "lr=0.5");
+  EXPECT_EQ(pulled->hyperparameters[1].ToString(), "lr=0.25");
+  EXPECT_EQ(pulled->bytes, 2 * (8 + 4 * kElements));
+  EXPECT_EQ(values_.count, 4);
 }
 
 TEST_F(StatePullTest, OwnersThatStayAtDifferentSteps_AreNamedAtTheDeadline) {

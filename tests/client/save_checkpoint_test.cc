@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/checkpoint_directory.h"
 #include "client/sharded_optimizer.h"
@@ -105,6 +106,31 @@ TEST(SaveCheckpointTest, AllRanksWord_IsOneCheckpoint) {
     EXPECT_EQ(entry.world_size, 3);
     EXPECT_THAT(entry.labels, ElementsAre(absl::StrCat("after ", entry.parsed.step)));
   }
+}
+
+// The others are in the next step meanwhile, and wait there.
+void LetOneRankSaveAndWait(decltype(RunServedRanks)* run) {
+  const std::string root = NewCheckpointRoot();
+  ExpectAllOk(run(3, [&](const ShardedOptimizerOptions& options) {
+    Trainer trainer(Job(), options);
+    for (StepNumber step = 1; step <= 5; ++step) {
+      trainer.StepTo(step);
+      if (options.rank != 1) continue;
+      trainer.optimizer().save_checkpoint(root);
+      EXPECT_EQ(trainer.optimizer().wait_checkpoint(),
+                absl::StrFormat("%s/step-%012d", root, step));
+    }
+    trainer.optimizer().Close();
+  }));
+  EXPECT_EQ(List(root).size(), 5u);
+}
+
+TEST(SaveCheckpointTest, OneRanksWord_ThatWaitsForItBeforeItsNextStep_IsTheSame) {
+  LetOneRankSaveAndWait(RunServedRanks);
+}
+
+TEST(SaveCheckpointTest, OneAttachedRanksWord_ThatWaitsForItBeforeItsNextStep_IsTheSame) {
+  LetOneRankSaveAndWait(RunAttachedRanks);
 }
 
 TEST(SaveCheckpointTest, Close_WaitsForWhatIsBeingSaved) {

@@ -84,8 +84,13 @@ absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration time
       answers->Take(rank, opened);
     });
   }
-  const auto opened =
-      answers->Await(timeout, cancellation, absl::StrCat("open a snapshot for ", what));
+  const std::string awaited = absl::StrCat("open a snapshot for ", what);
+  const auto earliest = answers->AwaitFirst(timeout, cancellation, awaited);
+  if (!earliest.ok()) return earliest.status();
+  // Who is in the next step already need not wait until that rank votes in it: perhaps it waits for
+  // the checkpoint first.
+  for (const Rank rank : earliest->missing) owners[rank]->OpenedElsewhere(earliest->answer);
+  const auto opened = answers->Await(timeout, cancellation, awaited);
   if (!opened.ok()) return opened.status();
   const SnapshotMoment first = opened->front();
   for (size_t rank = 1; rank < opened->size(); ++rank) {

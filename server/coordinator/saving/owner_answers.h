@@ -26,7 +26,11 @@ template <typename T>
 class OwnerAnswers {
  public:
   explicit OwnerAnswers(size_t owners)
-      : answers_(owners), answered_(owners, false), heard_(owners, absl::Now()), missing_(owners) {}
+      : owners_(owners),
+        answers_(owners),
+        answered_(owners, false),
+        heard_(owners, absl::Now()),
+        missing_(owners) {}
 
   // Only a rank's first answer counts.
   void Take(Rank rank, absl::StatusOr<T> answer) {
@@ -52,6 +56,46 @@ class OwnerAnswers {
   // nothing was heard for `patience`; the reason of the cancellation.
   absl::StatusOr<std::vector<T>> Await(absl::Duration patience, Cancellation& cancellation,
                                        absl::string_view what) {
+    absl::Status all = AwaitAllBut(0, patience, cancellation, what);
+    if (!all.ok()) return all;
+    absl::MutexLock lock(&mutex_);
+    return std::move(answers_);
+  }
+
+  struct First {
+    T answer;
+    std::vector<Rank> missing;  // which have not answered yet
+  };
+
+  // Waits for one. Errors as Await.
+  absl::StatusOr<First> AwaitFirst(absl::Duration patience, Cancellation& cancellation,
+                                   absl::string_view what) {
+    absl::Status one = AwaitAllBut(owners_ - 1, patience, cancellation, what);
+    if (!one.ok()) return one;
+    absl::MutexLock lock(&mutex_);
+    if (!error_.ok()) return error_;  // meanwhile
+    First first;
+    for (size_t rank = 0; rank < answered_.size(); ++rank) {
+      if (answered_[rank]) {
+        first.answer = answers_[rank];
+      } else {
+        first.missing.push_back(static_cast<Rank>(rank));
+      }
+    }
+    return first;
+  }
+
+  // Whether nobody is still at it within `timeout`.
+  bool AwaitEnd(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(
+                                       +[](size_t* missing) { return *missing == 0; }, &missing_),
+                                   timeout);
+  }
+
+ private:
+  absl::Status AwaitAllBut(size_t missing, absl::Duration patience, Cancellation& cancellation,
+                           absl::string_view what) {
     const Cancellation::Callback wake(&cancellation, [this] {
       absl::MutexLock lock(&mutex_);
       changed_ = true;
@@ -59,7 +103,7 @@ class OwnerAnswers {
     absl::MutexLock lock(&mutex_);
     while (true) {
       if (!error_.ok()) return error_;
-      if (missing_ == 0) return std::move(answers_);
+      if (missing_ <= missing) return absl::OkStatus();
       absl::Status cancelled = cancellation.reason();
       if (!cancelled.ok()) return cancelled;
       const absl::Time now = absl::Now();
@@ -76,15 +120,7 @@ class OwnerAnswers {
     }
   }
 
-  // Whether nobody is still at it within `timeout`.
-  bool AwaitEnd(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(
-                                       +[](size_t* missing) { return *missing == 0; }, &missing_),
-                                   timeout);
-  }
-
- private:
+  const size_t owners_;
   absl::Mutex mutex_;
   std::vector<T> answers_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::vector<bool> answered_ ABSL_GUARDED_BY(mutex_);

@@ -34,7 +34,8 @@ struct ModelShare {
   uint64_t layout_checksum = 0;  // ModelLayout::checksum
 };
 
-// One owner's part in one save: Prepare, then Open, then Write or WriteModel, one after the other.
+// One owner's part in one save: Prepare, then Open, then Write or WriteModel, one after the other;
+// OpenedElsewhere once during Open.
 // Each calls back at most once, from any thread, perhaps before it returns; Cancel makes one that
 // is under way do so soon. Its end ends the save at the owner: callbacks may still come.
 // Thread-compatible, but for Cancel.
@@ -47,6 +48,9 @@ class OwnerSave {
 
   // It opens the snapshot, at the same moment as all others, which it gives.
   virtual void Open(std::function<void(absl::StatusOr<SnapshotMoment>)> done) = 0;
+
+  // Another owner has opened its snapshot at `moment`: this one need not wait for that one's vote.
+  virtual void OpenedElsewhere(const SnapshotMoment& moment) = 0;
 
   // It writes its file into checkpoint `name` of `directory`. `progress` is called with the bytes
   // written and those that there are, before `done`.

@@ -191,7 +191,6 @@ class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::
   // Where the call has ended already, that is the answer.
   void Ask(v1::SaveShardRequest request, std::unique_ptr<Awaited> awaited) {
     absl::optional<absl::Status> end;
-    bool starts = false;
     {
       absl::MutexLock lock(&mutex_);
       if (end_.has_value()) {
@@ -199,14 +198,20 @@ class SaveCall final : public grpc::ClientBidiReactor<v1::SaveShardRequest, v1::
       } else {
         awaited_ = std::exchange(awaited, nullptr);
       }
-      if (!closed_) {
-        requests_.push_back(std::move(request));
-        starts = requests_.size() == 1;
-        if (starts) AddHold();
-      }
     }
     if (end.has_value()) return awaited->End(*end);
-    if (!starts) return;
+    Tell(std::move(request));
+  }
+
+  // Nobody answers it.
+  void Tell(v1::SaveShardRequest request) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (closed_) return;
+      requests_.push_back(std::move(request));
+      if (requests_.size() > 1) return;
+      AddHold();
+    }
     StartWrite(&requests_.front());
     RemoveHold();
   }
@@ -295,6 +300,13 @@ class RpcOwnerSave final : public OwnerSave {
     request.mutable_open()->set_patience_ms(
         absl::ToInt64Milliseconds(call_->target().open_patience));
     call_->Ask(std::move(request), std::make_unique<AwaitedOpened>(std::move(done)));
+  }
+
+  void OpenedElsewhere(const SnapshotMoment& moment) override {
+    v1::SaveShardRequest request;
+    request.mutable_opened_elsewhere()->set_step(moment.step);
+    request.mutable_opened_elsewhere()->set_generation(moment.generation);
+    call_->Tell(std::move(request));
   }
 
   void Write(const std::string& directory, const std::string& name,

@@ -56,6 +56,7 @@ CallEffect EffectOf(CommitCall call) {
     case CommitCall::kLoad:
       return CallEffect::kReads;
     case CommitCall::kStep:
+      return CallEffect::kSteps;
     case CommitCall::kSynchronise:
     case CommitCall::kFinishLoading:
     case CommitCall::kReplaceState:

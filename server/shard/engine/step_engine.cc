@@ -275,7 +275,11 @@ absl::Status StepEngine::GatherFirstVotes(CommitVote own, absl::Time deadline,
   own.snapshots = options_.snapshots->Vote(EffectOf(own.call));
   absl::Status status = GatherVotes(kVotes, own, deadline, votes, sent);
   if (!status.ok()) return status;
-  for (const CommitVote& vote : *votes) options_.snapshots->TakeVote(vote.snapshots);
+  std::vector<SnapshotIds> snapshots;
+  for (const CommitVote& vote : *votes) {
+    if (vote.snapshots != SnapshotIds{}) snapshots.push_back(vote.snapshots);
+  }
+  options_.snapshots->TakeVotes(snapshots);
   return absl::OkStatus();
 }
 

@@ -167,6 +167,10 @@ absl::StatusOr<SnapshotMoment> ShardSave::Open(absl::Duration patience) {
   return opened;
 }
 
+void ShardSave::OpenedElsewhere(const SnapshotMoment& moment) {
+  snapshots_->OpenedElsewhere(shard_.snapshot, moment);
+}
+
 absl::Status ShardSave::Copy() {
   // First: what a trainer writes to them meanwhile ends the save.
   absl::Status kept = snapshot_->KeepParameters();

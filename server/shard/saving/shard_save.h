@@ -29,8 +29,8 @@
 
 namespace optshard {
 
-// Prepare, Open, Copy and Write, or WriteModel, come in this order, each once, from one thread. Its
-// end closes the snapshot.
+// Prepare, Open, Copy and Write, or WriteModel, come in this order, each once, from one thread;
+// OpenedElsewhere from any, during Open. Its end closes the snapshot.
 class ShardSave {
  public:
   struct Options {
@@ -65,6 +65,9 @@ class ShardSave {
 
   // Errors as AgreedSnapshots::Open; the reason of the cancellation, which forgets the snapshot.
   absl::StatusOr<SnapshotMoment> Open(absl::Duration patience);
+
+  // As AgreedSnapshots::OpenedElsewhere.
+  void OpenedElsewhere(const SnapshotMoment& moment);
 
   // Copies the parameters, and has any state copied from now on, so that the trainer's next step
   // need not. Nothing here waits for a writer. Errors as ShardSnapshot::KeepParameters.

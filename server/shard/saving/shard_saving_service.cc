@@ -51,7 +51,13 @@ class ShardSavingService::Call final
   void OnReadDone(bool ok) override {
     absl::MutexLock lock(&mutex_);
     reading_ = false;
+    has_message_ = ok;
     ended_ = ended_ || !ok;
+    if (!ok || opening_ == nullptr || !request_.has_opened_elsewhere() || !may_be_told_) return;
+    may_be_told_ = false;
+    has_message_ = false;
+    const v1::ShardOpened& opened = request_.opened_elsewhere();
+    opening_->OpenedElsewhere({opened.generation(), opened.step()});
   }
 
   void OnWriteDone(bool ok) override {
@@ -137,7 +143,16 @@ class ShardSavingService::Call final
     if (!received.ok()) return received;
     const absl::Duration patience = absl::Milliseconds(
         std::clamp<int64_t>(request_.open().patience_ms(), 0, kLongestPatienceMs));
+    {
+      absl::MutexLock lock(&mutex_);
+      may_be_told_ = true;
+    }
+    BeginReading(&save);
     const absl::StatusOr<SnapshotMoment> opened = save.Open(patience);
+    {
+      absl::MutexLock lock(&mutex_);
+      opening_ = nullptr;
+    }
     if (!opened.ok()) return opened.status();
     v1::SaveShardResponse response;
     response.mutable_opened()->set_step(opened->step);
@@ -182,24 +197,40 @@ class ShardSavingService::Call final
     return absl::OkStatus();
   }
 
-  // Waits for the client's next message, which must be this one.
-  absl::Status Receive(v1::SaveShardRequest::RequestCase expected, absl::string_view name) {
+  // The next message, where none is there or being read. While there is `opening`, it has what
+  // another owner says.
+  void BeginReading(ShardSave* opening) {
     {
       absl::MutexLock lock(&mutex_);
-      if (broken_) return Gone();
+      opening_ = opening;
+      if (broken_ || ended_ || reading_ || has_message_) return;
       reading_ = true;
     }
     StartRead(&request_);
+  }
+
+  // Waits for the client's next message, which must be this one. What another owner says may come
+  // before it: too late to be of use.
+  absl::Status Receive(v1::SaveShardRequest::RequestCase expected, absl::string_view name) {
+    absl::Status received = ReceiveAny(name);
+    if (received.ok() && request_.has_opened_elsewhere() && MayBeTold()) {
+      received = ReceiveAny(name);
+    }
+    if (!received.ok() || request_.request_case() == expected) return received;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("message %d of SaveShardRequest came where %s was expected",
+                        request_.request_case(), name));
+  }
+
+  absl::Status ReceiveAny(absl::string_view name) {
+    BeginReading(nullptr);
     absl::MutexLock lock(&mutex_);
     if (!mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsReadOrBroken), silence_)) {
       return absl::DeadlineExceededError(absl::StrFormat("the client has not sent %s for %s", name,
                                                          absl::FormatDuration(silence_)));
     }
-    if (broken_ || ended_) return Gone();
-    if (request_.request_case() == expected) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrFormat("message %d of SaveShardRequest came where %s was expected",
-                        request_.request_case(), name));
+    if (broken_ || !std::exchange(has_message_, false)) return Gone();
+    return absl::OkStatus();
   }
 
   absl::Status Send(const v1::SaveShardResponse& response) {
@@ -241,6 +272,11 @@ class ShardSavingService::Call final
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(this, &Call::IsWritten), timeout);
   }
+  // Once.
+  bool MayBeTold() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(may_be_told_, false);
+  }
   bool IsReadOrBroken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !reading_ || broken_; }
   bool IsWritten() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !writing_; }
   static absl::Status Gone() { return absl::CancelledError("the client has gone"); }
@@ -258,6 +294,9 @@ class ShardSavingService::Call final
 
   absl::Mutex mutex_;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  ShardSave* opening_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool may_be_told_ ABSL_GUARDED_BY(mutex_) = false;  // what another owner has opened
+  bool has_message_ ABSL_GUARDED_BY(mutex_) = false;  // in request_
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends nothing more

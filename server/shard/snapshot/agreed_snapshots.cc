@@ -74,6 +74,15 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> AgreedSnapshots::Take(SnapshotId 
   return std::move(taken.mapped().snapshot);
 }
 
+void AgreedSnapshots::OpenedElsewhere(SnapshotId id, const SnapshotMoment& moment) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || call_ != Call::kVotes || now_.finished != moment.step) return;
+  Entry& entry = found->second;
+  const bool is_pending = entry.phase == Phase::kPrepared || entry.phase == Phase::kWanted;
+  if (is_pending && !entry.at_step.has_value()) TryOpen(&entry);
+}
+
 void AgreedSnapshots::Forget(SnapshotId id) {
   Entries::node_type entry;
   absl::MutexLock lock(&mutex_);
@@ -95,27 +104,30 @@ void AgreedSnapshots::Begin(const BetweenCalls& now) {
 SnapshotIds AgreedSnapshots::Vote(CallEffect effect) {
   SnapshotIds ids{};
   absl::MutexLock lock(&mutex_);
-  in_call_ = in_call_ || effect == CallEffect::kChanges;
+  if (effect == CallEffect::kSteps) call_ = Call::kVotes;
+  if (effect == CallEffect::kChanges) call_ = Call::kChanges;
   for (size_t i = 0; i < opened_.size(); ++i) ids[i] = opened_[i].id;
   opened_.clear();
   return ids;
 }
 
-void AgreedSnapshots::TakeVote(const SnapshotIds& ids) {
-  if (ids == SnapshotIds{}) return;
+void AgreedSnapshots::TakeVotes(absl::Span<const SnapshotIds> votes) {
   absl::MutexLock lock(&mutex_);
-  for (const SnapshotId id : ids) {
-    const auto found = entries_.find(id);
-    if (found == entries_.end() || found->second.phase == Phase::kOpen) continue;
-    if (found->second.at_step.has_value()) continue;
-    if (!TryOpen(&found->second)) found->second.phase = Phase::kMissed;
+  if (call_ == Call::kVotes) call_ = Call::kChanges;
+  for (const SnapshotIds& ids : votes) {
+    for (const SnapshotId id : ids) {
+      const auto found = entries_.find(id);
+      if (found == entries_.end() || found->second.phase == Phase::kOpen) continue;
+      if (found->second.at_step.has_value()) continue;
+      if (!TryOpen(&found->second)) found->second.phase = Phase::kMissed;
+    }
   }
 }
 
 void AgreedSnapshots::EndCall(const BetweenCalls& now) {
   Entries old;
   absl::MutexLock lock(&mutex_);
-  in_call_ = false;
+  call_ = Call::kNone;
   now_ = now;
   if (entries_.empty()) return;
   old = TakeOld();
@@ -160,7 +172,7 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
           options_.rank, id));
     }
     const bool is_of_any_step = !(*entry)->at_step.has_value();
-    const bool is_first = is_of_any_step && !in_call_;
+    const bool is_first = is_of_any_step && call_ == Call::kNone;
     if (is_first && !MakeRoom()) {
       (*entry)->phase = Phase::kPrepared;
       return absl::AbortedError(absl::StrFormat(
@@ -180,7 +192,7 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
     const auto has_changed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       const auto found = entries_.find(id);
       return found == entries_.end() || found->second.phase != Phase::kWanted || !ended_.ok() ||
-             (is_of_any_step && in_call_ == is_first);
+             (is_of_any_step && (call_ == Call::kNone) != is_first);
     };
     mutex_.AwaitWithTimeout(absl::Condition(&has_changed),
                             is_first ? std::min(left, kPause) : left);
@@ -192,7 +204,7 @@ std::string AgreedSnapshots::WhatIsAwaited(const Entry& entry) const {
     return absl::StrFormat("step %d was awaited, and step %d is the last one", *entry.at_step,
                            now_.finished);
   }
-  if (in_call_) return "a step, or another call, was under way";
+  if (call_ != Call::kNone) return "a step, or another call, was under way";
   if (!now_.has_values) return "the parameters had no values yet (no rank steps before that)";
   return "the state was being replaced";
 }

@@ -4,11 +4,15 @@
 // Who wants a snapshot prepares it at every owner, and then opens it at every owner. The first
 // owner that is between two calls of its trainer opens at its last finished step. Its next vote
 // says so, and whoever sees that in the votes opens before the step is applied. An owner that is in
-// a call waits: the votes open it, or the end of the call does.
+// a call waits: the votes open it, or the end of the call does. One that waits for the votes of a
+// step need not, where it is told that another owner has opened the snapshot: whoever wants that
+// may be what the other rank's trainer waits for before it votes.
 //
 // Why all open at the same step, k: who opened between two calls said so in the vote of the next
 // one, and no owner gets beyond the state after k without that vote. Had another opened at an
-// earlier step, then its vote would have opened it here, too.
+// earlier step, then its vote would have opened it here, too. Who is told while it waits for the
+// votes of the step after k has the same state: the other has not voted in that step yet, or is
+// beyond it because it was not applied.
 //
 // A snapshot of a step that is still to come needs no vote: every owner opens it at the end of that
 // step. An owner that is asked too late says so, and the snapshot is given up.
@@ -29,6 +33,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "server/shard/snapshot/between_calls.h"
@@ -39,7 +44,8 @@ namespace optshard {
 
 // What a call of the trainer's does, in which all ranks vote.
 enum class CallEffect {
-  kChanges,  // state or parameters, once all have voted
+  kSteps,    // once all have voted: to the next step, or nothing
+  kChanges,  // state or parameters, once all have voted, whatever the step is
   kReads,    // nothing changes, whatever the votes say: snapshots are opened meanwhile, too
 };
 
@@ -90,6 +96,11 @@ class AgreedSnapshots {
   // Likewise, and gives the snapshot away: once.
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> Take(SnapshotId id, absl::Duration patience);
 
+  // Another owner has opened it at `moment`. Opens it here, too, where this owner has finished the
+  // same step, and waits for the votes of the next one. Otherwise does nothing: the votes, or the
+  // end of the call, open it.
+  void OpenedElsewhere(SnapshotId id, const SnapshotMoment& moment);
+
   // Nobody wants it any more, here or elsewhere: also of one that was taken, as it gives the next
   // vote's place back. Does nothing where it is not known.
   void Forget(SnapshotId id);
@@ -106,9 +117,9 @@ class AgreedSnapshots {
   // opened since the last one.
   SnapshotIds Vote(CallEffect effect);
 
-  // The votes of all have come, and nothing was changed yet: opens what others have opened. `ids`
-  // are of one vote.
-  void TakeVote(const SnapshotIds& ids);
+  // The votes of all have come, and nothing was changed yet: opens what others have opened. Those
+  // without ids may be left out.
+  void TakeVotes(absl::Span<const SnapshotIds> votes);
 
   // The call, if there is one, has ended, and all it changed is changed.
   void EndCall(const BetweenCalls& now);
@@ -122,6 +133,12 @@ class AgreedSnapshots {
     kWanted,  // and to be opened as soon as that can be
     kOpen,
     kMissed,  // it could not be opened when the others did, or at its step
+  };
+
+  enum class Call {
+    kNone,     // or one that only reads
+    kVotes,    // a step, of which not all votes have come
+    kChanges,  // any other; or its votes have come
   };
 
   struct Entry {
@@ -161,8 +178,8 @@ class AgreedSnapshots {
   const Options options_;
   absl::Mutex preparing_;  // held by who prepares
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(preparing_);
-  bool in_call_ ABSL_GUARDED_BY(mutex_) = false;  // that changes something
-  BetweenCalls now_ ABSL_GUARDED_BY(mutex_);      // since the last call
+  Call call_ ABSL_GUARDED_BY(mutex_) = Call::kNone;
+  BetweenCalls now_ ABSL_GUARDED_BY(mutex_);  // since the last call
   Entries entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Opened> opened_ ABSL_GUARDED_BY(mutex_);  // since the last vote
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);

@@ -238,6 +238,18 @@ TEST_F(CheckpointDriverTest, AStepThatDoesNotCome_IsNotAwaitedLongerThanIsOrdere
   ExpectOnlyTheFormerOne();
 }
 
+TEST_F(CheckpointDriverTest, ARankThatDoesNotOpenByItself_IsToldWhatAnotherHasOpened) {
+  std::function<void(absl::StatusOr<SnapshotMoment>)> answer;
+  owners_.keeps_open = [&](std::function<void(absl::StatusOr<SnapshotMoment>)> kept) {
+    answer = std::move(kept);
+  };
+  owners_.told = [&](Rank rank, const SnapshotMoment& moment) {
+    EXPECT_EQ(rank, 0);
+    answer(moment);
+  };
+  EXPECT_EQ(Save().status(), absl::OkStatus());
+}
+
 TEST_F(CheckpointDriverTest, AnAnswerToAnEarlierAttempt_IsNotShown) {
   std::function<void(absl::StatusOr<SnapshotMoment>)> answer;
   owners_.keeps_open = [&](std::function<void(absl::StatusOr<SnapshotMoment>)> kept) {

@@ -45,6 +45,8 @@ class FakeSavingOwners final : public SavingOwners {
   absl::optional<std::pair<int64_t, int64_t>> progress_of_rank_1;
   // Where it is set, it takes the next answer of rank 0 to Open, which does not answer then.
   std::function<void(std::function<void(absl::StatusOr<SnapshotMoment>)>)> keeps_open;
+  // What ranks that have not answered Open are told of others.
+  std::function<void(Rank, const SnapshotMoment&)> told = [](Rank, const SnapshotMoment&) {};
 
   void SetStep(StepNumber step) { step_ = step; }
   // From now on the rank does not answer this call before it is cancelled; also within a save.
@@ -125,6 +127,8 @@ class FakeSavingOwners final : public SavingOwners {
       const SnapshotMoment moment{all_.present, all_.step_};
       done(rank_ == 1 ? all_.moment_of_rank_1.value_or(moment) : moment);
     }
+
+    void OpenedElsewhere(const SnapshotMoment& moment) override { all_.told(rank_, moment); }
 
     void Write(const std::string& directory, const std::string& name,
                std::function<void(int64_t, int64_t)> progress,

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cancellation.h"
+#include "common/gradient_mode.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/server_rpc.h"
 #include "gtest/gtest.h"
@@ -46,9 +47,19 @@ class SaveCall {
     return Ask(request);
   }
   v1::SaveShardResponse Open() {
+    BeginOpening();
+    return Answer();
+  }
+  void BeginOpening() {
     v1::SaveShardRequest request;
     request.mutable_open()->set_patience_ms(10'000);
-    return Ask(request);
+    Send(request);
+  }
+  void TellOpened(StepNumber step) {
+    v1::SaveShardRequest request;
+    request.mutable_opened_elsewhere()->set_step(step);
+    request.mutable_opened_elsewhere()->set_generation(1);
+    Send(request);
   }
   void Write(const std::string& directory, const std::string& name) {
     v1::SaveShardRequest request;
@@ -134,6 +145,8 @@ class ShardSavingServiceTest : public ::testing::Test {
   static OwnerRig::Options RigOptions() {
     OwnerRig::Options options = OwnerRig::MixedOptions(kRanks);
     options.owner.spec.policy = PartitionPolicy::kBalanced;
+    // Nothing is reduced before the votes.
+    options.owner.spec.gradient_mode = GradientMode::kAveraged;
     return options;
   }
 

@@ -1,10 +1,13 @@
 // What a coordinator has owners write, and what they refuse to.
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_reader.h"
@@ -13,6 +16,7 @@
 #include "server/checkpoint/model_export.h"
 #include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/state_file/checkpoint_export.h"
+#include "server/shard/inspection/rank_phase.h"
 #include "tests/server/shard/saving/shard_saving_fixture.h"
 #include "tests/testing/files_in.h"
 
@@ -139,6 +143,31 @@ TEST_F(ShardSavingServiceTest, AModelThatIsNotLaidOutAlike_OrNotThere_IsRefused)
   EXPECT_EQ(call->Code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(ShardSavingServiceTest, ARankThatWaitsForAStepsVotes_OpensWithTheOtherThatHasOpened) {
+  SaveCall between(*stub_);
+  SaveCall waiting(*stub_);
+  ASSERT_TRUE(between.Prepare(0, 7).has_prepared());
+  ASSERT_TRUE(waiting.Prepare(1, 7).has_prepared());
+  EXPECT_EQ(between.Open().opened().step(), 1);
+  rig_.GiveGradients(2);
+  const auto step = [this](Rank rank) {
+    return rig_.owner(rank).Step(rig_.InputOf(rank)).status();
+  };
+  std::thread steps([&] { EXPECT_EQ(step(1), absl::OkStatus()); });
+  while (rig_.owner(1).view().Activity().phase != RankPhase::kCommit) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  waiting.BeginOpening();
+  waiting.TellOpened(1);
+  EXPECT_EQ(waiting.Answer().opened().step(), 1);
+  EXPECT_EQ(step(0), absl::OkStatus());
+  steps.join();
+  between.TellOpened(1);  // too late, once
+  for (SaveCall* const call : {&between, &waiting}) call->Write("/", kSavedName);
+  EXPECT_EQ(between.Code(), grpc::StatusCode::OK);
+  EXPECT_EQ(waiting.Code(), grpc::StatusCode::OK);
+}
+
 TEST_F(ShardSavingServiceTest, MessagesOutOfOrder_AreRefused) {
   SaveCall call(*stub_);
   EXPECT_EQ(call.Open().response_case(), v1::SaveShardResponse::RESPONSE_NOT_SET);
@@ -147,6 +176,13 @@ TEST_F(ShardSavingServiceTest, MessagesOutOfOrder_AreRefused) {
   EXPECT_TRUE(twice.Prepare(0, 7).has_prepared());
   twice.Prepare(0, 7);
   EXPECT_EQ(twice.Code(), grpc::StatusCode::INVALID_ARGUMENT);
+  SaveCall early(*stub_);
+  EXPECT_TRUE(early.Prepare(0, 8).has_prepared());
+  early.TellOpened(1);
+  EXPECT_EQ(early.Code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const auto often = Opened(0, 9);
+  for (int i = 0; i < 2; ++i) often->TellOpened(1);
+  EXPECT_EQ(often->Code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ShardSavingServiceTest, WhatThereIsNot_IsRefused) {

@@ -18,15 +18,16 @@ namespace {
 // What an owner has: the number of the steps that it has applied.
 struct State {
   StepNumber step = 0;
+  Generation content = 1;  // which values there are: a snapshot tells it as its generation
   bool is_changing = false;
   bool is_being_replaced = false;
 };
 
 class FakeSnapshot final : public ShardSnapshot {
  public:
-  explicit FakeSnapshot(StepNumber step) : step_(step) {}
+  explicit FakeSnapshot(const State& state) : step_(state.step), content_(state.content) {}
   StepNumber step() const override { return step_; }
-  Generation generation() const override { return 1; }
+  Generation generation() const override { return content_; }
   absl::Span<const Hyperparameters> hyperparameters() const override { return {}; }
   absl::string_view blob() const override { return ""; }
   const std::vector<Part>& parts() const override { return parts_; }
@@ -37,6 +38,7 @@ class FakeSnapshot final : public ShardSnapshot {
 
  private:
   const StepNumber step_;
+  const Generation content_;
   const std::vector<Part> parts_;
 };
 
@@ -46,7 +48,7 @@ class FakePrepared final : public PreparedSnapshot {
   std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls&) override {
     EXPECT_FALSE(state_.is_changing) << "opened in the middle of a step";
     if (state_.is_being_replaced) return nullptr;
-    return std::make_unique<FakeSnapshot>(state_.step);
+    return std::make_unique<FakeSnapshot>(state_);
   }
 
  private:
@@ -76,7 +78,7 @@ class AgreedSnapshotsTest : public ::testing::Test {
   // A step of this owner alone, whose votes also have `others`.
   void Step(const SnapshotIds& others = {}) {
     agreed_.Vote(CallEffect::kChanges);
-    agreed_.TakeVote(others);
+    agreed_.TakeVotes({others});
     Apply();
     agreed_.EndCall(After(state_.step));
   }
@@ -113,17 +115,44 @@ TEST_F(AgreedSnapshotsTest, InACall_TheVotesOfOthersOpen_BeforeAnythingChanges) 
   ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   agreed_.Vote(CallEffect::kChanges);
   EXPECT_EQ(agreed_.Open(7, kNow).status().code(), absl::StatusCode::kDeadlineExceeded);
-  agreed_.TakeVote({9, 7});
+  agreed_.TakeVotes({{9, 7}});
   Apply();
   EXPECT_EQ(OpenedAt(7, kNow), 0);
   agreed_.EndCall(After(state_.step));
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), SnapshotIds()) << "all have seen it";
 }
 
+TEST_F(AgreedSnapshotsTest, WaitingForTheVotesOfAStep_OpensWithAnotherThatHasOpened) {
+  Step();
+  for (SnapshotId id = 7; id <= 9; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
+  agreed_.OpenedElsewhere(9, {1, 1});
+  agreed_.Vote(CallEffect::kSteps);
+  std::thread waits([this] { EXPECT_EQ(OpenedAt(7, kLong), 1); });
+  agreed_.OpenedElsewhere(7, {1, 1});
+  waits.join();
+  agreed_.OpenedElsewhere(8, {1, 2});
+  agreed_.OpenedElsewhere(8, {1, 0});
+  agreed_.TakeVotes({{7}});
+  agreed_.OpenedElsewhere(8, {1, 1});
+  Apply();
+  EXPECT_EQ(OpenedAt(7, kNow), 1);
+  for (const SnapshotId id : {8, 9}) {
+    EXPECT_EQ(agreed_.Open(id, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
+        << "of another step, too late, or between two calls: " << id;
+  }
+  agreed_.EndCall(After(state_.step));
+  EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{8, 9})) << "not 7, which a vote had";
+  agreed_.OpenedElsewhere(10, {1, 2});
+  ASSERT_TRUE(agreed_.Prepare(10, {}).ok());
+  agreed_.OpenedElsewhere(10, {1, 2});
+  EXPECT_EQ(agreed_.Open(10, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
+      << "what this call leaves may be of the same step, and others have it already";
+}
+
 TEST_F(AgreedSnapshotsTest, InACallThatNobodyElseHasOpenedIn_TheEndOpens) {
   ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
   agreed_.Vote(CallEffect::kChanges);
-  agreed_.TakeVote({});
+  agreed_.TakeVotes({});
   Apply();
   std::thread waits([this] { EXPECT_EQ(OpenedAt(7, kLong), 1); });
   while (agreed_.Open(7, kNow).status().code() != absl::StatusCode::kDeadlineExceeded) {
@@ -291,7 +320,7 @@ TEST_F(AgreedSnapshotsTest, BeforeTheParametersHaveValues_WaitsForThem) {
   EXPECT_NE(early.message().find("had no values yet"), std::string::npos) << early;
   std::thread waits([this] { EXPECT_TRUE(agreed_.Open(7, kLong).ok()); });
   agreed_.Vote(CallEffect::kChanges);
-  agreed_.TakeVote({});
+  agreed_.TakeVotes({});
   agreed_.EndCall({0, false, nullptr});
   EXPECT_EQ(agreed_.Open(7, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
       << "the ranks did not synchronise";
@@ -383,15 +412,17 @@ class Model {
   struct Round {
     std::vector<SnapshotIds> votes;
     CallEffect effect = CallEffect::kChanges;
-    bool applies = true;     // otherwise it is refused, or reads
-    bool is_loaded = false;  // the state is replaced before it, by that of a step long ago
+    bool applies = true;        // otherwise it is refused, or reads
+    bool is_loaded = false;     // the state is replaced before it, by that of a step long ago
+    bool keeps_step = false;    // or of the same number
+    bool synchronises = false;  // other values of the same step
   };
   struct Client {
     SnapshotId id = 0;
     SnapshotLife life = SnapshotLife::kLimited;
     absl::optional<StepNumber> at_step;
     std::map<const Owner*, bool> prepared;
-    std::map<const Owner*, StepNumber> steps;
+    std::map<const Owner*, SnapshotMoment> moments;
     absl::Time began;
   };
 
@@ -405,7 +436,7 @@ class Model {
 
   bool AllAreDone() const {
     return std::all_of(clients_.begin(), clients_.end(), [this](const Client& client) {
-      return client.steps.size() == owners_.size();
+      return client.moments.size() == owners_.size();
     });
   }
 
@@ -427,9 +458,13 @@ class Model {
     if (owner.round == rounds_.size()) {
       Round next;
       const size_t kind = Random(8);
-      next.effect = kind < 2 ? CallEffect::kReads : CallEffect::kChanges;
-      next.applies = kind > 3;
+      next.applies = kind > 3 && kind != 6;
       next.is_loaded = kind == 7 && !is_ending_;
+      next.keeps_step = Random(2) == 0;
+      next.synchronises = kind == 6;
+      const bool is_step = !next.is_loaded && !next.synchronises;
+      next.effect = is_step ? CallEffect::kSteps : CallEffect::kChanges;
+      if (kind < 2) next.effect = CallEffect::kReads;
       rounds_.push_back(next);
     }
     Round& round = rounds_[owner.round];
@@ -441,12 +476,14 @@ class Model {
       round.votes.push_back(owner.agreed->Vote(round.effect));
       owner.at = At::kHasVoted;
     } else if (owner.at == At::kHasVoted && round.votes.size() == owners_.size()) {
-      for (const SnapshotIds& vote : round.votes) owner.agreed->TakeVote(vote);
+      owner.agreed->TakeVotes(round.votes);
       owner.at = At::kChanges;
-      owner.state.is_changing = round.applies;
+      owner.state.is_changing = round.applies || round.synchronises;
     } else if (owner.at == At::kChanges) {
       if (round.applies) ++owner.state.step;
-      if (round.is_loaded) owner.state.step = 1000 * owner.round;
+      if (round.is_loaded && !round.keeps_step) owner.state.step = 1000 * owner.round;
+      if (round.applies || round.is_loaded || round.synchronises)
+        owner.state.content = 2 + owner.round;
       owner.state.is_changing = false;
       owner.state.is_being_replaced = false;
       owner.agreed->EndCall(After(owner.state.step));
@@ -456,7 +493,7 @@ class Model {
   }
 
   void AskSomething(Client& client, Owner& owner) {
-    if (client.steps.size() == owners_.size()) {
+    if (client.moments.size() == owners_.size()) {
       ExpectOneStep(client);
       if (!is_ending_) BeginAgain(client);
       return;
@@ -471,33 +508,34 @@ class Model {
       client.prepared[&owner] = true;
       return;
     }
-    if (client.steps.count(&owner) > 0) return;
-    const absl::StatusOr<StepNumber> step = Get(client, owner);
-    if (absl::IsDeadlineExceeded(step.status())) return;
-    if (step.ok()) {
-      client.steps[&owner] = *step;
+    if (client.moments.count(&owner) > 0) return;
+    if (!client.moments.empty() && Random(2) == 0) {
+      owner.agreed->OpenedElsewhere(client.id, client.moments.begin()->second);
+    }
+    const absl::StatusOr<SnapshotMoment> moment = Get(client, owner);
+    if (absl::IsDeadlineExceeded(moment.status())) return;
+    if (moment.ok()) {
+      client.moments[&owner] = *moment;
     } else {
-      EXPECT_TRUE(absl::IsAborted(step.status())) << step.status();
+      EXPECT_TRUE(absl::IsAborted(moment.status())) << moment.status();
       ++failures_;
       BeginAgain(client);
     }
   }
 
-  absl::StatusOr<StepNumber> Get(const Client& client, Owner& owner) {
-    if (Random(2) == 0) {
-      const auto opened = owner.agreed->Open(client.id, kNow);
-      if (!opened.ok()) return opened.status();
-      return opened->step;
-    }
+  absl::StatusOr<SnapshotMoment> Get(const Client& client, Owner& owner) {
+    if (Random(2) == 0) return owner.agreed->Open(client.id, kNow);
     const auto taken = owner.agreed->Take(client.id, kNow);
     if (!taken.ok()) return taken.status();
-    return (*taken)->step();
+    return (*taken)->moment();
   }
 
   void ExpectOneStep(const Client& client) const {
-    for (const auto& [owner, step] : client.steps) {
-      EXPECT_EQ(step, client.at_step.value_or(client.steps.begin()->second))
-          << "snapshot " << client.id;
+    const SnapshotMoment& first = client.moments.begin()->second;
+    EXPECT_EQ(first.step, client.at_step.value_or(first.step));
+    for (const auto& [owner, moment] : client.moments) {
+      EXPECT_EQ(moment.step, first.step) << "snapshot " << client.id;
+      EXPECT_EQ(moment.generation, first.generation) << "other values, snapshot " << client.id;
     }
   }
 

@@ -55,6 +55,21 @@ void LogState(const Group& group, const GroupOptions& options, absl::Time now, A
   after.Add([level, context, line = Summary(status)] { LogLine(level, context, line); });
 }
 
+// A rank that works on is of a job whose coordinator this one has replaced.
+void LogUnknown(const MemberId& member, AfterUnlock& after) {
+  LogContext context;
+  context.role = "coordinator";
+  context.job = member.job;
+  context.rank = member.rank;
+  after.Add([context, optimizer = member.optimizer] {
+    Log(LogLevel::kWarning, context,
+        "the rank trains with optimizer \"%s\", whose ranks have joined a coordinator before this "
+        "one. Steps go on, but this coordinator saves no checkpoint of it, shows nothing of it and "
+        "adds no param groups to it: to have that again, end its trainers and start them anew",
+        optimizer);
+  });
+}
+
 // Does so when a call has made the group change it.
 class StateChange {
  public:
@@ -190,7 +205,13 @@ absl::StatusOr<Coordinator::Answer> Coordinator::Heartbeat(const Caller& caller,
   absl::MutexLock lock(&mutex_);
   const absl::Time now = Now();
   const absl::StatusOr<Group*> group = Admit(caller);
-  if (!group.ok()) return group.status();
+  if (!group.ok()) {
+    const std::string& optimizer = caller.member.optimizer;
+    const bool is_unknown =
+        errors::IsStaleIncarnation(group.status()) && groups_.count(optimizer) == 0;
+    if (is_unknown && unknown_.insert(optimizer).second) LogUnknown(caller.member, after);
+    return group.status();
+  }
   {
     const StateChange change(**group, options_.group, now, after);
     (*group)->Heartbeat(caller.member.rank, progress, now);

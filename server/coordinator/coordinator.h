@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,8 @@ class Coordinator {
   mutable absl::Mutex mutex_;
   RunningTime time_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, GroupLives> groups_ ABSL_GUARDED_BY(mutex_);
+  // Optimizers of which ranks have called that nobody has joined here: the log was told.
+  std::set<std::string> unknown_ ABSL_GUARDED_BY(mutex_);
   // The optimizer whose first spec is waited for, and whom it was asked of. A group has one.
   std::string awaited_ ABSL_GUARDED_BY(mutex_);
   Agreement first_spec_ ABSL_GUARDED_BY(mutex_);

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "common/errors.h"
 #include "common/incarnation.h"
+#include "common/log.h"
 #include "tests/server/coordinator/job_on_fake_clock.h"
 #include "tests/server/coordinator/join_requests.h"
 
@@ -256,6 +259,25 @@ TEST(CoordinatorLeave, SuspectHasLeft_IsToBlame) {
   ASSERT_TRUE(job.coordinator_->Leave(job.callers_[1], {4, StepOutcome::kIdle}).ok());
   ASSERT_TRUE(job.Report(0, 1).ok());
   EXPECT_THAT(job.Failure(0).ToString(), HasSubstr("left the job after step 4"));
+}
+
+// A coordinator that was started anew has ranks call that it does not know.
+TEST(CoordinatorCallers, OfAnOptimizerThatNobodyHasJoined_TheLogSaysSoOnce) {
+  Job job(2);
+  job.JoinAll();
+  Caller other = job.callers_[0];
+  other.member.optimizer = "critic";
+  Caller former = job.callers_[1];
+  former.member.incarnation = 7;
+  ASSERT_TRUE(SetLogLevel("warning").ok());
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Heartbeat(other, {}).status()));
+    EXPECT_TRUE(errors::IsStaleIncarnation(job.coordinator_->Heartbeat(former, {}).status()));
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("the rank trains with optimizer \"critic\""));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
 TEST(CoordinatorCallers, StaleIncarnationOrGeneration_ChangesNothing) {

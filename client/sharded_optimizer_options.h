@@ -146,10 +146,11 @@ struct ShardedOptimizerOptions {
   // loopback where the coordinator is on it, else the address from which the coordinator is
   // reached.
   std::string interface;
-  // HOST:PORT at which the shard owner's service for inspection listens; port 0 is any free one.
-  // The default is the loopback, which only processes of this host can reach. To inspect the owner
-  // from another host, give an address of this host, such as "10.0.0.5:0".
-  std::string owner_listen = "127.0.0.1:0";
+  // HOST:PORT at which the shard owner's service listens, for checkpoints, consolidation and
+  // inspection; port 0 is any free one. Empty: any port of the loopback where the coordinator is on
+  // it, which only processes of this host can reach; else of the address from which the coordinator
+  // is reached.
+  std::string owner_listen;
   // Ranks of one node are summed with each other first. Empty: the host's name.
   std::string node;
   // "debug", "info", "warning", "error", "off"; empty: as it is.

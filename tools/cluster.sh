@@ -101,7 +101,7 @@ export MASTER_ADDR
 for ((rank = 0; rank < WORLD_SIZE; ++rank)); do
   host=$((rank / ranks_per_host))
   RANK=$rank LOCAL_RANK=$((rank % ranks_per_host)) GROUP_RANK=$host OPTSHARD_NODE=host$host \
-    OPTSHARD_OWNER_LISTEN=$(address $host):0 setsid ip netns exec "$NAME-host$host" "$@" \
+    setsid ip netns exec "$NAME-host$host" "$@" \
     > >(sed -u "s/^/[host $host rank $rank] /") 2>&1 &
   children+=($!)
 done

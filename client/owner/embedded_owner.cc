@@ -230,14 +230,14 @@ class EmbeddedOwner : public OwnerLink {
     coordinator_address_ = *address;
     absl::StatusOr<std::string> network = AwaitNetwork(*address);
     if (!network.ok()) return network.status();
-    absl::StatusOr<std::shared_ptr<InspectionHost>> inspection =
-        InspectionHost::Get(options_.owner_listen);
+    const std::string listen =
+        options_.owner_listen.empty() ? ListenTowards(*network) : options_.owner_listen;
+    absl::StatusOr<std::shared_ptr<InspectionHost>> inspection = InspectionHost::Get(listen);
     if (!inspection.ok()) return inspection.status();
     inspection_ = *std::move(inspection);
     views_ = &inspection_->views();
     views_->AddRank(options_.rank);
-    owner_address_ =
-        ReachableAddress(options_.owner_listen, inspection_->port(), *network, HostAddresses());
+    owner_address_ = ReachableAddress(listen, inspection_->port(), *network, HostAddresses());
     absl::StatusOr<std::unique_ptr<CoordinatorClient>> client = MakeCoordinatorClient(*address);
     if (!client.ok()) return client.status();
     client_ = *std::move(client);

@@ -59,6 +59,11 @@ bool IsWildcard(const std::string& host) {
   return inet_pton(AF_INET6, bare.c_str(), &six) == 1 && IN6_IS_ADDR_UNSPECIFIED(&six);
 }
 
+// An IPv6 address in brackets, as it stands before a port.
+std::string BeforePort(const std::string& address) {
+  return absl::StrContains(address, ':') ? absl::StrCat("[", address, "]") : address;
+}
+
 void AddOnce(const std::string& address, std::vector<std::string>& addresses) {
   if (address.empty() || IsLoopback(address) || IsLinkLocal(address)) return;
   if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) {
@@ -118,12 +123,16 @@ std::vector<std::string> HostAddresses() {
   return addresses;
 }
 
+std::string ListenTowards(const std::string& towards_peers) {
+  return absl::StrCat(BeforePort(towards_peers), ":0");
+}
+
 std::string ReachableAddress(const std::string& listen, int port, const std::string& towards_peers,
                              absl::Span<const std::string> host_addresses) {
   std::string host = listen.substr(0, listen.rfind(':'));
   if (IsWildcard(host)) {
     host = IsLoopback(towards_peers) && !host_addresses.empty() ? host_addresses[0] : towards_peers;
-    if (absl::StrContains(host, ':')) host = absl::StrCat("[", host, "]");
+    host = BeforePort(host);
   }
   return absl::StrCat(host, ":", port);
 }

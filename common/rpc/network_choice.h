@@ -19,6 +19,11 @@ absl::StatusOr<std::string> AddressTowards(const std::string& peer);
 // the default route, then those of the interfaces that are up. Empty on a host that has no network.
 std::vector<std::string> HostAddresses();
 
+// Where a server listens whose user has not said it: any free port of `towards_peers`, an address
+// of this host that peers are reached from. So where the peer that was looked at is on this host,
+// only processes of this host reach it.
+std::string ListenTowards(const std::string& towards_peers);
+
 // The HOST:PORT under which others reach a server that listens at `listen` and got `port`. A server
 // that listens on one address is reached there. One that listens on all (0.0.0.0, [::]) is reached
 // at `towards_peers`, an address of this host that peers are reached from. Where that is the

@@ -45,7 +45,7 @@ struct Flags {
   std::string socket;
   bool make_socket_folder = false;
   std::string interface;
-  std::string owner_listen = "127.0.0.1:0";
+  std::string owner_listen;
   std::string probe_listen;
   std::string port_file;
   absl::Duration drain_timeout = absl::Seconds(10);
@@ -111,7 +111,8 @@ CommandLine CommandLineOf(Flags& flags) {
       .Default("the one towards the coordinator");
   line.Add("owner-listen", &flags.owner_listen,
            "address of the gRPC port: health, reflection and the inspection of all ranks")
-      .Value("HOST:PORT");
+      .Value("HOST:PORT")
+      .Default("any port of the address towards the coordinator");
   line.Add("probe-listen", &flags.probe_listen,
            "address of another gRPC port, with nothing but health: \"liveness\" while the server's "
            "main loop comes around, \"readiness\" while trainers may attach")
@@ -199,7 +200,8 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
       MakeCoordinatorClient(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
   ShardOwnerServer::Options inspection_options;
-  inspection_options.listen = flags.owner_listen;
+  inspection_options.listen =
+      flags.owner_listen.empty() ? ListenTowards(*network) : flags.owner_listen;
   inspection_options.serving = false;
   ShardViewRegistry views;
   absl::StatusOr<std::unique_ptr<ShardOwnerServer>> inspection =
@@ -211,7 +213,7 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
   options.network = flags.interface.empty() ? *network : flags.interface;
   options.views = &views;
   options.owner_address =
-      ReachableAddress(flags.owner_listen, (*inspection)->port(), *network, HostAddresses());
+      ReachableAddress(inspection_options.listen, (*inspection)->port(), *network, HostAddresses());
   options.keeper = keeper;
   NodeOwners owners(options);
   if (keeper != nullptr) {

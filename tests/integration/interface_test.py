@@ -168,7 +168,8 @@ class TwoHosts(Hosts):
         trainers = [
             # Listens everywhere: what it advertises must be reachable all the same.
             self.start_trainer(0, *job, "--owner_listen=0.0.0.0:0"),
-            self.start_trainer(1, *job, "--owner_listen=%s:0" % _ADDRESSES[1]),
+            # Listens where the coordinator is reached from.
+            self.start_trainer(1, *job),
         ]
         owners = [self.wait_for(trainer, "joined")["owner_address"] for trainer, _ in trainers]
         for trainer, _ in trainers:

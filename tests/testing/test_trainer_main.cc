@@ -57,7 +57,7 @@ ABSL_FLAG(std::string, bucket_view, "auto", "parameters_as_bucket_view: auto, on
 ABSL_FLAG(std::string, plane, "auto", "auto, shm or gloo");
 ABSL_FLAG(bool, share_parameters, false, "one copy of the parameters for all ranks");
 ABSL_FLAG(std::string, interface, "", "network interface or address of the Gloo plane");
-ABSL_FLAG(std::string, owner_listen, "127.0.0.1:0", "where the owner's service listens");
+ABSL_FLAG(std::string, owner_listen, "", "where the owner's service listens");
 ABSL_FLAG(std::string, node, "", "node name; ranks of one are summed first");
 ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");

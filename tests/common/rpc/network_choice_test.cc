@@ -37,6 +37,11 @@ TEST(NetworkChoiceTest, AddressTowards_UnknownHost_IsUnavailableNamingIt) {
   EXPECT_NE(address.status().message().find("no-such-host.invalid:1"), absl::string_view::npos);
 }
 
+TEST(NetworkChoiceTest, ListenTowards_IsAnyPortOfTheAddress) {
+  EXPECT_EQ(ListenTowards("127.0.0.1"), "127.0.0.1:0");
+  EXPECT_EQ(ListenTowards("2001:db8::1"), "[2001:db8::1]:0");
+}
+
 TEST(NetworkChoiceTest, ReachableAddress_ListeningAtOneAddress_IsThat) {
   const std::vector<std::string> host = {"10.0.0.9"};
   EXPECT_EQ(ReachableAddress("127.0.0.1:0", 12, "10.0.0.1", host), "127.0.0.1:12");

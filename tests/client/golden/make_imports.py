@@ -1,7 +1,8 @@
 """Writes the files in imports/: states of optimizers as PyTorch and other libraries save them.
 
     tools/setup_peers.sh            once: installs PyTorch, fairscale and DeepSpeed
-    .venv/bin/python -m pip install --no-deps bitsandbytes==0.50.2
+    .venv/bin/python -m pip install --no-deps bitsandbytes==0.50.2 safetensors==0.8.0 \
+        huggingface_hub==2.4.0
     .venv/bin/python tests/client/golden/make_imports.py
 
     adamw.pt, adam.pt, sgd.pt   state_dict() of torch.optim's
@@ -12,8 +13,13 @@
                                 without the wrapping of newer ones
     bitsandbytes_float.pt       every 97th element of both in float32, by bitsandbytes itself
     universal/                  what DeepSpeed's ds_to_universal writes
+    model/model.pt              state_dict() of a module of several types, with buffers
+    model/model.safetensors     of the same by safetensors
+    model/sharded/              of the same by huggingface_hub, in files of at most 64 bytes of tensors
+    model/optimizer.pt          of its AdamW, with the parameters' names
 
-Each after two steps from ones, with the gradients of make_state_dicts.gradient.
+Each after two steps, with the gradients of make_state_dicts.gradient: the model's from what `fill`
+gives, of which a learning rate of 0 leaves every bit, all others from ones.
 """
 
 import os
@@ -132,6 +138,45 @@ def of_deepspeed():
             merge_tp_slices({}, zero, slices, 1, (name, [parameter.shape]))
 
 
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.empty((), dtype=torch.float64))
+        self.unused = torch.nn.Parameter(torch.empty((0, 4), dtype=torch.float16))
+        self.encoder = torch.nn.Linear(3, 5, dtype=torch.bfloat16)
+        self.norm = torch.nn.BatchNorm1d(7)
+
+
+def fill(index, tensor):
+    """Numbers that every type has exactly; the same in checkpoint_import_test.cc."""
+    count = tensor.numel()
+    numbers = ((7 * torch.arange(count) + 3 * index) % 251 - 125).div(16)
+    tensor.copy_(numbers.reshape(tensor.shape))
+
+
+def of_model():
+    from huggingface_hub import save_torch_state_dict
+    from safetensors.torch import save_file
+
+    model = Model()
+    parameters = list(model.parameters())
+    with torch.no_grad():
+        for index, parameter in enumerate(parameters):
+            fill(index, parameter)
+    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.0)
+    for number in range(1, STEPS + 1):
+        for index, parameter in enumerate(parameters):
+            parameter.grad = gradient(number, index, parameter.shape).to(parameter.dtype)
+        optimizer.step()
+    os.makedirs(os.path.join(DIRECTORY, "model", "sharded"))
+    save("model/optimizer.pt", optimizer.state_dict())
+    save("model/model.pt", model.state_dict())
+    path = os.path.join(DIRECTORY, "model", "model.safetensors")
+    save_file(model.state_dict(), path, metadata={"format": "pt"})
+    sharded = os.path.join(DIRECTORY, "model", "sharded")
+    save_torch_state_dict(model.state_dict(), sharded, max_shard_size=64)
+
+
 def main():
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     os.makedirs(DIRECTORY)
@@ -139,6 +184,7 @@ def main():
     of_ranks()
     of_bitsandbytes()
     of_deepspeed()
+    of_model()
 
 
 if __name__ == "__main__":

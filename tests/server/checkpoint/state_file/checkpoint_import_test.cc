@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/dtype.h"
+#include "common/half.h"
+#include "common/parameter_space.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_reader.h"
@@ -30,13 +33,18 @@ absl::StatusOr<absl::string_view> Sevens(size_t, int64_t, int64_t bytes) {
   return absl::string_view(sevens).substr(0, static_cast<size_t>(bytes));
 }
 
+// Copies a file that golden/make_imports.py has made.
+void CopyGolden(const std::string& golden, Directory& directory, const std::string& name) {
+  std::ifstream file(absl::StrCat("tests/client/golden/imports/", golden), std::ios::binary);
+  ASSERT_TRUE(file) << golden;
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ASSERT_EQ(directory.CreateFile(name).value()->WriteAt(0, {bytes}), absl::OkStatus());
+}
+
 class CheckpointImports : public ::testing::Test {
  protected:
   CheckpointImports() : root_(system_.OpenDirectory("/").value()) {
-    std::ifstream file("tests/client/golden/imports/adamw.pt", std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(file)),
-                            std::istreambuf_iterator<char>());
-    EXPECT_EQ(root_->CreateFile("state.pt").value()->WriteAt(0, {bytes}), absl::OkStatus());
+    CopyGolden("adamw.pt", *root_, "state.pt");
     state_ = StateFile::Open(system_, "/state.pt").value();
     SetModel([](FileDocument&) {});
     import_.state = state_.get();
@@ -186,6 +194,96 @@ TEST_F(ShardedModels, IndexThatIsWrong_IsRefusedWithWhatIsWrong) {
   WriteIndex(R"({"layer9": "gone.safetensors"})");
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("gone.safetensors"));
+}
+
+struct GoldenParameter {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+};
+
+// As golden/make_imports.py has them.
+std::vector<GoldenParameter> GoldenParameters() {
+  return {{"scale", DType::kFloat64, {}},
+          {"unused", DType::kFloat16, {0, 4}},
+          {"encoder.weight", DType::kBFloat16, {5, 3}},
+          {"encoder.bias", DType::kBFloat16, {5}},
+          {"norm.weight", DType::kFloat32, {7}},
+          {"norm.bias", DType::kFloat32, {7}}};
+}
+
+// As what fill() there gives.
+std::string GoldenBytes(const GoldenParameter& parameter, size_t index) {
+  std::string bytes;
+  const auto append = [&bytes](auto value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  const auto count = static_cast<size_t>(ElementsOf(parameter.shape));
+  for (size_t i = 0; i < count; ++i) {
+    const double value = (static_cast<double>((7 * i + 3 * index) % 251) - 125) / 16;
+    if (parameter.dtype == DType::kFloat64) {
+      append(value);
+    } else if (parameter.dtype == DType::kFloat32) {
+      append(static_cast<float>(value));
+    } else {
+      append(ToBFloat16(static_cast<float>(value)));
+    }
+  }
+  return bytes;
+}
+
+// A model that PyTorch, safetensors and huggingface_hub have written.
+class ModelsOfOthers : public ::testing::Test {
+ protected:
+  ModelsOfOthers() : root_(system_.OpenDirectory("/").value()) {
+    EXPECT_EQ(root_->CreateDirectory("sharded"), absl::OkStatus());
+    const auto sharded = root_->OpenDirectory("sharded").value();
+    for (const char* const name :
+         {"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+          "model-00003-of-00003.safetensors", kModelIndexName}) {
+      CopyGolden(absl::StrCat("model/sharded/", name), *sharded, name);
+    }
+    for (const char* const name : {"optimizer.pt", "model.pt", "model.safetensors"}) {
+      CopyGolden(absl::StrCat("model/", name), *root_, name);
+    }
+  }
+
+  std::unique_ptr<CheckpointReader> Import(const std::string& path) {
+    const auto state = StateFile::Open(system_, "/optimizer.pt").value();
+    const auto model = ModelSource::Open(system_, path).value();
+    CheckpointImport import;
+    import.state = state.get();
+    import.model = model.get();
+    import.rules = {"adamw"};
+    const std::string name = ImportCheckpoint(*root_, import).value();
+    return CheckpointReader::Open(root_->OpenDirectory(name).value()).value();
+  }
+
+  FakeFileSystem system_;
+  const std::unique_ptr<Directory> root_;
+};
+
+TEST_F(ModelsOfOthers, InEachForm_HaveTheSameBits) {
+  for (const char* const path : {"/model.pt", "/model.safetensors", "/sharded"}) {
+    SCOPED_TRACE(path);
+    const auto reader = Import(path);
+    const std::vector<CheckpointParameter>& imported = reader->manifest().parameters;
+    const std::vector<GoldenParameter> expected = GoldenParameters();
+    ASSERT_EQ(imported.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      SCOPED_TRACE(expected[i].name);
+      EXPECT_EQ(imported[i].name, expected[i].name);
+      EXPECT_EQ(imported[i].dtype, expected[i].dtype);
+      EXPECT_EQ(imported[i].shape, expected[i].shape);
+      EXPECT_EQ(imported[i].steps, 2);
+      const std::string bytes = GoldenBytes(expected[i], i);
+      std::string read(bytes.size(), '?');
+      ASSERT_EQ(reader->Read(static_cast<int>(i), 0, ArrayPart::kValues, 0,
+                             ElementsOf(expected[i].shape), absl::MakeSpan(read)),
+                absl::OkStatus());
+      EXPECT_TRUE(read == bytes);
+    }
+  }
 }
 
 TEST_F(CheckpointImports, WhatDoesNotFit_IsSaid_AndNothingIsWritten) {

@@ -1,8 +1,9 @@
-// Changes files of checkpoints and .pt files at random and reads them.
+// Changes files of checkpoints, .pt files and indexes of models at random and reads them.
 //   file_fuzzer [--seconds=N] [--seed=N]
 // Ends with 1 where a reader dies, takes what cannot be, or says why not in a way that harms a
 // terminal, and shows the file. The same seed makes the same files.
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -11,12 +12,16 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/fatal.h"
 #include "server/checkpoint/block_checksums.h"
 #include "server/checkpoint/manifest_json.h"
+#include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/state_file/model_files.h"
+#include "server/checkpoint/state_file/model_source.h"
 #include "server/checkpoint/state_file/pickle_reader.h"
 #include "server/checkpoint/state_file/pickle_writer.h"
 #include "server/checkpoint/state_file/state_file.h"
@@ -39,6 +44,9 @@ constexpr const char* kTokens[] = {
     "9223372036854775807", "9223372036854775808", "18446744073709551615", "1152921504606846976",
     "null", "true", "\"\"", "\"\\u0000\"", "\"..\"", "[]", "{}", "[", "]", "{", "}", ",", ":",
     "\"F64\"", "\"I8\"", "\"float64\"", "\"int8_dynamic_signed\"", "\"owner-00001.safetensors\"",
+    // Of names
+    "\"model-00002-of-00002.safetensors\"", "\"model.safetensors.index.json\"", "\\u0007",
+    "\\u0000", "\\u009b", "/", "../",
     // Of pickles
     "(", "t", "]", "e", "u", "s", "R", "Q", "\x85", "\x86", "h\x01", "q\x01", "K\x7f",
     "J\xff\xff\xff\xff", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "ccollections\nOrderedDict\n",
@@ -215,6 +223,54 @@ Outcome ReadStateFile(const std::string& bytes) {
   return Taken();
 }
 
+absl::StatusOr<absl::string_view> Letters(size_t, int64_t, int64_t bytes) {
+  constexpr absl::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
+  return kLetters.substr(0, static_cast<size_t>(bytes));
+}
+
+// Two files with three tensors, and their index.
+void WriteSmallModel(FakeFileSystem& system) {
+  const absl::Status written =
+      WriteModel(*system.OpenDirectory("/").value(),
+                 {ModelTensor("a", TensorType::kF32, {2}), ModelTensor("b", TensorType::kBF16, {}),
+                  ModelTensor("c", TensorType::kF64, {0, 3})},
+                 Letters, /*shard_bytes=*/8);
+  if (!written.ok()) Fatal("a model cannot be written: %s", written.ToString());
+}
+
+absl::StatusOr<std::unique_ptr<ModelSource>> OpenIndex(FakeFileSystem& system,
+                                                       const std::string& text) {
+  const std::string path = absl::StrCat("/", kModelIndexName);
+  system.Edit(path, [&text](std::string& bytes) { bytes = text; });
+  return ModelSource::Open(system, path);
+}
+
+// Beside the files of the small model.
+Outcome ReadModelIndex(const std::string& text) {
+  FakeFileSystem system;
+  WriteSmallModel(system);
+  const auto model = OpenIndex(system, text);
+  // A file that it names need not be there.
+  if (absl::IsNotFound(model.status())) {
+    return Refused(absl::InvalidArgumentError(model.status().message()));
+  }
+  if (!model.ok()) return Refused(model.status());
+  nlohmann::json files = nlohmann::json::object();
+  for (const std::string& name : (*model)->names()) {
+    const auto found = (*model)->Find(name);
+    if (!found) return Wrong("a tensor that is not found by its name");
+    const FileDocument& document = found->file->document();
+    const FileValue* const value = document.value.Find(name);
+    if (value == nullptr || &document.tensors[static_cast<size_t>(value->whole)] != found->tensor) {
+      return Wrong("a tensor that is not the file's of that name");
+    }
+    files[name] = absl::StripPrefix(found->file->path(), "/");
+  }
+  const auto again = OpenIndex(system, nlohmann::json({{"weight_map", files}}).dump());
+  if (!again.ok()) return Wrong(absl::StrCat("cannot be read again: ", again.status().ToString()));
+  return (*again)->names() == (*model)->names() ? Taken() : Wrong("differs when read again");
+}
+
 struct Seed {
   std::string name;
   std::string bytes;
@@ -248,11 +304,6 @@ FileDocument SmallState() {
   return document;
 }
 
-absl::StatusOr<absl::string_view> Letters(size_t, int64_t, int64_t bytes) {
-  constexpr absl::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
-  return kLetters.substr(0, static_cast<size_t>(bytes));
-}
-
 std::vector<Seed> Seeds() {
   FakeFileSystem system;
   auto root = system.OpenDirectory("/").value();
@@ -282,6 +333,11 @@ std::vector<Seed> Seeds() {
     system.Edit(name, [&file](std::string& bytes) { file = bytes; });
     seeds.push_back({name, file, ReadStateFile});
   }
+  FakeFileSystem model_system;
+  WriteSmallModel(model_system);
+  model_system.Edit(absl::StrCat("/", kModelIndexName),
+                    [&file](std::string& bytes) { file = bytes; });
+  seeds.push_back({"model index", file, ReadModelIndex});
   return seeds;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/utf8_prefix.h"
 #include "server/checkpoint/model_layout.h"
 #include "server/checkpoint/name_escape.h"
 #include "server/checkpoint/state_file/atomic_file.h"
@@ -17,6 +18,9 @@ namespace {
 constexpr char kIndexEnd[] = ".index.json";
 constexpr char kOneFile[] = "model.safetensors";
 constexpr int64_t kMostIndexBytes = int64_t{256} << 20;
+constexpr size_t kMostShown = 200;  // of a name in a message
+
+std::string Shown(absl::string_view name) { return EscapeName(Utf8Prefix(name, kMostShown)); }
 
 absl::StatusOr<std::string> ReadText(File& file) {
   const auto bytes = file.Size();
@@ -43,9 +47,9 @@ absl::StatusOr<std::map<std::string, std::string>> ParseIndex(const std::string&
   for (auto entry = map.begin(); error.ok() && entry != map.end(); ++entry) {
     const std::string* const name = entry.value().get_ptr<const std::string*>();
     if (name == nullptr || name->empty() || *name == "." || *name == ".." ||
-        absl::StrContains(*name, '/')) {
+        absl::StrContains(*name, '/') || HasControlCharacters(*name)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("weight_map[\"", EscapeName(entry.key()),
+          absl::StrCat("weight_map[\"", Shown(entry.key()),
                        "\"] is not the name of a file in the index's own directory"));
     }
     files.emplace(entry.key(), *name);
@@ -139,7 +143,7 @@ absl::Status ModelSource::OpenIndexed(Directory& directory, absl::string_view na
     const auto place = found->second.Find(tensor);
     if (!place) {
       return absl::DataLossError(absl::StrCat(directory.path(), "/", file, " has no tensor \"",
-                                              EscapeName(tensor), "\", which ", (*index)->path(),
+                                              Shown(tensor), "\", which ", (*index)->path(),
                                               " says it has"));
     }
     tensors_.emplace(tensor, *place);

@@ -182,10 +182,15 @@ TEST_F(ShardedModels, IndexThatIsWrong_IsRefusedWithWhatIsWrong) {
   WriteIndex(R"({"layer9": "model-00003-of-00003.safetensors"})");
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("has no tensor \"layer9\""));
-  for (const char* const name : {"../model.pt", "/model.pt", "..", ""}) {
+  for (const char* const name : {"../model.pt", "/model.pt", "..", "", "\\u001b[2J"}) {
     WriteIndex(absl::StrCat("{\"layer9\": \"", name, "\"}"));
     EXPECT_EQ(Refusal().code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(std::string(Refusal().message()), HasSubstr("weight_map[\"layer9\"] is not"));
+  }
+  for (const char* const name : {"model-00001-of-00003.safetensors", ".."}) {
+    WriteIndex(absl::StrCat("{\"", std::string(5000, 'x'), "\": \"", name, "\"}"));
+    EXPECT_FALSE(Refusal().ok());
+    EXPECT_LT(Refusal().message().size(), 500u) << name;
   }
   WriteIndex("{\"layer9\": 5}");
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kInvalidArgument);

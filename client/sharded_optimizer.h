@@ -270,10 +270,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //   NOT_FOUND            no such directory, no committed checkpoint (of this job and optimizer)
   //   DATA_LOSS            it is damaged: file, tensor and bytes; a file of it is missing; without
   //                        a name, so are all of them
-  //   INVALID_ARGUMENT     it is of another model, rule or type, with the first difference and how
-  //                        many parameters fit; what is there is no checkpoint; ranks give
-  //                        different names, or see different files (errors::IsRanksDisagree); or
-  //                        some step or make another call meanwhile
+  //   INVALID_ARGUMENT     it is of another model, rule or type, with the first difference, how
+  //                        many parameters fit, and the names of the first; what is there is no
+  //                        checkpoint; ranks give different names, or see different files
+  //                        (errors::IsRanksDisagree); or some step or make another call meanwhile
   //   FAILED_PRECONDITION  it is of a newer format, or a link is in place of a file
   //   RESOURCE_EXHAUSTED   a rank has no memory for a second share: need and limit
   //   UNIMPLEMENTED        an optimizer class steps a group (local_optimizer)

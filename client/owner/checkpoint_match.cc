@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/name_list.h"
 #include "server/checkpoint/array_format.h"
 #include "server/checkpoint/name_escape.h"
 #include "server/shard/saving/checkpoint_description.h"
@@ -106,6 +107,12 @@ std::string DifferenceOfGroups(const CheckpointManifest& saved, const StateLayou
   return "";
 }
 
+// "2 of its 3 parameters fit: "a", "c"".
+std::string FittingText(const NameList& fitting, int parameters) {
+  return absl::StrCat(fitting.count(), " of its ", parameters, " parameters fit",
+                      fitting.count() > 0 ? ": " : "", fitting.Text());
+}
+
 MatchedParameter Placed(int index, const CheckpointParameter& saved,
                         const std::vector<ParameterSlot>& slots) {
   const auto place = [&](const std::string& name) {
@@ -133,6 +140,7 @@ absl::StatusOr<CheckpointMatch> MatchCheckpoint(const CheckpointManifest& saved,
   std::string difference = DifferenceOfGroups(saved, layout);
   const bool same_groups = difference.empty();
   CheckpointMatch match;
+  NameList fitting;
   for (int p = 0; p < layout.parameter_count(); ++p) {
     const int group = layout.owners->GroupOf(p);
     const std::vector<ParameterSlot> slots = layout.Slots(p);
@@ -146,6 +154,7 @@ absl::StatusOr<CheckpointMatch> MatchCheckpoint(const CheckpointManifest& saved,
     if (difference.empty()) difference = here;
     if (!here.empty()) continue;
     match.parameters.push_back(Placed(found->second, saved.parameters[found->second], slots));
+    if (same_groups) fitting.Add(EscapeName(expected.name));
     index_of.erase(found);
   }
   if (difference.empty() && !index_of.empty()) {
@@ -155,9 +164,9 @@ absl::StatusOr<CheckpointMatch> MatchCheckpoint(const CheckpointManifest& saved,
   if (!difference.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint is not of this optimizer: ", difference, "; ",
-        same_groups ? match.parameters.size() : 0, " of its ", layout.parameter_count(),
-        " parameters fit. Construct it as the one that was saved; or load what fits by way of "
-        "optshard-checkpoint export and load_state_dict()"));
+        FittingText(fitting, layout.parameter_count()),
+        ". Construct it as the one that was saved; or load what fits by way of optshard-checkpoint "
+        "export and load_state_dict()"));
   }
   std::vector<Hyperparameters> given;
   for (const GroupRule& group : saved.groups) given.push_back(group.hyperparameters);

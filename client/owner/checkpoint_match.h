@@ -24,9 +24,9 @@ struct CheckpointMatch {
 };
 
 // Parameters are found by their names, in whatever order they were saved, within groups of the same
-// rules. INVALID_ARGUMENT, with the first difference, both sides of it and how many parameters fit
-// all the same: other groups, rules, parameters, shapes, types or slots, or options that need other
-// slots. Rules step all groups of `layout`. Pure.
+// rules. INVALID_ARGUMENT, with the first difference, both sides of it, how many parameters fit all
+// the same, and the names of the first: other groups, rules, parameters, shapes, types or slots, or
+// options that need other slots. Rules step all groups of `layout`. Pure.
 absl::StatusOr<CheckpointMatch> MatchCheckpoint(const CheckpointManifest& saved,
                                                 const StateLayout& layout);
 

@@ -1,33 +1,18 @@
 #include "client/replica/trainable_watch.h"
 
-#include <cstddef>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/name_list.h"
 
 namespace optshard {
 namespace {
 
-// The parameters of one kind of change.
-class NameList {
- public:
-  void Add(const std::string& name) {
-    if (count_++ < kNamed) named_.push_back(absl::StrCat("\"", name, "\""));
-  }
-  bool empty() const { return count_ == 0; }
-  std::string Text() const {
-    std::string text = absl::StrCat("parameter", count_ > 1 ? "s " : " ");
-    absl::StrAppend(&text, absl::StrJoin(named_, ", "));
-    if (count_ > kNamed) absl::StrAppend(&text, " and ", count_ - kNamed, " more");
-    return text;
-  }
-
- private:
-  static constexpr size_t kNamed = 4;
-
-  std::vector<std::string> named_;
-  size_t count_ = 0;
-};
+std::string ParametersText(const NameList& names) {
+  return absl::StrCat(names.count() > 1 ? "parameters " : "parameter ", names.Text());
+}
 
 }  // namespace
 
@@ -47,11 +32,11 @@ std::string TrainableWatch::TakeChanges() {
     (now ? unfrozen : frozen).Add(list_.space.parameter(static_cast<int>(i)).name);
   }
   std::vector<std::string> said;
-  if (!frozen.empty()) {
-    said.push_back(absl::StrCat("requires_grad is now false of ", frozen.Text()));
+  if (frozen.count() > 0) {
+    said.push_back(absl::StrCat("requires_grad is now false of ", ParametersText(frozen)));
   }
-  if (!unfrozen.empty()) {
-    said.push_back(absl::StrCat("requires_grad is now true of ", unfrozen.Text()));
+  if (unfrozen.count() > 0) {
+    said.push_back(absl::StrCat("requires_grad is now true of ", ParametersText(unfrozen)));
   }
   return absl::StrJoin(said, "; ");
 }

@@ -42,14 +42,16 @@ TEST(LoadCheckpointTest, CheckpointOfAnotherOptimizer_NamesTheFirstDifferenceAnd
   };
   const std::vector<Case> cases = {
       {[](Model& model) { model.shapes[1] = {4}; },
-       "the shape of parameter \"b\" is [4] in the checkpoint, expected [3]; 2 of its 3"},
+       "the shape of parameter \"b\" is [4] in the checkpoint, expected [3]; 2 of its 3 parameters "
+       "fit: \"a\", \"c\"."},
       {[](Model& model) { model.names[2] = "other"; },
-       "parameter \"c\" is not in the checkpoint; 2 of its 3 parameters fit"},
+       "parameter \"c\" is not in the checkpoint; 2 of its 3 parameters fit: \"a\", \"b\"."},
       {[](Model& model) {
          model.names.emplace_back("d");
          model.shapes.push_back({5});
        },
-       "parameter \"d\" of the checkpoint is not the optimizer's; 3 of its 3"},
+       "parameter \"d\" of the checkpoint is not the optimizer's; 3 of its 3 parameters fit: "
+       "\"a\", \"b\", \"c\"."},
       {[](Model& model) { model.type = at::kDouble; },
        "the type of parameter \"a\" is float64 in the checkpoint, expected float32"},
       {[](Model& model) { model.first_group = 1; },
@@ -57,12 +59,13 @@ TEST(LoadCheckpointTest, CheckpointOfAnotherOptimizer_NamesTheFirstDifferenceAnd
       {[](Model& model) { model.first_group = 0; },
        "the number of param groups is 1 in the checkpoint, expected 2"},
       {[](Model& model) { model.rule = RuleOptions("adamw"); },
-       "the rule of param group 0 is \"adamw\" in the checkpoint, expected \"adam\""},
+       "the rule of param group 0 is \"adamw\" in the checkpoint, expected \"adam\"; 0 of its 3 "
+       "parameters fit."},
       {[](Model& model) { model.rule = Adam().Set("amsgrad", true); },
        "has the slot \"max_exp_avg_sq\" in the checkpoint, and none here"},
       {[](Model& model) { model.state_dtype = "int8_dynamic"; },
        "the slot \"exp_avg\" of parameter \"a\" is int8_dynamic_signed in the checkpoint, "
-       "expected float32; 2 of its 3"},
+       "expected float32; 2 of its 3 parameters fit: \"b\", \"c\"."},
   };
   for (const Case& each : cases) {
     SCOPED_TRACE(each.said);

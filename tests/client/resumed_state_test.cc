@@ -4,7 +4,6 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,8 +31,7 @@ struct Saved {
   std::vector<at::Tensor> parameters;
   std::vector<char> dict;  // pickled: another process loads it
   int steps = 0;
-  // Of the same state, by the ranks that had it.
-  std::shared_ptr<testing::WrittenCheckpoint> checkpoint;
+  std::string checkpoints;  // the directory of the one that the ranks saved of the same state
 };
 
 // As what it is handed over.
@@ -46,16 +44,22 @@ struct Way {
   int from = -1;  // whose dict is loaded
 };
 
-// Runs each rank's part of a job, embedded or at a server.
-void OnRanks(const Way& way, const std::function<void(ShardedOptimizerOptions)>& body) {
-  ExpectAllOk(way.attached ? testing::RunAttached(way.world_size, body)
-                           : RunRanks(way.world_size, body));
+// Runs each rank's part of a job, embedded or at a server; one that saves checkpoints if `saving`.
+void OnRanks(const Way& way, bool saving,
+             const std::function<void(ShardedOptimizerOptions)>& body) {
+  if (saving) {
+    ExpectAllOk(way.attached ? testing::RunServedAttached(way.world_size, body)
+                             : testing::RunServedRanks(way.world_size, body));
+  } else {
+    ExpectAllOk(way.attached ? testing::RunAttached(way.world_size, body)
+                             : RunRanks(way.world_size, body));
+  }
 }
 
 void Load(const Saved& saved, Form form, const Way& way, ShardedOptimizer& optimizer,
           const std::vector<at::Tensor>& parameters) {
   if (form == Form::kCheckpoint) {
-    const LoadedCheckpoint loaded = optimizer.load_checkpoint(saved.checkpoint->root());
+    const LoadedCheckpoint loaded = optimizer.load_checkpoint(saved.checkpoints);
     EXPECT_EQ(static_cast<int>(loaded.step), saved.steps);
     EXPECT_EQ(static_cast<int>(optimizer.finished_step()), saved.steps);
     return;
@@ -76,10 +80,9 @@ Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* 
   absl::Mutex mutex;
   Saved saved;
   saved.steps = job.steps;
-  if (form == Form::kCheckpoint) {
-    saved.checkpoint = std::make_shared<testing::WrittenCheckpoint>(testing::NewCheckpointRoot());
-  }
-  OnRanks(way, [&](ShardedOptimizerOptions options) {
+  const bool saving = form == Form::kCheckpoint && start == nullptr;
+  if (saving) saved.checkpoints = testing::NewCheckpointRoot();
+  OnRanks(way, saving, [&](ShardedOptimizerOptions options) {
     options.policy = way.policy;
     options.buckets = {4096, 1024};
     testing::RecordedSteps steps;
@@ -90,7 +93,10 @@ Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* 
       };
     }
     steps.after = [&](ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters) {
-      if (form == Form::kCheckpoint) saved.checkpoint->WriteShare(optimizer, parameters);
+      if (saving) {
+        optimizer.save_checkpoint(saved.checkpoints);
+        optimizer.wait_checkpoint();
+      }
       optimizer.consolidate_state_dict(way.world_size - 1);
       if (options.rank != way.world_size - 1) return;
       absl::MutexLock lock(&mutex);
@@ -99,7 +105,6 @@ Saved TrainPart(const RecordedJob& job, const Way& way, int first, const Saved* 
     };
     testing::Train(job, options, testing::SlotsOfEmbeddedOwner, steps);
   });
-  if (form == Form::kCheckpoint) saved.checkpoint->Commit();
   return saved;
 }
 

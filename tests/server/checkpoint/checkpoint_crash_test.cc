@@ -1,18 +1,17 @@
 // Saves and removals of checkpoints that are interrupted at every operation of the file system.
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/verify.h"
+#include "tests/server/checkpoint/crashes.h"
 #include "tests/server/checkpoint/saved_model.h"
 #include "tests/testing/fake_file_system.h"
 
@@ -25,17 +24,9 @@ using Unsynced = FakeFileSystem::Unsynced;
 
 // More than a write takes at once, so that the files are written in several.
 constexpr int64_t kBigElements = 100'000;
-// Of what a crash leaves; --test_env=OPTSHARD_CRASH_SEEDS=100 makes it a campaign.
-constexpr uint64_t kSeeds = 2;
 constexpr StepNumber kBefore = 10;
 constexpr StepNumber kDuring = 20;
 constexpr StepNumber kAfter = 30;
-
-uint64_t Seeds() {
-  const char* const given = std::getenv("OPTSHARD_CRASH_SEEDS");
-  uint64_t seeds = kSeeds;
-  return given != nullptr && absl::SimpleAtoi(given, &seeds) ? seeds : kSeeds;
-}
 
 absl::Status Save(FakeFileSystem& system, StepNumber step) {
   auto root = system.OpenDirectory("/").value();
@@ -93,18 +84,14 @@ int ForEachOperation(const Case& run) {
 
 TEST(CheckpointCrash, AtEveryOperationOfASaveAndPrune_LosesNothingCommitted) {
   int points = 0;
-  const uint64_t seeds = Seeds();
-  for (uint64_t seed = 0; seed < seeds + 2; ++seed) {
-    const Unsynced unsynced = seed == seeds       ? Unsynced::kLost
-                              : seed == seeds + 1 ? Unsynced::kKept
-                                                  : Unsynced::kByChance;
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
+  for (const testing::Crash& crash : testing::Crashes()) {
+    SCOPED_TRACE(absl::StrCat("seed ", crash.seed));
     points += ForEachOperation([&](FakeFileSystem& system, int64_t operation) {
       system.CrashAtOperation(operation);
       const bool saved = Save(system, kDuring).ok();
       if (saved) Prune(system).IgnoreError();
       const bool crashed = system.crashed();
-      system.Restart(unsynced, seed * 1000 + static_cast<uint64_t>(operation));
+      system.Restart(crash.unsynced, crash.seed * 1000 + static_cast<uint64_t>(operation));
 
       const std::set<StepNumber> listed = Listed(system);
       EXPECT_TRUE(!saved || listed.count(kDuring) == 1) << "a committed checkpoint is lost";

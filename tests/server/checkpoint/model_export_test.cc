@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/state_file/checkpoint_export.h"
+#include "tests/server/checkpoint/crashes.h"
 #include "tests/server/checkpoint/saved_model.h"
 #include "tests/testing/fake_file_system.h"
 #include "tests/testing/files_in.h"
@@ -101,18 +102,14 @@ TEST(ModelExport, OwnersTogether_WriteWhatTheProgramExportsFromACheckpoint) {
 TEST(ModelExport, CrashAtEveryOperation_LeavesTheModelWholeOrNotThere) {
   const Files expected = Expected();
   int points = 0;
-  constexpr uint64_t kSeeds = 3;
-  for (uint64_t seed = 0; seed < kSeeds + 2; ++seed) {
-    const Unsynced unsynced = seed == kSeeds       ? Unsynced::kLost
-                              : seed == kSeeds + 1 ? Unsynced::kKept
-                                                   : Unsynced::kByChance;
+  for (const testing::Crash& crash : testing::Crashes()) {
     for (int64_t operation = 0;; ++operation) {
-      SCOPED_TRACE(absl::StrCat("seed ", seed, ", operation ", operation));
+      SCOPED_TRACE(absl::StrCat("seed ", crash.seed, ", operation ", operation));
       FakeFileSystem system;
       system.CrashAtOperation(operation);
       const bool exported = Export(system).ok();
       const bool crashed = system.crashed();
-      system.Restart(unsynced, seed * 1000 + static_cast<uint64_t>(operation));
+      system.Restart(crash.unsynced, crash.seed * 1000 + static_cast<uint64_t>(operation));
       EXPECT_TRUE(!exported || IsThere(system)) << "a finished model is lost";
       if (IsThere(system)) {
         EXPECT_EQ(FilesIn(system, "/model"), expected);

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,8 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint/checkpoint_list.h"
 #include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/checkpoint_removal.h"
 #include "server/checkpoint/verify.h"
+#include "tests/server/checkpoint/crashes.h"
 #include "tests/server/checkpoint/saved_model.h"
 #include "tests/server/coordinator/saving/fake_saving_owners.h"
 #include "tests/testing/fake_file_system.h"
@@ -72,6 +78,29 @@ class CheckpointDriverTest : public ::testing::Test {
   void ExpectOnlyTheFormerOne() {
     EXPECT_THAT(Names(), ElementsAre("step-000000000001"));
     EXPECT_EQ(Difference("step-000000000001", 1), "");
+  }
+
+  // Those that are listed are whole, and the former one is among them. Their names.
+  std::set<std::string> ExpectListedOnesWhole() {
+    std::set<std::string> listed;
+    const auto entries = ListCheckpoints(*Root()).value();
+    for (const CheckpointEntry& entry : entries) {
+      if (entry.state == CheckpointState::kUncommitted) continue;
+      EXPECT_EQ(entry.state, CheckpointState::kCommitted) << entry.problem;
+      EXPECT_EQ(Difference(entry.name, entry.parsed.step), "") << entry.name;
+      listed.insert(entry.name);
+    }
+    EXPECT_EQ(listed.count("step-000000000001"), 1u);
+    return listed;
+  }
+
+  void RemoveAllButTheFormerOne() {
+    const auto entries = ListCheckpoints(*Root()).value();
+    for (const CheckpointEntry& entry : entries) {
+      if (entry.parsed.step == 1) continue;
+      EXPECT_EQ(RemoveCheckpoint(*Root(), entry).status(), absl::OkStatus());
+    }
+    ExpectOnlyTheFormerOne();
   }
 
   FakeFileSystem system_;
@@ -184,24 +213,23 @@ TEST_F(CheckpointDriverTest, AnErrorOfAnyOperation_LeavesTheFormerOneAndNothingI
 }
 
 TEST_F(CheckpointDriverTest, APowerFailureAtAnyOperation_LosesNothingThatWasCommitted) {
-  const int64_t first = system_.operations();
-  ASSERT_TRUE(Save().ok());
-  const int64_t operations = system_.operations() - first;
-  for (int64_t i = 0; i < operations; ++i) {
-    system_.CrashAtOperation(system_.operations() + i);
-    const auto saved = Save();
-    system_.Restart(FakeFileSystem::Unsynced::kByChance, static_cast<uint64_t>(i));
-    EXPECT_EQ(Difference("step-000000000001", 1), "") << i;
-    bool is_listed = false;
-    const auto entries = ListCheckpoints(*Root());
-    for (const CheckpointEntry& entry : *entries) {
-      if (entry.state == CheckpointState::kUncommitted) continue;
-      EXPECT_EQ(entry.state, CheckpointState::kCommitted) << i << entry.problem;
-      EXPECT_EQ(Difference(entry.name, entry.parsed.step), "") << i;
-      is_listed = is_listed || (saved.ok() && saved->name == entry.name);
+  int points = 0;
+  for (const testing::Crash& crash : testing::Crashes()) {
+    bool crashed = true;
+    for (uint64_t operation = 0; crashed && !HasFailure(); ++operation) {
+      SCOPED_TRACE(absl::StrCat("seed ", crash.seed, ", operation ", operation));
+      system_.CrashAtOperation(system_.operations() + static_cast<int64_t>(operation));
+      const auto saved = Save();
+      crashed = system_.crashed();
+      system_.Restart(crash.unsynced, crash.seed * 1000 + operation);
+      const std::set<std::string> listed = ExpectListedOnesWhole();
+      EXPECT_TRUE(!saved.ok() || listed.count(saved->name) == 1) << "a committed one is lost";
+      RemoveAllButTheFormerOne();
+      if (crashed) ++points;
     }
-    EXPECT_EQ(is_listed, saved.ok()) << i;
   }
+  std::printf("%d crash points\n", points);
+  EXPECT_GT(points, 100);
 }
 
 TEST_F(CheckpointDriverTest, SnapshotsThatCouldNotBeOpened_AreTriedAgain) {

@@ -3,12 +3,13 @@
 //   joined   owner_address
 //   stepping step, checksum (of the parameters): before the step
 //   step     step, checksum: after it
-//   adding, added      a param group, after step
+//   adding, added      a param group, after step; at_us
 //   torn     as error, and it loads a checkpoint
-//   loading, loaded    the state, after step
+//   loading, loaded    the state or a checkpoint, after step; at_us
 //   done     checksum; with --tell_state state, too: digests of the rank's own
-//   error    code, message, ranks, torn, in_doubt, owner_away, at_us, checksum, call: step, add or
-//   load
+//   error    code, message, ranks, torn, in_doubt, owner_away, at_us, call (step, add or load),
+//            checksum
+//   again    as error, without checksum: it makes the call again
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -61,14 +62,18 @@ ABSL_FLAG(std::string, owner_listen, "", "where the owner's service listens");
 ABSL_FLAG(std::string, node, "", "node name; ranks of one are summed first");
 ABSL_FLAG(std::string, attach, "embedded", "or unix:PATH");
 ABSL_FLAG(bool, wait_for_trainers, false, "where another one is away");
-ABSL_FLAG(bool, call_again, false, "what was given up because a trainer or an owner is away");
+ABSL_FLAG(
+    bool, call_again, false,
+    "what was given up because a trainer or an owner is away, and loads that were interrupted");
 ABSL_FLAG(bool, tell_state, false, "with done");
 ABSL_FLAG(int, steps, 5, "how many");
 ABSL_FLAG(std::vector<std::string>, pause_after, {},
           "steps after which it waits until it is told to go on");
 ABSL_FLAG(std::vector<std::string>, add_after, {},
           "steps after which a param group is added, or each second time a parameter to group 0");
-ABSL_FLAG(int, load_after, 0, "step after which it loads the state that it has; 0: none");
+ABSL_FLAG(int, load_after, 0, "step after which it loads; 0: none");
+ABSL_FLAG(std::string, load_from, "",
+          "directory of the checkpoint that it loads then; none: half of the state that it has");
 ABSL_FLAG(std::string, load_torn, "",
           "directory of the checkpoint that it loads after a torn step");
 ABSL_FLAG(std::string, load_checkpoint, "",
@@ -90,6 +95,10 @@ void Tell(const std::string& event, nlohmann::json line) {
   line["event"] = event;
   std::printf("%s\n", line.dump().c_str());
   std::fflush(stdout);
+}
+
+void TellMoment(const std::string& event, int step) {
+  Tell(event, {{"step", step}, {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())}});
 }
 
 // Cheap, the same on every machine, with sums that depend on their order.
@@ -167,9 +176,33 @@ void DieOnceHalfUpdated(const at::Tensor& parameter) {
 
 const char* g_call = "";  // that is under way, or was the last one
 
+bool IsAway(const absl::Status& status) {
+  return errors::IsTrainerGone(status) || errors::IsOwnerAway(status);
+}
+
+// Of a load: others step already; or, where optimizers do not wait, somebody is away, some ranks
+// have begun it again and others go on with it, or what a checkpoint replaces is torn.
+bool IsInterrupted(const absl::Status& status) {
+  if (errors::IsRanksDisagree(status)) return true;
+  if (absl::GetFlag(FLAGS_wait_for_trainers)) return false;
+  return IsAway(status) || absl::IsAborted(status) ||
+         (errors::IsTornStep(status) && !absl::GetFlag(FLAGS_load_from).empty());
+}
+
+nlohmann::json Described(const absl::Status& status) {
+  return {{"code", absl::StatusCodeToString(status.code())},
+          {"message", std::string(status.message())},
+          {"ranks", errors::RanksOf(status)},
+          {"torn", errors::IsTornStep(status)},
+          {"in_doubt", errors::IsStepInDoubt(status)},
+          {"owner_away", errors::IsOwnerAway(status)},
+          {"call", g_call},
+          {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())}};
+}
+
 // As a program does that does not let the optimizer wait for others.
 template <typename Call>
-void CallAgain(const char* name, const Call& call) {
+void CallAgain(const char* name, bool (*may_repeat)(const absl::Status&), const Call& call) {
   g_call = name;
   const absl::Time deadline =
       absl::Now() + absl::Milliseconds(absl::GetFlag(FLAGS_step_timeout_ms));
@@ -177,9 +210,9 @@ void CallAgain(const char* name, const Call& call) {
     try {
       return call();
     } catch (const StatusError& error) {
-      const bool away =
-          errors::IsTrainerGone(error.status()) || errors::IsOwnerAway(error.status());
-      if (!absl::GetFlag(FLAGS_call_again) || !away || absl::Now() >= deadline) throw;
+      if (!absl::GetFlag(FLAGS_call_again) || !may_repeat(error.status())) throw;
+      if (absl::Now() >= deadline) throw;
+      Tell("again", Described(error.status()));
       absl::SleepFor(absl::Milliseconds(20));
     }
   }
@@ -198,7 +231,7 @@ void Step(ShardedOptimizer& optimizer, const std::vector<at::Tensor>& parameters
   Tell("stepping", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
   // The largest parameters are spread over the ranks: the middle of this one belongs to this rank.
   if (step == absl::GetFlag(FLAGS_die_applying)) DieOnceHalfUpdated(parameters[rank]);
-  CallAgain("step", [&] { optimizer.step(); });
+  CallAgain("step", IsAway, [&] { optimizer.step(); });
   Tell("step", {{"step", step}, {"checksum", ParametersChecksum(parameters)}});
 }
 
@@ -213,40 +246,59 @@ void WaitToGoOn() {
   recv(kLinkDescriptor, &byte, 1, 0);
 }
 
-// Additions, and a load, that come between this step and the next one.
-void BetweenSteps(ShardedOptimizer& optimizer, std::vector<at::Tensor>& parameters,
-                  std::vector<at::Tensor>& gradients, int step, bool loads) {
+void AddAfter(int step, ShardedOptimizer& optimizer, std::vector<at::Tensor>& parameters,
+              std::vector<at::Tensor>& gradients) {
   for (int i = 0; i < CountOf(step, absl::GetFlag(FLAGS_add_after)); ++i) {
     const at::Tensor added = MakeParameter(static_cast<int>(parameters.size()));
-    Tell("adding", {{"step", step}});
-    CallAgain("add", [&] {
+    TellMoment("adding", step);
+    CallAgain("add", IsAway, [&] {
       if (parameters.size() % 2 == 1) return optimizer.add_parameters({added});
       optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{added}));
     });
-    Tell("added", {{"step", step}});
+    TellMoment("added", step);
     parameters.push_back(added);
     gradients.push_back(at::zeros(added.sizes(), at::TensorOptions().dtype(at::kFloat)));
   }
-  if (!loads || step == 0 || step != absl::GetFlag(FLAGS_load_after)) return;
-  Tell("loading", {{"step", step}});
-  CallAgain("load", [&] {
+}
+
+// Without the state of each second parameter, which begins anew: what is loaded in part differs
+// from this, and from the state before.
+StateDict HalfOf(StateDict dict) {
+  const auto parameters = static_cast<int64_t>(dict.state.size());
+  for (int64_t number = 1; number < parameters; number += 2) dict.state.erase(number);
+  return dict;
+}
+
+// Returns the step after which it goes on.
+int Load(int step, ShardedOptimizer& optimizer) {
+  const std::string directory = absl::GetFlag(FLAGS_load_from);
+  TellMoment("loading", step);
+  CallAgain("load", IsInterrupted, [&] {
+    if (!directory.empty()) {
+      step = static_cast<int>(optimizer.load_checkpoint(directory).step);
+      return;
+    }
     optimizer.consolidate_state_dict(-1);
-    optimizer.load_state_dict(optimizer.state_dict());
+    optimizer.load_state_dict(HalfOf(optimizer.state_dict()));
   });
-  Tell("loaded", {{"step", step}});
+  TellMoment("loaded", step);
+  return step;
+}
+
+bool LoadsAfter(int step) { return step > 0 && step == absl::GetFlag(FLAGS_load_after); }
+
+// Whether another rank still loads what this one, or its predecessor, has loaded before this step:
+// all ranks are told to make the call again.
+bool OthersLoad(const absl::Status& status, int step, int loaded) {
+  return absl::GetFlag(FLAGS_call_again) && absl::GetFlag(FLAGS_load_after) > 0 &&
+         step == loaded + 1 && errors::IsRanksDisagree(status);
 }
 
 void TellError(const std::string& event, const absl::Status& status,
                const std::vector<at::Tensor>& parameters) {
-  Tell(event, {{"code", absl::StatusCodeToString(status.code())},
-               {"message", std::string(status.message())},
-               {"ranks", errors::RanksOf(status)},
-               {"torn", errors::IsTornStep(status)},
-               {"in_doubt", errors::IsStepInDoubt(status)},
-               {"owner_away", errors::IsOwnerAway(status)},
-               {"call", g_call},
-               {"at_us", absl::ToUnixMicros(Clock::Monotonic().Now())},
-               {"checksum", ParametersChecksum(parameters)}});
+  nlohmann::json line = Described(status);
+  line["checksum"] = ParametersChecksum(parameters);
+  Tell(event, line);
 }
 
 void Train(std::vector<at::Tensor> parameters, RankLink& test) {
@@ -269,14 +321,19 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
       gradients.push_back(at::zeros(parameter.sizes(), at::TensorOptions().dtype(at::kFloat)));
     }
     // A successor has what its predecessor added.
-    for (int step = 0; step <= finished; ++step) {
-      BetweenSteps(*optimizer, parameters, gradients, step, step == finished);
-    }
+    for (int step = 0; step <= finished; ++step) AddAfter(step, *optimizer, parameters, gradients);
+    if (LoadsAfter(finished)) finished = Load(finished, *optimizer);
+    int loaded = finished;  // perhaps by its predecessor
     for (int step = finished + 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
       optimizer->set_blob(absl::StrCat("after step ", step));
       try {
         Step(*optimizer, parameters, gradients, step);
       } catch (const StatusError& error) {
+        if (OthersLoad(error.status(), step, loaded)) {
+          Tell("again", Described(error.status()));
+          step = loaded = Load(loaded, *optimizer);
+          continue;
+        }
         const std::string directory = absl::GetFlag(FLAGS_load_torn);
         if (directory.empty() || !errors::IsTornStep(error.status())) throw;
         TellError("torn", error.status(), parameters);
@@ -284,14 +341,16 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
         Tell("loaded", {{"step", step}, {"blob", optimizer->blob()}});
         continue;
       }
-      BetweenSteps(*optimizer, parameters, gradients, step, true);
+      AddAfter(step, *optimizer, parameters, gradients);
+      if (LoadsAfter(step)) step = loaded = Load(step, *optimizer);
       if (CountOf(step, absl::GetFlag(FLAGS_pause_after)) == 0) continue;
       Tell("paused", {{"step", step}});
       WaitToGoOn();
     }
     nlohmann::json done = {{"checksum", ParametersChecksum(parameters)}};
     if (absl::GetFlag(FLAGS_tell_state)) {
-      CallAgain("state", [&] { done["state"] = DigestLines(optimizer->local_state_dict()); });
+      CallAgain("state", IsAway,
+                [&] { done["state"] = DigestLines(optimizer->local_state_dict()); });
     }
     Tell("done", done);
     if (absl::GetFlag(FLAGS_hold)) test.WaitForRelease();

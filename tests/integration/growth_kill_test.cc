@@ -40,7 +40,6 @@ namespace {
 
 constexpr uint64_t kRounds = 4;
 constexpr uint64_t kFirstSeed = 1;
-constexpr int kGroups = 3;  // that are added
 
 enum class Victim { kServer, kTrainer, kCoordinator };
 constexpr Victim kVictims[] = {Victim::kServer, Victim::kTrainer, Victim::kServer, Victim::kTrainer,
@@ -62,11 +61,13 @@ struct Setting {
   int servers = 1;
   bool waits = true;             // the optimizers do; otherwise their programs alone
   bool from_checkpoint = false;  // they load; otherwise a state dict
+  bool grows_on = true;          // groups are added after the load, too
 
+  int groups() const { return grows_on ? 3 : 1; }  // that are added
   std::string text() const {
-    return absl::StrCat(servers, servers == 1 ? " server, " : " servers, ",
-                        waits ? "waits, " : "calls again, ",
-                        from_checkpoint ? "checkpoint" : "state dict");
+    return absl::StrCat(
+        servers, servers == 1 ? " server, " : " servers, ", waits ? "waits, " : "calls again, ",
+        from_checkpoint ? "checkpoint" : "state dict", grows_on ? "" : ", no group after it");
   }
 };
 
@@ -150,8 +151,9 @@ class GrowthKillTest : public testing::ShardServerFixture {
 
   std::vector<std::string> Arguments(const Setting& setting) {
     std::vector<std::string> arguments = {
-        "--steps=6",      "--elements=200000",      "--add_after=1,4,5",       "--tell_state",
-        "--load_after=2", "--join_timeout_ms=8000", "--step_timeout_ms=20000", "--call_again"};
+        "--steps=6",    "--elements=200000",      "--tell_state",           "--load_after=2",
+        "--call_again", "--join_timeout_ms=8000", "--step_timeout_ms=20000"};
+    arguments.push_back(setting.grows_on ? "--add_after=1,4,5" : "--add_after=1");
     if (setting.waits) arguments.push_back("--wait_for_trainers");
     if (setting.from_checkpoint) arguments.push_back(absl::StrCat("--load_from=", checkpoints_));
     return arguments;
@@ -182,9 +184,12 @@ class GrowthKillTest : public testing::ShardServerFixture {
     added_ = 0;
   }
 
-  // Saves the checkpoint of step 3 that others load after step 2, and keeps what all jobs end with.
-  void RunSaved() {
-    StartJob({}, {"--pause_after=3"});
+  // Saves the checkpoint of step 3 that others load after step 2, and keeps what such jobs end
+  // with.
+  void RunSaved(bool grows_on) {
+    Setting setting;
+    setting.grows_on = grows_on;
+    StartJob(setting, {"--pause_after=3"});
     for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
     CheckpointCall::Request request;
     request.coordinator = cluster_->coordinator_address();
@@ -194,7 +199,7 @@ class GrowthKillTest : public testing::ShardServerFixture {
     ASSERT_EQ(saved->step, 3);
     for (int rank = 0; rank < kWorldSize; ++rank) cluster_->trainer(rank).Release();
     for (int rank = 0; rank < kWorldSize; ++rank) {
-      expected_.push_back(Event(rank, "done").dump());
+      expected_[grows_on].push_back(Event(rank, "done").dump());
     }
     EndJob();
   }
@@ -206,7 +211,8 @@ class GrowthKillTest : public testing::ShardServerFixture {
     const int64_t loading_us = Event(0, "loading").at("at_us");
     lengths.load = absl::Microseconds(Event(0, "loaded").at("at_us").get<int64_t>() - loading_us);
     for (int rank = 0; rank < kWorldSize; ++rank) {
-      EXPECT_EQ(Event(rank, "done").dump(), expected_[rank]) << setting.text() << ", rank " << rank;
+      EXPECT_EQ(Event(rank, "done").dump(), expected_[setting.grows_on][rank])
+          << setting.text() << ", rank " << rank;
     }
     lengths.job = absl::Now() - begin;
     EndJob();
@@ -215,7 +221,8 @@ class GrowthKillTest : public testing::ShardServerFixture {
 
   // Half of the rounds aim at the load, some of them at its end, when others may not be told yet; a
   // third aims at the addition of a group, which is short.
-  void AwaitMoment(std::mt19937_64& random, int rank, const Lengths& lengths) {
+  void AwaitMoment(std::mt19937_64& random, const Round& round, const Lengths& lengths) {
+    const int rank = round.rank;
     const double share = static_cast<double>(random() % 10000) / 10000;
     switch (random() % 6) {
       case 0:
@@ -228,7 +235,9 @@ class GrowthKillTest : public testing::ShardServerFixture {
         break;
       case 3:
       case 4:
-        for (uint64_t group = random() % kGroups + 1; group > 0; --group) Event(rank, "adding");
+        for (uint64_t group = random() % round.setting.groups() + 1; group > 0; --group) {
+          Event(rank, "adding");
+        }
         absl::SleepFor(absl::Milliseconds(40) * share);
         break;
       default:
@@ -300,7 +309,7 @@ class GrowthKillTest : public testing::ShardServerFixture {
     random.discard(1);
     round.rank = static_cast<int>(random() % kWorldSize);
     StartJob(round.setting);
-    AwaitMoment(random, round.rank, lengths);
+    AwaitMoment(random, round, lengths);
     const int64_t killed_us = NowMicros();
     std::vector<nlohmann::json> ends;
     for (const int trainer : Kill(round)) ends.push_back(End(trainer));
@@ -319,7 +328,8 @@ class GrowthKillTest : public testing::ShardServerFixture {
       const bool is_told = ends[r].value("event", "") == "error";
       EXPECT_EQ(is_told, !loss.empty()) << round.text() << ", rank " << r << ends[r];
       if (is_told) continue;
-      EXPECT_EQ(ends[r].dump(), expected_[r]) << round.text() << ", rank " << r;
+      EXPECT_EQ(ends[r].dump(), expected_[round.setting.grows_on][r])
+          << round.text() << ", rank " << r;
     }
     return loss.empty() ? "goes on" : loss;
   }
@@ -340,14 +350,15 @@ class GrowthKillTest : public testing::ShardServerFixture {
 
  private:
   std::string checkpoints_;
-  std::vector<std::string> expected_;  // what undisturbed trainers end with, by rank
+  // What undisturbed trainers end with, by whether groups are added after the load, and by rank.
+  std::map<bool, std::vector<std::string>> expected_;
   std::vector<std::string> servers_;
 };
 
 TEST_F(GrowthKillTest, KilledAtAnyMoment_TheJobGoesOnWithTheSameBitsOrAllAreTold) {
   const uint64_t rounds = testing::NumberFromEnvironment("OPTSHARD_GROWTH_ROUNDS", kRounds);
   const uint64_t first = testing::NumberFromEnvironment("OPTSHARD_GROWTH_SEED", kFirstSeed);
-  ASSERT_NO_FATAL_FAILURE(RunSaved());
+  for (const bool grows_on : {true, false}) ASSERT_NO_FATAL_FAILURE(RunSaved(grows_on));
   std::map<std::string, Lengths> lengths;  // by the setting
   std::map<std::string, int> counts;       // of rounds
   for (uint64_t seed = first; seed < first + rounds && !HasFailure(); ++seed) {
@@ -355,6 +366,8 @@ TEST_F(GrowthKillTest, KilledAtAnyMoment_TheJobGoesOnWithTheSameBitsOrAllAreTold
     round.seed = seed;
     round.setting = {seed % 2 == 0 ? 2 : 1, seed / 2 % 2 == 0, seed / 4 % 2 == 0};
     round.victim = kVictims[seed % std::size(kVictims)];
+    // Without a coordinator a job goes on as long as no group is added.
+    round.setting.grows_on = round.victim != Victim::kCoordinator || seed / 5 % 3 == 0;
     const std::string setting = round.setting.text();
     if (lengths.count(setting) == 0) lengths[setting] = RunUndisturbed(round.setting);
     const std::string end = Run(round, lengths[setting]);

@@ -21,6 +21,7 @@ PROGRAMS = (
     "server/checkpoint/optshard-checkpoint",
     "server/coordinator/optshard-coordinator",
     "server/node/optshard-server",
+    "tools/launcher/optshard-run",
 )
 # With their run paths: LibTorch may lie beside the one that needs it.
 LIBRARIES = {"liboptshard_client.so": "$ORIGIN", "liboptshard_control.so": None}

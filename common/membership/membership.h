@@ -18,7 +18,8 @@
 
 namespace optshard {
 
-constexpr uint32_t kProtocolVersion = 2;
+// Of all that ranks, their shard owners and the coordinator say to each other.
+constexpr uint32_t kProtocolVersion = 3;
 
 // How far a member is in its steps. Heartbeats and failure reports carry it.
 enum class StepOutcome : uint8_t {

@@ -6,7 +6,7 @@ import unittest
 
 from tests.install.installed import INSTALL, checked, files_below, install_to, run, scratch
 
-_PROGRAMS = ["optshard-checkpoint", "optshard-coordinator", "optshard-server"]
+_PROGRAMS = ["optshard-checkpoint", "optshard-coordinator", "optshard-run", "optshard-server"]
 
 
 class Installed(unittest.TestCase):
@@ -69,6 +69,11 @@ class Installed(unittest.TestCase):
                 for program in _PROGRAMS:
                     help_text = checked(os.path.join(moved, "bin", program), "--help", cwd="/")
                     self.assertIn(program, help_text)
+                # It starts the coordinator and the server that are beside it.
+                launched = checked(os.path.join(moved, "bin/optshard-run"), "-n", "2", "--",
+                                   "sh", "-c", "echo rank $RANK at $OPTSHARD_COORDINATOR", cwd="/")
+                for rank in range(2):
+                    self.assertRegex(launched, r"rank %d at 127\.0\.0\.1:\d+" % rank)
             finally:
                 os.rename(moved, self.prefix)
 

@@ -105,13 +105,15 @@ TEST(AttachRequest_ThereAndBack, IsTheSame) {
 
 TEST(AttachRequest_AnotherProtocolVersion_IsRefused, ShowingBoth) {
   AttachRequest request = SomeRequest();
-  request.protocol_version = 77;
-  const absl::Status status = DecodeAttachRequest(EncodeAttachRequest(request)).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_NE(status.message().find("version 77"), absl::string_view::npos) << status;
-  EXPECT_NE(status.message().find(absl::StrCat("version ", kAttachProtocolVersion)),
-            absl::string_view::npos)
-      << status;
+  for (const uint32_t version : {kAttachProtocolVersion - 1, kAttachProtocolVersion + 1}) {
+    request.protocol_version = version;
+    const absl::Status status = DecodeAttachRequest(EncodeAttachRequest(request)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    for (const uint32_t shown : {version, kAttachProtocolVersion}) {
+      EXPECT_NE(status.message().find(absl::StrCat("version ", shown)), absl::string_view::npos)
+          << status;
+    }
+  }
 }
 
 TEST(AttachMessages_BytesOfSomethingElse_AreRefused, ByAll) {

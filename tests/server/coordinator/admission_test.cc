@@ -44,11 +44,14 @@ TEST(CheckJoinRequest, OtherJob_ShowsBoth) {
 
 TEST(CheckJoinRequest, OtherProtocol_IsFailedPrecondition) {
   JoinRequest request = TestJoin(1, 2);
-  request.protocol_version = 7;
-  const absl::Status status = CheckJoinRequest(request, "optshard", 2);
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(Text(status), AllOf(HasSubstr("speaks protocol version 7,"),
-                                  HasSubstr("this coordinator version 2;")));
+  for (const uint32_t version : {kProtocolVersion - 1, kProtocolVersion + 1}) {
+    request.protocol_version = version;
+    const absl::Status status = CheckJoinRequest(request, "optshard", 2);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status));
+    EXPECT_THAT(Text(status),
+                AllOf(HasSubstr(absl::StrCat("speaks protocol version ", version, ",")),
+                      HasSubstr(absl::StrCat("this coordinator version ", kProtocolVersion, ";"))));
+  }
 }
 
 TEST(CheckJoinRequest, EmptyNames_AreInvalid) {

@@ -150,14 +150,16 @@ AttachRequest GoodRequest(Rank rank) {
 TEST(NodeAttach_OtherProtocolOrLayout_IsRefused, BeforeAnythingIsMade) {
   NodeRig rig(2);
   AttachRequest request;
-  request.protocol_version = 99;
-  absl::Status status = AnswerTo(rig, EncodeAttachRequest(request));
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 99"));
+  for (const uint32_t version : {kAttachProtocolVersion - 1, kAttachProtocolVersion + 1}) {
+    request.protocol_version = version;
+    const absl::Status other = AnswerTo(rig, EncodeAttachRequest(request));
+    EXPECT_TRUE(absl::IsFailedPrecondition(other)) << other;
+    EXPECT_THAT(std::string(other.message()), HasSubstr(absl::StrCat("version ", version)));
+  }
 
   request = GoodRequest(0);
   request.layout_digest = 0x4711;
-  status = AnswerTo(rig, EncodeAttachRequest(request));
+  absl::Status status = AnswerTo(rig, EncodeAttachRequest(request));
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("0x0000000000004711"));
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -38,9 +39,12 @@ using testing::ExpectAllOk;
 using ::testing::HasSubstr;
 using testing::List;
 using testing::NewCheckpointRoot;
+using testing::Parameter;
 using testing::RunServedRanks;
 using Job = testing::SavedJob;
 using Trainer = testing::SavedJobTrainer;
+using torch::optim::AdamOptions;
+using torch::optim::OptimizerParamGroup;
 
 void SaveWhatTrainersKeep(decltype(RunServedRanks)* run) {
   const std::string root = NewCheckpointRoot();
@@ -267,10 +271,9 @@ void ExpectExported(const std::string& path, Rank rank, const StateDict& expecte
 // start (0).
 std::vector<std::string> WithAnAddedParameter(ShardedOptimizerOptions options, StepNumber load,
                                               StepNumber save, const std::string& root) {
-  using torch::optim::OptimizerParamGroup;
   std::vector<at::Tensor> all;
   for (int i = 0; i < 4; ++i) {
-    all.push_back(testing::Parameter({1500}, 1.0F + static_cast<float>(i)));
+    all.push_back(Parameter({1500}, 1.0F + static_cast<float>(i)));
   }
   const std::vector<OptimizerParamGroup> groups = {
       OptimizerParamGroup(std::vector<at::Tensor>{all[0], all[1]}),
@@ -302,6 +305,67 @@ std::vector<std::string> WithAnAddedParameter(ShardedOptimizerOptions options, S
   std::vector<std::string> lines = testing::StateLines(optimizer, all);
   optimizer.Close();
   return lines;
+}
+
+// How a job comes to its second group.
+enum class Second { kAdded, kConstructed };
+
+// Steps to 4, and returns what there is then. Saves after step 2, or begins with what was saved.
+std::vector<std::string> WithASecondGroup(ShardedOptimizerOptions options, Second second,
+                                          bool loads, const std::string& root) {
+  const std::vector<at::Tensor> all = {Parameter({1500}, 1), Parameter({700}, 1)};
+  std::vector<OptimizerParamGroup> groups;
+  for (const at::Tensor& each : all) groups.emplace_back(std::vector<at::Tensor>{each});
+  groups[1].set_options(std::make_unique<AdamOptions>(0.5));
+  const bool adds = second == Second::kAdded;
+  options.policy = PartitionPolicy::kBalanced;
+  ShardedOptimizer optimizer(adds ? std::vector<OptimizerParamGroup>{groups[0]} : groups,
+                             AdamOptions(0.125), options);
+  const auto step = [&](size_t parameters) {
+    const double next = static_cast<double>(optimizer.finished_step() + 1);
+    for (size_t i = 0; i < parameters; ++i) {
+      all[i].mutable_grad() = at::full(all[i].sizes(), 0.125 * next + static_cast<double>(i));
+    }
+    optimizer.step();
+  };
+  if (!loads) step(1);
+  if (adds) optimizer.add_param_group(groups[1]);
+  if (loads) {
+    EXPECT_EQ(optimizer.load_checkpoint(root).step, 2);
+  }
+  while (optimizer.finished_step() < 4) {
+    step(2);
+    if (!loads && optimizer.finished_step() == 2) optimizer.save_checkpoint(root);
+  }
+  optimizer.wait_checkpoint();
+  std::vector<std::string> lines = testing::StateLines(optimizer, all);
+  optimizer.Close();
+  return lines;
+}
+
+void SaveWithAGroupThatWasAdded(decltype(RunServedRanks)* run) {
+  const std::string root = NewCheckpointRoot();
+  absl::Mutex mutex;
+  std::vector<std::string> expected;
+  ExpectAllOk(run(2, [&](const ShardedOptimizerOptions& options) {
+    std::vector<std::string> lines = WithASecondGroup(options, Second::kAdded, false, root);
+    absl::MutexLock lock(&mutex);
+    expected = std::move(lines);
+  }));
+  for (const Second second : {Second::kAdded, Second::kConstructed}) {
+    ExpectAllOk(run(3, [&](const ShardedOptimizerOptions& options) {
+      EXPECT_EQ(WithASecondGroup(options, second, true, root), expected)
+          << (second == Second::kAdded ? "added" : "constructed");
+    }));
+  }
+}
+
+TEST(SavedJob, WithAGroupThatWasAdded_GoesOnWithOneThatIsAddedOrConstructed) {
+  SaveWithAGroupThatWasAdded(RunServedRanks);
+}
+
+TEST(SavedJob, WithAGroupThatWasAddedAtAServer_GoesOnWithOneThatIsAddedOrConstructed) {
+  SaveWithAGroupThatWasAdded(RunAttachedRanks);
 }
 
 TEST(SavedJob, WithParametersAddedToAGroup_GoesOnWithTheSameCallsBitForBit) {

@@ -175,8 +175,10 @@ class RpcOptimizerClient final : public OptimizerClient {
     const int64_t expected = BytesOf(known->ready->plan, wants_parameters);
     const bool same = pulled->generation == known->ready->plan.generation;
     if (same && pulled->bytes == expected) {
-      const absl::Status valid = CheckHyperparameters(pulled->hyperparameters);
-      return valid.ok() ? pulled : valid;
+      auto whole = WithDefaults(pulled->hyperparameters);
+      if (!whole.ok()) return whole.status();
+      pulled->hyperparameters = *std::move(whole);
+      return pulled;
     }
     return absl::FailedPreconditionError(absl::StrFormat(
         "the owners gave %d bytes of generation %d, expected %d bytes of generation %d; the ranks "
@@ -201,18 +203,19 @@ class RpcOptimizerClient final : public OptimizerClient {
     return FromProto(response);
   }
 
-  // Whether they are of the rules that step the groups.
-  absl::Status CheckHyperparameters(const std::vector<Hyperparameters>& given) const {
+  // What an owner gives, by group, as a step would take it.
+  absl::StatusOr<std::vector<Hyperparameters>> WithDefaults(
+      const std::vector<Hyperparameters>& given) const {
     if (given.size() != groups_.size()) {
-      return absl::InternalError(absl::StrFormat(
+      return absl::FailedPreconditionError(absl::StrFormat(
           "the owner of rank 0 sends hyperparameters of %d param groups, expected %d: it runs "
           "another version of optshard",
           given.size(), groups_.size()));
     }
-    const absl::Status valid = ValidateForStep(groups_, given).status();
-    if (valid.ok()) return valid;
+    auto whole = ValidateForStep(groups_, given);
+    if (whole.ok()) return whole;
     return absl::InternalError(absl::StrCat(
-        "the owner of rank 0 sends hyperparameters that no step has: ", valid.message()));
+        "the owner of rank 0 sends hyperparameters that no step has: ", whole.status().message()));
   }
 
   // Of what the owners send: each one that has a part of a parameter sends its numbers.

@@ -73,7 +73,7 @@ class OptimizerClient {
   // parameter that was never updated has "step" 0 and initial values. Its PulledStep has the
   // hyperparameters of that step, of each group of spec(), whose own are those it began with.
   //   INVALID_ARGUMENT     not one place a slot, or a parameter
-  //   FAILED_PRECONDITION  param groups were added: connect anew
+  //   FAILED_PRECONDITION  param groups were added: connect anew; an owner is of another version
   //   others               as PullState and Connect
   virtual absl::StatusOr<PulledStep> ReadState(absl::Span<char* const> to,
                                                const ReadOptions& options) const = 0;

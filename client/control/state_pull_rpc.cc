@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/membership/common_proto.h"
+#include "common/request_limits.h"
 #include "common/rpc/channel_rpc.h"
 #include "common/rpc/state_frame_rpc.h"
 #include "common/rpc/status_rpc.h"
@@ -154,7 +155,8 @@ absl::Status Attempt::TakeGroup(int owner, const v1::StateFrame& head) {
   absl::MutexLock lock(&mutex_);
   // In their order, so that an owner cannot have more of them kept than it sends.
   const auto expected = static_cast<int32_t>(hyperparameters_.size());
-  if (owner != 0 || !options_.hyperparameters || head.group() != expected) {
+  if (owner != 0 || !options_.hyperparameters || head.group() != expected ||
+      expected >= kMaxGroups) {
     return absl::InternalError(
         absl::StrFormat("%s sends hyperparameters of group %d, expected those of group %d",
                         NameOfOwner(owner), head.group(), expected));
@@ -176,7 +178,7 @@ absl::Status Attempt::Take(int owner, const grpc::ByteBuffer& message) {
   absl::Status same = Saw(owner, frame->head, bytes);
   if (!same.ok()) return same;
   if (frame->head.has_group()) return TakeGroup(owner, frame->head);
-  // An owner of nothing sends one that only says which step it is.
+  // An owner of nothing says only which step it is.
   if (frame->head.slot().empty() && bytes == 0) return absl::OkStatus();
   StateDestination::Piece piece;
   piece.parameter = frame->head.parameter();

@@ -65,7 +65,8 @@ void LogUnknown(const MemberId& member, AfterUnlock& after) {
     Log(LogLevel::kWarning, context,
         "the rank trains with optimizer \"%s\", whose ranks have joined a coordinator before this "
         "one. Steps go on, but this coordinator saves no checkpoint of it, shows nothing of it and "
-        "adds no param groups to it: to have that again, end its trainers and start them anew",
+        "adds no param groups to it: to have that again, start the job anew from a checkpoint, its "
+        "shard servers, too",
         optimizer);
   });
 }
@@ -209,7 +210,8 @@ absl::StatusOr<Coordinator::Answer> Coordinator::Heartbeat(const Caller& caller,
     const std::string& optimizer = caller.member.optimizer;
     const bool is_unknown =
         errors::IsStaleIncarnation(group.status()) && groups_.count(optimizer) == 0;
-    if (is_unknown && unknown_.insert(optimizer).second) LogUnknown(caller.member, after);
+    if (is_unknown && unknown_.size() < kMaxOptimizers && unknown_.insert(optimizer).second)
+      LogUnknown(caller.member, after);
     return group.status();
   }
   {

@@ -96,10 +96,12 @@ absl::StatusOr<SnapshotMoment> OpenAll(const Owners& owners, absl::Duration time
   for (size_t rank = 1; rank < opened->size(); ++rank) {
     const SnapshotMoment& other = (*opened)[rank];
     if (other == first) continue;
-    return absl::AbortedError(absl::StrFormat(
-        "rank 0 has opened its snapshot at step %d (generation %d), rank %d at step %d "
-        "(generation %d): save again",
-        first.step, first.generation, rank, other.step, other.generation));
+    return absl::AbortedError(
+        absl::StrFormat("rank 0 has opened its snapshot at step %d (generation %d, after %d "
+                        "skipped calls), rank %d "
+                        "at step %d (generation %d, after %d): save again",
+                        first.step, first.generation, first.skipped, rank, other.step,
+                        other.generation, other.skipped));
   }
   return first;
 }

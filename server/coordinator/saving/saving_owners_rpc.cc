@@ -76,7 +76,9 @@ class AwaitedOpened final : public Awaited {
       : done_(std::move(done)) {}
   bool Take(const v1::SaveShardResponse& response) override {
     const v1::ShardOpened& opened = response.opened();
-    if (response.has_opened()) done_(SnapshotMoment{opened.generation(), opened.step()});
+    if (response.has_opened()) {
+      done_(SnapshotMoment{opened.generation(), opened.step(), opened.skipped()});
+    }
     return response.has_opened();
   }
   void End(const absl::Status& status) override { done_(status.ok() ? EndedEarly() : status); }
@@ -306,6 +308,7 @@ class RpcOwnerSave final : public OwnerSave {
     v1::SaveShardRequest request;
     request.mutable_opened_elsewhere()->set_step(moment.step);
     request.mutable_opened_elsewhere()->set_generation(moment.generation);
+    request.mutable_opened_elsewhere()->set_skipped(moment.skipped);
     call_->Tell(std::move(request));
   }
 

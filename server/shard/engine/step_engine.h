@@ -149,7 +149,7 @@ class StepEngine {
   StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange);
 
   // Between calls.
-  BetweenCalls now() const { return {finished_, !LacksValues(), hyperparameters_}; }
+  BetweenCalls now() const { return {finished_, !LacksValues(), hyperparameters_, skipped_}; }
   // No step before a synchronisation.
   bool LacksValues() const {
     return values_ == ParameterValues::kAddedAreMissing ||

@@ -57,7 +57,7 @@ class ShardSavingService::Call final
     may_be_told_ = false;
     has_message_ = false;
     const v1::ShardOpened& opened = request_.opened_elsewhere();
-    opening_->OpenedElsewhere({opened.generation(), opened.step()});
+    opening_->OpenedElsewhere({opened.generation(), opened.step(), opened.skipped()});
   }
 
   void OnWriteDone(bool ok) override {
@@ -157,6 +157,7 @@ class ShardSavingService::Call final
     v1::SaveShardResponse response;
     response.mutable_opened()->set_step(opened->step);
     response.mutable_opened()->set_generation(opened->generation);
+    response.mutable_opened()->set_skipped(opened->skipped);
     return Send(response);
   }
 
@@ -197,8 +198,8 @@ class ShardSavingService::Call final
     return absl::OkStatus();
   }
 
-  // The next message, where none is there or being read. While there is `opening`, it has what
-  // another owner says.
+  // Reads the next message, where none is there or being read. `opening`, which may be null, is
+  // told what another owner has opened.
   void BeginReading(ShardSave* opening) {
     {
       absl::MutexLock lock(&mutex_);
@@ -209,8 +210,8 @@ class ShardSavingService::Call final
     StartRead(&request_);
   }
 
-  // Waits for the client's next message, which must be this one. What another owner says may come
-  // before it: too late to be of use.
+  // Waits for the client's next message, which must be this one. What another owner has opened may
+  // come before it, once: too late to be of use.
   absl::Status Receive(v1::SaveShardRequest::RequestCase expected, absl::string_view name) {
     absl::Status received = ReceiveAny(name);
     if (received.ok() && request_.has_opened_elsewhere() && MayBeTold()) {

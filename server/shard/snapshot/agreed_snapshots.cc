@@ -77,10 +77,7 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> AgreedSnapshots::Take(SnapshotId 
 void AgreedSnapshots::OpenedElsewhere(SnapshotId id, const SnapshotMoment& moment) {
   absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(id);
-  if (found == entries_.end() || call_ != Call::kVotes || now_.finished != moment.step) return;
-  Entry& entry = found->second;
-  const bool is_pending = entry.phase == Phase::kPrepared || entry.phase == Phase::kWanted;
-  if (is_pending && !entry.at_step.has_value()) TryOpen(&entry);
+  if (found != entries_.end()) found->second.elsewhere = moment;
 }
 
 void AgreedSnapshots::Forget(SnapshotId id) {
@@ -182,6 +179,8 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
     }
     (*entry)->phase = Phase::kWanted;
     if (is_first && TryOpenFirst(id, *entry)) return entry;
+    const bool follows = MayFollow(**entry);
+    if (follows && TryOpen(*entry)) return entry;
     const absl::Duration left = deadline - options_.clock->Now();
     Prolong(*entry, std::max(left, absl::ZeroDuration()));
     if (left <= absl::ZeroDuration()) {
@@ -192,11 +191,17 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
     const auto has_changed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       const auto found = entries_.find(id);
       return found == entries_.end() || found->second.phase != Phase::kWanted || !ended_.ok() ||
-             (is_of_any_step && (call_ == Call::kNone) != is_first);
+             (is_of_any_step && (call_ == Call::kNone) != is_first) ||
+             MayFollow(found->second) != follows;
     };
     mutex_.AwaitWithTimeout(absl::Condition(&has_changed),
-                            is_first ? std::min(left, kPause) : left);
+                            is_first || follows ? std::min(left, kPause) : left);
   }
+}
+
+bool AgreedSnapshots::MayFollow(const Entry& entry) const {
+  return call_ == Call::kVotes && !entry.at_step.has_value() && entry.elsewhere.has_value() &&
+         entry.elsewhere->step == now_.finished && entry.elsewhere->skipped == now_.skipped;
 }
 
 std::string AgreedSnapshots::WhatIsAwaited(const Entry& entry) const {
@@ -225,6 +230,7 @@ bool AgreedSnapshots::TryOpen(Entry* entry) {
   entry->snapshot = entry->prepared->TryOpen(now_);
   if (entry->snapshot == nullptr) return false;
   entry->moment = entry->snapshot->moment();
+  entry->moment.skipped = now_.skipped;
   entry->phase = Phase::kOpen;
   if (entry->life == SnapshotLife::kLimited) {
     entry->expires = options_.clock->Now() + options_.keep;

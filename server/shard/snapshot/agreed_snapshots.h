@@ -5,14 +5,14 @@
 // owner that is between two calls of its trainer opens at its last finished step. Its next vote
 // says so, and whoever sees that in the votes opens before the step is applied. An owner that is in
 // a call waits: the votes open it, or the end of the call does. One that waits for the votes of a
-// step need not, where it is told that another owner has opened the snapshot: whoever wants that
-// may be what the other rank's trainer waits for before it votes.
+// step, and is told that another owner has opened the snapshot, opens it, too: the other rank's
+// trainer may wait for the snapshot before it votes.
 //
 // Why all open at the same step, k: who opened between two calls said so in the vote of the next
 // one, and no owner gets beyond the state after k without that vote. Had another opened at an
 // earlier step, then its vote would have opened it here, too. Who is told while it waits for the
-// votes of the step after k has the same state: the other has not voted in that step yet, or is
-// beyond it because it was not applied.
+// votes of the step after k, and after as many skipped calls, has the same: the other has not voted
+// in that step yet, or is beyond it because it was refused, which changes nothing.
 //
 // A snapshot of a step that is still to come needs no vote: every owner opens it at the end of that
 // step. An owner that is asked too late says so, and the snapshot is given up.
@@ -44,7 +44,7 @@ namespace optshard {
 
 // What a call of the trainer's does, in which all ranks vote.
 enum class CallEffect {
-  kSteps,    // once all have voted: to the next step, or nothing
+  kSteps,    // once all have voted: to the next step, or to one more skipped call, or nothing
   kChanges,  // state or parameters, once all have voted, whatever the step is
   kReads,    // nothing changes, whatever the votes say: snapshots are opened meanwhile, too
 };
@@ -96,9 +96,8 @@ class AgreedSnapshots {
   // Likewise, and gives the snapshot away: once.
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> Take(SnapshotId id, absl::Duration patience);
 
-  // Another owner has opened it at `moment`. Opens it here, too, where this owner has finished the
-  // same step, and waits for the votes of the next one. Otherwise does nothing: the votes, or the
-  // end of the call, open it.
+  // Another owner has opened it at `moment`: who waits in Open or Take follows it, as soon as this
+  // owner waits for the votes of the step after that moment. Does nothing where it is not prepared.
   void OpenedElsewhere(SnapshotId id, const SnapshotMoment& moment);
 
   // Nobody wants it any more, here or elsewhere: also of one that was taken, as it gives the next
@@ -145,6 +144,7 @@ class AgreedSnapshots {
     Phase phase = Phase::kPrepared;
     SnapshotLife life = SnapshotLife::kLimited;
     absl::optional<StepNumber> at_step;
+    absl::optional<SnapshotMoment> elsewhere;  // where another owner has opened it
     absl::Time expires = absl::InfiniteFuture();
     std::unique_ptr<PreparedSnapshot> prepared;  // also once it is open
     std::unique_ptr<ShardSnapshot> snapshot;     // while it is open
@@ -173,6 +173,8 @@ class AgreedSnapshots {
   // What is old, to be destroyed without the lock.
   Entries TakeOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveOpened(SnapshotId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether this owner has what another one has opened, and is not between two calls.
+  bool MayFollow(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   std::string WhatIsAwaited(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

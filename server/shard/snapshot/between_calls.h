@@ -15,10 +15,11 @@ namespace optshard {
 // Whose state a snapshot has.
 struct SnapshotMoment {
   Generation generation = 0;
-  StepNumber step = 0;  // the last finished one
+  StepNumber step = 0;   // the last finished one
+  uint64_t skipped = 0;  // calls so far: what trainers keep may differ after each
 
   friend bool operator==(const SnapshotMoment& a, const SnapshotMoment& b) {
-    return a.generation == b.generation && a.step == b.step;
+    return a.generation == b.generation && a.step == b.step && a.skipped == b.skipped;
   }
   friend bool operator!=(const SnapshotMoment& a, const SnapshotMoment& b) { return !(a == b); }
 };
@@ -29,6 +30,7 @@ struct BetweenCalls {
   bool has_values = true;
   // By param group, of the last finished step. Null: not known.
   std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters;
+  uint64_t skipped = 0;  // calls of step() so far
 };
 
 // What the rank's trainer keeps with the state after this step, which is the last finished one;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -18,6 +19,7 @@ namespace {
 // What an owner has: the number of the steps that it has applied.
 struct State {
   StepNumber step = 0;
+  uint64_t skipped = 0;
   Generation content = 1;  // which values there are: a snapshot tells it as its generation
   bool is_changing = false;
   bool is_being_replaced = false;
@@ -64,9 +66,10 @@ AgreedSnapshots::Options OptionsOf(const State* state) {
   return options;
 }
 
-BetweenCalls After(StepNumber finished) {
+BetweenCalls After(StepNumber finished, uint64_t skipped = 0) {
   BetweenCalls now;
   now.finished = finished;
+  now.skipped = skipped;
   return now;
 }
 
@@ -122,27 +125,29 @@ TEST_F(AgreedSnapshotsTest, InACall_TheVotesOfOthersOpen_BeforeAnythingChanges) 
   EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), SnapshotIds()) << "all have seen it";
 }
 
-TEST_F(AgreedSnapshotsTest, WaitingForTheVotesOfAStep_OpensWithAnotherThatHasOpened) {
+TEST_F(AgreedSnapshotsTest, WaitingForTheVotesOfAStep_FollowsAnotherThatHasOpened) {
   Step();
   for (SnapshotId id = 7; id <= 9; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
-  agreed_.OpenedElsewhere(9, {1, 1});
+  agreed_.OpenedElsewhere(9, {1, 1});  // before it votes
   agreed_.Vote(CallEffect::kSteps);
+  EXPECT_EQ(OpenedAt(9, kNow), 1);
   std::thread waits([this] { EXPECT_EQ(OpenedAt(7, kLong), 1); });
   agreed_.OpenedElsewhere(7, {1, 1});
   waits.join();
-  agreed_.OpenedElsewhere(8, {1, 2});
-  agreed_.OpenedElsewhere(8, {1, 0});
-  agreed_.TakeVotes({{7}});
+  for (const SnapshotMoment& other :
+       {SnapshotMoment{1, 2}, SnapshotMoment{1, 0}, SnapshotMoment{1, 1, 1}}) {
+    agreed_.OpenedElsewhere(8, other);
+    EXPECT_EQ(agreed_.Open(8, kNow).status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  agreed_.TakeVotes({{7, 9}});
   agreed_.OpenedElsewhere(8, {1, 1});
+  EXPECT_EQ(agreed_.Open(8, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
+      << "the votes have come without it";
   Apply();
   EXPECT_EQ(OpenedAt(7, kNow), 1);
-  for (const SnapshotId id : {8, 9}) {
-    EXPECT_EQ(agreed_.Open(id, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
-        << "of another step, too late, or between two calls: " << id;
-  }
   agreed_.EndCall(After(state_.step));
-  EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{8, 9})) << "not 7, which a vote had";
-  agreed_.OpenedElsewhere(10, {1, 2});
+  EXPECT_EQ(OpenedAt(8, kNow), 2);
+  EXPECT_EQ(agreed_.Vote(CallEffect::kChanges), (SnapshotIds{8})) << "a vote had the others";
   ASSERT_TRUE(agreed_.Prepare(10, {}).ok());
   agreed_.OpenedElsewhere(10, {1, 2});
   EXPECT_EQ(agreed_.Open(10, kNow).status().code(), absl::StatusCode::kDeadlineExceeded)
@@ -411,11 +416,16 @@ class Model {
   };
   struct Round {
     std::vector<SnapshotIds> votes;
-    CallEffect effect = CallEffect::kChanges;
-    bool applies = true;        // otherwise it is refused, or reads
-    bool is_loaded = false;     // the state is replaced before it, by that of a step long ago
-    bool keeps_step = false;    // or of the same number
-    bool synchronises = false;  // other values of the same step
+    // What becomes of it. A call that reads, and a step that is refused, change nothing.
+    enum class End { kReads, kRefused, kSkipped, kApplied, kSynchronised, kLoaded };
+    End end = End::kRefused;
+    bool keeps_step = false;  // what is loaded is of the same step, not of one long ago
+
+    CallEffect effect() const {
+      if (end == End::kReads) return CallEffect::kReads;
+      const bool is_other = end == End::kSynchronised || end == End::kLoaded;
+      return is_other ? CallEffect::kChanges : CallEffect::kSteps;
+    }
   };
   struct Client {
     SnapshotId id = 0;
@@ -456,40 +466,44 @@ class Model {
 
   void Go(Owner& owner) {
     if (owner.round == rounds_.size()) {
+      using End = Round::End;
+      constexpr End kEnds[] = {End::kReads,   End::kReads,   End::kRefused,      End::kSkipped,
+                               End::kApplied, End::kApplied, End::kSynchronised, End::kLoaded};
       Round next;
-      const size_t kind = Random(8);
-      next.applies = kind > 3 && kind != 6;
-      next.is_loaded = kind == 7 && !is_ending_;
+      next.end = kEnds[Random(std::size(kEnds))];
+      if (next.end == End::kLoaded && is_ending_) next.end = End::kApplied;
       next.keeps_step = Random(2) == 0;
-      next.synchronises = kind == 6;
-      const bool is_step = !next.is_loaded && !next.synchronises;
-      next.effect = is_step ? CallEffect::kSteps : CallEffect::kChanges;
-      if (kind < 2) next.effect = CallEffect::kReads;
       rounds_.push_back(next);
     }
     Round& round = rounds_[owner.round];
+    const bool is_loaded = round.end == Round::End::kLoaded;
     if (owner.at == At::kBetween) {
-      if (round.is_loaded && !owner.state.is_being_replaced) {
+      if (is_loaded && !owner.state.is_being_replaced) {
         owner.state.is_being_replaced = true;
         return;
       }
-      round.votes.push_back(owner.agreed->Vote(round.effect));
+      round.votes.push_back(owner.agreed->Vote(round.effect()));
       owner.at = At::kHasVoted;
     } else if (owner.at == At::kHasVoted && round.votes.size() == owners_.size()) {
       owner.agreed->TakeVotes(round.votes);
       owner.at = At::kChanges;
-      owner.state.is_changing = round.applies || round.synchronises;
+      owner.state.is_changing = Changes(round);
     } else if (owner.at == At::kChanges) {
-      if (round.applies) ++owner.state.step;
-      if (round.is_loaded && !round.keeps_step) owner.state.step = 1000 * owner.round;
-      if (round.applies || round.is_loaded || round.synchronises)
-        owner.state.content = 2 + owner.round;
+      if (round.end == Round::End::kApplied) ++owner.state.step;
+      if (round.end == Round::End::kSkipped) ++owner.state.skipped;
+      if (is_loaded) owner.state.skipped = 0;
+      if (is_loaded && !round.keeps_step) owner.state.step = 1000 * owner.round;
+      if (Changes(round)) owner.state.content = 2 + owner.round;
       owner.state.is_changing = false;
       owner.state.is_being_replaced = false;
-      owner.agreed->EndCall(After(owner.state.step));
+      owner.agreed->EndCall(After(owner.state.step, owner.state.skipped));
       owner.at = At::kBetween;
       ++owner.round;
     }
+  }
+
+  static bool Changes(const Round& round) {
+    return round.end != Round::End::kReads && round.end != Round::End::kRefused;
   }
 
   void AskSomething(Client& client, Owner& owner) {
@@ -524,10 +538,12 @@ class Model {
   }
 
   absl::StatusOr<SnapshotMoment> Get(const Client& client, Owner& owner) {
-    if (Random(2) == 0) return owner.agreed->Open(client.id, kNow);
+    const auto opened = owner.agreed->Open(client.id, kNow);
+    if (!opened.ok() || Random(2) == 0) return opened;
     const auto taken = owner.agreed->Take(client.id, kNow);
     if (!taken.ok()) return taken.status();
-    return (*taken)->moment();
+    EXPECT_EQ((*taken)->step(), opened->step);
+    return opened;
   }
 
   void ExpectOneStep(const Client& client) const {

@@ -154,9 +154,12 @@ TEST_F(ShardSavingServiceTest, ARankThatWaitsForAStepsVotes_OpensWithTheOtherTha
     return rig_.owner(rank).Step(rig_.InputOf(rank)).status();
   };
   std::thread steps([&] { EXPECT_EQ(step(1), absl::OkStatus()); });
-  while (rig_.owner(1).view().Activity().phase != RankPhase::kCommit) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  const auto has_voted = [this] {
+    return rig_.owner(1).view().Activity().phase == RankPhase::kCommit;
+  };
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (!has_voted() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(has_voted());
   waiting.BeginOpening();
   waiting.TellOpened(1);
   EXPECT_EQ(waiting.Answer().opened().step(), 1);

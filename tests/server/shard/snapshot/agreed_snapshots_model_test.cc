@@ -194,7 +194,7 @@ class Model {
   }
 
   absl::StatusOr<SnapshotMoment> Get(const Client& client, Owner& owner) {
-    const auto opened = owner.agreed->Open(client.id, kNow);
+    auto opened = owner.agreed->Open(client.id, kNow);
     if (!opened.ok() || Random(2) == 0) return opened;
     const auto taken = owner.agreed->Take(client.id, kNow);
     if (!taken.ok()) return taken.status();

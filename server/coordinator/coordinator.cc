@@ -208,10 +208,10 @@ absl::StatusOr<Coordinator::Answer> Coordinator::Heartbeat(const Caller& caller,
   const absl::StatusOr<Group*> group = Admit(caller);
   if (!group.ok()) {
     const std::string& optimizer = caller.member.optimizer;
-    const bool is_unknown =
-        errors::IsStaleIncarnation(group.status()) && groups_.count(optimizer) == 0;
-    if (is_unknown && unknown_.size() < kMaxOptimizers && unknown_.insert(optimizer).second)
-      LogUnknown(caller.member, after);
+    // Names are a peer's: no more of them than there can be optimizers.
+    const bool is_unknown = errors::IsStaleIncarnation(group.status()) &&
+                            groups_.count(optimizer) == 0 && unknown_.size() < kMaxOptimizers;
+    if (is_unknown && unknown_.insert(optimizer).second) LogUnknown(caller.member, after);
     return group.status();
   }
   {

@@ -318,7 +318,7 @@ TEST(OptimizerClientTest, AfterAGroupWasAdded_ConnectAnew) {
       EXPECT_THAT(status.message(), HasSubstr("connect anew"));
       const auto client = ValueOrThrow(OptimizerClient::Connect(Here()));
       Memory memory(*client);
-      EXPECT_EQ(memory.slots.size(), 2 * old.slots.size());
+      EXPECT_EQ(memory.slots.size(), old.slots.size() * 2);
       const PulledStep pulled = ValueOrThrow(client->ReadState(memory.places, {}));
       ASSERT_EQ(pulled.hyperparameters.size(), 2u);
       EXPECT_EQ(pulled.hyperparameters[0].Number("lr"), 0.25);

@@ -173,7 +173,7 @@ void ReadWhileTheyStep(const OptimizerClient::Options& options,
                        const std::atomic<StepNumber>& finished) {
   const auto client = ValueOrThrow(OptimizerClient::Connect(options));
   Memory memory(*client);
-  std::vector<float> values(400 * 5000);
+  std::vector<float> values(size_t{400} * 5000);
   const float gradient = Gradient({1}, 1).item<float>();
   StepNumber before = 0;
   for (int round = 0; round < 5; ++round) {

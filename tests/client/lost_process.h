@@ -93,15 +93,15 @@ class Together {
     Meet();
     return text;
   }
-
- private:
+  // Returns once all ranks are there.
   void Meet() {
     absl::MutexLock lock(&mutex_);
     const int round = came_++ / LossTrainer::kRanks + 1;
     const auto complete = [&] { return came_ >= round * LossTrainer::kRanks; };
-    mutex_.Await(absl::Condition(&complete));
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&complete), absl::Minutes(1)));
   }
 
+ private:
   absl::Mutex mutex_;
   int came_ = 0;
   absl::Status statuses_[LossTrainer::kRanks];
@@ -148,6 +148,7 @@ inline LossOutcome LoseInACall(const LossPlan& plan) {
     };
     auto trainer = begin();
     trainer->StepTo(1);
+    together.Meet();  // who is answered first may lose the server at once
     if (plan.unchanged) {
       bool made = false;
       try {
@@ -197,8 +198,12 @@ inline LossOutcome LoseInACall(const LossPlan& plan) {
     plan.check(*trainer);
     trainer->optimizer().Close();
   };
-  std::thread other([&] { work(1); });
-  work(0);
+  const auto run = [&](Rank rank) {
+    const absl::Status failed = ErrorOf([&] { work(rank); });
+    EXPECT_TRUE(failed.ok()) << "rank " << rank << ": " << failed;
+  };
+  std::thread other([&] { run(1); });
+  run(0);
   other.join();
   return outcome;
 }

@@ -21,6 +21,8 @@ namespace optshard {
 namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
+// For what is being saved to be copied.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(5);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -95,6 +97,11 @@ absl::Status AttachedOwner::SetBlob(absl::string_view blob) {
   request_.blob.assign(blob.data(), blob.size());
   request_.has_blob = true;
   return absl::OkStatus();
+}
+
+void AttachedOwner::KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) {
+  writes_ = options_.copy_parameters_at_once ? nullptr : memory->writes;
+  line()->SetWrites(writes_);
 }
 
 absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica) const {
@@ -224,16 +231,17 @@ absl::StatusOr<StateAccess*> AttachedOwner::state(absl::Duration timeout) {
   return state_.get();
 }
 
-absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
+absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout, absl::Duration slack) {
   const absl::Time start = Now();
   absl::Status attached_now = EnsureAttached(timeout);
   if (!attached_now.ok()) return attached_now;
   const std::shared_ptr<ServerLine> attached = this->line();
   ServerLine& line = *attached;
   request_.timeout = timeout - (Now() - start);
+  request_.writes = line.writes();
   const absl::StatusOr<uint64_t> number = line.doorbell().Ask(request_);
   if (!number.ok()) return number.status();
-  const absl::Duration longest = timeout + options_.answer_slack;
+  const absl::Duration longest = timeout + slack;
   const absl::Time deadline = start + longest;
   while (!line.doorbell().WaitForReply(*number, deadline)) {
     absl::Status gone = ServerGone(line, *number);
@@ -320,6 +328,8 @@ std::string AttachedOwner::What() const {
       return "an exchange of optimizer state";
     case DoorbellRequest::Kind::kFinishLoading:
       return "the end of the loading of a checkpoint";
+    case DoorbellRequest::Kind::kLeave:
+      return "the end of its attachment";
     case DoorbellRequest::Kind::kStep:
       break;
   }
@@ -351,7 +361,13 @@ int64_t AttachedOwner::state_bytes() const {
   return state_bytes_;
 }
 
-absl::Status AttachedOwner::Stop(absl::Duration) {
+absl::Status AttachedOwner::Stop(absl::Duration timeout) {
+  // The trainer may write to its parameters afterwards, which snapshots may be copying. Without a
+  // server, none are.
+  if (line()->gone().ok() && failure().ok()) {
+    request_.kind = DoorbellRequest::Kind::kLeave;
+    Ask(std::min(timeout, kLeaveTimeout), absl::ZeroDuration()).status().IgnoreError();
+  }
   stopped_ = true;
   line()->Detach();
   return absl::OkStatus();

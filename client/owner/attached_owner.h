@@ -24,6 +24,7 @@
 #include "common/optimizer_spec.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
+#include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/state_access.h"
 
 namespace optshard {
@@ -39,6 +40,7 @@ class AttachedOwner : public OwnerLink {
     OptimizerSpec spec;
     std::string node;
     int threads = 0;
+    bool copy_parameters_at_once = false;  // ShardedOptimizerOptions
     absl::Duration join_timeout = absl::Seconds(60);
     // A server ends its steps at the call's timeout. This is the time on top of it in which the
     // coordinator attributes a failure. A server that has not answered by then is stuck.
@@ -59,6 +61,9 @@ class AttachedOwner : public OwnerLink {
 
   Incarnation incarnation() const { return line()->reply().incarnation; }
   Generation generation() const { return line()->reply().generation; }
+
+  // The server knows where they lie, and is told what the trainer writes to them.
+  void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) override;
 
   absl::Span<const ReplicaRegion> replica() const override { return memory_->regions(); }
   std::shared_ptr<const void> replica_memory() const override { return memory_; }
@@ -85,7 +90,6 @@ class AttachedOwner : public OwnerLink {
   // step. Else the step is not applied, later neither: UNAVAILABLE where it is gone, and
   // PeersTimedOut (DEADLINE_EXCEEDED) naming this rank where it does not answer; then the call may
   // be made again.
-  void KeepParameters(const std::shared_ptr<const ParameterMemory>&) override {}
   absl::StatusOr<StepInfo> Step(const StepInput& input) override;
   absl::Status ShareBytes(const ByteShare& share, absl::Duration timeout) override;
   absl::Status FinishLoading(const LoadedStep& loaded, absl::Span<const ReplicaTensor> replica,
@@ -119,7 +123,10 @@ class AttachedOwner : public OwnerLink {
   absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
                                absl::Duration timeout);
   // Rings and waits for the answer.
-  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
+  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout) {
+    return Ask(timeout, options_.answer_slack);
+  }
+  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout, absl::Duration slack);
   absl::Status CheckUsable();
   absl::Status EnsureAttached(absl::Duration timeout);
   absl::Status ServerGone(ServerLine& line, uint64_t number);
@@ -143,6 +150,7 @@ class AttachedOwner : public OwnerLink {
   uint64_t unanswered_ = 0;  // the last request, where the server went while it was waited for
   std::vector<Hyperparameters> hyperparameters_;  // those of request_
   std::unique_ptr<State> state_;                  // once it was asked for
+  std::shared_ptr<const TrainerWrites> writes_;   // null: nobody knows of them
   StepNumber finished_ = 0;
   // Of a FinishLoading that was not answered: its server may have done it.
   absl::optional<StepNumber> loading_to_;

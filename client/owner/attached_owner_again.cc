@@ -99,6 +99,7 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
     loading_to_.reset();
   }
   LogPlane(options_, line.reply());
+  line.SetWrites(writes_);
   absl::MutexLock lock(&mutex_);
   line_ = *std::move(opened);
   return absl::OkStatus();

@@ -32,6 +32,7 @@ AttachedOwner::Options AttachmentOf(const ShardedOptimizerOptions& options,
   attachment.spec = spec;
   attachment.node = options.node;
   attachment.threads = options.threads;
+  attachment.copy_parameters_at_once = options.copy_parameters_at_once;
   attachment.join_timeout = options.join_timeout;
   return attachment;
 }

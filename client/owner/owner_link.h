@@ -50,8 +50,8 @@ class OwnerLink {
                                       absl::Span<const ReplicaRegion> regions,
                                       absl::Duration timeout) = 0;
 
-  // Where the rank's parameters lie from now on, for snapshots; what is the same as the last time
-  // costs nothing. Does nothing where the owner is in a shard server, which knows.
+  // Where the rank's parameters lie from now on, for snapshots, and what counts the trainer's
+  // writes to them; what is the same as the last time costs nothing.
   virtual void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) = 0;
 
   // As ShardOwner::AddGroups; and errors::IsOwnerAway as Step: then the same call completes what

@@ -74,9 +74,9 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
       return errors::WithContext(opened.status(), absl::StrCat("the keeper of ", name));
     }
   }
-  std::unique_ptr<ServerLine> line(new ServerLine(name, *std::move(socket), *std::move(server),
-                                                  std::move(keeper), *std::move(reply),
-                                                  *std::move(doorbell), *std::move(stop)));
+  std::unique_ptr<ServerLine> line(new ServerLine(
+      name, *std::move(socket), *std::move(server), std::move(keeper), *std::move(reply),
+      *std::move(doorbell), *std::move(stop), std::move(descriptors[kWriteCountsDescriptor])));
   line->replica_.parameters.push_back(std::move(descriptors[kParametersDescriptor]));
   line->replica_.gradients.push_back(std::move(descriptors[kGradientsDescriptor]));
   return line;
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<ServerLine>> ServerLine::Open(const LocalAddress&
 
 ServerLine::ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
                        absl::optional<ProcessHandle> keeper, AttachReply reply, Doorbell doorbell,
-                       StopEvent stop)
+                       StopEvent stop, UniqueFd write_counts)
     : process_(getpid()),
       name_(std::move(name)),
       socket_(std::move(socket)),
@@ -93,6 +93,7 @@ ServerLine::ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, Pr
       reply_(std::move(reply)),
       doorbell_(std::move(doorbell)),
       stop_(std::move(stop)),
+      write_counts_(std::move(write_counts)),
       watcher_([this] { Watch(); }) {}
 
 ServerLine::~ServerLine() {
@@ -108,7 +109,19 @@ void ServerLine::Detach() {
   if (!watcher_.joinable()) return;
   stop_.Signal();
   watcher_.join();
+  SayLastWriteCount(write_counts_.get(), writes());
   socket_->HangUp();
+}
+
+void ServerLine::SetWrites(std::shared_ptr<const TrainerWrites> writes) {
+  absl::MutexLock lock(&mutex_);
+  writes_ = std::move(writes);
+}
+
+WriteCount ServerLine::writes() const {
+  absl::MutexLock lock(&mutex_);
+  if (writes_ == nullptr) return {~++unknown_, true};
+  return {writes_->count(), writes_->are_expected()};
 }
 
 absl::StatusOr<ServerLine::Added> ServerLine::AddGroups(Rank rank, const AddGroupsRequest& request,
@@ -135,10 +148,10 @@ absl::StatusOr<ServerLine::Added> ServerLine::AddGroups(Rank rank, const AddGrou
   Added added;
   added.reply = std::move(answer.reply);
   if (!added.reply.status.ok()) return added;
-  if (answer.descriptors.size() != kAttachDescriptors) {
+  if (answer.descriptors.size() != kGroupsDescriptors) {
     return absl::InternalError(
         absl::StrFormat("%s sent %d descriptors of param groups, expected %d", name_,
-                        answer.descriptors.size(), kAttachDescriptors));
+                        answer.descriptors.size(), kGroupsDescriptors));
   }
   absl::StatusOr<Doorbell> doorbell = Doorbell::Attach(
       rank, DoorbellShapeOf(request.spec), std::move(answer.descriptors[kDoorbellDescriptor]));
@@ -166,14 +179,20 @@ bool ServerLine::comes_back() const {
 void ServerLine::Watch() {
   absl::Status gone;
   bool said_goodbye = false;
+  bool is_asked = true;  // for the trainer's writes
   while (gone.ok()) {
     pollfd watched[] = {
         {stop_.fd(), POLLIN, 0},
         {server_.fd(), POLLIN, 0},
         {socket_->fd(), POLLIN | POLLRDHUP, 0},
+        {is_asked ? write_counts_.get() : -1, POLLIN, 0},
     };
     PollUntil(absl::MakeSpan(watched), absl::InfiniteFuture());
     if (watched[0].revents != 0) return;
+    if (watched[3].revents != 0) {
+      is_asked = AnswerWriteCounts(write_counts_.get(), [this] { return writes(); });
+    }
+    if (watched[1].revents == 0 && watched[2].revents == 0) continue;
     // It says why before it hangs up.
     absl::StatusOr<LocalSocket::Message> message =
         socket_->Receive(watched[2].revents != 0 ? Now() + kGoodbyeTimeout : Now());

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,11 +20,13 @@
 #include "absl/types/optional.h"
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
+#include "common/attach/write_counts.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/link/local_socket.h"
 #include "common/link/process_handle.h"
 #include "common/link/stop_event.h"
 #include "common/link/unique_fd.h"
+#include "server/shard/snapshot/parameter_memory.h"
 
 namespace optshard {
 
@@ -58,6 +61,11 @@ class ServerLine {
   // Descriptors of the rank's memory. They can be taken once.
   ReplicaSegments::Descriptors TakeReplica() { return std::move(replica_); }
 
+  // What counts the trainer's writes to the values of its parameters, for the server to ask. Null,
+  // as at the beginning: nobody counts them, so they are expected.
+  void SetWrites(std::shared_ptr<const TrainerWrites> writes);
+  WriteCount writes() const;  // any thread
+
   // Not OK once the server has ended or hung up: UNAVAILABLE, or the reason that the server gave.
   // Whoever waits for a reply at the doorbell is then woken. Any thread.
   absl::Status gone() const;
@@ -71,7 +79,7 @@ class ServerLine {
  private:
   ServerLine(std::string name, std::unique_ptr<LocalSocket> socket, ProcessHandle server,
              absl::optional<ProcessHandle> keeper, AttachReply reply, Doorbell doorbell,
-             StopEvent stop);
+             StopEvent stop, UniqueFd write_counts);
   void Watch();
 
   const pid_t process_;
@@ -90,7 +98,10 @@ class ServerLine {
   absl::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
-  const StopEvent stop_;  // ends the watch
+  std::shared_ptr<const TrainerWrites> writes_ ABSL_GUARDED_BY(mutex_);
+  mutable uint64_t unknown_ ABSL_GUARDED_BY(mutex_) = 0;  // how often nobody knew of writes
+  const StopEvent stop_;                                  // ends the watch
+  const UniqueFd write_counts_;
   std::thread watcher_;
 };
 

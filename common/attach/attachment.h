@@ -22,14 +22,17 @@
 
 namespace optshard {
 
-constexpr uint32_t kAttachProtocolVersion = 6;
+constexpr uint32_t kAttachProtocolVersion = 7;
 
-// The descriptors that come with an AttachReply, and with an AddGroupsReply, in this order.
+// The descriptors that come with an AttachReply, and, but for the last, with an AddGroupsReply, in
+// this order.
 enum AttachDescriptor : size_t {
   kParametersDescriptor = 0,
   kGradientsDescriptor = 1,
   kDoorbellDescriptor = 2,
-  kAttachDescriptors = 3,
+  kGroupsDescriptors = 3,
+  kWriteCountsDescriptor = 3,  // common/attach/write_counts.h
+  kAttachDescriptors = 4,
 };
 
 struct AttachRequest {

@@ -78,13 +78,16 @@ struct alignas(kCacheLineBytes) Doorbell::ReplyText {
   char bytes[kStatusBytes];  // the payload, then the message
 };
 
-// Of a request for state, or of the end of a load. The trainer writes it, before the number.
+// Of a request for state, or of the end of a load; the writes of any. The trainer writes it, before
+// the number.
 struct alignas(kCacheLineBytes) Doorbell::StateLine {
   std::atomic<int32_t> parameter;
   std::atomic<int32_t> slot;
   std::atomic<int64_t> offset_elements;
   std::atomic<int64_t> elements;
   std::atomic<uint64_t> load_token;
+  std::atomic<uint64_t> writes;
+  std::atomic<uint32_t> writes_are_expected;
 };
 
 size_t DoorbellShape::mark_words() const {
@@ -191,6 +194,9 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
   line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
                         std::memory_order_relaxed);
+  state_line().writes.store(asked.writes.writes, std::memory_order_relaxed);
+  state_line().writes_are_expected.store(asked.writes.are_expected ? 1 : 0,
+                                         std::memory_order_relaxed);
   line.number.store(++number_, std::memory_order_release);
   line.bell.Ring();
   return number_;
@@ -317,14 +323,18 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
         number_, field, actual, expected));
   };
   if (kind < static_cast<uint32_t>(DoorbellRequest::Kind::kStep) ||
-      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kWriteStagedBytes)) {
-    return refused("kind", kind, "1 to 14");
+      kind > static_cast<uint32_t>(DoorbellRequest::Kind::kLeave)) {
+    return refused("kind", kind, "1 to 15");
   }
   taken->kind = static_cast<DoorbellRequest::Kind>(kind);
   if (timeout_ns < 0 || timeout_ns > absl::ToInt64Nanoseconds(kLongestTimeout)) {
     return refused("timeout in ns", static_cast<uint64_t>(timeout_ns), "0 s to 24 h");
   }
   taken->timeout = absl::Nanoseconds(timeout_ns);
+  taken->writes.writes = state_line().writes.load(std::memory_order_relaxed);
+  taken->writes.are_expected =
+      state_line().writes_are_expected.load(std::memory_order_relaxed) != 0;
+  if (taken->kind == DoorbellRequest::Kind::kLeave) return absl::OkStatus();
   if (taken->is_of_state()) {
     if (TakeState(taken)) return absl::OkStatus();
     return refused("number of state elements", static_cast<uint64_t>(taken->state.elements),

@@ -8,7 +8,8 @@
 //   then     which parameters have gradients, one bit each; whose are sparse, likewise; of those,
 //            which rows they have; the hyperparameters' bytes; the blob
 //   then     a line that says which elements of which slot are read or replaced, or what the ranks
-//            share; the window with the values, or with those bytes
+//            share, and how often the trainer has written to its parameters; the window with the
+//            values, or with those bytes
 #ifndef OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 #define OPTSHARD_COMMON_ATTACH_DOORBELL_H_
 
@@ -23,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/attach/write_counts.h"
 #include "common/byte_share.h"
 #include "common/ids.h"
 #include "common/link/bell.h"
@@ -76,9 +78,10 @@ struct DoorbellRequest {
     kReplaceState = 12,      // OwnerLink::ReplaceState
     kWriteStaged = 13,       // StateAccess::Stage
     kWriteStagedBytes = 14,  // StateAccess::StageBytes
+    kLeave = 15,             // the trainer is about to detach
   };
   // These have a state range, which counts for those that read or write some, and of what else is
-  // here only the timeout. They leave all else for the next step as it was.
+  // here only the timeout and the writes. They leave all else for the next step as it was.
   bool is_of_state() const {
     switch (kind) {
       case Kind::kReadState:
@@ -95,6 +98,8 @@ struct DoorbellRequest {
   bool gives_hyperparameters() const { return kind == Kind::kStep || kind == Kind::kFinishLoading; }
   Kind kind = Kind::kStep;
   absl::Duration timeout;
+  // Until it was made. Of each kind.
+  WriteCount writes;
   // For kStep: which call this is. One that was made already is answered at once: a trainer that
   // got no answer asks again. For kFinishLoading: after which step the job goes on.
   CallNumber call = 0;
@@ -118,8 +123,8 @@ struct DoorbellRequest {
   // For kWriteStagedBytes: values as the slot keeps them, or the parameter. The range has as many
   // elements as there are bytes. Of a request that was taken they lie in the window.
   absl::Span<const char> bytes;
-  // For kShareBytes, which has only this and the timeout. Of a request that was taken, the bytes
-  // lie in the window, where the trainer finds what they have become once it is answered.
+  // For kShareBytes, which has only this, the timeout and the writes. Of a request that was taken,
+  // the bytes lie in the window, where the trainer finds what they have become once it is answered.
   ByteShare share;
 };
 

@@ -122,8 +122,11 @@ void AttachServer::Serve(Connection& connection) {
   }
   const ProcessHandle& process = admission->attachment->process;
   const Rank rank = admission->rank->rank();
-  const absl::Status sent = socket.Send(EncodeAttachReply(admission->reply),
-                                        admission->descriptors(), In(kMessageTimeout));
+  std::vector<int> descriptors = admission->descriptors();
+  descriptors.push_back(admission->attachment->write_counts->trainer_fd());
+  const absl::Status sent =
+      socket.Send(EncodeAttachReply(admission->reply), descriptors, In(kMessageTimeout));
+  admission->attachment->write_counts->GiveAway();
   Log(LogLevel::kInfo, Who(rank), "process %d attaches, incarnation %d, after step %d",
       process.pid(), admission->reply.incarnation, admission->reply.finished_step);
   const std::string how = sent.ok() ? ServeUntilGone(socket, *admission)

@@ -28,7 +28,8 @@ HostedRank::HostedRank(Options options)
       record_(options_.memory->record()),
       rank_(first_.rank),
       takes_over_(options_.memory->synced()),
-      calls_(options_.memory, Name()),
+      writes_(std::make_shared<AttachedWrites>(rank_)),
+      calls_(options_.memory, writes_, Name()),
       place_(&record_) {
   if (takes_over_) {
     away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
@@ -152,7 +153,10 @@ void HostedRank::ServeTrainer(const std::shared_ptr<Attachment>& trainer) {
   if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
     HandleRequest(*trainer);
   } else if (ended) {
-    if (owner_ != nullptr) calls_.DropStaged();
+    if (owner_ != nullptr) {
+      calls_.DropStaged();
+      calls_.Leave();
+    }
     absl::MutexLock lock(&mutex_);
     place_.Clear(trainer);
   }
@@ -179,6 +183,12 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   if (asked.is_of_state()) {
     reply.status = valid.ok() ? calls_.MoveState(trainer.doorbell) : valid;
     JudgeFailure(&reply.status, &reply.broken);
+    trainer.doorbell.Answer(reply);
+    return true;
+  }
+  if (asked.kind == DoorbellRequest::Kind::kLeave) {
+    if (valid.ok()) calls_.Leave();
+    reply.status = valid;
     trainer.doorbell.Answer(reply);
     return true;
   }

@@ -26,6 +26,7 @@
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
+#include "server/node/attached_writes.h"
 #include "server/node/owner_calls.h"
 #include "server/node/owner_supervisor.h"
 #include "server/node/rank_memory.h"
@@ -163,6 +164,7 @@ class HostedRank {
   RankRecord& record_;          // likewise
   const Rank rank_;
   const bool takes_over_;  // from an earlier server, which had synchronised it
+  const std::shared_ptr<AttachedWrites> writes_;
 
   // Used by the rank's thread only, except that others read the owner's view and plan, and what the
   // options say of its plane, once it serves.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "common/attach/write_counts.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "server/node/doorbell_shape.h"
@@ -96,9 +97,13 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
   absl::StatusOr<Doorbell> doorbell =
       Doorbell::Create(rank_, DoorbellShapeOf(request.spec), *options_.budget);
   if (!doorbell.ok()) return doorbell.status();
-  const auto attachment = std::make_shared<Attachment>(record_.NextIncarnation(),
-                                                       std::move(process), *std::move(doorbell));
+  absl::StatusOr<std::unique_ptr<WriteCountAsker>> write_counts = WriteCountAsker::Create();
+  if (!write_counts.ok()) return write_counts.status();
+  const auto attachment =
+      std::make_shared<Attachment>(record_.NextIncarnation(), std::move(process),
+                                   *std::move(doorbell), *std::move(write_counts));
   place_.Seat(attachment);
+  writes_->Seat(attachment->write_counts);
   reply->incarnation = attachment->incarnation;
   reply->resumes = options_.memory->synced();
   reply->finished_step = progress_.finished;
@@ -119,7 +124,9 @@ absl::StatusOr<std::shared_ptr<Attachment>> HostedRank::Admit(const AttachReques
 
 void HostedRank::Detach(const std::shared_ptr<Attachment>& attachment, absl::string_view how) {
   absl::MutexLock lock(&mutex_);
-  if (place_.Leave(attachment, how)) Wake();
+  if (!place_.Leave(attachment, how)) return;
+  writes_->Gone();
+  Wake();
 }
 
 }  // namespace optshard

@@ -55,7 +55,7 @@ std::vector<int> NodeOwners::Admission::descriptors(int admissions) const {
   // The last ranks to go on may not have heard yet, but have prepared it.
   const std::shared_ptr<const ReplicaSegments> shared = parameters->replica(admissions);
   if (shared == nullptr) return {};
-  std::vector<int> descriptors(kAttachDescriptors);
+  std::vector<int> descriptors(kGroupsDescriptors);
   descriptors[kParametersDescriptor] = shared->parameters(admissions - 1).fd();
   descriptors[kGradientsDescriptor] = rank->replica(admissions)->gradients(admissions - 1).fd();
   descriptors[kDoorbellDescriptor] = attachment->doorbell.segment().fd();

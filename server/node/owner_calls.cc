@@ -35,6 +35,12 @@ absl::Status OwnerCalls::Use(ShardOwner* owner) {
   return absl::OkStatus();
 }
 
+absl::Status OwnerCalls::Take(Incarnation trainer, Doorbell& doorbell) {
+  absl::Status taken = request_->Take(trainer, doorbell);
+  if (taken.ok()) writes_->Told(asked().writes);
+  return taken;
+}
+
 absl::Status OwnerCalls::MoveState(const Doorbell& doorbell) {
   const absl::StatusOr<ShardState*> state = owner_->state();
   if (!state.ok()) return state.status();
@@ -130,6 +136,12 @@ void OwnerCalls::DropStaged() {
   if (state.ok()) (*state)->DropStaged().IgnoreError();
 }
 
+void OwnerCalls::Leave() {
+  // In this order: whatever is opened from now on is copied at once.
+  writes_->Leave();
+  owner_->CopyParameters();
+}
+
 absl::Status OwnerCalls::Synchronise(absl::Duration timeout) {
   absl::Status synced = owner_->SyncParameters(request_->tensors(), request_->regions(), timeout);
   if (synced.ok()) KeepValues();
@@ -147,8 +159,11 @@ void OwnerCalls::KeepValues() {
 // trainer.
 void OwnerCalls::ShowParameters() {
   std::shared_ptr<const void> shared = owner_->shared_replica_memory();
-  owner_->KeepParameters(request_->ParametersKeptBy(
-      shared == nullptr ? std::shared_ptr<const void>(memory_) : std::move(shared)));
+  const std::shared_ptr<ParameterMemory> parameters = request_->ParametersKeptBy(
+      shared == nullptr ? std::shared_ptr<const void>(memory_) : std::move(shared));
+  // What another rank writes to a copy that ranks share is not known here.
+  if (!memory_->first_request().spec.share_parameters) parameters->writes = writes_;
+  owner_->KeepParameters(parameters);
 }
 
 }  // namespace optshard

@@ -12,6 +12,7 @@
 #include "absl/types/optional.h"
 #include "common/attach/doorbell.h"
 #include "common/ids.h"
+#include "server/node/attached_writes.h"
 #include "server/node/rank_memory.h"
 #include "server/node/trainer_request.h"
 #include "server/shard/shard_owner.h"
@@ -23,8 +24,10 @@ namespace optshard {
 class OwnerCalls {
  public:
   // `name` is the rank's, for people.
-  OwnerCalls(std::shared_ptr<RankMemory> memory, std::string name)
+  OwnerCalls(std::shared_ptr<RankMemory> memory, std::shared_ptr<AttachedWrites> writes,
+             std::string name)
       : memory_(std::move(memory)),
+        writes_(std::move(writes)),
         name_(std::move(name)),
         request_(absl::in_place, memory_->first_request().spec) {}
 
@@ -34,9 +37,7 @@ class OwnerCalls {
   absl::Status Use(ShardOwner* owner);
 
   // Takes the trainer's request: TrainerRequest::Take.
-  absl::Status Take(Incarnation trainer, Doorbell& doorbell) {
-    return request_->Take(trainer, doorbell);
-  }
+  absl::Status Take(Incarnation trainer, Doorbell& doorbell);
   const DoorbellRequest& asked() const { return request_->asked(); }
   // Of a request that gives some: TrainerRequest::UseHyperparameters.
   absl::Status UseHyperparameters() { return request_->UseHyperparameters(); }
@@ -53,6 +54,8 @@ class OwnerCalls {
   absl::Status ReplaceState() { return owner_->ReplaceState(asked().timeout); }
   // What the trainer has staged, once it is gone.
   void DropStaged();
+  // The trainer goes, or has gone: what is to be copied of the parameters is copied now.
+  void Leave();
   // Not only when asked for.
   absl::Status Synchronise(absl::Duration timeout);
 
@@ -62,6 +65,7 @@ class OwnerCalls {
   void ShowParameters();
 
   const std::shared_ptr<RankMemory> memory_;
+  const std::shared_ptr<AttachedWrites> writes_;
   const std::string name_;
   ShardOwner* owner_ = nullptr;
   absl::optional<TrainerRequest> request_;  // of the admissions that the owner has

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/attach/doorbell.h"
+#include "common/attach/write_counts.h"
 #include "common/ids.h"
 #include "common/link/process_handle.h"
 #include "server/node/rank_record.h"
@@ -20,15 +21,18 @@ namespace optshard {
 
 // One trainer's attachment to its rank, from admission until the trainer is gone.
 struct Attachment {
-  Attachment(Incarnation incarnation_, ProcessHandle process_, Doorbell doorbell_)
+  Attachment(Incarnation incarnation_, ProcessHandle process_, Doorbell doorbell_,
+             std::shared_ptr<WriteCountAsker> write_counts_)
       : incarnation(incarnation_),
         process(static_cast<ProcessHandle&&>(process_)),
-        doorbell(static_cast<Doorbell&&>(doorbell_)) {}
+        doorbell(static_cast<Doorbell&&>(doorbell_)),
+        write_counts(static_cast<std::shared_ptr<WriteCountAsker>&&>(write_counts_)) {}
 
   const Incarnation incarnation;
   const ProcessHandle process;
   // Used by the rank's thread; others only wake it. Replaced by that thread when groups are added.
   Doorbell doorbell;
+  const std::shared_ptr<WriteCountAsker> write_counts;
   int admissions = 1;  // of param groups that the trainer has; the rank's thread only
   std::atomic<bool> ended{false};
 };

@@ -31,7 +31,7 @@ void TrainerRequest::Place(const MemoryLayout& layout, std::vector<ReplicaRegion
   tensors_ = all_tensors_;
 }
 
-std::shared_ptr<const ParameterMemory> TrainerRequest::ParametersKeptBy(
+std::shared_ptr<ParameterMemory> TrainerRequest::ParametersKeptBy(
     std::shared_ptr<const void> keeps) const {
   auto memory = std::make_shared<ParameterMemory>();
   for (const ReplicaTensor& tensor : all_tensors_) memory->values.emplace_back(tensor.parameter);

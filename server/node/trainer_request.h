@@ -44,8 +44,8 @@ class TrainerRequest {
   // Of a step. Valid until the next request is taken.
   StepInput Input();
 
-  // Where the values of the rank's parameters lie; `keeps` keeps that.
-  std::shared_ptr<const ParameterMemory> ParametersKeptBy(std::shared_ptr<const void> keeps) const;
+  // Where the values of the rank's parameters lie; `keeps` keeps that, and writes are not known.
+  std::shared_ptr<ParameterMemory> ParametersKeptBy(std::shared_ptr<const void> keeps) const;
 
   // All of the rank's tensors, with all gradients, and where they lie.
   absl::Span<const ReplicaTensor> tensors() const { return all_tensors_; }

@@ -352,6 +352,8 @@ void ShardOwner::KeepParameters(std::shared_ptr<const ParameterMemory> memory) {
   impl_->KeepParameters(std::move(memory));
 }
 
+void ShardOwner::CopyParameters() { impl_->CopyParameters(); }
+
 absl::Status ShardOwner::RefuseNextStep(absl::string_view how_known) {
   return impl_->RefuseNextStep(how_known);
 }

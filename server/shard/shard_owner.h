@@ -194,6 +194,9 @@ class ShardOwner {
   // Where this rank's parameters lie from now on. Snapshots read them there, also between calls,
   // and have none before. Any thread.
   void KeepParameters(std::shared_ptr<const ParameterMemory> memory);
+  // Copies what open snapshots still need of them, before somebody else writes there. Between two
+  // calls.
+  void CopyParameters();
 
   // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
   // it up: with TrainerGone naming this rank, unless another rank has a reason of its own. OK when

@@ -79,6 +79,7 @@ class ShardOwner::Impl {
   void KeepParameters(std::shared_ptr<const ParameterMemory> memory) {
     parameters_->Set(std::move(memory));
   }
+  void CopyParameters() { generation_->store()->snapshots().BeginParameterWrites(); }
   const Plan& plan() const { return shape_->plan(); }
   // Null where the plane reaches no peer's memory.
   const PeerReplicas* peer_replicas() const {

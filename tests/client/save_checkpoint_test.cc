@@ -179,6 +179,14 @@ absl::Status SaveAndWrite(const std::string& root, Trainer& trainer, const Write
   });
 }
 
+// With an owner in the trainer's process, and in a server's.
+class SaveWhileTrainersWriteTest : public ::testing::TestWithParam<decltype(RunServedRanks)*> {};
+INSTANTIATE_TEST_SUITE_P(Places, SaveWhileTrainersWriteTest,
+                         ::testing::Values(&RunServedRanks, &RunAttachedRanks),
+                         [](const auto& test) {
+                           return test.index == 0 ? "Embedded" : "Attached";
+                         });
+
 // One rank's values, as a job that loads the checkpoint has them.
 std::vector<std::string> LoadedValues(const std::string& root) {
   std::vector<std::string> values;
@@ -195,12 +203,12 @@ void FillInPlace(const at::Tensor& parameter) {
   at::Tensor(parameter).fill_(7);
 }
 
-TEST(SaveCheckpointTest, ATrainerThatWritesInPlaceAfterTheCall_GetsAnErrorOrWhatWasThen) {
+TEST_P(SaveWhileTrainersWriteTest, InPlaceAfterTheCall_TheyGetAnErrorOrWhatWasThen) {
   const std::string root = NewCheckpointRoot();
   std::vector<std::string> expected;
   std::vector<std::string> expected_again;
   absl::Status first;
-  ExpectAllOk(RunServedRanks(1, [&](const ShardedOptimizerOptions& options) {
+  ExpectAllOk(GetParam()(1, [&](const ShardedOptimizerOptions& options) {
     Trainer trainer(Job(), options);
     trainer.StepTo(2);
     expected = trainer.Values();
@@ -219,10 +227,10 @@ TEST(SaveCheckpointTest, ATrainerThatWritesInPlaceAfterTheCall_GetsAnErrorOrWhat
   EXPECT_EQ(LoadedValues(absl::StrCat(root, "/second")), expected_again);
 }
 
-TEST(SaveCheckpointTest, ATrainerThatAsksForCopiesAtOnce_MayWriteByAnyWay) {
+TEST_P(SaveWhileTrainersWriteTest, ByAnyWay_ThatAskForCopiesAtOnce) {
   const std::string root = NewCheckpointRoot();
   std::vector<std::string> expected;
-  ExpectAllOk(RunServedRanks(1, [&](ShardedOptimizerOptions options) {
+  ExpectAllOk(GetParam()(1, [&](ShardedOptimizerOptions options) {
     options.copy_parameters_at_once = true;
     Trainer trainer(Job(), options);
     trainer.StepTo(2);

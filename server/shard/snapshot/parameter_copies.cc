@@ -10,6 +10,7 @@
 #include "common/bucket.h"
 #include "common/buffer.h"
 #include "common/dtype.h"
+#include "common/errors.h"
 #include "common/parameter_space.h"
 #include "common/partition.h"
 #include "common/state_format.h"
@@ -78,7 +79,10 @@ bool ParameterCopies::BeginCopying(const std::shared_ptr<const ParameterMemory>&
   memory_ = memory;
   writes_ = memory->writes->count();
   store.snapshots().Open(later_);
-  return true;
+  // A trainer that is about to go says so first, and has then copied what is open.
+  if (!memory->writes->are_expected()) return true;
+  StopCopying(store);
+  return false;
 }
 
 std::shared_ptr<StateSnapshot> ParameterCopies::SnapshotOf(const ParameterMemory& memory,
@@ -112,13 +116,17 @@ absl::Status ParameterCopies::Keep() {
         "rank %d has got param groups, or has left, while a snapshot copied its parameters",
         rank_));
   }
-  if (memory_->writes->count() == writes_) return absl::OkStatus();
+  const absl::StatusOr<uint64_t> writes = memory_->writes->CountNow();
+  if (!writes.ok()) {
+    return errors::WithContext(writes.status(),
+                               "nobody knows of which moment the copy of the parameters is");
+  }
+  if (*writes == writes_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
       "the trainer of rank %d has changed the values of its parameters between two of its calls, "
-      "while a snapshot copied them: nobody knows of which moment the copy is. Save again: from "
-      "now "
-      "on they are copied when a snapshot is opened, as copy_parameters_at_once has it from the "
-      "beginning",
+      "or was killed, while a snapshot copied them: nobody knows of which moment the copy is. Save "
+      "again: from now on they are copied when a snapshot is opened, as copy_parameters_at_once "
+      "has it from the beginning",
       rank_));
 }
 

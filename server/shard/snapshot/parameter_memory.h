@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/buffer.h"
 
@@ -18,8 +19,11 @@ class TrainerWrites {
  public:
   virtual ~TrainerWrites() = default;
 
-  // Grows with each write, at its end.
+  // Grows with each write, at its end: those that this process has learned of.
   virtual uint64_t count() const = 0;
+  // Likewise, of all until now. A trainer that has another process is asked for it, and waited for;
+  // errors where it does not say.
+  virtual absl::StatusOr<uint64_t> CountNow() const { return count(); }
   // Whether the trainer is known to do so: then it may do so at any time.
   virtual bool are_expected() const = 0;
 };

@@ -229,6 +229,11 @@ absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     return absl::FailedPreconditionError(absl::StrFormat(
         "rank %d has no parameters yet: its trainer has not given their values", options.rank));
   }
+  if (options.contents.parameters && options.contents.parameters_later) {
+    // What the trainer has written since its last call shows whether it is expected to.
+    const std::shared_ptr<const ParameterMemory> memory = options.parameters->Get();
+    if (memory->writes != nullptr) memory->writes->CountNow().status().IgnoreError();
+  }
   SnapshotMemory::Piece state;
   if (options.contents.keep_copies) {
     absl::StatusOr<SnapshotMemory::Piece> taken =

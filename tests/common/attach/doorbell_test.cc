@@ -25,6 +25,7 @@ TEST(Doorbell_Request_Arrives, Whole) {
     DoorbellRequest asked = StepRequest(parameters);
     asked.call = 7'000'000'000;
     asked.load_token = ~uint64_t{5};
+    asked.writes = {~uint64_t{6}, false};
     EXPECT_EQ(*ends.trainer.Ask(asked), 1u);
     ASSERT_TRUE(ends.server.WaitForRequest(In(absl::ZeroDuration())));
     DoorbellRequest taken;
@@ -33,6 +34,8 @@ TEST(Doorbell_Request_Arrives, Whole) {
     EXPECT_EQ(taken.timeout, asked.timeout);
     EXPECT_EQ(taken.call, asked.call);
     EXPECT_EQ(taken.load_token, asked.load_token);
+    EXPECT_EQ(taken.writes.writes, asked.writes.writes);
+    EXPECT_FALSE(taken.writes.are_expected);
     EXPECT_EQ(taken.has_gradient, asked.has_gradient);
     EXPECT_EQ(taken.hyperparameter_version, 1u);
     EXPECT_EQ(taken.hyperparameters, asked.hyperparameters);

@@ -23,7 +23,8 @@ class TrainerPlaceTest : public ::testing::Test {
   static std::shared_ptr<Attachment> Trainer() {
     return std::make_shared<Attachment>(
         1, ProcessHandle::Open(getpid()).value(),
-        Doorbell::Create(0, DoorbellShape{1, 1}, MemoryBudget::Unlimited()).value());
+        Doorbell::Create(0, DoorbellShape{1, 1}, MemoryBudget::Unlimited()).value(),
+        WriteCountAsker::Create().value());
   }
   std::string Refusal() const {
     const absl::Status status = place_.CheckFree("rank 3", self_);

@@ -371,7 +371,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // .safetensors of at most `shard_bytes` of tensors (0: 5 GB), and an index. The shard owners
   // write them together, in the background; returns as save_checkpoint does, which it is like but
   // for this: `directory` is the model, new or empty, in a directory that is there; it has its name
-  // once it is whole. Exports and saves come one at a time. Errors as save_checkpoint, and
+  // once it is whole. Exports and saves come one at a time. Errors as save_checkpoint, but not
+  // UNIMPLEMENTED, and
   //   ALREADY_EXISTS       the directory is not empty
   //   INVALID_ARGUMENT     shard_bytes is negative
   void export_model(const std::string& directory, int64_t shard_bytes = 0);

@@ -2,15 +2,19 @@
 // (golden/check_exports.py).
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/rule_options.h"
 #include "client/sharded_optimizer.h"
@@ -63,29 +67,49 @@ std::map<std::string, std::string> GoldenFiles() {
   return files;
 }
 
-TEST(ExportedModel, OfSeveralTypes_HasTheFilesThatOthersHaveRead) {
-  const std::string exported = absl::StrCat(testing::NewCheckpointRoot(), "/model");
+// Trains the golden model, calls `save` and exports. Where.
+std::string Exported(const RuleOptions& rule, const std::function<void(ShardedOptimizer&)>& save) {
+  std::string exported = absl::StrCat(testing::NewCheckpointRoot(), "/model");
   testing::ExpectAllOk(testing::RunServedRanks(2, [&](ShardedOptimizerOptions options) {
     std::vector<at::Tensor> parameters;
     for (const GoldenParameter& each : GoldenParameters()) {
       parameters.push_back(Parameter(each, static_cast<int64_t>(parameters.size())));
       options.parameter_names.push_back(each.name);
     }
-    ShardedOptimizer optimizer(parameters, RuleOptions("sgd").Set("lr", 0.25), options);
+    ShardedOptimizer optimizer(parameters, rule, options);
     for (int64_t step = 1; step <= 2; ++step) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         parameters[i].mutable_grad() = Gradient(parameters[i], static_cast<int64_t>(i), step);
       }
       optimizer.step();
     }
+    save(optimizer);
     optimizer.export_model(exported, /*shard_bytes=*/64);
     EXPECT_EQ(optimizer.wait_checkpoint(), exported);
     optimizer.Close();
   }));
+  return exported;
+}
+
+TEST(ExportedModel, OfSeveralTypes_HasTheFilesThatOthersHaveRead) {
+  const std::string exported =
+      Exported(RuleOptions("sgd").Set("lr", 0.25), [](ShardedOptimizer&) {});
   PosixFileSystem system;
   EXPECT_EQ(testing::FilesIn(system, exported), GoldenFiles())
       << exported << " is not " << kGolden
       << ": copy it there (with --sandbox_debug it stays) and run check_exports.py";
+}
+
+TEST(ExportedModel, OfGroupsThatAnOptimizerClassSteps_IsTheSame_AndTheirStateIsNotSaved) {
+  const std::string exported =
+      Exported(RuleOptions::OfClass<torch::optim::SGD>(0.25), [](ShardedOptimizer& optimizer) {
+        const absl::Status refused =
+            testing::ErrorOf([&] { optimizer.save_checkpoint(testing::NewCheckpointRoot()); });
+        EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+        EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("local_optimizer()"));
+      });
+  PosixFileSystem system;
+  EXPECT_EQ(testing::FilesIn(system, exported), GoldenFiles());
 }
 
 }  // namespace

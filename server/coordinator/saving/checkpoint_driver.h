@@ -90,7 +90,7 @@ class CheckpointDriver {
   //                       the step that is ordered; or the state was replaced while it was saved:
   //                       save again
   //   RESOURCE_EXHAUSTED  memory for the snapshot, or space on the disk: what is needed and there
-  //   UNIMPLEMENTED       an optimizer class steps a group
+  //   UNIMPLEMENTED       an optimizer class steps a group, and it is no model
   //   the reason of the cancellation, and errors of files
   // Where only the last sync of the commit fails, the checkpoint is there all the same; the error
   // says so.

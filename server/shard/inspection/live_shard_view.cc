@@ -239,10 +239,10 @@ absl::StatusOr<std::shared_ptr<AgreedSnapshots>> LiveShardView::agreed_snapshots
   return shown()->snapshots;
 }
 
-absl::StatusOr<CheckpointManifest> LiveShardView::DescribeCheckpoint() const {
+absl::StatusOr<CheckpointManifest> LiveShardView::DescribeCheckpoint(bool is_model) const {
   const std::shared_ptr<const Shown> shown = this->shown();
-  return optshard::DescribeCheckpoint(options_.member, *shown->shape, *shown->groups,
-                                      Rules(*shown));
+  return optshard::DescribeCheckpoint(options_.member, *shown->shape, *shown->groups, Rules(*shown),
+                                      is_model);
 }
 
 std::vector<TimelineSpan> LiveShardView::Timeline() const { return options_.timeline->Read(); }

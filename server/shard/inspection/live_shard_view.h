@@ -61,7 +61,7 @@ class LiveShardView final : public ShardView {
   absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenSnapshot(
       bool keep_copies, absl::Duration patience) const override;
   absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const override;
-  absl::StatusOr<CheckpointManifest> DescribeCheckpoint() const override;
+  absl::StatusOr<CheckpointManifest> DescribeCheckpoint(bool is_model) const override;
   std::vector<TimelineSpan> Timeline() const override;
 
  private:

@@ -125,9 +125,9 @@ class ShardView {
   //   DATA_LOSS  the state is torn or in doubt and is not given out
   virtual absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const = 0;
 
-  // What a checkpoint of the optimizer has, with the hyperparameters of the last step; no files, no
-  // step. UNIMPLEMENTED where an optimizer class steps a group.
-  virtual absl::StatusOr<CheckpointManifest> DescribeCheckpoint() const = 0;
+  // What a checkpoint, or a model, of the optimizer has, with the hyperparameters of the last step;
+  // no files, no step. UNIMPLEMENTED where an optimizer class steps a group, but for a model.
+  virtual absl::StatusOr<CheckpointManifest> DescribeCheckpoint(bool is_model) const = 0;
 
   // The operations of the last steps, the oldest first.
   virtual std::vector<TimelineSpan> Timeline() const = 0;

@@ -48,10 +48,10 @@ CheckpointParameter DescribeParameter(const ParameterSpec& from, int group,
 absl::StatusOr<CheckpointManifest> DescribeCheckpoint(const MemberId& member,
                                                       const GenerationShape& shape,
                                                       absl::Span<const GroupUpdate> groups,
-                                                      std::vector<GroupRule> rules) {
+                                                      std::vector<GroupRule> rules, bool is_model) {
   const OptimizerSpec& spec = shape.spec();
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].trainer_update == nullptr) continue;
+    if (is_model || groups[g].trainer_update == nullptr) continue;
     return absl::UnimplementedError(absl::StrFormat(
         "param group %d of optimizer \"%s\" is stepped by an optimizer class, whose state no "
         "checkpoint has: save it with local_optimizer()",

@@ -23,12 +23,12 @@ CheckpointParameter DescribeParameter(const ParameterSpec& from, int group,
 
 // Every parameter, as above. The step counts, numbers of a whole parameter and files are the
 // owners' to say, and step, time and labels the caller's. `rules` are those of the groups with
-// their present hyperparameters. UNIMPLEMENTED where an optimizer class steps a group, naming it.
-// Thread-safe.
+// their present hyperparameters. UNIMPLEMENTED where an optimizer class steps a group, naming it,
+// unless only a model is saved, which has the parameters alone. Thread-safe.
 absl::StatusOr<CheckpointManifest> DescribeCheckpoint(const MemberId& member,
                                                       const GenerationShape& shape,
                                                       absl::Span<const GroupUpdate> groups,
-                                                      std::vector<GroupRule> rules);
+                                                      std::vector<GroupRule> rules, bool is_model);
 
 }  // namespace optshard
 

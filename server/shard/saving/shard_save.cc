@@ -121,7 +121,7 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
                           member.rank, member.job, shard.job));
     }
     rank_ = member.rank;
-    auto description = (*view)->DescribeCheckpoint();
+    auto description = (*view)->DescribeCheckpoint(shard.is_model);
     if (!description.ok()) return description.status();
     description_ = *std::move(description);
     auto snapshots = (*view)->agreed_snapshots();

@@ -66,7 +66,7 @@ class FakeShardView final : public ShardView {
   absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed_snapshots() const override {
     return agreed_;
   }
-  absl::StatusOr<CheckpointManifest> DescribeCheckpoint() const override {
+  absl::StatusOr<CheckpointManifest> DescribeCheckpoint(bool) const override {
     return absl::UnimplementedError("no checkpoints of this one");
   }
   std::vector<TimelineSpan> Timeline() const override { return timeline; }

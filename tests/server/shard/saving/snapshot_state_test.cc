@@ -138,7 +138,8 @@ class Owners {
 
   CheckpointManifest Describe() const {
     std::vector<GroupRule> rules = shape_->spec().rules;
-    auto description = DescribeCheckpoint({"job", "default", 0, 1}, *shape_, *groups_, rules);
+    auto description =
+        DescribeCheckpoint({"job", "default", 0, 1}, *shape_, *groups_, rules, false);
     EXPECT_TRUE(description.ok()) << description.status();
     // Snapshots of a store have no parameters.
     for (CheckpointParameter& parameter : description->parameters) {

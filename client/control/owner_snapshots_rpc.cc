@@ -19,7 +19,7 @@
 namespace optshard {
 namespace {
 
-constexpr absl::Duration kForgetTimeout = absl::Seconds(1);
+constexpr absl::Duration kTellTimeout = absl::Seconds(1);
 
 // The same call of all owners at once. Thread-safe.
 template <typename Request, typename Response>
@@ -114,11 +114,27 @@ absl::Status PrepareSnapshot(const OwnerSnapshots& all, SnapshotId id,
   return prepared;
 }
 
+void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMoment& moment) {
+  v1::FollowSnapshotRequest request;
+  request.set_snapshot(id);
+  request.set_step(moment.step);
+  request.set_generation(moment.generation);
+  request.set_skipped(moment.skipped);
+  CallOfAll<v1::FollowSnapshotRequest, v1::FollowSnapshotResponse> calls(all, request,
+                                                                         kTellTimeout);
+  calls
+      .Run([](v1::ShardOwner::Stub& stub, grpc::ClientContext* context, const auto* one,
+              auto* response,
+              auto done) { stub.async()->FollowSnapshot(context, one, response, std::move(done)); },
+           nullptr)
+      .IgnoreError();
+}
+
 void ForgetSnapshot(const OwnerSnapshots& all, SnapshotId id) {
   v1::ForgetSnapshotRequest request;
   request.set_snapshot(id);
   CallOfAll<v1::ForgetSnapshotRequest, v1::ForgetSnapshotResponse> calls(all, request,
-                                                                         kForgetTimeout);
+                                                                         kTellTimeout);
   calls
       .Run([](v1::ShardOwner::Stub& stub, grpc::ClientContext* context, const auto* one,
               auto* response,

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/cancellation.h"
 #include "common/ids.h"
+#include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/snapshot_id.h"
 
@@ -40,6 +41,10 @@ SnapshotId NewSnapshotId();
 absl::Status PrepareSnapshot(const OwnerSnapshots& all, SnapshotId id,
                              const SnapshotContents& contents, absl::Duration timeout,
                              Cancellation* cancellation);
+
+// Another owner has opened it at `moment` (FollowSnapshot of the service). Which of these cannot be
+// told at once, or is of an older version, does not learn of it.
+void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMoment& moment);
 
 // Wherever it is still prepared and can be reached at once.
 void ForgetSnapshot(const OwnerSnapshots& all, SnapshotId id);

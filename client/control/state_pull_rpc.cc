@@ -31,6 +31,8 @@ namespace {
 constexpr char kMethod[] = "/optshard.v1.ShardOwner/ReadState";
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
+// The votes of running steps open a snapshot sooner.
+constexpr absl::Duration kUntilOthersAreTold = absl::Milliseconds(20);
 
 using Moment = std::pair<StepNumber, Generation>;
 
@@ -39,7 +41,7 @@ class Attempt {
  public:
   Attempt(const OwnerSnapshots& all, SnapshotId id, StateDestination& destination,
           const StatePullOptions& options)
-      : owners_(all.owners), id_(id), destination_(destination), options_(options) {}
+      : all_(all), owners_(all.owners), id_(id), destination_(destination), options_(options) {}
 
   // By then all streams have ended.
   absl::Status Run(absl::Time deadline);
@@ -55,11 +57,21 @@ class Attempt {
   absl::Status Take(int owner, const grpc::ByteBuffer& message);
   void Ended(int owner, const absl::Status& status);
   void Fail(const absl::Status& status);
+  // Has those owners open the snapshot that wait for the vote of one that has: its trainer may wait
+  // for this call.
+  void TellOthers();
   bool HaveAllEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return ended_ == owners_.size();
   }
+  bool HasOneOpened() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return moment_.has_value() || HaveAllEnded();
+  }
+  bool HaveAllOpened() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return total_bytes_.size() == owners_.size() || !status_.ok() || HaveAllEnded();
+  }
   const std::string& NameOfOwner(int owner) const { return owners_[owner].name; }
 
+  const OwnerSnapshots& all_;
   const std::vector<ConnectedOwner>& owners_;
   const SnapshotId id_;
   StateDestination& destination_;
@@ -71,6 +83,7 @@ class Attempt {
   size_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::optional<std::pair<int, Moment>> moment_ ABSL_GUARDED_BY(mutex_);  // of the first owner
+  uint64_t skipped_ ABSL_GUARDED_BY(mutex_) = 0;                           // calls, likewise
   int64_t done_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Hyperparameters> hyperparameters_ ABSL_GUARDED_BY(mutex_);  // by group
   // By owner: what it says it has, and what has come, of which some may have come again.
@@ -131,7 +144,10 @@ absl::Status Attempt::Saw(int owner, const v1::StateFrame& head, int64_t bytes) 
   int64_t total = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (!moment_.has_value()) moment_ = {owner, moment};
+    if (!moment_.has_value()) {
+      moment_ = {owner, moment};
+      skipped_ = head.skipped();
+    }
     if (moment_->second != moment) {
       return absl::AbortedError(absl::StrFormat(
           "rank %d was read at step %d (generation %d) and rank %d at step %d (generation %d)",
@@ -215,6 +231,26 @@ void Attempt::Ended(int owner, const absl::Status& status) {
   ++ended_;
 }
 
+void Attempt::TellOthers() {
+  OwnerSnapshots waiting;
+  waiting.job = all_.job;
+  waiting.optimizer = all_.optimizer;
+  SnapshotMoment opened;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Attempt::HasOneOpened));  // each stream has the deadline
+    if (mutex_.AwaitWithTimeout(absl::Condition(this, &Attempt::HaveAllOpened),
+                                kUntilOthersAreTold)) {
+      return;
+    }
+    opened = {moment_->second.second, moment_->second.first, skipped_};
+    for (size_t i = 0; i < owners_.size(); ++i) {
+      if (total_bytes_.count(static_cast<int>(i)) == 0) waiting.owners.push_back(owners_[i]);
+    }
+  }
+  FollowSnapshot(waiting, id_, opened);
+}
+
 absl::Status Attempt::Run(absl::Time deadline) {
   for (size_t i = 0; i < owners_.size(); ++i) {
     streams_.push_back(std::make_unique<Stream>(this, static_cast<int>(i)));
@@ -224,8 +260,8 @@ absl::Status Attempt::Run(absl::Time deadline) {
   {
     const Cancellation::Callback end(options_.cancellation,
                                      [this] { Fail(options_.cancellation->reason()); });
+    TellOthers();
     absl::MutexLock lock(&mutex_);
-    // Each stream has the deadline.
     mutex_.Await(absl::Condition(this, &Attempt::HaveAllEnded));
   }
   absl::MutexLock lock(&mutex_);

@@ -13,7 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/control/optimizer_client_rpc.h"
 #include "client/owner/client_seams.h"
 #include "client/rule_options.h"
@@ -146,6 +149,11 @@ class Stepping {
     parameter_.mutable_grad() = Gradient({400, 5000}, 1);
     optimizer_.step();
   }
+  // A call without any gradient.
+  void Skip() {
+    parameter_.mutable_grad() = at::Tensor();
+    optimizer_.step();
+  }
   StepNumber finished() const { return optimizer_.finished_step(); }
   void Close() { optimizer_.Close(); }
 
@@ -254,6 +262,45 @@ TEST_F(ReadWhileSteppingTest, AttachedRanks_ItIsTheStateOfOneStep) {
   std::string coordinator;
   ExpectAllOk(testing::RunServedAttached(
       3, [&](const ShardedOptimizerOptions& options) { Train(At(coordinator), options); },
+      [&](const testing::ServedJob& served, ShardViewRegistry&) {
+        coordinator = served.coordinator_address();
+      }));
+}
+
+// The others are in that step by then, and wait for the rank's vote.
+void ReadBeforeTheNextStep(const OptimizerClient::Options& reader,
+                           const ShardedOptimizerOptions& options) {
+  Stepping rank(options);
+  for (StepNumber step = 1; step <= 2; ++step) {
+    rank.Step();
+    rank.Skip();
+    if (options.rank != 0) continue;
+    absl::SleepFor(absl::Milliseconds(50));  // for the others to come to it
+    const auto client = ValueOrThrow(OptimizerClient::Connect(reader));
+    Memory memory(*client);
+    OptimizerClient::ReadOptions read;
+    read.timeout = absl::Seconds(20);
+    const absl::StatusOr<PulledStep> pulled = client->ReadState(memory.places, read);
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(pulled->step, step);
+  }
+  rank.Close();
+}
+
+// By messages: the others reduce gradients first, and have not voted yet.
+TEST(OptimizerClientTest, EmbeddedRankThatReadsBeforeItsNextStep_DoesNotWaitForTheOthers) {
+  ExpectAllOk(RunServedRanks(
+      3, [](const ShardedOptimizerOptions& options) { ReadBeforeTheNextStep(Here(), options); }));
+}
+
+// In one pass: the others have voted.
+TEST(OptimizerClientTest, AttachedRankThatReadsBeforeItsNextStep_DoesNotWaitForTheOthers) {
+  std::string coordinator;
+  ExpectAllOk(testing::RunServedAttached(
+      2,
+      [&](const ShardedOptimizerOptions& options) {
+        ReadBeforeTheNextStep(At(coordinator), options);
+      },
       [&](const testing::ServedJob& served, ShardViewRegistry&) {
         coordinator = served.coordinator_address();
       }));

@@ -99,6 +99,15 @@ class ShardOwnerService final
     return ToGrpc((*agreed)->Prepare(request->snapshot(), contents));
   }
 
+  grpc::Status FollowSnapshot(grpc::ServerContext*, const v1::FollowSnapshotRequest* request,
+                              v1::FollowSnapshotResponse*) override {
+    const absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed = SnapshotsOf(*request, "");
+    if (!agreed.ok()) return ToGrpc(agreed.status());
+    (*agreed)->OpenedElsewhere(request->snapshot(),
+                               {request->generation(), request->step(), request->skipped()});
+    return grpc::Status::OK;
+  }
+
   grpc::Status ForgetSnapshot(grpc::ServerContext*, const v1::ForgetSnapshotRequest* request,
                               v1::ForgetSnapshotResponse*) override {
     const absl::StatusOr<std::shared_ptr<AgreedSnapshots>> agreed = SnapshotsOf(*request, "");

@@ -209,11 +209,16 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::StatusOr<std::shared_ptr<ShardSnapshot>> Take(AgreedSnapshots& agreed) {
     const absl::Time deadline = Clock::Monotonic().Now() + limits_.patience_with_calls;
     while (true) {
-      absl::StatusOr<std::unique_ptr<ShardSnapshot>> taken =
-          agreed.Take(request_.snapshot(), kLook);
-      if (taken.ok()) return std::shared_ptr<ShardSnapshot>(*std::move(taken));
-      if (!absl::IsDeadlineExceeded(taken.status())) return taken.status();
-      absl::Status ends = Clock::Monotonic().Now() < deadline ? absl::OkStatus() : taken.status();
+      const absl::StatusOr<SnapshotMoment> opened = agreed.Open(request_.snapshot(), kLook);
+      if (opened.ok()) {
+        head_.set_skipped(opened->skipped);
+        absl::StatusOr<std::unique_ptr<ShardSnapshot>> taken =
+            agreed.Take(request_.snapshot(), absl::ZeroDuration());
+        if (!taken.ok()) return taken.status();
+        return std::shared_ptr<ShardSnapshot>(*std::move(taken));
+      }
+      if (!absl::IsDeadlineExceeded(opened.status())) return opened.status();
+      absl::Status ends = Clock::Monotonic().Now() < deadline ? absl::OkStatus() : opened.status();
       absl::MutexLock lock(&mutex_);
       if (broken_) ends = Gone();
       if (ends.ok()) continue;

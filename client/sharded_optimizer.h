@@ -382,8 +382,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   std::string wait_checkpoint();
 
   // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most, and
-  // before that for the checkpoint that this rank has asked for. Idempotent. Afterwards only the
-  // parameters can be used. Errors as step, and as wait_checkpoint.
+  // before that for the checkpoint that this rank has asked for. At a shard server it waits for no
+  // rank, but until what others save of the parameters is copied, for five seconds at most.
+  // Idempotent. Afterwards only the parameters can be used. Errors as step, and as wait_checkpoint.
   void Close();
 
   // Bytes of the optimizer state that this rank keeps, from its live slots. Any thread.

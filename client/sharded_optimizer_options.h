@@ -129,7 +129,7 @@ struct ShardedOptimizerOptions {
   // Whether a checkpoint's parameters are copied while save_checkpoint() lasts, not while the
   // trainer goes on. For trainers that write to parameters between save_checkpoint() and step() by
   // ways that the tensors' versions do not tell of: `data()` and pointers. Other writes are seen,
-  // and are no reason (docs/snapshots.md). Where the owner is in a shard server it is always so.
+  // and are no reason (docs/snapshots.md).
   bool copy_parameters_at_once = false;
 
   // By parameter index over the groups in order, for messages and inspection. Empty: the module's

@@ -21,8 +21,9 @@ namespace optshard {
 namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
-// For what is being saved to be copied.
+// For what is being saved to be copied; and for that where an exception ends the trainer, perhaps.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(5);
+constexpr absl::Duration kLastTimeout = absl::Seconds(1);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -65,7 +66,8 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
 
 AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine> line,
                              std::shared_ptr<const ReplicaSegments> memory)
-    : options_(options),
+    : process_(getpid()),
+      options_(options),
       specs_({options.spec}),
       layout_(options.spec.space),
       first_(line->reply()),
@@ -76,7 +78,7 @@ AttachedOwner::AttachedOwner(const Options& options, std::shared_ptr<ServerLine>
       line_(std::move(line)),
       state_bytes_(first_.state_bytes) {}
 
-AttachedOwner::~AttachedOwner() = default;
+AttachedOwner::~AttachedOwner() { Leave(kLastTimeout); }
 
 absl::StatusOr<std::vector<std::string>> AttachedOwner::owner_addresses(
     absl::Duration timeout) const {
@@ -361,13 +363,17 @@ int64_t AttachedOwner::state_bytes() const {
   return state_bytes_;
 }
 
+// Afterwards the trainer may write to its parameters, which snapshots may be copying. A server that
+// does not answer takes it for one that was killed.
+void AttachedOwner::Leave(absl::Duration timeout) {
+  if (stopped_ || getpid() != process_ || !line()->gone().ok() || !failure().ok()) return;
+  request_.kind = DoorbellRequest::Kind::kLeave;
+  request_.row_marks.clear();
+  Ask(timeout, absl::ZeroDuration()).status().IgnoreError();
+}
+
 absl::Status AttachedOwner::Stop(absl::Duration timeout) {
-  // The trainer may write to its parameters afterwards, which snapshots may be copying. Without a
-  // server, none are.
-  if (line()->gone().ok() && failure().ok()) {
-    request_.kind = DoorbellRequest::Kind::kLeave;
-    Ask(std::min(timeout, kLeaveTimeout), absl::ZeroDuration()).status().IgnoreError();
-  }
+  Leave(std::min(timeout, kLeaveTimeout));
   stopped_ = true;
   line()->Detach();
   return absl::OkStatus();

@@ -3,6 +3,8 @@
 #ifndef OPTSHARD_CLIENT_OWNER_ATTACHED_OWNER_H_
 #define OPTSHARD_CLIENT_OWNER_ATTACHED_OWNER_H_
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -127,6 +129,7 @@ class AttachedOwner : public OwnerLink {
     return Ask(timeout, options_.answer_slack);
   }
   absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout, absl::Duration slack);
+  void Leave(absl::Duration timeout);
   absl::Status CheckUsable();
   absl::Status EnsureAttached(absl::Duration timeout);
   absl::Status ServerGone(ServerLine& line, uint64_t number);
@@ -140,6 +143,7 @@ class AttachedOwner : public OwnerLink {
   std::shared_ptr<ServerLine> line() const;
   std::string What() const;  // of request_, for people
 
+  const pid_t process_;
   const Options options_;
   std::vector<OptimizerSpec> specs_;  // by admission; the last one counts
   MemoryLayout layout_;

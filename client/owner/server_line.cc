@@ -109,7 +109,6 @@ void ServerLine::Detach() {
   if (!watcher_.joinable()) return;
   stop_.Signal();
   watcher_.join();
-  SayLastWriteCount(write_counts_.get(), writes());
   socket_->HangUp();
 }
 
@@ -120,7 +119,7 @@ void ServerLine::SetWrites(std::shared_ptr<const TrainerWrites> writes) {
 
 WriteCount ServerLine::writes() const {
   absl::MutexLock lock(&mutex_);
-  if (writes_ == nullptr) return {~++unknown_, true};
+  if (writes_ == nullptr) return {~uint64_t{0}, true};
   return {writes_->count(), writes_->are_expected()};
 }
 

@@ -99,8 +99,7 @@ class ServerLine {
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<const TrainerWrites> writes_ ABSL_GUARDED_BY(mutex_);
-  mutable uint64_t unknown_ ABSL_GUARDED_BY(mutex_) = 0;  // how often nobody knew of writes
-  const StopEvent stop_;                                  // ends the watch
+  const StopEvent stop_;  // ends the watch
   const UniqueFd write_counts_;
   std::thread watcher_;
 };

@@ -15,8 +15,6 @@
 namespace optshard {
 namespace {
 
-constexpr uint64_t kLastWord = 0;  // the number of no question
-
 struct Question {
   uint64_t number;
 };
@@ -46,10 +44,6 @@ ssize_t ReceiveNow(int fd, Message* message) {
   return received;
 }
 
-Answer AnswerOf(uint64_t number, const WriteCount& count) {
-  return {number, count.writes, count.are_expected ? uint64_t{1} : uint64_t{0}};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WriteCountAsker>> WriteCountAsker::Create() {
@@ -63,53 +57,27 @@ absl::StatusOr<std::unique_ptr<WriteCountAsker>> WriteCountAsker::Create() {
       new WriteCountAsker(UniqueFd(ends[0]), UniqueFd(ends[1])));
 }
 
-// Of answers, the one to the present question, or the last word.
-WriteCountAsker::Received WriteCountAsker::Receive(WriteCount* count) {
-  while (true) {
-    Answer answer;
-    const ssize_t received = ReceiveNow(server_.get(), &answer);
-    if (received == 0) return Received::kEnd;
-    if (received < 0) return Received::kNothing;
-    if (received != static_cast<ssize_t>(sizeof answer)) continue;
-    *count = {answer.writes, answer.are_expected != 0};
-    if (answer.number == kLastWord) last_ = *count;
-    // Others were waited for in vain.
-    if (answer.number == kLastWord || answer.number == asked_) return Received::kAnswer;
-  }
-}
-
 absl::StatusOr<WriteCount> WriteCountAsker::Ask(absl::Duration timeout) {
   const absl::Time deadline = Clock::Monotonic().Now() + timeout;
   absl::MutexLock lock(&mutex_);
-  if (last_.has_value()) return *last_;
-  ++asked_;
-  // Where it cannot be sent, there may be a last word still.
-  const bool sent = Send(server_.get(), Question{asked_});
-  while (true) {
-    WriteCount count;
-    switch (Receive(&count)) {
-      case Received::kAnswer:
-        return count;
-      case Received::kEnd:
-        return absl::UnavailableError("it has gone");
-      case Received::kNothing:
-        break;
-    }
-    if (!sent || !PollUntil(server_.get(), POLLIN, deadline)) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("it does not answer within ", absl::FormatDuration(timeout)));
+  const bool asked = Send(server_.get(), Question{++asked_});
+  while (asked && PollUntil(server_.get(), POLLIN, deadline) &&
+         Clock::Monotonic().Now() < deadline) {
+    Answer answer;
+    const ssize_t received = ReceiveNow(server_.get(), &answer);
+    if (received == 0) break;
+    // Others were waited for in vain.
+    if (received == static_cast<ssize_t>(sizeof answer) && answer.number == asked_) {
+      return WriteCount{answer.writes, answer.are_expected != 0};
     }
   }
+  if (Clock::Monotonic().Now() < deadline)
+    return absl::UnavailableError("it has gone, or takes no question");
+  return absl::DeadlineExceededError(
+      absl::StrCat("it does not answer within ", absl::FormatDuration(timeout)));
 }
 
-absl::optional<WriteCount> WriteCountAsker::HangUp() {
-  shutdown(server_.get(), SHUT_RDWR);
-  absl::MutexLock lock(&mutex_);
-  WriteCount count;
-  while (!last_.has_value() && Receive(&count) == Received::kAnswer) {
-  }
-  return last_;
-}
+void WriteCountAsker::HangUp() { shutdown(server_.get(), SHUT_RDWR); }
 
 bool AnswerWriteCounts(int fd, absl::FunctionRef<WriteCount()> count) {
   while (true) {
@@ -117,11 +85,10 @@ bool AnswerWriteCounts(int fd, absl::FunctionRef<WriteCount()> count) {
     const ssize_t received = ReceiveNow(fd, &question);
     if (received <= 0) return received < 0;
     if (received == static_cast<ssize_t>(sizeof question)) {
-      Send(fd, AnswerOf(question.number, count()));
+      const WriteCount now = count();
+      Send(fd, Answer{question.number, now.writes, now.are_expected ? uint64_t{1} : uint64_t{0}});
     }
   }
 }
-
-void SayLastWriteCount(int fd, const WriteCount& count) { Send(fd, AnswerOf(kLastWord, count)); }
 
 }  // namespace optshard

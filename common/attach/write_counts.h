@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "common/link/unique_fd.h"
 
 namespace optshard {
@@ -33,33 +32,24 @@ class WriteCountAsker {
   int trainer_fd() const { return trainer_.get(); }
   void GiveAway() { trainer_ = UniqueFd(); }
 
-  // UNAVAILABLE where the trainer has gone without a last word; DEADLINE_EXCEEDED where it does not
-  // answer.
+  // UNAVAILABLE where the trainer has gone; DEADLINE_EXCEEDED where it does not answer.
   absl::StatusOr<WriteCount> Ask(absl::Duration timeout);
 
-  // Nobody is asked any more, and who waits for an answer is told. Returns what the trainer has
-  // said at last; nothing where it was killed.
-  absl::optional<WriteCount> HangUp();
+  // Nobody is asked any more, and who waits for an answer is told. Idempotent.
+  void HangUp();
 
  private:
   WriteCountAsker(UniqueFd server, UniqueFd trainer)
       : server_(static_cast<UniqueFd&&>(server)), trainer_(static_cast<UniqueFd&&>(trainer)) {}
-  enum class Received { kAnswer, kNothing, kEnd };
-  Received Receive(WriteCount* count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const UniqueFd server_;
   UniqueFd trainer_;
   absl::Mutex mutex_;  // of who asks
   uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::optional<WriteCount> last_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The trainer's end. Answers what was asked at `fd`, once it is readable; false where nobody asks
 // any more.
 bool AnswerWriteCounts(int fd, absl::FunctionRef<WriteCount()> count);
-// Says the last count, before the trainer goes.
-void SayLastWriteCount(int fd, const WriteCount& count);
-
 }  // namespace optshard
 
 #endif  // OPTSHARD_COMMON_ATTACH_WRITE_COUNTS_H_

@@ -18,7 +18,6 @@ void AttachedWrites::Seat(std::shared_ptr<WriteCountAsker> asker) {
   absl::MutexLock lock(&mutex_);
   asker_ = std::move(asker);
   known_.told.reset();
-  known_.are_expected = true;
 }
 
 void AttachedWrites::Take(const WriteCount& count) const {
@@ -29,26 +28,38 @@ void AttachedWrites::Take(const WriteCount& count) const {
 
 void AttachedWrites::Told(const WriteCount& count) {
   absl::MutexLock lock(&mutex_);
-  if (asker_ != nullptr) Take(count);
+  if (asker_ == nullptr) return;
+  Take(count);
+  ++calls_;
 }
 
-void AttachedWrites::Leave() {
+void AttachedWrites::BeginLeave() {
   absl::MutexLock lock(&mutex_);
-  asker_ = nullptr;
-  known_.are_expected = true;
+  is_leaving_ = true;
+}
+
+void AttachedWrites::EndLeave() {
+  absl::MutexLock lock(&mutex_);
+  LetGo();
 }
 
 void AttachedWrites::Gone() {
   absl::MutexLock lock(&mutex_);
-  if (asker_ == nullptr) return;
-  const absl::optional<WriteCount> last = asker_->HangUp();
-  if (last.has_value()) {
-    Take(*last);
-  } else {
-    ++known_.count;
-  }
+  // Where writes were expected, what counts on there being none has been told of one already.
+  if (asker_ != nullptr && !known_.are_expected) ++known_.count;
+  LetGo();
+}
+
+void AttachedWrites::LetGo() {
+  if (asker_ != nullptr) asker_->HangUp();
   asker_ = nullptr;
+  is_leaving_ = false;
   known_.are_expected = true;
+}
+
+uint64_t AttachedWrites::calls() const {
+  absl::MutexLock lock(&mutex_);
+  return calls_;
 }
 
 uint64_t AttachedWrites::count() const {
@@ -58,7 +69,7 @@ uint64_t AttachedWrites::count() const {
 
 bool AttachedWrites::are_expected() const {
   absl::MutexLock lock(&mutex_);
-  return known_.are_expected;
+  return is_leaving_ || known_.are_expected;
 }
 
 absl::StatusOr<uint64_t> AttachedWrites::CountNow() const {

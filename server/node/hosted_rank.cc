@@ -153,10 +153,7 @@ void HostedRank::ServeTrainer(const std::shared_ptr<Attachment>& trainer) {
   if (trainer->doorbell.WaitForRequest(ended ? absl::InfinitePast() : Now() + kLook)) {
     HandleRequest(*trainer);
   } else if (ended) {
-    if (owner_ != nullptr) {
-      calls_.DropStaged();
-      calls_.Leave();
-    }
+    if (owner_ != nullptr) calls_.DropStaged();
     absl::MutexLock lock(&mutex_);
     place_.Clear(trainer);
   }

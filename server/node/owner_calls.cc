@@ -138,8 +138,9 @@ void OwnerCalls::DropStaged() {
 
 void OwnerCalls::Leave() {
   // In this order: whatever is opened from now on is copied at once.
-  writes_->Leave();
+  writes_->BeginLeave();
   owner_->CopyParameters();
+  writes_->EndLeave();
 }
 
 absl::Status OwnerCalls::Synchronise(absl::Duration timeout) {

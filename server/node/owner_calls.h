@@ -54,7 +54,7 @@ class OwnerCalls {
   absl::Status ReplaceState() { return owner_->ReplaceState(asked().timeout); }
   // What the trainer has staged, once it is gone.
   void DropStaged();
-  // The trainer goes, or has gone: what is to be copied of the parameters is copied now.
+  // The trainer is about to go: what is to be copied of the parameters is copied now.
   void Leave();
   // Not only when asked for.
   absl::Status Synchronise(absl::Duration timeout);

@@ -265,6 +265,7 @@ absl::Status ShardSave::WriteTo(const std::string& directory, const std::string&
   options.progress = [&](int64_t done, int64_t all) {
     bytes = done;
     progress(done, all);
+    snapshot_->SettleParameters();
     giving_way.Wait();
   };
   absl::Status whole = write(**within, options);

@@ -79,7 +79,7 @@ bool ParameterCopies::BeginCopying(const std::shared_ptr<const ParameterMemory>&
   memory_ = memory;
   writes_ = memory->writes->count();
   store.snapshots().Open(later_);
-  // A trainer that is about to go says so first, and has then copied what is open.
+  // A trainer that leaves makes writes expected first, and then has what is open copied.
   if (!memory->writes->are_expected()) return true;
   StopCopying(store);
   return false;
@@ -116,18 +116,31 @@ absl::Status ParameterCopies::Keep() {
         "rank %d has got param groups, or has left, while a snapshot copied its parameters",
         rank_));
   }
+  Settle();
+  if (is_settled_) return absl::OkStatus();
+  const uint64_t calls = memory_->writes->calls();
   const absl::StatusOr<uint64_t> writes = memory_->writes->CountNow();
   if (!writes.ok()) {
     return errors::WithContext(writes.status(),
                                "nobody knows of which moment the copy of the parameters is");
   }
-  if (*writes == writes_) return absl::OkStatus();
+  if (*writes == writes_) {
+    if (!kept_after_.has_value()) kept_after_ = calls;
+    return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(absl::StrFormat(
-      "the trainer of rank %d has changed the values of its parameters between two of its calls, "
-      "or was killed, while a snapshot copied them: nobody knows of which moment the copy is. Save "
-      "again: from now on they are copied when a snapshot is opened, as copy_parameters_at_once "
-      "has it from the beginning",
+      "the trainer of rank %d has changed the values of its parameters between two of its calls "
+      "(or was killed, and may have) while a snapshot copied them: nobody knows of which moment "
+      "the copy is. Save again: who goes on writing has them copied when a snapshot is opened, as "
+      "copy_parameters_at_once has it from the beginning",
       rank_));
+}
+
+void ParameterCopies::Settle() {
+  if (is_settled_ || !kept_after_.has_value()) return;
+  // In this order: the count is at least as late as the call.
+  const bool has_called = memory_->writes->calls() > *kept_after_;
+  is_settled_ = has_called && memory_->writes->count() == writes_;
 }
 
 void ParameterCopies::StopCopying(const ShardStore& store) {

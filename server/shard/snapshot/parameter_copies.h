@@ -41,10 +41,11 @@ class ParameterCopies {
   bool CopyNow(const ParameterMemory& memory);
 
   // What `memory`, whose writes are known, has now is copied later: before the store's steps write
-  // it, and by Keep. False where it is not of the shape's parameters.
+  // it, and by Keep. False where it is not of the shape's parameters, or writes are expected.
   bool BeginCopying(const std::shared_ptr<const ParameterMemory>& memory, const ShardStore& store);
-  // After BeginCopying, as ShardSnapshot::KeepParameters.
+  // After BeginCopying, as ShardSnapshot::KeepParameters and SettleParameters.
   absl::Status Keep();
+  void Settle();
   // Ends BeginCopying.
   void StopCopying(const ShardStore& store);
 
@@ -64,6 +65,9 @@ class ParameterCopies {
   std::shared_ptr<const ParameterMemory> memory_;
   std::shared_ptr<StateSnapshot> later_;  // of memory_
   uint64_t writes_ = 0;                   // how many there were when it was opened
+  // How many calls of the trainer's there were before there were as many still, all of it copied.
+  absl::optional<uint64_t> kept_after_;
+  bool is_settled_ = false;  // a call has come since then: no write was under way
 };
 
 }  // namespace optshard

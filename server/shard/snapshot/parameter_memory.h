@@ -24,6 +24,9 @@ class TrainerWrites {
   // Likewise, of all until now. A trainer that has another process is asked for it, and waited for;
   // errors where it does not say.
   virtual absl::StatusOr<uint64_t> CountNow() const { return count(); }
+  // The calls in which it did not write that this process has learned of, each with the count until
+  // then; 0 where CountNow never fails.
+  virtual uint64_t calls() const { return 0; }
   // Whether the trainer is known to do so: then it may do so at any time.
   virtual bool are_expected() const = 0;
 };

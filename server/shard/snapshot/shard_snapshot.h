@@ -89,9 +89,14 @@ class ShardSnapshot {
 
   // Copies parameters that are not copied yet, and says whether all are those of the moment at
   // which it was opened. Call it before they are read, and after.
-  //   FAILED_PRECONDITION  the trainer has written to them since, perhaps before they were copied
+  //   FAILED_PRECONDITION  the trainer has written to them since, perhaps before they were copied;
+  //                        or it was killed
   //   ABORTED              somebody else has got their memory, or it is closed
+  //   UNAVAILABLE, DEADLINE_EXCEEDED  a trainer in another process does not say whether it has
   virtual absl::Status KeepParameters() { return absl::OkStatus(); }
+  // Call it now and then between the two: a trainer may be killed that has shown by a call that it
+  // wrote nothing.
+  virtual void SettleParameters() {}
 
   // Copies what the next steps would have to copy before they write it, and returns once all of it
   // is copied, or the snapshot closed. Steps that come meanwhile hardly wait for it.

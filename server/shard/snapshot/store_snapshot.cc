@@ -105,6 +105,9 @@ class StoreSnapshot final : public ShardSnapshot {
   absl::Status KeepParameters() override {
     return parameters_later_ ? parameters_->Keep() : absl::OkStatus();
   }
+  void SettleParameters() override {
+    if (parameters_later_) parameters_->Settle();
+  }
   void CopyAhead() override { snapshot_->CopyAhead(); }
   std::shared_ptr<const RightOfWay> steps() const override { return snapshot_->steps(); }
 
@@ -198,10 +201,10 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
       memory = options_.parameters->Get();
       if (memory == nullptr) return nullptr;
     }
-    const bool later = memory != nullptr && options_.contents.parameters_later &&
-                       memory->writes != nullptr && !memory->writes->are_expected();
     // Before the state: if no step was being applied then, none has written parameters either.
-    if (later && !parameters_->BeginCopying(memory, *options_.store)) return nullptr;
+    const bool later = memory != nullptr && options_.contents.parameters_later &&
+                       memory->writes != nullptr && !memory->writes->are_expected() &&
+                       parameters_->BeginCopying(memory, *options_.store);
     const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
     const bool is_same = counts.has_value() && counts->step == finished;
     if (!is_same || (memory != nullptr && !later && !parameters_->CopyNow(*memory))) {
@@ -223,16 +226,18 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
-    const StoreSnapshotOptions& options) {
+    StoreSnapshotOptions options) {
   if (options.contents.parameters &&
       (options.parameters == nullptr || options.parameters->Get() == nullptr)) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "rank %d has no parameters yet: its trainer has not given their values", options.rank));
   }
   if (options.contents.parameters && options.contents.parameters_later) {
-    // What the trainer has written since its last call shows whether it is expected to.
+    // What the trainer has written since its last call shows whether it is expected to. Who does
+    // not say, would not say so later either.
     const std::shared_ptr<const ParameterMemory> memory = options.parameters->Get();
-    if (memory->writes != nullptr) memory->writes->CountNow().status().IgnoreError();
+    options.contents.parameters_later =
+        memory->writes != nullptr && memory->writes->CountNow().ok();
   }
   SnapshotMemory::Piece state;
   if (options.contents.keep_copies) {
@@ -248,8 +253,9 @@ absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     if (!copies.ok()) return copies.status();
     parameters = *std::move(copies);
   }
-  return std::unique_ptr<PreparedSnapshot>(std::make_unique<PreparedStoreSnapshot>(
-      options, options.store->snapshots().Prepare(std::move(state)), std::move(parameters)));
+  std::shared_ptr<StateSnapshot> kept = options.store->snapshots().Prepare(std::move(state));
+  return std::unique_ptr<PreparedSnapshot>(
+      std::make_unique<PreparedStoreSnapshot>(options, std::move(kept), std::move(parameters)));
 }
 
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(

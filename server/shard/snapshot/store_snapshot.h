@@ -34,7 +34,7 @@ struct StoreSnapshotOptions {
 //   RESOURCE_EXHAUSTED   as SnapshotMemory::Take
 //   FAILED_PRECONDITION  parameters are asked for, and the trainer has given no values yet
 absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
-    const StoreSnapshotOptions& options);
+    StoreSnapshotOptions options);
 
 // Opens a snapshot at the last finished step. While a step is being applied it waits for its end,
 // for at most `patience`. A step never waits for it. Errors as PrepareStoreSnapshot, and

@@ -74,30 +74,44 @@ TEST_F(AttachedWritesTest, ATrainerThatIsKilled_MayHaveWritten) {
   EXPECT_TRUE(writes_.are_expected());
 }
 
-TEST_F(AttachedWritesTest, ATrainerThatGoesByItself_SaysWhetherItHas) {
+TEST_F(AttachedWritesTest, OneThatIsKnownToWrite_HasNothingToAdd) {
   writes_.Told({7, false});
-  SayLastWriteCount(trainer_.get(), {7, false});
-  writes_.Gone();
-  EXPECT_EQ(*writes_.CountNow(), 0u);
-  EXPECT_TRUE(writes_.are_expected());
-  Seat();
-  writes_.Told({100, false});
-  EXPECT_EQ(writes_.count(), 0u) << "each trainer counts from another number";
-  SayLastWriteCount(trainer_.get(), {101, false});
+  writes_.Told({8, true});
   writes_.Gone();
   EXPECT_EQ(writes_.count(), 1u);
 }
 
-TEST_F(AttachedWritesTest, OnceItHasSaidThatItLeaves_NothingOfItCounts) {
+TEST_F(AttachedWritesTest, OnceItHasLeft_NothingOfItCounts) {
   writes_.Told({7, false});
-  writes_.Leave();
+  writes_.BeginLeave();
   EXPECT_TRUE(writes_.are_expected());
-  EXPECT_EQ(*writes_.CountNow(), 0u);
+  EXPECT_EQ(*CountNow({7, false}), 0u);
+  EXPECT_TRUE(writes_.are_expected()) << "it says what it did, not what it will do";
+  writes_.EndLeave();
   writes_.Told({8, false});
   trainer_ = UniqueFd();
   writes_.Gone();
   EXPECT_EQ(*writes_.CountNow(), 0u);
   EXPECT_TRUE(writes_.are_expected());
+}
+
+TEST_F(AttachedWritesTest, OneThatGoesBeforeItHasLeft_MayHaveWritten) {
+  writes_.Told({7, false});
+  writes_.BeginLeave();
+  writes_.Gone();
+  writes_.EndLeave();
+  EXPECT_EQ(writes_.count(), 1u);
+}
+
+TEST_F(AttachedWritesTest, EachTrainer_CountsFromAnotherNumber) {
+  writes_.Told({7, false});
+  writes_.BeginLeave();
+  writes_.EndLeave();
+  Seat();
+  EXPECT_TRUE(writes_.are_expected());
+  writes_.Told({100, false});
+  EXPECT_EQ(writes_.count(), 0u);
+  EXPECT_EQ(writes_.calls(), 2u);
 }
 
 }  // namespace

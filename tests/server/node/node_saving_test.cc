@@ -166,6 +166,10 @@ TEST_F(NodeSavingWhileItsTrainerGoesOnTest, ItMayLeaveAndWrite) {
   EXPECT_EQ(ToText(beside->part), ToText(alone->part));
 }
 
+TEST_F(NodeSavingWhileItsTrainerGoesOnTest, ItMayEndWithoutAWord) {
+  EXPECT_TRUE(Save([this] { trainer_.reset(); }).ok());
+}
+
 TEST_F(NodeSavingWhileItsTrainerGoesOnTest, OneThatSaysNothingOfItsWrites_MayWriteAtAnyTime) {
   memory_->writes = nullptr;
   trainer_->link().KeepParameters(memory_);

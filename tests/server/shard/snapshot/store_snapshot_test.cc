@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/block_code.h"
 #include "common/generation_shape.h"
 #include "common/optimizer_spec.h"
@@ -194,7 +196,14 @@ class FakeWrites final : public TrainerWrites {
  public:
   uint64_t count() const override { return count_.load(); }
   bool are_expected() const override { return expected_.load(); }
+  absl::StatusOr<uint64_t> CountNow() const override {
+    if (!says_.load()) return absl::UnavailableError("it does not say");
+    return count();
+  }
+  uint64_t calls() const override { return calls_.load(); }
 
+  std::atomic<bool> says_{true};
+  std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> count_{0};
   std::atomic<bool> expected_{false};
 };
@@ -308,6 +317,33 @@ TEST_F(ParametersOfStoreTest, AWriteThatEndsAfterTheyWereCopied_IsFoundTheNextTi
   EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
   ++writes_->count_;
   EXPECT_EQ(snapshot->KeepParameters().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// A trainer that is killed counts as one that has written.
+TEST_F(ParametersOfStoreTest, ATrainerThatWasCalledSinceTheyWereCopied_MayBeKilled) {
+  for (const bool is_called : {false, true}) {
+    const auto snapshot = Opened();
+    snapshot->SettleParameters();
+    ++writes_->calls_;
+    EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+    if (is_called) ++writes_->calls_;
+    snapshot->SettleParameters();
+    writes_->says_ = false;
+    EXPECT_EQ(snapshot->KeepParameters().code(),
+              is_called ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable);
+    writes_->says_ = true;
+    ++writes_->count_;
+    EXPECT_EQ(snapshot->KeepParameters().code(),
+              is_called ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST_F(ParametersOfStoreTest, ATrainerThatDoesNotSayWhatItWrites_HasThemCopiedAtOnce) {
+  writes_->says_ = false;
+  const auto snapshot = Opened();
+  values_[0].assign(5000, 7);
+  EXPECT_EQ(snapshot->KeepParameters(), absl::OkStatus());
+  ExpectParameters(*snapshot, 0);
 }
 
 TEST_F(ParametersOfStoreTest, WhereATrainerMayWrite_TheyAreCopiedWhenItIsOpened) {

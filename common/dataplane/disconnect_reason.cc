@@ -2,10 +2,24 @@
 
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 
 namespace optshard {
+namespace {
+
+// Beside that of common/errors.h: to all that do not ask for it, the rank is lost.
+constexpr char kHasClosedUrl[] = "optshard.has_closed";
+
+absl::Status Closed(Rank rank, absl::string_view observed) {
+  absl::Status status =
+      errors::PeerLost(rank, absl::StrCat(observed, ": it has closed the data plane"));
+  status.SetPayload(kHasClosedUrl, absl::Cord());
+  return status;
+}
+
+}  // namespace
 
 uint64_t DisconnectReason::Encode() const {
   if (kind == kNone) return 0;
@@ -20,6 +34,7 @@ DisconnectReason DisconnectReason::Decode(uint64_t encoded) {
 DisconnectReason DisconnectReason::Of(const absl::Status& failure) {
   const std::vector<Rank> ranks = errors::RanksOf(failure);
   if (ranks.empty()) return {kOther, -1};
+  if (HasClosed(failure)) return {kClosed, ranks.front()};
   return {errors::IsPeersTimedOut(failure) ? kPeerTimedOut : kPeerLost, ranks.front()};
 }
 
@@ -37,13 +52,18 @@ absl::Status PeerDisconnected(Rank self, Rank peer, const DisconnectReason& reas
                                                      : absl::StrCat(": rank ", peer,
                                                                     " waited for it and gave up")));
     case DisconnectReason::kClosed:
-      return errors::PeerLost(peer, absl::StrCat(observed, ": it has closed the data plane"));
+      // Who closed first is who is missing.
+      return Closed(reason.about == -1 || reason.about == self ? peer : reason.about, observed);
     case DisconnectReason::kNone:
       return errors::PeerLost(peer, observed);
     case DisconnectReason::kOther:
       break;
   }
   return errors::PeerLost(peer, absl::StrCat(observed, ": it has given up the data plane"));
+}
+
+bool HasClosed(const absl::Status& failure) {
+  return failure.GetPayload(kHasClosedUrl).has_value();
 }
 
 }  // namespace optshard

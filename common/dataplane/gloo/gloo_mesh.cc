@@ -78,6 +78,7 @@ GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wi
       world_size_(options.world_size),
       wire_(std::move(wire)),
       small_(std::move(small)),
+      has_closed_(options.world_size),
       received_reasons_(options.world_size),
       never_received_(options.world_size) {}
 
@@ -127,10 +128,13 @@ absl::Status GlooMesh::Send(Rank peer, uint64_t slot, const void* data, size_t b
 
 absl::Status GlooMesh::Receive(Rank peer, uint64_t slot, void* data, size_t bytes,
                                Messages* messages) {
-  return Start(peer, messages, [&] {
-    return bytes <= SmallMessages::kMaxBytes ? small_->Receive(peer, slot, data, bytes)
-                                             : wire_->Receive(peer, slot, data, bytes);
+  const bool is_small = bytes <= SmallMessages::kMaxBytes;
+  absl::Status started = Start(peer, messages, [&] {
+    return is_small ? small_->Receive(peer, slot, data, bytes)
+                    : wire_->Receive(peer, slot, data, bytes);
   });
+  if (started.ok()) messages->back().precedes_goodbye = is_small;
+  return started;
 }
 
 absl::Status GlooMesh::Start(Rank peer, Messages* messages,
@@ -162,7 +166,7 @@ absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
     // Break's abort ends one wait for a message only; whoever comes later finds out here.
     if (absl::Status failure = Failure(); !failure.ok()) return failure;
     std::string why;
-    switch (WaitFor(*message.transfer, deadline, &why)) {
+    switch (WaitFor(message, deadline, &why)) {
       case Transfer::Outcome::kDone: {
         absl::MutexLock lock(&mutex_);
         pending_.erase(message.transfer);
@@ -180,20 +184,22 @@ absl::Status GlooMesh::Wait(Messages* messages, absl::Time deadline,
   return Failure();
 }
 
-Transfer::Outcome GlooMesh::WaitFor(Transfer& transfer, absl::Time deadline, std::string* why) {
+Transfer::Outcome GlooMesh::WaitFor(const Message& message, absl::Time deadline, std::string* why) {
   absl::Duration timeout = Until(deadline);
   {
     absl::MutexLock lock(&mutex_);
-    waited_for_ = &transfer;
+    waited_for_ = &message;
     wait_deadline_ = deadline;
-    timed_out_ = false;
+    ended_as_.reset();
     if (!stop_watching_) timeout += kWatchPatience;
   }
-  const Transfer::Outcome outcome = transfer.Wait(timeout, why);
+  const Transfer::Outcome outcome = message.transfer->Wait(timeout, why);
   absl::MutexLock lock(&mutex_);
   waited_for_ = nullptr;
-  const bool by_watcher = outcome == Transfer::Outcome::kAborted && timed_out_ && broken_.ok();
-  return by_watcher ? Transfer::Outcome::kTimedOut : outcome;
+  const bool by_watcher = outcome == Transfer::Outcome::kAborted && ended_as_ && broken_.ok();
+  if (!by_watcher) return outcome;
+  if (*ended_as_ == Transfer::Outcome::kBroken) *why = "nothing more comes";
+  return *ended_as_;
 }
 
 absl::Status GlooMesh::TimedOut(const Messages& messages, size_t first_late,
@@ -244,15 +250,22 @@ void GlooMesh::Cut(const absl::Status& reason) {
   absl::MutexLock lock(&cut_mutex_);
   if (!disconnected_ && wire_ != nullptr) {
     TellPeersWhy(reason);
-    small_->Cut();
-    wire_->Cut();
+    if (HasClosed(reason)) {
+      small_->Finish();
+      wire_->Finish();
+    } else {
+      small_->Cut();
+      wire_->Cut();
+    }
   }
   disconnected_ = true;
 }
 
 void GlooMesh::TellPeersWhy(const absl::Status& reason) {
-  const std::vector<Rank> blamed = errors::RanksOf(reason);
+  std::vector<Rank> blamed = errors::RanksOf(reason);
   if (blamed.empty()) return;
+  // It waits for this rank's goodbye.
+  if (HasClosed(reason)) blamed.clear();
   const uint64_t encoded = DisconnectReason::Of(reason).Encode();
   std::vector<std::unique_ptr<Transfer>> sent;
   for (Rank peer = 0; peer < world_size_; ++peer) {
@@ -270,10 +283,14 @@ void GlooMesh::TellPeersWhy(const absl::Status& reason) {
 
 absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what, absl::string_view why) {
   // The reason comes over another connection than the one that may have broken.
-  const bool ended = small_->ReadToEnd(peer, kReasonPatience);
-  // Until it has ended the step's thread may be receiving the reason.
+  const auto has_closed = [&] {
+    absl::MutexLock lock(&mutex_);
+    return has_closed_[peer];
+  };
+  const bool known = has_closed() || small_->ReadToEnd(peer, kReasonPatience);
+  // Until then the step's thread may be receiving the reason.
   const DisconnectReason reason =
-      ended ? DisconnectReason::Decode(received_reasons_[peer]) : DisconnectReason();
+      known ? DisconnectReason::Decode(received_reasons_[peer]) : DisconnectReason();
   return PeerDisconnected(rank_, peer, reason, absl::StrCat(what, ": ", why));
 }
 
@@ -288,24 +305,55 @@ void GlooMesh::WatchConnections() {
       absl::Duration pause = kWatchInterval;
       if (waited_for_ != nullptr) pause = std::min(pause, Until(wait_deadline_));
       if (mutex_.AwaitWithTimeout(absl::Condition(&over), pause)) return;
-      if (waited_for_ != nullptr && Until(wait_deadline_) <= absl::ZeroDuration()) {
-        timed_out_ = true;
-        waited_for_->Abort();
-        waited_for_ = nullptr;
-      }
     }
-    for (const Messages* watched : {&disconnects_, &sentinels_}) {
-      for (const Message& message : *watched) {
-        // Looks without waiting. For short messages this also moves on what a full socket held up.
-        std::string why;
-        message.transfer->Abort();
-        if (message.transfer->Wait(absl::Hours(1), &why) == Transfer::Outcome::kBroken) {
-          Break(LostConnection(message.peer, "watching the connections", why));
-          return;
+    if (!LookAtConnections()) return;
+    absl::MutexLock lock(&mutex_);
+    EndWait();
+  }
+}
+
+bool GlooMesh::LookAtConnections() {
+  for (const Messages* watched : {&disconnects_, &sentinels_}) {
+    for (const Message& message : *watched) {
+      {
+        // Its connections end, and nobody needs them.
+        absl::MutexLock lock(&mutex_);
+        if (has_closed_[message.peer]) continue;
+      }
+      // Looks without waiting. For short messages this also moves on what a full socket held up.
+      std::string why;
+      message.transfer->Abort();
+      const Transfer::Outcome outcome = message.transfer->Wait(absl::Hours(1), &why);
+      bool closed = false;
+      if (outcome == Transfer::Outcome::kDone) {
+        const uint64_t reason = received_reasons_[message.peer];
+        closed = DisconnectReason::Decode(reason).kind == DisconnectReason::kClosed;
+      } else if (outcome == Transfer::Outcome::kBroken) {
+        const absl::Status lost = LostConnection(message.peer, "watching the connections", why);
+        closed = HasClosed(lost);
+        if (!closed) {
+          Break(lost);
+          return false;
         }
       }
+      absl::MutexLock lock(&mutex_);
+      has_closed_[message.peer] = closed;
     }
   }
+  return true;
+}
+
+void GlooMesh::EndWait() {
+  if (waited_for_ == nullptr) return;
+  if (Until(wait_deadline_) <= absl::ZeroDuration()) {
+    ended_as_ = Transfer::Outcome::kTimedOut;
+  } else if (waited_for_->precedes_goodbye && has_closed_[waited_for_->peer]) {
+    ended_as_ = Transfer::Outcome::kBroken;
+  } else {
+    return;
+  }
+  waited_for_->transfer->Abort();
+  waited_for_ = nullptr;
 }
 
 void GlooMesh::StopWatching() {
@@ -336,7 +384,7 @@ absl::Status GlooMesh::Close(absl::Time deadline) {
   if (absl::Status status = Wait(&disconnects_, deadline, what); !status.ok()) return status;
   for (Rank peer = 0; peer < world_size_; ++peer) {
     const DisconnectReason reason = DisconnectReason::Decode(received_reasons_[peer]);
-    if (peer == rank_ || reason.kind == DisconnectReason::kClosed) continue;
+    if (peer == rank_ || reason.closed_of_own_accord()) continue;
     return BrokenBecause(PeerDisconnected(rank_, peer, reason, what()));
   }
   if (absl::Status status = Wait(&sent, deadline, what); !status.ok()) return status;

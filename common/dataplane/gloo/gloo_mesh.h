@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/dataplane/gloo/gloo_plane_options.h"
 #include "common/dataplane/gloo/gloo_wire.h"
 #include "common/dataplane/gloo/small_messages.h"
@@ -29,12 +30,18 @@ namespace optshard {
 // Thread-safe, but messages are started and waited for by one thread at a time. Any call that
 // returns why the mesh broke returns only after the connections are cut: from then on no thread
 // touches the memory of any message.
+//
+// A peer that says that it closes has sent all that it ever will, and is missed only by who waits
+// for more. That breaks the mesh of the one who waits; it then says that it closes, too, and what
+// it has sent still arrives.
 class GlooMesh {
  public:
   // Messages under way.
   struct Message {
     Rank peer = -1;
     std::shared_ptr<Transfer> transfer;
+    // It is received, over the connection on which the peer says that it closes: not after that.
+    bool precedes_goodbye = false;
   };
   using Messages = std::vector<Message>;
 
@@ -79,7 +86,8 @@ class GlooMesh {
   void Break(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tells all peers that this rank closes, waits until they do, and ends the connections. A peer
-  // that disconnects for another reason has broken the mesh.
+  // that disconnects for another reason has broken the mesh; so has one that closes because it
+  // waited for a rank that had.
   absl::Status Close(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -88,6 +96,9 @@ class GlooMesh {
 
   absl::Status StartWatching();
   void WatchConnections();
+  // False: the mesh has broken.
+  bool LookAtConnections() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellPeersWhy(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cut_mutex_);
   absl::Status LostConnection(Rank peer, absl::string_view what, absl::string_view why)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -100,7 +111,7 @@ class GlooMesh {
   absl::Status Failure() ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
   absl::Status BrokenBecause(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_, cut_mutex_);
   void Cut(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(cut_mutex_);
-  Transfer::Outcome WaitFor(Transfer& transfer, absl::Time deadline, std::string* why)
+  Transfer::Outcome WaitFor(const Message& message, absl::Time deadline, std::string* why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TimedOut(const Messages& messages, size_t first_late, const std::string& what)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -114,11 +125,13 @@ class GlooMesh {
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
-  // The transfer that is waited for, and whether the watcher ended that wait at its deadline.
-  // Gloo's own time-outs are not used: they close all connections before the peers can be told why.
-  Transfer* waited_for_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // The message that is waited for, and as what the watcher ended that wait: kTimedOut at its
+  // deadline, kBroken where the peer has closed. Gloo's own time-outs are not used: they close all
+  // connections before the peers can be told why.
+  const Message* waited_for_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::Time wait_deadline_ ABSL_GUARDED_BY(mutex_);
-  bool timed_out_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::optional<Transfer::Outcome> ended_as_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> has_closed_ ABSL_GUARDED_BY(mutex_);  // by rank, as the watcher has seen
   // The transfers under way, which Break aborts.
   std::unordered_set<std::shared_ptr<Transfer>> pending_ ABSL_GUARDED_BY(mutex_);
 
@@ -130,7 +143,8 @@ class GlooMesh {
   // The watcher's until it stops, then Close's.
   Messages disconnects_;
   Messages sentinels_;
-  // By rank, encoded. Read only after the connection for short messages has ended.
+  // By rank, encoded. Read only after the reason has been received, or the connection for short
+  // messages has ended.
   std::vector<uint64_t> received_reasons_;
   std::vector<char> never_received_;
 

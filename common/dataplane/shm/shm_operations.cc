@@ -116,7 +116,7 @@ absl::Status ShmOperations::Close(absl::Time deadline) {
         open.push_back(peer);
       }
     }
-    if (open.empty()) return absl::OkStatus();
+    if (open.empty()) return CheckNobodyWaited();
     BreakIfAPeerLeft();
     absl::Status why = broken();
     if (!why.ok()) return why;
@@ -294,6 +294,14 @@ absl::Status ShmOperations::WhyPeerLeft(Rank peer) {
                           reason.kind == DisconnectReason::kNone
                               ? "its process has ended"
                               : "its last message in shared memory");
+}
+
+// Of peers that have all closed: whether none did so because it waited for one that had closed.
+absl::Status ShmOperations::CheckNobodyWaited() {
+  for (const Rank peer : peers_->ranks()) {
+    if (!peers_->mailbox(peer).disconnect_reason().closed_of_own_accord()) return WhyPeerLeft(peer);
+  }
+  return absl::OkStatus();
 }
 
 // The peers that have closed the plane although an operation that is not done needs them.

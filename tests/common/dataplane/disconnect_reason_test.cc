@@ -35,6 +35,30 @@ TEST(PeerDisconnected_PeerGaveUpForAThirdRank, ThatOneIsNamed) {
   EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{kOther});
 }
 
+TEST(PeerDisconnected_PeerHasClosed, IsToldFromOneThatCrashed) {
+  const absl::Status closed = Heard(DisconnectReason::kClosed, -1);
+  EXPECT_TRUE(HasClosed(closed)) << closed;
+  EXPECT_TRUE(HasClosed(errors::WithContext(closed, "a step")));
+  EXPECT_FALSE(HasClosed(Heard(DisconnectReason::kNone, -1)));
+  EXPECT_FALSE(HasClosed(Heard(DisconnectReason::kPeerLost, kOther)));
+  EXPECT_FALSE(HasClosed(absl::OkStatus()));
+}
+
+TEST(PeerDisconnected_PeerClosedForAThirdRank, ThatOneIsNamed) {
+  const absl::Status closed = PeerDisconnected(kOther, kSelf, {DisconnectReason::kClosed, -1}, "");
+  EXPECT_EQ(errors::RanksOf(closed), std::vector<Rank>{kSelf});
+  const DisconnectReason reason = DisconnectReason::Of(closed);
+  EXPECT_EQ(reason.kind, DisconnectReason::kClosed);
+  EXPECT_FALSE(reason.closed_of_own_accord());
+  const absl::Status heard =
+      PeerDisconnected(kPeer, kOther, DisconnectReason::Decode(reason.Encode()), "it was seen");
+  EXPECT_TRUE(HasClosed(heard)) << heard;
+  EXPECT_EQ(errors::RanksOf(heard), std::vector<Rank>{kSelf}) << heard;
+  // The one that has closed itself hears who waited for it.
+  const absl::Status told = PeerDisconnected(kSelf, kOther, reason, "it was seen");
+  EXPECT_EQ(errors::RanksOf(told), std::vector<Rank>{kOther}) << told;
+}
+
 TEST(PeerDisconnected_PeerWaitedInVain, WhoCameTooLateIsNamedByItselfAndByOthers) {
   const absl::Status own = Heard(DisconnectReason::kPeerTimedOut, kSelf);
   EXPECT_TRUE(errors::IsPeersTimedOut(own)) << own;

@@ -50,6 +50,7 @@ class FakeWire : public GlooWire {
   struct Control {
     std::function<void()> during_cut;
     std::atomic<bool> is_cut{false};
+    std::atomic<bool> is_finished{false};
     bool connects = true;  // else Connect waits for the cut
   };
 
@@ -67,7 +68,7 @@ class FakeWire : public GlooWire {
   absl::StatusOr<std::unique_ptr<Transfer>> Receive(Rank, uint64_t, void*, size_t) override {
     return std::unique_ptr<Transfer>(std::make_unique<FakeTransfer>());
   }
-  void Finish() override { Cut(); }
+  void Finish() override { control_.is_finished = true; }
   void Cut() override {
     if (control_.during_cut) control_.during_cut();
     if (!control_.is_cut.exchange(true)) cut_.Notify();
@@ -225,14 +226,56 @@ TEST(GlooMesh, PeerThatDoesNotConnect_IsLateAtTheDeadline) {
   EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(10));
 }
 
+// Rank 1's end of the connection for short messages.
+std::shared_ptr<SmallMessages> PeerAt(UniqueFd end) {
+  std::vector<UniqueFd> connections(2);
+  connections[0] = std::move(end);
+  return SmallMessages::Create(std::move(connections)).value();
+}
+
+TEST(GlooMesh, WaitForAPeerThatCloses_EndsAtOnceAndSaysWhy) {
+  FakeWire::Control wire;
+  UniqueFd peers_end;
+  const std::unique_ptr<GlooMesh> mesh = MeshOfRank0(&wire, &peers_end).value();
+  const std::shared_ptr<SmallMessages> peer = PeerAt(std::move(peers_end));
+  uint64_t reason = 0;
+  const auto heard = peer->Receive(0, GlooMesh::kReasonSlot, &reason, sizeof(reason));
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  const uint64_t closed = DisconnectReason{DisconnectReason::kClosed, -1}.Encode();
+  const char before = 7;
+  ASSERT_TRUE(peer->Send(0, 5, &before, sizeof(before)).ok());
+  ASSERT_TRUE(peer->Send(0, GlooMesh::kReasonSlot, &closed, sizeof(closed)).ok());
+  peer->Flush();  // and waits for the others' goodbye: its connections stay open
+
+  const absl::Time start = Clock::Monotonic().Now();
+  const absl::Time deadline = start + absl::Seconds(60);
+  const auto what = [] { return std::string("a wait"); };
+  GlooMesh::Messages messages;
+  char data = 0;
+  ASSERT_TRUE(mesh->Receive(1, 5, &data, sizeof(data), &messages).ok());
+  const absl::Status first = mesh->Wait(&messages, deadline, what);
+  EXPECT_TRUE(first.ok()) << "it was sent before: " << first;
+  EXPECT_EQ(data, before);
+  ASSERT_TRUE(mesh->Receive(1, 5, &data, sizeof(data), &messages).ok());
+  const absl::Status second = mesh->Wait(&messages, deadline, what);
+  EXPECT_TRUE(HasClosed(second)) << second;
+  EXPECT_EQ(errors::RanksOf(second), std::vector<Rank>{1}) << second;
+  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(10));
+
+  std::string why;
+  ASSERT_EQ((*heard)->Wait(absl::Seconds(10), &why), Transfer::Outcome::kDone) << why;
+  EXPECT_EQ(DisconnectReason::Decode(reason).kind, DisconnectReason::kClosed);
+  EXPECT_EQ(DisconnectReason::Decode(reason).about, 1);
+  EXPECT_TRUE(wire.is_finished) << "what was sent before still arrives";
+  EXPECT_FALSE(wire.is_cut);
+}
+
 // What Close returns on rank 0 when rank 1 disconnects with this reason.
 absl::Status CloseAfter(const DisconnectReason& reason) {
   FakeWire::Control wire;
   UniqueFd peers_end;
   const std::unique_ptr<GlooMesh> mesh = MeshOfRank0(&wire, &peers_end).value();
-  std::vector<UniqueFd> connections(2);
-  connections[0] = std::move(peers_end);
-  const std::shared_ptr<SmallMessages> peer = SmallMessages::Create(std::move(connections)).value();
+  const std::shared_ptr<SmallMessages> peer = PeerAt(std::move(peers_end));
   const uint64_t encoded = reason.Encode();
   const auto sent = peer->Send(0, GlooMesh::kReasonSlot, &encoded, sizeof(encoded));
   EXPECT_TRUE(sent.ok()) << sent.status();
@@ -248,6 +291,7 @@ TEST(GlooMesh, CloseWhilePeerCloses_IsClean) {
 TEST(GlooMesh, CloseWhilePeerGivesUp_NamesIt) {
   for (const DisconnectReason& reason : {DisconnectReason{DisconnectReason::kNone, -1},
                                          DisconnectReason{DisconnectReason::kOther, -1},
+                                         DisconnectReason{DisconnectReason::kClosed, 0},
                                          DisconnectReason{DisconnectReason::kPeerLost, 0}}) {
     const absl::Status status = CloseAfter(reason);
     EXPECT_TRUE(errors::IsPeerLost(status)) << reason.kind << ": " << status;

@@ -226,12 +226,12 @@ absl::Status ShardOwner::Impl::ReplaceState(absl::Duration timeout) {
 absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
-  const absl::Time deadline = options_.clock->Now() + timeout;
   absl::Status closed;
-  if (plane_ != nullptr && failure().ok()) closed = plane_->Close(deadline);
+  if (plane_ != nullptr && failure().ok()) closed = plane_->Close(options_.clock->Now() + timeout);
   guard_->Detach();
-  // After a failure, too: the others know of it, and this rank's end is no further one.
-  absl::Status left = session_->Leave(deadline);
+  // After a failure, too: the others know of it, and this rank's end is no further one. With time
+  // of its own: a rank that is gone without a word looks lost, also where it has waited for others.
+  absl::Status left = session_->Leave(options_.clock->Now() + timeout);
   closed.Update(left);
   return closed;
 }

@@ -206,7 +206,8 @@ class ShardOwner {
   // Every pending and later operation of this owner on the data plane fails. Any thread.
   void AbortPlane(const absl::Status& reason);
 
-  // Leaves the job cleanly. Idempotent.
+  // Leaves the job cleanly: waits for the other ranks at most `timeout`, and as long for the
+  // coordinator. Idempotent.
   absl::Status Stop(absl::Duration timeout);
 
   // OK, or the first error.

@@ -1,7 +1,10 @@
-// A rank that dies or stops at any operation of a step, with a coordinator to say who it was.
+// A rank that dies or stops at any operation of a step, with a coordinator to say who it was; and
+// one that leaves before the others.
 
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/shard_owner.h"
 #include "tests/server/shard/owner_rig.h"
+#include "tests/testing/forwarding_coordinator.h"
 
 namespace optshard::testing {
 namespace {
@@ -167,6 +171,35 @@ TEST(ShardOwner_RankStoppedInAStep_OthersNameItAfterItsLease, AndDoNotHang) {
       ExpectSurvivorKnows(rig, r, 2, results[r]);
     }
   }
+}
+
+// Says how much time there was for leaving.
+class LeaveWatch final : public ForwardingSession {
+ public:
+  LeaveWatch(std::unique_ptr<MemberSession> session, absl::Duration* left_with)
+      : ForwardingSession(std::move(session)), left_with_(*left_with) {}
+
+  absl::Status Leave(absl::Time deadline) override {
+    left_with_ = deadline - Clock::Monotonic().Now();
+    return ForwardingSession::Leave(deadline);
+  }
+
+ private:
+  absl::Duration& left_with_;
+};
+
+TEST(ShardOwner_StopThatWaitsForOthersInVain, HasTimeToLeaveTheJob) {
+  OwnerRig rig(SmallOptions(2, GradientMode::kReduce));
+  absl::Duration left_with;
+  ForwardingCoordinator coordinator(
+      rig.owner_options(0).coordinator, [&](std::unique_ptr<MemberSession> session) {
+        return std::make_unique<LeaveWatch>(std::move(session), &left_with);
+      });
+  rig.owner_options(0).coordinator = &coordinator;
+  for (const absl::Status& status : rig.Start()) ASSERT_TRUE(status.ok()) << status;
+  const absl::Status stopped = rig.owner(0).Stop(absl::Milliseconds(400));
+  EXPECT_TRUE(errors::IsPeersTimedOut(stopped)) << stopped;
+  EXPECT_GT(left_with, absl::Milliseconds(200));
 }
 
 }  // namespace

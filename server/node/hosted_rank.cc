@@ -304,7 +304,7 @@ void HostedRank::ServeNobody() {
   const bool may_come_yet = how.empty();
   // The first values are rank 0's: this needs no trainer of its own, but at rank 0.
   const bool synchronises = !options_.memory->all_synced() && rank_ != 0;
-  if (may_come_yet || !owner_->failure().ok() || first_.spec.world_size == 1 ||
+  if (may_come_yet || left_alone_ || !owner_->failure().ok() || first_.spec.world_size == 1 ||
       (synchronises && attaching) || !(options_.memory->synced() || synchronises)) {
     const absl::Time look = Now() + kLook;
     control_.Wait(heard, return_deadline_ > Now() ? std::min(look, return_deadline_) : look);
@@ -323,7 +323,7 @@ void HostedRank::ServeNobody() {
   if (control_.Wait(heard, Now() + refusal_pause_)) return;
   refusal_pause_ = std::clamp(2 * refusal_pause_, kFirstRefusalPause, kLongestRefusalPause);
   if (!options_.rounds->Enter(rank_)) return;
-  owner_->RefuseNextStep(how).IgnoreError();
+  left_alone_ = !owner_->RefuseNextStep(how).ok();
 }
 
 }  // namespace optshard

@@ -173,6 +173,7 @@ class HostedRank {
   absl::Status refusal_;  // what trainers are told without an owner
   OwnerCalls calls_;
   absl::Duration refusal_pause_;
+  bool left_alone_ = false;  // some rank has left the job, or is lost: there is nothing to refuse
   // When the trainers of the previous server count as gone. Infinite without a previous server.
   absl::Time return_deadline_ = absl::InfiniteFuture();
   uint32_t heard_ = 0;

@@ -160,6 +160,7 @@ void HostedRank::End(const absl::Status& failure) {
 
 // Its rounds are those of its generation.
 absl::Status HostedRank::TakeOwner() {
+  left_alone_ = false;
   absl::Status usable = calls_.Use(owner_);
   if (usable.ok()) options_.rounds->Begin(rank_, owner_->plan().generation);
   return usable;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/dataplane/disconnect_reason.h"
 #include "common/errors.h"
 #include "server/shard/shard_owner_impl.h"
 #include "server/shard/shard_owner_options.h"
@@ -190,6 +191,7 @@ absl::StatusOr<StepInfo> ShardOwner::Impl::Step(const StepInput& input) {
 }
 
 absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
+  if (!left_alone_.ok()) return left_alone_;
   absl::Status usable = CheckNothingLost();
   if (!usable.ok()) return usable;
   // For those that do something else and would wait for this rank.
@@ -198,9 +200,11 @@ absl::Status ShardOwner::Impl::RefuseNextStep(absl::string_view how_known) {
   session_->SetProgress(refusing);
   const StepEngine::Result result =
       generation_->engine().Refuse(errors::TrainerGone({options_.rank}, how_known));
-  if (!result.refused) return Break(result);
+  if (!result.refused && !HasClosed(result.status)) return Break(result);
+  // Who has left in good order steps no more, and this rank wants nothing of it.
+  if (!result.refused) left_alone_ = result.status;
   PublishProgress(StepOutcome::kIdle);
-  return absl::OkStatus();
+  return left_alone_;
 }
 
 absl::Status ShardOwner::Impl::FinishLoading(const LoadInput& load) {
@@ -250,6 +254,10 @@ absl::Status ShardOwner::Impl::CheckNothingLost() {
   if (!usable.ok()) return usable;
   StepEngine::Result lost;
   lost.status = guard_->reason();
+  if (lost.status.ok()) {
+    lost.status = left_alone_;
+    lost.plane_failed = true;
+  }
   lost.outcome = StepOutcome::kNotApplied;
   return lost.status.ok() ? absl::OkStatus() : Break(lost);
 }

@@ -200,7 +200,9 @@ class ShardOwner {
 
   // Takes part in the others' next step, or synchronisation, whenever they come, so that all give
   // it up: with TrainerGone naming this rank, unless another rank has a reason of its own. OK when
-  // they have; an error breaks the owner, as in Step.
+  // they have; an error breaks the owner, as in Step. But where another rank has closed its plane
+  // in good order, this owner is not broken, and that rank is not lost to it, before it has a step
+  // or another call to make. Later refusals return the same error.
   absl::Status RefuseNextStep(absl::string_view how_known);
 
   // Every pending and later operation of this owner on the data plane fails. Any thread.

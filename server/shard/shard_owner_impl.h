@@ -133,6 +133,7 @@ class ShardOwner::Impl {
   StepProgress resumed_;                                   // ... which is after this ...
   Replacing replacing_ = Replacing::kNothing;  // ... and, where it is kTorn, has this in part
   uint64_t growth_calls_ = 0;
+  absl::Status left_alone_;  // not OK: who left while this rank refused a step, and its plane ended
   bool stopped_ = false;
 };
 

@@ -22,8 +22,11 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(20);
 // How much later than the watcher Gloo itself would end a wait.
 constexpr absl::Duration kWatchPatience = absl::Seconds(1);
 
-// How long a rank that gives up tries to say why, and how long the others listen for it.
+// How long a rank that gives up tries to say why.
 constexpr absl::Duration kReasonPatience = absl::Milliseconds(50);
+
+// How long the others listen for it, over a connection that has not ended: a packet may be lost.
+constexpr absl::Duration kListenPatience = absl::Seconds(1);
 
 // No operation's slot, like that of the reasons.
 constexpr uint64_t kSentinelSlot = ~uint64_t{1};
@@ -283,11 +286,7 @@ void GlooMesh::TellPeersWhy(const absl::Status& reason) {
 
 absl::Status GlooMesh::LostConnection(Rank peer, absl::string_view what, absl::string_view why) {
   // The reason comes over another connection than the one that may have broken.
-  const auto has_closed = [&] {
-    absl::MutexLock lock(&mutex_);
-    return has_closed_[peer];
-  };
-  const bool known = has_closed() || small_->ReadToEnd(peer, kReasonPatience);
+  const bool known = small_->ReadUntilReceived(peer, kReasonSlot, kListenPatience);
   // Until then the step's thread may be receiving the reason.
   const DisconnectReason reason =
       known ? DisconnectReason::Decode(received_reasons_[peer]) : DisconnectReason();

@@ -143,8 +143,7 @@ class GlooMesh {
   // The watcher's until it stops, then Close's.
   Messages disconnects_;
   Messages sentinels_;
-  // By rank, encoded. Read only after the reason has been received, or the connection for short
-  // messages has ended.
+  // By rank, encoded. Read only where the reason has been received, or will not come any more.
   std::vector<uint64_t> received_reasons_;
   std::vector<char> never_received_;
 

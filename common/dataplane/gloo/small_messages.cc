@@ -122,14 +122,17 @@ void SmallMessages::Flush() {
   WriteAll();
 }
 
-bool SmallMessages::ReadToEnd(Rank peer, absl::Duration patience) {
+bool SmallMessages::ReadUntilReceived(Rank peer, uint64_t slot, absl::Duration patience) {
   const absl::Time deadline = Clock::Monotonic().Now() + patience;
   absl::MutexLock lock(&mutex_);
   Line& line = lines_[peer];
   do {
     Read(line);
-  } while (line.why_broken.empty() && PollUntil(line.socket.get(), POLLIN, deadline));
-  return !line.why_broken.empty();
+    const bool received = std::none_of(line.receives.begin(), line.receives.end(),
+                                       [slot](const auto& each) { return each->slot == slot; });
+    if (received) return true;
+  } while (PollUntil(line.socket.get(), POLLIN, deadline));
+  return false;
 }
 
 void SmallMessages::Finish() {

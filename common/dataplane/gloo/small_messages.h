@@ -53,9 +53,10 @@ class SmallMessages : public std::enable_shared_from_this<SmallMessages> {
   // Writes what is queued, as far as the sockets take it at once. Every wait begins with it.
   void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Reads what the peer sent until its connection has ended, or for as long as `patience`. Returns
-  // whether it has ended: then no memory of a message from this peer is written any more.
-  bool ReadToEnd(Rank peer, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads what the peer sent, for at most `patience`, until no receive of this slot is under way
+  // any more: its message has come, or the connection has ended. Returns whether that is so.
+  bool ReadUntilReceived(Rank peer, uint64_t slot, absl::Duration patience)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Both end all connections. Finish lets what was written arrive; after Cut, transfers that are
   // not done are broken.

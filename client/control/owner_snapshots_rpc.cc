@@ -114,7 +114,8 @@ absl::Status PrepareSnapshot(const OwnerSnapshots& all, SnapshotId id,
   return prepared;
 }
 
-void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMoment& moment) {
+void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMoment& moment,
+                    Cancellation* cancellation) {
   v1::FollowSnapshotRequest request;
   request.set_snapshot(id);
   request.set_step(moment.step);
@@ -126,7 +127,7 @@ void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMome
       .Run([](v1::ShardOwner::Stub& stub, grpc::ClientContext* context, const auto* one,
               auto* response,
               auto done) { stub.async()->FollowSnapshot(context, one, response, std::move(done)); },
-           nullptr)
+           cancellation)
       .IgnoreError();
 }
 

@@ -42,9 +42,10 @@ absl::Status PrepareSnapshot(const OwnerSnapshots& all, SnapshotId id,
                              const SnapshotContents& contents, absl::Duration timeout,
                              Cancellation* cancellation);
 
-// Another owner has opened it at `moment` (FollowSnapshot of the service). Which of these cannot be
-// told at once, or is of an older version, does not learn of it.
-void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMoment& moment);
+// Another owner has opened it at `moment` (FollowSnapshot of the service). Some may not learn of it
+// where one cannot be told at once, or is of an older version, or after the cancellation.
+void FollowSnapshot(const OwnerSnapshots& all, SnapshotId id, const SnapshotMoment& moment,
+                    Cancellation* cancellation);
 
 // Wherever it is still prepared and can be reached at once.
 void ForgetSnapshot(const OwnerSnapshots& all, SnapshotId id);

@@ -248,7 +248,7 @@ void Attempt::TellOthers() {
       if (total_bytes_.count(static_cast<int>(i)) == 0) waiting.owners.push_back(owners_[i]);
     }
   }
-  FollowSnapshot(waiting, id_, opened);
+  FollowSnapshot(waiting, id_, opened, options_.cancellation);
 }
 
 absl::Status Attempt::Run(absl::Time deadline) {

@@ -233,13 +233,18 @@ absl::StatusOr<StateAccess*> AttachedOwner::state(absl::Duration timeout) {
   return state_.get();
 }
 
-absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout, absl::Duration slack) {
+absl::StatusOr<DoorbellReply> AttachedOwner::Ask(absl::Duration timeout) {
   const absl::Time start = Now();
   absl::Status attached_now = EnsureAttached(timeout);
   if (!attached_now.ok()) return attached_now;
-  const std::shared_ptr<ServerLine> attached = this->line();
-  ServerLine& line = *attached;
-  request_.timeout = timeout - (Now() - start);
+  const std::shared_ptr<ServerLine> line = this->line();
+  return AskOver(*line, timeout - (Now() - start), options_.answer_slack);
+}
+
+absl::StatusOr<DoorbellReply> AttachedOwner::AskOver(ServerLine& line, absl::Duration timeout,
+                                                     absl::Duration slack) {
+  const absl::Time start = Now();
+  request_.timeout = timeout;
   request_.writes = line.writes();
   const absl::StatusOr<uint64_t> number = line.doorbell().Ask(request_);
   if (!number.ok()) return number.status();
@@ -366,10 +371,10 @@ int64_t AttachedOwner::state_bytes() const {
 // Afterwards the trainer may write to its parameters, which snapshots may be copying. A server that
 // does not answer takes it for one that was killed.
 void AttachedOwner::Leave(absl::Duration timeout) {
-  if (stopped_ || getpid() != process_ || !line()->gone().ok() || !failure().ok()) return;
+  const std::shared_ptr<ServerLine> line = this->line();
+  if (stopped_ || getpid() != process_ || !line->gone().ok() || !failure().ok()) return;
   request_.kind = DoorbellRequest::Kind::kLeave;
-  request_.row_marks.clear();
-  Ask(timeout, absl::ZeroDuration()).status().IgnoreError();
+  AskOver(*line, timeout, absl::ZeroDuration()).status().IgnoreError();
 }
 
 absl::Status AttachedOwner::Stop(absl::Duration timeout) {

@@ -125,10 +125,9 @@ class AttachedOwner : public OwnerLink {
   absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
                                absl::Duration timeout);
   // Rings and waits for the answer.
-  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout) {
-    return Ask(timeout, options_.answer_slack);
-  }
-  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout, absl::Duration slack);
+  absl::StatusOr<DoorbellReply> Ask(absl::Duration timeout);
+  absl::StatusOr<DoorbellReply> AskOver(ServerLine& line, absl::Duration timeout,
+                                        absl::Duration slack);
   void Leave(absl::Duration timeout);
   absl::Status CheckUsable();
   absl::Status EnsureAttached(absl::Duration timeout);

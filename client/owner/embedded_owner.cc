@@ -167,13 +167,10 @@ class EmbeddedOwner : public OwnerLink {
   }
 
   absl::Status Stop(absl::Duration timeout) override {
-    const Clock& clock = Clock::Monotonic();
-    const absl::Time deadline = clock.Now() + timeout;
     absl::Status stopped = owner_->Stop(timeout);
     EndInspection();
     // Where other optimizers of this process use the coordinator too, the last one waits.
-    if (coordinator_host_.use_count() == 1 &&
-        !coordinator_host_->WaitUntilDone(deadline - clock.Now())) {
+    if (coordinator_host_.use_count() == 1 && !coordinator_host_->WaitUntilDone(timeout)) {
       Log(LogLevel::kWarning, {"client", options_.job, options_.rank},
           "this process ends the coordinator although ranks have not left the job");
     }

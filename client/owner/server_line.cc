@@ -106,7 +106,8 @@ ServerLine::~ServerLine() {
 }
 
 void ServerLine::Detach() {
-  if (!watcher_.joinable()) return;
+  // A forked child's parent is still attached.
+  if (getpid() != process_ || !watcher_.joinable()) return;
   stop_.Signal();
   watcher_.join();
   socket_->HangUp();
@@ -120,7 +121,9 @@ void ServerLine::SetWrites(std::shared_ptr<const TrainerWrites> writes) {
 WriteCount ServerLine::writes() const {
   absl::MutexLock lock(&mutex_);
   if (writes_ == nullptr) return {~uint64_t{0}, true};
-  return {writes_->count(), writes_->are_expected()};
+  // In this order: whoever hears that they are expected knows of the first one.
+  const bool are_expected = writes_->are_expected();
+  return {writes_->count(), are_expected};
 }
 
 absl::StatusOr<ServerLine::Added> ServerLine::AddGroups(Rank rank, const AddGroupsRequest& request,

@@ -163,6 +163,7 @@ absl::StatusOr<Doorbell> Doorbell::Attach(Rank rank, const DoorbellShape& shape,
 }
 
 absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
+  if (asked.kind == DoorbellRequest::Kind::kLeave) return Ring(asked);
   if (asked.has_blob && asked.blob.size() > kMaxBlobBytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the trainer's blob has %d bytes; at most %d are kept", asked.blob.size(), kMaxBlobBytes));
@@ -190,6 +191,10 @@ absl::StatusOr<uint64_t> Doorbell::Ask(const DoorbellRequest& asked) {
   } else {
     WriteStep(asked);
   }
+  return Ring(asked);
+}
+
+uint64_t Doorbell::Ring(const DoorbellRequest& asked) {
   RequestLine& line = request();
   line.kind.store(static_cast<uint32_t>(asked.kind), std::memory_order_relaxed);
   line.timeout_ns.store(absl::ToInt64Nanoseconds(std::min(asked.timeout, kLongestTimeout)),
@@ -306,7 +311,7 @@ absl::Status Doorbell::Take(DoorbellRequest* taken) {
   RequestLine& line = request();
   number_ = line.number.load(std::memory_order_acquire);
   reply().begun.store(number_, std::memory_order_seq_cst);
-  if (line.withdrawn.load(std::memory_order_seq_cst) >= number_) {
+  if (IsWithdrawn()) {
     return absl::CancelledError(absl::StrFormat("request %d was withdrawn", number_));
   }
   taken->kind = DoorbellRequest::Kind::kStep;  // so counts what is none
@@ -432,6 +437,10 @@ void Doorbell::TakeMarks(DoorbellRequest* taken) {
     }
     first += words;
   }
+}
+
+bool Doorbell::IsWithdrawn() const {
+  return request().withdrawn.load(std::memory_order_seq_cst) >= number_;
 }
 
 void Doorbell::Answer(const DoorbellReply& how) {

@@ -190,6 +190,8 @@ class Doorbell {
   // where the request was withdrawn, INVALID_ARGUMENT naming what is wrong with it; call Answer in
   // either case.
   absl::Status Take(DoorbellRequest* taken);
+  // Whether the trainer no longer waits for the request that was taken.
+  bool IsWithdrawn() const;
   void Answer(const DoorbellReply& how);
 
  private:
@@ -212,6 +214,7 @@ class Doorbell {
   char* hyperparameters() const;
   char* blob() const;
   StateLine& state_line() const;
+  uint64_t Ring(const DoorbellRequest& asked);
   void WriteStep(const DoorbellRequest& asked);
   void WriteState(const DoorbellRequest& asked);
   bool TakeState(DoorbellRequest* taken);

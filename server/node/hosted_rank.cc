@@ -184,7 +184,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
     return true;
   }
   if (asked.kind == DoorbellRequest::Kind::kLeave) {
-    if (valid.ok()) calls_.Leave();
+    if (valid.ok()) calls_.Leave(trainer.doorbell);
     reply.status = valid;
     trainer.doorbell.Answer(reply);
     return true;

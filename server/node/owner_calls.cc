@@ -136,11 +136,16 @@ void OwnerCalls::DropStaged() {
   if (state.ok()) (*state)->DropStaged().IgnoreError();
 }
 
-void OwnerCalls::Leave() {
+void OwnerCalls::Leave(const Doorbell& doorbell) {
   // In this order: whatever is opened from now on is copied at once.
   writes_->BeginLeave();
   owner_->CopyParameters();
-  writes_->EndLeave();
+  // It withdraws before it goes on without an answer.
+  if (doorbell.IsWithdrawn()) {
+    writes_->Gone();
+  } else {
+    writes_->EndLeave();
+  }
 }
 
 absl::Status OwnerCalls::Synchronise(absl::Duration timeout) {

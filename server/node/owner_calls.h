@@ -55,7 +55,7 @@ class OwnerCalls {
   // What the trainer has staged, once it is gone.
   void DropStaged();
   // The trainer is about to go: what is to be copied of the parameters is copied now.
-  void Leave();
+  void Leave(const Doorbell& doorbell);
   // Not only when asked for.
   absl::Status Synchronise(absl::Duration timeout);
 

@@ -82,6 +82,7 @@ GlooMesh::GlooMesh(const GlooPlaneOptions& options, std::unique_ptr<GlooWire> wi
       wire_(std::move(wire)),
       small_(std::move(small)),
       has_closed_(options.world_size),
+      has_said_why_(options.world_size),
       received_reasons_(options.world_size),
       never_received_(options.world_size) {}
 
@@ -314,17 +315,15 @@ void GlooMesh::WatchConnections() {
 bool GlooMesh::LookAtConnections() {
   for (const Messages* watched : {&disconnects_, &sentinels_}) {
     for (const Message& message : *watched) {
-      {
-        // Its connections end, and nobody needs them.
-        absl::MutexLock lock(&mutex_);
-        if (has_closed_[message.peer]) continue;
-      }
+      // Its connections end, and nobody needs them.
+      if (HasSeenClosed(message.peer)) continue;
       // Looks without waiting. For short messages this also moves on what a full socket held up.
       std::string why;
       message.transfer->Abort();
       const Transfer::Outcome outcome = message.transfer->Wait(absl::Hours(1), &why);
       bool closed = false;
       if (outcome == Transfer::Outcome::kDone) {
+        has_said_why_[message.peer] = true;
         const uint64_t reason = received_reasons_[message.peer];
         closed = DisconnectReason::Decode(reason).kind == DisconnectReason::kClosed;
       } else if (outcome == Transfer::Outcome::kBroken) {
@@ -363,6 +362,37 @@ void GlooMesh::StopWatching() {
   if (watcher_.joinable()) watcher_.join();
 }
 
+bool GlooMesh::HasSeenClosed(Rank peer) const {
+  absl::MutexLock lock(&mutex_);
+  return has_closed_[peer];
+}
+
+absl::Status GlooMesh::AwaitGoodbyes(absl::Time deadline, absl::FunctionRef<std::string()> what) {
+  while (true) {
+    if (!LookAtConnections()) return Failure();
+    bool all = true;
+    for (const Message& from : disconnects_) {
+      if (!HasSeenClosed(from.peer) && !has_said_why_[from.peer]) {
+        all = false;
+        continue;
+      }
+      const DisconnectReason reason = DisconnectReason::Decode(received_reasons_[from.peer]);
+      if (reason.closed_of_own_accord()) continue;
+      return BrokenBecause(PeerDisconnected(rank_, from.peer, reason, what()));
+    }
+    const absl::Duration left = Until(deadline);
+    if (all || left <= absl::ZeroDuration()) return absl::OkStatus();
+    absl::MutexLock lock(&mutex_);
+    const auto is_broken = [this] {
+      mutex_.AssertReaderHeld();
+      return !broken_.ok();
+    };
+    if (mutex_.AwaitWithTimeout(absl::Condition(&is_broken), std::min(left, kWatchInterval))) {
+      return absl::OkStatus();  // whoever waits for the goodbyes finds out
+    }
+  }
+}
+
 absl::Status GlooMesh::Close(absl::Time deadline) {
   if (absl::Status usable = status(); !usable.ok()) return usable;
   StopWatching();
@@ -380,6 +410,7 @@ absl::Status GlooMesh::Close(absl::Time deadline) {
   // Break did not see them before.
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const auto what = [] { return std::string("Close of the data plane"); };
+  if (absl::Status status = AwaitGoodbyes(deadline, what); !status.ok()) return status;
   if (absl::Status status = Wait(&disconnects_, deadline, what); !status.ok()) return status;
   for (Rank peer = 0; peer < world_size_; ++peer) {
     const DisconnectReason reason = DisconnectReason::Decode(received_reasons_[peer]);

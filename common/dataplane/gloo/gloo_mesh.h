@@ -96,6 +96,11 @@ class GlooMesh {
 
   absl::Status StartWatching();
   void WatchConnections();
+  bool HasSeenClosed(Rank peer) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until all have closed, the deadline, or the mesh breaks; that is not OK where one has closed
+  // because it waited for a rank that had.
+  absl::Status AwaitGoodbyes(absl::Time deadline, absl::FunctionRef<std::string()> what)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // False: the mesh has broken.
   bool LookAtConnections() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -143,6 +148,7 @@ class GlooMesh {
   // The watcher's until it stops, then Close's.
   Messages disconnects_;
   Messages sentinels_;
+  std::vector<bool> has_said_why_;  // by rank: its reason has been received
   // By rank, encoded. Read only where the reason has been received, or will not come any more.
   std::vector<uint64_t> received_reasons_;
   std::vector<char> never_received_;

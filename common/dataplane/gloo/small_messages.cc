@@ -126,13 +126,16 @@ bool SmallMessages::ReadUntilReceived(Rank peer, uint64_t slot, absl::Duration p
   const absl::Time deadline = Clock::Monotonic().Now() + patience;
   absl::MutexLock lock(&mutex_);
   Line& line = lines_[peer];
-  do {
+  while (true) {
     Read(line);
     const bool received = std::none_of(line.receives.begin(), line.receives.end(),
                                        [slot](const auto& each) { return each->slot == slot; });
     if (received) return true;
-  } while (PollUntil(line.socket.get(), POLLIN, deadline));
-  return false;
+    mutex_.Unlock();
+    const bool is_more = PollUntil(line.socket.get(), POLLIN, deadline);
+    mutex_.Lock();
+    if (!is_more) return false;
+  }
 }
 
 void SmallMessages::Finish() {

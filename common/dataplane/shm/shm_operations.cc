@@ -112,11 +112,14 @@ absl::Status ShmOperations::Close(absl::Time deadline) {
     const uint32_t heard = bell.Count();
     std::vector<Rank> open;
     for (const Rank peer : peers_->ranks()) {
-      if (peers_->mailbox(peer).disconnect_reason().kind != DisconnectReason::kClosed) {
+      const DisconnectReason reason = peers_->mailbox(peer).disconnect_reason();
+      if (reason.kind != DisconnectReason::kClosed) {
         open.push_back(peer);
+      } else if (!reason.closed_of_own_accord()) {
+        return WhyPeerLeft(peer);  // it waited for a rank that had closed
       }
     }
-    if (open.empty()) return CheckNobodyWaited();
+    if (open.empty()) return absl::OkStatus();
     BreakIfAPeerLeft();
     absl::Status why = broken();
     if (!why.ok()) return why;
@@ -294,14 +297,6 @@ absl::Status ShmOperations::WhyPeerLeft(Rank peer) {
                           reason.kind == DisconnectReason::kNone
                               ? "its process has ended"
                               : "its last message in shared memory");
-}
-
-// Of peers that have all closed: whether none did so because it waited for one that had closed.
-absl::Status ShmOperations::CheckNobodyWaited() {
-  for (const Rank peer : peers_->ranks()) {
-    if (!peers_->mailbox(peer).disconnect_reason().closed_of_own_accord()) return WhyPeerLeft(peer);
-  }
-  return absl::OkStatus();
 }
 
 // The peers that have closed the plane although an operation that is not done needs them.

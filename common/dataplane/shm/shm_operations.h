@@ -90,7 +90,6 @@ class ShmOperations {
   absl::Status WhyPeerLeft(Rank peer);
   std::vector<Rank> ClosedTooEarly(const Operation& operation);
   void BreakIfAPeerLeft();
-  absl::Status CheckNobodyWaited();
   absl::Status broken() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Rank rank_;

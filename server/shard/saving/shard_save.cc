@@ -253,8 +253,10 @@ absl::Status ShardSave::WriteTo(const std::string& directory, const std::string&
   if (!root.ok()) return root.status();
   const auto within = (*root)->OpenDirectory(name);
   if (!within.ok()) return within.status();
-  const auto writer = options_.writers->Take(*options_.cancellation, kBetweenReports,
-                                             [&progress] { progress(0, 0); });
+  const auto writer = options_.writers->Take(*options_.cancellation, kBetweenReports, [&] {
+    snapshot_->SettleParameters();
+    progress(0, 0);
+  });
   if (!writer.ok()) return writer.status();
   const IdleInputOutput idle;
   YieldToTrainers();

@@ -71,8 +71,9 @@ absl::StatusOr<WriteCount> WriteCountAsker::Ask(absl::Duration timeout) {
       return WriteCount{answer.writes, answer.are_expected != 0};
     }
   }
-  if (Clock::Monotonic().Now() < deadline)
+  if (Clock::Monotonic().Now() < deadline) {
     return absl::UnavailableError("it has gone, or takes no question");
+  }
   return absl::DeadlineExceededError(
       absl::StrCat("it does not answer within ", absl::FormatDuration(timeout)));
 }

@@ -182,7 +182,7 @@ class WatchedOwner final : public ForwardingOwner {
     return shared;
   }
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override {
-    const absl::StatusOr<StateAccess*> state = ForwardingOwner::state(timeout);
+    absl::StatusOr<StateAccess*> state = ForwardingOwner::state(timeout);
     if (!state.ok()) return state;
     state_ = std::make_unique<HookedState>(*state, [this](HookedState::Call call) {
       if (call == HookedState::Call::kBegin) reached_(Point::kBeforeTheStaging);

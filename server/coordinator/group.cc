@@ -248,6 +248,7 @@ void Group::Leave(Rank rank, const StepProgress& progress, absl::Time now) {
                       deferred_);
     return;
   }
+  growth_.Left(rank, member.progress, deferred_);
   LookForAbandoned();
 }
 

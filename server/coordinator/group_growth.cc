@@ -31,12 +31,17 @@ void Group::ProposeGrowth(Rank rank, Generation generation, const GrowthProposal
       growth_.Propose(rank, proposal, agreement_.spec(), generation_ + 1, now, wait_until,
                       std::move(callback), deferred_);
   if (!was_open && growth_.open()) {
-    // Those that are in a step will not come.
+    // Those that have left will not come, nor will those that are in a step.
     for (Rank other = 0; other < options_.world_size; ++other) {
       if (!growth_.WaitsFor(other)) continue;
+      Member& member = members_[other];
+      if (member.state == MemberState::kLeft) {
+        growth_.Left(other, member.progress, deferred_);
+        continue;
+      }
       MemberEvent event;
       event.kind = MemberEvent::Kind::kProgressWanted;
-      Send(members_[other], std::move(event));
+      Send(member, std::move(event));
     }
   }
   if (outcome == GrowthRounds::Outcome::kNone) return;

@@ -184,10 +184,10 @@ void GrowthRounds::Heard(Rank rank, const StepProgress& progress, Deferred& defe
   if (seen < kHeartbeatsInStep) return;
   if (Has(rank)) Withdraw(rank, deferred);
   if (!round_.has_value()) return;
-  const std::string adds = absl::StrCat(Name(round_->first), " adds a param group or parameters, ");
   if (!refuses) {
-    Refuse(errors::RanksDisagree({rank}, absl::StrCat(adds, Name(rank), " is in step()")), true,
-           deferred);
+    Refuse(errors::RanksDisagree({rank},
+                                 absl::StrCat(WhatFirstDoes(), ", ", Name(rank), " is in step()")),
+           true, deferred);
     return;
   }
   // All take part in the refusal at once, so that nobody waits there for a rank that comes later.
@@ -197,10 +197,22 @@ void GrowthRounds::Heard(Rank rank, const StepProgress& progress, Deferred& defe
   };
   if (!absl::c_all_of(missing, refuses_too)) return;
   Refuse(errors::TrainerGone(missing,
-                             absl::StrCat(adds,
-                                          "for which a successor is needed; the same call may be "
+                             absl::StrCat(WhatFirstDoes(),
+                                          ", for which a successor is needed; the same call may be "
                                           "made again")),
          true, deferred);
+}
+
+void GrowthRounds::Left(Rank rank, const StepProgress& progress, Deferred& deferred) {
+  if (Has(rank)) Withdraw(rank, deferred);
+  if (!round_.has_value()) return;
+  Refuse(errors::PeerLost(rank, absl::StrCat("it left the job after step ", progress.finished, ", ",
+                                             WhatFirstDoes())),
+         false, deferred);
+}
+
+std::string GrowthRounds::WhatFirstDoes() const {
+  return absl::StrCat(Name(round_->first), " adds a param group or parameters");
 }
 
 void GrowthRounds::Tick(absl::Time now, Deferred& deferred) {

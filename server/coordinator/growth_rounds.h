@@ -25,11 +25,11 @@ namespace optshard {
 
 // A round begins with the first rank that proposes, and ends when all ranks have: agreed if they
 // propose the same and every one can go on, else refused, for all with the same reason. It is also
-// refused at the earliest deadline of those who wait, naming the ranks that have not come; and
-// where a rank is in a step that those who wait do not take part in. A rank that makes another call
-// has given up the one before, and is compared anew. Each rank's last answer is kept for retries.
-// What is kept is proportional to the ranks. Thread-compatible; runs no callback, but appends it to
-// `deferred`.
+// refused at the earliest deadline of those who wait, naming the ranks that have not come; where a
+// rank is in a step that those who wait do not take part in; and where a rank has left. A rank that
+// makes another call has given up the one before, and is compared anew. Each rank's last answer is
+// kept for retries. What is kept is proportional to the ranks. Thread-compatible; runs no callback,
+// but appends it to `deferred`.
 class GrowthRounds {
  public:
   using Callback = std::function<void(absl::StatusOr<GrowthAnswer>)>;
@@ -61,6 +61,10 @@ class GrowthRounds {
   // where it shows that the rank waits to refuse that step, and all others have proposed or do so,
   // too: then with TrainerGone. A rank that has proposed before has given that up.
   void Heard(Rank rank, const StepProgress& progress, Deferred& deferred);
+
+  // The rank has left the group and will not come: ends a round that waits for it, with PeerLost. A
+  // rank that has proposed before has given that up.
+  void Left(Rank rank, const StepProgress& progress, Deferred& deferred);
 
   bool open() const { return round_.has_value(); }
   // Whether a round goes on that the rank has not come to.
@@ -104,6 +108,7 @@ class GrowthRounds {
   void Compare(Rank rank, const GrowthProposal& proposal, const OptimizerSpec* spec,
                uint64_t digest);
   std::vector<Rank> Missing() const;
+  std::string WhatFirstDoes() const;
   bool Has(Rank rank) const { return round_.has_value() && round_->came[rank].first != 0; }
   void Withdraw(Rank rank, Deferred& deferred);
   void Resolve(const GrowthAnswer& answer, Deferred& deferred);

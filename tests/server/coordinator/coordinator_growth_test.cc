@@ -125,6 +125,20 @@ TEST_F(CoordinatorGrowth, ARankIsLostInTheMiddle_ThoseThatWaitAreTold) {
   EXPECT_EQ(job_.Group().generation, 1u);
 }
 
+TEST_F(CoordinatorGrowth, ARankThatLeavesOrHasLeft_IsNamedAtOnceAndTheGroupStaysActive) {
+  job_.JoinAll();
+  Propose(0, GrowthPhase::kCompare);
+  EXPECT_FALSE(answers_[0].has_value());
+  ASSERT_TRUE(job_.coordinator_->Leave(job_.callers_[1], {12, StepOutcome::kIdle}).ok());
+  for (const uint64_t number : {1, 2}) {
+    ASSERT_TRUE(answers_[0].has_value() && answers_[0]->ok()) << number;
+    EXPECT_TRUE(errors::IsPeerLost((*answers_[0])->failure)) << (*answers_[0])->failure;
+    EXPECT_EQ(errors::RanksOf((*answers_[0])->failure), std::vector<Rank>({1}));
+    Propose(0, GrowthPhase::kCompare, number + 1);
+  }
+  EXPECT_EQ(job_.Group().state, GroupState::kActive);
+}
+
 TEST_F(CoordinatorGrowth, StaleCallers_AreTold) {
   job_.JoinAll();
   Grow();

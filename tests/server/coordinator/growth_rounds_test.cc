@@ -72,6 +72,10 @@ class GrowthRoundsTest : public ::testing::Test {
     rounds_.Heard(rank, {finished, outcome, 0}, deferred_);
     Run();
   }
+  void Left(Rank rank, StepNumber finished) {
+    rounds_.Left(rank, {finished, StepOutcome::kIdle, 0}, deferred_);
+    Run();
+  }
   // The rank's last answer; an error where there is none.
   absl::StatusOr<GrowthAnswer> Answer(Rank rank) const {
     if (answers_[rank].empty()) return absl::InternalError("no answer");
@@ -303,6 +307,34 @@ TEST_F(GrowthRoundsTest, ARankThatHasProposedAndStepsNow_HasGivenItUp) {
   EXPECT_TRUE(Answer(1)->others_step);
   EXPECT_THAT(std::string(Refusal(1).message()),
               AllOf(HasSubstr("rank 1 adds a param group"), HasSubstr("rank 0 is in step()")));
+}
+
+TEST_F(GrowthRoundsTest, ARankThatLeaves_EndsTheRoundForAll) {
+  Left(2, 7);  // nobody waits for it
+  Propose(0, Proposal(1));
+  Propose(1, Proposal(1));
+  EXPECT_TRUE(answers_[0].empty());
+  Left(2, 7);
+  for (const Rank rank : {0, 1}) {
+    EXPECT_TRUE(errors::IsPeerLost(Refusal(rank))) << Refusal(rank);
+    EXPECT_THAT(errors::RanksOf(Refusal(rank)), ElementsAre(2));
+    EXPECT_THAT(std::string(Refusal(rank).message()),
+                HasSubstr("it left the job after step 7, rank 0 adds a param group"));
+    EXPECT_FALSE(Answer(rank)->others_step);
+  }
+}
+
+TEST_F(GrowthRoundsTest, ARankThatHasProposedLeaves_OnlyOthersAreRefused) {
+  Propose(0, Proposal(1));
+  Left(0, 7);
+  EXPECT_EQ(Answer(0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(rounds_.open());  // nobody was left in it
+  Propose(1, Proposal(1));
+  Propose(2, Proposal(1));
+  Left(1, 7);
+  EXPECT_EQ(Answer(1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(errors::RanksOf(Refusal(2)), ElementsAre(1));
+  EXPECT_THAT(std::string(Refusal(2).message()), HasSubstr("rank 2 adds a param group"));
 }
 
 TEST_F(GrowthRoundsTest, AnotherCallOfARank_IsComparedAnew) {

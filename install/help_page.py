@@ -1,10 +1,15 @@
 """Man pages and bash completion, made of what --help prints (common/cli/command_line.h).
 
+Usage: help_page.py PROGRAM VERSION SHARE: writes those of a program below the folder SHARE.
+
 A page of --help has what the program is for, a usage, sections of entries that are indented by two with
 a text that is indented by six, examples, and notes.
 """
 
+import os
 import re
+import subprocess
+import sys
 
 
 class HelpPage:
@@ -132,3 +137,25 @@ def bash_completion(page):
         words=" ".join(words),
         paths=paths,
     )
+
+
+def pages_of(text, version):
+    """The files made of a page of --help, by their paths in share/."""
+    page = HelpPage(text)
+    return {
+        "man/man1/%s.1" % page.program: man_page(page, version),
+        "bash-completion/completions/" + page.program: bash_completion(page),
+    }
+
+
+def main(program, version, share):
+    text = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+    for path, content in pages_of(text, version).items():
+        path = os.path.join(share, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 
-from help_page import HelpPage, bash_completion, man_page
+from help_page import pages_of
 
 PROGRAMS = (
     "server/checkpoint/optshard-checkpoint",
@@ -173,9 +173,8 @@ def install(sources, built, root):
     for program in PROGRAMS:
         name, file = os.path.basename(program), _built(built, program)
         to.binary("bin/" + name, file, 0o755)
-        page = HelpPage(_run(file, "--help"))
-        to.text("share/man/man1/%s.1" % name, man_page(page, values["VERSION"]))
-        to.text("share/bash-completion/completions/" + name, bash_completion(page))
+        for path, page in pages_of(_run(file, "--help"), values["VERSION"]).items():
+            to.text("share/" + path, page)
     for library, run_path in LIBRARIES.items():
         versioned = "%s.%s" % (library, values["VERSION"])
         to.binary("lib/" + versioned, _built(built, "install/" + library), 0o644, run_path)

@@ -15,7 +15,6 @@ for argument in "$@"; do
   esac
 done
 bazel build --ui_event_filters=-info,-stdout --noshow_progress //server/coordinator:optshard-coordinator \
-  //server/checkpoint:optshard-checkpoint //server/node:optshard-server //common/dataplane/gloo:optshard_gloo.so
-exec deploy/debian/make_packages.sh "$out" "$version" bazel-bin/server/coordinator/optshard-coordinator \
-  bazel-bin/server/checkpoint/optshard-checkpoint bazel-bin/server/node/optshard-server \
-  bazel-bin/common/dataplane/gloo/optshard_gloo.so
+  //server/checkpoint:optshard-checkpoint //server/node:optshard-server //tools/launcher:optshard-run \
+  //common/dataplane/gloo:optshard_gloo.so
+exec deploy/debian/make_packages.sh "$out" "$version" bazel-bin

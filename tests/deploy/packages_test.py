@@ -1,5 +1,6 @@
 """The Debian packages and the units of systemd in them."""
 
+import gzip
 import os
 import re
 import shutil
@@ -9,12 +10,10 @@ import unittest
 
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 _MAKE = os.path.join(_ROOT, "deploy/debian/make_packages.sh")
-_BUILT = (
-    "server/coordinator/optshard-coordinator",
-    "server/checkpoint/optshard-checkpoint",
-    "server/node/optshard-server",
-    "common/dataplane/gloo/optshard_gloo.so",
-)
+# What they have, in the order of the programs' paths.
+_PROGRAMS = {"coordinator": ("optshard-checkpoint", "optshard-coordinator"),
+             "run": ("optshard-run",),
+             "server": ("optshard-server",)}
 _VERSION = "1.2.3"
 _PATIENCE_S = 120
 _LARGEST_PACKAGE_BYTES = 8 << 20
@@ -40,10 +39,10 @@ class Built(unittest.TestCase):
         Built._folder = tempfile.TemporaryDirectory()
         Built.out = Built._folder.name
         Built.unpacked = os.path.join(Built.out, "root")
-        made = _run(_MAKE, Built.out, _VERSION, *_BUILT)
+        made = _run(_MAKE, Built.out, _VERSION, ".")
         if made.returncode != 0:
             raise AssertionError(made.stdout)
-        for name in ("coordinator", "server"):
+        for name in _PROGRAMS:
             subprocess.run(["dpkg-deb", "-x", Built.package(name), Built.unpacked], check=True)
 
     @classmethod
@@ -59,16 +58,26 @@ class Packages(Built):
         listed = _run("dpkg-deb", "-c", self.package(name)).stdout
         return sorted(re.findall(r"(?m) \./(.*[^/\n])$", listed))
 
-    def test_Files_AreProgramsUnitsAndDocuments(self):
-        expected = {"coordinator": ["usr/bin/optshard-checkpoint", "usr/bin/optshard-coordinator"],
-                    "server": ["usr/bin/optshard-server"]}
-        for name, programs in expected.items():
-            self.assertEqual(self.files(name), programs + [
-                "usr/lib/systemd/system/optshard-%s@.service" % name,
-                "usr/lib/sysusers.d/optshard-%s.conf" % name,
-                "usr/share/doc/optshard-%s/copyright" % name,
-                "usr/share/doc/optshard-%s/examples/JOB.env" % name,
-            ])
+    def test_Files_AreProgramsWithTheirPagesUnitsAndDocuments(self):
+        for name, programs in _PROGRAMS.items():
+            package = "optshard-" + name
+            expected = ["usr/share/doc/%s/copyright" % package]
+            if name != "run":
+                expected += ["usr/lib/systemd/system/%s@.service" % package,
+                             "usr/lib/sysusers.d/%s.conf" % package,
+                             "usr/share/doc/%s/examples/JOB.env" % package]
+            for program in programs:
+                expected += ["usr/bin/" + program,
+                             "usr/share/bash-completion/completions/" + program,
+                             "usr/share/man/man1/%s.1.gz" % program]
+            self.assertEqual(self.files(name), sorted(expected))
+
+    def test_ManPages_AreOfTheirPrograms(self):
+        for programs in _PROGRAMS.values():
+            for program in programs:
+                path = os.path.join(self.unpacked, "usr/share/man/man1/%s.1.gz" % program)
+                with gzip.open(path, "rt", encoding="utf-8") as page:
+                    self.assertRegex(page.read(), r'^\.TH %s 1 "" "optshard 1\.2\.3"' % program.upper())
 
     def test_Dependencies_AreDebians_WithThoseOfThePlugin_AndNoLibTorch(self):
         for name in ("coordinator", "server"):
@@ -79,24 +88,26 @@ class Packages(Built):
             self.assertLess(os.path.getsize(self.package(name)), _LARGEST_PACKAGE_BYTES)
         self.assertIn("libgloo0", self.field("server", "Depends"))
         self.assertNotIn("libgloo0", self.field("coordinator", "Depends"))
+        for name in ("coordinator", "server"):
+            self.assertIn("optshard-%s (= %s)" % (name, _VERSION), self.field("run", "Depends"))
 
-    def test_Tarball_HasTheFilesOfBoth(self):
+    def test_Tarball_HasTheFilesOfAll(self):
         listed = _run("tar", "-tzf", os.path.join(
             self.out, "optshard-%s-debian12-amd64.tar.gz" % _VERSION)).stdout
         files = sorted(re.findall(r"(?m)^\./(.*[^/\n])$", listed))
-        self.assertEqual(files, sorted(self.files("coordinator") + self.files("server")))
+        self.assertEqual(files, sorted(file for name in _PROGRAMS for file in self.files(name)))
 
     def test_Programs_Run(self):
-        for name in ("coordinator", "server", "checkpoint"):
+        for name in ("coordinator", "server", "checkpoint", "run"):
             program = os.path.join(self.unpacked, "usr/bin/optshard-" + name)
             ended = _run(program, "--help")
             self.assertEqual(ended.returncode, 0, ended.stdout)
             self.assertIn("Usage: optshard-" + name, ended.stdout)
 
     def test_ProgramThatIsNotBuilt_IsAnErrorNamingIt(self):
-        made = _run(_MAKE, self.out, _VERSION, "no/such/program", *_BUILT[1:])
+        made = _run(_MAKE, self.out, _VERSION, "/nothing")
         self.assertEqual(made.returncode, 1)
-        self.assertIn("'no/such/program' is no file", made.stdout)
+        self.assertIn("'/nothing/server/coordinator/optshard-coordinator' is no file", made.stdout)
 
 
 @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd-analyze")

@@ -3,6 +3,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,17 +16,34 @@
 namespace optshard {
 namespace {
 
+struct FlatContext {
+  std::shared_ptr<const void> owner;
+  std::atomic<int> own_uses{0};
+};
+
 // The deleter of a tensor's memory tells whose it is.
-void ReleaseFlatMemory(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
+void ReleaseFlatMemory(void* context) { delete static_cast<FlatContext*>(context); }
+
+// Null where the memory is not FlatTensor's.
+FlatContext* ContextOf(const c10::Storage& storage) {
+  if (!storage || storage.data_ptr().get_deleter() != &ReleaseFlatMemory) return nullptr;
+  return static_cast<FlatContext*>(storage.data_ptr().get_context());
+}
+
+bool IsShared(const c10::Storage& storage) {
+  const FlatContext* const context = ContextOf(storage);
+  const int own = context == nullptr ? 0 : context->own_uses.load();
+  return static_cast<int64_t>(storage.use_count()) > 1 + own;
+}
 
 bool IsOfLibTorchOrOurs(const c10::Storage& storage) {
-  const c10::DeleterFnPtr deleter = storage.data_ptr().get_deleter();
-  return deleter == &ReleaseFlatMemory || deleter == c10::GetCPUAllocator()->raw_deleter();
+  return ContextOf(storage) != nullptr ||
+         storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
 }
 
 const char* WhatItBreaks(const at::Tensor& parameter) {
   if (parameter.numel() == 0) return nullptr;
-  if (parameter.storage().use_count() > 1) return "shares its storage with another tensor";
+  if (IsShared(parameter.storage())) return "shares its storage with another tensor";
   if (!IsOfLibTorchOrOurs(parameter.storage())) {
     return "lies in memory that LibTorch did not allocate";
   }
@@ -56,11 +76,29 @@ absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
 }
 
 at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner) {
-  auto context = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
+  auto context = std::make_unique<FlatContext>();
+  context->owner = std::move(owner);
   return at::for_blob(array.data(), sizes)
       .context(context.release(), &ReleaseFlatMemory)
       .options(at::TensorOptions().dtype(ScalarTypeOf(array.dtype())))
       .make_tensor();
+}
+
+OwnUse::OwnUse(const c10::Storage& storage, int tensors) : storage_(storage), uses_(1 + tensors) {
+  if (FlatContext* const context = ContextOf(storage_)) context->own_uses += uses_;
+}
+
+OwnUse::~OwnUse() {
+  if (FlatContext* const context = ContextOf(storage_)) context->own_uses -= uses_;
+}
+
+OwnUse::OwnUse(OwnUse&& other) noexcept
+    : storage_(std::exchange(other.storage_, c10::Storage())), uses_(other.uses_) {}
+
+OwnUse& OwnUse::operator=(OwnUse&& other) noexcept {
+  std::swap(storage_, other.storage_);
+  std::swap(uses_, other.uses_);
+  return *this;
 }
 
 std::string WhatFlatMemoryBreaks(const ParameterList& list) {

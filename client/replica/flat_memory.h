@@ -3,6 +3,7 @@
 #define OPTSHARD_CLIENT_REPLICA_FLAT_MEMORY_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
 #include <memory>
 #include <string>
@@ -31,11 +32,27 @@ struct FlatMemory {
 // `owner` alive.
 at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner);
 
+// A use of a tensor's memory by this library. Where that is FlatTensor's, it is not taken for
+// another tensor's (WhatFlatMemoryBreaks). Any thread may destroy it.
+class OwnUse {
+ public:
+  // `tensors`: how many tensors of the memory end with this.
+  explicit OwnUse(const c10::Storage& storage, int tensors = 0);
+  ~OwnUse();
+  OwnUse(OwnUse&& other) noexcept;
+  OwnUse& operator=(OwnUse&& other) noexcept;
+
+ private:
+  c10::Storage storage_;
+  int uses_;
+};
+
 // What moving the values into flat memory would break for the trainer, for people; empty where it
 // breaks nothing. Names the first such parameter:
 //   - it shares its storage with another tensor, which would keep the old values from then on;
 //   - it lies in memory that LibTorch did not allocate (from_blob, a mapped file), which somebody
-//     else may read or write. The flat memory of an earlier optimizer is all right;
+//     else may read or write. The flat memory of another optimizer is all right, also while that
+//     one lives;
 //   - it is not contiguous (channels_last, say): the view would be, and kernels chosen for the
 //     layout would no longer be used.
 std::string WhatFlatMemoryBreaks(const ParameterList& list);

@@ -15,7 +15,9 @@ using torch::autograd::impl::materialize_autograd_meta;
 using torch::autograd::impl::post_acc_grad_hooks;
 using torch::autograd::impl::set_post_acc_grad_hooks;
 
-class CallAfterOthers : public PostAccumulateGradHook {
+}  // namespace
+
+class GradientHook::CallAfterOthers : public PostAccumulateGradHook {
  public:
   CallAfterOthers(std::function<void(const at::Tensor& parameter)> accumulated,
                   std::unique_ptr<PostAccumulateGradHook> others)
@@ -26,29 +28,35 @@ class CallAfterOthers : public PostAccumulateGradHook {
     accumulated_(parameter);
   }
 
-  std::unique_ptr<PostAccumulateGradHook> TakeOthers() { return std::move(others_); }
+  std::unique_ptr<PostAccumulateGradHook>& others() { return others_; }
 
  private:
   const std::function<void(const at::Tensor& parameter)> accumulated_;
   std::unique_ptr<PostAccumulateGradHook> others_;
 };
 
-}  // namespace
-
 GradientHook::GradientHook(at::Tensor parameter,
                            std::function<void(const at::Tensor& parameter)> accumulated)
     : parameter_(std::move(parameter)) {
   // A tensor that has never required a gradient has no place for hooks yet.
   materialize_autograd_meta(parameter_);
-  auto others = std::move(post_acc_grad_hooks(parameter_));
-  set_post_acc_grad_hooks(
-      parameter_, std::make_unique<CallAfterOthers>(std::move(accumulated), std::move(others)));
+  auto own = std::make_unique<CallAfterOthers>(std::move(accumulated),
+                                               std::move(post_acc_grad_hooks(parameter_)));
+  own_ = own.get();
+  set_post_acc_grad_hooks(parameter_, std::move(own));
 }
 
 GradientHook::~GradientHook() {
-  // Unless somebody has replaced it.
-  auto* const own = dynamic_cast<CallAfterOthers*>(post_acc_grad_hooks(parameter_).get());
-  if (own != nullptr) set_post_acc_grad_hooks(parameter_, own->TakeOthers());
+  // Behind those of optimizers that were made after this one. Not there where somebody has replaced
+  // it.
+  std::unique_ptr<PostAccumulateGradHook>* place = &post_acc_grad_hooks(parameter_);
+  while (auto* const hook = dynamic_cast<CallAfterOthers*>(place->get())) {
+    if (hook == own_) {
+      *place = std::unique_ptr<PostAccumulateGradHook>(std::move(hook->others()));
+      return;
+    }
+    place = &hook->others();
+  }
 }
 
 bool CanBeTaken(const at::Tensor& gradient, at::ScalarType type, at::IntArrayRef sizes) {

@@ -9,8 +9,8 @@
 namespace optshard {
 
 // While it lives, `accumulated` is called each time that a backward has set parameter.grad() or
-// added to it, on autograd's thread. Hooks that others have set are kept and called first. Bound to
-// the trainer's thread.
+// added to it, on autograd's thread. Hooks that others have set are kept and called first; a
+// parameter may have several of these, which end in any order. Bound to the trainer's thread.
 class GradientHook {
  public:
   GradientHook(at::Tensor parameter, std::function<void(const at::Tensor& parameter)> accumulated);
@@ -19,7 +19,10 @@ class GradientHook {
   GradientHook& operator=(const GradientHook&) = delete;
 
  private:
+  class CallAfterOthers;
+
   const at::Tensor parameter_;
+  CallAfterOthers* own_;  // the parameter's, as long as nobody has replaced it
 };
 
 // Whether a gradient can be taken away from autograd as it lies: dense, contiguous, on the CPU, of

@@ -135,7 +135,7 @@ void Replica::AddTo(ParameterMemory* memory) const {
     memory->values.emplace_back(tensors_[i].parameter);
     if (!tensors_[i].parameter) continue;
     // Not the tensor: its owner may give it other memory.
-    memory->keeps.push_back(std::make_shared<const c10::Storage>(PlaceOfParameter(i).storage()));
+    memory->keeps.push_back(std::make_shared<const OwnUse>(PlaceOfParameter(i).storage()));
   }
 }
 

@@ -23,10 +23,10 @@ class FlatReplica : public Replica {
       const at::Tensor& parameter = parameters()[i];
       const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
       const ReplicaRegion& region = regions_[place.region];
-      views_.push_back({FlatTensor(region.parameters.From(place.offset_elements), parameter.sizes(),
-                                   memory.owner),
-                        FlatTensor(region.gradients.From(place.offset_elements), parameter.sizes(),
-                                   memory.owner)});
+      views_.emplace_back(FlatTensor(region.parameters.From(place.offset_elements),
+                                     parameter.sizes(), memory.owner),
+                          FlatTensor(region.gradients.From(place.offset_elements),
+                                     parameter.sizes(), memory.owner));
       if (memory.has_values) {
         parameter.set_data(views_[i].values);
       } else {
@@ -59,11 +59,12 @@ class FlatReplica : public Replica {
       const at::Tensor& parameter = parameters()[i];
       const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
       const Buffer values = regions_[place.region].parameters.From(place.offset_elements);
-      at::Tensor& view = views_[i].values;
-      if (values.data() == view.const_data_ptr()) continue;
-      const bool is_there = parameter.const_data_ptr() == view.const_data_ptr();
-      view = FlatTensor(values, parameter.sizes(), owner);
-      if (is_there) parameter.set_data(view);  // else the next Gather moves the values in
+      const void* const before = views_[i].values.const_data_ptr();
+      if (values.data() == before) continue;
+      const bool is_there = parameter.const_data_ptr() == before;
+      views_[i] = Views(FlatTensor(values, parameter.sizes(), owner), views_[i].gradient);
+      // Else the next Gather moves the values in.
+      if (is_there) parameter.set_data(views_[i].values);
     }
   }
 
@@ -99,8 +100,14 @@ class FlatReplica : public Replica {
 
  private:
   struct Views {
+    Views(at::Tensor of_values, at::Tensor of_gradient)
+        : values(std::move(of_values)),
+          gradient(std::move(of_gradient)),
+          values_use(values.storage(), /*tensors=*/1) {}
+
     at::Tensor values;
     at::Tensor gradient;
+    OwnUse values_use;
   };
 
   bool IsView(size_t index) const {

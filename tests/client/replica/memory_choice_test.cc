@@ -10,6 +10,8 @@
 #include <string>
 
 #include "client/replica/flat_memory.h"
+#include "client/replica/replica.h"
+#include "client/replica/replica_list.h"
 #include "client/status_error.h"
 
 namespace optshard {
@@ -82,6 +84,23 @@ TEST(MemoryChoiceTest, Choose_OnOrAttached_MovesAllAndWarns) {
       EXPECT_EQ(choice.warning.empty(), each.said == nullptr) << choice.warning;
     }
   }
+}
+
+// It holds views of their memory, and so does a snapshot.
+TEST(MemoryChoiceTest, Choose_TensorsOfAnOptimizerThatLives_MoveUnlessSomebodyElseSharesThem) {
+  const at::Tensor parameter = Plain();
+  const ParameterList list = ValueOrThrow(MakeParameterList({{parameter}}, {}));
+  ReplicaList replica;
+  replica.Add(list, Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space))));
+  ThrowIfError(replica.Gather());
+  const std::shared_ptr<const ParameterMemory> kept = replica.parameter_memory();
+  EXPECT_TRUE(Choose(parameter, BucketView::kAutomatic).flat);
+  at::Tensor other = parameter.detach();
+  EXPECT_FALSE(Choose(parameter, BucketView::kAutomatic).flat);
+  other.reset();
+  // It moves, and what is kept of where it was is no other use of it.
+  replica.Add(list, Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space))));
+  EXPECT_TRUE(Choose(parameter, BucketView::kAutomatic).flat);
 }
 
 TEST(MemoryChoiceTest, Choose_Off_LeavesAllWithoutAWord) {

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/link/poll_until.h"
@@ -138,33 +139,63 @@ absl::StatusOr<UniqueFd> Listen(const GlooPlaneOptions& options, Address* addres
   return listener;
 }
 
-absl::StatusOr<UniqueFd> ConnectTo(Rank peer, const Address& address,
-                                   const GlooPlaneOptions& options) {
-  UniqueFd connection = NewSocket(address.socket.ss_family);
-  if (!connection.valid()) return Failed("socket");
-  const int started =
-      connect(connection.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.bytes);
-  if (started != 0 && errno != EINPROGRESS) {
-    return errors::PeerLost(peer, Failed("connect").message());
+// Of connect(): that a link is down somewhere, or has just come up again.
+bool MayBeReachedLater(int error) {
+  return error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN || error == ENETDOWN ||
+         error == ETIMEDOUT;
+}
+
+// Between two looks at what keeps the peer away. An error where it is not waited for any longer.
+absl::Status CheckWorthWaiting(Rank peer, absl::string_view why, const GlooPlaneOptions& options) {
+  if (Clock::Monotonic().Now() >= options.deadline) {
+    return errors::PeersTimedOut({peer}, absl::StrCat(kConnecting, why));
   }
-  if (!PollUntil(connection.get(), POLLOUT, options.deadline)) {
-    return errors::PeersTimedOut({peer}, kConnecting);
+  return LookAtGroup(options);
+}
+
+// Returns what connect() says in the end: 0, or an errno.
+absl::StatusOr<int> Connect(const UniqueFd& connection, Rank peer, const Address& address,
+                            const GlooPlaneOptions& options) {
+  const auto* const name = reinterpret_cast<const sockaddr*>(&address.socket);
+  if (connect(connection.get(), name, address.bytes) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  while (true) {
+    const absl::Time look = Clock::Monotonic().Now() + kGroupLookInterval;
+    if (PollUntil(connection.get(), POLLOUT, std::min(look, options.deadline))) break;
+    absl::Status wait = CheckWorthWaiting(peer, "", options);
+    if (!wait.ok()) return wait;
   }
   int error = 0;
   socklen_t bytes = sizeof(error);
   getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  return error;
+}
+
+absl::StatusOr<UniqueFd> ConnectTo(Rank peer, const Address& address,
+                                   const GlooPlaneOptions& options) {
   Greeting greeting;
   std::copy(std::begin(address.secret), std::end(address.secret), greeting.secret);
   greeting.rank = options.rank;
   greeting.world_size = options.world_size;
-  // The first bytes of a connection always have room.
-  if (error == 0 && send(connection.get(), &greeting, sizeof(greeting), MSG_NOSIGNAL) ==
-                        static_cast<ssize_t>(sizeof(greeting))) {
-    SendWithoutDelay(connection);
-    return connection;
+  while (true) {
+    UniqueFd connection = NewSocket(address.socket.ss_family);
+    if (!connection.valid()) return Failed("socket");
+    const absl::StatusOr<int> error = Connect(connection, peer, address, options);
+    if (!error.ok()) return error.status();
+    errno = *error;
+    // The first bytes of a connection always have room.
+    if (*error == 0 && send(connection.get(), &greeting, sizeof(greeting), MSG_NOSIGNAL) ==
+                           static_cast<ssize_t>(sizeof(greeting))) {
+      SendWithoutDelay(connection);
+      return connection;
+    }
+    if (!MayBeReachedLater(*error)) return errors::PeerLost(peer, Failed("connect").message());
+    absl::SleepFor(
+        std::min(kGroupLookInterval,
+                 std::max(options.deadline - Clock::Monotonic().Now(), absl::ZeroDuration())));
+    absl::Status wait = CheckWorthWaiting(peer, absl::StrCat(": ", strerror(*error)), options);
+    if (!wait.ok()) return wait;
   }
-  if (error != 0) errno = error;
-  return errors::PeerLost(peer, Failed("connect").message());
 }
 
 // Waits until the rank listens.

@@ -14,8 +14,9 @@ namespace optshard {
 
 // Every rank listens on a port of its own, says where through the rendezvous, connects to all lower
 // ranks, and accepts those who know the secret that it put beside the address. A rank that has
-// connected may say so as late as the deadline; nobody keeps the others waiting. Returns the
-// sockets by rank; at this rank's own place there is none.
+// connected may say so as late as the deadline; nobody keeps the others waiting. A host that cannot
+// be reached is tried again: its link may have just come up. Returns the sockets by rank; at this
+// rank's own place there is none.
 //   INVALID_ARGUMENT      there is no such network
 //   RESOURCE_EXHAUSTED    no descriptors left
 //   UNAVAILABLE           PeerLost: a rank is gone again

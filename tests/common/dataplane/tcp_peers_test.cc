@@ -214,6 +214,36 @@ TEST_F(TcpPeers, RankIsGoneAgain_IsLost) {
   EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{0});
 }
 
+// To where no connection leads, as where a link is down: the kernel refuses a multicast address.
+class TcpPeersUnreachable : public TcpPeers {
+ protected:
+  TcpPeersUnreachable() {
+    sockaddr_in name = {};
+    name.sin_family = AF_INET;
+    inet_pton(AF_INET, "224.0.0.1", &name.sin_addr);
+    std::string address(reinterpret_cast<const char*>(&name), sizeof(name));
+    EXPECT_TRUE(rendezvous_.Put("tcp/7/0", address.append(2 * sizeof(uint64_t), 's')).ok());
+  }
+};
+
+TEST_F(TcpPeersUnreachable, AllTheTime_IsNamedAtTheDeadlineWithTheReason) {
+  const absl::Status status = ConnectTcpPeers(Options(1, absl::Milliseconds(20))).status();
+  EXPECT_TRUE(errors::IsPeersTimedOut(status)) << status;
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{0});
+  EXPECT_NE(status.message().find("Network is unreachable"), absl::string_view::npos) << status;
+}
+
+TEST_F(TcpPeersUnreachable, TheGroupFails_EndsTheWait) {
+  absl::Status status;
+  const absl::Time start = Clock::Monotonic().Now();
+  std::thread rank([&] { status = ConnectTcpPeers(Options(1, absl::Seconds(60))).status(); });
+  AddressOf(rendezvous_, 1);  // it listens, and connects
+  rendezvous_.Fail(errors::PeerLost(2, "its lease ran out"));
+  rank.join();
+  EXPECT_EQ(errors::RanksOf(status), std::vector<Rank>{2}) << status;
+  EXPECT_LT(Clock::Monotonic().Now() - start, absl::Seconds(30));
+}
+
 TEST_F(TcpPeers, NoSuchNetwork_IsRefusedByName) {
   GlooPlaneOptions options = Options(0, absl::Seconds(20));
   options.network = "no-such-interface";

@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
 # Uses this repository from a Bazel workspace of another one: builds and runs a small program that needs
-# the client's options and a message, and analyses a trainer.
-#   external_repository.sh
+# the client's options and a message, and analyses the quickstart's trainer. With --train it builds that,
+# too, which takes ten minutes, and trains with two ranks.
+#   external_repository.sh [--train]
 set -euo pipefail
+[[ $# == 0 || $* == --train ]] || {
+  printf 'usage: external_repository.sh [--train]\n' >&2
+  exit 2
+}
+readonly TRAINS=${1:-}
 cd "$(dirname "$(readlink -f "$0")")/.."
 
 readonly ROOT=$PWD SOURCES=tests/external
@@ -37,7 +43,17 @@ if [[ $answer != "$expected" ]]; then
   printf 'external_repository.sh: the program says "%s", expected "%s"\n' "$answer" "$expected" >&2
   exit 1
 fi
-bazel_there build --noshow_progress --ui_event_filters=-info --nobuild //:trainer \
+build=(--nobuild) done_to_it=analysed
+[[ -z $TRAINS ]] || build=(--jobs=2) done_to_it=trained
+bazel_there build --noshow_progress --ui_event_filters=-info "${build[@]}" //:trainer \
   @optshard//server/node:optshard-server
-printf 'optshard as an external repository: the program said "%s", and the trainer was analysed\n' \
-  "$answer"
+if [[ -n $TRAINS ]]; then
+  # A port that was free a moment ago.
+  port=$(python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
+  RANK=0 timeout 120 "$work/user/bazel-bin/trainer" &
+  RANK=1 timeout 120 "$work/user/bazel-bin/trainer"
+  wait $!
+fi
+printf 'optshard as an external repository: the program said "%s", and the trainer was %s\n' \
+  "$answer" "$done_to_it"

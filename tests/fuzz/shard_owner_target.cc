@@ -85,6 +85,11 @@ class ShardOwnerTarget final : public FuzzTarget {
       Add("PrepareSnapshot", prepare, rank, seeds);
       state.set_snapshot(1);
       Add("ReadState", state, rank, seeds);
+      v1::FollowSnapshotRequest follow;
+      follow.set_snapshot(1);
+      follow.set_step(1);
+      follow.set_generation(1);
+      Add("FollowSnapshot", follow, rank, seeds);
       v1::ForgetSnapshotRequest forget;
       forget.set_snapshot(1);
       Add("ForgetSnapshot", forget, rank, seeds);
@@ -154,6 +159,9 @@ class ShardOwnerTarget final : public FuzzTarget {
     }
     if (request.method == "PrepareSnapshot") {
       return Prepare(static_cast<const v1::PrepareSnapshotRequest&>(*request.message));
+    }
+    if (request.method == "FollowSnapshot") {
+      return Follow(static_cast<const v1::FollowSnapshotRequest&>(*request.message));
     }
     if (request.method == "ForgetSnapshot") {
       return Forget(static_cast<const v1::ForgetSnapshotRequest&>(*request.message));
@@ -246,17 +254,7 @@ class ShardOwnerTarget final : public FuzzTarget {
   std::string ReadState(const v1::ReadStateRequest& request) {
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(kPatience));
-    if (request.snapshot() != 0) {
-      v1::PrepareSnapshotRequest prepare;
-      prepare.set_optimizer(request.optimizer());
-      if (request.has_rank()) prepare.set_rank(request.rank());
-      prepare.set_snapshot(request.snapshot());
-      v1::PrepareSnapshotResponse prepared;
-      grpc::ClientContext first;
-      first.set_deadline(DeadlineAfter(kPatience));
-      // Where this fails, the stream fails, too.
-      if (!stub_->PrepareSnapshot(&first, prepare, &prepared).ok()) prepared.Clear();
-    }
+    if (request.snapshot() != 0) PrepareSnapshotOf(request);
     const auto stream = stub_->ReadState(&context, request);
     int64_t bytes = 0;
     v1::StateFrame frame;
@@ -278,6 +276,28 @@ class ShardOwnerTarget final : public FuzzTarget {
     v1::PrepareSnapshotResponse response;
     const grpc::Status status = stub_->PrepareSnapshot(&context, request, &response);
     return status.ok() ? ForgetSnapshotOf(request) : Check(status);
+  }
+
+  std::string Follow(const v1::FollowSnapshotRequest& request) {
+    PrepareSnapshotOf(request);
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::FollowSnapshotResponse response;
+    const std::string wrong = Check(stub_->FollowSnapshot(&context, request, &response));
+    return wrong.empty() ? ForgetSnapshotOf(request) : wrong;
+  }
+
+  // Where this fails, the call that it is for fails, too.
+  template <typename Request>
+  void PrepareSnapshotOf(const Request& request) {
+    v1::PrepareSnapshotRequest prepare;
+    prepare.set_optimizer(request.optimizer());
+    if (request.has_rank()) prepare.set_rank(request.rank());
+    prepare.set_snapshot(request.snapshot());
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(kPatience));
+    v1::PrepareSnapshotResponse response;
+    if (!stub_->PrepareSnapshot(&context, prepare, &response).ok()) response.Clear();
   }
 
   template <typename Request>

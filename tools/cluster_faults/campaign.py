@@ -81,7 +81,7 @@ def _parse(arguments):
                      % (options.step_timeout, 4 * options.lease + 1))
     if os.geteuid() != 0:
         parser.error("only root can make network namespaces; run it with sudo")
-    for program in ("ip", "setpriv", options.coordinator, options.server, options.trainer):
+    for program in ("ip", "tc", "setpriv", options.coordinator, options.server, options.trainer):
         if shutil.which(program) is None:
             parser.error("there is no %s" % program)
     return options

@@ -49,6 +49,7 @@ KINDS = {kind.name: kind for kind in (
           base="lease_s", least=1.2, most=2.0),
     _kind("link-long", "a host's link is cut for longer than a step may wait",
           (SUCCESSORS,), 1, base="step_timeout_s", least=1.4, most=1.8),
+    _kind("link-slow", "a host's link has 20 Mbit/s", _LIVES, 1, base="step_timeout_s", least=0.4),
     _kind("trainer+server", "a trainer and its shard server are killed", _LIVES_OR_TORN, 1),
     _kind("coordinator+server", "the coordinator and a shard server are killed", _LIVES_OR_TORN, 1),
     _kind("keeper", "a shard server and its keeper are killed: the state of its ranks is lost",
@@ -73,7 +74,7 @@ class Fault:
 
     @property
     def holds_up_steps(self):
-        """Whether no rank can step while it lasts. Without a coordinator they can."""
+        """Whether ranks make no steps while it lasts, or a few. Without a coordinator they step on."""
         return not self.kind.name.startswith("coordinator")
 
     def hits(self, job):
@@ -88,7 +89,7 @@ class Fault:
         """What is to be done once it has lasted its time, as functions."""
         name = self.kind.name
         if name.startswith("link-"):
-            job.hosts.cut(self.host)
+            (job.hosts.slow_down if name == "link-slow" else job.hosts.cut)(self.host)
             return [lambda: job.hosts.mend(self.host)]
         undo = []
         if name == "host":

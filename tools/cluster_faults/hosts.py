@@ -1,8 +1,9 @@
-"""Hosts out of network namespaces, joined by a switch, whose links can be cut and mended."""
+"""Hosts out of network namespaces, joined by a switch, whose links can be cut, slowed down and mended."""
 
 import subprocess
 
 _MAKER = "tools/cluster_hosts.sh"
+_SLOW = ("tbf", "rate", "20mbit", "burst", "64kb", "latency", "100ms")
 
 
 class Hosts:
@@ -34,8 +35,18 @@ class Hosts:
         """As if its cable was pulled: nobody is told, packets are lost."""
         self._set_port(host, "down")
 
+    def slow_down(self, host):
+        """To 20 Mbit/s each way: steps take a second or so."""
+        self._queue(host, *_SLOW)
+
     def mend(self, host):
         self._set_port(host, "up")
+        self._queue(host, "noqueue")
+
+    def _queue(self, host, *discipline):
+        for namespace, device in (("switch", "port%d" % host), ("host%d" % host, "eth0")):
+            subprocess.run(["tc", "-n", "%s-%s" % (self._name, namespace), "qdisc", "replace", "dev", device, "root",
+                            *discipline], check=True)
 
     def _set_port(self, host, state):
         subprocess.run(["ip", "-n", self._name + "-switch", "link", "set", "port%d" % host, state],

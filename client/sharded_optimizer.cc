@@ -143,6 +143,11 @@ void ShardedOptimizer::load_state_dict(const NamedStateDict& dict, int from) {
 
 LoadedCheckpoint ShardedOptimizer::load_checkpoint(const std::string& directory,
                                                    const std::string& name) {
+  if (const auto prepared = impl_->MakeRoom(param_groups()); prepared.has_value()) {
+    auto anew = std::make_unique<Impl>(*prepared);
+    anew->TakePlaceOf(*impl_);
+    impl_ = std::move(anew);
+  }
   return impl_->LoadCheckpoint(directory, name, param_groups());
 }
 

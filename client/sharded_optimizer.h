@@ -252,7 +252,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // consolidate_state_dict does. Only the loss of a rank's owner in the last moment, in which all
   // take what they have, leaves state that is replaced in part: each step is DATA_LOSS on all ranks
   // then, and changes nothing, until the same call is made again on all ranks. Embedded, after the
-  // loss of a rank: construct the optimizer anew and call it.
+  // loss of a rank, only load_checkpoint goes on.
   void load_state_dict(const StateDict& dict, int from = -1);
   // Parameters are found by their names, in any order within their group.
   void load_state_dict(const NamedStateDict& dict, int from = -1);
@@ -281,10 +281,14 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Only the loss of a rank in the last moment, in which all take what they have, leaves the state
   // of no step (errors::IsTornStep): each step is DATA_LOSS on all ranks, and changes nothing,
   // until the call is made again on all ranks. So it is after a torn step at shard servers with a
-  // keeper. Embedded, after the loss of a rank or a torn step: construct the optimizer anew and
-  // call it. With wait_for_trainers it begins again, on all ranks, after trainers or servers were
+  // keeper. With wait_for_trainers it begins again, on all ranks, after trainers or servers were
   // away, for which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where
   // others have begun again).
+  // Where the shard owners are embedded, and this optimizer is broken: joins the job anew first, as
+  // construction does, for join_timeout at most and with its errors. All ranks come, those that are
+  // left with this call, and a process that was started again with its constructor, the same calls
+  // of add_param_group and add_parameters, and this one. Until a load has succeeded all else has
+  // the error that broke the optimizer, and the parameters are rank 0's.
   LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
@@ -381,10 +385,11 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // returns its path; "" where it has asked for none. Errors as save_checkpoint, once.
   std::string wait_checkpoint();
 
-  // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most, and
-  // before that for the checkpoint that this rank has asked for. At a shard server it waits for no
-  // rank, but until what others save of the parameters is copied, for five seconds at most.
-  // Idempotent. Afterwards only the parameters can be used. Errors as step, and as wait_checkpoint.
+  // Leaves the job cleanly: waits until all ranks have called it, for close_timeout at most, before
+  // that for the checkpoint that this rank has asked for, and after it for the coordinator's
+  // answer, for close_timeout at most. At a shard server it waits for no rank, but until what
+  // others save of the parameters is copied, for five seconds at most. Idempotent. Afterwards only
+  // the parameters can be used. Errors as step, and as wait_checkpoint.
   void Close();
 
   // Bytes of the optimizer state that this rank keeps, from its live slots. Any thread.

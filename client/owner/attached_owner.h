@@ -103,6 +103,8 @@ class AttachedOwner : public OwnerLink {
   // not answered in time breaks the link.
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override;
   // The rank's state stays with the server.
+  // What a server keeps lives on.
+  absl::optional<Incarnation> MakeRoom() override { return absl::nullopt; }
   absl::Status Stop(absl::Duration timeout) override;
 
   absl::Status failure() const override;

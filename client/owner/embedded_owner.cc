@@ -166,6 +166,12 @@ class EmbeddedOwner : public OwnerLink {
     return owner_->ReplaceState(timeout);
   }
 
+  absl::optional<Incarnation> MakeRoom() override {
+    if (owner_->failure().ok()) return absl::nullopt;
+    EndInspection();
+    return owner_->view().Describe().member.incarnation;
+  }
+
   absl::Status Stop(absl::Duration timeout) override {
     absl::Status stopped = owner_->Stop(timeout);
     EndInspection();
@@ -304,7 +310,7 @@ class EmbeddedOwner : public OwnerLink {
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates) {
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, Incarnation replaces) {
   ShardOwner::Options owner;
   owner.job = options.job;
   owner.optimizer = options.optimizer;
@@ -315,6 +321,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
   if (options.snapshot_memory != 0) owner.snapshot_memory_bytes = options.snapshot_memory;
   owner.node = options.node;
   owner.join_timeout = options.join_timeout;
+  owner.begins_anew = replaces;
   auto embedded = std::make_unique<EmbeddedOwner>(options);
   if (absl::Status status = embedded->Start(std::move(owner)); !status.ok()) return status;
   return std::unique_ptr<OwnerLink>(std::move(embedded));

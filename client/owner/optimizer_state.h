@@ -57,6 +57,9 @@ class OptimizerState {
   // `groups`.
   void Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups);
 
+  // UNIMPLEMENTED where an optimizer class steps a parameter.
+  void CheckRulesStepAll() const;
+
   // What LoadCheckpoint does with the tensors; CheckpointLoadOptions says what.
   struct ParameterCalls {
     std::function<absl::Status()> check;
@@ -82,7 +85,6 @@ class OptimizerState {
   // As CallInAttempts, where that may wait; else one attempt. An attempt throws.
   void InAttempts(const RankExchange::Options& options,
                   const std::function<void(RankExchange&)>& attempt) const;
-  void CheckRulesStepAll() const;
   absl::Status CheckOwnState() const;
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
   void ConsolidateOnce(Rank to, const Groups& groups, RankExchange& exchange);

@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> Linked(
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
     const ShardedOptimizerOptions& given, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates) {
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, Incarnation replaces) {
   ShardedOptimizerOptions options = given;
   if (options.node.empty()) options.node = HostName();
   if (!options.log_level.empty()) {
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
   absl::Status valid = spec.Validate();
   if (!valid.ok()) return errors::WithContext(valid, absl::StrCat("rank ", options.rank));
   if (options.attach == "embedded") {
-    return Linked(StartEmbeddedOwner(options, spec, trainer_updates));
+    return Linked(StartEmbeddedOwner(options, spec, trainer_updates, replaces));
   }
   absl::string_view socket = options.attach;
   if (!absl::ConsumePrefix(&socket, "unix:") || socket.empty()) {

@@ -12,9 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/byte_share.h"
 #include "common/dataplane/peer_replicas.h"
+#include "common/ids.h"
 #include "common/optimizer_spec.h"
 #include "common/step_info.h"
 #include "server/shard/engine/step_input.h"
@@ -109,6 +111,11 @@ class OwnerLink {
   virtual absl::Status SetBlob(absl::string_view blob) = 0;
   // The predecessor's last blob; empty if there is none.
   virtual const std::string& blob() const = 0;
+
+  // Where the link is broken, and the state has ended with it: nobody reads this owner any more, so
+  // that another link of the rank can be started in this process (StartOwner). Its incarnation,
+  // which the other one replaces; nullopt where none can.
+  virtual absl::optional<Incarnation> MakeRoom() = 0;
 
   // Leaves the job cleanly. Idempotent.
   virtual absl::Status Stop(absl::Duration timeout) = 0;

@@ -18,10 +18,10 @@
 #include "client/owner/checkpoint_saving.h"
 #include "client/owner/class_groups.h"
 #include "client/owner/optimizer_parts.h"
-#include "client/owner/optimizer_spec_of.h"
 #include "client/owner/owner_choice.h"
 #include "client/owner/parameter_addition.h"
 #include "client/owner/parameter_admission.h"
+#include "client/owner/prepared_optimizer.h"
 #include "client/owner/wait_for_trainers.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/memory_choice.h"
@@ -43,37 +43,6 @@ namespace optshard {
 inline constexpr char kTrainableNote[] =
     ". A frozen parameter keeps its value, its owner and its state, and goes on from there once it "
     "is unfrozen. Call refresh_trainable() after a switch to hide this message";
-
-// What must be known before the base class can be constructed.
-struct PreparedOptimizer {
-  PreparedOptimizer(std::vector<torch::optim::OptimizerParamGroup> given, const RuleOptions& rule,
-                    ShardedOptimizerOptions client_options)
-      : groups(std::move(given)),
-        options(ValueOrThrow(WithKnownRank(std::move(client_options)))),
-        defaults(SayingWhere("rank", options.rank, [&] { return rule.Complete(); })) {
-    SayingWhere("rank", options.rank, [&] {
-      for (size_t g = 0; g < groups.size(); ++g) {
-        groups[g].set_options(std::make_unique<RuleOptions>(
-            SayingWhere("param group", g, [&] { return RuleOptions::OfGroup(groups[g], rule); })));
-      }
-      list = ValueOrThrow(MakeParameterList(TensorsOf(groups), options.parameter_names));
-      if (options.main_gradients) ThrowIfError(UseMainGradients(list));
-    });
-    for (torch::optim::OptimizerParamGroup& group : groups) group.params().clear();
-    for (size_t i = 0; i < list.tensors.size(); ++i) {
-      groups[list.space.group_of(static_cast<int>(i))].params().push_back(list.tensors[i]);
-    }
-    spec = SayingWhere("rank", options.rank,
-                       [&] { return OptimizerSpecOf(options, list.space, groups); });
-    list.space = spec.space;
-  }
-
-  std::vector<torch::optim::OptimizerParamGroup> groups;  // all options set, each parameter once
-  ShardedOptimizerOptions options;
-  RuleOptions defaults;
-  ParameterList list;
-  OptimizerSpec spec;
-};
 
 // Errors are thrown as StatusError; what they are, client/sharded_optimizer.h says. `groups` are
 // the param groups as the user has them. Bound to the trainer's thread.
@@ -134,6 +103,7 @@ class TrainerOptimizer {
     PutOn(admission.addition, groups);
     parts->state.KeepConsolidatedOf(parts_->state);
     parts_ = std::move(parts);
+    added_.push_back(given);
     for (const std::string& warning : admission.list.warnings) Warn(warning);
     // A predecessor's have values.
     if (owner_->resumes()) {
@@ -172,10 +142,38 @@ class TrainerOptimizer {
           "this optimizer has been closed: it has left its job and cannot step any more"));
     }
     ThrowIfError(owner_->failure());
+    ThrowIfError(lacks_state_);
   }
 
   void CheckGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups) const {
     parts_->groups.CheckParameters(groups);
+  }
+
+  // Where this optimizer is broken, and its state has ended with it: what another one is made of,
+  // to take its place in this process. UNIMPLEMENTED where an optimizer class steps a group.
+  absl::optional<PreparedOptimizer> MakeRoom(
+      const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    if (closed_ || owner_->failure().ok()) return absl::nullopt;
+    CheckGroups(groups);
+    parts_->state.CheckRulesStepAll();
+    const absl::optional<Incarnation> own = owner_->MakeRoom();
+    if (!own.has_value()) return absl::nullopt;
+    PreparedOptimizer other = prepared_;
+    other.replaces = *own;
+    return other;
+  }
+
+  // Has the groups of that one from now on, like all ranks, and ends it. There is no state until a
+  // checkpoint is loaded.
+  void TakePlaceOf(TrainerOptimizer& broken) {
+    lacks_state_ =
+        errors::WithContext(broken.owner_->failure(),
+                            "the optimizer has begun anew, and no checkpoint was loaded since");
+    std::vector<torch::optim::OptimizerParamGroup> groups = prepared_.groups;
+    for (const ParameterAddition& each : broken.added_) Add(each, prepared_.defaults, groups);
+    // Last: the job's coordinator may be in this process.
+    const absl::Status left = broken.owner_->Stop(options_.close_timeout);
+    if (!left.ok()) Warn(absl::StrCat("leaving the job that was broken: ", left.ToString()));
   }
 
   // Before the other ranks are asked for anything: they go on waiting while this one is corrected.
@@ -261,8 +259,14 @@ class TrainerOptimizer {
           return AfterSynchronising(
               options_.wait_for_trainers ? CallOnceOwnersAreBack(timeout, finish) : finish());
         }};
-    LoadedCheckpoint loaded =
-        StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
+    const absl::Status lacked_state = std::exchange(lacks_state_, absl::OkStatus());
+    LoadedCheckpoint loaded;
+    try {
+      loaded = StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
+    } catch (...) {
+      lacks_state_ = lacked_state;
+      throw;
+    }
     blob_ = std::move(blob);
     without_values_.reset();
     return loaded;
@@ -283,11 +287,12 @@ class TrainerOptimizer {
 
  private:
   TrainerOptimizer(const PreparedOptimizer& prepared, const ClassGroups& classes)
-      : options_(prepared.options),
+      : prepared_(prepared),
+        options_(prepared_.options),
         memory_(SayingWhere("rank", options_.rank,
                             [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
-        owner_(ValueOrThrow(
-            StartOwner(WithMemory(options_, memory_), prepared.spec, classes.updates()))),
+        owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), prepared.spec,
+                                       classes.updates(), prepared.replaces))),
         parts_(std::make_unique<OptimizerParts>(prepared.list, prepared.spec, prepared.groups,
                                                 classes, owner_.get(), &options_)) {
     replica_.Add(prepared.list, MakeReplica(prepared.list));
@@ -393,7 +398,8 @@ class TrainerOptimizer {
     Log(LogLevel::kWarning, {"client", options_.job, options_.rank}, "%s", message);
   }
 
-  const ShardedOptimizerOptions options_;
+  const PreparedOptimizer prepared_;
+  const ShardedOptimizerOptions& options_;
   const MemoryChoice memory_;
   const std::unique_ptr<OwnerLink> owner_;
   CheckpointSaving saving_{owner_.get(), &options_};
@@ -404,7 +410,9 @@ class TrainerOptimizer {
   absl::optional<std::string> blob_;  // of the checkpoint that was loaded
   int64_t gradients_copied_ = 0;
   bool closed_ = false;
+  std::vector<ParameterAddition> added_;              // since construction
   absl::optional<ParameterAddition> without_values_;  // what all ranks have added last
+  absl::Status lacks_state_;  // why a checkpoint is to be loaded before anything else
 };
 
 }  // namespace optshard

@@ -77,6 +77,10 @@ struct JoinRequest {
   // Set by a rank that was in the job before and still has its state. Either all ranks set it or
   // none.
   absl::optional<KeptState> resumes;
+  // Set where a rank's state ends with its shard owner: the rank may begin anew where the optimizer
+  // has failed, if its process held the rank there, with this incarnation, or nobody does any more.
+  // 0: the process had no such owner before.
+  absl::optional<Incarnation> begins_anew;
 };
 
 // The request with the digest of its spec in place of the spec.

@@ -120,6 +120,7 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
     proto.mutable_resumes()->set_lacks_values(request.resumes->lacks_values);
     proto.mutable_resumes()->set_is_torn(request.resumes->is_torn);
   }
+  if (request.begins_anew.has_value()) proto.set_begins_anew(*request.begins_anew);
   return proto;
 }
 
@@ -156,6 +157,7 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
     request.resumes->lacks_values = proto.resumes().lacks_values();
     request.resumes->is_torn = proto.resumes().is_torn();
   }
+  if (proto.has_begins_anew()) request.begins_anew = proto.begins_anew();
   return request;
 }
 

@@ -47,8 +47,17 @@ bool Group::IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const {
 }
 
 bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
-  if (!request.resumes.has_value()) return false;
   Member& holder = members_[request.rank];
+  if (request.begins_anew.has_value()) {
+    const bool is_own = holder.present() && holder.incarnation == *request.begins_anew;
+    if (holder.present() && !is_own) return false;
+    if (state_ == GroupState::kActive && is_own) {
+      last_gone_ = now;
+      Fail(MarkReplaced(holder, request.rank, request.pid));
+    }
+    return state_ == GroupState::kFailed && resumable_;
+  }
+  if (!request.resumes.has_value()) return false;
   // While ranks gather, who begins at step 0 has no state yet that could have outlived it.
   const bool holder_is_gone = state_ == GroupState::kActive
                                   ? holder.state != MemberState::kMissing

@@ -51,8 +51,8 @@ struct WatchEvents {
 //      \                      \---a rank lost, a failure attributed---> failed
 //       \--ranks disagree, join timeout, a rank lost---> failed
 //
-// A group that failed stays so. Ranks that still have their state form another one after it
-// (group_lives.h).
+// A group that failed stays so. Ranks that still have their state, or begin anew, form another one
+// after it (group_lives.h).
 //
 // Thread-compatible. It knows no clock: each call says what time it is. It runs no callback: the
 // caller takes them (TakeDeferred) and runs them once it holds no lock.
@@ -67,8 +67,8 @@ class Group {
   bool KnowsRequest(const JoinRequest& request) const;
 
   // Whether a request that this group does not know is for the group that replaces it. Where the
-  // rank's member still counts as present, the request proves that the member is dead: this group
-  // then fails with PeerLost.
+  // rank's member still counts as present, a request with state, or of the member's own process,
+  // proves that the member is dead: this group then fails with PeerLost.
   bool GivesWayTo(const JoinRequest& request, absl::Time now);
 
   // As in Agreement.

@@ -12,7 +12,8 @@ absl::StatusOr<JoinReply> GroupLives::Join(const JoinRequest& request, absl::Tim
   if (present_->KnowsRequest(request)) return present_->Join(request, now);
   if (former_ != nullptr && former_->KnowsRequest(request)) return former_->Join(request, now);
   // Only a request whose spec is there begins another life.
-  if (request.resumes.has_value() && !present_->KnowsSpecOf(request)) {
+  if ((request.resumes.has_value() || request.begins_anew.has_value()) &&
+      !present_->KnowsSpecOf(request)) {
     return present_->AskForSpec(now);
   }
   if (present_->GivesWayTo(request, now)) {

@@ -22,8 +22,8 @@ class GroupLives {
  public:
   GroupLives(std::string optimizer, GroupOptions options);
 
-  // As Group::Join. A request with state begins the next life of a group that has failed
-  // (Group::GivesWayTo). A retry goes to the life that answered the first attempt.
+  // As Group::Join. A request with state, or one that begins anew, begins the next life of a group
+  // that has failed (Group::GivesWayTo). A retry goes to the life that answered the first attempt.
   absl::StatusOr<JoinReply> Join(const JoinRequest& request, absl::Time now);
 
   // The life that the caller is a member of. StaleIncarnation for a member of neither life.

@@ -74,6 +74,8 @@ class ShardOwner {
     // Parameters that were added have not got the job's first values in it: all ranks synchronise
     // before the next step.
     bool memory_lacks_values = false;
+    // As JoinRequest::begins_anew.
+    absl::optional<Incarnation> begins_anew;
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;

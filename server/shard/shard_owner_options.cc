@@ -85,6 +85,7 @@ JoinRequest MakeJoinRequest(const ShardOwner::Options& options) {
   request.node = options.node;
   request.owner_address = options.owner_address;
   request.pid = getpid();
+  request.begins_anew = options.begins_anew;
   return request;
 }
 

@@ -306,6 +306,44 @@ TEST_F(CheckpointTest, Kill_EmbeddedRankWhileItSaves_LosesNothingAndNewOnesGoOn)
   }
 }
 
+// Under one coordinator, and in one process each but for the rank that was killed.
+TEST_F(CheckpointTest, Kill_EmbeddedRank_TheJobBeginsAnewFromTheCheckpoint) {
+  const std::string from = absl::StrCat("--load_torn=", root_);
+  for (const bool share : {false, true}) {
+    SCOPED_TRACE(absl::StrCat("one copy of the parameters: ", share));
+    std::vector<std::string> arguments;
+    if (share) arguments.push_back("--share_parameters");
+    StartEmbedded(arguments);
+    const std::string expected = Event(0, "done").at("checksum").dump();
+    StopAll();
+    arguments.insert(arguments.end(), {"--pause_after=3", from, "--load_broken"});
+    for (int victim = 0; victim < 2; ++victim) {
+      StartEmbedded(arguments);
+      for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "paused");
+      ASSERT_EQ(Save()->Await(absl::Seconds(30)).status(), absl::OkStatus());
+      Kill(victim);
+      std::vector<int> trainers;
+      for (int rank = 0; rank < kWorldSize; ++rank) {
+        if (rank == victim) continue;
+        cluster_->trainer(rank).Release();
+        EXPECT_EQ(Event(rank, "torn").at("ranks"), nlohmann::json({victim}));
+        trainers.push_back(rank);
+      }
+      std::vector<std::string> of_successor = {"--policy=balanced", "--elements=300000",
+                                               "--steps=6",
+                                               absl::StrCat("--load_checkpoint=", root_)};
+      if (share) of_successor.push_back("--share_parameters");
+      ASSERT_EQ(cluster_->AddTrainer(victim, of_successor), absl::OkStatus());
+      trainers.push_back(kWorldSize);
+      for (const int trainer : trainers) {
+        EXPECT_EQ(Event(trainer, "loaded").at("step"), 3);
+        EXPECT_EQ(Event(trainer, "done").at("checksum").dump(), expected);
+      }
+      StopAll();
+    }
+  }
+}
+
 TEST_F(CheckpointTest, Kill_CoordinatorWhileItSaves_ANewOneListsSavesAndGoesOn) {
   const std::string expected =
       Undisturbed({"--steps=6", "--elements=300000", "--wait_for_trainers"});

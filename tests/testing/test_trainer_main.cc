@@ -31,8 +31,10 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/types/optional.h"
 #include "client/parameters_checksum.h"
 #include "client/sharded_optimizer.h"
 #include "client/state_dict.h"
@@ -76,6 +78,7 @@ ABSL_FLAG(std::string, load_from, "",
           "directory of the checkpoint that it loads then; none: half of the state that it has");
 ABSL_FLAG(std::string, load_torn, "",
           "directory of the checkpoint that it loads after a torn step");
+ABSL_FLAG(bool, load_broken, false, "loads that one after any other error of a step, too");
 ABSL_FLAG(std::string, load_checkpoint, "",
           "directory of the checkpoint that it loads before its first step");
 ABSL_FLAG(int, die_applying, 0, "step in which it dies while it updates a parameter; 0: none");
@@ -269,17 +272,25 @@ StateDict HalfOf(StateDict dict) {
   return dict;
 }
 
+// `loaded` is of an attempt before. Where a server was lost as its state was replaced, there is no
+// other one.
+void LoadHalf(ShardedOptimizer& optimizer, absl::optional<StateDict>& loaded) {
+  try {
+    optimizer.consolidate_state_dict(-1);
+    loaded = HalfOf(optimizer.state_dict());
+  } catch (const StatusError& error) {
+    if (!absl::IsDataLoss(error.status()) || !loaded.has_value()) throw;
+  }
+  optimizer.load_state_dict(*loaded);
+}
+
 // Returns the step after which it goes on.
-int Load(int step, ShardedOptimizer& optimizer) {
+int Load(int step, ShardedOptimizer& optimizer, absl::optional<StateDict>& dict) {
   const std::string directory = absl::GetFlag(FLAGS_load_from);
   TellMoment("loading", step);
   CallAgain("load", IsInterrupted, [&] {
-    if (!directory.empty()) {
-      step = static_cast<int>(optimizer.load_checkpoint(directory).step);
-      return;
-    }
-    optimizer.consolidate_state_dict(-1);
-    optimizer.load_state_dict(HalfOf(optimizer.state_dict()));
+    if (directory.empty()) return LoadHalf(optimizer, dict);
+    step = static_cast<int>(optimizer.load_checkpoint(directory).step);
   });
   TellMoment("loaded", step);
   return step;
@@ -322,7 +333,8 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
     }
     // A successor has what its predecessor added.
     for (int step = 0; step <= finished; ++step) AddAfter(step, *optimizer, parameters, gradients);
-    if (LoadsAfter(finished)) finished = Load(finished, *optimizer);
+    absl::optional<StateDict> dict;
+    if (LoadsAfter(finished)) finished = Load(finished, *optimizer, dict);
     int loaded = finished;  // perhaps by its predecessor
     for (int step = finished + 1; step <= absl::GetFlag(FLAGS_steps); ++step) {
       optimizer->set_blob(absl::StrCat("after step ", step));
@@ -331,18 +343,19 @@ void Train(std::vector<at::Tensor> parameters, RankLink& test) {
       } catch (const StatusError& error) {
         if (OthersLoad(error.status(), step, loaded)) {
           Tell("again", Described(error.status()));
-          step = loaded = Load(loaded, *optimizer);
+          step = loaded = Load(loaded, *optimizer, dict);
           continue;
         }
         const std::string directory = absl::GetFlag(FLAGS_load_torn);
-        if (directory.empty() || !errors::IsTornStep(error.status())) throw;
+        const bool loads = errors::IsTornStep(error.status()) || absl::GetFlag(FLAGS_load_broken);
+        if (directory.empty() || !loads) throw;
         TellError("torn", error.status(), parameters);
         step = static_cast<int>(optimizer->load_checkpoint(directory).step);
         Tell("loaded", {{"step", step}, {"blob", optimizer->blob()}});
         continue;
       }
       AddAfter(step, *optimizer, parameters, gradients);
-      if (LoadsAfter(step)) step = loaded = Load(step, *optimizer);
+      if (LoadsAfter(step)) step = loaded = Load(step, *optimizer, dict);
       if (CountOf(step, absl::GetFlag(FLAGS_pause_after)) == 0) continue;
       Tell("paused", {{"step", step}});
       WaitToGoOn();

@@ -233,6 +233,8 @@ def _interrupted(number, _frame):
 
 
 def main():
+    # Where tc is; not everybody has it.
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
     options = _parse(sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)

@@ -3,6 +3,8 @@
 #include <c10/core/GradMode.h>
 
 #include <map>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -46,7 +48,8 @@ ShardedOptimizer::ShardedOptimizer(std::vector<at::Tensor> parameters, const Rul
 
 ShardedOptimizer::ShardedOptimizer(const Prepared& prepared)
     : Optimizer(prepared.groups, std::make_unique<RuleOptions>(prepared.defaults)),
-      impl_(std::make_unique<Impl>(prepared)) {
+      options_(prepared.options),
+      impl_(std::make_shared<Impl>(prepared)) {
   impl_->MakeClasses(prepared.list, param_groups());
 }
 
@@ -143,10 +146,11 @@ void ShardedOptimizer::load_state_dict(const NamedStateDict& dict, int from) {
 
 LoadedCheckpoint ShardedOptimizer::load_checkpoint(const std::string& directory,
                                                    const std::string& name) {
-  if (const auto prepared = impl_->MakeRoom(param_groups()); prepared.has_value()) {
-    auto anew = std::make_unique<Impl>(*prepared);
+  const auto prepared = impl_->MakeRoom(directory, name, param_groups());
+  if (prepared.has_value()) {
+    auto anew = std::make_shared<Impl>(*prepared);
     anew->TakePlaceOf(*impl_);
-    impl_ = std::move(anew);
+    std::atomic_store(&impl_, std::move(anew));
   }
   return impl_->LoadCheckpoint(directory, name, param_groups());
 }
@@ -209,16 +213,21 @@ std::string ShardedOptimizer::wait_checkpoint() { return impl_->WaitCheckpoint()
 
 void ShardedOptimizer::Close() { impl_->Close(); }
 
-int64_t ShardedOptimizer::state_bytes() const { return impl_->owner().state_bytes(); }
+// Any thread: load_checkpoint() may replace what is behind this.
 
-const std::string& ShardedOptimizer::owner_address() const {
-  return impl_->owner().owner_address();
+int64_t ShardedOptimizer::state_bytes() const {
+  return std::atomic_load(&impl_)->owner().state_bytes();
+}
+
+std::string ShardedOptimizer::owner_address() const {
+  return std::atomic_load(&impl_)->owner().owner_address();
 }
 
 std::vector<std::string> ShardedOptimizer::owner_addresses() const {
-  return ValueOrThrow(impl_->owner().owner_addresses(absl::Seconds(10)));
+  const std::shared_ptr<const Impl> impl = std::atomic_load(&impl_);
+  return ValueOrThrow(impl->owner().owner_addresses(absl::Seconds(10)));
 }
 
-const ShardedOptimizerOptions& ShardedOptimizer::options() const { return impl_->options(); }
+const ShardedOptimizerOptions& ShardedOptimizer::options() const { return options_; }
 
 }  // namespace optshard

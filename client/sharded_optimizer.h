@@ -284,11 +284,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // keeper. With wait_for_trainers it begins again, on all ranks, after trainers or servers were
   // away, for which it waits for step_timeout; without, all are told (UNAVAILABLE; ABORTED where
   // others have begun again).
-  // Where the shard owners are embedded, and this optimizer is broken: joins the job anew first, as
-  // construction does, for join_timeout at most and with its errors. All ranks come, those that are
-  // left with this call, and a process that was started again with its constructor, the same calls
-  // of add_param_group and add_parameters, and this one. Until a load has succeeded all else has
-  // the error that broke the optimizer, and the parameters are rank 0's.
+  // Where the shard owners are embedded, this optimizer is broken, and no optimizer class steps a
+  // group: once this rank sees such a checkpoint, it joins the job anew first, as construction
+  // does, for join_timeout at most and with its errors. All ranks come, those that are left with
+  // this call, and a process that was started again with its constructor, the same calls of
+  // add_param_group and add_parameters, and this one. Until a load has succeeded no rank steps,
+  // what needs state has the error that broke the optimizer, and the parameters are rank 0's. What
+  // blob(), last_step() and state_dict() have returned before is no longer valid.
   LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& name = "");
 
   // Notes which parameters have requires_grad now. step() needs no such call, which OSS does: a
@@ -331,6 +333,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                       for (errors::IsTrainerGone, errors::IsOwnerAway). The same call, with the
   //                       same group, completes what was begun
   //   UNIMPLEMENTED       an optimizer class is to step the group
+  //   UNAVAILABLE         also errors::IsPeerLost, of a rank that has left the job in good order
   // Those of a rank or coordinator that is lost meanwhile are as step's, and break the optimizer.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   // Adds parameters at the end of a param group, whose options they have from then on. Else as
@@ -396,7 +399,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   int64_t state_bytes() const;
 
   // HOST:PORT of this rank's shard owner service, which grpc_cli can inspect. Any thread.
-  const std::string& owner_address() const;
+  std::string owner_address() const;
   // Those of all ranks, by rank, as the coordinator knows them. Throws StatusError where it does
   // not answer within 10 s (UNAVAILABLE), or while ranks join again (FAILED_PRECONDITION). Any
   // thread.
@@ -410,7 +413,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   explicit ShardedOptimizer(const Prepared& prepared);
 
-  std::unique_ptr<Impl> impl_;
+  const ShardedOptimizerOptions options_;
+  std::shared_ptr<Impl> impl_;  // load_checkpoint() may replace it
 };
 
 }  // namespace optshard

@@ -102,9 +102,8 @@ class AttachedOwner : public OwnerLink {
   // Step where that is gone or does not answer, but never StepInDoubt; one that was begun and is
   // not answered in time breaks the link.
   absl::StatusOr<StateAccess*> state(absl::Duration timeout) override;
+  bool MakeRoom() override { return false; }
   // The rank's state stays with the server.
-  // What a server keeps lives on.
-  absl::optional<Incarnation> MakeRoom() override { return absl::nullopt; }
   absl::Status Stop(absl::Duration timeout) override;
 
   absl::Status failure() const override;

@@ -51,6 +51,19 @@ class Loading {
     return std::move(load_);
   }
 
+  absl::Status CheckLoadable(const std::string& name) {
+    return Trying([&] {
+      load_.loaded.name = name;
+      absl::Status done = name.empty() ? FindNewest() : absl::OkStatus();
+      std::vector<std::string> lines;
+      if (done.ok()) done = OpenHere(&lines);
+      // The ranks choose another one then.
+      if (name.empty() && IsDamage(done)) return absl::OkStatus();
+      if (done.ok()) done = MatchHere();
+      return done;
+    });
+  }
+
  private:
   Rank rank() const { return exchange_.options().rank; }
 
@@ -112,14 +125,16 @@ class Loading {
     absl::Status opened = exchange_.Agree(Trying([&] { return OpenHere(&lines); }));
     if (opened.ok()) opened = exchange_.Compare(lines);
     if (!opened.ok()) return opened;
-    return exchange_.Agree(Trying([this] {
-      absl::StatusOr<CheckpointMatch> match =
-          MatchCheckpoint(checkpoint_->manifest(), *options_.layout);
-      if (!match.ok()) return errors::WithContext(match.status(), path());
-      match_ = *std::move(match);
-      load_.hyperparameters = match_.hyperparameters;
-      return absl::OkStatus();
-    }));
+    return exchange_.Agree(Trying([this] { return MatchHere(); }));
+  }
+
+  absl::Status MatchHere() {
+    absl::StatusOr<CheckpointMatch> match =
+        MatchCheckpoint(checkpoint_->manifest(), *options_.layout);
+    if (!match.ok()) return errors::WithContext(match.status(), path());
+    match_ = *std::move(match);
+    load_.hyperparameters = match_.hyperparameters;
+    return absl::OkStatus();
   }
 
   // With what must be the same on all ranks.
@@ -194,6 +209,11 @@ absl::StatusOr<CheckpointLoad> LoadCheckpoint(const CheckpointLoadOptions& optio
                                               const std::string& directory,
                                               const std::string& name) {
   return Loading(options, directory).Run(name);
+}
+
+absl::Status CheckLoadable(const CheckpointLoadOptions& options, const std::string& directory,
+                           const std::string& name) {
+  return Loading(options, directory).CheckLoadable(name);
 }
 
 }  // namespace optshard

@@ -51,6 +51,11 @@ absl::StatusOr<CheckpointLoad> LoadCheckpoint(const CheckpointLoadOptions& optio
                                               const std::string& directory,
                                               const std::string& name);
 
+// Of this rank alone, before ranks give up what they have: whether it sees a checkpoint that it
+// could load, by its manifest. Errors as LoadCheckpoint.
+absl::Status CheckLoadable(const CheckpointLoadOptions& options, const std::string& directory,
+                           const std::string& name);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_CLIENT_OWNER_CHECKPOINT_LOADING_H_

@@ -38,6 +38,9 @@ class CheckpointSaving {
   // returned once.
   absl::StatusOr<std::string> Wait();
 
+  // Whether one was asked for whose end is not known.
+  bool is_pending() const { return call_ != nullptr; }
+
  private:
   absl::Status Begin(CheckpointCall::Request request, StepNumber finished);
 

@@ -14,6 +14,7 @@
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
+#include "common/request_id.h"
 #include "common/rpc/awaited_address.h"
 #include "common/rpc/network_choice.h"
 #include "common/step_info.h"
@@ -166,10 +167,12 @@ class EmbeddedOwner : public OwnerLink {
     return owner_->ReplaceState(timeout);
   }
 
-  absl::optional<Incarnation> MakeRoom() override {
-    if (owner_->failure().ok()) return absl::nullopt;
+  bool MakeRoom() override {
+    // It may have been told of a loss that no call has met yet: any call fails with it then.
+    if (!owner_->lost().ok()) owner_->VerifyReplicas({}, {}, absl::ZeroDuration()).IgnoreError();
+    if (owner_->failure().ok()) return false;
     EndInspection();
-    return owner_->view().Describe().member.incarnation;
+    return true;
   }
 
   absl::Status Stop(absl::Duration timeout) override {
@@ -310,7 +313,7 @@ class EmbeddedOwner : public OwnerLink {
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, Incarnation replaces) {
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces) {
   ShardOwner::Options owner;
   owner.job = options.job;
   owner.optimizer = options.optimizer;
@@ -321,7 +324,8 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
   if (options.snapshot_memory != 0) owner.snapshot_memory_bytes = options.snapshot_memory;
   owner.node = options.node;
   owner.join_timeout = options.join_timeout;
-  owner.begins_anew = replaces;
+  static const uint64_t process = NewToken();
+  owner.begins_anew = BeginsAnew{process, replaces};
   auto embedded = std::make_unique<EmbeddedOwner>(options);
   if (absl::Status status = embedded->Start(std::move(owner)); !status.ok()) return status;
   return std::unique_ptr<OwnerLink>(std::move(embedded));

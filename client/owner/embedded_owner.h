@@ -9,18 +9,17 @@
 #include "absl/status/statusor.h"
 #include "client/owner/owner_link.h"
 #include "client/sharded_optimizer_options.h"
-#include "common/ids.h"
 #include "common/optimizer_spec.h"
 #include "server/update/trainer_update.h"
 
 namespace optshard {
 
-// `replaces` is the incarnation of a broken owner of the rank in this process, which has made room;
-// 0: there is none. Errors as the constructor of ShardedOptimizer. Stop leaves the job cleanly. A
-// coordinator in this process goes on until all ranks have left, for the timeout at most.
+// `replaces` a broken owner of the rank in this process, which has made room. Errors as the
+// constructor of ShardedOptimizer. Stop leaves the job cleanly. A coordinator in this process goes
+// on until all ranks have left, for the timeout at most.
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, Incarnation replaces);
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces);
 
 }  // namespace optshard
 

@@ -335,15 +335,27 @@ void OptimizerState::SetAllOptions(const std::vector<Hyperparameters>& hyperpara
   }
 }
 
+CheckpointLoadOptions OptimizerState::CheckpointsOfThis() const {
+  CheckpointLoadOptions load;
+  load.layout = &layout_;
+  load.job = options_.client->job;
+  load.optimizer = options_.client->optimizer;
+  return load;
+}
+
+void OptimizerState::CheckLoadable(const std::string& directory, const std::string& name) const {
+  RankExchange exchange(ExchangeFor(ShareCall::kLoad));
+  CheckpointLoadOptions load = CheckpointsOfThis();
+  load.exchange = &exchange;
+  ThrowIfError(optshard::CheckLoadable(load, directory, name));
+}
+
 LoadedCheckpoint OptimizerState::LoadCheckpoint(const std::string& directory,
                                                 const std::string& name,
                                                 const ParameterCalls& calls, Groups& groups,
                                                 std::string* blob) {
   CheckRulesStepAll();
-  CheckpointLoadOptions load;
-  load.layout = &layout_;
-  load.job = options_.client->job;
-  load.optimizer = options_.client->optimizer;
+  CheckpointLoadOptions load = CheckpointsOfThis();
   load.check_parameters = calls.check;
   load.finish = calls.finish;
   CheckpointLoad done;

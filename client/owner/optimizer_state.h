@@ -28,6 +28,8 @@
 
 namespace optshard {
 
+struct CheckpointLoadOptions;
+
 // Errors are thrown as StatusError; what they are, sharded_optimizer.h says. `groups` are always
 // those of the construction, with their present options. Bound to the trainer's thread.
 class OptimizerState {
@@ -57,8 +59,8 @@ class OptimizerState {
   // `groups`.
   void Load(const absl::StatusOr<StateDict>& given, Rank from, Groups& groups);
 
-  // UNIMPLEMENTED where an optimizer class steps a parameter.
-  void CheckRulesStepAll() const;
+  // As CheckLoadable of checkpoint_loading.h.
+  void CheckLoadable(const std::string& directory, const std::string& name) const;
 
   // What LoadCheckpoint does with the tensors; CheckpointLoadOptions says what.
   struct ParameterCalls {
@@ -82,9 +84,11 @@ class OptimizerState {
  private:
   Rank rank() const { return options_.client->rank; }
   RankExchange::Options ExchangeFor(ShareCall call) const;
+  CheckpointLoadOptions CheckpointsOfThis() const;  // without what an attempt needs
   // As CallInAttempts, where that may wait; else one attempt. An attempt throws.
   void InAttempts(const RankExchange::Options& options,
                   const std::function<void(RankExchange&)>& attempt) const;
+  void CheckRulesStepAll() const;
   absl::Status CheckOwnState() const;
   std::vector<StateDict::Group> GroupsOf(const Groups& groups) const;
   void ConsolidateOnce(Rank to, const Groups& groups, RankExchange& exchange);

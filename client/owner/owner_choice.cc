@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> Linked(
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
     const ShardedOptimizerOptions& given, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, Incarnation replaces) {
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces) {
   ShardedOptimizerOptions options = given;
   if (options.node.empty()) options.node = HostName();
   if (!options.log_level.empty()) {

@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "client/owner/owner_link.h"
 #include "client/sharded_optimizer_options.h"
-#include "common/ids.h"
 #include "common/optimizer_spec.h"
 #include "server/update/trainer_update.h"
 
@@ -19,8 +18,7 @@ namespace optshard {
 // the trainer's own; else errors as StartEmbeddedOwner or AttachedOwner::Attach.
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
     const ShardedOptimizerOptions& given, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates = {},
-    Incarnation replaces = 0);
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates = {}, bool replaces = false);
 
 }  // namespace optshard
 

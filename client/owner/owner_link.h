@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/byte_share.h"
 #include "common/dataplane/peer_replicas.h"
@@ -113,9 +112,9 @@ class OwnerLink {
   virtual const std::string& blob() const = 0;
 
   // Where the link is broken, and the state has ended with it: nobody reads this owner any more, so
-  // that another link of the rank can be started in this process (StartOwner). Its incarnation,
-  // which the other one replaces; nullopt where none can.
-  virtual absl::optional<Incarnation> MakeRoom() = 0;
+  // that another link of the rank can be started in this process, in its place (StartOwner).
+  // Whether it may.
+  virtual bool MakeRoom() = 0;
 
   // Leaves the job cleanly. Idempotent.
   virtual absl::Status Stop(absl::Duration timeout) = 0;

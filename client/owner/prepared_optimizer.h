@@ -15,7 +15,6 @@
 #include "client/rule_options.h"
 #include "client/sharded_optimizer_options.h"
 #include "client/status_error.h"
-#include "common/ids.h"
 #include "common/optimizer_spec.h"
 
 namespace optshard {
@@ -50,8 +49,7 @@ struct PreparedOptimizer {
   RuleOptions defaults;
   ParameterList list;
   OptimizerSpec spec;
-  // Of the broken owner in whose place one is started; 0: none.
-  Incarnation replaces = 0;
+  bool replaces = false;  // a broken optimizer of this process, which has made room
 };
 
 }  // namespace optshard

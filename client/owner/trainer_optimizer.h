@@ -150,16 +150,22 @@ class TrainerOptimizer {
   }
 
   // Where this optimizer is broken, and its state has ended with it: what another one is made of,
-  // to take its place in this process. UNIMPLEMENTED where an optimizer class steps a group.
+  // to take its place in this process and load that checkpoint. Errors as LoadCheckpoint's, so far
+  // as this rank can tell without the others: it gives up what it still has for it.
   absl::optional<PreparedOptimizer> MakeRoom(
+      const std::string& directory, const std::string& name,
       const std::vector<torch::optim::OptimizerParamGroup>& groups) {
-    if (closed_ || owner_->failure().ok()) return absl::nullopt;
+    if (closed_ || !owner_->MakeRoom()) return absl::nullopt;
+    for (const std::shared_ptr<TrainerUpdate>& update : parts_->classes.updates()) {
+      if (update != nullptr) return absl::nullopt;
+    }
     CheckGroups(groups);
-    parts_->state.CheckRulesStepAll();
-    const absl::optional<Incarnation> own = owner_->MakeRoom();
-    if (!own.has_value()) return absl::nullopt;
+    parts_->state.CheckLoadable(directory, name);
     PreparedOptimizer other = prepared_;
-    other.replaces = *own;
+    other.replaces = true;
+    // Those who still write to the old memory, because they were stopped meanwhile, reach none of
+    // the new one.
+    if (!owner_->replica().empty()) other.options.parameters_as_bucket_view = BucketView::kOn;
     return other;
   }
 
@@ -171,9 +177,12 @@ class TrainerOptimizer {
                             "the optimizer has begun anew, and no checkpoint was loaded since");
     std::vector<torch::optim::OptimizerParamGroup> groups = prepared_.groups;
     for (const ParameterAddition& each : broken.added_) Add(each, prepared_.defaults, groups);
+    replica_.TakeHandedOut(broken.replica_);
+    if (broken.saving_.is_pending()) {
+      Warn("whether the checkpoint that was asked for before was saved is not known");
+    }
     // Last: the job's coordinator may be in this process.
-    const absl::Status left = broken.owner_->Stop(options_.close_timeout);
-    if (!left.ok()) Warn(absl::StrCat("leaving the job that was broken: ", left.ToString()));
+    broken.owner_->Stop(options_.close_timeout).IgnoreError();
   }
 
   // Before the other ranks are asked for anything: they go on waiting while this one is corrected.

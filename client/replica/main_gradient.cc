@@ -68,6 +68,15 @@ void MainGradient::Zero(bool set_to_none) {
   place_.zero_();
 }
 
+void MainGradient::TakeHandedOut(MainGradient& other) {
+  if (!other.handed_out_) return;
+  const at::NoGradGuard no_grad;
+  other.place_.set_data(place_);
+  place_ = other.place_;
+  place_.zero_();
+  present_ = handed_out_ = true;
+}
+
 void MainGradient::Add(const at::Tensor& gradient) {
   const DefaultFloatingPoint default_mode;
   const ConstBuffer from(gradient.const_data_ptr(), *DTypeOf(gradient.scalar_type()));

@@ -27,6 +27,9 @@ class MainGradient {
   // As torch::optim::Optimizer::zero_grad. parameter.grad() becomes none in any case.
   void Zero(bool set_to_none);
 
+  // What the other one has handed out is this one's from now on, at its place, with zeros.
+  void TakeHandedOut(MainGradient& other);
+
   // Whether there is a gradient.
   bool present() const { return present_; }
   const at::Tensor& place() const { return place_; }
@@ -36,7 +39,7 @@ class MainGradient {
   void Add(const at::Tensor& gradient);
 
   const at::Tensor parameter_;
-  const at::Tensor place_;
+  at::Tensor place_;
   bool present_ = false;
   bool handed_out_ = false;
   const GradientHook hook_;

@@ -103,6 +103,13 @@ void ReplicaList::ZeroGradients(bool set_to_none) {
   for (const Part& part : parts_) part.replica->ZeroGradients(set_to_none);
 }
 
+void ReplicaList::TakeHandedOut(ReplicaList& other) {
+  for (int index = 0; index < static_cast<int>(tensors_.size()); ++index) {
+    MainGradient* const own = main_gradient(index);
+    if (own != nullptr) own->TakeHandedOut(*other.main_gradient(index));
+  }
+}
+
 MainGradient* ReplicaList::main_gradient(int index) {
   for (const Part& part : parts_) {
     if (index < part.parameters) return part.replica->main_gradient(index);

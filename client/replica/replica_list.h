@@ -49,6 +49,8 @@ class ReplicaList {
   void Scatter();
   void ZeroGradients(bool set_to_none);
   MainGradient* main_gradient(int index);
+  // As MainGradient::TakeHandedOut, of a list of the same parameters.
+  void TakeHandedOut(ReplicaList& other);
 
  private:
   bool MovesValues() const;

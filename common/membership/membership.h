@@ -61,6 +61,13 @@ struct KeptState {
   bool is_torn = false;
 };
 
+// The rank may begin anew where the optimizer has failed, if nobody holds it any more, or its own
+// process does, which has ended that.
+struct BeginsAnew {
+  uint64_t process = 0;   // a random number, the same in all joins of a process
+  bool replaces = false;  // a broken owner that the process had for the rank
+};
+
 struct JoinRequest {
   std::string job;
   std::string optimizer;
@@ -77,10 +84,7 @@ struct JoinRequest {
   // Set by a rank that was in the job before and still has its state. Either all ranks set it or
   // none.
   absl::optional<KeptState> resumes;
-  // Set where a rank's state ends with its shard owner: the rank may begin anew where the optimizer
-  // has failed, if its process held the rank there, with this incarnation, or nobody does any more.
-  // 0: the process had no such owner before.
-  absl::optional<Incarnation> begins_anew;
+  absl::optional<BeginsAnew> begins_anew;  // set where a rank's state ends with its shard owner
 };
 
 // The request with the digest of its spec in place of the spec.

@@ -120,7 +120,10 @@ v1::JoinRequest ToProto(const JoinRequest& request) {
     proto.mutable_resumes()->set_lacks_values(request.resumes->lacks_values);
     proto.mutable_resumes()->set_is_torn(request.resumes->is_torn);
   }
-  if (request.begins_anew.has_value()) proto.set_begins_anew(*request.begins_anew);
+  if (request.begins_anew.has_value()) {
+    proto.mutable_begins_anew()->set_process(request.begins_anew->process);
+    proto.mutable_begins_anew()->set_replaces(request.begins_anew->replaces);
+  }
   return proto;
 }
 
@@ -157,7 +160,9 @@ absl::StatusOr<JoinRequest> FromProto(const v1::JoinRequest& proto) {
     request.resumes->lacks_values = proto.resumes().lacks_values();
     request.resumes->is_torn = proto.resumes().is_torn();
   }
-  if (proto.has_begins_anew()) request.begins_anew = proto.begins_anew();
+  if (proto.has_begins_anew()) {
+    request.begins_anew = BeginsAnew{proto.begins_anew().process(), proto.begins_anew().replaces()};
+  }
   return request;
 }
 

@@ -36,8 +36,9 @@ std::unique_ptr<Group> Group::After(const Group& failed) {
 
 bool Group::KnowsRequest(const JoinRequest& request) const {
   const JoinResults::Answer* first = joins_.Find(request.rank, request.request_id);
-  // One that was lost before it had its answer comes again with its state.
-  return first != nullptr && !(request.resumes.has_value() && IsOfLostMember(request.rank, *first));
+  // One that was lost before it had its answer comes again with its state, or without.
+  const bool comes_again = request.resumes.has_value() || request.begins_anew.has_value();
+  return first != nullptr && !(comes_again && IsOfLostMember(request.rank, *first));
 }
 
 bool Group::IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const {
@@ -49,7 +50,9 @@ bool Group::IsOfLostMember(Rank rank, const JoinResults::Answer& answer) const {
 bool Group::GivesWayTo(const JoinRequest& request, absl::Time now) {
   Member& holder = members_[request.rank];
   if (request.begins_anew.has_value()) {
-    const bool is_own = holder.present() && holder.incarnation == *request.begins_anew;
+    const absl::optional<BeginsAnew>& held = holder.request.begins_anew;
+    const bool is_own = holder.present() && held.has_value() && request.begins_anew->replaces &&
+                        held->process == request.begins_anew->process;
     if (holder.present() && !is_own) return false;
     if (state_ == GroupState::kActive && is_own) {
       last_gone_ = now;
@@ -342,6 +345,10 @@ void Group::Activate() {
   // A rank may come back without it: its server was killed before it could write it down.
   ready->is_torn = absl::c_any_of(kept, [](const absl::optional<KeptState>& state) {
     return state.has_value() && state->is_torn;
+  });
+  // What a broken owner had has ended with it.
+  ready->is_torn |= absl::c_any_of(members_, [](const Member& member) {
+    return member.request.begins_anew.has_value() && member.request.begins_anew->replaces;
   });
   ready_ = ready;
   resumable_ = true;

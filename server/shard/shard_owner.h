@@ -75,7 +75,7 @@ class ShardOwner {
     // before the next step.
     bool memory_lacks_values = false;
     // As JoinRequest::begins_anew.
-    absl::optional<Incarnation> begins_anew;
+    absl::optional<BeginsAnew> begins_anew;
     // What snapshots may have for copies, taken at the start. Without it: as much as one of state
     // and parameters needs, taken when the first one is made.
     absl::optional<int64_t> snapshot_memory_bytes;

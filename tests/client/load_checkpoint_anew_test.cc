@@ -35,6 +35,7 @@ using torch::optim::OptimizerParamGroup;
 constexpr int kRanks = 3;
 constexpr int kSaved = 3;  // the checkpoint's step
 constexpr int kLast = 6;
+constexpr char kName[] = "step-000000000003";
 
 // Of one rank. Its gradients depend on the step only.
 class Trainer {
@@ -152,13 +153,20 @@ TEST_P(LoadCheckpointAnew, ARankIsLost_SurvivorsAndItsSuccessorHaveTheSameBits) 
           }
         }();
         successor.AddGroup();
+        // Nor does one that does not load go on from its own beginning.
+        const absl::Status refused = ErrorOf([&] { successor.StepTo(kLast); });
+        EXPECT_TRUE(errors::IsTornStep(refused)) << refused;
         LoadAndGoOn(successor);
         successor.optimizer().Close();
         return;
       }
-      const absl::Status lost = ErrorOf([&] { trainer.StepTo(kLast); });
-      EXPECT_THAT(errors::RanksOf(lost), ::testing::ElementsAre(victim)) << lost;
-      EXPECT_EQ(ErrorOf([&] { trainer.StepTo(kLast); }), lost);
+      if (options.rank == 2) {
+        absl::SleepFor(absl::Seconds(1));  // it is told, and makes no call that says so
+      } else {
+        const absl::Status lost = ErrorOf([&] { trainer.StepTo(kLast); });
+        EXPECT_THAT(errors::RanksOf(lost), ::testing::ElementsAre(victim)) << lost;
+        EXPECT_EQ(ErrorOf([&] { trainer.StepTo(kLast); }), lost);
+      }
       LoadAndGoOn(trainer);
       trainer.optimizer().Close();
     });
@@ -174,6 +182,9 @@ TEST_P(LoadCheckpointAnew, ARankIsLate_AllGoOnInTheSameProcesses) {
     if (options.rank == 1) absl::SleepFor(absl::Seconds(1));
     const absl::Status late = ErrorOf([&] { trainer.StepTo(kLast); });
     EXPECT_TRUE(absl::IsDataLoss(late) || absl::IsDeadlineExceeded(late)) << late;
+    // Such a view keeps the old values, and keeps the tensor from no new memory.
+    at::Tensor view;
+    if (options.rank == 2) view = trainer.parameters()[0].detach();
     LoadAndGoOn(trainer);
     trainer.optimizer().Close();
   });
@@ -188,10 +199,19 @@ TEST_P(LoadCheckpointAnew, TheLoadFails_NoStepIsMadeBeforeOneSucceeds) {
     if (options.rank == 1) absl::SleepFor(absl::Seconds(1));
     const absl::Status late = ErrorOf([&] { trainer.StepTo(kLast); });
     EXPECT_FALSE(late.ok());
+    // Before anything is given up.
+    const std::string before = testing::BytesOf(trainer.parameters()[0]);
+    const absl::Status missing =
+        ErrorOf([&] { trainer.optimizer().load_checkpoint("/no/such/directory"); });
+    EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+    EXPECT_EQ(testing::BytesOf(trainer.parameters()[0]), before);
+    EXPECT_EQ(ErrorOf([&] { trainer.StepTo(kLast); }), late);
+    // After it.
     for (int call = 0; call < 2; ++call) {
-      const absl::Status missing =
-          ErrorOf([&] { trainer.optimizer().load_checkpoint("/no/such/directory"); });
-      EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+      const absl::Status differs = ErrorOf([&] {
+        trainer.optimizer().load_checkpoint(TheSaved().root, options.rank == 0 ? kName : "");
+      });
+      EXPECT_TRUE(errors::IsRanksDisagree(differs)) << differs;
       const absl::Status refused = ErrorOf([&] { trainer.StepTo(kLast); });
       EXPECT_EQ(refused.code(), late.code());
       EXPECT_THAT(refused.ToString(), HasSubstr("no checkpoint was loaded since"));
@@ -216,6 +236,36 @@ INSTANTIATE_TEST_SUITE_P(All, LoadCheckpointAnew,
                                                  });
                                                }}),
                          [](const auto& info) { return info.param.name; });
+
+// A trainer may keep it.
+TEST(LoadCheckpointAnewWithMainGradients, WhatWasHandedOut_IsWhatTheNextStepReads) {
+  const std::string root = testing::NewCheckpointRoot();
+  testing::WrittenCheckpoint checkpoint(root);
+  ExpectAllOk(testing::RunRanksOfOneHost(2, [&](ShardedOptimizerOptions options) {
+                options.step_timeout = absl::Milliseconds(300);
+                options.main_gradients = true;
+                const at::Tensor parameter =
+                    at::full({4}, 16, at::TensorOptions(at::kBFloat16)).set_requires_grad(true);
+                ShardedOptimizer optimizer({parameter}, testing::Sgd(1), options);
+                const at::Tensor gradient = optimizer.main_grad(parameter);
+                const auto step = [&] {
+                  gradient.fill_(1);
+                  optimizer.step();
+                };
+                step();
+                checkpoint.WriteShare(optimizer, {parameter});
+                step();
+                if (options.rank == 0) checkpoint.Commit();
+                if (options.rank == 1) absl::SleepFor(absl::Milliseconds(600));
+                EXPECT_FALSE(ErrorOf(step).ok());
+                optimizer.load_checkpoint(root);
+                EXPECT_TRUE(optimizer.main_grad(parameter).is_same(gradient));
+                EXPECT_EQ(parameter[0].item<float>(), 15);
+                step();
+                EXPECT_EQ(parameter[0].item<float>(), 14);
+                optimizer.Close();
+              }).thrown);
+}
 
 // What readers find is the new owner, and a scheduler goes on with the optimizer that it has.
 TEST(LoadCheckpointAnewTwice, InspectionAndSchedulers_GoOn) {

@@ -59,7 +59,7 @@ class ForwardingOwner : public OwnerLink {
   }
   absl::Status SetBlob(absl::string_view blob) override { return owner_->SetBlob(blob); }
   const std::string& blob() const override { return owner_->blob(); }
-  absl::optional<Incarnation> MakeRoom() override { return owner_->MakeRoom(); }
+  bool MakeRoom() override { return owner_->MakeRoom(); }
   absl::Status Stop(absl::Duration timeout) override { return owner_->Stop(timeout); }
   absl::Status failure() const override { return owner_->failure(); }
   int64_t state_bytes() const override { return owner_->state_bytes(); }

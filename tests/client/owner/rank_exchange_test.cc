@@ -34,7 +34,8 @@ void OnEveryRank(const std::function<void(const RankExchange::Options&)>& body) 
     spec.world_size = kRanks;
     spec.space = ParameterSpace({{{parameter}}});
     spec.rules = {{rule.rule(), rule.Complete().values()}};
-    const std::unique_ptr<OwnerLink> owner = ValueOrThrow(StartEmbeddedOwner(options, spec, {}, 0));
+    const std::unique_ptr<OwnerLink> owner =
+        ValueOrThrow(StartEmbeddedOwner(options, spec, {}, /*replaces=*/false));
     RankExchange::Options exchange;
     exchange.owner = owner.get();
     exchange.call = ShareCall::kLoad;

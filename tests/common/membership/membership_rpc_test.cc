@@ -59,7 +59,7 @@ JoinRequest Request() {
   request.owner_address = "host:1";
   request.pid = 42;
   request.resumes = KeptState{6, {8, StepOutcome::kApplied, 2}, 4711, true, true};
-  request.begins_anew = 17;
+  request.begins_anew = BeginsAnew{17, true};
   return request;
 }
 

@@ -158,4 +158,6 @@ def main(program, version, share):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: help_page.py PROGRAM VERSION SHARE")
     main(*sys.argv[1:])

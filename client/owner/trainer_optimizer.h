@@ -137,12 +137,17 @@ class TrainerOptimizer {
   }
 
   void CheckUsable() const {
+    CheckWorks();
+    ThrowIfError(lacks_state_);
+  }
+
+  // Also where a checkpoint is to be loaded first.
+  void CheckWorks() const {
     if (closed_) {
       throw StatusError(absl::FailedPreconditionError(
           "this optimizer has been closed: it has left its job and cannot step any more"));
     }
     ThrowIfError(owner_->failure());
-    ThrowIfError(lacks_state_);
   }
 
   void CheckGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups) const {
@@ -268,14 +273,10 @@ class TrainerOptimizer {
           return AfterSynchronising(
               options_.wait_for_trainers ? CallOnceOwnersAreBack(timeout, finish) : finish());
         }};
-    const absl::Status lacked_state = std::exchange(lacks_state_, absl::OkStatus());
-    LoadedCheckpoint loaded;
-    try {
-      loaded = StateFor(groups).LoadCheckpoint(directory, name, calls, groups, &blob);
-    } catch (...) {
-      lacks_state_ = lacked_state;
-      throw;
-    }
+    CheckWorks();
+    CheckGroups(groups);
+    LoadedCheckpoint loaded = parts_->state.LoadCheckpoint(directory, name, calls, groups, &blob);
+    lacks_state_ = absl::OkStatus();
     blob_ = std::move(blob);
     without_values_.reset();
     return loaded;

@@ -19,6 +19,7 @@
 #include "common/errors.h"
 #include "common/ids.h"
 #include "server/shard/inspection/shard_view_registry.h"
+#include "tests/client/saved_run.h"
 #include "tests/client/state_lines.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
@@ -30,6 +31,7 @@ namespace {
 using testing::ErrorOf;
 using testing::ExpectAllOk;
 using ::testing::HasSubstr;
+using testing::SavedRun;
 using torch::optim::OptimizerParamGroup;
 
 constexpr int kRanks = 3;
@@ -80,27 +82,9 @@ class Trainer {
   std::unique_ptr<ShardedOptimizer> optimizer_;
 };
 
-struct Saved {
-  std::string root = testing::NewCheckpointRoot();
-  std::vector<std::string> at_first_step;
-  std::vector<std::string> expected;  // after kLast
-};
-const Saved& TheSaved() {
-  static const Saved* const saved = [] {
-    auto* const made = new Saved;
-    testing::WrittenCheckpoint checkpoint(made->root);
-    ExpectAllOk(testing::RunRanks(kRanks, [&](const ShardedOptimizerOptions& options) {
-      Trainer trainer(options);
-      trainer.StepTo(kSaved);
-      checkpoint.WriteShare(trainer.optimizer(), trainer.parameters(), "blob");
-      trainer.StepTo(kLast);
-      const std::vector<std::string> state = trainer.State();
-      if (options.rank == 0) made->expected = state;
-      trainer.optimizer().Close();
-    }));
-    checkpoint.Commit();
-    return made;
-  }();
+const SavedRun& TheSaved() {
+  static const SavedRun* const saved =
+      new SavedRun(testing::SaveRun<Trainer>(kRanks, kSaved, kLast));
   return *saved;
 }
 

@@ -21,6 +21,7 @@
 #include "common/errors.h"
 #include "tests/client/attached_options.h"
 #include "tests/client/lost_process.h"
+#include "tests/client/saved_run.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
 #include "tests/server/node/kept_server.h"
@@ -45,6 +46,7 @@ using testing::LossOutcome;
 using testing::LossPlan;
 using testing::LossTrainer;
 using testing::NodeRig;
+using testing::SavedRun;
 using testing::Victim;
 using Trainer = testing::LossTrainer;
 
@@ -53,31 +55,9 @@ constexpr int kSaved = 2;  // the checkpoint's step
 constexpr int kLast = LossPlan::kLast;
 constexpr char kName[] = "step-000000000002";
 
-// A checkpoint of step kSaved, and what a job has that was never disturbed.
-struct Saved {
-  std::string root = testing::NewCheckpointRoot();
-  std::vector<std::string> at_first_step;
-  std::vector<std::string> expected;  // after kLast
-};
-const Saved& TheSaved() {
-  static const Saved* const saved = [] {
-    auto* const made = new Saved;
-    testing::WrittenCheckpoint checkpoint(made->root);
-    ExpectAllOk(testing::RunRanks(kRanks, [&](const ShardedOptimizerOptions& options) {
-      Trainer trainer(options);
-      trainer.StepTo(1);
-      const std::vector<std::string> first = trainer.State();
-      if (options.rank == 0) made->at_first_step = first;
-      trainer.StepTo(kSaved);
-      checkpoint.WriteShare(trainer.optimizer(), trainer.parameters(), "blob");
-      trainer.StepTo(kLast);
-      const std::vector<std::string> state = trainer.State();
-      if (options.rank == 0) made->expected = state;
-      trainer.optimizer().Close();
-    }));
-    checkpoint.Commit();
-    return made;
-  }();
+const SavedRun& TheSaved() {
+  static const SavedRun* const saved =
+      new SavedRun(testing::SaveRun<Trainer>(kRanks, kSaved, kLast));
   return *saved;
 }
 

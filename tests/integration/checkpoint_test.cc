@@ -65,9 +65,12 @@ class CheckpointTest : public testing::ShardServerFixture {
     auto cluster = testing::MiniCluster::Start(cluster_options_);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
+    ASSERT_EQ(cluster_->AddTrainers(Embedded(arguments)), absl::OkStatus());
+  }
+  static std::vector<std::string> Embedded(const std::vector<std::string>& arguments) {
     std::vector<std::string> all = {"--policy=balanced", "--elements=300000", "--steps=6"};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    ASSERT_EQ(cluster_->AddTrainers(all), absl::OkStatus());
+    return all;
   }
   void StopAll() {
     cluster_.reset();
@@ -329,11 +332,9 @@ TEST_F(CheckpointTest, Kill_EmbeddedRank_TheJobBeginsAnewFromTheCheckpoint) {
         EXPECT_EQ(Event(rank, "torn").at("ranks"), nlohmann::json({victim}));
         trainers.push_back(rank);
       }
-      std::vector<std::string> of_successor = {"--policy=balanced", "--elements=300000",
-                                               "--steps=6",
-                                               absl::StrCat("--load_checkpoint=", root_)};
+      std::vector<std::string> of_successor = {absl::StrCat("--load_checkpoint=", root_)};
       if (share) of_successor.push_back("--share_parameters");
-      ASSERT_EQ(cluster_->AddTrainer(victim, of_successor), absl::OkStatus());
+      ASSERT_EQ(cluster_->AddTrainer(victim, Embedded(of_successor)), absl::OkStatus());
       trainers.push_back(kWorldSize);
       for (const int trainer : trainers) {
         EXPECT_EQ(Event(trainer, "loaded").at("step"), 3);

@@ -45,8 +45,8 @@ class Hosts:
 
     def _queue(self, host, *discipline):
         for namespace, device in (("switch", "port%d" % host), ("host%d" % host, "eth0")):
-            subprocess.run(["tc", "-n", "%s-%s" % (self._name, namespace), "qdisc", "replace", "dev", device, "root",
-                            *discipline], check=True)
+            subprocess.run(["tc", "-n", "%s-%s" % (self._name, namespace), "qdisc", "replace", "dev", device,
+                            "root", *discipline], check=True)
 
     def _set_port(self, host, state):
         subprocess.run(["ip", "-n", self._name + "-switch", "link", "set", "port%d" % host, state],

@@ -14,7 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/link/process_stat.h"
+#include "common/membership/coordinator_client_rpc.h"
 #include "common/membership/membership.h"
 #include "tests/integration/shard_server_fixture.h"
 #include "tests/testing/server_ledgers.h"
@@ -34,6 +36,20 @@ const std::vector<std::string> kLongSteps = {"--steps=20", "--elements=1500000",
 
 class ShardServerKillTest : public testing::ShardServerFixture {
  protected:
+  // Until the coordinator knows of a loss, which trainers may be told sooner.
+  void AwaitFailure() {
+    const auto coordinator = MakeCoordinatorClient(cluster_->coordinator_address());
+    ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+    for (const absl::Time deadline = Deadline(); absl::Now() < deadline;) {
+      const absl::StatusOr<JobStatus> status =
+          (*coordinator)->GetStatus(Clock::Monotonic().Now() + absl::Seconds(10));
+      ASSERT_TRUE(status.ok()) << status.status();
+      if (status->groups.at(0).state == GroupState::kFailed) return;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    FAIL() << "the coordinator knows of no loss";
+  }
+
   // Trainers of all ranks, attached to these servers, after the third of six steps.
   void PauseAll(const std::vector<std::string>& servers) {
     for (int rank = 0; rank < kWorldSize; ++rank) {
@@ -235,6 +251,7 @@ TEST_F(ShardServerKillTest, Kill_TheOnlyServerAndItsKeeper_AFreshOneIsToldToStar
   for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "step");
   KillServerAndKeeper(0);
   for (int rank = 0; rank < kWorldSize; ++rank) Event(rank, "error");
+  ASSERT_NO_FATAL_FAILURE(AwaitFailure());
   ASSERT_TRUE(cluster_->AddServerAt(attach_, "0-2", {}).ok());
   std::vector<int> fresh;
   for (int rank = 0; rank < kWorldSize; ++rank) fresh.push_back(Add(rank, {"--steps=6"}));

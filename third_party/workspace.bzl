@@ -5,6 +5,7 @@ All of it is called @optshard from outside, and from inside, too.
 
 load("//third_party/abseil:repository.bzl", "abseil_synchronization")
 load("//third_party/bazel:repositories.bzl", "clang_toolchain", "debian_rules", "patched_rules_cc")
+load("//third_party/cuda:repository.bzl", "cuda_toolkit")
 load("//third_party/debian:repository.bzl", "debian_libraries")
 load("//third_party/digits:repository.bzl", "sklearn_digits")
 load("//third_party/grpc:static.bzl", "grpc_static")
@@ -25,6 +26,7 @@ def optshard_workspace():
     debian_libraries(name = "debian")
     abseil_synchronization(name = "abseil_synchronization")
     libtorch_wheel(name = "libtorch")
+    cuda_toolkit(name = "cuda")
     sklearn_digits(name = "sklearn_digits")
     grpc_cli(name = "grpc_cli")
     kubernetes_tools(name = "kubernetes_tools")

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "common/host_device.h"
+
 namespace optshard {
 
 template <typename T>
@@ -18,13 +20,13 @@ struct ScalarOf {
   using Number = T;
 
   ScalarOf() = default;
-  explicit ScalarOf(T value) : raw(value) {}
+  OPTSHARD_HOST_DEVICE explicit ScalarOf(T value) : raw(value) {}
 
   // For the drivers, not for formulas.
   static constexpr bool kIsVector = false;
-  static constexpr int64_t Width() { return 1; }
-  static ScalarOf Load(const T* from) { return ScalarOf(*from); }
-  void Store(T* to) const { *to = raw; }
+  OPTSHARD_HOST_DEVICE static constexpr int64_t Width() { return 1; }
+  OPTSHARD_HOST_DEVICE static ScalarOf Load(const T* from) { return ScalarOf(*from); }
+  OPTSHARD_HOST_DEVICE void Store(T* to) const { *to = raw; }
 
   T raw;
 };
@@ -32,42 +34,42 @@ using Scalar = ScalarOf<float>;
 using Scalar64 = ScalarOf<double>;
 
 template <typename T>
-ScalarOf<T> operator+(ScalarOf<T> a, ScalarOf<T> b) {
+OPTSHARD_HOST_DEVICE ScalarOf<T> operator+(ScalarOf<T> a, ScalarOf<T> b) {
   return ScalarOf<T>(a.raw + b.raw);
 }
 template <typename T>
-ScalarOf<T> operator-(ScalarOf<T> a, ScalarOf<T> b) {
+OPTSHARD_HOST_DEVICE ScalarOf<T> operator-(ScalarOf<T> a, ScalarOf<T> b) {
   return ScalarOf<T>(a.raw - b.raw);
 }
 template <typename T>
-ScalarOf<T> operator*(ScalarOf<T> a, ScalarOf<T> b) {
+OPTSHARD_HOST_DEVICE ScalarOf<T> operator*(ScalarOf<T> a, ScalarOf<T> b) {
   return ScalarOf<T>(a.raw * b.raw);
 }
 template <typename T>
-ScalarOf<T> operator/(ScalarOf<T> a, ScalarOf<T> b) {
+OPTSHARD_HOST_DEVICE ScalarOf<T> operator/(ScalarOf<T> a, ScalarOf<T> b) {
   return ScalarOf<T>(a.raw / b.raw);
 }
 template <typename T>
-bool operator>(ScalarOf<T> a, ScalarOf<T> b) {
+OPTSHARD_HOST_DEVICE bool operator>(ScalarOf<T> a, ScalarOf<T> b) {
   return a.raw > b.raw;
 }
 template <typename T>
-bool operator==(ScalarOf<T> a, ScalarOf<T> b) {
+OPTSHARD_HOST_DEVICE bool operator==(ScalarOf<T> a, ScalarOf<T> b) {
   return a.raw == b.raw;
 }
-inline Scalar Sqrt(Scalar a) { return Scalar(__builtin_sqrtf(a.raw)); }
-inline Scalar64 Sqrt(Scalar64 a) { return Scalar64(__builtin_sqrt(a.raw)); }
+OPTSHARD_HOST_DEVICE inline Scalar Sqrt(Scalar a) { return Scalar(__builtin_sqrtf(a.raw)); }
+OPTSHARD_HOST_DEVICE inline Scalar64 Sqrt(Scalar64 a) { return Scalar64(__builtin_sqrt(a.raw)); }
 // Sqrt(a) / divisor: the root is rounded, and then the quotient. The divisor is the same in a whole
 // loop, positive, and nowhere near the largest or the smallest numbers: vectors then need no
 // division.
 template <typename T>
-ScalarOf<T> RootOver(ScalarOf<T> a, ScalarOf<T> divisor) {
+OPTSHARD_HOST_DEVICE ScalarOf<T> RootOver(ScalarOf<T> a, ScalarOf<T> divisor) {
   return Sqrt(a) / divisor;
 }
-inline Scalar Abs(Scalar a) { return Scalar(__builtin_fabsf(a.raw)); }
-inline Scalar64 Abs(Scalar64 a) { return Scalar64(__builtin_fabs(a.raw)); }
+OPTSHARD_HOST_DEVICE inline Scalar Abs(Scalar a) { return Scalar(__builtin_fabsf(a.raw)); }
+OPTSHARD_HOST_DEVICE inline Scalar64 Abs(Scalar64 a) { return Scalar64(__builtin_fabs(a.raw)); }
 template <typename T>
-ScalarOf<T> Select(bool mask, ScalarOf<T> yes, ScalarOf<T> no) {
+OPTSHARD_HOST_DEVICE ScalarOf<T> Select(bool mask, ScalarOf<T> yes, ScalarOf<T> no) {
   return mask ? yes : no;
 }
 

@@ -25,7 +25,13 @@
 //   #endif
 //
 // No include guard: the file is compiled several times over within one translation unit, each time
-// with another HWY_TARGET, the last time with the baseline, where OPTSHARD_DECLARE_RULE is 1.
+// with another HWY_TARGET, the last time with the baseline, where OPTSHARD_DECLARE_RULE is 1. The
+// rule's kernels are the same file once more, without its declaration
+// (server/update/cuda/define_kernels-inl.h).
+
+#ifdef OPTSHARD_KERNELS
+#include "server/update/cuda/define_kernels-inl.h"
+#else
 
 #include "common/simd/scalar.h"
 #include "server/update/element_wise_rule.h"
@@ -41,9 +47,6 @@
 #include "hwy/highway.h"
 #include "server/update/drivers-inl.h"
 #include "server/update/formula-inl.h"
-
-#undef OPTSHARD_FORMULA
-#define OPTSHARD_FORMULA HWY_INLINE
 
 #undef OPTSHARD_BEGIN_FORMULA
 #define OPTSHARD_BEGIN_FORMULA() \
@@ -88,6 +91,7 @@ FormulaDrivers DriversOf();
   template <>                                                               \
   FormulaDrivers DriversOf<Formula>() {                                     \
     FormulaDrivers drivers;                                                 \
+    drivers.formula = #Formula;                                             \
     drivers.has_variant = &HWY_NAMESPACE::HasVariant<Formula>;              \
     drivers.float32.scalar = &HWY_NAMESPACE::UpdateWith<Scalar, Formula>;   \
     drivers.float64.scalar = &HWY_NAMESPACE::UpdateWith<Scalar64, Formula>; \
@@ -101,10 +105,11 @@ FormulaDrivers DriversOf();
   }                                                                         \
   } /* namespace */                                                         \
   } /* namespace optshard */
-// Rules live as long as the process. BUILD: alwayslink, since nothing else refers to the file.
+   // Rules live as long as the process. BUILD: alwayslink, since nothing else refers to the file.
 #define OPTSHARD_REGISTER_RULE(Rule) \
   const bool registered_##Rule [[maybe_unused]] = RuleRegistry::Register(new Rule)
 #else
 #define OPTSHARD_DECLARE_RULE 0
 #define OPTSHARD_DISPATCH_FORMULA(Formula)
 #endif
+#endif  // OPTSHARD_KERNELS

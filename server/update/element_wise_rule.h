@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/simd/tree_arrays.h"
+#include "server/update/formula_limits.h"
 #include "server/update/update_rule.h"
 
 namespace optshard {
@@ -43,6 +44,7 @@ struct TypedDrivers {
 };
 
 struct FormulaDrivers {
+  const char* formula = nullptr;  // its name: "Adam", also of AdamW
   bool (*has_variant)(SlotSet slots) = nullptr;
   TypedDrivers<float> float32;
   // Of one gradient, and without copies.
@@ -60,6 +62,7 @@ class ElementWiseRule : public UpdateRule {
   ElementWiseRule(RuleSpec spec, const FormulaDrivers& drivers);
 
   const RuleSpec& spec() const final { return spec_; }
+  const char* formula() const final { return drivers_.formula; }
   void Update(DriverKind driver, const Coefficients& coefficients,
               const SpanUpdate& span) const final;
 

@@ -1,6 +1,28 @@
-"""The build rule of update rules."""
+"""The build rule of update rules, and which there are."""
 
 load("//third_party:copts.bzl", "optshard_cc_library")
+
+# One file a rule: rules/NAME.cc. These are one formula each, of which there are kernels, too.
+ELEMENT_WISE_RULES = [
+    "adadelta",
+    "adagrad",
+    "adam",  # and adamw
+    "adamax",
+    "asgd",
+    "lion",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "sgd",
+    "sparse_adam",
+]
+
+RULES = ELEMENT_WISE_RULES + [
+    "adafactor",
+    "lamb",
+    "muon",
+]
 
 def optshard_update_rule(name, deps = [], **kwargs):
     """The update rule of NAME.cc. Linking it in is what registers it.

@@ -21,6 +21,7 @@
 #include "common/dtype.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
+#include "server/update/formula_limits.h"
 #include "server/update/slot_array.h"
 
 namespace optshard {
@@ -73,9 +74,6 @@ struct ScalarSlotSpec {
   double initial = 0;            // where that is ""
 };
 
-// Which of a rule's slots exist: bit k is that of RuleSpec::slots[k].
-using SlotSet = uint32_t;
-
 // A slot that exists under certain hyperparameters.
 struct Slot {
   std::string name;
@@ -117,9 +115,7 @@ struct RuleSpec {
   std::string DTypeNames() const;  // "float32, float64"
 };
 
-constexpr int kMaxSlots = 4;
 constexpr int kMaxScalarSlots = 2;
-constexpr int kMaxCoefficients = 16;
 
 // The values of a parameter's scalar slots, in the order of RuleSpec::scalar_slots.
 using ScalarSlots = std::array<double, kMaxScalarSlots>;
@@ -206,6 +202,10 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
 
   virtual const RuleSpec& spec() const = 0;
+
+  // The name of the one formula that is all of its arithmetic, by which a device finds the kernels;
+  // null of a rule that does more.
+  virtual const char* formula() const { return nullptr; }
 
   // The slots that exist under these (validated) hyperparameters, in the order of RuleSpec::slots.
   std::vector<Slot> Slots(const Hyperparameters& group) const;

@@ -1,0 +1,15 @@
+// Functions that GPUs compute, too.
+#ifndef OPTSHARD_COMMON_HOST_DEVICE_H_
+#define OPTSHARD_COMMON_HOST_DEVICE_H_
+
+// OPTSHARD_HOST_DEVICE stands before a function's return type, OPTSHARD_UNROLL before a loop whose
+// array is to be kept in registers. Both are nothing to a compiler for CPUs.
+#ifdef __CUDACC__
+#define OPTSHARD_HOST_DEVICE __host__ __device__
+#define OPTSHARD_UNROLL _Pragma("unroll")
+#else
+#define OPTSHARD_HOST_DEVICE
+#define OPTSHARD_UNROLL
+#endif
+
+#endif  // OPTSHARD_COMMON_HOST_DEVICE_H_

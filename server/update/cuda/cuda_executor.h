@@ -1,0 +1,66 @@
+// Updates by element-wise rules on a GPU.
+#ifndef OPTSHARD_SERVER_UPDATE_CUDA_CUDA_EXECUTOR_H_
+#define OPTSHARD_SERVER_UPDATE_CUDA_CUDA_EXECUTOR_H_
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/cuda/cuda_event.h"
+#include "common/cuda/cuda_memory.h"
+#include "server/update/cuda/formula_kernels.h"
+#include "server/update/cuda/launch_table.h"
+#include "server/update/executor.h"
+
+namespace optshard {
+
+// All tasks of a Start are one launch, or one for each variant, type and pass among them. The bits
+// are the CPU's. Links in no kernels: whoever uses it also needs :kernels.
+class CudaExecutor final : public Executor {
+ public:
+  // On the device of that index. What UseDevice says (common/cuda/cuda_status.h), or
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(int device);
+
+  // Arrays lie in the device's memory; `context` is of that device, on the stream on which they may
+  // be read and written. Waits for nothing on the device, but that one of the last few launches has
+  // ended. What of the tasks lies on the host is not read once this has returned.
+  // UNIMPLEMENTED for rules that are not one formula, and for tasks with replicas;
+  // INVALID_ARGUMENT for a context of another device.
+  absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
+                                                const UpdateRule& rule,
+                                                absl::Span<const UpdateTask> tasks) override;
+
+ private:
+  // A table on its way to the device: in the host's memory, in the device's, and when the kernels
+  // that read it have ended.
+  struct Staging {
+    CudaMemory host;
+    CudaMemory device;
+    CudaEvent is_read;
+  };
+  using KernelKey = std::tuple<const FormulaKernels*, SlotSet, DType, KernelPass>;
+
+  CudaExecutor(int device, int multiprocessors, CudaMemory tables)
+      : device_(device), multiprocessors_(multiprocessors), tables_(std::move(tables)) {}
+
+  absl::Status Launch(const FormulaKernels& kernels, const LaunchTable& table, void* stream);
+  absl::StatusOr<Staging*> NextStaging(size_t bytes);
+  absl::StatusOr<int> BlocksOf(const FormulaKernels& kernels, const LaunchTable& table);
+
+  const int device_;
+  const int multiprocessors_;
+  const CudaMemory tables_;  // DynamicTables
+  std::array<Staging, 4> staging_;
+  size_t next_staging_ = 0;
+  std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_CUDA_CUDA_EXECUTOR_H_

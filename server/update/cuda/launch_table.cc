@@ -1,0 +1,242 @@
+#include "server/update/cuda/launch_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "common/block_code.h"
+#include "common/buffer.h"
+#include "common/dynamic_map.h"
+#include "common/fatal.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kAlignment = 16;
+
+size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+ArrayKind KindOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return ArrayKind::kFloat32;
+    case DType::kFloat64:
+      return ArrayKind::kFloat64;
+    case DType::kFloat16:
+      return ArrayKind::kFloat16;
+    case DType::kBFloat16:
+      return ArrayKind::kBFloat16;
+  }
+  Fatal("%d is not an element type", static_cast<int>(dtype));
+}
+
+ArrayKind KindOf(BlockCode code) {
+  switch (code) {
+    case BlockCode::kDynamicSigned:
+      return ArrayKind::kDynamicSigned;
+    case BlockCode::kDynamicUnsigned:
+      return ArrayKind::kDynamicUnsigned;
+    case BlockCode::kCompandedAverage:
+      return ArrayKind::kCompandedAverage;
+    case BlockCode::kCompandedSquare:
+      return ArrayKind::kCompandedSquare;
+  }
+  Fatal("%d is not a block code", static_cast<int>(code));
+}
+
+// Kernels do not write to what they only read.
+KernelArray ArrayOf(ConstBuffer buffer) {
+  return {const_cast<void*>(buffer.data()), nullptr, KindOf(buffer.dtype())};
+}
+
+KernelArray ArrayOf(const SlotArray& slot) {
+  if (!slot.is_coded()) return ArrayOf(ConstBuffer(slot.plain()));
+  return {slot.coded().codes, slot.coded().scales, KindOf(slot.coded().code)};
+}
+
+size_t ElementBytes(ArrayKind kind) {
+  switch (kind) {
+    case ArrayKind::kFloat32:
+      return sizeof(float);
+    case ArrayKind::kFloat64:
+      return sizeof(double);
+    case ArrayKind::kFloat16:
+    case ArrayKind::kBFloat16:
+      return sizeof(uint16_t);
+    default:
+      return sizeof(uint8_t);
+  }
+}
+
+bool IsAligned(const void* data, size_t element_bytes, int vector_elements) {
+  const size_t pack = std::min<size_t>(element_bytes * vector_elements, 16);
+  return reinterpret_cast<uintptr_t>(data) % pack == 0;
+}
+
+bool IsAligned(const KernelArray& array, int vector_elements) {
+  return array.kind == ArrayKind::kNone ||
+         IsAligned(array.values, ElementBytes(array.kind), vector_elements);
+}
+
+KernelPass PassOf(const UpdateTask& task) {
+  const SpanUpdate& span = task.span;
+  const DType arithmetic = task.coefficients->arithmetic;
+  bool is_plain = span.parameter.dtype() == arithmetic && span.gradient.dtype() == arithmetic &&
+                  !span.master && span.correction == nullptr;
+  for (const SlotArray& slot : span.slots) {
+    if (!slot) continue;
+    if (slot.is_coded()) return KernelPass::kCoded;
+    is_plain = is_plain && slot.dtype() == arithmetic;
+  }
+  return is_plain ? KernelPass::kPlain : KernelPass::kMixed;
+}
+
+template <typename T>
+KernelSpan SpanOf(const SpanUpdate& from, KernelPass pass) {
+  KernelSpan span;
+  span.updated = ArrayOf(ConstBuffer(from.master ? from.master : from.parameter));
+  span.gradient = ArrayOf(from.gradient);
+  const auto slots =
+      std::find_if_not(from.slots.begin(), from.slots.end(),
+                       [](const SlotArray& slot) { return static_cast<bool>(slot); });
+  std::transform(from.slots.begin(), slots, span.slots,
+                 [](const SlotArray& slot) { return ArrayOf(slot); });
+  if (from.master) {
+    span.parameter = ArrayOf(ConstBuffer(from.parameter));
+    const bool is_half = from.rounded_to == DType::kFloat32;
+    span.rounded_to = KindOf(is_half ? from.parameter.dtype() : from.rounded_to);
+  }
+  span.keeps_parameter = from.keeps_parameter;
+  span.corrections = from.correction;
+  span.elements = from.elements;
+  const int vector_elements = VectorElements<T>(pass);
+  span.is_aligned = IsAligned(span.updated, vector_elements) &&
+                    IsAligned(span.gradient, vector_elements) &&
+                    IsAligned(span.parameter, vector_elements) &&
+                    IsAligned(span.corrections, sizeof(int8_t), vector_elements);
+  for (const KernelArray& slot : span.slots) {
+    span.is_aligned = span.is_aligned && IsAligned(slot, vector_elements);
+  }
+  return span;
+}
+
+absl::Status CheckTask(const UpdateTask& task) {
+  const ReplicaSpans& replicas = task.span.replicas;
+  if (replicas.gradients.empty() && replicas.copies.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrFormat("an update on a device was given the gradients of %d replicas and %d copies "
+                      "of the parameter, "
+                      "expected one averaged gradient: reduce and publish by the data plane",
+                      replicas.gradients.size(), replicas.copies.size()));
+}
+
+template <typename T>
+void CopyCoefficients(const std::vector<const Coefficients*>& sets, void* to) {
+  auto* const values = static_cast<T*>(to);
+  for (size_t k = 0; k < sets.size(); ++k) {
+    std::transform(sets[k]->values.begin(), sets[k]->values.end(), values + k * kMaxCoefficients,
+                   [](double value) { return static_cast<T>(value); });
+  }
+}
+
+DynamicTable TableOf(const DynamicMap& map) {
+  DynamicTable table;
+  std::copy(std::begin(map.values), std::end(map.values), table.values);
+  std::copy(std::begin(map.middles), std::end(map.middles), table.middles);
+  std::copy_n(map.begins, DynamicTable::kSections, table.begins);
+  std::copy_n(map.scale, DynamicTable::kSections, table.scale);
+  std::copy_n(map.offset, DynamicTable::kSections, table.offset);
+  std::copy_n(map.limit, DynamicTable::kSections, table.limit);
+  table.largest = map.largest;
+  table.zero = map.is_signed ? 127 : 0;
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LaunchTable>> LaunchTable::For(absl::Span<const UpdateTask> tasks) {
+  std::vector<LaunchTable> tables;
+  for (const UpdateTask& task : tasks) {
+    if (const absl::Status status = CheckTask(task); !status.ok()) return status;
+    if (task.span.elements <= 0) continue;
+    const KernelPass pass = PassOf(task);
+    auto table = std::find_if(tables.begin(), tables.end(), [&](const LaunchTable& candidate) {
+      return candidate.Takes(pass, task);
+    });
+    if (table == tables.end()) {
+      tables.push_back(LaunchTable(pass, task.coefficients->slots, task.coefficients->arithmetic));
+      table = tables.end() - 1;
+    }
+    table->Add(task);
+  }
+  for (LaunchTable& table : tables) table.Finish();
+  return tables;
+}
+
+bool LaunchTable::Takes(KernelPass pass, const UpdateTask& task) const {
+  return pass == pass_ && task.coefficients->slots == slots_ &&
+         task.coefficients->arithmetic == arithmetic_;
+}
+
+void LaunchTable::Add(const UpdateTask& task) {
+  const bool is_double = arithmetic_ == DType::kFloat64;
+  KernelSpan span = is_double ? SpanOf<double>(task.span, pass_) : SpanOf<float>(task.span, pass_);
+  if (coefficients_.empty() || coefficients_.back() != task.coefficients) {
+    coefficients_.push_back(task.coefficients);
+  }
+  span.coefficients = static_cast<int32_t>(coefficients_.size()) - 1;
+  const int64_t chunk = is_double ? ChunkElements<double>(pass_) : ChunkElements<float>(pass_);
+  chunks_before_.push_back(chunks_);
+  chunks_ += (span.elements - 1) / chunk + 1;
+  spans_.push_back(span);
+}
+
+void LaunchTable::Finish() {
+  const size_t number = arithmetic_ == DType::kFloat64 ? sizeof(double) : sizeof(float);
+  chunks_at_ = Aligned(spans_.size() * sizeof(KernelSpan));
+  coefficients_at_ = Aligned(chunks_at_ + chunks_before_.size() * sizeof(int64_t));
+  bytes_ = Aligned(coefficients_at_ + coefficients_.size() * kMaxCoefficients * number);
+}
+
+void LaunchTable::CopyTo(void* to) const {
+  auto* const bytes = static_cast<char*>(to);
+  std::memcpy(bytes, spans_.data(), spans_.size() * sizeof(KernelSpan));
+  std::memcpy(bytes + chunks_at_, chunks_before_.data(), chunks_before_.size() * sizeof(int64_t));
+  if (arithmetic_ == DType::kFloat64) {
+    CopyCoefficients<double>(coefficients_, bytes + coefficients_at_);
+  } else {
+    CopyCoefficients<float>(coefficients_, bytes + coefficients_at_);
+  }
+}
+
+template <typename T>
+KernelArguments<T> LaunchTable::ArgumentsAt(const void* at, const DynamicTable* tables,
+                                            const StepDecision* decision) const {
+  const auto* const bytes = static_cast<const char*>(at);
+  KernelArguments<T> arguments;
+  arguments.spans = reinterpret_cast<const KernelSpan*>(bytes);
+  arguments.chunks_before = reinterpret_cast<const int64_t*>(bytes + chunks_at_);
+  arguments.span_count = static_cast<int32_t>(spans_.size());
+  arguments.chunks = chunks_;
+  arguments.coefficients = reinterpret_cast<const T*>(bytes + coefficients_at_);
+  arguments.decision = decision;
+  arguments.tables = tables;
+  return arguments;
+}
+
+template KernelArguments<float> LaunchTable::ArgumentsAt(const void*, const DynamicTable*,
+                                                         const StepDecision*) const;
+template KernelArguments<double> LaunchTable::ArgumentsAt(const void*, const DynamicTable*,
+                                                          const StepDecision*) const;
+
+const DynamicTable* DynamicTables() {
+  static const std::array<DynamicTable, kDynamicTables> tables = {TableOf(DynamicMap::Signed()),
+                                                                  TableOf(DynamicMap::Unsigned())};
+  return tables.data();
+}
+
+}  // namespace optshard

@@ -1,0 +1,107 @@
+// Kernels of every element-wise rule on a GPU: the bits of the CPU's drivers.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/cuda/cuda_memory.h"
+#include "gtest/gtest.h"
+#include "server/update/cuda/cuda_executor.h"
+#include "tests/server/update/cuda/kernel_jobs.h"
+#include "tests/server/update/rule_cases.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr uint32_t kSeed = 20261126;
+
+absl::Time Soon() { return Clock::Monotonic().Now() + absl::Seconds(30); }
+
+class KernelsOnDeviceTest : public ::testing::TestWithParam<JobKind> {
+ protected:
+  void SetUp() override {
+    auto executor = CudaExecutor::Create(0);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    executor_ = *std::move(executor);
+  }
+
+  std::vector<char> AfterKernels(const KernelJob& job) {
+    if (memory_.bytes() < job.start().size()) {
+      auto memory = CudaMemory::OnDevice(2 * job.start().size());
+      EXPECT_TRUE(memory.ok()) << memory.status();
+      memory_ = *std::move(memory);
+    }
+    void* const at = memory_.data();
+    const size_t bytes = job.start().size();
+    EXPECT_EQ(cudaMemcpy(at, job.start().data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    {
+      const std::vector<UpdateTask> tasks = job.TasksAt(at);
+      auto ticket = executor_->Start({"cuda:0", nullptr}, job.rule(), tasks);
+      EXPECT_TRUE(ticket.ok()) << ticket.status();
+      if (ticket.ok()) {
+        const absl::Status status = (*ticket)->Wait(Soon());
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+    std::vector<char> after(bytes);
+    EXPECT_EQ(cudaMemcpy(after.data(), at, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    return after;
+  }
+
+  std::unique_ptr<Executor> executor_;
+  CudaMemory memory_;
+};
+
+TEST_P(KernelsOnDeviceTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
+  uint32_t seed = kSeed;
+  int jobs = 0;
+  for (const RuleCase& rule_case : ElementWiseRuleCases()) {
+    if (!Takes(rule_case, GetParam())) continue;
+    for (JobShape shape : JobShapes(GetParam())) {
+      // More than one chunk for each block of the grid, in one of the shapes.
+      if (shape.elements.size() == 1) shape.elements = {1500000};
+      const KernelJob job(rule_case, shape, 1 + seed % 3, seed);
+      ASSERT_EQ(KernelJob::Difference(job, AfterKernels(job), job.Expected()), "")
+          << rule_case.name << ", seed " << seed;
+      ++seed;
+      ++jobs;
+    }
+  }
+  EXPECT_GT(jobs, 0);
+  RecordProperty("jobs", jobs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KernelsOnDeviceTest, ::testing::ValuesIn(kJobKinds),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST(CudaExecutorTest, NoSuchDevice_RefusedWithWhatThereIs) {
+  const auto executor = CudaExecutor::Create(1000);
+  ASSERT_FALSE(executor.ok());
+  EXPECT_EQ(executor.status().code(), absl::StatusCode::kFailedPrecondition) << executor.status();
+  EXPECT_NE(executor.status().message().find("cuda:1000"), std::string::npos);
+}
+
+TEST(CudaExecutorTest, OtherDevicesStream_Refused) {
+  auto executor = CudaExecutor::Create(0);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  const RuleCase rule_case = ElementWiseRuleCases().front();
+  const auto ticket = (*executor)->Start({"cpu", nullptr}, *rule_case.rule, {});
+  EXPECT_EQ(ticket.status().code(), absl::StatusCode::kInvalidArgument) << ticket.status();
+}
+
+TEST(CudaMemoryTest, MoreThanThereIs_NeedAndFreeAreSaid) {
+  const auto memory = CudaMemory::OnDevice(size_t{1} << 50);
+  ASSERT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted) << memory.status();
+  EXPECT_NE(memory.status().message().find("1048576.00 GiB are needed"), std::string::npos)
+      << memory.status();
+  // Nothing is broken by it.
+  EXPECT_TRUE(CudaMemory::OnDevice(1024).ok());
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -1,0 +1,92 @@
+// Kernels of every element-wise rule, run on the host thread by thread: the bits of the CPU's
+// drivers.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/update/cuda/formula_kernels.h"
+#include "server/update/cuda/launch_table.h"
+#include "tests/server/update/cuda/kernel_jobs.h"
+#include "tests/server/update/rule_cases.h"
+
+namespace optshard::testing {
+namespace {
+
+constexpr uint32_t kSeed = 20261126;
+
+int Launch(const FormulaKernels& kernels, const LaunchTable& table, int blocks, const void* at,
+           const StepDecision* decision) {
+  const KernelGrid grid = {blocks, nullptr};
+  if (table.arithmetic() == DType::kFloat64) {
+    return kernels.float64.launch(table.slots(), table.pass(),
+                                  table.ArgumentsAt<double>(at, DynamicTables(), decision), grid);
+  }
+  return kernels.float32.launch(table.slots(), table.pass(),
+                                table.ArgumentsAt<float>(at, DynamicTables(), decision), grid);
+}
+
+// What the rule's kernels make of the job.
+std::vector<char> AfterKernels(const KernelJob& job, int blocks,
+                               const StepDecision* decision = nullptr) {
+  AlignedFloats memory(job.start().size() / sizeof(float) + 1);
+  auto* const at = reinterpret_cast<char*>(memory.data());
+  std::copy(job.start().begin(), job.start().end(), at);
+  const FormulaKernels* const kernels = FormulaKernelRegistry::Find(job.rule().formula());
+  if (kernels == nullptr) {
+    ADD_FAILURE() << "no kernels of " << job.rule().formula();
+    return {};
+  }
+  const std::vector<UpdateTask> tasks = job.TasksAt(at);
+  const auto tables = LaunchTable::For(tasks);
+  EXPECT_TRUE(tables.ok()) << tables.status();
+  for (const LaunchTable& table : *tables) {
+    AlignedFloats copy(table.bytes() / sizeof(float));
+    table.CopyTo(copy.data());
+    EXPECT_EQ(Launch(*kernels, table, blocks, copy.data(), decision), 0);
+  }
+  return std::vector<char>(at, at + job.start().size());
+}
+
+class KernelsOnHostTest : public ::testing::TestWithParam<JobKind> {};
+
+TEST_P(KernelsOnHostTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
+  uint32_t seed = kSeed;
+  int jobs = 0;
+  for (const RuleCase& rule_case : ElementWiseRuleCases()) {
+    if (!Takes(rule_case, GetParam())) continue;
+    for (const JobShape& shape : JobShapes(GetParam())) {
+      const KernelJob job(rule_case, shape, 1 + seed % 3, seed);
+      const int blocks = 1 + static_cast<int>(seed % 7);
+      ASSERT_EQ(KernelJob::Difference(job, AfterKernels(job, blocks), job.Expected()), "")
+          << rule_case.name << ", seed " << seed << ", " << blocks << " blocks";
+      ++seed;
+      ++jobs;
+    }
+  }
+  EXPECT_GT(jobs, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KernelsOnHostTest, ::testing::ValuesIn(kJobKinds),
+                         [](const auto& info) { return NameOf(info.param); });
+
+RuleCase CaseOf(const std::string& rule) {
+  for (const RuleCase& rule_case : ElementWiseRuleCases()) {
+    if (rule_case.rule->spec().name == rule) return rule_case;
+  }
+  ADD_FAILURE() << "no case of " << rule;
+  return {};
+}
+
+TEST(StepDecisionTest, Skipped_NothingChanges) {
+  const RuleCase adam = CaseOf("adam");
+  const StepDecision skipped = {0};
+  for (const JobKind kind : kJobKinds) {
+    const KernelJob job(adam, {kind, {5000, 300}}, 2, kSeed);
+    EXPECT_EQ(AfterKernels(job, 2, &skipped), job.start()) << NameOf(kind);
+  }
+}
+
+}  // namespace
+}  // namespace optshard::testing

@@ -60,10 +60,10 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(int device) {
   cudaError_t error =
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return CudaStatus(error, "asking for a device's multiprocessors");
-  constexpr size_t kTableBytes = kDynamicTables * sizeof(DynamicTable);
+  constexpr size_t kTableBytes = kCodeTables * sizeof(CodeTable);
   auto tables = CudaMemory::OnDevice(kTableBytes);
   if (!tables.ok()) return tables.status();
-  error = cudaMemcpy(tables->data(), DynamicTables(), kTableBytes, cudaMemcpyHostToDevice);
+  error = cudaMemcpy(tables->data(), CodeTables(), kTableBytes, cudaMemcpyHostToDevice);
   if (error != cudaSuccess) return CudaStatus(error, "copying the tables of 8-bit codes");
   return std::unique_ptr<Executor>(new CudaExecutor(device, multiprocessors, *std::move(tables)));
 }
@@ -110,7 +110,7 @@ absl::Status CudaExecutor::Launch(const FormulaKernels& kernels, const LaunchTab
                                              cudaMemcpyHostToDevice, cuda_stream);
   if (copied != cudaSuccess) return CudaStatus(copied, "copying the table of an update");
   const KernelGrid grid = {static_cast<int>(std::min<int64_t>(*blocks, table.chunks())), stream};
-  const auto* const maps = static_cast<const DynamicTable*>(tables_.data());
+  const auto* const maps = static_cast<const CodeTable*>(tables_.data());
   const bool is_double = table.arithmetic() == DType::kFloat64;
   const int launched =
       is_double

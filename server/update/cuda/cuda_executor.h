@@ -55,7 +55,7 @@ class CudaExecutor final : public Executor {
 
   const int device_;
   const int multiprocessors_;
-  const CudaMemory tables_;  // DynamicTables
+  const CudaMemory tables_;  // CodeTables
   std::array<Staging, 4> staging_;
   size_t next_staging_ = 0;
   std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device

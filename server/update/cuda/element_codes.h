@@ -28,8 +28,14 @@ OPTSHARD_HOST_DEVICE inline uint32_t MagnitudeBits(float value) {
   return BitsOf(value) & 0x7fffffff;
 }
 
+// Of numbers below 2^22: adding 1.5 * 2^23 leaves no place for a fraction. A GPU's own conversions
+// take four times as long.
 OPTSHARD_HOST_DEVICE inline int RoundedToEven(float value) {
-  return static_cast<int>(__builtin_rintf(value));
+  constexpr float kNoFraction = 0x1.8p23f;
+  return static_cast<int>(BitsOf(value + kNoFraction) - BitsOf(kNoFraction));
+}
+OPTSHARD_HOST_DEVICE inline float FloatOfByte(uint8_t byte) {
+  return FloatOf(0x4b000000 | byte) - 0x1p23f;
 }
 // Of numbers that are not NaN.
 OPTSHARD_HOST_DEVICE inline float Clamp(float value, float least, float most) {
@@ -43,25 +49,34 @@ OPTSHARD_HOST_DEVICE inline float LoadScale(const KernelArray& array, int64_t bl
   return FromFloat16(static_cast<const uint16_t*>(array.scales)[block]);
 }
 
-OPTSHARD_HOST_DEVICE inline float Decode(ArrayKind kind, const DynamicTable* tables, uint8_t code,
-                                         float scale) {
+// A thread's codes, all of one block.
+template <int kCount>
+OPTSHARD_HOST_DEVICE inline void Decode(ArrayKind kind, const CodeTable* tables,
+                                        const uint8_t* codes, float scale, float* values) {
+  // A negative value times a scale of 0 is -0, and adding 0 makes that 0.
   switch (kind) {
-    case ArrayKind::kDynamicSigned: {
-      const int from_zero = code - tables[0].zero;
-      const float size = tables[0].values[from_zero < 0 ? -from_zero : from_zero];
-      // A negative value times a scale of 0 is -0, and adding 0 makes that 0.
-      return (from_zero < 0 ? -size : size) * scale + 0.0f;
-    }
+    case ArrayKind::kDynamicSigned:
+      OPTSHARD_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const int from_zero = codes[k] - 127;
+        const float size = tables[0].values[from_zero < 0 ? -from_zero : from_zero];
+        values[k] = (from_zero < 0 ? -size : size) * scale + 0.0f;
+      }
+      return;
     case ArrayKind::kDynamicUnsigned:
-      return tables[1].values[code] * scale + 0.0f;
-    case ArrayKind::kCompandedAverage: {
-      const auto q = static_cast<float>(static_cast<int8_t>(code));
-      return q / (254.0f - __builtin_fabsf(q)) * scale;
-    }
-    default: {
-      const float root = static_cast<float>(code) * (1.0f / 255) * scale;
-      return root * root;
-    }
+      OPTSHARD_UNROLL
+      for (int k = 0; k < kCount; ++k) values[k] = tables[1].values[codes[k]] * scale + 0.0f;
+      return;
+    case ArrayKind::kCompandedAverage:
+      OPTSHARD_UNROLL
+      for (int k = 0; k < kCount; ++k) values[k] = tables[0].averages[codes[k]] * scale;
+      return;
+    default:
+      OPTSHARD_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const float root = FloatOfByte(codes[k]) * (1.0f / 255) * scale;
+        values[k] = root * root;
+      }
   }
 }
 
@@ -82,45 +97,100 @@ OPTSHARD_HOST_DEVICE inline void StoreScale(const KernelArray& array, int64_t bl
   }
 }
 
-// The rank of the nearest value: how many middles are at most `size`.
-OPTSHARD_HOST_DEVICE inline int RankOf(const DynamicTable& table, float size) {
-  int section = 0;
-  OPTSHARD_UNROLL
-  for (int s = 1; s < DynamicTable::kSections; ++s) section += size >= table.begins[s] ? 1 : 0;
-  const float place = size * table.scale[section] + table.offset[section];
-  int rank = RoundedToEven(Clamp(place, 0.0f, table.limit[section]));
-  // The place is nearly right.
-  while (rank < table.largest && size >= table.middles[rank]) ++rank;
-  while (rank > 0 && size < table.middles[rank - 1]) --rank;
+// A rank, and whether it may be wrong.
+struct NearRank {
+  int rank = 0;
+  bool is_in_doubt = false;
+};
+
+// `x`: within CodeTable::kQuotientDoubt of the quotient whose rank is wanted, and not negative.
+OPTSHARD_HOST_DEVICE inline NearRank RankNear(const CodeTable& table, float x) {
+  const float size = x > CodeTable::kSmallest ? x : CodeTable::kSmallest;
+  const auto bits = static_cast<int32_t>(BitsOf(size));
+  const CodeTable::Octaves octaves = table.octaves[bits >> 24 & 15];
+  const int32_t beyond = bits - octaves.begin;
+  const CodeTable::Section section = table.sections[octaves.section + (beyond >= 0 ? 1 : 0)];
+  const float place = size * section.scale + section.offset;
+  const uint32_t sum = BitsOf(place < section.limit ? place : section.limit);
+  // So many units above the middle are less than twice the doubt.
+  constexpr int kOne = 1 << CodeTable::kFractionBits;
+  constexpr auto kBeyond =
+      static_cast<uint32_t>(kOne - static_cast<int>(2 * CodeTable::kPlaceDoubt * kOne));
+  NearRank near;
+  near.rank = static_cast<int>(sum >> CodeTable::kFractionBits & 0xff);
+  near.is_in_doubt =
+      (sum & kBeyond) == 0 || static_cast<uint32_t>(beyond) < 2 * CodeTable::kQuotientDoubt;
+  return near;
+}
+
+// How many middles are at most x; `rank` is nearly right.
+OPTSHARD_HOST_DEVICE inline int RankFrom(const CodeTable& table, int rank, float x) {
+  while (rank < table.largest && x >= table.middles[rank]) ++rank;
+  while (rank > 0 && x < table.middles[rank - 1]) --rank;
   return rank;
 }
 
-// The code of a block that has nothing to be divided by: only zeros, or a value that is not finite.
-OPTSHARD_HOST_DEVICE inline uint8_t CodeOfZero(ArrayKind kind, const DynamicTable* tables) {
+template <bool kSigned>
+OPTSHARD_HOST_DEVICE inline uint8_t DynamicCode(int rank, bool is_negative) {
+  if (!kSigned) return static_cast<uint8_t>(rank);
+  // There is no -1.
+  const int code = is_negative ? 127 - rank : 127 + rank;
+  return static_cast<uint8_t>(code > 0 ? code : 0);
+}
+
+template <bool kSigned, int kCount>
+OPTSHARD_HOST_DEVICE inline void EncodeDynamic(const CodeTable& table, const float* values,
+                                               float scale, uint8_t* codes) {
+  // Beyond these an inverse is no normal number.
+  const bool has_inverse = scale >= 0x1p-100f && scale <= 0x1p100f;
+  const float inverse = 1.0f / scale;
+  const auto size_of = [](float x) { return kSigned ? __builtin_fabsf(x) : x; };
+  bool is_in_doubt = !has_inverse;
+  OPTSHARD_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    const NearRank near = RankNear(table, size_of(values[k] * inverse));
+    codes[k] = DynamicCode<kSigned>(near.rank, values[k] < 0);
+    is_in_doubt = is_in_doubt || near.is_in_doubt;
+  }
+  if (!is_in_doubt) return;
+  OPTSHARD_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    const NearRank near = RankNear(table, size_of(values[k] * inverse));
+    if (has_inverse && !near.is_in_doubt) continue;
+    const float x = values[k] / scale;
+    codes[k] = DynamicCode<kSigned>(RankFrom(table, near.rank, size_of(x)), x < 0);
+  }
+}
+
+// Of a block that has nothing to be divided by: only zeros, or a value that is not finite.
+OPTSHARD_HOST_DEVICE inline uint8_t CodeOfZero(ArrayKind kind, const CodeTable* tables) {
   return kind == ArrayKind::kDynamicSigned ? static_cast<uint8_t>(tables[0].zero) : 0;
 }
 
 // `scale`: of ScaleOf, neither 0 nor NaN.
-OPTSHARD_HOST_DEVICE inline uint8_t Encode(ArrayKind kind, const DynamicTable* tables, float value,
-                                           float scale) {
+template <int kCount>
+OPTSHARD_HOST_DEVICE inline void Encode(ArrayKind kind, const CodeTable* tables,
+                                        const float* values, float scale, uint8_t* codes) {
   switch (kind) {
-    case ArrayKind::kDynamicSigned: {
-      const float x = value / scale;
-      const int rank = RankOf(tables[0], __builtin_fabsf(x));
-      // There is no -1.
-      const int code = x < 0 ? tables[0].zero - rank : tables[0].zero + rank;
-      return static_cast<uint8_t>(code > 0 ? code : 0);
-    }
+    case ArrayKind::kDynamicSigned:
+      return EncodeDynamic<true, kCount>(tables[0], values, scale, codes);
     case ArrayKind::kDynamicUnsigned:
-      return static_cast<uint8_t>(RankOf(tables[1], value / scale));
-    case ArrayKind::kCompandedAverage: {
-      const float companded = value / (scale + __builtin_fabsf(value)) * 254.0f;
-      return static_cast<uint8_t>(
-          static_cast<int8_t>(RoundedToEven(Clamp(companded, -127.0f, 127.0f))));
-    }
+      return EncodeDynamic<false, kCount>(tables[1], values, scale, codes);
+    case ArrayKind::kCompandedAverage:
+      OPTSHARD_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const float companded = values[k] / (scale + __builtin_fabsf(values[k])) * 254.0f;
+        codes[k] = static_cast<uint8_t>(RoundedToEven(Clamp(companded, -127.0f, 127.0f)));
+      }
+      return;
     default: {
-      const float root = __builtin_sqrtf(value > 0 ? value : 0.0f);
-      return static_cast<uint8_t>(RoundedToEven(Clamp(root * (255.0f / scale), 0.0f, 255.0f)));
+      const float parts_per_one = 255.0f / scale;
+      OPTSHARD_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const float root = __builtin_sqrtf(values[k] > 0 ? values[k] : 0.0f);
+        const float parts = root * parts_per_one;
+        codes[k] = static_cast<uint8_t>(RoundedToEven(parts < 255.0f ? parts : 255.0f));
+      }
     }
   }
 }

@@ -31,17 +31,18 @@ OPTSHARD_HOST_DEVICE inline float PowerBelow(ArrayKind half, float parameter) {
 
 OPTSHARD_HOST_DEVICE inline float CorrectedBy(ArrayKind half, float parameter, int8_t correction) {
   const float power = PowerBelow(half, parameter);
-  if (BitsOf(power) == kInfinityBits) return parameter;
   const float share = static_cast<float>(correction) / 127.0f;
-  return parameter + share * (power * HalfOfUnit(half));
+  const float corrected = parameter + share * (power * HalfOfUnit(half));
+  return BitsOf(power) == kInfinityBits ? parameter : corrected;
 }
 
 // `rounded`: the value, rounded to the parameter's type and widened.
 OPTSHARD_HOST_DEVICE inline int8_t CorrectionOf(ArrayKind half, float value, float rounded) {
   const float power = PowerBelow(half, rounded);
-  if (BitsOf(power) == kInfinityBits) return 0;
+  // All of this is exact: powers of two, and an error with few digits.
   const float share = (value - rounded) * UnitsPerHalf(half) / power;
-  return static_cast<int8_t>(RoundedToEven(Clamp(share, -1.0f, 1.0f) * 127.0f));
+  const auto correction = static_cast<int8_t>(RoundedToEven(Clamp(share, -1.0f, 1.0f) * 127.0f));
+  return BitsOf(power) == kInfinityBits ? 0 : correction;
 }
 
 }  // namespace kernels

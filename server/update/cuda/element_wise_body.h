@@ -57,22 +57,28 @@ OPTSHARD_HOST_DEVICE inline bool IsSkipped(const KernelArguments<T>& arguments) 
   return arguments.decision != nullptr && arguments.decision->applies == 0;
 }
 
-// The elements of `unit` of a chunk that are this thread's.
-template <int kCount>
+// The places of a thread's elements, of one unit.
+template <typename T, KernelPass kPass>
+using PlaceIn = kernels::Place<GroupsOf(kPass), GroupElements<T>(kPass)>;
+
+template <class Place>
 OPTSHARD_HOST_DEVICE inline Place PlaceOf(const KernelSpan& span, int64_t chunk_first, int unit,
                                           int thread) {
+  // A warp's elements follow each other.
+  const int in_warp = thread % 32;
   Place place;
-  place.first = chunk_first + (int64_t{unit} * kKernelThreads + thread) * kCount;
-  const int64_t left = span.elements - place.first;
-  place.valid = static_cast<int>(left < 0 ? 0 : left < kCount ? left : kCount);
-  place.is_whole = place.valid == kCount && span.is_aligned;
+  place.first = chunk_first + int64_t{unit} * kKernelThreads * Place::kCount +
+                (thread - in_warp) * Place::kCount + in_warp * Place::kTogether;
+  place.left = span.elements - place.first;
+  place.is_whole = span.is_aligned && place.Has(Place::kGroups - 1, Place::kTogether - 1);
   return place;
 }
 
 // Every array of T.
 template <class Formula, typename T, SlotSet kSlots>
 struct PlainBody {
-  static constexpr int kCount = VectorElements<T>(KernelPass::kPlain);
+  using Place = PlaceIn<T, KernelPass::kPlain>;
+  static constexpr int kCount = Place::kCount;
   using Element = ScalarOf<T>;
   using SlotsOf = Slots<Element, kSlots>;
 
@@ -85,7 +91,7 @@ struct PlainBody {
       const KernelSpan span = *at.span;
       const Constants<Element> constants(CoefficientsOf(arguments, span));
       for (int unit = 0; unit < kUnitsPerChunk; ++unit) {
-        Update(constants, span, PlaceOf<kCount>(span, at.first, unit, grid.thread));
+        Update(constants, span, PlaceOf<Place>(span, at.first, unit, grid.thread));
       }
     }
   }
@@ -93,15 +99,15 @@ struct PlainBody {
  private:
   static OPTSHARD_HOST_DEVICE void Update(const Constants<Element>& constants,
                                           const KernelSpan& span, const Place& place) {
-    if (place.valid == 0) return;
+    if (place.is_empty()) return;
     T parameter[kCount];
     T gradient[kCount];
     T slots[SlotsOf::kCount > 0 ? SlotsOf::kCount : 1][kCount];
-    LoadPlain<T, kCount>(span.updated.values, place, parameter);
-    LoadPlain<T, kCount>(span.gradient.values, place, gradient);
+    LoadPlain<T>(span.updated.values, place, parameter);
+    LoadPlain<T>(span.gradient.values, place, gradient);
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
-      LoadPlain<T, kCount>(span.slots[s].values, place, slots[s]);
+      LoadPlain<T>(span.slots[s].values, place, slots[s]);
     }
     OPTSHARD_UNROLL
     for (int k = 0; k < kCount; ++k) {
@@ -116,105 +122,48 @@ struct PlainBody {
     }
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
-      StorePlain<T, kCount>(slots[s], span.slots[s].values, place);
+      StorePlain<T>(slots[s], span.slots[s].values, place);
     }
-    if (!span.keeps_parameter) StorePlain<T, kCount>(parameter, span.updated.values, place);
+    if (!span.keeps_parameter) StorePlain<T>(parameter, span.updated.values, place);
   }
 };
 
 // Arrays of several types, whose formula computes in float32: slots in block codes, too, if kCoded.
-// A thread carries its new slots over a barrier, until the scales of their blocks are known.
+// Those are stored once the largest values of their blocks are known, for which the threads of a
+// block of codes tell each other theirs.
 template <class Formula, SlotSet kSlots, bool kCoded>
 struct MixedBody {
   static constexpr KernelPass kPass = kCoded ? KernelPass::kCoded : KernelPass::kMixed;
-  static constexpr int kCount = VectorElements<float>(kPass);
+  using Place = PlaceIn<float, kPass>;
+  static constexpr int kCount = Place::kCount;
   using SlotsOf = Slots<Scalar, kSlots>;
   static constexpr int kSlotCount = SlotsOf::kCount > 0 ? SlotsOf::kCount : 1;
 
-  // Of a block of threads. Two units' largest values: a thread writes the next unit's while others
-  // still read this one's.
-  struct Shared {
-    DynamicTable tables[2];
-    uint32_t largest[2][kSlotCount][kKernelThreads];
-  };
-  // Of a thread.
+  // A thread's new slots, from one phase to the next.
   struct Carried {
     float slots[kSlotCount][kCount];
-    Place place;
-    const KernelSpan* span;
   };
 
-  // The number of units that each of the block's threads goes through.
-  static OPTSHARD_HOST_DEVICE int64_t UnitsOf(const KernelArguments<float>& arguments,
-                                              const GridPlace& grid) {
-    if (IsSkipped(arguments) || grid.block >= arguments.chunks) return 0;
-    return ((arguments.chunks - 1 - grid.block) / grid.blocks + 1) * kUnitsPerChunk;
-  }
-
   // The first phase: the tables are copied to where they are near.
-  static OPTSHARD_HOST_DEVICE void Begin(const KernelArguments<float>& arguments,
-                                         const GridPlace& grid, Shared& shared) {
-    if constexpr (kCoded) {
-      constexpr int kWords = 2 * sizeof(DynamicTable) / sizeof(uint32_t);
-      auto* const to = reinterpret_cast<uint32_t*>(shared.tables);
-      const auto* const from = reinterpret_cast<const uint32_t*>(arguments.tables);
-      for (int k = grid.thread; k < kWords; k += kKernelThreads) to[k] = from[k];
+  static OPTSHARD_HOST_DEVICE void Begin(const CodeTable* from, int thread, CodeTable* to) {
+    constexpr int kWords = kCodeTables * sizeof(CodeTable) / sizeof(uint32_t);
+    for (int k = thread; k < kWords; k += kKernelThreads) {
+      reinterpret_cast<uint32_t*>(to)[k] = reinterpret_cast<const uint32_t*>(from)[k];
     }
   }
 
-  // The second phase of every unit; if kCoded, the third one is Encode.
-  static OPTSHARD_HOST_DEVICE void Update(const KernelArguments<float>& arguments,
-                                          const GridPlace& grid, int64_t unit, Shared& shared,
-                                          Carried& carried) {
-    const int64_t chunk = grid.block + unit / kUnitsPerChunk * grid.blocks;
-    const ChunkPlace at = FindChunk(arguments, chunk, ChunkElements<float>(kPass));
-    carried.span = at.span;
-    const KernelSpan& span = *at.span;
-    carried.place =
-        PlaceOf<kCount>(span, at.first, static_cast<int>(unit % kUnitsPerChunk), grid.thread);
-    const Place& place = carried.place;
-    if (place.valid > 0) {
-      const Constants<Scalar> constants(CoefficientsOf(arguments, span));
-      UpdateElements(constants, span, place, shared, carried);
-    }
-    if constexpr (kCoded) {
-      OPTSHARD_UNROLL
-      for (int s = 0; s < SlotsOf::kCount; ++s) {
-        uint32_t largest = 0;
-        OPTSHARD_UNROLL
-        for (int k = 0; k < kCount; ++k) {
-          const uint32_t bits = k < place.valid ? MagnitudeBits(carried.slots[s][k]) : 0;
-          largest = bits > largest ? bits : largest;
-        }
-        shared.largest[unit % 2][s][grid.thread] = largest;
-      }
-    }
-  }
-
-  static OPTSHARD_HOST_DEVICE void Encode(const GridPlace& grid, int64_t unit, Shared& shared,
-                                          const Carried& carried) {
-    if (carried.place.valid == 0) return;
-    OPTSHARD_UNROLL
-    for (int s = 0; s < SlotsOf::kCount; ++s) {
-      const KernelArray& array = carried.span->slots[s];
-      if (IsCoded(array.kind)) {
-        EncodeElements(grid.thread, array, shared.largest[unit % 2][s], carried.place,
-                       carried.slots[s], shared.tables);
-      }
-    }
-  }
-
- private:
-  static OPTSHARD_HOST_DEVICE void UpdateElements(const Constants<Scalar>& constants,
-                                                  const KernelSpan& span, const Place& place,
-                                                  const Shared& shared, Carried& carried) {
+  // Of each unit, the second phase; without kCoded the last one.
+  static OPTSHARD_HOST_DEVICE void Update(const Constants<Scalar>& constants,
+                                          const KernelSpan& span, const Place& place,
+                                          const CodeTable* tables, Carried& carried) {
+    if (place.is_empty()) return;
     float parameter[kCount];
     float gradient[kCount];
     LoadParameter(span, place, parameter);
-    LoadWidened<kCount>(span.gradient, place, gradient);
+    LoadWidened(span.gradient, place, gradient);
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
-      LoadSlot(span.slots[s], place, shared, carried.slots[s]);
+      LoadSlot(span.slots[s], place, tables, carried.slots[s]);
     }
     OPTSHARD_UNROLL
     for (int k = 0; k < kCount; ++k) {
@@ -230,87 +179,117 @@ struct MixedBody {
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
       if (!kCoded || !IsCoded(span.slots[s].kind)) {
-        StoreNarrowed<kCount>(carried.slots[s], span.slots[s], place);
+        StoreNarrowed(carried.slots[s], span.slots[s], place);
       }
     }
     if (!span.keeps_parameter) StoreParameter(span, place, parameter);
   }
 
+  // The bits of the largest absolute value of a group in slot s: those of a NaN are above all
+  // others.
+  static OPTSHARD_HOST_DEVICE uint32_t LargestOf(const Place& place, const Carried& carried, int s,
+                                                 int group) {
+    uint32_t largest = 0;
+    OPTSHARD_UNROLL
+    for (int k = 0; k < Place::kTogether; ++k) {
+      const float value = carried.slots[s][group * Place::kTogether + k];
+      const uint32_t bits = place.Has(group, k) ? MagnitudeBits(value) : 0;
+      largest = bits > largest ? bits : largest;
+    }
+    return largest;
+  }
+
+  // How many threads share a block of codes: a warp, with all of their groups, or as many with one
+  // group each.
+  static OPTSHARD_HOST_DEVICE int ThreadsOfBlock(ArrayKind kind) {
+    return IsDynamic(kind) ? 32 : BlockElementsOf(kind) / Place::kTogether;
+  }
+  static_assert(!kCoded || Place::kCount * 32 == 256, "a warp has a whole block");
+
+  // The last phase, of each coded slot s. `largest`: of each group's block of codes.
+  static OPTSHARD_HOST_DEVICE void Encode(const KernelArray& array, const Place& place,
+                                          const CodeTable* tables, const Carried& carried, int s,
+                                          const uint32_t* largest) {
+    if (place.is_empty()) return;
+    uint8_t codes[kCount];
+    OPTSHARD_UNROLL
+    for (int group = 0; group < Place::kGroups; ++group) {
+      const float scale = ScaleOf(array.kind, largest[group]);
+      const int block_elements = BlockElementsOf(array.kind);
+      const int64_t first = place.FirstOf(group);
+      if (first % block_elements == 0 && place.Has(group, 0)) {
+        StoreScale(array, first / block_elements, scale);
+      }
+      const int at = group * Place::kTogether;
+      if (largest[group] == 0 || largest[group] >= kInfinityBits) {
+        OPTSHARD_UNROLL
+        for (int k = 0; k < Place::kTogether; ++k) codes[at + k] = CodeOfZero(array.kind, tables);
+      } else {
+        kernels::Encode<Place::kTogether>(array.kind, tables, carried.slots[s] + at, scale,
+                                          codes + at);
+      }
+    }
+    StorePlain<uint8_t>(codes, array.values, place);
+  }
+
+ private:
   static OPTSHARD_HOST_DEVICE void LoadSlot(const KernelArray& array, const Place& place,
-                                            const Shared& shared, float* to) {
+                                            const CodeTable* tables, float* to) {
     if constexpr (kCoded) {
       if (IsCoded(array.kind)) {
         uint8_t codes[kCount];
-        LoadPlain<uint8_t, kCount>(array.values, place, codes);
-        // A thread's elements are of one block.
-        const float scale = LoadScale(array, place.first / BlockElementsOf(array.kind));
+        LoadPlain<uint8_t>(array.values, place, codes);
         OPTSHARD_UNROLL
-        for (int k = 0; k < kCount; ++k) to[k] = Decode(array.kind, shared.tables, codes[k], scale);
+        for (int group = 0; group < Place::kGroups; ++group) {
+          if (!place.Has(group, 0)) continue;
+          const int at = group * Place::kTogether;
+          const float scale = LoadScale(array, place.FirstOf(group) / BlockElementsOf(array.kind));
+          Decode<Place::kTogether>(array.kind, tables, codes + at, scale, to + at);
+        }
         return;
       }
     }
-    LoadWidened<kCount>(array, place, to);
-  }
-
-  static OPTSHARD_HOST_DEVICE void EncodeElements(int thread, const KernelArray& array,
-                                                  const uint32_t* largest_of_threads,
-                                                  const Place& place, const float* values,
-                                                  const DynamicTable* tables) {
-    const int block_threads = BlockElementsOf(array.kind) / kCount;
-    const int first_thread = thread / block_threads * block_threads;
-    uint32_t largest = 0;
-    for (int k = 0; k < block_threads; k += 4) {
-      const auto four =
-          *reinterpret_cast<const Pack<uint32_t, 4>*>(largest_of_threads + first_thread + k);
-      OPTSHARD_UNROLL
-      for (const uint32_t bits : four.values) largest = bits > largest ? bits : largest;
-    }
-    const float scale = ScaleOf(array.kind, largest);
-    if (thread == first_thread) {
-      StoreScale(array, place.first / BlockElementsOf(array.kind), scale);
-    }
-    uint8_t codes[kCount];
-    if (largest == 0 || largest >= kInfinityBits) {
-      OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) codes[k] = CodeOfZero(array.kind, tables);
-    } else {
-      OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        codes[k] = kernels::Encode(array.kind, tables, values[k], scale);
-      }
-    }
-    StorePlain<uint8_t, kCount>(codes, array.values, place);
+    LoadWidened(array, place, to);
   }
 
   static OPTSHARD_HOST_DEVICE void LoadParameter(const KernelSpan& span, const Place& place,
                                                  float* to) {
-    LoadWidened<kCount>(span.updated, place, to);
+    LoadWidened(span.updated, place, to);
     if (span.corrections == nullptr) return;
     int8_t corrections[kCount];
-    LoadPlain<int8_t, kCount>(span.corrections, place, corrections);
+    LoadPlain<int8_t>(span.corrections, place, corrections);
     OPTSHARD_UNROLL
     for (int k = 0; k < kCount; ++k) to[k] = CorrectedBy(span.updated.kind, to[k], corrections[k]);
   }
 
   static OPTSHARD_HOST_DEVICE void StoreParameter(const KernelSpan& span, const Place& place,
                                                   const float* parameter) {
-    StoreNarrowed<kCount>(parameter, span.updated, place);
+    StoreNarrowed(parameter, span.updated, place);
     if (span.corrections != nullptr) {
+      float rounded[kCount];
+      Round(span.updated.kind, parameter, rounded);
       int8_t corrections[kCount];
       OPTSHARD_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        const float rounded = Widen(span.updated.kind, Narrow(span.updated.kind, parameter[k]));
-        corrections[k] = CorrectionOf(span.updated.kind, parameter[k], rounded);
+        corrections[k] = CorrectionOf(span.updated.kind, parameter[k], rounded[k]);
       }
-      StorePlain<int8_t, kCount>(corrections, span.corrections, place);
+      StorePlain<int8_t>(corrections, span.corrections, place);
     }
     if (span.parameter.kind == ArrayKind::kNone) return;
-    float rounded[kCount];
-    OPTSHARD_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      rounded[k] = Widen(span.rounded_to, Narrow(span.rounded_to, parameter[k]));
+    if (span.parameter.kind == span.rounded_to) {
+      StoreNarrowed(parameter, span.parameter, place);
+      return;
     }
-    StoreNarrowed<kCount>(rounded, span.parameter, place);
+    float rounded[kCount];
+    Round(span.rounded_to, parameter, rounded);
+    StoreNarrowed(rounded, span.parameter, place);
+  }
+
+  // To values of a 16-bit type.
+  static OPTSHARD_HOST_DEVICE void Round(ArrayKind half, const float* from, float* to) {
+    uint16_t halves[kCount];
+    Narrow<kCount>(half, from, halves);
+    Widen<kCount>(half, halves, to);
   }
 };
 

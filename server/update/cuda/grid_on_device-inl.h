@@ -12,31 +12,67 @@
 namespace optshard {
 namespace kernels {
 
-__device__ inline GridPlace PlaceHere() {
-  return {static_cast<int>(threadIdx.x), static_cast<int64_t>(blockIdx.x),
-          static_cast<int64_t>(gridDim.x)};
-}
-
 template <class Formula, typename T, SlotSet kSlots>
 __global__ void __launch_bounds__(kKernelThreads) PlainKernel(const KernelArguments<T> arguments) {
-  PlainBody<Formula, T, kSlots>::Run(arguments, PlaceHere());
+  PlainBody<Formula, T, kSlots>::Run(
+      arguments, {static_cast<int>(threadIdx.x), static_cast<int64_t>(blockIdx.x),
+                  static_cast<int64_t>(gridDim.x)});
+}
+
+// The largest of what the threads give of which so many share a block of codes: all of a warp, or
+// eight.
+__device__ inline uint32_t LargestOfBlock(uint32_t largest, int threads) {
+  constexpr unsigned kWholeWarp = 0xffffffff;
+  if (threads == 32) return __reduce_max_sync(kWholeWarp, largest);
+  OPTSHARD_UNROLL
+  for (int other = 1; other < 8; other *= 2) {
+    largest = max(largest, __shfl_xor_sync(kWholeWarp, largest, other));
+  }
+  return largest;
+}
+
+template <class Body>
+__device__ inline void EncodeSlot(const KernelArray& array, const typename Body::Place& place,
+                                  const CodeTable* tables, const typename Body::Carried& carried,
+                                  int s) {
+  const int together = Body::ThreadsOfBlock(array.kind);
+  uint32_t largest[2] = {Body::LargestOf(place, carried, s, 0),
+                         Body::LargestOf(place, carried, s, 1)};
+  if (IsDynamic(array.kind)) {
+    largest[0] = LargestOfBlock(max(largest[0], largest[1]), together);
+    largest[1] = largest[0];
+  } else {
+    largest[0] = LargestOfBlock(largest[0], together);
+    largest[1] = LargestOfBlock(largest[1], together);
+  }
+  Body::Encode(array, place, tables, carried, s, largest);
 }
 
 template <class Formula, SlotSet kSlots, bool kCoded>
 __global__ void __launch_bounds__(kKernelThreads)
     MixedKernel(const KernelArguments<float> arguments) {
   using Body = MixedBody<Formula, kSlots, kCoded>;
-  __shared__ typename Body::Shared shared;
-  const GridPlace grid = PlaceHere();
-  typename Body::Carried carried;
-  Body::Begin(arguments, grid, shared);
-  if constexpr (kCoded) __syncthreads();
-  const int64_t units = Body::UnitsOf(arguments, grid);
-  for (int64_t unit = 0; unit < units; ++unit) {
-    Body::Update(arguments, grid, unit, shared, carried);
-    if constexpr (kCoded) {
-      __syncthreads();
-      Body::Encode(grid, unit, shared, carried);
+  __shared__ CodeTable tables[kCoded ? kCodeTables : 1];
+  if (IsSkipped(arguments)) return;
+  if constexpr (kCoded) {
+    Body::Begin(arguments.tables, threadIdx.x, tables);
+    __syncthreads();
+  }
+  for (int64_t chunk = blockIdx.x; chunk < arguments.chunks; chunk += gridDim.x) {
+    const ChunkPlace at = FindChunk(arguments, chunk, ChunkElements<float>(Body::kPass));
+    const KernelSpan& span = *at.span;
+    const Constants<Scalar> constants(CoefficientsOf(arguments, span));
+    for (int unit = 0; unit < kUnitsPerChunk; ++unit) {
+      const auto place = PlaceOf<typename Body::Place>(span, at.first, unit, threadIdx.x);
+      typename Body::Carried carried;
+      Body::Update(constants, span, place, tables, carried);
+      if constexpr (kCoded) {
+        OPTSHARD_UNROLL
+        for (int s = 0; s < Body::SlotsOf::kCount; ++s) {
+          const KernelArray& array = span.slots[s];
+          if (IsCoded(array.kind)) EncodeSlot<Body>(array, place, tables, carried, s);
+        }
+      }
     }
   }
 }

@@ -49,19 +49,37 @@ struct StepDecision {
   int32_t applies = 1;  // 0: the step is skipped, and nothing changes
 };
 
-// The values of a dynamic map and what finds the nearest one: DynamicMap's, by the same names.
-struct DynamicTable {
-  static constexpr int kSections = 8;
+// What codes are made with: DynamicMap's numbers of one of the maps, and the companded averages.
+struct CodeTable {
+  // Among the floats of two octaves at most one section begins: `begin` is less than that by what a
+  // quotient may be off, as bits; `section` is the one before.
+  struct Octaves {
+    int32_t begin;
+    int32_t section;
+  };
+  struct alignas(16) Section {
+    float scale;
+    float offset;  // with kPlaceBase
+    float limit;   // likewise
+  };
+  // A place plus this is between 512 and 1024, where floats are 2^-14 apart: the last 14 bits are
+  // how far it is above the middle of two ranks less the doubt, and the 8 before them the rank.
+  static constexpr float kPlaceDoubt = 0x1p-13f;
+  static constexpr float kPlaceBase = 768.5f + kPlaceDoubt;
+  static constexpr int kFractionBits = 14;
+  static constexpr int32_t kQuotientDoubt = 4;  // units in the last place
+  static constexpr float kSmallest = 0x1p-25f;  // has rank 0
 
-  float values[256];
-  float middles[256];
-  float begins[kSections];
-  float scale[kSections];
-  float offset[kSections];
-  float limit[kSections];
-  int32_t largest;
-  int32_t zero;  // the code of 0
+  Section sections[8];
+  Octaves octaves[16];
+  float values[256];    // by rank
+  float middles[256];   // x has at least rank k where x >= middles[k - 1]
+  int32_t largest;      // rank
+  int32_t zero;         // the code of 0
+  float averages[256];  // of a companded code, as a share of the scale
 };
+
+constexpr int kCodeTables = 2;
 
 // What a launch's threads do is cut into units of so many threads' vectors, and a chunk is
 // kUnitsPerChunk of them: the unit of work that a block takes.
@@ -78,7 +96,7 @@ struct KernelArguments {
   int64_t chunks = 0;
   const T* coefficients = nullptr;         // sets of kMaxCoefficients
   const StepDecision* decision = nullptr;  // null: the step is applied
-  const DynamicTable* tables = nullptr;    // of signed values, then of unsigned ones
+  const CodeTable* tables = nullptr;       // kCodeTables
 };
 
 // How a formula goes over memory.
@@ -88,16 +106,19 @@ enum class KernelPass : uint8_t {
   kCoded,  // likewise, and slots in 8 bits
 };
 
-// The elements that a thread takes at a time.
+// The elements that a thread takes at a time: in one group, or two.
 template <typename T>
-OPTSHARD_HOST_DEVICE constexpr int VectorElements(KernelPass pass) {
-  return pass == KernelPass::kPlain ? 16 / static_cast<int>(sizeof(T)) : 8;
+OPTSHARD_HOST_DEVICE constexpr int GroupElements(KernelPass pass) {
+  return pass == KernelPass::kPlain ? 16 / static_cast<int>(sizeof(T)) : 4;
+}
+OPTSHARD_HOST_DEVICE constexpr int GroupsOf(KernelPass pass) {
+  return pass == KernelPass::kPlain ? 1 : 2;
 }
 
 // A multiple of kCodeGrid.
 template <typename T>
 OPTSHARD_HOST_DEVICE constexpr int64_t ChunkElements(KernelPass pass) {
-  return int64_t{kUnitsPerChunk} * kKernelThreads * VectorElements<T>(pass);
+  return int64_t{kUnitsPerChunk} * kKernelThreads * GroupsOf(pass) * GroupElements<T>(pass);
 }
 
 }  // namespace optshard

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "common/buffer.h"
 #include "common/dynamic_map.h"
 #include "common/fatal.h"
+#include "common/half.h"
 
 namespace optshard {
 namespace {
@@ -113,7 +115,7 @@ KernelSpan SpanOf(const SpanUpdate& from, KernelPass pass) {
   span.keeps_parameter = from.keeps_parameter;
   span.corrections = from.correction;
   span.elements = from.elements;
-  const int vector_elements = VectorElements<T>(pass);
+  const int vector_elements = GroupElements<T>(pass);
   span.is_aligned = IsAligned(span.updated, vector_elements) &&
                     IsAligned(span.gradient, vector_elements) &&
                     IsAligned(span.parameter, vector_elements) &&
@@ -143,16 +145,28 @@ void CopyCoefficients(const std::vector<const Coefficients*>& sets, void* to) {
   }
 }
 
-DynamicTable TableOf(const DynamicMap& map) {
-  DynamicTable table;
+CodeTable TableOf(const DynamicMap& map) {
+  static_assert(CodeTable::kQuotientDoubt == DynamicMap::kQuotientDoubt);
+  static_assert(CodeTable::kPlaceDoubt == DynamicMap::kPlaceDoubt);
+  static_assert(CodeTable::kSmallest == DynamicMap::kSmallest);
+  CodeTable table;
+  for (int s = 0; s < DynamicMap::kSections; ++s) {
+    table.sections[s] = {map.scale[s], map.offset[s] + CodeTable::kPlaceBase,
+                         map.limit[s] + CodeTable::kPlaceBase};
+  }
+  for (int o = 0; o < 16; ++o) {
+    table.octaves[o] = {
+        static_cast<int32_t>(BitsOf(map.octave_begins[o])) - CodeTable::kQuotientDoubt,
+        map.octave_sections[o]};
+  }
   std::copy(std::begin(map.values), std::end(map.values), table.values);
   std::copy(std::begin(map.middles), std::end(map.middles), table.middles);
-  std::copy_n(map.begins, DynamicTable::kSections, table.begins);
-  std::copy_n(map.scale, DynamicTable::kSections, table.scale);
-  std::copy_n(map.offset, DynamicTable::kSections, table.offset);
-  std::copy_n(map.limit, DynamicTable::kSections, table.limit);
   table.largest = map.largest;
   table.zero = map.is_signed ? 127 : 0;
+  for (int code = 0; code < 256; ++code) {
+    const auto q = static_cast<float>(static_cast<int8_t>(code));
+    table.averages[code] = q / (254.0f - std::abs(q));
+  }
   return table;
 }
 
@@ -214,7 +228,7 @@ void LaunchTable::CopyTo(void* to) const {
 }
 
 template <typename T>
-KernelArguments<T> LaunchTable::ArgumentsAt(const void* at, const DynamicTable* tables,
+KernelArguments<T> LaunchTable::ArgumentsAt(const void* at, const CodeTable* tables,
                                             const StepDecision* decision) const {
   const auto* const bytes = static_cast<const char*>(at);
   KernelArguments<T> arguments;
@@ -228,14 +242,14 @@ KernelArguments<T> LaunchTable::ArgumentsAt(const void* at, const DynamicTable* 
   return arguments;
 }
 
-template KernelArguments<float> LaunchTable::ArgumentsAt(const void*, const DynamicTable*,
+template KernelArguments<float> LaunchTable::ArgumentsAt(const void*, const CodeTable*,
                                                          const StepDecision*) const;
-template KernelArguments<double> LaunchTable::ArgumentsAt(const void*, const DynamicTable*,
+template KernelArguments<double> LaunchTable::ArgumentsAt(const void*, const CodeTable*,
                                                           const StepDecision*) const;
 
-const DynamicTable* DynamicTables() {
-  static const std::array<DynamicTable, kDynamicTables> tables = {TableOf(DynamicMap::Signed()),
-                                                                  TableOf(DynamicMap::Unsigned())};
+const CodeTable* CodeTables() {
+  static const std::array<CodeTable, kCodeTables> tables = {TableOf(DynamicMap::Signed()),
+                                                            TableOf(DynamicMap::Unsigned())};
   return tables.data();
 }
 

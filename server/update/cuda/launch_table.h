@@ -34,7 +34,7 @@ class LaunchTable {
 
   // For a copy that lies at `at`; T is that of arithmetic().
   template <typename T>
-  KernelArguments<T> ArgumentsAt(const void* at, const DynamicTable* tables,
+  KernelArguments<T> ArgumentsAt(const void* at, const CodeTable* tables,
                                  const StepDecision* decision) const;
 
  private:
@@ -58,9 +58,8 @@ class LaunchTable {
   size_t bytes_ = 0;
 };
 
-// Both of the maps, as kernels read them.
-constexpr int kDynamicTables = 2;
-const DynamicTable* DynamicTables();
+// Of signed values, and of unsigned ones: what kernels read is a copy.
+const CodeTable* CodeTables();
 
 }  // namespace optshard
 

@@ -125,11 +125,9 @@ std::string TensorName(size_t tensor) {
   return absl::StrCat("slot ", tensor - 2);
 }
 
-}  // namespace
-
-std::vector<RuleCase> AllRuleCases() {
+std::vector<RuleCase> CasesOf(const std::vector<const UpdateRule*>& rules) {
   std::vector<RuleCase> cases;
-  for (const UpdateRule* rule : RuleRegistry::All()) {
+  for (const UpdateRule* rule : rules) {
     const std::vector<const OptionSpec*> options = OffByDefault(rule->spec());
     for (uint32_t subset = 0; subset < 1u << options.size(); ++subset) {
       Hyperparameters given;
@@ -145,12 +143,16 @@ std::vector<RuleCase> AllRuleCases() {
   return cases;
 }
 
+}  // namespace
+
+std::vector<RuleCase> AllRuleCases() { return CasesOf(RuleRegistry::All()); }
+
 std::vector<RuleCase> ElementWiseRuleCases() {
-  std::vector<RuleCase> cases;
-  for (RuleCase& rule_case : AllRuleCases()) {
-    if (rule_case.rule->spec().element_wise) cases.push_back(std::move(rule_case));
-  }
-  return cases;
+  std::vector<const UpdateRule*> rules = RuleRegistry::All();
+  rules.erase(std::remove_if(rules.begin(), rules.end(),
+                             [](const UpdateRule* rule) { return !rule->spec().element_wise; }),
+              rules.end());
+  return CasesOf(rules);
 }
 
 RuleData::RuleData(const RuleCase* rule_case, int64_t elements, int misalignment, bool specials,

@@ -21,10 +21,10 @@ int Launch(const FormulaKernels& kernels, const LaunchTable& table, int blocks, 
   const KernelGrid grid = {blocks, nullptr};
   if (table.arithmetic() == DType::kFloat64) {
     return kernels.float64.launch(table.slots(), table.pass(),
-                                  table.ArgumentsAt<double>(at, DynamicTables(), decision), grid);
+                                  table.ArgumentsAt<double>(at, CodeTables(), decision), grid);
   }
   return kernels.float32.launch(table.slots(), table.pass(),
-                                table.ArgumentsAt<float>(at, DynamicTables(), decision), grid);
+                                table.ArgumentsAt<float>(at, CodeTables(), decision), grid);
 }
 
 // What the rule's kernels make of the job.

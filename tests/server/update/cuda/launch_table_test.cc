@@ -17,6 +17,8 @@ T* At(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+using Place = kernels::PlaceIn<float, KernelPass::kPlain>;
+
 class LaunchTableTest : public ::testing::Test {
  protected:
   LaunchTableTest() { coefficients_.slots = 1; }
@@ -86,8 +88,8 @@ TEST_F(LaunchTableTest, Chunks_MoreThan2To31Elements_AreFoundByTheirSpan) {
   expect(kMany / kChunk, 1, kMany - kChunk);
   expect(kMany / kChunk + 1, 2, 0);
   expect(kMany / kChunk + 2, 2, kChunk);
-  const kernels::Place last = kernels::PlaceOf<4>(arguments.spans[1], kMany - kChunk,
-                                                  kUnitsPerChunk - 1, kKernelThreads - 1);
+  const auto last = kernels::PlaceOf<Place>(arguments.spans[1], kMany - kChunk, kUnitsPerChunk - 1,
+                                            kKernelThreads - 1);
   EXPECT_EQ(last.first, kMany - 4);
   EXPECT_TRUE(last.is_whole);
 }
@@ -100,7 +102,7 @@ TEST_F(LaunchTableTest, MisalignedArray_NoWholeVectors) {
   std::vector<int64_t> copy(tables->front().bytes() / sizeof(int64_t));
   tables->front().CopyTo(copy.data());
   const auto arguments = tables->front().ArgumentsAt<float>(copy.data(), nullptr, nullptr);
-  EXPECT_FALSE(kernels::PlaceOf<4>(arguments.spans[0], 0, 0, 0).is_whole);
+  EXPECT_FALSE(kernels::PlaceOf<Place>(arguments.spans[0], 0, 0, 0).is_whole);
 }
 
 TEST_F(LaunchTableTest, Replicas_Refused) {

@@ -164,9 +164,9 @@ absl::StatusOr<ExportedMemory> ExportedMemory::Import(int device, int descriptor
       (*driver)->import_handle(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (const absl::Status status = DriverStatus(**driver, result, "importing"); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "the descriptor that was received is not that of memory of cuda:%d: %s", device,
-        status.message()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the descriptor that was received is not that of memory of cuda:%d: %s",
+                        device, status.message()));
   }
   memory.handle_ = handle;
   if (const absl::Status status = memory.Map(device); !status.ok()) return status;

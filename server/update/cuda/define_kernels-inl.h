@@ -34,12 +34,22 @@ int WithKernel32(SlotSet slots, KernelPass pass, const Use& use) {
     switch (pass) {
       case KernelPass::kPlain:
         return use(PlainGrid<Formula, float, kSlots>());
+      case KernelPass::kBFloat16:
+        return use(MixedGrid<Formula, kSlots, KernelPass::kBFloat16>());
+      case KernelPass::kMaster:
+        return use(MixedGrid<Formula, kSlots, KernelPass::kMaster>());
       case KernelPass::kMixed:
-        return use(MixedGrid<Formula, kSlots, /*kCoded=*/false>());
+        return use(MixedGrid<Formula, kSlots, KernelPass::kMixed>());
+      case KernelPass::kCodedFloat32:
+        if constexpr (kSlots != 0) {
+          return use(MixedGrid<Formula, kSlots, KernelPass::kCodedFloat32>());
+        }
+        break;
       case KernelPass::kCoded:
+        if constexpr (kSlots != 0) return use(MixedGrid<Formula, kSlots, KernelPass::kCoded>());
         break;
     }
-    return use(MixedGrid<Formula, kSlots, /*kCoded=*/true>());
+    return 0;
   });
 }
 

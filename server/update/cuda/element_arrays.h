@@ -1,8 +1,9 @@
-// A few elements of an array that lie beside each other, widened and rounded: for kernels.
+// A thread's elements of an array, as they lie in memory and as float32: for kernels.
 #ifndef OPTSHARD_SERVER_UPDATE_CUDA_ELEMENT_ARRAYS_H_
 #define OPTSHARD_SERVER_UPDATE_CUDA_ELEMENT_ARRAYS_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/half.h"
 #include "common/host_device.h"
@@ -11,9 +12,9 @@
 namespace optshard {
 namespace kernels {
 
-// Loaded and stored by 128 bits, or by as many as it has.
+// Loaded and stored at once.
 template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
+struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
@@ -42,120 +43,195 @@ struct Place {
   OPTSHARD_HOST_DEVICE int64_t FirstOf(int group) const { return first + group * kGroupStride; }
 };
 
+// T is float or double.
 template <typename T, class Place>
 OPTSHARD_HOST_DEVICE inline void LoadPlain(const void* array, const Place& place, T* to) {
   AssumeGlobal(array);
-  OPTSHARD_UNROLL
-  for (int group = 0; group < Place::kGroups; ++group) {
-    const T* const from = static_cast<const T*>(array) + place.FirstOf(group);
-    T* const values = to + group * Place::kTogether;
-    if (place.is_whole) {
-      const auto pack = *reinterpret_cast<const Pack<T, Place::kTogether>*>(from);
-      OPTSHARD_UNROLL
-      for (int k = 0; k < Place::kTogether; ++k) values[k] = pack.values[k];
-    } else {
-      OPTSHARD_UNROLL
-      for (int k = 0; k < Place::kTogether; ++k) values[k] = place.Has(group, k) ? from[k] : T{};
-    }
+  const T* const from = static_cast<const T*>(array) + place.first;
+  if (place.is_whole) {
+    const auto pack = *reinterpret_cast<const Pack<T, Place::kCount>*>(from);
+    OPTSHARD_UNROLL
+    for (int k = 0; k < Place::kCount; ++k) to[k] = pack.values[k];
+    return;
   }
+  OPTSHARD_UNROLL
+  for (int k = 0; k < Place::kCount; ++k) to[k] = place.Has(0, k) ? from[k] : T{};
 }
 
 template <typename T, class Place>
 OPTSHARD_HOST_DEVICE inline void StorePlain(const T* from, void* array, const Place& place) {
   AssumeGlobal(array);
+  T* const to = static_cast<T*>(array) + place.first;
+  if (place.is_whole) {
+    Pack<T, Place::kCount> pack;
+    OPTSHARD_UNROLL
+    for (int k = 0; k < Place::kCount; ++k) pack.values[k] = from[k];
+    *reinterpret_cast<Pack<T, Place::kCount>*>(to) = pack;
+    return;
+  }
+  OPTSHARD_UNROLL
+  for (int k = 0; k < Place::kCount; ++k) {
+    if (place.Has(0, k)) to[k] = from[k];
+  }
+}
+
+// Elements of one, two or four bytes.
+template <int kBytes>
+using ElementOf =
+    std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>;
+
+// The elements, as many in each 32-bit word as fit, the first one lowest. They are loaded before
+// any is computed with: a thread waits for all arrays at once.
+template <int kBytes, class Place>
+OPTSHARD_HOST_DEVICE inline void LoadWords(const void* array, const Place& place, uint32_t* words) {
+  using Element = ElementOf<kBytes>;
+  constexpr int kInWord = 4 / kBytes;
+  constexpr int kWords = Place::kTogether / kInWord;
+  AssumeGlobal(array);
   OPTSHARD_UNROLL
   for (int group = 0; group < Place::kGroups; ++group) {
-    T* const to = static_cast<T*>(array) + place.FirstOf(group);
-    const T* const values = from + group * Place::kTogether;
+    const Element* const from = static_cast<const Element*>(array) + place.FirstOf(group);
+    uint32_t* const of_group = words + group * kWords;
     if (place.is_whole) {
-      Pack<T, Place::kTogether> pack;
+      const auto pack = *reinterpret_cast<const Pack<uint32_t, kWords>*>(from);
       OPTSHARD_UNROLL
-      for (int k = 0; k < Place::kTogether; ++k) pack.values[k] = values[k];
-      *reinterpret_cast<Pack<T, Place::kTogether>*>(to) = pack;
-    } else {
+      for (int w = 0; w < kWords; ++w) of_group[w] = pack.values[w];
+      continue;
+    }
+    OPTSHARD_UNROLL
+    for (int w = 0; w < kWords; ++w) {
+      of_group[w] = 0;
       OPTSHARD_UNROLL
-      for (int k = 0; k < Place::kTogether; ++k) {
-        if (place.Has(group, k)) to[k] = values[k];
+      for (int e = 0; e < kInWord; ++e) {
+        const int k = w * kInWord + e;
+        if (place.Has(group, k)) of_group[w] |= uint32_t{from[k]} << (8 * kBytes * e);
       }
     }
   }
 }
 
-// Of 16-bit numbers. A GPU's own instructions for two at a time make another NaN than
-// common/half.h, but for any NaN.
-OPTSHARD_HOST_DEVICE inline void WidenFloat16(const uint16_t* halves, float* to) {
+template <int kBytes, class Place>
+OPTSHARD_HOST_DEVICE inline void StoreWords(const uint32_t* words, void* array,
+                                            const Place& place) {
+  using Element = ElementOf<kBytes>;
+  constexpr int kInWord = 4 / kBytes;
+  constexpr int kWords = Place::kTogether / kInWord;
+  AssumeGlobal(array);
+  OPTSHARD_UNROLL
+  for (int group = 0; group < Place::kGroups; ++group) {
+    Element* const to = static_cast<Element*>(array) + place.FirstOf(group);
+    const uint32_t* const of_group = words + group * kWords;
+    if (place.is_whole) {
+      Pack<uint32_t, kWords> pack;
+      OPTSHARD_UNROLL
+      for (int w = 0; w < kWords; ++w) pack.values[w] = of_group[w];
+      *reinterpret_cast<Pack<uint32_t, kWords>*>(to) = pack;
+      continue;
+    }
+    OPTSHARD_UNROLL
+    for (int k = 0; k < Place::kTogether; ++k) {
+      const uint32_t word = of_group[k / kInWord];
+      if (place.Has(group, k)) to[k] = static_cast<Element>(word >> (8 * kBytes * (k % kInWord)));
+    }
+  }
+}
+
+// Two 16-bit numbers in a word. What a GPU's own instructions make is that of common/half.h, but
+// for the bits of NaN.
+OPTSHARD_HOST_DEVICE inline void WidenBFloat16(uint32_t word, float* to) {
+  to[0] = FloatOf(word << 16);
+  to[1] = FloatOf(word & 0xffff0000);
+}
+OPTSHARD_HOST_DEVICE inline void WidenFloat16(uint32_t word, float* to) {
 #ifdef __CUDA_ARCH__
-  asm("cvt.f32.f16 %0, %1;" : "=f"(to[0]) : "h"(halves[0]));
-  asm("cvt.f32.f16 %0, %1;" : "=f"(to[1]) : "h"(halves[1]));
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(to[0]), "=f"(to[1])
+      : "r"(word));
 #else
-  for (int k = 0; k < 2; ++k) to[k] = FromFloat16(halves[k]);
+  to[0] = FromFloat16(static_cast<uint16_t>(word));
+  to[1] = FromFloat16(static_cast<uint16_t>(word >> 16));
 #endif
 }
-OPTSHARD_HOST_DEVICE inline void NarrowBFloat16(const float* from, uint16_t* halves) {
+OPTSHARD_HOST_DEVICE inline uint32_t NarrowBFloat16(const float* from) {
 #ifdef __CUDA_ARCH__
-  uint32_t both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(from[1]), "f"(from[0]));
-  halves[0] = static_cast<uint16_t>(both);
-  halves[1] = static_cast<uint16_t>(both >> 16);
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(from[1]), "f"(from[0]));
+  return word;
 #else
-  for (int k = 0; k < 2; ++k) halves[k] = ToBFloat16(from[k]);
+  return ToBFloat16(from[0]) | uint32_t{ToBFloat16(from[1])} << 16;
 #endif
 }
-OPTSHARD_HOST_DEVICE inline void NarrowFloat16(const float* from, uint16_t* halves) {
+OPTSHARD_HOST_DEVICE inline uint32_t NarrowFloat16(const float* from) {
 #ifdef __CUDA_ARCH__
-  uint32_t both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(from[1]), "f"(from[0]));
-  halves[0] = static_cast<uint16_t>(both);
-  halves[1] = static_cast<uint16_t>(both >> 16);
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(from[1]), "f"(from[0]));
+  return word;
 #else
-  for (int k = 0; k < 2; ++k) halves[k] = ToFloat16(from[k]);
+  return ToFloat16(from[0]) | uint32_t{ToFloat16(from[1])} << 16;
 #endif
 }
 
 template <int kCount>
-OPTSHARD_HOST_DEVICE inline void Widen(ArrayKind kind, const uint16_t* halves, float* to) {
-  if (kind == ArrayKind::kBFloat16) {
+OPTSHARD_HOST_DEVICE inline void WidenWords(ArrayKind half, const uint32_t* words, float* to) {
+  if (half == ArrayKind::kBFloat16) {
     OPTSHARD_UNROLL
-    for (int k = 0; k < kCount; ++k) to[k] = FromBFloat16(halves[k]);
+    for (int w = 0; w < kCount / 2; ++w) WidenBFloat16(words[w], to + 2 * w);
   } else {
     OPTSHARD_UNROLL
-    for (int k = 0; k < kCount; k += 2) WidenFloat16(halves + k, to + k);
+    for (int w = 0; w < kCount / 2; ++w) WidenFloat16(words[w], to + 2 * w);
   }
 }
 template <int kCount>
-OPTSHARD_HOST_DEVICE inline void Narrow(ArrayKind kind, const float* from, uint16_t* halves) {
-  if (kind == ArrayKind::kBFloat16) {
+OPTSHARD_HOST_DEVICE inline void NarrowToWords(ArrayKind half, const float* from, uint32_t* words) {
+  if (half == ArrayKind::kBFloat16) {
     OPTSHARD_UNROLL
-    for (int k = 0; k < kCount; k += 2) NarrowBFloat16(from + k, halves + k);
+    for (int w = 0; w < kCount / 2; ++w) words[w] = NarrowBFloat16(from + 2 * w);
   } else {
     OPTSHARD_UNROLL
-    for (int k = 0; k < kCount; k += 2) NarrowFloat16(from + k, halves + k);
+    for (int w = 0; w < kCount / 2; ++w) words[w] = NarrowFloat16(from + 2 * w);
   }
+}
+
+// The kind of an array, if that is known when this is compiled; kAnyKind if it is not.
+template <ArrayKind kKnown>
+OPTSHARD_HOST_DEVICE inline ArrayKind KindAs(const KernelArray& array) {
+  return kKnown == kAnyKind ? array.kind : kKnown;
 }
 
 // Of an array that is not coded.
-template <class Place>
-OPTSHARD_HOST_DEVICE inline void LoadWidened(const KernelArray& array, const Place& place,
-                                             float* to) {
-  if (array.kind == ArrayKind::kFloat32) {
-    LoadPlain<float>(array.values, place, to);
-    return;
+template <ArrayKind kKnown, class Place>
+OPTSHARD_HOST_DEVICE inline void LoadAs(const KernelArray& array, const Place& place,
+                                        uint32_t* words) {
+  if (KindAs<kKnown>(array) == ArrayKind::kFloat32) {
+    LoadWords<4>(array.values, place, words);
+  } else {
+    LoadWords<2>(array.values, place, words);
   }
-  uint16_t halves[Place::kCount];
-  LoadPlain<uint16_t>(array.values, place, halves);
-  Widen<Place::kCount>(array.kind, halves, to);
 }
-
-template <class Place>
-OPTSHARD_HOST_DEVICE inline void StoreNarrowed(const float* from, const KernelArray& array,
-                                               const Place& place) {
-  if (array.kind == ArrayKind::kFloat32) {
-    StorePlain<float>(from, array.values, place);
-    return;
+template <ArrayKind kKnown, int kCount>
+OPTSHARD_HOST_DEVICE inline void Widened(const KernelArray& array, const uint32_t* words,
+                                         float* to) {
+  const ArrayKind kind = KindAs<kKnown>(array);
+  if (kind == ArrayKind::kFloat32) {
+    OPTSHARD_UNROLL
+    for (int k = 0; k < kCount; ++k) to[k] = FloatOf(words[k]);
+  } else {
+    WidenWords<kCount>(kind, words, to);
   }
-  uint16_t halves[Place::kCount];
-  Narrow<Place::kCount>(array.kind, from, halves);
-  StorePlain<uint16_t>(halves, array.values, place);
+}
+template <ArrayKind kKnown, class Place>
+OPTSHARD_HOST_DEVICE inline void StoreAs(const float* from, const KernelArray& array,
+                                         const Place& place) {
+  const ArrayKind kind = KindAs<kKnown>(array);
+  uint32_t words[Place::kCount];
+  if (kind == ArrayKind::kFloat32) {
+    OPTSHARD_UNROLL
+    for (int k = 0; k < Place::kCount; ++k) words[k] = BitsOf(from[k]);
+    StoreWords<4>(words, array.values, place);
+  } else {
+    NarrowToWords<Place::kCount>(kind, from, words);
+    StoreWords<2>(words, array.values, place);
+  }
 }
 
 }  // namespace kernels

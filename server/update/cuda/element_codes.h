@@ -49,32 +49,37 @@ OPTSHARD_HOST_DEVICE inline float LoadScale(const KernelArray& array, int64_t bl
   return FromFloat16(static_cast<const uint16_t*>(array.scales)[block]);
 }
 
-// A thread's codes, all of one block.
+// Codes of one block, four in a word.
+OPTSHARD_HOST_DEVICE inline uint8_t CodeIn(const uint32_t* words, int k) {
+  return static_cast<uint8_t>(words[k / 4] >> (8 * (k % 4)));
+}
+
 template <int kCount>
 OPTSHARD_HOST_DEVICE inline void Decode(ArrayKind kind, const CodeTable* tables,
-                                        const uint8_t* codes, float scale, float* values) {
+                                        const uint32_t* words, float scale, float* values) {
   // A negative value times a scale of 0 is -0, and adding 0 makes that 0.
   switch (kind) {
     case ArrayKind::kDynamicSigned:
       OPTSHARD_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        const int from_zero = codes[k] - 127;
+        const int from_zero = CodeIn(words, k) - 127;
         const float size = tables[0].values[from_zero < 0 ? -from_zero : from_zero];
         values[k] = (from_zero < 0 ? -size : size) * scale + 0.0f;
       }
       return;
     case ArrayKind::kDynamicUnsigned:
       OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) values[k] = tables[1].values[codes[k]] * scale + 0.0f;
+      for (int k = 0; k < kCount; ++k)
+        values[k] = tables[1].values[CodeIn(words, k)] * scale + 0.0f;
       return;
     case ArrayKind::kCompandedAverage:
       OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) values[k] = tables[0].averages[codes[k]] * scale;
+      for (int k = 0; k < kCount; ++k) values[k] = tables[0].averages[CodeIn(words, k)] * scale;
       return;
     default:
       OPTSHARD_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        const float root = FloatOfByte(codes[k]) * (1.0f / 255) * scale;
+        const float root = FloatOfByte(CodeIn(words, k)) * (1.0f / 255) * scale;
         values[k] = root * root;
       }
   }

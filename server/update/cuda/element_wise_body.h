@@ -128,13 +128,35 @@ struct PlainBody {
   }
 };
 
-// Arrays of several types, whose formula computes in float32: slots in block codes, too, if kCoded.
-// Those are stored once the largest values of their blocks are known, for which the threads of a
-// block of codes tell each other theirs.
-template <class Formula, SlotSet kSlots, bool kCoded>
+// Which kinds of arrays a pass has, as far as they are known when its kernel is compiled.
+template <KernelPass kPass>
+struct KindsOf {
+  static constexpr bool kAllBFloat16 = kPass == KernelPass::kBFloat16;
+  static constexpr bool kWithMaster = kPass == KernelPass::kMaster;
+  static constexpr bool kFloat32 = kWithMaster || kPass == KernelPass::kCodedFloat32;
+
+  static constexpr ArrayKind kUpdated = kAllBFloat16 ? ArrayKind::kBFloat16
+                                        : kFloat32   ? ArrayKind::kFloat32
+                                                     : kAnyKind;
+  static constexpr ArrayKind kGradient = kAllBFloat16 || kWithMaster ? ArrayKind::kBFloat16
+                                         : kFloat32                  ? ArrayKind::kFloat32
+                                                                     : kAnyKind;
+  static constexpr ArrayKind kSlots = kAllBFloat16  ? ArrayKind::kBFloat16
+                                      : kWithMaster ? ArrayKind::kFloat32
+                                                    : kAnyKind;
+  static constexpr bool kOnlyCodedSlots = kPass == KernelPass::kCodedFloat32;
+  static constexpr bool kMayHaveMaster = kUpdated == kAnyKind || kWithMaster;
+  static constexpr bool kMayHaveCorrections = kUpdated == kAnyKind;
+};
+
+// Arrays of several types, whose formula computes in float32; slots in block codes, too. Those are
+// stored once the largest values of their blocks are known, for which the threads of a block of
+// codes tell each other theirs.
+template <class Formula, SlotSet kSlots, KernelPass kPass>
 struct MixedBody {
-  static constexpr KernelPass kPass = kCoded ? KernelPass::kCoded : KernelPass::kMixed;
+  using Kinds = KindsOf<kPass>;
   using Place = PlaceIn<float, kPass>;
+  static constexpr bool kCoded = HasCodes(kPass);
   static constexpr int kCount = Place::kCount;
   using SlotsOf = Slots<Scalar, kSlots>;
   static constexpr int kSlotCount = SlotsOf::kCount > 0 ? SlotsOf::kCount : 1;
@@ -144,6 +166,10 @@ struct MixedBody {
     float slots[kSlotCount][kCount];
   };
 
+  static OPTSHARD_HOST_DEVICE bool IsCodedSlot(const KernelArray& array) {
+    return kCoded && (Kinds::kOnlyCodedSlots || IsCoded(array.kind));
+  }
+
   // The first phase: the tables are copied to where they are near.
   static OPTSHARD_HOST_DEVICE void Begin(const CodeTable* from, int thread, CodeTable* to) {
     constexpr int kWords = kCodeTables * sizeof(CodeTable) / sizeof(uint32_t);
@@ -152,18 +178,21 @@ struct MixedBody {
     }
   }
 
-  // Of each unit, the second phase; without kCoded the last one.
+  // Of each unit, the second phase; without codes the last one.
   static OPTSHARD_HOST_DEVICE void Update(const Constants<Scalar>& constants,
                                           const KernelSpan& span, const Place& place,
                                           const CodeTable* tables, Carried& carried) {
     if (place.is_empty()) return;
+    Loaded loaded;
+    Load(span, place, loaded);
     float parameter[kCount];
     float gradient[kCount];
-    LoadParameter(span, place, parameter);
-    LoadWidened(span.gradient, place, gradient);
+    Widened<Kinds::kUpdated, kCount>(span.updated, loaded.parameter, parameter);
+    if constexpr (Kinds::kMayHaveCorrections) Correct(span, loaded, parameter);
+    Widened<Kinds::kGradient, kCount>(span.gradient, loaded.gradient, gradient);
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
-      LoadSlot(span.slots[s], place, tables, carried.slots[s]);
+      WidenSlot(span.slots[s], tables, loaded.slots[s], loaded.scales[s], carried.slots[s]);
     }
     OPTSHARD_UNROLL
     for (int k = 0; k < kCount; ++k) {
@@ -178,8 +207,8 @@ struct MixedBody {
     }
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
-      if (!kCoded || !IsCoded(span.slots[s].kind)) {
-        StoreNarrowed(carried.slots[s], span.slots[s], place);
+      if (!IsCodedSlot(span.slots[s])) {
+        StoreAs<Kinds::kSlots>(carried.slots[s], span.slots[s], place);
       }
     }
     if (!span.keeps_parameter) StoreParameter(span, place, parameter);
@@ -211,7 +240,7 @@ struct MixedBody {
                                           const CodeTable* tables, const Carried& carried, int s,
                                           const uint32_t* largest) {
     if (place.is_empty()) return;
-    uint8_t codes[kCount];
+    uint32_t words[Place::kGroups];
     OPTSHARD_UNROLL
     for (int group = 0; group < Place::kGroups; ++group) {
       const float scale = ScaleOf(array.kind, largest[group]);
@@ -220,76 +249,116 @@ struct MixedBody {
       if (first % block_elements == 0 && place.Has(group, 0)) {
         StoreScale(array, first / block_elements, scale);
       }
-      const int at = group * Place::kTogether;
+      uint8_t codes[Place::kTogether];
       if (largest[group] == 0 || largest[group] >= kInfinityBits) {
         OPTSHARD_UNROLL
-        for (int k = 0; k < Place::kTogether; ++k) codes[at + k] = CodeOfZero(array.kind, tables);
+        for (int k = 0; k < Place::kTogether; ++k) codes[k] = CodeOfZero(array.kind, tables);
       } else {
-        kernels::Encode<Place::kTogether>(array.kind, tables, carried.slots[s] + at, scale,
-                                          codes + at);
+        kernels::Encode<Place::kTogether>(
+            array.kind, tables, carried.slots[s] + group * Place::kTogether, scale, codes);
       }
+      words[group] = 0;
+      OPTSHARD_UNROLL
+      for (int k = 0; k < Place::kTogether; ++k) words[group] |= uint32_t{codes[k]} << (8 * k);
     }
-    StorePlain<uint8_t>(codes, array.values, place);
+    StoreWords<1>(words, array.values, place);
   }
+  static_assert(Place::kTogether == 4, "a word has a group's codes");
 
  private:
-  static OPTSHARD_HOST_DEVICE void LoadSlot(const KernelArray& array, const Place& place,
-                                            const CodeTable* tables, float* to) {
-    if constexpr (kCoded) {
-      if (IsCoded(array.kind)) {
-        uint8_t codes[kCount];
-        LoadPlain<uint8_t>(array.values, place, codes);
-        OPTSHARD_UNROLL
-        for (int group = 0; group < Place::kGroups; ++group) {
-          if (!place.Has(group, 0)) continue;
-          const int at = group * Place::kTogether;
-          const float scale = LoadScale(array, place.FirstOf(group) / BlockElementsOf(array.kind));
-          Decode<Place::kTogether>(array.kind, tables, codes + at, scale, to + at);
-        }
-        return;
+  // As it lies in memory.
+  struct Loaded {
+    uint32_t parameter[kCount];
+    uint32_t gradient[kCount];
+    uint32_t corrections[Place::kGroups];
+    uint32_t slots[kSlotCount][kCount];
+    float scales[kSlotCount][Place::kGroups];
+  };
+
+  static OPTSHARD_HOST_DEVICE void Load(const KernelSpan& span, const Place& place,
+                                        Loaded& loaded) {
+    LoadAs<Kinds::kUpdated>(span.updated, place, loaded.parameter);
+    LoadAs<Kinds::kGradient>(span.gradient, place, loaded.gradient);
+    if (Kinds::kMayHaveCorrections && span.corrections != nullptr) {
+      LoadWords<1>(span.corrections, place, loaded.corrections);
+    }
+    OPTSHARD_UNROLL
+    for (int s = 0; s < SlotsOf::kCount; ++s) {
+      const KernelArray& array = span.slots[s];
+      if (!IsCodedSlot(array)) {
+        LoadAs<Kinds::kSlots>(array, place, loaded.slots[s]);
+        continue;
+      }
+      LoadWords<1>(array.values, place, loaded.slots[s]);
+      OPTSHARD_UNROLL
+      for (int group = 0; group < Place::kGroups; ++group) {
+        const int64_t block = place.FirstOf(group) / BlockElementsOf(array.kind);
+        loaded.scales[s][group] = place.Has(group, 0) ? LoadScale(array, block) : 0.0f;
       }
     }
-    LoadWidened(array, place, to);
   }
 
-  static OPTSHARD_HOST_DEVICE void LoadParameter(const KernelSpan& span, const Place& place,
-                                                 float* to) {
-    LoadWidened(span.updated, place, to);
-    if (span.corrections == nullptr) return;
-    int8_t corrections[kCount];
-    LoadPlain<int8_t>(span.corrections, place, corrections);
+  static OPTSHARD_HOST_DEVICE void WidenSlot(const KernelArray& array, const CodeTable* tables,
+                                             const uint32_t* words, const float* scales,
+                                             float* to) {
+    if (!IsCodedSlot(array)) {
+      Widened<Kinds::kSlots, kCount>(array, words, to);
+      return;
+    }
     OPTSHARD_UNROLL
-    for (int k = 0; k < kCount; ++k) to[k] = CorrectedBy(span.updated.kind, to[k], corrections[k]);
+    for (int group = 0; group < Place::kGroups; ++group) {
+      Decode<Place::kTogether>(array.kind, tables, words + group, scales[group],
+                               to + group * Place::kTogether);
+    }
+  }
+
+  static OPTSHARD_HOST_DEVICE void Correct(const KernelSpan& span, const Loaded& loaded,
+                                           float* parameter) {
+    if (span.corrections == nullptr) return;
+    OPTSHARD_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      const auto correction = static_cast<int8_t>(CodeIn(loaded.corrections, k));
+      parameter[k] = CorrectedBy(span.updated.kind, parameter[k], correction);
+    }
   }
 
   static OPTSHARD_HOST_DEVICE void StoreParameter(const KernelSpan& span, const Place& place,
                                                   const float* parameter) {
-    StoreNarrowed(parameter, span.updated, place);
-    if (span.corrections != nullptr) {
-      float rounded[kCount];
-      Round(span.updated.kind, parameter, rounded);
-      int8_t corrections[kCount];
-      OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        corrections[k] = CorrectionOf(span.updated.kind, parameter[k], rounded[k]);
+    StoreAs<Kinds::kUpdated>(parameter, span.updated, place);
+    if constexpr (Kinds::kMayHaveCorrections) {
+      if (span.corrections != nullptr) StoreCorrections(span, place, parameter);
+    }
+    if constexpr (Kinds::kMayHaveMaster) {
+      if (Kinds::kWithMaster) {
+        StoreAs<ArrayKind::kBFloat16>(parameter, span.parameter, place);
+      } else if (span.parameter.kind == ArrayKind::kFloat32) {
+        float rounded[kCount];
+        Round(span.rounded_to, parameter, rounded);
+        StoreAs<ArrayKind::kFloat32>(rounded, span.parameter, place);
+      } else if (span.parameter.kind != ArrayKind::kNone) {
+        StoreAs<kAnyKind>(parameter, span.parameter, place);
       }
-      StorePlain<int8_t>(corrections, span.corrections, place);
     }
-    if (span.parameter.kind == ArrayKind::kNone) return;
-    if (span.parameter.kind == span.rounded_to) {
-      StoreNarrowed(parameter, span.parameter, place);
-      return;
-    }
+  }
+
+  static OPTSHARD_HOST_DEVICE void StoreCorrections(const KernelSpan& span, const Place& place,
+                                                    const float* parameter) {
     float rounded[kCount];
-    Round(span.rounded_to, parameter, rounded);
-    StoreNarrowed(rounded, span.parameter, place);
+    Round(span.updated.kind, parameter, rounded);
+    uint32_t words[Place::kGroups] = {};
+    OPTSHARD_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      const int8_t correction = CorrectionOf(span.updated.kind, parameter[k], rounded[k]);
+      words[k / 4] |= uint32_t{static_cast<uint8_t>(correction)} << (8 * (k % 4));
+    }
+    StoreWords<1>(words, span.corrections, place);
   }
 
   // To values of a 16-bit type.
   static OPTSHARD_HOST_DEVICE void Round(ArrayKind half, const float* from, float* to) {
-    uint16_t halves[kCount];
-    Narrow<kCount>(half, from, halves);
-    Widen<kCount>(half, halves, to);
+    uint32_t words[kCount / 2];
+    NarrowToWords<kCount>(half, from, words);
+    WidenWords<kCount>(half, words, to);
   }
 };
 

@@ -48,29 +48,29 @@ __device__ inline void EncodeSlot(const KernelArray& array, const typename Body:
   Body::Encode(array, place, tables, carried, s, largest);
 }
 
-template <class Formula, SlotSet kSlots, bool kCoded>
+template <class Formula, SlotSet kSlots, KernelPass kPass>
 __global__ void __launch_bounds__(kKernelThreads)
     MixedKernel(const KernelArguments<float> arguments) {
-  using Body = MixedBody<Formula, kSlots, kCoded>;
-  __shared__ CodeTable tables[kCoded ? kCodeTables : 1];
+  using Body = MixedBody<Formula, kSlots, kPass>;
+  __shared__ CodeTable tables[HasCodes(kPass) ? kCodeTables : 1];
   if (IsSkipped(arguments)) return;
-  if constexpr (kCoded) {
+  if constexpr (HasCodes(kPass)) {
     Body::Begin(arguments.tables, threadIdx.x, tables);
     __syncthreads();
   }
   for (int64_t chunk = blockIdx.x; chunk < arguments.chunks; chunk += gridDim.x) {
-    const ChunkPlace at = FindChunk(arguments, chunk, ChunkElements<float>(Body::kPass));
+    const ChunkPlace at = FindChunk(arguments, chunk, ChunkElements<float>(kPass));
     const KernelSpan& span = *at.span;
     const Constants<Scalar> constants(CoefficientsOf(arguments, span));
     for (int unit = 0; unit < kUnitsPerChunk; ++unit) {
       const auto place = PlaceOf<typename Body::Place>(span, at.first, unit, threadIdx.x);
       typename Body::Carried carried;
       Body::Update(constants, span, place, tables, carried);
-      if constexpr (kCoded) {
+      if constexpr (HasCodes(kPass)) {
         OPTSHARD_UNROLL
         for (int s = 0; s < Body::SlotsOf::kCount; ++s) {
           const KernelArray& array = span.slots[s];
-          if (IsCoded(array.kind)) EncodeSlot<Body>(array, place, tables, carried, s);
+          if (Body::IsCodedSlot(array)) EncodeSlot<Body>(array, place, tables, carried, s);
         }
       }
     }
@@ -104,13 +104,13 @@ struct PlainGrid {
   }
 };
 
-template <class Formula, SlotSet kSlots, bool kCoded>
+template <class Formula, SlotSet kSlots, KernelPass kPass>
 struct MixedGrid {
   int Launch(const KernelArguments<float>& arguments, const KernelGrid& grid) const {
-    return LaunchKernel(&MixedKernel<Formula, kSlots, kCoded>, arguments, grid);
+    return LaunchKernel(&MixedKernel<Formula, kSlots, kPass>, arguments, grid);
   }
   int BlocksPerMultiprocessor() const {
-    return BlocksPerMultiprocessorOf(&MixedKernel<Formula, kSlots, kCoded>);
+    return BlocksPerMultiprocessorOf(&MixedKernel<Formula, kSlots, kPass>);
   }
 };
 

@@ -26,9 +26,9 @@ struct PlainGrid {
   int BlocksPerMultiprocessor() const { return 1; }
 };
 
-template <class Formula, SlotSet kSlots, bool kCoded>
+template <class Formula, SlotSet kSlots, KernelPass kPass>
 struct MixedGrid {
-  using Body = MixedBody<Formula, kSlots, kCoded>;
+  using Body = MixedBody<Formula, kSlots, kPass>;
 
   int Launch(const KernelArguments<float>& arguments, const KernelGrid& grid) const {
     if (IsSkipped(arguments)) return 0;
@@ -46,12 +46,12 @@ struct MixedGrid {
 
   static void RunBlock(const KernelArguments<float>& arguments, int64_t block, int64_t blocks) {
     CodeTable tables[kCodeTables];
-    for (int thread = 0; thread < kKernelThreads && kCoded; ++thread) {
+    for (int thread = 0; thread < kKernelThreads && HasCodes(kPass); ++thread) {
       Body::Begin(arguments.tables, thread, tables);
     }
     Threads threads(kKernelThreads);
     for (int64_t chunk = block; chunk < arguments.chunks; chunk += blocks) {
-      const ChunkPlace at = FindChunk(arguments, chunk, ChunkElements<float>(Body::kPass));
+      const ChunkPlace at = FindChunk(arguments, chunk, ChunkElements<float>(kPass));
       const Constants<Scalar> constants(CoefficientsOf(arguments, *at.span));
       for (int unit = 0; unit < kUnitsPerChunk; ++unit) {
         for (int thread = 0; thread < kKernelThreads; ++thread) {
@@ -59,8 +59,8 @@ struct MixedGrid {
           here.place = PlaceOf<typename Body::Place>(*at.span, at.first, unit, thread);
           Body::Update(constants, *at.span, here.place, tables, here.carried);
         }
-        for (int s = 0; s < Body::SlotsOf::kCount && kCoded; ++s) {
-          if (IsCoded(at.span->slots[s].kind)) Encode(at.span->slots[s], s, tables, threads);
+        for (int s = 0; s < Body::SlotsOf::kCount && HasCodes(kPass); ++s) {
+          if (Body::IsCodedSlot(at.span->slots[s])) Encode(at.span->slots[s], s, tables, threads);
         }
       }
     }

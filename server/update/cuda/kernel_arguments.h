@@ -22,6 +22,9 @@ enum class ArrayKind : uint8_t {
   kCompandedSquare,
 };
 
+// Of a kernel that looks at each array's kind.
+constexpr ArrayKind kAnyKind = ArrayKind::kNone;
+
 struct KernelArray {
   void* values = nullptr;  // or codes
   void* scales = nullptr;  // of codes
@@ -99,12 +102,20 @@ struct KernelArguments {
   const CodeTable* tables = nullptr;       // kCodeTables
 };
 
-// How a formula goes over memory.
+// How a formula goes over memory. Kernels that know the types of their arrays are faster than those
+// that look at them.
 enum class KernelPass : uint8_t {
-  kPlain,  // every array of what the formula computes in
-  kMixed,  // arrays of several types, masters
-  kCoded,  // likewise, and slots in 8 bits
+  kPlain,         // every array of what the formula computes in
+  kBFloat16,      // every array is bfloat16, and there is neither a master nor a correction
+  kMaster,        // parameter and gradient are bfloat16, master and slots float32
+  kMixed,         // any others without codes
+  kCodedFloat32,  // slots are coded, the other arrays float32, and there is no master
+  kCoded,         // some slots are coded, the other arrays any
 };
+
+OPTSHARD_HOST_DEVICE constexpr bool HasCodes(KernelPass pass) {
+  return pass == KernelPass::kCodedFloat32 || pass == KernelPass::kCoded;
+}
 
 // The elements that a thread takes at a time: in one group, or two.
 template <typename T>

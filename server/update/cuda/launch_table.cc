@@ -87,14 +87,29 @@ bool IsAligned(const KernelArray& array, int vector_elements) {
 KernelPass PassOf(const UpdateTask& task) {
   const SpanUpdate& span = task.span;
   const DType arithmetic = task.coefficients->arithmetic;
-  bool is_plain = span.parameter.dtype() == arithmetic && span.gradient.dtype() == arithmetic &&
-                  !span.master && span.correction == nullptr;
-  for (const SlotArray& slot : span.slots) {
-    if (!slot) continue;
-    if (slot.is_coded()) return KernelPass::kCoded;
-    is_plain = is_plain && slot.dtype() == arithmetic;
+  const auto slots_end = std::find_if_not(span.slots.begin(), span.slots.end(),
+                                          [](const SlotArray& slot) -> bool { return !!slot; });
+  const auto all_slots_are = [&](DType dtype) {
+    return std::all_of(span.slots.begin(), slots_end, [dtype](const SlotArray& slot) {
+      return !slot.is_coded() && slot.dtype() == dtype;
+    });
+  };
+  const auto is_coded = [](const SlotArray& slot) { return slot.is_coded(); };
+  const bool is_bare = !span.master && span.correction == nullptr;
+  const auto both_are = [&span](DType dtype) {
+    return span.parameter.dtype() == dtype && span.gradient.dtype() == dtype;
+  };
+  if (std::any_of(span.slots.begin(), slots_end, is_coded)) {
+    const bool are_float32 = is_bare && both_are(DType::kFloat32) &&
+                             std::all_of(span.slots.begin(), slots_end, is_coded);
+    return are_float32 ? KernelPass::kCodedFloat32 : KernelPass::kCoded;
   }
-  return is_plain ? KernelPass::kPlain : KernelPass::kMixed;
+  if (is_bare && both_are(arithmetic) && all_slots_are(arithmetic)) return KernelPass::kPlain;
+  if (both_are(DType::kBFloat16)) {
+    if (is_bare && all_slots_are(DType::kBFloat16)) return KernelPass::kBFloat16;
+    if (span.master && all_slots_are(DType::kFloat32)) return KernelPass::kMaster;
+  }
+  return KernelPass::kMixed;
 }
 
 template <typename T>

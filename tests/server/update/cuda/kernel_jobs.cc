@@ -81,6 +81,8 @@ std::string FirstDifference(const std::string& name, DType dtype, int64_t elemen
   return "";
 }
 
+bool IsCoded(JobKind kind) { return kind == JobKind::kCoded || kind == JobKind::kCodedFloat32; }
+
 }  // namespace
 
 std::string NameOf(JobKind kind) {
@@ -89,12 +91,18 @@ std::string NameOf(JobKind kind) {
       return "float32";
     case JobKind::kFloat64:
       return "float64";
+    case JobKind::kBFloat16:
+      return "bfloat16";
+    case JobKind::kBFloat16Master:
+      return "bfloat16_master";
     case JobKind::kMixed:
       return "mixed";
     case JobKind::kMaster:
       return "master";
     case JobKind::kCorrected:
       return "corrected";
+    case JobKind::kCodedFloat32:
+      return "coded_float32";
     case JobKind::kCoded:
       break;
   }
@@ -104,9 +112,9 @@ std::string NameOf(JobKind kind) {
 bool Takes(const RuleCase& rule_case, JobKind kind) {
   if (rule_case.rule->formula() == nullptr) return false;
   const std::vector<Slot> slots = rule_case.rule->Slots(rule_case.group);
-  return kind != JobKind::kCoded || std::any_of(slots.begin(), slots.end(), [](const Slot& slot) {
-           return slot.eight_bit != EightBit::kNo;
-         });
+  return !IsCoded(kind) || std::any_of(slots.begin(), slots.end(), [](const Slot& slot) {
+    return slot.eight_bit != EightBit::kNo;
+  });
 }
 
 std::vector<JobShape> JobShapes(JobKind kind) {
@@ -138,9 +146,13 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
   const auto type = [&] {
     switch (shape.kind) {
       case JobKind::kFloat32:
+      case JobKind::kCodedFloat32:
         return DType::kFloat32;
       case JobKind::kFloat64:
         return DType::kFloat64;
+      case JobKind::kBFloat16:
+      case JobKind::kBFloat16Master:
+        return DType::kBFloat16;
       default:
         return any_float();
     }
@@ -150,8 +162,9 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
   task.coefficients = static_cast<int>(random_() % coefficients_.size());
   DType of_parameter = type();
   if (shape.kind == JobKind::kCorrected) of_parameter = any_half();
-  if (shape.kind == JobKind::kMaster) {
-    of_parameter = any_float();
+  const bool is_master = shape.kind == JobKind::kMaster;
+  if (is_master || shape.kind == JobKind::kBFloat16Master) {
+    if (is_master) of_parameter = any_float();
     if (of_parameter == DType::kFloat32) task.rounded_to = any_half();
     task.master = AddArray("master", DType::kFloat32, elements, shape.aligned);
     Fill(task.master, Values(elements, true, false));
@@ -174,8 +187,9 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
   for (size_t s = 0; s < slots.size(); ++s) {
     const bool is_signed = rule_case.signed_slots[s];
     Place place;
-    if (shape.kind == JobKind::kCoded && slots[s].eight_bit != EightBit::kNo &&
-        random_() % 4 != 0) {
+    const bool codes = shape.kind == JobKind::kCodedFloat32 ||
+                       (shape.kind == JobKind::kCoded && random_() % 4 != 0);
+    if (codes && slots[s].eight_bit != EightBit::kNo) {
       const bool companded = random_() % 2 == 0;
       const bool of_signed = slots[s].eight_bit == EightBit::kSigned;
       const BlockCode code =
@@ -183,7 +197,9 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
                     : (of_signed ? BlockCode::kDynamicSigned : BlockCode::kDynamicUnsigned);
       place = AddCoded(slots[s].name, code, elements);
     } else {
-      place = AddArray(slots[s].name, type(), elements, shape.aligned);
+      const bool is_float32 = shape.kind == JobKind::kBFloat16Master;
+      place =
+          AddArray(slots[s].name, is_float32 ? DType::kFloat32 : type(), elements, shape.aligned);
     }
     Fill(place, Values(elements, is_signed, false));
     task.slots.push_back(place);

@@ -24,13 +24,18 @@ namespace optshard::testing {
 enum class JobKind {
   kFloat32,
   kFloat64,
-  kMixed,      // each of any type that is computed in float32
-  kMaster,     // 16-bit parameters with masters, or float32 ones that are rounded
-  kCorrected,  // 16-bit parameters with corrections
-  kCoded,      // like kMixed, with slots in 8 bits
+  kBFloat16,
+  kBFloat16Master,  // with masters and slots in float32
+  kMixed,           // each of any type that is computed in float32
+  kMaster,          // 16-bit parameters with masters, or float32 ones that are rounded
+  kCorrected,       // 16-bit parameters with corrections
+  kCodedFloat32,    // all slots in 8 bits that can be, the rest float32
+  kCoded,           // like kMixed, with slots in 8 bits
 };
-constexpr JobKind kJobKinds[] = {JobKind::kFloat32, JobKind::kFloat64,   JobKind::kMixed,
-                                 JobKind::kMaster,  JobKind::kCorrected, JobKind::kCoded};
+constexpr JobKind kJobKinds[] = {
+    JobKind::kFloat32,        JobKind::kFloat64,      JobKind::kBFloat16,
+    JobKind::kBFloat16Master, JobKind::kMixed,        JobKind::kMaster,
+    JobKind::kCorrected,      JobKind::kCodedFloat32, JobKind::kCoded};
 std::string NameOf(JobKind kind);
 
 struct JobShape {

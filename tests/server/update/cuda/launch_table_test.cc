@@ -52,8 +52,18 @@ TEST_F(LaunchTableTest, TypesOfTheArrays_DecideThePass) {
   task.span.parameter = Buffer(At<void>(0x1000), DType::kBFloat16);
   task.span.master = At<float>(0x4000);
   EXPECT_EQ(PassOf(task), KernelPass::kMixed);
+  task.span.gradient = ConstBuffer(At<void>(0x2000), DType::kBFloat16);
+  EXPECT_EQ(PassOf(task), KernelPass::kMaster);
+  task.span.master = nullptr;
+  EXPECT_EQ(PassOf(task), KernelPass::kMixed);
+  task.span.slots[0] = Buffer(At<void>(0x3000), DType::kBFloat16);
+  EXPECT_EQ(PassOf(task), KernelPass::kBFloat16);
+  task.span.correction = At<int8_t>(0x4000);
+  EXPECT_EQ(PassOf(task), KernelPass::kMixed);
   task = TaskOf(10);
   task.span.slots[0] = CodedArray{BlockCode::kDynamicSigned, At<uint8_t>(0x3000), At<void>(0x5000)};
+  EXPECT_EQ(PassOf(task), KernelPass::kCodedFloat32);
+  task.span.gradient = ConstBuffer(At<void>(0x2000), DType::kBFloat16);
   EXPECT_EQ(PassOf(task), KernelPass::kCoded);
 }
 

@@ -82,7 +82,7 @@ using ElementOf =
 
 // The elements, as many in each 32-bit word as fit, the first one lowest. They are loaded before
 // any is computed with: a thread waits for all arrays at once.
-template <int kBytes, class Place>
+template <int kBytes, bool kWhole, class Place>
 OPTSHARD_HOST_DEVICE inline void LoadWords(const void* array, const Place& place, uint32_t* words) {
   using Element = ElementOf<kBytes>;
   constexpr int kInWord = 4 / kBytes;
@@ -92,25 +92,22 @@ OPTSHARD_HOST_DEVICE inline void LoadWords(const void* array, const Place& place
   for (int group = 0; group < Place::kGroups; ++group) {
     const Element* const from = static_cast<const Element*>(array) + place.FirstOf(group);
     uint32_t* const of_group = words + group * kWords;
-    if (place.is_whole) {
+    if constexpr (kWhole) {
       const auto pack = *reinterpret_cast<const Pack<uint32_t, kWords>*>(from);
       OPTSHARD_UNROLL
       for (int w = 0; w < kWords; ++w) of_group[w] = pack.values[w];
-      continue;
-    }
-    OPTSHARD_UNROLL
-    for (int w = 0; w < kWords; ++w) {
-      of_group[w] = 0;
+    } else {
       OPTSHARD_UNROLL
-      for (int e = 0; e < kInWord; ++e) {
-        const int k = w * kInWord + e;
-        if (place.Has(group, k)) of_group[w] |= uint32_t{from[k]} << (8 * kBytes * e);
+      for (int k = 0; k < Place::kTogether; ++k) {
+        if (k % kInWord == 0) of_group[k / kInWord] = 0;
+        if (!place.Has(group, k)) continue;
+        of_group[k / kInWord] |= uint32_t{from[k]} << (8 * kBytes * (k % kInWord));
       }
     }
   }
 }
 
-template <int kBytes, class Place>
+template <int kBytes, bool kWhole, class Place>
 OPTSHARD_HOST_DEVICE inline void StoreWords(const uint32_t* words, void* array,
                                             const Place& place) {
   using Element = ElementOf<kBytes>;
@@ -121,17 +118,17 @@ OPTSHARD_HOST_DEVICE inline void StoreWords(const uint32_t* words, void* array,
   for (int group = 0; group < Place::kGroups; ++group) {
     Element* const to = static_cast<Element*>(array) + place.FirstOf(group);
     const uint32_t* const of_group = words + group * kWords;
-    if (place.is_whole) {
+    if constexpr (kWhole) {
       Pack<uint32_t, kWords> pack;
       OPTSHARD_UNROLL
       for (int w = 0; w < kWords; ++w) pack.values[w] = of_group[w];
       *reinterpret_cast<Pack<uint32_t, kWords>*>(to) = pack;
-      continue;
-    }
-    OPTSHARD_UNROLL
-    for (int k = 0; k < Place::kTogether; ++k) {
-      const uint32_t word = of_group[k / kInWord];
-      if (place.Has(group, k)) to[k] = static_cast<Element>(word >> (8 * kBytes * (k % kInWord)));
+    } else {
+      OPTSHARD_UNROLL
+      for (int k = 0; k < Place::kTogether; ++k) {
+        const uint32_t word = of_group[k / kInWord];
+        if (place.Has(group, k)) to[k] = static_cast<Element>(word >> (8 * kBytes * (k % kInWord)));
+      }
     }
   }
 }
@@ -199,13 +196,13 @@ OPTSHARD_HOST_DEVICE inline ArrayKind KindAs(const KernelArray& array) {
 }
 
 // Of an array that is not coded.
-template <ArrayKind kKnown, class Place>
+template <ArrayKind kKnown, bool kWhole, class Place>
 OPTSHARD_HOST_DEVICE inline void LoadAs(const KernelArray& array, const Place& place,
                                         uint32_t* words) {
   if (KindAs<kKnown>(array) == ArrayKind::kFloat32) {
-    LoadWords<4>(array.values, place, words);
+    LoadWords<4, kWhole>(array.values, place, words);
   } else {
-    LoadWords<2>(array.values, place, words);
+    LoadWords<2, kWhole>(array.values, place, words);
   }
 }
 template <ArrayKind kKnown, int kCount>
@@ -219,7 +216,7 @@ OPTSHARD_HOST_DEVICE inline void Widened(const KernelArray& array, const uint32_
     WidenWords<kCount>(kind, words, to);
   }
 }
-template <ArrayKind kKnown, class Place>
+template <ArrayKind kKnown, bool kWhole, class Place>
 OPTSHARD_HOST_DEVICE inline void StoreAs(const float* from, const KernelArray& array,
                                          const Place& place) {
   const ArrayKind kind = KindAs<kKnown>(array);
@@ -227,10 +224,10 @@ OPTSHARD_HOST_DEVICE inline void StoreAs(const float* from, const KernelArray& a
   if (kind == ArrayKind::kFloat32) {
     OPTSHARD_UNROLL
     for (int k = 0; k < Place::kCount; ++k) words[k] = BitsOf(from[k]);
-    StoreWords<4>(words, array.values, place);
+    StoreWords<4, kWhole>(words, array.values, place);
   } else {
     NarrowToWords<Place::kCount>(kind, from, words);
-    StoreWords<2>(words, array.values, place);
+    StoreWords<2, kWhole>(words, array.values, place);
   }
 }
 

@@ -20,9 +20,9 @@ OPTSHARD_HOST_DEVICE inline bool IsDynamic(ArrayKind kind) {
 OPTSHARD_HOST_DEVICE inline bool IsCoded(ArrayKind kind) {
   return kind >= ArrayKind::kDynamicSigned;
 }
-OPTSHARD_HOST_DEVICE inline int BlockElementsOf(ArrayKind kind) {
-  return IsDynamic(kind) ? 256 : 32;
-}
+// The elements of a block of codes are this power of two: dividing 64-bit numbers takes a GPU some
+// seventy instructions.
+OPTSHARD_HOST_DEVICE inline int BlockShift(ArrayKind kind) { return IsDynamic(kind) ? 8 : 5; }
 
 OPTSHARD_HOST_DEVICE inline uint32_t MagnitudeBits(float value) {
   return BitsOf(value) & 0x7fffffff;
@@ -49,14 +49,16 @@ OPTSHARD_HOST_DEVICE inline float LoadScale(const KernelArray& array, int64_t bl
   return FromFloat16(static_cast<const uint16_t*>(array.scales)[block]);
 }
 
-// Codes of one block, four in a word.
+// Four codes in a word.
 OPTSHARD_HOST_DEVICE inline uint8_t CodeIn(const uint32_t* words, int k) {
   return static_cast<uint8_t>(words[k / 4] >> (8 * (k % 4)));
 }
 
-template <int kCount>
+// Groups of four codes, each of one block.
+template <int kGroups>
 OPTSHARD_HOST_DEVICE inline void Decode(ArrayKind kind, const CodeTable* tables,
-                                        const uint32_t* words, float scale, float* values) {
+                                        const uint32_t* words, const float* scales, float* values) {
+  constexpr int kCount = 4 * kGroups;
   // A negative value times a scale of 0 is -0, and adding 0 makes that 0.
   switch (kind) {
     case ArrayKind::kDynamicSigned:
@@ -64,22 +66,25 @@ OPTSHARD_HOST_DEVICE inline void Decode(ArrayKind kind, const CodeTable* tables,
       for (int k = 0; k < kCount; ++k) {
         const int from_zero = CodeIn(words, k) - 127;
         const float size = tables[0].values[from_zero < 0 ? -from_zero : from_zero];
-        values[k] = (from_zero < 0 ? -size : size) * scale + 0.0f;
+        values[k] = (from_zero < 0 ? -size : size) * scales[k / 4] + 0.0f;
       }
       return;
     case ArrayKind::kDynamicUnsigned:
       OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k)
-        values[k] = tables[1].values[CodeIn(words, k)] * scale + 0.0f;
+      for (int k = 0; k < kCount; ++k) {
+        values[k] = tables[1].values[CodeIn(words, k)] * scales[k / 4] + 0.0f;
+      }
       return;
     case ArrayKind::kCompandedAverage:
       OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) values[k] = tables[0].averages[CodeIn(words, k)] * scale;
+      for (int k = 0; k < kCount; ++k) {
+        values[k] = tables[0].averages[CodeIn(words, k)] * scales[k / 4];
+      }
       return;
     default:
       OPTSHARD_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        const float root = FloatOfByte(CodeIn(words, k)) * (1.0f / 255) * scale;
+        const float root = FloatOfByte(CodeIn(words, k)) * (1.0f / 255) * scales[k / 4];
         values[k] = root * root;
       }
   }
@@ -105,7 +110,7 @@ OPTSHARD_HOST_DEVICE inline void StoreScale(const KernelArray& array, int64_t bl
 // A rank, and whether it may be wrong.
 struct NearRank {
   int rank = 0;
-  bool is_in_doubt = false;
+  int doubts = 0;  // 0: it is right
 };
 
 // `x`: within CodeTable::kQuotientDoubt of the quotient whose rank is wanted, and not negative.
@@ -123,8 +128,10 @@ OPTSHARD_HOST_DEVICE inline NearRank RankNear(const CodeTable& table, float x) {
       static_cast<uint32_t>(kOne - static_cast<int>(2 * CodeTable::kPlaceDoubt * kOne));
   NearRank near;
   near.rank = static_cast<int>(sum >> CodeTable::kFractionBits & 0xff);
-  near.is_in_doubt =
-      (sum & kBeyond) == 0 || static_cast<uint32_t>(beyond) < 2 * CodeTable::kQuotientDoubt;
+  // Branches would cost more than comparing both.
+  const int by_place = (sum & kBeyond) == 0 ? 1 : 0;
+  const int by_section = static_cast<uint32_t>(beyond) < 2 * CodeTable::kQuotientDoubt ? 1 : 0;
+  near.doubts = by_place | by_section;
   return near;
 }
 
@@ -143,60 +150,83 @@ OPTSHARD_HOST_DEVICE inline uint8_t DynamicCode(int rank, bool is_negative) {
   return static_cast<uint8_t>(code > 0 ? code : 0);
 }
 
-template <bool kSigned, int kCount>
-OPTSHARD_HOST_DEVICE inline void EncodeDynamic(const CodeTable& table, const float* values,
-                                               float scale, uint8_t* codes) {
+template <bool kSigned>
+OPTSHARD_HOST_DEVICE inline uint32_t EncodeDynamic(const CodeTable& table, const float* values,
+                                                   float scale) {
   // Beyond these an inverse is no normal number.
   const bool has_inverse = scale >= 0x1p-100f && scale <= 0x1p100f;
   const float inverse = 1.0f / scale;
   const auto size_of = [](float x) { return kSigned ? __builtin_fabsf(x) : x; };
-  bool is_in_doubt = !has_inverse;
+  uint32_t word = 0;
+  int doubts = has_inverse ? 0 : 1;
   OPTSHARD_UNROLL
-  for (int k = 0; k < kCount; ++k) {
+  for (int k = 0; k < 4; ++k) {
     const NearRank near = RankNear(table, size_of(values[k] * inverse));
-    codes[k] = DynamicCode<kSigned>(near.rank, values[k] < 0);
-    is_in_doubt = is_in_doubt || near.is_in_doubt;
+    word |= uint32_t{DynamicCode<kSigned>(near.rank, values[k] < 0)} << (8 * k);
+    doubts |= near.doubts;
   }
-  if (!is_in_doubt) return;
-  OPTSHARD_UNROLL
-  for (int k = 0; k < kCount; ++k) {
-    const NearRank near = RankNear(table, size_of(values[k] * inverse));
-    if (has_inverse && !near.is_in_doubt) continue;
+  if (doubts == 0) return word;
+  word = 0;
+  for (int k = 0; k < 4; ++k) {
     const float x = values[k] / scale;
-    codes[k] = DynamicCode<kSigned>(RankFrom(table, near.rank, size_of(x)), x < 0);
+    const int near = RankNear(table, size_of(values[k] * inverse)).rank;
+    word |= uint32_t{DynamicCode<kSigned>(RankFrom(table, near, size_of(x)), x < 0)} << (8 * k);
   }
+  return word;
 }
 
-// Of a block that has nothing to be divided by: only zeros, or a value that is not finite.
-OPTSHARD_HOST_DEVICE inline uint8_t CodeOfZero(ArrayKind kind, const CodeTable* tables) {
-  return kind == ArrayKind::kDynamicSigned ? static_cast<uint8_t>(tables[0].zero) : 0;
+OPTSHARD_HOST_DEVICE inline uint32_t EncodeCompandedAverage(const float* values, float scale) {
+  uint32_t word = 0;
+  OPTSHARD_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const float companded = values[k] / (scale + __builtin_fabsf(values[k])) * 254.0f;
+    const int code = RoundedToEven(Clamp(companded, -127.0f, 127.0f));
+    word |= uint32_t{static_cast<uint8_t>(code)} << (8 * k);
+  }
+  return word;
 }
 
-// `scale`: of ScaleOf, neither 0 nor NaN.
-template <int kCount>
+OPTSHARD_HOST_DEVICE inline uint32_t EncodeCompandedSquare(const float* values, float scale) {
+  const float parts_per_one = 255.0f / scale;
+  uint32_t word = 0;
+  OPTSHARD_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const float parts = __builtin_sqrtf(values[k] > 0 ? values[k] : 0.0f) * parts_per_one;
+    const int code = RoundedToEven(parts < 255.0f ? parts : 255.0f);
+    word |= static_cast<uint32_t>(code) << (8 * k);
+  }
+  return word;
+}
+
+// Of each group of four values, by the bits of its block's largest absolute one and the scale that
+// ScaleOf makes of it.
+template <int kGroups>
 OPTSHARD_HOST_DEVICE inline void Encode(ArrayKind kind, const CodeTable* tables,
-                                        const float* values, float scale, uint8_t* codes) {
+                                        const float* values, const uint32_t* largest,
+                                        const float* scales, uint32_t* words) {
+  // A block of zeros has nothing to be divided by, and one with a value that is not finite is NaN.
+  const auto for_each_group = [&](uint32_t codes_of_zero, const auto& encode) {
+    OPTSHARD_UNROLL
+    for (int group = 0; group < kGroups; ++group) {
+      const bool is_finite = largest[group] != 0 && largest[group] < kInfinityBits;
+      words[group] = is_finite ? encode(values + 4 * group, scales[group]) : codes_of_zero;
+    }
+  };
   switch (kind) {
     case ArrayKind::kDynamicSigned:
-      return EncodeDynamic<true, kCount>(tables[0], values, scale, codes);
+      return for_each_group(0x7f7f7f7f, [tables](const float* four, float scale) {
+        return EncodeDynamic<true>(tables[0], four, scale);
+      });
     case ArrayKind::kDynamicUnsigned:
-      return EncodeDynamic<false, kCount>(tables[1], values, scale, codes);
+      return for_each_group(0, [tables](const float* four, float scale) {
+        return EncodeDynamic<false>(tables[1], four, scale);
+      });
     case ArrayKind::kCompandedAverage:
-      OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        const float companded = values[k] / (scale + __builtin_fabsf(values[k])) * 254.0f;
-        codes[k] = static_cast<uint8_t>(RoundedToEven(Clamp(companded, -127.0f, 127.0f)));
-      }
-      return;
-    default: {
-      const float parts_per_one = 255.0f / scale;
-      OPTSHARD_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        const float root = __builtin_sqrtf(values[k] > 0 ? values[k] : 0.0f);
-        const float parts = root * parts_per_one;
-        codes[k] = static_cast<uint8_t>(RoundedToEven(parts < 255.0f ? parts : 255.0f));
-      }
-    }
+      return for_each_group(
+          0, [](const float* four, float scale) { return EncodeCompandedAverage(four, scale); });
+    default:
+      return for_each_group(
+          0, [](const float* four, float scale) { return EncodeCompandedSquare(four, scale); });
   }
 }
 

@@ -184,7 +184,11 @@ struct MixedBody {
                                           const CodeTable* tables, Carried& carried) {
     if (place.is_empty()) return;
     Loaded loaded;
-    Load(span, place, loaded);
+    if (place.is_whole) {
+      Load<true>(span, place, loaded);
+    } else {
+      Load<false>(span, place, loaded);
+    }
     float parameter[kCount];
     float gradient[kCount];
     Widened<Kinds::kUpdated, kCount>(span.updated, loaded.parameter, parameter);
@@ -205,13 +209,11 @@ struct MixedBody {
       for (int s = 0; s < SlotsOf::kCount; ++s) carried.slots[s][k] = of_slots.existing(s).raw;
       parameter[k] = of_parameter.raw;
     }
-    OPTSHARD_UNROLL
-    for (int s = 0; s < SlotsOf::kCount; ++s) {
-      if (!IsCodedSlot(span.slots[s])) {
-        StoreAs<Kinds::kSlots>(carried.slots[s], span.slots[s], place);
-      }
+    if (place.is_whole) {
+      Store<true>(span, place, parameter, carried);
+    } else {
+      Store<false>(span, place, parameter, carried);
     }
-    if (!span.keeps_parameter) StoreParameter(span, place, parameter);
   }
 
   // The bits of the largest absolute value of a group in slot s: those of a NaN are above all
@@ -222,7 +224,8 @@ struct MixedBody {
     OPTSHARD_UNROLL
     for (int k = 0; k < Place::kTogether; ++k) {
       const float value = carried.slots[s][group * Place::kTogether + k];
-      const uint32_t bits = place.Has(group, k) ? MagnitudeBits(value) : 0;
+      const bool exists = place.is_whole || place.Has(group, k);
+      const uint32_t bits = exists ? MagnitudeBits(value) : 0;
       largest = bits > largest ? bits : largest;
     }
     return largest;
@@ -231,7 +234,7 @@ struct MixedBody {
   // How many threads share a block of codes: a warp, with all of their groups, or as many with one
   // group each.
   static OPTSHARD_HOST_DEVICE int ThreadsOfBlock(ArrayKind kind) {
-    return IsDynamic(kind) ? 32 : BlockElementsOf(kind) / Place::kTogether;
+    return IsDynamic(kind) ? 32 : 32 / Place::kTogether;
   }
   static_assert(!kCoded || Place::kCount * 32 == 256, "a warp has a whole block");
 
@@ -240,28 +243,23 @@ struct MixedBody {
                                           const CodeTable* tables, const Carried& carried, int s,
                                           const uint32_t* largest) {
     if (place.is_empty()) return;
-    uint32_t words[Place::kGroups];
+    float scales[Place::kGroups];
     OPTSHARD_UNROLL
     for (int group = 0; group < Place::kGroups; ++group) {
-      const float scale = ScaleOf(array.kind, largest[group]);
-      const int block_elements = BlockElementsOf(array.kind);
+      scales[group] = ScaleOf(array.kind, largest[group]);
       const int64_t first = place.FirstOf(group);
-      if (first % block_elements == 0 && place.Has(group, 0)) {
-        StoreScale(array, first / block_elements, scale);
+      const int64_t block = first >> BlockShift(array.kind);
+      if (block << BlockShift(array.kind) == first && place.Has(group, 0)) {
+        StoreScale(array, block, scales[group]);
       }
-      uint8_t codes[Place::kTogether];
-      if (largest[group] == 0 || largest[group] >= kInfinityBits) {
-        OPTSHARD_UNROLL
-        for (int k = 0; k < Place::kTogether; ++k) codes[k] = CodeOfZero(array.kind, tables);
-      } else {
-        kernels::Encode<Place::kTogether>(
-            array.kind, tables, carried.slots[s] + group * Place::kTogether, scale, codes);
-      }
-      words[group] = 0;
-      OPTSHARD_UNROLL
-      for (int k = 0; k < Place::kTogether; ++k) words[group] |= uint32_t{codes[k]} << (8 * k);
     }
-    StoreWords<1>(words, array.values, place);
+    uint32_t words[Place::kGroups];
+    kernels::Encode<Place::kGroups>(array.kind, tables, carried.slots[s], largest, scales, words);
+    if (place.is_whole) {
+      StoreWords<1, true>(words, array.values, place);
+    } else {
+      StoreWords<1, false>(words, array.values, place);
+    }
   }
   static_assert(Place::kTogether == 4, "a word has a group's codes");
 
@@ -275,25 +273,27 @@ struct MixedBody {
     float scales[kSlotCount][Place::kGroups];
   };
 
+  template <bool kWhole>
   static OPTSHARD_HOST_DEVICE void Load(const KernelSpan& span, const Place& place,
                                         Loaded& loaded) {
-    LoadAs<Kinds::kUpdated>(span.updated, place, loaded.parameter);
-    LoadAs<Kinds::kGradient>(span.gradient, place, loaded.gradient);
+    LoadAs<Kinds::kUpdated, kWhole>(span.updated, place, loaded.parameter);
+    LoadAs<Kinds::kGradient, kWhole>(span.gradient, place, loaded.gradient);
     if (Kinds::kMayHaveCorrections && span.corrections != nullptr) {
-      LoadWords<1>(span.corrections, place, loaded.corrections);
+      LoadWords<1, kWhole>(span.corrections, place, loaded.corrections);
     }
     OPTSHARD_UNROLL
     for (int s = 0; s < SlotsOf::kCount; ++s) {
       const KernelArray& array = span.slots[s];
       if (!IsCodedSlot(array)) {
-        LoadAs<Kinds::kSlots>(array, place, loaded.slots[s]);
+        LoadAs<Kinds::kSlots, kWhole>(array, place, loaded.slots[s]);
         continue;
       }
-      LoadWords<1>(array.values, place, loaded.slots[s]);
+      LoadWords<1, kWhole>(array.values, place, loaded.slots[s]);
       OPTSHARD_UNROLL
       for (int group = 0; group < Place::kGroups; ++group) {
-        const int64_t block = place.FirstOf(group) / BlockElementsOf(array.kind);
-        loaded.scales[s][group] = place.Has(group, 0) ? LoadScale(array, block) : 0.0f;
+        const int64_t block = place.FirstOf(group) >> BlockShift(array.kind);
+        const bool exists = kWhole || place.Has(group, 0);
+        loaded.scales[s][group] = exists ? LoadScale(array, block) : 0.0f;
       }
     }
   }
@@ -305,11 +305,7 @@ struct MixedBody {
       Widened<Kinds::kSlots, kCount>(array, words, to);
       return;
     }
-    OPTSHARD_UNROLL
-    for (int group = 0; group < Place::kGroups; ++group) {
-      Decode<Place::kTogether>(array.kind, tables, words + group, scales[group],
-                               to + group * Place::kTogether);
-    }
+    Decode<Place::kGroups>(array.kind, tables, words, scales, to);
   }
 
   static OPTSHARD_HOST_DEVICE void Correct(const KernelSpan& span, const Loaded& loaded,
@@ -322,25 +318,39 @@ struct MixedBody {
     }
   }
 
+  template <bool kWhole>
+  static OPTSHARD_HOST_DEVICE void Store(const KernelSpan& span, const Place& place,
+                                         const float* parameter, const Carried& carried) {
+    OPTSHARD_UNROLL
+    for (int s = 0; s < SlotsOf::kCount; ++s) {
+      if (!IsCodedSlot(span.slots[s])) {
+        StoreAs<Kinds::kSlots, kWhole>(carried.slots[s], span.slots[s], place);
+      }
+    }
+    if (!span.keeps_parameter) StoreParameter<kWhole>(span, place, parameter);
+  }
+
+  template <bool kWhole>
   static OPTSHARD_HOST_DEVICE void StoreParameter(const KernelSpan& span, const Place& place,
                                                   const float* parameter) {
-    StoreAs<Kinds::kUpdated>(parameter, span.updated, place);
+    StoreAs<Kinds::kUpdated, kWhole>(parameter, span.updated, place);
     if constexpr (Kinds::kMayHaveCorrections) {
-      if (span.corrections != nullptr) StoreCorrections(span, place, parameter);
+      if (span.corrections != nullptr) StoreCorrections<kWhole>(span, place, parameter);
     }
     if constexpr (Kinds::kMayHaveMaster) {
       if (Kinds::kWithMaster) {
-        StoreAs<ArrayKind::kBFloat16>(parameter, span.parameter, place);
+        StoreAs<ArrayKind::kBFloat16, kWhole>(parameter, span.parameter, place);
       } else if (span.parameter.kind == ArrayKind::kFloat32) {
         float rounded[kCount];
         Round(span.rounded_to, parameter, rounded);
-        StoreAs<ArrayKind::kFloat32>(rounded, span.parameter, place);
+        StoreAs<ArrayKind::kFloat32, kWhole>(rounded, span.parameter, place);
       } else if (span.parameter.kind != ArrayKind::kNone) {
-        StoreAs<kAnyKind>(parameter, span.parameter, place);
+        StoreAs<kAnyKind, kWhole>(parameter, span.parameter, place);
       }
     }
   }
 
+  template <bool kWhole>
   static OPTSHARD_HOST_DEVICE void StoreCorrections(const KernelSpan& span, const Place& place,
                                                     const float* parameter) {
     float rounded[kCount];
@@ -351,7 +361,7 @@ struct MixedBody {
       const int8_t correction = CorrectionOf(span.updated.kind, parameter[k], rounded[k]);
       words[k / 4] |= uint32_t{static_cast<uint8_t>(correction)} << (8 * (k % 4));
     }
-    StoreWords<1>(words, span.corrections, place);
+    StoreWords<1, kWhole>(words, span.corrections, place);
   }
 
   // To values of a 16-bit type.

@@ -48,8 +48,10 @@ __device__ inline void EncodeSlot(const KernelArray& array, const typename Body:
   Body::Encode(array, place, tables, carried, s, largest);
 }
 
+// Without a number of blocks the compiler gives some of these fewer registers than they need, and
+// spills. With two blocks a thread may have 128.
 template <class Formula, SlotSet kSlots, KernelPass kPass>
-__global__ void __launch_bounds__(kKernelThreads)
+__global__ void __launch_bounds__(kKernelThreads, 2)
     MixedKernel(const KernelArguments<float> arguments) {
   using Body = MixedBody<Formula, kSlots, kPass>;
   __shared__ CodeTable tables[HasCodes(kPass) ? kCodeTables : 1];

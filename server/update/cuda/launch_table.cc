@@ -177,7 +177,6 @@ CodeTable TableOf(const DynamicMap& map) {
   std::copy(std::begin(map.values), std::end(map.values), table.values);
   std::copy(std::begin(map.middles), std::end(map.middles), table.middles);
   table.largest = map.largest;
-  table.zero = map.is_signed ? 127 : 0;
   for (int code = 0; code < 256; ++code) {
     const auto q = static_cast<float>(static_cast<int8_t>(code));
     table.averages[code] = q / (254.0f - std::abs(q));

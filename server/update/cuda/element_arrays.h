@@ -27,6 +27,7 @@ struct Place {
 
 template <typename T, int kCount>
 OPTSHARD_HOST_DEVICE inline void LoadPlain(const void* array, const Place& place, T* to) {
+  OPTSHARD_IN_DEVICE_MEMORY(array);
   const T* const from = static_cast<const T*>(array) + place.first;
   if (place.is_whole) {
     const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(from);
@@ -40,6 +41,7 @@ OPTSHARD_HOST_DEVICE inline void LoadPlain(const void* array, const Place& place
 
 template <typename T, int kCount>
 OPTSHARD_HOST_DEVICE inline void StorePlain(const T* from, void* array, const Place& place) {
+  OPTSHARD_IN_DEVICE_MEMORY(array);
   T* const to = static_cast<T*>(array) + place.first;
   if (place.is_whole) {
     Pack<T, kCount> pack;

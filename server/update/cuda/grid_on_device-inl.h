@@ -22,8 +22,10 @@ __global__ void __launch_bounds__(kKernelThreads) PlainKernel(const KernelArgume
   PlainBody<Formula, T, kSlots>::Run(arguments, PlaceHere());
 }
 
+// Without a number of blocks the compiler gives some of these fewer registers than they need, and
+// spills. With two blocks a thread may have 128.
 template <class Formula, SlotSet kSlots, bool kCoded>
-__global__ void __launch_bounds__(kKernelThreads)
+__global__ void __launch_bounds__(kKernelThreads, 2)
     MixedKernel(const KernelArguments<float> arguments) {
   using Body = MixedBody<Formula, kSlots, kCoded>;
   __shared__ typename Body::Shared shared;

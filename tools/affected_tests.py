@@ -1,7 +1,8 @@
 """Prints the labels of the tests nearest to changed files, for `./run check`.
 
 Usage: affected_tests.py FILE..., paths from the root of the workspace. A failing query is an error
-(exit code 1). Files that no target reads are named on stderr.
+(exit code 1). Files that no target reads are named on stderr, and so are tests that another
+configuration runs.
 
 Nearest are the tests of the targets that read a file. On the way from a target to its tests lie
 libraries that only group others (all update rules), and test support of the same part: what changes in
@@ -9,6 +10,7 @@ server/update reaches its tests also through libraries of tests/server/update. W
 the search widens, one target at a time, until it finds some.
 """
 
+import itertools
 import os
 import sys
 
@@ -49,6 +51,10 @@ class Graph:
         if any(path.endswith((".h", ".cc", ".bazel")) for path in paths):
             found.update(self._layering)
         return sorted(found), unread
+
+    def needs_cuda(self, label):
+        """Whether Bazel refuses it without --config=cuda."""
+        return self._rules[label].needs_cuda
 
     def _owners(self, path):
         """The rules that are made from a file, generated sources followed to who compiles them."""
@@ -101,8 +107,10 @@ def main(paths):
     tests, unread = graph.tests(paths)
     for path in unread:
         print("no target reads %s" % path, file=sys.stderr)
-    if tests:
-        print("\n".join(tests))
+    for label in filter(graph.needs_cuda, tests):
+        print("only ./run test --config=cuda or --gpu runs %s" % label, file=sys.stderr)
+    for label in itertools.filterfalse(graph.needs_cuda, tests):
+        print(label)
 
 
 if __name__ == "__main__":

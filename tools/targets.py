@@ -15,6 +15,14 @@ class Rule:
         self.label = element.get("name")
         self.kind = element.get("class")
         self.testonly = element.find("boolean[@name='testonly'][@value='true']") is not None
+        # CUDA_ONLY of third_party/cuda/defs.bzl.
+        self.needs_cuda = (
+            element.find(
+                "list[@name='target_compatible_with']"
+                "/label[@value='//third_party/cuda:needs_config_cuda']"
+            )
+            is not None
+        )
         self.inputs = {child.get("name") for child in element.findall("rule-input")}
         self.outputs = {child.get("name") for child in element.findall("rule-output")}
         self.sources = [

@@ -1,19 +1,27 @@
 """Which tests ./run check takes for those of a changed file."""
 
+import contextlib
+import io
 import sys
 import unittest
+from unittest import mock
 
 sys.path.insert(0, "tools")
 import affected_tests
 import targets
 
 
-def rule(label, kind, inputs=(), outputs=(), testonly=False):
+def rule(label, kind, inputs=(), outputs=(), testonly=False, needs_cuda=False):
     """One rule as `bazel query --output=xml` prints it; inputs that are files are its sources."""
     lines = ['<rule class="%s" name="%s">' % (kind, label)]
     lines.append('<boolean name="testonly" value="%s"/>' % ("true" if testonly else "false"))
     files = [name for name in inputs if "." in name]
     lines.append('<list name="srcs">%s</list>' % "".join('<label value="%s"/>' % f for f in files))
+    if needs_cuda:
+        lines.append(
+            '<list name="target_compatible_with">'
+            '<label value="//third_party/cuda:needs_config_cuda"/></list>'
+        )
     lines += ['<rule-input name="%s"/>' % name for name in inputs]
     lines += ['<rule-output name="%s"/>' % name for name in outputs]
     return "".join(lines) + "</rule>"
@@ -48,6 +56,8 @@ RULES = [
         testonly=True,
     ),
     rule("//tests/server/node:node_test", "cc_test", ["//tests/testing:fake_clock"]),
+    rule("//common/cuda:event", "cc_library", ["//common/cuda:event.cc"], needs_cuda=True),
+    rule("//tests/common:event_test", "cc_test", ["//common/cuda:event"], needs_cuda=True),
     rule("//proto:step_generated", "genrule", ["//proto:step.proto"], ["//proto:step.pb.cc"]),
     rule("//proto:step", "cc_library", ["//proto:step.pb.cc", "//proto:step_generated"]),
     rule("//tests/common:step_test", "cc_test", ["//proto:step"]),
@@ -95,6 +105,17 @@ class AffectedTests(unittest.TestCase):
         tests, unread = self.tests("docs/building.md")
         self.assertEqual(tests, [])
         self.assertEqual(unread, ["docs/building.md"])
+
+    def test_test_that_needs_cuda_is_named_but_not_for_bazel(self):
+        rules = targets.parse("<query>%s</query>" % "".join(RULES))
+        with mock.patch.object(targets, "query_rules", lambda _: rules), contextlib.redirect_stdout(
+            io.StringIO()
+        ) as output, contextlib.redirect_stderr(io.StringIO()) as error:
+            affected_tests.main(["common/cuda/event.cc", "common/clock.h"])
+        self.assertEqual(output.getvalue().split(), ["//tests/common:clock_test", LAYERING])
+        self.assertEqual(
+            error.getvalue(), "only ./run test --config=cuda or --gpu runs //tests/common:event_test\n"
+        )
 
 
 if __name__ == "__main__":

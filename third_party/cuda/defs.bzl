@@ -56,7 +56,7 @@ def _cuda_object_impl(ctx):
         progress_message = "Compiling %s for GPUs with nvcc %s" % (ctx.file.src.short_path, VERSION),
     )
     return [
-        DefaultInfo(files = depset([made])),
+        DefaultInfo(files = depset([made]), runfiles = ctx.runfiles([made])),
         OutputGroupInfo(usage = depset([usage])),
     ]
 
@@ -119,12 +119,20 @@ def optshard_cuda_cc_library(name, deps = [], **kwargs):
 def optshard_cuda_cc_binary(name, **kwargs):
     optshard_cc_binary(name = name, target_compatible_with = CUDA_ONLY, **kwargs)
 
-def optshard_cuda_cc_test(name, tags = [], **kwargs):
-    """A test that wants a GPU: left out unless it is asked for by `./run test --gpu`."""
+def optshard_cuda_cc_test(name, tags = [], needs_gpu = True, **kwargs):
+    """A test of what exists with --config=cuda only.
+
+    Args:
+      name: the test.
+      tags: as usual.
+      needs_gpu: run by `./run test --gpu` only. False: also on a machine without one, by
+        `./run test --config=cuda`.
+      **kwargs: of optshard_cc_test.
+    """
     optshard_cc_test(
         name = name,
         target_compatible_with = CUDA_ONLY,
-        tags = tags + ["gpu"],
+        tags = tags + (["gpu"] if needs_gpu else []),
         **kwargs
     )
 

@@ -30,7 +30,7 @@ class CudaTicket final : public Ticket {
   }
 
   absl::Status Wait(absl::Time deadline) override {
-    const absl::Status status = event_.Wait(deadline);
+    absl::Status status = event_.Wait(deadline);
     is_ordered_ = is_ordered_ || status.ok();
     return status;
   }
@@ -41,7 +41,7 @@ class CudaTicket final : public Ticket {
           absl::StrFormat("an update on %s cannot be ordered on a stream of %s: wait for it",
                           NameOfDevice(device_), context.device));
     }
-    const absl::Status status = event_.OrderOn(static_cast<cudaStream_t>(context.stream));
+    absl::Status status = event_.OrderOn(static_cast<cudaStream_t>(context.stream));
     is_ordered_ = is_ordered_ || status.ok();
     return status;
   }

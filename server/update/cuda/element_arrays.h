@@ -18,13 +18,6 @@ struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-// Pointers that come out of memory could be to anywhere, and are then slower to load from.
-OPTSHARD_HOST_DEVICE inline void AssumeGlobal([[maybe_unused]] const void* array) {
-#ifdef __CUDA_ARCH__
-  __builtin_assume(__isGlobal(array));
-#endif
-}
-
 // Where a thread's elements of an array lie: in kGroups groups, each of kTogether beside each
 // other, kGroupStride from one to the next. So the threads of a warp access memory without gaps.
 template <int kGroupCount, int kGroupElements>
@@ -46,7 +39,7 @@ struct Place {
 // T is float or double.
 template <typename T, class Place>
 OPTSHARD_HOST_DEVICE inline void LoadPlain(const void* array, const Place& place, T* to) {
-  AssumeGlobal(array);
+  OPTSHARD_IN_DEVICE_MEMORY(array);
   const T* const from = static_cast<const T*>(array) + place.first;
   if (place.is_whole) {
     const auto pack = *reinterpret_cast<const Pack<T, Place::kCount>*>(from);
@@ -60,7 +53,7 @@ OPTSHARD_HOST_DEVICE inline void LoadPlain(const void* array, const Place& place
 
 template <typename T, class Place>
 OPTSHARD_HOST_DEVICE inline void StorePlain(const T* from, void* array, const Place& place) {
-  AssumeGlobal(array);
+  OPTSHARD_IN_DEVICE_MEMORY(array);
   T* const to = static_cast<T*>(array) + place.first;
   if (place.is_whole) {
     Pack<T, Place::kCount> pack;
@@ -87,7 +80,7 @@ OPTSHARD_HOST_DEVICE inline void LoadWords(const void* array, const Place& place
   using Element = ElementOf<kBytes>;
   constexpr int kInWord = 4 / kBytes;
   constexpr int kWords = Place::kTogether / kInWord;
-  AssumeGlobal(array);
+  OPTSHARD_IN_DEVICE_MEMORY(array);
   OPTSHARD_UNROLL
   for (int group = 0; group < Place::kGroups; ++group) {
     const Element* const from = static_cast<const Element*>(array) + place.FirstOf(group);
@@ -113,7 +106,7 @@ OPTSHARD_HOST_DEVICE inline void StoreWords(const uint32_t* words, void* array,
   using Element = ElementOf<kBytes>;
   constexpr int kInWord = 4 / kBytes;
   constexpr int kWords = Place::kTogether / kInWord;
-  AssumeGlobal(array);
+  OPTSHARD_IN_DEVICE_MEMORY(array);
   OPTSHARD_UNROLL
   for (int group = 0; group < Place::kGroups; ++group) {
     Element* const to = static_cast<Element*>(array) + place.FirstOf(group);

@@ -262,8 +262,9 @@ std::vector<double> KernelJob::Values(int64_t elements, bool is_signed, bool spe
     if (specials && random_() % 16 == 0) value = kSpecials[random_() % std::size(kSpecials)];
   }
   // Blocks of codes that have only zeros.
-  if (elements >= 512 && random_() % 2 == 0)
+  if (elements >= 512 && random_() % 2 == 0) {
     std::fill(values.begin() + 256, values.begin() + 512, 0.0);
+  }
   return values;
 }
 

@@ -3,6 +3,7 @@
 #define OPTSHARD_SERVER_UPDATE_CUDA_ELEMENT_ARRAYS_H_
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "common/half.h"
@@ -100,6 +101,26 @@ OPTSHARD_HOST_DEVICE inline void LoadWords(const void* array, const Place& place
   }
 }
 
+// One, two or four words, at once: of other stores of theirs, nvcc makes one for each word, to
+// share them with those of places that are not whole.
+template <int kWords>
+OPTSHARD_HOST_DEVICE inline void StorePack(const uint32_t* words, void* to) {
+#ifdef __CUDA_ARCH__
+  if constexpr (kWords == 4) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
+                 : "memory");
+  } else if constexpr (kWords == 2) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1])
+                 : "memory");
+  } else {
+    *static_cast<uint32_t*>(to) = words[0];
+  }
+#else
+  std::memcpy(to, words, kWords * sizeof(uint32_t));
+#endif
+}
+
 template <int kBytes, bool kWhole, class Place>
 OPTSHARD_HOST_DEVICE inline void StoreWords(const uint32_t* words, void* array,
                                             const Place& place) {
@@ -112,10 +133,7 @@ OPTSHARD_HOST_DEVICE inline void StoreWords(const uint32_t* words, void* array,
     Element* const to = static_cast<Element*>(array) + place.FirstOf(group);
     const uint32_t* const of_group = words + group * kWords;
     if constexpr (kWhole) {
-      Pack<uint32_t, kWords> pack;
-      OPTSHARD_UNROLL
-      for (int w = 0; w < kWords; ++w) pack.values[w] = of_group[w];
-      *reinterpret_cast<Pack<uint32_t, kWords>*>(to) = pack;
+      StorePack<kWords>(of_group, to);
     } else {
       OPTSHARD_UNROLL
       for (int k = 0; k < Place::kTogether; ++k) {

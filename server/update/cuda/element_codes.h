@@ -45,6 +45,7 @@ OPTSHARD_HOST_DEVICE inline float Clamp(float value, float least, float most) {
 
 // The block's scale as it is kept.
 OPTSHARD_HOST_DEVICE inline float LoadScale(const KernelArray& array, int64_t block) {
+  OPTSHARD_IN_DEVICE_MEMORY(array.scales);
   if (IsDynamic(array.kind)) return static_cast<const float*>(array.scales)[block];
   return FromFloat16(static_cast<const uint16_t*>(array.scales)[block]);
 }
@@ -100,6 +101,7 @@ OPTSHARD_HOST_DEVICE inline float ScaleOf(ArrayKind kind, uint32_t largest) {
 }
 
 OPTSHARD_HOST_DEVICE inline void StoreScale(const KernelArray& array, int64_t block, float scale) {
+  OPTSHARD_IN_DEVICE_MEMORY(array.scales);
   if (IsDynamic(array.kind)) {
     static_cast<float*>(array.scales)[block] = scale;
   } else {

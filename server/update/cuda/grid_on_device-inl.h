@@ -12,8 +12,13 @@
 namespace optshard {
 namespace kernels {
 
+// Without a number of blocks the compiler gives some kernels fewer registers than they need, and
+// spills. With two blocks a thread may have 128.
+constexpr int kLeastBlocks = 2;
+
 template <class Formula, typename T, SlotSet kSlots>
-__global__ void __launch_bounds__(kKernelThreads) PlainKernel(const KernelArguments<T> arguments) {
+__global__ void __launch_bounds__(kKernelThreads, kLeastBlocks)
+    PlainKernel(const KernelArguments<T> arguments) {
   PlainBody<Formula, T, kSlots>::Run(
       arguments, {static_cast<int>(threadIdx.x), static_cast<int64_t>(blockIdx.x),
                   static_cast<int64_t>(gridDim.x)});
@@ -48,10 +53,8 @@ __device__ inline void EncodeSlot(const KernelArray& array, const typename Body:
   Body::Encode(array, place, tables, carried, s, largest);
 }
 
-// Without a number of blocks the compiler gives some of these fewer registers than they need, and
-// spills. With two blocks a thread may have 128.
 template <class Formula, SlotSet kSlots, KernelPass kPass>
-__global__ void __launch_bounds__(kKernelThreads, 2)
+__global__ void __launch_bounds__(kKernelThreads, kLeastBlocks)
     MixedKernel(const KernelArguments<float> arguments) {
   using Body = MixedBody<Formula, kSlots, kPass>;
   __shared__ CodeTable tables[HasCodes(kPass) ? kCodeTables : 1];

@@ -9,14 +9,28 @@ import subprocess
 
 PLAIN_FLOAT32 = "plain float32"
 PLAIN_FLOAT64 = "plain float64"
+BFLOAT16 = "bfloat16"
+MASTER = "bfloat16 with a master"
 MIXED = "mixed"
+CODED_FLOAT32 = "coded float32"
 CODED = "coded"
-PASSES = (PLAIN_FLOAT32, PLAIN_FLOAT64, MIXED, CODED)
+CODED_PASSES = (CODED_FLOAT32, CODED)
+PASSES = (PLAIN_FLOAT32, PLAIN_FLOAT64, BFLOAT16, MASTER, MIXED, *CODED_PASSES)
+# By the value of KernelPass (server/update/cuda/kernel_arguments.h).
+_PASS = {1: BFLOAT16, 2: MASTER, 3: MIXED, 4: CODED_FLOAT32, 5: CODED}
 
 # At most so many registers a thread, what nvcc 13.0 needs rounded up to the 8 that a GPU gives at a
 # time. Blocks of 256 threads share the 65,536 of a multiprocessor: with 80 it runs 3 blocks, with 128
 # it runs 2.
-REGISTERS = {PLAIN_FLOAT32: 72, PLAIN_FLOAT64: 96, MIXED: 88, CODED: 96}
+REGISTERS = {
+    PLAIN_FLOAT32: 80,
+    PLAIN_FLOAT64: 112,
+    BFLOAT16: 80,
+    MASTER: 80,
+    MIXED: 120,
+    CODED_FLOAT32: 96,
+    CODED: 128,
+}
 
 # `slots`: how many it has. `variant`: which, as a SlotSet (server/update/formula_limits.h).
 Kernel = collections.namedtuple("Kernel", "formula pass_name variant slots")
@@ -25,7 +39,7 @@ Usage = collections.namedtuple("Usage", "registers frame spill_stores spill_load
 
 _KERNEL = re.compile(
     r"optshard::kernels::(?:Plain|Mixed)Kernel<optshard::kernels::\(anonymous namespace\)::(\w+), "
-    r"(?:(float|double), )?(\d+)u(?:, (true|false))?>\("
+    r"(?:(float|double), )?(\d+)u(?:, \(optshard::KernelPass\)(\d))?>\("
 )
 
 
@@ -34,11 +48,11 @@ def kernel_of(demangled):
     match = _KERNEL.search(demangled)
     if not match:
         return None
-    formula, element, variant, coded = match.groups()
+    formula, element, variant, number = match.groups()
     if element:
         pass_name = PLAIN_FLOAT32 if element == "float" else PLAIN_FLOAT64
     else:
-        pass_name = CODED if coded == "true" else MIXED
+        pass_name = _PASS[int(number)]
     return Kernel(formula, pass_name, int(variant), bin(int(variant)).count("1"))
 
 
@@ -126,10 +140,10 @@ def _name(kernel, where):
 
 
 # Of PTX: what computes with floats and rounds, and what gives an exact result.
-_ROUNDED = re.compile(r"(?:add|sub|mul|div|sqrt)\.rn\.f(?:32|64)$")
+_ROUNDED = re.compile(r"(?:add|sub|mul|div|rcp|sqrt)\.rn\.f(?:32|64)$")
 _EXACT = re.compile(r"(?:abs|neg|min|max|copysign|selp|mov|setp?|slct|ld|st)\.(?!.*\b(?:ftz|approx)\b)")
 # To the nearest, or an integer of a number that is one; never to where denormals are lost.
-_CONVERSION = re.compile(r"cvt\.(?:rni?\.|rzi\.)?[fsu]\d+\.[fsu]\d+$")
+_CONVERSION = re.compile(r"cvt\.(?:rni?\.|rzi\.)?(?:bf16x2|f16x2|[fsu]\d+)\.[fsu]\d+$")
 _OF_FLOATS = re.compile(r"\.f(?:16|32|64)(?:x2)?\b")
 
 
@@ -146,7 +160,7 @@ def check_rounding(kernel, ptx):
 
 def divides(ptx):
     """Whether it has a division or a square root, which machine code makes of fused operations."""
-    return any(re.match(r"(?:div|sqrt)\.rn\.f", opcode) for opcode in ptx)
+    return any(re.match(r"(?:div|rcp|sqrt)\.rn\.f", opcode) for opcode in ptx)
 
 
 def check_no_fused(kernel, architecture, sass, ptx):
@@ -161,25 +175,33 @@ def _count(sass, pattern):
     return sum(times for opcode, times in sass.items() if re.match(pattern, opcode))
 
 
-def check_width(kernel, architecture, sass):
-    """Loads and stores of 128 bits: of each array, and in a mixed kernel for each of its types.
+def _widths(pass_name, slots):
+    """At least so many accesses of each width: two for each array of a mixed kernel, in each type.
 
-    Mixed arrays take two of float32 and one of 16-bit numbers. Their stores may be shared among
-    the types. What is loaded is the parameter, the gradient and the slots; what is stored, the slots
-    and the parameter, to which a mixed kernel adds the parameter beside a master.
+    What is loaded is the parameter or its master, the gradient and the slots; what is stored, all of
+    these but the gradient, and the parameter beside a master. Compilers may share stores among types.
     """
-    mixed = kernel.pass_name in (MIXED, CODED)
-    wanted = {
-        "LDG.E.128": (2 + kernel.slots) * (3 if mixed else 1),
-        "STG.E.128": kernel.slots + (2 if mixed else 1),
-    }
-    found = {name: _count(sass, re.escape(name)) for name in wanted}
-    return [
-        "%s: %d of %s, expected at least %d"
-        % (_name(kernel, architecture), found[name], name, least)
-        for name, least in wanted.items()
-        if found[name] < least
-    ]
+    if pass_name in (PLAIN_FLOAT32, PLAIN_FLOAT64):
+        return {"LDG.E.128": 2 + slots, "STG.E.128": 1 + slots}
+    if pass_name == BFLOAT16:
+        return {"LDG.E.64": 2 * (2 + slots), "STG.E.64": 2 * (1 + slots)}
+    if pass_name == MASTER:
+        wide = 2 * (1 + slots)
+        return {"LDG.E.128": wide, "STG.E.128": wide, "LDG.E.64": 2, "STG.E.64": 2}
+    if pass_name == CODED_FLOAT32:
+        return {"LDG.E.128": 4, "STG.E.128": 2}
+    loads = 2 * (2 + slots)
+    return {"LDG.E.128": loads, "LDG.E.64": loads, "STG.E.128": 2, "STG.E.64": 2}
+
+
+def check_width(kernel, architecture, sass):
+    """Loads and stores are as wide as four elements, which is 128 bits of float32."""
+    found = {}
+    for name, least in _widths(kernel.pass_name, kernel.slots).items():
+        times = _count(sass, re.escape(name) + r"(?!\d)")
+        if times < least:
+            found[name] = "%d of %s, expected at least %d" % (times, name, least)
+    return ["%s: %s" % (_name(kernel, architecture), text) for text in found.values()]
 
 
 def check_spaces(kernel, architecture, sass):
@@ -231,6 +253,6 @@ def check_same_kernels(kernels_by_place):
             for formula, variant, slots in sorted(variants)
             for pass_name in PASSES
         )
-        if kernel not in every
+        if kernel not in every and (kernel.slots > 0 or kernel.pass_name not in CODED_PASSES)
     ]
     return complaints or ([] if every else ["no kernel at all"])

@@ -11,8 +11,8 @@ _SCOPE = "N8optshard7kernels"
 _LION = "NS0_42_GLOBAL__N__2d8f43ff_7_lion_cc_448fa561_104LionE"
 PLAIN = "_Z%s11PlainKernelI%sfLj1EEEvNS_15KernelArgumentsIT0_EE" % (_SCOPE, _LION)
 DOUBLE = "_Z%s11PlainKernelI%sdLj1EEEvNS_15KernelArgumentsIT0_EE" % (_SCOPE, _LION)
-CODED = "_Z%s11MixedKernelI%sLj1ELb1EEEvNS_15KernelArgumentsIfEE" % (_SCOPE, _LION)
-MIXED = "_Z%s11MixedKernelI%sLj1ELb0EEEvNS_15KernelArgumentsIfEE" % (_SCOPE, _LION)
+CODED = "_Z%s11MixedKernelI%sLj1ELNS_10KernelPassE5EEEvNS_15KernelArgumentsIfEE" % (_SCOPE, _LION)
+MIXED = "_Z%s11MixedKernelI%sLj1ELNS_10KernelPassE3EEEvNS_15KernelArgumentsIfEE" % (_SCOPE, _LION)
 
 SASS = """
 Fatbin elf code:
@@ -164,13 +164,21 @@ class Checks(unittest.TestCase):
             code.check_width(plain, "sm_80", count(LDG_E_128=3, STG_E=9, STG_E_128=1)),
             ["Lion, plain float32, slots 1, sm_80: 1 of STG.E.128, expected at least 2"],
         )
-        # Two of float32 and one of halves for each array.
+        # Two for each array, in each type.
+        loads = count(LDG_E_128=8, LDG_E_64=8)
         self.assertEqual(
-            code.check_width(kernel(code.MIXED, 2), "sm_80", count(LDG_E_128=12, STG_E_128=4)), []
+            code.check_width(
+                kernel(code.MIXED, 2), "sm_80", loads + count(STG_E_128=2, STG_E_64=2)
+            ),
+            [],
         )
         self.assertEqual(
-            code.check_width(kernel(code.CODED, 2), "sm_80", count(LDG_E_128=8, STG_E_128=4)),
-            ["Lion, coded, slots 3, sm_80: 8 of LDG.E.128, expected at least 12"],
+            code.check_width(kernel(code.CODED, 2), "sm_80", loads + count(STG_E_128=2, STG_E=4)),
+            ["Lion, coded, slots 3, sm_80: 0 of STG.E.64, expected at least 2"],
+        )
+        self.assertEqual(
+            code.check_width(kernel(code.MASTER), "sm_80", loads + count(STG_E_128=3, STG_E_64=2)),
+            ["Lion, bfloat16 with a master, slots 1, sm_80: 3 of STG.E.128, expected at least 4"],
         )
 
     def test_accesses_to_unknown_and_to_local_memory_are_found(self):

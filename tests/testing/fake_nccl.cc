@@ -484,6 +484,11 @@ int64_t FakeNccl::RegisteredBytes(Rank rank) const {
   state_->ForMember(rank, [&](const auto& member) { bytes = member.registered_bytes; });
   return bytes;
 }
+bool FakeNccl::HasConnected(Rank rank) const {
+  bool connected = false;
+  state_->ForMember(rank, [&](const auto& member) { connected = member.connected; });
+  return connected;
+}
 bool FakeNccl::HasAborted(Rank rank) const {
   bool aborted = false;
   state_->ForMember(rank, [&](const auto& member) { aborted = member.aborted; });

@@ -50,7 +50,8 @@ class FakeNccl {
   // calls of one group are joined by " + ".
   std::vector<std::string> Launches(Rank rank) const;
   int64_t RegisteredBytes(Rank rank) const;
-  bool HasAborted(Rank rank) const;  // Abort has returned
+  bool HasConnected(Rank rank) const;  // Connect was called
+  bool HasAborted(Rank rank) const;    // Abort has returned
   bool IsDestroyed(Rank rank) const;
 
   // Calls that NCCL forbids, in words. Empty where there were none.

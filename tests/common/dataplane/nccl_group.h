@@ -32,6 +32,7 @@ class NcclGroup {
     options.deadline = FarDeadline();
     options.nccl = nccl_.MakeApi(rank);
     options.device = devices_.Add(absl::StrCat("cuda:", rank), absl::StrCat("GPU-", rank));
+    options.reduce_window_bytes = size_t{1} << 20;
     options.watch_interval = absl::Milliseconds(1);
     return options;
   }

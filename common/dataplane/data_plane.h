@@ -5,8 +5,9 @@
 // they take no part, give no memory, and their tickets are done at once. Nobody waits for them.
 // Many operations may be under way at the same time, up to a limit of each plane. Until the
 // ticket's Wait has returned, or the plane is destroyed, the caller keeps the buffers valid, does
-// not read outputs and does not write inputs. A ticket whose Wait was never called may be destroyed
-// only once the plane is broken or closed.
+// not read outputs and does not write inputs. Where OrderOn has put later work of a stream behind an
+// operation, that work may do so, too. A ticket that was neither waited for nor ordered on a stream
+// may be destroyed only once the plane is broken or closed.
 //
 // No wait lasts for ever. When a peer dies or hangs, the wait ends by its deadline with a Status
 // that names the rank (errors::PeerLost, errors::PeersTimedOut; the latter names the ranks that the
@@ -58,7 +59,8 @@ struct NodeRanks {
   std::vector<Rank> ranks;     // ascending
 };
 
-// Calls come from one thread at a time (the step's), except Abort, which any thread may call.
+// Calls come from one thread at a time (the step's), except Abort and status, which any thread may
+// call.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
@@ -103,6 +105,11 @@ class DataPlane {
                                                             const void* contribution,
                                                             void* gathered,
                                                             size_t bytes_per_rank) = 0;
+
+  // OK while operations may start, else why not: the plane is broken or closed. Planes watch their
+  // peers by themselves, so that a rank whose process has ended is named here soon, even where
+  // nobody waits. Any thread.
+  virtual absl::Status status() = 0;
 
   // Breaks the plane: pending and later waits return `reason` promptly. The first reason stays. Any
   // thread.

@@ -37,6 +37,12 @@ class NodesPlane final : public DataPlane {
     return all_->AllGather(tag, context, contribution, gathered, bytes_per_rank);
   }
 
+  absl::Status status() override {
+    absl::Status status = all_->status();
+    status.Update(node_->status());
+    return status;
+  }
+
   void Abort(const absl::Status& reason) override {
     all_->Abort(reason);
     node_->Abort(reason);

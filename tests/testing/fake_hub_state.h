@@ -199,6 +199,13 @@ class FakeHubState {
     return member.broken;
   }
 
+  absl::Status status(Rank rank) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    const FakeMember& member = members_[rank];
+    if (!member.broken.ok() || !member.closing) return member.broken;
+    return absl::FailedPreconditionError(absl::StrCat("the plane of rank ", rank, " is closed"));
+  }
+
   bool Closing(Rank rank) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return members_[rank].closing;

@@ -100,6 +100,8 @@ class FakePlane : public DataPlane {
     return Start(op, contribution, gathered);
   }
 
+  absl::Status status() override { return state_->status(rank_); }
+
   void Abort(const absl::Status& reason) override {
     // Who is to blame is to blame for all; else it is this rank.
     state_->Lose(rank_, reason,

@@ -254,6 +254,8 @@ class GlooPlane : public DataPlane {
     return std::unique_ptr<Ticket>(std::move(ticket));
   }
 
+  absl::Status status() override { return mesh_.status(); }
+
   void Abort(const absl::Status& reason) override { mesh_.Break(reason); }
 
   absl::Status Close(absl::Time deadline) override { return mesh_.Close(deadline); }

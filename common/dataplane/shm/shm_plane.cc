@@ -130,6 +130,8 @@ class ShmPlane : public DataPlane {
     return Start(std::move(operation), all_, bytes_per_rank);
   }
 
+  absl::Status status() override { return operations_->status(); }
+
   void Abort(const absl::Status& reason) override { operations_->Break(reason); }
 
   absl::Status Close(absl::Time deadline) override { return operations_->Close(deadline); }

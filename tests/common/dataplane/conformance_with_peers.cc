@@ -27,6 +27,40 @@ TEST_P(DataPlaneWithPeers, PeerIsGone_OthersGetPeerLost) {
   });
 }
 
+// What a plane over a device relies on, whose own waits see nothing of processes.
+TEST_P(DataPlaneWithPeers, PeerIsGone_StatusNamesItThoughNobodyWaits) {
+  const Rank lost = world_size() - 1;
+  Meeting all_connected(world_size());
+  Meeting named(world_size() - 1);
+  Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    EXPECT_TRUE(plane.status().ok()) << plane.status();
+    all_connected.Attend();
+    if (plane.rank() == lost) return;  // destroys the plane
+    const absl::Time deadline = Clock::Monotonic().Now() + absl::Seconds(20);
+    while (plane.status().ok() && Clock::Monotonic().Now() < deadline) std::this_thread::yield();
+    EXPECT_TRUE(errors::IsPeerLost(plane.status())) << plane.status();
+    EXPECT_EQ(errors::RanksOf(plane.status()), std::vector<Rank>{lost}) << plane.status();
+    named.Attend();  // who leaves earlier is lost, too
+  });
+}
+
+TEST_P(DataPlaneWithPeers, Status_AfterAbortAndAfterClose_SaysWhyNothingMayStart) {
+  Meeting all_closed(world_size());
+  Run([&](DataPlane& plane) {
+    EXPECT_TRUE(plane.Close(FarDeadline()).ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition(plane.status())) << plane.status();
+    all_closed.Attend();
+  });
+  Meeting all_connected(world_size());
+  Run([&](DataPlane& plane) {
+    EXPECT_TRUE(Barrier(plane, 0).ok());
+    all_connected.Attend();
+    plane.Abort(absl::DataLossError("the test says so"));
+    EXPECT_FALSE(plane.status().ok());
+  });
+}
+
 TEST_P(DataPlaneWithPeers, PeerNeverComes_OthersTimeOutNamingIt) {
   const Rank late = 0;
   Meeting all_connected(world_size());

@@ -43,6 +43,7 @@ class MortalPlane final : public DataPlane {
                                                     size_t bytes_per_rank) override {
     return Watch(plane_->AllGather(tag, context, contribution, gathered, bytes_per_rank));
   }
+  absl::Status status() override { return plane_->status(); }
   void Abort(const absl::Status& reason) override {
     plane_->Abort(reason);
     aborted_();

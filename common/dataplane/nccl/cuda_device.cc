@@ -1,0 +1,145 @@
+#include "common/dataplane/nccl/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/cuda/cuda_event.h"
+#include "common/cuda/cuda_memory.h"
+#include "common/cuda/cuda_status.h"
+#include "common/dataplane/nccl/in_order_average.h"
+
+namespace optshard {
+namespace {
+
+// Makes a device the thread's current one, and puts back what it was. Bound to a thread.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) : status_(CudaStatus(cudaGetDevice(&before_), "")) {
+    if (status_.ok()) status_ = UseDevice(device);
+  }
+  ~CurrentDevice() { static_cast<void>(cudaSetDevice(before_)); }
+
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  int before_ = 0;
+  absl::Status status_;
+};
+
+struct EventOnDevice final : DeviceEvent {
+  explicit EventOnDevice(CudaEvent of_device) : event(std::move(of_device)) {}
+  CudaEvent event;
+};
+
+CudaEvent& Of(DeviceEvent& event) { return static_cast<EventOnDevice&>(event).event; }
+const CudaEvent& Of(const DeviceEvent& event) {
+  return static_cast<const EventOnDevice&>(event).event;
+}
+
+cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+class CudaDevice final : public DeviceApi {
+ public:
+  explicit CudaDevice(int device) : device_(device), name_(absl::StrCat("cuda:", device)) {}
+
+  const std::string& name() const override { return name_; }
+
+  // NCCL takes ranks with different NCCL_HOSTID for ranks of different hosts.
+  absl::StatusOr<std::string> Identity() override {
+    cudaDeviceProp properties;
+    const absl::Status known = CudaStatus(cudaGetDeviceProperties(&properties, device_),
+                                          absl::StrCat("identifying ", name_));
+    if (!known.ok()) return known;
+    const char* const host = std::getenv("NCCL_HOSTID");
+    return absl::StrCat(
+        "GPU ",
+        absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes}),
+        host == nullptr ? "" : " of NCCL_HOSTID ", host == nullptr ? "" : host);
+  }
+
+  absl::StatusOr<std::shared_ptr<void>> NewStream() override {
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    int least = 0;
+    int greatest = 0;
+    cudaStream_t stream = nullptr;
+    absl::Status made = CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                                   "asking for the priorities of streams");
+    if (made.ok()) {
+      made = CudaStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+                        "making a stream");
+    }
+    if (!made.ok()) return made;
+    return std::shared_ptr<void>(stream, [](void* made_stream) {
+      static_cast<void>(cudaStreamDestroy(StreamOf(made_stream)));
+    });
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    absl::StatusOr<CudaEvent> event = CudaEvent::Create();
+    if (!event.ok()) return event.status();
+    return std::unique_ptr<DeviceEvent>(std::make_unique<EventOnDevice>(*std::move(event)));
+  }
+
+  absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) override {
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    absl::StatusOr<CudaMemory> memory = CudaMemory::OnDevice(bytes);
+    if (!memory.ok()) return memory.status();
+    auto owner = std::make_shared<CudaMemory>(*std::move(memory));
+    return std::shared_ptr<void>(owner, owner->data());
+  }
+
+  absl::Status Record(DeviceEvent& event, void* stream) override {
+    return Of(event).Record(StreamOf(stream));
+  }
+
+  absl::Status OrderAfter(void* stream, const DeviceEvent& event) override {
+    return Of(event).OrderOn(StreamOf(stream));
+  }
+
+  absl::StatusOr<bool> IsReached(const DeviceEvent& event) override {
+    return Of(event).IsReached();
+  }
+
+  absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
+                              absl::Span<const void* const> contributions, int64_t elements,
+                              void* result, void* stream) override {
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    InOrderSum sum;
+    std::copy(contributions.begin(), contributions.end(), sum.contributions);
+    std::copy(group_sizes.begin(), group_sizes.end(), sum.group_sizes);
+    sum.groups = static_cast<int>(group_sizes.size());
+    sum.divisor = divisor;
+    return CudaStatus(LaunchInOrderAverage(dtype, sum, elements, result, StreamOf(stream)),
+                      "summing a reduction");
+  }
+
+ private:
+  const int device_;
+  const std::string name_;
+};
+
+static_assert(InOrderSum::kMaxContributions == DeviceApi::kMaxContributions, "one limit");
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<DeviceApi>> UseCudaDevice(int device) {
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  return std::shared_ptr<DeviceApi>(std::make_shared<CudaDevice>(device));
+}
+
+}  // namespace optshard

@@ -1,0 +1,19 @@
+// A GPU as the NCCL data plane uses it, through the CUDA runtime.
+#ifndef OPTSHARD_COMMON_DATAPLANE_NCCL_CUDA_DEVICE_H_
+#define OPTSHARD_COMMON_DATAPLANE_NCCL_CUDA_DEVICE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/dataplane/nccl/device_api.h"
+
+namespace optshard {
+
+// The device number `device` of those that this process sees: "cuda:0" is 0. Streams are of the
+// highest priority, and do not wait for the default stream. Errors as UseDevice: there is no
+// driver, or no such device. The calling thread's current device stays.
+absl::StatusOr<std::shared_ptr<DeviceApi>> UseCudaDevice(int device);
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_NCCL_CUDA_DEVICE_H_

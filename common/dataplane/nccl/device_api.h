@@ -1,0 +1,70 @@
+// What the NCCL data plane needs of one device beside NCCL: streams, events, memory, and the sum in
+// the plan's order. cuda_device.h implements it with CUDA, tests/testing/fake_device.h on the host.
+//
+// Nothing here waits for the device, and there is no call that would: a step cannot synchronise
+// with the host by accident. NewStream, NewEvent and Allocate may; steps do not call them but for
+// NewEvent.
+#ifndef OPTSHARD_COMMON_DATAPLANE_NCCL_DEVICE_API_H_
+#define OPTSHARD_COMMON_DATAPLANE_NCCL_DEVICE_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/dtype.h"
+
+namespace optshard {
+
+// A point in a stream's work. Destroying one is allowed at any time.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+};
+
+// Thread-safe. Errors are INTERNAL with the driver's text; after one the device is of no more use
+// to this process.
+class DeviceApi {
+ public:
+  // Of AverageInOrder, which passes their addresses to the device by value.
+  static constexpr int kMaxContributions = 256;
+
+  virtual ~DeviceApi() = default;
+
+  // As in ExecutionContext::device: "cuda:0".
+  virtual const std::string& name() const = 0;
+
+  // The same text for two ranks where NCCL would refuse them as being on one GPU.
+  virtual absl::StatusOr<std::string> Identity() = 0;
+
+  // What they return lives at least until the last owner lets go, and until work that is on the
+  // device then no longer needs it. RESOURCE_EXHAUSTED where there is not enough memory.
+  virtual absl::StatusOr<std::shared_ptr<void>> NewStream() = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
+  virtual absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) = 0;
+
+  // Puts the event behind all that is on the stream now. An event may be recorded again: who waits
+  // for it already waits for the earlier point.
+  virtual absl::Status Record(DeviceEvent& event, void* stream) = 0;
+
+  // Makes later work on the stream wait for the event's last recording. An event that was never
+  // recorded is waited for by nobody.
+  virtual absl::Status OrderAfter(void* stream, const DeviceEvent& event) = 0;
+
+  // Whether the device has reached the event. Does not block.
+  virtual absl::StatusOr<bool> IsReached(const DeviceEvent& event) = 0;
+
+  // ReduceGroups (common/dataplane/tree_average.h) on the stream, with the same bits. The
+  // contributions are at most kMaxContributions, on the device, none of them null. `result` may be
+  // one of them where the types are the same. The call copies what it needs of the two spans.
+  virtual absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
+                                      absl::Span<const void* const> contributions,
+                                      int64_t elements, void* result, void* stream) = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_COMMON_DATAPLANE_NCCL_DEVICE_API_H_

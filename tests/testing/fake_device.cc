@@ -1,0 +1,205 @@
+#include "tests/testing/fake_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/dataplane/tree_average.h"
+
+namespace optshard::testing {
+
+// The streams of all devices. Work runs under the lock.
+class FakeDevicesState {
+ public:
+  using Stream = std::deque<FakeDevices::Work>;
+
+  Stream* AddStream() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ++synchronisations_[std::this_thread::get_id()];
+    streams_.emplace_back();
+    return &streams_.back();
+  }
+
+  // What is left on it never runs.
+  void RemoveStream(Stream* stream) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    streams_.remove_if([&](const Stream& other) { return &other == stream; });
+  }
+
+  void Enqueue(void* stream, FakeDevices::Work work) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    static_cast<Stream*>(stream)->push_back(std::move(work));
+  }
+
+  // `run` under the lock in which all work runs.
+  absl::Status Locked(const std::function<void()>& run) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (failure_.ok()) run();
+    return failure_;
+  }
+
+  void RunWhatCanRun() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Stream& stream : streams_) {
+        while (!stream.empty() && stream.front()()) {
+          stream.pop_front();
+          moved = true;
+        }
+      }
+    }
+  }
+
+  void CountSynchronisation() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ++synchronisations_[std::this_thread::get_id()];
+  }
+  int64_t Synchronisations() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return synchronisations_[std::this_thread::get_id()];
+  }
+
+  void Fail(const absl::Status& failure) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    failure_ = failure;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::thread::id, int64_t> synchronisations_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+// How often it was recorded, and which of these recordings streams have reached. Read and written
+// by work and in FakeDevicesState::Locked only. Work keeps it alive.
+struct Recordings {
+  int64_t recorded = 0;
+  int64_t reached = 0;
+};
+
+struct FakeEvent final : DeviceEvent {
+  const std::shared_ptr<Recordings> recordings = std::make_shared<Recordings>();
+};
+
+const std::shared_ptr<Recordings>& RecordingsOf(const DeviceEvent& event) {
+  return static_cast<const FakeEvent&>(event).recordings;
+}
+
+class FakeDevice final : public DeviceApi {
+ public:
+  FakeDevice(std::shared_ptr<FakeDevicesState> state, std::string name, std::string identity)
+      : state_(std::move(state)), name_(std::move(name)), identity_(std::move(identity)) {}
+
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::string> Identity() override { return identity_; }
+
+  absl::StatusOr<std::shared_ptr<void>> NewStream() override {
+    return std::shared_ptr<void>(state_->AddStream(), [state = state_](void* stream) {
+      state->RemoveStream(static_cast<FakeDevicesState::Stream*>(stream));
+    });
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
+    return std::unique_ptr<DeviceEvent>(std::make_unique<FakeEvent>());
+  }
+
+  // Freed memory may be wanted by work that is still on a stream: then a sanitizer says so.
+  absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) override {
+    state_->CountSynchronisation();
+    auto memory = std::make_unique<char[]>(bytes);
+    std::memset(memory.get(), 0xff, bytes);
+    return std::shared_ptr<void>(memory.release(), [state = state_](void* data) {
+      state->CountSynchronisation();
+      state->RunWhatCanRun();
+      delete[] static_cast<char*>(data);
+    });
+  }
+
+  absl::Status Record(DeviceEvent& event, void* stream) override {
+    const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
+    int64_t number = 0;
+    const absl::Status status = state_->Locked([&] { number = ++recordings->recorded; });
+    if (!status.ok()) return status;
+    state_->Enqueue(stream, [recordings, number] {
+      recordings->reached = std::max(recordings->reached, number);
+      return true;
+    });
+    return status;
+  }
+
+  absl::Status OrderAfter(void* stream, const DeviceEvent& event) override {
+    const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
+    int64_t number = 0;
+    const absl::Status status = state_->Locked([&] { number = recordings->recorded; });
+    if (!status.ok()) return status;
+    state_->Enqueue(stream, [recordings, number] { return recordings->reached >= number; });
+    return status;
+  }
+
+  absl::StatusOr<bool> IsReached(const DeviceEvent& event) override {
+    state_->CountSynchronisation();
+    state_->RunWhatCanRun();
+    const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
+    bool reached = false;
+    const absl::Status status =
+        state_->Locked([&] { reached = recordings->reached >= recordings->recorded; });
+    if (!status.ok()) return status;
+    return reached;
+  }
+
+  absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
+                              absl::Span<const void* const> contributions, int64_t elements,
+                              void* result, void* stream) override {
+    const absl::Status status = state_->Locked([] {});
+    if (!status.ok()) return status;
+    state_->Enqueue(
+        stream, [sizes = std::vector<int>(group_sizes.begin(), group_sizes.end()), divisor, dtype,
+                 values = std::vector<const void*>(contributions.begin(), contributions.end()),
+                 elements, result] {
+          ReduceGroups(sizes, divisor, dtype, values, 0, elements, result);
+          return true;
+        });
+    return status;
+  }
+
+ private:
+  const std::shared_ptr<FakeDevicesState> state_;
+  const std::string name_;
+  const std::string identity_;
+};
+
+}  // namespace
+
+FakeDevices::FakeDevices() : state_(std::make_shared<FakeDevicesState>()) {}
+
+std::shared_ptr<DeviceApi> FakeDevices::Add(std::string name, std::string identity) {
+  return std::make_shared<FakeDevice>(state_, std::move(name), std::move(identity));
+}
+
+void FakeDevices::Enqueue(void* stream, Work work) { state_->Enqueue(stream, std::move(work)); }
+
+void FakeDevices::EnqueueCopy(void* stream, void* to, const void* from, size_t bytes) {
+  state_->Enqueue(stream, [=] {
+    if (bytes > 0) std::memmove(to, from, bytes);
+    return true;
+  });
+}
+
+void FakeDevices::RunWhatCanRun() { state_->RunWhatCanRun(); }
+
+int64_t FakeDevices::HostSynchronisations() const { return state_->Synchronisations(); }
+
+void FakeDevices::Fail(const absl::Status& failure) { state_->Fail(failure); }
+
+}  // namespace optshard::testing

@@ -5,9 +5,9 @@
 // they take no part, give no memory, and their tickets are done at once. Nobody waits for them.
 // Many operations may be under way at the same time, up to a limit of each plane. Until the
 // ticket's Wait has returned, or the plane is destroyed, the caller keeps the buffers valid, does
-// not read outputs and does not write inputs. Where OrderOn has put later work of a stream behind an
-// operation, that work may do so, too. A ticket that was neither waited for nor ordered on a stream
-// may be destroyed only once the plane is broken or closed.
+// not read outputs and does not write inputs. Where OrderOn has put later work of a stream behind
+// an operation, that work may do so, too. A ticket that was neither waited for nor ordered on a
+// stream may be destroyed only once the plane is broken or closed.
 //
 // No wait lasts for ever. When a peer dies or hangs, the wait ends by its deadline with a Status
 // that names the rank (errors::PeerLost, errors::PeersTimedOut; the latter names the ranks that the

@@ -135,9 +135,9 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
     bool hangs_in_abort = false;
     bool aborted = false;
     bool destroyed = false;
-    int busy = 0;                                            // polls until the launch is there
-    std::shared_ptr<FakeLaunch> launching;                   // not yet on its stream
-    std::vector<std::shared_ptr<FakeLaunch>> launched;       // all
+    int busy = 0;                                       // polls until the launch is there
+    std::shared_ptr<FakeLaunch> launching;              // not yet on its stream
+    std::vector<std::shared_ptr<FakeLaunch>> launched;  // all
     std::map<Rank, std::deque<std::shared_ptr<FakeCall>>> sends, receives;  // begun, by peer
     int64_t next_collective = 0;
     std::vector<std::string> log;
@@ -173,8 +173,7 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
   }
 
   // The calls of a group.
-  absl::Status Launch(Rank rank, std::shared_ptr<FakeLaunch> launch)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::Status Launch(Rank rank, std::shared_ptr<FakeLaunch> launch) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
       Member& member = members_[rank];
@@ -239,8 +238,9 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
     if (!options_.losses_are_errors) return;
     for (auto& [other, state] : members_) {
       if (other != rank) {
-        state.failure.Update(absl::UnavailableError("a remote process exited or there was a "
-                                                    "network error"));
+        state.failure.Update(
+            absl::UnavailableError("a remote process exited or there was a "
+                                   "network error"));
       }
     }
   }
@@ -302,10 +302,9 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
   void RunAllThatMatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto found = collectives_.begin(); found != collectives_.end();) {
       auto& calls = found->second;
-      const bool complete =
-          calls.size() == static_cast<size_t>(world_size_) &&
-          std::all_of(calls.begin(), calls.end(),
-                      [&](const auto& call) { return Match(*call, *calls[0]); });
+      const bool complete = calls.size() == static_cast<size_t>(world_size_) &&
+                            std::all_of(calls.begin(), calls.end(),
+                                        [&](const auto& call) { return Match(*call, *calls[0]); });
       if (!complete) {
         ++found;
         continue;
@@ -353,10 +352,7 @@ class FakeCommunicator final : public NcclCommunicator {
  public:
   FakeCommunicator(std::shared_ptr<FakeNcclState> state, std::shared_ptr<FakeGroup> group,
                    Rank rank, int world_size)
-      : state_(std::move(state)),
-        group_(std::move(group)),
-        rank_(rank),
-        world_size_(world_size) {}
+      : state_(std::move(state)), group_(std::move(group)), rank_(rank), world_size_(world_size) {}
 
   absl::StatusOr<NcclState> state() override { return state_->State(rank_); }
 

@@ -7,8 +7,8 @@
 // It is as unforgiving as NCCL: collectives match by their number on each rank, messages between
 // two ranks by their number there, and what does not match never completes. The calls of a group
 // are one launch, which has its turn on its stream like any other work; a rank that does not come
-// is waited for without end. Nothing is copied before all who take part have come, and then at once.
-// Beyond that it takes note of calls that NCCL forbids (Misuses).
+// is waited for without end. Nothing is copied before all who take part have come, and then at
+// once. Beyond that it takes note of calls that NCCL forbids (Misuses).
 #ifndef OPTSHARD_TESTS_TESTING_FAKE_NCCL_H_
 #define OPTSHARD_TESTS_TESTING_FAKE_NCCL_H_
 

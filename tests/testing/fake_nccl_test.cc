@@ -81,8 +81,7 @@ TEST_F(FakeNcclTest, CallsOfOneGroup_InAnyOrder_AreOneLaunch) {
 TEST_F(FakeNcclTest, Collectives_InDifferentOrder_NeverComplete) {
   const auto broadcast = [&](FakeRank& rank, Rank root) {
     ASSERT_TRUE(rank.api->GroupStart().ok());
-    ASSERT_TRUE(
-        rank.communicator->Broadcast(&given_, sizeof given_, root, rank.stream.get()).ok());
+    ASSERT_TRUE(rank.communicator->Broadcast(&given_, sizeof given_, root, rank.stream.get()).ok());
     ASSERT_TRUE(rank.api->GroupEnd().ok());
   };
   broadcast(one_, 0);
@@ -108,11 +107,11 @@ TEST_F(FakeNcclTest, Calls_ThatNcclForbids_AreNoted) {
   one_.communicator->Destroy();
   EXPECT_TRUE(absl::IsInvalidArgument(
       one_.communicator->Send(&given_, sizeof given_, 1, one_.stream.get())));
-  EXPECT_THAT(nccl_.Misuses(),
-              ElementsAre("a call outside a group", "GroupEnd without GroupStart",
-                          "a group in a group", "no such rank", "a group on two streams",
-                          "Destroy before the work was complete",
-                          "a call of an ended communicator"));
+  EXPECT_THAT(
+      nccl_.Misuses(),
+      ElementsAre("a call outside a group", "GroupEnd without GroupStart", "a group in a group",
+                  "no such rank", "a group on two streams", "Destroy before the work was complete",
+                  "a call of an ended communicator"));
 }
 
 TEST_F(FakeNcclTest, Abort_WorkUnderWay_LetsTheStreamGoOnAndWritesNothing) {

@@ -61,8 +61,7 @@ class CudaDevice final : public DeviceApi {
     if (!known.ok()) return known;
     const char* const host = std::getenv("NCCL_HOSTID");
     return absl::StrCat(
-        "GPU ",
-        absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes}),
+        "GPU ", absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes}),
         host == nullptr ? "" : " of NCCL_HOSTID ", host == nullptr ? "" : host);
   }
 

@@ -61,8 +61,8 @@ class DeviceApi {
   // contributions are at most kMaxContributions, on the device, none of them null. `result` may be
   // one of them where the types are the same. The call copies what it needs of the two spans.
   virtual absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
-                                      absl::Span<const void* const> contributions,
-                                      int64_t elements, void* result, void* stream) = 0;
+                                      absl::Span<const void* const> contributions, int64_t elements,
+                                      void* result, void* stream) = 0;
 };
 
 }  // namespace optshard

@@ -51,8 +51,7 @@ struct NcclFunctions {
     const char* const last = comm == nullptr ? nullptr : get_last_error(comm);
     const std::string text = absl::StrCat(
         "NCCL, ", what, ": ", get_error_string(result),
-        last == nullptr || *last == '\0' ? "" : "; its last error: ",
-        last == nullptr ? "" : last);
+        last == nullptr || *last == '\0' ? "" : "; its last error: ", last == nullptr ? "" : last);
     switch (result) {
       case ncclRemoteError:
       case ncclSystemError:
@@ -98,9 +97,8 @@ class LibraryCommunicator final : public NcclCommunicator {
   }
 
   absl::Status Broadcast(void* data, size_t bytes, Rank root, void* stream) override {
-    return Status(
-        functions_.broadcast(data, data, bytes, ncclUint8, root, comm_, StreamOf(stream)),
-        "broadcasting");
+    return Status(functions_.broadcast(data, data, bytes, ncclUint8, root, comm_, StreamOf(stream)),
+                  "broadcasting");
   }
 
   absl::Status Sum(const void* contribution, void* sum, int64_t elements, DType dtype, Rank root,
@@ -230,18 +228,18 @@ class Symbols {
 
 absl::Status CheckNcclVersion(int version) {
   if (version >= kOldest && version < kTooNew) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("NCCL is ", VersionText(version), "; this program needs ", VersionText(kOldest),
-                   " or later, below ", VersionText(kTooNew)));
+  return absl::FailedPreconditionError(absl::StrCat("NCCL is ", VersionText(version),
+                                                    "; this program needs ", VersionText(kOldest),
+                                                    " or later, below ", VersionText(kTooNew)));
 }
 
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadNccl(const NcclLibraryOptions& options) {
   const std::string file = options.path.empty() ? "libnccl.so.2" : options.path;
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot load NCCL (", dlerror(), "): install libnccl2, or give the path of "
-                     "libnccl.so.2"));
+    return absl::FailedPreconditionError(absl::StrCat("cannot load NCCL (", dlerror(),
+                                                      "): install libnccl2, or give the path of "
+                                                      "libnccl.so.2"));
   }
   NcclFunctions functions;
   Symbols symbols(library, file);
@@ -264,8 +262,8 @@ absl::StatusOr<std::shared_ptr<NcclApi>> LoadNccl(const NcclLibraryOptions& opti
   symbols.Find("ncclRecv", &functions.recv);
   if (!symbols.status().ok()) return symbols.status();
   int version = 0;
-  absl::Status fits = functions.StatusOf(functions.get_version(&version), "asking for its version",
-                                         nullptr);
+  absl::Status fits =
+      functions.StatusOf(functions.get_version(&version), "asking for its version", nullptr);
   if (fits.ok()) fits = CheckNcclVersion(version);
   if (!fits.ok()) return fits;
   return std::shared_ptr<NcclApi>(

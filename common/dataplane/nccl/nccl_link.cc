@@ -196,8 +196,7 @@ absl::Status NcclLink::Group(
   return AwaitReady(operation.started + operation_timeout_, operation.waits_for, operation.name);
 }
 
-absl::Status NcclLink::Call(
-    absl::FunctionRef<absl::Status(NcclCommunicator& communicator)> call) {
+absl::Status NcclLink::Call(absl::FunctionRef<absl::Status(NcclCommunicator& communicator)> call) {
   absl::MutexLock lock(&calls_mutex_);
   if (communicator_ == nullptr) return status();
   return call(*communicator_);
@@ -357,8 +356,8 @@ bool NcclLink::LookAround() {
     if (mutex_.AwaitWithTimeout(absl::Condition(&over), watch_interval_)) return false;
     if (closing_) return true;
   }
-  absl::Status failure = Call(
-      [](NcclCommunicator& communicator) { return communicator.state().status(); });
+  absl::Status failure =
+      Call([](NcclCommunicator& communicator) { return communicator.state().status(); });
   if (!failure.ok()) failure = WhomTheHostPlaneMisses(failure);
   failure.Update(HostStatus());
   if (failure.ok()) {

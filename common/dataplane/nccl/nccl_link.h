@@ -65,8 +65,7 @@ class NcclLink : public std::enable_shared_from_this<NcclLink> {
       ABSL_LOCKS_EXCLUDED(mutex_, calls_mutex_);
 
   // Makes later work on the stream wait for the operation.
-  absl::Status OrderAfter(void* stream, const NcclOperation& operation)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status OrderAfter(void* stream, const NcclOperation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Blocks until the device has done the operation. At the deadline the link breaks with
   // PeersTimedOut, which names whom the oldest incomplete operation waited for: later ones wait for

@@ -56,8 +56,7 @@ class NcclTicket final : public Ticket {
   absl::Status OrderOn(const ExecutionContext& context) override {
     const std::string& device = link_->device().name();
     if (context.device != device) return NotAStream(context, device);
-    return operation_.ok() ? link_->OrderAfter(context.stream, **operation_)
-                           : operation_.status();
+    return operation_.ok() ? link_->OrderAfter(context.stream, **operation_) : operation_.status();
   }
 
  private:
@@ -105,8 +104,8 @@ absl::StatusOr<std::unique_ptr<DataPlane>> NcclPlane::Create(const NcclPlaneOpti
   const size_t least = kLeastWindowOfAPeer * std::max(1, options.world_size - 1);
   if (options.reduce_window_bytes < least) {
     return absl::InvalidArgumentError(
-        absl::StrCat("reduce_window_bytes is ", options.reduce_window_bytes,
-                     "; expected at least ", least, " for ", options.world_size, " ranks"));
+        absl::StrCat("reduce_window_bytes is ", options.reduce_window_bytes, "; expected at least ",
+                     least, " for ", options.world_size, " ranks"));
   }
   if (options.deterministic && options.world_size > DeviceApi::kMaxContributions) {
     return absl::InvalidArgumentError(
@@ -142,9 +141,8 @@ absl::Status NcclPlane::MayStart(const absl::Status& valid, const ExecutionConte
   if (!valid.ok()) return valid;
   const std::string& device = link_->device().name();
   if (context.device != device) {
-    return absl::InvalidArgumentError(absl::StrCat("memory on \"", context.device,
-                                                   "\"; the data plane has \"cpu\" and \"", device,
-                                                   "\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory on \"", context.device, "\"; the data plane has \"cpu\" and \"", device, "\""));
   }
   const absl::Status broken = status();
   return broken.ok() ? broken : link_->Fail(broken);
@@ -159,9 +157,11 @@ absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::OfHost(
   return host_->status().ok() ? started.status() : link_->Fail(started.status());
 }
 
-absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::Reduce(
-    const StepTag& tag, const ExecutionContext& context, const Reduction& reduction, DType dtype,
-    const void* contribution, void* result, int64_t elements) {
+absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::Reduce(const StepTag& tag,
+                                                          const ExecutionContext& context,
+                                                          const Reduction& reduction, DType dtype,
+                                                          const void* contribution, void* result,
+                                                          int64_t elements) {
   if (IsHost(context)) {
     return OfHost(host_->Reduce(tag, context, reduction, dtype, contribution, result, elements));
   }
@@ -175,15 +175,13 @@ absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::Reduce(
       link_, link_->Enqueue(NameOf("Reduce", tag),
                             rank_ == reduction.owner ? Without(reduction.members, rank_)
                                                      : std::vector<Rank>{reduction.owner},
-                            context.stream,
-                            [&](const NcclOperation& operation, void* stream) {
+                            context.stream, [&](const NcclOperation& operation, void* stream) {
                               const auto* from = static_cast<const char*>(contribution);
                               auto* to = static_cast<char*>(result);
-                              return as_nccl_does
-                                         ? SumAsNcclDoes(operation, reduction, dtype, from, to,
-                                                         elements, stream)
-                                         : SumInPlanOrder(operation, reduction, dtype, from, to,
-                                                          elements, stream);
+                              return as_nccl_does ? SumAsNcclDoes(operation, reduction, dtype, from,
+                                                                  to, elements, stream)
+                                                  : SumInPlanOrder(operation, reduction, dtype,
+                                                                   from, to, elements, stream);
                             })));
 }
 
@@ -282,13 +280,13 @@ absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::Publish(const StepTag& tag,
     return sent;
   };
   return std::unique_ptr<Ticket>(std::make_unique<NcclTicket>(
-      link_, link_->Enqueue(NameOf("Publish", tag),
-                            rank_ == owner ? others : std::vector<Rank>{owner}, context.stream,
-                            [&](const NcclOperation& operation, void* stream) {
-                              return link_->Group(operation, [&](NcclCommunicator& communicator) {
-                                return enqueue(communicator, stream);
-                              });
-                            })));
+      link_,
+      link_->Enqueue(NameOf("Publish", tag), rank_ == owner ? others : std::vector<Rank>{owner},
+                     context.stream, [&](const NcclOperation& operation, void* stream) {
+                       return link_->Group(operation, [&](NcclCommunicator& communicator) {
+                         return enqueue(communicator, stream);
+                       });
+                     })));
 }
 
 absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::AllGather(const StepTag& tag,
@@ -305,14 +303,13 @@ absl::StatusOr<std::unique_ptr<Ticket>> NcclPlane::AllGather(const StepTag& tag,
     return std::unique_ptr<Ticket>(std::make_unique<NoPart>(context.device));
   }
   return std::unique_ptr<Ticket>(std::make_unique<NcclTicket>(
-      link_,
-      link_->Enqueue(NameOf("AllGather", tag), Without(all_, rank_), context.stream,
-                     [&](const NcclOperation& operation, void* stream) {
-                       return link_->Group(operation, [&](NcclCommunicator& communicator) {
-                         return communicator.AllGather(contribution, gathered, bytes_per_rank,
-                                                       stream);
-                       });
-                     })));
+      link_, link_->Enqueue(NameOf("AllGather", tag), Without(all_, rank_), context.stream,
+                            [&](const NcclOperation& operation, void* stream) {
+                              return link_->Group(operation, [&](NcclCommunicator& communicator) {
+                                return communicator.AllGather(contribution, gathered,
+                                                              bytes_per_rank, stream);
+                              });
+                            })));
 }
 
 void NcclPlane::Abort(const absl::Status& reason) { link_->Break(reason); }

@@ -1,10 +1,10 @@
 // The data plane between GPUs, over NCCL. docs/dataplane.md describes it.
 //
 // It is two planes in one. Operations on the device's memory (ExecutionContext::device is the
-// device's name) are enqueued on a stream of the plane's own, behind what is on the caller's stream,
-// and never wait for the host: a ticket is ordered on the caller's stream, or waited for by the host
-// with a deadline. Operations on memory of the host go to the host plane, which also knows whose
-// process has ended; so a lost rank is named though NCCL cannot name it.
+// device's name) are enqueued on a stream of the plane's own, behind what is on the caller's
+// stream, and never wait for the host: a ticket is ordered on the caller's stream, or waited for by
+// the host with a deadline. Operations on memory of the host go to the host plane, which also knows
+// whose process has ended; so a lost rank is named though NCCL cannot name it.
 #ifndef OPTSHARD_COMMON_DATAPLANE_NCCL_NCCL_PLANE_H_
 #define OPTSHARD_COMMON_DATAPLANE_NCCL_NCCL_PLANE_H_
 
@@ -32,7 +32,8 @@ class NcclPlane final : public DataPlane {
   //   INVALID_ARGUMENT      rank or reduce_window_bytes; RanksDisagree about an option or NCCL's
   //                         version; more ranks than a deterministic plane may have
   //   FAILED_PRECONDITION   a rank has no driver, no device or no NCCL, or not enough memory on the
-  //                         device, or two ranks have one GPU; all ranks get it, with the ranks' names
+  //                         device, or two ranks have one GPU; all ranks get it, with the ranks'
+  //                         names
   //   UNAVAILABLE           PeerLost: a rank is gone again
   //   DEADLINE_EXCEEDED     PeersTimedOut: ranks that did not come
   // and what the host plane and the rendezvous return.
@@ -69,8 +70,8 @@ class NcclPlane final : public DataPlane {
   absl::Status MayStart(const absl::Status& valid, const ExecutionContext& context);
   absl::StatusOr<std::unique_ptr<Ticket>> OfHost(absl::StatusOr<std::unique_ptr<Ticket>> started);
   absl::Status SumInPlanOrder(const NcclOperation& operation, const Reduction& reduction,
-                              DType dtype, const char* contribution, char* result,
-                              int64_t elements, void* stream);
+                              DType dtype, const char* contribution, char* result, int64_t elements,
+                              void* stream);
   absl::Status SumAsNcclDoes(const NcclOperation& operation, const Reduction& reduction,
                              DType dtype, const char* contribution, char* result, int64_t elements,
                              void* stream);

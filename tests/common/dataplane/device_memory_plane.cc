@@ -63,7 +63,8 @@ class DeviceMemoryPlane final : public DataPlane {
                                                  const void* contribution, void* result,
                                                  int64_t elements) override {
     const size_t in = contribution == nullptr || elements < 0 ? 0 : elements * SizeOf(dtype);
-    const size_t out = result == nullptr || elements < 0 ? 0 : elements * SizeOf(ArithmeticOf(dtype));
+    const size_t out =
+        result == nullptr || elements < 0 ? 0 : elements * SizeOf(ArithmeticOf(dtype));
     auto staged = Stage(contribution, in, in + out, result);
     char* const memory = staged->memory.data();
     // In place where the caller has it so.
@@ -78,8 +79,8 @@ class DeviceMemoryPlane final : public DataPlane {
                                                   void* data, size_t bytes) override {
     auto staged = Stage(data, bytes, bytes, data);
     char* const memory = staged->memory.data();
-    return Finish(plane_->Publish(tag, Context(), owner, members, memory, bytes),
-                  std::move(staged), memory, bytes);
+    return Finish(plane_->Publish(tag, Context(), owner, members, memory, bytes), std::move(staged),
+                  memory, bytes);
   }
 
   absl::StatusOr<std::unique_ptr<Ticket>> AllGather(const StepTag& tag,
@@ -93,8 +94,8 @@ class DeviceMemoryPlane final : public DataPlane {
     auto staged = Stage(contribution, bytes_per_rank, bytes_per_rank + out, gathered);
     char* const memory = staged->memory.data();
     char* const to = memory + bytes_per_rank;
-    return Finish(plane_->AllGather(tag, Context(), memory, to, bytes_per_rank),
-                  std::move(staged), to, out);
+    return Finish(plane_->AllGather(tag, Context(), memory, to, bytes_per_rank), std::move(staged),
+                  to, out);
   }
 
   absl::Status status() override { return plane_->status(); }

@@ -13,8 +13,8 @@ namespace optshard {
 
 // For an operation in the context of the host, the inputs are copied to the device on a stream, the
 // operation of `plane` is started there before that copy has run, and the outputs are copied back
-// on the stream, behind the ticket's OrderOn. A ticket's Wait is that of `plane`, and then waits for
-// the stream. Gathers stay on the host where `gathers_on_device` is false.
+// on the stream, behind the ticket's OrderOn. A ticket's Wait is that of `plane`, and then waits
+// for the stream. Gathers stay on the host where `gathers_on_device` is false.
 std::unique_ptr<DataPlane> OnDeviceMemory(std::unique_ptr<DataPlane> plane,
                                           const testing::FakeDevices& devices,
                                           std::shared_ptr<DeviceApi> device,

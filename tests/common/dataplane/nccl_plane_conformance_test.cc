@@ -34,9 +34,8 @@ class NcclMaker : public PlaneMaker {
 };
 
 PlaneKind Nccl(const std::string& name, const Variant& variant) {
-  return {name, [variant](int world_size) {
-            return std::make_unique<NcclMaker>(world_size, variant);
-          }};
+  return {name,
+          [variant](int world_size) { return std::make_unique<NcclMaker>(world_size, variant); }};
 }
 
 // Votes over the host plane, with kernels that wait in silence for a lost rank. All on the device,

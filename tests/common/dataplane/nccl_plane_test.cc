@@ -70,7 +70,8 @@ void RunRanks(NcclGroup& group, int world_size, const Change& change, const Body
 }
 
 void RunRanks(NcclGroup& group, int world_size, const Body& body) {
-  RunRanks(group, world_size, [](NcclPlaneOptions&) {}, body);
+  RunRanks(
+      group, world_size, [](NcclPlaneOptions&) {}, body);
 }
 
 // Each rank's answer to Create.
@@ -141,9 +142,9 @@ TEST(NcclPlane, Step_OrderedOnStreams_NeverWaitsForTheDevice) {
     ASSERT_TRUE(tickets.back()->Wait(FarDeadline()).ok());
     EXPECT_GT(group.devices().HostSynchronisations(), before) << "the counter counts";
     for (int bucket = 0; bucket < kBuckets; ++bucket) {
-      EXPECT_TRUE(SameBits(parameters[bucket], ExpectedAverage<float>(OneGroup(world_size),
-                                                                      world_size, kElements,
-                                                                      bucket)))
+      EXPECT_TRUE(
+          SameBits(parameters[bucket],
+                   ExpectedAverage<float>(OneGroup(world_size), world_size, kElements, bucket)))
           << "bucket " << bucket;
     }
     EXPECT_TRUE(rank.plane.Close(FarDeadline()).ok());
@@ -215,9 +216,8 @@ TEST(NcclPlane, Operations_OfAllOrSomeRanks_AreOneLaunchEach) {
                     .ok());
     EXPECT_TRUE(rank.plane.Close(FarDeadline()).ok());
   });
-  EXPECT_THAT(group.nccl().Launches(0), ElementsAre("send 16 bytes to 2",
-                                                    "broadcast 16 bytes from 2",
-                                                    "send 16 bytes to 1"));
+  EXPECT_THAT(group.nccl().Launches(0),
+              ElementsAre("send 16 bytes to 2", "broadcast 16 bytes from 2", "send 16 bytes to 1"));
   EXPECT_THAT(group.nccl().Launches(2), ElementsAre("receive 16 bytes from 0 + receive 16 bytes "
                                                     "from 1",
                                                     "broadcast 16 bytes from 2"));
@@ -260,11 +260,10 @@ TEST(NcclPlane, Reduce_NotDeterministic_SumsAsNcclDoesAndDividesOnce) {
         }
         std::vector<uint16_t> halves(kElements);
         Narrow(DType::kBFloat16, whole.data(), kElements, halves.data());
-        ASSERT_TRUE(WaitFor(rank.plane.Reduce(Tag(StepPhase::kReduce, 0), rank.context(),
-                                              AverageOver(OneGroup(3), 1), DType::kBFloat16,
-                                              halves.data(),
-                                              rank.plane.rank() == 1 ? averages.data() : nullptr,
-                                              kElements))
+        ASSERT_TRUE(WaitFor(rank.plane.Reduce(
+                                Tag(StepPhase::kReduce, 0), rank.context(),
+                                AverageOver(OneGroup(3), 1), DType::kBFloat16, halves.data(),
+                                rank.plane.rank() == 1 ? averages.data() : nullptr, kElements))
                         .ok());
         std::vector<float> sensitive = OrderSensitiveValues<float>(rank.plane.rank(), kElements);
         ASSERT_TRUE(WaitFor(rank.Reduce(1, 1, sensitive.data(), kElements)).ok());
@@ -283,11 +282,11 @@ TEST(NcclPlane, Operation_OnMemoryOfTheHost_GoesToTheHostPlane) {
   RunRanks(group, 2, [&](const OnDevice& rank) {
     const int64_t before = group.hosts().OperationsStarted(rank.plane.rank());
     std::vector<float> values = OrderSensitiveValues<float>(rank.plane.rank(), 100);
-    ASSERT_TRUE(WaitFor(rank.plane.Reduce(Tag(StepPhase::kReduce), kHost,
-                                          AverageOver(OneGroup(2), 0), DType::kFloat32,
-                                          values.data(),
-                                          rank.plane.rank() == 0 ? values.data() : nullptr, 100))
-                    .ok());
+    ASSERT_TRUE(
+        WaitFor(rank.plane.Reduce(Tag(StepPhase::kReduce), kHost, AverageOver(OneGroup(2), 0),
+                                  DType::kFloat32, values.data(),
+                                  rank.plane.rank() == 0 ? values.data() : nullptr, 100))
+            .ok());
     if (rank.plane.rank() == 0) {
       EXPECT_TRUE(SameBits(values, ExpectedAverage<float>(OneGroup(2), 2, 100)));
     }
@@ -414,8 +413,7 @@ TEST(NcclPlane, AsyncError_NobodyIsMissing_IsReturnedAndOthersNameThisRank) {
   NcclGroup group(2);
   Meeting all_connected(2);
   RunRanks(
-      group, 2,
-      [](NcclPlaneOptions& options) { options.naming_time = absl::Milliseconds(20); },
+      group, 2, [](NcclPlaneOptions& options) { options.naming_time = absl::Milliseconds(20); },
       [&](const OnDevice& rank) {
         all_connected.Attend();
         std::vector<char> data(1000);
@@ -457,8 +455,7 @@ TEST(NcclPlane, Wait_BehindAnOperationThatHangs_NamesWhomThatOneWaitsFor) {
     auto of_another = rank.plane.Publish(Tag(StepPhase::kPublish, 1), rank.context(), 0, {0, 1},
                                          data.data(), data.size());
     ASSERT_TRUE(of_the_absent.ok() && of_another.ok());
-    const absl::Status late =
-        (*of_another)->Wait(rank.plane.rank() == 1 ? Soon() : FarDeadline());
+    const absl::Status late = (*of_another)->Wait(rank.plane.rank() == 1 ? Soon() : FarDeadline());
     EXPECT_TRUE(errors::IsPeersTimedOut(late)) << late;
     EXPECT_EQ(errors::RanksOf(late), std::vector<Rank>{2}) << late;
     if (rank.plane.rank() == 1) given_up.Notify();
@@ -506,8 +503,7 @@ TEST(NcclPlane, Abort_ThatHangs_BlocksNobody) {
   Meeting all_connected(2);
   group.nccl().HangInAbort(0);
   RunRanks(
-      group, 2,
-      [](NcclPlaneOptions& options) { options.abort_grace = absl::Milliseconds(20); },
+      group, 2, [](NcclPlaneOptions& options) { options.abort_grace = absl::Milliseconds(20); },
       [&](const OnDevice& rank) {
         all_connected.Attend();
         if (rank.plane.rank() == 1) {
@@ -531,8 +527,7 @@ TEST(NcclPlane, Abort_ThatHangs_BlocksNobody) {
 TEST(NcclPlane, Device_FailsInADriver_BreaksThePlane) {
   NcclGroup group(1);
   RunRanks(
-      group, 1,
-      [](NcclPlaneOptions& options) { options.abort_grace = absl::Milliseconds(20); },
+      group, 1, [](NcclPlaneOptions& options) { options.abort_grace = absl::Milliseconds(20); },
       [&](const OnDevice& rank) {
         std::vector<float> values(10);
         auto ticket = rank.Reduce(0, 0, values.data(), 10);
@@ -628,8 +623,7 @@ class Disconnected final : public NcclApi {
 
   int version() const override { return 22809; }
   absl::StatusOr<std::string> NewUniqueId() override { return absl::InternalError("no network"); }
-  absl::StatusOr<std::unique_ptr<NcclCommunicator>> Connect(absl::string_view, Rank,
-                                                            int) override {
+  absl::StatusOr<std::unique_ptr<NcclCommunicator>> Connect(absl::string_view, Rank, int) override {
     await_others_();
     return absl::InternalError("no network");
   }
@@ -642,15 +636,13 @@ class Disconnected final : public NcclApi {
 
 TEST(NcclPlane, Create_ARankCannotConnect_OthersNameIt) {
   NcclGroup group(3);
-  const std::vector<absl::Status> answers =
-      CreateAll(group, 3, [&](NcclPlaneOptions& options) {
-        if (options.rank != 1) return;
-        options.nccl = std::make_shared<Disconnected>([&] {
-          EXPECT_TRUE(Eventually([&] {
-            return group.nccl().HasConnected(0) && group.nccl().HasConnected(2);
-          }));
-        });
-      });
+  const std::vector<absl::Status> answers = CreateAll(group, 3, [&](NcclPlaneOptions& options) {
+    if (options.rank != 1) return;
+    options.nccl = std::make_shared<Disconnected>([&] {
+      EXPECT_TRUE(
+          Eventually([&] { return group.nccl().HasConnected(0) && group.nccl().HasConnected(2); }));
+    });
+  });
   EXPECT_EQ(answers[1], absl::InternalError("no network"));
   for (const Rank rank : {0, 2}) {
     EXPECT_EQ(errors::RanksOf(answers[rank]), std::vector<Rank>{1}) << answers[rank];

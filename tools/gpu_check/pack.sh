@@ -8,6 +8,7 @@ readonly OUT=${1:-out/gpu_check}
 readonly TARGETS=(
   //tests/server/update/cuda:kernels_on_device_test
   //tests/common/cuda:exported_memory_test
+  //tests/common/dataplane:nccl_plane_device_test
   //benchmarks/gpu:optshard-bench-gpu-update
 )
 

@@ -20,7 +20,8 @@ namespace {
 // Makes a device the thread's current one, and puts back what it was. Bound to a thread.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int device) : status_(CudaStatus(cudaGetDevice(&before_), "asking for a device")) {
+  explicit CurrentDevice(int device)
+      : status_(CudaStatus(cudaGetDevice(&before_), "asking for a device")) {
     if (status_.ok()) status_ = UseDevice(device);
   }
   ~CurrentDevice() { static_cast<void>(cudaSetDevice(before_)); }

@@ -377,7 +377,7 @@ class FakeCommunicator final : public NcclCommunicator {
   }
 
   absl::Status Register(void*, size_t bytes) override {
-    const absl::Status may = state_->MayCall(rank_);
+    absl::Status may = state_->MayCall(rank_);
     if (!may.ok()) return may;
     state_->ForMember(rank_, [&](auto& m) { m.registered_bytes += static_cast<int64_t>(bytes); });
     return absl::OkStatus();
@@ -389,7 +389,7 @@ class FakeCommunicator final : public NcclCommunicator {
  private:
   absl::Status Add(CallKind kind, Rank peer, const void* from, void* to, size_t bytes, void* stream,
                    DType dtype = DType::kFloat32) {
-    const absl::Status may = state_->MayCall(rank_);
+    absl::Status may = state_->MayCall(rank_);
     if (!may.ok()) return may;
     if (!group_->open) return state_->Misuse("a call outside a group");
     if (group_->thread != std::this_thread::get_id()) {

@@ -24,7 +24,7 @@ class StagedTicket final : public Ticket {
       : ticket_(std::move(ticket)), device_(std::move(device)), staged_(std::move(staged)) {}
 
   absl::Status Wait(absl::Time deadline) override {
-    const absl::Status status = ticket_->Wait(deadline);
+    absl::Status status = ticket_->Wait(deadline);
     if (!status.ok()) return status;
     while (true) {
       const absl::StatusOr<bool> reached = device_->IsReached(*staged_->copied_back);

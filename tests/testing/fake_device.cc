@@ -129,7 +129,7 @@ class FakeDevice final : public DeviceApi {
   absl::Status Record(DeviceEvent& event, void* stream) override {
     const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
     int64_t number = 0;
-    const absl::Status status = state_->Locked([&] { number = ++recordings->recorded; });
+    absl::Status status = state_->Locked([&] { number = ++recordings->recorded; });
     if (!status.ok()) return status;
     state_->Enqueue(stream, [recordings, number] {
       recordings->reached = std::max(recordings->reached, number);
@@ -141,7 +141,7 @@ class FakeDevice final : public DeviceApi {
   absl::Status OrderAfter(void* stream, const DeviceEvent& event) override {
     const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
     int64_t number = 0;
-    const absl::Status status = state_->Locked([&] { number = recordings->recorded; });
+    absl::Status status = state_->Locked([&] { number = recordings->recorded; });
     if (!status.ok()) return status;
     state_->Enqueue(stream, [recordings, number] { return recordings->reached >= number; });
     return status;
@@ -161,7 +161,7 @@ class FakeDevice final : public DeviceApi {
   absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
                               absl::Span<const void* const> contributions, int64_t elements,
                               void* result, void* stream) override {
-    const absl::Status status = state_->Locked([] {});
+    absl::Status status = state_->Locked([] {});
     if (!status.ok()) return status;
     state_->Enqueue(
         stream, [sizes = std::vector<int>(group_sizes.begin(), group_sizes.end()), divisor, dtype,

@@ -133,6 +133,7 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
     absl::Status failure;
     bool hung = false;
     bool hangs_in_abort = false;
+    bool aborting = false;
     bool aborted = false;
     bool destroyed = false;
     int busy = 0;                                       // polls until the launch is there
@@ -221,6 +222,7 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
       member.destroyed = true;
       return;
     }
+    member.aborting = true;
     const auto may_go_on = [&] {
       mutex_.AssertReaderHeld();
       return released_ || !member.hangs_in_abort;
@@ -375,7 +377,7 @@ class FakeCommunicator final : public NcclCommunicator {
   }
 
   absl::Status Register(void*, size_t bytes) override {
-    const absl::Status may = state_->MayCall(rank_);
+    absl::Status may = state_->MayCall(rank_);
     if (!may.ok()) return may;
     state_->ForMember(rank_, [&](auto& m) { m.registered_bytes += static_cast<int64_t>(bytes); });
     return absl::OkStatus();
@@ -387,7 +389,7 @@ class FakeCommunicator final : public NcclCommunicator {
  private:
   absl::Status Add(CallKind kind, Rank peer, const void* from, void* to, size_t bytes, void* stream,
                    DType dtype = DType::kFloat32) {
-    const absl::Status may = state_->MayCall(rank_);
+    absl::Status may = state_->MayCall(rank_);
     if (!may.ok()) return may;
     if (!group_->open) return state_->Misuse("a call outside a group");
     if (group_->thread != std::this_thread::get_id()) {
@@ -469,6 +471,9 @@ void FakeNccl::Hang(Rank rank) {
 void FakeNccl::HangInAbort(Rank rank) {
   state_->ForMember(rank, [](auto& member) { member.hangs_in_abort = true; });
 }
+void FakeNccl::ReleaseAbort(Rank rank) {
+  state_->ForMember(rank, [](auto& member) { member.hangs_in_abort = false; });
+}
 
 std::vector<std::string> FakeNccl::Launches(Rank rank) const {
   std::vector<std::string> launches;
@@ -484,6 +489,11 @@ bool FakeNccl::HasConnected(Rank rank) const {
   bool connected = false;
   state_->ForMember(rank, [&](const auto& member) { connected = member.connected; });
   return connected;
+}
+bool FakeNccl::HasBegunToAbort(Rank rank) const {
+  bool aborting = false;
+  state_->ForMember(rank, [&](const auto& member) { aborting = member.aborting; });
+  return aborting;
 }
 bool FakeNccl::HasAborted(Rank rank) const {
   bool aborted = false;

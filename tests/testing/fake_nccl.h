@@ -41,17 +41,19 @@ class FakeNccl {
   std::shared_ptr<NcclApi> MakeApi(Rank rank, int version = 22809);
 
   // Faults. FailAsync: the rank's state() returns `failure` from now on. Hang: its launches do not
-  // begin any more. HangInAbort: its Abort blocks until this object ends.
+  // begin any more. HangInAbort: its Abort blocks until ReleaseAbort, or until this object ends.
   void FailAsync(Rank rank, const absl::Status& failure);
   void Hang(Rank rank);
   void HangInAbort(Rank rank);
+  void ReleaseAbort(Rank rank);
 
   // What a rank has launched, in order, as "send 16 bytes to 1" or "broadcast 8 bytes from 0"; the
   // calls of one group are joined by " + ".
   std::vector<std::string> Launches(Rank rank) const;
   int64_t RegisteredBytes(Rank rank) const;
   bool HasConnected(Rank rank) const;  // Connect was called
-  bool HasAborted(Rank rank) const;    // Abort has returned
+  bool HasBegunToAbort(Rank rank) const;
+  bool HasAborted(Rank rank) const;  // Abort has returned
   bool IsDestroyed(Rank rank) const;
 
   // Calls that NCCL forbids, in words. Empty where there were none.

@@ -93,9 +93,9 @@ absl::Status NcclLink::Agree(const NcclPlaneOptions& options, const absl::Status
   absl::StatusOr<std::unique_ptr<Ticket>> ticket =
       host_->AllGather(tag, ExecutionContext(), &own, offers.data(), sizeof own);
   if (!ticket.ok()) return ticket.status();
-  const absl::Status told = (*ticket)->Wait(options.deadline);
+  absl::Status told = (*ticket)->Wait(options.deadline);
   if (!told.ok()) return told;
-  const absl::Status fits = CheckNcclOffers(offers);
+  absl::Status fits = CheckNcclOffers(offers);
   // All ranks refuse alike. Whoever left at once might be taken for lost by one that still reads.
   if (!fits.ok()) host_->Close(options.deadline).IgnoreError();
   return fits;
@@ -107,7 +107,7 @@ absl::Status NcclLink::ConnectCommunicator(const NcclPlaneOptions& options) {
     absl::StatusOr<std::string> made = nccl_->NewUniqueId();
     if (!made.ok()) return made.status();
     id = *std::move(made);
-    const absl::Status put = options.rendezvous->Put(kUniqueIdKey, id);
+    absl::Status put = options.rendezvous->Put(kUniqueIdKey, id);
     if (!put.ok()) return put;
   } else {
     absl::StatusOr<std::string> got = options.rendezvous->Get(kUniqueIdKey, options.deadline);

@@ -200,7 +200,7 @@ absl::Status NcclPlane::SumInPlanOrder(const NcclOperation& operation, const Red
     const auto bytes = static_cast<size_t>(count * bytes_each);
     const char* own = contribution + first * bytes_each;
     if (rank_ != reduction.owner) {
-      const absl::Status sent = link_->Group(operation, [&](NcclCommunicator& communicator) {
+      absl::Status sent = link_->Group(operation, [&](NcclCommunicator& communicator) {
         return communicator.Send(own, bytes, reduction.owner, stream);
       });
       if (!sent.ok()) return sent;

@@ -24,7 +24,7 @@ class StagedTicket final : public Ticket {
       : ticket_(std::move(ticket)), device_(std::move(device)), staged_(std::move(staged)) {}
 
   absl::Status Wait(absl::Time deadline) override {
-    const absl::Status status = ticket_->Wait(deadline);
+    absl::Status status = ticket_->Wait(deadline);
     if (!status.ok()) return status;
     while (true) {
       const absl::StatusOr<bool> reached = device_->IsReached(*staged_->copied_back);
@@ -65,10 +65,11 @@ class DeviceMemoryPlane final : public DataPlane {
     const size_t in = contribution == nullptr || elements < 0 ? 0 : elements * SizeOf(dtype);
     const size_t out =
         result == nullptr || elements < 0 ? 0 : elements * SizeOf(ArithmeticOf(dtype));
-    auto staged = Stage(contribution, in, in + out, result);
+    const size_t behind = (in + 15) / 16 * 16;  // numbers may be wider than what is summed
+    auto staged = Stage(contribution, in, behind + out, result);
     char* const memory = staged->memory.data();
     // In place where the caller has it so.
-    char* const to = result == contribution ? memory : memory + in;
+    char* const to = result == contribution ? memory : memory + behind;
     return Finish(plane_->Reduce(tag, Context(), reduction, dtype, memory,
                                  result == nullptr ? nullptr : to, elements),
                   std::move(staged), to, out);

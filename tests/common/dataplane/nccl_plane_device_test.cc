@@ -108,7 +108,7 @@ class Rig {
   // Waits for it by the stream, and for that.
   absl::Status Finish(absl::StatusOr<std::unique_ptr<Ticket>> ticket) const {
     if (!ticket.ok()) return ticket.status();
-    const absl::Status ordered = (*ticket)->OrderOn(context());
+    absl::Status ordered = (*ticket)->OrderOn(context());
     if (!ordered.ok()) return ordered;
     return CudaStatus(cudaStreamSynchronize(stream), "waiting for a stream");
   }

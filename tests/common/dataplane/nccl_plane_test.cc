@@ -99,6 +99,28 @@ bool Eventually(const Condition& condition) {
   return true;
 }
 
+// A rank's abort that takes until it is let go, which happens once it has begun.
+class SlowAbort {
+ public:
+  SlowAbort(testing::FakeNccl& nccl, Rank rank) {
+    nccl.HangInAbort(rank);
+    thread_ = std::thread([&nccl, rank, this] {
+      EXPECT_TRUE(Eventually([&] { return nccl.HasBegunToAbort(rank); }));
+      has_been_let_go_ = true;
+      nccl.ReleaseAbort(rank);
+    });
+  }
+  ~SlowAbort() { thread_.join(); }
+
+  bool HasBeenLetGo() const { return has_been_let_go_; }
+
+ private:
+  std::atomic<bool> has_been_let_go_{false};
+  std::thread thread_;
+};
+
+void TakeYourTimeToAbort(NcclPlaneOptions& options) { options.abort_grace = absl::Minutes(1); }
+
 absl::Time Soon() { return Clock::Monotonic().Now() + absl::Milliseconds(100); }
 
 TEST(NcclPlane, Step_OrderedOnStreams_NeverWaitsForTheDevice) {
@@ -359,7 +381,21 @@ TEST(NcclPlane, PeerLostInMidBroadcast_IsNamedThoughNcclIsSilent) {
     const absl::Status lost = (*ticket)->Wait(FarDeadline());
     EXPECT_TRUE(errors::IsPeerLost(lost)) << lost;
     EXPECT_EQ(errors::RanksOf(lost), std::vector<Rank>{2}) << lost;
-    EXPECT_TRUE(group.nccl().HasAborted(rank.plane.rank())) << "nothing touches the data any more";
+  });
+}
+
+// The caller may free its memory as soon as it is told.
+TEST(NcclPlane, Wait_PeerIsLost_ReturnsOnceNcclHasLetGoOfTheDevice) {
+  NcclGroup group(2);
+  const SlowAbort abort(group.nccl(), 0);
+  Meeting under_way(2);
+  RunRanks(group, 2, TakeYourTimeToAbort, [&](const OnDevice& rank) {
+    under_way.Attend();
+    if (rank.plane.rank() == 1) return;  // destroys the plane
+    std::vector<char> data(1000);
+    const absl::Status lost = WaitFor(rank.Publish(0, 1, data.data(), data.size()));
+    EXPECT_EQ(errors::RanksOf(lost), std::vector<Rank>{1}) << lost;
+    EXPECT_TRUE(abort.HasBeenLetGo());
   });
 }
 
@@ -541,16 +577,22 @@ TEST(NcclPlane, Device_FailsInADriver_BreaksThePlane) {
 
 TEST(NcclPlane, HostPlane_FailsInAVote_LeavesNothingUnderWayOnTheDevice) {
   NcclGroup group(2);
+  const SlowAbort abort(group.nccl(), 0);
   Meeting under_way(2);
-  RunRanks(group, 2, [&](const OnDevice& rank) {
+  RunRanks(group, 2, TakeYourTimeToAbort, [&](const OnDevice& rank) {
     std::vector<char> data(1000);
     if (rank.plane.rank() == 1) return under_way.Attend();
     auto ticket = rank.Publish(0, 1, data.data(), data.size());
     ASSERT_TRUE(ticket.ok()) << ticket.status();
+    char vote = 1;
+    std::vector<char> votes(2);
+    auto gathered =
+        rank.plane.AllGather(Tag(StepPhase::kCommit), kHost, &vote, votes.data(), sizeof vote);
+    ASSERT_TRUE(gathered.ok()) << gathered.status();
     under_way.Attend();
-    const absl::Status lost = Barrier(rank.plane, 0);
+    const absl::Status lost = (*gathered)->Wait(FarDeadline());
     EXPECT_EQ(errors::RanksOf(lost), std::vector<Rank>{1}) << lost;
-    EXPECT_TRUE(group.nccl().HasAborted(0));
+    EXPECT_TRUE(abort.HasBeenLetGo());
   });
 }
 
@@ -585,7 +627,7 @@ TEST(NcclPlane, Create_OptionsOrVersionsDiffer_AllAreToldWhich) {
           {"deterministic",
            [](NcclGroup&, NcclPlaneOptions& options) { options.deterministic = false; }},
           {"reduce_window_bytes",
-           [](NcclGroup&, NcclPlaneOptions& options) { options.reduce_window_bytes = 1 << 20; }},
+           [](NcclGroup&, NcclPlaneOptions& options) { options.reduce_window_bytes = 2 << 20; }},
           {"version", [](NcclGroup& group, NcclPlaneOptions& options) {
              options.nccl = group.nccl().MakeApi(options.rank, 22007);
            }}};
@@ -610,6 +652,7 @@ TEST(NcclPlane, Create_WindowTooSmallOrTooManyRanks_IsRefused) {
 
   NcclGroup large(300);
   options = large.OptionsOf(0);
+  options.reduce_window_bytes = size_t{64} << 20;
   const absl::Status refused = large.Make(options).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 256 ranks"));

@@ -37,7 +37,7 @@ absl::Status Find(const char* name, Function* function) {
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
   if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
-    const absl::Status status = CudaStatus(error, absl::StrCat("looking for ", name));
+    absl::Status status = CudaStatus(error, absl::StrCat("looking for ", name));
     if (!status.ok()) return status;
     return absl::FailedPreconditionError(
         absl::StrCat("the NVIDIA driver has no ", name, ": install a newer one"));
@@ -92,7 +92,7 @@ CUmemAllocationProp PropertiesOn(int device) {
 
 absl::Status CheckExport(const Driver& driver, int device) {
   int can_export = 0;
-  const absl::Status status = DriverStatus(
+  absl::Status status = DriverStatus(
       driver,
       driver.attribute(&can_export, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
                        device),

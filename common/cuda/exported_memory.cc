@@ -8,7 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/optional.h"
+#include "common/checked_math.h"
 #include "common/cuda/cuda_status.h"
+#include "common/cuda/current_device.h"
 
 namespace optshard {
 namespace {
@@ -104,76 +107,85 @@ absl::Status CheckExport(const Driver& driver, int device) {
       device));
 }
 
-// As CheckExport, on a device that is made the current one, whose context is there.
-absl::StatusOr<const Driver*> DriverOf(int device) {
-  if (const absl::Status status = UseDevice(device); !status.ok()) return status;
-  // Makes the context.
+// Of the current device, which is `device`: as CheckExport, with its context.
+absl::Status CheckDriver(int device) {
   if (const cudaError_t error = cudaFree(nullptr); error != cudaSuccess) {
     return CudaStatus(error, "using a device");
   }
   const absl::StatusOr<Driver>& driver = TheDriver();
-  if (!driver.ok()) return driver.status();
-  if (const absl::Status status = CheckExport(*driver, device); !status.ok()) return status;
-  return &*driver;
+  return driver.ok() ? CheckExport(*driver, device) : driver.status();
 }
 
-absl::StatusOr<size_t> WholePages(const Driver& driver, int device, size_t bytes) {
+absl::StatusOr<size_t> WholePages(int device, size_t bytes) {
+  const Driver& driver = *TheDriver();
   const CUmemAllocationProp properties = PropertiesOn(device);
   size_t page = 0;
-  const absl::Status status = DriverStatus(
+  absl::Status status = DriverStatus(
       driver, driver.granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
       "asking for the size of a device's pages");
   if (!status.ok()) return status;
-  return (bytes + page - 1) / page * page;
+  // A peer may have said how many.
+  const absl::optional<size_t> end = CheckedAdd(bytes, page - 1);
+  if (bytes == 0 || !end.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("memory of cuda:%d of %d bytes was asked for", device, bytes));
+  }
+  return *end / page * page;
 }
 
 }  // namespace
 
-absl::StatusOr<ExportedMemory> ExportedMemory::Create(int device, size_t bytes) {
-  const auto driver = DriverOf(device);
-  if (!driver.ok()) return driver.status();
-  const auto pages = WholePages(**driver, device, bytes);
+absl::StatusOr<ExportedMemory> ExportedMemory::Unmapped(int device, size_t bytes) {
+  const absl::Status status = CheckDriver(device);
+  if (!status.ok()) return status;
+  const auto pages = WholePages(device, bytes);
   if (!pages.ok()) return pages.status();
-  ExportedMemory memory;
-  memory.bytes_ = bytes;
-  memory.mapped_ = *pages;
+  return ExportedMemory(device, bytes, *pages);
+}
+
+absl::StatusOr<ExportedMemory> ExportedMemory::Create(int device, size_t bytes) {
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  auto memory = Unmapped(device, bytes);
+  if (!memory.ok()) return memory;
+  const Driver& driver = *TheDriver();
   const CUmemAllocationProp properties = PropertiesOn(device);
   CUmemGenericAllocationHandle handle = 0;
-  const CUresult result = (*driver)->create(&handle, memory.mapped_, &properties, 0);
+  const CUresult result = driver.create(&handle, memory->mapped_, &properties, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    return CudaAllocationStatus(cudaErrorMemoryAllocation, memory.mapped_,
+    return CudaAllocationStatus(cudaErrorMemoryAllocation, memory->mapped_,
                                 "allocating memory of the device for several processes");
   }
-  absl::Status status = DriverStatus(**driver, result, "allocating memory of the device");
+  absl::Status status = DriverStatus(driver, result, "allocating memory of the device");
+  if (status.ok()) status = memory->Map(handle);
   if (!status.ok()) return status;
-  memory.handle_ = handle;
-  if (status = memory.Map(device); !status.ok()) return status;
   return memory;
 }
 
 absl::StatusOr<ExportedMemory> ExportedMemory::Import(int device, int descriptor, size_t bytes) {
-  const auto driver = DriverOf(device);
-  if (!driver.ok()) return driver.status();
-  const auto pages = WholePages(**driver, device, bytes);
-  if (!pages.ok()) return pages.status();
-  ExportedMemory memory;
-  memory.bytes_ = bytes;
-  memory.mapped_ = *pages;
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  auto memory = Unmapped(device, bytes);
+  if (!memory.ok()) return memory;
+  const Driver& driver = *TheDriver();
   CUmemGenericAllocationHandle handle = 0;
-  const CUresult result =
-      (*driver)->import_handle(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
-                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (const absl::Status status = DriverStatus(**driver, result, "importing"); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the descriptor that was received is not that of memory of cuda:%d: %s",
-                        device, status.message()));
+  absl::Status status = DriverStatus(
+      driver,
+      driver.import_handle(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      "importing");
+  if (status.ok()) status = memory->Map(handle);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the descriptor that was received is not that of %d bytes of memory of cuda:%d: %s", bytes,
+        device, status.message()));
   }
-  memory.handle_ = handle;
-  if (const absl::Status status = memory.Map(device); !status.ok()) return status;
   return memory;
 }
 
-absl::Status ExportedMemory::Map(int device) {
+// The handle is this object's from here on, whatever comes of it.
+absl::Status ExportedMemory::Map(uint64_t handle) {
+  handle_ = handle;
   const Driver& driver = *TheDriver();
   CUdeviceptr address = 0;
   absl::Status status =
@@ -188,7 +200,7 @@ absl::Status ExportedMemory::Map(int device) {
   address_ = address;
   CUmemAccessDesc access = {};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = device;
+  access.location.id = device_;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return DriverStatus(driver, driver.set_access(address, mapped_, &access, 1),
                       "making memory of the device accessible");
@@ -209,6 +221,7 @@ ExportedMemory::~ExportedMemory() {
   if (handle_ == 0) return;
   const Driver& driver = *TheDriver();
   if (address_ != 0) {
+    const CurrentDevice current(device_);
     // Unmapping does not wait for kernels.
     static_cast<void>(cudaDeviceSynchronize());
     driver.unmap(address_, mapped_);
@@ -218,6 +231,7 @@ ExportedMemory::~ExportedMemory() {
 }
 
 ExportedMemory& ExportedMemory::operator=(ExportedMemory&& other) noexcept {
+  std::swap(device_, other.device_);
   std::swap(handle_, other.handle_);
   std::swap(address_, other.address_);
   std::swap(bytes_, other.bytes_);

@@ -17,14 +17,17 @@ namespace optshard {
 class ExportedMemory {
  public:
   // On the device of that index, at least `bytes`, in whole pages of 2 MiB, with any content.
-  // RESOURCE_EXHAUSTED with need and free, FAILED_PRECONDITION where the device cannot export.
+  // RESOURCE_EXHAUSTED with need and free, FAILED_PRECONDITION where the device cannot export,
+  // INVALID_ARGUMENT for no bytes or more than there are addresses.
   static absl::StatusOr<ExportedMemory> Create(int device, size_t bytes);
   // Maps what Export gave, in this process or another one; `device` is the same GPU, whose index
-  // may differ between processes. INVALID_ARGUMENT for a descriptor of something else.
+  // may differ between processes. INVALID_ARGUMENT also for a descriptor of something else, and
+  // where the memory that it is of has another size.
   static absl::StatusOr<ExportedMemory> Import(int device, int descriptor, size_t bytes);
 
   ExportedMemory() = default;
-  // Waits until the device has ended all its work, and unmaps.
+  // Waits until the device has ended all its work, and unmaps. The driver has no such wait with a
+  // deadline: what is enqueued there has to end by itself, as data planes' operations do.
   ~ExportedMemory();
   ExportedMemory(ExportedMemory&& other) noexcept { *this = std::move(other); }
   ExportedMemory& operator=(ExportedMemory&& other) noexcept;
@@ -36,9 +39,13 @@ class ExportedMemory {
   size_t bytes() const { return bytes_; }                           // as many as were asked for
 
  private:
-  // The reserved range of addresses, and what is mapped there.
-  absl::Status Map(int device);
+  ExportedMemory(int device, size_t bytes, size_t mapped)
+      : device_(device), bytes_(bytes), mapped_(mapped) {}
 
+  static absl::StatusOr<ExportedMemory> Unmapped(int device, size_t bytes);
+  absl::Status Map(uint64_t handle);
+
+  int device_ = 0;
   uint64_t handle_ = 0;   // a CUmemGenericAllocationHandle
   uint64_t address_ = 0;  // a CUdeviceptr
   size_t bytes_ = 0;

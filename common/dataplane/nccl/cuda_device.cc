@@ -12,29 +12,11 @@
 #include "common/cuda/cuda_event.h"
 #include "common/cuda/cuda_memory.h"
 #include "common/cuda/cuda_status.h"
+#include "common/cuda/current_device.h"
 #include "common/dataplane/nccl/in_order_average.h"
 
 namespace optshard {
 namespace {
-
-// Makes a device the thread's current one, and puts back what it was. Bound to a thread.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device)
-      : status_(CudaStatus(cudaGetDevice(&before_), "asking for a device")) {
-    if (status_.ok()) status_ = UseDevice(device);
-  }
-  ~CurrentDevice() { static_cast<void>(cudaSetDevice(before_)); }
-
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  int before_ = 0;
-  absl::Status status_;
-};
 
 struct EventOnDevice final : DeviceEvent {
   explicit EventOnDevice(CudaEvent of_device) : event(std::move(of_device)) {}

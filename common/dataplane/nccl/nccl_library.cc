@@ -11,10 +11,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/cuda/cuda_status.h"
+#include "common/cuda/current_device.h"
 
 namespace optshard {
 namespace {
+
+// How long peers may take to end a communicator that all have closed.
+constexpr absl::Duration kFinalizeTime = absl::Minutes(1);
 
 constexpr int kOldest = NCCL_VERSION(2, 19, 0);  // the first with ncclCommRegister
 constexpr int kTooNew = NCCL_VERSION(3, 0, 0);
@@ -130,13 +135,15 @@ class LibraryCommunicator final : public NcclCommunicator {
     return Status(functions_.comm_register(comm_, data, bytes, &handle), "registering memory");
   }
 
-  // The second half is local once the first is complete.
+  // The second half is local once the first is complete, for which a peer may be missing.
   void Destroy() override {
     static_cast<void>(functions_.comm_finalize(comm_));
-    while (true) {
-      const absl::StatusOr<NcclState> now = state();
-      if (!now.ok() || *now == NcclState::kReady) break;
+    const absl::Time until = Clock::Monotonic().Now() + kFinalizeTime;
+    absl::StatusOr<NcclState> now = state();
+    while (now.ok() && *now != NcclState::kReady) {
+      if (Clock::Monotonic().Now() >= until) return Abort();
       absl::SleepFor(absl::Milliseconds(1));
+      now = state();
     }
     static_cast<void>(functions_.comm_destroy(comm_));
   }
@@ -175,8 +182,8 @@ class NcclLibrary final : public NcclApi {
                                                      " bytes; NCCL's have ", sizeof id.internal));
     }
     std::memcpy(id.internal, unique_id.data(), sizeof id.internal);
-    const absl::Status current = UseDevice(device_);
-    if (!current.ok()) return current;
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t comm = nullptr;

@@ -12,13 +12,16 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/cuda/cuda_status.h"
+#include "common/cuda/current_device.h"
+#include "common/errors.h"
+#include "common/log.h"
 
 namespace optshard {
 namespace {
 
 constexpr size_t kSmallestStaging = 64 << 10;
-// For the launches before the last few to have read their tables.
-constexpr absl::Duration kStagingWait = absl::Seconds(60);
+// For launches to have read their tables, or ended, where nobody has given a deadline.
+constexpr absl::Duration kLongestWait = absl::Minutes(1);
 
 std::string NameOfDevice(int device) { return absl::StrCat("cuda:", device); }
 
@@ -26,14 +29,14 @@ class CudaTicket final : public Ticket {
  public:
   CudaTicket(int device, CudaEvent event) : device_(device), event_(std::move(event)) {}
   ~CudaTicket() override {
-    if (!is_ordered_) static_cast<void>(event_.Wait(absl::InfiniteFuture()));
+    if (is_ordered_) return;
+    const absl::Status ended = WaitHere(Clock::Monotonic().Now() + kLongestWait);
+    if (!ended.ok()) {
+      Log(LogLevel::kWarning, LogContext{}, "nobody waits any more: %s", ended.ToString());
+    }
   }
 
-  absl::Status Wait(absl::Time deadline) override {
-    absl::Status status = event_.Wait(deadline);
-    is_ordered_ = is_ordered_ || status.ok();
-    return status;
-  }
+  absl::Status Wait(absl::Time deadline) override { return WaitHere(deadline); }
 
   absl::Status OrderOn(const ExecutionContext& context) override {
     if (context.device != NameOfDevice(device_)) {
@@ -47,6 +50,12 @@ class CudaTicket final : public Ticket {
   }
 
  private:
+  absl::Status WaitHere(absl::Time deadline) {
+    const absl::Status status = event_.Wait(deadline);
+    is_ordered_ = is_ordered_ || status.ok();
+    return errors::WithContext(status, absl::StrCat("an update on ", NameOfDevice(device_)));
+  }
+
   const int device_;
   CudaEvent event_;
   bool is_ordered_ = false;  // nobody touches the arrays before the update has ended
@@ -55,7 +64,8 @@ class CudaTicket final : public Ticket {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(int device) {
-  if (const absl::Status status = UseDevice(device); !status.ok()) return status;
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
   int multiprocessors = 0;
   cudaError_t error =
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
@@ -85,7 +95,8 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
   }
   const auto tables = LaunchTable::For(tasks);
   if (!tables.ok()) return tables.status();
-  if (const absl::Status status = UseDevice(device_); !status.ok()) return status;
+  const CurrentDevice current(device_);
+  if (!current.status().ok()) return current.status();
   for (const LaunchTable& table : *tables) {
     const absl::Status status = Launch(*kernels, table, context.stream);
     if (!status.ok()) return status;
@@ -127,8 +138,11 @@ absl::Status CudaExecutor::Launch(const FormulaKernels& kernels, const LaunchTab
 absl::StatusOr<CudaExecutor::Staging*> CudaExecutor::NextStaging(size_t bytes) {
   Staging& staging = staging_[next_staging_++ % staging_.size()];
   if (staging.host.data() != nullptr) {
-    const absl::Status status = staging.is_read.Wait(Clock::Monotonic().Now() + kStagingWait);
-    if (!status.ok()) return status;
+    const absl::Status status = staging.is_read.Wait(Clock::Monotonic().Now() + kLongestWait);
+    if (!status.ok()) {
+      return errors::WithContext(status,
+                                 absl::StrCat("an earlier update on ", NameOfDevice(device_)));
+    }
   } else {
     auto event = CudaEvent::Create();
     if (!event.ok()) return event.status();

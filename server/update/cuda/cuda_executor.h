@@ -31,7 +31,9 @@ class CudaExecutor final : public Executor {
   // be read and written. Waits for nothing on the device, but that one of the last few launches has
   // ended. What of the tasks lies on the host is not read once this has returned.
   // UNIMPLEMENTED for rules that are not one formula, and for tasks with replicas;
-  // INVALID_ARGUMENT for a context of another device.
+  // INVALID_ARGUMENT for a context of another device. After any other error some of the tasks may
+  // be under way. A ticket that was neither waited for nor ordered on a stream waits a minute at
+  // most when it is destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;

@@ -1,6 +1,7 @@
-// What the threads of an element-wise rule's kernel do, in phases between barriers. A phase is a
-// function of thread, block and grid; so a host can run a whole grid, phase by phase
-// (grid_on_host.h), and a test compares it with the CPU's drivers, bit by bit.
+// What the threads of an element-wise rule's kernel do, in phases, between which they wait for each
+// other or tell each other something. A phase is a function of thread, block and grid; so a host
+// can run a whole grid, phase by phase (grid_on_host.h), and a test compares it with the CPU's
+// drivers, bit by bit.
 #ifndef OPTSHARD_SERVER_UPDATE_CUDA_ELEMENT_WISE_BODY_H_
 #define OPTSHARD_SERVER_UPDATE_CUDA_ELEMENT_WISE_BODY_H_
 
@@ -32,7 +33,7 @@ struct ChunkPlace {
 template <typename T>
 OPTSHARD_HOST_DEVICE inline ChunkPlace FindChunk(const KernelArguments<T>& arguments, int64_t chunk,
                                                  int64_t chunk_elements) {
-  // The last span with no more chunks before it. Spans without elements have none, and precede.
+  // The last span with no more chunks before it. Each has some.
   int32_t low = 0;
   int32_t high = arguments.span_count;
   while (high - low > 1) {

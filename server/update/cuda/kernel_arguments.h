@@ -78,7 +78,6 @@ struct CodeTable {
   float values[256];    // by rank
   float middles[256];   // x has at least rank k where x >= middles[k - 1]
   int32_t largest;      // rank
-  int32_t zero;         // the code of 0
   float averages[256];  // of a companded code, as a share of the scale
 };
 

@@ -99,6 +99,21 @@ TEST(ExportedMemoryTest, TwoProcessesAtOnce_SeeWhatTheOtherWrites) {
   EXPECT_EQ(reader.Wait(), kNone);
 }
 
+TEST(ExportedMemoryTest, AnotherSizeThanTheMemorys_Refused) {
+  Child child([] {
+    const auto memory = ExportedMemory::Create(0, kBytes);
+    if (!memory.ok()) return 1;
+    const auto descriptor = memory->Export();
+    if (!descriptor.ok()) return 2;
+    for (const size_t bytes : {size_t{0}, kBytes + (size_t{64} << 20), SIZE_MAX}) {
+      const auto imported = ExportedMemory::Import(0, descriptor->get(), bytes);
+      if (imported.status().code() != absl::StatusCode::kInvalidArgument) return 3;
+    }
+    return ExportedMemory::Import(0, descriptor->get(), kBytes).ok() ? 0 : 4;
+  });
+  EXPECT_EQ(child.Wait(), 0);
+}
+
 TEST(ExportedMemoryTest, NotADevicesMemory_Refused) {
   Child child([] {
     int fds[2];

@@ -38,7 +38,7 @@ CommandLine CommandLineOf(Flags& flags) {
   CommandLine line(
       {"optshard-bench-gpu-update",
        "Times updates on the first GPU beside its own copies; prints a line of JSON for "
-       "each. Needs about 20 bytes of the GPU's memory for each parameter.",
+       "each. Needs about 24 bytes of the GPU's memory for each parameter.",
        {"optshard-bench-gpu-update --elements=1000000000"}});
   line.Add("elements", &flags.elements, "parameters").AtLeast(1 << 20);
   line.Add("rounds", &flags.rounds, "of which the median is taken").AtLeast(1);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks what was packed beside it on a machine with a GPU; prints JSON. Takes about two minutes.
+"""Checks what was packed beside it on a machine with a GPU; prints JSON. Takes about a minute.
 
 Wants PyTorch for CUDA in the Python that runs it: its Adam is what updates are compared with, and its
 NCCL is the one that is loaded. Exit code 1 where a test failed or a program did not run.
 """
 
+import argparse
 import glob
 import importlib.util
 import json
@@ -77,7 +78,10 @@ def device():
     return output.strip() if code == 0 else None
 
 
-def main():
+def main(arguments):
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(arguments)
     libraries = library_path()
     report = {"device": device(), "tests": {name: tested(name, libraries) for name in TESTS}}
     bench = ["./optshard-bench-gpu-update", "--elements=%d" % ELEMENTS]
@@ -89,4 +93,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

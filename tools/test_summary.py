@@ -135,7 +135,11 @@ def summarize(event_lines, bazel_exit_code):
     for line in event_lines:
         if not line.strip():
             continue
-        event = json.loads(line)
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            summary.failed.append(("bazel", "its list of events breaks off: it was killed, or the disk is full"))
+            break
         identity = event.get("id", {})
         if "testResult" in identity and "testResult" in event:
             key = identity["testResult"]

@@ -155,6 +155,12 @@ class TestSummary(unittest.TestCase):
             summary.report(), "FAILED bazel: exited with code 37\n2 passed, 1 failed"
         )
 
+    def test_events_that_break_off_count_as_a_failure(self):
+        whole = json.dumps(self.result("//a:plan_test", "PASSED", PASSING))
+        summary = test_summary.summarize([whole + "\n", whole[:50]], 1)
+        self.assertIn("FAILED bazel: its list of events breaks off", summary.report())
+        self.assertEqual(summary.total_line(), "2 passed, 1 failed")
+
     def test_last_attempt_counts(self):
         summary = self.summarize(
             self.result("//a:plan_test", "FAILED", FAILING, attempt=1),

@@ -1,6 +1,7 @@
 """./run cluster: hosts out of network namespaces, which are gone afterwards, however it ends."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -65,6 +66,27 @@ class Cluster(unittest.TestCase):
         self.assertEqual(sorted(ran.stdout.splitlines()),
                          ["[host 1 rank 1] hello", "[host 2 rank 2] hello"])
 
+    def test_a_delay_is_how_long_a_link_takes_one_way(self):
+        ran = self.run_cluster(
+            "--hosts=2", "--ranks-per-host=1", "--delay=40ms", "--", "python3", "-c",
+            "import os, socket, time\n"
+            "if os.environ['RANK'] == '0':\n"
+            "    socket.create_server(('192.0.2.1', 4000)).accept()\n"
+            "while os.environ['RANK'] == '1':\n"
+            "    begin = time.monotonic()\n"
+            "    try:\n"
+            "        socket.create_connection(('192.0.2.1', 4000), 10)\n"
+            "        print(time.monotonic() - begin)\n"
+            "        break\n"
+            "    except ConnectionRefusedError: pass\n")
+        if "this kernel has no netem" in ran.stderr:
+            self.skipTest("this kernel has no netem")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        said = re.fullmatch(r"\[host 1 rank 1\] (.*)\n", ran.stdout)
+        self.assertIsNotNone(said, ran.stdout)
+        # There and back, over the links of both hosts.
+        self.assertGreaterEqual(float(said[1]), 2 * 0.040)
+
     def test_a_rank_that_fails_ends_the_others_and_is_named(self):
         ran = self.run_cluster("--", "bash", "-c", "[[ $RANK == 2 ]] && exit 3; exec sleep 1000")
         self.assertEqual(ran.returncode, 1)
@@ -97,6 +119,7 @@ class Cluster(unittest.TestCase):
                 (["--ranks-per-host=two"], "--ranks-per-host=two: expected a number"),
                 (["--speed=1"], "unknown argument \"--speed=1\""),
                 (["--rate=fast", "--", "true"], "tc does not take the rate \"fast\""),
+                (["--delay=slow", "--", "true"], "tc does not take the delay \"slow\""),
                 (["--", "no-such-program"], "there is no command \"no-such-program\""),
         ):
             ran = self.run_cluster(*arguments)

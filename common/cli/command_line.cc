@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kUsageError = 2;
 constexpr char kHelp[] = "--help";
+constexpr char kVersion[] = "--version";
 
 // As CLI11 reads them, from the last to the first: underscores of names are dashes, and an empty
 // value is an argument of its own, for CLI11 takes the next argument for the value of "--name=".
@@ -83,7 +84,7 @@ absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
   const auto end = std::find(arguments.begin(), arguments.end(), "--");
   command_.target->assign(end == arguments.end() ? end : end + 1, arguments.end());
   absl::Status parsed = ParseOptions({arguments.begin(), end});
-  return parsed.ok() && !wants_help_ ? CheckCommand() : parsed;
+  return parsed.ok() && !is_asked() ? CheckCommand() : parsed;
 }
 
 absl::Status CommandLine::CheckCommand() const {
@@ -97,6 +98,7 @@ absl::Status CommandLine::ParseOptions(const std::vector<std::string>& arguments
   app.set_help_flag();  // CLI11's own would hide errors in the rest of the line
   app.allow_extras();
   const CLI::Option* help = app.add_flag(absl::StrCat(kHelp, ",-h"));
+  const CLI::Option* version = app.add_flag(kVersion);
   std::vector<std::pair<const CommandOption*, CLI::Option*>> declared;
   for (const Titled& group : groups_) {
     for (const auto& option : group.options) {
@@ -117,7 +119,8 @@ absl::Status CommandLine::ParseOptions(const std::vector<std::string>& arguments
     if (!set.ok()) return set;
   }
   wants_help_ = help->count() > 0;
-  if (wants_help_) return absl::OkStatus();
+  wants_version_ = version->count() > 0;
+  if (is_asked()) return absl::OkStatus();
   for (const auto& [option, given] : declared) {
     if (option->is_required() && given->count() == 0) {
       return absl::InvalidArgumentError(
@@ -169,9 +172,10 @@ std::string CommandLine::Help() const {
       }
     }
   }
-  std::string help = absl::StrCat(Wrapped(page_.what, 0), "\n", usage, " [OPTION...]", command,
-                                  "\n", arguments, options, "\nOther:\n", "  --help\n",
-                                  Wrapped("print this page", 6), "\nExamples:\n");
+  std::string help =
+      absl::StrCat(Wrapped(page_.what, 0), "\n", usage, " [OPTION...]", command, "\n", arguments,
+                   options, "\nOther:\n", "  --help\n", Wrapped("print this page", 6),
+                   "  --version\n", Wrapped("print the program's version", 6), "\nExamples:\n");
   for (const std::string& example : page_.examples) absl::StrAppend(&help, "  ", example, "\n");
   absl::StrAppend(
       &help, "\n",
@@ -182,14 +186,18 @@ std::string CommandLine::Help() const {
   return help;
 }
 
+std::string CommandLine::Version() const {
+  return absl::StrCat(page_.program, " ", OPTSHARD_VERSION);
+}
+
 absl::optional<int> CommandLine::ParseOrEnd(int argc, char** argv) {
   const absl::Status parsed = Parse(std::vector<std::string>(argv + 1, argv + argc));
   if (!parsed.ok()) {
     std::fprintf(stderr, "%s: %s\n", page_.program.c_str(), std::string(parsed.message()).c_str());
     return kUsageError;
   }
-  if (!wants_help_) return absl::nullopt;
-  std::fputs(Help().c_str(), stdout);
+  if (!is_asked()) return absl::nullopt;
+  std::printf("%s", wants_help_ ? Help().c_str() : absl::StrCat(Version(), "\n").c_str());
   return EXIT_SUCCESS;
 }
 

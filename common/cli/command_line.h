@@ -46,16 +46,19 @@ class CommandLine {
 
   // Sets the targets; `arguments` are without the program's name. INVALID_ARGUMENT for an unknown
   // option, a stray argument, a bad or missing value, or an absent required option or argument.
-  // With
-  // --help only the last of these is no error.
+  // With --help or --version only the last of these is no error.
   absl::Status Parse(const std::vector<std::string>& arguments);
   // Whether the arguments had --help or -h.
   bool wants_help() const { return wants_help_; }
+  // Whether they had --version.
+  bool wants_version() const { return wants_version_; }
 
   std::string Help() const;
+  // Of the program: "optshard-server 0.1.0".
+  std::string Version() const;
 
-  // For main: parses, and prints the help page or the error. Returns the exit code where the
-  // program must end now: 0 after the help page, 2 after an error.
+  // For main: parses, and prints the help page, the version or the error. Returns the exit code
+  // where the program must end now: 0 after what was asked for, 2 after an error.
   absl::optional<int> ParseOrEnd(int argc, char** argv);
 
  private:
@@ -80,12 +83,15 @@ class CommandLine {
   absl::Status CheckCommand() const;
   absl::Status SetArguments(const std::vector<std::string>& given) const;
   absl::Status CheckRequired(size_t given) const;
+  // Of the program itself, which then does nothing else.
+  bool is_asked() const { return wants_help_ || wants_version_; }
 
   const Page page_;
   std::vector<Argument> arguments_;
   Command command_;
   std::vector<Titled> groups_;
   bool wants_help_ = false;
+  bool wants_version_ = false;
 };
 
 }  // namespace optshard

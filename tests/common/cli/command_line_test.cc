@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 class CommandLineTest : public ::testing::Test {
@@ -149,6 +150,16 @@ TEST_F(CommandLineTest, Parse_WithoutARequiredOption_NamesIt) {
   EXPECT_TRUE(line_.wants_help());
 }
 
+TEST_F(CommandLineTest, Parse_Version_NeedsNothingElse) {
+  ASSERT_TRUE(line_.Parse({"--version"}).ok());
+  EXPECT_TRUE(line_.wants_version());
+  EXPECT_FALSE(line_.wants_help());
+  EXPECT_THAT(line_.Version(), MatchesRegex("a-program [0-9]+[.][0-9]+[.][0-9]+"));
+  EXPECT_EQ(Error({"--version", "--other"}), "unknown option --other; see --help");
+  ASSERT_TRUE(line_.Parse({"--world-size=1"}).ok());
+  EXPECT_FALSE(line_.wants_version());
+}
+
 TEST_F(CommandLineTest, Help_ShowsEverythingButHiddenOptions) {
   const std::string help = line_.Help();
   EXPECT_THAT(help, AllOf(HasSubstr("Does something.\n"),
@@ -160,6 +171,7 @@ TEST_F(CommandLineTest, Help_ShowsEverythingButHiddenOptions) {
                           HasSubstr("  --[no-]keeper  (default: on)\n"),
                           HasSubstr("  --[no-]done  (default: off)\n"),
                           HasSubstr("  --size=SIZE  (default: all)\n"), HasSubstr("  --help\n"),
+                          HasSubstr("  --version\n"),
                           HasSubstr("\nExamples:\n  a-program --world-size=2\n"),
                           Not(HasSubstr("launched"))));
 }

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <utility>
@@ -33,6 +34,18 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
 // The votes of running steps open a snapshot sooner.
 constexpr absl::Duration kUntilOthersAreTold = absl::Milliseconds(20);
+
+// glibc learns from the end of blocks of less than 32 MiB (mallopt(3), M_MMAP_THRESHOLD).
+constexpr size_t kLargeBlockBytes = (32 << 20) - (64 << 10);
+
+// Until a large block was freed, glibc gives all memory of more than 128 KiB that is free at the
+// end of a thread's heap back at once: each message of the streams is then faulted in anew, which
+// takes as long as to copy it. LibTorch has freed such blocks; other programs may not. Where the
+// program has set that threshold, this changes nothing.
+void HaveFreedMemoryKept() {
+  void* volatile block = std::malloc(kLargeBlockBytes);  // never touched
+  std::free(block);
+}
 
 using Moment = std::pair<StepNumber, Generation>;
 
@@ -286,6 +299,7 @@ absl::Status Attempt::Run(absl::Time deadline) {
 absl::StatusOr<PulledStep> PullState(absl::Span<const StateOwnerAddress> owners,
                                      StateDestination& destination,
                                      const StatePullOptions& options) {
+  HaveFreedMemoryKept();
   const absl::Time deadline = Clock::Monotonic().Now() + options.timeout;
   OwnerSnapshots all;
   all.job = options.job;

@@ -16,9 +16,11 @@ OPTSHARD_COPTS = [
     "@optshard//third_party/bazel:clang": ["-Wthread-safety"],
     "//conditions:default": [],
 }) + select({
-    # Undefined-behaviour checks triple the compile time at -O2; -O1 takes a third off.
+    # Undefined-behaviour checks triple the compile time at -O2; -O1 takes a third off, and of the thread
+    # sanitizer's a sixth.
     "@optshard//third_party/bazel:asan": ["-O1"],
     "@optshard//third_party/bazel:asan_ubsan": ["-O1"],
+    "@optshard//third_party/bazel:tsan": ["-O1"],
     "@optshard//third_party/bazel:ubsan": ["-O1"],
     "//conditions:default": [],
 })

@@ -3,7 +3,7 @@
 #   package.sh [--version=V] [OUT]
 set -euo pipefail
 
-version=0.1.0 out=out/packages
+version=$(sed -n 's/^OPTSHARD_VERSION = "\(.*\)"$/\1/p' install/version.bzl) out=out/packages
 for argument in "$@"; do
   case $argument in
     --version=?*) version=${argument#--version=} ;;

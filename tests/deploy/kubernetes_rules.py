@@ -208,6 +208,50 @@ def draining(objects):
                 yield "%s ends at once" % container["name"]
 
 
+def checkpoints(objects):
+    """That all write to, and read from, the volume that the coordinator's checkpoints are in."""
+    everyone = pods(objects)
+    [directory] = [flags(each)["--checkpoint-dir"] for pod in everyone for each in pod.coordinators()]
+    claims = set()
+    for pod in everyone:
+        volumes = {each["name"]: each.get("persistentVolumeClaim", {}).get("claimName")
+                   for each in pod.spec.get("volumes", [])}
+        for container in pod.all_containers():
+            [mount] = [each for each in container["volumeMounts"]
+                       if each["mountPath"] == directory] or [{"name": None}]
+            claim = volumes.get(mount["name"])
+            if claim is None or mount.get("readOnly"):
+                yield "%s cannot write to %s" % (container["name"], directory)
+            claims.add(claim)
+    if len(claims - {None}) > 1:
+        yield "%s is not the same volume everywhere: %s" % (directory, claims)
+    for claim in of_kind(objects, "PersistentVolumeClaim"):
+        if claim["metadata"]["name"] in claims and claim["spec"]["accessModes"] != ["ReadWriteMany"]:
+            yield "PersistentVolumeClaim %s: not for several pods" % claim["metadata"]["name"]
+    if not claims & {each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")}:
+        yield "%s is in no volume" % directory
+
+
+def meeting(objects):
+    """That each trainer has torchrun's variables, and that they lead to rank 0."""
+    for pod in pods(objects):
+        trainers = pod.trainers()
+        for local, trainer in enumerate(trainers):
+            own = environment(trainer)
+            expected = {
+                "LOCAL_RANK": "%d" % local,
+                "LOCAL_WORLD_SIZE": "%d" % len(trainers),
+                # The first pod, by the name that JobSet gives it in the headless Service.
+                "MASTER_ADDR": "%s-node-0-0.%s" % (pod.name, pod.spec.get("subdomain")),
+                "MASTER_PORT": "29500",
+            }
+            if own.get("GROUP_RANK") not in (_INDEX, "0" if pod.count == 1 else None):
+                yield "%s: GROUP_RANK is %s" % (trainer["name"], own.get("GROUP_RANK"))
+            for name, value in expected.items():
+                if own.get(name) != value:
+                    yield "%s: %s is %s, expected %s" % (trainer["name"], name, own.get(name), value)
+
+
 def job(objects):
     """That all agree on the job: its name, its size, its ranks, its coordinator."""
     everyone = pods(objects)
@@ -246,7 +290,8 @@ def job(objects):
         yield "the coordinator waits for %s ranks, there are %d" % (asked["--world-size"], ranks)
 
 
-RULES = (names, services, disruption, network, probes, security, resources, sidecars, draining, job)
+RULES = (names, services, disruption, network, probes, security, resources, sidecars, draining,
+         checkpoints, meeting, job)
 
 
 def problems(objects):

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import jsonschema
@@ -147,7 +148,8 @@ class Programs(unittest.TestCase):
 
     def test_EveryVariable_IsOneThatTrainersRead(self):
         with open(os.path.join(k8s.ROOT, "docs/options.md"), encoding="utf-8") as file:
-            known = set(re.findall(r"(?m)^\| `(\w+)` \|", file.read())) | {"LOCAL_RANK"}
+            known = set(re.findall(r"(?m)^\| `(\w+)` \|", file.read()))
+        known |= {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}  # torchrun's, for the trainer's own use
         for overlay in k8s.overlays():
             for pod in k8s.pods(k8s.render(overlay)):
                 for trainer in pod.trainers():
@@ -184,6 +186,25 @@ class Rules(unittest.TestCase):
         for overlay in k8s.overlays():
             with self.subTest(overlay=overlay):
                 self.assertEqual(rules.problems(k8s.render(overlay)), [])
+
+    def test_AnotherNumberOfNodes_InThePlacesThatThePatchesName_KeepsThem(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copied = os.path.join(folder, "kubernetes")
+            shutil.copytree(os.path.dirname(k8s.OVERLAYS), copied)
+            overlay = os.path.join(copied, "overlays", "multi-node-cpu")
+            places = 0
+            for name in ("nodes.yaml", "min-available.yaml", "world-size.yaml"):
+                path = os.path.join(overlay, name)
+                with open(path, encoding="utf-8") as file:
+                    text, count = re.subn(r'(value: "?|--world-size=)2', r"\g<1>3", file.read())
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                places += count
+            self.assertEqual(places, 5)  # as docs/deploy/kubernetes.md says
+            objects = k8s.render(overlay)
+            self.assertEqual(rules.problems(objects), [])
+            [trained] = [pod for pod in k8s.pods(objects) if pod.trainers()]
+            self.assertEqual(trained.count, 3)
 
     def test_EachRule_SeesWhatItIsFor(self):
         """Every mutation of what is right is seen, by the rule that is for it."""
@@ -309,6 +330,20 @@ def _socket_volume(objects):
     return _trainer(objects)["volumeMounts"][0]
 
 
+def _checkpoint_mount(objects):
+    [mount] = [each for each in _server(objects)["volumeMounts"] if each["name"] == "checkpoints"]
+    return mount
+
+
+def _checkpoint_volume(objects):
+    [volume] = [each for each in _node(objects)["volumes"] if each["name"] == "checkpoints"]
+    return volume["persistentVolumeClaim"]
+
+
+def _claim(objects):
+    return _only(objects, "PersistentVolumeClaim")["spec"]
+
+
 _MUTATIONS = (
     ("names", _put(_job_metadata, "name", "x" * 21)),
     ("names", _put(_job_metadata, "labels", {})),
@@ -350,6 +385,17 @@ _MUTATIONS = (
     ("draining", _put(_node, "terminationGracePeriodSeconds", 30)),
     ("draining", _flag(_server, "--drain-timeout", "30s")),
     ("draining", _put(_trainer, "lifecycle", None)),
+    ("checkpoints", _put(_checkpoint_mount, "mountPath", "/elsewhere")),
+    ("checkpoints", _put(_checkpoint_mount, "readOnly", True)),
+    ("checkpoints", _put(_checkpoint_volume, "claimName", "other")),
+    ("checkpoints", _flag(_coordinator, "--checkpoint-dir", "/tmp")),
+    ("checkpoints", _put(_claim, "accessModes", ["ReadWriteOnce"])),
+    ("meeting", _variable("MASTER_ADDR", "optshard-node-0-1.optshard-nodes")),
+    ("meeting", _variable("MASTER_ADDR", "2")),
+    ("meeting", _variable("MASTER_PORT", "4700")),
+    ("meeting", _variable("LOCAL_RANK", "1")),
+    ("meeting", _variable("LOCAL_WORLD_SIZE", "2")),
+    ("meeting", _variable("GROUP_RANK", "0")),
     ("job", _flag(_server, "--job", "other")),
     ("job", _variable("OPTSHARD_JOB", "other")),
     ("job", _variable("WORLD_SIZE", "3")),

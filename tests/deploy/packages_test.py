@@ -142,6 +142,18 @@ class Units(Built):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 
+    def test_OfSystemd_MayWriteWhereTheExampleHasCheckpoints(self):
+        with open(os.path.join(_ROOT, "deploy/systemd/example.env"), encoding="utf-8") as file:
+            [directory] = re.findall(r"(?m)^COORDINATOR_OPTIONS=.*--checkpoint-dir=(\S+)", file.read())
+        for unit in _UNITS:
+            with open(os.path.join(_ROOT, "deploy/systemd", unit), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("ProtectSystem=strict", text)
+            writable = re.findall(r"(?m)^ReadWritePaths=-?(.*)$", text)
+            writable += ["/var/lib/" + each for each in re.findall(r"(?m)^StateDirectory=(.*)$", text)]
+            self.assertEqual(writable, ["/srv/optshard", "/var/lib/optshard/%i"])
+            self.assertTrue(directory.startswith(writable[0] + "/"), directory)
+
     def test_OfSystemd_AreHardened(self):
         for unit in _UNITS:
             said = _run("systemd-analyze", "security", "--offline=true", "--root=" + self.unpacked,

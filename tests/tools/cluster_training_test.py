@@ -4,12 +4,19 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 _CLUSTER = "tools/cluster.sh"
 _TRAINER = os.path.realpath("examples/quickstart/trainer")
+_LAUNCHER = os.path.realpath("tools/launcher/optshard-run")
+_COORDINATOR = os.path.realpath("server/coordinator/optshard-coordinator")
+_SERVER = os.path.realpath("server/node/optshard-server")
+_DEMO = os.path.realpath("examples/optshard-train-digits")
+_DIGITS = os.path.realpath("external/sklearn_digits/digits.csv.gz")
+_CHECKPOINT = os.path.realpath("server/checkpoint/optshard-checkpoint")
 _PATIENCE_S = 100
-_LINE = re.compile(r"\[host (\d+) rank (\d+)\] rank (\d+) step (\d+) loss (\d+\.\d+)")
+_LOSS = re.compile(r"\[host (\d+) rank \d+\] rank (\d+) step \d+ loss (\d+\.\d+)")
 
 
 class ClusterTraining(unittest.TestCase):
@@ -24,24 +31,37 @@ class ClusterTraining(unittest.TestCase):
             self.skipTest("no network namespace: %s" % made.stderr.decode().strip())
         subprocess.run(["ip", "netns", "delete", probe], check=True)
 
-    def losses(self, *arguments):
-        """{(host, rank): [loss every 50 steps]} of the quickstart's trainer."""
-        ran = subprocess.run(
-            [_CLUSTER, *arguments, "--", _TRAINER], capture_output=True, text=True, check=False,
-            timeout=_PATIENCE_S)
+    def run_cluster(self, *arguments):
+        """What four ranks on two hosts wrote."""
+        ran = subprocess.run([_CLUSTER, "--hosts=2", "--rate=1gbit", *arguments], capture_output=True,
+                             text=True, check=False, timeout=_PATIENCE_S)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
-        losses = {}
-        for host, rank, own, _, loss in _LINE.findall(ran.stdout):
-            self.assertEqual(rank, own)
-            losses.setdefault((int(host), int(rank)), []).append(float(loss))
-        return losses
+        return ran.stdout
 
     def test_ranks_of_two_hosts_learn_together(self):
-        losses = self.losses("--hosts=2", "--ranks-per-host=2", "--rate=1gbit")
-        self.assertEqual(sorted(losses), [(0, 0), (0, 1), (1, 2), (1, 3)])
-        for rank, of_rank in losses.items():
+        written = self.run_cluster("--ranks-per-host=2", "--", _TRAINER)
+        losses = {}
+        for host, rank, loss in _LOSS.findall(written):
+            losses.setdefault((int(host), int(rank)), []).append(float(loss))
+        self.assertEqual(sorted(losses), [(0, 0), (0, 1), (1, 2), (1, 3)], written)
+        for rank, of_rank in losses.items():  # one every 50 steps
             self.assertEqual(len(of_rank), 4, rank)
             self.assertLess(of_rank[-1], 0.5 * of_rank[0], rank)
+
+    def test_a_launcher_on_each_host_runs_the_demo_and_its_servers_save_checkpoints(self):
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoints = os.path.join(folder, "digits")
+            written = self.run_cluster(
+                "--ranks-per-host=1", "--", _LAUNCHER, "-n", "2", "--job=digits",
+                "--coordinator-binary=" + _COORDINATOR, "--server-binary=" + _SERVER,
+                "--coordinator-options=--checkpoint-dir=%s --checkpoint-every=50" % checkpoints,
+                "--", _DEMO, "--data=" + _DIGITS, "--epochs=30")
+            self.assertIn("sharded over 4 ranks", written)
+            self.assertIn("All bytes of the parameters are the same", written)
+            verified = subprocess.run([_CHECKPOINT, "verify", checkpoints], capture_output=True,
+                                      text=True, check=False, timeout=_PATIENCE_S)
+            self.assertEqual(verified.returncode, 0, verified.stdout + verified.stderr)
+            self.assertRegex(verified.stdout, r"(?m)^step-\d+.*: whole$")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes the root of an image that runs a few programs and has nothing else: no shell, no package manager.
-#   make_root.sh ROOT [--libraries-of=FILE]... PROGRAM...
+#   make_root.sh ROOT [--libraries-of=FILE]... [--library=FILE]... PROGRAM...
 #
-# ROOT/usr/bin gets the programs, without debugging information. The shared libraries that they need, and those
+# ROOT/usr/bin gets the programs, without debugging information; /usr/lib/optshard those shared libraries that are
+# given by --library, for programs that are added later, under the names that these ask for. The shared libraries that they need, and those
 # that FILE needs (a plugin that a program carries within itself), get the places that they have here, each with
 # the copyright of its Debian package. Libraries of no package go to /usr/lib/optshard: LD_LIBRARY_PATH has to
 # name it. The Dockerfiles run it in their first stage, and a test without a container
@@ -16,15 +17,19 @@ fail() {
   exit 1
 }
 
-[[ $# -ge 2 ]] || fail "usage: make_root.sh ROOT [--libraries-of=FILE]... PROGRAM..."
+[[ $# -ge 2 ]] || fail "usage: make_root.sh ROOT [--libraries-of=FILE]... [--library=FILE]... PROGRAM..."
 root=$1
 shift
-programs=() carriers=()
+programs=() added=() carriers=()
 for argument in "$@"; do
-  file=${argument#--libraries-of=}
+  file=${argument#--librar*=}
   [[ -f $file ]] || fail "'$file' is no file: build it first"
   carriers+=("$file")
-  [[ $argument == --libraries-of=* ]] || programs+=("$file")
+  case $argument in
+    --libraries-of=*) ;;
+    --library=*) added+=("$file") ;;
+    *) programs+=("$file") ;;
+  esac
 done
 
 # The paths of the libraries of a file, the loader among them.
@@ -69,6 +74,11 @@ for library in "${libraries[@]}"; do
   install -D -m 755 "$library" "$root$place"
 done
 copy_copyrights "${libraries[@]}"
+for library in "${added[@]}"; do
+  name=$(objdump -p "$library" | awk '$1 == "SONAME" { print $2 }')
+  install -D -m 755 "$library" "$root/usr/lib/optshard/$name"
+  strip --strip-unneeded "$root/usr/lib/optshard/$name"
+done
 for program in "${programs[@]}"; do
   install -m 755 "$program" "$root/usr/bin/$(basename "$program")"
   strip --strip-unneeded "$root/usr/bin/$(basename "$program")"

@@ -1,5 +1,5 @@
-# A base image for trainers in C++: LibTorch for the CPU and the libraries of optshard's client; and on it, as an
-# example, the trainer of docs/quickstart.md. In the root of the repository:
+# A base image for trainers in C++: LibTorch for the CPU, and optshard's client with its libraries, for trainers that
+# CMake or pkg-config has linked with it as well as for those that Bazel has; and on it, as an example, the trainer of docs/quickstart.md. In the root of the repository:
 #   docker build -f deploy/docker/trainer.Dockerfile --target optshard-trainer-base -t optshard-trainer-base .
 #   docker build -f deploy/docker/trainer.Dockerfile --target optshard-trainer -t optshard-trainer .
 # With CUDA there is no trainer yet. RUN_IMAGE is the place for an image that has its run-time libraries; it must be
@@ -12,8 +12,10 @@ WORKDIR /src
 COPY . .
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && ./run setup
 RUN bazel build //examples/quickstart:trainer //common/dataplane/gloo:optshard_gloo.so \
+      //install:liboptshard_client.so \
  && deploy/docker/make_root.sh /root-of-trainer bazel-bin/examples/quickstart/trainer \
       --libraries-of=bazel-bin/common/dataplane/gloo/optshard_gloo.so \
+      --library=bazel-bin/install/liboptshard_client.so \
  && mkdir /example && mv /root-of-trainer/usr/bin/trainer /example/
 
 FROM ${RUN_IMAGE} AS optshard-trainer-base

@@ -18,6 +18,7 @@ _GLOO = "common/dataplane/gloo/optshard_gloo.so"
 _COORDINATOR = "server/coordinator/optshard-coordinator"
 _SERVER = "server/node/optshard-server"
 _TRAINER = "examples/quickstart/trainer"
+_CLIENT = "install/liboptshard_client.so"
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 _USER = 10001
 
@@ -120,7 +121,7 @@ class Containers(Images):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        _make(cls.root("trainer"), _TRAINER, "--libraries-of=" + _GLOO)
+        _make(cls.root("trainer"), _TRAINER, "--libraries-of=" + _GLOO, "--library=" + _CLIENT)
         probe = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"],
                                stderr=subprocess.PIPE)
         if probe.returncode != 0:
@@ -204,6 +205,16 @@ class Containers(Images):
                     process.terminate()
                     self.assertEqual(process.wait(_PATIENCE_S), 0, self.output(process))
                 os.remove(self.path("port"))
+
+    def test_ClientOfInstalledTrainers_FindsAllItsLibraries_UnderTheNameThatTheyAskFor(self):
+        with open(os.path.join(_ROOT, "install/version.bzl"), encoding="utf-8") as file:
+            version = re.search(r'"([\d.]+)"', file.read()).group(1)
+        code, output = self.end_of(self.start(
+            "trainer", "/lib64/ld-linux-x86-64.so.2", "--list",
+            "/usr/lib/optshard/liboptshard_client.so." + version))
+        self.assertEqual(code, 0, output)
+        self.assertIn("libtorch_cpu.so => /usr/lib/optshard/", output)
+        self.assertNotIn("not found", output)
 
     def test_TrainerOfAnotherPidNamespace_IsToldToShareOne(self):
         _, coordinator = self.start_coordinator()

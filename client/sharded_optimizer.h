@@ -328,11 +328,11 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   //                       two heartbeats (some seconds)
   //   DEADLINE_EXCEEDED   errors::IsPeersTimedOut: these ranks did not call it
   //   RESOURCE_EXHAUSTED  a rank, which is named, has no memory for it; on all ranks
-  //   UNAVAILABLE         the coordinator does not answer; or errors::IsPeerLost, of a rank that has
-  //                       left the job in good order. At shard servers: a rank's trainer or server
-  //                       is away and has not come back in join_timeout, or was not waited for
-  //                       (errors::IsTrainerGone, errors::IsOwnerAway). The same call, with the same
-  //                       group, completes what was begun
+  //   UNAVAILABLE         the coordinator does not answer; or errors::IsPeerLost, of a rank that
+  //                       has left the job in good order. At shard servers: a rank's trainer or
+  //                       server is away and has not come back in join_timeout, or was not waited
+  //                       for (errors::IsTrainerGone, errors::IsOwnerAway). The same call, with the
+  //                       same group, completes what was begun
   //   UNIMPLEMENTED       an optimizer class is to step the group
   // Those of a rank or coordinator that is lost meanwhile are as step's, and break the optimizer.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);

@@ -11,9 +11,9 @@ usage() {
 usage: ./run cluster [OPTION...] [-- COMMAND [ARGUMENT...]]
 
 Makes hosts out of network namespaces, joined by a switch, and runs COMMAND on them once for each
-rank, with the variables that torchrun sets; without a COMMAND the demo. With one rank a host that may
-be a launcher: optshard-run and torchrun find in variables which node they are. Ends all ranks when
-one fails, and removes the hosts at the end. Wants root.
+rank, with the variables that torchrun sets; without a COMMAND the demo. With --ranks-per-host=1 it
+may be a launcher, optshard-run or torchrun: other variables say which node it is on. Ends all ranks
+when one fails, and removes the hosts at the end. Wants root.
 
   --hosts=N           how many hosts [2]
   --ranks-per-host=N  how many ranks each of them has [2]
@@ -96,14 +96,15 @@ address() { printf '192.0.2.%d' "$(($1 + 1))"; }
 no_grpc_proxy=$(for ((host = 0; host < hosts; ++host)); do address "$host"; printf ,; done)
 export no_grpc_proxy
 export MASTER_PORT=29500 WORLD_SIZE=$((hosts * ranks_per_host)) LOCAL_WORLD_SIZE=$ranks_per_host
-# What torchrun, and other launchers, are told by a cluster.
+# From which launchers know their node.
 export PET_NNODES=$hosts
 export OPTSHARD_INTERFACE=eth0
 MASTER_ADDR=$(address 0)
 export MASTER_ADDR
 for ((rank = 0; rank < WORLD_SIZE; ++rank)); do
   host=$((rank / ranks_per_host))
-  RANK=$rank LOCAL_RANK=$((rank % ranks_per_host)) GROUP_RANK=$host PET_NODE_RANK=$host OPTSHARD_NODE=host$host \
+  RANK=$rank LOCAL_RANK=$((rank % ranks_per_host)) GROUP_RANK=$host PET_NODE_RANK=$host \
+    OPTSHARD_NODE=host$host \
     setsid ip netns exec "$NAME-host$host" "$@" \
     > >(sed -u "s/^/[host $host rank $rank] /") 2>&1 &
   children+=($!)

@@ -4,9 +4,9 @@ Usage: trim_build_cache.py [--most=GB] [--free=GB] [DIRECTORY]. Removes those th
 the longest, until they take at most --most, and until the disk has --free; what it still lacks then is
 the exit code 1. A build makes again what it misses. Other programs may build meanwhile.
 
-DIRECTORY is ~/.cache/optshard/bazel by default (--disk_cache in .bazelrc): one file for each output
-and for each action, named by a digest. One that Bazel reads shows it by its time of access, which
-Linux keeps up to date to a day (relatime).
+DIRECTORY is ~/.cache/optshard/bazel by default (--disk_cache in .bazelrc). It has one file for each
+output in cas/ and one for each action in ac/; nothing else is touched. The time of access says when
+Bazel read a file last, to a day (relatime).
 """
 
 import argparse
@@ -15,20 +15,33 @@ import sys
 
 GB = 10**9
 DIRECTORY = "~/.cache/optshard/bazel"
+PARTS = ("ac", "cas")
+
+
+def gigabytes(text):
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError("%s: expected a number of GB of at least 0" % text)
+    return number
+
+
+def is_cache(directory):
+    return all(os.path.isdir(os.path.join(directory, part)) for part in PARTS)
 
 
 def entries(directory):
     """(time of the last use, bytes on the disk, path) of each file, the one that is longest unused first."""
     found = []
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = os.path.join(folder, name)
-            try:
-                status = os.lstat(path)
-            except FileNotFoundError:  # A build has just given it its final name.
-                continue
-            used = max(status.st_atime, status.st_mtime)
-            found.append((used, 512 * status.st_blocks, path))
+    for part in PARTS:
+        for folder, _, names in os.walk(os.path.join(directory, part)):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    status = os.lstat(path)
+                except FileNotFoundError:  # Another program has removed it meanwhile.
+                    continue
+                used = max(status.st_atime, status.st_mtime)
+                found.append((used, 512 * status.st_blocks, path))
     return sorted(found)
 
 
@@ -57,16 +70,24 @@ def trim(directory, most, free, free_bytes_of=free_bytes):
 
 def main(arguments):
     parser = argparse.ArgumentParser(
-        prog="tools/trim_build_cache.py",
-        description="Removes build outputs that were not used for the longest.",
+        prog="trim_build_cache.py",
+        description="Of the outputs that Bazel keeps for all checkouts, removes those that were not used for the "
+        "longest.",
     )
-    parser.add_argument("directory", nargs="?", default=os.path.expanduser(DIRECTORY))
-    parser.add_argument("--most", type=float, default=30, metavar="GB", help="that may stay (default: 30)")
-    parser.add_argument("--free", type=float, default=0, metavar="GB", help="that the disk shall have")
+    parser.add_argument("directory", nargs="?", default=os.path.expanduser(DIRECTORY),
+                        help="Bazel's --disk_cache (default: %s)" % DIRECTORY)
+    parser.add_argument("--most", type=gigabytes, default=30, metavar="GB",
+                        help="how much may stay (default: 30)")
+    parser.add_argument("--free", type=gigabytes, default=0, metavar="GB",
+                        help="how much the disk is to have free afterwards (default: does not matter)")
     options = parser.parse_args(arguments)
-    if not os.path.isdir(options.directory):
+    if not os.path.lexists(options.directory):
         print("%s: nothing is there" % options.directory)
         return 0
+    if not is_cache(options.directory):
+        parser.error(
+            "%s is no disk cache of Bazel, which has ac/ and cas/: nothing was removed" % options.directory
+        )
     removed, left, lacking = trim(options.directory, options.most * GB, options.free * GB)
     print("%s: %.1f GB removed, %.1f GB left" % (options.directory, removed / GB, left / GB))
     if lacking:

@@ -2,11 +2,11 @@
 # Makes the root of an image that runs a few programs and has nothing else: no shell, no package manager.
 #   make_root.sh ROOT [--libraries-of=FILE]... [--library=FILE]... PROGRAM...
 #
-# ROOT/usr/bin gets the programs, without debugging information; /usr/lib/optshard those shared libraries that are
-# given by --library, for programs that are added later, under the names that these ask for. The shared libraries that they need, and those
-# that FILE needs (a plugin that a program carries within itself), get the places that they have here, each with
-# the copyright of its Debian package. Libraries of no package go to /usr/lib/optshard: LD_LIBRARY_PATH has to
-# name it. The Dockerfiles run it in their first stage, and a test without a container
+# ROOT/usr/bin gets the programs. /usr/lib/optshard gets the shared libraries given by --library, for programs that
+# are added later, under the names that these ask for. Neither has debugging information. The shared libraries that
+# they need, and those that the FILE of --libraries-of needs (a plugin that a program carries within itself), get the
+# places that they have here, each with the copyright of its Debian package. Libraries of no package go to
+# /usr/lib/optshard: LD_LIBRARY_PATH has to name it. The Dockerfiles run it in their first stage, and a test without a container
 # engine runs it as well.
 set -euo pipefail
 
@@ -22,14 +22,14 @@ root=$1
 shift
 programs=() added=() carriers=()
 for argument in "$@"; do
-  file=${argument#--librar*=}
-  [[ -f $file ]] || fail "'$file' is no file: build it first"
-  carriers+=("$file")
+  file=$argument
   case $argument in
-    --libraries-of=*) ;;
-    --library=*) added+=("$file") ;;
+    --libraries-of=*) file=${argument#*=} ;;
+    --library=*) file=${argument#*=} added+=("$file") ;;
     *) programs+=("$file") ;;
   esac
+  [[ -f $file ]] || fail "'$file' is no file: build it first"
+  carriers+=("$file")
 done
 
 # The paths of the libraries of a file, the loader among them.
@@ -76,6 +76,7 @@ done
 copy_copyrights "${libraries[@]}"
 for library in "${added[@]}"; do
   name=$(objdump -p "$library" | awk '$1 == "SONAME" { print $2 }')
+  [[ -n $name ]] || fail "'$library' has no name (SONAME) by which programs ask for it"
   install -D -m 755 "$library" "$root/usr/lib/optshard/$name"
   strip --strip-unneeded "$root/usr/lib/optshard/$name"
 done

@@ -1,5 +1,5 @@
-# A base image for trainers in C++: LibTorch for the CPU, and optshard's client with its libraries, for trainers that
-# CMake or pkg-config has linked with it as well as for those that Bazel has; and on it, as an example, the trainer of docs/quickstart.md. In the root of the repository:
+# A base image for trainers in C++, linked by CMake, pkg-config or Bazel: LibTorch for the CPU, and optshard's client
+# with its libraries. And on it, as an example, the trainer of docs/quickstart.md. In the root of the repository:
 #   docker build -f deploy/docker/trainer.Dockerfile --target optshard-trainer-base -t optshard-trainer-base .
 #   docker build -f deploy/docker/trainer.Dockerfile --target optshard-trainer -t optshard-trainer .
 # With CUDA there is no trainer yet. RUN_IMAGE is the place for an image that has its run-time libraries; it must be

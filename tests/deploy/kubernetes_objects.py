@@ -80,3 +80,23 @@ def environment(container):
     """Values by name; {"fieldRef": ...} where the value comes from the pod."""
     return {each["name"]: each.get("value", each.get("valueFrom"))
             for each in container.get("env", [])}
+
+
+# Of the pods' specifications in what the overlays render to, each from its kind on.
+POD_PATHS = (
+    ("StatefulSet", "spec", "template", "spec"),
+    ("JobSet", "spec", "replicatedJobs", 0, "template", "spec", "template", "spec"),
+    ("TrainingRuntime", "spec", "template", "spec", "replicatedJobs", 0, "template", "spec",
+     "template", "spec"),
+)
+
+
+def at(objects, path):
+    """What is there in the only object of a kind; None where there is no such object."""
+    found = of_kind(objects, path[0])
+    if not found:
+        return None
+    [value] = found
+    for step in path[1:]:
+        value = value[step]
+    return value

@@ -212,7 +212,9 @@ def checkpoints(objects):
     """That all write to, and read from, the volume that the coordinator's checkpoints are in."""
     everyone = pods(objects)
     [directory] = [flags(each)["--checkpoint-dir"] for pod in everyone for each in pod.coordinators()]
-    claims = set()
+    there = {each["metadata"]["name"]: each["spec"]["accessModes"]
+             for each in of_kind(objects, "PersistentVolumeClaim")}
+    used = set()
     for pod in everyone:
         volumes = {each["name"]: each.get("persistentVolumeClaim", {}).get("claimName")
                    for each in pod.spec.get("volumes", [])}
@@ -220,16 +222,13 @@ def checkpoints(objects):
             [mount] = [each for each in container["volumeMounts"]
                        if each["mountPath"] == directory] or [{"name": None}]
             claim = volumes.get(mount["name"])
-            if claim is None or mount.get("readOnly"):
+            if claim not in there or mount.get("readOnly"):
                 yield "%s cannot write to %s" % (container["name"], directory)
-            claims.add(claim)
-    if len(claims - {None}) > 1:
-        yield "%s is not the same volume everywhere: %s" % (directory, claims)
-    for claim in of_kind(objects, "PersistentVolumeClaim"):
-        if claim["metadata"]["name"] in claims and claim["spec"]["accessModes"] != ["ReadWriteMany"]:
-            yield "PersistentVolumeClaim %s: not for several pods" % claim["metadata"]["name"]
-    if not claims & {each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")}:
-        yield "%s is in no volume" % directory
+            elif there[claim] != ["ReadWriteMany"]:
+                yield "PersistentVolumeClaim %s: not for several pods" % claim
+            used.add(claim)
+    if len(used) > 1:
+        yield "%s is not the same volume everywhere: %s" % (directory, used)
 
 
 def meeting(objects):

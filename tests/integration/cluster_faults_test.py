@@ -1,10 +1,11 @@
 """./run cluster-faults in short: each kind of fault once, over four hosts."""
 
 import os
-import shutil
 import subprocess
 import sys
 import unittest
+
+from tests.tools import network_namespaces
 
 _CAMPAIGN = "tools/cluster_faults/campaign.py"
 # The tool has a limit for everything that it waits for. With the minute in which it may end, this is less than
@@ -12,23 +13,7 @@ _CAMPAIGN = "tools/cluster_faults/campaign.py"
 _PATIENCE_S = 210
 
 
-def _namespaces():
-    listed = subprocess.run(["ip", "netns", "list"], check=True, stdout=subprocess.PIPE, text=True)
-    return {line.split()[0] for line in listed.stdout.splitlines()}
-
-
-class ClusterFaults(unittest.TestCase):
-    def setUp(self):
-        if os.geteuid() != 0:
-            self.skipTest("only root can make network namespaces")
-        if shutil.which("ip") is None:
-            self.skipTest("there is no ip (Debian's package iproute2)")
-        probe = "optshard-probe-%d" % os.getpid()
-        made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
-        if made.returncode != 0:
-            self.skipTest("no network namespace: %s" % made.stderr.decode().strip())
-        subprocess.run(["ip", "netns", "delete", probe], check=True)
-
+class ClusterFaults(network_namespaces.NetworkNamespaceTest):
     def test_each_kind_of_fault_ends_with_the_same_bits_or_a_named_loss(self):
         out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", "out/cluster_faults")
         campaign = subprocess.Popen(
@@ -52,7 +37,7 @@ class ClusterFaults(unittest.TestCase):
         self.assertEqual(sum(ends), 11, said)
         self.assertEqual(ends[-1], 0, said)
         own = "optshard-%d-" % campaign.pid
-        self.assertEqual([name for name in _namespaces() if name.startswith(own)], [])
+        self.assertEqual([name for name in network_namespaces.names() if name.startswith(own)], [])
 
 
 if __name__ == "__main__":

@@ -1,40 +1,24 @@
 """./run cluster: hosts out of network namespaces, which are gone afterwards, however it ends."""
 
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import unittest
 
+from tests.tools import network_namespaces
+
 _CLUSTER = "tools/cluster.sh"
 _PATIENCE_S = 60
 
 
-def _namespaces():
-    listed = subprocess.run(["ip", "netns", "list"], check=True, stdout=subprocess.PIPE, text=True)
-    return {line.split()[0] for line in listed.stdout.splitlines()}
-
-
-class Cluster(unittest.TestCase):
-    def setUp(self):
-        if os.geteuid() != 0:
-            self.skipTest("only root can make network namespaces")
-        if shutil.which("ip") is None:
-            self.skipTest("there is no ip (Debian's package iproute2)")
-        probe = "optshard-probe-%d" % os.getpid()
-        made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
-        if made.returncode != 0:
-            self.skipTest("no network namespace: %s" % made.stderr.decode().strip())
-        subprocess.run(["ip", "netns", "delete", probe], check=True)
-
+class Cluster(network_namespaces.NetworkNamespaceTest):
     def run_cluster(self, *arguments):
         return subprocess.run([_CLUSTER, *arguments], capture_output=True, text=True, check=False,
                               timeout=_PATIENCE_S)
 
     def namespaces_of(self, cluster):
-        return {name for name in _namespaces() if name.startswith("optshard-%d-" % cluster.pid)}
+        return {name for name in network_namespaces.names() if name.startswith("optshard-%d-" % cluster.pid)}
 
     def test_each_rank_runs_on_its_host_with_torchruns_variables(self):
         ran = self.run_cluster(
@@ -113,7 +97,7 @@ class Cluster(unittest.TestCase):
                 self.assertEqual(ours.recv(1), b"")
 
     def test_bad_arguments_are_named_and_leave_no_host(self):
-        before = _namespaces()
+        before = network_namespaces.names()
         for arguments, said in (
                 (["--hosts=0"], "--hosts=0: expected a number"),
                 (["--ranks-per-host=two"], "--ranks-per-host=two: expected a number"),
@@ -125,7 +109,7 @@ class Cluster(unittest.TestCase):
             ran = self.run_cluster(*arguments)
             self.assertNotEqual(ran.returncode, 0, arguments)
             self.assertIn(said, ran.stderr)
-        self.assertEqual(_namespaces(), before)
+        self.assertEqual(network_namespaces.names(), before)
 
 
 if __name__ == "__main__":

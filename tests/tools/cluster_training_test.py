@@ -2,10 +2,11 @@
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import unittest
+
+from tests.tools import network_namespaces
 
 _CLUSTER = "tools/cluster.sh"
 _TRAINER = os.path.realpath("examples/quickstart/trainer")
@@ -19,18 +20,7 @@ _PATIENCE_S = 100
 _LOSS = re.compile(r"\[host (\d+) rank \d+\] rank (\d+) step \d+ loss (\d+\.\d+)")
 
 
-class ClusterTraining(unittest.TestCase):
-    def setUp(self):
-        if os.geteuid() != 0:
-            self.skipTest("only root can make network namespaces")
-        if shutil.which("ip") is None:
-            self.skipTest("there is no ip (Debian's package iproute2)")
-        probe = "optshard-probe-%d" % os.getpid()
-        made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
-        if made.returncode != 0:
-            self.skipTest("no network namespace: %s" % made.stderr.decode().strip())
-        subprocess.run(["ip", "netns", "delete", probe], check=True)
-
+class ClusterTraining(network_namespaces.NetworkNamespaceTest):
     def run_cluster(self, *arguments):
         """What four ranks on two hosts wrote."""
         ran = subprocess.run([_CLUSTER, "--hosts=2", "--rate=1gbit", *arguments], capture_output=True,

@@ -1,5 +1,7 @@
 """What tools/trim_build_cache.py removes."""
 
+import contextlib
+import io
 import os
 import tempfile
 import unittest
@@ -15,6 +17,8 @@ class TrimBuildCache(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self._folder = folder.name
+        for part in ("ac", "cas"):
+            os.mkdir(os.path.join(self._folder, part))
 
     def add(self, name, used, blocks=1):
         path = os.path.join(self._folder, name)
@@ -75,6 +79,29 @@ class TrimBuildCache(unittest.TestCase):
         with mock.patch.object(trim_build_cache, "entries", return_value=found):
             self.assertEqual(self.trim(most=0), (_BLOCK, 0, 0))
         self.assertEqual(self.names(), [])
+
+    def test_what_is_no_output_of_bazel_stays(self):
+        self.add("cas/aa/one", used=1000)
+        self.add("notes", used=500)
+        self.add("other/two", used=500)
+        self.trim(most=0)
+        self.assertEqual(self.names(), ["notes", "other/two"])
+
+    def refuse(self, *arguments):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as ended:
+            trim_build_cache.main(list(arguments))
+        self.assertEqual(ended.exception.code, 2)
+        return said.getvalue()
+
+    def test_directory_that_is_no_cache_is_refused_and_left_alone(self):
+        self.add("cas/aa/one", used=1000)
+        os.rmdir(os.path.join(self._folder, "ac"))
+        self.assertIn(self._folder + " is no disk cache of Bazel", self.refuse("--most=0", self._folder))
+        self.assertEqual(self.names(), ["cas/aa/one"])
+
+    def test_number_that_is_none_is_refused(self):
+        for given in ("-1", "nan", "inf", "much"):
+            self.assertIn("--most", self.refuse("--most=" + given, self._folder))
 
     def test_no_directory_is_no_error(self):
         missing = os.path.join(self._folder, "missing")

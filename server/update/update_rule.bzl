@@ -35,6 +35,8 @@ def optshard_update_rule(name, deps = [], **kwargs):
     optshard_cc_library(
         name = name,
         srcs = [name + ".cc"],
+        # Where the file finds itself (define_rule-inl.h), also as part of another workspace.
+        copts = ["-iquote", "."],
         # Nothing refers to a rule's file, so the linker would drop it, and its registration.
         alwayslink = True,
         deps = ["//server/update:define_rule"] + deps,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Uses this repository from a Bazel workspace of another one: builds and runs a small program that needs
-# the client's options and a message, and analyses the quickstart's trainer. With --train it builds that,
+# the client's options and a message, builds an update rule, and analyses the quickstart's trainer. With --train it builds that,
 # too, which takes ten minutes, and trains with two ranks.
 #   external_repository.sh [--train]
 set -euo pipefail
@@ -36,7 +36,8 @@ build --force_pic
 build --disk_cache=$HOME/.cache/optshard/bazel
 END
 
-bazel_there build --noshow_progress --ui_event_filters=-info //:options
+# An update rule includes its own file, by a path that differs there.
+bazel_there build --noshow_progress --ui_event_filters=-info //:options @optshard//server/update/rules:sgd
 expected='rank 1 of 2, optshard.v1.ParameterSpace'
 answer=$(RANK=1 WORLD_SIZE=2 "$work/user/bazel-bin/options")
 if [[ $answer != "$expected" ]]; then

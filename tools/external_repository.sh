@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Uses this repository from a Bazel workspace of another one: builds and runs a small program that needs
-# the client's options and a message, builds an update rule, and analyses the quickstart's trainer. With --train it builds that,
-# too, which takes ten minutes, and trains with two ranks.
+# the client's options and a message, builds an update rule, and analyses the quickstart's trainer. With
+# --train it builds that, too, which takes ten minutes, and trains with two ranks.
 #   external_repository.sh [--train]
 set -euo pipefail
 [[ $# == 0 || $* == --train ]] || {

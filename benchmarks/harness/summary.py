@@ -37,7 +37,7 @@ def binding_limit(contestants, samples, add_up=False):
     if not best or (add_up and len(best) < len(roles)):
         return None, None
     if add_up:
-        title = " plus the ".join(c.title for c in best)
+        title = " plus ".join(c.title for c in best)
         return title, [sum(figures) for figures in zip(*(samples[c.name] for c in best), strict=True)]
     slowest = max(best, key=lambda c: statistics.median(samples[c.name]))
     return slowest.title, samples[slowest.name]

@@ -74,7 +74,7 @@ class Entry(unittest.TestCase):
     def test_LimitsAddUp_RoundByRoundEachByItsFastest(self):
         # transfer 8, 5, 8 plus memory 6, 6, 60.
         made = entry(SAMPLES, limits_add_up=True)
-        self.assertEqual((made["limit"], made["limit_ms"]), ("Memory plus the Wire2", 14.0))
+        self.assertEqual((made["limit"], made["limit_ms"]), ("Memory plus Wire2", 14.0))
         self.assertAlmostEqual(made["spread"]["ratio_to_limit"]["max"], 2.0)
 
     def test_LimitsAddUpAndOneIsMissing_ThereIsNoLimit(self):

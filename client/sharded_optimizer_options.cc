@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/task_place.h"
 
@@ -32,18 +33,52 @@ absl::Status TakeTask(const Variables& variable, ShardedOptimizerOptions& option
   return absl::OkStatus();
 }
 
+// The rank of a process of which the node and its place there are known, where all nodes have as
+// many. Nothing where one of them is not set.
+absl::StatusOr<absl::optional<Rank>> RankOnNode(const Variables& variable, int world_size) {
+  const char* const here = variable("LOCAL_WORLD_SIZE");
+  const char* const node = variable("GROUP_RANK");
+  const char* const local = variable("LOCAL_RANK");
+  if (here == nullptr || node == nullptr || local == nullptr) return absl::optional<Rank>();
+  const absl::StatusOr<int> each = NumberOfVariable("LOCAL_WORLD_SIZE", here, 1, world_size);
+  if (!each.ok()) return each.status();
+  if (world_size % *each != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "environment variable RANK is not set, and WORLD_SIZE=", world_size,
+        " is no multiple of LOCAL_WORLD_SIZE=", *each,
+        ", so GROUP_RANK does not tell the rank: expected as many ranks on every node; set RANK"));
+  }
+  const absl::StatusOr<int> number =
+      NumberOfVariable("GROUP_RANK", node, 0, world_size / *each - 1);
+  if (!number.ok()) return number.status();
+  const absl::StatusOr<int> place = NumberOfVariable("LOCAL_RANK", local, 0, *each - 1);
+  if (!place.ok()) return place.status();
+  return absl::make_optional(*number * *each + *place);
+}
+
+absl::Status OneWithoutTheOther(const char* set, const char* other) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", set, " is set but ", other,
+                   " is not: set both (torchrun does) or neither; where every node has as many "
+                   "ranks, GROUP_RANK, LOCAL_RANK and LOCAL_WORLD_SIZE do in place of RANK"));
+}
+
 absl::Status TakeRank(const Variables& variable, ShardedOptimizerOptions& options) {
   const char* rank = variable("RANK");
   const char* world_size = variable("WORLD_SIZE");
   if (rank == nullptr && world_size == nullptr) return TakeTask(variable, options);
-  if (rank == nullptr || world_size == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "environment variable ", rank == nullptr ? "WORLD_SIZE" : "RANK", " is set but ",
-        rank == nullptr ? "RANK" : "WORLD_SIZE", " is not: set both (torchrun does) or neither"));
-  }
-  absl::StatusOr<int> size = NumberOfVariable("WORLD_SIZE", world_size, 1, 1 << 20);
+  if (world_size == nullptr) return OneWithoutTheOther("RANK", "WORLD_SIZE");
+  const absl::StatusOr<int> size = NumberOfVariable("WORLD_SIZE", world_size, 1, 1 << 20);
   if (!size.ok()) return size.status();
-  absl::StatusOr<int> number = NumberOfVariable("RANK", rank, 0, *size - 1);
+  if (rank == nullptr) {
+    const absl::StatusOr<absl::optional<Rank>> on_node = RankOnNode(variable, *size);
+    if (!on_node.ok()) return on_node.status();
+    if (!on_node->has_value()) return OneWithoutTheOther("WORLD_SIZE", "RANK");
+    options.rank = **on_node;
+    options.world_size = *size;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<int> number = NumberOfVariable("RANK", rank, 0, *size - 1);
   if (!number.ok()) return number.status();
   options.rank = *number;
   options.world_size = *size;
@@ -58,6 +93,20 @@ absl::Status TakeMaster(const Variables& variable, ShardedOptimizerOptions& opti
   if (!number.ok()) return number.status();
   options.embedded_coordinator = absl::StrCat(address, ":", *number + 1);
   return absl::OkStatus();
+}
+
+absl::Status TakeJoinTimeout(const Variables& variable, ShardedOptimizerOptions& options) {
+  std::string value;
+  Take(variable, "OPTSHARD_JOIN_TIMEOUT", value);
+  if (value.empty()) return absl::OkStatus();
+  absl::Duration timeout;
+  if (absl::ParseDuration(value, &timeout) && timeout > absl::ZeroDuration()) {
+    options.join_timeout = timeout;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable OPTSHARD_JOIN_TIMEOUT=\"", value,
+                   "\": expected a duration of more than 0, such as 90s or 10m"));
 }
 
 const char* FromProcess(const char* name) { return std::getenv(name); }
@@ -122,6 +171,7 @@ absl::StatusOr<ShardedOptimizerOptions> ShardedOptimizerOptions::FromVariables(
   Take(variable, "OPTSHARD_OWNER_LISTEN", options.owner_listen);
   Take(variable, "OPTSHARD_NODE", options.node);
   Take(variable, "OPTSHARD_LOG_LEVEL", options.log_level);
+  if (absl::Status status = TakeJoinTimeout(variable, options); !status.ok()) return status;
   return options;
 }
 

@@ -159,10 +159,14 @@ struct ShardedOptimizerOptions {
   // From the variables that torchrun sets, and the project's own:
   //   RANK, WORLD_SIZE             rank, world_size; one rank alone is RANK=0 WORLD_SIZE=1. Where
   //                                neither is set: what srun or mpirun says (common/task_place.h)
+  //   GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE
+  //                                where RANK alone is not set, and every node has as many ranks:
+  //                                rank = GROUP_RANK * LOCAL_WORLD_SIZE + LOCAL_RANK
   //   OPTSHARD_COORDINATOR         coordinator
   //   OPTSHARD_ATTACH              attach
   //   OPTSHARD_PLANE               plane
   //   MASTER_ADDR, MASTER_PORT     embedded_coordinator = MASTER_ADDR:(MASTER_PORT + 1)
+  //   OPTSHARD_JOIN_TIMEOUT        join_timeout, such as 90s or 10m
   //   OPTSHARD_JOB, OPTSHARD_INTERFACE, OPTSHARD_OWNER_LISTEN, OPTSHARD_NODE, OPTSHARD_LOG_LEVEL
   // INVALID_ARGUMENT naming the variable, its value and what was expected; also where nothing
   // says rank and world size.

@@ -40,7 +40,8 @@ CommandLine CommandLineOf(Flags& flags) {
         "--rule=adamw --master-weights"}});
   JobDescription& job = flags.job;
   line.Group("Job");
-  line.Add("node-ranks", Into(&job.ranks, ParseRankSet), "the ranks of this node, such as 0-3")
+  line.Add("node-ranks", Into(&job.ranks, ParseRankSet),
+           "the ranks of this node, such as 0-3 or 4@1")
       .Value("RANKS")
       .Required();
   line.Add("world-size", &job.world_size, "how many ranks the job has")

@@ -1,4 +1,4 @@
-// Sets of ranks as people write them: "0-3", "0,2-5". The functions are thread-safe.
+// Sets of ranks as people write them: "0-3", "0,2-5", "4@1". The functions are thread-safe.
 #ifndef OPTSHARD_SERVER_NODE_RANK_SET_H_
 #define OPTSHARD_SERVER_NODE_RANK_SET_H_
 
@@ -11,7 +11,9 @@
 
 namespace optshard {
 
-// INVALID_ARGUMENT naming the part that is neither a number nor a range, or that repeats a rank.
+// "0-3" and "0,2-5" name the ranks. "4@1" are four ranks of node 1, counted from 0, where every
+// node has four: 4-7. So a manifest or a batch script that knows only which node this is can say
+// them. INVALID_ARGUMENT naming the part that is none of these, or that repeats a rank.
 absl::StatusOr<std::set<Rank>> ParseRankSet(absl::string_view text);
 
 // The shortest text from which ParseRankSet makes the set.

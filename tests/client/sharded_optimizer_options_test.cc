@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 
 namespace optshard {
@@ -106,6 +107,33 @@ TEST(ShardedOptimizerOptionsTest, FromVariables_Torchrun_TakesRankAndNextPort) {
   EXPECT_EQ(options->embedded_coordinator, "node0:29501");
 }
 
+TEST(ShardedOptimizerOptionsTest, FromVariables_NodeAndPlaceThere_SayTheRank) {
+  std::vector<Rank> ranks;
+  for (const char* node : {"0", "1", "2"}) {
+    for (const char* local : {"0", "1"}) {
+      const auto options = From({{"GROUP_RANK", node},
+                                 {"LOCAL_RANK", local},
+                                 {"LOCAL_WORLD_SIZE", "2"},
+                                 {"WORLD_SIZE", "6"}});
+      ASSERT_TRUE(options.ok()) << options.status();
+      EXPECT_EQ(options->world_size, 6);
+      ranks.push_back(options->rank);
+    }
+  }
+  EXPECT_EQ(ranks, (std::vector<Rank>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(ShardedOptimizerOptionsTest, FromVariables_RankOfTorchrun_WinsOverItsNode) {
+  // Of three nodes with 1, 2 and 1 ranks.
+  const auto options = From({{"RANK", "2"},
+                             {"GROUP_RANK", "1"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"WORLD_SIZE", "4"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rank, 2);
+}
+
 TEST(ShardedOptimizerOptionsTest, FromVariables_Srun_TakesTheTask) {
   const auto options = From({{"SLURM_PROCID", "2"},
                              {"SLURM_STEP_NUM_TASKS", "4"},
@@ -152,12 +180,14 @@ TEST(ShardedOptimizerOptionsTest, FromVariables_OwnVariables_AreTaken) {
                              {"OPTSHARD_INTERFACE", "eth1"},
                              {"OPTSHARD_OWNER_LISTEN", "0.0.0.0:7001"},
                              {"OPTSHARD_NODE", "a"},
+                             {"OPTSHARD_JOIN_TIMEOUT", "10m"},
                              {"OPTSHARD_LOG_LEVEL", "info"}});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->job, "gan");
   EXPECT_EQ(options->interface, "eth1");
   EXPECT_EQ(options->owner_listen, "0.0.0.0:7001");
   EXPECT_EQ(options->node, "a");
+  EXPECT_EQ(options->join_timeout, absl::Minutes(10));
   EXPECT_EQ(options->log_level, "info");
 }
 
@@ -182,7 +212,28 @@ INSTANTIATE_TEST_SUITE_P(
         BadVariables{{}, {"RANK and WORLD_SIZE are not set", "RANK=0 WORLD_SIZE=1"}},
         BadVariables{{{"PMI_RANK", "4"}, {"PMI_SIZE", "4"}}, {"PMI_RANK=\"4\"", "from 0 to 3"}},
         BadVariables{{{"RANK", "0"}}, {"RANK is set but WORLD_SIZE is not"}},
-        BadVariables{{{"WORLD_SIZE", "2"}}, {"WORLD_SIZE is set but RANK is not"}},
+        BadVariables{{{"WORLD_SIZE", "2"}}, {"WORLD_SIZE is set but RANK is not", "GROUP_RANK"}},
+        BadVariables{{{"WORLD_SIZE", "2"}, {"GROUP_RANK", "0"}, {"LOCAL_RANK", "0"}},
+                     {"WORLD_SIZE is set but RANK is not", "LOCAL_WORLD_SIZE"}},
+        BadVariables{{{"WORLD_SIZE", "4"},
+                      {"GROUP_RANK", "2"},
+                      {"LOCAL_RANK", "0"},
+                      {"LOCAL_WORLD_SIZE", "2"}},
+                     {"GROUP_RANK=\"2\"", "from 0 to 1"}},
+        BadVariables{{{"WORLD_SIZE", "4"},
+                      {"GROUP_RANK", "1"},
+                      {"LOCAL_RANK", "2"},
+                      {"LOCAL_WORLD_SIZE", "2"}},
+                     {"LOCAL_RANK=\"2\"", "from 0 to 1"}},
+        BadVariables{{{"WORLD_SIZE", "5"},
+                      {"GROUP_RANK", "1"},
+                      {"LOCAL_RANK", "0"},
+                      {"LOCAL_WORLD_SIZE", "2"}},
+                     {"WORLD_SIZE=5", "LOCAL_WORLD_SIZE=2", "set RANK"}},
+        BadVariables{{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OPTSHARD_JOIN_TIMEOUT", "10"}},
+                     {"OPTSHARD_JOIN_TIMEOUT=\"10\"", "10m"}},
+        BadVariables{{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OPTSHARD_JOIN_TIMEOUT", "-1s"}},
+                     {"OPTSHARD_JOIN_TIMEOUT=\"-1s\""}},
         BadVariables{{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK=\"2\"", "from 0 to 1"}},
         BadVariables{{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, {"RANK=\"-1\""}},
         BadVariables{{{"RANK", "0"}, {"WORLD_SIZE", "two"}}, {"WORLD_SIZE=\"two\""}},

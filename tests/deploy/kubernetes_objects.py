@@ -1,6 +1,7 @@
 """What deploy/kubernetes renders to, and the pods in it."""
 
 import os
+import re
 import subprocess
 
 import yaml
@@ -71,15 +72,29 @@ def pods(objects):
     return found
 
 
-def flags(container):
-    """{"--name": "value"} of its arguments; "" for a flag without one."""
-    return dict(argument.partition("=")[::2] for argument in container.get("args", []))
+def flags(container, variables=None):
+    """{"--name": "value"} of its arguments, with $(NAME) of `variables`; "" for a flag without one."""
+    def expand(argument):
+        return re.sub(r"\$\((\w+)\)", lambda found: variables[found.group(1)], argument)
+    arguments = container.get("args", [])
+    if variables is not None:
+        arguments = map(expand, arguments)
+    return dict(argument.partition("=")[::2] for argument in arguments)
 
 
 def environment(container):
     """Values by name; {"fieldRef": ...} where the value comes from the pod."""
     return {each["name"]: each.get("value", each.get("valueFrom"))
             for each in container.get("env", [])}
+
+
+_INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+
+
+def in_pod(container, index):
+    """What its environment is in the pod of this index."""
+    return {name: str(index) if value == _INDEX else value
+            for name, value in environment(container).items()}
 
 
 # Of the pods' specifications in what the overlays render to, each from its kind on.

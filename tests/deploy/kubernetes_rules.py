@@ -5,11 +5,10 @@ Each rule yields what is wrong, one line for each thing.
 
 import re
 
-from tests.deploy.kubernetes_objects import environment, flags, of_kind, pods
+from tests.deploy.kubernetes_objects import environment, flags, in_pod, of_kind, pods
 
 _LONGEST_NAME = 20
 _PROBED = ("liveness", "readiness")
-_INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
 
 
 def _port(address):
@@ -244,11 +243,30 @@ def meeting(objects):
                 "MASTER_ADDR": "%s-node-0-0.%s" % (pod.name, pod.spec.get("subdomain")),
                 "MASTER_PORT": "29500",
             }
-            if own.get("GROUP_RANK") not in (_INDEX, "0" if pod.count == 1 else None):
-                yield "%s: GROUP_RANK is %s" % (trainer["name"], own.get("GROUP_RANK"))
+            for index in range(pod.count):
+                if in_pod(trainer, index).get("GROUP_RANK") != "%d" % index:
+                    yield "%s: GROUP_RANK of pod %d is %s" % (
+                        trainer["name"], index, own.get("GROUP_RANK"))
             for name, value in expected.items():
                 if own.get(name) != value:
                     yield "%s: %s is %s, expected %s" % (trainer["name"], name, own.get(name), value)
+
+
+def _rank_set(text):
+    """Of the two forms that manifests use: "0-1", and "2@1" for two ranks of node 1."""
+    each, at, node = text.partition("@")
+    if at:
+        return list(range(int(node) * int(each), (int(node) + 1) * int(each)))
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def _rank(variables):
+    """What the client takes for its rank (client/sharded_optimizer_options.h)."""
+    if "RANK" in variables:
+        return int(variables["RANK"])
+    return (int(variables["GROUP_RANK"]) * int(variables["LOCAL_WORLD_SIZE"])
+            + int(variables["LOCAL_RANK"]))
 
 
 def job(objects):
@@ -257,18 +275,15 @@ def job(objects):
     [coordinator] = [each for pod in everyone for each in pod.coordinators()]
     asked = flags(coordinator)
     services_by_name = {each["metadata"]["name"] for each in of_kind(objects, "Service")}
-    ranks = 0
+    ranks = []
     for pod in everyone:
-        ranks += pod.count * len(pod.trainers())
-        hosted = {flags(server)["--node-ranks"] for server in pod.servers()}
-        own = [environment(trainer)["RANK"] for trainer in pod.trainers()]
-        if pod.count == 1 and own:
-            expected = ["%d" % rank for rank in range(len(own))]
-            if own != expected or hosted != {"0-%d" % (len(own) - 1) if len(own) > 1 else "0"}:
-                yield "%s: ranks %s, hosted %s" % (pod.name, own, hosted)
-        elif own and (own != [_INDEX] or hosted != {"$(NODE_INDEX)"} or any(
-                environment(server)["NODE_INDEX"] != _INDEX for server in pod.servers())):
-            yield "%s: ranks %s, hosted %s" % (pod.name, own, hosted)
+        for index in range(pod.count):
+            own = [_rank(in_pod(trainer, index)) for trainer in pod.trainers()]
+            hosted = [rank for server in pod.servers()
+                      for rank in _rank_set(flags(server, in_pod(server, index))["--node-ranks"])]
+            if own != hosted:
+                yield "%s: ranks %s in pod %d, hosted %s" % (pod.name, own, index, hosted)
+            ranks += own
         for server in pod.servers():
             if flags(server)["--job"] != asked["--job"]:
                 yield "%s is of another job" % server["name"]
@@ -277,6 +292,8 @@ def job(objects):
                 yield "%s is of another job" % trainer["name"]
             if environment(trainer)["WORLD_SIZE"] != asked["--world-size"]:
                 yield "%s: another WORLD_SIZE than the coordinator's" % trainer["name"]
+            if environment(trainer).get("OPTSHARD_JOIN_TIMEOUT") != asked["--join-timeout"]:
+                yield "%s: waits for others not as long as the coordinator" % trainer["name"]
         addresses = [flags(each)["--coordinator"] for each in pod.servers()]
         addresses += [environment(each)["OPTSHARD_COORDINATOR"] for each in pod.trainers()]
         for address in addresses:
@@ -285,8 +302,8 @@ def job(objects):
                 yield "%s: no coordinator at %s" % (pod.name, address)
     if "--exit-when-done" not in asked:
         yield "the coordinator stays with a job that has failed, and lets no rank in again"
-    if int(asked["--world-size"]) != ranks:
-        yield "the coordinator waits for %s ranks, there are %d" % (asked["--world-size"], ranks)
+    if ranks != list(range(int(asked["--world-size"]))):
+        yield "the coordinator waits for %s ranks, there are %s" % (asked["--world-size"], ranks)
 
 
 RULES = (names, services, disruption, network, probes, security, resources, sidecars, draining,

@@ -19,24 +19,19 @@ class Rules(unittest.TestCase):
             with self.subTest(overlay=overlay):
                 self.assertEqual(rules.problems(k8s.render(overlay)), [])
 
-    def test_AnotherNumberOfNodes_InThePlacesThatThePatchesName_KeepsThem(self):
-        with tempfile.TemporaryDirectory() as folder:
-            copied = os.path.join(folder, "kubernetes")
-            shutil.copytree(os.path.dirname(k8s.OVERLAYS), copied)
-            overlay = os.path.join(copied, "overlays", "multi-node-cpu")
-            places = 0
-            for name in ("nodes.yaml", "min-available.yaml", "world-size.yaml"):
-                path = os.path.join(overlay, name)
-                with open(path, encoding="utf-8") as file:
-                    text, count = re.subn(r'(value: "?|--world-size=)2', r"\g<1>3", file.read())
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text)
-                places += count
-            self.assertEqual(places, 5)  # as docs/deploy/kubernetes.md says
-            objects = k8s.render(overlay)
-            self.assertEqual(rules.problems(objects), [])
-            [trained] = [pod for pod in k8s.pods(objects) if pod.trainers()]
-            self.assertEqual(trained.count, 3)
+    def test_ThreeNodes_InThePlacesThatThePatchesName_KeepThem(self):
+        # As docs/deploy/kubernetes.md says.
+        for name, ranks, expected in (("multi-node-cpu", 1, 5), ("multi-rank-nodes-cpu", 2, 6)):
+            with self.subTest(overlay=name), tempfile.TemporaryDirectory() as folder:
+                copied = os.path.join(folder, "kubernetes")
+                shutil.copytree(os.path.dirname(k8s.OVERLAYS), copied)
+                overlay = os.path.join(copied, "overlays", name)
+                places = _three_nodes(overlay, ranks)
+                self.assertEqual(places, expected)
+                objects = k8s.render(overlay)
+                self.assertEqual(rules.problems(objects), [])
+                [trained] = [pod for pod in k8s.pods(objects) if pod.trainers()]
+                self.assertEqual(trained.count, 3)
 
     def test_EachRule_SeesWhatItIsFor(self):
         """Every mutation of what is right is seen, by the rule that is for it."""
@@ -50,6 +45,27 @@ class Rules(unittest.TestCase):
                 self.assertNotEqual(found, [])
                 seen.add(rule)
         self.assertEqual(seen, {rule.__name__ for rule in rules.RULES})
+
+
+def _three_nodes(overlay, ranks):
+    """Makes three nodes of the patches' two. Returns in how many places."""
+    world_size = {"%d" % (2 * ranks): "%d" % (3 * ranks)}
+    places = 0
+    for name, numbers in (("nodes.yaml", {"2": "3"}), ("min-available.yaml", {"2": "3"}),
+                          ("world-size.yaml", world_size)):
+        path = os.path.join(overlay, name)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        # WORLD_SIZE stands among the nodes' numbers, as a string.
+        text, count = re.subn(r'value: "(\d+)"', lambda found: 'value: "%s"' % world_size[found[1]],
+                              text)
+        places += count
+        text, count = re.subn(r"(value: |value: --world-size=)(\d+)(?=\})",
+                              lambda found: found[1] + numbers[found[2]], text)
+        places += count
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    return places
 
 
 def _only(objects, kind, name=None):
@@ -232,6 +248,8 @@ _MUTATIONS = (
     ("job", _variable("OPTSHARD_JOB", "other")),
     ("job", _variable("WORLD_SIZE", "3")),
     ("job", _variable("RANK", "0")),
+    ("job", _variable("OPTSHARD_JOIN_TIMEOUT", "60s")),
+    ("job", _flag(_server, "--node-ranks", "2@$(NODE_INDEX)")),
     ("job", _variable("OPTSHARD_COORDINATOR", "optshard-coordinator:4999")),
     ("job", _flag(_server, "--coordinator", "elsewhere:4700")),
     ("job", _flag(_server, "--node-ranks", "0")),

@@ -126,8 +126,8 @@ class Programs(unittest.TestCase):
 
     def test_EveryVariable_IsOneThatTrainersRead(self):
         with open(os.path.join(k8s.ROOT, "docs/options.md"), encoding="utf-8") as file:
-            known = set(re.findall(r"(?m)^\| `(\w+)` \|", file.read()))
-        known |= {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}  # torchrun's, for the trainer's own use
+            rows = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", file.read())
+        known = {name.strip("`") for row in rows for name in row.split(", ")}
         for overlay in k8s.overlays():
             for pod in k8s.pods(k8s.render(overlay)):
                 for trainer in pod.trainers():

@@ -67,13 +67,17 @@ class Variables(unittest.TestCase):
         for variable, option in re.findall(r'"(OPTSHARD_\w+)",\s*options\.(\w+)', source):
             default = re.search(r'std::string %s(?: = "(.*)")?;' % option, header).group(1) or ""
             expected.append([variable, option, default])
-        self.assertGreaterEqual(len(expected), 8)
+        expected.append(["OPTSHARD_JOIN_TIMEOUT", "join_timeout", "60s"])
+        self.assertIn('"OPTSHARD_JOIN_TIMEOUT"', source)
+        self.assertIn("join_timeout = absl::Seconds(60)", header)
+        self.assertGreaterEqual(len(expected), 9)
         listed = [row[:3] for row in _rows("Variables of a trainer")]
         self.assertEqual(
             sorted(row for row in listed if row[0].startswith("OPTSHARD_")), sorted(expected)
         )
-        for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            self.assertIn(variable, [row[0] for row in listed])
+        others = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        for variable in others:
+            self.assertIn(variable, "`, `".join(row[0] for row in listed).split("`, `"))
 
     def test_OfTheScripts_AreThoseThatTheyRead(self):
         text = _read(".ci/run") + _read("run")

@@ -4,11 +4,13 @@
 #include <cstdio>
 #include <exception>
 
+#include "client/checkpoint_directory.h"
 #include "client/sharded_optimizer.h"
 
 namespace {
 
-void Train() {
+// `checkpoints` is the directory of the job's checkpoints, null where there are none.
+void Train(const char* checkpoints) {
   // The environment says which rank this is, how many there are, and where the others are.
   const auto options = optshard::ValueOrThrow(optshard::ShardedOptimizerOptions::FromEnvironment());
 
@@ -17,8 +19,14 @@ void Train() {
   // Waits until all ranks have joined, and gives all of them the parameters of rank 0.
   optshard::ShardedOptimizer optimizer(*model, torch::optim::AdamOptions(1e-2), options);
 
+  // A shard server may have the state of a trainer before this one. A job that is started again
+  // goes on from its newest checkpoint.
+  if (checkpoints != nullptr && optimizer.finished_step() == 0 &&
+      optshard::CheckpointDirectory(checkpoints, options).newest()) {
+    optimizer.load_checkpoint(checkpoints);
+  }
+
   torch::manual_seed(1 + options.rank);  // every rank trains on its own data
-  // A shard server may have the state of a trainer before this one, which got so far.
   for (auto step = static_cast<int>(optimizer.finished_step()) + 1; step <= 200; ++step) {
     const auto x = torch::randn({32, 8});
     const auto loss = torch::mse_loss(model->forward(x), x.sum(1, /*keepdim=*/true));
@@ -29,14 +37,18 @@ void Train() {
     if (step % 50 == 0) {
       std::printf("rank %d step %d loss %.4f\n", options.rank, step, loss.item<double>());
     }
+    if (checkpoints != nullptr && step % 100 == 0) {
+      optimizer.save_checkpoint(checkpoints);  // written in the background
+    }
   }
+  optimizer.Close();  // waits for the last checkpoint, and for the other ranks
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    Train();
+    Train(argc > 1 ? argv[1] : nullptr);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -5,12 +5,17 @@ Processes of a pod share a PID namespace here, or do not, as shareProcessNamespa
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, os.getcwd())
+from tests.deploy import kubernetes_objects as k8s  # noqa: E402
 
 _MAKE_ROOT = "deploy/docker/make_root.sh"
 _CONTAINER = "tests/deploy/container.sh"
@@ -35,6 +40,10 @@ def _size(folder):
 def _make(root, *arguments):
     subprocess.run([os.path.join(_ROOT, _MAKE_ROOT), root, *arguments], check=True,
                    timeout=_PATIENCE_S, stderr=subprocess.PIPE)
+
+
+def _without(arguments, *flags):
+    return [each for each in arguments if each.partition("=")[0] not in flags]
 
 
 def _dockerfiles():
@@ -128,24 +137,35 @@ class Containers(Images):
             raise unittest.SkipTest("no namespaces: %s" % probe.stderr.decode().strip())
 
     def setUp(self):
-        # As an emptyDir of Kubernetes: root's, open to all.
-        self.volume = tempfile.mkdtemp(dir=self.roots)
-        self.addCleanup(shutil.rmtree, self.volume)
-        os.chmod(self.volume, 0o777)
+        self.volume = self.make_volume()
         self.logs = 0
+
+    def make_volume(self):
+        """As an emptyDir of Kubernetes: root's, open to all."""
+        volume = tempfile.mkdtemp(dir=self.roots)
+        self.addCleanup(shutil.rmtree, volume)
+        os.chmod(volume, 0o777)
+        return volume
 
     def path(self, name):
         return os.path.join(self.volume, name)
 
-    def start(self, root, *command, own_pids=True, variables=()):
-        """`own_pids`: process 1 of a PID namespace; otherwise in that of the other containers."""
+    def start(self, root, *command, own_pids=True, variables=(), volumes=None, hostname="pod"):
+        """`own_pids`: process 1 of a PID namespace; otherwise in that of the other containers.
+
+        `volumes`: folders by the paths where they are mounted.
+        """
         self.logs += 1
         log = open(os.path.join(self.roots, "log-%d" % self.logs), "w+", encoding="utf-8")
-        isolate = ["unshare", "--mount"] + (["--pid", "--fork", "--kill-child"] if own_pids else [])
+        isolate = ["unshare", "--mount", "--uts"]
+        isolate += ["--pid", "--fork", "--kill-child"] if own_pids else []
+        volumes = volumes or {"/run/optshard": self.volume}
+        mounts = ["%s:%s" % (folder, path) for path, folder in volumes.items()]
         process = subprocess.Popen(
             [*isolate, "bash", "-c",
-             'CONTAINER_ENVIRONMENT=(%s); source "$0"' % " ".join(variables),
-             os.path.join(_ROOT, _CONTAINER), self.root(root), self.volume, *command],
+             "CONTAINER_ENVIRONMENT=(%s) CONTAINER_VOLUMES=(%s) CONTAINER_HOSTNAME=%s; source \"$0\"" % (
+                 shlex.join(variables), shlex.join(mounts), shlex.quote(hostname)),
+             os.path.join(_ROOT, _CONTAINER), self.root(root), *command],
             stdout=log, stderr=subprocess.STDOUT)
         process.log = log.name
 
@@ -162,15 +182,19 @@ class Containers(Images):
             return log.read()
 
     def await_file(self, name, process):
+        self.await_path(self.path(name), process)
+
+    def await_path(self, path, process):
         deadline = time.monotonic() + _PATIENCE_S
-        while not os.path.exists(self.path(name)):
+        while not os.path.exists(path):
             self.assertIsNone(process.poll(), self.output(process))
-            self.assertLess(time.monotonic(), deadline, "no file " + name)
+            self.assertLess(time.monotonic(), deadline, "no file " + path)
             time.sleep(_PAUSE_S)
 
-    def start_coordinator(self, own_pids=False):
-        process = self.start("coordinator", "/usr/bin/optshard-coordinator", "--world-size=2",
-                             "--port-file=/run/optshard/port", own_pids=own_pids)
+    def start_coordinator(self, *flags, own_pids=False, volumes=None):
+        process = self.start("coordinator", "/usr/bin/optshard-coordinator",
+                             "--port-file=/run/optshard/port", *(flags or ("--world-size=2",)),
+                             own_pids=own_pids, volumes=volumes)
         self.await_file("port", process)
         with open(self.path("port"), encoding="ascii") as port:
             return process, "127.0.0.1:%d" % int(port.read())
@@ -205,6 +229,59 @@ class Containers(Images):
                     process.terminate()
                     self.assertEqual(process.wait(_PATIENCE_S), 0, self.output(process))
                 os.remove(self.path("port"))
+
+    def run_pods(self, overlay, checkpoints):
+        """Runs the pods of an overlay to the end, each with its own host's name and socket. What the trainers wrote."""
+        objects = k8s.render(overlay)
+        [steward] = [each for pod in k8s.pods(objects) for each in pod.coordinators()]
+        arguments = _without(steward["args"], "--listen", "--probe-listen")
+        coordinator_process, coordinator = self.start_coordinator(
+            *arguments, volumes={"/run/optshard": self.volume, "/checkpoints": checkpoints})
+        [pod] = [pod for pod in k8s.pods(objects) if pod.trainers()]
+        servers, trainers = [], []
+        for index in range(pod.count):
+            volumes = {"/run/optshard": self.make_volume(), "/checkpoints": checkpoints}
+            name = "node-%d" % index
+            [server] = pod.servers()
+            given = ["%s=%s" % (flag, value) if value else flag for flag, value in
+                     k8s.flags(server, k8s.in_pod(server, index)).items()]
+            given = _without(given, "--coordinator", "--owner-listen", "--probe-listen")
+            servers.append(self.start("server", "/usr/bin/optshard-server", *given,
+                                      "--coordinator=" + coordinator, own_pids=False,
+                                      volumes=volumes, hostname=name))
+            self.await_path(os.path.join(volumes["/run/optshard"], "own/socket"), servers[-1])
+            for trainer in pod.trainers():
+                variables = k8s.in_pod(trainer, index)
+                variables["OPTSHARD_COORDINATOR"] = coordinator
+                trainers.append(self.start(
+                    "trainer", "/usr/bin/trainer", *trainer.get("args", []), own_pids=False,
+                    variables=["%s=%s" % each for each in variables.items()], volumes=volumes,
+                    hostname=name))
+        written = []
+        for trainer in trainers:
+            code, output = self.end_of(trainer)
+            self.assertEqual(code, 0, output + "".join(map(self.output, servers)))
+            written.append(output)
+        for server in servers:
+            server.terminate()
+            self.assertEqual(server.wait(_PATIENCE_S), 0, self.output(server))
+        self.assertEqual(coordinator_process.wait(_PATIENCE_S), 0, self.output(coordinator_process))
+        os.remove(self.path("port"))
+        return "".join(written)
+
+    def test_PodsOfAnOverlay_TrainToTheEnd_AndBeginAgainFromTheirCheckpoint(self):
+        for overlay, ranks in (("one-node-cpu", 2), ("multi-rank-nodes-cpu", 4)):
+            with self.subTest(overlay=overlay):
+                checkpoints = self.make_volume()
+                written = self.run_pods(overlay, checkpoints)
+                for rank in range(ranks):
+                    self.assertEqual(written.count("rank %d step " % rank), 4, written)
+                self.assertIn("step-000000000200", os.listdir(checkpoints))
+                # As if it had ended before that.
+                shutil.rmtree(os.path.join(checkpoints, "step-000000000200"))
+                again = self.run_pods(overlay, checkpoints)
+                for rank in range(ranks):
+                    self.assertEqual(re.findall(r"rank %d step (\d+)" % rank, again), ["150", "200"])
 
     def test_ClientOfInstalledTrainers_FindsAllItsLibraries_UnderTheNameThatTheyAskFor(self):
         with open(os.path.join(_ROOT, "install/version.bzl"), encoding="utf-8") as file:

@@ -61,8 +61,9 @@ class Commands(unittest.TestCase):
 
     def test_EveryBlock_Runs_AllRanksTrain(self):
         scripts = _blocks("sh")
-        self.assertEqual(len(scripts), 3)
-        for script, ranks in zip(scripts, (2, 1, 2)):
+        self.assertEqual(len(scripts), 4)
+        # The last one runs the trainer twice, the second time from its last checkpoint.
+        for script, ranks in zip(scripts, (2, 1, 2, 1)):
             with self.subTest(script=script):
                 output = self._run(script)
                 for rank in range(ranks):

@@ -59,17 +59,26 @@ class Commands(unittest.TestCase):
         self.assertEqual(shell.returncode, 0, output)
         return output
 
+    def assertLosses(self, output, ranks):
+        for rank in range(ranks):
+            losses = re.findall(r"(?m)^rank %d step \d+ loss ([\d.]+)$" % rank, output)
+            self.assertEqual(len(losses), 4, output)
+            # A model that has learnt nothing has one of about 8.
+            self.assertLess(float(losses[-1]), 1, output)
+
     def test_EveryBlock_Runs_AllRanksTrain(self):
         scripts = _blocks("sh")
         self.assertEqual(len(scripts), 4)
         # The last one runs the trainer twice, the second time from its last checkpoint.
         for script, ranks in zip(scripts, (2, 1, 2, 1)):
             with self.subTest(script=script):
-                output = self._run(script)
-                for rank in range(ranks):
-                    losses = re.findall(r"(?m)^rank %d step \d+ loss ([\d.]+)$" % rank, output)
-                    self.assertEqual(len(losses), 4, output)
-                    self.assertLess(float(losses[-1]), float(losses[0]), output)
+                self.assertLosses(self._run(script), ranks)
+
+    def test_Torchrun_AsShown_AllRanksTrain(self):
+        [shown] = re.findall(r"(?m)^    (torchrun .*)$", _read("docs/quickstart.md"))
+        # With a port of this test's own.
+        ours = shown.replace("torchrun ", "%s/.venv/bin/torchrun --master-port=29500 " % _ROOT)
+        self.assertLosses(self._run(ours), 2)
 
     def test_Trainer_WithoutRankAndWorldSize_EndsWithAnError(self):
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}

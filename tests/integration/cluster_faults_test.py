@@ -17,7 +17,7 @@ class ClusterFaults(network_namespaces.NetworkNamespaceTest):
     def test_each_kind_of_fault_ends_with_the_same_bits_or_a_named_loss(self):
         out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", "out/cluster_faults")
         campaign = subprocess.Popen(
-            [sys.executable, "-B", _CAMPAIGN, "--faults=11", "--hosts=4", "--steps=300", "--out=" + out,
+            [sys.executable, "-B", _CAMPAIGN, "--faults=12", "--hosts=4", "--steps=300", "--out=" + out,
              "--coordinator-binary=server/coordinator/optshard-coordinator",
              "--server-binary=server/node/optshard-server",
              "--trainer-binary=tests/testing/test-trainer"],
@@ -33,8 +33,8 @@ class ClusterFaults(network_namespaces.NetworkNamespaceTest):
         self.assertEqual(len(all_faults), 1, said)
         # The last one of these columns is FAILED.
         faults, *ends = [int(cell) for cell in all_faults[0].split("|")[2:8]]
-        self.assertEqual(faults, 11, said)
-        self.assertEqual(sum(ends), 11, said)
+        self.assertEqual(faults, 12, said)
+        self.assertEqual(sum(ends), 12, said)
         self.assertEqual(ends[-1], 0, said)
         own = "optshard-%d-" % campaign.pid
         self.assertEqual([name for name in network_namespaces.names() if name.startswith(own)], [])

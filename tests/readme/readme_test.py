@@ -35,7 +35,8 @@ class ReadmeTest(unittest.TestCase):
             self.assertEqual(rank.returncode, 0, output)
             losses = [float(x) for x in re.findall(r"^step \d+ loss ([\d.]+)$", output, re.M)]
             self.assertEqual(len(losses), 4, output)
-            self.assertLess(losses[-1], losses[0], output)
+            # A model that has learnt nothing has one of about 8.
+            self.assertLess(losses[-1], 1, output)
             here = re.search(r"^(\d+) bytes of optimizer state here$", output, re.M)
             state_bytes += int(here.group(1))
             self.assertGreater(int(here.group(1)), 0, output)

@@ -30,6 +30,13 @@ class Kills(unittest.TestCase):
         keeper.kill_server()
         self.assertEqual(keeper.wait(60), 7)
 
+    def test_a_keeper_is_worn_once_it_would_pause_for_long(self):
+        keeper = self.keeper("while true; do sleep 1000 & wait $!; done")
+        for _ in range(5):
+            self.assertFalse(keeper.is_worn())
+            keeper.kill_server()
+        self.assertTrue(keeper.is_worn())
+
     def test_a_keeper_without_a_server_is_no_victim(self):
         keeper = self.keeper("exec sleep 1000")
         with mock.patch.object(processes, "_SERVER_S", 0):

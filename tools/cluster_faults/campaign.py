@@ -164,7 +164,7 @@ class Campaign:
     def _round(self, number, fault):
         """None: it has failed."""
         try:
-            if self._job is not None and self._job.last_step() + self._steps_for(fault) > self._options.steps:
+            if self._job is not None and self._is_over(fault):
                 self._finish_job()
             if self._job is None:
                 self._start()
@@ -177,6 +177,11 @@ class Campaign:
             self._tell_failure("fault %d, %s" % (number, fault), failure)
             return None
         return result
+
+    def _is_over(self, fault):
+        """Whether another job is to have the fault."""
+        return (self._job.servers[fault.host].is_worn() or
+                self._job.last_step() + self._steps_for(fault) > self._options.steps)
 
     def _steps_for(self, fault):
         """How many steps a round may take: those before the fault, those while it lasts, and some more."""

@@ -29,6 +29,7 @@ class Kind:
     least: float = 0.0
     most: float = 1.0
     takes_state: bool = False  # the memory of a host is gone
+    first_host: int = 0  # that it may hit
 
 
 def _kind(name, what, may_end, cards, **more):
@@ -52,6 +53,9 @@ KINDS = {kind.name: kind for kind in (
     _kind("link-slow", "a host's link has 20 Mbit/s", _LIVES, 1, base="step_timeout_s", least=0.4),
     _kind("trainer+server", "a trainer and its shard server are killed", _LIVES_OR_TORN, 1),
     _kind("coordinator+server", "the coordinator and a shard server are killed", _LIVES_OR_TORN, 1),
+    # The first host's address is the coordinator's, which all others were told.
+    _kind("address", "a shard server is killed, and its host has another address from then on",
+          _LIVES_OR_TORN, 1, first_host=1),
     _kind("keeper", "a shard server and its keeper are killed: the state of its ranks is lost",
           (NEW_JOB,), 1, takes_state=True),
     _kind("host", "a host is gone: its link is cut and all that runs there is killed",
@@ -109,7 +113,9 @@ class Fault:
         if name.startswith("trainer"):
             _kill(job.trainers[self.rank], "the trainer of rank %d" % self.rank)
             undo.append(lambda: job.start_trainer(self.rank))
-        if name.endswith("server"):
+        if name == "address":
+            job.hosts.readdress(self.host)
+        if name.endswith("server") or name == "address":
             job.servers[self.host].kill_server()
         return undo
 
@@ -135,7 +141,7 @@ def schedule(seed, count, names, limits, hosts):
 
 
 def _draw(kind, chance, limits, hosts):
-    host = chance.randrange(hosts)
+    host = chance.randrange(kind.first_host, hosts)
     return Fault(kind, host, chance.choice([0, 1]) if host == 0 else host + 1,
                  chance.randint(1, 20), chance.uniform(0, 0.05),
                  chance.uniform(kind.least, kind.most) * getattr(limits, kind.base))

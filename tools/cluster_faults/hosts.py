@@ -12,6 +12,7 @@ class Hosts:
     def __init__(self, name, count):
         self.count = count
         self._name = name
+        self._readdressed = 0
         try:
             subprocess.run([_MAKER, "make", name, str(count)], check=True)
         except BaseException:
@@ -24,7 +25,15 @@ class Hosts:
 
     @staticmethod
     def address(host):
+        """The first one."""
         return "192.0.2.%d" % (host + 1)
+
+    def readdress(self, host):
+        """Gives it one that no host has now, in place of those that it has."""
+        self._readdressed = self._readdressed % 100 + 1
+        namespace = "%s-host%d" % (self._name, host)
+        for change in (["flush"], ["add", "192.0.2.%d/24" % (150 + self._readdressed)]):
+            subprocess.run(["ip", "-n", namespace, "address", *change, "dev", "eth0"], check=True)
 
     def on(self, host, command):
         """The command line that runs `command` on the host, and ends it with this process."""

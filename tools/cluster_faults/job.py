@@ -85,7 +85,7 @@ class Job:
             self._programs.server, "--job=test",
             "--node-ranks=" + ",".join(str(rank) for rank in self.ranks_of(host)),
             "--coordinator=%s:%d" % (self.hosts.address(0), _PORT), "--socket=" + self._socket(host),
-            "--interface=eth0", "--owner-listen=%s:0" % self.hosts.address(host)],
+            "--interface=eth0"],
             self._log("server%d" % host)))
 
     def start_trainer(self, rank, more=()):

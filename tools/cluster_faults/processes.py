@@ -10,6 +10,8 @@ from failures import Hung
 
 # Between two of its servers a keeper has none.
 _SERVER_S = 5
+# Then its keeper pauses for longer than a second, by and by for longer than a step may wait: docs/sidecar.md.
+_MOST_DEATHS = 5
 
 
 class Process:
@@ -44,6 +46,14 @@ class Process:
 class Server(Process):
     """A shard server: the process itself is the keeper, and the server its child."""
 
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._deaths = 0
+
+    def is_worn(self):
+        """Its keeper would not start another one soon, since so many have been killed."""
+        return self._deaths >= _MOST_DEATHS
+
     def _children(self):
         try:
             with open("/proc/%d/task/%d/children" % (self.pid, self.pid), encoding="ascii") as children:
@@ -70,6 +80,7 @@ class Server(Process):
             if time.monotonic() >= deadline:
                 raise Hung("host %d has had no shard server for %g s" % (self.host, _SERVER_S))
             time.sleep(0.01)
+        self._deaths += 1
 
     def kill(self):
         # Stopped, it cannot start another one between the two deaths.

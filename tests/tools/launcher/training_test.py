@@ -37,7 +37,8 @@ class Training(unittest.TestCase):
             line = r"(?m)^(?:\[rank %d\] )?rank %d step \d+ loss ([\d.]+)$" % (rank, rank)
             losses = [float(loss) for loss in re.findall(line, output)]
             self.assertEqual(len(losses), 4, output)
-            self.assertLess(losses[-1], losses[0], output)
+            # A model that has learnt nothing has one of about 8.
+            self.assertLess(losses[-1], 1, output)
 
     def test_Quickstart_WithAndWithoutServer_Trains(self):
         for options in ((), ("--no-server",)):

@@ -150,13 +150,12 @@ absl::StatusOr<NodeMemoryNeed> NodeMemoryNeedOf(const JobDescription& job,
   if (!partition.ok()) return partition.status();
 
   const MemoryLayout layout(request.spec.space);
-  const bool all_here =
-      static_cast<int>(job.ranks.size()) == job.world_size && job.plane != HostPlaneKind::kGloo;
+  const int members = MessageMembers(job.world_size, static_cast<int>(job.ranks.size()), job.plane);
   NodeMemoryNeed node;
   for (const Rank rank : job.ranks) {
     request.rank = rank;
     const bool has_parameters = !job.share_parameters || rank == *job.ranks.begin();
-    const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, layout, has_parameters, all_here);
+    const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, layout, has_parameters, members);
     if (!need.ok()) return need.status();
     node.ranks[rank] = {*need, SnapshotBytes(*need, partition->slices[rank], space)};
   }

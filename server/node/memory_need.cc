@@ -1,5 +1,6 @@
 #include "server/node/memory_need.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -7,7 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/attach/doorbell.h"
+#include "common/bucket.h"
+#include "common/dataplane/gloo/gloo_plane_options.h"
 #include "common/dataplane/shm/replica_segments.h"
+#include "common/dtype.h"
 #include "common/errors.h"
 #include "common/generation_shape.h"
 #include "common/partition.h"
@@ -15,19 +19,46 @@
 #include "server/node/admission_record.h"
 #include "server/node/doorbell_shape.h"
 #include "server/node/rank_record.h"
+#include "server/shard/engine/message_buffers.h"
+#include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/workspaces.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
+namespace {
+
+// Of so many other ranks, for the buckets of `rank`: the Gloo plane keeps them until they are
+// summed (GlooPlaneOptions::reduce_window_bytes). Over Gloo they travel as they are, between nodes
+// as sums.
+int64_t ContributionBytes(const std::vector<Bucket>& buckets, Rank rank, int64_t others) {
+  int64_t all = 0;
+  int64_t largest = 0;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.owner != rank) continue;
+    const auto each = static_cast<int64_t>(SizeOf(ArithmeticOf(bucket.gradient_dtype)));
+    const int64_t bytes = SaturatingMultiply(bucket.elements * each, others);
+    all = SaturatingAdd(all, bytes);
+    largest = std::max(largest, bytes);
+  }
+  const auto window = static_cast<int64_t>(GlooPlaneOptions().reduce_window_bytes);
+  return std::min(all, std::max(largest, window));
+}
+
+}  // namespace
 
 std::string ToString(const MemoryNeed& need) {
   return absl::StrFormat(
       "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d, "
-      "workspaces %d, bookkeeping %d)",
+      "messages %d, workspaces %d, bookkeeping %d)",
       need.total(), need.parameters_bytes, need.gradients_bytes, need.slots_bytes,
-      need.reduced_bytes, need.workspace_bytes,
+      need.reduced_bytes, need.message_bytes, need.workspace_bytes,
       need.ledger_bytes + need.record_bytes + need.doorbell_bytes + need.state_window_bytes);
+}
+
+int MessageMembers(int world_size, int hosted, HostPlaneKind plane) {
+  if (plane == HostPlaneKind::kGloo) return world_size;
+  return (world_size + hosted - 1) / hosted;
 }
 
 int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown) {
@@ -35,7 +66,7 @@ int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown) {
 }
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
-                                        bool has_parameters, bool all_on_this_node) {
+                                        bool has_parameters, int message_members) {
   const absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(request.spec);
   if (!groups.ok()) return groups.status();
   absl::StatusOr<Partition> partition =
@@ -51,8 +82,8 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
     need.parameters_bytes = static_cast<int64_t>(ReplicaSegments::ParametersBytes(layout));
   }
   need.gradients_bytes = static_cast<int64_t>(ReplicaSegments::GradientsBytes(layout));
-  const bool keeps_reduced = request.spec.gradient_mode == GradientMode::kReduce &&
-                             request.spec.world_size > 1 && !all_on_this_node;
+  const bool keeps_reduced =
+      request.spec.gradient_mode == GradientMode::kReduce && message_members > 1;
   ShardStore::Options store;
   store.shape = GenerationShape::Make(request.spec, std::move(plan));
   store.rank = request.rank;
@@ -62,7 +93,15 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
   need.workspace_bytes =
       WorkspacesFor(store.shape->buckets(), request.rank, request.spec.space, *groups, threads)
           .bytes();
-  if (keeps_reduced) need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
+  const std::vector<Bucket>& buckets = store.shape->buckets();
+  if (keeps_reduced) {
+    need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
+    need.message_bytes = ContributionBytes(buckets, request.rank, message_members - 1);
+  }
+  if (message_members > 1) {
+    need.message_bytes = SaturatingAdd(
+        need.message_bytes, StepContext().staging_buffers * StagingBytes(buckets, ArithmeticOf));
+  }
   const int admissions = request.spec.space.admission_count();
   for (int admission = 0; admission < admissions; ++admission) {
     need.state.push_back(ShardStore::BytesFor(store, admission));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/attach/attachment.h"
 #include "common/checked_math.h"
+#include "common/dataplane/host_plane.h"
 #include "common/memory_layout.h"
 #include "server/shard/state/shard_memory.h"
 
@@ -26,6 +27,9 @@ struct MemoryNeed {
   // Reduced gradients, which the owner keeps where it cannot reach the other ranks' memory. An
   // upper bound: whether it can is known only after the join.
   int64_t reduced_bytes = 0;
+  // What travels as messages: contributions that the owner has received and not yet summed, and
+  // staging buffers. An upper bound likewise.
+  int64_t message_bytes = 0;
   // What rules that need whole parameters compute in. An upper bound where the request
   // leaves the number of threads open: as if the rank had all CPUs.
   int64_t workspace_bytes = 0;
@@ -37,14 +41,15 @@ struct MemoryNeed {
     int64_t sum = 0;  // INT64_MAX where it would be larger
     for (const int64_t bytes :
          {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes, record_bytes, reduced_bytes,
-          workspace_bytes, doorbell_bytes, state_window_bytes}) {
+          message_bytes, workspace_bytes, doorbell_bytes, state_window_bytes}) {
       sum = SaturatingAdd(sum, bytes);
     }
     return sum;
   }
   // What the shard owner and its thread allocate for themselves, beside what the node hands them.
   int64_t own_bytes() const {
-    return SaturatingAdd(SaturatingAdd(reduced_bytes, workspace_bytes), state_window_bytes);
+    return SaturatingAdd(SaturatingAdd(reduced_bytes, message_bytes),
+                         SaturatingAdd(workspace_bytes, state_window_bytes));
   }
 };
 std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
@@ -53,11 +58,16 @@ std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, .
 // its trainer has been given for it already.
 int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown);
 
+// Among how many ranks a gradient is summed over messages, where a server hosts so many of the
+// job's ranks: all of them over Gloo, otherwise one of each node, as if every node had as many. 1:
+// the ranks share memory, and there are no messages.
+int MessageMembers(int world_size, int hosted, HostPlaneKind plane);
+
 // `layout` is that of the request's space. `has_parameters`: the rank has a copy of the parameters
-// of its own. `all_on_this_node`: this server hosts all ranks of the job. INVALID_ARGUMENT for
-// rules or hyperparameters that the shard owner would refuse. Thread-safe.
+// of its own. `message_members`: of MessageMembers. INVALID_ARGUMENT for rules or hyperparameters
+// that the shard owner would refuse. Thread-safe.
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,
-                                        bool has_parameters, bool all_on_this_node);
+                                        bool has_parameters, int message_members);
 
 }  // namespace optshard
 

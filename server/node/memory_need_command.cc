@@ -134,6 +134,7 @@ std::string MemoryNeedText(const JobDescription& job, const ParameterSpace& spac
   absl::StrAppend(&text, Row("parameters", most.parameters_bytes),
                   Row("gradients", most.gradients_bytes), Row("optimizer state", most.slots_bytes),
                   Row("reduced gradients, at most", most.reduced_bytes),
+                  Row("messages, at most", most.message_bytes),
                   Row("workspaces, at most", most.workspace_bytes), Row("bookkeeping", bookkeeping),
                   Row("in all", largest.total()), "\nThis node:\n",
                   Row("all ranks (--memory-limit)", need.total()),

@@ -191,9 +191,9 @@ absl::Status NodeOwners::Forget(const Key& key) {
 absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) const {
   const bool has_parameters =
       !request.spec.share_parameters || request.rank == *options_.ranks.begin();
-  const bool all_here = static_cast<int>(options_.ranks.size()) == request.spec.world_size &&
-                        options_.plane != HostPlaneKind::kGloo;
-  return MemoryNeedOf(request, MemoryLayout(request.spec.space), has_parameters, all_here);
+  const int members = MessageMembers(request.spec.world_size,
+                                     static_cast<int>(options_.ranks.size()), options_.plane);
+  return MemoryNeedOf(request, MemoryLayout(request.spec.space), has_parameters, members);
 }
 
 absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachRequest& request,

@@ -135,7 +135,7 @@ absl::Status RankMemory::AdoptNext(std::vector<UniqueFd>& descriptors, size_t* n
                         count - 1, rank, admissions_.size()));
   }
   const MemoryLayout layout(request->spec.space);
-  const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(*request, layout, true, true);
+  const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(*request, layout, true, 1);
   if (!need.ok()) return need.status();
   const uint64_t digest = layout.Digest();
   absl::StatusOr<Segment> slots =

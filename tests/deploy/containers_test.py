@@ -231,7 +231,10 @@ class Containers(Images):
                 os.remove(self.path("port"))
 
     def run_pods(self, overlay, checkpoints):
-        """Runs the pods of an overlay to the end, each with its own host's name and socket. What the trainers wrote."""
+        """Runs the pods of an overlay to the end, each with its own host's name and socket.
+
+        Returns what the trainers wrote.
+        """
         objects = k8s.render(overlay)
         [steward] = [each for pod in k8s.pods(objects) for each in pod.coordinators()]
         arguments = _without(steward["args"], "--listen", "--probe-listen")

@@ -75,7 +75,8 @@ class Variables(unittest.TestCase):
         self.assertEqual(
             sorted(row for row in listed if row[0].startswith("OPTSHARD_")), sorted(expected)
         )
-        others = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        others = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR",
+                  "MASTER_PORT")
         for variable in others:
             self.assertIn(variable, "`, `".join(row[0] for row in listed).split("`, `"))
 

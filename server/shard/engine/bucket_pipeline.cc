@@ -1,6 +1,5 @@
 #include "server/shard/engine/bucket_pipeline.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -11,12 +10,8 @@ namespace optshard {
 absl::StatusOr<std::unique_ptr<BucketPipeline>> BucketPipeline::Create(
     const StepContext& context, Reductions reductions, TravelsAs travels_as,
     BucketPublisher::Received received) {
-  int64_t staging_bytes = 0;
-  for (const Bucket& bucket : context.buckets()) {
-    const auto each = static_cast<int64_t>(SizeOf(travels_as(bucket.gradient_dtype)));
-    staging_bytes = std::max({staging_bytes, bucket.bytes(), bucket.elements * each});
-  }
-  if (context.world_size() == 1) staging_bytes = 0;
+  const int64_t staging_bytes =
+      context.world_size() == 1 ? 0 : StagingBytes(context.buckets(), travels_as);
   absl::StatusOr<std::unique_ptr<OperationWindow>> window =
       OperationWindow::Create(context.window, context.staging_buffers, staging_bytes);
   if (!window.ok()) return window.status();

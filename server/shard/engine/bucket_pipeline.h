@@ -14,6 +14,7 @@
 #include "common/dataplane/reduction.h"
 #include "common/dtype.h"
 #include "server/shard/engine/bucket_publisher.h"
+#include "server/shard/engine/message_buffers.h"
 #include "server/shard/engine/operation_window.h"
 #include "server/shard/engine/replica_memory.h"
 #include "server/shard/engine/step_exchange.h"
@@ -28,8 +29,6 @@ class BucketPipeline {
   // Between whom: by owner, those who bring something to the gradients of the owner's buckets. The
   // same ranks get the owner's values.
   using Reductions = std::vector<Reduction>;
-  // The type in which gradients of a type travel.
-  using TravelsAs = DType (*)(DType gradient);
 
   // What this rank brings to a bucket's average, laid out as the bucket; null: it is not asked.
   // `staging`: from TakeStaging, where it lies there.

@@ -77,6 +77,9 @@ TEST(NodeMemoryNeed_RanksOnOtherNodesOrGloo_AddReducedGradients, OfTheShare) {
   JobDescription gloo = Job(4, {0, 1, 2, 3});
   gloo.plane = HostPlaneKind::kGloo;
   EXPECT_GE(NodeMemoryNeedOf(gloo, space)->ranks.at(0).need.reduced_bytes, 4'000'000);
+  // Of three others over Gloo, of one between two nodes.
+  EXPECT_GE(NodeMemoryNeedOf(gloo, space)->ranks.at(0).need.message_bytes, 12'000'000);
+  EXPECT_EQ(NodeMemoryNeedOf(Job(4, {0, 1, 2, 3}), space)->ranks.at(0).need.message_bytes, 0);
   gloo.gradient_mode = GradientMode::kAveraged;
   EXPECT_EQ(NodeMemoryNeedOf(gloo, space)->ranks.at(0).need.reduced_bytes, 0);
 }

@@ -38,7 +38,7 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
     for (Rank rank = 0; rank < 3; ++rank) {
       const AttachRequest request = Request(rank, 3, policy);
       const MemoryLayout layout(request.spec.space);
-      const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, layout, true, true);
+      const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(request, layout, true, 1);
       ASSERT_TRUE(need.ok()) << need.status();
       Plan plan;
       plan.world_size = 3;
@@ -61,17 +61,50 @@ TEST(MemoryNeed_OfTheState_IsWhatTheOwnerTakes, Exactly) {
 TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   AttachRequest request = Request(0, 2, PartitionPolicy::kGreedy);
   const MemoryLayout layout(request.spec.space);
-  const MemoryNeed need = *MemoryNeedOf(request, layout, true, false);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, 2);
   // Adam has two slots; they lie a little apart.
   EXPECT_GT(need.reduced_bytes * 2, need.slots_bytes / 2);
   EXPECT_LE(need.reduced_bytes * 2, need.slots_bytes);
   EXPECT_EQ(need.parameters_bytes, need.gradients_bytes);
   EXPECT_EQ(need.total(), 2 * need.parameters_bytes + need.slots_bytes + need.ledger_bytes +
-                              need.record_bytes + need.reduced_bytes + need.doorbell_bytes +
-                              need.state_window_bytes);
-  EXPECT_EQ(MemoryNeedOf(request, layout, false, false)->parameters_bytes, 0);
+                              need.record_bytes + need.reduced_bytes + need.message_bytes +
+                              need.doorbell_bytes + need.state_window_bytes);
+  EXPECT_EQ(MemoryNeedOf(request, layout, false, 2)->parameters_bytes, 0);
   request.spec.gradient_mode = GradientMode::kAveraged;
-  EXPECT_EQ(MemoryNeedOf(request, layout, true, false)->reduced_bytes, 0);
+  EXPECT_EQ(MemoryNeedOf(request, layout, true, 2)->reduced_bytes, 0);
+}
+
+TEST(MemoryNeed_MessageMembers_AreOneOfEachNode, OrAllRanksOverGloo) {
+  EXPECT_EQ(MessageMembers(8, 8, HostPlaneKind::kAuto), 1);
+  EXPECT_EQ(MessageMembers(8, 8, HostPlaneKind::kShm), 1);
+  EXPECT_EQ(MessageMembers(8, 2, HostPlaneKind::kAuto), 4);
+  EXPECT_EQ(MessageMembers(7, 2, HostPlaneKind::kAuto), 4);
+  EXPECT_EQ(MessageMembers(2, 4, HostPlaneKind::kAuto), 1);
+  EXPECT_EQ(MessageMembers(8, 8, HostPlaneKind::kGloo), 8);
+  EXPECT_EQ(MessageMembers(1, 1, HostPlaneKind::kGloo), 1);
+}
+
+TEST(MemoryNeed_OfMessages_IsWhatOthersSendAtOnce_UpToTheWindow, AndStaging) {
+  AttachRequest request = Request(0, 4, PartitionPolicy::kBalanced);
+  // 24 MiB of each rank, in buckets of 4 MiB.
+  request.spec.space =
+      ParameterSpace({GroupSpec{{{"matrix", {4 * 24 * 1024, 256}, DType::kFloat32}}}});
+  request.spec.rules = {{"adam"}};
+  request.spec.buckets = BucketOptions();
+  const MemoryLayout layout(request.spec.space);
+  const auto messages = [&](int members) {
+    return MemoryNeedOf(request, layout, true, members)->message_bytes;
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  constexpr int64_t kStaging = 8 * 4 * kMiB;
+  EXPECT_EQ(messages(1), 0);
+  EXPECT_EQ(messages(2), 24 * kMiB + kStaging);
+  EXPECT_EQ(messages(3), 48 * kMiB + kStaging);
+  EXPECT_EQ(messages(4), 64 * kMiB + kStaging);
+  // One bucket is always received.
+  EXPECT_EQ(messages(33), 128 * kMiB + kStaging);
+  request.spec.gradient_mode = GradientMode::kAveraged;
+  EXPECT_EQ(messages(4), kStaging);
 }
 
 TEST(MemoryNeed_MainGradients_TakeTwiceTheBytesOfTheParameters, InPagesEach) {
@@ -81,7 +114,7 @@ TEST(MemoryNeed_MainGradients_TakeTwiceTheBytesOfTheParameters, InPagesEach) {
   request.spec.space = ParameterSpace({GroupSpec{{parameter}}});
   request.spec.rules = {{"adam"}};
   const MemoryLayout layout(request.spec.space);
-  const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, 1);
   EXPECT_EQ(need.parameters_bytes, 4096 + (2 << 20));
   EXPECT_EQ(need.gradients_bytes, 4096 + (4 << 20));
 }
@@ -91,7 +124,7 @@ TEST(MemoryNeed_RuleOfEachGroup_CountsItsSlots, AndThoseOfOneNumber) {
   const MemoryLayout layout(request.spec.space);
   const auto need_of = [&](const std::string& first, const std::string& second) {
     request.spec.rules = {{first}, {second}};
-    return MemoryNeedOf(request, layout, true, true).value();
+    return MemoryNeedOf(request, layout, true, 1).value();
   };
   // One slot, two, and two and one that is one number.
   const MemoryNeed lion = need_of("lion", "lion");
@@ -107,13 +140,13 @@ TEST(MemoryNeed_RuleOfEachGroup_CountsItsSlots, AndThoseOfOneNumber) {
 TEST(MemoryNeed_OfWholeParameters_CountsWorkspaces, OfTheLargestForEachThatIsUpdatedAtOnce) {
   AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
   const MemoryLayout layout(request.spec.space);
-  EXPECT_EQ(MemoryNeedOf(request, layout, true, true)->workspace_bytes, 0);
+  EXPECT_EQ(MemoryNeedOf(request, layout, true, 1)->workspace_bytes, 0);
   request.spec.rules = {{"adam"}, {"lamb"}};
-  const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, 1);
   constexpr int64_t kLargest = int64_t{3008} * 4;  // of 3000 elements, in whole lines
   for (const int threads : {1, 3, 100}) {
     request.threads = threads;
-    EXPECT_EQ(MemoryNeedOf(request, layout, true, true)->workspace_bytes,
+    EXPECT_EQ(MemoryNeedOf(request, layout, true, 1)->workspace_bytes,
               std::min(threads, 4) * kLargest);  // there are four parameters
   }
   EXPECT_EQ(need.total(), need.own_bytes() + need.parameters_bytes + need.gradients_bytes +
@@ -129,7 +162,7 @@ TEST(MemoryNeed_OfSlotsWithShapesOfTheirOwn, CountsWhatTheyHold) {
   request.spec.space = ParameterSpace({GroupSpec{{matrix}}});
   request.spec.rules = {{"adafactor"}};
   const MemoryLayout layout(request.spec.space);
-  const MemoryNeed need = *MemoryNeedOf(request, layout, true, true);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, 1);
   EXPECT_GE(need.slots_bytes, 5000 * 4);
   EXPECT_LT(need.slots_bytes, 5000 * 4 + 8192);  // they lie a little apart
   EXPECT_GE(need.workspace_bytes, int64_t{2000} * 3000 * 4);
@@ -137,7 +170,7 @@ TEST(MemoryNeed_OfSlotsWithShapesOfTheirOwn, CountsWhatTheyHold) {
 
 TEST(MemoryNeed_OfTheDoorbell_CountsItsSegment, AndTheServersCopyOfTheWindow) {
   const AttachRequest request = Request(0, 1, PartitionPolicy::kGreedy);
-  const MemoryNeed need = *MemoryNeedOf(request, MemoryLayout(request.spec.space), true, true);
+  const MemoryNeed need = *MemoryNeedOf(request, MemoryLayout(request.spec.space), true, 1);
   const Doorbell doorbell =
       *Doorbell::Create(0, DoorbellShapeOf(request.spec), MemoryBudget::Unlimited());
   EXPECT_EQ(static_cast<size_t>(need.doorbell_bytes), DoorbellShapeOf(request.spec).bytes());
@@ -155,7 +188,7 @@ TEST(MemoryNeed_BadHyperparameters_AreRefused, NamingTheGroup) {
   AttachRequest request = Request(0, 2, PartitionPolicy::kGreedy);
   const MemoryLayout layout(request.spec.space);
   request.spec.rules[1].hyperparameters.Set("eps", -1.0);
-  const absl::Status status = MemoryNeedOf(request, layout, true, true).status();
+  const absl::Status status = MemoryNeedOf(request, layout, true, 1).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_NE(status.message().find("param group 1"), absl::string_view::npos) << status;
 }

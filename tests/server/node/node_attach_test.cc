@@ -241,7 +241,7 @@ TEST(NodeAttach_RanksThatDoNotCome_AreNamed, AndTheRankMayTryAgain) {
 TEST(NodeAttach_RankThatFailedToStart_GivesItsMemoryBack, ToTheNextTrainer) {
   const AttachRequest request = GoodRequest(0);
   const absl::StatusOr<MemoryNeed> need =
-      MemoryNeedOf(request, MemoryLayout(request.spec.space), true, true);
+      MemoryNeedOf(request, MemoryLayout(request.spec.space), true, 1);
   ASSERT_TRUE(need.ok()) << need.status();
   NodeRig::Options rig_options;
   rig_options.owners.memory_limit_bytes = need->total() * 3 / 2;  // not for two

@@ -338,7 +338,7 @@ TEST_F(NodeGrowth, NoMemoryForTheGroup_IsRefusedForAllAndKeptOfNobody) {
     AttachRequest request;
     request.rank = rank;
     request.spec = testing::SpecOfNodes(kWorldSize);
-    limit += MemoryNeedOf(request, MemoryLayout(request.spec.space), true, true)->total();
+    limit += MemoryNeedOf(request, MemoryLayout(request.spec.space), true, 1)->total();
   }
   options.owners.memory_limit_bytes = limit;
   const auto server = std::make_unique<NodeRig>(std::move(options), keeper_->Units());

@@ -28,7 +28,7 @@ AttachRequest Request() {
 std::shared_ptr<RankMemory> Create(bool has_parameters, MemoryBudget& budget) {
   const AttachRequest request = Request();
   const MemoryLayout layout(request.spec.space);
-  const MemoryNeed need = *MemoryNeedOf(request, layout, has_parameters, true);
+  const MemoryNeed need = *MemoryNeedOf(request, layout, has_parameters, 1);
   absl::StatusOr<std::shared_ptr<RankMemory>> memory = RankMemory::Create(request, need, budget);
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *std::move(memory);
@@ -49,8 +49,7 @@ AttachRequest GrownRequest() {
 
 void Prepare(RankMemory& memory, bool has_parameters, MemoryBudget& budget) {
   const AttachRequest grown = GrownRequest();
-  const MemoryNeed need =
-      *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), has_parameters, true);
+  const MemoryNeed need = *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), has_parameters, 1);
   const absl::Status prepared = memory.Prepare(grown, need, budget);
   ASSERT_TRUE(prepared.ok()) << prepared;
 }
@@ -196,7 +195,7 @@ TEST(RankMemory_ThatCannotGrow_IsAsBefore, WithinItsBudget) {
   const std::shared_ptr<RankMemory> memory = Create(true, budget);
   MemoryBudget none(4096);
   const AttachRequest grown = GrownRequest();
-  const MemoryNeed need = *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), true, true);
+  const MemoryNeed need = *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), true, 1);
   const absl::Status refused = memory->Prepare(grown, need, none);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(memory->descriptors().size(), 6u);

@@ -10,8 +10,9 @@ class NoMemoryCgroup(Exception):
     """Why none can be made here."""
 
 
-# By version: where groups are made, the file of the limit, the keys of memory.stat that count what the processes have
-# themselves (what is cached of files is given back when memory is short), and the file that counts who was killed.
+# By version: where groups are made, the file of the limit, the keys of memory.stat that count what the processes
+# have themselves (what is cached of files is given back when memory is short), and the file that counts who was
+# killed.
 _VERSIONS = (
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", ("total_shmem", "total_rss"), "memory.oom_control"),
     ("/sys/fs/cgroup", "memory.max", ("shmem", "anon"), "memory.events"),

@@ -86,9 +86,8 @@ TEST(MemoryNeed_MessageMembers_AreOneOfEachNode, OrAllRanksOverGloo) {
 
 TEST(MemoryNeed_OfMessages_IsWhatOthersSendAtOnce_UpToTheWindow, AndStaging) {
   AttachRequest request = Request(0, 4, PartitionPolicy::kBalanced);
-  // 24 MiB of each rank, in buckets of 4 MiB.
-  request.spec.space =
-      ParameterSpace({GroupSpec{{{"matrix", {4 * 24 * 1024, 256}, DType::kFloat32}}}});
+  // 24 MiB of each rank, in buckets of 4 MiB; eight of these are staging.
+  request.spec.space = ParameterSpace({GroupSpec{{{"matrix", {98304, 256}, DType::kFloat32}}}});
   request.spec.rules = {{"adam"}};
   request.spec.buckets = BucketOptions();
   const MemoryLayout layout(request.spec.space);
@@ -96,7 +95,7 @@ TEST(MemoryNeed_OfMessages_IsWhatOthersSendAtOnce_UpToTheWindow, AndStaging) {
     return MemoryNeedOf(request, layout, true, members)->message_bytes;
   };
   constexpr int64_t kMiB = 1 << 20;
-  constexpr int64_t kStaging = 8 * 4 * kMiB;
+  constexpr int64_t kStaging = 32 * kMiB;
   EXPECT_EQ(messages(1), 0);
   EXPECT_EQ(messages(2), 24 * kMiB + kStaging);
   EXPECT_EQ(messages(3), 48 * kMiB + kStaging);

@@ -56,11 +56,10 @@ absl::StatusOr<absl::optional<Rank>> RankOnNode(const Variables& variable, int w
   return absl::make_optional(*number * *each + *place);
 }
 
-absl::Status OneWithoutTheOther(const char* set, const char* other) {
+absl::Status OneWithoutTheOther(const char* set, const char* other, const char* hint = "") {
   return absl::InvalidArgumentError(
       absl::StrCat("environment variable ", set, " is set but ", other,
-                   " is not: set both (torchrun does) or neither; where every node has as many "
-                   "ranks, GROUP_RANK, LOCAL_RANK and LOCAL_WORLD_SIZE do in place of RANK"));
+                   " is not: set both (torchrun does) or neither", hint));
 }
 
 absl::Status TakeRank(const Variables& variable, ShardedOptimizerOptions& options) {
@@ -73,7 +72,11 @@ absl::Status TakeRank(const Variables& variable, ShardedOptimizerOptions& option
   if (rank == nullptr) {
     const absl::StatusOr<absl::optional<Rank>> on_node = RankOnNode(variable, *size);
     if (!on_node.ok()) return on_node.status();
-    if (!on_node->has_value()) return OneWithoutTheOther("WORLD_SIZE", "RANK");
+    if (!on_node->has_value()) {
+      return OneWithoutTheOther("WORLD_SIZE", "RANK",
+                                "; where every node has as many ranks, GROUP_RANK, LOCAL_RANK and "
+                                "LOCAL_WORLD_SIZE do in place of RANK");
+    }
     options.rank = **on_node;
     options.world_size = *size;
     return absl::OkStatus();

@@ -41,7 +41,7 @@ void Train(const char* checkpoints) {
       optimizer.save_checkpoint(checkpoints);  // written in the background
     }
   }
-  optimizer.Close();  // waits for the last checkpoint, and for the other ranks
+  optimizer.Close();  // waits for the last checkpoint, and says what went wrong
 }
 
 }  // namespace

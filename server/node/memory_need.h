@@ -28,7 +28,7 @@ struct MemoryNeed {
   // upper bound: whether it can is known only after the join.
   int64_t reduced_bytes = 0;
   // What travels as messages: contributions that the owner has received and not yet summed, and
-  // staging buffers. An upper bound likewise.
+  // staging buffers. An upper bound likewise, for so many members.
   int64_t message_bytes = 0;
   // What rules that need whole parameters compute in. An upper bound where the request
   // leaves the number of threads open: as if the rank had all CPUs.
@@ -59,8 +59,10 @@ std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, .
 int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown);
 
 // Among how many ranks a gradient is summed over messages, where a server hosts so many of the
-// job's ranks: all of them over Gloo, otherwise one of each node, as if every node had as many. 1:
-// the ranks share memory, and there are no messages.
+// job's ranks: all of them over Gloo, otherwise one of each node. 1: the ranks share memory, and
+// there are no messages. It takes every node to have as many ranks, and those of each to share
+// memory. Where that is not so, or another rank asks for Gloo, more are summed, and an owner may
+// take a bucket of each (GlooPlaneOptions::reduce_window_bytes) beyond what it needs by this.
 int MessageMembers(int world_size, int hosted, HostPlaneKind plane);
 
 // `layout` is that of the request's space. `has_parameters`: the rank has a copy of the parameters

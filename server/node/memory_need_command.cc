@@ -48,7 +48,9 @@ CommandLine CommandLineOf(Flags& flags) {
       .AtLeast(0)
       .Default("those of this node");
   line.Add("plane", Into(&job.plane, ParseHostPlaneKind),
-           "data plane between the shard owners; over Gloo reduced gradients take memory")
+           "data plane between the shard owners; over Gloo, or where ranks are on other nodes, "
+           "reduced "
+           "gradients and messages take memory")
       .OneOf({"auto", "shm", "gloo"})
       .Default("auto");
   line.Group("Model");

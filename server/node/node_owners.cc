@@ -301,7 +301,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   const AttachRequest& request = memory->first_request();
   HostedRank::Options rank;
   const auto own = std::make_shared<RankReservation>(&budget_);
-  const std::string what = absl::StrCat("reduced gradients and workspaces of ",
+  const std::string what = absl::StrCat("reduced gradients, messages and workspaces of ",
                                         UnitName(request.optimizer, request.rank));
   absl::Status fits = own->Add(own_bytes, what);
   if (fits.ok()) fits = own->AddPrepared(prepared_bytes, what);

@@ -68,8 +68,7 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Group("Job");
   line.Add("node-ranks", Into(&flags.owners.ranks, ParseRankSet),
            "the ranks that may attach here, such as 0-3 or 0,2-5; 4@1 are those of node 1 where "
-           "every "
-           "node has four: 4-7")
+           "every node has four: 4-7")
       .Value("RANKS")
       .Required();
   line.Add("job", &flags.owners.job, "name of the job; trainers of another one are refused")

@@ -49,6 +49,7 @@ absl::StatusOr<Range> RangeOfRanks(absl::string_view part) {
   if (absl::StrContains(part, '-') && !absl::SimpleAtoi(ends.second, &range.last)) {
     return Refused("is no range");
   }
+  if (range.last == std::numeric_limits<Rank>::max()) return Refused("has too large ranks");
   if (range.last < range.first) return Refused("ends before it begins");
   if (range.last - range.first >= kMostRanks) return Refused("has more ranks than a node can");
   return range;

@@ -16,9 +16,11 @@ import unittest
 
 sys.path.insert(0, os.getcwd())
 from tests.deploy import kubernetes_objects as k8s  # noqa: E402
+from tests.tools import network_namespaces  # noqa: E402
 
 _MAKE_ROOT = "deploy/docker/make_root.sh"
 _CONTAINER = "tests/deploy/container.sh"
+_HOSTS = "tools/cluster_hosts.sh"
 _GLOO = "common/dataplane/gloo/optshard_gloo.so"
 _COORDINATOR = "server/coordinator/optshard-coordinator"
 _SERVER = "server/node/optshard-server"
@@ -126,12 +128,14 @@ class Roots(Images):
 
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can make namespaces and change the root")
-class Containers(Images):
+class ContainerTest(Images):
+    """Starts containers, and has no cases itself."""
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         _make(cls.root("trainer"), _TRAINER, "--libraries-of=" + _GLOO, "--library=" + _CLIENT)
-        probe = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"],
+        probe = subprocess.run(["unshare", "--mount", "--uts", "--pid", "--fork", "true"],
                                stderr=subprocess.PIPE)
         if probe.returncode != 0:
             raise unittest.SkipTest("no namespaces: %s" % probe.stderr.decode().strip())
@@ -150,10 +154,11 @@ class Containers(Images):
     def path(self, name):
         return os.path.join(self.volume, name)
 
-    def start(self, root, *command, own_pids=True, variables=(), volumes=None, hostname="pod"):
+    def start(self, root, *command, own_pids=True, variables=(), volumes=None, hostname="pod", network=()):
         """`own_pids`: process 1 of a PID namespace; otherwise in that of the other containers.
 
-        `volumes`: folders by the paths where they are mounted.
+        `volumes`: folders by the paths where they are mounted. `network`: the command that runs another one in a
+        network of its own; otherwise in this host's.
         """
         self.logs += 1
         log = open(os.path.join(self.roots, "log-%d" % self.logs), "w+", encoding="utf-8")
@@ -162,7 +167,7 @@ class Containers(Images):
         volumes = volumes or {"/run/optshard": self.volume}
         mounts = ["%s:%s" % (folder, path) for path, folder in volumes.items()]
         process = subprocess.Popen(
-            [*isolate, "bash", "-c",
+            [*network, *isolate, "bash", "-c",
              "CONTAINER_ENVIRONMENT=(%s) CONTAINER_VOLUMES=(%s) CONTAINER_HOSTNAME=%s; source \"$0\"" % (
                  shlex.join(variables), shlex.join(mounts), shlex.quote(hostname)),
              os.path.join(_ROOT, _CONTAINER), self.root(root), *command],
@@ -191,13 +196,13 @@ class Containers(Images):
             self.assertLess(time.monotonic(), deadline, "no file " + path)
             time.sleep(_PAUSE_S)
 
-    def start_coordinator(self, *flags, own_pids=False, volumes=None):
+    def start_coordinator(self, *flags, address="127.0.0.1", **more):
         process = self.start("coordinator", "/usr/bin/optshard-coordinator",
                              "--port-file=/run/optshard/port", *(flags or ("--world-size=2",)),
-                             own_pids=own_pids, volumes=volumes)
+                             **{"own_pids": False, **more})
         self.await_file("port", process)
         with open(self.path("port"), encoding="ascii") as port:
-            return process, "127.0.0.1:%d" % int(port.read())
+            return process, "%s:%d" % (address, int(port.read()))
 
     def start_server(self, coordinator, *flags, own_pids=False):
         process = self.start("server", "/usr/bin/optshard-server", "--node-ranks=0-1",
@@ -212,8 +217,13 @@ class Containers(Images):
             "OPTSHARD_ATTACH=unix:/run/optshard/own/socket"))
 
     def end_of(self, process):
-        return process.wait(_PATIENCE_S), self.output(process)
+        try:
+            return process.wait(_PATIENCE_S), self.output(process)
+        except subprocess.TimeoutExpired:
+            return "nothing after %d s" % _PATIENCE_S, self.output(process)
 
+
+class Containers(ContainerTest):
     def test_PodThatSharesItsProcesses_TrainsToTheEnd_InOnePassOrOverGloo(self):
         for plane in ("shm", "gloo"):
             with self.subTest(plane=plane):
@@ -229,62 +239,6 @@ class Containers(Images):
                     process.terminate()
                     self.assertEqual(process.wait(_PATIENCE_S), 0, self.output(process))
                 os.remove(self.path("port"))
-
-    def run_pods(self, overlay, checkpoints):
-        """Runs the pods of an overlay to the end, each with its own host's name and socket.
-
-        Returns what the trainers wrote.
-        """
-        objects = k8s.render(overlay)
-        [steward] = [each for pod in k8s.pods(objects) for each in pod.coordinators()]
-        arguments = _without(steward["args"], "--listen", "--probe-listen")
-        coordinator_process, coordinator = self.start_coordinator(
-            *arguments, volumes={"/run/optshard": self.volume, "/checkpoints": checkpoints})
-        [pod] = [pod for pod in k8s.pods(objects) if pod.trainers()]
-        servers, trainers = [], []
-        for index in range(pod.count):
-            volumes = {"/run/optshard": self.make_volume(), "/checkpoints": checkpoints}
-            name = "node-%d" % index
-            [server] = pod.servers()
-            given = ["%s=%s" % (flag, value) if value else flag for flag, value in
-                     k8s.flags(server, k8s.in_pod(server, index)).items()]
-            given = _without(given, "--coordinator", "--owner-listen", "--probe-listen")
-            servers.append(self.start("server", "/usr/bin/optshard-server", *given,
-                                      "--coordinator=" + coordinator, own_pids=False,
-                                      volumes=volumes, hostname=name))
-            self.await_path(os.path.join(volumes["/run/optshard"], "own/socket"), servers[-1])
-            for trainer in pod.trainers():
-                variables = k8s.in_pod(trainer, index)
-                variables["OPTSHARD_COORDINATOR"] = coordinator
-                trainers.append(self.start(
-                    "trainer", "/usr/bin/trainer", *trainer.get("args", []), own_pids=False,
-                    variables=["%s=%s" % each for each in variables.items()], volumes=volumes,
-                    hostname=name))
-        written = []
-        for trainer in trainers:
-            code, output = self.end_of(trainer)
-            self.assertEqual(code, 0, output + "".join(map(self.output, servers)))
-            written.append(output)
-        for server in servers:
-            server.terminate()
-            self.assertEqual(server.wait(_PATIENCE_S), 0, self.output(server))
-        self.assertEqual(coordinator_process.wait(_PATIENCE_S), 0, self.output(coordinator_process))
-        os.remove(self.path("port"))
-        return "".join(written)
-
-    def test_PodsOfAnOverlay_TrainToTheEnd_AndBeginAgainFromTheirCheckpoint(self):
-        for overlay, ranks in (("one-node-cpu", 2), ("multi-rank-nodes-cpu", 4)):
-            with self.subTest(overlay=overlay):
-                checkpoints = self.make_volume()
-                written = self.run_pods(overlay, checkpoints)
-                for rank in range(ranks):
-                    self.assertEqual(written.count("rank %d step " % rank), 4, written)
-                self.assertIn("step-000000000200", os.listdir(checkpoints))
-                # As if it had ended before that.
-                shutil.rmtree(os.path.join(checkpoints, "step-000000000200"))
-                again = self.run_pods(overlay, checkpoints)
-                for rank in range(ranks):
-                    self.assertEqual(re.findall(r"rank %d step (\d+)" % rank, again), ["150", "200"])
 
     def test_ClientOfInstalledTrainers_FindsAllItsLibraries_UnderTheNameThatTheyAskFor(self):
         with open(os.path.join(_ROOT, "install/version.bzl"), encoding="utf-8") as file:
@@ -313,6 +267,87 @@ class Containers(Images):
                 os.kill(int(children.read()), signal.SIGTERM)
             self.assertEqual(process.wait(_PATIENCE_S), 0, self.output(process))
             self.assertIn("stopped", self.output(process))
+
+
+class Pods(network_namespaces.NetworkNamespaceTest, ContainerTest):
+    """The pods of an overlay, each on a host of its own: a network namespace, and a host's name."""
+
+    def setUp(self):
+        network_namespaces.NetworkNamespaceTest.setUp(self)
+        ContainerTest.setUp(self)
+        self.hosts = "optshard-%d" % os.getpid()
+
+    def make_hosts(self, count):
+        subprocess.run([_HOSTS, "make", self.hosts, "%d" % count], check=True)
+        self.addCleanup(self.remove_hosts)
+
+    def remove_hosts(self):
+        subprocess.run([_HOSTS, "remove", self.hosts], check=True)
+
+    def place(self, index, checkpoints):
+        return {"volumes": {"/run/optshard": self.make_volume(), "/checkpoints": checkpoints},
+                "network": ["ip", "netns", "exec", "%s-host%d" % (self.hosts, index)],
+                "hostname": "node-%d" % index, "own_pids": False}
+
+    def start_pod(self, pod, index, coordinator, place):
+        """The server, and the trainers of the pod."""
+        [container] = pod.servers()
+        given = ["%s=%s" % (flag, value) if value else flag for flag, value in
+                 k8s.flags(container, k8s.in_pod(container, index)).items()]
+        server = self.start("server", "/usr/bin/optshard-server", "--coordinator=" + coordinator,
+                            *_without(given, "--coordinator", "--owner-listen", "--probe-listen"), **place)
+        self.await_path(os.path.join(place["volumes"]["/run/optshard"], "own/socket"), server)
+        trainers = []
+        for container in pod.trainers():
+            # An error is to end the test before its patience.
+            variables = {**k8s.in_pod(container, index), "OPTSHARD_COORDINATOR": coordinator,
+                         "OPTSHARD_JOIN_TIMEOUT": "%ds" % (_PATIENCE_S // 2)}
+            trainers.append(self.start("trainer", "/usr/bin/trainer", *container.get("args", []),
+                                       variables=["%s=%s" % each for each in variables.items()], **place))
+        return server, trainers
+
+    def run_pods(self, overlay, checkpoints):
+        """Runs them to the end. What the trainers wrote, and what the servers wrote."""
+        self.volume = self.make_volume()
+        objects = k8s.render(overlay)
+        [pod] = [pod for pod in k8s.pods(objects) if pod.trainers()]
+        [steward] = [each for pod in k8s.pods(objects) for each in pod.coordinators()]
+        self.make_hosts(pod.count)
+        place = self.place(0, checkpoints)
+        place["volumes"]["/run/optshard"] = self.volume
+        coordinator_process, coordinator = self.start_coordinator(
+            *_without(steward["args"], "--listen", "--probe-listen"), "--listen=192.0.2.1:0",
+            address="192.0.2.1", **place)
+        started = [self.start_pod(pod, index, coordinator, self.place(index, checkpoints))
+                   for index in range(pod.count)]
+        servers = [server for server, _ in started]
+        written = ""
+        for trainer in [trainer for _, trainers in started for trainer in trainers]:
+            code, output = self.end_of(trainer)
+            self.assertEqual(code, 0, output + "".join(map(self.output, servers)))
+            written += output
+        for server in servers:
+            server.terminate()
+        for process in [*servers, coordinator_process]:
+            self.assertEqual(process.wait(_PATIENCE_S), 0, self.output(process))
+        self.remove_hosts()
+        return written, "".join(map(self.output, servers))
+
+    def test_OfAnOverlay_TrainToTheEnd_AndBeginAgainFromTheirCheckpoint(self):
+        for overlay, ranks, way in (("one-node-cpu", 2, "memory that all ranks share"),
+                                    ("multi-rank-nodes-cpu", 4, "send messages over Gloo between the nodes")):
+            with self.subTest(overlay=overlay):
+                checkpoints = self.make_volume()
+                written, servers_said = self.run_pods(overlay, checkpoints)
+                self.assertIn(way, servers_said)
+                for rank in range(ranks):
+                    self.assertEqual(written.count("rank %d step " % rank), 4, written)
+                self.assertIn("step-000000000200", os.listdir(checkpoints))
+                # As if it had ended before that.
+                shutil.rmtree(os.path.join(checkpoints, "step-000000000200"))
+                again, _ = self.run_pods(overlay, checkpoints)
+                for rank in range(ranks):
+                    self.assertEqual(re.findall(r"rank %d step (\d+)" % rank, again), ["150", "200"])
 
 
 if __name__ == "__main__":

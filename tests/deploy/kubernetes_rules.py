@@ -300,6 +300,9 @@ def job(objects):
             name, _, port = address.partition(":")
             if name not in services_by_name or int(port) != _port(asked["--listen"]):
                 yield "%s: no coordinator at %s" % (pod.name, address)
+        counted = re.search(r"--world-size=(\d+)", pod.annotations.get("optshard/memory-need", ""))
+        if pod.servers() and counted and counted.group(1) != asked["--world-size"]:
+            yield "%s: its memory is that of a job of %s ranks" % (pod.name, counted.group(1))
     if "--exit-when-done" not in asked:
         yield "the coordinator stays with a job that has failed, and lets no rank in again"
     if ranks != list(range(int(asked["--world-size"]))):

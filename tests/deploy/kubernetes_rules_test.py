@@ -21,7 +21,7 @@ class Rules(unittest.TestCase):
 
     def test_ThreeNodes_InThePlacesThatThePatchesName_KeepThem(self):
         # As docs/deploy/kubernetes.md says.
-        for name, ranks, expected in (("multi-node-cpu", 1, 5), ("multi-rank-nodes-cpu", 2, 6)):
+        for name, ranks, expected in (("multi-node-cpu", 1, 6), ("multi-rank-nodes-cpu", 2, 7)):
             with self.subTest(overlay=name), tempfile.TemporaryDirectory() as folder:
                 copied = os.path.join(folder, "kubernetes")
                 shutil.copytree(os.path.dirname(k8s.OVERLAYS), copied)
@@ -51,8 +51,8 @@ def _three_nodes(overlay, ranks):
     """Makes three nodes of the patches' two. Returns in how many places."""
     world_size = {"%d" % (2 * ranks): "%d" % (3 * ranks)}
     places = 0
-    for name, numbers in (("nodes.yaml", {"2": "3"}), ("min-available.yaml", {"2": "3"}),
-                          ("world-size.yaml", world_size)):
+    numbers = {"2": "3"}
+    for name in ("nodes.yaml", "min-available.yaml", "world-size.yaml"):
         path = os.path.join(overlay, name)
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -60,8 +60,9 @@ def _three_nodes(overlay, ranks):
         text, count = re.subn(r'value: "(\d+)"', lambda found: 'value: "%s"' % world_size[found[1]],
                               text)
         places += count
-        text, count = re.subn(r"(value: |value: --world-size=)(\d+)(?=\})",
-                              lambda found: found[1] + numbers[found[2]], text)
+        text, count = re.subn(r"(value: )(\d+)(?=\})", lambda found: found[1] + numbers[found[2]], text)
+        places += count
+        text, count = re.subn(r"(--world-size=)(\d+)", lambda found: found[1] + world_size[found[2]], text)
         places += count
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -76,6 +77,10 @@ def _only(objects, kind, name=None):
 
 def _node(objects):
     return k8s.at(objects, k8s.POD_PATHS[1])
+
+
+def _annotations(objects):
+    return _job_spec(objects)["template"]["metadata"]["annotations"]
 
 
 def _server(objects):
@@ -249,6 +254,7 @@ _MUTATIONS = (
     ("job", _variable("WORLD_SIZE", "3")),
     ("job", _variable("RANK", "0")),
     ("job", _variable("OPTSHARD_JOIN_TIMEOUT", "60s")),
+    ("job", _put(_annotations, "optshard/memory-need", "--node-ranks=0 --world-size=3")),
     ("job", _flag(_server, "--node-ranks", "2@$(NODE_INDEX)")),
     ("job", _variable("OPTSHARD_COORDINATOR", "optshard-coordinator:4999")),
     ("job", _flag(_server, "--coordinator", "elsewhere:4700")),

@@ -76,7 +76,7 @@ class Commands(unittest.TestCase):
 
     def test_Torchrun_AsShown_AllRanksTrain(self):
         [shown] = re.findall(r"(?m)^    (torchrun .*)$", _read("docs/quickstart.md"))
-        # With a port of this test's own.
+        # _run puts a port of this test's own there.
         ours = shown.replace("torchrun ", "%s/.venv/bin/torchrun --master-port=29500 " % _ROOT)
         self.assertLosses(self._run(ours), 2)
 

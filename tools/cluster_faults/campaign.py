@@ -244,7 +244,7 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
     # A proxy of the environment is not for them.
-    os.environ["no_grpc_proxy"] = ",".join(Hosts.address(host) for host in range(options.hosts))
+    os.environ["no_grpc_proxy"] = ",".join(Hosts.addresses(options.hosts))
     began = time.monotonic()
     hosts = Hosts("optshard-%d" % os.getpid(), options.hosts)
     try:

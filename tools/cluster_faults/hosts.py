@@ -5,6 +5,12 @@ import subprocess
 _MAKER = "tools/cluster_hosts.sh"
 _SLOW = ("tbf", "rate", "20mbit", "burst", "64kb", "latency", "100ms")
 
+_LATER_ADDRESSES = 100
+
+
+def _later_address(number):
+    return "192.0.2.%d" % (150 + number)
+
 
 class Hosts:
     """Thread-compatible. Removed by `close`, which may be called twice."""
@@ -28,11 +34,17 @@ class Hosts:
         """The first one."""
         return "192.0.2.%d" % (host + 1)
 
+    @classmethod
+    def addresses(cls, count):
+        """All that so many hosts may ever have."""
+        return [cls.address(host) for host in range(count)] + [
+            _later_address(number) for number in range(1, _LATER_ADDRESSES + 1)]
+
     def readdress(self, host):
         """Gives it one that no host has now, in place of those that it has."""
-        self._readdressed = self._readdressed % 100 + 1
+        self._readdressed = self._readdressed % _LATER_ADDRESSES + 1
         namespace = "%s-host%d" % (self._name, host)
-        for change in (["flush"], ["add", "192.0.2.%d/24" % (150 + self._readdressed)]):
+        for change in (["flush"], ["add", _later_address(self._readdressed) + "/24"]):
             subprocess.run(["ip", "-n", namespace, "address", *change, "dev", "eth0"], check=True)
 
     def on(self, host, command):

@@ -10,7 +10,8 @@ from failures import Hung
 
 # Between two of its servers a keeper has none.
 _SERVER_S = 5
-# Then its keeper pauses for longer than a second, by and by for longer than a step may wait: docs/sidecar.md.
+# Then its keeper pauses for longer than a second, by and by for longer than a step may wait: for 0, 0.1, 0.2, 0.4,
+# 0.8, 1.6 s and so on (server/node/restart_pauses.h).
 _MOST_DEATHS = 5
 
 

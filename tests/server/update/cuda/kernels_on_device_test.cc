@@ -12,7 +12,10 @@
 #include "common/cuda/cuda_memory.h"
 #include "gtest/gtest.h"
 #include "server/update/cuda/cuda_executor.h"
+#include "server/update/cuda/squares.h"
+#include "server/update/cuda/squares_table.h"
 #include "tests/server/update/cuda/kernel_jobs.h"
+#include "tests/server/update/cuda/squares_jobs.h"
 #include "tests/server/update/rule_cases.h"
 
 namespace optshard::testing {
@@ -78,6 +81,34 @@ TEST_P(KernelsOnDeviceTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Types, KernelsOnDeviceTest, ::testing::ValuesIn(kJobKinds),
                          [](const auto& info) { return NameOf(info.param); });
+
+TEST(SquaresOnDeviceTest, AnyTypeSizeAndAlignment_BitsOfTheCpu) {
+  for (const SquaresShape& shape : SquaresShapes()) {
+    for (uint32_t seed = 0; seed < 8; ++seed) {
+      const SquaresJob job(shape, seed);
+      const auto memory = CudaMemory::OnDevice(job.memory().size());
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      ASSERT_EQ(cudaMemcpy(memory->data(), job.memory().data(), job.memory().size(),
+                           cudaMemcpyHostToDevice),
+                cudaSuccess);
+      const SquaresTable table = job.TableAt(memory->data());
+      const auto at = CudaMemory::OnDevice(table.bytes());
+      ASSERT_TRUE(at.ok()) << at.status();
+      std::vector<char> copy(table.bytes_to_copy());
+      table.CopyTo(copy.data());
+      ASSERT_EQ(cudaMemcpy(at->data(), copy.data(), copy.size(), cudaMemcpyHostToDevice),
+                cudaSuccess);
+      const SquaresArguments arguments = table.ArgumentsAt(at->data());
+      // Fewer blocks than there is work for, too.
+      ASSERT_EQ(LaunchSquares(arguments, {seed % 2 == 0 ? 1 : 1000, nullptr}), 0);
+      std::vector<SumOfSquaresOnDevice> sums(arguments.span_count);
+      ASSERT_EQ(cudaMemcpy(sums.data(), arguments.of_spans,
+                           sums.size() * sizeof(SumOfSquaresOnDevice), cudaMemcpyDeviceToHost),
+                cudaSuccess);
+      EXPECT_EQ(job.Difference(sums.data()), "") << "seed " << seed;
+    }
+  }
+}
 
 TEST(CudaExecutorTest, NoSuchDevice_RefusedWithWhatThereIs) {
   const auto executor = CudaExecutor::Create(1000);

@@ -18,6 +18,9 @@ ELEMENT_WISE_RULES = [
     "sparse_adam",
 ]
 
+# Those with kernels for GPUs. LAMB is two formulas, with norms between them.
+KERNEL_RULES = ELEMENT_WISE_RULES + ["lamb"]
+
 RULES = ELEMENT_WISE_RULES + [
     "adafactor",
     "lamb",

@@ -15,11 +15,17 @@
 #include "common/cuda/current_device.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "server/update/cuda/squares.h"
+#include "server/update/cuda/step_size.h"
 
 namespace optshard {
 namespace {
 
-constexpr size_t kSmallestStaging = 64 << 10;
+// Of parameters whose directions are computed, measured and used together: they then come from the
+// device's cache.
+constexpr int64_t kDirectionBytes = int64_t{32} << 20;
+// Several for each multiprocessor, so that loads overlap.
+constexpr int kBlocksOfSquares = 8;
 // For launches to have read their tables, or ended, where nobody has given a deadline.
 constexpr absl::Duration kLongestWait = absl::Minutes(1);
 
@@ -86,77 +92,150 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
         absl::StrFormat("an update was given a stream of %s, expected one of %s", context.device,
                         NameOfDevice(device_)));
   }
-  const char* const formula = rule.formula();
-  const FormulaKernels* const kernels =
-      formula == nullptr ? nullptr : FormulaKernelRegistry::Find(formula);
-  if (kernels == nullptr) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
-  }
-  const auto tables = LaunchTable::For(tasks);
-  if (!tables.ok()) return tables.status();
   const CurrentDevice current(device_);
   if (!current.status().ok()) return current.status();
-  for (const LaunchTable& table : *tables) {
-    const absl::Status status = Launch(*kernels, table, context.stream);
-    if (!status.ok()) return status;
+  auto* const stream = static_cast<cudaStream_t>(context.stream);
+  const NormScaledRule* const with_norms = NormScaledRules::Find(rule.spec().name);
+  const FormulaKernels* const kernels =
+      rule.formula() == nullptr ? nullptr : FormulaKernelRegistry::Find(rule.formula());
+  absl::Status status;
+  if (with_norms != nullptr) {
+    status = StartWithNorms(*with_norms, tasks, stream);
+  } else if (kernels != nullptr) {
+    status = Start(*kernels, tasks, stream);
+  } else {
+    status = absl::UnimplementedError(absl::StrFormat(
+        "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
   }
+  if (!status.ok()) return status;
   auto event = CudaEvent::Create();
   if (!event.ok()) return event.status();
-  const absl::Status status = event->Record(static_cast<cudaStream_t>(context.stream));
+  status = event->Record(stream);
   if (!status.ok()) return status;
   return std::unique_ptr<Ticket>(new CudaTicket(device_, *std::move(event)));
 }
 
+absl::Status CudaExecutor::Start(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,
+                                 cudaStream_t stream) {
+  const auto tables = LaunchTable::For(tasks);
+  if (!tables.ok()) return tables.status();
+  for (const LaunchTable& table : *tables) {
+    const absl::Status status = Launch(kernels, table, stream);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::StartWithNorms(const NormScaledRule& rule,
+                                          absl::Span<const UpdateTask> tasks, cudaStream_t stream) {
+  while (!tasks.empty()) {
+    size_t count = 1;
+    int64_t bytes = NormScaledLaunches::DirectionBytes(tasks.first(1));
+    for (; count < tasks.size(); ++count) {
+      bytes += NormScaledLaunches::DirectionBytes(tasks.subspan(count, 1));
+      if (bytes > kDirectionBytes) break;
+    }
+    const absl::Status status = StartBatch(rule, tasks.first(count), stream);
+    if (!status.ok()) return status;
+    tasks.remove_prefix(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::StartBatch(const NormScaledRule& rule,
+                                      absl::Span<const UpdateTask> batch, cudaStream_t stream) {
+  const FormulaKernels* const direction = FormulaKernelRegistry::Find(rule.direction);
+  const FormulaKernels* const step_kernels = FormulaKernelRegistry::Find(rule.step);
+  if (direction == nullptr || step_kernels == nullptr) {
+    return absl::InternalError(absl::StrFormat("rule \"%s\" lacks kernels of \"%s\" or \"%s\"",
+                                               rule.rule, rule.direction, rule.step));
+  }
+  absl::Status status = MakeRoomForDirections(NormScaledLaunches::DirectionBytes(batch));
+  if (!status.ok()) return status;
+  // An earlier batch may have been put on another stream.
+  status = directions_are_free_.OrderOn(stream);
+  if (!status.ok()) return status;
+  const auto launches = NormScaledLaunches::For(rule, batch, directions_.data());
+  if (!launches.ok()) return launches.status();
+  for (const LaunchTable& table : launches->directions()) {
+    status = Launch(*direction, table, stream);
+    if (!status.ok()) return status;
+  }
+  const SquaresTable& squares = launches->squares();
+  const auto place = squares_on_their_way_.Copy(
+      squares.bytes_to_copy(), squares.bytes(), [&](void* host, void*) { squares.CopyTo(host); },
+      stream, Clock::Monotonic().Now() + kLongestWait);
+  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
+  const SquaresArguments sums = squares.ArgumentsAt((*place)->device.data());
+  const int launched = LaunchSquares(sums, {kBlocksOfSquares * multiprocessors_, stream});
+  if (launched != 0) {
+    return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
+  }
+  for (const NormScaledLaunches::Step& step : launches->steps()) {
+    status = StartStep(*step_kernels, step, sums.of_spans, stream);
+    if (!status.ok()) return status;
+  }
+  status = (*place)->is_read.Record(stream);
+  if (!status.ok()) return status;
+  return directions_are_free_.Record(stream);
+}
+
+absl::Status CudaExecutor::StartStep(const FormulaKernels& kernels,
+                                     const NormScaledLaunches::Step& step,
+                                     const SumOfSquaresOnDevice* sums, cudaStream_t stream) {
+  const auto place = tables_on_their_way_.Copy(
+      step.bytes(), step.bytes(), [&](void* host, void* device) { step.CopyTo(host, device); },
+      stream, Clock::Monotonic().Now() + kLongestWait);
+  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
+  const int launched = LaunchStepSizes(step.SizesAt((*place)->device.data(), sums), stream);
+  if (launched != 0) {
+    return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the step sizes of an update");
+  }
+  return Enqueue(kernels, step.table(), **place, stream);
+}
+
 absl::Status CudaExecutor::Launch(const FormulaKernels& kernels, const LaunchTable& table,
-                                  void* stream) {
+                                  cudaStream_t stream) {
+  const auto place = tables_on_their_way_.Copy(
+      table.bytes(), table.bytes(), [&](void* host, void*) { table.CopyTo(host); }, stream,
+      Clock::Monotonic().Now() + kLongestWait);
+  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
+  return Enqueue(kernels, table, **place, stream);
+}
+
+absl::Status CudaExecutor::Enqueue(const FormulaKernels& kernels, const LaunchTable& table,
+                                   StagingRing::Place& place, cudaStream_t stream) {
   const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
   if (!blocks.ok()) return blocks.status();
-  const absl::StatusOr<Staging*> staging = NextStaging(table.bytes());
-  if (!staging.ok()) return staging.status();
-  Staging& at = **staging;
-  table.CopyTo(at.host.data());
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  const cudaError_t copied = cudaMemcpyAsync(at.device.data(), at.host.data(), table.bytes(),
-                                             cudaMemcpyHostToDevice, cuda_stream);
-  if (copied != cudaSuccess) return CudaStatus(copied, "copying the table of an update");
+  const void* const at = place.device.data();
   const KernelGrid grid = {static_cast<int>(std::min<int64_t>(*blocks, table.chunks())), stream};
   const auto* const maps = static_cast<const CodeTable*>(tables_.data());
   const bool is_double = table.arithmetic() == DType::kFloat64;
   const int launched =
-      is_double
-          ? kernels.float64.launch(table.slots(), table.pass(),
-                                   table.ArgumentsAt<double>(at.device.data(), maps, nullptr), grid)
-          : kernels.float32.launch(table.slots(), table.pass(),
-                                   table.ArgumentsAt<float>(at.device.data(), maps, nullptr), grid);
+      is_double ? kernels.float64.launch(table.slots(), table.pass(),
+                                         table.ArgumentsAt<double>(at, maps, nullptr), grid)
+                : kernels.float32.launch(table.slots(), table.pass(),
+                                         table.ArgumentsAt<float>(at, maps, nullptr), grid);
   if (launched != 0) {
     return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing an update");
   }
-  return at.is_read.Record(cuda_stream);
+  return place.is_read.Record(stream);
 }
 
-absl::StatusOr<CudaExecutor::Staging*> CudaExecutor::NextStaging(size_t bytes) {
-  Staging& staging = staging_[next_staging_++ % staging_.size()];
-  if (staging.host.data() != nullptr) {
-    const absl::Status status = staging.is_read.Wait(Clock::Monotonic().Now() + kLongestWait);
-    if (!status.ok()) {
-      return errors::WithContext(status,
-                                 absl::StrCat("an earlier update on ", NameOfDevice(device_)));
-    }
-  } else {
+absl::Status CudaExecutor::MakeRoomForDirections(size_t bytes) {
+  if (directions_.bytes() >= bytes && directions_.data() != nullptr) return absl::OkStatus();
+  if (directions_.data() == nullptr) {
     auto event = CudaEvent::Create();
     if (!event.ok()) return event.status();
-    staging.is_read = *std::move(event);
+    directions_are_free_ = *std::move(event);
+  } else {
+    const absl::Status ended = directions_are_free_.Wait(Clock::Monotonic().Now() + kLongestWait);
+    if (!ended.ok()) return errors::WithContext(ended, NameOfDevice(device_));
   }
-  if (staging.host.bytes() >= bytes) return &staging;
-  const size_t more = std::max(kSmallestStaging, bytes + bytes / 2);
-  auto host = CudaMemory::OnHost(more);
-  if (!host.ok()) return host.status();
-  auto device = CudaMemory::OnDevice(more);
-  if (!device.ok()) return device.status();
-  staging.host = *std::move(host);
-  staging.device = *std::move(device);
-  return &staging;
+  auto memory = CudaMemory::OnDevice(std::max<size_t>(bytes, kDirectionBytes));
+  if (!memory.ok()) return errors::WithContext(memory.status(), "directions of an update");
+  directions_ = *std::move(memory);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> CudaExecutor::BlocksOf(const FormulaKernels& kernels,

@@ -1,8 +1,9 @@
-// Updates by element-wise rules on a GPU.
+// Updates on a GPU.
 #ifndef OPTSHARD_SERVER_UPDATE_CUDA_CUDA_EXECUTOR_H_
 #define OPTSHARD_SERVER_UPDATE_CUDA_CUDA_EXECUTOR_H_
 
-#include <array>
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -15,12 +16,18 @@
 #include "common/cuda/cuda_memory.h"
 #include "server/update/cuda/formula_kernels.h"
 #include "server/update/cuda/launch_table.h"
+#include "server/update/cuda/norm_scaled_launches.h"
+#include "server/update/cuda/norm_scaled_rule.h"
+#include "server/update/cuda/squares_arguments.h"
+#include "server/update/cuda/staging_ring.h"
 #include "server/update/executor.h"
 
 namespace optshard {
 
-// All tasks of a Start are one launch, or one for each variant, type and pass among them. The bits
-// are the CPU's. Links in no kernels: whoever uses it also needs :kernels.
+// All tasks of a Start are one launch, or one for each variant, type and pass among them. With
+// norms between two formulas (LAMB) they are some launches for each batch of parameters whose
+// directions the device's cache may hold. The bits are the CPU's. Links in no kernels: whoever uses
+// it also needs :kernels.
 class CudaExecutor final : public Executor {
  public:
   // On the device of that index. What UseDevice says (common/cuda/cuda_status.h), or
@@ -30,36 +37,42 @@ class CudaExecutor final : public Executor {
   // Arrays lie in the device's memory; `context` is of that device, on the stream on which they may
   // be read and written. Waits for nothing on the device, but that one of the last few launches has
   // ended. What of the tasks lies on the host is not read once this has returned.
-  // UNIMPLEMENTED for rules that are not one formula, and for tasks with replicas;
-  // INVALID_ARGUMENT for a context of another device. After any other error some of the tasks may
-  // be under way. A ticket that was neither waited for nor ordered on a stream waits a minute at
+  // UNIMPLEMENTED for rules that have no kernels, and for tasks with replicas; INVALID_ARGUMENT for
+  // a context of another device; RESOURCE_EXHAUSTED. After any other error some of the tasks may be
+  // under way. A ticket that was neither waited for nor ordered on a stream waits a minute at
   // most when it is destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;
 
  private:
-  // A table on its way to the device: in the host's memory, in the device's, and when the kernels
-  // that read it have ended.
-  struct Staging {
-    CudaMemory host;
-    CudaMemory device;
-    CudaEvent is_read;
-  };
   using KernelKey = std::tuple<const FormulaKernels*, SlotSet, DType, KernelPass>;
 
   CudaExecutor(int device, int multiprocessors, CudaMemory tables)
       : device_(device), multiprocessors_(multiprocessors), tables_(std::move(tables)) {}
 
-  absl::Status Launch(const FormulaKernels& kernels, const LaunchTable& table, void* stream);
-  absl::StatusOr<Staging*> NextStaging(size_t bytes);
+  absl::Status Start(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,
+                     cudaStream_t stream);
+  absl::Status StartWithNorms(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
+                              cudaStream_t stream);
+  absl::Status StartBatch(const NormScaledRule& rule, absl::Span<const UpdateTask> batch,
+                          cudaStream_t stream);
+  absl::Status StartStep(const FormulaKernels& kernels, const NormScaledLaunches::Step& step,
+                         const SumOfSquaresOnDevice* sums, cudaStream_t stream);
+  absl::Status Launch(const FormulaKernels& kernels, const LaunchTable& table, cudaStream_t stream);
+  // Of a table that lies at `place`.
+  absl::Status Enqueue(const FormulaKernels& kernels, const LaunchTable& table,
+                       StagingRing::Place& place, cudaStream_t stream);
+  absl::Status MakeRoomForDirections(size_t bytes);
   absl::StatusOr<int> BlocksOf(const FormulaKernels& kernels, const LaunchTable& table);
 
   const int device_;
   const int multiprocessors_;
   const CudaMemory tables_;  // CodeTables
-  std::array<Staging, 4> staging_;
-  size_t next_staging_ = 0;
+  StagingRing tables_on_their_way_;
+  StagingRing squares_on_their_way_;  // with room for the sums
+  CudaMemory directions_;
+  CudaEvent directions_are_free_;
   std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
 };
 

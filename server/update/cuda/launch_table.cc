@@ -167,6 +167,11 @@ void LaunchTable::Finish() {
   bytes_ = Aligned(coefficients_at_ + coefficients_.size() * kMaxCoefficients * number);
 }
 
+size_t LaunchTable::CoefficientAt(size_t set, int index) const {
+  const size_t number = arithmetic_ == DType::kFloat64 ? sizeof(double) : sizeof(float);
+  return coefficients_at_ + (set * kMaxCoefficients + index) * number;
+}
+
 void LaunchTable::CopyTo(void* to) const {
   auto* const bytes = static_cast<char*>(to);
   std::memcpy(bytes, spans_.data(), spans_.size() * sizeof(KernelSpan));

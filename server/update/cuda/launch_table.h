@@ -32,6 +32,12 @@ class LaunchTable {
   size_t bytes() const { return bytes_; }
   void CopyTo(void* to) const;
 
+  // The sets of coefficients that it copies, in order: one for tasks behind each other that share
+  // it.
+  absl::Span<const Coefficients* const> coefficients() const { return coefficients_; }
+  // Where a coefficient of a set lies, from the beginning of the copy: a T.
+  size_t CoefficientAt(size_t set, int index) const;
+
   // For a copy that lies at `at`; T is that of arithmetic().
   template <typename T>
   KernelArguments<T> ArgumentsAt(const void* at, const CodeTable* tables,

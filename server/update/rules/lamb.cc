@@ -1,14 +1,19 @@
 // LAMB: Adam's direction, scaled for each parameter by the ratio of its norm to the direction's.
-// Written as two formulas: the norms come between them.
+// Written as two formulas: the norms come between them. On a device, too (NormScaledLaunches).
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
+#include "server/update/define_rule-inl.h"
+#include "server/update/norm_ratio.h"
+#ifdef OPTSHARD_KERNELS
+#include "server/update/cuda/norm_scaled_rule.h"
+#else
 #include "common/default_floating_point.h"
 #include "common/simd/norms.h"
-#include "server/update/define_rule-inl.h"
 #include "server/update/parameter_squares.h"
+#endif
 
 OPTSHARD_BEGIN_FORMULA();
 
@@ -59,6 +64,20 @@ struct LambStep {
 };
 
 OPTSHARD_END_FORMULA(LambStep);
+
+#ifdef OPTSHARD_KERNELS
+namespace optshard {
+namespace kernels {
+namespace {
+
+const bool registered_lamb [[maybe_unused]] = NormScaledRules::Register(
+    {"lamb", "LambDirection", "LambStep", LambDirection::kDirection, LambDirection::kLr,
+     LambDirection::kIsScaled, LambStep::kMinusStepSize});
+
+}  // namespace
+}  // namespace kernels
+}  // namespace optshard
+#endif  // OPTSHARD_KERNELS
 
 #if OPTSHARD_DECLARE_RULE
 namespace optshard {
@@ -118,15 +137,12 @@ class LambRule final : public UpdateRule {
       direction_squares = SumOfSquares(direction.From(begin), count, direction_squares);
     }
 
-    // Where one of the norms is 0 there is no ratio, and the step is lr times the direction.
-    double ratio = 1;
-    const bool is_scaled = coefficients.values[LambDirection::kIsScaled] != 0;
-    if (is_scaled && parameter_squares != 0 && direction_squares != 0) {
-      ratio = std::sqrt(parameter_squares) / std::sqrt(direction_squares);
-    }
     Coefficients step;
     step.arithmetic = coefficients.arithmetic;
-    step.Set(LambStep::kMinusStepSize, -(coefficients.values[LambDirection::kLr] * ratio));
+    step.Set(LambStep::kMinusStepSize,
+             MinusNormScaledLr(coefficients.values[LambDirection::kLr],
+                               coefficients.values[LambDirection::kIsScaled], parameter_squares,
+                               direction_squares));
     SpanUpdate second = span;
     second.gradient = direction;
     second.slots = {};

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
 #include "common/half.h"
+#include "server/update/cuda/norm_scaled_rule.h"
 
 namespace optshard::testing {
 namespace {
@@ -109,8 +110,17 @@ std::string NameOf(JobKind kind) {
   return "coded";
 }
 
+std::vector<RuleCase> KernelRuleCases() {
+  std::vector<RuleCase> cases = AllRuleCases();
+  const auto has_none = [](const RuleCase& each) {
+    return each.rule->formula() == nullptr &&
+           NormScaledRules::Find(each.rule->spec().name) == nullptr;
+  };
+  cases.erase(std::remove_if(cases.begin(), cases.end(), has_none), cases.end());
+  return cases;
+}
+
 bool Takes(const RuleCase& rule_case, JobKind kind) {
-  if (rule_case.rule->formula() == nullptr) return false;
   const std::vector<Slot> slots = rule_case.rule->Slots(rule_case.group);
   return !IsCoded(kind) || std::any_of(slots.begin(), slots.end(), [](const Slot& slot) {
     return slot.eight_bit != EightBit::kNo;
@@ -302,7 +312,12 @@ std::vector<UpdateTask> KernelJob::TasksAt(void* at) const {
 
 std::vector<char> KernelJob::Expected() const {
   const AlignedBytes copy(memory_);
-  for (const UpdateTask& task : TasksAt(copy.data)) {
+  for (UpdateTask& task : TasksAt(copy.data)) {
+    const int64_t shape[] = {task.span.elements};
+    task.span.shape = shape;
+    AlignedFloats workspace(
+        rule_->WorkspaceBytes(shape, task.span.parameter.dtype()) / sizeof(float) + 1);
+    task.span.workspace = workspace.data();
     rule_->Update(DriverKind::kScalar, *task.coefficients, task.span);
   }
   return std::vector<char>(copy.data, copy.data + memory_.size());

@@ -1,4 +1,4 @@
-// Updates of several spans by an element-wise rule, which kernels and the CPU's drivers do to
+// Updates of several spans by a rule that has kernels, which kernels and the CPU's drivers do to
 // copies of the same memory: every variant of every rule, in every type, at odd sizes and
 // alignments.
 #ifndef OPTSHARD_TESTS_SERVER_UPDATE_CUDA_KERNEL_JOBS_H_
@@ -49,7 +49,8 @@ struct JobShape {
 // compatible.
 class KernelJob {
  public:
-  // Of a rule that takes such types. `step`: of the parameters' counts.
+  // Of a rule that takes such types. Where it needs whole parameters, each span is one. `step`: of
+  // the parameters' counts.
   KernelJob(const RuleCase& rule_case, const JobShape& shape, StepNumber step, uint32_t seed);
 
   const UpdateRule& rule() const { return *rule_; }
@@ -101,6 +102,9 @@ class KernelJob {
   std::vector<Coefficients> coefficients_;  // of two step counts
   std::vector<Task> tasks_;
 };
+
+// Of all rules that have kernels, where these are linked in.
+std::vector<RuleCase> KernelRuleCases();
 
 // Whether the rule takes jobs of that kind.
 bool Takes(const RuleCase& rule_case, JobKind kind);

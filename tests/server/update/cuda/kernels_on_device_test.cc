@@ -1,4 +1,4 @@
-// Kernels of every element-wise rule on a GPU: the bits of the CPU's drivers.
+// Kernels of every rule that has some, on a GPU: the bits of the CPU's drivers.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ class KernelsOnDeviceTest : public ::testing::TestWithParam<JobKind> {
 TEST_P(KernelsOnDeviceTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
   uint32_t seed = kSeed;
   int jobs = 0;
-  for (const RuleCase& rule_case : ElementWiseRuleCases()) {
+  for (const RuleCase& rule_case : KernelRuleCases()) {
     if (!Takes(rule_case, GetParam())) continue;
     for (JobShape shape : JobShapes(GetParam())) {
       // More than one chunk for each block of the grid, once.

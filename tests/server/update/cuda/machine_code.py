@@ -175,29 +175,33 @@ def _count(sass, pattern):
     return sum(times for opcode, times in sass.items() if re.match(pattern, opcode))
 
 
-def _widths(pass_name, slots):
+# A slot that a formula only writes is not loaded, and a parameter that it only reads need not be stored.
+_UNREAD_SLOTS = {"LambDirection": 1}
+_KEEPS_PARAMETER = ("LambDirection",)
+
+
+def _widths(kernel):
     """At least so many accesses of each width: two for each array of a mixed kernel, in each type.
 
     What is loaded is the parameter or its master, the gradient and the slots; what is stored, all of
     these but the gradient, and the parameter beside a master. Compilers may share stores among types.
     """
-    if pass_name in (PLAIN_FLOAT32, PLAIN_FLOAT64):
-        return {"LDG.E.128": 2 + slots, "STG.E.128": 1 + slots}
-    if pass_name == BFLOAT16:
-        return {"LDG.E.64": 2 * (2 + slots), "STG.E.64": 2 * (1 + slots)}
-    if pass_name == MASTER:
-        wide = 2 * (1 + slots)
-        return {"LDG.E.128": wide, "STG.E.128": wide, "LDG.E.64": 2, "STG.E.64": 2}
-    if pass_name == CODED_FLOAT32:
+    read = 2 + kernel.slots - _UNREAD_SLOTS.get(kernel.formula, 0)
+    if kernel.pass_name in (PLAIN_FLOAT32, PLAIN_FLOAT64):
+        return {"LDG.E.128": read, "STG.E.128": kernel.slots + (kernel.formula not in _KEEPS_PARAMETER)}
+    if kernel.pass_name == BFLOAT16:
+        return {"LDG.E.64": 2 * read, "STG.E.64": 2 * (1 + kernel.slots)}
+    if kernel.pass_name == MASTER:
+        return {"LDG.E.128": 2 * (read - 1), "STG.E.128": 2 * (1 + kernel.slots), "LDG.E.64": 2, "STG.E.64": 2}
+    if kernel.pass_name == CODED_FLOAT32:
         return {"LDG.E.128": 4, "STG.E.128": 2}
-    loads = 2 * (2 + slots)
-    return {"LDG.E.128": loads, "LDG.E.64": loads, "STG.E.128": 2, "STG.E.64": 2}
+    return {"LDG.E.128": 2 * read, "LDG.E.64": 2 * read, "STG.E.128": 2, "STG.E.64": 2}
 
 
 def check_width(kernel, architecture, sass):
     """Loads and stores are as wide as four elements, which is 128 bits of float32."""
     found = {}
-    for name, least in _widths(kernel.pass_name, kernel.slots).items():
+    for name, least in _widths(kernel).items():
         times = _count(sass, re.escape(name) + r"(?!\d)")
         if times < least:
             found[name] = "%d of %s, expected at least %d" % (times, name, least)

@@ -1,0 +1,49 @@
+#include "server/update/cuda/staging_ring.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/cuda/cuda_status.h"
+#include "common/errors.h"
+
+namespace optshard {
+namespace {
+
+constexpr size_t kSmallest = 64 << 10;
+
+}  // namespace
+
+absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t bytes, Fill fill,
+                                                      cudaStream_t stream, absl::Time deadline) {
+  const absl::StatusOr<Place*> place = Next(std::max(copied, bytes), deadline);
+  if (!place.ok()) return place.status();
+  const Place& at = **place;
+  fill(at.host.data(), at.device.data());
+  const cudaError_t error =
+      cudaMemcpyAsync(at.device.data(), at.host.data(), copied, cudaMemcpyHostToDevice, stream);
+  if (error != cudaSuccess) return CudaStatus(error, "copying the table of an update");
+  return *place;
+}
+
+absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t bytes, absl::Time deadline) {
+  Place& place = places_[next_++ % places_.size()];
+  if (place.host.data() != nullptr) {
+    const absl::Status status = place.is_read.Wait(deadline);
+    if (!status.ok()) return errors::WithContext(status, "an earlier update");
+  } else {
+    auto event = CudaEvent::Create();
+    if (!event.ok()) return event.status();
+    place.is_read = *std::move(event);
+  }
+  if (place.host.bytes() >= bytes) return &place;
+  const size_t more = std::max(kSmallest, bytes + bytes / 2);
+  auto host = CudaMemory::OnHost(more);
+  if (!host.ok()) return host.status();
+  auto device = CudaMemory::OnDevice(more);
+  if (!device.ok()) return device.status();
+  place.host = *std::move(host);
+  place.device = *std::move(device);
+  return &place;
+}
+
+}  // namespace optshard

@@ -1,0 +1,46 @@
+// Tables on their way from the host to a device.
+#ifndef OPTSHARD_SERVER_UPDATE_CUDA_STAGING_RING_H_
+#define OPTSHARD_SERVER_UPDATE_CUDA_STAGING_RING_H_
+
+#include <array>
+#include <cstddef>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/cuda/cuda_event.h"
+#include "common/cuda/cuda_memory.h"
+
+namespace optshard {
+
+// Some places that are used in turn. Thread-compatible; calls with its device current.
+class StagingRing {
+ public:
+  // A table in the host's memory and in the device's. Who has it records `is_read` on the stream,
+  // behind the last kernel that reads it.
+  struct Place {
+    CudaMemory host;
+    CudaMemory device;
+    CudaEvent is_read;
+  };
+
+  // Where `fill` is told that a table will lie: in the host's memory, which it writes to, and in
+  // the device's.
+  using Fill = absl::FunctionRef<void(void* host, void* device)>;
+
+  // Enqueues the copy of a table of `copied` bytes, to a place that has `bytes` on the device.
+  // Waits for no more than that the launches which had the place before have ended, by the
+  // deadline. What their failure was, RESOURCE_EXHAUSTED, or that of the copy.
+  absl::StatusOr<Place*> Copy(size_t copied, size_t bytes, Fill fill, cudaStream_t stream,
+                              absl::Time deadline);
+
+ private:
+  absl::StatusOr<Place*> Next(size_t bytes, absl::Time deadline);
+
+  std::array<Place, 4> places_;
+  size_t next_ = 0;
+};
+
+}  // namespace optshard
+
+#endif  // OPTSHARD_SERVER_UPDATE_CUDA_STAGING_RING_H_

@@ -21,13 +21,33 @@
 namespace optshard {
 namespace {
 
-// Of parameters whose directions are computed, measured and used together: they then come from the
-// device's cache.
+// At most so much memory for directions, or as much as one parameter's take.
 constexpr int64_t kDirectionBytes = int64_t{32} << 20;
 // Several for each multiprocessor, so that loads overlap.
 constexpr int kBlocksOfSquares = 8;
 // For launches to have read their tables, or ended, where nobody has given a deadline.
 constexpr absl::Duration kLongestWait = absl::Minutes(1);
+
+absl::Time Soon() { return Clock::Monotonic().Now() + kLongestWait; }
+
+void* At(void* memory, size_t offset) { return static_cast<char*>(memory) + offset; }
+
+// Tables one behind the other, for one copy.
+class Layout {
+ public:
+  // Where so many bytes begin.
+  size_t Add(size_t bytes) {
+    const size_t at = bytes_;
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t kAlignment = 16;
+
+  size_t bytes_ = 0;
+};
 
 std::string NameOfDevice(int device) { return absl::StrCat("cuda:", device); }
 
@@ -119,120 +139,141 @@ absl::Status CudaExecutor::Start(const FormulaKernels& kernels, absl::Span<const
                                  cudaStream_t stream) {
   const auto tables = LaunchTable::For(tasks);
   if (!tables.ok()) return tables.status();
+  std::vector<Launch> launches;
+  Layout layout;
   for (const LaunchTable& table : *tables) {
-    const absl::Status status = Launch(kernels, table, stream);
-    if (!status.ok()) return status;
+    const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
+    if (!blocks.ok()) return blocks.status();
+    launches.push_back({&kernels, &table, *blocks, layout.Add(table.bytes())});
   }
-  return absl::OkStatus();
+  if (launches.empty()) return absl::OkStatus();
+  const auto fill = [&](void* host, void*) {
+    for (const Launch& launch : launches) launch.table->CopyTo(At(host, launch.at));
+  };
+  const auto place = on_their_way_.Copy(layout.bytes(), layout.bytes(), fill, stream, Soon());
+  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
+  absl::Status status;
+  for (const Launch& launch : launches) {
+    if (status.ok()) status = Enqueue(launch, (*place)->device.data(), stream);
+  }
+  status.Update((*place)->is_read.Record(stream));
+  return status;
 }
 
 absl::Status CudaExecutor::StartWithNorms(const NormScaledRule& rule,
                                           absl::Span<const UpdateTask> tasks, cudaStream_t stream) {
-  while (!tasks.empty()) {
-    size_t count = 1;
-    int64_t bytes = NormScaledLaunches::DirectionBytes(tasks.first(1));
-    for (; count < tasks.size(); ++count) {
-      bytes += NormScaledLaunches::DirectionBytes(tasks.subspan(count, 1));
-      if (bytes > kDirectionBytes) break;
-    }
-    const absl::Status status = StartBatch(rule, tasks.first(count), stream);
-    if (!status.ok()) return status;
-    tasks.remove_prefix(count);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaExecutor::StartBatch(const NormScaledRule& rule,
-                                      absl::Span<const UpdateTask> batch, cudaStream_t stream) {
   const FormulaKernels* const direction = FormulaKernelRegistry::Find(rule.direction);
-  const FormulaKernels* const step_kernels = FormulaKernelRegistry::Find(rule.step);
-  if (direction == nullptr || step_kernels == nullptr) {
+  const FormulaKernels* const step = FormulaKernelRegistry::Find(rule.step);
+  if (direction == nullptr || step == nullptr) {
     return absl::InternalError(absl::StrFormat("rule \"%s\" lacks kernels of \"%s\" or \"%s\"",
                                                rule.rule, rule.direction, rule.step));
   }
-  absl::Status status = MakeRoomForDirections(NormScaledLaunches::DirectionBytes(batch));
+  const auto batches = NormScaledLaunches::Batches(tasks, kDirectionBytes);
+  if (batches.empty()) return absl::OkStatus();
+  int64_t largest = 0;
+  for (const auto& batch : batches) {
+    largest = std::max(largest, NormScaledLaunches::DirectionBytes(batch));
+  }
+  absl::Status status = MakeRoomForDirections(largest);
   if (!status.ok()) return status;
-  // An earlier batch may have been put on another stream.
+
+  // All is laid out before anything is enqueued: then nothing but the device can fail.
+  std::vector<Batch> all;
+  Layout layout;
+  size_t bytes_of_sums = 0;
+  for (const auto& tasks_of_batch : batches) {
+    auto launches = NormScaledLaunches::For(rule, tasks_of_batch, directions_.data());
+    if (!launches.ok()) return launches.status();
+    Batch batch(*std::move(launches));
+    for (const LaunchTable& table : batch.launches.directions()) {
+      const absl::StatusOr<int> blocks = BlocksOf(*direction, table);
+      if (!blocks.ok()) return blocks.status();
+      batch.directions.push_back({direction, &table, *blocks, layout.Add(table.bytes())});
+    }
+    batch.squares_at = layout.Add(batch.launches.squares().bytes());
+    batch.sums_at = bytes_of_sums;
+    bytes_of_sums += batch.launches.squares().bytes_of_sums();
+    for (const NormScaledLaunches::Step& each : batch.launches.steps()) {
+      const absl::StatusOr<int> blocks = BlocksOf(*step, each.table());
+      if (!blocks.ok()) return blocks.status();
+      batch.steps.push_back({step, &each.table(), *blocks, layout.Add(each.bytes())});
+    }
+    all.push_back(std::move(batch));
+  }
+  const auto fill = [&](void* host, void* device) {
+    for (const Batch& batch : all) {
+      for (const Launch& launch : batch.directions) launch.table->CopyTo(At(host, launch.at));
+      batch.launches.squares().CopyTo(At(host, batch.squares_at));
+      for (size_t k = 0; k < batch.steps.size(); ++k) {
+        const size_t at = batch.steps[k].at;
+        batch.launches.steps()[k].CopyTo(At(host, at), At(device, at));
+      }
+    }
+  };
+  const auto place =
+      on_their_way_.Copy(layout.bytes(), layout.bytes() + bytes_of_sums, fill, stream, Soon());
+  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
+  void* const at = (*place)->device.data();
+  // Another stream may have had the directions before.
   status = directions_are_free_.OrderOn(stream);
-  if (!status.ok()) return status;
-  const auto launches = NormScaledLaunches::For(rule, batch, directions_.data());
-  if (!launches.ok()) return launches.status();
-  for (const LaunchTable& table : launches->directions()) {
-    status = Launch(*direction, table, stream);
+  for (const Batch& batch : all) {
+    if (status.ok())
+      status = EnqueueBatch(batch, at, At(at, layout.bytes() + batch.sums_at), stream);
+  }
+  status.Update((*place)->is_read.Record(stream));
+  status.Update(directions_are_free_.Record(stream));
+  return status;
+}
+
+absl::Status CudaExecutor::EnqueueBatch(const Batch& batch, void* at, void* sums_at,
+                                        cudaStream_t stream) {
+  for (const Launch& launch : batch.directions) {
+    const absl::Status status = Enqueue(launch, at, stream);
     if (!status.ok()) return status;
   }
-  const SquaresTable& squares = launches->squares();
-  const auto place = squares_on_their_way_.Copy(
-      squares.bytes_to_copy(), squares.bytes(), [&](void* host, void*) { squares.CopyTo(host); },
-      stream, Clock::Monotonic().Now() + kLongestWait);
-  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
-  const SquaresArguments sums = squares.ArgumentsAt((*place)->device.data());
-  const int launched = LaunchSquares(sums, {kBlocksOfSquares * multiprocessors_, stream});
-  if (launched != 0) {
-    return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
-  }
-  for (const NormScaledLaunches::Step& step : launches->steps()) {
-    status = StartStep(*step_kernels, step, sums.of_spans, stream);
+  const SquaresArguments sums =
+      batch.launches.squares().ArgumentsAt(At(at, batch.squares_at), sums_at);
+  int launched = LaunchSquares(sums, {kBlocksOfSquares * multiprocessors_, stream});
+  for (size_t k = 0; k < batch.steps.size() && launched == 0; ++k) {
+    const Launch& launch = batch.steps[k];
+    launched = LaunchStepSizes(batch.launches.steps()[k].SizesAt(At(at, launch.at), sums.of_spans),
+                               stream);
+    if (launched != 0) break;
+    const absl::Status status = Enqueue(launch, at, stream);
     if (!status.ok()) return status;
   }
-  status = (*place)->is_read.Record(stream);
-  if (!status.ok()) return status;
-  return directions_are_free_.Record(stream);
+  return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
 }
 
-absl::Status CudaExecutor::StartStep(const FormulaKernels& kernels,
-                                     const NormScaledLaunches::Step& step,
-                                     const SumOfSquaresOnDevice* sums, cudaStream_t stream) {
-  const auto place = tables_on_their_way_.Copy(
-      step.bytes(), step.bytes(), [&](void* host, void* device) { step.CopyTo(host, device); },
-      stream, Clock::Monotonic().Now() + kLongestWait);
-  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
-  const int launched = LaunchStepSizes(step.SizesAt((*place)->device.data(), sums), stream);
-  if (launched != 0) {
-    return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the step sizes of an update");
-  }
-  return Enqueue(kernels, step.table(), **place, stream);
-}
-
-absl::Status CudaExecutor::Launch(const FormulaKernels& kernels, const LaunchTable& table,
-                                  cudaStream_t stream) {
-  const auto place = tables_on_their_way_.Copy(
-      table.bytes(), table.bytes(), [&](void* host, void*) { table.CopyTo(host); }, stream,
-      Clock::Monotonic().Now() + kLongestWait);
-  if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
-  return Enqueue(kernels, table, **place, stream);
-}
-
-absl::Status CudaExecutor::Enqueue(const FormulaKernels& kernels, const LaunchTable& table,
-                                   StagingRing::Place& place, cudaStream_t stream) {
-  const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
-  if (!blocks.ok()) return blocks.status();
-  const void* const at = place.device.data();
-  const KernelGrid grid = {static_cast<int>(std::min<int64_t>(*blocks, table.chunks())), stream};
+absl::Status CudaExecutor::Enqueue(const Launch& launch, void* place, cudaStream_t stream) {
+  const LaunchTable& table = *launch.table;
+  const void* const at = At(place, launch.at);
+  const KernelGrid grid = {static_cast<int>(std::min<int64_t>(launch.blocks, table.chunks())),
+                           stream};
   const auto* const maps = static_cast<const CodeTable*>(tables_.data());
+  const FormulaKernels& kernels = *launch.kernels;
   const bool is_double = table.arithmetic() == DType::kFloat64;
   const int launched =
       is_double ? kernels.float64.launch(table.slots(), table.pass(),
                                          table.ArgumentsAt<double>(at, maps, nullptr), grid)
                 : kernels.float32.launch(table.slots(), table.pass(),
                                          table.ArgumentsAt<float>(at, maps, nullptr), grid);
-  if (launched != 0) {
-    return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing an update");
-  }
-  return place.is_read.Record(stream);
+  return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing an update");
 }
 
-absl::Status CudaExecutor::MakeRoomForDirections(size_t bytes) {
-  if (directions_.bytes() >= bytes && directions_.data() != nullptr) return absl::OkStatus();
-  if (directions_.data() == nullptr) {
+absl::Status CudaExecutor::MakeRoomForDirections(int64_t bytes) {
+  const auto needed = static_cast<size_t>(bytes);
+  if (directions_.data() != nullptr && directions_.bytes() >= needed) return absl::OkStatus();
+  if (!has_directions_event_) {
     auto event = CudaEvent::Create();
     if (!event.ok()) return event.status();
     directions_are_free_ = *std::move(event);
-  } else {
-    const absl::Status ended = directions_are_free_.Wait(Clock::Monotonic().Now() + kLongestWait);
-    if (!ended.ok()) return errors::WithContext(ended, NameOfDevice(device_));
+    has_directions_event_ = true;
   }
-  auto memory = CudaMemory::OnDevice(std::max<size_t>(bytes, kDirectionBytes));
+  const absl::Status ended = directions_are_free_.Wait(Soon());
+  if (!ended.ok()) return errors::WithContext(ended, NameOfDevice(device_));
+  directions_ = CudaMemory();
+  auto memory = CudaMemory::OnDevice(needed);
   if (!memory.ok()) return errors::WithContext(memory.status(), "directions of an update");
   directions_ = *std::move(memory);
   return absl::OkStatus();

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,8 +27,8 @@
 namespace optshard {
 
 // All tasks of a Start are one launch, or one for each variant, type and pass among them. With
-// norms between two formulas (LAMB) they are some launches for each batch of parameters whose
-// directions the device's cache may hold. The bits are the CPU's. Links in no kernels: whoever uses
+// norms between two formulas (LAMB) they are some launches for each batch of parameters, which
+// share the memory of their directions. The bits are the CPU's. Links in no kernels: whoever uses
 // it also needs :kernels.
 class CudaExecutor final : public Executor {
  public:
@@ -35,17 +37,33 @@ class CudaExecutor final : public Executor {
   static absl::StatusOr<std::unique_ptr<Executor>> Create(int device);
 
   // Arrays lie in the device's memory; `context` is of that device, on the stream on which they may
-  // be read and written. Waits for nothing on the device, but that one of the last few launches has
-  // ended. What of the tasks lies on the host is not read once this has returned.
-  // UNIMPLEMENTED for rules that have no kernels, and for tasks with replicas; INVALID_ARGUMENT for
-  // a context of another device; RESOURCE_EXHAUSTED. After any other error some of the tasks may be
-  // under way. A ticket that was neither waited for nor ordered on a stream waits a minute at
-  // most when it is destroyed.
+  // be read and written. Waits for nothing on the device, but that one of the last few updates has
+  // ended, or all have where one needs more memory. What of the tasks lies on the host is not read
+  // once this has returned. UNIMPLEMENTED for rules that have no kernels, and for tasks with
+  // replicas; INVALID_ARGUMENT for a context of another device; RESOURCE_EXHAUSTED;
+  // DEADLINE_EXCEEDED. After any other error some of the tasks may be under way. A ticket that was
+  // neither waited for nor ordered on a stream waits a minute at most when it is destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;
 
  private:
+  struct Launch {
+    const FormulaKernels* kernels = nullptr;
+    const LaunchTable* table = nullptr;
+    int blocks = 1;
+    size_t at = 0;  // where the table lies in the copy
+  };
+  // With norms: its launches, and where their tables lie.
+  struct Batch {
+    explicit Batch(NormScaledLaunches of_tasks) : launches(std::move(of_tasks)) {}
+
+    NormScaledLaunches launches;
+    std::vector<Launch> directions;
+    size_t squares_at = 0;
+    size_t sums_at = 0;  // behind all tables
+    std::vector<Launch> steps;
+  };
   using KernelKey = std::tuple<const FormulaKernels*, SlotSet, DType, KernelPass>;
 
   CudaExecutor(int device, int multiprocessors, CudaMemory tables)
@@ -55,24 +73,19 @@ class CudaExecutor final : public Executor {
                      cudaStream_t stream);
   absl::Status StartWithNorms(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
                               cudaStream_t stream);
-  absl::Status StartBatch(const NormScaledRule& rule, absl::Span<const UpdateTask> batch,
-                          cudaStream_t stream);
-  absl::Status StartStep(const FormulaKernels& kernels, const NormScaledLaunches::Step& step,
-                         const SumOfSquaresOnDevice* sums, cudaStream_t stream);
-  absl::Status Launch(const FormulaKernels& kernels, const LaunchTable& table, cudaStream_t stream);
-  // Of a table that lies at `place`.
-  absl::Status Enqueue(const FormulaKernels& kernels, const LaunchTable& table,
-                       StagingRing::Place& place, cudaStream_t stream);
-  absl::Status MakeRoomForDirections(size_t bytes);
+  // Of tables that lie at `at`.
+  absl::Status EnqueueBatch(const Batch& batch, void* at, void* sums_at, cudaStream_t stream);
+  absl::Status Enqueue(const Launch& launch, void* at, cudaStream_t stream);
+  absl::Status MakeRoomForDirections(int64_t bytes);
   absl::StatusOr<int> BlocksOf(const FormulaKernels& kernels, const LaunchTable& table);
 
   const int device_;
   const int multiprocessors_;
   const CudaMemory tables_;  // CodeTables
-  StagingRing tables_on_their_way_;
-  StagingRing squares_on_their_way_;  // with room for the sums
+  StagingRing on_their_way_;
   CudaMemory directions_;
   CudaEvent directions_are_free_;
+  bool has_directions_event_ = false;
   std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
 };
 

@@ -52,6 +52,22 @@ int64_t NormScaledLaunches::DirectionBytes(absl::Span<const UpdateTask> tasks) {
   return bytes;
 }
 
+std::vector<absl::Span<const UpdateTask>> NormScaledLaunches::Batches(
+    absl::Span<const UpdateTask> tasks, int64_t most_bytes) {
+  std::vector<absl::Span<const UpdateTask>> batches;
+  while (!tasks.empty()) {
+    size_t count = 1;
+    int64_t bytes = DirectionBytes(tasks.first(1));
+    for (; count < tasks.size(); ++count) {
+      bytes += DirectionBytes(tasks.subspan(count, 1));
+      if (bytes > most_bytes) break;
+    }
+    if (DirectionBytes(tasks.first(count)) > 0) batches.push_back(tasks.first(count));
+    tasks.remove_prefix(count);
+  }
+  return batches;
+}
+
 absl::StatusOr<NormScaledLaunches> NormScaledLaunches::For(const NormScaledRule& rule,
                                                            absl::Span<const UpdateTask> tasks,
                                                            void* directions) {

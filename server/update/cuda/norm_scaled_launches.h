@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,6 +41,14 @@ class NormScaledLaunches {
     int minus_step_size_ = 0;
     std::vector<StepSize> sizes_;  // by set of coefficients, without `to`
   };
+
+  // The tasks in order, in pieces whose directions take at most so many bytes, or that are one
+  // task.
+  static std::vector<absl::Span<const UpdateTask>> Batches(absl::Span<const UpdateTask> tasks,
+                                                           int64_t most_bytes);
+
+  NormScaledLaunches(NormScaledLaunches&&) = default;
+  NormScaledLaunches& operator=(NormScaledLaunches&&) = default;
 
   // How much memory the directions of the tasks need.
   static int64_t DirectionBytes(absl::Span<const UpdateTask> tasks);

@@ -7,14 +7,6 @@
 #include "server/update/cuda/kernel_array.h"
 
 namespace optshard {
-namespace {
-
-constexpr size_t kAlignment = 16;
-
-size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-}  // namespace
-
 void SquaresTable::Add(ConstBuffer values, int64_t elements, const int8_t* corrections) {
   SquaresSpan span;
   span.values = ArrayOf(values);
@@ -36,26 +28,21 @@ void SquaresTable::AddParameter(const SpanUpdate& span) {
   }
 }
 
-size_t SquaresTable::bytes_to_copy() const { return Aligned(spans_.size() * sizeof(SquaresSpan)); }
-
-size_t SquaresTable::bytes() const {
-  const size_t sums = static_cast<size_t>(blocks_) + spans_.size();
-  return bytes_to_copy() + sums * sizeof(SumOfSquaresOnDevice);
+size_t SquaresTable::bytes_of_sums() const {
+  return (static_cast<size_t>(blocks_) + spans_.size()) * sizeof(SumOfSquaresOnDevice);
 }
 
 void SquaresTable::CopyTo(void* to) const {
-  std::memcpy(to, spans_.data(), spans_.size() * sizeof(SquaresSpan));
+  if (!spans_.empty()) std::memcpy(to, spans_.data(), bytes());
 }
 
-SquaresArguments SquaresTable::ArgumentsAt(void* at) const {
+SquaresArguments SquaresTable::ArgumentsAt(const void* at, void* sums) const {
   SquaresArguments arguments;
   arguments.spans = static_cast<const SquaresSpan*>(at);
   arguments.span_count = static_cast<int32_t>(spans_.size());
   arguments.blocks = blocks_;
-  auto* const sums =
-      reinterpret_cast<SumOfSquaresOnDevice*>(static_cast<char*>(at) + bytes_to_copy());
-  arguments.of_blocks = sums;
-  arguments.of_spans = sums + blocks_;
+  arguments.of_blocks = static_cast<SumOfSquaresOnDevice*>(sums);
+  arguments.of_spans = arguments.of_blocks + blocks_;
   return arguments;
 }
 

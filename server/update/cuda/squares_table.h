@@ -22,13 +22,14 @@ class SquaresTable {
   // (server/update/parameter_squares.h).
   void AddParameter(const SpanUpdate& span);
 
-  // What CopyTo writes, and what all takes with the sums behind it.
-  size_t bytes_to_copy() const;
-  size_t bytes() const;
+  // What is copied to the device, 16-byte aligned there.
+  size_t bytes() const { return spans_.size() * sizeof(SquaresSpan); }
   void CopyTo(void* to) const;
+  // What the kernels write to, 16-byte aligned.
+  size_t bytes_of_sums() const;
 
-  // Of a copy at `at`, 16-byte aligned, of bytes().
-  SquaresArguments ArgumentsAt(void* at) const;
+  // For a copy that lies at `at`.
+  SquaresArguments ArgumentsAt(const void* at, void* sums) const;
 
  private:
   std::vector<SquaresSpan> spans_;

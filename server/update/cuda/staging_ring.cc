@@ -15,7 +15,7 @@ constexpr size_t kSmallest = 64 << 10;
 
 absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t bytes, Fill fill,
                                                       cudaStream_t stream, absl::Time deadline) {
-  const absl::StatusOr<Place*> place = Next(std::max(copied, bytes), deadline);
+  const absl::StatusOr<Place*> place = Next(copied, std::max(copied, bytes), deadline);
   if (!place.ok()) return place.status();
   const Place& at = **place;
   fill(at.host.data(), at.device.data());
@@ -25,24 +25,31 @@ absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t byte
   return *place;
 }
 
-absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t bytes, absl::Time deadline) {
+absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t on_host, size_t on_device,
+                                                      absl::Time deadline) {
   Place& place = places_[next_++ % places_.size()];
-  if (place.host.data() != nullptr) {
+  if (place.has_event) {
     const absl::Status status = place.is_read.Wait(deadline);
     if (!status.ok()) return errors::WithContext(status, "an earlier update");
   } else {
     auto event = CudaEvent::Create();
     if (!event.ok()) return event.status();
     place.is_read = *std::move(event);
+    place.has_event = true;
   }
-  if (place.host.bytes() >= bytes) return &place;
-  const size_t more = std::max(kSmallest, bytes + bytes / 2);
-  auto host = CudaMemory::OnHost(more);
-  if (!host.ok()) return host.status();
-  auto device = CudaMemory::OnDevice(more);
-  if (!device.ok()) return device.status();
-  place.host = *std::move(host);
-  place.device = *std::move(device);
+  const auto with_more = [](size_t bytes) { return std::max(kSmallest, bytes + bytes / 2); };
+  if (place.host.bytes() < on_host) {
+    place.host = CudaMemory();
+    auto host = CudaMemory::OnHost(with_more(on_host));
+    if (!host.ok()) return host.status();
+    place.host = *std::move(host);
+  }
+  if (place.device.bytes() < on_device) {
+    place.device = CudaMemory();
+    auto device = CudaMemory::OnDevice(with_more(on_device));
+    if (!device.ok()) return device.status();
+    place.device = *std::move(device);
+  }
   return &place;
 }
 

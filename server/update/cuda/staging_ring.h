@@ -22,6 +22,7 @@ class StagingRing {
     CudaMemory host;
     CudaMemory device;
     CudaEvent is_read;
+    bool has_event = false;
   };
 
   // Where `fill` is told that a table will lie: in the host's memory, which it writes to, and in
@@ -30,12 +31,12 @@ class StagingRing {
 
   // Enqueues the copy of a table of `copied` bytes, to a place that has `bytes` on the device.
   // Waits for no more than that the launches which had the place before have ended, by the
-  // deadline. What their failure was, RESOURCE_EXHAUSTED, or that of the copy.
+  // deadline. What their failure was, what CudaMemory says, or the failure of the copy.
   absl::StatusOr<Place*> Copy(size_t copied, size_t bytes, Fill fill, cudaStream_t stream,
                               absl::Time deadline);
 
  private:
-  absl::StatusOr<Place*> Next(size_t bytes, absl::Time deadline);
+  absl::StatusOr<Place*> Next(size_t on_host, size_t on_device, absl::Time deadline);
 
   std::array<Place, 4> places_;
   size_t next_ = 0;

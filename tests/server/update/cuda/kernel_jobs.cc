@@ -112,6 +112,17 @@ std::string NameOf(JobKind kind) {
 
 std::vector<RuleCase> KernelRuleCases() {
   std::vector<RuleCase> cases = AllRuleCases();
+  // LAMB without the ratio of norms: options that are on by default are switched off.
+  const auto lamb = std::find_if(cases.begin(), cases.end(), [](const RuleCase& each) {
+    return each.rule->spec().name == "lamb";
+  });
+  if (lamb != cases.end()) {
+    RuleCase unscaled = *lamb;
+    unscaled.group.Set("always_adapt", false);
+    unscaled.group.Set("weight_decay", 0.0);
+    unscaled.name += ", without the ratio of norms";
+    cases.push_back(unscaled);
+  }
   const auto has_none = [](const RuleCase& each) {
     return each.rule->formula() == nullptr &&
            NormScaledRules::Find(each.rule->spec().name) == nullptr;
@@ -136,6 +147,7 @@ std::vector<JobShape> JobShapes(JobKind kind) {
       {kind, {1, 3, 257, 4100, 2047}, false},
       {kind, {700, 3000}, true, true},
       {kind, {701, 2999}, false, true},
+      {kind, {1500, 40, 300, 2}, true, false, true},
   };
 }
 
@@ -167,6 +179,10 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
         return any_float();
     }
   };
+  const bool is_zero = shape.zeros && tasks_.size() % 2 == 0;
+  const auto of_parameter_values = [&] {
+    return is_zero ? std::vector<double>(elements) : Values(elements, true, false);
+  };
   Task task;
   task.elements = elements;
   task.coefficients = static_cast<int>(random_() % coefficients_.size());
@@ -177,10 +193,10 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
     if (is_master) of_parameter = any_float();
     if (of_parameter == DType::kFloat32) task.rounded_to = any_half();
     task.master = AddArray("master", DType::kFloat32, elements, shape.aligned);
-    Fill(task.master, Values(elements, true, false));
+    Fill(task.master, of_parameter_values());
   }
   task.parameter = AddArray("parameter", of_parameter, elements, shape.aligned);
-  Fill(task.parameter, Values(elements, true, false));
+  Fill(task.parameter, of_parameter_values());
   task.gradient = AddArray("gradient", type(), elements, shape.aligned);
   Fill(task.gradient, Values(elements, true, shape.specials));
   if (shape.kind == JobKind::kCorrected) {

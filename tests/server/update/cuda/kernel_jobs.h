@@ -43,6 +43,7 @@ struct JobShape {
   std::vector<int64_t> elements;  // of each span
   bool aligned = true;            // or every array begins anywhere
   bool specials = false;          // infinities, NaN, zeros and denormals among the gradients
+  bool zeros = false;             // every other parameter, or its master, is zero
 };
 
 // Memory with what the arrays of some tasks hold, and the tasks over any copy of it. Thread-

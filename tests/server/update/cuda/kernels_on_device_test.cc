@@ -92,13 +92,15 @@ TEST(SquaresOnDeviceTest, AnyTypeSizeAndAlignment_BitsOfTheCpu) {
                            cudaMemcpyHostToDevice),
                 cudaSuccess);
       const SquaresTable table = job.TableAt(memory->data());
-      const auto at = CudaMemory::OnDevice(table.bytes());
+      const auto at = CudaMemory::OnDevice(table.bytes() + 1);
       ASSERT_TRUE(at.ok()) << at.status();
-      std::vector<char> copy(table.bytes_to_copy());
+      const auto of_sums = CudaMemory::OnDevice(table.bytes_of_sums() + 1);
+      ASSERT_TRUE(of_sums.ok()) << of_sums.status();
+      std::vector<char> copy(table.bytes());
       table.CopyTo(copy.data());
       ASSERT_EQ(cudaMemcpy(at->data(), copy.data(), copy.size(), cudaMemcpyHostToDevice),
                 cudaSuccess);
-      const SquaresArguments arguments = table.ArgumentsAt(at->data());
+      const SquaresArguments arguments = table.ArgumentsAt(at->data(), of_sums->data());
       // Fewer blocks than there is work for, too.
       ASSERT_EQ(LaunchSquares(arguments, {seed % 2 == 0 ? 1 : 1000, nullptr}), 0);
       std::vector<SumOfSquaresOnDevice> sums(arguments.span_count);

@@ -72,7 +72,12 @@ SquaresJob::SquaresJob(const SquaresShape& shape, uint32_t seed) : random_(seed)
     array.offset = Reserve(elements * static_cast<int64_t>(SizeOf(array.dtype)),
                            SizeOf(array.dtype), shape.aligned);
     if (array.dtype == DType::kFloat64) {
-      const std::vector<double> wide(values.begin(), values.end());
+      // With all the bits of a double, so that squares are rounded; and squares beyond its range.
+      std::vector<double> wide(values.begin(), values.end());
+      for (double& value : wide) value *= 1 + static_cast<double>(random_()) * 0x1p-40;
+      if (shape.specials) {
+        for (size_t i = 0; i < wide.size(); i += 97) wide[i] = i % 2 == 0 ? 1e200 : 1e-170;
+      }
       std::memcpy(memory_.data() + array.offset, wide.data(), elements * sizeof(double));
     } else if (array.dtype == DType::kFloat32) {
       std::memcpy(memory_.data() + array.offset, values.data(), elements * sizeof(float));

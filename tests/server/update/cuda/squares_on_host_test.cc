@@ -23,7 +23,8 @@ TEST(SquaresOnHost_AnyTypeSizeAndAlignment, BitsOfTheCpu_AndCountsOfWhatIsNotFin
       const SquaresTable table = job.TableAt(memory.data());
       AlignedFloats copy(table.bytes() / sizeof(float) + 1);
       table.CopyTo(copy.data());
-      const SquaresArguments arguments = table.ArgumentsAt(copy.data());
+      AlignedFloats sums(table.bytes_of_sums() / sizeof(float) + 1);
+      const SquaresArguments arguments = table.ArgumentsAt(copy.data(), sums.data());
       RunSquaresOnHost(arguments);
       EXPECT_EQ(job.Difference(arguments.of_spans), "") << "seed " << seed;
     }
@@ -36,9 +37,9 @@ TEST(SquaresOnHost_MoreElementsThanAnInt, AreFoundByTheirBlocks) {
   float nothing = 0;
   table.Add(&nothing, 10);
   table.Add(&nothing, kElements);
-  AlignedFloats copy((table.bytes_to_copy()) / sizeof(float) + 1);
+  AlignedFloats copy(table.bytes() / sizeof(float) + 1);
   table.CopyTo(copy.data());
-  const SquaresArguments arguments = table.ArgumentsAt(copy.data());
+  const SquaresArguments arguments = table.ArgumentsAt(copy.data(), nullptr);
   EXPECT_EQ(arguments.blocks, 1 + kElements / kNormBlock + 1);
   const kernels::BlockOfSquares last = kernels::FindBlock(arguments, arguments.blocks - 1);
   EXPECT_EQ(last.span, arguments.spans + 1);

@@ -66,8 +66,9 @@ void RunBatch(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks, in
 
 void RunWithNorms(const NormScaledRule& rule, const std::vector<UpdateTask>& tasks, int blocks) {
   // Several batches, which share the memory of the directions.
-  for (const auto& batch : NormScaledLaunches::Batches(tasks, 16 << 10))
+  for (const auto& batch : NormScaledLaunches::Batches(tasks, 16 << 10)) {
     RunBatch(rule, batch, blocks);
+  }
 }
 
 // What the rule's kernels make of the job.

@@ -37,7 +37,7 @@ int64_t ContributionBytes(const std::vector<Bucket>& buckets, Rank rank, int64_t
   for (const Bucket& bucket : buckets) {
     if (bucket.owner != rank) continue;
     const auto each = static_cast<int64_t>(SizeOf(ArithmeticOf(bucket.gradient_dtype)));
-    const int64_t bytes = SaturatingMultiply(bucket.elements * each, others);
+    const int64_t bytes = SaturatingMultiply(SaturatingMultiply(bucket.elements, each), others);
     all = SaturatingAdd(all, bytes);
     largest = std::max(largest, bytes);
   }
@@ -99,8 +99,9 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
     need.message_bytes = ContributionBytes(buckets, request.rank, message_members - 1);
   }
   if (message_members > 1) {
-    need.message_bytes = SaturatingAdd(
-        need.message_bytes, StepContext().staging_buffers * StagingBytes(buckets, ArithmeticOf));
+    need.message_bytes =
+        SaturatingAdd(need.message_bytes, SaturatingMultiply(int64_t{StepContext().staging_buffers},
+                                                             StagingBytes(buckets, ArithmeticOf)));
   }
   const int admissions = request.spec.space.admission_count();
   for (int admission = 0; admission < admissions; ++admission) {

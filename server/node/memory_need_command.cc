@@ -49,8 +49,7 @@ CommandLine CommandLineOf(Flags& flags) {
       .Default("those of this node");
   line.Add("plane", Into(&job.plane, ParseHostPlaneKind),
            "data plane between the shard owners; over Gloo, or where ranks are on other nodes, "
-           "reduced "
-           "gradients and messages take memory")
+           "reduced gradients and messages take memory")
       .OneOf({"auto", "shm", "gloo"})
       .Default("auto");
   line.Group("Model");

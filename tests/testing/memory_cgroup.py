@@ -66,6 +66,8 @@ class MemoryCgroup:
                 except ProcessLookupError:
                     pass
             time.sleep(_SAMPLE_S)
+        if self._processes():
+            raise AssertionError("processes %s do not end in %d s" % (self._processes(), _PATIENCE_S))
         os.rmdir(self._path)
 
     def within(self, *command):

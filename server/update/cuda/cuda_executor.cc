@@ -32,23 +32,6 @@ absl::Time Soon() { return Clock::Monotonic().Now() + kLongestWait; }
 
 void* At(void* memory, size_t offset) { return static_cast<char*>(memory) + offset; }
 
-// Tables one behind the other, for one copy.
-class Layout {
- public:
-  // Where so many bytes begin.
-  size_t Add(size_t bytes) {
-    const size_t at = bytes_;
-    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return at;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  static constexpr size_t kAlignment = 16;
-
-  size_t bytes_ = 0;
-};
-
 std::string NameOfDevice(int device) { return absl::StrCat("cuda:", device); }
 
 class CudaTicket final : public Ticket {
@@ -56,7 +39,7 @@ class CudaTicket final : public Ticket {
   CudaTicket(int device, CudaEvent event) : device_(device), event_(std::move(event)) {}
   ~CudaTicket() override {
     if (is_ordered_) return;
-    const absl::Status ended = WaitHere(Clock::Monotonic().Now() + kLongestWait);
+    const absl::Status ended = WaitHere(Soon());
     if (!ended.ok()) {
       Log(LogLevel::kWarning, LogContext{}, "nobody waits any more: %s", ended.ToString());
     }
@@ -101,7 +84,13 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(int device) {
   if (!tables.ok()) return tables.status();
   error = cudaMemcpy(tables->data(), CodeTables(), kTableBytes, cudaMemcpyHostToDevice);
   if (error != cudaSuccess) return CudaStatus(error, "copying the tables of 8-bit codes");
-  return std::unique_ptr<Executor>(new CudaExecutor(device, multiprocessors, *std::move(tables)));
+  auto ring = StagingRing::Create();
+  if (!ring.ok()) return ring.status();
+  auto directions_are_free = CudaEvent::Create();
+  if (!directions_are_free.ok()) return directions_are_free.status();
+  return std::unique_ptr<Executor>(new CudaExecutor(device, multiprocessors, *std::move(tables),
+                                                    *std::move(ring),
+                                                    *std::move(directions_are_free)));
 }
 
 absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionContext& context,
@@ -140,11 +129,11 @@ absl::Status CudaExecutor::Start(const FormulaKernels& kernels, absl::Span<const
   const auto tables = LaunchTable::For(tasks);
   if (!tables.ok()) return tables.status();
   std::vector<Launch> launches;
-  Layout layout;
+  TableLayout layout;
   for (const LaunchTable& table : *tables) {
-    const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
-    if (!blocks.ok()) return blocks.status();
-    launches.push_back({&kernels, &table, *blocks, layout.Add(table.bytes())});
+    const absl::StatusOr<Launch> launch = LaunchOf(kernels, table, layout.Add(table.bytes()));
+    if (!launch.ok()) return launch.status();
+    launches.push_back(*launch);
   }
   if (launches.empty()) return absl::OkStatus();
   const auto fill = [&](void* host, void*) {
@@ -162,87 +151,98 @@ absl::Status CudaExecutor::Start(const FormulaKernels& kernels, absl::Span<const
 
 absl::Status CudaExecutor::StartWithNorms(const NormScaledRule& rule,
                                           absl::Span<const UpdateTask> tasks, cudaStream_t stream) {
-  const FormulaKernels* const direction = FormulaKernelRegistry::Find(rule.direction);
-  const FormulaKernels* const step = FormulaKernelRegistry::Find(rule.step);
-  if (direction == nullptr || step == nullptr) {
-    return absl::InternalError(absl::StrFormat("rule \"%s\" lacks kernels of \"%s\" or \"%s\"",
-                                               rule.rule, rule.direction, rule.step));
-  }
-  const auto batches = NormScaledLaunches::Batches(tasks, kDirectionBytes);
-  if (batches.empty()) return absl::OkStatus();
+  const auto parts = NormScaledLaunches::Batches(tasks, kDirectionBytes);
+  if (parts.empty()) return absl::OkStatus();
   int64_t largest = 0;
-  for (const auto& batch : batches) {
-    largest = std::max(largest, NormScaledLaunches::DirectionBytes(batch));
+  for (const auto& part : parts) {
+    largest = std::max(largest, NormScaledLaunches::DirectionBytes(part));
   }
   absl::Status status = MakeRoomForDirections(largest);
   if (!status.ok()) return status;
 
   // All is laid out before anything is enqueued: then nothing but the device can fail.
-  std::vector<Batch> all;
-  Layout layout;
-  size_t bytes_of_sums = 0;
-  for (const auto& tasks_of_batch : batches) {
-    auto launches = NormScaledLaunches::For(rule, tasks_of_batch, directions_.data());
-    if (!launches.ok()) return launches.status();
-    Batch batch(*std::move(launches));
-    for (const LaunchTable& table : batch.launches.directions()) {
-      const absl::StatusOr<int> blocks = BlocksOf(*direction, table);
-      if (!blocks.ok()) return blocks.status();
-      batch.directions.push_back({direction, &table, *blocks, layout.Add(table.bytes())});
-    }
-    batch.squares_at = layout.Add(batch.launches.squares().bytes());
-    batch.sums_at = bytes_of_sums;
-    bytes_of_sums += batch.launches.squares().bytes_of_sums();
-    for (const NormScaledLaunches::Step& each : batch.launches.steps()) {
-      const absl::StatusOr<int> blocks = BlocksOf(*step, each.table());
-      if (!blocks.ok()) return blocks.status();
-      batch.steps.push_back({step, &each.table(), *blocks, layout.Add(each.bytes())});
-    }
-    all.push_back(std::move(batch));
+  std::vector<Batch> batches;
+  TableLayout layout;
+  TableLayout sums;  // behind all tables
+  for (const auto& part : parts) {
+    absl::StatusOr<Batch> batch = LayOut(rule, part, layout, sums);
+    if (!batch.ok()) return batch.status();
+    batches.push_back(*std::move(batch));
   }
   const auto fill = [&](void* host, void* device) {
-    for (const Batch& batch : all) {
-      for (const Launch& launch : batch.directions) launch.table->CopyTo(At(host, launch.at));
-      batch.launches.squares().CopyTo(At(host, batch.squares_at));
-      for (size_t k = 0; k < batch.steps.size(); ++k) {
-        const size_t at = batch.steps[k].at;
-        batch.launches.steps()[k].CopyTo(At(host, at), At(device, at));
-      }
-    }
+    for (const Batch& batch : batches) CopyTables(batch, host, device);
   };
   const auto place =
-      on_their_way_.Copy(layout.bytes(), layout.bytes() + bytes_of_sums, fill, stream, Soon());
+      on_their_way_.Copy(layout.bytes(), layout.bytes() + sums.bytes(), fill, stream, Soon());
   if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
   void* const at = (*place)->device.data();
   // Another stream may have had the directions before.
   status = directions_are_free_.OrderOn(stream);
-  for (const Batch& batch : all) {
-    if (status.ok())
-      status = EnqueueBatch(batch, at, At(at, layout.bytes() + batch.sums_at), stream);
+  for (const Batch& batch : batches) {
+    if (status.ok()) status = EnqueueBatch(batch, at, At(at, layout.bytes()), stream);
   }
   status.Update((*place)->is_read.Record(stream));
   status.Update(directions_are_free_.Record(stream));
   return status;
 }
 
-absl::Status CudaExecutor::EnqueueBatch(const Batch& batch, void* at, void* sums_at,
+absl::StatusOr<CudaExecutor::Batch> CudaExecutor::LayOut(const NormScaledRule& rule,
+                                                         absl::Span<const UpdateTask> tasks,
+                                                         TableLayout& layout, TableLayout& sums) {
+  const FormulaKernels* const direction = FormulaKernelRegistry::Find(rule.direction);
+  const FormulaKernels* const step = FormulaKernelRegistry::Find(rule.step);
+  if (direction == nullptr || step == nullptr) {
+    return absl::InternalError(absl::StrFormat("rule \"%s\" lacks kernels of \"%s\" or \"%s\"",
+                                               rule.rule, rule.direction, rule.step));
+  }
+  auto launches = NormScaledLaunches::For(rule, tasks, directions_.data());
+  if (!launches.ok()) return launches.status();
+  Batch batch(*std::move(launches));
+  for (const LaunchTable& table : batch.launches.directions()) {
+    const absl::StatusOr<Launch> launch = LaunchOf(*direction, table, layout.Add(table.bytes()));
+    if (!launch.ok()) return launch.status();
+    batch.directions.push_back(*launch);
+  }
+  const SquaresTable& squares = batch.launches.squares();
+  batch.squares_at = layout.Add(squares.bytes());
+  batch.sums_at = sums.Add(squares.bytes_of_sums());
+  for (const NormScaledLaunches::Step& each : batch.launches.steps()) {
+    const absl::StatusOr<Launch> launch = LaunchOf(*step, each.table(), layout.Add(each.bytes()));
+    if (!launch.ok()) return launch.status();
+    batch.steps.push_back(*launch);
+  }
+  return batch;
+}
+
+void CudaExecutor::CopyTables(const Batch& batch, void* host, void* device) {
+  for (const Launch& launch : batch.directions) launch.table->CopyTo(At(host, launch.at));
+  batch.launches.squares().CopyTo(At(host, batch.squares_at));
+  for (size_t k = 0; k < batch.steps.size(); ++k) {
+    const size_t at = batch.steps[k].at;
+    batch.launches.steps()[k].CopyTo(At(host, at), At(device, at));
+  }
+}
+
+absl::Status CudaExecutor::EnqueueBatch(const Batch& batch, void* at, void* sums,
                                         cudaStream_t stream) {
   for (const Launch& launch : batch.directions) {
     const absl::Status status = Enqueue(launch, at, stream);
     if (!status.ok()) return status;
   }
-  const SquaresArguments sums =
-      batch.launches.squares().ArgumentsAt(At(at, batch.squares_at), sums_at);
-  int launched = LaunchSquares(sums, {kBlocksOfSquares * multiprocessors_, stream});
-  for (size_t k = 0; k < batch.steps.size() && launched == 0; ++k) {
+  const SquaresArguments squares =
+      batch.launches.squares().ArgumentsAt(At(at, batch.squares_at), At(sums, batch.sums_at));
+  const int launched = LaunchSquares(squares, {kBlocksOfSquares * multiprocessors_, stream});
+  absl::Status status =
+      CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
+  for (size_t k = 0; k < batch.steps.size() && status.ok(); ++k) {
     const Launch& launch = batch.steps[k];
-    launched = LaunchStepSizes(batch.launches.steps()[k].SizesAt(At(at, launch.at), sums.of_spans),
-                               stream);
-    if (launched != 0) break;
-    const absl::Status status = Enqueue(launch, at, stream);
-    if (!status.ok()) return status;
+    const StepSizeArguments sizes =
+        batch.launches.steps()[k].SizesAt(At(at, launch.at), squares.of_spans);
+    status = CudaStatus(static_cast<cudaError_t>(LaunchStepSizes(sizes, stream)),
+                        "enqueueing the step sizes of an update");
+    if (status.ok()) status = Enqueue(launch, at, stream);
   }
-  return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
+  return status;
 }
 
 absl::Status CudaExecutor::Enqueue(const Launch& launch, void* place, cudaStream_t stream) {
@@ -264,12 +264,6 @@ absl::Status CudaExecutor::Enqueue(const Launch& launch, void* place, cudaStream
 absl::Status CudaExecutor::MakeRoomForDirections(int64_t bytes) {
   const auto needed = static_cast<size_t>(bytes);
   if (directions_.data() != nullptr && directions_.bytes() >= needed) return absl::OkStatus();
-  if (!has_directions_event_) {
-    auto event = CudaEvent::Create();
-    if (!event.ok()) return event.status();
-    directions_are_free_ = *std::move(event);
-    has_directions_event_ = true;
-  }
   const absl::Status ended = directions_are_free_.Wait(Soon());
   if (!ended.ok()) return errors::WithContext(ended, NameOfDevice(device_));
   directions_ = CudaMemory();
@@ -277,6 +271,13 @@ absl::Status CudaExecutor::MakeRoomForDirections(int64_t bytes) {
   if (!memory.ok()) return errors::WithContext(memory.status(), "directions of an update");
   directions_ = *std::move(memory);
   return absl::OkStatus();
+}
+
+absl::StatusOr<CudaExecutor::Launch> CudaExecutor::LaunchOf(const FormulaKernels& kernels,
+                                                            const LaunchTable& table, size_t at) {
+  const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
+  if (!blocks.ok()) return blocks.status();
+  return Launch{&kernels, &table, *blocks, at};
 }
 
 absl::StatusOr<int> CudaExecutor::BlocksOf(const FormulaKernels& kernels,

@@ -48,6 +48,22 @@ class CudaExecutor final : public Executor {
                                                 absl::Span<const UpdateTask> tasks) override;
 
  private:
+  // Tables, or sums, one behind the other.
+  class TableLayout {
+   public:
+    // Where so many bytes begin: 16-byte aligned.
+    size_t Add(size_t bytes) {
+      const size_t at = bytes_;
+      bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+      return at;
+    }
+    size_t bytes() const { return bytes_; }
+
+   private:
+    static constexpr size_t kAlignment = 16;
+
+    size_t bytes_ = 0;
+  };
   struct Launch {
     const FormulaKernels* kernels = nullptr;
     const LaunchTable* table = nullptr;
@@ -61,22 +77,32 @@ class CudaExecutor final : public Executor {
     NormScaledLaunches launches;
     std::vector<Launch> directions;
     size_t squares_at = 0;
-    size_t sums_at = 0;  // behind all tables
+    size_t sums_at = 0;  // among the sums
     std::vector<Launch> steps;
   };
   using KernelKey = std::tuple<const FormulaKernels*, SlotSet, DType, KernelPass>;
 
-  CudaExecutor(int device, int multiprocessors, CudaMemory tables)
-      : device_(device), multiprocessors_(multiprocessors), tables_(std::move(tables)) {}
+  CudaExecutor(int device, int multiprocessors, CudaMemory tables, StagingRing on_their_way,
+               CudaEvent directions_are_free)
+      : device_(device),
+        multiprocessors_(multiprocessors),
+        tables_(std::move(tables)),
+        on_their_way_(std::move(on_their_way)),
+        directions_are_free_(std::move(directions_are_free)) {}
 
   absl::Status Start(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,
                      cudaStream_t stream);
   absl::Status StartWithNorms(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
                               cudaStream_t stream);
+  absl::StatusOr<Batch> LayOut(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
+                               TableLayout& layout, TableLayout& sums);
+  static void CopyTables(const Batch& batch, void* host, void* device);
   // Of tables that lie at `at`.
-  absl::Status EnqueueBatch(const Batch& batch, void* at, void* sums_at, cudaStream_t stream);
+  absl::Status EnqueueBatch(const Batch& batch, void* at, void* sums, cudaStream_t stream);
   absl::Status Enqueue(const Launch& launch, void* at, cudaStream_t stream);
   absl::Status MakeRoomForDirections(int64_t bytes);
+  absl::StatusOr<Launch> LaunchOf(const FormulaKernels& kernels, const LaunchTable& table,
+                                  size_t at);
   absl::StatusOr<int> BlocksOf(const FormulaKernels& kernels, const LaunchTable& table);
 
   const int device_;
@@ -85,7 +111,6 @@ class CudaExecutor final : public Executor {
   StagingRing on_their_way_;
   CudaMemory directions_;
   CudaEvent directions_are_free_;
-  bool has_directions_event_ = false;
   std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
 };
 

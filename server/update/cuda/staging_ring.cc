@@ -13,6 +13,16 @@ constexpr size_t kSmallest = 64 << 10;
 
 }  // namespace
 
+absl::StatusOr<StagingRing> StagingRing::Create() {
+  StagingRing ring;
+  for (Place& place : ring.places_) {
+    auto event = CudaEvent::Create();
+    if (!event.ok()) return event.status();
+    place.is_read = *std::move(event);
+  }
+  return ring;
+}
+
 absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t bytes, Fill fill,
                                                       cudaStream_t stream, absl::Time deadline) {
   const absl::StatusOr<Place*> place = Next(copied, std::max(copied, bytes), deadline);
@@ -28,15 +38,8 @@ absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t byte
 absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t on_host, size_t on_device,
                                                       absl::Time deadline) {
   Place& place = places_[next_++ % places_.size()];
-  if (place.has_event) {
-    const absl::Status status = place.is_read.Wait(deadline);
-    if (!status.ok()) return errors::WithContext(status, "an earlier update");
-  } else {
-    auto event = CudaEvent::Create();
-    if (!event.ok()) return event.status();
-    place.is_read = *std::move(event);
-    place.has_event = true;
-  }
+  const absl::Status status = place.is_read.Wait(deadline);
+  if (!status.ok()) return errors::WithContext(status, "an earlier update");
   const auto with_more = [](size_t bytes) { return std::max(kSmallest, bytes + bytes / 2); };
   if (place.host.bytes() < on_host) {
     place.host = CudaMemory();

@@ -22,8 +22,10 @@ class StagingRing {
     CudaMemory host;
     CudaMemory device;
     CudaEvent is_read;
-    bool has_event = false;
   };
+
+  // Of the calling thread's current device.
+  static absl::StatusOr<StagingRing> Create();
 
   // Where `fill` is told that a table will lie: in the host's memory, which it writes to, and in
   // the device's.
@@ -36,6 +38,7 @@ class StagingRing {
                               absl::Time deadline);
 
  private:
+  StagingRing() = default;
   absl::StatusOr<Place*> Next(size_t on_host, size_t on_device, absl::Time deadline);
 
   std::array<Place, 4> places_;

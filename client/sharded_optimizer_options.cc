@@ -103,13 +103,15 @@ absl::Status TakeJoinTimeout(const Variables& variable, ShardedOptimizerOptions&
   Take(variable, "OPTSHARD_JOIN_TIMEOUT", value);
   if (value.empty()) return absl::OkStatus();
   absl::Duration timeout;
-  if (absl::ParseDuration(value, &timeout) && timeout > absl::ZeroDuration()) {
+  // "inf" is a duration, too.
+  if (absl::ParseDuration(value, &timeout) && timeout > absl::ZeroDuration() &&
+      timeout < absl::InfiniteDuration()) {
     options.join_timeout = timeout;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("environment variable OPTSHARD_JOIN_TIMEOUT=\"", value,
-                   "\": expected a duration of more than 0, such as 90s or 10m"));
+                   "\": expected a finite duration of more than 0, such as 90s or 10m"));
 }
 
 const char* FromProcess(const char* name) { return std::getenv(name); }

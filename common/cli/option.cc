@@ -75,7 +75,9 @@ CommandOption::CommandOption(std::string name, absl::Duration* target, std::stri
     : CommandOption(std::move(name), std::move(help), "DURATION", absl::FormatDuration(*target)) {
   parser_ = [target](const std::string& text) {
     absl::Duration duration;
-    if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration()) {
+    // "inf" is a duration, too: nothing is waited for without end.
+    if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+        duration == absl::InfiniteDuration()) {
       return Expected("a duration such as 500ms, 5s or 1m30s");
     }
     *target = duration;

@@ -234,6 +234,8 @@ INSTANTIATE_TEST_SUITE_P(
                      {"OPTSHARD_JOIN_TIMEOUT=\"10\"", "10m"}},
         BadVariables{{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OPTSHARD_JOIN_TIMEOUT", "-1s"}},
                      {"OPTSHARD_JOIN_TIMEOUT=\"-1s\""}},
+        BadVariables{{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OPTSHARD_JOIN_TIMEOUT", "inf"}},
+                     {"OPTSHARD_JOIN_TIMEOUT=\"inf\"", "finite"}},
         BadVariables{{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK=\"2\"", "from 0 to 1"}},
         BadVariables{{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, {"RANK=\"-1\""}},
         BadVariables{{{"RANK", "0"}, {"WORLD_SIZE", "two"}}, {"WORLD_SIZE=\"two\""}},

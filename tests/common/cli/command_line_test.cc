@@ -128,6 +128,7 @@ TEST_F(CommandLineTest, Parse_BadValue_NamesOptionValueAndWhatWasExpected) {
   EXPECT_EQ(Error({"--world_size=0"}), "--world-size=0: expected a whole number of at least 1");
   EXPECT_EQ(Error({"--lease=5"}), "--lease=5: expected a duration such as 500ms, 5s or 1m30s");
   EXPECT_EQ(Error({"--lease=-5s"}), "--lease=-5s: expected a duration such as 500ms, 5s or 1m30s");
+  EXPECT_EQ(Error({"--lease=inf"}), "--lease=inf: expected a duration such as 500ms, 5s or 1m30s");
   EXPECT_EQ(Error({"--plane=tcp"}), "--plane=tcp: expected one of auto, shm");
   EXPECT_EQ(Error({"--lr=fast"}), "--lr=fast: expected a number");
   EXPECT_EQ(Error({"--seed=-1"}), "--seed=-1: expected a whole number of at least 0");

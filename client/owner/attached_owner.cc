@@ -298,12 +298,12 @@ absl::Status AttachedOwner::CheckUsable() {
 
 // OK while it is there, or has answered in its last moment.
 absl::Status AttachedOwner::ServerGone(ServerLine& line, uint64_t number) {
-  const absl::Status gone = line.gone();
-  if (gone.ok() || line.doorbell().WaitForReply(number, absl::InfinitePast())) {
+  if (line.gone().ok() || line.doorbell().WaitForReply(number, absl::InfinitePast())) {
     return absl::OkStatus();
   }
   // Whether it had begun, its successor knows.
-  if (line.comes_back()) return errors::OwnerAway({options_.rank}, gone.message());
+  if (line.comes_back()) return errors::OwnerAway({options_.rank}, line.gone().message());
+  const absl::Status gone = line.gone();  // which knows of the keeper's end only now
   if (line.doorbell().Withdraw(number)) {
     return Fail(errors::WithContext(
         gone, absl::StrFormat("rank %d, %s, which was not begun", options_.rank, What())));

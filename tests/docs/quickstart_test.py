@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 from tests.testing.master_port import free_master_port
+from tests.testing.torchrun import torchrun
 
 _PATIENCE_S = 120
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
@@ -77,7 +78,7 @@ class Commands(unittest.TestCase):
     def test_Torchrun_AsShown_AllRanksTrain(self):
         [shown] = re.findall(r"(?m)^    (torchrun .*)$", _read("docs/quickstart.md"))
         # _run puts a port of this test's own there.
-        ours = shown.replace("torchrun ", "%s/.venv/bin/torchrun --master-port=29500 " % _ROOT)
+        ours = shown.replace("torchrun ", "%s --master-port=29500 " % torchrun(_ROOT))
         self.assertLosses(self._run(ours), 2)
 
     def test_Trainer_WithoutRankAndWorldSize_EndsWithAnError(self):

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
+from tests.testing.torchrun import torchrun
 from tests.tools import network_namespaces
 
 _CLUSTER = "tools/cluster.sh"
@@ -16,8 +17,7 @@ _SERVER = os.path.realpath("server/node/optshard-server")
 _DEMO = os.path.realpath("examples/optshard-train-digits")
 _DIGITS = os.path.realpath("external/sklearn_digits/digits.csv.gz")
 _CHECKPOINT = os.path.realpath("server/checkpoint/optshard-checkpoint")
-# That of the LibTorch which everything is built with.
-_TORCHRUN = os.path.join(os.path.dirname(os.path.realpath("WORKSPACE")), ".venv/bin/torchrun")
+_ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
 _PATIENCE_S = 100
 _PLACE = re.compile(r"\[host (\d+) rank \d+\] rank (\d+) step")
 
@@ -45,7 +45,7 @@ class ClusterTraining(network_namespaces.NetworkNamespaceTest):
 
     def test_torchrun_on_each_host_starts_ranks_that_learn_together(self):
         written = self.run_cluster(
-            "--ranks-per-host=1", "--", _TORCHRUN, "--nnodes=2", "--nproc-per-node=2",
+            "--ranks-per-host=1", "--", torchrun(_ROOT), "--nnodes=2", "--nproc-per-node=2",
             "--master-addr=192.0.2.1", "--master-port=29500", "--no-python", _TRAINER)
         self.assert_all_learn(written)
 

@@ -223,24 +223,24 @@ void CudaExecutor::CopyTables(const Batch& batch, void* host, void* device) {
   }
 }
 
-absl::Status CudaExecutor::EnqueueBatch(const Batch& batch, void* at, void* sums,
+absl::Status CudaExecutor::EnqueueBatch(const Batch& batch, void* place, void* sums,
                                         cudaStream_t stream) {
+  absl::Status status;
   for (const Launch& launch : batch.directions) {
-    const absl::Status status = Enqueue(launch, at, stream);
+    status = Enqueue(launch, place, stream);
     if (!status.ok()) return status;
   }
   const SquaresArguments squares =
-      batch.launches.squares().ArgumentsAt(At(at, batch.squares_at), At(sums, batch.sums_at));
+      batch.launches.squares().ArgumentsAt(At(place, batch.squares_at), At(sums, batch.sums_at));
   const int launched = LaunchSquares(squares, {kBlocksOfSquares * multiprocessors_, stream});
-  absl::Status status =
-      CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
+  status = CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
   for (size_t k = 0; k < batch.steps.size() && status.ok(); ++k) {
     const Launch& launch = batch.steps[k];
     const StepSizeArguments sizes =
-        batch.launches.steps()[k].SizesAt(At(at, launch.at), squares.of_spans);
+        batch.launches.steps()[k].SizesAt(At(place, launch.at), squares.of_spans);
     status = CudaStatus(static_cast<cudaError_t>(LaunchStepSizes(sizes, stream)),
                         "enqueueing the step sizes of an update");
-    if (status.ok()) status = Enqueue(launch, at, stream);
+    if (status.ok()) status = Enqueue(launch, place, stream);
   }
   return status;
 }

@@ -97,9 +97,9 @@ class CudaExecutor final : public Executor {
   absl::StatusOr<Batch> LayOut(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
                                TableLayout& layout, TableLayout& sums);
   static void CopyTables(const Batch& batch, void* host, void* device);
-  // Of tables that lie at `at`.
-  absl::Status EnqueueBatch(const Batch& batch, void* at, void* sums, cudaStream_t stream);
-  absl::Status Enqueue(const Launch& launch, void* at, cudaStream_t stream);
+  // Of tables that lie at `place`.
+  absl::Status EnqueueBatch(const Batch& batch, void* place, void* sums, cudaStream_t stream);
+  absl::Status Enqueue(const Launch& launch, void* place, cudaStream_t stream);
   absl::Status MakeRoomForDirections(int64_t bytes);
   absl::StatusOr<Launch> LaunchOf(const FormulaKernels& kernels, const LaunchTable& table,
                                   size_t at);

@@ -78,9 +78,11 @@ SquaresJob::SquaresJob(const SquaresShape& shape, uint32_t seed) : random_(seed)
       if (shape.specials) {
         for (size_t i = 0; i < wide.size(); i += 97) wide[i] = i % 2 == 0 ? 1e200 : 1e-170;
       }
-      std::memcpy(memory_.data() + array.offset, wide.data(), elements * sizeof(double));
+      const char* const bytes = reinterpret_cast<const char*>(wide.data());
+      std::copy_n(bytes, elements * sizeof(double), memory_.data() + array.offset);
     } else if (array.dtype == DType::kFloat32) {
-      std::memcpy(memory_.data() + array.offset, values.data(), elements * sizeof(float));
+      const char* const bytes = reinterpret_cast<const char*>(values.data());
+      std::copy_n(bytes, elements * sizeof(float), memory_.data() + array.offset);
     } else {
       Narrow(array.dtype, values.data(), elements, memory_.data() + array.offset);
     }

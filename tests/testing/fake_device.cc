@@ -158,22 +158,39 @@ class FakeDevice final : public DeviceApi {
     return reached;
   }
 
+  absl::Status Copy(void* to, const void* from, size_t bytes, void* stream) override {
+    return EnqueueIfItWorks(stream, [=] {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+    });
+  }
+
+  absl::Status Zero(void* to, size_t bytes, void* stream) override {
+    return EnqueueIfItWorks(stream, [=] {
+      if (bytes > 0) std::memset(to, 0, bytes);
+    });
+  }
+
   absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
                               absl::Span<const void* const> contributions, int64_t elements,
                               void* result, void* stream) override {
-    absl::Status status = state_->Locked([] {});
-    if (!status.ok()) return status;
-    state_->Enqueue(
-        stream, [sizes = std::vector<int>(group_sizes.begin(), group_sizes.end()), divisor, dtype,
-                 values = std::vector<const void*>(contributions.begin(), contributions.end()),
-                 elements, result] {
-          ReduceGroups(sizes, divisor, dtype, values, 0, elements, result);
-          return true;
-        });
-    return status;
+    return EnqueueIfItWorks(
+        stream,
+        [sizes = std::vector<int>(group_sizes.begin(), group_sizes.end()), divisor, dtype,
+         values = std::vector<const void*>(contributions.begin(), contributions.end()), elements,
+         result] { ReduceGroups(sizes, divisor, dtype, values, 0, elements, result); });
   }
 
  private:
+  absl::Status EnqueueIfItWorks(void* stream, std::function<void()> work) {
+    absl::Status status = state_->Locked([] {});
+    if (!status.ok()) return status;
+    state_->Enqueue(stream, [work = std::move(work)] {
+      work();
+      return true;
+    });
+    return status;
+  }
+
   const std::shared_ptr<FakeDevicesState> state_;
   const std::string name_;
   const std::string identity_;

@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-#include "common/dataplane/nccl/device_api.h"
+#include "common/device_api.h"
 
 namespace optshard::testing {
 

@@ -95,6 +95,22 @@ class CudaDevice final : public DeviceApi {
     return Of(event).IsReached();
   }
 
+  absl::Status Copy(void* to, const void* from, size_t bytes, void* stream) override {
+    if (bytes == 0) return absl::OkStatus();
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    return CudaStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, StreamOf(stream)),
+                      absl::StrCat("copying ", bytes, " bytes on ", name_));
+  }
+
+  absl::Status Zero(void* to, size_t bytes, void* stream) override {
+    if (bytes == 0) return absl::OkStatus();
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    return CudaStatus(cudaMemsetAsync(to, 0, bytes, StreamOf(stream)),
+                      absl::StrCat("setting ", bytes, " bytes on ", name_));
+  }
+
   absl::Status AverageInOrder(absl::Span<const int> group_sizes, int divisor, DType dtype,
                               absl::Span<const void* const> contributions, int64_t elements,
                               void* result, void* stream) override {

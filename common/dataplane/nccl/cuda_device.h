@@ -1,11 +1,11 @@
-// A GPU as the NCCL data plane uses it, through the CUDA runtime.
+// A GPU as steps and the NCCL data plane use it, through the CUDA runtime.
 #ifndef OPTSHARD_COMMON_DATAPLANE_NCCL_CUDA_DEVICE_H_
 #define OPTSHARD_COMMON_DATAPLANE_NCCL_CUDA_DEVICE_H_
 
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/dataplane/nccl/device_api.h"
+#include "common/device_api.h"
 
 namespace optshard {
 

@@ -19,9 +19,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/dataplane/data_plane.h"
-#include "common/dataplane/nccl/device_api.h"
 #include "common/dataplane/nccl/nccl_api.h"
 #include "common/dataplane/nccl/nccl_plane_options.h"
+#include "common/device_api.h"
 
 namespace optshard {
 

@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/dataplane/nccl/device_api.h"
 #include "common/dataplane/nccl/nccl_api.h"
 #include "common/dataplane/plane_request.h"
+#include "common/device_api.h"
 
 namespace optshard {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "common/dataplane/data_plane.h"
-#include "common/dataplane/nccl/device_api.h"
+#include "common/device_api.h"
 #include "tests/testing/fake_device.h"
 
 namespace optshard {

@@ -1,11 +1,12 @@
-// What the NCCL data plane needs of one device beside NCCL: streams, events, memory, and the sum in
-// the plan's order. cuda_device.h implements it with CUDA, tests/testing/fake_device.h on the host.
+// What steps and the NCCL data plane need of one device: streams, events, memory, copies, and the
+// sum in the plan's order. common/dataplane/nccl/cuda_device.h implements it with CUDA,
+// tests/testing/fake_device.h on the host.
 //
 // Nothing here waits for the device, and there is no call that would: a step cannot synchronise
 // with the host by accident. NewStream, NewEvent and Allocate may; steps do not call them but for
 // NewEvent.
-#ifndef OPTSHARD_COMMON_DATAPLANE_NCCL_DEVICE_API_H_
-#define OPTSHARD_COMMON_DATAPLANE_NCCL_DEVICE_API_H_
+#ifndef OPTSHARD_COMMON_DEVICE_API_H_
+#define OPTSHARD_COMMON_DEVICE_API_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -57,6 +58,13 @@ class DeviceApi {
   // Whether the device has reached the event. Does not block.
   virtual absl::StatusOr<bool> IsReached(const DeviceEvent& event) = 0;
 
+  // Copies on the stream, between memory of the device, and to and from memory of the host that is
+  // pinned: with other memory of the host the call waits. The ranges do not overlap.
+  virtual absl::Status Copy(void* to, const void* from, size_t bytes, void* stream) = 0;
+
+  // Bytes of the device's memory become zeros, on the stream.
+  virtual absl::Status Zero(void* to, size_t bytes, void* stream) = 0;
+
   // ReduceGroups (common/dataplane/tree_average.h) on the stream, with the same bits. The
   // contributions are at most kMaxContributions, on the device, none of them null. `result` may be
   // one of them where the types are the same. The call copies what it needs of the two spans.
@@ -67,4 +75,4 @@ class DeviceApi {
 
 }  // namespace optshard
 
-#endif  // OPTSHARD_COMMON_DATAPLANE_NCCL_DEVICE_API_H_
+#endif  // OPTSHARD_COMMON_DEVICE_API_H_

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/shard/engine/bucket_tasks.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_record.h"
 #include "server/shard/engine/trainer_updates.h"
@@ -37,27 +38,18 @@ class BucketUpdater {
   absl::Status Update(int own, const StepRecord& record, SpanPlace place, absl::Time deadline);
 
  private:
-  BucketUpdater(const StepContext& context, MappedMemory workspaces);
+  BucketUpdater(const StepContext& context, BucketTasks tasks, MappedMemory workspaces);
 
-  int GroupOf(int own) const { return context_.store->own_buckets()[own].bucket->group; }
-  const UpdateRule& RuleOf(int own) const { return *(*context_.groups)[GroupOf(own)].rule; }
-  // Whether its buckets are updated one by one.
-  bool UpdatesByBucket(int own) const {
-    return RuleOf(own).spec().element_wise || trainer_updates_.Runs(GroupOf(own));
-  }
-  void AddTasks(const ShardStore::OwnBucket& bucket, bool element_wise, const StepRecord& record,
-                SpanPlace place);
   absl::Status RunTasks(const UpdateRule& rule, absl::Time deadline);
   // Of an element-wise rule: those of one bucket. What snapshots keep is copied piece by piece.
   absl::Status RunInPieces(int own, absl::Time deadline);
 
   const StepContext context_;
+  const BucketTasks tasks_of_;
   WorkerThreads threads_;
   const MappedMemory workspaces_;
   std::unique_ptr<Executor> executor_;
   TrainerUpdates trainer_updates_;
-  // By own bucket: those that are updated at its turn.
-  std::vector<std::vector<int>> batches_;
   std::vector<int> writing_;       // of the batch that is being updated
   std::vector<UpdateTask> tasks_;  // likewise
 };

@@ -5,14 +5,13 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/shard/engine/bucket_updater.h"
 #include "server/shard/engine/step_exchange.h"
 
 namespace optshard {
 
-// RESOURCE_EXHAUSTED.
-absl::StatusOr<std::unique_ptr<StepExchange>> MakeExchange(const StepContext& context,
-                                                           std::unique_ptr<BucketUpdater> updater);
+// RESOURCE_EXHAUSTED; INTERNAL: a plan that a rule cannot follow; what the executor's factory
+// returns.
+absl::StatusOr<std::unique_ptr<StepExchange>> MakeExchange(const StepContext& context);
 
 }  // namespace optshard
 

@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "common/default_floating_point.h"
 #include "common/errors.h"
-#include "server/shard/engine/bucket_updater.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/exchange_choice.h"
 #include "server/shard/engine/replica_placement.h"
@@ -33,10 +32,7 @@ constexpr int kWholeStep = -1;  // as a bucket of the timeline
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Options& options) {
-  absl::StatusOr<std::unique_ptr<BucketUpdater>> updater = BucketUpdater::Create(options);
-  if (!updater.ok()) return updater.status();
-  absl::StatusOr<std::unique_ptr<StepExchange>> exchange =
-      MakeExchange(options, *std::move(updater));
+  absl::StatusOr<std::unique_ptr<StepExchange>> exchange = MakeExchange(options);
   if (!exchange.ok()) return exchange.status();
   return std::unique_ptr<StepEngine>(new StepEngine(options, *std::move(exchange)));
 }

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "server/shard/engine/bucket_tasks.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_record.h"
 #include "server/update/cpu/worker_threads.h"
@@ -13,19 +13,12 @@
 
 namespace optshard {
 
-// Fills in where gradient and parameter of a span of an own bucket lie. Gradients of a parameter
-// that is in several buckets lie one behind the other.
-using SpanPlace = absl::FunctionRef<void(const ShardStore::OwnBucket& own, const BucketSpan& span,
-                                         SpanUpdate* update)>;
-
 // Bound to the step's thread.
 class TrainerUpdates {
  public:
   // `threads` outlives it.
   TrainerUpdates(const StepContext& context, WorkerThreads* threads)
       : context_(context), threads_(threads), groups_(context.groups->size()) {}
-
-  bool Runs(int group) const { return (*context_.groups)[group].trainer_update != nullptr; }
 
   // Takes parameters and averaged gradients of what is updated to where the updates compute, and
   // runs them, group by group, until one fails. No replica changes. The error names the group.
@@ -44,6 +37,7 @@ class TrainerUpdates {
     SpanUpdate from;
   };
 
+  bool Runs(int group) const { return (*context_.groups)[group].trainer_update != nullptr; }
   absl::Status Add(const ShardStore::OwnBucket& own, const StepRecord& record, SpanPlace place);
 
   const StepContext context_;

@@ -56,6 +56,7 @@ ShardStore::Options OwnerGeneration::StoreOptions() const {
   store.shape = options_.shape;
   store.rank = options_.rank;
   store.TakeSlotsOf(*options_.groups);
+  store.device = options_.device;
   store.keep_reduced_gradients =
       spec.gradient_mode == GradientMode::kReduce && spec.world_size > 1 && !in_one_pass;
   return store;
@@ -76,6 +77,7 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, Para
   engine.threads = options_.threads;
   engine.make_executor = options_.make_executor;
   engine.plane = options_.plane.get();
+  engine.device = options_.device.get();
   engine.store = store_.get();
   engine.timeline = options_.timeline;
   engine.clock = options_.clock;

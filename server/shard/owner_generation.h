@@ -42,7 +42,8 @@ class OwnerGeneration {
     GroupUpdates groups;
     Rank rank = 0;
     Incarnation incarnation = 0;
-    std::shared_ptr<DataPlane> plane;  // null where there is one rank
+    std::shared_ptr<DataPlane> plane;   // null where there is one rank
+    std::shared_ptr<DeviceApi> device;  // where parameters and state lie; null: on the host
     DriverKind driver = DriverKind::kSimd;
     int threads = 1;
     ExecutorFactory make_executor = StepContext().make_executor;

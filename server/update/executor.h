@@ -34,15 +34,19 @@ class Executor {
   // Until Wait has returned OK or the ticket is destroyed, the tasks and all that they point to
   // stay where they are; the destructor waits for what still reads or writes them. Where memory and
   // stream of `context` are a device's, nothing here waits for it: an error of an update may then
-  // come as that of a later call.
+  // come as that of a later call, and the tasks, with what of them lies on the host, may go when
+  // this returns.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                         const UpdateRule& rule,
                                                         absl::Span<const UpdateTask> tasks) = 0;
+
+  // UNIMPLEMENTED where Start would refuse the rule.
+  virtual absl::Status CheckRuns(const UpdateRule&) const { return absl::OkStatus(); }
 };
 
 class WorkerThreads;
 
-// What a host lends an executor; outlives it.
+// What a host lends an executor; outlives it. An executor of a device gets nothing.
 struct HostResources {
   WorkerThreads* threads = nullptr;
   DriverKind driver = DriverKind::kSimd;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,7 +36,8 @@ class FakeDevicesState {
 
   void Enqueue(void* stream, FakeDevices::Work work) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    static_cast<Stream*>(stream)->push_back(std::move(work));
+    (stream == nullptr ? streams_.front() : *static_cast<Stream*>(stream))
+        .push_back(std::move(work));
   }
 
   // `run` under the lock in which all work runs.
@@ -74,27 +76,20 @@ class FakeDevicesState {
 
  private:
   absl::Mutex mutex_;
-  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);
+  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_) = std::list<Stream>(1);  // the default one
   std::map<std::thread::id, int64_t> synchronisations_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 namespace {
 
-// How often it was recorded, and which of these recordings streams have reached. Read and written
-// by work and in FakeDevicesState::Locked only. Work keeps it alive.
-struct Recordings {
-  int64_t recorded = 0;
-  int64_t reached = 0;
-};
+constexpr std::align_val_t kAlignment{256};  // as that of cudaMalloc
 
+// Whether the stream on which the event was recorded last has reached that point; one that was
+// never recorded is reached. Read and written by work and in FakeDevicesState::Locked only.
 struct FakeEvent final : DeviceEvent {
-  const std::shared_ptr<Recordings> recordings = std::make_shared<Recordings>();
+  std::shared_ptr<bool> reached = std::make_shared<bool>(true);
 };
-
-const std::shared_ptr<Recordings>& RecordingsOf(const DeviceEvent& event) {
-  return static_cast<const FakeEvent&>(event).recordings;
-}
 
 class FakeDevice final : public DeviceApi {
  public:
@@ -117,43 +112,38 @@ class FakeDevice final : public DeviceApi {
   // Freed memory may be wanted by work that is still on a stream: then a sanitizer says so.
   absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) override {
     state_->CountSynchronisation();
-    auto memory = std::make_unique<char[]>(bytes);
-    std::memset(memory.get(), 0xff, bytes);
-    return std::shared_ptr<void>(memory.release(), [state = state_](void* data) {
+    void* const memory = ::operator new(bytes, kAlignment);
+    std::memset(memory, 0xff, bytes);
+    return std::shared_ptr<void>(memory, [state = state_](void* data) {
       state->CountSynchronisation();
       state->RunWhatCanRun();
-      delete[] static_cast<char*>(data);
+      ::operator delete(data, kAlignment);
     });
   }
 
   absl::Status Record(DeviceEvent& event, void* stream) override {
-    const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
-    int64_t number = 0;
-    absl::Status status = state_->Locked([&] { number = ++recordings->recorded; });
+    auto reached = std::make_shared<bool>(false);
+    absl::Status status = state_->Locked([&] { static_cast<FakeEvent&>(event).reached = reached; });
     if (!status.ok()) return status;
-    state_->Enqueue(stream, [recordings, number] {
-      recordings->reached = std::max(recordings->reached, number);
-      return true;
-    });
+    state_->Enqueue(stream, [reached] { return *reached = true; });
     return status;
   }
 
   absl::Status OrderAfter(void* stream, const DeviceEvent& event) override {
-    const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
-    int64_t number = 0;
-    absl::Status status = state_->Locked([&] { number = recordings->recorded; });
+    std::shared_ptr<bool> reached;
+    absl::Status status =
+        state_->Locked([&] { reached = static_cast<const FakeEvent&>(event).reached; });
     if (!status.ok()) return status;
-    state_->Enqueue(stream, [recordings, number] { return recordings->reached >= number; });
+    state_->Enqueue(stream, [reached] { return *reached; });
     return status;
   }
 
   absl::StatusOr<bool> IsReached(const DeviceEvent& event) override {
     state_->CountSynchronisation();
     state_->RunWhatCanRun();
-    const std::shared_ptr<Recordings> recordings = RecordingsOf(event);
     bool reached = false;
     const absl::Status status =
-        state_->Locked([&] { reached = recordings->reached >= recordings->recorded; });
+        state_->Locked([&] { reached = *static_cast<const FakeEvent&>(event).reached; });
     if (!status.ok()) return status;
     return reached;
   }

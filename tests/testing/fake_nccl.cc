@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <thread>
 #include <type_traits>
@@ -131,7 +132,7 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
   struct Member {
     bool connected = false;
     absl::Status failure;
-    bool hung = false;
+    int64_t may_begin = std::numeric_limits<int64_t>::max();  // launches
     bool hangs_in_abort = false;
     bool aborting = false;
     bool aborted = false;
@@ -283,8 +284,9 @@ class FakeNcclState : public std::enable_shared_from_this<FakeNcclState> {
     absl::MutexLock lock(&mutex_);
     Member& member = members_[launch.calls[0]->rank];
     if (member.aborted) return true;
-    if (member.hung) return false;
     if (!launch.has_begun) {
+      if (member.may_begin == 0) return false;
+      --member.may_begin;
       launch.has_begun = true;
       for (const auto& call : launch.calls) {
         if (IsCollective(*call)) {
@@ -465,8 +467,10 @@ std::shared_ptr<NcclApi> FakeNccl::MakeApi(Rank rank, int version) {
 void FakeNccl::FailAsync(Rank rank, const absl::Status& failure) {
   state_->ForMember(rank, [&](auto& member) { member.failure = failure; });
 }
-void FakeNccl::Hang(Rank rank) {
-  state_->ForMember(rank, [](auto& member) { member.hung = true; });
+void FakeNccl::Hang(Rank rank) { LetThrough(rank, 0); }
+
+void FakeNccl::LetThrough(Rank rank, int64_t launches) {
+  state_->ForMember(rank, [=](auto& member) { member.may_begin = launches; });
 }
 void FakeNccl::HangInAbort(Rank rank) {
   state_->ForMember(rank, [](auto& member) { member.hangs_in_abort = true; });

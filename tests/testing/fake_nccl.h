@@ -44,6 +44,8 @@ class FakeNccl {
   // begin any more. HangInAbort: its Abort blocks until ReleaseAbort, or until this object ends.
   void FailAsync(Rank rank, const absl::Status& failure);
   void Hang(Rank rank);
+  // So many more of its launches begin, and then none before this is called again.
+  void LetThrough(Rank rank, int64_t launches);
   void HangInAbort(Rank rank);
   void ReleaseAbort(Rank rank);
 

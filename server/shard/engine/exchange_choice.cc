@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/shard/engine/bucket_updater.h"
+#include "server/shard/engine/device_exchange.h"
 #include "server/shard/engine/direct_exchange.h"
 #include "server/shard/engine/hierarchical_exchange.h"
 #include "server/shard/engine/message_exchange.h"
@@ -10,6 +11,7 @@
 namespace optshard {
 
 absl::StatusOr<std::unique_ptr<StepExchange>> MakeExchange(const StepContext& context) {
+  if (context.device != nullptr) return DeviceExchange::Create(context);
   absl::StatusOr<std::unique_ptr<BucketUpdater>> updater = BucketUpdater::Create(context);
   if (!updater.ok()) return updater.status();
   if (context.plane != nullptr && context.plane->peer_replicas() != nullptr) {

@@ -1,4 +1,4 @@
-// Which exchange a step uses: the plane says what it can reach.
+// Which exchange a step uses: by where the memory is, and what the plane can reach.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_EXCHANGE_CHOICE_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_EXCHANGE_CHOICE_H_
 

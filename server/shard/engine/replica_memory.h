@@ -17,17 +17,20 @@ namespace optshard {
 // caller vouches for the padding (ReplicaRegion). Thread-compatible; the spans outlive it.
 class ReplicaMemory {
  public:
-  ReplicaMemory(absl::Span<const ReplicaTensor> tensors, absl::Span<const ReplicaRegion> regions)
-      : tensors_(tensors), regions_(regions) {}
+  ReplicaMemory(absl::Span<const ReplicaTensor> tensors, absl::Span<const ReplicaRegion> regions,
+                void* stream = nullptr)
+      : tensors_(tensors), regions_(regions), stream_(stream) {}
 
   absl::Span<const ReplicaTensor> tensors() const { return tensors_; }
   const ReplicaTensor& tensor(int parameter) const { return tensors_[parameter]; }
+  void* stream() const { return stream_; }  // StepInput::stream
 
   // Null where the bucket must be packed.
   void* ParametersInPlace(const Bucket& bucket) const;
   const void* GradientsInPlace(const Bucket& bucket) const;  // null also where one is missing
 
-  // The padding becomes zero, and so does a gradient that is missing, or that has not the rows.
+  // Of a replica in memory of the host. The padding becomes zero, and so does a gradient that is
+  // missing, or that has not the rows.
   void PackParameters(const Bucket& bucket, void* to) const;
   void PackGradients(const Bucket& bucket, void* to) const;
   void UnpackParameters(const Bucket& bucket, const void* from) const;
@@ -47,6 +50,7 @@ class ReplicaMemory {
 
   absl::Span<const ReplicaTensor> tensors_;
   absl::Span<const ReplicaRegion> regions_;
+  void* stream_;
 };
 
 }  // namespace optshard

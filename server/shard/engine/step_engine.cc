@@ -90,6 +90,8 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   const absl::Time start = options_.clock->Now();
   record_.step = finished_ + 1;
   options_.timeline->BeginStep(record_.step, start);
+  absl::optional<Result> failed = Settle(deadline);
+  if (failed.has_value()) return *std::move(failed);
 
   // A rank whose input is invalid takes part all the same, with nothing to contribute, until the
   // commit tells all ranks why: leaving now would let them wait for it.
@@ -111,8 +113,8 @@ StepEngine::Result StepEngine::TakePart(const StepInput& input, const absl::Stat
   }
   if (prepared.ok()) prepared = CheckGradients(input.replica);
   const ReplicaMemory replica = replica_ok.ok()
-                                    ? ReplicaMemory(input.replica, input.regions)
-                                    : ReplicaMemory(no_replica_, absl::Span<const ReplicaRegion>());
+                                    ? ReplicaMemory(input.replica, input.regions, input.stream)
+                                    : ReplicaMemory(no_replica_, {}, input.stream);
 
   Agreement agreed;
   absl::Status status;
@@ -205,6 +207,12 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
                               if (!owned_[parameter]) return nullptr;
                               return &record_.coefficients[parameter].scalar_slots;
                             });
+  if (options_.device != nullptr) {
+    // The ledger calls it torn until it is done there.
+    under_way_ = true;
+    finished_ = record_.step;
+    return Result();
+  }
   ledger.SetProgress({finished_, StepOutcome::kApplied, skipped_});
   status = exchange_->Complete(record_, deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied);
@@ -369,7 +377,32 @@ void StepEngine::PrepareCoefficients() {
   }
 }
 
+StepEngine::Result StepEngine::Synchronize(absl::Duration timeout) {
+  absl::optional<Result> failed = Settle(options_.clock->Now() + timeout);
+  if (failed.has_value()) return *std::move(failed);
+  Result result;
+  result.info.step = finished_;
+  return result;
+}
+
+absl::optional<StepEngine::Result> StepEngine::Settle(absl::Time deadline) {
+  absl::Status settled = exchange_->Settle(deadline);
+  if (!settled.ok()) {
+    return Failed(std::move(settled), under_way_ ? StepOutcome::kTorn : StepOutcome::kNotApplied);
+  }
+  if (std::exchange(under_way_, false)) options_.store->ledger().SetProgress(progress());
+  return absl::nullopt;
+}
+
+absl::Status StepEngine::CheckIsOnHost() const {
+  if (options_.device == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "parameters and state are on ", options_.device->name(), ": only steps are run there"));
+}
+
 StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome) {
+  // Nobody will know of it any more that it is done.
+  if (std::exchange(under_way_, false)) --finished_;
   options_.snapshots->End(status);
   Abandon(status);
   EndTimeline(status);

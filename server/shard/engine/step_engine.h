@@ -69,10 +69,17 @@ class StepEngine {
     StepInfo info;
   };
 
-  // RESOURCE_EXHAUSTED.
+  // What MakeExchange returns (exchange_choice.h).
   static absl::StatusOr<std::unique_ptr<StepEngine>> Create(const Options& options);
 
+  // On a device it returns when the step is enqueued there, and finished() counts it. What fails
+  // afterwards is the error of the next call, which first waits for it: then finished() no longer
+  // does, and the outcome is kTorn. So no rank votes for a step before the last one is done there.
   Result Step(const StepInput& input);
+
+  // Waits until what the last step has enqueued on a device is done: like the beginning of every
+  // other call.
+  Result Synchronize(absl::Duration timeout);
 
   // Takes part in the others' next step, or where values are missing in their synchronisation,
   // whenever they come until the deadline, so that all give it up for this reason. The result has
@@ -81,9 +88,10 @@ class StepEngine {
 
   // Rank 0's parameter values go to all. Masters take what was changed. What fails once values
   // travel is kTorn where they were kOfTheJob. Otherwise there was nothing to tear, and all may
-  // synchronise again, with an engine of their next generation.
+  // synchronise again, with an engine of their next generation. `stream`: as StepInput's.
   Result SyncParameters(absl::Span<const ReplicaTensor> replica,
-                        absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+                        absl::Span<const ReplicaRegion> regions, absl::Duration timeout,
+                        void* stream = nullptr);
 
   // Compares the bits of all ranks' replicas. Where they differ, all ranks refuse, with the first
   // parameter that differs (ReplicasDiffer). Nothing changes.
@@ -156,6 +164,10 @@ class StepEngine {
            (values_ == ParameterValues::kOfEachRank && options_.state().MayHaveMasters());
   }
 
+  // Waits for what is under way on the device; gives the result that ends the call, if it failed.
+  absl::optional<Result> Settle(absl::Time deadline);
+  // Of calls that look at the replica or the state with the host's own instructions.
+  absl::Status CheckIsOnHost() const;
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   Result RefuseToSynchronise(const absl::Status& reason, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
@@ -226,6 +238,7 @@ class StepEngine {
   std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
   bool hyperparameters_are_new_ = false;  // the record's are others
   StepNumber finished_;                   // the ledger's, at first
+  bool under_way_ = false;                // the last finished one, on a device
   uint64_t skipped_;                      // likewise
   ParameterValues values_;
   std::vector<Incarnation> incarnations_;  // by rank, of the votes so far; 0: none yet

@@ -30,7 +30,8 @@ absl::Status StepEngine::CheckLoad(const LoadInput& load, const StagedState* sta
     return absl::InvalidArgumentError(
         absl::StrFormat("state of step %d, expected 0 to %d", load.step, ShardLedger::kLastStep));
   }
-  absl::Status usable = CheckStaged(staged, Replacing::kAll);
+  absl::Status usable = CheckIsOnHost();
+  if (usable.ok()) usable = CheckStaged(staged, Replacing::kAll);
   if (usable.ok()) usable = CheckReplica(load.replica, load.regions);
   return usable.ok() ? UseHyperparameters(load.hyperparameters) : usable;
 }
@@ -80,9 +81,10 @@ StepEngine::Result StepEngine::FinishLoading(const LoadInput& load, const Staged
 StepEngine::Result StepEngine::ReplaceState(const StagedState* staged, absl::Duration timeout) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
+  absl::Status usable = CheckIsOnHost();
+  if (usable.ok()) usable = CheckStaged(staged, Replacing::kState);
   absl::optional<Result> refused =
-      AgreeOnCall(CommitCall::kReplaceState, 0, CheckStaged(staged, Replacing::kState),
-                  StepOutcome::kNotApplied, deadline);
+      AgreeOnCall(CommitCall::kReplaceState, 0, usable, StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
   ShardStore& store = *options_.store;
   const RightOfWay::Taken taken(store.snapshots().right_of_way());

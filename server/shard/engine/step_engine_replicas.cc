@@ -48,6 +48,8 @@ absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call, uint
                                                            absl::Time deadline) {
   record_.step = finished_ + 1;
   options_.timeline->BeginStep(finished_, options_.clock->Now(), RankPhase::kCommit);
+  absl::optional<Result> failed = Settle(deadline);
+  if (failed.has_value()) return failed;
   std::vector<CommitVote> votes;
   bool sent = false;
   const ReplicaMemory none(no_replica_, absl::Span<const ReplicaRegion>());
@@ -68,7 +70,7 @@ absl::optional<StepEngine::Result> StepEngine::AgreeOnCall(CommitCall call, uint
 
 StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                               absl::Span<const ReplicaRegion> regions,
-                                              absl::Duration timeout) {
+                                              absl::Duration timeout, void* stream) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
   // Otherwise there is nothing to tear: all of it is done again, before anything else is.
@@ -88,7 +90,7 @@ StepEngine::Result StepEngine::SyncParameters(absl::Span<const ReplicaTensor> re
   // does: otherwise nothing would tell that rank's old values from the new ones of the others.
   absl::Status status = Barrier(kLedgersAreMarked, deadline);
   if (!status.ok()) return Failed(std::move(status), unfinished);
-  const ReplicaMemory memory(replica, regions);
+  const ReplicaMemory memory(replica, regions, stream);
   options_.store->snapshots().BeginParameterWrites();
   status = exchange_->SyncParameters(finished_, memory, deadline);
   if (status.ok()) status = TakeMasters(memory, deadline);
@@ -132,8 +134,10 @@ StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> re
                                               absl::Duration timeout) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
-  absl::optional<Result> refused = AgreeOnCall(
-      CommitCall::kVerify, 0, CheckReplica(replica, regions), StepOutcome::kNotApplied, deadline);
+  absl::Status usable = CheckIsOnHost();
+  if (usable.ok()) usable = CheckReplica(replica, regions);
+  absl::optional<Result> refused =
+      AgreeOnCall(CommitCall::kVerify, 0, usable, StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
   absl::optional<absl::Status> difference;
   absl::Status status = CompareReplicas(replica, deadline, &difference);

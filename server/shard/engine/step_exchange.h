@@ -10,6 +10,7 @@
 #include "common/bucket.h"
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
+#include "common/device_api.h"
 #include "common/generation_shape.h"
 #include "common/gradient_mode.h"
 #include "common/ids.h"
@@ -37,6 +38,8 @@ struct StepContext {
   int threads = 1;
   ExecutorFactory make_executor = CpuExecutor::Create;
   DataPlane* plane = nullptr;  // null where there is one rank
+  // Where parameters, gradients and state lie; null: in memory of the host.
+  DeviceApi* device = nullptr;
   ShardStore* store = nullptr;
   TimelineRing* timeline = nullptr;
   const Clock* clock = nullptr;
@@ -71,9 +74,11 @@ inline bool AnyUpdated(const Bucket& bucket, const StepRecord& record) {
   return false;
 }
 
-// Three implementations: by messages of the plane (message_exchange.h), in one pass over the
-// replicas themselves (direct_exchange.h), and in one pass within each node with messages between
-// nodes (hierarchical_exchange.h). Bound to the step's thread. Errors are the plane's,
+// Four implementations: by messages of the plane (message_exchange.h), in one pass over the
+// replicas themselves (direct_exchange.h), in one pass within each node with messages between
+// nodes (hierarchical_exchange.h), and on a device (device_exchange.h). Where there is a device,
+// Prepare, Apply and Complete have only enqueued there what they promise: what others do is then
+// ordered, not done, and Settle waits for it. Bound to the step's thread. Errors are the plane's,
 // except those of Check and RunTrainerUpdates; after one only Abandon may follow.
 class StepExchange {
  public:
@@ -107,6 +112,10 @@ class StepExchange {
   // this call. When all ranks have returned OK, all replicas have them.
   virtual absl::Status PublishParameters(StepNumber step, const ReplicaMemory& replica,
                                          absl::Time deadline) = 0;
+
+  // Returns once what Prepare and Apply have enqueued on a device is done. The other calls but
+  // Abandon come after it.
+  virtual absl::Status Settle(absl::Time) { return absl::OkStatus(); }
 
   // Ends the operations that are under way on an aborted plane. Afterwards no buffer is in use.
   virtual void Abandon(absl::Time deadline) = 0;

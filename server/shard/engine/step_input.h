@@ -26,8 +26,8 @@ struct GradientRows {
   }
 };
 
-// One parameter of this rank's replica, in host memory, contiguous, of the parameter's dtype and of
-// its gradient's where it has elements.
+// One parameter of this rank's replica, where the engine's memory is, contiguous, of the
+// parameter's dtype and of its gradient's where it has elements.
 struct ReplicaTensor {
   Buffer parameter;      // none only of a zero-size parameter
   ConstBuffer gradient;  // none: there is none this step
@@ -44,6 +44,9 @@ struct StepInput {
   absl::Span<const ReplicaRegion> regions;
   absl::Span<const Hyperparameters> hyperparameters;  // by group; validated by the step
   absl::Duration timeout;                             // of the whole step
+  // Of a replica on a device: on which gradients are ready behind what is there now, and behind
+  // which parameters and gradients are read and written later. Null: the device's default one.
+  void* stream = nullptr;
   // Called where all ranks skip the step, with the last finished one, before a snapshot is opened
   // that follows the call: what the trainer gave with the step belongs there.
   std::function<void(StepNumber finished)> on_skip = {};

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "common/device_wait.h"
+#include "common/errors.h"
 #include "common/fatal.h"
 #include "common/streaming_copy.h"
 #include "server/shard/state/mapped_memory.h"
@@ -43,6 +45,27 @@ absl::StatusOr<ShardMemory> ShardMemory::Private(const Bytes& bytes, const std::
   memory.slots = slots->data();
   memory.ledger = ledger->data();
   memory.owner = std::make_shared<Mappings>(Mappings{*std::move(slots), *std::move(ledger)});
+  memory.is_private = true;
+  return memory;
+}
+
+absl::StatusOr<ShardMemory> ShardMemory::OnDevice(const Bytes& bytes,
+                                                  const std::shared_ptr<DeviceApi>& device,
+                                                  const std::string& what) {
+  struct Memory {
+    std::shared_ptr<DeviceApi> device;
+    std::shared_ptr<void> slots;
+    MappedMemory ledger;
+  };
+  absl::StatusOr<std::shared_ptr<void>> slots = ZeroedOn(*device, bytes.slots);
+  if (!slots.ok()) return errors::WithContext(slots.status(), what);
+  absl::StatusOr<MappedMemory> ledger = MappedMemory::Allocate(bytes.ledger, what);
+  if (!ledger.ok()) return ledger.status();
+  ShardMemory memory;
+  memory.bytes = bytes;
+  memory.slots = slots->get();
+  memory.ledger = ledger->data();
+  memory.owner = std::make_shared<Memory>(Memory{device, *std::move(slots), *std::move(ledger)});
   memory.is_private = true;
   return memory;
 }

@@ -18,12 +18,12 @@
 #include "absl/types/span.h"
 #include "common/bucket.h"
 #include "common/buffer.h"
+#include "common/device_api.h"
 #include "common/generation_shape.h"
 #include "common/ids.h"
 #include "common/parameter_space.h"
 #include "common/state_options.h"
 #include "server/shard/snapshot/state_snapshots.h"
-#include "server/shard/state/mapped_memory.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/update/group_update.h"
@@ -72,6 +72,9 @@ class ShardStore {
     int scalar_slots = 0;
     std::vector<ScalarSlots> initial_scalar_slots;
     bool keep_reduced_gradients = false;
+    // In whose memory the slots and the reduced gradients lie; null: in the host's. What reads or
+    // writes elements here, and snapshots, are for memory of the host.
+    std::shared_ptr<DeviceApi> device;
 
     const ParameterSpace& space() const { return shape->space(); }
     const StateOptions& state() const { return shape->spec().state; }
@@ -90,7 +93,7 @@ class ShardStore {
   // Uses the state in `memory`, which has one entry for each admission of exactly BytesFor bytes
   // (INTERNAL otherwise), or, where that is empty, private memory. The last entry's ledger counts.
   // Memory that no store has begun is zeros; its slots are given their initial values.
-  // RESOURCE_EXHAUSTED where there is too little.
+  // RESOURCE_EXHAUSTED where there is too little; the device's errors.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(const Options& options,
                                                             std::vector<ShardMemory> memory = {});
 
@@ -231,8 +234,10 @@ class ShardStore {
   // memory and the reduced gradients are there.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Over(
       const Options& options, std::vector<ShardMemory> memory,
-      std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients, int first_new);
-  void PlaceSlots(int first_new);
+      std::vector<std::shared_ptr<void>> reduced_gradients, int first_new);
+  static absl::StatusOr<ShardMemory> PrivateMemory(const Options& options, int admission);
+  absl::Status PlaceSlots(int first_new);
+  absl::Status Fill(const SlotArray& array, int64_t elements, double value) const;
   void PlaceBlocks();
   absl::Status PlaceReducedGradients();
   absl::optional<SnapshotCounts> TryReadCounts() const;
@@ -249,7 +254,7 @@ class ShardStore {
   const Options options_;
   std::vector<ShardMemory> memory_;  // by admission
   absl::optional<ShardLedger> ledger_;
-  std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients_;  // by admission
+  std::vector<std::shared_ptr<void>> reduced_gradients_;  // by admission
   std::vector<OwnBucket> own_;
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   // By parameter and slot: those with a shape of their own, in its elements.

@@ -8,6 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checked_math.h"
+#include "common/device_wait.h"
+#include "common/errors.h"
+#include "server/shard/state/device_slot_memory.h"
+#include "server/shard/state/mapped_memory.h"
 #include "server/shard/state/shard_store.h"
 #include "server/shard/state/slot_memory.h"
 
@@ -82,6 +86,19 @@ int64_t ReducedBytes(const Bucket& bucket) {
 
 // For people.
 std::string StateName(Rank rank) { return absl::StrCat("the optimizer state of rank ", rank); }
+
+absl::StatusOr<std::shared_ptr<void>> Zeroed(DeviceApi* device, size_t bytes,
+                                             const std::string& what) {
+  if (device != nullptr) {
+    absl::StatusOr<std::shared_ptr<void>> zeroed = ZeroedOn(*device, bytes);
+    if (!zeroed.ok()) return errors::WithContext(zeroed.status(), what);
+    return zeroed;
+  }
+  absl::StatusOr<MappedMemory> mapped = MappedMemory::Allocate(bytes, what);
+  if (!mapped.ok()) return mapped.status();
+  const auto owner = std::make_shared<const MappedMemory>(*std::move(mapped));
+  return std::shared_ptr<void>(owner, owner->data());
+}
 
 // That what `before` keeps lies in the same places with `after`.
 absl::Status CheckGrowth(const ShardStore::Options& before, const ShardStore::Options& after) {
@@ -163,13 +180,19 @@ int64_t ShardStore::ReducedGradientBytes(const Options& options) {
   return bytes;
 }
 
+absl::StatusOr<ShardMemory> ShardStore::PrivateMemory(const Options& options, int admission) {
+  const ShardMemory::Bytes bytes = BytesFor(options, admission);
+  return options.device == nullptr
+             ? ShardMemory::Private(bytes, StateName(options.rank))
+             : ShardMemory::OnDevice(bytes, options.device, StateName(options.rank));
+}
+
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& options,
                                                                std::vector<ShardMemory> memory) {
   const auto admissions = static_cast<size_t>(options.space().admission_count());
   const bool is_private = memory.empty();
   while (is_private && memory.size() < admissions) {
-    absl::StatusOr<ShardMemory> made = ShardMemory::Private(
-        BytesFor(options, static_cast<int>(memory.size())), StateName(options.rank));
+    absl::StatusOr<ShardMemory> made = PrivateMemory(options, static_cast<int>(memory.size()));
     if (!made.ok()) return made.status();
     memory.push_back(*std::move(made));
   }
@@ -199,8 +222,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Grow(
   if (!grows.ok()) return grows;
   const int admission = options_.space().admission_count();
   if (!added.has_value()) {
-    absl::StatusOr<ShardMemory> made =
-        ShardMemory::Private(BytesFor(next, admission), StateName(next.rank));
+    absl::StatusOr<ShardMemory> made = PrivateMemory(next, admission);
     if (!made.ok()) return made.status();
     added = *std::move(made);
   }
@@ -243,7 +265,7 @@ int64_t ShardStore::BytesAlike() const {
 
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
     const Options& options, std::vector<ShardMemory> memory,
-    std::vector<std::shared_ptr<const MappedMemory>> reduced_gradients, int first_new) {
+    std::vector<std::shared_ptr<void>> reduced_gradients, int first_new) {
   for (size_t i = 0; i < memory.size(); ++i) {
     const ShardMemory::Bytes bytes = BytesFor(options, static_cast<int>(i));
     const bool counts = i + 1 == memory.size();  // the ledgers before it are no longer read
@@ -281,13 +303,13 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
   }
   store->reduced_gradients_ = std::move(reduced_gradients);
   absl::Status placed = store->PlaceReducedGradients();
+  if (placed.ok()) placed = store->PlaceSlots(first_new);
   if (!placed.ok()) return placed;
-  store->PlaceSlots(first_new);
   store->PlaceBlocks();
   return store;
 }
 
-void ShardStore::PlaceSlots(int first_new) {
+absl::Status ShardStore::PlaceSlots(int first_new) {
   std::vector<SlotArrays> arrays_of;  // by admission
   for (const ShardMemory& memory : memory_) arrays_of.emplace_back(memory.slots);
   for (const Stretch& stretch : StretchesOf(options_)) {
@@ -302,7 +324,8 @@ void ShardStore::PlaceSlots(int first_new) {
       if (values == 0) continue;
       state.slots[s] = arrays.Take(values, SlotTypeOf(options_.state(), parameter, slots[s]));
       if (admission >= first_new && slots[s].initial != 0) {
-        FillSlot(state.slots[s], values, slots[s].initial);
+        const absl::Status filled = Fill(state.slots[s], values, slots[s].initial);
+        if (!filled.ok()) return filled;
       }
       if (slots[s].has_own_shape()) {
         whole_slots_[{first.where->parameter, static_cast<int>(s)}] = {first.own, first.span, 0,
@@ -325,6 +348,13 @@ void ShardStore::PlaceSlots(int first_new) {
           {part.own, part.span, span.parameter_offset_elements, span.elements});
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status ShardStore::Fill(const SlotArray& array, int64_t elements, double value) const {
+  if (options_.device != nullptr) return FillSlotOn(*options_.device, array, elements, value);
+  FillSlot(array, elements, value);
+  return absl::OkStatus();
 }
 
 absl::Status ShardStore::PlaceReducedGradients() {
@@ -334,14 +364,15 @@ absl::Status ShardStore::PlaceReducedGradients() {
     bytes[AdmissionOf(options_, *own.bucket)] += ReducedBytes(*own.bucket);
   }
   for (size_t i = reduced_gradients_.size(); i < bytes.size(); ++i) {
-    absl::StatusOr<MappedMemory> gradients = MappedMemory::Allocate(
-        bytes[i], absl::StrCat("the reduced gradients of rank ", options_.rank));
+    absl::StatusOr<std::shared_ptr<void>> gradients =
+        Zeroed(options_.device.get(), bytes[i],
+               absl::StrCat("the reduced gradients of rank ", options_.rank));
     if (!gradients.ok()) return gradients.status();
-    reduced_gradients_.push_back(std::make_shared<const MappedMemory>(*std::move(gradients)));
+    reduced_gradients_.push_back(*std::move(gradients));
   }
   std::vector<char*> next;
   for (const auto& gradients : reduced_gradients_) {
-    next.push_back(static_cast<char*>(gradients->data()));
+    next.push_back(static_cast<char*>(gradients.get()));
   }
   for (OwnBucket& own : own_) {
     char*& gradient = next[AdmissionOf(options_, *own.bucket)];

@@ -32,6 +32,11 @@ absl::Time Soon() { return Clock::Monotonic().Now() + kLongestWait; }
 
 void* At(void* memory, size_t offset) { return static_cast<char*>(memory) + offset; }
 
+// Null: it has none.
+const FormulaKernels* KernelsOf(const UpdateRule& rule) {
+  return rule.formula() == nullptr ? nullptr : FormulaKernelRegistry::Find(rule.formula());
+}
+
 std::string NameOfDevice(int device) { return absl::StrCat("cuda:", device); }
 
 class CudaTicket final : public Ticket {
@@ -104,24 +109,25 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
   const CurrentDevice current(device_);
   if (!current.status().ok()) return current.status();
   auto* const stream = static_cast<cudaStream_t>(context.stream);
+  absl::Status status = CheckRuns(rule);
+  if (!status.ok()) return status;
   const NormScaledRule* const with_norms = NormScaledRules::Find(rule.spec().name);
-  const FormulaKernels* const kernels =
-      rule.formula() == nullptr ? nullptr : FormulaKernelRegistry::Find(rule.formula());
-  absl::Status status;
-  if (with_norms != nullptr) {
-    status = StartWithNorms(*with_norms, tasks, stream);
-  } else if (kernels != nullptr) {
-    status = Start(*kernels, tasks, stream);
-  } else {
-    status = absl::UnimplementedError(absl::StrFormat(
-        "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
-  }
+  status = with_norms != nullptr ? StartWithNorms(*with_norms, tasks, stream)
+                                 : Start(*KernelsOf(rule), tasks, stream);
   if (!status.ok()) return status;
   auto event = CudaEvent::Create();
   if (!event.ok()) return event.status();
   status = event->Record(stream);
   if (!status.ok()) return status;
   return std::unique_ptr<Ticket>(new CudaTicket(device_, *std::move(event)));
+}
+
+absl::Status CudaExecutor::CheckRuns(const UpdateRule& rule) const {
+  if (NormScaledRules::Find(rule.spec().name) != nullptr || KernelsOf(rule) != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrFormat(
+      "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
 }
 
 absl::Status CudaExecutor::Start(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,

@@ -47,6 +47,8 @@ class CudaExecutor final : public Executor {
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;
 
+  absl::Status CheckRuns(const UpdateRule& rule) const override;
+
  private:
   // Tables, or sums, one behind the other.
   class TableLayout {

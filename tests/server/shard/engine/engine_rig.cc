@@ -87,9 +87,9 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   oracle_ = std::make_unique<StepOracle>(options_.space, *common_.groups, options_.state);
   ranks_.resize(options_.world_size);
   MakeReplicas();
+  MakePlanes();
   for (Rank r = 0; r < options_.world_size; ++r) {
     RankState& rank = ranks_[r];
-    if (options_.world_size > 1) rank.plane = hub_->MakePlane(r);
     rank.timeline = std::make_unique<TimelineRing>(4, Clock::Monotonic());
     rank.hyperparameters = HyperparametersOf(*common_.groups);
     rank.memory = {MakeMemory(r, common_)};
@@ -154,14 +154,36 @@ void EngineRig::MakeReplicas() {
   hub_->ShareReplicas(std::move(replicas));
 }
 
+void EngineRig::MakePlanes() {
+  if (!options_.on_devices) {
+    for (Rank r = 0; r < options_.world_size; ++r) {
+      if (options_.world_size > 1) ranks_[r].plane = hub_->MakePlane(r);
+    }
+    return;
+  }
+  devices_ = std::make_unique<NcclGroup>(options_.world_size);
+  OnEveryRank([this](Rank r) {
+    RankState& rank = ranks_[r];
+    const NcclPlaneOptions options = devices_->OptionsOf(r);
+    rank.device = *options.device;
+    rank.stream = *rank.device->NewStream();
+    if (options_.world_size == 1) return;
+    absl::StatusOr<std::unique_ptr<DataPlane>> plane = devices_->Make(options);
+    ASSERT_TRUE(plane.ok()) << plane.status();
+    rank.plane = *std::move(plane);
+  });
+}
+
 ShardMemory EngineRig::MakeMemory(Rank rank, const Common& common) const {
   ShardStore::Options store;
   store.shape = common.shape;
   store.rank = rank;
   store.TakeSlotsOf(*common.groups);
   const int admission = common.shape->space().admission_count() - 1;
+  const ShardMemory::Bytes bytes = ShardStore::BytesFor(store, admission);
   absl::StatusOr<ShardMemory> memory =
-      ShardMemory::Private(ShardStore::BytesFor(store, admission), "a test's state");
+      options_.on_devices ? ShardMemory::OnDevice(bytes, ranks_[rank].device, "a test's state")
+                          : ShardMemory::Private(bytes, "a test's state");
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *std::move(memory);
 }
@@ -176,6 +198,12 @@ OwnerGeneration::Options EngineRig::OptionsOf(Rank rank, const Common& common) c
   options.driver = options_.driver;
   options.threads = options_.threads;
   if (options_.executor_of) options.make_executor = options_.executor_of(rank);
+  if (options_.on_devices) {
+    options.device = ranks_[rank].device;
+    options.make_executor =
+        MakeFakeDeviceExecutor(devices_->devices(), options.device,
+                               options_.may_update ? options_.may_update(rank) : nullptr);
+  }
   options.window = options_.window;
   options.staging_buffers = options_.staging_buffers;
   options.timeline = ranks_[rank].timeline.get();
@@ -297,16 +325,19 @@ void EngineRig::OnEveryRank(const std::function<void(Rank)>& work) {
 
 std::vector<StepEngine::Result> EngineRig::Step() {
   std::vector<StepEngine::Result> results(options_.world_size);
-  OnEveryRank([&](Rank r) {
-    RankState& rank = ranks_[r];
-    StepInput input;
-    input.replica = rank.replica->tensors();
-    input.regions = rank.replica->regions();
-    input.hyperparameters = rank.hyperparameters;
-    input.timeout = options_.timeout;
-    results[r] = rank.engine->Step(input);
-  });
+  OnEveryRank([&](Rank r) { results[r] = StepOf(r); });
   return results;
+}
+
+StepEngine::Result EngineRig::StepOf(Rank r) {
+  RankState& rank = ranks_[r];
+  StepInput input;
+  input.replica = rank.replica->tensors();
+  input.regions = rank.replica->regions();
+  input.hyperparameters = rank.hyperparameters;
+  input.timeout = options_.timeout;
+  input.stream = rank.stream.get();
+  return rank.engine->Step(input);
 }
 
 std::vector<StepEngine::Result> EngineRig::SyncParameters() {
@@ -314,8 +345,14 @@ std::vector<StepEngine::Result> EngineRig::SyncParameters() {
   OnEveryRank([&](Rank r) {
     RankState& rank = ranks_[r];
     results[r] = rank.engine->SyncParameters(rank.replica->tensors(), rank.replica->regions(),
-                                             options_.timeout);
+                                             options_.timeout, rank.stream.get());
   });
+  return results;
+}
+
+std::vector<StepEngine::Result> EngineRig::Synchronize() {
+  std::vector<StepEngine::Result> results(options_.world_size);
+  OnEveryRank([&](Rank r) { results[r] = ranks_[r].engine->Synchronize(options_.timeout); });
   return results;
 }
 

@@ -23,6 +23,8 @@
 #include "server/update/executor.h"
 #include "server/update/group_update.h"
 #include "server/update/update_rule.h"
+#include "tests/common/dataplane/nccl_group.h"
+#include "tests/server/shard/engine/fake_device_executor.h"
 #include "tests/server/shard/engine/step_oracle.h"
 #include "tests/server/shard/engine/test_replica.h"
 #include "tests/testing/fake_plane.h"
@@ -64,11 +66,17 @@ class EngineRig {
     // By rank: bits of MXCSR that its thread sets before it calls, such as _MM_FLUSH_ZERO_ON.
     std::vector<unsigned> floating_point_modes;
     absl::Duration timeout = absl::Seconds(20);
+    // Each rank's replica and state are on a fake device of its own, and the planes are over a fake
+    // NCCL. What the device does it does when somebody looks: Synchronize before you compare.
+    bool on_devices = false;
+    std::function<MayUpdate(Rank)> may_update;  // null: any update may run
   };
 
   struct RankState {
     std::unique_ptr<TestReplica> replica;
     std::shared_ptr<DataPlane> plane;
+    std::shared_ptr<DeviceApi> device;
+    std::shared_ptr<void> stream;     // the trainer's, on the device
     std::vector<ShardMemory> memory;  // by admission
     std::unique_ptr<TimelineRing> timeline;
     std::unique_ptr<OwnerGeneration> generation;
@@ -95,8 +103,10 @@ class EngineRig {
 
   // Steps every rank, each on a thread of its own, all with the gradients they have.
   std::vector<StepEngine::Result> Step();
+  StepEngine::Result StepOf(Rank rank);  // on the calling thread
   // On every rank.
   std::vector<StepEngine::Result> SyncParameters();
+  std::vector<StepEngine::Result> Synchronize();
   StepOracle& oracle() { return *oracle_; }
   // The next generation, in which the options' space has one admission more: every rank's is built
   // beside the running one and takes its place. The added parameters have values at rank 0 alone.
@@ -118,6 +128,7 @@ class EngineRig {
 
   RankState& rank(Rank rank) { return ranks_[rank]; }
   FakeHub& hub() { return *hub_; }
+  NcclGroup& devices() { return *devices_; }  // where they are on devices
   const Options& options() const { return options_; }
   const ParameterSpace& space() const { return options_.space; }
   const std::vector<Bucket>& buckets() const { return common_.shape->buckets(); }
@@ -136,6 +147,7 @@ class EngineRig {
   bool reachable() const;
   bool on_nodes() const { return options_.placements[0] == Placement::kNodes; }
   void MakeReplicas();
+  void MakePlanes();
   ShardMemory MakeMemory(Rank rank, const Common& common) const;
   OwnerGeneration::Options OptionsOf(Rank rank, const Common& common) const;
   void Take(Rank rank, absl::StatusOr<std::unique_ptr<OwnerGeneration>> built);
@@ -147,6 +159,7 @@ class EngineRig {
   Options options_;
   Common common_;
   std::unique_ptr<FakeHub> hub_;
+  std::unique_ptr<NcclGroup> devices_;
   std::vector<RankState> ranks_;
   std::unique_ptr<StepOracle> oracle_;
   StepNumber given_ = 0;

@@ -98,12 +98,11 @@ std::string PolicyName(PartitionPolicy policy) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, StepEngineOnDevicesTest,
-    ::testing::Combine(::testing::Values(1, 2, 3),
+    ::testing::Combine(::testing::Values(1, 3),
                        ::testing::Values(GradientMode::kAveraged, GradientMode::kReduce),
                        ::testing::Values(PartitionPolicy::kGreedy, PartitionPolicy::kBalanced,
                                          PartitionPolicy::kReplicated),
-                       ::testing::Values(Placement::kFlatRegions, Placement::kFlatUnvouched,
-                                         Placement::kScattered)),
+                       ::testing::Values(Placement::kFlatRegions, Placement::kScattered)),
     [](const ::testing::TestParamInfo<DeviceCase>& info) {
       const bool averaged = std::get<1>(info.param) == GradientMode::kAveraged;
       return absl::StrCat("Ranks", std::get<0>(info.param), averaged ? "Averaged" : "Reduce",

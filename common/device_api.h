@@ -3,8 +3,8 @@
 // tests/testing/fake_device.h on the host.
 //
 // Nothing here waits for the device, and there is no call that would: a step cannot synchronise
-// with the host by accident. NewStream, NewEvent and Allocate may; steps do not call them but for
-// NewEvent.
+// with the host by accident. NewStream, NewEvent, Allocate and AllocateOnHost may; steps do not
+// call them but for NewEvent.
 #ifndef OPTSHARD_COMMON_DEVICE_API_H_
 #define OPTSHARD_COMMON_DEVICE_API_H_
 
@@ -46,6 +46,8 @@ class DeviceApi {
   virtual absl::StatusOr<std::shared_ptr<void>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
   virtual absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) = 0;
+  // Memory of the host that is pinned.
+  virtual absl::StatusOr<std::shared_ptr<void>> AllocateOnHost(size_t bytes) = 0;
 
   // Puts the event behind all that is on the stream now. An event may be recorded again: who waits
   // for it already waits for the earlier point.

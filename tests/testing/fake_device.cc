@@ -121,6 +121,10 @@ class FakeDevice final : public DeviceApi {
     });
   }
 
+  absl::StatusOr<std::shared_ptr<void>> AllocateOnHost(size_t bytes) override {
+    return Allocate(bytes);
+  }
+
   absl::Status Record(DeviceEvent& event, void* stream) override {
     auto reached = std::make_shared<bool>(false);
     absl::Status status = state_->Locked([&] { static_cast<FakeEvent&>(event).reached = reached; });

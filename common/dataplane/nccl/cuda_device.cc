@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/cuda/cuda_event.h"
@@ -75,12 +76,10 @@ class CudaDevice final : public DeviceApi {
   }
 
   absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) override {
-    const CurrentDevice current(device_);
-    if (!current.status().ok()) return current.status();
-    absl::StatusOr<CudaMemory> memory = CudaMemory::OnDevice(bytes);
-    if (!memory.ok()) return memory.status();
-    auto owner = std::make_shared<CudaMemory>(*std::move(memory));
-    return std::shared_ptr<void>(owner, owner->data());
+    return Shared([bytes] { return CudaMemory::OnDevice(bytes); });
+  }
+  absl::StatusOr<std::shared_ptr<void>> AllocateOnHost(size_t bytes) override {
+    return Shared([bytes] { return CudaMemory::OnHost(bytes); });
   }
 
   absl::Status Record(DeviceEvent& event, void* stream) override {
@@ -126,6 +125,16 @@ class CudaDevice final : public DeviceApi {
   }
 
  private:
+  absl::StatusOr<std::shared_ptr<void>> Shared(
+      absl::FunctionRef<absl::StatusOr<CudaMemory>()> allocate) const {
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
+    absl::StatusOr<CudaMemory> memory = allocate();
+    if (!memory.ok()) return memory.status();
+    auto owner = std::make_shared<CudaMemory>(*std::move(memory));
+    return std::shared_ptr<void>(owner, owner->data());
+  }
+
   const int device_;
   const std::string name_;
 };

@@ -145,6 +145,9 @@ absl::Status DeviceExchange::RunTrainerUpdates(const StepRecord&, const ReplicaM
 
 absl::Status DeviceExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                    absl::Time) {
+  DeviceAccess& access = *context_.store->device_access();
+  const absl::Status begun = access.BeginUpdates(stream_.get());
+  if (!begun.ok()) return begun;
   int own = 0;
   for (const Bucket& bucket : context_.buckets()) {
     if (bucket.owner == context_.rank) {
@@ -157,7 +160,8 @@ absl::Status DeviceExchange::Apply(const StepRecord& record, const ReplicaMemory
                 TagOf(context_, record.step, StepPhase::kPublish, bucket.index), replica);
     if (!published.ok()) return published;
   }
-  return EndBefore(replica);
+  const absl::Status ended = access.EndUpdates(stream_.get());
+  return ended.ok() ? EndBefore(replica) : ended;
 }
 
 absl::Status DeviceExchange::Update(int own, const StepRecord& record,

@@ -202,8 +202,15 @@ absl::StatusOr<SlotRead> LiveShardView::ReadSlotOf(const std::shared_ptr<const S
       step = read->step;
     }
   } else {
-    step = Retry([&] { return shown->store->TryRead(parameter, slot.index, offset_elements, out); },
-                 replaced);
+    absl::Status failed;
+    step = Retry(
+        [&]() -> absl::optional<StepNumber> {
+          const auto read = shown->store->TryRead(parameter, slot.index, offset_elements, out);
+          failed = read.status();
+          return read.ok() ? *read : absl::nullopt;
+        },
+        [&] { return !failed.ok() || replaced(); });
+    if (!failed.ok()) return failed;
   }
   if (!step.has_value()) {
     return absl::AbortedError(absl::StrFormat(

@@ -100,14 +100,17 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
   }
   switch (found->kind) {
     case SlotKind::kElements:
-    case SlotKind::kCorrections:
+    case SlotKind::kCorrections: {
+      const auto read = options_.store->TryRead(parameter, found->index, offset_elements, out);
+      if (!read.ok()) return read.status();
       // Nobody writes meanwhile: the first try fails only where a write never ended.
-      if (!options_.store->TryRead(parameter, found->index, offset_elements, out).has_value()) {
+      if (!read->has_value()) {
         return absl::DataLossError(absl::StrFormat(
             "slot \"%s\" of parameter %d is torn at rank %d: restart from a checkpoint",
             found->name, parameter, options_.rank));
       }
       break;
+    }
     case SlotKind::kScalar:
       out[0] = options_.store->scalar_slots(parameter)[found->index];
       break;

@@ -171,8 +171,10 @@ void ShardStore::Take(ShardStore& alike) {
   }
 }
 
-absl::optional<StepNumber> ShardStore::TryRead(int parameter, int slot, int64_t offset_elements,
-                                               absl::Span<double> out) const {
+absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryRead(int parameter, int slot,
+                                                               int64_t offset_elements,
+                                                               absl::Span<double> out) const {
+  if (device_access_ != nullptr) return TryReadOnDevice(parameter, slot, offset_elements, out);
   const int64_t end = offset_elements + static_cast<int64_t>(out.size());
   const absl::Span<const Piece> pieces = PiecesFrom(parameter, slot, offset_elements);
   std::vector<uint64_t> sequences;

@@ -24,6 +24,7 @@
 #include "common/parameter_space.h"
 #include "common/state_options.h"
 #include "server/shard/snapshot/state_snapshots.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/update/group_update.h"
@@ -72,8 +73,8 @@ class ShardStore {
     int scalar_slots = 0;
     std::vector<ScalarSlots> initial_scalar_slots;
     bool keep_reduced_gradients = false;
-    // In whose memory the slots and the reduced gradients lie; null: in the host's. What reads or
-    // writes elements here, and snapshots, are for memory of the host.
+    // In whose memory the slots and the reduced gradients lie; null: in the host's. What writes
+    // elements here, and snapshots, are for memory of the host.
     std::shared_ptr<DeviceApi> device;
 
     const ParameterSpace& space() const { return shape->space(); }
@@ -117,6 +118,9 @@ class ShardStore {
     ledger_->EndReads();
     snapshots_->EndAll();
   }
+
+  // Around the updates that the step's thread enqueues on a device; null: the state is on the host.
+  DeviceAccess* device_access() const { return device_access_.get(); }
 
   const std::vector<OwnBucket>& own_buckets() const { return own_; }
   int64_t state_bytes() const { return state_bytes_; }  // of the slots, padding left out
@@ -182,9 +186,11 @@ class ShardStore {
 
   // Copies elements of a slot that are owned here; each type's values are exact in double. Returns
   // the step whose values they are, all of one step, or nothing where a step is just writing them
-  // or has written only some: try again.
-  absl::optional<StepNumber> TryRead(int parameter, int slot, int64_t offset_elements,
-                                     absl::Span<double> out) const;
+  // or has written only some: try again. On a device it waits for the step that is under way there,
+  // for ten seconds at most (DEADLINE_EXCEEDED), and has the device's errors; there are no others.
+  absl::StatusOr<absl::optional<StepNumber>> TryRead(int parameter, int slot,
+                                                     int64_t offset_elements,
+                                                     absl::Span<double> out) const;
 
   // Likewise for the parameter's step count and its scalar slots.
   struct CountAtStep {
@@ -250,11 +256,18 @@ class ShardStore {
           write);
   // Where the slot's values lie that begin at the offset: the first piece reaches beyond it.
   absl::Span<const Piece> PiecesFrom(int parameter, int slot, int64_t offset_elements) const;
+  // Likewise elements of one piece that is on the device, from element `within` of it on.
+  absl::StatusOr<bool> TryReadPiece(uint64_t version, const Piece& piece, int slot, int64_t within,
+                                    absl::Span<double> out) const;
+  absl::StatusOr<absl::optional<StepNumber>> TryReadOnDevice(int parameter, int slot,
+                                                             int64_t offset_elements,
+                                                             absl::Span<double> out) const;
 
   const Options options_;
   std::vector<ShardMemory> memory_;  // by admission
   absl::optional<ShardLedger> ledger_;
   std::vector<std::shared_ptr<void>> reduced_gradients_;  // by admission
+  std::unique_ptr<DeviceAccess> device_access_;
   std::vector<OwnBucket> own_;
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   // By parameter and slot: those with a shape of their own, in its elements.

@@ -306,6 +306,11 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
   if (placed.ok()) placed = store->PlaceSlots(first_new);
   if (!placed.ok()) return placed;
   store->PlaceBlocks();
+  if (options.device != nullptr) {
+    absl::StatusOr<std::unique_ptr<DeviceAccess>> access = DeviceAccess::Create(options.device);
+    if (!access.ok()) return access.status();
+    store->device_access_ = *std::move(access);
+  }
   return store;
 }
 

@@ -404,7 +404,7 @@ std::string EngineRig::SlotDifference(Rank rank, const Slice& slice) const {
     const bool is_whole = s >= 0 && oracle_->has_own_shape(p, s);
     const int64_t offset = is_whole ? 0 : slice.offset_elements;
     Values actual(is_whole ? whole->size() : slice.elements);
-    if (!store.TryRead(p, s, offset, absl::MakeSpan(actual)).has_value()) {
+    if (!store.TryRead(p, s, offset, absl::MakeSpan(actual))->has_value()) {
       return absl::StrCat(where, "slot ", s, " cannot be read although no step is running");
     }
     const auto first = whole->begin() + offset;

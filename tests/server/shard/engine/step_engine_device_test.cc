@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -280,6 +281,27 @@ TEST(StepEngineOnDevices, Bucket_IsUpdatedWhileOthersAreReduced) {
   rig.devices().nccl().LetThrough(1 - first.owner, 1000);
   ExpectSynchronized(rig);
   EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+// Whoever reads while the step is under way gets what it leaves.
+TEST(StepEngineOnDevices, StateThatIsReadWhileAStepIsUnderWay_IsThatOfTheStep) {
+  EngineRig rig(OnDevices(1));
+  rig.GiveAllGradients();
+  Gate gate;
+  std::atomic<int> looks{0};
+  rig.devices().devices().Enqueue(rig.rank(0).stream.get(), [&] { return ++looks > 0; });
+  gate.CloseOn(rig.devices().devices(), rig.rank(0).stream.get());
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  const Values& expected = rig.oracle().Slot(0, 0);
+  Values read(expected.size());
+  std::thread reader([&] {
+    EXPECT_EQ(*rig.rank(0).store->TryRead(0, 0, 0, absl::MakeSpan(read)), StepNumber{1});
+  });
+  while (looks == 0) std::this_thread::yield();
+  gate.Open();
+  reader.join();
+  EXPECT_EQ(BitDifference(expected, read), "");
 }
 
 TEST(StepEngineOnDevices, DeviceThatFailsAfterTheStep_TearsItInTheNextCall) {

@@ -77,7 +77,7 @@ class ShardStoreGrowthTest : public ::testing::Test {
 
   static std::vector<double> Read(const ShardStore& store, int parameter, int64_t elements) {
     std::vector<double> values(elements);
-    EXPECT_EQ(store.TryRead(parameter, 0, 0, absl::MakeSpan(values)),
+    EXPECT_EQ(*store.TryRead(parameter, 0, 0, absl::MakeSpan(values)),
               absl::optional<StepNumber>(store.TryReadStepCount(0)->step));
     return values;
   }
@@ -158,7 +158,7 @@ TEST_F(ShardStoreGrowthTest, ReaderOfARetiredStore_GetsNothing) {
   std::thread reader([&] {
     std::vector<double> values(kA);
     while (!done) {
-      if (!store_->TryRead(0, 0, 0, absl::MakeSpan(values)).has_value()) continue;
+      if (!store_->TryRead(0, 0, 0, absl::MakeSpan(values))->has_value()) continue;
       for (const double value : values) ASSERT_EQ(value, 1);
     }
   });
@@ -168,7 +168,7 @@ TEST_F(ShardStoreGrowthTest, ReaderOfARetiredStore_GetsNothing) {
   done = true;
   reader.join();
   std::vector<double> values(kA);
-  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(values)).has_value());
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(values))->has_value());
   EXPECT_FALSE(store_->TryReadStepCount(0).has_value());
 }
 

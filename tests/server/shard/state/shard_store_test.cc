@@ -128,16 +128,16 @@ TEST_F(ShardStoreTest, OwnsOfARangeBeyondAllNumbers_IsFalse) {
 TEST_F(ShardStoreTest, ReadDuringAWrite_IsRefusedUntilItEnded) {
   WriteAll(1);
   std::vector<double> out(4000);
-  EXPECT_EQ(store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{1});
+  EXPECT_EQ(*store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{1});
   store_->BeginWrite(2);
-  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out)).has_value());
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out))->has_value());
   store_->EndWrite(2, 2);
   // Now one bucket is a step ahead of the others: no step's values.
-  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out)).has_value());
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(out))->has_value());
   for (size_t own = 0; own < store_->own_buckets().size(); ++own) {
     if (own != 2) store_->MarkUnchanged(own, 2);
   }
-  EXPECT_EQ(store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{2});
+  EXPECT_EQ(*store_->TryRead(0, 0, 0, absl::MakeSpan(out)), StepNumber{2});
 }
 
 TEST_F(ShardStoreTest, FinishedStep_CountsOnlyUpdatedParameters) {
@@ -168,7 +168,7 @@ TEST_F(ShardStoreTest, ReadersBesideAWriter_SeeOneStepOrNothing) {
       last = done;
       for (const int64_t offset : {0, 600, 3900}) {
         const absl::Span<double> part = absl::MakeSpan(out).subspan(0, 4000 - offset);
-        const absl::optional<StepNumber> step = store_->TryRead(0, 1, offset, part);
+        const absl::optional<StepNumber> step = *store_->TryRead(0, 1, offset, part);
         if (!step.has_value()) continue;
         ++reads;
         for (const double value : part) ASSERT_EQ(value, static_cast<double>(*step));
@@ -194,7 +194,7 @@ TEST_F(ShardStoreTest, AnotherStoreOverTheSameMemory_HasTheState) {
   EXPECT_EQ(other->step_count(0), 1u);
   EXPECT_EQ(other->ledger().progress().finished, 1u);
   std::vector<double> read(4000);
-  EXPECT_EQ(other->TryRead(0, 1, 0, absl::MakeSpan(read)), absl::optional<StepNumber>(1));
+  EXPECT_EQ(*other->TryRead(0, 1, 0, absl::MakeSpan(read)), absl::optional<StepNumber>(1));
   EXPECT_EQ(read[3999], 1);
 }
 
@@ -207,13 +207,13 @@ TEST_F(ShardStoreTest, WriteThatNeverEnded_DoesNotStopTheNextStoresReaders) {
   store_->BeginWrite(0);
   store_->ledger().counts_version().sequence.fetch_add(1);
   std::vector<double> read(4000);
-  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
 
   store_ = *ShardStore::Create(options, {memory});
-  EXPECT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+  EXPECT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
   EXPECT_TRUE(store_->TryReadStepCount(0).has_value());
   store_->BeginWrite(0);
-  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+  EXPECT_FALSE(store_->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
 }
 
 TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherStore) {
@@ -224,13 +224,13 @@ TEST_F(ShardStoreTest, SlotsWithAnInitialValue_BeginWithIt_AndAreLeftToAnotherSt
   store_ = *ShardStore::Create(options, {memory});
   std::vector<double> read(4000);
   for (const int slot : {0, 1}) {
-    ASSERT_TRUE(store_->TryRead(0, slot, 0, absl::MakeSpan(read)).has_value());
+    ASSERT_TRUE(store_->TryRead(0, slot, 0, absl::MakeSpan(read))->has_value());
     EXPECT_THAT(read, Each(options.slots[0][slot].initial)) << slot;
   }
   store_->ledger().Begin(1, StepProgress());
   WriteAll(1);
   store_ = *ShardStore::Create(options, {memory});
-  ASSERT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+  ASSERT_TRUE(store_->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
   EXPECT_THAT(read, Each(1.0f)) << "the state of the store before";
 }
 
@@ -277,11 +277,11 @@ TEST_F(ShardStoreTest, StateOptions_DecideTypesAndBytes) {
       own.states[0].correction[99] = -5;
       double last = 0;
       ASSERT_TRUE(
-          store->TryRead(0, ShardStore::kCorrection, 99, absl::MakeSpan(&last, 1)).has_value());
+          store->TryRead(0, ShardStore::kCorrection, 99, absl::MakeSpan(&last, 1))->has_value());
       EXPECT_EQ(last, -5);
     }
     std::vector<double> read(100);
-    ASSERT_TRUE(store->TryRead(0, 0, 0, absl::MakeSpan(read)).has_value());
+    ASSERT_TRUE(store->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
     EXPECT_THAT(read, Each(0.5));
   }
 }
@@ -323,13 +323,13 @@ TEST_F(ShardStoreTest, StateInEightBits_IsReadDecodedAndFoundAgain) {
     store = *ShardStore::Create(options, {memory});
     for (const int64_t first : {int64_t{0}, int64_t{3}, int64_t{300}, kLarge - 1}) {
       std::vector<double> read(std::min<int64_t>(kLarge - first, 1500));
-      ASSERT_TRUE(store->TryRead(0, 1, first, absl::MakeSpan(read)).has_value());
+      ASSERT_TRUE(store->TryRead(0, 1, first, absl::MakeSpan(read))->has_value());
       for (size_t i = 0; i < read.size(); ++i) ASSERT_NEAR(read[i], values[first + i], 0.004);
-      ASSERT_TRUE(store->TryRead(0, 0, first, absl::MakeSpan(read)).has_value());
+      ASSERT_TRUE(store->TryRead(0, 0, first, absl::MakeSpan(read))->has_value());
       EXPECT_THAT(read, Each(0.5));
     }
     std::vector<double> small(10);
-    ASSERT_TRUE(store->TryRead(1, 0, 0, absl::MakeSpan(small)).has_value());
+    ASSERT_TRUE(store->TryRead(1, 0, 0, absl::MakeSpan(small))->has_value());
     EXPECT_THAT(small, Each(0.5));
   }
 }

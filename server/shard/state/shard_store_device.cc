@@ -1,0 +1,88 @@
+// State that lies on a device, as the host reads it.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "server/shard/state/shard_store.h"
+#include "server/shard/state/slot_memory.h"
+
+namespace optshard {
+namespace {
+
+// Codes, or doubles at most, and behind them scales.
+constexpr int64_t kElementsAtOnce = 64 * kCodeGrid;
+constexpr size_t kScalesAt = DeviceAccess::kWindowBytes / 2;
+static_assert(kElementsAtOnce * sizeof(double) <= kScalesAt, "the window holds them");
+
+std::vector<DeviceAccess::Range> RangesOf(const SlotArray& array, int64_t elements) {
+  if (!array.is_coded()) {
+    return {{array.plain().data(), 0, static_cast<size_t>(elements) * SizeOf(array.dtype())}};
+  }
+  const CodedArray& coded = array.coded();
+  return {{coded.codes, 0, static_cast<size_t>(CodeBytes(coded.code, elements))},
+          {coded.scales, kScalesAt, static_cast<size_t>(ScaleBytes(coded.code, elements))}};
+}
+
+// The array as it is in the window.
+SlotArray InWindow(const SlotArray& array, char* window) {
+  if (!array.is_coded()) return Buffer(window, array.dtype());
+  CodedArray coded = array.coded();
+  coded.codes = reinterpret_cast<uint8_t*>(window);
+  coded.scales = window + kScalesAt;
+  return coded;
+}
+
+}  // namespace
+
+absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryReadOnDevice(
+    int parameter, int slot, int64_t offset_elements, absl::Span<double> out) const {
+  const absl::optional<StepNumber> again;
+  const absl::optional<uint64_t> version = device_access_->version();
+  if (!version.has_value()) return again;
+  const int64_t end = offset_elements + static_cast<int64_t>(out.size());
+  // Before it reads: what has another number afterwards has another version, too.
+  absl::optional<StepNumber> step;
+  std::vector<const Piece*> pieces;
+  for (const Piece& piece : PiecesFrom(parameter, slot, offset_elements)) {
+    if (piece.parameter_offset >= end) break;
+    const StepNumber of_piece = ledger_->version(piece.own).step.load(std::memory_order_relaxed);
+    if (step.has_value() && *step != of_piece) return again;
+    step = of_piece;
+    pieces.push_back(&piece);
+  }
+  for (const Piece* piece : pieces) {
+    const int64_t from = std::max(offset_elements, piece->parameter_offset);
+    const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
+    absl::StatusOr<bool> read = TryReadPiece(*version, *piece, slot, from - piece->parameter_offset,
+                                             out.subspan(from - offset_elements, to - from));
+    if (!read.ok()) return read.status();
+    if (!*read) return again;
+  }
+  if (!step.has_value()) step = ledger_->counts_version().step.load(std::memory_order_relaxed);
+  return step;
+}
+
+absl::StatusOr<bool> ShardStore::TryReadPiece(uint64_t version, const Piece& piece, int slot,
+                                              int64_t within, absl::Span<double> out) const {
+  const SlotArray whole = ArrayOf(own_[piece.own].states[piece.span], slot);
+  const int64_t end = within + static_cast<int64_t>(out.size());
+  // Codes are read by whole blocks.
+  const int64_t grid = whole.is_coded() ? kCodeGrid : 1;
+  for (int64_t begin = within / grid * grid; begin < end; begin += kElementsAtOnce) {
+    const int64_t blocks_end = (std::min(end, begin + kElementsAtOnce) + grid - 1) / grid * grid;
+    const int64_t count = std::min(blocks_end, piece.elements) - begin;
+    const SlotArray array = whole.From(begin);
+    const auto take = [&](char* window) {
+      const int64_t first = std::max(within, begin);
+      const int64_t last = std::min(end, begin + count);
+      ReadSlotRacily(InWindow(array, window), count, first - begin, last - first,
+                     out.data() + (first - within));
+    };
+    const absl::StatusOr<bool> read =
+        device_access_->TryRead(version, RangesOf(array, count), take);
+    if (!read.ok() || !*read) return read;
+  }
+  return true;
+}
+
+}  // namespace optshard

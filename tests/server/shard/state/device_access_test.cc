@@ -1,0 +1,112 @@
+#include "server/shard/state/device_access.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/testing/fake_device.h"
+
+namespace optshard {
+namespace {
+
+class DeviceAccessTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = devices_.Add("cuda:0", "GPU-0");
+    updates_ = *device_->NewStream();
+    access_ = *DeviceAccess::Create(device_);
+    memory_ = *device_->Allocate(kBytes);
+    Fill('a');
+  }
+
+  void Fill(char value) { std::memset(memory_.get(), value, kBytes); }
+  void EnqueueFill(char value) {
+    devices_.Enqueue(updates_.get(), [this, value] {
+      Fill(value);
+      return true;
+    });
+  }
+
+  // What the memory has, or "again".
+  absl::StatusOr<std::string> Read(uint64_t version) {
+    std::string read = "again";
+    const absl::StatusOr<bool> done =
+        access_->TryRead(version, {{memory_.get(), 64, kBytes}},
+                         [&](const char* window) { read.assign(window + 64, kBytes); });
+    if (!done.ok()) return done.status();
+    EXPECT_EQ(*done, read != "again");
+    return read;
+  }
+
+  static constexpr size_t kBytes = 4;
+
+  testing::FakeDevices devices_;
+  std::shared_ptr<DeviceApi> device_;
+  std::shared_ptr<void> updates_;
+  std::shared_ptr<void> memory_;
+  std::unique_ptr<DeviceAccess> access_;
+};
+
+TEST_F(DeviceAccessTest, Read_IsBehindTheUpdatesOfItsVersion) {
+  EXPECT_EQ(*Read(*access_->version()), "aaaa");
+  ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
+  EnqueueFill('b');
+  ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
+  EXPECT_EQ(*Read(*access_->version()), "bbbb");
+}
+
+TEST_F(DeviceAccessTest, UpdatesThatAreBeingEnqueued_AreNotReadAndNotWaitedFor) {
+  const uint64_t before = *access_->version();
+  ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
+  EXPECT_FALSE(access_->version().has_value());
+  EXPECT_EQ(*Read(before), "again");
+  ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
+  EXPECT_EQ(*Read(before), "again");
+  EXPECT_EQ(*Read(*access_->version()), "aaaa");
+}
+
+// The read waits for an update that is under way, and the next update waits for the read, on the
+// device: the host enqueues both at once.
+TEST_F(DeviceAccessTest, ReadThatHasBegun_IsBeforeTheNextUpdates) {
+  std::atomic<bool> open{false};
+  std::atomic<int> looks{0};
+  ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
+  devices_.Enqueue(updates_.get(), [&] {
+    ++looks;
+    return open.load();
+  });
+  EnqueueFill('b');
+  ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
+  std::thread reader([&, version = *access_->version()] { EXPECT_EQ(*Read(version), "bbbb"); });
+  // Nobody else looks: then its copy is enqueued.
+  while (looks == 0) std::this_thread::yield();
+
+  const std::shared_ptr<void> others = *device_->NewStream();
+  ASSERT_TRUE(access_->BeginUpdates(others.get()).ok());
+  std::atomic<bool> updated{false};
+  devices_.Enqueue(others.get(), [&] {
+    Fill('c');
+    return updated = true;
+  });
+  ASSERT_TRUE(access_->EndUpdates(others.get()).ok());
+  devices_.RunWhatCanRun();
+  EXPECT_FALSE(updated);
+  open = true;
+  reader.join();
+  devices_.RunWhatCanRun();
+  EXPECT_TRUE(updated);
+}
+
+TEST_F(DeviceAccessTest, DeviceThatFails_IsTheError) {
+  const uint64_t version = *access_->version();
+  const absl::Status broken = absl::InternalError("an illegal memory access");
+  devices_.Fail(broken);
+  EXPECT_EQ(Read(version).status(), broken);
+  EXPECT_EQ(access_->BeginUpdates(updates_.get()), broken);
+}
+
+}  // namespace
+}  // namespace optshard

@@ -7,8 +7,10 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
@@ -111,11 +113,19 @@ INSTANTIATE_TEST_SUITE_P(
                           static_cast<int>(std::get<3>(info.param)));
     });
 
+// Of a parameter that is read in several windows, too, and from within a block of codes on.
 TEST(StepEngineOnDevices, StateOfEightBitsAndOtherTypes_EqualsOneProcess) {
-  for (const StateFormat format : {StateFormat::kBFloat16, StateFormat::kInt8}) {
+  for (const StateFormat format : {StateFormat::kFloat32, StateFormat::kBFloat16,
+                                   StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
     EngineRig::Options options = OnDevices(2);
     options.state.format = format;
-    options.space = MixedDTypeSpace();
+    std::vector<GroupSpec> groups = MixedDTypeSpace().groups();
+    ParameterSpec large;
+    large.name = "large";
+    large.shape = {100000};
+    groups[0].parameters.push_back(large);
+    options.space = ParameterSpace(groups);
+    options.buckets = {1 << 20, 1 << 18};
     EngineRig rig(options);
     for (int step = 1; step <= 3; ++step) {
       rig.GiveAllGradients();
@@ -123,6 +133,18 @@ TEST(StepEngineOnDevices, StateOfEightBitsAndOtherTypes_EqualsOneProcess) {
       rig.StepOracleAlong();
       ExpectSynchronized(rig);
       ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
+    }
+    const int p = static_cast<int>(groups[0].parameters.size()) - 1;
+    const Values& whole = rig.oracle().Slot(p, 0);
+    const auto owner = absl::c_find_if(rig.shape()->slices(0),
+                                       [p](const Slice& slice) { return slice.parameter == p; });
+    const Rank rank = owner == rig.shape()->slices(0).end() ? 1 : 0;
+    for (const auto& [offset, elements] :
+         {std::pair<int64_t, int64_t>(1, 3), {1000, 3000}, {300, 99000}, {99999, 1}}) {
+      Values read(elements);
+      ASSERT_TRUE(rig.rank(rank).store->TryRead(p, 0, offset, absl::MakeSpan(read))->has_value());
+      const auto first = whole.begin() + offset;
+      EXPECT_EQ(BitDifference({first, first + elements}, read), "") << offset;
     }
   }
 }

@@ -26,8 +26,9 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
 };
 
-// Thread-safe. Errors are INTERNAL with the driver's text; after one the device is of no more use
-// to this process.
+// Thread-safe. Errors have the driver's text: INTERNAL, DATA_LOSS where what lies in the device's
+// memory is not to be used, FAILED_PRECONDITION where there is no device. After one the device is
+// of no more use to this process.
 class DeviceApi {
  public:
   // Of AverageInOrder, which passes their addresses to the device by value.

@@ -7,6 +7,12 @@
 #include "server/shard/snapshot/store_snapshot.h"
 
 namespace optshard {
+namespace {
+
+// For one that is under way on a device.
+constexpr absl::Duration kLongestStep = absl::Minutes(1);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
     Options options, std::vector<ShardMemory> memory, const StepProgress& progress,
@@ -23,6 +29,8 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
 
 absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::After(
     const OwnerGeneration& running, Options options, absl::optional<ShardMemory> added) {
+  const StepEngine::Result done = running.engine().Synchronize(kLongestStep);
+  if (!done.status.ok()) return done.status;
   std::unique_ptr<OwnerGeneration> next(new OwnerGeneration(std::move(options)));
   absl::StatusOr<std::unique_ptr<ShardStore>> store =
       running.store_->Grow(next->StoreOptions(), std::move(added));
@@ -117,7 +125,13 @@ absl::Status OwnerGeneration::MakeSnapshots() {
   snapshot.memory = snapshot_memory_;
   AgreedSnapshots::Options snapshots;
   snapshots.rank = options_.rank;
-  snapshots.prepare = [snapshot](const SnapshotContents& contents) {
+  snapshots.prepare =
+      [snapshot, device = options_.device](
+          const SnapshotContents& contents) -> absl::StatusOr<std::unique_ptr<PreparedSnapshot>> {
+    if (device != nullptr) {
+      return absl::UnimplementedError(
+          absl::StrCat("a snapshot of state on ", device->name(), " cannot be made yet"));
+    }
     StoreSnapshotOptions wanted = snapshot;
     wanted.contents = contents;
     return PrepareStoreSnapshot(wanted);

@@ -73,9 +73,9 @@ class OwnerGeneration {
                                                                 Replacing replacing,
                                                                 ParameterValues values);
 
-  // The one after `running`, between steps: of a space with one admission more, whose state goes
-  // into `added`, or into private memory (ShardStore::Grow). `running` is as it was. Errors as
-  // First.
+  // The one after `running`, between steps, of which the last one is waited for where it is under
+  // way on a device: of a space with one admission more, whose state goes into `added`, or into
+  // private memory (ShardStore::Grow). `running` is as it was. Errors as First.
   static absl::StatusOr<std::unique_ptr<OwnerGeneration>> After(
       const OwnerGeneration& running, Options options,
       absl::optional<ShardMemory> added = absl::nullopt);

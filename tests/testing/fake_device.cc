@@ -36,8 +36,7 @@ class FakeDevicesState {
 
   void Enqueue(void* stream, FakeDevices::Work work) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    (stream == nullptr ? streams_.front() : *static_cast<Stream*>(stream))
-        .push_back(std::move(work));
+    static_cast<Stream*>(stream)->push_back(std::move(work));
   }
 
   // `run` under the lock in which all work runs.
@@ -76,7 +75,7 @@ class FakeDevicesState {
 
  private:
   absl::Mutex mutex_;
-  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_) = std::list<Stream>(1);  // the default one
+  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<std::thread::id, int64_t> synchronisations_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
@@ -129,7 +128,7 @@ class FakeDevice final : public DeviceApi {
     auto reached = std::make_shared<bool>(false);
     absl::Status status = state_->Locked([&] { static_cast<FakeEvent&>(event).reached = reached; });
     if (!status.ok()) return status;
-    state_->Enqueue(stream, [reached] { return *reached = true; });
+    state_->Enqueue(Of(stream), [reached] { return *reached = true; });
     return status;
   }
 
@@ -138,7 +137,7 @@ class FakeDevice final : public DeviceApi {
     absl::Status status =
         state_->Locked([&] { reached = static_cast<const FakeEvent&>(event).reached; });
     if (!status.ok()) return status;
-    state_->Enqueue(stream, [reached] { return *reached; });
+    state_->Enqueue(Of(stream), [reached] { return *reached; });
     return status;
   }
 
@@ -175,10 +174,12 @@ class FakeDevice final : public DeviceApi {
   }
 
  private:
+  void* Of(void* stream) const { return stream == nullptr ? default_stream_ : stream; }
+
   absl::Status EnqueueIfItWorks(void* stream, std::function<void()> work) {
     absl::Status status = state_->Locked([] {});
     if (!status.ok()) return status;
-    state_->Enqueue(stream, [work = std::move(work)] {
+    state_->Enqueue(Of(stream), [work = std::move(work)] {
       work();
       return true;
     });
@@ -188,6 +189,7 @@ class FakeDevice final : public DeviceApi {
   const std::shared_ptr<FakeDevicesState> state_;
   const std::string name_;
   const std::string identity_;
+  FakeDevicesState::Stream* const default_stream_ = state_->AddStream();
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 //   auto stream = device->NewStream();
 //   devices.Enqueue(stream->get(), [&] { return gate_is_open; });
 //
-// Device memory is host memory. All devices have one default stream (null).
+// Device memory is host memory. Each device has a default stream (null), for its own calls.
 #ifndef OPTSHARD_TESTS_TESTING_FAKE_DEVICE_H_
 #define OPTSHARD_TESTS_TESTING_FAKE_DEVICE_H_
 

@@ -83,10 +83,14 @@ class CudaDevice final : public DeviceApi {
   }
 
   absl::Status Record(DeviceEvent& event, void* stream) override {
+    const CurrentDevice current(device_);  // whose default stream null is
+    if (!current.status().ok()) return current.status();
     return Of(event).Record(StreamOf(stream));
   }
 
   absl::Status OrderAfter(void* stream, const DeviceEvent& event) override {
+    const CurrentDevice current(device_);
+    if (!current.status().ok()) return current.status();
     return Of(event).OrderOn(StreamOf(stream));
   }
 

@@ -229,7 +229,9 @@ absl::Status NcclLink::Wait(const NcclOperation& operation, absl::Time deadline)
   while (true) {
     const absl::StatusOr<bool> complete = device_->IsReached(*operation.complete);
     // Asked for afterwards: an aborted operation is complete, too, and the link broke before.
-    if (absl::Status broken = status(); !broken.ok()) return Fail(broken);
+    if (absl::Status broken = status(); !broken.ok()) {
+      return IsDone(operation) ? absl::OkStatus() : Fail(broken);
+    }
     if (!complete.ok()) return Fail(complete.status());
     if (*complete) return absl::OkStatus();
     if (Now() >= deadline) {
@@ -244,18 +246,30 @@ absl::Status NcclLink::Wait(const NcclOperation& operation, absl::Time deadline)
 // Operations complete in their order. Forgets those that have.
 std::shared_ptr<const NcclOperation> NcclLink::OldestIncomplete() {
   absl::MutexLock lock(&mutex_);
+  DropComplete();
+  if (pending_.empty()) return nullptr;
+  return pending_.front();
+}
+
+bool NcclLink::IsDone(const NcclOperation& operation) const {
+  absl::MutexLock lock(&mutex_);
+  return operation.is_done;
+}
+
+void NcclLink::DropComplete() {
   while (!pending_.empty()) {
     const absl::StatusOr<bool> reached = device_->IsReached(*pending_.front()->complete);
-    if (!reached.ok() || !*reached) return pending_.front();
+    if (!reached.ok() || !*reached) return;
+    pending_.front()->is_done = broken_.ok();
     pending_.pop_front();
   }
-  return nullptr;
 }
 
 void NcclLink::Break(const absl::Status& reason) {
   {
     absl::MutexLock lock(&mutex_);
     if (!broken_.ok() || closed_) return;
+    DropComplete();  // nothing has been aborted yet
     broken_ = reason;
     broken_at_ = Now();
   }

@@ -25,12 +25,16 @@
 
 namespace optshard {
 
-// An operation that is on the stream. Immutable but for the event, which the device reaches.
+// An operation that is on the stream. Immutable but for the event, which the device reaches, and
+// what the link says of it.
 struct NcclOperation {
   std::string name;             // for errors
   std::vector<Rank> waits_for;  // without which it cannot complete here
   absl::Time started;
   std::unique_ptr<DeviceEvent> complete;
+  // With the link's mutex: it was complete before the link broke. Afterwards an operation that was
+  // aborted is complete, too.
+  bool is_done = false;
 };
 
 // Calls come from one thread at a time, but for Break and status, which any thread may call.
@@ -67,7 +71,8 @@ class NcclLink : public std::enable_shared_from_this<NcclLink> {
   // Makes later work on the stream wait for the operation.
   absl::Status OrderAfter(void* stream, const NcclOperation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Blocks until the device has done the operation. At the deadline the link breaks with
+  // Blocks until the device has done the operation; OK also where the link has broken since. At the
+  // deadline the link breaks with
   // PeersTimedOut, which names whom the oldest incomplete operation waited for: later ones wait for
   // that one. An error is returned once NCCL has let go of the device, or after `abort_grace`.
   absl::Status Wait(const NcclOperation& operation, absl::Time deadline)
@@ -99,6 +104,8 @@ class NcclLink : public std::enable_shared_from_this<NcclLink> {
   absl::Status AwaitReady(absl::Time deadline, const std::vector<Rank>& waits_for,
                           absl::string_view what) ABSL_LOCKS_EXCLUDED(mutex_, calls_mutex_);
   std::shared_ptr<const NcclOperation> OldestIncomplete() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsDone(const NcclOperation& operation) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropComplete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void WatchUntilItEnds() ABSL_LOCKS_EXCLUDED(mutex_, calls_mutex_, host_mutex_);
   bool LookAround() ABSL_LOCKS_EXCLUDED(mutex_, calls_mutex_, host_mutex_);

@@ -189,7 +189,11 @@ absl::Status DeviceExchange::Update(int own, const StepRecord& record,
     store.EndWrite(member, record.step);
   }
   if (tasks_.empty()) return absl::OkStatus();
-  return Keep(executor_->Start(OnUpdates(), tasks_of_.RuleOf(own), tasks_)).status();
+  const absl::StatusOr<Ticket*> started =
+      Keep(executor_->Start(OnUpdates(), tasks_of_.RuleOf(own), tasks_));
+  // It is on that stream already. So nobody waits where the ticket goes without having been waited
+  // for.
+  return started.ok() ? (*started)->OrderOn(OnUpdates()) : started.status();
 }
 
 absl::Status DeviceExchange::Publish(const Bucket& bucket, Rank from, const StepTag& tag,
@@ -262,9 +266,7 @@ absl::Status DeviceExchange::Settle(absl::Time deadline) {
     under_way_.erase(under_way_.begin(), ticket + 1);
     return status;
   }
-  under_way_.clear();
-  reduced_.assign(reduced_.size(), nullptr);
-  for (Staging& staging : staging_) staging.user = nullptr;
+  Forget();
   // Copies out of staging memory are behind the last ticket.
   return AwaitReached(*context_.device, *all_is_done_, deadline, *context_.clock);
 }
@@ -272,7 +274,15 @@ absl::Status DeviceExchange::Settle(absl::Time deadline) {
 void DeviceExchange::Abandon(absl::Time deadline) {
   // The plane is broken: these return promptly, and with an error that is known already.
   for (const std::unique_ptr<Ticket>& ticket : under_way_) ticket->Wait(deadline).IgnoreError();
+  Forget();
+  // Updates and copies that were behind them.
+  AwaitStream(*context_.device, stream_.get(), deadline, *context_.clock).IgnoreError();
+}
+
+void DeviceExchange::Forget() {
   under_way_.clear();
+  reduced_.assign(reduced_.size(), nullptr);
+  for (Staging& staging : staging_) staging.user = nullptr;
 }
 
 absl::Status DeviceExchange::BeginBehind(const ReplicaMemory& replica) {

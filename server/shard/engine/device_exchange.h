@@ -22,8 +22,9 @@ namespace optshard {
 
 // Prepare and Apply enqueue and wait for nothing on the device; Settle waits. The updates are on a
 // stream of the exchange's own: a bucket is updated once its gradients are reduced, while others
-// still are, and is published while the next one is updated. The replica's stream goes on behind
-// all of it.
+// still are, and is published while the next one is updated. (Where buckets are not in place in the
+// replica, what arrives is unpacked before the next one is updated.) The replica's stream goes on
+// behind all of it.
 class DeviceExchange final : public StepExchange {
  public:
   // `context` has a device. INTERNAL: a plan that cuts a parameter whose rule needs it whole;
@@ -65,6 +66,7 @@ class DeviceExchange final : public StepExchange {
   absl::Status BeginBehind(const ReplicaMemory& replica);
   // What is put on the replica's stream later comes behind all that is under way.
   absl::Status EndBefore(const ReplicaMemory& replica);
+  void Forget();  // what is under way, which has ended
   absl::StatusOr<Ticket*> Keep(absl::StatusOr<std::unique_ptr<Ticket>> ticket);
   // For work on `stream`, which is put behind who had it before.
   absl::StatusOr<Staging*> TakeStaging(void* stream);

@@ -9,8 +9,10 @@
 
 namespace optshard {
 
-// RESOURCE_EXHAUSTED; INTERNAL: a plan that a rule cannot follow; what the executor's factory
-// returns.
+//   RESOURCE_EXHAUSTED
+//   INTERNAL       a plan that a rule cannot follow
+//   UNIMPLEMENTED  what is not done on a device
+// and what the device and the executor's factory return.
 absl::StatusOr<std::unique_ptr<StepExchange>> MakeExchange(const StepContext& context);
 
 }  // namespace optshard

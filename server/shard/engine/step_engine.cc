@@ -396,13 +396,19 @@ absl::optional<StepEngine::Result> StepEngine::Settle(absl::Time deadline) {
 
 absl::Status StepEngine::CheckIsOnHost() const {
   if (options_.device == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      "parameters and state are on ", options_.device->name(), ": only steps are run there"));
+  return absl::UnimplementedError(absl::StrCat("parameters and state are on ",
+                                               options_.device->name(),
+                                               ", where this call is not made yet"));
 }
 
 StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome) {
   // Nobody will know of it any more that it is done.
   if (std::exchange(under_way_, false)) --finished_;
+  if (options_.device != nullptr && (absl::IsDataLoss(status) || absl::IsInternal(status))) {
+    // What lies in the memory of a device that has failed is not to be used.
+    outcome = StepOutcome::kTorn;
+    options_.store->ledger().SetProgress({finished_, outcome, skipped_});
+  }
   options_.snapshots->End(status);
   Abandon(status);
   EndTimeline(status);
@@ -433,8 +439,7 @@ StepEngine::Result StepEngine::GivenUp(const CommitDecision& decision, absl::Tim
 }
 
 void StepEngine::Abandon(const absl::Status& reason) {
-  if (options_.plane == nullptr) return;
-  options_.plane->Abort(reason);
+  if (options_.plane != nullptr) options_.plane->Abort(reason);
   exchange_->Abandon(options_.clock->Now() + kAbandonTimeout);
 }
 

@@ -94,7 +94,8 @@ class StepEngine {
                         void* stream = nullptr);
 
   // Compares the bits of all ranks' replicas. Where they differ, all ranks refuse, with the first
-  // parameter that differs (ReplicasDiffer). Nothing changes.
+  // parameter that differs (ReplicasDiffer). Nothing changes. On a device all ranks refuse it, as
+  // they do FinishLoading and ReplaceState (UNIMPLEMENTED).
   Result VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                         absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
 

@@ -66,7 +66,6 @@ absl::StatusOr<ShardMemory> ShardMemory::OnDevice(const Bytes& bytes,
   memory.slots = slots->get();
   memory.ledger = ledger->data();
   memory.owner = std::make_shared<Memory>(Memory{device, *std::move(slots), *std::move(ledger)});
-  memory.is_private = true;
   return memory;
 }
 

@@ -25,7 +25,7 @@ struct ShardMemory {
   void* slots = nullptr;  // null: no bytes
   void* ledger = nullptr;
   std::shared_ptr<const void> owner;  // keeps both mapped
-  bool is_private = false;            // nobody else can have mapped it
+  bool is_private = false;            // the host's, and nobody else can have mapped it
 
   // Private to this process; it ends with it. RESOURCE_EXHAUSTED naming `what`.
   static absl::StatusOr<ShardMemory> Private(const Bytes& bytes, const std::string& what);

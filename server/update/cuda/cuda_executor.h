@@ -37,12 +37,13 @@ class CudaExecutor final : public Executor {
   static absl::StatusOr<std::unique_ptr<Executor>> Create(int device);
 
   // Arrays lie in the device's memory; `context` is of that device, on the stream on which they may
-  // be read and written. Waits for nothing on the device, but that one of the last few updates has
-  // ended, or all have where one needs more memory. What of the tasks lies on the host is not read
-  // once this has returned. UNIMPLEMENTED for rules that have no kernels, and for tasks with
-  // replicas; INVALID_ARGUMENT for a context of another device; RESOURCE_EXHAUSTED;
-  // DEADLINE_EXCEEDED. After any other error some of the tasks may be under way. A ticket that was
-  // neither waited for nor ordered on a stream waits a minute at most when it is destroyed.
+  // be read and written. Waits for nothing on the device, but that earlier updates have ended where
+  // one needs more memory than they did, or StagingRing::kMostPlaces are under way. What of the
+  // tasks lies on the host is not read once this has returned. UNIMPLEMENTED for rules that have no
+  // kernels, and for tasks with replicas; INVALID_ARGUMENT for a context of another device;
+  // RESOURCE_EXHAUSTED; DEADLINE_EXCEEDED. After any other error some of the tasks may be under
+  // way. A ticket that was neither waited for nor ordered on a stream waits a minute at most when
+  // it is destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;

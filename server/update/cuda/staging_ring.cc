@@ -15,12 +15,18 @@ constexpr size_t kSmallest = 64 << 10;
 
 absl::StatusOr<StagingRing> StagingRing::Create() {
   StagingRing ring;
-  for (Place& place : ring.places_) {
-    auto event = CudaEvent::Create();
-    if (!event.ok()) return event.status();
-    place.is_read = *std::move(event);
-  }
+  absl::StatusOr<std::unique_ptr<Place>> first = MakePlace();
+  if (!first.ok()) return first.status();
+  ring.places_.push_back(*std::move(first));
   return ring;
+}
+
+absl::StatusOr<std::unique_ptr<StagingRing::Place>> StagingRing::MakePlace() {
+  absl::StatusOr<CudaEvent> event = CudaEvent::Create();
+  if (!event.ok()) return event.status();
+  auto place = std::make_unique<Place>();
+  place->is_read = *std::move(event);
+  return place;
 }
 
 absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t bytes, Fill fill,
@@ -37,7 +43,15 @@ absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t byte
 
 absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t on_host, size_t on_device,
                                                       absl::Time deadline) {
-  Place& place = places_[next_++ % places_.size()];
+  const absl::StatusOr<bool> is_free = places_[next_]->is_read.IsReached();
+  if (!is_free.ok()) return errors::WithContext(is_free.status(), "an earlier update");
+  if (!*is_free && places_.size() < kMostPlaces) {
+    absl::StatusOr<std::unique_ptr<Place>> made = MakePlace();
+    if (!made.ok()) return made.status();
+    places_.insert(places_.begin() + static_cast<ptrdiff_t>(next_), *std::move(made));
+  }
+  Place& place = *places_[next_];
+  next_ = (next_ + 1) % places_.size();
   const absl::Status status = place.is_read.Wait(deadline);
   if (!status.ok()) return errors::WithContext(status, "an earlier update");
   const auto with_more = [](size_t bytes) { return std::max(kSmallest, bytes + bytes / 2); };

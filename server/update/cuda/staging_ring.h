@@ -2,8 +2,9 @@
 #ifndef OPTSHARD_SERVER_UPDATE_CUDA_STAGING_RING_H_
 #define OPTSHARD_SERVER_UPDATE_CUDA_STAGING_RING_H_
 
-#include <array>
 #include <cstddef>
+#include <memory>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -13,7 +14,8 @@
 
 namespace optshard {
 
-// Some places that are used in turn. Thread-compatible; calls with its device current.
+// Places that are used in turn: as many as there are launches under way, once it has seen that
+// many. Thread-compatible; calls with its device current.
 class StagingRing {
  public:
   // A table in the host's memory and in the device's. Who has it records `is_read` on the stream,
@@ -27,22 +29,26 @@ class StagingRing {
   // Of the calling thread's current device.
   static absl::StatusOr<StagingRing> Create();
 
+  static constexpr size_t kMostPlaces = 1024;
+
   // Where `fill` is told that a table will lie: in the host's memory, which it writes to, and in
   // the device's.
   using Fill = absl::FunctionRef<void(void* host, void* device)>;
 
   // Enqueues the copy of a table of `copied` bytes, to a place that has `bytes` on the device.
-  // Waits for no more than that the launches which had the place before have ended, by the
-  // deadline. What their failure was, what CudaMemory says, or the failure of the copy.
+  // Where all places are in use it makes one more, up to kMostPlaces, and then waits for the
+  // launches that had the oldest one, by the deadline. What their failure was, what CudaMemory
+  // says, or the failure of the copy.
   absl::StatusOr<Place*> Copy(size_t copied, size_t bytes, Fill fill, cudaStream_t stream,
                               absl::Time deadline);
 
  private:
   StagingRing() = default;
+  static absl::StatusOr<std::unique_ptr<Place>> MakePlace();
   absl::StatusOr<Place*> Next(size_t on_host, size_t on_device, absl::Time deadline);
 
-  std::array<Place, 4> places_;
-  size_t next_ = 0;
+  std::vector<std::unique_ptr<Place>> places_;
+  size_t next_ = 0;  // the one that was used first
 };
 
 }  // namespace optshard

@@ -74,6 +74,37 @@ TEST(NcclPlane, Wait_PeerIsLost_ReturnsOnceNcclHasLetGoOfTheDevice) {
   });
 }
 
+// What was done before the plane broke is done; what was aborted is complete on the stream, too,
+// and is not.
+TEST(NcclPlane, Wait_PlaneHasBroken_IsOkForWhatWasCompleteBefore) {
+  NcclGroup group(2);
+  Meeting enqueued(2);
+  Meeting done(2);
+  Meeting over(2);
+  // The plane's thread does not look.
+  const auto change = [](NcclPlaneOptions& options) { options.watch_interval = absl::Minutes(1); };
+  RunRanks(group, 2, change, [&](const OnDevice& rank) {
+    std::vector<char> data(1000, static_cast<char>('a' + rank.plane.rank()));
+    auto complete = rank.Publish(0, 1, data.data(), data.size());
+    ASSERT_TRUE(complete.ok()) << complete.status();
+    enqueued.Attend();
+    group.devices().RunWhatCanRun();
+    done.Attend();
+    if (rank.plane.rank() == 1) return over.Attend();
+    Tickets alone;
+    for (int bucket = 1; bucket <= 2; ++bucket) {
+      alone.push_back(rank.Publish(bucket, 1, data.data(), data.size()).value());
+    }
+    rank.plane.Abort(absl::CancelledError("enough"));
+    over.Attend();
+    for (const auto& ticket : alone) {
+      EXPECT_TRUE(absl::IsCancelled(ticket->Wait(FarDeadline())));
+    }
+    EXPECT_EQ((*complete)->Wait(FarDeadline()), absl::OkStatus());
+    EXPECT_EQ(data, std::vector<char>(1000, 'b'));
+  });
+}
+
 TEST(NcclPlane, PeerLost_NobodyWaits_StatusNamesItAndStreamsGoOn) {
   NcclGroup group(2);
   Meeting under_way(2);

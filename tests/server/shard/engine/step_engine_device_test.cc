@@ -326,6 +326,19 @@ TEST(StepEngineOnDevices, StateThatIsReadWhileAStepIsUnderWay_IsThatOfTheStep) {
   EXPECT_EQ(BitDifference(expected, read), "");
 }
 
+// Its memory is not to be used, whatever was done there before.
+TEST(StepEngineOnDevices, DeviceThatFailsBetweenSteps_LeavesNoState) {
+  EngineRig rig(OnDevices(1));
+  rig.GiveAllGradients();
+  ExpectAllOk(rig.Step());
+  ExpectSynchronized(rig);
+  rig.devices().devices().Fail(absl::DataLossError("an uncorrectable ECC error"));
+  const StepEngine::Result result = rig.Step()[0];
+  EXPECT_TRUE(absl::IsDataLoss(result.status)) << result.status;
+  EXPECT_EQ(result.outcome, StepOutcome::kTorn);
+  EXPECT_EQ(rig.rank(0).store->ledger().progress().outcome, StepOutcome::kTorn);
+}
+
 TEST(StepEngineOnDevices, DeviceThatFailsAfterTheStep_TearsItInTheNextCall) {
   EngineRig rig(OnDevices(2));
   rig.GiveAllGradients();
@@ -373,7 +386,7 @@ TEST(StepEngineOnDevices, RankThatIsLostBetweenSteps_TearsNothing) {
   rig.GiveAllGradients();
   ExpectAllOk(rig.Step());
   rig.StepOracleAlong();
-  ExpectSynchronized(rig);
+  rig.devices().devices().RunWhatCanRun();  // nobody has been told
   rig.devices().hosts().Kill(2);
   std::vector<StepEngine::Result> results(3);
   rig.OnEveryRank([&](Rank r) {
@@ -385,6 +398,40 @@ TEST(StepEngineOnDevices, RankThatIsLostBetweenSteps_TearsNothing) {
     EXPECT_EQ(rig.rank(r).store->ledger().progress().finished, 1);
     EXPECT_EQ(rig.rank(r).store->ledger().progress().outcome, StepOutcome::kIdle);
   }
+}
+
+// Nothing of the step under way is looked at any more.
+TEST(StepEngineOnDevices, RankThatIsLostWhenAStepIsRefused_IsTheNextStepsError) {
+  EngineRig::Options options = OnDevices(3);
+  options.placements = {Placement::kScattered};
+  EngineRig rig(options);
+  rig.GiveAllGradients();
+  rig.rank(1).hyperparameters[0].Set("lr", 0.5);
+  // It votes and tells its hyperparameters.
+  FakeHub& hosts = rig.devices().hosts();
+  hosts.KillAt(2, hosts.OperationsStarted(2) + 2);
+  rig.Step();
+  std::vector<StepEngine::Result> results(3);
+  rig.OnEveryRank([&](Rank r) {
+    if (r < 2) results[r] = rig.StepOf(r);
+  });
+  for (Rank r = 0; r < 2; ++r) {
+    EXPECT_EQ(results[r].outcome, StepOutcome::kNotApplied) << results[r].status;
+    EXPECT_EQ(errors::RanksOf(results[r].status), std::vector<Rank>{2}) << results[r].status;
+  }
+}
+
+TEST(StepEngineOnDevices, NextGeneration_WaitsForTheStepThatIsUnderWay) {
+  EngineRig rig(OnDevices(1));
+  rig.GiveAllGradients();
+  ExpectAllOk(rig.Step());
+  std::vector<GroupSpec> groups = rig.space().groups();
+  groups.push_back(MixedSpace().groups()[0]);
+  groups.back().admission = 1;
+  for (ParameterSpec& parameter : groups.back().parameters) parameter.name += ".added";
+  EXPECT_EQ(rig.BuildInVain(0, ParameterSpace(groups)), absl::OkStatus());
+  EXPECT_EQ(rig.rank(0).store->ledger().progress().finished, 1);
+  EXPECT_EQ(rig.rank(0).store->ledger().progress().outcome, StepOutcome::kIdle);
 }
 
 TEST(StepEngineOnDevices, StepThatIsRefused_ChangesNothingAndTheNextOneIsMade) {
@@ -422,7 +469,7 @@ TEST(StepEngineOnDevices, WhatIsNotDoneOnDevices_IsRefusedByAllAndStepsGoOn) {
     rig.OnEveryRank([&](Rank r) {
       const StepEngine::Result result = call(r);
       EXPECT_TRUE(result.refused);
-      EXPECT_THAT(std::string(result.status.message()), HasSubstr("only steps are run there"));
+      EXPECT_THAT(std::string(result.status.message()), HasSubstr("is not made yet"));
     });
   };
   expect_refused([&](Rank r) {

@@ -146,7 +146,7 @@ absl::Status DeviceExchange::RunTrainerUpdates(const StepRecord&, const ReplicaM
 absl::Status DeviceExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
                                    absl::Time) {
   DeviceAccess& access = *context_.store->device_access();
-  const absl::Status begun = access.BeginUpdates(stream_.get());
+  absl::Status begun = access.BeginUpdates(stream_.get());
   if (!begun.ok()) return begun;
   int own = 0;
   for (const Bucket& bucket : context_.buckets()) {
@@ -210,7 +210,7 @@ absl::Status DeviceExchange::Publish(const Bucket& bucket, Rank from, const Step
     data = staging->memory.get();
   }
   if (staging != nullptr && from == context_.rank) {
-    const absl::Status packed = Pack(bucket, bucket.dtype, parameter_of, data, stream_.get());
+    absl::Status packed = Pack(bucket, bucket.dtype, parameter_of, data, stream_.get());
     if (!packed.ok()) return packed;
   }
   const absl::StatusOr<Ticket*> ticket =
@@ -261,7 +261,7 @@ absl::Status DeviceExchange::PublishParameters(StepNumber step, const ReplicaMem
 absl::Status DeviceExchange::Settle(absl::Time deadline) {
   if (under_way_.empty()) return absl::OkStatus();
   for (auto ticket = under_way_.begin(); ticket != under_way_.end(); ++ticket) {
-    const absl::Status status = (*ticket)->Wait(deadline);
+    absl::Status status = (*ticket)->Wait(deadline);
     if (status.ok()) continue;
     under_way_.erase(under_way_.begin(), ticket + 1);
     return status;

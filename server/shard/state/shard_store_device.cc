@@ -78,8 +78,7 @@ absl::StatusOr<bool> ShardStore::TryReadPiece(uint64_t version, const Piece& pie
       ReadSlotRacily(InWindow(array, window), count, first - begin, last - first,
                      out.data() + (first - within));
     };
-    const absl::StatusOr<bool> read =
-        device_access_->TryRead(version, RangesOf(array, count), take);
+    absl::StatusOr<bool> read = device_access_->TryRead(version, RangesOf(array, count), take);
     if (!read.ok() || !*read) return read;
   }
   return true;

@@ -329,7 +329,7 @@ absl::Status ShardStore::PlaceSlots(int first_new) {
       if (values == 0) continue;
       state.slots[s] = arrays.Take(values, SlotTypeOf(options_.state(), parameter, slots[s]));
       if (admission >= first_new && slots[s].initial != 0) {
-        const absl::Status filled = Fill(state.slots[s], values, slots[s].initial);
+        absl::Status filled = Fill(state.slots[s], values, slots[s].initial);
         if (!filled.ok()) return filled;
       }
       if (slots[s].has_own_shape()) {

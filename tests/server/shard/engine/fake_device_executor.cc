@@ -101,7 +101,8 @@ class FakeDeviceExecutor final : public Executor {
 }  // namespace
 
 ExecutorFactory MakeFakeDeviceExecutor(const FakeDevices& devices,
-                                       std::shared_ptr<DeviceApi> device, MayUpdate may_update) {
+                                       const std::shared_ptr<DeviceApi>& device,
+                                       const MayUpdate& may_update) {
   return [=](const HostResources&) -> absl::StatusOr<std::unique_ptr<Executor>> {
     return std::make_unique<FakeDeviceExecutor>(devices, device, may_update);
   };

@@ -18,7 +18,8 @@ using MayUpdate = std::function<bool(int start)>;
 // Runs all rules but Adafactor. Reads nothing of the tasks that lies on the host once Start has
 // returned.
 ExecutorFactory MakeFakeDeviceExecutor(const FakeDevices& devices,
-                                       std::shared_ptr<DeviceApi> device, MayUpdate may_update);
+                                       const std::shared_ptr<DeviceApi>& device,
+                                       const MayUpdate& may_update);
 
 }  // namespace optshard::testing
 

@@ -80,8 +80,8 @@ TEST_P(StepEngineOnDevicesTest, Steps_EqualOneProcessToTheBit) {
   for (int step = 1; step <= 3; ++step) {
     // With gradients that are missing on some ranks, or, where they are averaged, on all.
     rig.GiveGradients([&](StepNumber number, Rank rank, int parameter) {
-      const int of = options.gradient_mode == GradientMode::kAveraged ? 0 : rank;
-      return (number + parameter + 2 * of) % 4 != 0;
+      const int of = options.gradient_mode == GradientMode::kAveraged ? 0 : 2 * rank;
+      return (number + static_cast<StepNumber>(parameter + of)) % 4 != 0;
     });
     ExpectAllOk(rig.Step());
     rig.StepOracleAlong();

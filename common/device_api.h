@@ -38,6 +38,8 @@ class DeviceApi {
 
   // As in ExecutionContext::device: "cuda:0".
   virtual const std::string& name() const = 0;
+  // As in ParameterSpec::device: "cuda".
+  std::string kind() const { return name().substr(0, name().find(':')); }
 
   // The same text for two ranks where NCCL would refuse them as being on one GPU.
   virtual absl::StatusOr<std::string> Identity() = 0;

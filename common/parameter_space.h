@@ -26,7 +26,7 @@ struct ParameterSpec {
   std::string name;
   std::vector<int64_t> shape;  // {} is a scalar: one element
   DType dtype = DType::kFloat32;
-  std::string device = "cpu";
+  std::string device = "cpu";  // or "cuda": of which kind, since each rank has one of its own
   // What an update costs beside that of the group's other parameters, where that is not as its
   // number of elements (UpdateRule::UpdateCost). 0 otherwise.
   int64_t update_cost = 0;

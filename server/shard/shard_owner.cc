@@ -14,6 +14,12 @@
 #include "server/update/step_hyperparameters.h"
 
 namespace optshard {
+namespace {
+
+// On a device, where the call that waits for it has no timeout.
+constexpr absl::Duration kLongestStep = absl::Minutes(1);
+
+}  // namespace
 
 absl::Status ShardOwner::Impl::Start() {
   absl::Status valid = CheckOwnerOptions(options_);
@@ -137,6 +143,8 @@ absl::Status ShardOwner::Impl::Build() {
   options.rank = options_.rank;
   options.incarnation = session_->id().incarnation;
   options.plane = plane_;
+  options.device = options_.device;
+  if (options_.make_executor) options.make_executor = options_.make_executor;
   options.driver = options_.driver;
   options.threads =
       options_.threads > 0 ? options_.threads : ThreadsOf(shape_->plan().tree, options_.rank);
@@ -231,6 +239,7 @@ absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
   absl::Status closed;
+  if (failure().ok()) closed = Settle(timeout);
   if (plane_ != nullptr && failure().ok()) closed = plane_->Close(options_.clock->Now() + timeout);
   guard_->Detach();
   // After a failure, too: the others know of it, and this rank's end is no further one. With time
@@ -258,8 +267,24 @@ absl::Status ShardOwner::Impl::CheckNothingLost() {
     lost.status = left_alone_;
     lost.plane_failed = true;
   }
-  lost.outcome = StepOutcome::kNotApplied;
-  return lost.status.ok() ? absl::OkStatus() : Break(lost);
+  if (lost.status.ok()) return absl::OkStatus();
+  // Nobody can have applied a step after the last one, but that may not be done on the device.
+  lost.outcome = generation_->engine().Synchronize(kLongestStep).outcome;
+  if (lost.outcome == StepOutcome::kIdle) lost.outcome = StepOutcome::kNotApplied;
+  return Break(lost);
+}
+
+// Waits for the step that is under way on a device.
+absl::Status ShardOwner::Impl::Settle(absl::Duration timeout) {
+  const StepEngine::Result done = generation_->engine().Synchronize(timeout);
+  return done.status.ok() ? done.status : Break(done);
+}
+
+absl::StatusOr<ShardState*> ShardOwner::Impl::state() {
+  absl::Status usable = CheckUsable();
+  if (usable.ok()) usable = Settle(kLongestStep);
+  if (!usable.ok()) return usable;
+  return &generation_->state();
 }
 
 void ShardOwner::Impl::PublishProgress(StepOutcome outcome) {
@@ -267,7 +292,8 @@ void ShardOwner::Impl::PublishProgress(StepOutcome outcome) {
   progress.outcome = outcome;
   session_->SetProgress(progress);
   // Readers are given nothing of state that is that of no step.
-  const bool is_torn = generation_->store()->ledger().progress().outcome == StepOutcome::kTorn;
+  const bool is_torn = generation_->store()->ledger().progress().outcome == StepOutcome::kTorn &&
+                       !generation_->engine().is_under_way();
   if (is_torn && outcome == StepOutcome::kIdle) progress.outcome = StepOutcome::kTorn;
   board_->SetProgress(progress);
 }
@@ -326,9 +352,9 @@ absl::StatusOr<std::unique_ptr<ShardOwner>> ShardOwner::Start(Options options) {
 
 absl::Status ShardOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                         absl::Span<const ReplicaRegion> regions,
-                                        absl::Duration timeout) {
+                                        absl::Duration timeout, void* stream) {
   return impl_->BetweenSteps(
-      [&](StepEngine& engine) { return engine.SyncParameters(replica, regions, timeout); });
+      [&](StepEngine& engine) { return engine.SyncParameters(replica, regions, timeout, stream); });
 }
 
 absl::Status ShardOwner::AddGroups(

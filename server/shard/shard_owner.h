@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/dataplane/data_plane.h"
 #include "common/dataplane/plane_request.h"
+#include "common/device_api.h"
 #include "common/ids.h"
 #include "common/link/memory_budget.h"
 #include "common/membership/coordinator_client.h"
@@ -34,6 +35,7 @@
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
+#include "server/update/executor.h"
 #include "server/update/trainer_update.h"
 #include "server/update/update_rule.h"
 
@@ -41,8 +43,9 @@ namespace optshard {
 
 using PlaneFactory = std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest&)>;
 
-// INVALID_ARGUMENT naming the first parameter whose device no shard owner can step.
-absl::Status CheckSupported(const ParameterSpace& space);
+// INVALID_ARGUMENT naming the first parameter that an owner on this device cannot step; null: on
+// the host.
+absl::Status CheckSupported(const ParameterSpace& space, const DeviceApi* device = nullptr);
 
 // Step, RefuseNextStep, SyncParameters, VerifyReplicas and Stop come from one thread at a time; the
 // views, failure(), lost() and AbortPlane from any.
@@ -52,7 +55,7 @@ class ShardOwner {
     std::string job = "optshard";
     std::string optimizer = "default";
     Rank rank = 0;
-    OptimizerSpec spec;  // on "cpu" only, for now
+    OptimizerSpec spec;
     // By param group, or empty. Where one is not null, it steps the group, and its name stands in
     // the spec as the rule's.
     std::vector<std::shared_ptr<TrainerUpdate>> trainer_updates;
@@ -65,6 +68,11 @@ class ShardOwner {
     // the owner; null: none.
     Cancellation* joining = nullptr;
     PlaneFactory plane_factory;
+    // Where parameters, gradients and state lie, all of them, and what runs updates there; null: on
+    // the host. The planes are of the device, too. Step then returns when the step is enqueued
+    // there: what fails afterwards is the next call's error.
+    std::shared_ptr<DeviceApi> device;
+    ExecutorFactory make_executor;
     // Where the state lies, by admission. If it holds the state of an earlier owner of the rank,
     // the job continues from there. Empty: private memory is allocated.
     std::vector<ShardMemory> memory;
@@ -120,8 +128,10 @@ class ShardOwner {
   // Rank 0's parameter values go to all. Masters take what was changed. Errors as Step; some ranks'
   // Step does not go with others' SyncParameters (INVALID_ARGUMENT). Where there were no values
   // yet, nothing is torn or in doubt because of it: owners that start over the memory do it again.
+  // `stream`: as StepInput's.
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
-                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout,
+                              void* stream = nullptr);
 
   // Compares the bits of all ranks' replicas, between steps. RanksDisagree (INVALID_ARGUMENT) where
   // they differ, naming the first such parameter and the ranks that have it otherwise; nothing has

@@ -29,6 +29,7 @@ absl::Status ShardOwner::Impl::AddGroups(
   GroupUpdates groups;
   absl::Status usable = CheckNothingLost();
   if (usable.ok()) usable = CheckGroups(spec, trainer_updates, &groups);
+  if (usable.ok()) usable = Settle(timeout);
   if (!usable.ok()) return usable;
   const absl::Time start = options_.clock->Now();
   GrowthProposal proposal;
@@ -80,7 +81,7 @@ absl::Status ShardOwner::Impl::CheckGroups(
     const OptimizerSpec& spec, const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates,
     GroupUpdates* groups) const {
   absl::Status valid = CheckGrowth(shape_->spec(), spec);
-  if (valid.ok()) valid = CheckSupported(spec.space);
+  if (valid.ok()) valid = CheckSupported(spec.space, options_.device.get());
   if (!valid.ok()) return valid;
   absl::StatusOr<std::vector<GroupUpdate>> validated = ValidateGroups(spec, trainer_updates);
   if (!validated.ok()) return validated.status();

@@ -71,11 +71,7 @@ class ShardOwner::Impl {
   bool lacks_values() const {
     return generation_->engine().values() == ParameterValues::kAddedAreMissing;
   }
-  absl::StatusOr<ShardState*> state() {
-    absl::Status usable = CheckUsable();
-    if (!usable.ok()) return usable;
-    return &generation_->state();
-  }
+  absl::StatusOr<ShardState*> state();
   void KeepParameters(std::shared_ptr<const ParameterMemory> memory) {
     parameters_->Set(std::move(memory));
   }
@@ -112,6 +108,7 @@ class ShardOwner::Impl {
   void GoOnWith(std::unique_ptr<OwnerGeneration> next);
   absl::Status CheckUsable() const;
   absl::Status CheckNothingLost();
+  absl::Status Settle(absl::Duration timeout);
   void PublishProgress(StepOutcome outcome);
   absl::Status AttributeFailure(StepOutcome outcome, const absl::Status& observed);
   absl::Status Break(const StepEngine::Result& result);

@@ -11,14 +11,14 @@
 
 namespace optshard {
 
-absl::Status CheckSupported(const ParameterSpace& space) {
+absl::Status CheckSupported(const ParameterSpace& space, const DeviceApi* device) {
+  const std::string expected = device == nullptr ? "cpu" : device->kind();
   for (int p = 0; p < space.parameter_count(); ++p) {
     const ParameterSpec& parameter = space.parameter(p);
-    if (parameter.device != "cpu") {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("parameter %d \"%s\" is on %s; only cpu is supported", p, parameter.name,
-                          parameter.device));
-    }
+    if (parameter.device == expected) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("parameter %d \"%s\" is on %s; the shard owner steps parameters on %s only",
+                        p, parameter.name, parameter.device, expected));
   }
   return absl::OkStatus();
 }
@@ -47,7 +47,11 @@ absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
   }
   absl::Status valid = options.spec.Validate();
   if (!valid.ok()) return valid;
-  return CheckSupported(options.spec.space);
+  if (options.device != nullptr && options.make_executor == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a shard owner on %s needs an executor for it", options.device->name()));
+  }
+  return CheckSupported(options.spec.space, options.device.get());
 }
 
 absl::Status CheckPlan(const Plan& plan, const OptimizerSpec& spec) {

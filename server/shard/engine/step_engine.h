@@ -115,6 +115,8 @@ class StepEngine {
   Result ReplaceState(const StagedState* staged, absl::Duration timeout);
 
   StepNumber finished() const { return finished_; }
+  // Whether the last finished one is only enqueued, as far as the engine knows.
+  bool is_under_way() const { return under_way_; }
   // The ledger's, between steps.
   StepProgress progress() const { return {finished_, StepOutcome::kIdle, skipped_}; }
   const StepRecord& record() const { return record_; }  // of the last step

@@ -102,7 +102,7 @@ TEST(NodeAttach_WrongFacts_AreRefused, ShowingBothSides) {
   options.spec.space = ParameterSpace(halves);
   status = Refusal(options);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("only cpu is supported"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("steps parameters on cpu only"));
 
   // The others go on.
   auto trainers = rig.StartAll();

@@ -8,6 +8,7 @@
 #include "common/group_rule.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "tests/server/shard/engine/engine_rig.h"
+#include "tests/server/shard/engine/fake_device_executor.h"
 
 namespace optshard::testing {
 namespace {
@@ -81,6 +82,15 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
   hub.world_size = options_.world_size;
   hub.mode = options_.mode;
   hub_ = std::make_unique<FakeHub>(hub);
+  if (options_.on_devices) {
+    on_devices_ = std::make_unique<NcclGroup>(options_.world_size);
+    std::vector<GroupSpec> groups = space().groups();
+    for (GroupSpec& group : groups) {
+      for (ParameterSpec& parameter : group.parameters) parameter.device = "cuda";
+    }
+    options_.owner.spec.space = ParameterSpace(std::move(groups));
+  }
+  streams_.resize(options_.world_size);
   owners_.resize(options_.world_size);
   given_.resize(options_.world_size);
   for (Rank r = 0; r < options_.world_size; ++r) {
@@ -98,15 +108,24 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
     owner.spec.world_size = options_.world_size;
     owner.node = "node";
     owner.coordinator = coordinator_.get();
-    owner.plane_factory = [this](const PlaneRequest& request) {
+    owner.plane_factory =
+        [this](const PlaneRequest& request) -> absl::StatusOr<std::unique_ptr<DataPlane>> {
       const Rank rank = request.rank;
-      return std::make_unique<MortalPlane>(
-          hub_->MakePlane(rank), [this, rank] { coordinator_->Kill(rank); },
+      absl::StatusOr<std::unique_ptr<DataPlane>> plane = MakePlane(request);
+      if (!plane.ok()) return plane;
+      plane = std::make_unique<MortalPlane>(
+          *std::move(plane), [this, rank] { coordinator_->Kill(rank); },
           [this, rank] {
             absl::MutexLock lock(&mutex_);
             aborted_.insert(rank);
           });
+      return plane;
     };
+    if (options_.on_devices) {
+      owner.device = *on_devices_->OptionsOf(r).device;
+      owner.make_executor = MakeFakeDeviceExecutor(on_devices_->devices(), owner.device, nullptr);
+      streams_[r] = *owner.device->NewStream();
+    }
     owner_options_.push_back(std::move(owner));
   }
   if (!options_.reachable) return;
@@ -116,14 +135,22 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
 }
 
 OwnerRig::~OwnerRig() {
-  hub_->ReleaseHung();
+  hub().ReleaseHung();
   owners_.clear();
 }
 
-void OwnerRig::KillAt(Rank rank, int64_t operation) { hub_->KillAt(rank, operation); }
+absl::StatusOr<std::unique_ptr<DataPlane>> OwnerRig::MakePlane(const PlaneRequest& request) {
+  if (!options_.on_devices) return hub_->MakePlane(request.rank);
+  NcclPlaneOptions plane = on_devices_->OptionsOf(request.rank);
+  static_cast<PlaneRequest&>(plane) = request;
+  plane.device = owner_options_[request.rank].device;
+  return on_devices_->Make(plane);
+}
+
+void OwnerRig::KillAt(Rank rank, int64_t operation) { hub().KillAt(rank, operation); }
 
 void OwnerRig::Kill(Rank rank) {
-  hub_->Kill(rank);
+  hub().Kill(rank);
   coordinator_->Kill(rank);
 }
 
@@ -150,7 +177,7 @@ std::vector<absl::Status> OwnerRig::Start() {
     if (!owner.ok()) return;
     owners_[r] = std::move(*owner);
     results[r] = owners_[r]->SyncParameters(replicas_[r]->tensors(), replicas_[r]->regions(),
-                                            options_.timeout);
+                                            options_.timeout, streams_[r].get());
   });
   return results;
 }
@@ -186,6 +213,7 @@ StepInput OwnerRig::InputOf(Rank rank) {
   input.regions = replicas_[rank]->regions();
   input.hyperparameters = given_[rank];
   input.timeout = options_.timeout;
+  input.stream = streams_[rank].get();
   return input;
 }
 

@@ -15,6 +15,7 @@
 #include "server/shard/engine/step_input.h"
 #include "server/shard/shard_owner.h"
 #include "server/shard/snapshot/parameter_memory.h"
+#include "tests/common/dataplane/nccl_group.h"
 #include "tests/server/shard/engine/test_replica.h"
 #include "tests/testing/fake_plane.h"
 #include "tests/testing/local_coordinator.h"
@@ -30,6 +31,9 @@ class OwnerRig {
     ShardOwner::Options owner;  // of every rank; rank, world size and the like are filled in
     absl::Duration timeout = absl::Seconds(20);
     bool reachable = false;  // the plane reaches the replicas of all ranks
+    // Replicas and state are on fake devices, one a rank, and the planes are over a fake NCCL. What
+    // a device does it does when somebody looks.
+    bool on_devices = false;
   };
   // Two groups of adam, mixed sizes, small buckets.
   static Options MixedOptions(int world_size);
@@ -58,18 +62,23 @@ class OwnerRig {
 
   ShardOwner& owner(Rank rank) { return *owners_[rank]; }
   TestReplica& replica(Rank rank) { return *replicas_[rank]; }
-  FakeHub& hub() { return *hub_; }
+  FakeHub& hub() { return on_devices_ == nullptr ? *hub_ : on_devices_->hosts(); }
+  NcclGroup& on_devices() { return *on_devices_; }
   LocalCoordinator& coordinator() { return *coordinator_; }
   const ParameterSpace& space() const { return options_.owner.spec.space; }
   // Valid until the next one of the rank.
   StepInput InputOf(Rank rank);
 
  private:
+  absl::StatusOr<std::unique_ptr<DataPlane>> MakePlane(const PlaneRequest& request);
+
   Options options_;
   absl::Mutex mutex_;
   std::set<Rank> aborted_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<LocalCoordinator> coordinator_;
   std::unique_ptr<FakeHub> hub_;
+  std::unique_ptr<NcclGroup> on_devices_;
+  std::vector<std::shared_ptr<void>> streams_;  // by rank, the trainers'; null: of hosts
   std::vector<ShardOwner::Options> owner_options_;
   std::vector<std::vector<Hyperparameters>> given_;  // by rank, in the last step
   std::vector<std::unique_ptr<TestReplica>> replicas_;

@@ -1,0 +1,148 @@
+// Shard owners whose parameters and state are on devices, over fakes: between two calls the last
+// step may still be under way there.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_owner.h"
+#include "tests/server/shard/owner_rig.h"
+
+namespace optshard::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+OwnerRig::Options OnDevices(int world_size) {
+  OwnerRig::Options options = OwnerRig::MixedOptions(world_size);
+  options.on_devices = true;
+  return options;
+}
+
+void ExpectOk(const std::vector<absl::Status>& results) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    EXPECT_TRUE(results[r].ok()) << r << ": " << results[r];
+  }
+}
+
+void ExpectOk(const std::vector<absl::StatusOr<StepInfo>>& results) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    EXPECT_TRUE(results[r].ok()) << r << ": " << results[r].status();
+  }
+}
+
+// Of the rank that owns the beginning of the parameter.
+Rank OwnerOf(OwnerRig& rig, int parameter) {
+  for (Rank r = 0; r < rig.owner_options(0).spec.world_size; ++r) {
+    for (const OwnedSlice& slice : rig.owner(r).view().SlicesOf(parameter)) {
+      if (slice.offset_elements == 0) return r;
+    }
+  }
+  return -1;
+}
+
+// Adam's exp_avg after one step, from the gradients of all ranks.
+std::vector<double> ExpAvgOfFirstStep(OwnerRig& rig, int parameter, size_t elements) {
+  const int ranks = rig.owner_options(0).spec.world_size;
+  std::vector<double> expected(elements);
+  for (size_t i = 0; i < elements; ++i) {
+    float sum = 0;
+    for (Rank r = 0; r < ranks; ++r) {
+      sum += static_cast<float>(rig.replica(r).Gradient(parameter)[i]);
+    }
+    const float average = sum / static_cast<float>(ranks);
+    expected[i] = static_cast<float>(1 - 0.9) * average;
+  }
+  return expected;
+}
+
+TEST(ShardOwnerOnDevices, Steps_CanBeLookedIntoWhileTheLastOneIsUnderWay) {
+  OwnerRig rig(OnDevices(3));
+  ExpectOk(rig.Start());
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  constexpr int kParameter = 0;
+  constexpr size_t kElements = 100;
+  const std::vector<double> expected = ExpAvgOfFirstStep(rig, kParameter, kElements);
+  const Rank owner = OwnerOf(rig, kParameter);
+  ASSERT_GE(owner, 0);
+  EXPECT_EQ(rig.owner(owner).view().Describe().progress.finished, 1);
+  EXPECT_EQ(rig.owner(owner).view().Describe().progress.outcome, StepOutcome::kIdle);
+  std::vector<double> read(kElements);
+  const absl::StatusOr<SlotRead> slot =
+      rig.owner(owner).view().ReadSlot(kParameter, "exp_avg", 0, absl::MakeSpan(read));
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(slot->step, 1);
+  EXPECT_THAT(read, ::testing::Pointwise(::testing::FloatEq(), expected));
+
+  // The same by the thread that steps, and a clean end.
+  rig.GiveGradients(2);
+  ExpectOk(rig.Step());
+  std::vector<double> again(kElements);
+  ShardState& state = **rig.owner(owner).state();
+  EXPECT_EQ(state.Read(kParameter, 0, 0, absl::MakeSpan(again)), absl::OkStatus());
+  EXPECT_NE(again, read);
+  ExpectOk(rig.Stop());
+}
+
+TEST(ShardOwnerOnDevices, RankThatIsLostOnceTheStepIsDone_TearsNothing) {
+  OwnerRig rig(OnDevices(3));
+  ExpectOk(rig.Start());
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  rig.on_devices().devices().RunWhatCanRun();
+  rig.Kill(2);
+  for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(rig.AwaitAborted(r));
+  rig.OnEveryRank([&](Rank r) {
+    if (r == 2) return;
+    const absl::Status lost = rig.owner(r).Step(rig.InputOf(r)).status();
+    EXPECT_TRUE(errors::IsPeerLost(lost)) << lost;
+    EXPECT_EQ(errors::RanksOf(lost), std::vector<Rank>{2}) << lost;
+    EXPECT_EQ(rig.owner(r).progress().finished, 1);
+  });
+}
+
+TEST(ShardOwnerOnDevices, RankThatIsLostWhileTheStepIsUnderWay_TearsIt) {
+  OwnerRig rig(OnDevices(3));
+  ExpectOk(rig.Start());
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  rig.on_devices().devices().RunWhatCanRun();
+  rig.on_devices().nccl().Hang(2);
+  ExpectOk(rig.Step());
+  rig.Kill(2);
+  for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(rig.AwaitAborted(r));
+  rig.OnEveryRank([&](Rank r) {
+    if (r == 2) return;
+    const absl::Status torn = rig.owner(r).Step(rig.InputOf(r)).status();
+    EXPECT_TRUE(errors::IsTornStep(torn)) << torn;
+    EXPECT_THAT(std::string(torn.message()), HasSubstr("step 2"));
+    EXPECT_EQ(rig.owner(r).progress().finished, 1);
+    std::vector<double> read(1);
+    EXPECT_FALSE(rig.owner(r).view().ReadSlot(0, "exp_avg", 0, absl::MakeSpan(read)).ok());
+  });
+}
+
+TEST(ShardOwnerOnDevices, WhatDoesNotFitTheDevice_IsRefusedAtTheStart) {
+  OwnerRig rig(OnDevices(1));
+  ShardOwner::Options without_executor = rig.owner_options(0);
+  without_executor.make_executor = nullptr;
+  const absl::Status none = ShardOwner::Start(without_executor).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(none)) << none;
+  EXPECT_THAT(std::string(none.message()), HasSubstr("cuda:0 needs an executor"));
+
+  ShardOwner::Options on_host = rig.owner_options(0);
+  on_host.spec.space = OwnerRig::MixedOptions(1).owner.spec.space;
+  const absl::Status other = ShardOwner::Start(on_host).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(other)) << other;
+  EXPECT_THAT(
+      std::string(other.message()),
+      HasSubstr("parameter 0 \"conv.weight\" is on cpu; the shard owner steps parameters on "
+                "cuda only"));
+}
+
+}  // namespace
+}  // namespace optshard::testing

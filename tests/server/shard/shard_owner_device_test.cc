@@ -6,9 +6,15 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/generation_shape.h"
+#include "common/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_owner.h"
+#include "server/shard/state/shard_ledger.h"
+#include "server/shard/state/shard_memory.h"
+#include "server/shard/state/shard_store.h"
+#include "server/update/group_update.h"
 #include "tests/server/shard/owner_rig.h"
 
 namespace optshard::testing {
@@ -124,6 +130,26 @@ TEST(ShardOwnerOnDevices, RankThatIsLostWhileTheStepIsUnderWay_TearsIt) {
     std::vector<double> read(1);
     EXPECT_FALSE(rig.owner(r).view().ReadSlot(0, "exp_avg", 0, absl::MakeSpan(read)).ok());
   });
+}
+
+// Whoever takes over the memory of an owner that has stopped finds the last step done.
+TEST(ShardOwnerOnDevices, Stop_WaitsForTheStepThatIsUnderWay) {
+  OwnerRig rig(OnDevices(1));
+  ShardOwner::Options& options = rig.owner_options(0);
+  ShardStore::Options store;
+  const Plan plan = MakePlan(1, options.spec.space, options.spec.policy, {"node"}).value();
+  store.shape = GenerationShape::Make(options.spec, plan);
+  store.TakeSlotsOf(ValidateGroups(options.spec).value());
+  const ShardMemory memory =
+      ShardMemory::OnDevice(ShardStore::BytesFor(store), options.device, "a test's state").value();
+  options.memory = {memory};
+  ExpectOk(rig.Start());
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  EXPECT_EQ(ShardLedger::Read(memory.ledger)->progress.outcome, StepOutcome::kTorn);
+  ExpectOk(rig.Stop());
+  EXPECT_EQ(ShardLedger::Read(memory.ledger)->progress.outcome, StepOutcome::kIdle);
+  EXPECT_EQ(ShardLedger::Read(memory.ledger)->progress.finished, 1);
 }
 
 TEST(ShardOwnerOnDevices, WhatDoesNotFitTheDevice_IsRefusedAtTheStart) {

@@ -14,7 +14,12 @@ import subprocess
 import sys
 import tempfile
 
-TESTS = ("kernels_on_device_test", "exported_memory_test", "nccl_plane_device_test")
+TESTS = (
+    "kernels_on_device_test",
+    "step_engine_on_gpu_test",
+    "exported_memory_test",
+    "nccl_plane_device_test",
+)
 ELEMENTS = 1000000000
 SECONDS = 150
 

@@ -7,6 +7,7 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 readonly OUT=${1:-out/gpu_check}
 readonly TARGETS=(
   //tests/server/update/cuda:kernels_on_device_test
+  //tests/server/shard/engine:step_engine_on_gpu_test
   //tests/common/cuda:exported_memory_test
   //tests/common/dataplane:nccl_plane_device_test
   //benchmarks/gpu:optshard-bench-gpu-update

@@ -86,6 +86,7 @@ EngineRig::EngineRig(Options options) : options_(std::move(options)) {
   hub_ = MakeHub();
   oracle_ = std::make_unique<StepOracle>(options_.space, *common_.groups, options_.state);
   ranks_.resize(options_.world_size);
+  MakeDevices();
   MakeReplicas();
   MakePlanes();
   for (Rank r = 0; r < options_.world_size; ++r) {
@@ -146,7 +147,7 @@ void EngineRig::MakeReplicas() {
   for (Rank r = 0; r < options_.world_size; ++r) {
     ranks_[r].replica = std::make_unique<TestReplica>(
         options_.space, options_.placements[r % options_.placements.size()],
-        r == 0 ? nullptr : ranks_[0].replica.get());
+        r == 0 ? nullptr : ranks_[0].replica.get(), ranks_[r].device.get());
   }
   if (!reachable()) return;
   PeerReplicas replicas;
@@ -154,23 +155,28 @@ void EngineRig::MakeReplicas() {
   hub_->ShareReplicas(std::move(replicas));
 }
 
-void EngineRig::MakePlanes() {
-  if (!options_.on_devices) {
-    for (Rank r = 0; r < options_.world_size; ++r) {
-      if (options_.world_size > 1) ranks_[r].plane = hub_->MakePlane(r);
-    }
-    return;
-  }
-  devices_ = std::make_unique<NcclGroup>(options_.world_size);
-  OnEveryRank([this](Rank r) {
+void EngineRig::MakeDevices() {
+  if (options_.device == nullptr && !options_.on_devices) return;
+  if (options_.on_devices) devices_ = std::make_unique<NcclGroup>(options_.world_size);
+  for (Rank r = 0; r < options_.world_size; ++r) {
     RankState& rank = ranks_[r];
-    const NcclPlaneOptions options = devices_->OptionsOf(r);
-    rank.device = *options.device;
+    rank.device = options_.on_devices ? *devices_->OptionsOf(r).device : options_.device;
     rank.stream = *rank.device->NewStream();
-    if (options_.world_size == 1) return;
+  }
+}
+
+void EngineRig::MakePlanes() {
+  if (options_.world_size == 1) return;
+  OnEveryRank([this](Rank r) {
+    if (!options_.on_devices) {
+      ranks_[r].plane = hub_->MakePlane(r);
+      return;
+    }
+    NcclPlaneOptions options = devices_->OptionsOf(r);
+    options.device = ranks_[r].device;
     absl::StatusOr<std::unique_ptr<DataPlane>> plane = devices_->Make(options);
     ASSERT_TRUE(plane.ok()) << plane.status();
-    rank.plane = *std::move(plane);
+    ranks_[r].plane = *std::move(plane);
   });
 }
 
@@ -182,8 +188,9 @@ ShardMemory EngineRig::MakeMemory(Rank rank, const Common& common) const {
   const int admission = common.shape->space().admission_count() - 1;
   const ShardMemory::Bytes bytes = ShardStore::BytesFor(store, admission);
   absl::StatusOr<ShardMemory> memory =
-      options_.on_devices ? ShardMemory::OnDevice(bytes, ranks_[rank].device, "a test's state")
-                          : ShardMemory::Private(bytes, "a test's state");
+      ranks_[rank].device != nullptr
+          ? ShardMemory::OnDevice(bytes, ranks_[rank].device, "a test's state")
+          : ShardMemory::Private(bytes, "a test's state");
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *std::move(memory);
 }
@@ -198,8 +205,8 @@ OwnerGeneration::Options EngineRig::OptionsOf(Rank rank, const Common& common) c
   options.driver = options_.driver;
   options.threads = options_.threads;
   if (options_.executor_of) options.make_executor = options_.executor_of(rank);
+  options.device = ranks_[rank].device;
   if (options_.on_devices) {
-    options.device = ranks_[rank].device;
     options.make_executor =
         MakeFakeDeviceExecutor(devices_->devices(), options.device,
                                options_.may_update ? options_.may_update(rank) : nullptr);

@@ -70,6 +70,8 @@ class EngineRig {
     // NCCL. What the device does it does when somebody looks: Synchronize before you compare.
     bool on_devices = false;
     std::function<MayUpdate(Rank)> may_update;  // null: any update may run
+    // A real device instead, for one rank alone, with what runs updates there (executor_of).
+    std::shared_ptr<DeviceApi> device;
   };
 
   struct RankState {
@@ -147,6 +149,7 @@ class EngineRig {
   bool reachable() const;
   bool on_nodes() const { return options_.placements[0] == Placement::kNodes; }
   void MakeReplicas();
+  void MakeDevices();
   void MakePlanes();
   ShardMemory MakeMemory(Rank rank, const Common& common) const;
   OwnerGeneration::Options OptionsOf(Rank rank, const Common& common) const;

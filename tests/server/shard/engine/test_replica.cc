@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "absl/base/casts.h"
@@ -108,8 +109,8 @@ std::string NameOf(Placement placement) {
 }
 
 TestReplica::TestReplica(const ParameterSpace& space, Placement placement,
-                         const TestReplica* parameters_of)
-    : space_(space), layout_(space), placement_(placement) {
+                         const TestReplica* parameters_of, DeviceApi* device)
+    : space_(space), layout_(space), placement_(placement), device_(device) {
   if (placement != Placement::kScattered) {
     for (const MemoryLayout::Region& region : layout_.regions()) {
       flat_[0].push_back(Allocate(region.elements, region.dtype));
@@ -141,8 +142,13 @@ Buffer TestReplica::Place(int parameter, bool gradient) {
 
 // Of exactly so many elements where they are doubles, and otherwise as nearly as doubles allow.
 Buffer TestReplica::Allocate(int64_t elements, DType dtype) {
-  const size_t bytes = elements * SizeOf(dtype);
-  memory_.push_back(std::make_unique<double[]>((bytes + sizeof(double) - 1) / sizeof(double)));
+  const size_t doubles = (elements * SizeOf(dtype) + sizeof(double) - 1) / sizeof(double);
+  if (device_ == nullptr) {
+    memory_.emplace_back(std::shared_ptr<double[]>(new double[doubles]()));
+  } else {
+    memory_.push_back(device_->AllocateOnHost(doubles * sizeof(double)).value());
+    std::memset(memory_.back().get(), 0, doubles * sizeof(double));
+  }
   return Buffer(memory_.back().get(), dtype);
 }
 

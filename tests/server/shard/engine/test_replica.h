@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "common/device_api.h"
 #include "common/dtype.h"
 #include "common/memory_layout.h"
 #include "common/parameter_space.h"
@@ -47,9 +48,10 @@ std::string NameOf(Placement placement);
 
 class TestReplica {
  public:
-  // kOneCopy: the parameters are those of `parameters_of`, if it is given.
+  // kOneCopy: the parameters are those of `parameters_of`, if it is given. `device`: the memory is
+  // pinned, so that the device reaches it, too.
   TestReplica(const ParameterSpace& space, Placement placement,
-              const TestReplica* parameters_of = nullptr);
+              const TestReplica* parameters_of = nullptr, DeviceApi* device = nullptr);
 
   // Copies values in; the gradient becomes present.
   void SetParameter(int parameter, const Values& values);
@@ -71,7 +73,8 @@ class TestReplica {
   ParameterSpace space_;
   MemoryLayout layout_;
   Placement placement_;
-  std::vector<std::unique_ptr<double[]>> memory_;
+  DeviceApi* device_;
+  std::vector<std::shared_ptr<void>> memory_;
   std::vector<Buffer> flat_[2];                     // by region: parameters, gradients
   std::vector<Buffer> gradients_;                   // by parameter, also of those that are dropped
   std::map<int, std::vector<uint64_t>> row_marks_;  // by parameter

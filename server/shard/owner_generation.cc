@@ -10,7 +10,7 @@ namespace optshard {
 namespace {
 
 // For one that is under way on a device.
-constexpr absl::Duration kLongestStep = absl::Minutes(1);
+constexpr absl::Duration kLongestStep = absl::Minutes(10);
 
 }  // namespace
 
@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
   (*store)->ledger().Begin(first->shape()->generation(), progress, replacing);
   absl::Status made = first->MakeEngine(*std::move(store), values, nullptr);
   if (!made.ok()) return made;
+  first->WatchPlane();
   return first;
 }
 
@@ -54,7 +55,19 @@ void OwnerGeneration::Begin(OwnerGeneration& former) {
   const StepProgress progress = former.store_->ledger().progress();
   const Replacing replacing = former.store_->ledger().replacing();
   former.store_->Retire();
+  WatchPlane();
   store_->ledger().Begin(options_.shape->generation(), progress, replacing);
+}
+
+// For readers of what the last step leaves on a device: it is nothing once the plane is broken.
+void OwnerGeneration::WatchPlane() const {
+  if (store_->device_access() == nullptr || options_.plane == nullptr) return;
+  store_->device_access()->ExpectUpdatesWhile(
+      [plane = std::weak_ptr<DataPlane>(options_.plane)]() -> absl::Status {
+        const std::shared_ptr<DataPlane> there = plane.lock();
+        return there != nullptr ? there->status()
+                                : absl::UnavailableError("the shard owner has gone");
+      });
 }
 
 ShardStore::Options OwnerGeneration::StoreOptions() const {

@@ -106,6 +106,7 @@ class OwnerGeneration {
   absl::Status MakeEngine(std::shared_ptr<ShardStore> store, ParameterValues values,
                           const StepEngine* before);
   absl::Status MakeSnapshots();
+  void WatchPlane() const;
 
   const Options options_;
   std::shared_ptr<ShardStore> store_;

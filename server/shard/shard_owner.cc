@@ -16,8 +16,9 @@
 namespace optshard {
 namespace {
 
-// On a device, where the call that waits for it has no timeout.
-constexpr absl::Duration kLongestStep = absl::Minutes(1);
+// On a device, where the call that waits for it has no timeout of its own, or a short one: a wait
+// that ends before the step does breaks the plane.
+constexpr absl::Duration kLongestStep = absl::Minutes(10);
 
 }  // namespace
 
@@ -239,7 +240,7 @@ absl::Status ShardOwner::Impl::Stop(absl::Duration timeout) {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
   absl::Status closed;
-  if (failure().ok()) closed = Settle(timeout);
+  if (failure().ok()) closed = Settle(std::max(timeout, kLongestStep));
   if (plane_ != nullptr && failure().ok()) closed = plane_->Close(options_.clock->Now() + timeout);
   guard_->Detach();
   // After a failure, too: the others know of it, and this rank's end is no further one. With time

@@ -21,6 +21,8 @@ constexpr const char* kUniqueIdKey = "nccl/unique_id";
 // Between two looks of a thread that waits for the device or for NCCL. An operation takes tens of
 // microseconds at least.
 constexpr absl::Duration kPollInterval = absl::Microseconds(20);
+// For peers to learn of a break before kernels are aborted.
+constexpr absl::Duration kTimeToTell = absl::Milliseconds(50);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -353,6 +355,9 @@ void NcclLink::WatchUntilItEnds() {
   if (complete) {
     communicator->Destroy();
   } else {
+    // Kernels that are aborted let those of their peers go on, without data. The peers are being
+    // told of the break, and see what was complete before that.
+    absl::SleepFor(std::min(2 * watch_interval_, kTimeToTell));
     communicator->Abort();
   }
   absl::MutexLock lock(&mutex_);

@@ -74,6 +74,11 @@ StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exc
   options_.snapshots->Begin(now());
 }
 
+// Nothing on the device uses the engine's memory any more, or that of others.
+StepEngine::~StepEngine() {
+  if (under_way_) Abandon(absl::CancelledError("its shard owner has gone in the middle of a step"));
+}
+
 StepEngine::Result StepEngine::Step(const StepInput& input) {
   return TakePart(input, absl::OkStatus(), options_.clock->Now() + input.timeout);
 }
@@ -390,7 +395,10 @@ absl::optional<StepEngine::Result> StepEngine::Settle(absl::Time deadline) {
   if (!settled.ok()) {
     return Failed(std::move(settled), under_way_ ? StepOutcome::kTorn : StepOutcome::kNotApplied);
   }
-  if (std::exchange(under_way_, false)) options_.store->ledger().SetProgress(progress());
+  if (std::exchange(under_way_, false)) {
+    options_.store->ledger().SetProgress(progress());
+    options_.store->device_access()->UpdatesHaveEnded();
+  }
   return absl::nullopt;
 }
 
@@ -404,7 +412,7 @@ absl::Status StepEngine::CheckIsOnHost() const {
 StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome) {
   // Nobody will know of it any more that it is done.
   if (std::exchange(under_way_, false)) --finished_;
-  if (options_.device != nullptr && (absl::IsDataLoss(status) || absl::IsInternal(status))) {
+  if (options_.device != nullptr && absl::IsDataLoss(status)) {
     // What lies in the memory of a device that has failed is not to be used.
     outcome = StepOutcome::kTorn;
     options_.store->ledger().SetProgress({finished_, outcome, skipped_});

@@ -71,6 +71,10 @@ class StepEngine {
 
   // What MakeExchange returns (exchange_choice.h).
   static absl::StatusOr<std::unique_ptr<StepEngine>> Create(const Options& options);
+  // Aborts the plane where a step is under way on the device.
+  ~StepEngine();
+  StepEngine(const StepEngine&) = delete;
+  StepEngine& operator=(const StepEngine&) = delete;
 
   // On a device it returns when the step is enqueued there, and finished() counts it. What fails
   // afterwards is the error of the next call, which first waits for it: then finished() no longer

@@ -1,15 +1,10 @@
 #include "server/shard/state/device_access.h"
 
-#include "absl/time/time.h"
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/device_wait.h"
 
 namespace optshard {
-namespace {
-
-constexpr absl::Duration kLongestCopy = absl::Seconds(10);
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceAccess>> DeviceAccess::Create(
     std::shared_ptr<DeviceApi> device) {
@@ -41,6 +36,16 @@ absl::Status DeviceAccess::EndUpdates(void* stream) {
   return recorded;
 }
 
+void DeviceAccess::UpdatesHaveEnded() {
+  absl::MutexLock lock(&mutex_);
+  ended_version_ = version_;
+}
+
+void DeviceAccess::ExpectUpdatesWhile(std::function<absl::Status()> works) {
+  absl::MutexLock lock(&mutex_);
+  works_ = std::move(works);
+}
+
 absl::optional<uint64_t> DeviceAccess::version() const {
   absl::MutexLock lock(&mutex_);
   if (is_updating_) return absl::nullopt;
@@ -48,26 +53,50 @@ absl::optional<uint64_t> DeviceAccess::version() const {
 }
 
 absl::StatusOr<bool> DeviceAccess::TryRead(uint64_t version, absl::Span<const Range> ranges,
+                                           absl::Time deadline,
                                            absl::FunctionRef<void(char* window)> take) {
-  absl::MutexLock window_lock(&window_mutex_);
   {
     absl::MutexLock lock(&mutex_);
-    if (is_updating_ || version_ != version) return false;
-    absl::Status copied = device_->OrderAfter(stream_.get(), *updated_);
-    for (const Range& range : ranges) {
-      if (!copied.ok()) break;
-      copied =
-          device_->Copy(window() + range.in_window, range.on_device, range.bytes, stream_.get());
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&window_is_free_),
+                                 deadline - Clock::Monotonic().Now())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("others read what is on ", device_->name(), "; ask again"));
     }
-    // Also behind some of the copies: the window is in use until then.
-    copied.Update(device_->Record(*copied_, stream_.get()));
-    if (!copied.ok()) return copied;
+    if (is_updating_ || version_ != version) return false;
+    absl::Status enqueued = EnqueueCopies(ranges);
+    if (!enqueued.ok()) return enqueued;
+    window_is_free_ = false;
   }
-  const Clock& clock = Clock::Monotonic();
-  absl::Status waited = AwaitReached(*device_, *copied_, clock.Now() + kLongestCopy, clock);
-  if (!waited.ok()) return waited;
-  take(window());
+  const absl::Status copied = AwaitCopies(version, deadline);
+  if (copied.ok()) take(window());
+  absl::MutexLock lock(&mutex_);
+  window_is_free_ = true;
+  if (!copied.ok()) return copied;
   return true;
+}
+
+absl::Status DeviceAccess::EnqueueCopies(absl::Span<const Range> ranges) {
+  absl::Status enqueued = device_->OrderAfter(stream_.get(), *updated_);
+  for (const Range& range : ranges) {
+    if (!enqueued.ok()) break;
+    enqueued =
+        device_->Copy(window() + range.in_window, range.on_device, range.bytes, stream_.get());
+  }
+  // Also behind some of the copies.
+  enqueued.Update(device_->Record(*copied_, stream_.get()));
+  return enqueued;
+}
+
+absl::Status DeviceAccess::AwaitCopies(uint64_t version, absl::Time deadline) {
+  const absl::Status copied = AwaitReached(*device_, *copied_, deadline, Clock::Monotonic());
+  if (!copied.ok()) return copied;
+  std::function<absl::Status()> works;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (version > ended_version_) works = works_;
+  }
+  // Asked once they have ended: the error is there before.
+  return works == nullptr ? absl::OkStatus() : works();
 }
 
 }  // namespace optshard

@@ -123,7 +123,15 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
 
 absl::Status ShardState::Write(int parameter, int slot, int64_t offset_elements,
                                absl::Span<const double> values) {
+  absl::Status writable = CheckIsOnHost();
+  if (!writable.ok()) return writable;
   return WriteTo(*options_.store, parameter, slot, offset_elements, values);
+}
+
+absl::Status ShardState::CheckIsOnHost() const {
+  if (options_.store->device_access() == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrFormat(
+      "the state of rank %d is on a device, where it cannot be replaced yet", options_.rank));
 }
 
 absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
@@ -149,6 +157,8 @@ absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
 }
 
 absl::Status ShardState::BeginStaging(Replacing what) {
+  absl::Status writable = CheckIsOnHost();
+  if (!writable.ok()) return writable;
   if (options_.store->ledger().has_no_step() && what != Replacing::kAll) {
     return absl::DataLossError(absl::StrFormat(
         "rank %d: a step was applied in part, or a checkpoint was loaded in part: the parameters "

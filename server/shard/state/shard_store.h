@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/bucket.h"
@@ -187,7 +188,8 @@ class ShardStore {
   // Copies elements of a slot that are owned here; each type's values are exact in double. Returns
   // the step whose values they are, all of one step, or nothing where a step is just writing them
   // or has written only some: try again. On a device it waits for the step that is under way there,
-  // for ten seconds at most (DEADLINE_EXCEEDED), and has the device's errors; there are no others.
+  // for ten seconds at most (DEADLINE_EXCEEDED), and has the errors of DeviceAccess::TryRead; there
+  // are no others.
   absl::StatusOr<absl::optional<StepNumber>> TryRead(int parameter, int slot,
                                                      int64_t offset_elements,
                                                      absl::Span<double> out) const;
@@ -258,7 +260,7 @@ class ShardStore {
   absl::Span<const Piece> PiecesFrom(int parameter, int slot, int64_t offset_elements) const;
   // Likewise elements of one piece that is on the device, from element `within` of it on.
   absl::StatusOr<bool> TryReadPiece(uint64_t version, const Piece& piece, int slot, int64_t within,
-                                    absl::Span<double> out) const;
+                                    absl::Time deadline, absl::Span<double> out) const;
   absl::StatusOr<absl::optional<StepNumber>> TryReadOnDevice(int parameter, int slot,
                                                              int64_t offset_elements,
                                                              absl::Span<double> out) const;
@@ -267,7 +269,7 @@ class ShardStore {
   std::vector<ShardMemory> memory_;  // by admission
   absl::optional<ShardLedger> ledger_;
   std::vector<std::shared_ptr<void>> reduced_gradients_;  // by admission
-  std::unique_ptr<DeviceAccess> device_access_;
+  std::shared_ptr<DeviceAccess> device_access_;           // of all generations
   std::vector<OwnBucket> own_;
   std::vector<std::vector<Piece>> pieces_;  // by parameter, ordered by offset
   // By parameter and slot: those with a shape of their own, in its elements.

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "server/shard/state/shard_store.h"
 #include "server/shard/state/slot_memory.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 // Codes, or doubles at most, and behind them scales.
 constexpr int64_t kElementsAtOnce = 64 * kCodeGrid;
+constexpr absl::Duration kLongestRead = absl::Seconds(10);
 constexpr size_t kScalesAt = DeviceAccess::kWindowBytes / 2;
 static_assert(kElementsAtOnce * sizeof(double) <= kScalesAt, "the window holds them");
 
@@ -39,13 +41,17 @@ absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryReadOnDevice(
   const absl::optional<StepNumber> again;
   const absl::optional<uint64_t> version = device_access_->version();
   if (!version.has_value()) return again;
+  const absl::Time deadline = Clock::Monotonic().Now() + kLongestRead;
   const int64_t end = offset_elements + static_cast<int64_t>(out.size());
   // Before it reads: what has another number afterwards has another version, too.
   absl::optional<StepNumber> step;
   std::vector<const Piece*> pieces;
   for (const Piece& piece : PiecesFrom(parameter, slot, offset_elements)) {
     if (piece.parameter_offset >= end) break;
-    const StepNumber of_piece = ledger_->version(piece.own).step.load(std::memory_order_relaxed);
+    const ShardLedger::Version& written = ledger_->version(piece.own);
+    // Odd where another store goes on with the memory.
+    if (written.sequence.load(std::memory_order_acquire) % 2 != 0) return again;
+    const StepNumber of_piece = written.step.load(std::memory_order_relaxed);
     if (step.has_value() && *step != of_piece) return again;
     step = of_piece;
     pieces.push_back(&piece);
@@ -53,8 +59,9 @@ absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryReadOnDevice(
   for (const Piece* piece : pieces) {
     const int64_t from = std::max(offset_elements, piece->parameter_offset);
     const int64_t to = std::min(end, piece->parameter_offset + piece->elements);
-    absl::StatusOr<bool> read = TryReadPiece(*version, *piece, slot, from - piece->parameter_offset,
-                                             out.subspan(from - offset_elements, to - from));
+    absl::StatusOr<bool> read =
+        TryReadPiece(*version, *piece, slot, from - piece->parameter_offset, deadline,
+                     out.subspan(from - offset_elements, to - from));
     if (!read.ok()) return read.status();
     if (!*read) return again;
   }
@@ -63,7 +70,8 @@ absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryReadOnDevice(
 }
 
 absl::StatusOr<bool> ShardStore::TryReadPiece(uint64_t version, const Piece& piece, int slot,
-                                              int64_t within, absl::Span<double> out) const {
+                                              int64_t within, absl::Time deadline,
+                                              absl::Span<double> out) const {
   const SlotArray whole = ArrayOf(own_[piece.own].states[piece.span], slot);
   const int64_t end = within + static_cast<int64_t>(out.size());
   // Codes are read by whole blocks.
@@ -78,7 +86,8 @@ absl::StatusOr<bool> ShardStore::TryReadPiece(uint64_t version, const Piece& pie
       ReadSlotRacily(InWindow(array, window), count, first - begin, last - first,
                      out.data() + (first - within));
     };
-    absl::StatusOr<bool> read = device_access_->TryRead(version, RangesOf(array, count), take);
+    absl::StatusOr<bool> read =
+        device_access_->TryRead(version, RangesOf(array, count), deadline, take);
     if (!read.ok() || !*read) return read;
   }
   return true;

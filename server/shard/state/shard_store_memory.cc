@@ -212,7 +212,13 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
   }
   absl::StatusOr<std::unique_ptr<ShardStore>> store =
       Over(options, std::move(memory), {}, is_new ? 0 : static_cast<int>(admissions));
-  if (store.ok() && !is_new) (*store)->ledger_->EndInterruptedWrites();
+  if (!store.ok()) return store;
+  if (!is_new) (*store)->ledger_->EndInterruptedWrites();
+  if (options.device != nullptr) {
+    absl::StatusOr<std::unique_ptr<DeviceAccess>> access = DeviceAccess::Create(options.device);
+    if (!access.ok()) return access.status();
+    (*store)->device_access_ = *std::move(access);
+  }
   return store;
 }
 
@@ -231,6 +237,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Grow(
   absl::StatusOr<std::unique_ptr<ShardStore>> grown =
       Over(next, std::move(memory), reduced_gradients_, admission);
   if (!grown.ok()) return grown;
+  (*grown)->device_access_ = device_access_;
 
   ShardLedger& ledger = (*grown)->ledger();
   const StepProgress progress = ledger_->progress();
@@ -306,11 +313,6 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
   if (placed.ok()) placed = store->PlaceSlots(first_new);
   if (!placed.ok()) return placed;
   store->PlaceBlocks();
-  if (options.device != nullptr) {
-    absl::StatusOr<std::unique_ptr<DeviceAccess>> access = DeviceAccess::Create(options.device);
-    if (!access.ok()) return access.status();
-    store->device_access_ = *std::move(access);
-  }
   return store;
 }
 

@@ -1,6 +1,7 @@
 // Shard owners whose parameters and state are on devices, over fakes: between two calls the last
 // step may still be under way there.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,6 +70,11 @@ TEST(ShardOwnerOnDevices, Steps_CanBeLookedIntoWhileTheLastOneIsUnderWay) {
   OwnerRig rig(OnDevices(3));
   ExpectOk(rig.Start());
   rig.GiveGradients(1);
+  // The devices' streams stand still until the reader looks: then the step runs.
+  std::atomic<bool> open{false};
+  for (Rank r = 0; r < 3; ++r) {
+    rig.on_devices().devices().Enqueue(rig.InputOf(r).stream, [&] { return open.load(); });
+  }
   ExpectOk(rig.Step());
   constexpr int kParameter = 0;
   constexpr size_t kElements = 100;
@@ -78,6 +84,7 @@ TEST(ShardOwnerOnDevices, Steps_CanBeLookedIntoWhileTheLastOneIsUnderWay) {
   EXPECT_EQ(rig.owner(owner).view().Describe().progress.finished, 1);
   EXPECT_EQ(rig.owner(owner).view().Describe().progress.outcome, StepOutcome::kIdle);
   std::vector<double> read(kElements);
+  open = true;
   const absl::StatusOr<SlotRead> slot =
       rig.owner(owner).view().ReadSlot(kParameter, "exp_avg", 0, absl::MakeSpan(read));
   ASSERT_TRUE(slot.ok()) << slot.status();
@@ -123,6 +130,11 @@ TEST(ShardOwnerOnDevices, RankThatIsLostWhileTheStepIsUnderWay_TearsIt) {
   for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(rig.AwaitAborted(r));
   rig.OnEveryRank([&](Rank r) {
     if (r == 2) return;
+    // The trainer has not called since: whoever looks in is not given what streams have left.
+    std::vector<double> early(1);
+    const int owned = rig.owner(r).view().Slices(0, 1)[0].parameter;
+    const int64_t first = rig.owner(r).view().Slices(0, 1)[0].offset_elements;
+    EXPECT_FALSE(rig.owner(r).view().ReadSlot(owned, "exp_avg", first, absl::MakeSpan(early)).ok());
     const absl::Status torn = rig.owner(r).Step(rig.InputOf(r)).status();
     EXPECT_TRUE(errors::IsTornStep(torn)) << torn;
     EXPECT_THAT(std::string(torn.message()), HasSubstr("step 2"));
@@ -150,6 +162,16 @@ TEST(ShardOwnerOnDevices, Stop_WaitsForTheStepThatIsUnderWay) {
   ExpectOk(rig.Stop());
   EXPECT_EQ(ShardLedger::Read(memory.ledger)->progress.outcome, StepOutcome::kIdle);
   EXPECT_EQ(ShardLedger::Read(memory.ledger)->progress.finished, 1);
+}
+
+TEST(ShardOwnerOnDevices, WhatIsForTheHostsMemory_IsRefused) {
+  OwnerRig rig(OnDevices(1));
+  ExpectOk(rig.Start());
+  ShardState& state = **rig.owner(0).state();
+  EXPECT_TRUE(absl::IsUnimplemented(state.Write(0, 0, 0, {1})));
+  EXPECT_TRUE(absl::IsUnimplemented(state.BeginStaging(Replacing::kState)));
+  EXPECT_TRUE(
+      absl::IsUnimplemented(rig.owner(0).view().OpenSnapshot(true, absl::Seconds(1)).status()));
 }
 
 TEST(ShardOwnerOnDevices, WhatDoesNotFitTheDevice_IsRefusedAtTheStart) {

@@ -434,6 +434,29 @@ TEST(StepEngineOnDevices, NextGeneration_WaitsForTheStepThatIsUnderWay) {
   EXPECT_EQ(rig.rank(0).store->ledger().progress().outcome, StepOutcome::kIdle);
 }
 
+// Readers of the former generation's store get nothing that the next one writes.
+TEST(StepEngineOnDevices, NextGeneration_GoesOnInPlaceAndTheFormerStoreIsNotReadAnyMore) {
+  EngineRig rig(OnDevices(1));
+  rig.GiveAllGradients();
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  const std::shared_ptr<ShardStore> former = rig.rank(0).generation->store();
+  Values read(1);
+  ASSERT_TRUE(former->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
+  std::vector<GroupSpec> groups = rig.space().groups();
+  groups.push_back(MixedSpace().groups()[0]);
+  groups.back().admission = 1;
+  for (ParameterSpec& parameter : groups.back().parameters) parameter.name += ".added";
+  ASSERT_NO_FATAL_FAILURE(rig.Grow(ParameterSpace(groups)));
+  EXPECT_FALSE(former->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
+  ExpectAllOk(rig.SyncParameters());
+  rig.GiveAllGradients();
+  ExpectAllOk(rig.Step());
+  rig.StepOracleAlong();
+  ExpectSynchronized(rig);
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
 TEST(StepEngineOnDevices, StepThatIsRefused_ChangesNothingAndTheNextOneIsMade) {
   EngineRig rig(OnDevices(2));
   const std::vector<Values> before = Replicas(rig);

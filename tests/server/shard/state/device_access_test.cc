@@ -6,6 +6,8 @@
 #include <string>
 #include <thread>
 
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_device.h"
 
@@ -33,9 +35,9 @@ class DeviceAccessTest : public ::testing::Test {
   // What the memory has, or "again".
   absl::StatusOr<std::string> Read(uint64_t version) {
     std::string read = "again";
-    const absl::StatusOr<bool> done =
-        access_->TryRead(version, {{memory_.get(), 64, kBytes}},
-                         [&](const char* window) { read.assign(window + 64, kBytes); });
+    const absl::StatusOr<bool> done = access_->TryRead(
+        version, {{memory_.get(), 64, kBytes}}, Clock::Monotonic().Now() + absl::Seconds(60),
+        [&](const char* window) { read.assign(window + 64, kBytes); });
     if (!done.ok()) return done.status();
     EXPECT_EQ(*done, read != "again");
     return read;
@@ -98,6 +100,38 @@ TEST_F(DeviceAccessTest, ReadThatHasBegun_IsBeforeTheNextUpdates) {
   reader.join();
   devices_.RunWhatCanRun();
   EXPECT_TRUE(updated);
+}
+
+// Where a rank is lost, updates end without having been made.
+TEST_F(DeviceAccessTest, UpdatesThatHaveNotEndedWhenThePlaneBreaks_AreNotRead) {
+  absl::Status plane;
+  access_->ExpectUpdatesWhile([&] { return plane; });
+  ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
+  ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
+  EXPECT_EQ(*Read(*access_->version()), "aaaa");
+  plane = absl::UnavailableError("rank 2 is lost");
+  EXPECT_EQ(Read(*access_->version()).status(), plane);
+  access_->UpdatesHaveEnded();
+  EXPECT_EQ(*Read(*access_->version()), "aaaa");
+}
+
+TEST_F(DeviceAccessTest, ReaderBehindOneWhoWaits_GivesUpAtItsDeadline) {
+  std::atomic<bool> open{false};
+  std::atomic<int> looks{0};
+  ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
+  devices_.Enqueue(updates_.get(), [&] {
+    ++looks;
+    return open.load();
+  });
+  ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
+  const uint64_t version = *access_->version();
+  std::thread first([&] { EXPECT_EQ(*Read(version), "aaaa"); });
+  while (looks == 0) std::this_thread::yield();
+  const absl::StatusOr<bool> second = access_->TryRead(
+      version, {}, Clock::Monotonic().Now() + absl::Milliseconds(10), [](char*) {});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(second.status())) << second.status();
+  open = true;
+  first.join();
 }
 
 TEST_F(DeviceAccessTest, DeviceThatFails_IsTheError) {

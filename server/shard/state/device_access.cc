@@ -88,7 +88,7 @@ absl::Status DeviceAccess::EnqueueCopies(absl::Span<const Range> ranges) {
 }
 
 absl::Status DeviceAccess::AwaitCopies(uint64_t version, absl::Time deadline) {
-  const absl::Status copied = AwaitReached(*device_, *copied_, deadline, Clock::Monotonic());
+  absl::Status copied = AwaitReached(*device_, *copied_, deadline, Clock::Monotonic());
   if (!copied.ok()) return copied;
   std::function<absl::Status()> works;
   {

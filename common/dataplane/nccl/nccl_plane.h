@@ -22,6 +22,7 @@ namespace optshard {
 //  - A ticket of the device's memory that is ordered on a stream and not waited for fails by
 //    breaking the plane, within `operation_timeout`: streams then go on, with results that have no
 //    meaning. The next call, or status(), says so.
+//  - The Wait of an operation that was complete when the plane broke is OK.
 //  - After an error NCCL is aborted by a thread that nobody waits for longer than `abort_grace`.
 //    Where NCCL does not let go in that time, the device may still write to memory that was given
 //    to the plane; the thread and the communicator then stay for ever.

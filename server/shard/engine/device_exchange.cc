@@ -140,7 +140,7 @@ absl::StatusOr<Ticket*> DeviceExchange::Reduce(const Bucket& bucket, Buffer aver
 }
 
 absl::Status DeviceExchange::RunTrainerUpdates(const StepRecord&, const ReplicaMemory&) {
-  return absl::InternalError("Create lets none pass");
+  return absl::InternalError("updates of the trainer's own on a device, which Create refuses");
 }
 
 absl::Status DeviceExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
@@ -230,7 +230,7 @@ absl::Status DeviceExchange::Publish(const Bucket& bucket, Rank from, const Step
   return unpacked;
 }
 
-// What all ranks have done when they return OK may be looked at.
+// Settle waits for it.
 absl::Status DeviceExchange::Complete(const StepRecord&, absl::Time) { return absl::OkStatus(); }
 
 absl::Status DeviceExchange::SyncParameters(StepNumber step, const ReplicaMemory& replica,

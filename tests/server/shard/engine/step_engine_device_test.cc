@@ -421,15 +421,20 @@ TEST(StepEngineOnDevices, RankThatIsLostWhenAStepIsRefused_IsTheNextStepsError) 
   }
 }
 
+// By one more admission.
+ParameterSpace WithAddedGroup(const ParameterSpace& space) {
+  std::vector<GroupSpec> groups = space.groups();
+  groups.push_back(MixedSpace().groups()[0]);
+  groups.back().admission = space.admission_count();
+  for (ParameterSpec& parameter : groups.back().parameters) parameter.name += ".added";
+  return ParameterSpace(groups);
+}
+
 TEST(StepEngineOnDevices, NextGeneration_WaitsForTheStepThatIsUnderWay) {
   EngineRig rig(OnDevices(1));
   rig.GiveAllGradients();
   ExpectAllOk(rig.Step());
-  std::vector<GroupSpec> groups = rig.space().groups();
-  groups.push_back(MixedSpace().groups()[0]);
-  groups.back().admission = 1;
-  for (ParameterSpec& parameter : groups.back().parameters) parameter.name += ".added";
-  EXPECT_EQ(rig.BuildInVain(0, ParameterSpace(groups)), absl::OkStatus());
+  EXPECT_EQ(rig.BuildInVain(0, WithAddedGroup(rig.space())), absl::OkStatus());
   EXPECT_EQ(rig.rank(0).store->ledger().progress().finished, 1);
   EXPECT_EQ(rig.rank(0).store->ledger().progress().outcome, StepOutcome::kIdle);
 }
@@ -443,11 +448,7 @@ TEST(StepEngineOnDevices, NextGeneration_GoesOnInPlaceAndTheFormerStoreIsNotRead
   const std::shared_ptr<ShardStore> former = rig.rank(0).generation->store();
   Values read(1);
   ASSERT_TRUE(former->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
-  std::vector<GroupSpec> groups = rig.space().groups();
-  groups.push_back(MixedSpace().groups()[0]);
-  groups.back().admission = 1;
-  for (ParameterSpec& parameter : groups.back().parameters) parameter.name += ".added";
-  ASSERT_NO_FATAL_FAILURE(rig.Grow(ParameterSpace(groups)));
+  ASSERT_NO_FATAL_FAILURE(rig.Grow(WithAddedGroup(rig.space())));
   EXPECT_FALSE(former->TryRead(0, 0, 0, absl::MakeSpan(read))->has_value());
   ExpectAllOk(rig.SyncParameters());
   rig.GiveAllGradients();

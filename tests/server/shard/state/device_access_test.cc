@@ -32,6 +32,18 @@ class DeviceAccessTest : public ::testing::Test {
     });
   }
 
+  // What is enqueued behind it waits for open_.
+  void CloseUpdates() {
+    devices_.Enqueue(updates_.get(), [this] {
+      ++looks_;
+      return open_.load();
+    });
+  }
+  // Until somebody waits for the device.
+  void AwaitLook() const {
+    while (looks_ == 0) std::this_thread::yield();
+  }
+
   // What the memory has, or "again".
   absl::StatusOr<std::string> Read(uint64_t version) {
     std::string read = "again";
@@ -45,6 +57,8 @@ class DeviceAccessTest : public ::testing::Test {
 
   static constexpr size_t kBytes = 4;
 
+  std::atomic<bool> open_{false};
+  std::atomic<int> looks_{0};
   testing::FakeDevices devices_;
   std::shared_ptr<DeviceApi> device_;
   std::shared_ptr<void> updates_;
@@ -73,18 +87,13 @@ TEST_F(DeviceAccessTest, UpdatesThatAreBeingEnqueued_AreNotReadAndNotWaitedFor) 
 // The read waits for an update that is under way, and the next update waits for the read, on the
 // device: the host enqueues both at once.
 TEST_F(DeviceAccessTest, ReadThatHasBegun_IsBeforeTheNextUpdates) {
-  std::atomic<bool> open{false};
-  std::atomic<int> looks{0};
   ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
-  devices_.Enqueue(updates_.get(), [&] {
-    ++looks;
-    return open.load();
-  });
+  CloseUpdates();
   EnqueueFill('b');
   ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
   std::thread reader([&, version = *access_->version()] { EXPECT_EQ(*Read(version), "bbbb"); });
   // Nobody else looks: then its copy is enqueued.
-  while (looks == 0) std::this_thread::yield();
+  AwaitLook();
 
   const std::shared_ptr<void> others = *device_->NewStream();
   ASSERT_TRUE(access_->BeginUpdates(others.get()).ok());
@@ -96,7 +105,7 @@ TEST_F(DeviceAccessTest, ReadThatHasBegun_IsBeforeTheNextUpdates) {
   ASSERT_TRUE(access_->EndUpdates(others.get()).ok());
   devices_.RunWhatCanRun();
   EXPECT_FALSE(updated);
-  open = true;
+  open_ = true;
   reader.join();
   devices_.RunWhatCanRun();
   EXPECT_TRUE(updated);
@@ -116,21 +125,16 @@ TEST_F(DeviceAccessTest, UpdatesThatHaveNotEndedWhenThePlaneBreaks_AreNotRead) {
 }
 
 TEST_F(DeviceAccessTest, ReaderBehindOneWhoWaits_GivesUpAtItsDeadline) {
-  std::atomic<bool> open{false};
-  std::atomic<int> looks{0};
   ASSERT_TRUE(access_->BeginUpdates(updates_.get()).ok());
-  devices_.Enqueue(updates_.get(), [&] {
-    ++looks;
-    return open.load();
-  });
+  CloseUpdates();
   ASSERT_TRUE(access_->EndUpdates(updates_.get()).ok());
   const uint64_t version = *access_->version();
   std::thread first([&] { EXPECT_EQ(*Read(version), "aaaa"); });
-  while (looks == 0) std::this_thread::yield();
+  AwaitLook();
   const absl::StatusOr<bool> second = access_->TryRead(
       version, {}, Clock::Monotonic().Now() + absl::Milliseconds(10), [](char*) {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(second.status())) << second.status();
-  open = true;
+  open_ = true;
   first.join();
 }
 

@@ -116,6 +116,13 @@ struct ShardedOptimizerOptions {
   BucketView parameters_as_bucket_view;
   // How the plane cuts its messages; the same on all ranks.
   BucketOptions buckets;
+  // Where the owner keeps the state, and updates.
+  //   ""     (default) on the device that the parameters are on
+  //   "cpu"  in memory of the host, on its CPUs, also where the parameters are on a GPU: for models
+  //          whose state does not fit there. A step is as much slower as the host's memory is, and
+  //          returns when it is done. All rules of docs/rules.md.
+  // The ranks need not choose alike. INVALID_ARGUMENT for other names.
+  std::string state_device;
   // For the update of the owned parameters, the one that steps included. 0: this rank's share of
   // the CPUs, among the ranks of its node.
   int threads = 0;

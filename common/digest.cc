@@ -21,8 +21,11 @@ DigestBuilder& DigestBuilder::AddInt(int64_t value) {
 }
 
 DigestBuilder& DigestBuilder::AddText(absl::string_view text) {
-  AddInt(static_cast<int64_t>(text.size()));
-  XXH3_64bits_update(state_.get(), text.data(), text.size());
+  return BeginText(static_cast<int64_t>(text.size())).AddPart(text);
+}
+
+DigestBuilder& DigestBuilder::AddPart(absl::string_view part) {
+  XXH3_64bits_update(state_.get(), part.data(), part.size());
   return *this;
 }
 

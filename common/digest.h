@@ -21,6 +21,9 @@ class DigestBuilder {
 
   DigestBuilder& AddInt(int64_t value);
   DigestBuilder& AddText(absl::string_view text);
+  // The same in parts, one after the other, which have so many bytes in all.
+  DigestBuilder& BeginText(int64_t bytes) { return AddInt(bytes); }
+  DigestBuilder& AddPart(absl::string_view part);
 
   uint64_t value() const;
 

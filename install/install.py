@@ -1,10 +1,11 @@
 """Installs optshard's programs, libraries and users' headers under a prefix.
 
-Usage: install.py [--sources=FOLDER] [--built=FOLDER] [--check] [PREFIX]
+Usage: install.py [--sources=FOLDER] [--built=FOLDER] [--check] [--cuda] [PREFIX]
 
 FOLDER of --sources is the root of the repository (default: where this script is), that of --built
 what Bazel has made of it (default: bazel-bin there). DESTDIR of the environment, where it is set,
 stands before PREFIX in the paths that are written. --check only looks whether files can be written.
+--cuda: it was built with --config=cuda, and trainers link LibTorch for CUDA.
 """
 
 import argparse
@@ -43,6 +44,9 @@ CONTROL_HEADERS = (
 CONTAINED = {"grpc": "libgrpc++-dev", "protobuf": "libprotobuf-dev"}
 # Debian 12's, whose version is that of its ABI.
 ABSL_VERSION = "20220623"
+# Of LibTorch, in the order in which they are linked.
+LIBTORCH_LIBRARIES = ("torch_cpu", "c10")
+LIBTORCH_FOR_CUDA = ("torch_cuda", "c10_cuda")
 
 _OWN_INCLUDE = re.compile(r'(?m)^#include "((?:client|common|server)/[^"]+)"')
 
@@ -69,16 +73,23 @@ def as_installed(header):
     return _OWN_INCLUDE.sub(r'#include "optshard/\1"', header)
 
 
-def values_of(sources):
+def values_of(sources, cuda=False):
     """What stands for @NAME@ in the files that end in .in."""
 
     def only(path, pattern):
         with open(os.path.join(sources, path), encoding="utf-8") as file:
             return re.search(pattern, file.read(), re.MULTILINE).group(1)
 
+    libraries = (LIBTORCH_FOR_CUDA if cuda else ()) + LIBTORCH_LIBRARIES
+    # Those of CUDA need many more, which the program finds by their own run paths.
+    options = ["-Wl,--no-as-needed"] + (["-Wl,--allow-shlib-undefined"] if cuda else [])
     return {
         "VERSION": only("install/version.bzl", r'^OPTSHARD_VERSION = "([\d.]+)"$'),
         "LIBTORCH_VERSION": only("third_party/python/requirements.txt", r"^torch==([\d.]+) "),
+        "LIBTORCH_LIBRARIES": " ".join(libraries),
+        "LIBTORCH_LINK_OPTIONS": ";".join(option.replace("-Wl,", "LINKER:") for option in options),
+        "LIBTORCH_FLAGS": " ".join(options + ["-l" + name for name in libraries]),
+        "LIBTORCH_KIND": " for CUDA" if cuda else "",
         "ABSL_VERSION": ABSL_VERSION,
     }
 
@@ -166,9 +177,9 @@ def _run(*command, package=None):
         raise InstallError("%s failed: %s" % (" ".join(command), error.stderr.strip())) from error
 
 
-def install(sources, built, root):
+def install(sources, built, root, cuda):
     """Writes everything below `root`; returns the Installation."""
-    values = values_of(sources)
+    values = values_of(sources, cuda)
     to = Installation(root)
     for program in PROGRAMS:
         name, file = os.path.basename(program), _built(built, program)
@@ -214,10 +225,11 @@ def _built(built, path):
 
 def main(arguments):
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parser = argparse.ArgumentParser(prog="./run install", add_help=False)
+    parser = argparse.ArgumentParser(prog="./run install", add_help=False, allow_abbrev=False)
     parser.add_argument("--sources", default=here)
     parser.add_argument("--built")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--cuda", action="store_true")
     parser.add_argument("prefix", nargs="?", default="/usr/local")
     options = parser.parse_args(arguments)
     root = os.environ.get("DESTDIR", "") + options.prefix
@@ -225,7 +237,8 @@ def main(arguments):
         check_prefix(options.prefix, root)
         if options.check:
             return
-        done = install(options.sources, options.built or os.path.join(options.sources, "bazel-bin"), root)
+        built = options.built or os.path.join(options.sources, "bazel-bin")
+        done = install(options.sources, built, root, options.cuda)
     except InstallError as error:
         sys.exit("./run install: %s" % error)
     print("%d files, %.1f MB in %s" % (len(done.sizes), sum(done.sizes.values()) / 1e6, root))

@@ -14,12 +14,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "benchmarks/gpu/measuring.h"
 #include "common/block_code.h"
 #include "common/cli/command_line.h"
 #include "common/clock.h"
 #include "common/cuda/cuda_memory.h"
 #include "common/cuda/cuda_status.h"
-#include "common/fatal.h"
 #include "common/half.h"
 #include "nlohmann/json.hpp"
 #include "server/update/cuda/cuda_executor.h"
@@ -45,11 +45,6 @@ CommandLine CommandLineOf(Flags& flags) {
   line.Add("launches", &flags.launches, "updates in each round").AtLeast(1);
   return line;
 }
-
-void Check(const absl::Status& status) {
-  if (!status.ok()) Fatal("%s", status.ToString());
-}
-void Check(cudaError_t error) { Check(CudaStatus(error, "measuring")); }
 
 // Device memory that repeats a piece of the host's.
 class Filled {
@@ -201,11 +196,6 @@ Timing TimeOf(const Contestant& contestant, int launches) {
   Check(cudaEventDestroy(begin));
   Check(cudaEventDestroy(end));
   return {static_cast<double>(ms) / launches, absl::ToDoubleMicroseconds(enqueued)};
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Beside the copy, round by round: a device's clocks change.

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/owner/device/owner_device.h"
 #include "client/owner/owner_link.h"
 #include "common/dataplane/data_plane.h"
+#include "common/ids.h"
 #include "common/membership/coordinator_client.h"
 #include "server/shard/host_plane_factory.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -29,6 +31,8 @@ struct ClientSeams {
   std::function<absl::StatusOr<std::unique_ptr<DataPlane>>(const PlaneRequest& request,
                                                            const ReplicaOfRank& replica)>
       plane;
+  // Instead of OpenOwnerDevice; its make_plane is not used. Null: no owner is on a device.
+  std::function<absl::StatusOr<OwnerDevice>(const std::string& name, Rank rank)> device;
 };
 
 // While it lives, owners that its thread starts use these seams: attached ones `link` alone.

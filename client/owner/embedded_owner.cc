@@ -8,6 +8,7 @@
 #include "absl/types/optional.h"
 #include "client/owner/client_seams.h"
 #include "client/owner/coordinator_host.h"
+#include "client/owner/device/owner_device.h"
 #include "client/owner/inspection_host.h"
 #include "common/attach/attachment.h"
 #include "common/clock.h"
@@ -69,11 +70,13 @@ ReplicaOfRank ReplicaOf(const ShardedOptimizerOptions& options) {
 
 class EmbeddedOwner : public OwnerLink {
  public:
-  explicit EmbeddedOwner(const ShardedOptimizerOptions& options) : options_(options) {}
+  EmbeddedOwner(const ShardedOptimizerOptions& options, const TrainerDevice& device)
+      : options_(options), trainer_device_(device) {}
 
   ~EmbeddedOwner() override { EndInspection(); }
 
   absl::Status Start(ShardOwner::Options owner) {
+    if (absl::Status status = OpenDevice(owner); !status.ok()) return status;
     if (absl::Status status = Connect(owner); !status.ok()) return status;
     owner.owner_address = owner_address_;
     owner.blob = [this](StepNumber finished) { return blob_.After(finished); };
@@ -96,12 +99,19 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status SyncParameters(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override {
-    return owner_->SyncParameters(replica, regions, timeout);
+    return owner_->SyncParameters(replica, regions, timeout, Stream());
   }
 
   void KeepParameters(const std::shared_ptr<const ParameterMemory>& memory) override {
-    if (memory == parameters_) return;
+    void* const stream = Stream();
+    if (memory == parameters_ && stream == stream_of_parameters_) return;
     parameters_ = memory;
+    stream_of_parameters_ = stream;
+    if (!trainer_device_.is_cpu()) {
+      auto on_device = std::make_shared<ParameterMemory>(*memory);
+      on_device->stream = stream;
+      return owner_->KeepParameters(std::move(on_device));
+    }
     // What another rank writes to a copy that ranks share is not known here.
     if (!options_.copy_parameters_at_once && !options_.share_parameters) {
       return owner_->KeepParameters(memory);
@@ -127,12 +137,13 @@ class EmbeddedOwner : public OwnerLink {
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override {
-    return owner_->VerifyReplicas(replica, regions, timeout);
+    return owner_->VerifyReplicas(replica, regions, timeout, Stream());
   }
 
   absl::StatusOr<StepInfo> Step(const StepInput& input) override {
     blob_.Offer(owner_->progress().finished + 1, next_blob_);
     StepInput with_blob = input;
+    with_blob.stream = Stream();
     with_blob.on_skip = [this](StepNumber finished) { blob_.MoveOffer(finished); };
     absl::StatusOr<StepInfo> info = owner_->Step(with_blob);
     if (info.ok()) next_blob_.reset();
@@ -156,6 +167,7 @@ class EmbeddedOwner : public OwnerLink {
     load.replica = replica;
     load.regions = regions;
     load.timeout = timeout;
+    load.stream = Stream();
     // Before the end: a snapshot may follow at once.
     load.begun = [&] { blob_.Replace(loaded.step, loaded.blob); };
     absl::Status finished = owner_->FinishLoading(load);
@@ -220,6 +232,44 @@ class EmbeddedOwner : public OwnerLink {
     views_->Unregister(options_.optimizer, options_.rank);
   }
 
+  // The trainer's, of its device.
+  void* Stream() const {
+    return trainer_device_.is_cpu() ? nullptr : trainer_device_.current_stream();
+  }
+
+  absl::Status OpenDevice(ShardOwner::Options& owner) {
+    if (trainer_device_.is_cpu()) return absl::OkStatus();
+    if (options_.share_parameters) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("share_parameters is true, and the parameters are on ", trainer_device_.name,
+                       ": ranks share one copy in memory of a host only; leave it false"));
+    }
+    const ClientSeams* const seams = ScopedClientSeams::Current();
+    absl::StatusOr<OwnerDevice> opened = seams != nullptr && seams->device != nullptr
+                                             ? seams->device(trainer_device_.name, options_.rank)
+                                             : OpenOwnerDevice(trainer_device_.name);
+    if (!opened.ok()) return opened.status();
+    owner.device = opened->device;
+    owner.state_on_host = options_.state_device == "cpu";
+    if (!owner.state_on_host) owner.make_executor = opened->make_executor;
+    make_device_plane_ = opened->make_plane;
+    return absl::OkStatus();
+  }
+
+  // Null where the replica's memory is not for others.
+  ReplicaOfRank Replica() const { return trainer_device_.is_cpu() ? ReplicaOf(options_) : nullptr; }
+
+  // Of planes between hosts, those between the ranks' devices.
+  PlaneFactory OnDevices(PlaneFactory hosts) const {
+    if (make_device_plane_ == nullptr) return hosts;
+    return [hosts = std::move(hosts), make = make_device_plane_](
+               const PlaneRequest& request) -> absl::StatusOr<std::unique_ptr<DataPlane>> {
+      absl::StatusOr<std::unique_ptr<DataPlane>> host = hosts(request);
+      if (!host.ok()) return host;
+      return make(request, *std::move(host));
+    };
+  }
+
   // Everything that an owner needs around it.
   absl::Status Connect(ShardOwner::Options& owner) {
     if (const ClientSeams* seams = ScopedClientSeams::Current(); seams != nullptr) {
@@ -227,7 +277,7 @@ class EmbeddedOwner : public OwnerLink {
       coordinator_address_ = seams->coordinator_address;
       views_ = seams->views;
       owner_address_ = seams->owner_address;
-      owner.plane_factory = [plane = seams->plane, replica = ReplicaOf(options_)](
+      owner.plane_factory = [plane = seams->plane, replica = Replica()](
                                 const PlaneRequest& request) { return plane(request, replica); };
       return absl::OkStatus();
     }
@@ -250,8 +300,8 @@ class EmbeddedOwner : public OwnerLink {
     owner.coordinator = client_.get();
     absl::StatusOr<HostPlaneKind> kind = ParseHostPlaneKind(options_.plane);
     if (!kind.ok()) return kind.status();
-    owner.plane_factory = MakeHostPlaneFactory(
-        *kind, options_.interface.empty() ? *network : options_.interface, ReplicaOf(options_));
+    owner.plane_factory = OnDevices(MakeHostPlaneFactory(
+        *kind, options_.interface.empty() ? *network : options_.interface, Replica()));
     return absl::OkStatus();
   }
 
@@ -294,10 +344,13 @@ class EmbeddedOwner : public OwnerLink {
   }
 
   const ShardedOptimizerOptions options_;
+  const TrainerDevice trainer_device_;
+  decltype(OwnerDevice::make_plane) make_device_plane_;  // null on the CPU
   const std::string no_blob_;
   absl::optional<std::string> next_blob_;  // that goes with the next step
   TrainerBlob blob_;
   std::shared_ptr<const ParameterMemory> parameters_;
+  void* stream_of_parameters_ = nullptr;
   std::string coordinator_address_;
   std::string owner_address_;
   std::shared_ptr<CoordinatorHost> coordinator_host_;
@@ -313,7 +366,8 @@ class EmbeddedOwner : public OwnerLink {
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
     const ShardedOptimizerOptions& options, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces) {
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces,
+    const TrainerDevice& device) {
   ShardOwner::Options owner;
   owner.job = options.job;
   owner.optimizer = options.optimizer;
@@ -326,7 +380,7 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartEmbeddedOwner(
   owner.join_timeout = options.join_timeout;
   static const uint64_t process = NewToken();
   owner.begins_anew = BeginsAnew{process, replaces};
-  auto embedded = std::make_unique<EmbeddedOwner>(options);
+  auto embedded = std::make_unique<EmbeddedOwner>(options, device);
   if (absl::Status status = embedded->Start(std::move(owner)); !status.ok()) return status;
   return std::unique_ptr<OwnerLink>(std::move(embedded));
 }

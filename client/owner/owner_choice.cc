@@ -63,7 +63,8 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> Linked(
 
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
     const ShardedOptimizerOptions& given, const OptimizerSpec& spec,
-    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces) {
+    const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates, bool replaces,
+    const TrainerDevice& device) {
   ShardedOptimizerOptions options = given;
   if (options.node.empty()) options.node = HostName();
   if (!options.log_level.empty()) {
@@ -71,8 +72,13 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
   }
   absl::Status valid = spec.Validate();
   if (!valid.ok()) return errors::WithContext(valid, absl::StrCat("rank ", options.rank));
+  if (!options.state_device.empty() && options.state_device != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, ": state_device is \"", options.state_device,
+                     "\": expected \"cpu\", or \"\" for the device that the parameters are on"));
+  }
   if (options.attach == "embedded") {
-    return Linked(StartEmbeddedOwner(options, spec, trainer_updates, replaces));
+    return Linked(StartEmbeddedOwner(options, spec, trainer_updates, replaces, device));
   }
   absl::string_view socket = options.attach;
   if (!absl::ConsumePrefix(&socket, "unix:") || socket.empty()) {
@@ -80,6 +86,13 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
         absl::StrCat("attach is \"", options.attach,
                      "\": expected \"embedded\", or \"unix:PATH\" with the socket of this node's "
                      "optshard-server"));
+  }
+  if (!device.is_cpu()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options.rank, ": the parameters are on ", device.name, ", and attach is \"",
+        options.attach,
+        "\": a shard server has parameters and state on CPUs; set attach to \"embedded\", or move "
+        "the parameters to the CPU"));
   }
   absl::Status rules = CheckServerHasRules(trainer_updates, options);
   if (!rules.ok()) return rules;

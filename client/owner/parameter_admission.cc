@@ -172,7 +172,7 @@ absl::StatusOr<AddedMemory> MemoryForAdded(const ParameterList& added,
         "the optimizer is made, to true to have it moved, or to false to have all stay"));
   }
   if (!choice->flat) return memory;
-  absl::StatusOr<FlatMemory> own = FlatMemory::Private(added.space);
+  absl::StatusOr<FlatMemory> own = FlatMemory::Private(added);
   if (own.ok()) {
     memory.flat = *std::move(own);
     return memory;

@@ -23,6 +23,7 @@
 #include "client/owner/parameter_admission.h"
 #include "client/owner/prepared_optimizer.h"
 #include "client/owner/wait_for_trainers.h"
+#include "client/replica/current_stream.h"
 #include "client/replica/flat_memory.h"
 #include "client/replica/memory_choice.h"
 #include "client/replica/parameter_list.h"
@@ -301,8 +302,9 @@ class TrainerOptimizer {
         options_(prepared_.options),
         memory_(SayingWhere("rank", options_.rank,
                             [&] { return ValueOrThrow(ChooseMemory(options_, prepared.list)); })),
-        owner_(ValueOrThrow(StartOwner(WithMemory(options_, memory_), prepared.spec,
-                                       classes.updates(), prepared.replaces))),
+        owner_(
+            ValueOrThrow(StartOwner(WithMemory(options_, memory_), prepared.spec, classes.updates(),
+                                    prepared.replaces, DeviceOf(prepared.list)))),
         parts_(std::make_unique<OptimizerParts>(prepared.list, prepared.spec, prepared.groups,
                                                 classes, owner_.get(), &options_)) {
     replica_.Add(prepared.list, MakeReplica(prepared.list));
@@ -381,7 +383,7 @@ class TrainerOptimizer {
             "\"auto\" or \"shm\""));
       }
       if (!memory_.flat) return Replica::MakeInPlace(list);
-      absl::StatusOr<FlatMemory> flat = FlatMemory::Private(list.space);
+      absl::StatusOr<FlatMemory> flat = FlatMemory::Private(list);
       if (flat.ok()) return Replica::MakeFlat(list, *std::move(flat));
       if (!memory_.may_stay) throw StatusError(flat.status());
       Warn(
@@ -395,6 +397,10 @@ class TrainerOptimizer {
     // One copy of the parameters for all ranks: it gets rank 0's values, and only those.
     memory.has_values = owner_->resumes() || (options_.share_parameters && options_.rank != 0);
     return Replica::MakeFlat(list, std::move(memory));
+  }
+
+  static TrainerDevice DeviceOf(const ParameterList& list) {
+    return {list.device.str(), [device = list.device] { return CurrentStream(device); }};
   }
 
   // The options for the owner, which offers the tensors' memory to the other ranks where they move.

@@ -1,7 +1,9 @@
 #include "client/replica/flat_memory.h"
 
 #include <ATen/ops/from_blob.h>
-#include <c10/core/CPUAllocator.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/InferenceMode.h>
 
 #include <atomic>
 #include <cstdint>
@@ -38,7 +40,8 @@ bool IsShared(const c10::Storage& storage) {
 
 bool IsOfLibTorchOrOurs(const c10::Storage& storage) {
   return ContextOf(storage) != nullptr ||
-         storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+         storage.data_ptr().get_deleter() ==
+             c10::GetAllocator(storage.device_type())->raw_deleter();
 }
 
 const char* WhatItBreaks(const at::Tensor& parameter) {
@@ -51,14 +54,39 @@ const char* WhatItBreaks(const at::Tensor& parameter) {
   return nullptr;
 }
 
+// From LibTorch's allocator, which trainers watch and limit.
+absl::StatusOr<FlatMemory> OnDevice(const ParameterList& list) {
+  const c10::InferenceMode normal_tensors(false);
+  auto owned = std::make_shared<std::vector<at::Tensor>>();
+  FlatMemory memory;
+  const MemoryLayout layout(list.space);
+  const auto zeros = [&](int64_t bytes) {
+    owned->push_back(at::zeros({bytes}, at::TensorOptions(at::kByte).device(list.device)));
+    return owned->back().mutable_data_ptr();
+  };
+  try {
+    for (const MemoryLayout::Region& region : layout.regions()) {
+      const Buffer parameters(zeros(region.bytes()), region.dtype);
+      memory.regions.push_back(
+          {parameters, Buffer(zeros(region.gradient_bytes()), region.gradient_dtype)});
+    }
+  } catch (const c10::OutOfMemoryError& error) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the flat memory of the parameters and gradients: ", error.what_without_backtrace()));
+  }
+  memory.owner = std::move(owned);
+  return memory;
+}
+
 }  // namespace
 
-absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
+absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterList& list) {
+  if (!list.device.is_cpu()) return OnDevice(list);
   // In huge pages where the system has them: an update of gigabytes otherwise spends a tenth of its
   // time on looking addresses up.
   auto owned = std::make_shared<std::vector<MappedMemory>>();
   FlatMemory memory;
-  const MemoryLayout layout(space);
+  const MemoryLayout layout(list.space);
   for (const MemoryLayout::Region& region : layout.regions()) {
     absl::StatusOr<MappedMemory> parameters =
         MappedMemory::Allocate(region.bytes(), "the parameters");
@@ -75,12 +103,14 @@ absl::StatusOr<FlatMemory> FlatMemory::Private(const ParameterSpace& space) {
   return memory;
 }
 
-at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner) {
+at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner,
+                      c10::Device device) {
   auto context = std::make_unique<FlatContext>();
   context->owner = std::move(owner);
   return at::for_blob(array.data(), sizes)
       .context(context.release(), &ReleaseFlatMemory)
-      .options(at::TensorOptions().dtype(ScalarTypeOf(array.dtype())))
+      .target_device(device)
+      .options(at::TensorOptions(ScalarTypeOf(array.dtype())).device(device))
       .make_tensor();
 }
 

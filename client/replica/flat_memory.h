@@ -24,13 +24,14 @@ struct FlatMemory {
   // It holds values already, which win over the trainer's.
   bool has_values = false;
 
-  // Of this process alone, all zeros. RESOURCE_EXHAUSTED.
-  static absl::StatusOr<FlatMemory> Private(const ParameterSpace& space);
+  // Of this process alone, for what is in the list, on its device, all zeros. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<FlatMemory> Private(const ParameterList& list);
 };
 
 // A tensor of `array`'s type over it, with a storage and a version counter of its own. It keeps
 // `owner` alive.
-at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner);
+at::Tensor FlatTensor(Buffer array, at::IntArrayRef sizes, std::shared_ptr<const void> owner,
+                      c10::Device device = c10::kCPU);
 
 // A use of a tensor's memory by this library. Where that is FlatTensor's, it is not taken for
 // another tensor's (WhatFlatMemoryBreaks). Any thread may destroy it.

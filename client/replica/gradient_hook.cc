@@ -59,10 +59,10 @@ GradientHook::~GradientHook() {
   }
 }
 
-bool CanBeTaken(const at::Tensor& gradient, at::ScalarType type, at::IntArrayRef sizes) {
+bool CanBeTaken(const at::Tensor& gradient, at::ScalarType type, const at::Tensor& place) {
   return gradient.defined() && !gradient.requires_grad() && gradient.layout() == at::kStrided &&
-         gradient.scalar_type() == type && gradient.device().is_cpu() &&
-         gradient.sizes() == sizes && gradient.is_contiguous();
+         gradient.scalar_type() == type && gradient.device() == place.device() &&
+         gradient.sizes() == place.sizes() && gradient.is_contiguous();
 }
 
 }  // namespace optshard

@@ -25,9 +25,9 @@ class GradientHook {
   CallAfterOthers* own_;  // the parameter's, as long as nobody has replaced it
 };
 
-// Whether a gradient can be taken away from autograd as it lies: dense, contiguous, on the CPU, of
-// this type and shape, and without a graph of its own (create_graph).
-bool CanBeTaken(const at::Tensor& gradient, at::ScalarType type, at::IntArrayRef sizes);
+// Whether a gradient can be taken away from autograd as it lies: dense, contiguous, of this type,
+// and of the device and shape of `place`, and without a graph of its own (create_graph).
+bool CanBeTaken(const at::Tensor& gradient, at::ScalarType type, const at::Tensor& place);
 
 }  // namespace optshard
 

@@ -37,7 +37,7 @@ MainGradient::MainGradient(at::Tensor parameter, at::Tensor place)
         if (owner.grad().requires_grad()) return;
         const at::NoGradGuard no_grad;
         const at::Tensor gradient = Dense(owner.grad()).contiguous();
-        if (!CanBeTaken(gradient, owner.scalar_type(), place_.sizes())) return;
+        if (!CanBeTaken(gradient, owner.scalar_type(), place_)) return;
         Add(gradient);
         owner.mutable_grad().reset();
       }) {
@@ -78,6 +78,17 @@ void MainGradient::TakeHandedOut(MainGradient& other) {
 }
 
 void MainGradient::Add(const at::Tensor& gradient) {
+  if (place_.device().is_cpu()) {
+    AddOnHost(gradient);
+  } else if (present_) {
+    place_.add_(gradient);
+  } else {
+    place_.copy_(gradient, /*non_blocking=*/true);
+  }
+  present_ = true;
+}
+
+void MainGradient::AddOnHost(const at::Tensor& gradient) {
   const DefaultFloatingPoint default_mode;
   const ConstBuffer from(gradient.const_data_ptr(), *DTypeOf(gradient.scalar_type()));
   auto* const to = place_.mutable_data_ptr<float>();
@@ -87,7 +98,6 @@ void MainGradient::Add(const at::Tensor& gradient) {
     Widen(from.dtype(), from.data(), gradient.numel(), to);
   }
   place_.unsafeGetTensorImpl()->bump_version();
-  present_ = true;
 }
 
 }  // namespace optshard

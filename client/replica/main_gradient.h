@@ -37,6 +37,7 @@ class MainGradient {
  private:
   // Contiguous, of the parameter's type.
   void Add(const at::Tensor& gradient);
+  void AddOnHost(const at::Tensor& gradient);
 
   const at::Tensor parameter_;
   at::Tensor place_;

@@ -26,7 +26,8 @@ std::string ShapeText(const at::Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "]");
 }
 
-absl::Status CheckTensor(const at::Tensor& tensor, const Place& place) {
+// `first` is the first parameter.
+absl::Status CheckTensor(const at::Tensor& tensor, const Place& place, const at::Tensor& first) {
   const auto error = [&place](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(place.Text(), what...));
   };
@@ -35,9 +36,12 @@ absl::Status CheckTensor(const at::Tensor& tensor, const Place& place) {
     return error(" is ", c10::str(tensor.layout()),
                  "; parameters must be dense: optimize what its to_dense() gives");
   }
-  if (!tensor.device().is_cpu()) {
-    return error(" is on ", tensor.device().str(),
-                 "; only the CPU is supported so far: move it there before the optimizer is made");
+  if (tensor.is_meta()) return error(" is on meta and has no values: move it to a device");
+  if (tensor.device() != first.device()) {
+    return error(" is on ", tensor.device().str(), "; the first parameter is on ",
+                 first.device().str(),
+                 ", and all parameters of an optimizer are on one device: move it there, or make "
+                 "an optimizer for each device");
   }
   if (!DTypeOf(tensor.scalar_type()).has_value()) {
     return error(" is ", c10::toString(tensor.scalar_type()),
@@ -112,22 +116,24 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
       const size_t index = list.tensors.size();
       const Place place = {names.empty() ? absl::StrCat("parameter_", index) : *next_name++,
                            static_cast<int>(group), static_cast<int>(within)};
-      if (absl::Status status = CheckTensor(tensor, place); !status.ok()) return status;
+      const at::Tensor& first = list.tensors.empty() ? tensor : list.tensors[0];
+      if (absl::Status status = CheckTensor(tensor, place, first); !status.ok()) return status;
       const auto [earlier, first_time] = seen.emplace(tensor.unsafeGetTensorImpl(), index);
       if (!first_time) {
-        const Place& first = places[earlier->second];
-        if (first.group != place.group) {
+        const Place& before = places[earlier->second];
+        if (before.group != place.group) {
           return absl::InvalidArgumentError(
-              absl::StrCat(first.Text(), " is given again as ", place.Text(),
+              absl::StrCat(before.Text(), " is given again as ", place.Text(),
                            ": a parameter stands in one group; leave it out of the other"));
         }
-        list.warnings.push_back(absl::StrCat(first.Text(), " is given again as ", place.Text(),
+        list.warnings.push_back(absl::StrCat(before.Text(), " is given again as ", place.Text(),
                                              ": it is counted once"));
         continue;
       }
       ParameterSpec spec;
       spec.name = place.name;
       spec.dtype = *DTypeOf(tensor.scalar_type());
+      spec.device = c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true);
       spec.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
       // It may be moved when the optimizer is made.
       if (tensor.grad().defined()) {
@@ -140,6 +146,7 @@ absl::StatusOr<ParameterList> MakeParameterList(const std::vector<std::vector<at
     }
   }
   if (absl::Status status = CheckDistinctMemory(list.tensors, places); !status.ok()) return status;
+  list.device = list.tensors[0].device();
   list.space = ParameterSpace(std::move(specs));
   if (absl::Status status = list.space.Validate(); !status.ok()) return status;
   return list;
@@ -176,9 +183,13 @@ absl::Status CheckGradient(const at::Tensor& parameter, const at::Tensor& gradie
                  " and not of whole rows, as those of an Embedding with sparse=True are: make it "
                  "dense with to_dense()");
   }
-  if (!gradient.device().is_cpu()) {
-    return error("is on ", gradient.device().str(),
-                 "; the parameter is on the CPU: move the gradient there");
+  if (has_rows && !gradient.device().is_cpu()) {
+    return error("is sparse and on ", gradient.device().str(),
+                 ", where gradients are dense: make it dense with to_dense()");
+  }
+  if (gradient.device() != parameter.device()) {
+    return error("is on ", gradient.device().str(), "; the parameter is on ",
+                 parameter.device().str(), ": move the gradient there");
   }
   if (gradient.scalar_type() != parameter.scalar_type()) {
     return error("is ", c10::toString(gradient.scalar_type()), "; the parameter is ",

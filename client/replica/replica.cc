@@ -17,8 +17,9 @@ namespace optshard {
 namespace {
 
 // A trainer may have replaced the values (torch::load does), but not by something else.
-absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec) {
-  if (parameter.layout() == at::kStrided && parameter.device().is_cpu() &&
+absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec,
+                         c10::Device device) {
+  if (parameter.layout() == at::kStrided && parameter.device() == device &&
       parameter.scalar_type() == ScalarTypeOf(spec.dtype) &&
       parameter.sizes() == at::IntArrayRef(spec.shape)) {
     return absl::OkStatus();
@@ -27,7 +28,8 @@ absl::Status CheckValues(const at::Tensor& parameter, const ParameterSpec& spec)
       "parameter \"", spec.name, "\" has become ", c10::toString(parameter.scalar_type()), " [",
       absl::StrJoin(parameter.sizes(), ", "), "] on ", parameter.device().str(),
       " since the optimizer was made with it as ", c10::toString(ScalarTypeOf(spec.dtype)), " [",
-      absl::StrJoin(spec.shape, ", "), "] on cpu: make another optimizer after such a change"));
+      absl::StrJoin(spec.shape, ", "), "] on ", device.str(),
+      ": make another optimizer after such a change"));
 }
 
 }  // namespace
@@ -40,7 +42,8 @@ Replica::Replica(const ParameterList& list)
 
 absl::Status Replica::CheckAllValues() const {
   for (size_t i = 0; i < list_.tensors.size(); ++i) {
-    absl::Status status = CheckValues(list_.tensors[i], list_.space.parameter(static_cast<int>(i)));
+    absl::Status status =
+        CheckValues(list_.tensors[i], list_.space.parameter(static_cast<int>(i)), list_.device);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

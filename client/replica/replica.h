@@ -95,6 +95,7 @@ class Replica {
   static Buffer ArrayOf(const at::Tensor& tensor);
   static ConstBuffer ReadArrayOf(const at::Tensor& tensor);
   const std::vector<at::Tensor>& parameters() const { return list_.tensors; }
+  c10::Device device() const { return list_.device; }
   const ParameterSpec& spec(size_t index) const {
     return list_.space.parameter(static_cast<int>(index));
   }

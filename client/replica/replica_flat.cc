@@ -24,9 +24,9 @@ class FlatReplica : public Replica {
       const MemoryLayout::Place& place = layout_.place(static_cast<int>(i));
       const ReplicaRegion& region = regions_[place.region];
       views_.emplace_back(FlatTensor(region.parameters.From(place.offset_elements),
-                                     parameter.sizes(), memory.owner),
+                                     parameter.sizes(), memory.owner, device()),
                           FlatTensor(region.gradients.From(place.offset_elements),
-                                     parameter.sizes(), memory.owner));
+                                     parameter.sizes(), memory.owner, device()));
       if (memory.has_values) {
         parameter.set_data(views_[i].values);
       } else {
@@ -62,7 +62,7 @@ class FlatReplica : public Replica {
       const void* const before = views_[i].values.const_data_ptr();
       if (values.data() == before) continue;
       const bool is_there = parameter.const_data_ptr() == before;
-      views_[i] = Views(FlatTensor(values, parameter.sizes(), owner), views_[i].gradient);
+      views_[i] = Views(FlatTensor(values, parameter.sizes(), owner, device()), views_[i].gradient);
       // Else the next Gather moves the values in.
       if (is_there) parameter.set_data(views_[i].values);
     }

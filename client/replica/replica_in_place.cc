@@ -20,7 +20,8 @@ class InPlaceReplica : public Replica {
     c10::InferenceMode normal_tensors(false);
     for (size_t i = 0; i < parameters().size(); ++i) {
       if (!spec(i).main_gradient) continue;
-      SetMainGradient(i, at::empty(parameters()[i].sizes(), at::kFloat));
+      SetMainGradient(
+          i, at::empty(parameters()[i].sizes(), parameters()[i].options().dtype(at::kFloat)));
     }
   }
 

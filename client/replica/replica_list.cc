@@ -10,6 +10,7 @@ namespace optshard {
 
 ParameterList ListOfAdmission(const ParameterList& all, int admission) {
   ParameterList list;
+  list.device = all.device;
   std::vector<GroupSpec> groups(all.space.groups().size());
   for (int p = 0; p < all.space.parameter_count(); ++p) {
     if (all.space.admission_of(p) != admission) continue;

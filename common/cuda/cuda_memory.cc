@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "absl/strings/str_format.h"
 #include "common/cuda/cuda_status.h"
 
 namespace optshard {
@@ -16,9 +17,15 @@ absl::StatusOr<CudaMemory> CudaMemory::OnDevice(size_t bytes) {
 
 absl::StatusOr<CudaMemory> CudaMemory::OnHost(size_t bytes) {
   void* data = nullptr;
-  if (const cudaError_t error = cudaMallocHost(&data, bytes); error != cudaSuccess) {
-    return CudaStatus(error, "allocating page-locked memory of the host");
+  const cudaError_t error = cudaMallocHost(&data, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d bytes of the host's memory cannot be page-locked: there is too little, "
+                        "or a limit (ulimit -l, the container's)",
+                        bytes));
   }
+  if (error != cudaSuccess) return CudaStatus(error, "allocating page-locked memory of the host");
   return CudaMemory(data, bytes, /*on_host=*/true);
 }
 

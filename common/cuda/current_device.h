@@ -6,8 +6,9 @@
 
 namespace optshard {
 
-// Makes a device the thread's current one while it lives, and puts back what it was. Bound to a
-// thread.
+// Makes a device the thread's current one while it lives, and puts back what it was. A thread that
+// has not chosen one has the first device: where nobody in the process uses that, it is not put
+// back, since to do so would take memory of it for a context. Bound to a thread.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);
@@ -20,6 +21,7 @@ class CurrentDevice {
 
  private:
   int before_ = 0;
+  bool puts_back_ = false;
   absl::Status status_;
 };
 

@@ -12,11 +12,11 @@
 #include "common/checked_math.h"
 #include "common/cuda/cuda_status.h"
 #include "common/cuda/current_device.h"
+#include "common/cuda/driver_function.h"
 
 namespace optshard {
 namespace {
 
-// The functions of the driver, which is not linked: a program starts without one.
 struct Driver {
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
   decltype(&cuMemCreate) create = nullptr;
@@ -32,28 +32,11 @@ struct Driver {
   decltype(&cuGetErrorString) error_string = nullptr;
 };
 
-template <typename Function>
-absl::Status Find(const char* name, Function* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  constexpr int kSince = 12000;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
-  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
-    absl::Status status = CudaStatus(error, absl::StrCat("looking for ", name));
-    if (!status.ok()) return status;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver has no ", name, ": install a newer one"));
-  }
-  *function = reinterpret_cast<Function>(found);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Driver> FindDriver() {
   Driver driver;
   absl::Status status;
   const auto find = [&status](const char* name, auto* function) {
-    if (status.ok()) status = Find(name, function);
+    if (status.ok()) status = FindDriverFunction(name, function);
   };
   find("cuMemGetAllocationGranularity", &driver.granularity);
   find("cuMemCreate", &driver.create);

@@ -22,6 +22,12 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::First(
       ShardStore::Create(first->StoreOptions(), std::move(memory));
   if (!store.ok()) return store.status();
   (*store)->ledger().Begin(first->shape()->generation(), progress, replacing);
+  if (first->options_.device != nullptr && first->options_.state_on_host) {
+    absl::StatusOr<std::unique_ptr<DeviceAccess>> access =
+        DeviceAccess::Create(first->options_.device);
+    if (!access.ok()) return access.status();
+    first->replica_access_ = *std::move(access);
+  }
   absl::Status made = first->MakeEngine(*std::move(store), values, nullptr);
   if (!made.ok()) return made;
   first->WatchPlane();
@@ -36,6 +42,7 @@ absl::StatusOr<std::unique_ptr<OwnerGeneration>> OwnerGeneration::After(
   absl::StatusOr<std::unique_ptr<ShardStore>> store =
       running.store_->Grow(next->StoreOptions(), std::move(added));
   if (!store.ok()) return store.status();
+  next->replica_access_ = running.replica_access_;
   absl::Status made =
       next->MakeEngine(*std::move(store), ParameterValues::kAddedAreMissing, running.engine_.get());
   if (!made.ok()) return made;
@@ -59,10 +66,14 @@ void OwnerGeneration::Begin(OwnerGeneration& former) {
   store_->ledger().Begin(options_.shape->generation(), progress, replacing);
 }
 
+const std::shared_ptr<DeviceAccess>& OwnerGeneration::device_access() const {
+  return options_.state_on_host ? replica_access_ : store_->device_access();
+}
+
 // For readers of what the last step leaves on a device: it is nothing once the plane is broken.
 void OwnerGeneration::WatchPlane() const {
-  if (store_->device_access() == nullptr || options_.plane == nullptr) return;
-  store_->device_access()->ExpectUpdatesWhile(
+  if (device_access() == nullptr || options_.plane == nullptr) return;
+  device_access()->ExpectUpdatesWhile(
       [plane = std::weak_ptr<DataPlane>(options_.plane)]() -> absl::Status {
         const std::shared_ptr<DataPlane> there = plane.lock();
         return there != nullptr ? there->status()
@@ -78,6 +89,7 @@ ShardStore::Options OwnerGeneration::StoreOptions() const {
   store.rank = options_.rank;
   store.TakeSlotsOf(*options_.groups);
   store.device = options_.device;
+  store.slots_on_host = options_.state_on_host;
   store.keep_reduced_gradients =
       spec.gradient_mode == GradientMode::kReduce && spec.world_size > 1 && !in_one_pass;
   return store;
@@ -99,6 +111,7 @@ absl::Status OwnerGeneration::MakeEngine(std::shared_ptr<ShardStore> store, Para
   engine.make_executor = options_.make_executor;
   engine.plane = options_.plane.get();
   engine.device = options_.device.get();
+  engine.device_access = device_access().get();
   engine.store = store_.get();
   engine.timeline = options_.timeline;
   engine.clock = options_.clock;
@@ -124,6 +137,7 @@ absl::Status OwnerGeneration::MakeSnapshots() {
         SnapshotMemory::RoundedUp(ParameterCopies::BytesFor(options_.shape, options_.rank));
     memory.rank = options_.rank;
     memory.budget = options_.budget;
+    memory.device = options_.device;
     absl::StatusOr<std::shared_ptr<SnapshotMemory>> made = SnapshotMemory::Create(memory);
     if (!made.ok()) return made.status();
     snapshot_memory_ = *std::move(made);
@@ -133,18 +147,13 @@ absl::Status OwnerGeneration::MakeSnapshots() {
   snapshot.groups = options_.groups;
   snapshot.rank = options_.rank;
   snapshot.store = store_;
+  snapshot.device_access = device_access();
   snapshot.parameters = options_.parameters;
   snapshot.blob = options_.blob;
   snapshot.memory = snapshot_memory_;
   AgreedSnapshots::Options snapshots;
   snapshots.rank = options_.rank;
-  snapshots.prepare =
-      [snapshot, device = options_.device](
-          const SnapshotContents& contents) -> absl::StatusOr<std::unique_ptr<PreparedSnapshot>> {
-    if (device != nullptr) {
-      return absl::UnimplementedError(
-          absl::StrCat("a snapshot of state on ", device->name(), " cannot be made yet"));
-    }
+  snapshots.prepare = [snapshot](const SnapshotContents& contents) {
     StoreSnapshotOptions wanted = snapshot;
     wanted.contents = contents;
     return PrepareStoreSnapshot(wanted);

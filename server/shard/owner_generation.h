@@ -23,6 +23,7 @@
 #include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_memory.h"
 #include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/replacing.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_state.h"
@@ -44,6 +45,7 @@ class OwnerGeneration {
     Incarnation incarnation = 0;
     std::shared_ptr<DataPlane> plane;   // null where there is one rank
     std::shared_ptr<DeviceApi> device;  // where parameters and state lie; null: on the host
+    bool state_on_host = false;         // with a device: the state, and the updates
     DriverKind driver = DriverKind::kSimd;
     int threads = 1;
     ExecutorFactory make_executor = StepContext().make_executor;
@@ -106,10 +108,13 @@ class OwnerGeneration {
   absl::Status MakeEngine(std::shared_ptr<ShardStore> store, ParameterValues values,
                           const StepEngine* before);
   absl::Status MakeSnapshots();
+  // Null without a device.
+  const std::shared_ptr<DeviceAccess>& device_access() const;
   void WatchPlane() const;
 
   const Options options_;
   std::shared_ptr<ShardStore> store_;
+  std::shared_ptr<DeviceAccess> replica_access_;  // where the store has none; of all generations
   std::shared_ptr<SnapshotMemory> snapshot_memory_;
   std::shared_ptr<AgreedSnapshots> snapshots_;
   std::unique_ptr<ShardState> state_;

@@ -42,7 +42,17 @@ absl::Status ShardOwner::Impl::Start() {
   }
   plane_ = *std::move(plane);
   if (plane_ != nullptr) guard_->Attach(plane_.get());
-  return Build();
+  absl::Status built = Build();
+  if (built.ok()) return built;
+  // The others learn why, and do not have to find out that this rank is gone.
+  AttributeFailure(StepOutcome::kNotApplied, built).IgnoreError();
+  Leave();
+  return built;
+}
+
+// The rank becomes free at once for another attempt.
+void ShardOwner::Impl::Leave() {
+  session_->Leave(options_.clock->Now() + options_.attribution_timeout).IgnoreError();
 }
 
 absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
@@ -72,8 +82,7 @@ absl::Status ShardOwner::Impl::JoinJob(absl::Time deadline) {
   });
   absl::StatusOr<MemberEvent> event = session_->WaitForPlan(deadline);
   if (!event.ok()) {
-    // The rank becomes free at once for another attempt.
-    session_->Leave(options_.clock->Now() + options_.attribution_timeout).IgnoreError();
+    Leave();
     return event.status();
   }
   const PlanReady& ready = *event->ready;
@@ -145,6 +154,7 @@ absl::Status ShardOwner::Impl::Build() {
   options.incarnation = session_->id().incarnation;
   options.plane = plane_;
   options.device = options_.device;
+  options.state_on_host = options_.state_on_host;
   if (options_.make_executor) options.make_executor = options_.make_executor;
   options.driver = options_.driver;
   options.threads =
@@ -156,7 +166,7 @@ absl::Status ShardOwner::Impl::Build() {
   options.budget = options_.budget;
   if (options_.snapshot_memory_bytes.has_value()) {
     absl::StatusOr<std::shared_ptr<SnapshotMemory>> snapshots = SnapshotMemory::Create(
-        {*options_.snapshot_memory_bytes, true, options_.rank, options_.budget});
+        {*options_.snapshot_memory_bytes, true, options_.rank, options_.budget, options_.device});
     if (!snapshots.ok()) return snapshots.status();
     options.snapshot_memory = *std::move(snapshots);
   }
@@ -366,9 +376,9 @@ absl::Status ShardOwner::AddGroups(
 
 absl::Status ShardOwner::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                         absl::Span<const ReplicaRegion> regions,
-                                        absl::Duration timeout) {
+                                        absl::Duration timeout, void* stream) {
   return impl_->BetweenSteps(
-      [&](StepEngine& engine) { return engine.VerifyReplicas(replica, regions, timeout); });
+      [&](StepEngine& engine) { return engine.VerifyReplicas(replica, regions, timeout, stream); });
 }
 
 absl::Status ShardOwner::ShareBytes(const ByteShare& share, absl::Duration timeout) {

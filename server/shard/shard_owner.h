@@ -72,6 +72,9 @@ class ShardOwner {
     // the host. The planes are of the device, too. Step then returns when the step is enqueued
     // there: what fails afterwards is the next call's error.
     std::shared_ptr<DeviceApi> device;
+    // With a device: the state is in memory of the host, which makes the updates. Then Step returns
+    // when the step is done, and the executor is one of a host, by default the usual one.
+    bool state_on_host = false;
     ExecutorFactory make_executor;
     // Where the state lies, by admission. If it holds the state of an earlier owner of the rank,
     // the job continues from there. Empty: private memory is allocated.
@@ -137,9 +140,10 @@ class ShardOwner {
   // they differ, naming the first such parameter and the ranks that have it otherwise; nothing has
   // changed, and the owner goes on. Otherwise errors as Step, and as there where some ranks step or
   // synchronise; but where gradients travel by messages (kReduce) a step at the same time breaks
-  // the owner. A rank that is lost meanwhile tears nothing.
+  // the owner. A rank that is lost meanwhile tears nothing. `stream`: as StepInput's.
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
-                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+                              absl::Span<const ReplicaRegion> regions, absl::Duration timeout,
+                              void* stream = nullptr);
 
   // Gives all ranks the bytes, all ranks together, between steps. INVALID_ARGUMENT on all: some
   // make another call. ABORTED on all: they are at different exchanges of the call, or some are in

@@ -93,6 +93,7 @@ class ShardOwner::Impl {
 
  private:
   absl::Status JoinJob(absl::Time deadline);
+  void Leave();
   absl::StatusOr<std::shared_ptr<DataPlane>> ConnectPlane(const GenerationShape& shape,
                                                           absl::Time deadline);
   absl::Status Build();

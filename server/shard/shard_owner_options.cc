@@ -47,7 +47,8 @@ absl::Status CheckOwnerOptions(const ShardOwner::Options& options) {
   }
   absl::Status valid = options.spec.Validate();
   if (!valid.ok()) return valid;
-  if (options.device != nullptr && options.make_executor == nullptr) {
+  const bool updates_on_device = options.device != nullptr && !options.state_on_host;
+  if (updates_on_device && options.make_executor == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a shard owner on %s needs an executor for it", options.device->name()));
   }

@@ -249,6 +249,9 @@ std::vector<BadConstruction> BadConstructions() {
       {"an unknown type of the state",
        With([](ShardedOptimizerOptions& options) { options.state_dtype = "float8"; }),
        {"rank 0", "\"float8\"", "float32", "bfloat16"}},
+      {"an unknown place of the state",
+       With([](ShardedOptimizerOptions& options) { options.state_device = "disk"; }),
+       {"rank 0", "state_device is \"disk\"", "\"cpu\""}},
       {"one copy that every rank would update",
        With([](ShardedOptimizerOptions& options) {
          options.share_parameters = true;

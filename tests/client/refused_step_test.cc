@@ -141,7 +141,7 @@ const std::vector<BadStep>& BadSteps() {
          const auto meta = at::TensorOptions().device(at::kMeta);
          return SetGradient(trainer, 0, at::empty({2, 3}, meta));
        },
-       {"rank 1", "\"weight\"", "meta", "CPU"}},
+       {"rank 1", "\"weight\"", "meta", "cpu"}},
       {"a sparse gradient",
        [](Trainer& trainer) {
          return SetGradient(trainer, 0, at::ones({2, 3}).to_sparse());

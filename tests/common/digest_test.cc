@@ -41,5 +41,10 @@ TEST(Digest, Value_AskedInBetween_ChangesNothing) {
   EXPECT_EQ(digest.value(), DigestBuilder("d").AddInt(1).value());
 }
 
+TEST(Digest, TextInParts_IsTheSameText) {
+  EXPECT_EQ(DigestBuilder("d").BeginText(5).AddPart("ab").AddPart("").AddPart("cde").value(),
+            DigestBuilder("d").AddText("abcde").value());
+}
+
 }  // namespace
 }  // namespace optshard

@@ -40,8 +40,9 @@ def scratch():
     return tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
 
 
-def install_to(prefix, **environment):
-    return checked(*INSTALL, prefix, env=dict(os.environ, **environment))
+def install_to(*arguments, **environment):
+    """The last argument is the prefix."""
+    return checked(*INSTALL, *arguments, env=dict(os.environ, **environment))
 
 
 def files_below(root):

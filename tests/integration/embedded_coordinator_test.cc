@@ -1,16 +1,14 @@
 // A job without a coordinator of its own: rank 0's process runs one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/testing/free_port.h"
 #include "tests/testing/mini_cluster.h"
 #include "tests/testing/trainers_run.h"
 
@@ -24,19 +22,6 @@ constexpr int kWorldSize = 3;
 
 absl::Time Deadline() { return absl::Now() + absl::Seconds(60); }
 
-int FreePort() {
-  const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(bind(descriptor, generic, length), 0);
-  EXPECT_EQ(getsockname(descriptor, generic, &length), 0);
-  close(descriptor);
-  return ntohs(address.sin_port);
-}
-
 class EmbeddedCoordinatorTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -48,7 +33,7 @@ class EmbeddedCoordinatorTest : public ::testing::Test {
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
     // Rank 0 last: the others wait for its coordinator to appear.
-    const std::string address = absl::StrCat("127.0.0.1:", FreePort());
+    const std::string address = absl::StrCat("127.0.0.1:", testing::FreePort());
     for (int rank = kWorldSize - 1; rank >= 0; --rank) {
       ASSERT_EQ(cluster_->AddTrainer(rank, {"--coordinator=", "--steps=20", "--hold",
                                             "--embedded_coordinator=" + address}),

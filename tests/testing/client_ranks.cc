@@ -9,7 +9,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/owner/client_seams.h"
 #include "client/status_error.h"
 #include "common/dataplane/host_plane.h"
 #include "server/shard/host_plane_factory.h"
@@ -99,6 +98,12 @@ std::vector<absl::Status> RunServedRanks(int world_size,
   options.world_size = world_size;
   HubOfEachGeneration hubs(options);
   return RunWith(hubs.seams(), world_size, body, true);
+}
+
+std::vector<absl::Status> RunServedRanksWith(
+    const ClientSeams& seams, int world_size,
+    const std::function<void(ShardedOptimizerOptions)>& body) {
+  return RunWith(seams, world_size, body, true);
 }
 
 HostRun RunRanksOfOneHost(int world_size, const std::function<void(ShardedOptimizerOptions)>& body,

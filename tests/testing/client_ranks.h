@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/owner/client_seams.h"
 #include "client/sharded_optimizer_options.h"
 #include "common/dataplane/host_plane.h"
 #include "tests/testing/fake_plane.h"
@@ -47,6 +48,11 @@ NodesRun RunRanksOfSeveralHosts(int world_size,
 // checkpoints.
 std::vector<absl::Status> RunServedRanks(int world_size,
                                          const std::function<void(ShardedOptimizerOptions)>& body);
+
+// As above, with these seams, of which the plane and the device count.
+std::vector<absl::Status> RunServedRanksWith(
+    const ClientSeams& seams, int world_size,
+    const std::function<void(ShardedOptimizerOptions)>& body);
 
 // What `call` throws, OK where nothing. Whatever is not a StatusError ends the test.
 absl::Status ErrorOf(const std::function<void()>& call);

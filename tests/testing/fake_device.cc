@@ -28,8 +28,9 @@ class FakeDevicesState {
     return &streams_.back();
   }
 
-  // What is left on it never runs.
+  // What cannot run yet never does.
   void RemoveStream(Stream* stream) ABSL_LOCKS_EXCLUDED(mutex_) {
+    RunWhatCanRun();
     absl::MutexLock lock(&mutex_);
     streams_.remove_if([&](const Stream& other) { return &other == stream; });
   }

@@ -7,7 +7,8 @@
 #include "server/update/written_memory.h"
 
 namespace optshard {
-absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepContext& context) {
+absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(
+    const StepContext& context, const ExecutionContext& where) {
   absl::StatusOr<BucketTasks> tasks = BucketTasks::Create(context);
   if (!tasks.ok()) return tasks.status();
   const Workspaces needed = WorkspacesFor(context.buckets(), context.rank, context.space(),
@@ -16,7 +17,7 @@ absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepC
       needed.bytes(), absl::StrCat("what the update rules compute in on rank ", context.rank));
   if (!memory.ok()) return memory.status();
   std::unique_ptr<BucketUpdater> updater(
-      new BucketUpdater(context, *std::move(tasks), *std::move(memory)));
+      new BucketUpdater(context, where, *std::move(tasks), *std::move(memory)));
   absl::StatusOr<std::unique_ptr<Executor>> executor = context.make_executor(
       {&updater->threads_, context.driver, updater->workspaces_.data(), needed.bytes_each});
   if (!executor.ok()) return executor.status();
@@ -24,8 +25,10 @@ absl::StatusOr<std::unique_ptr<BucketUpdater>> BucketUpdater::Create(const StepC
   return updater;
 }
 
-BucketUpdater::BucketUpdater(const StepContext& context, BucketTasks tasks, MappedMemory workspaces)
+BucketUpdater::BucketUpdater(const StepContext& context, const ExecutionContext& where,
+                             BucketTasks tasks, MappedMemory workspaces)
     : context_(context),
+      where_(where),
       tasks_of_(std::move(tasks)),
       threads_(context.threads),
       workspaces_(std::move(workspaces)),
@@ -64,8 +67,7 @@ absl::Status BucketUpdater::Update(int own, const StepRecord& record, SpanPlace 
 }
 
 absl::Status BucketUpdater::RunTasks(const UpdateRule& rule, absl::Time deadline) {
-  const absl::StatusOr<std::unique_ptr<Ticket>> ticket =
-      executor_->Start(ExecutionContext(), rule, tasks_);
+  const absl::StatusOr<std::unique_ptr<Ticket>> ticket = executor_->Start(where_, rule, tasks_);
   if (!ticket.ok()) return ticket.status();
   return (*ticket)->Wait(deadline);
 }

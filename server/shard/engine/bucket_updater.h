@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/ticket.h"
 #include "server/shard/engine/bucket_tasks.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/step_record.h"
@@ -22,8 +23,10 @@ namespace optshard {
 class BucketUpdater {
  public:
   // RESOURCE_EXHAUSTED: no memory to compute in. INTERNAL: a plan that cuts a parameter whose rule
-  // needs it whole. Other errors are the executor's.
-  static absl::StatusOr<std::unique_ptr<BucketUpdater>> Create(const StepContext& context);
+  // needs it whole. Other errors are the executor's. `where` is what the executor is given with
+  // parameters and gradients that are not in memory of the host.
+  static absl::StatusOr<std::unique_ptr<BucketUpdater>> Create(const StepContext& context,
+                                                               const ExecutionContext& where = {});
 
   // Runs the updates of the trainer's own, before all calls of Update (TrainerUpdates::Run).
   absl::Status RunTrainerUpdates(const StepRecord& record, SpanPlace place) {
@@ -38,13 +41,15 @@ class BucketUpdater {
   absl::Status Update(int own, const StepRecord& record, SpanPlace place, absl::Time deadline);
 
  private:
-  BucketUpdater(const StepContext& context, BucketTasks tasks, MappedMemory workspaces);
+  BucketUpdater(const StepContext& context, const ExecutionContext& where, BucketTasks tasks,
+                MappedMemory workspaces);
 
   absl::Status RunTasks(const UpdateRule& rule, absl::Time deadline);
   // Of an element-wise rule: those of one bucket. What snapshots keep is copied piece by piece.
   absl::Status RunInPieces(int own, absl::Time deadline);
 
   const StepContext context_;
+  const ExecutionContext where_;
   const BucketTasks tasks_of_;
   WorkerThreads threads_;
   const MappedMemory workspaces_;

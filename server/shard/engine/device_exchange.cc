@@ -1,5 +1,6 @@
 #include "server/shard/engine/device_exchange.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -9,27 +10,44 @@
 #include "common/errors.h"
 #include "common/gradient_mode.h"
 #include "server/shard/engine/message_buffers.h"
+#include "server/update/offload_executor.h"
 
 namespace optshard {
 namespace {
 
-absl::Status CheckRules(const StepContext& context, const Executor& executor) {
-  if (context.state().MayHaveMasters()) {
-    return absl::UnimplementedError(absl::StrCat(
-        "masters of parameters on ", context.device->name(), ": keep the state on CPUs"));
-  }
+absl::Status CheckUpdates(const StepContext& context) {
   for (size_t g = 0; g < context.groups->size(); ++g) {
-    const GroupUpdate& group = (*context.groups)[g];
-    if (group.trainer_update != nullptr) {
-      return absl::UnimplementedError(
-          absl::StrFormat("param group %d has an update of the trainer's own, which computes on "
-                          "CPUs; its parameters are on %s",
-                          g, context.device->name()));
-    }
-    const absl::Status runs = executor.CheckRuns(*group.rule);
+    if ((*context.groups)[g].trainer_update == nullptr) continue;
+    return absl::UnimplementedError(
+        absl::StrFormat("param group %d has an update of the trainer's own, which computes on "
+                        "CPUs; its parameters are on %s",
+                        g, context.device->name()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRules(const StepContext& context, const Executor& executor) {
+  for (size_t g = 0; g < context.groups->size(); ++g) {
+    const absl::Status runs = executor.CheckRuns(*(*context.groups)[g].rule);
     if (!runs.ok()) return errors::WithContext(runs, absl::StrCat("param group ", g));
   }
   return absl::OkStatus();
+}
+
+// What must pass to the host as a whole.
+int64_t LargestWholeBytes(const StepContext& context) {
+  int64_t largest = 0;
+  for (const ShardStore::OwnBucket& own : context.store->own_buckets()) {
+    if ((*context.groups)[own.bucket->group].rule->spec().element_wise) continue;
+    const DType gradient =
+        own.reduced_gradient ? own.reduced_gradient.dtype() : own.bucket->gradient_dtype;
+    const auto widest = static_cast<int64_t>(std::max(SizeOf(own.bucket->dtype), SizeOf(gradient)));
+    for (const BucketSpan& span : own.bucket->spans) {
+      const int64_t elements = context.space().parameter(span.parameter).elements();
+      largest = std::max(largest, elements * widest);
+    }
+  }
+  return largest;
 }
 
 }  // namespace
@@ -37,10 +55,8 @@ absl::Status CheckRules(const StepContext& context, const Executor& executor) {
 absl::StatusOr<std::unique_ptr<StepExchange>> DeviceExchange::Create(const StepContext& context) {
   absl::StatusOr<BucketTasks> tasks = BucketTasks::Create(context);
   if (!tasks.ok()) return tasks.status();
-  absl::StatusOr<std::unique_ptr<Executor>> executor = context.make_executor(HostResources());
-  if (!executor.ok()) return executor.status();
-  absl::Status runs = CheckRules(context, **executor);
-  if (!runs.ok()) return runs;
+  absl::Status usable = CheckUpdates(context);
+  if (!usable.ok()) return usable;
   absl::StatusOr<std::shared_ptr<void>> stream = context.device->NewStream();
   if (!stream.ok()) return stream.status();
   absl::StatusOr<std::unique_ptr<DeviceEvent>> ready = context.device->NewEvent();
@@ -54,13 +70,48 @@ absl::StatusOr<std::unique_ptr<StepExchange>> DeviceExchange::Create(const StepC
     if (!memory.ok()) return errors::WithContext(memory.status(), "the staging of buckets");
     each.memory = *std::move(memory);
   }
-  return std::unique_ptr<StepExchange>(
-      new DeviceExchange(context, *std::move(tasks), *std::move(executor), *std::move(stream),
-                         *std::move(ready), *std::move(done), std::move(staging)));
+  std::unique_ptr<DeviceExchange> exchange(
+      new DeviceExchange(context, *std::move(tasks), *std::move(stream), *std::move(ready),
+                         *std::move(done), std::move(staging)));
+  absl::Status made = exchange->MakeUpdater();
+  if (!made.ok()) return made;
+  return std::unique_ptr<StepExchange>(std::move(exchange));
+}
+
+absl::Status DeviceExchange::MakeUpdater() {
+  if (context_.state_is_on_device()) {
+    absl::StatusOr<std::unique_ptr<Executor>> executor = context_.make_executor(HostResources());
+    if (!executor.ok()) return executor.status();
+    executor_ = *std::move(executor);
+    return CheckRules(context_, *executor_);
+  }
+  StepContext context = context_;
+  context.make_executor =
+      [this](const HostResources& host) -> absl::StatusOr<std::unique_ptr<Executor>> {
+    absl::StatusOr<std::unique_ptr<Executor>> on_host = context_.make_executor(host);
+    if (!on_host.ok()) return on_host;
+    OffloadExecutor::Options options;
+    options.device = context_.device;
+    options.on_host = *std::move(on_host);
+    options.clock = context_.clock;
+    options.largest_whole_bytes = LargestWholeBytes(context_);
+    return OffloadExecutor::Create(std::move(options));
+  };
+  absl::StatusOr<std::shared_ptr<void>> stream = context.device->NewStream();
+  if (!stream.ok()) return stream.status();
+  host_stream_ = *std::move(stream);
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> are_updated = context.device->NewEvent();
+  if (!are_updated.ok()) return are_updated.status();
+  are_updated_ = *std::move(are_updated);
+  absl::StatusOr<std::unique_ptr<BucketUpdater>> updater =
+      BucketUpdater::Create(context, On(host_stream_.get()));
+  if (!updater.ok()) return updater.status();
+  on_host_ = *std::move(updater);
+  return absl::OkStatus();
 }
 
 DeviceExchange::DeviceExchange(const StepContext& context, BucketTasks tasks,
-                               std::unique_ptr<Executor> executor, std::shared_ptr<void> stream,
+                               std::shared_ptr<void> stream,
                                std::unique_ptr<DeviceEvent> replica_is_ready,
                                std::unique_ptr<DeviceEvent> all_is_done,
                                std::vector<Staging> staging)
@@ -68,7 +119,6 @@ DeviceExchange::DeviceExchange(const StepContext& context, BucketTasks tasks,
       reduces_(context.gradient_mode() == GradientMode::kReduce && context.world_size() > 1),
       publishes_(context.plan().policy != PartitionPolicy::kReplicated && context.world_size() > 1),
       tasks_of_(std::move(tasks)),
-      executor_(std::move(executor)),
       staging_(std::move(staging)),
       stream_(std::move(stream)),
       replica_is_ready_(std::move(replica_is_ready)),
@@ -92,9 +142,16 @@ absl::Status DeviceExchange::Check(const ReplicaMemory& replica) const {
 }
 
 absl::Status DeviceExchange::Prepare(const StepRecord& record, const ReplicaMemory& replica,
-                                     absl::Time) {
+                                     absl::Time deadline) {
   absl::Status status = BeginBehind(replica);
-  if (!status.ok() || !reduces_) return status;
+  if (status.ok() && reduces_) status = ReduceAll(record, replica);
+  if (!status.ok() || on_host_ == nullptr) return status;
+  status = AwaitTickets(deadline);
+  if (!status.ok()) return status;
+  return AwaitReached(*context_.device, *replica_is_ready_, deadline, *context_.clock);
+}
+
+absl::Status DeviceExchange::ReduceAll(const StepRecord& record, const ReplicaMemory& replica) {
   int own = 0;
   for (const Bucket& bucket : context_.buckets()) {
     const bool is_own = bucket.owner == context_.rank;
@@ -105,6 +162,7 @@ absl::Status DeviceExchange::Prepare(const StepRecord& record, const ReplicaMemo
     if (is_own) reduced_[own++] = *ticket;
   }
   // Whatever comes of the step, the trainer's next gradients are written behind it.
+  absl::Status status;
   for (const std::unique_ptr<Ticket>& ticket : under_way_) {
     if (status.ok()) status = ticket->OrderOn(On(replica.stream()));
   }
@@ -144,14 +202,15 @@ absl::Status DeviceExchange::RunTrainerUpdates(const StepRecord&, const ReplicaM
 }
 
 absl::Status DeviceExchange::Apply(const StepRecord& record, const ReplicaMemory& replica,
-                                   absl::Time) {
-  DeviceAccess& access = *context_.store->device_access();
+                                   absl::Time deadline) {
+  DeviceAccess& access = *context_.device_access;
   absl::Status begun = access.BeginUpdates(stream_.get());
+  if (begun.ok() && on_host_ != nullptr) begun = access.OrderBehindCopies(host_stream_.get());
   if (!begun.ok()) return begun;
   int own = 0;
   for (const Bucket& bucket : context_.buckets()) {
     if (bucket.owner == context_.rank) {
-      absl::Status updated = Update(own++, record, replica);
+      absl::Status updated = Update(own++, record, replica, deadline);
       if (!updated.ok()) return updated;
     }
     if (!publishes_ || !AnyUpdated(bucket, record)) continue;
@@ -164,9 +223,8 @@ absl::Status DeviceExchange::Apply(const StepRecord& record, const ReplicaMemory
   return ended.ok() ? EndBefore(replica) : ended;
 }
 
-absl::Status DeviceExchange::Update(int own, const StepRecord& record,
-                                    const ReplicaMemory& replica) {
-  ShardStore& store = *context_.store;
+absl::Status DeviceExchange::Update(int own, const StepRecord& record, const ReplicaMemory& replica,
+                                    absl::Time deadline) {
   const auto place = [&](const ShardStore::OwnBucket& bucket, const BucketSpan& span,
                          SpanUpdate* update) {
     const ReplicaTensor& tensor = replica.tensor(span.parameter);
@@ -175,6 +233,14 @@ absl::Status DeviceExchange::Update(int own, const StepRecord& record,
                            ? ConstBuffer(bucket.reduced_gradient.From(span.bucket_offset_elements))
                            : tensor.gradient.From(span.parameter_offset_elements);
   };
+  if (on_host_ == nullptr) return UpdateOnDevice(own, record, place);
+  absl::Status updated = on_host_->Update(own, record, place, deadline);
+  if (updated.ok()) updated = context_.device->Record(*are_updated_, host_stream_.get());
+  return updated.ok() ? context_.device->OrderAfter(stream_.get(), *are_updated_) : updated;
+}
+
+absl::Status DeviceExchange::UpdateOnDevice(int own, const StepRecord& record, SpanPlace place) {
+  ShardStore& store = *context_.store;
   tasks_.clear();
   for (const int member : tasks_of_.Batch(own)) {
     if (!tasks_of_.IsUpdated(member, record)) {
@@ -230,8 +296,9 @@ absl::Status DeviceExchange::Publish(const Bucket& bucket, Rank from, const Step
   return unpacked;
 }
 
-// Settle waits for it.
-absl::Status DeviceExchange::Complete(const StepRecord&, absl::Time) { return absl::OkStatus(); }
+absl::Status DeviceExchange::Complete(const StepRecord&, absl::Time deadline) {
+  return on_host_ != nullptr ? AwaitAll(deadline) : absl::OkStatus();  // else Settle waits for it
+}
 
 absl::Status DeviceExchange::SyncParameters(StepNumber step, const ReplicaMemory& replica,
                                             absl::Time deadline) {
@@ -243,7 +310,7 @@ absl::Status DeviceExchange::SyncParameters(StepNumber step, const ReplicaMemory
     status = Publish(bucket, 0, TagOf(context_, step, StepPhase::kControl, bucket.index), replica);
   }
   if (status.ok()) status = EndBefore(replica);
-  return status.ok() ? Settle(deadline) : status;
+  return status.ok() ? AwaitAll(deadline) : status;
 }
 
 absl::Status DeviceExchange::PublishParameters(StepNumber step, const ReplicaMemory& replica,
@@ -255,11 +322,14 @@ absl::Status DeviceExchange::PublishParameters(StepNumber step, const ReplicaMem
                      replica);
   }
   if (status.ok()) status = EndBefore(replica);
-  return status.ok() ? Settle(deadline) : status;
+  return status.ok() ? AwaitAll(deadline) : status;
 }
 
 absl::Status DeviceExchange::Settle(absl::Time deadline) {
-  if (under_way_.empty()) return absl::OkStatus();
+  return under_way_.empty() ? absl::OkStatus() : AwaitAll(deadline);
+}
+
+absl::Status DeviceExchange::AwaitTickets(absl::Time deadline) {
   for (auto ticket = under_way_.begin(); ticket != under_way_.end(); ++ticket) {
     absl::Status status = (*ticket)->Wait(deadline);
     if (status.ok()) continue;
@@ -267,6 +337,12 @@ absl::Status DeviceExchange::Settle(absl::Time deadline) {
     return status;
   }
   Forget();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExchange::AwaitAll(absl::Time deadline) {
+  absl::Status status = AwaitTickets(deadline);
+  if (!status.ok()) return status;
   // Copies out of staging memory are behind the last ticket.
   return AwaitReached(*context_.device, *all_is_done_, deadline, *context_.clock);
 }
@@ -277,6 +353,8 @@ void DeviceExchange::Abandon(absl::Time deadline) {
   Forget();
   // Updates and copies that were behind them.
   AwaitStream(*context_.device, stream_.get(), deadline, *context_.clock).IgnoreError();
+  if (on_host_ == nullptr) return;
+  AwaitStream(*context_.device, host_stream_.get(), deadline, *context_.clock).IgnoreError();
 }
 
 void DeviceExchange::Forget() {
@@ -288,6 +366,7 @@ void DeviceExchange::Forget() {
 absl::Status DeviceExchange::BeginBehind(const ReplicaMemory& replica) {
   absl::Status status = context_.device->Record(*replica_is_ready_, replica.stream());
   if (status.ok()) status = context_.device->OrderAfter(stream_.get(), *replica_is_ready_);
+  if (status.ok()) status = context_.device_access->OrderBehindCopies(stream_.get());
   return status;
 }
 

@@ -23,6 +23,7 @@ struct LoadInput {
   // beside the state. Null: nothing is.
   std::function<void()> begun;
   absl::Duration timeout;
+  void* stream = nullptr;  // as in StepInput
 };
 
 }  // namespace optshard

@@ -23,17 +23,21 @@ uint64_t DigestOf(absl::Span<const uint64_t> gathered, Rank rank, int part) {
 
 }  // namespace
 
-std::vector<uint64_t> DigestParameters(const ParameterSpace& space,
-                                       absl::Span<const ReplicaTensor> replica) {
+absl::StatusOr<std::vector<uint64_t>> DigestParameters(const ParameterSpace& space,
+                                                       absl::Span<const ReplicaTensor> replica,
+                                                       HostTransfer& transfer,
+                                                       absl::Time deadline) {
   std::vector<uint64_t> digests;
   for (int p = 0; p < space.parameter_count(); ++p) {
     const ParameterSpec& spec = space.parameter(p);
-    absl::string_view bytes;
-    if (spec.elements() > 0) {
-      bytes = absl::string_view(static_cast<const char*>(replica[p].parameter.data()),
-                                static_cast<size_t>(spec.elements()) * SizeOf(spec.dtype));
-    }
-    digests.push_back(DigestBuilder("optshard.ReplicaTensor").AddText(bytes).value());
+    const int64_t bytes = spec.elements() * static_cast<int64_t>(SizeOf(spec.dtype));
+    DigestBuilder builder("optshard.ReplicaTensor");
+    builder.BeginText(bytes);
+    const absl::Status read =
+        transfer.Read(replica[p].parameter.data(), static_cast<size_t>(bytes), deadline,
+                      [&](absl::string_view piece) { builder.AddPart(piece); });
+    if (!read.ok()) return read;
+    digests.push_back(builder.value());
   }
   return digests;
 }

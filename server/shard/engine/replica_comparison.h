@@ -1,6 +1,6 @@
 // Finds the first parameter of which the ranks do not have the same bits, by comparing digests: of
 // a few ranges of parameters first, then of parts of the first range that differs, until it is one
-// parameter. So little travels, however many parameters there are. Pure functions, thread-safe.
+// parameter. So little travels, however many parameters there are. Thread-safe functions.
 #ifndef OPTSHARD_SERVER_SHARD_ENGINE_REPLICA_COMPARISON_H_
 #define OPTSHARD_SERVER_SHARD_ENGINE_REPLICA_COMPARISON_H_
 
@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "common/host_transfer.h"
 #include "common/parameter_space.h"
 #include "server/shard/engine/step_input.h"
 
@@ -26,9 +29,10 @@ struct ParameterRange {
 // Of how many parts the ranks compare digests at a time. Three times are enough for kMaxParameters.
 constexpr int kComparedParts = 64;
 
-// By parameter, a digest of the bits of its elements.
-std::vector<uint64_t> DigestParameters(const ParameterSpace& space,
-                                       absl::Span<const ReplicaTensor> replica);
+// By parameter, a digest of the bits of its elements, which the transfer reads; its errors.
+absl::StatusOr<std::vector<uint64_t>> DigestParameters(const ParameterSpace& space,
+                                                       absl::Span<const ReplicaTensor> replica,
+                                                       HostTransfer& transfer, absl::Time deadline);
 
 // The range's part of this number, of kComparedParts. All have the same size, but for the last.
 // Parts beyond its end are empty.

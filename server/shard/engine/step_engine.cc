@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Options& op
 StepEngine::StepEngine(const Options& options, std::unique_ptr<StepExchange> exchange)
     : options_(options),
       no_replica_(options_.space().parameter_count()),
+      on_host_(*HostTransfer::Create(nullptr, *options_.clock)),
       exchange_(std::move(exchange)),
       runs_trainer_updates_(
           std::any_of(options_.groups->begin(), options_.groups->end(),
@@ -212,7 +213,7 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
                               if (!owned_[parameter]) return nullptr;
                               return &record_.coefficients[parameter].scalar_slots;
                             });
-  if (options_.device != nullptr) {
+  if (options_.state_is_on_device()) {
     // The ledger calls it torn until it is done there.
     under_way_ = true;
     finished_ = record_.step;
@@ -223,6 +224,7 @@ StepEngine::Result StepEngine::Apply(const ReplicaMemory& replica, absl::Time de
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kApplied);
   finished_ = record_.step;
   ledger.SetProgress(progress());
+  if (options_.device_access != nullptr) options_.device_access->UpdatesHaveEnded();
   return Result();
 }
 
@@ -390,6 +392,10 @@ StepEngine::Result StepEngine::Synchronize(absl::Duration timeout) {
   return result;
 }
 
+HostTransfer& StepEngine::transfer() {
+  return options_.device_access == nullptr ? on_host_ : options_.device_access->transfer();
+}
+
 absl::optional<StepEngine::Result> StepEngine::Settle(absl::Time deadline) {
   absl::Status settled = exchange_->Settle(deadline);
   if (!settled.ok()) {
@@ -397,22 +403,15 @@ absl::optional<StepEngine::Result> StepEngine::Settle(absl::Time deadline) {
   }
   if (std::exchange(under_way_, false)) {
     options_.store->ledger().SetProgress(progress());
-    options_.store->device_access()->UpdatesHaveEnded();
+    options_.device_access->UpdatesHaveEnded();
   }
   return absl::nullopt;
-}
-
-absl::Status StepEngine::CheckIsOnHost() const {
-  if (options_.device == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("parameters and state are on ",
-                                               options_.device->name(),
-                                               ", where this call is not made yet"));
 }
 
 StepEngine::Result StepEngine::Failed(absl::Status status, StepOutcome outcome) {
   // Nobody will know of it any more that it is done.
   if (std::exchange(under_way_, false)) --finished_;
-  if (options_.device != nullptr && absl::IsDataLoss(status)) {
+  if (options_.state_is_on_device() && absl::IsDataLoss(status)) {
     // What lies in the memory of a device that has failed is not to be used.
     outcome = StepOutcome::kTorn;
     options_.store->ledger().SetProgress({finished_, outcome, skipped_});

@@ -13,6 +13,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "common/byte_share.h"
+#include "common/host_transfer.h"
 #include "common/hyperparameters.h"
 #include "common/ids.h"
 #include "common/membership/membership.h"
@@ -98,10 +99,10 @@ class StepEngine {
                         void* stream = nullptr);
 
   // Compares the bits of all ranks' replicas. Where they differ, all ranks refuse, with the first
-  // parameter that differs (ReplicasDiffer). Nothing changes. On a device all ranks refuse it, as
-  // they do FinishLoading and ReplaceState (UNIMPLEMENTED).
+  // parameter that differs (ReplicasDiffer). Nothing changes. `stream`: as StepInput's.
   Result VerifyReplicas(absl::Span<const ReplicaTensor> replica,
-                        absl::Span<const ReplicaRegion> regions, absl::Duration timeout);
+                        absl::Span<const ReplicaRegion> regions, absl::Duration timeout,
+                        void* stream = nullptr);
 
   // All ranks get the bytes (ByteShare). Nothing changes. Refused where ranks are at another
   // exchange (ABORTED), or share more than kMaxShareBytes.
@@ -171,17 +172,18 @@ class StepEngine {
            (values_ == ParameterValues::kOfEachRank && options_.state().MayHaveMasters());
   }
 
+  // Between memory of the host and what the replica and the state are in.
+  HostTransfer& transfer();
   // Waits for what is under way on the device; gives the result that ends the call, if it failed.
   absl::optional<Result> Settle(absl::Time deadline);
-  // Of calls that look at the replica or the state with the host's own instructions.
-  absl::Status CheckIsOnHost() const;
   Result TakePart(const StepInput& input, const absl::Status& willing, absl::Time deadline);
   Result RefuseToSynchronise(const absl::Status& reason, absl::Time deadline);
   Result Apply(const ReplicaMemory& replica, absl::Time deadline);
   // Where one fails, on any rank, all give the step up before a replica changes.
   Result RunTrainerUpdates(const ReplicaMemory& replica, absl::Time deadline);
   absl::Status CheckLoad(const LoadInput& load, const StagedState* staged);
-  static void TakeParameters(const StagedState& staged, const ReplicaMemory& replica);
+  absl::Status TakeParameters(const StagedState& staged, const ReplicaMemory& replica,
+                              absl::Time deadline);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica,
                             absl::Span<const ReplicaRegion> regions) const;
   absl::Status UseHyperparameters(absl::Span<const Hyperparameters> given);
@@ -218,10 +220,12 @@ class StepEngine {
   void PrepareCoefficients();
   // Masters that are not the parameters' values, rounded, become them. OK once all ranks' have.
   absl::Status TakeMasters(const ReplicaMemory& replica, absl::Time deadline);
+  absl::Status TakeOwnMasters(const ReplicaMemory& replica, absl::Time deadline);
   // The error is the data plane's.
   absl::Status MoveBytes(const ByteShare& share, absl::Time deadline);
-  // The error is the data plane's. `difference` gets ReplicasDiffer where the replicas do.
-  absl::Status CompareReplicas(absl::Span<const ReplicaTensor> replica, absl::Time deadline,
+  // The error is the data plane's or the device's. `difference` gets ReplicasDiffer where the
+  // replicas do.
+  absl::Status CompareReplicas(const ReplicaMemory& replica, absl::Time deadline,
                                absl::optional<absl::Status>* difference);
   // The data plane's error ends the call.
   Result Failed(absl::Status status, StepOutcome outcome);
@@ -232,6 +236,7 @@ class StepEngine {
 
   const Options options_;
   const std::vector<ReplicaTensor> no_replica_;
+  HostTransfer on_host_;
   const std::unique_ptr<StepExchange> exchange_;
   const bool runs_trainer_updates_;  // in some group
   TouchedRows rows_;

@@ -4,7 +4,6 @@
 //   3. once all have, each takes what it staged, and publishes its parameters
 //   4. once all have, each ends its mark
 // Where it fails before 2., nothing has changed. From there on it is torn as a step is.
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -30,8 +29,7 @@ absl::Status StepEngine::CheckLoad(const LoadInput& load, const StagedState* sta
     return absl::InvalidArgumentError(
         absl::StrFormat("state of step %d, expected 0 to %d", load.step, ShardLedger::kLastStep));
   }
-  absl::Status usable = CheckIsOnHost();
-  if (usable.ok()) usable = CheckStaged(staged, Replacing::kAll);
+  absl::Status usable = CheckStaged(staged, Replacing::kAll);
   if (usable.ok()) usable = CheckReplica(load.replica, load.regions);
   return usable.ok() ? UseHyperparameters(load.hyperparameters) : usable;
 }
@@ -48,14 +46,12 @@ StepEngine::Result StepEngine::FinishLoading(const LoadInput& load, const Staged
   store.ledger().SetReplacing(Replacing::kAll);
   if (load.begun) load.begun();
   store.snapshots().BeginParameterWrites();
-  const ReplicaMemory replica(load.replica, load.regions);
+  const ReplicaMemory replica(load.replica, load.regions, load.stream);
   absl::Status status = Barrier(kLedgersAreMarked, deadline);
-  if (status.ok()) {
-    TakeParameters(*staged, replica);
-    status = exchange_->PublishParameters(finished_, replica, deadline);
-  }
+  if (status.ok()) status = TakeParameters(*staged, replica, deadline);
+  if (status.ok()) status = exchange_->PublishParameters(finished_, replica, deadline);
+  if (status.ok()) status = store.Take(staged->store(), deadline);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kTorn);
-  store.Take(staged->store());
   store.SetStep(load.step);
   skipped_ = 0;
   // As after a step: of the state here it is known of which step it is, of the others' not yet.
@@ -81,21 +77,18 @@ StepEngine::Result StepEngine::FinishLoading(const LoadInput& load, const Staged
 StepEngine::Result StepEngine::ReplaceState(const StagedState* staged, absl::Duration timeout) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
-  absl::Status usable = CheckIsOnHost();
-  if (usable.ok()) usable = CheckStaged(staged, Replacing::kState);
   absl::optional<Result> refused =
-      AgreeOnCall(CommitCall::kReplaceState, 0, usable, StepOutcome::kNotApplied, deadline);
+      AgreeOnCall(CommitCall::kReplaceState, 0, CheckStaged(staged, Replacing::kState),
+                  StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
   ShardStore& store = *options_.store;
   const RightOfWay::Taken taken(store.snapshots().right_of_way());
   store.ledger().SetReplacing(Replacing::kState);
   absl::Status status = Barrier(kLedgersAreMarked, deadline);
-  if (status.ok()) {
-    store.Take(staged->store());
-    // What reads all ranks meanwhile gets nothing, neither the old state of one and the new one of
-    // another.
-    status = Barrier(kStateIsTaken, deadline);
-  }
+  if (status.ok()) status = store.Take(staged->store(), deadline);
+  // What reads all ranks meanwhile gets nothing, neither the old state of one and the new one of
+  // another.
+  if (status.ok()) status = Barrier(kStateIsTaken, deadline);
   // The parameters are still those of the last step.
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
   store.ledger().SetReplacing(Replacing::kNothing);
@@ -106,11 +99,20 @@ StepEngine::Result StepEngine::ReplaceState(const StagedState* staged, absl::Dur
 }
 
 // This rank's part, in its own replica.
-void StepEngine::TakeParameters(const StagedState& staged, const ReplicaMemory& replica) {
+absl::Status StepEngine::TakeParameters(const StagedState& staged, const ReplicaMemory& replica,
+                                        absl::Time deadline) {
+  absl::Status ordered = transfer().OrderBehind(replica.stream());
+  if (ordered.ok() && options_.device_access != nullptr) {
+    ordered = options_.device_access->OrderBehindCopies(transfer().stream());
+  }
+  if (!ordered.ok()) return ordered;
   for (const StagedState::Values& values : staged.parameters()) {
     const Buffer to = replica.tensor(values.parameter).parameter.From(values.offset_elements);
-    std::memcpy(to.data(), values.from.data(), values.elements * SizeOf(to.dtype()));
+    absl::Status written = transfer().Write(to.data(), values.from.data(),
+                                            values.elements * SizeOf(to.dtype()), deadline);
+    if (!written.ok()) return written;
   }
+  return transfer().Finish(deadline);
 }
 
 }  // namespace optshard

@@ -9,6 +9,7 @@
 #include "common/default_floating_point.h"
 #include "common/dtype_conversion.h"
 #include "common/half.h"
+#include "common/host_transfer.h"
 #include "server/shard/engine/commit_decision.h"
 #include "server/shard/engine/replica_comparison.h"
 #include "server/shard/engine/step_engine.h"
@@ -38,6 +39,37 @@ void TakeMaster(ConstBuffer parameter, DType half, int64_t elements, float* mast
       if (BitsOf(widened[i]) != BitsOf(values[i])) master[begin + i] = values[i];
     }
   }
+}
+
+// Likewise of a parameter that may be on the transfer's device.
+absl::Status TakeMasterFrom(HostTransfer& transfer, ConstBuffer parameter, DType half,
+                            int64_t elements, float* master, absl::Time deadline) {
+  const size_t size = SizeOf(parameter.dtype());
+  return transfer.Read(parameter.data(), elements * size, deadline, [&](absl::string_view piece) {
+    const auto count = static_cast<int64_t>(piece.size() / size);
+    TakeMaster(ConstBuffer(piece.data(), parameter.dtype()), half, count, master);
+    master += count;
+  });
+}
+
+// Likewise of a master that is on the transfer's device, too.
+absl::Status TakeMasterOn(HostTransfer& transfer, ConstBuffer parameter, DType half,
+                          int64_t elements, float* master, absl::Time deadline) {
+  constexpr int64_t kAtOnce = HostTransfer::kWindowBytes / sizeof(float);
+  const size_t size = SizeOf(parameter.dtype());
+  std::vector<char> values(std::min(elements, kAtOnce) * size);
+  std::vector<float> masters(std::min(elements, kAtOnce));
+  absl::Status status;
+  for (int64_t begin = 0; begin < elements && status.ok(); begin += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, elements - begin);
+    const size_t master_bytes = count * sizeof(float);
+    status = transfer.Read(values.data(), parameter.From(begin).data(), count * size, deadline);
+    if (status.ok()) status = transfer.Read(masters.data(), master + begin, master_bytes, deadline);
+    if (!status.ok()) break;
+    TakeMaster(ConstBuffer(values.data(), parameter.dtype()), half, count, masters.data());
+    status = transfer.Write(master + begin, masters.data(), master_bytes, deadline);
+  }
+  return status;
 }
 
 }  // namespace
@@ -111,36 +143,48 @@ StepEngine::Result StepEngine::RefuseToSynchronise(const absl::Status& reason,
 
 absl::Status StepEngine::TakeMasters(const ReplicaMemory& replica, absl::Time deadline) {
   if (!options_.state().MayHaveMasters()) return absl::OkStatus();
-  const DefaultFloatingPoint default_mode;
-  const std::vector<ShardStore::OwnBucket>& buckets = options_.store->own_buckets();
-  for (size_t own = 0; own < buckets.size(); ++own) {
-    const ShardStore::OwnBucket& bucket = buckets[own];
-    if (!options_.state().HasMaster(bucket.bucket->dtype)) continue;
-    options_.store->BeginWrite(static_cast<int>(own));
-    for (size_t s = 0; s < bucket.states.size(); ++s) {
-      const BucketSpan& span = bucket.bucket->spans[s];
-      TakeMaster(replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements),
-                 options_.state().PublishedAs(bucket.bucket->dtype), span.elements,
-                 bucket.states[s].master.As<float>());
-    }
-    options_.store->EndWrite(static_cast<int>(own), finished_);
-  }
+  absl::Status taken = TakeOwnMasters(replica, deadline);
   // Where ranks share one copy, no trainer may write to it before.
-  return Barrier(kMastersAreTaken, deadline);
+  return taken.ok() ? Barrier(kMastersAreTaken, deadline) : taken;
+}
+
+absl::Status StepEngine::TakeOwnMasters(const ReplicaMemory& replica, absl::Time deadline) {
+  const DefaultFloatingPoint default_mode;
+  const auto take = [&](HostTransfer& transfer) {
+    ShardStore& store = *options_.store;
+    absl::Status status;
+    for (size_t own = 0; own < store.own_buckets().size() && status.ok(); ++own) {
+      const ShardStore::OwnBucket& bucket = store.own_buckets()[own];
+      if (!options_.state().HasMaster(bucket.bucket->dtype)) continue;
+      const DType half = options_.state().PublishedAs(bucket.bucket->dtype);
+      store.BeginWrite(static_cast<int>(own));
+      for (size_t s = 0; s < bucket.states.size() && status.ok(); ++s) {
+        const BucketSpan& span = bucket.bucket->spans[s];
+        const ConstBuffer parameter =
+            replica.tensor(span.parameter).parameter.From(span.parameter_offset_elements);
+        float* const master = bucket.states[s].master.As<float>();
+        const auto take_one = options_.state_is_on_device() ? TakeMasterOn : TakeMasterFrom;
+        status = take_one(transfer, parameter, half, span.elements, master, deadline);
+      }
+      if (status.ok()) store.EndWrite(static_cast<int>(own), finished_);
+    }
+    return status;
+  };
+  return options_.state_is_on_device() ? options_.device_access->Write(deadline, take)
+                                       : take(transfer());
 }
 
 StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                                               absl::Span<const ReplicaRegion> regions,
-                                              absl::Duration timeout) {
+                                              absl::Duration timeout, void* stream) {
   const Call call(this);
   const absl::Time deadline = options_.clock->Now() + timeout;
-  absl::Status usable = CheckIsOnHost();
-  if (usable.ok()) usable = CheckReplica(replica, regions);
-  absl::optional<Result> refused =
-      AgreeOnCall(CommitCall::kVerify, 0, usable, StepOutcome::kNotApplied, deadline);
+  absl::optional<Result> refused = AgreeOnCall(
+      CommitCall::kVerify, 0, CheckReplica(replica, regions), StepOutcome::kNotApplied, deadline);
   if (refused.has_value()) return *std::move(refused);
   absl::optional<absl::Status> difference;
-  absl::Status status = CompareReplicas(replica, deadline, &difference);
+  const ReplicaMemory memory(replica, regions, stream);
+  absl::Status status = CompareReplicas(memory, deadline, &difference);
   if (!status.ok()) return Failed(std::move(status), StepOutcome::kNotApplied);
   if (difference.has_value()) {
     CommitDecision differ;
@@ -153,11 +197,15 @@ StepEngine::Result StepEngine::VerifyReplicas(absl::Span<const ReplicaTensor> re
   return result;
 }
 
-absl::Status StepEngine::CompareReplicas(absl::Span<const ReplicaTensor> replica,
-                                         absl::Time deadline,
+absl::Status StepEngine::CompareReplicas(const ReplicaMemory& replica, absl::Time deadline,
                                          absl::optional<absl::Status>* difference) {
   if (options_.world_size() == 1) return absl::OkStatus();
-  const std::vector<uint64_t> digests = DigestParameters(options_.space(), replica);
+  absl::Status ordered = transfer().OrderBehind(replica.stream());
+  if (!ordered.ok()) return ordered;
+  const absl::StatusOr<std::vector<uint64_t>> own =
+      DigestParameters(options_.space(), replica.tensors(), transfer(), deadline);
+  if (!own.ok()) return own.status();
+  const std::vector<uint64_t>& digests = *own;
   ParameterRange range{0, options_.space().parameter_count()};
   for (int32_t round = kReplicaDigests;; ++round) {
     const std::vector<uint64_t> parts = DigestParts(digests, range);

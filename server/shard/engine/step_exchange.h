@@ -21,6 +21,7 @@
 #include "server/shard/engine/replica_memory.h"
 #include "server/shard/engine/step_record.h"
 #include "server/shard/inspection/timeline_ring.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/cpu/cpu_executor.h"
 #include "server/update/executor.h"
@@ -38,8 +39,11 @@ struct StepContext {
   int threads = 1;
   ExecutorFactory make_executor = CpuExecutor::Create;
   DataPlane* plane = nullptr;  // null where there is one rank
-  // Where parameters, gradients and state lie; null: in memory of the host.
+  // Where parameters and gradients lie; null: in memory of the host.
   DeviceApi* device = nullptr;
+  // How the host reads and writes what is on the device, in order with the steps: the store's,
+  // where its state is there, too. Null without one.
+  DeviceAccess* device_access = nullptr;
   ShardStore* store = nullptr;
   TimelineRing* timeline = nullptr;
   const Clock* clock = nullptr;
@@ -55,6 +59,7 @@ struct StepContext {
   GradientMode gradient_mode() const { return shape->spec().gradient_mode; }
   const StateOptions& state() const { return shape->spec().state; }
   int world_size() const { return plan().world_size; }
+  bool state_is_on_device() const { return store->device_access() != nullptr; }
 };
 
 inline StepTag TagOf(const StepContext& context, StepNumber step, StepPhase phase, int bucket) {

@@ -229,11 +229,6 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> LiveShardView::OpenSnapshot(
   const absl::Status readable = CheckReadable();
   if (!readable.ok()) return readable;
   const std::shared_ptr<const Shown> shown = this->shown();
-  if (shown->store->device_access() != nullptr) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "the state of rank %d is on a device, of which snapshots cannot be made yet",
-        options_.member.rank));
-  }
   shown->snapshots->ForgetOld();  // they share its memory
   StoreSnapshotOptions snapshot;
   snapshot.shape = shown->shape;

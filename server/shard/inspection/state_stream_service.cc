@@ -148,7 +148,9 @@ class StateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     while (!pending.empty()) {
       std::vector<int> live;
       for (const int part : pending) {
-        if (snapshot->state(part) == ShardSnapshot::PartState::kLive) live.push_back(part);
+        const ShardSnapshot::PartState state = snapshot->state(part);
+        if (state == ShardSnapshot::PartState::kLost) return Overtaken(*snapshot);
+        if (state == ShardSnapshot::PartState::kLive) live.push_back(part);
         absl::Status sent = SendPart(snapshot, part);
         if (!sent.ok()) return sent;
       }

@@ -132,6 +132,7 @@ absl::Status ShardSave::Prepare(const Shard& shard) {
   contents.parameters = true;
   contents.parameters_later = true;
   // A model has no state: steps may write that.
+  contents.state = !shard.is_model;
   contents.keep_copies = !shard.is_model;
   contents.blob = !shard.is_model;
   const absl::Time deadline = absl::Now() + options_.memory_patience;

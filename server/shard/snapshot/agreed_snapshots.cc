@@ -163,9 +163,10 @@ absl::StatusOr<AgreedSnapshots::Entry*> AgreedSnapshots::AwaitOpen(SnapshotId id
     absl::StatusOr<Entry*> entry = Find(id);
     if (!entry.ok() || (*entry)->phase == Phase::kOpen) return entry;
     if ((*entry)->phase == Phase::kMissed) {
+      if (!MayOpenLater((*entry)->why)) return (*entry)->why;
       return absl::AbortedError(absl::StrFormat(
-          "the state of rank %d was being replaced, or its step over, when others opened snapshot "
-          "%016x; ask all owners for another one",
+          "the state of rank %d was being replaced, or its step over, or there was no memory, when "
+          "others opened snapshot %016x; ask all owners for another one",
           options_.rank, id));
     }
     const bool is_of_any_step = !(*entry)->at_step.has_value();
@@ -211,6 +212,7 @@ std::string AgreedSnapshots::WhatIsAwaited(const Entry& entry) const {
   }
   if (call_ != Call::kNone) return "a step, or another call, was under way";
   if (!now_.has_values) return "the parameters had no values yet (no rank steps before that)";
+  if (absl::IsResourceExhausted(entry.why)) return std::string(entry.why.message());
   return "the state was being replaced";
 }
 
@@ -227,8 +229,13 @@ void AgreedSnapshots::OpenAtItsStep(Entry* entry) {
 
 bool AgreedSnapshots::TryOpen(Entry* entry) {
   if (!now_.has_values) return false;
-  entry->snapshot = entry->prepared->TryOpen(now_);
-  if (entry->snapshot == nullptr) return false;
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> opened = entry->prepared->TryOpen(now_);
+  entry->why = opened.status();
+  if (!opened.ok()) {
+    if (!MayOpenLater(opened.status())) entry->phase = Phase::kMissed;
+    return false;
+  }
+  entry->snapshot = *std::move(opened);
   entry->moment = entry->snapshot->moment();
   entry->moment.skipped = now_.skipped;
   entry->phase = Phase::kOpen;

@@ -85,12 +85,14 @@ class AgreedSnapshots {
                        absl::optional<StepNumber> at_step = absl::nullopt);
 
   // Opens the snapshot, once all owners have prepared it, and returns whose state it has. It stays
-  // here. Waits for a call of the trainer's that changes something, and for the parameters' values.
+  // here. Waits for a call of the trainer's that changes something, for the parameters' values, and
+  // for memory that others have.
   //   ABORTED            it is not prepared here (any more), or could not be opened when the others
   //                      opened it, or as many as a vote can carry were opened since the last vote:
   //                      ask all owners for another one
   //   DEADLINE_EXCEEDED  what it waits for lasts longer than `patience`. The snapshot may be opened
   //                      all the same later: forget it
+  // and a device's errors.
   absl::StatusOr<SnapshotMoment> Open(SnapshotId id, absl::Duration patience);
 
   // Likewise, and gives the snapshot away: once.
@@ -131,7 +133,7 @@ class AgreedSnapshots {
     kPrepared,
     kWanted,  // and to be opened as soon as that can be
     kOpen,
-    kMissed,  // it could not be opened when the others did, or at its step
+    kMissed,  // it could not be opened when the others did, or at its step, or at all
   };
 
   enum class Call {
@@ -142,6 +144,7 @@ class AgreedSnapshots {
 
   struct Entry {
     Phase phase = Phase::kPrepared;
+    absl::Status why = absl::AbortedError("not tried");  // it could not be opened
     SnapshotLife life = SnapshotLife::kLimited;
     absl::optional<StepNumber> at_step;
     absl::optional<SnapshotMoment> elsewhere;  // where another owner has opened it

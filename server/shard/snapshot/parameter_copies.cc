@@ -72,6 +72,26 @@ bool ParameterCopies::CopyNow(const ParameterMemory& memory) {
   return memory.writes == nullptr || memory.writes->count() == writes;
 }
 
+absl::Status ParameterCopies::BeginDeviceCopy(const ParameterMemory& memory, DeviceAccess& device,
+                                              uint64_t version) {
+  if (!AreIn(memory)) return absl::AbortedError("the trainer gives other parameters");
+  const uint64_t writes = memory.writes == nullptr ? 0 : memory.writes->count();
+  std::vector<DeviceAccess::Range> ranges;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const ShardSnapshot::Part& part = parts_[i];
+    if (part.elements == 0) continue;
+    ranges.push_back({memory.values[part.parameter].From(part.offset_elements).data(),
+                      static_cast<size_t>(places_[i]), static_cast<size_t>(part.bytes())});
+  }
+  absl::StatusOr<std::shared_ptr<const DeviceCopy>> copy =
+      device.BeginCopy(version, ranges, copies_, memory.stream);
+  if (!copy.ok()) return copy.status();
+  device_copy_ = *std::move(copy);
+  // What its thread has put on its stream meanwhile may be before the copy or behind it.
+  const bool is_same = memory.writes == nullptr || memory.writes->count() == writes;
+  return is_same ? absl::OkStatus() : absl::AbortedError("the trainer writes to its parameters");
+}
+
 bool ParameterCopies::BeginCopying(const std::shared_ptr<const ParameterMemory>& memory,
                                    const ShardStore& store) {
   if (!AreIn(*memory)) return false;

@@ -14,6 +14,7 @@
 #include "server/shard/snapshot/shard_snapshot.h"
 #include "server/shard/snapshot/snapshot_memory.h"
 #include "server/shard/snapshot/state_snapshots.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/shard_store.h"
 
 namespace optshard {
@@ -40,6 +41,14 @@ class ParameterCopies {
   // False where `memory` is not of the shape's parameters, or the trainer writes to it: try again.
   bool CopyNow(const ParameterMemory& memory);
 
+  // Where `memory` is on a device, which copies what is there behind the updates of the version,
+  // before the trainer writes to it again. ABORTED where CopyNow is false, and as
+  // DeviceAccess::BeginCopy.
+  absl::Status BeginDeviceCopy(const ParameterMemory& memory, DeviceAccess& device,
+                               uint64_t version);
+  // Waits for a device that copies them. False where it cannot.
+  bool AreThere() const { return device_copy_ == nullptr || device_copy_->IsThere(); }
+
   // What `memory`, whose writes are known, has now is copied later: before the store's steps write
   // it, and by Keep. False where it is not of the shape's parameters, or writes are expected.
   bool BeginCopying(const std::shared_ptr<const ParameterMemory>& memory, const ShardStore& store);
@@ -61,6 +70,7 @@ class ParameterCopies {
   std::vector<int64_t> places_;  // of parts_, in copies_
   int64_t bytes_ = 0;
   SnapshotMemory::Piece copies_;
+  std::shared_ptr<const DeviceCopy> device_copy_;
   // Where they are copied later.
   std::shared_ptr<const ParameterMemory> memory_;
   std::shared_ptr<StateSnapshot> later_;  // of memory_

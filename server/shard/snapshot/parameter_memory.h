@@ -36,6 +36,9 @@ struct ParameterMemory {
   // What keeps that memory, whatever the trainer does with its tensors meanwhile.
   std::vector<std::shared_ptr<const void>> keeps;
   std::shared_ptr<const TrainerWrites> writes;  // null: nobody knows of them
+  // Of values on a device: on which the trainer writes to them. What it writes on another one while
+  // they are copied may be in the copy.
+  void* stream = nullptr;
 };
 
 // The present one. Thread-safe.

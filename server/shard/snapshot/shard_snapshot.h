@@ -50,7 +50,9 @@ class ShardSnapshot {
   enum class PartState {
     kLive,
     kKept,  // they stay as they are
-    kLost,  // a step has overwritten them, and there was no memory to keep them
+    // A step has overwritten them, and there was no memory to keep them. On a device: they were not
+    // copied, or the step that they are of has failed there.
+    kLost,
   };
 
   struct Bytes {

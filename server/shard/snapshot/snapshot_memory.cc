@@ -1,9 +1,10 @@
 #include "server/shard/snapshot/snapshot_memory.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "server/shard/state/mapped_memory.h"
 
 namespace optshard {
 namespace {
@@ -25,14 +26,14 @@ absl::StatusOr<std::shared_ptr<SnapshotMemory>> SnapshotMemory::Create(const Opt
   absl::MutexLock lock(&memory->mutex_);
   absl::Status mapped = memory->Map();
   if (!mapped.ok()) return mapped;
-  Touch(memory->memory_.data(), options.bytes);
+  Touch(memory->memory_.get(), options.bytes);
   memory->touched_ = RoundedUp(options.bytes);
   return memory;
 }
 
 SnapshotMemory::~SnapshotMemory() {
   absl::MutexLock lock(&mutex_);
-  if (memory_.data() != nullptr) options_.budget->Release(options_.bytes);
+  if (memory_ != nullptr) options_.budget->Release(options_.bytes);
 }
 
 absl::StatusOr<SnapshotMemory::Piece> SnapshotMemory::Take(int64_t bytes) {
@@ -48,15 +49,15 @@ absl::StatusOr<SnapshotMemory::Piece> SnapshotMemory::Take(int64_t bytes) {
       offset = RoundedUp(begin + size);
     }
     if (bytes > options_.bytes - offset) {
-      return absl::ResourceExhaustedError(absl::StrFormat(
-          "a snapshot of rank %d needs %d bytes for what steps change meanwhile; its snapshots may "
-          "have %d bytes (snapshot_memory), of which %d are used",
-          options_.rank, bytes, options_.bytes, Used()));
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("a snapshot of rank %d needs %d bytes for copies; its snapshots may "
+                          "have %d bytes (snapshot_memory), of which %d are used",
+                          options_.rank, bytes, options_.bytes, Used()));
     }
     absl::Status mapped = Map();
     if (!mapped.ok()) return mapped;
     used_[offset] = bytes;
-    data = static_cast<char*>(memory_.data()) + offset;
+    data = static_cast<char*>(memory_.get()) + offset;
     touched = std::clamp<int64_t>(touched_ - offset, 0, RoundedUp(bytes));
   }
   // Once: a trainer waits for it, and there may be many pages.
@@ -73,17 +74,34 @@ int64_t SnapshotMemory::used_bytes() const {
   return Used();
 }
 
+absl::StatusOr<std::shared_ptr<void>> SnapshotMemory::Allocate() const {
+  if (options_.device != nullptr) {
+    absl::StatusOr<std::shared_ptr<void>> pinned = options_.device->AllocateOnHost(options_.bytes);
+    if (!pinned.ok()) return errors::WithContext(pinned.status(), Name());
+    return pinned;
+  }
+  absl::StatusOr<MappedMemory> mapped = MappedMemory::Allocate(options_.bytes, Name());
+  if (!mapped.ok()) return mapped.status();
+  const auto owner = std::make_shared<const MappedMemory>(*std::move(mapped));
+  return std::shared_ptr<void>(owner, owner->data());
+}
+
+std::string SnapshotMemory::Name() const {
+  return absl::StrFormat("the snapshots of rank %d", options_.rank);
+}
+
 absl::Status SnapshotMemory::Map() {
-  if (memory_.data() != nullptr || options_.bytes == 0) return absl::OkStatus();
-  const std::string what = absl::StrFormat("the snapshots of rank %d", options_.rank);
-  absl::Status fits = options_.budget->Reserve(options_.bytes, what);
+  if (memory_ != nullptr || options_.bytes == 0) return absl::OkStatus();
+  absl::Status fits = options_.budget->Reserve(options_.bytes, Name());
   if (!fits.ok()) return fits;
-  absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(options_.bytes, what);
+  absl::StatusOr<std::shared_ptr<void>> memory = Allocate();
   if (!memory.ok()) {
     options_.budget->Release(options_.bytes);
     return memory.status();
   }
   memory_ = *std::move(memory);
+  // What is pinned is there.
+  if (options_.device != nullptr) touched_ = RoundedUp(options_.bytes);
   return absl::OkStatus();
 }
 

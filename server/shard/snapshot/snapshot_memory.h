@@ -5,15 +5,16 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/device_api.h"
 #include "common/ids.h"
 #include "common/link/memory_budget.h"
-#include "server/shard/state/mapped_memory.h"
 
 namespace optshard {
 
@@ -27,6 +28,8 @@ class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
     bool at_start = false;
     Rank rank = 0;                                      // for messages
     MemoryBudget* budget = &MemoryBudget::Unlimited();  // which it is taken from; outlives it
+    // Which copies to it (DeviceAccess::BeginCopy): the memory is pinned. Null: the host does.
+    std::shared_ptr<DeviceApi> device = nullptr;
   };
 
   // What a piece takes of it.
@@ -37,11 +40,11 @@ class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
 
   ~SnapshotMemory();
 
-  // RESOURCE_EXHAUSTED.
+  // RESOURCE_EXHAUSTED, and the device's errors.
   static absl::StatusOr<std::shared_ptr<SnapshotMemory>> Create(const Options& options);
 
   // Pages that have been touched, aligned to them; null for 0 bytes. RESOURCE_EXHAUSTED, with what
-  // is needed, what there may be and what of it is used.
+  // is needed, what there may be and what of it is used; the device's errors.
   absl::StatusOr<Piece> Take(int64_t bytes);
 
   int64_t bytes() const { return options_.bytes; }
@@ -49,13 +52,15 @@ class SnapshotMemory : public std::enable_shared_from_this<SnapshotMemory> {
 
  private:
   explicit SnapshotMemory(const Options& options) : options_(options) {}
+  std::string Name() const;  // for messages
+  absl::StatusOr<std::shared_ptr<void>> Allocate() const;
   absl::Status Map() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t Used() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void GiveBack(int64_t offset);
 
   const Options options_;
   mutable absl::Mutex mutex_;
-  MappedMemory memory_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<void> memory_ ABSL_GUARDED_BY(mutex_);
   int64_t touched_ ABSL_GUARDED_BY(mutex_) = 0;              // whole pages from its beginning
   std::map<int64_t, int64_t> used_ ABSL_GUARDED_BY(mutex_);  // bytes of pieces, by offset
 };

@@ -41,6 +41,27 @@ CopyPlaces PlacesOf(const std::vector<MemoryBlock>& blocks) {
   return places;
 }
 
+// In copies of the memory, one behind the other.
+CopyPlaces PlacesIn(const std::vector<MemoryRange>& memory,
+                    const std::vector<MemoryBlock>& blocks) {
+  CopyPlaces places;
+  for (const MemoryBlock& block : blocks) {
+    places.emplace_back();
+    for (const MemoryRange& range : block) {
+      size_t copy = 0;
+      for (const MemoryRange& each : memory) {
+        if (range.data >= each.data && range.data < each.data + each.bytes) {
+          copy += range.data - each.data;
+          break;
+        }
+        copy += Aligned(each.bytes);
+      }
+      places.back().push_back(copy);
+    }
+  }
+  return places;
+}
+
 // Not soon read again, but by those who write it somewhere.
 void Copy(const char* from, size_t bytes, char* to) {
   constexpr size_t kWorthStreaming = 16 << 10;
@@ -70,11 +91,14 @@ class StateSnapshot::Copying {
 
 StateSnapshot::StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blocks,
                              CopyPlaces places, SnapshotMemory::Piece copies, bool is_of_parameters,
+                             bool is_on_device, std::shared_ptr<SnapshotMemory> later,
                              std::shared_ptr<const RightOfWay> steps)
     : blocks_(std::move(blocks)),
       places_(std::move(places)),
       copies_(std::move(copies)),
       is_of_parameters_(is_of_parameters),
+      is_on_device_(is_on_device),
+      later_(std::move(later)),
       steps_(std::move(steps)),
       states_(blocks_->size()) {
   for (size_t b = 0; b < blocks_->size(); ++b) {
@@ -96,25 +120,42 @@ StateSnapshot::StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blo
 StateSnapshot::BlockState StateSnapshot::state(int block) const {
   while (true) {
     const uint32_t state = states_[block].fetch_add(0, std::memory_order_acq_rel);
+    if (device_copy_ != nullptr && !device_copy_->IsThere()) return BlockState::kLost;
     if (state != kInPieces) return static_cast<BlockState>(state);
     absl::SleepFor(kPause);
   }
 }
 
 const char* StateSnapshot::At(int block, int range) const {
-  if (state(block) != BlockState::kCopied) return (*blocks_)[block][range].data;
+  const bool is_live = !is_on_device_ && state(block) != BlockState::kCopied;
+  if (is_live) return (*blocks_)[block][range].data;
   return copies_.get() + places_[block][range];
 }
 
 void StateSnapshot::Open(BlockState first) {
-  // What is lost is somebody else's.
-  stopped_.store(first == BlockState::kLost);
+  // What is lost is somebody else's, and what is copied already is.
+  stopped_.store(first != BlockState::kLive);
   for (std::atomic<ChunkState>& chunk : chunk_states_) {
     chunk.store(ChunkState::kLive, std::memory_order_relaxed);
   }
   for (std::atomic<uint32_t>& state : states_) {
     state.store(static_cast<uint32_t>(first), std::memory_order_release);
   }
+}
+
+absl::Status StateSnapshot::BeginCopy(absl::Span<const MemoryRange> memory, DeviceAccess& device,
+                                      uint64_t version) {
+  std::vector<DeviceAccess::Range> ranges;
+  size_t next = 0;
+  for (const MemoryRange& each : memory) {
+    ranges.push_back({each.data, next, each.bytes});
+    next += Aligned(each.bytes);
+  }
+  absl::StatusOr<std::shared_ptr<const DeviceCopy>> copy =
+      device.BeginCopy(version, ranges, copies_);
+  if (!copy.ok()) return copy.status();
+  device_copy_ = *std::move(copy);
+  return absl::OkStatus();
 }
 
 bool StateSnapshot::TryCopy(size_t chunk) {
@@ -244,9 +285,10 @@ void StateSnapshot::StopCopying() {
   while (copying_.load() > 0) std::this_thread::yield();
 }
 
-StateSnapshots::StateSnapshots(std::vector<MemoryBlock> blocks)
+StateSnapshots::StateSnapshots(std::vector<MemoryBlock> blocks, std::vector<MemoryRange> on_device)
     : blocks_(std::make_shared<const std::vector<MemoryBlock>>(std::move(blocks))),
-      bytes_(BytesOf(*blocks_)) {}
+      on_device_(std::move(on_device)),
+      bytes_(on_device_.empty() ? BytesOf(*blocks_) : BytesOf({on_device_})) {}
 
 void StateSnapshots::BeginWrite(int block, std::atomic<uint64_t>& sequence) {
   absl::MutexLock lock(&mutex_);
@@ -276,16 +318,19 @@ void StateSnapshots::Write(int block, std::atomic<uint64_t>& sequence,
   for (StateSnapshot* const snapshot : pieces.snapshots_) snapshot->EndPieces(block);
 }
 
-std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece copies) {
+std::shared_ptr<StateSnapshot> StateSnapshots::Prepare(SnapshotMemory::Piece copies,
+                                                       std::shared_ptr<SnapshotMemory> later) {
+  const bool is_on_device = !on_device_.empty();
   return std::shared_ptr<StateSnapshot>(
-      new StateSnapshot(blocks_, PlacesOf(*blocks_), std::move(copies), false, right_of_way_));
+      new StateSnapshot(blocks_, is_on_device ? PlacesIn(on_device_, *blocks_) : PlacesOf(*blocks_),
+                        std::move(copies), false, is_on_device, std::move(later), right_of_way_));
 }
 
 std::shared_ptr<StateSnapshot> StateSnapshots::PrepareParameters(
     std::vector<MemoryBlock> blocks, CopyPlaces places, SnapshotMemory::Piece copies) const {
   return std::shared_ptr<StateSnapshot>(
       new StateSnapshot(std::make_shared<const std::vector<MemoryBlock>>(std::move(blocks)),
-                        std::move(places), std::move(copies), true, right_of_way_));
+                        std::move(places), std::move(copies), true, false, nullptr, right_of_way_));
 }
 
 void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {
@@ -293,6 +338,43 @@ void StateSnapshots::Open(const std::shared_ptr<StateSnapshot>& snapshot) {
   const auto first = ended_ ? StateSnapshot::BlockState::kLost : StateSnapshot::BlockState::kLive;
   snapshot->Open(first);
   if (!ended_) open_.push_back(snapshot);
+}
+
+absl::Status StateSnapshots::FindMemory(const std::shared_ptr<StateSnapshot>& snapshot,
+                                        uint64_t version) {
+  if (snapshot->later_ == nullptr) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    snapshot->shared_ = version == copied_version_ ? copies_.lock() : nullptr;
+  }
+  if (snapshot->shared_ != nullptr || snapshot->keeps_copies()) return absl::OkStatus();
+  absl::StatusOr<SnapshotMemory::Piece> taken = snapshot->later_->Take(bytes_);
+  if (!taken.ok()) return taken.status();
+  snapshot->copies_ = *std::move(taken);
+  return absl::OkStatus();
+}
+
+absl::Status StateSnapshots::OpenOnDevice(const std::shared_ptr<StateSnapshot>& snapshot,
+                                          DeviceAccess& device, uint64_t version) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return absl::AbortedError("others keep the state from now on");
+  if (snapshot->shared_ != nullptr) {
+    if (device.version() != version) return absl::AbortedError("a step has begun");
+    snapshot->copies_ = snapshot->shared_->memory();
+    snapshot->device_copy_ = std::move(snapshot->shared_);
+  } else if (snapshot->keeps_copies()) {
+    absl::Status begun = snapshot->BeginCopy(on_device_, device, version);
+    if (!begun.ok()) return begun;
+    if (copied_version_ != version || copies_.expired()) {
+      copies_ = snapshot->device_copy_;
+      copied_version_ = version;
+    }
+  } else {
+    snapshot->Open(StateSnapshot::BlockState::kLost);
+    return absl::OkStatus();
+  }
+  snapshot->Open(StateSnapshot::BlockState::kCopied);
+  return absl::OkStatus();
 }
 
 void StateSnapshots::BeginParameterWrites() {

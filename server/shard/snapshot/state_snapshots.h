@@ -11,10 +11,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "server/shard/snapshot/right_of_way.h"
 #include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/state/device_access.h"
 
 namespace optshard {
 
@@ -29,9 +31,11 @@ using MemoryBlock = std::vector<MemoryRange>;
 // By block and range: where in a snapshot's memory the copy goes.
 using CopyPlaces = std::vector<std::vector<size_t>>;
 
-// The state at one moment. A block is *live* until it is first written: its memory is the
-// snapshot's. Before that write it is copied, where the snapshot has memory for copies; otherwise
-// it is lost. While it is copied and written piece by piece, who asks for its state waits.
+// The state at one moment. Where it is on a device, all of it is copied when the snapshot is
+// opened, by the device, if there is memory for that; otherwise it is lost. In memory of the host a
+// block is *live* until it is first written: its memory is the snapshot's. Before that write it is
+// copied, where the snapshot has memory for copies; otherwise it is lost. While it is copied and
+// written piece by piece, who asks for its state waits.
 //
 // Any thread may read, and does not make the writer wait: look at state(block) and read from At();
 // if the block was live then and is not afterwards, throw away what was read, and read again.
@@ -39,7 +43,7 @@ class StateSnapshot {
  public:
   enum class BlockState : uint32_t { kLive, kCopied, kLost };
 
-  // Also orders reads of At() that came before it.
+  // Also orders reads of At() that came before it. Waits for a device that copies it.
   BlockState state(int block) const;
   // Where a range of the block lies: in live memory, or in the copy. Valid as long as the snapshot
   // and the live memory.
@@ -75,10 +79,13 @@ class StateSnapshot {
   static constexpr uint32_t kInPieces = 3;
 
   StateSnapshot(std::shared_ptr<const std::vector<MemoryBlock>> blocks, CopyPlaces places,
-                SnapshotMemory::Piece copies, bool is_of_parameters,
-                std::shared_ptr<const RightOfWay> steps);
+                SnapshotMemory::Piece copies, bool is_of_parameters, bool is_on_device,
+                std::shared_ptr<SnapshotMemory> later, std::shared_ptr<const RightOfWay> steps);
 
   void Open(BlockState first);
+  // As DeviceAccess::BeginCopy.
+  absl::Status BeginCopy(absl::Span<const MemoryRange> memory, DeviceAccess& device,
+                         uint64_t version);
   void BeforeWrite(int block);
   // Whether the block is kept piece by piece from now on. What is not in `announced`, which is in
   // the order of memory, is copied at once.
@@ -95,13 +102,18 @@ class StateSnapshot {
 
   const std::shared_ptr<const std::vector<MemoryBlock>> blocks_;
   const CopyPlaces places_;  // in copies_
-  const SnapshotMemory::Piece copies_;
+  SnapshotMemory::Piece copies_;
   const bool is_of_parameters_;
+  const bool is_on_device_;
+  // Null: copies_ is all that it gets.
+  const std::shared_ptr<SnapshotMemory> later_;
+  std::shared_ptr<const DeviceCopy> shared_;  // until it is open
   const std::shared_ptr<const RightOfWay> steps_;
   mutable std::vector<std::atomic<uint32_t>> states_;
   std::vector<Chunk> chunks_;        // of all blocks; those of one in the order of memory
   std::vector<size_t> first_chunk_;  // by block; one more is the end
   std::vector<std::atomic<ChunkState>> chunk_states_;
+  std::shared_ptr<const DeviceCopy> device_copy_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> copying_{0};  // who may be
 };
@@ -123,8 +135,9 @@ class BlockPieces {
 // The open snapshots of one store. Thread-safe: one thread writes the blocks, any open and close.
 class StateSnapshots {
  public:
-  // The memory of the blocks outlives this and all its snapshots.
-  explicit StateSnapshots(std::vector<MemoryBlock> blocks);
+  // The memory of the blocks outlives this and all its snapshots. Where it is on a device, all of
+  // it is in `on_device`, which is copied as a whole.
+  explicit StateSnapshots(std::vector<MemoryBlock> blocks, std::vector<MemoryRange> on_device = {});
 
   // Before the block is written. The sequence, which is even, becomes odd: whoever opens a snapshot
   // afterwards sees that.
@@ -139,8 +152,11 @@ class StateSnapshots {
              absl::FunctionRef<void(const BlockPieces*)> write);
 
   // A snapshot that is not open yet. With `copies`, which is null or has the bytes of all blocks,
-  // it keeps what is written later.
-  std::shared_ptr<StateSnapshot> Prepare(SnapshotMemory::Piece copies);
+  // it keeps what is written later. On a device, one with `later` shares the copies of another one
+  // that is of the same version. Otherwise it uses its own, or, without, takes some of `later`, of
+  // which something has been taken before: so that takes no time.
+  std::shared_ptr<StateSnapshot> Prepare(SnapshotMemory::Piece copies,
+                                         std::shared_ptr<SnapshotMemory> later = nullptr);
 
   // Likewise of parameters, which are written with the blocks, and by others
   // (BeginParameterWrites): `blocks` has what of them is written with each block. `copies` has room
@@ -153,6 +169,13 @@ class StateSnapshots {
   // makes sure that nothing was being written, or closes it again.
   void Open(const std::shared_ptr<StateSnapshot>& snapshot);
 
+  // Likewise of blocks on a device: what they are behind the updates of the version. First
+  // FindMemory: RESOURCE_EXHAUSTED where others have it. Then OpenOnDevice: ABORTED where it is too
+  // late for that, or nobody keeps them any more; the device's errors.
+  absl::Status FindMemory(const std::shared_ptr<StateSnapshot>& snapshot, uint64_t version);
+  absl::Status OpenOnDevice(const std::shared_ptr<StateSnapshot>& snapshot, DeviceAccess& device,
+                            uint64_t version);
+
   // Before all parameters are replaced.
   void BeginParameterWrites();
 
@@ -163,17 +186,21 @@ class StateSnapshots {
   // snapshots that are opened later.
   void EndAll();
 
-  int64_t bytes() const { return bytes_; }  // of all blocks
+  int64_t bytes() const { return bytes_; }  // of what a snapshot copies
 
   // A step takes it while it is applied.
   RightOfWay& right_of_way() { return *right_of_way_; }
 
  private:
   const std::shared_ptr<const std::vector<MemoryBlock>> blocks_;
+  const std::vector<MemoryRange> on_device_;
   const int64_t bytes_;
   const std::shared_ptr<RightOfWay> right_of_way_ = std::make_shared<RightOfWay>();
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<StateSnapshot>> open_ ABSL_GUARDED_BY(mutex_);
+  // Of a version: who shares them keeps them.
+  std::weak_ptr<const DeviceCopy> copies_ ABSL_GUARDED_BY(mutex_);
+  uint64_t copied_version_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

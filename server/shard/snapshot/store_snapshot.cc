@@ -16,6 +16,7 @@
 #include "server/shard/snapshot/between_calls.h"
 #include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/state_snapshots.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/parameter_slots.h"
 #include "server/shard/state/slot_memory.h"
 
@@ -86,6 +87,7 @@ class StoreSnapshot final : public ShardSnapshot {
                 SnapshotParts parts, const ShardStore::SnapshotCounts& counts, std::string blob,
                 const BetweenCalls& now)
       : store_(options.store),
+        device_access_(options.device_access),
         generation_(options.shape->generation()),
         step_(counts.step),
         hyperparameters_(now.hyperparameters),
@@ -122,7 +124,10 @@ class StoreSnapshot final : public ShardSnapshot {
 
   PartState state(int part) const override {
     const int scalars = static_cast<int>(scalars_.size());
-    if (part < scalars || part >= parts_.first_parameter) return PartState::kKept;
+    if (part < scalars) return PartState::kKept;
+    if (part >= parts_.first_parameter) {
+      return parameters_->AreThere() ? PartState::kKept : PartState::kLost;
+    }
     switch (snapshot_->state(parts_.stored[part - scalars].own)) {
       case StateSnapshot::BlockState::kLive:
         return PartState::kLive;
@@ -171,6 +176,7 @@ class StoreSnapshot final : public ShardSnapshot {
   }
 
   const std::shared_ptr<const ShardStore> store_;
+  const std::shared_ptr<DeviceAccess> device_access_;  // which outlives copies that it has begun
   const Generation generation_;
   const StepNumber step_;
   const std::shared_ptr<const std::vector<Hyperparameters>> hyperparameters_;
@@ -191,7 +197,17 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
         parameters_(std::move(parameters)),
         parts_(options_, parameters_.get()) {}
 
-  std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls& now) override {
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> TryOpen(const BetweenCalls& now) override {
+    DeviceAccess* const device = options_.store->device_access().get();
+    return device == nullptr ? TryOpenOnHost(now) : TryOpenOnDevice(now, *device);
+  }
+
+ private:
+  static absl::Status Busy() {
+    return absl::AbortedError("a step is being applied, or the state replaced");
+  }
+
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> TryOpenOnHost(const BetweenCalls& now) {
     // Before: where the state is not being replaced afterwards, the blob was not either.
     const StepNumber finished = options_.store->ledger().progress().finished;
     std::string blob;
@@ -199,24 +215,59 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
     std::shared_ptr<const ParameterMemory> memory;
     if (parameters_ != nullptr) {
       memory = options_.parameters->Get();
-      if (memory == nullptr) return nullptr;
+      if (memory == nullptr) return Busy();
     }
     // Before the state: if no step was being applied then, none has written parameters either.
+    DeviceAccess* const device = options_.device_access.get();
+    absl::optional<uint64_t> version;
+    if (device != nullptr) version = device->version();
     const bool later = memory != nullptr && options_.contents.parameters_later &&
                        memory->writes != nullptr && !memory->writes->are_expected() &&
                        parameters_->BeginCopying(memory, *options_.store);
     const absl::optional<ShardStore::SnapshotCounts> counts = options_.store->TryOpen(snapshot_);
     const bool is_same = counts.has_value() && counts->step == finished;
-    if (!is_same || (memory != nullptr && !later && !parameters_->CopyNow(*memory))) {
+    const auto copy = [&] {
+      if (device == nullptr) return parameters_->CopyNow(*memory) ? absl::OkStatus() : Busy();
+      return version.has_value() ? parameters_->BeginDeviceCopy(*memory, *device, *version)
+                                 : Busy();
+    };
+    absl::Status opened = is_same ? absl::OkStatus() : Busy();
+    if (opened.ok() && memory != nullptr && !later) opened = copy();
+    if (!opened.ok()) {
       options_.store->snapshots().Close(snapshot_.get());
       if (later) parameters_->StopCopying(*options_.store);
-      return nullptr;
+      return opened;
     }
     return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), std::move(parameters_),
                                            later, std::move(parts_), *counts, std::move(blob), now);
   }
 
- private:
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> TryOpenOnDevice(const BetweenCalls& now,
+                                                                 DeviceAccess& device) {
+    absl::Status usable = device.CheckWritten();
+    if (!usable.ok()) return usable;
+    const absl::optional<ShardStore::DeviceMoment> moment = options_.store->MomentOnDevice();
+    if (!moment.has_value()) return Busy();
+    StateSnapshots& snapshots = options_.store->snapshots();
+    // Before anything is copied: who waits for memory tries again and again.
+    absl::Status found = snapshots.FindMemory(snapshot_, moment->version);
+    if (!found.ok()) return found;
+    std::string blob;
+    if (options_.contents.blob && options_.blob) blob = options_.blob(moment->counts.step);
+    // Before the state: the trainer's stream waits for them.
+    if (parameters_ != nullptr) {
+      const std::shared_ptr<const ParameterMemory> memory = options_.parameters->Get();
+      if (memory == nullptr) return Busy();
+      absl::Status begun = parameters_->BeginDeviceCopy(*memory, device, moment->version);
+      if (!begun.ok()) return begun;
+    }
+    absl::Status opened = snapshots.OpenOnDevice(snapshot_, device, moment->version);
+    if (!opened.ok()) return opened;
+    return std::make_unique<StoreSnapshot>(options_, std::move(snapshot_), std::move(parameters_),
+                                           false, std::move(parts_), moment->counts,
+                                           std::move(blob), now);
+  }
+
   const StoreSnapshotOptions options_;
   std::shared_ptr<StateSnapshot> snapshot_;
   std::unique_ptr<ParameterCopies> parameters_;  // null where they are not wanted
@@ -236,15 +287,21 @@ absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     // What the trainer has written since its last call shows whether it is expected to. Who does
     // not say, would not say so later either.
     const std::shared_ptr<const ParameterMemory> memory = options.parameters->Get();
-    options.contents.parameters_later =
-        memory->writes != nullptr && memory->writes->CountNow().ok();
+    options.contents.parameters_later = options.device_access == nullptr &&
+                                        memory->writes != nullptr &&
+                                        memory->writes->CountNow().ok();
   }
   SnapshotMemory::Piece state;
-  if (options.contents.keep_copies) {
-    absl::StatusOr<SnapshotMemory::Piece> taken =
-        options.memory->Take(options.store->snapshots().bytes());
-    if (!taken.ok()) return taken.status();
-    state = *std::move(taken);
+  std::shared_ptr<SnapshotMemory> later;
+  const bool is_on_device = options.store->device_access() != nullptr;
+  if (is_on_device ? options.contents.state : options.contents.keep_copies) {
+    const int64_t bytes = options.store->snapshots().bytes();
+    absl::StatusOr<SnapshotMemory::Piece> taken = options.memory->Take(bytes);
+    if (is_on_device && !options.contents.keep_copies) later = options.memory;
+    const bool others_have_it = absl::IsResourceExhausted(taken.status()) && later != nullptr &&
+                                later->used_bytes() > 0 && bytes <= later->bytes();
+    if (!taken.ok() && !others_have_it) return taken.status();
+    if (taken.ok()) state = *std::move(taken);
   }
   std::unique_ptr<ParameterCopies> parameters;
   if (options.contents.parameters) {
@@ -253,7 +310,8 @@ absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
     if (!copies.ok()) return copies.status();
     parameters = *std::move(copies);
   }
-  std::shared_ptr<StateSnapshot> kept = options.store->snapshots().Prepare(std::move(state));
+  std::shared_ptr<StateSnapshot> kept =
+      options.store->snapshots().Prepare(std::move(state), std::move(later));
   return std::unique_ptr<PreparedSnapshot>(
       std::make_unique<PreparedStoreSnapshot>(options, std::move(kept), std::move(parameters)));
 }
@@ -265,13 +323,14 @@ absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
   if (!prepared.ok()) return prepared.status();
   absl::Duration pause = kPause;
   while (true) {
-    std::unique_ptr<ShardSnapshot> snapshot = (*prepared)->TryOpen(BetweenCalls());
-    if (snapshot != nullptr) return snapshot;
+    absl::StatusOr<std::unique_ptr<ShardSnapshot>> snapshot = (*prepared)->TryOpen(BetweenCalls());
+    if (snapshot.ok() || !MayOpenLater(snapshot.status())) return snapshot;
     if (absl::Now() + pause > deadline) {
-      return absl::AbortedError(absl::StrFormat(
-          "no snapshot of rank %d could be opened for %s: a step was being applied, "
-          "or the state replaced, all the time; ask again",
-          options.rank, absl::FormatDuration(patience)));
+      return absl::Status(
+          snapshot.status().code(),
+          absl::StrFormat("no snapshot of rank %d could be opened for %s; at last: %s; ask again",
+                          options.rank, absl::FormatDuration(patience),
+                          snapshot.status().message()));
     }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);

@@ -14,6 +14,7 @@
 #include "server/shard/snapshot/prepared_snapshot.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 #include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
 
@@ -25,7 +26,8 @@ struct StoreSnapshotOptions {
   Rank rank = 0;
   std::shared_ptr<const ShardStore> store;
   std::shared_ptr<const ParameterPlace> parameters;
-  TrainerBlobAfter blob;  // null: the trainer keeps nothing
+  std::shared_ptr<DeviceAccess> device_access;  // of parameters on a device; null: on the host
+  TrainerBlobAfter blob;                        // null: the trainer keeps nothing
   SnapshotContents contents;
   std::shared_ptr<SnapshotMemory> memory;  // for copies
 };
@@ -39,6 +41,7 @@ absl::StatusOr<std::unique_ptr<PreparedSnapshot>> PrepareStoreSnapshot(
 // Opens a snapshot at the last finished step. While a step is being applied it waits for its end,
 // for at most `patience`. A step never waits for it. Errors as PrepareStoreSnapshot, and
 //   ABORTED  a step was being applied all the time, or the state replaced: try again
+// and a device's errors. RESOURCE_EXHAUSTED also where others had the memory all the time.
 absl::StatusOr<std::unique_ptr<ShardSnapshot>> OpenStoreSnapshot(
     const StoreSnapshotOptions& options, absl::Duration patience);
 

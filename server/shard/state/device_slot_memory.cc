@@ -1,22 +1,19 @@
 #include "server/shard/state/device_slot_memory.h"
 
 #include <algorithm>
-#include <memory>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/block_code.h"
 #include "common/clock.h"
-#include "common/device_wait.h"
 #include "server/shard/state/slot_memory.h"
 
 namespace optshard {
 namespace {
 
-constexpr absl::Duration kLongestFill = absl::Minutes(1);
 // Copied over and over again. A multiple of kCodeGrid.
 constexpr int64_t kFillElements = 256 * kCodeGrid;
+constexpr absl::Duration kLongestFill = absl::Minutes(10);
 
 SlotType TypeOf(const SlotArray& array) {
   SlotType type;
@@ -28,33 +25,80 @@ SlotType TypeOf(const SlotArray& array) {
   return type;
 }
 
+// An array of the host like one on the device.
+class HostArray {
+ public:
+  HostArray(const SlotArray& like, int64_t elements)
+      : memory_(SlotArrays::Bytes(elements, TypeOf(like))),
+        array_(SlotArrays(memory_.data()).Take(elements, TypeOf(like))) {}
+
+  const SlotArray& get() const { return array_; }
+
+ private:
+  std::vector<char> memory_;
+  const SlotArray array_;
+};
+
+absl::Status CopyTo(HostTransfer& transfer, const SlotArray& to, const SlotArray& from,
+                    int64_t elements, absl::Time deadline) {
+  const std::vector<SlotBytes> values = BytesOf(from, elements);
+  const std::vector<SlotBytes> places = BytesOf(to, elements);
+  absl::Status status;
+  for (size_t i = 0; i < values.size() && status.ok(); ++i) {
+    status = transfer.Write(places[i].data, values[i].data, values[i].bytes, deadline);
+  }
+  return status;
+}
+
 }  // namespace
 
-absl::Status FillSlotOn(DeviceApi& device, const SlotArray& array, int64_t elements, double value) {
+std::vector<SlotBytes> BytesOf(const SlotArray& array, int64_t elements) {
+  if (!array.is_coded()) {
+    return {{array.plain().data(), static_cast<size_t>(elements) * SizeOf(array.dtype())}};
+  }
+  const CodedArray& coded = array.coded();
+  return {{coded.codes, static_cast<size_t>(CodeBytes(coded.code, elements))},
+          {coded.scales, static_cast<size_t>(ScaleBytes(coded.code, elements))}};
+}
+
+absl::Status FillSlotOn(HostTransfer& transfer, const SlotArray& array, int64_t elements,
+                        double value, absl::Time deadline) {
   const int64_t at_once = std::min(elements, kFillElements);
-  std::vector<char> memory(SlotArrays::Bytes(at_once, TypeOf(array)));
-  const SlotArray filled = SlotArrays(memory.data()).Take(at_once, TypeOf(array));
-  FillSlot(filled, at_once, value);
-  const absl::StatusOr<std::shared_ptr<void>> stream = device.NewStream();
-  if (!stream.ok()) return stream.status();
+  const HostArray filled(array, at_once);
+  FillSlot(filled.get(), at_once, value);
   absl::Status status;
   for (int64_t begin = 0; begin < elements && status.ok(); begin += at_once) {
-    const int64_t count = std::min(at_once, elements - begin);
-    if (array.is_coded()) {
-      const CodedArray to = array.coded().From(begin);
-      const CodedArray& from = filled.coded();
-      status = device.Copy(to.codes, from.codes, CodeBytes(to.code, count), stream->get());
-      if (!status.ok()) break;
-      status = device.Copy(to.scales, from.scales, ScaleBytes(to.code, count), stream->get());
-    } else {
-      status = device.Copy(array.plain().From(begin).data(), filled.plain().data(),
-                           count * static_cast<int64_t>(SizeOf(array.dtype())), stream->get());
-    }
+    status = CopyTo(transfer, array.From(begin), filled.get(), std::min(at_once, elements - begin),
+                    deadline);
   }
-  // Also behind what was copied before an error: it reads from memory that goes.
-  const Clock& clock = Clock::Monotonic();
-  status.Update(AwaitStream(device, stream->get(), clock.Now() + kLongestFill, clock));
   return status;
+}
+
+absl::Status WriteSlotOn(HostTransfer& transfer, const SlotArray& array, int64_t first,
+                         int64_t count, const double* from, absl::Time deadline) {
+  const HostArray written(array, count);
+  WriteSlot(written.get(), 0, count, from);
+  return CopyTo(transfer, array.From(first), written.get(), count, deadline);
+}
+
+SlotFiller::SlotFiller(DeviceApi* device)
+    : device_(device), deadline_(Clock::Monotonic().Now() + kLongestFill) {}
+
+absl::Status SlotFiller::Fill(const SlotArray& array, int64_t elements, double value) {
+  if (device_ == nullptr) {
+    FillSlot(array, elements, value);
+    return absl::OkStatus();
+  }
+  if (!transfer_.has_value()) {
+    absl::StatusOr<HostTransfer> transfer = HostTransfer::Create(device_, Clock::Monotonic());
+    if (!transfer.ok()) return transfer.status();
+    transfer_.emplace(*std::move(transfer));
+  }
+  return FillSlotOn(*transfer_, array, elements, value, deadline_);
+}
+
+absl::Status SlotFiller::Finish() {
+  return transfer_.has_value() ? transfer_->Finish(deadline_) : absl::OkStatus();
 }
 
 }  // namespace optshard

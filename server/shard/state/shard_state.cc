@@ -123,15 +123,7 @@ absl::Status ShardState::Read(int parameter, int slot, int64_t offset_elements,
 
 absl::Status ShardState::Write(int parameter, int slot, int64_t offset_elements,
                                absl::Span<const double> values) {
-  absl::Status writable = CheckIsOnHost();
-  if (!writable.ok()) return writable;
   return WriteTo(*options_.store, parameter, slot, offset_elements, values);
-}
-
-absl::Status ShardState::CheckIsOnHost() const {
-  if (options_.store->device_access() == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrFormat(
-      "the state of rank %d is on a device, where it cannot be replaced yet", options_.rank));
 }
 
 absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
@@ -141,10 +133,7 @@ absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
   if (!found.ok()) return found.status();
   absl::Status valid = CheckValues(parameter, *found, offset_elements, values);
   if (!valid.ok()) return valid;
-  if (!found->is_scalar()) {
-    store.Write(parameter, found->index, offset_elements, values);
-    return absl::OkStatus();
-  }
+  if (!found->is_scalar()) return store.Write(parameter, found->index, offset_elements, values);
   StepNumber count = store.step_count(parameter);
   ScalarSlots scalars = store.scalar_slots(parameter);
   if (found->kind == SlotKind::kStep) {
@@ -157,8 +146,6 @@ absl::Status ShardState::WriteTo(ShardStore& store, int parameter, int slot,
 }
 
 absl::Status ShardState::BeginStaging(Replacing what) {
-  absl::Status writable = CheckIsOnHost();
-  if (!writable.ok()) return writable;
   if (options_.store->ledger().has_no_step() && what != Replacing::kAll) {
     return absl::DataLossError(absl::StrFormat(
         "rank %d: a step was applied in part, or a checkpoint was loaded in part: the parameters "

@@ -62,7 +62,6 @@ class ShardState final : public StateAccess {
   KeptParts kept() const;
   absl::Status WriteTo(ShardStore& store, int parameter, int slot, int64_t offset_elements,
                        absl::Span<const double> values) const;
-  absl::Status CheckIsOnHost() const;
   absl::Status CheckStaged() const;
   // Elements that can be staged as bytes.
   struct StagedRange {

@@ -114,8 +114,9 @@ void ShardStore::WritePieces(
   }
 }
 
-void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
-                       absl::Span<const double> values) {
+absl::Status ShardStore::Write(int parameter, int slot, int64_t offset_elements,
+                               absl::Span<const double> values) {
+  if (device_access_ != nullptr) return WriteOnDevice(parameter, slot, offset_elements, values);
   WritePieces(parameter, slot, offset_elements, static_cast<int64_t>(values.size()),
               [&](const State& state, int64_t within, int64_t given, int64_t count) {
                 const double* const from = values.data() + given;
@@ -125,6 +126,7 @@ void ShardStore::Write(int parameter, int slot, int64_t offset_elements,
                   WriteSlot(ArrayOf(state, slot), within, count, from);
                 }
               });
+  return absl::OkStatus();
 }
 
 void ShardStore::WriteBytes(int parameter, int slot, int64_t offset_elements, int64_t elements,
@@ -157,10 +159,22 @@ void ShardStore::WriteCount(int parameter, StepNumber count, const ScalarSlots& 
   ledger_->counts_version().sequence.fetch_add(1, std::memory_order_release);
 }
 
-void ShardStore::Take(ShardStore& alike) {
+absl::Status ShardStore::Take(ShardStore& alike, absl::Time deadline) {
   // Memory changes hands as a whole, beyond the borders of buckets.
   for (size_t own = 0; own < own_.size(); ++own) BeginWrite(static_cast<int>(own));
-  for (size_t i = 0; i < memory_.size(); ++i) memory_[i].TakeSlots(alike.memory_[i]);
+  if (device_access_ == nullptr) {
+    for (size_t i = 0; i < memory_.size(); ++i) memory_[i].TakeSlots(alike.memory_[i]);
+  } else {
+    absl::Status taken = device_access_->Write(deadline, [&](HostTransfer& transfer) {
+      absl::Status written;
+      for (size_t i = 0; i < memory_.size() && written.ok(); ++i) {
+        written = transfer.Write(memory_[i].slots, alike.memory_[i].slots, memory_[i].bytes.slots,
+                                 deadline);
+      }
+      return written;
+    });
+    if (!taken.ok()) return taken;
+  }
   for (size_t own = 0; own < own_.size(); ++own) {
     const StepNumber step =
         ledger_->version(static_cast<int>(own)).step.load(std::memory_order_relaxed);
@@ -169,6 +183,7 @@ void ShardStore::Take(ShardStore& alike) {
   for (int p = 0; p < parameter_count_; ++p) {
     WriteCount(p, alike.step_count(p), alike.scalar_slots(p));
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryRead(int parameter, int slot,

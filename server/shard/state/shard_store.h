@@ -74,12 +74,14 @@ class ShardStore {
     int scalar_slots = 0;
     std::vector<ScalarSlots> initial_scalar_slots;
     bool keep_reduced_gradients = false;
-    // In whose memory the slots and the reduced gradients lie; null: in the host's. What writes
-    // elements here, and snapshots, are for memory of the host.
+    // In whose memory the slots and the reduced gradients lie; null: in the host's.
     std::shared_ptr<DeviceApi> device;
+    // With a device: the slots are in the host's all the same, where its updates need them.
+    bool slots_on_host = false;
 
     const ParameterSpace& space() const { return shape->space(); }
     const StateOptions& state() const { return shape->spec().state; }
+    std::shared_ptr<DeviceApi> slot_device() const { return slots_on_host ? nullptr : device; }
 
     // Sets what is above of slots and scalar slots.
     void TakeSlotsOf(absl::Span<const GroupUpdate> groups);
@@ -108,8 +110,8 @@ class ShardStore {
   absl::StatusOr<std::unique_ptr<ShardStore>> Grow(
       const Options& next, absl::optional<ShardMemory> added = absl::nullopt) const;
 
-  // A store of the same elements, with initial values in private memory, which is written in place
-  // of this one (Take). RESOURCE_EXHAUSTED.
+  // A store of the same elements, with initial values in private memory of the host, which is
+  // written in place of this one (Take). RESOURCE_EXHAUSTED.
   absl::StatusOr<std::unique_ptr<ShardStore>> CreateAlike() const;
   int64_t BytesAlike() const;  // what it allocates
 
@@ -121,7 +123,7 @@ class ShardStore {
   }
 
   // Around the updates that the step's thread enqueues on a device; null: the state is on the host.
-  DeviceAccess* device_access() const { return device_access_.get(); }
+  const std::shared_ptr<DeviceAccess>& device_access() const { return device_access_; }
 
   const std::vector<OwnBucket>& own_buckets() const { return own_; }
   int64_t state_bytes() const { return state_bytes_; }  // of the slots, padding left out
@@ -145,9 +147,11 @@ class ShardStore {
   // Between steps: replaces elements of a slot that are owned here, rounded to what it can keep.
   // The range begins a multiple of kCodeGrid elements after the beginning of what is owned in a
   // row, and has a multiple of kCodeGrid elements or reaches to the end of it. The step whose
-  // values they are stays as it is.
-  void Write(int parameter, int slot, int64_t offset_elements, absl::Span<const double> values);
-  // Likewise, as they are kept: in the dtype of a slot that has no codes.
+  // values they are stays as it is. Cannot fail on the host. On a device, as DeviceAccess::Write;
+  // it waits there for a minute at most.
+  absl::Status Write(int parameter, int slot, int64_t offset_elements,
+                     absl::Span<const double> values);
+  // Likewise on the host, as they are kept: in the dtype of a slot that has no codes.
   void WriteBytes(int parameter, int slot, int64_t offset_elements, int64_t elements,
                   const char* values);
   // Where WriteBytes would write them, in a store that nobody reads yet. Null where they do not lie
@@ -157,8 +161,9 @@ class ShardStore {
   void WriteCount(int parameter, StepNumber count, const ScalarSlots& scalar_slots);
 
   // Between steps: the slots, step counts and scalar slots become those of `alike` (CreateAlike),
-  // which is of no use any more. The step whose values they are stays as it is. Cannot fail.
-  void Take(ShardStore& alike);
+  // which is of no use any more. The step whose values they are stays as it is. Cannot fail on the
+  // host. On a device, as DeviceAccess::Write; after an error the state is that of no step.
+  absl::Status Take(ShardStore& alike, absl::Time deadline);
   // The state is that of `step` now: between steps, after all of it was replaced.
   void SetStep(StepNumber step);
 
@@ -228,6 +233,14 @@ class ShardStore {
   // again.
   absl::optional<SnapshotCounts> TryOpen(const std::shared_ptr<StateSnapshot>& snapshot) const;
 
+  // Likewise on a device, where that step may be under way: opening is StateSnapshots::OpenOnDevice
+  // with the version.
+  struct DeviceMoment {
+    SnapshotCounts counts;
+    uint64_t version = 0;  // of device_access()
+  };
+  absl::optional<DeviceMoment> MomentOnDevice() const;
+
  private:
   // Where a stretch of a parameter lies.
   struct Piece {
@@ -245,7 +258,6 @@ class ShardStore {
       std::vector<std::shared_ptr<void>> reduced_gradients, int first_new);
   static absl::StatusOr<ShardMemory> PrivateMemory(const Options& options, int admission);
   absl::Status PlaceSlots(int first_new);
-  absl::Status Fill(const SlotArray& array, int64_t elements, double value) const;
   void PlaceBlocks();
   absl::Status PlaceReducedGradients();
   absl::optional<SnapshotCounts> TryReadCounts() const;
@@ -261,9 +273,13 @@ class ShardStore {
   // Likewise elements of one piece that is on the device, from element `within` of it on.
   absl::StatusOr<bool> TryReadPiece(uint64_t version, const Piece& piece, int slot, int64_t within,
                                     absl::Time deadline, absl::Span<double> out) const;
+  absl::StatusOr<bool> TryReadCorrections(uint64_t version, const int8_t* corrections,
+                                          absl::Time deadline, absl::Span<double> out) const;
   absl::StatusOr<absl::optional<StepNumber>> TryReadOnDevice(int parameter, int slot,
                                                              int64_t offset_elements,
                                                              absl::Span<double> out) const;
+  absl::Status WriteOnDevice(int parameter, int slot, int64_t offset_elements,
+                             absl::Span<const double> values);
 
   const Options options_;
   std::vector<ShardMemory> memory_;  // by admission

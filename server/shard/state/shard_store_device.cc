@@ -1,9 +1,10 @@
-// State that lies on a device, as the host reads it.
+// State that lies on a device, as the host reads and writes it.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
+#include "server/shard/state/device_slot_memory.h"
 #include "server/shard/state/shard_store.h"
 #include "server/shard/state/slot_memory.h"
 
@@ -13,16 +14,16 @@ namespace {
 // Codes, or doubles at most, and behind them scales.
 constexpr int64_t kElementsAtOnce = 64 * kCodeGrid;
 constexpr absl::Duration kLongestRead = absl::Seconds(10);
+constexpr absl::Duration kLongestWrite = absl::Minutes(1);
 constexpr size_t kScalesAt = DeviceAccess::kWindowBytes / 2;
 static_assert(kElementsAtOnce * sizeof(double) <= kScalesAt, "the window holds them");
 
 std::vector<DeviceAccess::Range> RangesOf(const SlotArray& array, int64_t elements) {
-  if (!array.is_coded()) {
-    return {{array.plain().data(), 0, static_cast<size_t>(elements) * SizeOf(array.dtype())}};
+  std::vector<DeviceAccess::Range> ranges;
+  for (const SlotBytes& part : BytesOf(array, elements)) {
+    ranges.push_back({part.data, ranges.empty() ? 0 : kScalesAt, part.bytes});
   }
-  const CodedArray& coded = array.coded();
-  return {{coded.codes, 0, static_cast<size_t>(CodeBytes(coded.code, elements))},
-          {coded.scales, kScalesAt, static_cast<size_t>(ScaleBytes(coded.code, elements))}};
+  return ranges;
 }
 
 // The array as it is in the window.
@@ -72,7 +73,11 @@ absl::StatusOr<absl::optional<StepNumber>> ShardStore::TryReadOnDevice(
 absl::StatusOr<bool> ShardStore::TryReadPiece(uint64_t version, const Piece& piece, int slot,
                                               int64_t within, absl::Time deadline,
                                               absl::Span<double> out) const {
-  const SlotArray whole = ArrayOf(own_[piece.own].states[piece.span], slot);
+  const State& state = own_[piece.own].states[piece.span];
+  if (slot == kCorrection) {
+    return TryReadCorrections(version, state.correction + within, deadline, out);
+  }
+  const SlotArray whole = ArrayOf(state, slot);
   const int64_t end = within + static_cast<int64_t>(out.size());
   // Codes are read by whole blocks.
   const int64_t grid = whole.is_coded() ? kCodeGrid : 1;
@@ -91,6 +96,44 @@ absl::StatusOr<bool> ShardStore::TryReadPiece(uint64_t version, const Piece& pie
     if (!read.ok() || !*read) return read;
   }
   return true;
+}
+
+absl::StatusOr<bool> ShardStore::TryReadCorrections(uint64_t version, const int8_t* corrections,
+                                                    absl::Time deadline,
+                                                    absl::Span<double> out) const {
+  const auto elements = static_cast<int64_t>(out.size());
+  for (int64_t begin = 0; begin < elements; begin += kElementsAtOnce) {
+    const int64_t count = std::min(kElementsAtOnce, elements - begin);
+    absl::StatusOr<bool> read = device_access_->TryRead(
+        version, {{corrections + begin, 0, static_cast<size_t>(count)}}, deadline,
+        [&](const char* window) {
+          ReadCorrectionsRacily(reinterpret_cast<const int8_t*>(window), count, &out[begin]);
+        });
+    if (!read.ok() || !*read) return read;
+  }
+  return true;
+}
+
+absl::Status ShardStore::WriteOnDevice(int parameter, int slot, int64_t offset_elements,
+                                       absl::Span<const double> values) {
+  const absl::Time deadline = Clock::Monotonic().Now() + kLongestWrite;
+  return device_access_->Write(deadline, [&](HostTransfer& transfer) {
+    absl::Status status;
+    WritePieces(parameter, slot, offset_elements, static_cast<int64_t>(values.size()),
+                [&](const State& state, int64_t within, int64_t given, int64_t count) {
+                  if (!status.ok()) return;
+                  const double* const from = values.data() + given;
+                  if (slot == kCorrection) {
+                    const std::vector<int8_t> corrections(from, from + count);
+                    status = transfer.Write(state.correction + within, corrections.data(),
+                                            corrections.size(), deadline);
+                  } else {
+                    status =
+                        WriteSlotOn(transfer, ArrayOf(state, slot), within, count, from, deadline);
+                  }
+                });
+    return status;
+  });
 }
 
 }  // namespace optshard

@@ -182,9 +182,9 @@ int64_t ShardStore::ReducedGradientBytes(const Options& options) {
 
 absl::StatusOr<ShardMemory> ShardStore::PrivateMemory(const Options& options, int admission) {
   const ShardMemory::Bytes bytes = BytesFor(options, admission);
-  return options.device == nullptr
-             ? ShardMemory::Private(bytes, StateName(options.rank))
-             : ShardMemory::OnDevice(bytes, options.device, StateName(options.rank));
+  const std::shared_ptr<DeviceApi> device = options.slot_device();
+  return device == nullptr ? ShardMemory::Private(bytes, StateName(options.rank))
+                           : ShardMemory::OnDevice(bytes, device, StateName(options.rank));
 }
 
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& options,
@@ -214,8 +214,8 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(const Options& op
       Over(options, std::move(memory), {}, is_new ? 0 : static_cast<int>(admissions));
   if (!store.ok()) return store;
   if (!is_new) (*store)->ledger_->EndInterruptedWrites();
-  if (options.device != nullptr) {
-    absl::StatusOr<std::unique_ptr<DeviceAccess>> access = DeviceAccess::Create(options.device);
+  if (const auto device = options.slot_device(); device != nullptr) {
+    absl::StatusOr<std::unique_ptr<DeviceAccess>> access = DeviceAccess::Create(device);
     if (!access.ok()) return access.status();
     (*store)->device_access_ = *std::move(access);
   }
@@ -258,6 +258,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Grow(
 
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::CreateAlike() const {
   Options alike = options_;
+  alike.device = nullptr;
   alike.keep_reduced_gradients = false;
   return Create(alike);
 }
@@ -317,6 +318,8 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Over(
 }
 
 absl::Status ShardStore::PlaceSlots(int first_new) {
+  const std::shared_ptr<DeviceApi> device = options_.slot_device();
+  SlotFiller filler(device.get());
   std::vector<SlotArrays> arrays_of;  // by admission
   for (const ShardMemory& memory : memory_) arrays_of.emplace_back(memory.slots);
   for (const Stretch& stretch : StretchesOf(options_)) {
@@ -331,7 +334,7 @@ absl::Status ShardStore::PlaceSlots(int first_new) {
       if (values == 0) continue;
       state.slots[s] = arrays.Take(values, SlotTypeOf(options_.state(), parameter, slots[s]));
       if (admission >= first_new && slots[s].initial != 0) {
-        absl::Status filled = Fill(state.slots[s], values, slots[s].initial);
+        absl::Status filled = filler.Fill(state.slots[s], values, slots[s].initial);
         if (!filled.ok()) return filled;
       }
       if (slots[s].has_own_shape()) {
@@ -355,13 +358,7 @@ absl::Status ShardStore::PlaceSlots(int first_new) {
           {part.own, part.span, span.parameter_offset_elements, span.elements});
     }
   }
-  return absl::OkStatus();
-}
-
-absl::Status ShardStore::Fill(const SlotArray& array, int64_t elements, double value) const {
-  if (options_.device != nullptr) return FillSlotOn(*options_.device, array, elements, value);
-  FillSlot(array, elements, value);
-  return absl::OkStatus();
+  return filler.Finish();
 }
 
 absl::Status ShardStore::PlaceReducedGradients() {

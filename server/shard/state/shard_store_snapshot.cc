@@ -1,23 +1,16 @@
 // What snapshots of the store find where.
 #include <utility>
 
+#include "server/shard/state/device_slot_memory.h"
 #include "server/shard/state/shard_store.h"
 
 namespace optshard {
 namespace {
 
-// Codes, then their scales.
 void AddRanges(const SlotArray& array, int64_t elements, MemoryBlock* block) {
-  if (!array.is_coded()) {
-    const size_t bytes = elements * SizeOf(array.dtype());
-    block->push_back({static_cast<const char*>(array.data()), bytes});
-    return;
+  for (const SlotBytes& part : BytesOf(array, elements)) {
+    block->push_back({static_cast<const char*>(part.data), part.bytes});
   }
-  const CodedArray& coded = array.coded();
-  block->push_back({reinterpret_cast<const char*>(coded.codes),
-                    static_cast<size_t>(CodeBytes(coded.code, elements))});
-  block->push_back({static_cast<const char*>(coded.scales),
-                    static_cast<size_t>(ScaleBytes(coded.code, elements))});
 }
 
 }  // namespace
@@ -75,7 +68,12 @@ void ShardStore::PlaceBlocks() {
     block.push_back(
         {reinterpret_cast<const char*>(correction), static_cast<size_t>(part.elements)});
   }
-  snapshots_ = std::make_unique<StateSnapshots>(std::move(blocks));
+  std::vector<MemoryRange> on_device;
+  for (const ShardMemory& memory : memory_) {
+    if (options_.slot_device() == nullptr) break;
+    on_device.push_back({static_cast<const char*>(memory.slots), memory.bytes.slots});
+  }
+  snapshots_ = std::make_unique<StateSnapshots>(std::move(blocks), std::move(on_device));
 }
 
 absl::optional<ShardStore::SnapshotCounts> ShardStore::TryReadCounts() const {
@@ -87,6 +85,7 @@ absl::optional<ShardStore::SnapshotCounts> ShardStore::TryReadCounts() const {
     counts.step_counts.push_back(step_count(p));
     counts.scalar_slots.push_back(scalar_slots(p));
   }
+  counts.step = version.step.load(std::memory_order_relaxed);
   if (version.sequence.fetch_add(0, std::memory_order_acq_rel) != sequence) return absl::nullopt;
   return counts;
 }
@@ -112,6 +111,26 @@ absl::optional<ShardStore::SnapshotCounts> ShardStore::TryOpen(
   }
   counts->step = progress.finished;
   return counts;
+}
+
+absl::optional<ShardStore::DeviceMoment> ShardStore::MomentOnDevice() const {
+  const absl::optional<uint64_t> version = device_access_->version();
+  // Until the next call the ledger says of a step that is under way what it says of a torn one.
+  const bool has_step =
+      ledger_->progress().outcome == StepOutcome::kIdle ||
+      (ledger_->replacing() == Replacing::kNothing && device_access_->AreUnderWay());
+  if (!version.has_value() || !has_step) return absl::nullopt;
+  absl::optional<SnapshotCounts> counts = TryReadCounts();
+  // Updates that are enqueued are counted afterwards.
+  for (size_t own = 0; counts.has_value() && own < own_.size(); ++own) {
+    const ShardLedger::Version& written = ledger_->version(static_cast<int>(own));
+    if (written.sequence.load(std::memory_order_acquire) % 2 != 0 ||
+        written.step.load(std::memory_order_relaxed) != counts->step) {
+      counts.reset();
+    }
+  }
+  if (!counts.has_value()) return absl::nullopt;
+  return DeviceMoment{*std::move(counts), *version};
 }
 
 }  // namespace optshard

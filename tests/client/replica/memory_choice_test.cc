@@ -91,7 +91,7 @@ TEST(MemoryChoiceTest, Choose_TensorsOfAnOptimizerThatLives_MoveUnlessSomebodyEl
   const at::Tensor parameter = Plain();
   const ParameterList list = ValueOrThrow(MakeParameterList({{parameter}}, {}));
   ReplicaList replica;
-  replica.Add(list, Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space))));
+  replica.Add(list, Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list))));
   ThrowIfError(replica.Gather());
   const std::shared_ptr<const ParameterMemory> kept = replica.parameter_memory();
   EXPECT_TRUE(Choose(parameter, BucketView::kAutomatic).flat);
@@ -99,7 +99,7 @@ TEST(MemoryChoiceTest, Choose_TensorsOfAnOptimizerThatLives_MoveUnlessSomebodyEl
   EXPECT_FALSE(Choose(parameter, BucketView::kAutomatic).flat);
   other.reset();
   // It moves, and what is kept of where it was is no other use of it.
-  replica.Add(list, Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space))));
+  replica.Add(list, Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list))));
   EXPECT_TRUE(Choose(parameter, BucketView::kAutomatic).flat);
 }
 

@@ -31,7 +31,7 @@ class ParameterVersionsTest : public ::testing::TestWithParam<bool> {
     parameters_ = {Parameter(1), Parameter(2)};
     const ParameterList list = ValueOrThrow(MakeParameterList({parameters_}, {}));
     replicas_.Add(list, GetParam()
-                            ? Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space)))
+                            ? Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list)))
                             : Replica::MakeInPlace(list));
     Gather();
     replicas_.versions().ExpectNone();

@@ -24,7 +24,7 @@ ParameterList ListOf(const std::vector<at::Tensor>& tensors) {
 }
 
 std::unique_ptr<Replica> MakeFlat(const ParameterList& list) {
-  return Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list.space)));
+  return Replica::MakeFlat(list, ValueOrThrow(FlatMemory::Private(list)));
 }
 
 // What both ways have in common.

@@ -19,11 +19,19 @@ namespace optshard {
 // The ranks of one generation. Thread-safe.
 class NcclGroup {
  public:
-  explicit NcclGroup(int world_size, const testing::FakeNccl::Options& options = {})
-      : world_size_(world_size), nccl_(devices_, options), hosts_(HubOptions(world_size)) {}
+  explicit NcclGroup(int world_size, const testing::FakeNccl::Options& options = {},
+                     testing::FakeDevices devices = {})
+      : world_size_(world_size),
+        devices_(std::move(devices)),
+        nccl_(devices_, options),
+        hosts_(HubOptions(world_size)) {}
 
-  // Rank R's device is "cuda:R".
+  // With "cuda:R" for rank R.
   NcclPlaneOptions OptionsOf(Rank rank) {
+    return OptionsOf(rank, devices_.Add(absl::StrCat("cuda:", rank), absl::StrCat("GPU-", rank)));
+  }
+
+  NcclPlaneOptions OptionsOf(Rank rank, std::shared_ptr<DeviceApi> device) {
     NcclPlaneOptions options;
     options.rank = rank;
     options.world_size = world_size_;
@@ -31,7 +39,7 @@ class NcclGroup {
     options.rendezvous = &rendezvous_;
     options.deadline = FarDeadline();
     options.nccl = nccl_.MakeApi(rank);
-    options.device = devices_.Add(absl::StrCat("cuda:", rank), absl::StrCat("GPU-", rank));
+    options.device = std::move(device);
     options.reduce_window_bytes = size_t{1} << 20;
     options.watch_interval = absl::Milliseconds(1);
     return options;

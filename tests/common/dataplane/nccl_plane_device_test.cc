@@ -29,6 +29,7 @@
 #include "common/dataplane/tree_average.h"
 #include "common/errors.h"
 #include "gtest/gtest.h"
+#include "tests/common/dataplane/ranks_on_one_gpu.h"
 #include "tests/testing/in_child.h"
 
 namespace optshard {
@@ -73,10 +74,7 @@ absl::Status Expect(const void* at, const std::vector<float>& expected, const st
 class Rig {
  public:
   static absl::StatusOr<std::unique_ptr<Rig>> Connect(const std::string& folder, Rank rank) {
-    // NCCL's own, before it is loaded.
-    setenv("NCCL_HOSTID", absl::StrCat("host", rank).c_str(), 1);
-    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    setenv("NCCL_IB_DISABLE", "1", 1);
+    testing::TakeForHostOfItsOwn(rank);
     auto rig = std::make_unique<Rig>();
     FileRendezvous rendezvous(folder);
     ShmPlaneOptions of_host;

@@ -55,14 +55,18 @@ class NoWrites final : public TrainerWrites {
   bool are_expected() const override { return false; }
 };
 
+enum class Kind { kMessages, kReachable, kDevices, kOffloaded };
+
 struct Job {
-  bool reachable = false;
+  Kind kind = Kind::kMessages;
   int steps = 60;
   int ranks = 3;
 
   std::unique_ptr<OwnerRig> Start() const {
     OwnerRig::Options options = OwnerRig::MixedOptions(ranks);
-    options.reachable = reachable;
+    options.reachable = kind == Kind::kReachable;
+    options.on_devices = kind == Kind::kDevices || kind == Kind::kOffloaded;
+    options.state_on_host = kind == Kind::kOffloaded;
     auto rig = std::make_unique<OwnerRig>(options);
     for (const absl::Status& started : rig->Start()) EXPECT_TRUE(started.ok()) << started;
     rig->GiveGradients(1);
@@ -103,11 +107,11 @@ std::vector<std::vector<State>> StatesByStep(const Job& job) {
   return states;
 }
 
-class AgreedOwners : public ::testing::TestWithParam<bool> {};
+class AgreedOwners : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(AgreedOwners, SteppingAtFullSpeed_AllOpenAtTheSameStep_WithItsState) {
   Job job;
-  job.reachable = GetParam();
+  job.kind = GetParam();
   const std::vector<std::vector<State>> expected = StatesByStep(job);
   const auto rig = job.Start();
   std::atomic<int> running{job.ranks};
@@ -142,7 +146,9 @@ TEST_P(AgreedOwners, SteppingAtFullSpeed_AllOpenAtTheSameStep_WithItsState) {
   EXPECT_GT(while_stepping, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(BothExchanges, AgreedOwners, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Kinds, AgreedOwners,
+                         ::testing::Values(Kind::kMessages, Kind::kReachable, Kind::kDevices,
+                                           Kind::kOffloaded));
 
 TEST(AgreedOwnersTest, ASkippedStep_CarriesTheSnapshotToo) {
   Job job;
@@ -297,7 +303,7 @@ TEST(AgreedOwnersTest, ParametersThatATrainerEdits_AreThoseOfTheSnapshot) {
 
 TEST_P(AgreedOwners, ParametersThatAreSynchronised_AreCopiedBefore) {
   Job job;
-  job.reachable = GetParam();
+  job.kind = GetParam();
   const auto rig = job.Start();
   std::vector<std::unique_ptr<ShardSnapshot>> snapshots(job.ranks);
   rig->OnEveryRank([&](Rank r) {
@@ -311,7 +317,8 @@ TEST_P(AgreedOwners, ParametersThatAreSynchronised_AreCopiedBefore) {
   rig->replica(0).SetParameter(slice.parameter, values);
   rig->OnEveryRank([&](Rank r) {
     const TestReplica& replica = rig->replica(r);
-    EXPECT_EQ(rig->owner(r).SyncParameters(replica.tensors(), replica.regions(), kLong),
+    EXPECT_EQ(rig->owner(r).SyncParameters(replica.tensors(), replica.regions(), kLong,
+                                           rig->InputOf(r).stream),
               absl::OkStatus());
   });
   EXPECT_NE(rig->replica(1).Parameter(slice.parameter), before);

@@ -123,7 +123,10 @@ OwnerRig::OwnerRig(Options options) : options_(std::move(options)) {
     };
     if (options_.on_devices) {
       owner.device = *on_devices_->OptionsOf(r).device;
-      owner.make_executor = MakeFakeDeviceExecutor(on_devices_->devices(), owner.device, nullptr);
+      owner.state_on_host = options_.state_on_host;
+      if (!owner.state_on_host) {
+        owner.make_executor = MakeFakeDeviceExecutor(on_devices_->devices(), owner.device, nullptr);
+      }
       streams_[r] = *owner.device->NewStream();
     }
     owner_options_.push_back(std::move(owner));
@@ -199,6 +202,7 @@ void OwnerRig::TellParameters(const std::shared_ptr<const TrainerWrites>& writes
       memory->values.emplace_back(tensor.parameter);
     }
     memory->writes = writes;
+    memory->stream = streams_[r].get();
     owners_[r]->KeepParameters(memory);
   }
 }

@@ -34,6 +34,7 @@ class OwnerRig {
     // Replicas and state are on fake devices, one a rank, and the planes are over a fake NCCL. What
     // a device does it does when somebody looks.
     bool on_devices = false;
+    bool state_on_host = false;  // of replicas on devices
   };
   // Two groups of adam, mixed sizes, small buckets.
   static Options MixedOptions(int world_size);

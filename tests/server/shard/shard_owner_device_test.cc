@@ -2,6 +2,7 @@
 // step may still be under way there.
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_owner.h"
+#include "server/shard/snapshot/agreed_snapshots.h"
+#include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/shard_memory.h"
 #include "server/shard/state/shard_store.h"
@@ -164,14 +167,169 @@ TEST(ShardOwnerOnDevices, Stop_WaitsForTheStepThatIsUnderWay) {
   EXPECT_EQ(ShardLedger::Read(memory.ledger)->progress.finished, 1);
 }
 
-TEST(ShardOwnerOnDevices, WhatIsForTheHostsMemory_IsRefused) {
+// By the thread that steps, while a step is under way: behind it.
+TEST(ShardOwnerOnDevices, State_IsWrittenAndReplacedBetweenSteps) {
   OwnerRig rig(OnDevices(1));
   ExpectOk(rig.Start());
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
   ShardState& state = **rig.owner(0).state();
-  EXPECT_TRUE(absl::IsUnimplemented(state.Write(0, 0, 0, {1})));
-  EXPECT_TRUE(absl::IsUnimplemented(state.BeginStaging(Replacing::kState)));
-  EXPECT_TRUE(
-      absl::IsUnimplemented(rig.owner(0).view().OpenSnapshot(true, absl::Seconds(1)).status()));
+  EXPECT_EQ(state.Write(0, 0, 3, {7}), absl::OkStatus());
+  std::vector<double> read(5);
+  EXPECT_EQ(state.Read(0, 0, 0, absl::MakeSpan(read)), absl::OkStatus());
+  std::vector<double> expected = ExpAvgOfFirstStep(rig, 0, 5);
+  expected[3] = 7;
+  EXPECT_THAT(read, ::testing::Pointwise(::testing::FloatEq(), expected));
+
+  EXPECT_EQ(state.BeginStaging(Replacing::kState), absl::OkStatus());
+  EXPECT_EQ(state.Stage(0, 0, 0, {1, 2, 3, 4, 5}), absl::OkStatus());
+  EXPECT_EQ(rig.owner(0).ReplaceState(absl::Seconds(20)), absl::OkStatus());
+  EXPECT_EQ(state.Read(0, 0, 0, absl::MakeSpan(read)), absl::OkStatus());
+  EXPECT_THAT(read, ::testing::ElementsAre(1, 2, 3, 4, 5));
+}
+
+// What lies at the first element of a part, as the snapshot has it.
+float FirstOf(const ShardSnapshot& snapshot, int parameter, absl::string_view slot) {
+  for (size_t i = 0; i < snapshot.parts().size(); ++i) {
+    const ShardSnapshot::Part& part = snapshot.parts()[i];
+    if (part.parameter != parameter || part.slot != slot) continue;
+    EXPECT_EQ(snapshot.state(static_cast<int>(i)), ShardSnapshot::PartState::kKept);
+    float first = 0;
+    std::memcpy(&first, snapshot.Read(static_cast<int>(i), 0, 1).data, sizeof(first));
+    return first;
+  }
+  ADD_FAILURE() << "no part";
+  return 0;
+}
+
+// It is opened while the step is under way, without waiting for it, and has what the step leaves.
+// What the trainer and the next step write comes behind the copies.
+TEST(ShardOwnerOnDevices, Snapshot_IsOfTheStepThatIsUnderWay) {
+  OwnerRig rig(OnDevices(1));
+  ExpectOk(rig.Start());
+  rig.TellParameters();
+  rig.GiveGradients(1);
+  FakeDevices devices = rig.on_devices().devices();
+  std::atomic<bool> open{false};
+  devices.Enqueue(rig.InputOf(0).stream, [&] { return open.load(); });
+  const std::shared_ptr<AgreedSnapshots> snapshots = rig.owner(0).view().agreed_snapshots().value();
+  ASSERT_EQ(snapshots->Prepare(7, {true, true}), absl::OkStatus());
+  ExpectOk(rig.Step());
+  const auto snapshot = snapshots->Take(7, absl::Seconds(20)).value();
+  EXPECT_EQ(snapshot->step(), 1);
+  float written_over = 0;
+  devices.Enqueue(rig.InputOf(0).stream, [&] {
+    Values values = rig.replica(0).Parameter(0);
+    written_over = static_cast<float>(values[0]);
+    values[0] = 1000;
+    rig.replica(0).SetParameter(0, values);
+    return true;
+  });
+  const std::vector<double> expected = ExpAvgOfFirstStep(rig, 0, 1);
+  open = true;
+  ExpectOk(rig.Step());
+  ExpectOk(rig.Stop());
+  snapshot->CopyAhead();  // nothing is left for it to do
+  EXPECT_FLOAT_EQ(FirstOf(*snapshot, 0, "exp_avg"), static_cast<float>(expected[0]));
+  EXPECT_EQ(FirstOf(*snapshot, 0, kParameterPart), written_over);
+  EXPECT_NE(written_over, 0);
+}
+
+TEST(ShardOwnerOnDevices, SnapshotOfAStepThatIsTorn_IsLost) {
+  OwnerRig rig(OnDevices(2));
+  ExpectOk(rig.Start());
+  rig.TellParameters();
+  rig.GiveGradients(1);
+  rig.on_devices().nccl().Hang(1);
+  const auto snapshots = rig.owner(0).view().agreed_snapshots().value();
+  ASSERT_EQ(snapshots->Prepare(7, {true, true}), absl::OkStatus());
+  ExpectOk(rig.Step());
+  const auto snapshot = snapshots->Take(7, absl::Seconds(20)).value();
+  EXPECT_EQ(snapshot->step(), 1);
+  rig.Kill(1);
+  EXPECT_TRUE(rig.AwaitAborted(0));
+  for (size_t i = 0; i < snapshot->parts().size(); ++i) {
+    if (snapshot->parts()[i].slot == "step") continue;
+    EXPECT_EQ(snapshot->state(static_cast<int>(i)), ShardSnapshot::PartState::kLost);
+  }
+}
+
+// Each rank that consolidates opens one of its own.
+TEST(ShardOwnerOnDevices, SnapshotsOfOneStep_ShareTheirCopies) {
+  OwnerRig rig(OnDevices(1));
+  ExpectOk(rig.Start());
+  rig.TellParameters();
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  const ShardView& view = rig.owner(0).view();
+  auto first = view.OpenSnapshot(false, absl::Seconds(20));
+  ASSERT_TRUE(first.ok()) << first.status();
+  const int64_t one = view.Describe().snapshot_used_bytes;
+  auto second = view.OpenSnapshot(false, absl::Seconds(20));
+  EXPECT_EQ(view.Describe().snapshot_used_bytes, one);
+  // Also where there is no memory for one more.
+  std::vector<std::unique_ptr<ShardSnapshot>> others;
+  while (view.Describe().snapshot_used_bytes + one <= view.Describe().snapshot_memory_bytes) {
+    others.push_back(view.OpenSnapshot(true, absl::Seconds(20)).value());
+  }
+  auto sharing = view.OpenSnapshot(false, absl::Seconds(20));
+  ASSERT_TRUE(sharing.ok()) << sharing.status();
+  first->reset();
+  second->reset();
+  others.clear();
+  EXPECT_EQ(view.Describe().snapshot_used_bytes, one);
+  EXPECT_EQ(FirstOf(**sharing, 0, "exp_avg"), static_cast<float>(ExpAvgOfFirstStep(rig, 0, 1)[0]));
+}
+
+TEST(ShardOwnerOnDevices, Snapshot_OfADeviceThatHasFailed_IsRefusedWithTheReason) {
+  OwnerRig rig(OnDevices(1));
+  ExpectOk(rig.Start());
+  rig.on_devices().devices().Fail(absl::DataLossError("an illegal access"));
+  EXPECT_TRUE(absl::IsDataLoss((*rig.owner(0).state())->Write(0, 0, 3, {7})));
+  const absl::Status refused = rig.owner(0).view().OpenSnapshot(false, absl::Hours(1)).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+}
+
+// What is kept of an earlier step is nobody else's.
+TEST(ShardOwnerOnDevices, SnapshotOfALaterStep_WaitsForMemory) {
+  OwnerRig rig(OnDevices(1));
+  ExpectOk(rig.Start());
+  rig.TellParameters();
+  const ShardView& view = rig.owner(0).view();
+  std::vector<std::unique_ptr<ShardSnapshot>> early;
+  early.push_back(view.OpenSnapshot(true, absl::Seconds(20)).value());
+  const int64_t one = view.Describe().snapshot_used_bytes;
+  while (view.Describe().snapshot_used_bytes + one <= view.Describe().snapshot_memory_bytes) {
+    early.push_back(view.OpenSnapshot(true, absl::Seconds(20)).value());
+  }
+  rig.GiveGradients(1);
+  ExpectOk(rig.Step());
+  EXPECT_TRUE(absl::IsResourceExhausted(view.OpenSnapshot(true, absl::Seconds(20)).status()));
+  const absl::Status refused = view.OpenSnapshot(false, absl::Milliseconds(1)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  early.clear();
+  const auto later = view.OpenSnapshot(false, absl::Seconds(20));
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_EQ((*later)->step(), 1);
+}
+
+// A model is written without state, which is then not copied either.
+TEST(ShardOwnerOnDevices, SnapshotOfParametersAlone_TakesNoMemoryForState) {
+  OwnerRig rig(OnDevices(1));
+  ExpectOk(rig.Start());
+  rig.TellParameters();
+  const auto snapshots = rig.owner(0).view().agreed_snapshots().value();
+  SnapshotContents contents;
+  contents.parameters = true;
+  contents.keep_copies = false;
+  contents.state = false;
+  ASSERT_EQ(snapshots->Prepare(7, contents), absl::OkStatus());
+  const int64_t used = rig.owner(0).view().Describe().snapshot_used_bytes;
+  const auto snapshot = snapshots->Take(7, absl::Seconds(20)).value();
+  EXPECT_EQ(FirstOf(*snapshot, 0, kParameterPart),
+            static_cast<float>(rig.replica(0).Parameter(0)[0]));
+  ASSERT_EQ(snapshots->Prepare(8, {false}), absl::OkStatus());
+  EXPECT_GT(rig.owner(0).view().Describe().snapshot_used_bytes, 2 * used);
 }
 
 TEST(ShardOwnerOnDevices, WhatDoesNotFitTheDevice_IsRefusedAtTheStart) {

@@ -8,6 +8,7 @@
 
 #include "common/errors.h"
 #include "common/generation_shape.h"
+#include "common/link/memory_budget.h"
 #include "common/membership/coordinator_client.h"
 #include "common/plan.h"
 #include "common/step_info.h"
@@ -114,6 +115,20 @@ TEST(ShardOwner_RankThatNeverComes, IsNamedByTheDeadline) {
   const absl::StatusOr<std::unique_ptr<ShardOwner>> owner = ShardOwner::Start(rig.owner_options(0));
   EXPECT_EQ(owner.status().code(), absl::StatusCode::kDeadlineExceeded) << owner.status();
   EXPECT_THAT(errors::RanksOf(owner.status()), ElementsAre(1));
+}
+
+TEST(ShardOwner_ThatFindsNoMemory, TellsTheOthersWhy) {
+  OwnerRig rig(OwnerRig::MixedOptions(2));
+  MemoryBudget small(100);
+  rig.owner_options(0).budget = &small;
+  rig.owner_options(0).snapshot_memory_bytes = 1000;
+  const std::vector<absl::Status> started = rig.Start();
+  for (const absl::Status& status : started) {
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("the snapshots of rank 0 needs 1000 bytes"));
+  }
+  EXPECT_THAT(std::string(started[1].message()), HasSubstr("reported by rank 0"));
 }
 
 // Notes what comes and refuses it.

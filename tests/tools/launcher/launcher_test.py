@@ -261,7 +261,8 @@ class Terminal(Case):
             finally:
                 os._exit(99)
         shown = b""
-        while b"up" not in shown:
+        # The whole line: the random names in the launcher's own may have these letters, too.
+        while b"[rank 0] up" not in shown:
             shown += os.read(terminal, 1000)
         return pid, terminal
 

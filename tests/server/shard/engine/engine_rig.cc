@@ -188,7 +188,7 @@ ShardMemory EngineRig::MakeMemory(Rank rank, const Common& common) const {
   const int admission = common.shape->space().admission_count() - 1;
   const ShardMemory::Bytes bytes = ShardStore::BytesFor(store, admission);
   absl::StatusOr<ShardMemory> memory =
-      ranks_[rank].device != nullptr
+      ranks_[rank].device != nullptr && !options_.state_on_host
           ? ShardMemory::OnDevice(bytes, ranks_[rank].device, "a test's state")
           : ShardMemory::Private(bytes, "a test's state");
   EXPECT_TRUE(memory.ok()) << memory.status();
@@ -206,7 +206,8 @@ OwnerGeneration::Options EngineRig::OptionsOf(Rank rank, const Common& common) c
   options.threads = options_.threads;
   if (options_.executor_of) options.make_executor = options_.executor_of(rank);
   options.device = ranks_[rank].device;
-  if (options_.on_devices) {
+  options.state_on_host = options_.state_on_host;
+  if (options_.on_devices && !options_.state_on_host) {
     options.make_executor =
         MakeFakeDeviceExecutor(devices_->devices(), options.device,
                                options_.may_update ? options_.may_update(rank) : nullptr);

@@ -69,6 +69,7 @@ class EngineRig {
     // Each rank's replica and state are on a fake device of its own, and the planes are over a fake
     // NCCL. What the device does it does when somebody looks: Synchronize before you compare.
     bool on_devices = false;
+    bool state_on_host = false;                 // and the updates, of replicas on devices
     std::function<MayUpdate(Rank)> may_update;  // null: any update may run
     // A real device instead, for one rank alone, with what runs updates there (executor_of).
     std::shared_ptr<DeviceApi> device;

@@ -20,6 +20,7 @@
 #include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/load_input.h"
 #include "tests/server/shard/engine/engine_rig.h"
+#include "tests/testing/state_share.h"
 
 namespace optshard::testing {
 namespace {
@@ -115,10 +116,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Of a parameter that is read in several windows, too, and from within a block of codes on.
 TEST(StepEngineOnDevices, StateOfEightBitsAndOtherTypes_EqualsOneProcess) {
-  for (const StateFormat format : {StateFormat::kFloat32, StateFormat::kBFloat16,
-                                   StateFormat::kInt8Dynamic, StateFormat::kInt8Companded}) {
+  std::vector<StateOptions> all(6);
+  all[1].format = StateFormat::kBFloat16;
+  all[2].format = StateFormat::kInt8Dynamic;
+  all[3].format = StateFormat::kInt8Companded;
+  all[4].master_weights = true;
+  all[4].publish_dtype = DType::kBFloat16;
+  all[5].master_weights = true;
+  all[5].master_weight_bits = 24;
+  for (const StateOptions& state : all) {
     EngineRig::Options options = OnDevices(2);
-    options.state.format = format;
+    options.state = state;
     std::vector<GroupSpec> groups = MixedDTypeSpace().groups();
     ParameterSpec large;
     large.name = "large";
@@ -127,6 +135,7 @@ TEST(StepEngineOnDevices, StateOfEightBitsAndOtherTypes_EqualsOneProcess) {
     options.space = ParameterSpace(groups);
     options.buckets = {1 << 20, 1 << 18};
     EngineRig rig(options);
+    ExpectAllOk(rig.SyncParameters());
     for (int step = 1; step <= 3; ++step) {
       rig.GiveAllGradients();
       ExpectAllOk(rig.Step());
@@ -486,27 +495,70 @@ TEST(StepEngineOnDevices, StepThatIsRefused_ChangesNothingAndTheNextOneIsMade) {
   EXPECT_EQ(rig.DifferenceToOracle(), "");
 }
 
-TEST(StepEngineOnDevices, WhatIsNotDoneOnDevices_IsRefusedByAllAndStepsGoOn) {
+// What a rank's stream still has to write is compared, and is written before what is loaded.
+TEST(StepEngineOnDevices, CallsBetweenSteps_AreBehindTheTrainersStream) {
   EngineRig rig(OnDevices(2));
-  rig.GiveAllGradients();
-  const auto expect_refused = [&](const std::function<StepEngine::Result(Rank)>& call) {
-    rig.OnEveryRank([&](Rank r) {
-      const StepEngine::Result result = call(r);
-      EXPECT_TRUE(result.refused);
-      EXPECT_THAT(std::string(result.status.message()), HasSubstr("is not made yet"));
+  FakeDevices devices = rig.devices().devices();
+  const Values first = rig.rank(0).replica->Parameter(0);
+  const auto write_late = [&](Rank r) {
+    // Its turn comes after all that is enqueued without an order.
+    auto looks = std::make_shared<int>(0);
+    devices.Enqueue(rig.rank(r).stream.get(), [&rig, r, first, looks] {
+      if (++*looks < 20) return false;
+      rig.rank(r).replica->SetParameter(0, Values(first.size(), 7));
+      return true;
     });
   };
-  expect_refused([&](Rank r) {
-    return rig.rank(r).engine->VerifyReplicas(rig.rank(r).replica->tensors(),
-                                              rig.rank(r).replica->regions(), absl::Seconds(10));
+  rig.OnEveryRank([&](Rank r) {
+    if (r == 1) write_late(r);
+    const StepEngine::Result compared = rig.rank(r).engine->VerifyReplicas(
+        rig.rank(r).replica->tensors(), rig.rank(r).replica->regions(), absl::Seconds(20),
+        rig.rank(r).stream.get());
+    EXPECT_TRUE(compared.refused) << compared.status;
+    EXPECT_THAT(std::string(compared.status.message()), HasSubstr("conv.weight"));
   });
-  expect_refused(
-      [&](Rank r) { return rig.rank(r).engine->ReplaceState(nullptr, absl::Seconds(10)); });
-  expect_refused([&](Rank r) {
+  rig.rank(1).replica->SetParameter(0, first);
+  rig.OnEveryRank([&](Rank r) {
+    ShardState& state = rig.rank(r).generation->state();
+    const StateShare share =
+        ReadShare(state, rig.shape()->spec(), r, rig.rank(r).replica->tensors());
+    ASSERT_EQ(StageShare(state, share), absl::OkStatus());
+    write_late(r);
     LoadInput load;
-    load.timeout = absl::Seconds(10);
-    return rig.rank(r).engine->FinishLoading(load, nullptr);
+    load.hyperparameters = rig.rank(r).hyperparameters;
+    load.replica = rig.rank(r).replica->tensors();
+    load.regions = rig.rank(r).replica->regions();
+    load.timeout = absl::Seconds(20);
+    load.stream = rig.rank(r).stream.get();
+    const StepEngine::Result loaded = rig.rank(r).engine->FinishLoading(load, state.staged());
+    EXPECT_EQ(loaded.status, absl::OkStatus());
   });
+  EXPECT_EQ(rig.DifferenceToOracle(), "");
+}
+
+// What the trainer has just put there, also where nobody has to be sent it.
+TEST(StepEngineOnDevices, MastersOfOneRank_AreTakenBehindTheTrainersStream) {
+  EngineRig::Options options = OnDevices(1);
+  options.space = MixedDTypeSpace();  // the first parameter is bfloat16
+  options.state.master_weights = true;
+  EngineRig rig(options);
+  const Values values(rig.rank(0).replica->Parameter(0).size(), 7);
+  auto looks = std::make_shared<int>(0);
+  FakeDevices(rig.devices().devices()).Enqueue(rig.rank(0).stream.get(), [&, looks] {
+    if (++*looks < 20) return false;
+    rig.rank(0).replica->SetParameter(0, values);
+    return true;
+  });
+  ExpectAllOk(rig.SyncParameters());
+  Values masters(values.size());
+  ASSERT_TRUE(
+      rig.rank(0).store->TryRead(0, ShardStore::kMaster, 0, absl::MakeSpan(masters))->has_value());
+  EXPECT_EQ(masters, values);
+}
+
+TEST(StepEngineOnDevices, SparseGradient_IsRefusedByAllAndStepsGoOn) {
+  EngineRig rig(OnDevices(2));
+  rig.GiveAllGradients();
   rig.MakeSparse(0, [](Rank, int64_t) { return true; });
   for (const StepEngine::Result& result : rig.Step()) {
     EXPECT_TRUE(result.refused);
@@ -520,9 +572,8 @@ TEST(StepEngineOnDevices, WhatIsNotDoneOnDevices_IsRefusedByAllAndStepsGoOn) {
   EXPECT_EQ(rig.DifferenceToOracle(), "");
 }
 
-absl::Status CreateStatus(EngineRig& rig, const StateOptions& state, const std::string& rule) {
+absl::Status CreateStatus(EngineRig& rig, const std::string& rule) {
   OptimizerSpec spec = rig.shape()->spec();
-  spec.state = state;
   for (GroupRule& group : spec.rules) group.name = rule;
   absl::StatusOr<std::vector<GroupUpdate>> groups = ValidateGroups(spec);
   EXPECT_TRUE(groups.ok()) << groups.status();
@@ -535,13 +586,9 @@ absl::Status CreateStatus(EngineRig& rig, const StateOptions& state, const std::
   return StepEngine::Create(options).status();
 }
 
-TEST(StepEngineOnDevices, RulesAndMastersThatItDoesNotHave_AreRefusedAtTheStart) {
+TEST(StepEngineOnDevices, RuleThatHasNoKernels_IsRefusedAtTheStart) {
   EngineRig rig(OnDevices(1));
-  StateOptions masters;
-  masters.publish_dtype = DType::kBFloat16;
-  const absl::Status with_masters = CreateStatus(rig, masters, "adam");
-  EXPECT_TRUE(absl::IsUnimplemented(with_masters)) << with_masters;
-  const absl::Status without_kernels = CreateStatus(rig, {}, "adafactor");
+  const absl::Status without_kernels = CreateStatus(rig, "adafactor");
   EXPECT_TRUE(absl::IsUnimplemented(without_kernels)) << without_kernels;
   EXPECT_THAT(std::string(without_kernels.message()), HasSubstr("param group 0"));
 }

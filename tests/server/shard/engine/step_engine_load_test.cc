@@ -42,6 +42,7 @@ StepEngine::Result Finish(EngineRig& rig, Rank r, StepNumber step) {
   load.replica = rig.rank(r).replica->tensors();
   load.regions = rig.rank(r).replica->regions();
   load.timeout = kTimeout;
+  load.stream = rig.rank(r).stream.get();
   return rig.rank(r).engine->FinishLoading(load, StateOf(rig, r).staged());
 }
 
@@ -55,6 +56,7 @@ void Steps(EngineRig& rig, int steps) {
     ExpectAllOk(rig.Step());
     rig.StepOracleAlong();
   }
+  ExpectAllOk(rig.Synchronize());
 }
 
 EngineRig::Options ThreeRanks(Placement placement = Placement::kFlatRegions) {
@@ -123,6 +125,19 @@ std::vector<Shape> Shapes() {
   Shape one{"OneRank", ThreeRanks()};
   one.options.world_size = 1;
   shapes.push_back(one);
+  for (const Placement placement : {Placement::kFlatRegions, Placement::kScattered}) {
+    Shape devices{absl::StrCat("Devices", NameOf(placement)), ThreeRanks(placement)};
+    devices.options.on_devices = true;
+    shapes.push_back(devices);
+    devices.name += "Types";
+    devices.options.space = MixedDTypeSpace();
+    devices.options.state.master_weights = true;
+    devices.options.state.format = StateFormat::kInt8Dynamic;
+    shapes.push_back(devices);
+    devices.name += "Offloaded";
+    devices.options.state_on_host = true;
+    shapes.push_back(devices);
+  }
   return shapes;
 }
 
@@ -257,6 +272,8 @@ INSTANTIATE_TEST_SUITE_P(Placements, StepEngineTornState,
 struct Loss {
   Replacing what = Replacing::kAll;
   Placement placement = Placement::kFlatRegions;
+  bool on_devices = false;
+  bool state_on_host = false;
 };
 
 class StepEngineLoadLoss : public ::testing::TestWithParam<Loss> {
@@ -264,8 +281,11 @@ class StepEngineLoadLoss : public ::testing::TestWithParam<Loss> {
   // Whether rank 1 was lost.
   bool LoseAt(int64_t operation) {
     SCOPED_TRACE(absl::StrCat("operation ", operation));
-    LoadRig job(ThreeRanks(GetParam().placement));
-    FakeHub& hub = job.rig.hub();
+    EngineRig::Options options = ThreeRanks(GetParam().placement);
+    options.on_devices = GetParam().on_devices;
+    options.state_on_host = GetParam().state_on_host;
+    LoadRig job(options);
+    FakeHub& hub = options.on_devices ? job.rig.devices().hosts() : job.rig.hub();
     hub.KillAt(1, hub.OperationsStarted(1) + operation);
     bool lost = false;
     job.rig.OnEveryRank([&](Rank r) {
@@ -321,11 +341,17 @@ INSTANTIATE_TEST_SUITE_P(Losses, StepEngineLoadLoss,
                          ::testing::Values(Loss{Replacing::kAll, Placement::kFlatRegions},
                                            Loss{Replacing::kAll, Placement::kReachable},
                                            Loss{Replacing::kAll, Placement::kNodes},
+                                           Loss{Replacing::kAll, Placement::kFlatRegions, true},
+                                           Loss{Replacing::kAll, Placement::kFlatRegions, true,
+                                                true},
                                            Loss{Replacing::kState, Placement::kFlatRegions},
-                                           Loss{Replacing::kState, Placement::kReachable}),
+                                           Loss{Replacing::kState, Placement::kReachable},
+                                           Loss{Replacing::kState, Placement::kFlatRegions, true}),
                          [](const auto& test) {
                            return absl::StrCat(test.param.what == Replacing::kAll ? "All" : "State",
-                                               NameOf(test.param.placement));
+                                               NameOf(test.param.placement),
+                                               test.param.on_devices ? "OnDevices" : "",
+                                               test.param.state_on_host ? "Offloaded" : "");
                          });
 
 }  // namespace

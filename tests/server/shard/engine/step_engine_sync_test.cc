@@ -131,13 +131,16 @@ EngineRig::Options RefreshOptions(int world_size, FakeHub::Mode mode, Placement 
 
 // Masters of what was edited become its values; the others keep what their parameters do not hold.
 TEST(StepEngine_RefreshWithMasters, TakesWhatWasEditedAndNothingElse) {
-  for (const Placement placement :
-       {Placement::kFlatRegions, Placement::kReachable, Placement::kOneCopy, Placement::kNodes}) {
+  for (const auto& [placement, on_devices] :
+       {std::pair(Placement::kFlatRegions, false), std::pair(Placement::kReachable, false),
+        std::pair(Placement::kOneCopy, false), std::pair(Placement::kNodes, false),
+        std::pair(Placement::kFlatRegions, true)}) {
     for (const int first_dtype : {0, 1, 2}) {
       EngineRig::Options options;
       options.world_size = 3;
       options.policy = PartitionPolicy::kBalanced;
       options.placements = {placement};
+      options.on_devices = on_devices;
       options.space = MixedDTypeSpace(first_dtype);
       options.state.master_weights = true;
       EngineRig rig(options);
@@ -154,6 +157,7 @@ TEST(StepEngine_RefreshWithMasters, TakesWhatWasEditedAndNothingElse) {
         rig.GiveAllGradients();
         ExpectAllOk(rig.Step());
         rig.StepOracleAlong();
+        ExpectAllOk(rig.Synchronize());
         ASSERT_EQ(rig.DifferenceToOracle(), "") << NameOf(placement) << ", step " << step;
       }
     }

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 StepEngine::Result Verify(EngineRig& rig, Rank rank) {
   const TestReplica& replica = *rig.rank(rank).replica;
   return rig.rank(rank).engine->VerifyReplicas(replica.tensors(), replica.regions(),
-                                               absl::Seconds(20));
+                                               absl::Seconds(20), rig.rank(rank).stream.get());
 }
 
 std::vector<absl::Status> VerifyAll(EngineRig& rig) {
@@ -51,16 +51,23 @@ void StepAlong(EngineRig& rig) {
   rig.GiveAllGradients();
   ExpectAllOk(rig.Step());
   rig.StepOracleAlong();
+  ExpectAllOk(rig.Synchronize());
   EXPECT_EQ(rig.DifferenceToOracle(), "");
 }
 
-class StepEngineVerify : public ::testing::TestWithParam<Placement> {
+struct Where {
+  Placement placement = Placement::kFlatRegions;
+  bool on_devices = false;
+};
+
+class StepEngineVerify : public ::testing::TestWithParam<Where> {
  protected:
   EngineRig::Options RigOptions() const {
     EngineRig::Options options;
     options.world_size = 3;
     options.policy = PartitionPolicy::kBalanced;
-    options.placements = {GetParam()};
+    options.placements = {GetParam().placement};
+    options.on_devices = GetParam().on_devices;
     options.space = MixedDTypeSpace();
     return options;
   }
@@ -125,10 +132,13 @@ TEST_P(StepEngineVerify, WhileOthersStep_AllAreToldWho) {
   EXPECT_THAT(VerifyAll(rig), Each(absl::OkStatus()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, StepEngineVerify,
-                         ::testing::Values(Placement::kFlatRegions, Placement::kScattered,
-                                           Placement::kReachable),
-                         [](const auto& test) { return NameOf(test.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Placements, StepEngineVerify,
+    ::testing::Values(Where{Placement::kFlatRegions}, Where{Placement::kScattered},
+                      Where{Placement::kReachable}, Where{Placement::kFlatRegions, true}),
+    [](const auto& test) {
+      return NameOf(test.param.placement) + (test.param.on_devices ? "OnDevices" : "");
+    });
 
 TEST(StepEngine_VerifyWithARankLost, TearsNothing) {
   EngineRig::Options options;

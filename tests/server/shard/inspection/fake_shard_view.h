@@ -76,9 +76,8 @@ class FakeShardView final : public ShardView {
    public:
     Prepared(const FakeShardView* view, bool keep_copies)
         : view_(*view), keep_copies_(keep_copies) {}
-    std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls&) override {
-      absl::StatusOr<std::unique_ptr<ShardSnapshot>> opened = view_.open(keep_copies_);
-      return opened.ok() ? *std::move(opened) : nullptr;
+    absl::StatusOr<std::unique_ptr<ShardSnapshot>> TryOpen(const BetweenCalls&) override {
+      return view_.open(keep_copies_);
     }
 
    private:

@@ -172,6 +172,15 @@ TEST_F(ReadStateTest, PartThatIsLost_IsAborted) {
   EXPECT_TRUE(log_->closed);
 }
 
+// As one on a device whose copy has failed.
+TEST_F(ReadStateTest, PartThatIsLostFromTheBeginning_IsAborted) {
+  Serve(kParts, [](FakeSnapshot& snapshot) {
+    snapshot.Overwrite(kParts - 1, ShardSnapshot::PartState::kLost);
+  });
+  std::vector<v1::StateFrame> frames;
+  EXPECT_EQ(ReadAll(&frames).error_code(), grpc::StatusCode::ABORTED);
+}
+
 TEST_F(ReadStateTest, OwnerOfNothing_SaysWhichStepItIs) {
   Serve(0);
   std::vector<v1::StateFrame> frames;

@@ -144,6 +144,28 @@ TEST_F(AgreedSnapshotsTest, WhileTheStateIsReplaced_WaitsButNotWhenOthersHaveOpe
   EXPECT_EQ(agreed_.Open(8, kNow).status().code(), absl::StatusCode::kAborted);
 }
 
+TEST_F(AgreedSnapshotsTest, WhileOthersHaveTheMemory_WaitsAndSaysSo) {
+  state_.error = absl::ResourceExhaustedError("others have it");
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
+  ASSERT_TRUE(agreed_.Prepare(8, {}).ok());
+  const absl::Status waits = agreed_.Open(7, kNow).status();
+  EXPECT_EQ(waits.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(waits.message().find("others have it"), std::string::npos) << waits;
+  Step({8});
+  EXPECT_EQ(agreed_.Open(8, kNow).status().code(), absl::StatusCode::kAborted);
+  state_.error = absl::OkStatus();
+  EXPECT_EQ(OpenedAt(7, kNow), 1);
+}
+
+TEST_F(AgreedSnapshotsTest, DeviceHasFailed_IsSaidAtOnce) {
+  state_.error = absl::DataLossError("the device has failed");
+  ASSERT_TRUE(agreed_.Prepare(7, {}).ok());
+  const absl::Status failed = state_.error;
+  EXPECT_EQ(agreed_.Open(7, kLong).status(), failed);
+  state_.error = absl::OkStatus();
+  EXPECT_EQ(agreed_.Open(7, kNow).status(), failed);
+}
+
 TEST_F(AgreedSnapshotsTest, MoreThanAVoteHolds_AreRefusedAtOnceUntilTheNextOne) {
   for (SnapshotId id = 1; id <= 5; ++id) ASSERT_TRUE(agreed_.Prepare(id, {}).ok());
   for (SnapshotId id = 1; id <= 4; ++id) EXPECT_EQ(OpenedAt(id, kNow), 0);

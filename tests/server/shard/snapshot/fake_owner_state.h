@@ -19,6 +19,7 @@ struct State {
   Generation content = 1;  // which values there are: a snapshot tells it as its generation
   bool is_changing = false;
   bool is_being_replaced = false;
+  absl::Status error;  // of opening
 };
 
 class FakeSnapshot final : public ShardSnapshot {
@@ -43,9 +44,10 @@ class FakeSnapshot final : public ShardSnapshot {
 class FakePrepared final : public PreparedSnapshot {
  public:
   explicit FakePrepared(const State* state) : state_(*state) {}
-  std::unique_ptr<ShardSnapshot> TryOpen(const BetweenCalls&) override {
+  absl::StatusOr<std::unique_ptr<ShardSnapshot>> TryOpen(const BetweenCalls&) override {
     EXPECT_FALSE(state_.is_changing) << "opened in the middle of a step";
-    if (state_.is_being_replaced) return nullptr;
+    if (state_.is_being_replaced) return absl::AbortedError("replaced");
+    if (!state_.error.ok()) return state_.error;
     return std::make_unique<FakeSnapshot>(state_);
   }
 

@@ -57,7 +57,7 @@ TEST(SnapshotMemoryTest, TooLittle_IsRefusedWithNeedAndLimit) {
   const absl::Status refused = memory->Take(kPage + 1).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("rank 3 needs 4097 bytes for what steps change meanwhile; its snapshots "
+              HasSubstr("rank 3 needs 4097 bytes for copies; its snapshots "
                         "may have 8192 bytes (snapshot_memory), of which 100 are used"));
   EXPECT_TRUE(memory->Take(kPage).ok());
   EXPECT_FALSE(memory->Take(std::numeric_limits<int64_t>::max()).ok());

@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
+#include "tests/testing/fake_device.h"
 
 namespace optshard {
 namespace {
@@ -28,8 +29,8 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 // The second of two ranks: it owns the end of "a", whose slots are in 8 bits, and all of "b", which
-// has corrections.
-class ShardStateTest : public ::testing::Test {
+// has corrections. In memory of the host, and on a device.
+class ShardStateTest : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr int kA = 0;
   static constexpr int kB = 1;
@@ -62,6 +63,7 @@ class ShardStateTest : public ::testing::Test {
     store.shape = shape;
     store.rank = 1;
     store.TakeSlotsOf(*groups);
+    if (GetParam()) store.device = device_;
     store_ = ShardStore::Create(store).value();
     ShardState::Options options;
     options.shape = shape;
@@ -127,13 +129,15 @@ class ShardStateTest : public ::testing::Test {
 
   static constexpr int64_t kLimit = int64_t{1} << 30;
   MemoryBudget budget_{kLimit};
+  testing::FakeDevices devices_;
+  const std::shared_ptr<DeviceApi> device_ = devices_.Add("cuda:0", "GPU-0");
   OptimizerSpec spec_;
   std::unique_ptr<ShardStore> store_;
   std::unique_ptr<ShardState> state_;
   int64_t begin_ = 0;  // of what this rank owns of "a"
 };
 
-TEST_F(ShardStateTest, WrittenElements_AreRead_AndOthersStay) {
+TEST_P(ShardStateTest, WrittenElements_AreRead_AndOthersStay) {
   ASSERT_GT(begin_, 0);
   ASSERT_LT(begin_, kEndOfA - 1024);
   const int64_t first = kEndOfA / kCodeGrid * kCodeGrid;  // of the last block
@@ -153,7 +157,18 @@ TEST_F(ShardStateTest, WrittenElements_AreRead_AndOthersStay) {
   EXPECT_THAT(All(kA, kStepOfA), Each(0));
 }
 
-TEST_F(ShardStateTest, WhatIsNotKeptHere_IsRefusedAndNothingChanges) {
+// Codes of values that are some codes' already become those.
+TEST_P(ShardStateTest, ValuesThatWereRead_AreWrittenWithoutLoss) {
+  std::vector<double> values(3 * kCodeGrid);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 1e-3 * static_cast<double>(i * i % 977);
+  ASSERT_EQ(state_->Write(kA, kAverage, begin_, values), absl::OkStatus());
+  const std::vector<double> kept = All(kA, kAverage);
+  const absl::Span<const double> part = absl::MakeConstSpan(kept).subspan(kCodeGrid, 2 * kCodeGrid);
+  ASSERT_EQ(state_->Write(kA, kAverage, begin_ + kCodeGrid, part), absl::OkStatus());
+  EXPECT_EQ(All(kA, kAverage), kept);
+}
+
+TEST_P(ShardStateTest, WhatIsNotKeptHere_IsRefusedAndNothingChanges) {
   struct Case {
     int parameter;
     int slot;
@@ -188,7 +203,7 @@ TEST_F(ShardStateTest, WhatIsNotKeptHere_IsRefusedAndNothingChanges) {
   EXPECT_EQ(Everything(), before);
 }
 
-TEST_F(ShardStateTest, ValuesThatASlotCannotTake_AreRefusedAndNothingChanges) {
+TEST_P(ShardStateTest, ValuesThatASlotCannotTake_AreRefusedAndNothingChanges) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto before = Everything();
   for (const double no_count : {-1.0, 0.5, nan, 1e300, -0x1p-1074}) {
@@ -206,7 +221,7 @@ TEST_F(ShardStateTest, ValuesThatASlotCannotTake_AreRefusedAndNothingChanges) {
 
 // --- What is staged.
 
-TEST_F(ShardStateTest, StagedState_IsNotReadBeforeItIsTaken) {
+TEST_P(ShardStateTest, StagedState_IsNotReadBeforeItIsTaken) {
   ASSERT_TRUE(state_->Write(kB, kAverage, 0, {5}).ok());
   ASSERT_TRUE(state_->Write(kB, kStepOfB, 0, {7}).ok());
   const std::vector<std::vector<double>> before = Everything();
@@ -215,23 +230,23 @@ TEST_F(ShardStateTest, StagedState_IsNotReadBeforeItIsTaken) {
   ASSERT_TRUE(state_->Stage(kA, kAverage, begin_, values).ok());
   ASSERT_TRUE(state_->Stage(kB, kStepOfB, 0, {40}).ok());
   EXPECT_EQ(Everything(), before);
-  store_->Take(state_->staged()->store());
+  ASSERT_EQ(store_->Take(state_->staged()->store(), absl::InfiniteFuture()), absl::OkStatus());
   EXPECT_EQ(All(kA, kAverage), values);
   EXPECT_EQ(All(kB, kStepOfB), std::vector<double>{40});
   // What was not staged is as before the first step.
   EXPECT_THAT(All(kB, kAverage), Each(0));
 }
 
-TEST_F(ShardStateTest, StagedAgain_BeginsAnew) {
+TEST_P(ShardStateTest, StagedAgain_BeginsAnew) {
   ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
   ASSERT_TRUE(state_->Stage(kB, kAverage, 0, {5}).ok());
   ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
   EXPECT_EQ(state_->staged()->what(), Replacing::kState);
-  store_->Take(state_->staged()->store());
+  ASSERT_EQ(store_->Take(state_->staged()->store(), absl::InfiniteFuture()), absl::OkStatus());
   EXPECT_THAT(All(kB, kAverage), Each(0));
 }
 
-TEST_F(ShardStateTest, WhatCannotBeStaged_IsRefused) {
+TEST_P(ShardStateTest, WhatCannotBeStaged_IsRefused) {
   EXPECT_TRUE(absl::IsAborted(state_->Stage(kB, kAverage, 0, {5})));
   const std::string bytes(8, 'x');
   EXPECT_TRUE(absl::IsAborted(state_->StageBytes(kB, kValues, 0, bytes)));
@@ -252,7 +267,7 @@ TEST_F(ShardStateTest, WhatCannotBeStaged_IsRefused) {
   ExpectRefused(state_->StageBytes(kA, kAverage, begin_, bytes), "and no codes");
 }
 
-TEST_F(ShardStateTest, MemoryOfWhatIsStaged_CanBeFilledWhereItIsInARow) {
+TEST_P(ShardStateTest, MemoryOfWhatIsStaged_CanBeFilledWhereItIsInARow) {
   Make(StateFormat::kFloat32, 32);
   EXPECT_TRUE(absl::IsAborted(state_->StagedMemory(kA, kAverage, begin_, 4).status()));
   ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
@@ -281,14 +296,14 @@ TEST_F(ShardStateTest, MemoryOfWhatIsStaged_CanBeFilledWhereItIsInARow) {
     EXPECT_TRUE(std::equal(from, from + part.elements, first));
   }
   ExpectRefused(state_->StagedMemory(kA, kStepOfA, 0, 4).status(), "and no codes");
-  store_->Take(state_->staged()->store());
+  ASSERT_EQ(store_->Take(state_->staged()->store(), absl::InfiniteFuture()), absl::OkStatus());
   EXPECT_EQ(All(kA, kAverage), expected);
   const std::vector<double> taken = All(kB, kMasterOfB);
   EXPECT_EQ(taken[0], 0.25);
   EXPECT_EQ(taken[1], 0.75);
 }
 
-TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {
+TEST_P(ShardStateTest, StagedBytes_AreTheSlotsElements) {
   Make(StateFormat::kFloat32);
   ASSERT_TRUE(state_->BeginStaging(Replacing::kState).ok());
   std::vector<float> values(kEndOfA - begin_);
@@ -301,12 +316,12 @@ TEST_F(ShardStateTest, StagedBytes_AreTheSlotsElements) {
   for (const int64_t offset : {begin_, kEndOfA}) {
     EXPECT_TRUE(state_->StageBytes(kA, kAverage, offset, {}).ok()) << "none, at " << offset;
   }
-  store_->Take(state_->staged()->store());
+  ASSERT_EQ(store_->Take(state_->staged()->store(), absl::InfiniteFuture()), absl::OkStatus());
   EXPECT_EQ(All(kA, kAverage), std::vector<double>(values.begin(), values.end()));
   EXPECT_THAT(All(kB, kAverage), Each(0));
 }
 
-TEST_F(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
+TEST_P(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
   ASSERT_TRUE(state_->BeginStaging(Replacing::kAll).ok());
   std::vector<float> values(kEndOfA - begin_);
   std::iota(values.begin(), values.end(), 0.0f);
@@ -322,7 +337,7 @@ TEST_F(ShardStateTest, StagedParameters_LieByParameterWhateverTheWindows) {
   EXPECT_EQ(elements, kEndOfA - begin_);
 }
 
-TEST_F(ShardStateTest, StagedState_IsTakenFromTheBudgetAndGivenBack) {
+TEST_P(ShardStateTest, StagedState_IsTakenFromTheBudgetAndGivenBack) {
   for (const Replacing what : {Replacing::kState, Replacing::kAll}) {
     ASSERT_TRUE(state_->BeginStaging(what).ok());
     const int64_t bytes = budget_.reserved_bytes();
@@ -342,7 +357,7 @@ TEST_F(ShardStateTest, StagedState_IsTakenFromTheBudgetAndGivenBack) {
   }
 }
 
-TEST_F(ShardStateTest, StateOfParametersOfNoStep_IsNotStagedAlone) {
+TEST_P(ShardStateTest, StateOfParametersOfNoStep_IsNotStagedAlone) {
   for (const bool by_a_step : {true, false}) {
     if (by_a_step) {
       store_->ledger().SetProgress({1, StepOutcome::kTorn});
@@ -357,12 +372,15 @@ TEST_F(ShardStateTest, StateOfParametersOfNoStep_IsNotStagedAlone) {
   EXPECT_TRUE(state_->BeginStaging(Replacing::kState).ok());
 }
 
-TEST_F(ShardStateTest, StateOfAWriteThatNeverEnded_IsDataLoss) {
+TEST_P(ShardStateTest, StateOfAWriteThatNeverEnded_IsDataLoss) {
   store_->BeginWrite(0);
   std::vector<double> values(256);
   const absl::Status torn = state_->Read(kA, kAverage, begin_, absl::MakeSpan(values));
   EXPECT_TRUE(absl::IsDataLoss(torn)) << torn;
 }
+
+INSTANTIATE_TEST_SUITE_P(Memory, ShardStateTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "OnADevice" : "OfTheHost"; });
 
 }  // namespace
 }  // namespace optshard

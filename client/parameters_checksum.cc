@@ -11,7 +11,7 @@ uint64_t ParametersChecksum(const std::vector<at::Tensor>& tensors) {
                                                                        &XXH3_freeState);
   XXH3_64bits_reset(state.get());
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor values = tensor.detach().contiguous();
+    const at::Tensor values = tensor.detach().cpu().contiguous();
     if (values.numel() == 0) continue;
     XXH3_64bits_update(state.get(), values.const_data_ptr(), values.nbytes());
   }

@@ -9,7 +9,8 @@
 
 namespace optshard {
 
-// XXH3 over the values of dense CPU tensors, in order, each in the order of its elements.
+// XXH3 over the values of dense tensors, in order, each in the order of its elements. Waits for a
+// device that they lie on.
 uint64_t ParametersChecksum(const std::vector<at::Tensor>& tensors);
 
 }  // namespace optshard

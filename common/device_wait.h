@@ -1,4 +1,4 @@
-// What waits for a device, and is therefore not for use within a step.
+// What waits for a device: not for use within a step of state that is on it.
 #ifndef OPTSHARD_COMMON_DEVICE_WAIT_H_
 #define OPTSHARD_COMMON_DEVICE_WAIT_H_
 

@@ -32,10 +32,9 @@ class Executor {
   // Starts the updates, in any order and beside each other; no two of them share an element that
   // one writes. They are done when the ticket's Wait returns OK, and may not have begun before.
   // Until Wait has returned OK or the ticket is destroyed, the tasks and all that they point to
-  // stay where they are; the destructor waits for what still reads or writes them. Where memory and
-  // stream of `context` are a device's, nothing here waits for it: an error of an update may then
-  // come as that of a later call, and the tasks, with what of them lies on the host, may go when
-  // this returns.
+  // stay where they are; the destructor waits for what still reads or writes them. Where the
+  // updates run on a device, nothing here waits for it: an error of an update may then come as that
+  // of a later call, and the tasks, with what of them lies on the host, may go when this returns.
   virtual absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                         const UpdateRule& rule,
                                                         absl::Span<const UpdateTask> tasks) = 0;

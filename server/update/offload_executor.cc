@@ -85,23 +85,17 @@ int64_t OffloadExecutor::Arrays::Room(DType dtype) const {
 
 Buffer OffloadExecutor::Arrays::Take(Buffer on_device, int64_t elements) {
   const auto bytes = elements * static_cast<int64_t>(SizeOf(on_device.dtype()));
-  char* const from = static_cast<char*>(on_device.data());
-  const bool goes_on = !copies_.empty() && last_ == on_device.dtype() &&
-                       copies_.back().on_device + copies_.back().bytes == from;
-  if (!goes_on) {
-    used_ = NextAligned();
-    copies_.push_back({static_cast<char*>(memory_.get()) + used_, from, 0});
-  }
+  auto* const from = static_cast<char*>(on_device.data());
+  used_ = NextAligned();
   char* const to = static_cast<char*>(memory_.get()) + used_;
-  copies_.back().bytes += bytes;
+  if (bytes > 0) copies_.push_back({to, from, static_cast<size_t>(bytes)});
   used_ += bytes;
-  last_ = on_device.dtype();
   return Buffer(to, on_device.dtype());
 }
 
 absl::StatusOr<std::unique_ptr<Executor>> OffloadExecutor::Create(Options options) {
   DeviceApi& device = *options.device;
-  const int64_t capacity = Aligned(std::max(options.window_bytes, options.largest_whole_bytes));
+  const int64_t capacity = Aligned(std::max(options.window_bytes, options.whole_bytes));
   absl::StatusOr<std::shared_ptr<void>> stream = device.NewStream();
   if (!stream.ok()) return stream.status();
   absl::StatusOr<std::unique_ptr<DeviceEvent>> begun = device.NewEvent();
@@ -149,6 +143,8 @@ absl::Status OffloadExecutor::Run(const ExecutionContext& context, const UpdateR
     if (!status.ok() || updated == filled) break;
     status = Update(windows_[updated % windows_.size()], rule, context.stream, deadline);
   }
+  // Windows that were to be next still read the trainer's memory.
+  if (!status.ok()) AwaitStream(device, stream_.get(), deadline, *options_.clock).IgnoreError();
   return status;
 }
 
@@ -177,7 +173,7 @@ absl::Status OffloadExecutor::Fill(Window& window, Pieces& pieces) {
   absl::Status status = device.OrderAfter(stream_.get(), *window.is_free);
   const auto copy = [&](const Arrays& arrays) {
     for (const Arrays::Copy& each : arrays.copies()) {
-      if (!status.ok() || each.bytes == 0) continue;
+      if (!status.ok()) return;
       status = device.Copy(each.on_host, each.on_device, each.bytes, stream_.get());
     }
   };
@@ -196,7 +192,7 @@ absl::Status OffloadExecutor::Update(Window& window, const UpdateRule& rule, voi
   if (!ticket.ok()) return ticket.status();
   status = (*ticket)->Wait(deadline);
   for (const Arrays::Copy& each : window.parameters.copies()) {
-    if (!status.ok() || each.bytes == 0) continue;
+    if (!status.ok()) return status;
     status = device.Copy(each.on_device, each.on_host, each.bytes, stream);
   }
   return status.ok() ? device.Record(*window.is_free, stream) : status;

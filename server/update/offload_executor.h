@@ -36,15 +36,17 @@ class OffloadExecutor final : public Executor {
     const Clock* clock = nullptr;       // of deadlines; outlives the executor
     // What of parameters, and of gradients, passes at once; kCodeGrid elements at least.
     int64_t window_bytes = int64_t{2} << 20;
-    // Of the largest parameter whose rule needs it whole, or of its gradient: passes at once, too.
-    int64_t largest_whole_bytes = 0;
+    // What passes at once of parameters whose rule needs them whole, or of their gradients: the
+    // largest at least.
+    int64_t whole_bytes = 0;
   };
 
   // RESOURCE_EXHAUSTED, and the device's errors.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Options options);
 
-  // `context` is of the device. Errors of Wait are the host's executor's and the device's, and
-  // DEADLINE_EXCEEDED naming the device; some of the tasks may be done then.
+  // `context` is of the device; the tasks stay until Wait has returned. Errors of Wait are the
+  // host's executor's and the device's, and DEADLINE_EXCEEDED naming the device; some of the tasks
+  // may be done then.
   absl::StatusOr<std::unique_ptr<Ticket>> Start(const ExecutionContext& context,
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;
@@ -54,7 +56,9 @@ class OffloadExecutor final : public Executor {
   }
 
  private:
-  // Arrays in pinned memory, one behind the other.
+  // Arrays in pinned memory, one behind the other. Each is a copy of its own, also beside one that
+  // is adjacent on the device: the two may be of different allocations, over whose end no copy
+  // goes.
   class Arrays {
    public:
     struct Copy {
@@ -69,8 +73,7 @@ class OffloadExecutor final : public Executor {
 
     void Clear();
     int64_t Room(DType dtype) const;  // how many elements of another array there may be
-    // Where an array that lies on the device so lies here. What goes on behind the one before it
-    // does so here, too, and is one copy with it.
+    // Where an array that lies on the device so lies here.
     Buffer Take(Buffer on_device, int64_t elements);
     absl::Span<const Copy> copies() const { return copies_; }
 
@@ -80,7 +83,6 @@ class OffloadExecutor final : public Executor {
     std::shared_ptr<void> memory_;
     int64_t capacity_ = 0;
     int64_t used_ = 0;
-    DType last_ = DType::kFloat32;
     std::vector<Copy> copies_;
   };
   struct Window {

@@ -24,7 +24,7 @@ inline ShardedOptimizerOptions AttachedTo(const LocalAddress& server, Rank rank,
   options.rank = rank;
   options.world_size = world_size;
   options.node = "node";
-  options.join_timeout = options.step_timeout = absl::Seconds(20);
+  options.join_timeout = options.step_timeout = options.close_timeout = absl::Seconds(20);
   return options;
 }
 

@@ -67,12 +67,18 @@ std::string NewCheckpointRoot() {
 void WrittenCheckpoint::WriteShare(ShardedOptimizer& optimizer,
                                    const std::vector<at::Tensor>& parameters,
                                    const std::string& blob) {
-  absl::MutexLock lock(&mutex_);
-  if (made_.directory == nullptr) {
-    description_ = Describe(optimizer);
-    description_.saved_at = absl::FromUnixMillis(absl::ToUnixMillis(absl::Now()));
-    made_ = CreateCheckpoint(*PosixFileSystem().OpenDirectory(root_).value(), description_.step)
-                .value();
+  Directory* directory = nullptr;
+  CheckpointManifest description;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (made_.directory == nullptr) {
+      description_ = Describe(optimizer);
+      description_.saved_at = absl::FromUnixMillis(absl::ToUnixMillis(absl::Now()));
+      made_ = CreateCheckpoint(*PosixFileSystem().OpenDirectory(root_).value(), description_.step)
+                  .value();
+    }
+    directory = made_.directory.get();
+    description = description_;
   }
   OwnerState state;
   state.rank = optimizer.options().rank;
@@ -90,9 +96,9 @@ void WrittenCheckpoint::WriteShare(ShardedOptimizer& optimizer,
       owned = range;
       owns = true;
     }
-    const bool is_copy = description_.policy == PartitionPolicy::kReplicated && state.rank > 0;
+    const bool is_copy = description.policy == PartitionPolicy::kReplicated && state.rank > 0;
     if (!owns || is_copy) continue;
-    const CheckpointParameter& described = description_.parameters[p];
+    const CheckpointParameter& described = description.parameters[p];
     std::map<std::string, at::Tensor> slots = optimizer.state(parameters[p]);
     ParameterCount count;
     count.parameter = static_cast<int>(p);
@@ -125,7 +131,10 @@ void WrittenCheckpoint::WriteShare(ShardedOptimizer& optimizer,
     for (const auto& [name, value] : slots) count.scalars[name] = value.item<double>();
     state.counts.push_back(std::move(count));
   }
-  parts_.push_back(WriteOwnerFile(*made_.directory, description_.parameters, state).value());
+  // Outside of the lock: it waits for the disk.
+  OwnerPart part = WriteOwnerFile(*directory, description.parameters, state).value();
+  absl::MutexLock lock(&mutex_);
+  parts_.push_back(std::move(part));
 }
 
 std::string WrittenCheckpoint::Commit() {

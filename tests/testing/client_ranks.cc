@@ -60,8 +60,7 @@ std::vector<absl::Status> RunWith(const ClientSeams& given, int world_size,
     options.rank = rank;
     options.world_size = world_size;
     options.node = "test";
-    options.join_timeout = absl::Seconds(20);
-    options.step_timeout = absl::Seconds(20);
+    options.join_timeout = options.step_timeout = options.close_timeout = absl::Seconds(20);
     threads.emplace_back([&body, &thrown, &seams, rank, options] {
       const ScopedClientSeams scoped(seams);
       thrown[rank] = ErrorOf([&] { body(options); });

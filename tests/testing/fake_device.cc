@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <new>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/dataplane/tree_average.h"
+#include "gtest/gtest.h"
 
 namespace optshard::testing {
 
@@ -49,11 +51,16 @@ class FakeDevicesState {
 
   void RunWhatCanRun() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
+    std::vector<Stream*> streams;
+    for (Stream& stream : streams_) {
+      if (!stream.empty()) streams.push_back(&stream);
+    }
     for (bool moved = true; moved;) {
       moved = false;
-      for (Stream& stream : streams_) {
-        while (!stream.empty() && stream.front()()) {
-          stream.pop_front();
+      std::shuffle(streams.begin(), streams.end(), random_);
+      for (Stream* const stream : streams) {
+        while (!stream->empty() && stream->front()()) {
+          stream->pop_front();
           moved = true;
         }
       }
@@ -79,6 +86,8 @@ class FakeDevicesState {
   std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<std::thread::id, int64_t> synchronisations_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::minstd_rand random_ ABSL_GUARDED_BY(mutex_){
+      static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed() + 1)};
 };
 
 namespace {

@@ -1,7 +1,8 @@
 // Devices in one process, for tests: their streams are in-order queues of work that runs when
 // somebody looks (an event is asked for, or RunWhatCanRun is called), on the thread that looks. So
-// nothing runs earlier than a test allows, and whatever is put on a stream and not ordered runs in
-// an order that the callers did not ask for.
+// nothing runs earlier than a test allows. Streams have their turns in an order that changes from
+// one look to the next, so that work of two streams that is not ordered comes in either order;
+// which one when is chosen by --gtest_random_seed with --gtest_shuffle.
 //
 //   FakeDevices devices;
 //   auto device = devices.Add("cuda:0", "GPU-0");      // a DeviceApi

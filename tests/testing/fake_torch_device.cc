@@ -11,14 +11,16 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 
 // Of ATen/native/CPUFallback.h, which is not among the headers that we use.
@@ -32,6 +34,7 @@ namespace {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 constexpr int kDevices = 8;
+constexpr absl::Duration kPatience = absl::Seconds(30);
 
 struct Used {
   FakeDevices devices;
@@ -63,9 +66,13 @@ class Current {
       *reached = true;
       return true;
     });
-    while (!*reached) {
-      used->devices.RunWhatCanRun();
-      std::this_thread::yield();
+    const absl::Time deadline = absl::Now() + kPatience;
+    for (used->devices.RunWhatCanRun(); !*reached; used->devices.RunWhatCanRun()) {
+      if (absl::Now() > deadline) {
+        std::fprintf(stderr, "what is on the stream of device %d did not run\n", device);
+        std::abort();
+      }
+      absl::SleepFor(absl::Microseconds(50));
     }
   }
 

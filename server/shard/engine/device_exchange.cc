@@ -15,6 +15,10 @@
 namespace optshard {
 namespace {
 
+constexpr int64_t kMostWholeBytes = int64_t{256} << 20;
+// What a device may take for an update that has begun, however late the votes were.
+constexpr absl::Duration kUpdatePatience = absl::Seconds(10);
+
 absl::Status CheckUpdates(const StepContext& context) {
   for (size_t g = 0; g < context.groups->size(); ++g) {
     if ((*context.groups)[g].trainer_update == nullptr) continue;
@@ -34,9 +38,11 @@ absl::Status CheckRules(const StepContext& context, const Executor& executor) {
   return absl::OkStatus();
 }
 
-// What must pass to the host as a whole.
-int64_t LargestWholeBytes(const StepContext& context) {
+// What passes to the host at once of parameters that must as a whole: so much that every thread has
+// one, as long as it is not more than kMostWholeBytes.
+int64_t WholeBytes(const StepContext& context) {
   int64_t largest = 0;
+  int64_t all = 0;
   for (const ShardStore::OwnBucket& own : context.store->own_buckets()) {
     if ((*context.groups)[own.bucket->group].rule->spec().element_wise) continue;
     const DType gradient =
@@ -45,9 +51,10 @@ int64_t LargestWholeBytes(const StepContext& context) {
     for (const BucketSpan& span : own.bucket->spans) {
       const int64_t elements = context.space().parameter(span.parameter).elements();
       largest = std::max(largest, elements * widest);
+      all += span.elements * widest;
     }
   }
-  return largest;
+  return std::max(largest, std::min({all, context.threads * largest, kMostWholeBytes}));
 }
 
 }  // namespace
@@ -94,7 +101,7 @@ absl::Status DeviceExchange::MakeUpdater() {
     options.device = context_.device;
     options.on_host = *std::move(on_host);
     options.clock = context_.clock;
-    options.largest_whole_bytes = LargestWholeBytes(context_);
+    options.whole_bytes = WholeBytes(context_);
     return OffloadExecutor::Create(std::move(options));
   };
   absl::StatusOr<std::shared_ptr<void>> stream = context.device->NewStream();
@@ -234,7 +241,8 @@ absl::Status DeviceExchange::Update(int own, const StepRecord& record, const Rep
                            : tensor.gradient.From(span.parameter_offset_elements);
   };
   if (on_host_ == nullptr) return UpdateOnDevice(own, record, place);
-  absl::Status updated = on_host_->Update(own, record, place, deadline);
+  const absl::Time patient = std::max(deadline, context_.clock->Now() + kUpdatePatience);
+  absl::Status updated = on_host_->Update(own, record, place, patient);
   if (updated.ok()) updated = context_.device->Record(*are_updated_, host_stream_.get());
   return updated.ok() ? context_.device->OrderAfter(stream_.get(), *are_updated_) : updated;
 }

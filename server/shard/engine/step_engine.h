@@ -77,9 +77,10 @@ class StepEngine {
   StepEngine(const StepEngine&) = delete;
   StepEngine& operator=(const StepEngine&) = delete;
 
-  // On a device it returns when the step is enqueued there, and finished() counts it. What fails
-  // afterwards is the error of the next call, which first waits for it: then finished() no longer
-  // does, and the outcome is kTorn. So no rank votes for a step before the last one is done there.
+  // With the state on a device it returns when the step is enqueued there, and finished() counts
+  // it. What fails afterwards is the error of the next call, which first waits for it: then
+  // finished() no longer does, and the outcome is kTorn. So no rank votes for a step before the
+  // last one is done there.
   Result Step(const StepInput& input);
 
   // Waits until what the last step has enqueued on a device is done: like the beginning of every

@@ -81,10 +81,10 @@ inline bool AnyUpdated(const Bucket& bucket, const StepRecord& record) {
 
 // Four implementations: by messages of the plane (message_exchange.h), in one pass over the
 // replicas themselves (direct_exchange.h), in one pass within each node with messages between
-// nodes (hierarchical_exchange.h), and on a device (device_exchange.h). Where there is a device,
-// Prepare, Apply and Complete have only enqueued there what they promise: what others do is then
-// ordered, not done, and Settle waits for it. Bound to the step's thread. Errors are the plane's,
-// except those of Check and RunTrainerUpdates; after one only Abandon may follow.
+// nodes (hierarchical_exchange.h), and on a device (device_exchange.h). Where the state is on a
+// device, Prepare, Apply and Complete have only enqueued there what they promise: what others do is
+// then ordered, not done, and Settle waits for it. Bound to the step's thread. Errors are the
+// plane's, except those of Check and RunTrainerUpdates; after one only Abandon may follow.
 class StepExchange {
  public:
   virtual ~StepExchange() = default;

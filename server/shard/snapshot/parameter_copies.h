@@ -30,6 +30,11 @@ class ParameterCopies {
  public:
   static int64_t BytesFor(const std::shared_ptr<const GenerationShape>& shape, Rank rank);
 
+  // Waits for a device that still copies: the memory is another's afterwards.
+  ~ParameterCopies() { AreThere(); }
+  ParameterCopies(const ParameterCopies&) = delete;
+  ParameterCopies& operator=(const ParameterCopies&) = delete;
+
   // Errors as SnapshotMemory::Take.
   static absl::StatusOr<std::unique_ptr<ParameterCopies>> Allocate(
       std::shared_ptr<const GenerationShape> shape, Rank rank, SnapshotMemory& memory);

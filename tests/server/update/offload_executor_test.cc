@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/update/cpu/cpu_executor.h"
 #include "server/update/cpu/worker_threads.h"
+#include "tests/server/update/cuda/kernel_jobs.h"
 #include "tests/server/update/rule_cases.h"
 #include "tests/testing/fake_device.h"
 
@@ -51,7 +52,7 @@ class OffloadExecutorTest : public ::testing::Test {
  protected:
   void SetUp() override { MakeExecutor(); }
 
-  void MakeExecutor(int64_t largest_whole_bytes = 0, int64_t workspace_bytes = 0) {
+  void MakeExecutor(int64_t whole_bytes = 0, int64_t workspace_bytes = 0) {
     workspaces_.resize(workspace_bytes * 2 / sizeof(float));
     OffloadExecutor::Options options;
     options.device = device_.get();
@@ -60,7 +61,7 @@ class OffloadExecutorTest : public ::testing::Test {
         &on_device_, &starts_);
     options.clock = &Clock::Monotonic();
     options.window_bytes = kWindowBytes;
-    options.largest_whole_bytes = largest_whole_bytes;
+    options.whole_bytes = whole_bytes;
     executor_ = *OffloadExecutor::Create(std::move(options));
   }
 
@@ -123,6 +124,34 @@ TEST_F(OffloadExecutorTest, ManyTasks_HaveTheBitsOfTheHost) {
     ASSERT_EQ((*host->Start({}, rule, on_host))->Wait(absl::InfiniteFuture()), absl::OkStatus());
     for (size_t i = 0; i < data.size(); ++i) {
       ASSERT_EQ(data[i].DifferenceTo(expected[i]), "") << rule_case.name << ", task " << i;
+    }
+  }
+}
+
+// Masters, corrections and codes stay with the piece of the parameter that is theirs.
+TEST_F(OffloadExecutorTest, EveryType_HasTheBitsOfTheHost) {
+  uint32_t seed = kSeed;
+  for (const RuleCase& rule_case : ElementWiseRuleCases()) {
+    for (const JobKind kind : kJobKinds) {
+      if (!Takes(rule_case, kind)) continue;
+      const bool aligned = seed % 2 == 0;
+      const KernelJob job(rule_case, {kind, {0, 1, 700, 3, 5000, 1025, 9, 4097}, aligned}, 3,
+                          seed++);
+      AlignedFloats memory(job.start().size() / sizeof(float) + 1);
+      auto* const at = reinterpret_cast<char*>(memory.data());
+      std::copy(job.start().begin(), job.start().end(), at);
+      const std::vector<UpdateTask> tasks = job.TasksAt(at);
+      on_device_.clear();
+      for (const UpdateTask& task : tasks) {
+        if (task.span.elements > 0) on_device_.insert(task.span.parameter.data());
+      }
+      starts_ = 0;
+      ASSERT_EQ(Run(*rule_case.rule, tasks), absl::OkStatus());
+      EXPECT_GT(starts_, 5);
+      devices_.RunWhatCanRun();
+      const std::vector<char> after(at, at + job.start().size());
+      ASSERT_EQ(KernelJob::Difference(job, after, job.Expected()), "")
+          << rule_case.name << ", " << NameOf(kind) << ", seed " << seed - 1;
     }
   }
 }

@@ -22,9 +22,12 @@
 #include "gtest/gtest.h"
 #include "server/shard/snapshot/parameter_copies.h"
 #include "server/shard/snapshot/parameter_memory.h"
+#include "server/shard/snapshot/snapshot_memory.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/replacing.h"
 #include "server/shard/state/slot_memory.h"
 #include "server/update/group_update.h"
+#include "tests/testing/fake_device.h"
 
 namespace optshard {
 namespace {
@@ -377,6 +380,32 @@ TEST_F(ParametersOfStoreTest, MemoryThatAnotherStoreWrites_IsNotCopiedAnyMore) {
   const auto snapshot = Opened();
   store_->Retire();
   EXPECT_EQ(snapshot->KeepParameters().code(), absl::StatusCode::kAborted);
+}
+
+// Otherwise another snapshot's copies would be written over.
+TEST_F(StoreSnapshotTest, ParametersThatADeviceStillCopies_KeepTheirMemory) {
+  testing::FakeDevices devices;
+  const std::shared_ptr<DeviceApi> device = devices.Add("cuda:0", "GPU-0");
+  const std::shared_ptr<void> stream = *device->NewStream();
+  const auto access = *DeviceAccess::Create(device);
+  const int64_t bytes = ParameterCopies::BytesFor(options_.shape, 0);
+  const auto pinned =
+      *SnapshotMemory::Create({bytes, false, 0, &MemoryBudget::Unlimited(), device});
+  const std::vector<float> a(5000, 1);
+  const std::vector<float> b(10, 1);
+  ParameterMemory memory;
+  memory.values = {a.data(), b.data()};
+  memory.stream = stream.get();
+  int looks = 0;
+  devices.Enqueue(stream.get(), [&] { return ++looks > 20; });  // backward takes its time
+  auto copies = *ParameterCopies::Allocate(options_.shape, 0, *pinned);
+  ASSERT_EQ(copies->BeginDeviceCopy(memory, *access, *access->version()), absl::OkStatus());
+  ASSERT_LT(looks, 20);
+  copies.reset();
+  const SnapshotMemory::Piece others = *pinned->Take(bytes);
+  std::fill_n(others.get(), bytes, 7);
+  for (int i = 0; i < 30; ++i) devices.RunWhatCanRun();
+  EXPECT_EQ(std::count(others.get(), others.get() + bytes, 7), bytes);
 }
 
 class CodedStoreSnapshotTest : public StoreSnapshotTest {

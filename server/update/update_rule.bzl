@@ -18,8 +18,11 @@ ELEMENT_WISE_RULES = [
     "sparse_adam",
 ]
 
-# Those with kernels for GPUs. LAMB is two formulas, with norms between them.
-KERNEL_RULES = ELEMENT_WISE_RULES + ["lamb"]
+# Those with kernels for GPUs. Adafactor and LAMB are several formulas, with sums between them.
+KERNEL_RULES = ELEMENT_WISE_RULES + [
+    "adafactor",
+    "lamb",
+]
 
 RULES = ELEMENT_WISE_RULES + [
     "adafactor",

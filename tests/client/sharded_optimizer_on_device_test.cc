@@ -115,27 +115,27 @@ TEST(OptimizerOnDeviceTest, Step_IsInTheOrderOfTheTrainersStream) {
 
 TEST(OptimizerOnDeviceTest, OwnersThatHaveNoDevice_AreRefused) {
   DeviceRanks ranks(1);
-  const std::vector<absl::Status> thrown =
-      ranks.Run([&](const ShardedOptimizerOptions& options, c10::Device device) {
-        DeviceTrainer attached(options, device);
-        attached.options.attach = "unix:/nowhere";
-        EXPECT_THAT(std::string(ErrorOf([&] { attached.Make(Sgd(1)); }).message()),
-                    AllOf(HasSubstr("fake:0"), HasSubstr("set attach to \"embedded\"")));
-        DeviceTrainer shared(options, device);
-        shared.options.share_parameters = true;
-        EXPECT_THAT(std::string(ErrorOf([&] { shared.Make(Sgd(1)); }).message()),
-                    AllOf(HasSubstr("fake:0"), HasSubstr("share_parameters")));
-        DeviceTrainer without_kernels(options, device);
-        EXPECT_THAT(
-            std::string(ErrorOf([&] { without_kernels.Make(RuleOptions("adafactor")); }).message()),
-            HasSubstr("param group 0: rule \"adafactor\""));
-        DeviceTrainer with_class(options, device);
-        EXPECT_THAT(std::string(ErrorOf([&] {
-                                  with_class.Make(RuleOptions::OfClass<torch::optim::SGD>(1.0));
-                                }).message()),
-                    AllOf(HasSubstr("param group 0 has an update of the trainer's own"),
-                          HasSubstr("fake:0")));
-      });
+  const std::vector<absl::Status> thrown = ranks.Run([&](const ShardedOptimizerOptions& options,
+                                                         c10::Device device) {
+    DeviceTrainer attached(options, device);
+    attached.options.attach = "unix:/nowhere";
+    EXPECT_THAT(std::string(ErrorOf([&] { attached.Make(Sgd(1)); }).message()),
+                AllOf(HasSubstr("fake:0"), HasSubstr("set attach to \"embedded\"")));
+    DeviceTrainer shared(options, device);
+    shared.options.share_parameters = true;
+    EXPECT_THAT(std::string(ErrorOf([&] { shared.Make(Sgd(1)); }).message()),
+                AllOf(HasSubstr("fake:0"), HasSubstr("share_parameters")));
+    DeviceTrainer without_kernels(options, device);
+    without_kernels.parameters = {without_kernels.parameters[0]};  // a matrix
+    EXPECT_THAT(std::string(ErrorOf([&] { without_kernels.Make(RuleOptions("muon")); }).message()),
+                HasSubstr("param group 0: rule \"muon\""));
+    DeviceTrainer with_class(options, device);
+    EXPECT_THAT(
+        std::string(ErrorOf([&] {
+                      with_class.Make(RuleOptions::OfClass<torch::optim::SGD>(1.0));
+                    }).message()),
+        AllOf(HasSubstr("param group 0 has an update of the trainer's own"), HasSubstr("fake:0")));
+  });
   EXPECT_THAT(thrown, Each(absl::OkStatus()));
 
   // As a build for CPUs has it.

@@ -15,16 +15,17 @@
 #include "common/cuda/current_device.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "server/update/cuda/matrices_kernels.h"
 #include "server/update/cuda/squares.h"
 #include "server/update/cuda/step_size.h"
 
 namespace optshard {
 namespace {
 
-// At most so much memory for directions, or as much as one parameter's take.
-constexpr int64_t kDirectionBytes = int64_t{32} << 20;
-// Several for each multiprocessor, so that loads overlap.
-constexpr int kBlocksOfSquares = 8;
+// At most so much memory, or as much as one parameter takes.
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+// Of kernels that are no formula's: several for each multiprocessor, so that loads overlap.
+constexpr int kBlocksOfMultiprocessor = 8;
 // For launches to have read their tables, or ended, where nobody has given a deadline.
 constexpr absl::Duration kLongestWait = absl::Minutes(1);
 
@@ -91,11 +92,11 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(int device) {
   if (error != cudaSuccess) return CudaStatus(error, "copying the tables of 8-bit codes");
   auto ring = StagingRing::Create();
   if (!ring.ok()) return ring.status();
-  auto directions_are_free = CudaEvent::Create();
-  if (!directions_are_free.ok()) return directions_are_free.status();
+  auto workspace_is_free = CudaEvent::Create();
+  if (!workspace_is_free.ok()) return workspace_is_free.status();
   return std::unique_ptr<Executor>(new CudaExecutor(device, multiprocessors, *std::move(tables),
                                                     *std::move(ring),
-                                                    *std::move(directions_are_free)));
+                                                    *std::move(workspace_is_free)));
 }
 
 absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionContext& context,
@@ -111,9 +112,9 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
   auto* const stream = static_cast<cudaStream_t>(context.stream);
   absl::Status status = CheckRuns(rule);
   if (!status.ok()) return status;
-  const NormScaledRule* const with_norms = NormScaledRules::Find(rule.spec().name);
-  status = with_norms != nullptr ? StartWithNorms(*with_norms, tasks, stream)
-                                 : Start(*KernelsOf(rule), tasks, stream);
+  const std::unique_ptr<SequencedRule> sequenced = SequencedRule::Find(rule.spec().name);
+  status = sequenced != nullptr ? StartSequenced(*sequenced, tasks, stream)
+                                : StartElementWise(*KernelsOf(rule), tasks, stream);
   if (!status.ok()) return status;
   auto event = CudaEvent::Create();
   if (!event.ok()) return event.status();
@@ -123,141 +124,124 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
 }
 
 absl::Status CudaExecutor::CheckRuns(const UpdateRule& rule) const {
-  if (NormScaledRules::Find(rule.spec().name) != nullptr || KernelsOf(rule) != nullptr) {
+  if (KernelsOf(rule) != nullptr || SequencedRule::Find(rule.spec().name) != nullptr) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError(absl::StrFormat(
       "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
 }
 
-absl::Status CudaExecutor::Start(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,
-                                 cudaStream_t stream) {
+absl::Status CudaExecutor::StartElementWise(const FormulaKernels& kernels,
+                                            absl::Span<const UpdateTask> tasks,
+                                            cudaStream_t stream) {
   const auto tables = LaunchTable::For(tasks);
   if (!tables.ok()) return tables.status();
-  std::vector<Launch> launches;
+  std::vector<size_t> places;
   TableLayout layout;
   for (const LaunchTable& table : *tables) {
-    const absl::StatusOr<Launch> launch = LaunchOf(kernels, table, layout.Add(table.bytes()));
-    if (!launch.ok()) return launch.status();
-    launches.push_back(*launch);
+    const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
+    if (!blocks.ok()) return blocks.status();
+    places.push_back(layout.Add(table.bytes()));
   }
-  if (launches.empty()) return absl::OkStatus();
+  if (places.empty()) return absl::OkStatus();
   const auto fill = [&](void* host, void*) {
-    for (const Launch& launch : launches) launch.table->CopyTo(At(host, launch.at));
+    for (size_t i = 0; i < places.size(); ++i) (*tables)[i].CopyTo(At(host, places[i]));
   };
-  const auto place = on_their_way_.Copy(layout.bytes(), layout.bytes(), fill, stream, Soon());
+  const auto place = on_their_way_.Copy(layout.bytes(), fill, stream, Soon());
   if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
   absl::Status status;
-  for (const Launch& launch : launches) {
-    if (status.ok()) status = Enqueue(launch, (*place)->device.data(), stream);
+  for (size_t i = 0; i < places.size() && status.ok(); ++i) {
+    status = Enqueue(kernels, (*tables)[i], At((*place)->device.data(), places[i]), stream);
   }
   status.Update((*place)->is_read.Record(stream));
   return status;
 }
 
-absl::Status CudaExecutor::StartWithNorms(const NormScaledRule& rule,
-                                          absl::Span<const UpdateTask> tasks, cudaStream_t stream) {
-  const auto parts = NormScaledLaunches::Batches(tasks, kDirectionBytes);
-  if (parts.empty()) return absl::OkStatus();
-  int64_t largest = 0;
-  for (const auto& part : parts) {
-    largest = std::max(largest, NormScaledLaunches::DirectionBytes(part));
+class CudaExecutor::Enqueuer final : public SequenceRunner {
+ public:
+  Enqueuer(CudaExecutor& executor, cudaStream_t stream)
+      : executor_(executor),
+        stream_(stream),
+        grid_{kBlocksOfMultiprocessor * executor.multiprocessors_, stream} {}
+
+  absl::Status RunFormula(const char* formula, const LaunchTable& table, const void* at) override {
+    return executor_.Enqueue(*FormulaKernelRegistry::Find(formula), table, at, stream_);
   }
-  absl::Status status = MakeRoomForDirections(largest);
+  absl::Status RunSquares(const SquaresArguments& arguments, bool of_spans) override {
+    const SquaresOf wanted = of_spans ? SquaresOf::kBlocksAndSpans : SquaresOf::kBlocks;
+    return Enqueued(LaunchSquares(arguments, wanted, grid_), "the squares of an update");
+  }
+  absl::Status RunStepSizes(const StepSizeArguments& arguments) override {
+    return Enqueued(LaunchStepSizes(arguments, stream_), "the step sizes of an update");
+  }
+  absl::Status RunMatrices(MatricesPhase phase, bool is_double,
+                           const MatricesArguments& arguments) override {
+    return Enqueued(LaunchMatrices(phase, is_double, arguments, grid_),
+                    "the averages over rows and columns of an update");
+  }
+
+ private:
+  static absl::Status Enqueued(int launched, const char* what) {
+    return CudaStatus(static_cast<cudaError_t>(launched), absl::StrCat("enqueueing ", what));
+  }
+
+  CudaExecutor& executor_;
+  const cudaStream_t stream_;
+  const KernelGrid grid_;
+};
+
+absl::Status CudaExecutor::StartSequenced(const SequencedRule& rule,
+                                          absl::Span<const UpdateTask> tasks, cudaStream_t stream) {
+  const auto batches = rule.Batches(tasks, kWorkspaceBytes);
+  if (batches.empty()) return absl::OkStatus();
+  int64_t largest = 0;
+  for (const auto& batch : batches) largest = std::max(largest, rule.WorkspaceBytes(batch));
+  absl::Status status = MakeRoom(largest);
   if (!status.ok()) return status;
 
   // All is laid out before anything is enqueued: then nothing but the device can fail.
-  std::vector<Batch> batches;
+  const auto runs = [this](const char* formula, const LaunchTable& table) {
+    const FormulaKernels* const kernels = FormulaKernelRegistry::Find(formula);
+    if (kernels == nullptr) {
+      return absl::InternalError(absl::StrFormat("there are no kernels of \"%s\"", formula));
+    }
+    return BlocksOf(*kernels, table).status();
+  };
+  std::vector<LaunchSequence> sequences;
+  std::vector<size_t> places;
   TableLayout layout;
-  TableLayout sums;  // behind all tables
-  for (const auto& part : parts) {
-    absl::StatusOr<Batch> batch = LayOut(rule, part, layout, sums);
-    if (!batch.ok()) return batch.status();
-    batches.push_back(*std::move(batch));
+  for (const auto& batch : batches) {
+    absl::StatusOr<LaunchSequence> sequence = rule.SequenceOf(batch, workspace_.data());
+    if (!sequence.ok()) return sequence.status();
+    status = sequence->ForEachFormula(runs);
+    if (!status.ok()) return status;
+    places.push_back(layout.Add(sequence->bytes()));
+    sequences.push_back(*std::move(sequence));
   }
   const auto fill = [&](void* host, void* device) {
-    for (const Batch& batch : batches) CopyTables(batch, host, device);
+    for (size_t i = 0; i < places.size(); ++i) {
+      sequences[i].CopyTo(At(host, places[i]), At(device, places[i]));
+    }
   };
-  const auto place =
-      on_their_way_.Copy(layout.bytes(), layout.bytes() + sums.bytes(), fill, stream, Soon());
+  const auto place = on_their_way_.Copy(layout.bytes(), fill, stream, Soon());
   if (!place.ok()) return errors::WithContext(place.status(), NameOfDevice(device_));
-  void* const at = (*place)->device.data();
-  // Another stream may have had the directions before.
-  status = directions_are_free_.OrderOn(stream);
-  for (const Batch& batch : batches) {
-    if (status.ok()) status = EnqueueBatch(batch, at, At(at, layout.bytes()), stream);
+  // Another stream may have had the workspace before.
+  status = workspace_is_free_.OrderOn(stream);
+  Enqueuer enqueuer(*this, stream);
+  for (size_t i = 0; i < places.size() && status.ok(); ++i) {
+    status = sequences[i].Run(At((*place)->device.data(), places[i]), enqueuer);
   }
   status.Update((*place)->is_read.Record(stream));
-  status.Update(directions_are_free_.Record(stream));
+  status.Update(workspace_is_free_.Record(stream));
   return status;
 }
 
-absl::StatusOr<CudaExecutor::Batch> CudaExecutor::LayOut(const NormScaledRule& rule,
-                                                         absl::Span<const UpdateTask> tasks,
-                                                         TableLayout& layout, TableLayout& sums) {
-  const FormulaKernels* const direction = FormulaKernelRegistry::Find(rule.direction);
-  const FormulaKernels* const step = FormulaKernelRegistry::Find(rule.step);
-  if (direction == nullptr || step == nullptr) {
-    return absl::InternalError(absl::StrFormat("rule \"%s\" lacks kernels of \"%s\" or \"%s\"",
-                                               rule.rule, rule.direction, rule.step));
-  }
-  auto launches = NormScaledLaunches::For(rule, tasks, directions_.data());
-  if (!launches.ok()) return launches.status();
-  Batch batch(*std::move(launches));
-  for (const LaunchTable& table : batch.launches.directions()) {
-    const absl::StatusOr<Launch> launch = LaunchOf(*direction, table, layout.Add(table.bytes()));
-    if (!launch.ok()) return launch.status();
-    batch.directions.push_back(*launch);
-  }
-  const SquaresTable& squares = batch.launches.squares();
-  batch.squares_at = layout.Add(squares.bytes());
-  batch.sums_at = sums.Add(squares.bytes_of_sums());
-  for (const NormScaledLaunches::Step& each : batch.launches.steps()) {
-    const absl::StatusOr<Launch> launch = LaunchOf(*step, each.table(), layout.Add(each.bytes()));
-    if (!launch.ok()) return launch.status();
-    batch.steps.push_back(*launch);
-  }
-  return batch;
-}
-
-void CudaExecutor::CopyTables(const Batch& batch, void* host, void* device) {
-  for (const Launch& launch : batch.directions) launch.table->CopyTo(At(host, launch.at));
-  batch.launches.squares().CopyTo(At(host, batch.squares_at));
-  for (size_t k = 0; k < batch.steps.size(); ++k) {
-    const size_t at = batch.steps[k].at;
-    batch.launches.steps()[k].CopyTo(At(host, at), At(device, at));
-  }
-}
-
-absl::Status CudaExecutor::EnqueueBatch(const Batch& batch, void* place, void* sums,
-                                        cudaStream_t stream) {
-  absl::Status status;
-  for (const Launch& launch : batch.directions) {
-    status = Enqueue(launch, place, stream);
-    if (!status.ok()) return status;
-  }
-  const SquaresArguments squares =
-      batch.launches.squares().ArgumentsAt(At(place, batch.squares_at), At(sums, batch.sums_at));
-  const int launched = LaunchSquares(squares, {kBlocksOfSquares * multiprocessors_, stream});
-  status = CudaStatus(static_cast<cudaError_t>(launched), "enqueueing the norms of an update");
-  for (size_t k = 0; k < batch.steps.size() && status.ok(); ++k) {
-    const Launch& launch = batch.steps[k];
-    const StepSizeArguments sizes =
-        batch.launches.steps()[k].SizesAt(At(place, launch.at), squares.of_spans);
-    status = CudaStatus(static_cast<cudaError_t>(LaunchStepSizes(sizes, stream)),
-                        "enqueueing the step sizes of an update");
-    if (status.ok()) status = Enqueue(launch, place, stream);
-  }
-  return status;
-}
-
-absl::Status CudaExecutor::Enqueue(const Launch& launch, void* place, cudaStream_t stream) {
-  const LaunchTable& table = *launch.table;
-  const void* const at = At(place, launch.at);
-  const KernelGrid grid = {static_cast<int>(std::min<int64_t>(launch.blocks, table.chunks())),
-                           stream};
+absl::Status CudaExecutor::Enqueue(const FormulaKernels& kernels, const LaunchTable& table,
+                                   const void* at, cudaStream_t stream) {
+  const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
+  if (!blocks.ok()) return blocks.status();
+  const KernelGrid grid = {static_cast<int>(std::min<int64_t>(*blocks, table.chunks())), stream};
   const auto* const maps = static_cast<const CodeTable*>(tables_.data());
-  const FormulaKernels& kernels = *launch.kernels;
   const bool is_double = table.arithmetic() == DType::kFloat64;
   const int launched =
       is_double ? kernels.float64.launch(table.slots(), table.pass(),
@@ -267,23 +251,16 @@ absl::Status CudaExecutor::Enqueue(const Launch& launch, void* place, cudaStream
   return CudaStatus(static_cast<cudaError_t>(launched), "enqueueing an update");
 }
 
-absl::Status CudaExecutor::MakeRoomForDirections(int64_t bytes) {
-  const auto needed = static_cast<size_t>(bytes);
-  if (directions_.data() != nullptr && directions_.bytes() >= needed) return absl::OkStatus();
-  const absl::Status ended = directions_are_free_.Wait(Soon());
+absl::Status CudaExecutor::MakeRoom(int64_t workspace_bytes) {
+  const auto needed = static_cast<size_t>(workspace_bytes);
+  if (workspace_.data() != nullptr && workspace_.bytes() >= needed) return absl::OkStatus();
+  const absl::Status ended = workspace_is_free_.Wait(Soon());
   if (!ended.ok()) return errors::WithContext(ended, NameOfDevice(device_));
-  directions_ = CudaMemory();
+  workspace_ = CudaMemory();
   auto memory = CudaMemory::OnDevice(needed);
-  if (!memory.ok()) return errors::WithContext(memory.status(), "directions of an update");
-  directions_ = *std::move(memory);
+  if (!memory.ok()) return errors::WithContext(memory.status(), "the workspace of an update");
+  workspace_ = *std::move(memory);
   return absl::OkStatus();
-}
-
-absl::StatusOr<CudaExecutor::Launch> CudaExecutor::LaunchOf(const FormulaKernels& kernels,
-                                                            const LaunchTable& table, size_t at) {
-  const absl::StatusOr<int> blocks = BlocksOf(kernels, table);
-  if (!blocks.ok()) return blocks.status();
-  return Launch{&kernels, &table, *blocks, at};
 }
 
 absl::StatusOr<int> CudaExecutor::BlocksOf(const FormulaKernels& kernels,

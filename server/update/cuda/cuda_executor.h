@@ -17,18 +17,17 @@
 #include "common/cuda/cuda_event.h"
 #include "common/cuda/cuda_memory.h"
 #include "server/update/cuda/formula_kernels.h"
+#include "server/update/cuda/launch_sequence.h"
 #include "server/update/cuda/launch_table.h"
-#include "server/update/cuda/norm_scaled_launches.h"
-#include "server/update/cuda/norm_scaled_rule.h"
-#include "server/update/cuda/squares_arguments.h"
+#include "server/update/cuda/sequenced_rule.h"
 #include "server/update/cuda/staging_ring.h"
 #include "server/update/executor.h"
 
 namespace optshard {
 
-// All tasks of a Start are one launch, or one for each variant, type and pass among them. With
-// norms between two formulas (LAMB) they are some launches for each batch of parameters, which
-// share the memory of their directions. The bits are the CPU's. Links in no kernels: whoever uses
+// All tasks of a Start are one launch, or one for each variant, type and pass among them. Of rules
+// that need whole parameters (LAMB, Adafactor) they are a sequence of launches for each batch of
+// parameters, which share a workspace. The bits are the CPU's. Links in no kernels: whoever uses
 // it also needs :kernels.
 class CudaExecutor final : public Executor {
  public:
@@ -51,7 +50,7 @@ class CudaExecutor final : public Executor {
   absl::Status CheckRuns(const UpdateRule& rule) const override;
 
  private:
-  // Tables, or sums, one behind the other.
+  // Tables one behind the other.
   class TableLayout {
    public:
     // Where so many bytes begin: 16-byte aligned.
@@ -67,53 +66,35 @@ class CudaExecutor final : public Executor {
 
     size_t bytes_ = 0;
   };
-  struct Launch {
-    const FormulaKernels* kernels = nullptr;
-    const LaunchTable* table = nullptr;
-    int blocks = 1;
-    size_t at = 0;  // where the table lies in the copy
-  };
-  // With norms: its launches, and where their tables lie.
-  struct Batch {
-    explicit Batch(NormScaledLaunches of_tasks) : launches(std::move(of_tasks)) {}
+  // Enqueues a sequence's kernels.
+  class Enqueuer;
 
-    NormScaledLaunches launches;
-    std::vector<Launch> directions;
-    size_t squares_at = 0;
-    size_t sums_at = 0;  // among the sums
-    std::vector<Launch> steps;
-  };
   using KernelKey = std::tuple<const FormulaKernels*, SlotSet, DType, KernelPass>;
 
   CudaExecutor(int device, int multiprocessors, CudaMemory tables, StagingRing on_their_way,
-               CudaEvent directions_are_free)
+               CudaEvent workspace_is_free)
       : device_(device),
         multiprocessors_(multiprocessors),
         tables_(std::move(tables)),
         on_their_way_(std::move(on_their_way)),
-        directions_are_free_(std::move(directions_are_free)) {}
+        workspace_is_free_(std::move(workspace_is_free)) {}
 
-  absl::Status Start(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,
-                     cudaStream_t stream);
-  absl::Status StartWithNorms(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
+  absl::Status StartElementWise(const FormulaKernels& kernels, absl::Span<const UpdateTask> tasks,
+                                cudaStream_t stream);
+  absl::Status StartSequenced(const SequencedRule& rule, absl::Span<const UpdateTask> tasks,
                               cudaStream_t stream);
-  absl::StatusOr<Batch> LayOut(const NormScaledRule& rule, absl::Span<const UpdateTask> tasks,
-                               TableLayout& layout, TableLayout& sums);
-  static void CopyTables(const Batch& batch, void* host, void* device);
-  // Of tables that lie at `place`.
-  absl::Status EnqueueBatch(const Batch& batch, void* place, void* sums, cudaStream_t stream);
-  absl::Status Enqueue(const Launch& launch, void* place, cudaStream_t stream);
-  absl::Status MakeRoomForDirections(int64_t bytes);
-  absl::StatusOr<Launch> LaunchOf(const FormulaKernels& kernels, const LaunchTable& table,
-                                  size_t at);
+  // Of a table that lies at `at`.
+  absl::Status Enqueue(const FormulaKernels& kernels, const LaunchTable& table, const void* at,
+                       cudaStream_t stream);
+  absl::Status MakeRoom(int64_t workspace_bytes);
   absl::StatusOr<int> BlocksOf(const FormulaKernels& kernels, const LaunchTable& table);
 
   const int device_;
   const int multiprocessors_;
   const CudaMemory tables_;  // CodeTables
   StagingRing on_their_way_;
-  CudaMemory directions_;
-  CudaEvent directions_are_free_;
+  CudaMemory workspace_;
+  CudaEvent workspace_is_free_;
   std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
 };
 

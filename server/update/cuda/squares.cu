@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kKernelThreads, kLeastBlocks) SquaresOfSpans(c
 
 }  // namespace kernels
 
-int LaunchSquares(const SquaresArguments& arguments, const KernelGrid& grid) {
+int LaunchSquares(const SquaresArguments& arguments, SquaresOf wanted, const KernelGrid& grid) {
   constexpr int64_t kMostSpansAtOnce = 1024;
   const auto stream = static_cast<cudaStream_t>(grid.stream);
   if (arguments.blocks > 0) {
@@ -68,7 +68,7 @@ int LaunchSquares(const SquaresArguments& arguments, const KernelGrid& grid) {
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return static_cast<int>(error);
   }
-  if (arguments.span_count == 0) return 0;
+  if (arguments.span_count == 0 || wanted == SquaresOf::kBlocks) return 0;
   const auto spans =
       static_cast<unsigned>(std::min<int64_t>(arguments.span_count, kMostSpansAtOnce));
   kernels::SquaresOfSpans<<<spans, kKernelThreads, 0, stream>>>(arguments);

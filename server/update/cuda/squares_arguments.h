@@ -9,11 +9,12 @@
 namespace optshard {
 
 // An array whose elements' squares are added, with kNormBlock elements (common/simd/norms.h) in
-// each block but the last.
+// each block but the last of a period.
 struct SquaresSpan {
   KernelArray values;                   // not in codes
   const int8_t* corrections = nullptr;  // of 16-bit values; null: they have none
   int64_t elements = 0;
+  int64_t period = 0;         // blocks begin anew after so many elements
   int64_t blocks_before = 0;  // of the spans before this one
   bool is_aligned = false;  // whether four elements may be loaded at once, wherever a fourth begins
 };

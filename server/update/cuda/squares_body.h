@@ -32,6 +32,10 @@ struct BlockOfSquares {
   int64_t elements = 0;
 };
 
+OPTSHARD_HOST_DEVICE inline int64_t BlocksOf(int64_t elements) {
+  return (elements + kNormBlock - 1) / kNormBlock;
+}
+
 OPTSHARD_HOST_DEVICE inline BlockOfSquares FindBlock(const SquaresArguments& arguments,
                                                      int64_t block) {
   // The last span with no more blocks before it. Spans without elements have none.
@@ -47,8 +51,13 @@ OPTSHARD_HOST_DEVICE inline BlockOfSquares FindBlock(const SquaresArguments& arg
   }
   BlockOfSquares found;
   found.span = arguments.spans + low;
-  found.first = (block - found.span->blocks_before) * kNormBlock;
-  const int64_t left = found.span->elements - found.first;
+  const SquaresSpan& span = *found.span;
+  const int64_t index = block - span.blocks_before;
+  const int64_t of_period = BlocksOf(span.period);
+  const int64_t begin = index / of_period * span.period;
+  found.first = begin + index % of_period * kNormBlock;
+  const int64_t all = span.elements - begin;
+  const int64_t left = (all < span.period ? all : span.period) - (found.first - begin);
   found.elements = left < kNormBlock ? left : kNormBlock;
   return found;
 }
@@ -151,7 +160,9 @@ OPTSHARD_HOST_DEVICE inline SumOfSquaresOnDevice SumOfBlock(const PartialSquares
 // --- The second kernel: the blocks of each span, in order, a tile at a time.
 
 OPTSHARD_HOST_DEVICE inline int64_t BlocksOfSpan(const SquaresSpan& span) {
-  return (span.elements + kNormBlock - 1) / kNormBlock;
+  if (span.elements == 0) return 0;
+  return span.elements / span.period * BlocksOf(span.period) +
+         BlocksOf(span.elements % span.period);
 }
 
 // The first phase of a tile, of every thread: it is copied to where it is near.

@@ -2,34 +2,41 @@
 
 #include <cstring>
 
-#include "common/dtype.h"
-#include "common/simd/norms.h"
 #include "server/update/cuda/kernel_array.h"
+#include "server/update/cuda/squares_body.h"
 
 namespace optshard {
-void SquaresTable::Add(ConstBuffer values, int64_t elements, const int8_t* corrections) {
+
+void SquaresTable::Add(const Array& array) {
   SquaresSpan span;
-  span.values = ArrayOf(values);
-  span.corrections = corrections;
-  span.elements = elements;
+  span.values = ArrayOf(array.values);
+  span.corrections = array.corrections;
+  span.elements = array.elements;
+  span.period = array.period == 0 ? array.elements : array.period;
   span.blocks_before = blocks_;
   // Four elements of float64 are one pack, too.
-  span.is_aligned = IsAligned(span.values, kSumsOfThread, kSumsOfThread * sizeof(double)) &&
-                    IsAligned(corrections, sizeof(int8_t), kSumsOfThread);
-  blocks_ += (elements + kNormBlock - 1) / kNormBlock;
+  const bool periods_are = span.period >= span.elements || span.period % kSumsOfThread == 0;
+  span.is_aligned = periods_are &&
+                    IsAligned(span.values, kSumsOfThread, kSumsOfThread * sizeof(double)) &&
+                    IsAligned(array.corrections, sizeof(int8_t), kSumsOfThread);
+  blocks_ += kernels::BlocksOfSpan(span);
   spans_.push_back(span);
 }
 
-void SquaresTable::AddParameter(const SpanUpdate& span) {
+void SquaresTable::AddParameter(const SpanUpdate& span, int64_t period) {
   if (span.master) {
-    Add(span.master, span.elements);
+    Add({span.master, span.elements, period});
   } else {
-    Add(span.parameter, span.elements, span.correction);
+    Add({span.parameter, span.elements, period, span.correction});
   }
 }
 
+size_t SquaresTable::bytes_of_blocks() const {
+  return static_cast<size_t>(blocks_) * sizeof(SumOfSquaresOnDevice);
+}
+
 size_t SquaresTable::bytes_of_sums() const {
-  return (static_cast<size_t>(blocks_) + spans_.size()) * sizeof(SumOfSquaresOnDevice);
+  return bytes_of_blocks() + spans_.size() * sizeof(SumOfSquaresOnDevice);
 }
 
 void SquaresTable::CopyTo(void* to) const {
@@ -42,7 +49,7 @@ SquaresArguments SquaresTable::ArgumentsAt(const void* at, void* sums) const {
   arguments.span_count = static_cast<int32_t>(spans_.size());
   arguments.blocks = blocks_;
   arguments.of_blocks = static_cast<SumOfSquaresOnDevice*>(sums);
-  arguments.of_spans = arguments.of_blocks + blocks_;
+  arguments.of_spans = SpansIn(sums);
   return arguments;
 }
 

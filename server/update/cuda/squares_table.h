@@ -16,17 +16,29 @@ namespace optshard {
 // Thread-compatible.
 class SquaresTable {
  public:
-  // The array lies in the device's memory. `corrections`: of 16-bit values, or null.
-  void Add(ConstBuffer values, int64_t elements, const int8_t* corrections = nullptr);
+  struct Array {
+    ConstBuffer values;  // in the device's memory
+    int64_t elements = 0;
+    // Of so many elements at a time SumOfSquares goes on from the sum of those before; 0: of all.
+    int64_t period = 0;
+    const int8_t* corrections = nullptr;  // of 16-bit values; null: they have none
+  };
+  void Add(const Array& array);
   // The values that the update begins with: those of SumOfParameterSquares
   // (server/update/parameter_squares.h).
-  void AddParameter(const SpanUpdate& span);
+  void AddParameter(const SpanUpdate& span, int64_t period = 0);
 
   // What is copied to the device, 16-byte aligned there.
   size_t bytes() const { return spans_.size() * sizeof(SquaresSpan); }
   void CopyTo(void* to) const;
   // What the kernels write to, 16-byte aligned.
   size_t bytes_of_sums() const;
+  size_t bytes_of_blocks() const;  // of those, where the spans' are not wanted
+
+  // Where those of the spans lie in that memory.
+  SumOfSquaresOnDevice* SpansIn(void* sums) const {
+    return static_cast<SumOfSquaresOnDevice*>(sums) + blocks_;
+  }
 
   // For a copy that lies at `at`.
   SquaresArguments ArgumentsAt(const void* at, void* sums) const;

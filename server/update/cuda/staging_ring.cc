@@ -29,20 +29,19 @@ absl::StatusOr<std::unique_ptr<StagingRing::Place>> StagingRing::MakePlace() {
   return place;
 }
 
-absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t copied, size_t bytes, Fill fill,
-                                                      cudaStream_t stream, absl::Time deadline) {
-  const absl::StatusOr<Place*> place = Next(copied, std::max(copied, bytes), deadline);
+absl::StatusOr<StagingRing::Place*> StagingRing::Copy(size_t bytes, Fill fill, cudaStream_t stream,
+                                                      absl::Time deadline) {
+  const absl::StatusOr<Place*> place = Next(bytes, deadline);
   if (!place.ok()) return place.status();
   const Place& at = **place;
   fill(at.host.data(), at.device.data());
   const cudaError_t error =
-      cudaMemcpyAsync(at.device.data(), at.host.data(), copied, cudaMemcpyHostToDevice, stream);
+      cudaMemcpyAsync(at.device.data(), at.host.data(), bytes, cudaMemcpyHostToDevice, stream);
   if (error != cudaSuccess) return CudaStatus(error, "copying the table of an update");
   return *place;
 }
 
-absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t on_host, size_t on_device,
-                                                      absl::Time deadline) {
+absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t bytes, absl::Time deadline) {
   const absl::StatusOr<bool> is_free = places_[next_]->is_read.IsReached();
   if (!is_free.ok()) return errors::WithContext(is_free.status(), "an earlier update");
   if (!*is_free && places_.size() < kMostPlaces) {
@@ -54,19 +53,16 @@ absl::StatusOr<StagingRing::Place*> StagingRing::Next(size_t on_host, size_t on_
   next_ = (next_ + 1) % places_.size();
   const absl::Status status = place.is_read.Wait(deadline);
   if (!status.ok()) return errors::WithContext(status, "an earlier update");
-  const auto with_more = [](size_t bytes) { return std::max(kSmallest, bytes + bytes / 2); };
-  if (place.host.bytes() < on_host) {
-    place.host = CudaMemory();
-    auto host = CudaMemory::OnHost(with_more(on_host));
-    if (!host.ok()) return host.status();
-    place.host = *std::move(host);
-  }
-  if (place.device.bytes() < on_device) {
-    place.device = CudaMemory();
-    auto device = CudaMemory::OnDevice(with_more(on_device));
-    if (!device.ok()) return device.status();
-    place.device = *std::move(device);
-  }
+  if (place.device.bytes() >= bytes) return &place;
+  const size_t with_more = std::max(kSmallest, bytes + bytes / 2);
+  place.device = CudaMemory();
+  place.host = CudaMemory();
+  auto host = CudaMemory::OnHost(with_more);
+  if (!host.ok()) return host.status();
+  auto device = CudaMemory::OnDevice(with_more);
+  if (!device.ok()) return device.status();
+  place.host = *std::move(host);
+  place.device = *std::move(device);
   return &place;
 }
 

@@ -35,17 +35,15 @@ class StagingRing {
   // the device's.
   using Fill = absl::FunctionRef<void(void* host, void* device)>;
 
-  // Enqueues the copy of a table of `copied` bytes, to a place that has `bytes` on the device.
-  // Where all places are in use it makes one more, up to kMostPlaces, and then waits for the
-  // launches that had the oldest one, by the deadline. What their failure was, what CudaMemory
-  // says, or the failure of the copy.
-  absl::StatusOr<Place*> Copy(size_t copied, size_t bytes, Fill fill, cudaStream_t stream,
-                              absl::Time deadline);
+  // Enqueues the copy of a table of so many bytes. Where all places are in use it makes one more,
+  // up to kMostPlaces, and then waits for the launches that had the oldest one, by the deadline.
+  // What their failure was, what CudaMemory says, or the failure of the copy.
+  absl::StatusOr<Place*> Copy(size_t bytes, Fill fill, cudaStream_t stream, absl::Time deadline);
 
  private:
   StagingRing() = default;
   static absl::StatusOr<std::unique_ptr<Place>> MakePlace();
-  absl::StatusOr<Place*> Next(size_t on_host, size_t on_device, absl::Time deadline);
+  absl::StatusOr<Place*> Next(size_t bytes, absl::Time deadline);
 
   std::vector<std::unique_ptr<Place>> places_;
   size_t next_ = 0;  // the one that was used first

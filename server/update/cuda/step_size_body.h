@@ -12,11 +12,13 @@
 namespace optshard {
 
 struct StepSize {
-  int64_t task =
-      0;  // its sums are 2 * task, of the parameter, and the one after it, of the direction
-  double lr = 0;
-  double is_scaled = 0;
-  void* to = nullptr;  // in the device's memory
+  enum class Of : int32_t { kNormRatio, kRelativeStep };  // server/update/norm_ratio.h
+
+  Of of = Of::kNormRatio;
+  // Its sums are 2 * task, of the parameter, and the one after it, of the direction.
+  int64_t task = 0;
+  double numbers[4] = {};  // what the function has before its sums
+  void* to = nullptr;      // in the device's memory
 };
 
 struct StepSizeArguments {
@@ -31,7 +33,12 @@ namespace kernels {
 OPTSHARD_HOST_DEVICE inline void SetStepSize(const StepSizeArguments& arguments, int32_t index) {
   const StepSize& step = arguments.steps[index];
   const SumOfSquaresOnDevice* const sums = arguments.sums + 2 * step.task;
-  const double size = MinusNormScaledLr(step.lr, step.is_scaled, sums[0].squares, sums[1].squares);
+  const double* const numbers = step.numbers;
+  const double size =
+      step.of == StepSize::Of::kNormRatio
+          ? MinusNormScaledLr(numbers[0], numbers[1], sums[0].squares, sums[1].squares)
+          : MinusRelativeStep(numbers[0], numbers[1], numbers[2], numbers[3], sums[0].squares,
+                              sums[1].squares);
   if (arguments.is_double) {
     *static_cast<double*>(step.to) = size;
   } else {

@@ -1,6 +1,6 @@
 // Adafactor, as torch.optim has it: steps scaled by averages of the gradient's squares, of which a
 // matrix keeps only those of its rows and of its columns. Written as several formulas: sums come
-// between them.
+// between them. On a device, too (FactoredSequence).
 
 #include <algorithm>
 #include <cmath>
@@ -8,16 +8,23 @@
 #include <limits>
 #include <vector>
 
+#include "server/update/define_rule-inl.h"
+#include "server/update/norm_ratio.h"
+#ifdef OPTSHARD_KERNELS
+#include "server/update/cuda/kernel_rules.h"
+#else
 #include "common/default_floating_point.h"
 #include "common/simd/norms.h"
-#include "server/update/define_rule-inl.h"
 #include "server/update/matrices.h"
 #include "server/update/parameter_squares.h"
+#endif
 
 OPTSHARD_BEGIN_FORMULA();
 
 // The formulas write the update into the workspace, which takes the parameter's place.
 struct AdafactorConstants {
+  // As in RuleSpec::slots. A matrix has the first two, everything else the third.
+  enum SlotOfRule { kRowVar, kColVar, kVariance };
   enum Coefficient {
     kSign,  // -1 where the objective is maximized
     kWeight,
@@ -108,6 +115,37 @@ struct AdafactorStep : AdafactorConstants {
 
 OPTSHARD_END_FORMULA(AdafactorStep);
 
+#ifdef OPTSHARD_KERNELS
+namespace optshard {
+namespace kernels {
+namespace {
+
+FactoredRule Adafactor() {
+  FactoredRule rule;
+  rule.rule = "adafactor";
+  rule.vector = "AdafactorVector";
+  rule.gradient = "AdafactorGradient";
+  rule.average = "AdafactorAverage";
+  rule.matrix = "AdafactorMatrix";
+  rule.step = "AdafactorStep";
+  rule.row_slot = AdafactorConstants::kRowVar;
+  rule.column_slot = AdafactorConstants::kColVar;
+  rule.vector_slot = AdafactorConstants::kVariance;
+  rule.first_eps = AdafactorConstants::kFirstEps;
+  rule.rho = AdafactorConstants::kRho;
+  rule.second_eps = AdafactorConstants::kSecondEps;
+  rule.clip = AdafactorConstants::kClip;
+  rule.minus_step_size = AdafactorConstants::kMinusStepSize;
+  return rule;
+}
+
+const bool registered_adafactor [[maybe_unused]] = KernelRules<FactoredRule>::Register(Adafactor());
+
+}  // namespace
+}  // namespace kernels
+}  // namespace optshard
+#endif  // OPTSHARD_KERNELS
+
 #if OPTSHARD_DECLARE_RULE
 namespace optshard {
 namespace {
@@ -115,9 +153,8 @@ namespace {
 using Constant = AdafactorStep::Coefficient;
 constexpr int64_t kTile = kNormBlock;  // elements, in the first-level cache
 
+using SlotIndex = AdafactorStep::SlotOfRule;
 using Shape = absl::optional<std::vector<int64_t>>;
-
-enum SlotIndex { kRowVar, kColVar, kVariance };
 
 // Of shape `parameter`, but of extent 1 in the dimension that is averaged over, counted from the
 // last one.
@@ -157,12 +194,12 @@ RuleSpec AdafactorSpec() {
   spec.slots = {{"row_var", "running average of the mean square of each row"},
                 {"col_var", "running average of the mean square of each column"},
                 {"variance", "running average of the gradient's square"}};
-  spec.slots[kRowVar].extent = {
+  spec.slots[SlotIndex::kRowVar].extent = {
       &RowShape, "of a parameter with two or more dimensions, in the shape [..., rows, 1]"};
-  spec.slots[kColVar].extent = {
+  spec.slots[SlotIndex::kColVar].extent = {
       &ColumnShape, "of a parameter with two or more dimensions, in the shape [..., 1, columns]"};
-  spec.slots[kVariance].extent = {&VectorShape,
-                                  "of a parameter with fewer dimensions, or without elements"};
+  spec.slots[SlotIndex::kVariance].extent = {
+      &VectorShape, "of a parameter with fewer dimensions, or without elements"};
   return spec;
 }
 
@@ -251,12 +288,10 @@ class AdafactorRule final : public UpdateRule {
     const Squares squares = HasMatrices(span.shape)
                                 ? UpdateOfMatrices(formulas, step, span.slots, workspace)
                                 : UpdateOfVector(formulas, step, span.slots, workspace);
-    const double root = std::sqrt(static_cast<double>(span.elements));
-    const double size =
-        std::max(formulas[Constant::kSecondEps], std::sqrt(squares.parameter) / root);
-    const double clip =
-        std::max(1.0, std::sqrt(squares.update) / (root * formulas[Constant::kClip]));
-    formulas.Set(Constant::kMinusStepSize, -(size * formulas[Constant::kRho]) / clip);
+    formulas.Set(Constant::kMinusStepSize,
+                 MinusRelativeStep(formulas[Constant::kRho], formulas[Constant::kSecondEps],
+                                   formulas[Constant::kClip], static_cast<double>(span.elements),
+                                   squares.parameter, squares.update));
     step.gradient = workspace.elements;
     step.replicas.gradients = {};
     step.replicas.group_sizes = {};
@@ -280,7 +315,7 @@ class AdafactorRule final : public UpdateRule {
   Squares UpdateOfVector(Formulas& formulas, const SpanUpdate& span, const SlotArrays& slots,
                          const MatrixWorkspace<T>& workspace) const {
     SpanUpdate into = IntoUpdate(span, workspace.elements);
-    into.slots = {slots[kVariance]};
+    into.slots = {slots[SlotIndex::kVariance]};
     Squares squares;
     for (int64_t begin = 0; begin < span.elements; begin += kMatrixChunk) {
       const int64_t count = std::min(kMatrixChunk, span.elements - begin);
@@ -323,10 +358,11 @@ class AdafactorRule final : public UpdateRule {
       SumSquaresByRowAndColumn(workspace.elements + begin, extent, workspace.row_sums,
                                workspace.column_sums);
       Average(formulas, workspace.row_sums, extent.rows, matrices.columns,
-              slots[kRowVar].From(first * matrices.rows + row), workspace.row_averages + row);
+              slots[SlotIndex::kRowVar].From(first * matrices.rows + row),
+              workspace.row_averages + row);
     }
     Average(formulas, workspace.column_sums, count * matrices.columns, matrices.rows,
-            slots[kColVar].From(first * matrices.columns), workspace.column_averages);
+            slots[SlotIndex::kColVar].From(first * matrices.columns), workspace.column_averages);
   }
 
   // Of sums over `summed` elements each.

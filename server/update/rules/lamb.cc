@@ -1,5 +1,5 @@
 // LAMB: Adam's direction, scaled for each parameter by the ratio of its norm to the direction's.
-// Written as two formulas: the norms come between them. On a device, too (NormScaledLaunches).
+// Written as two formulas: the norms come between them. On a device, too (NormScaledSequence).
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "server/update/define_rule-inl.h"
 #include "server/update/norm_ratio.h"
 #ifdef OPTSHARD_KERNELS
-#include "server/update/cuda/norm_scaled_rule.h"
+#include "server/update/cuda/kernel_rules.h"
 #else
 #include "common/default_floating_point.h"
 #include "common/simd/norms.h"
@@ -70,7 +70,7 @@ namespace optshard {
 namespace kernels {
 namespace {
 
-const bool registered_lamb [[maybe_unused]] = NormScaledRules::Register(
+const bool registered_lamb [[maybe_unused]] = KernelRules<NormScaledRule>::Register(
     {"lamb", "LambDirection", "LambStep", LambDirection::kDirection, LambDirection::kLr,
      LambDirection::kIsScaled, LambStep::kMinusStepSize});
 

@@ -87,8 +87,8 @@ class FakeDeviceExecutor final : public Executor {
   }
 
   absl::Status CheckRuns(const UpdateRule& rule) const override {
-    if (rule.spec().name != "adafactor") return absl::OkStatus();
-    return absl::UnimplementedError("rule \"adafactor\" has no kernels");
+    if (rule.spec().name != "muon") return absl::OkStatus();
+    return absl::UnimplementedError("rule \"muon\" has no kernels");
   }
 
  private:

@@ -15,7 +15,7 @@ namespace optshard::testing {
 // on any thread.
 using MayUpdate = std::function<bool(int start)>;
 
-// Runs all rules but Adafactor. Reads nothing of the tasks that lies on the host once Start has
+// Runs all rules but Muon. Reads nothing of the tasks that lies on the host once Start has
 // returned.
 ExecutorFactory MakeFakeDeviceExecutor(const FakeDevices& devices,
                                        const std::shared_ptr<DeviceApi>& device,

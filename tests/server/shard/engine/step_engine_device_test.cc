@@ -75,7 +75,7 @@ TEST_P(StepEngineOnDevicesTest, Steps_EqualOneProcessToTheBit) {
   options.space = MixedGroups(RulesFor(options.policy));
   options.rules = RulesFor(options.policy);
   for (size_t g = 0; g < options.rules.size(); ++g) {
-    if (options.rules[g].name == "adafactor") options.rules[g] = {"adam"};
+    if (options.rules[g].name == "muon") options.rules[g] = {"adam"};
   }
   EngineRig rig(options);
   for (int step = 1; step <= 3; ++step) {
@@ -587,8 +587,15 @@ absl::Status CreateStatus(EngineRig& rig, const std::string& rule) {
 }
 
 TEST(StepEngineOnDevices, RuleThatHasNoKernels_IsRefusedAtTheStart) {
-  EngineRig rig(OnDevices(1));
-  const absl::Status without_kernels = CreateStatus(rig, "adafactor");
+  EngineRig::Options options = OnDevices(1);
+  ParameterSpec matrix;
+  matrix.name = "matrix";
+  matrix.shape = {16, 16};
+  GroupSpec group;
+  group.parameters = {matrix};
+  options.space = ParameterSpace({group});
+  EngineRig rig(options);
+  const absl::Status without_kernels = CreateStatus(rig, "muon");
   EXPECT_TRUE(absl::IsUnimplemented(without_kernels)) << without_kernels;
   EXPECT_THAT(std::string(without_kernels.message()), HasSubstr("param group 0"));
 }

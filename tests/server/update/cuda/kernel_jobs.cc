@@ -10,7 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
 #include "common/half.h"
-#include "server/update/cuda/norm_scaled_rule.h"
+#include "common/parameter_space.h"
+#include "server/update/cuda/sequenced_rule.h"
 
 namespace optshard::testing {
 namespace {
@@ -82,6 +83,44 @@ std::string FirstDifference(const std::string& name, DType dtype, int64_t elemen
   return "";
 }
 
+// One of the divisors of `number`.
+int64_t AnyDivisor(int64_t number, std::mt19937& random) {
+  std::vector<int64_t> divisors;
+  for (int64_t k = 1; k * k <= number; ++k) {
+    if (number % k != 0) continue;
+    divisors.push_back(k);
+    divisors.push_back(number / k);
+  }
+  return divisors.empty() ? 1 : divisors[random() % divisors.size()];
+}
+
+// Of one to three dimensions.
+std::vector<int64_t> AnyShape(int64_t elements, std::mt19937& random) {
+  const int64_t columns = AnyDivisor(elements, random);
+  const int64_t rows = AnyDivisor(elements / columns, random);
+  switch (random() % 4) {
+    case 0:
+      return {elements};
+    case 1:
+      return {elements / columns / rows, rows, columns};
+    default:
+      return {elements / columns, columns};
+  }
+}
+
+std::vector<JobShape> ShapesOfAllRules(JobKind kind) {
+  // Around the ends of vectors, blocks of codes, units and chunks; nothing; and several chunks.
+  return {
+      {kind, {1024}},
+      {kind, {0, 1, 2, 3, 5, 7, 8, 9, 31, 32, 33, 255, 256, 257, 1023, 0}, true},
+      {kind, {1025, 4095, 4097, 8192, 8193, 20000}, true},
+      {kind, {1, 3, 257, 4100, 2047}, false},
+      {kind, {700, 3000}, true, true},
+      {kind, {701, 2999}, false, true},
+      {kind, {1500, 40, 300, 2}, true, false, true},
+  };
+}
+
 bool IsCoded(JobKind kind) { return kind == JobKind::kCoded || kind == JobKind::kCodedFloat32; }
 
 }  // namespace
@@ -125,7 +164,7 @@ std::vector<RuleCase> KernelRuleCases() {
   }
   const auto has_none = [](const RuleCase& each) {
     return each.rule->formula() == nullptr &&
-           NormScaledRules::Find(each.rule->spec().name) == nullptr;
+           SequencedRule::Find(each.rule->spec().name) == nullptr;
   };
   cases.erase(std::remove_if(cases.begin(), cases.end(), has_none), cases.end());
   return cases;
@@ -138,17 +177,19 @@ bool Takes(const RuleCase& rule_case, JobKind kind) {
   });
 }
 
-std::vector<JobShape> JobShapes(JobKind kind) {
-  // Around the ends of vectors, blocks of codes, units and chunks; nothing; and several chunks.
-  return {
-      {kind, {1024}},
-      {kind, {0, 1, 2, 3, 5, 7, 8, 9, 31, 32, 33, 255, 256, 257, 1023, 0}, true},
-      {kind, {1025, 4095, 4097, 8192, 8193, 20000}, true},
-      {kind, {1, 3, 257, 4100, 2047}, false},
-      {kind, {700, 3000}, true, true},
-      {kind, {701, 2999}, false, true},
-      {kind, {1500, 40, 300, 2}, true, false, true},
-  };
+std::vector<JobShape> JobShapes(const RuleCase& rule_case, JobKind kind) {
+  std::vector<JobShape> shapes = ShapesOfAllRules(kind);
+  if (rule_case.rule->spec().element_wise) return shapes;
+  // Matrices by ones and by fives, of which the CPU begins blocks anew; with more rows and columns
+  // than are added at a time, and few of both.
+  JobShape matrices;
+  matrices.kind = kind;
+  matrices.shapes = {{3, 91, 100}, {7, 50, 63}, {5000, 2}, {2, 5000}, {1100, 1, 2}, {40, 33, 3}};
+  for (const std::vector<int64_t>& shape : matrices.shapes) {
+    matrices.elements.push_back(ElementsOf(shape));
+  }
+  shapes.push_back(matrices);
+  return shapes;
 }
 
 KernelJob::KernelJob(const RuleCase& rule_case, const JobShape& shape, StepNumber step,
@@ -185,6 +226,10 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
   };
   Task task;
   task.elements = elements;
+  task.shape = {elements};
+  if (!rule_->spec().element_wise) {
+    task.shape = shape.shapes.empty() ? AnyShape(elements, random_) : shape.shapes[tasks_.size()];
+  }
   task.coefficients = static_cast<int>(random_() % coefficients_.size());
   DType of_parameter = type();
   if (shape.kind == JobKind::kCorrected) of_parameter = any_half();
@@ -213,6 +258,11 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
   for (size_t s = 0; s < slots.size(); ++s) {
     const bool is_signed = rule_case.signed_slots[s];
     Place place;
+    if (!slots[s].ShapeFor(task.shape).has_value()) {
+      task.slots.push_back(place);
+      continue;
+    }
+    const int64_t values = slots[s].ValuesFor(task.shape, elements);
     const bool codes = shape.kind == JobKind::kCodedFloat32 ||
                        (shape.kind == JobKind::kCoded && random_() % 4 != 0);
     if (codes && slots[s].eight_bit != EightBit::kNo) {
@@ -221,13 +271,12 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
       const BlockCode code =
           companded ? (of_signed ? BlockCode::kCompandedAverage : BlockCode::kCompandedSquare)
                     : (of_signed ? BlockCode::kDynamicSigned : BlockCode::kDynamicUnsigned);
-      place = AddCoded(slots[s].name, code, elements);
+      place = AddCoded(slots[s].name, code, values);
     } else {
       const bool is_float32 = shape.kind == JobKind::kBFloat16Master;
-      place =
-          AddArray(slots[s].name, is_float32 ? DType::kFloat32 : type(), elements, shape.aligned);
+      place = AddArray(slots[s].name, is_float32 ? DType::kFloat32 : type(), values, shape.aligned);
     }
-    Fill(place, Values(elements, is_signed, false));
+    Fill(place, Values(values, is_signed, false));
     task.slots.push_back(place);
   }
   tasks_.push_back(task);
@@ -317,10 +366,11 @@ std::vector<UpdateTask> KernelJob::TasksAt(void* at) const {
         task.span.slots[s] = CodedArray{slot.code, static_cast<uint8_t*>(at) + slot.offset,
                                         static_cast<char*>(at) + slot.scales};
       } else {
-        task.span.slots[s] = BufferAt(at, slot);
+        task.span.slots[s] = BufferAt(at, slot);  // or none
       }
     }
     task.span.elements = from.elements;
+    task.span.shape = from.shape;
     tasks.push_back(task);
   }
   return tasks;
@@ -329,10 +379,8 @@ std::vector<UpdateTask> KernelJob::TasksAt(void* at) const {
 std::vector<char> KernelJob::Expected() const {
   const AlignedBytes copy(memory_);
   for (UpdateTask& task : TasksAt(copy.data)) {
-    const int64_t shape[] = {task.span.elements};
-    task.span.shape = shape;
     AlignedFloats workspace(
-        rule_->WorkspaceBytes(shape, task.span.parameter.dtype()) / sizeof(float) + 1);
+        rule_->WorkspaceBytes(task.span.shape, task.span.parameter.dtype()) / sizeof(float) + 1);
     task.span.workspace = workspace.data();
     rule_->Update(DriverKind::kScalar, *task.coefficients, task.span);
   }

@@ -44,14 +44,16 @@ struct JobShape {
   bool aligned = true;            // or every array begins anywhere
   bool specials = false;          // infinities, NaN, zeros and denormals among the gradients
   bool zeros = false;             // every other parameter, or its master, is zero
+  // Of rules that need whole parameters, of each span; empty: any.
+  std::vector<std::vector<int64_t>> shapes = {};
 };
 
 // Memory with what the arrays of some tasks hold, and the tasks over any copy of it. Thread-
 // compatible.
 class KernelJob {
  public:
-  // Of a rule that takes such types. Where it needs whole parameters, each span is one. `step`: of
-  // the parameters' counts.
+  // Of a rule that takes such types. Where it needs whole parameters, each span is one, of any
+  // shape. `step`: of the parameters' counts.
   KernelJob(const RuleCase& rule_case, const JobShape& shape, StepNumber step, uint32_t seed);
 
   const UpdateRule& rule() const { return *rule_; }
@@ -85,6 +87,7 @@ class KernelJob {
     std::vector<Place> slots;
     DType rounded_to = DType::kFloat32;
     int64_t elements = 0;
+    std::vector<int64_t> shape;
     int coefficients = 0;
   };
 
@@ -111,7 +114,7 @@ std::vector<RuleCase> KernelRuleCases();
 bool Takes(const RuleCase& rule_case, JobKind kind);
 
 // The shapes that both the host's and a device's test go through; `kind` in each.
-std::vector<JobShape> JobShapes(JobKind kind);
+std::vector<JobShape> JobShapes(const RuleCase& rule_case, JobKind kind);
 
 }  // namespace optshard::testing
 

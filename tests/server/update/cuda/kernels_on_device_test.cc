@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,7 @@ TEST_P(KernelsOnDeviceTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
   int jobs = 0;
   for (const RuleCase& rule_case : KernelRuleCases()) {
     if (!Takes(rule_case, GetParam())) continue;
-    for (JobShape shape : JobShapes(GetParam())) {
+    for (JobShape shape : JobShapes(rule_case, GetParam())) {
       // More than one chunk for each block of the grid, once.
       if (jobs == 0) shape.elements = {9000000};
       const KernelJob job(rule_case, shape, 1 + seed % 3, seed);
@@ -77,6 +78,27 @@ TEST_P(KernelsOnDeviceTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
   }
   EXPECT_GT(jobs, 0);
   RecordProperty("jobs", jobs);
+}
+
+// More than one batch, and more of each kind of work than a grid has blocks for.
+TEST_P(KernelsOnDeviceTest, LargeParametersOfRulesThatNeedThemWhole_BitsOfTheCpu) {
+  if (GetParam() != JobKind::kFloat32 && GetParam() != JobKind::kBFloat16Master) return;
+  JobShape shape;
+  shape.kind = GetParam();
+  shape.shapes = {{1500, 2000}, {2000000, 2}, {1200, 50, 40}, {900000, 3, 1}, {3, 1000000}, {5000}};
+  for (const std::vector<int64_t>& each : shape.shapes) {
+    int64_t elements = 1;
+    for (const int64_t extent : each) elements *= extent;
+    shape.elements.push_back(elements);
+  }
+  std::set<std::string> done;
+  for (const RuleCase& rule_case : KernelRuleCases()) {
+    if (rule_case.rule->spec().element_wise) continue;
+    if (!done.insert(rule_case.rule->spec().name).second) continue;
+    const KernelJob job(rule_case, shape, 2, kSeed);
+    ASSERT_EQ(KernelJob::Difference(job, AfterKernels(job), job.Expected()), "") << rule_case.name;
+  }
+  EXPECT_EQ(done.size(), 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KernelsOnDeviceTest, ::testing::ValuesIn(kJobKinds),
@@ -102,7 +124,9 @@ TEST(SquaresOnDeviceTest, AnyTypeSizeAndAlignment_BitsOfTheCpu) {
                 cudaSuccess);
       const SquaresArguments arguments = table.ArgumentsAt(at->data(), of_sums->data());
       // Fewer blocks than there is work for, too.
-      ASSERT_EQ(LaunchSquares(arguments, {seed % 2 == 0 ? 1 : 1000, nullptr}), 0);
+      ASSERT_EQ(
+          LaunchSquares(arguments, SquaresOf::kBlocksAndSpans, {seed % 2 == 0 ? 1 : 1000, nullptr}),
+          0);
       std::vector<SumOfSquaresOnDevice> sums(arguments.span_count);
       ASSERT_EQ(cudaMemcpy(sums.data(), arguments.of_spans,
                            sums.size() * sizeof(SumOfSquaresOnDevice), cudaMemcpyDeviceToHost),

@@ -178,6 +178,9 @@ def _count(sass, pattern):
 # A slot that a formula only writes is not loaded, and a parameter that it only reads need not be stored.
 _UNREAD_SLOTS = {"LambDirection": 1}
 _KEEPS_PARAMETER = ("LambDirection",)
+# They write the parameter alone, which compilers see. For sm_80 and sm_90 nvcc stores it one element at a
+# time then, where all arrays are of one type.
+_UNREAD_PARAMETER = ("AdafactorAverage", "AdafactorGradient", "AdafactorVector")
 
 
 def _widths(kernel):
@@ -186,15 +189,17 @@ def _widths(kernel):
     What is loaded is the parameter or its master, the gradient and the slots; what is stored, all of
     these but the gradient, and the parameter beside a master. Compilers may share stores among types.
     """
-    read = 2 + kernel.slots - _UNREAD_SLOTS.get(kernel.formula, 0)
+    reads_parameter = kernel.formula not in _UNREAD_PARAMETER
+    read = 1 + reads_parameter + kernel.slots - _UNREAD_SLOTS.get(kernel.formula, 0)
     if kernel.pass_name in (PLAIN_FLOAT32, PLAIN_FLOAT64):
-        return {"LDG.E.128": read, "STG.E.128": kernel.slots + (kernel.formula not in _KEEPS_PARAMETER)}
+        stores_parameter = reads_parameter and kernel.formula not in _KEEPS_PARAMETER
+        return {"LDG.E.128": read, "STG.E.128": kernel.slots + stores_parameter}
     if kernel.pass_name == BFLOAT16:
         return {"LDG.E.64": 2 * read, "STG.E.64": 2 * (1 + kernel.slots)}
     if kernel.pass_name == MASTER:
         return {"LDG.E.128": 2 * (read - 1), "STG.E.128": 2 * (1 + kernel.slots), "LDG.E.64": 2, "STG.E.64": 2}
     if kernel.pass_name == CODED_FLOAT32:
-        return {"LDG.E.128": 4, "STG.E.128": 2}
+        return {"LDG.E.128": 2 * (1 + reads_parameter), "STG.E.128": 2}
     return {"LDG.E.128": 2 * read, "LDG.E.64": 2 * read, "STG.E.128": 2, "STG.E.64": 2}
 
 

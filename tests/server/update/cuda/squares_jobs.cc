@@ -17,6 +17,7 @@ namespace {
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 constexpr int64_t kLine = 64;
+constexpr int64_t kPeriods[] = {1, 7, 100, 1024, 1028, 5000};
 
 float AnyValue(std::mt19937& random, bool specials) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -92,6 +93,7 @@ SquaresJob::SquaresJob(const SquaresShape& shape, uint32_t seed) : random_(seed)
         memory_[array.correction + i] = static_cast<char>(static_cast<int>(random_() % 255) - 127);
       }
     }
+    if (random_() % 2 == 0) array.period = kPeriods[random_() % std::size(kPeriods)];
     arrays_.push_back(array);
   }
   memory_.resize(memory_.size() + kLine);
@@ -114,7 +116,9 @@ SpanUpdate SquaresJob::SpanAt(char* at, const Array& array) const {
 
 SquaresTable SquaresJob::TableAt(void* at) const {
   SquaresTable table;
-  for (const Array& array : arrays_) table.AddParameter(SpanAt(static_cast<char*>(at), array));
+  for (const Array& array : arrays_) {
+    table.AddParameter(SpanAt(static_cast<char*>(at), array), array.period);
+  }
   return table;
 }
 
@@ -124,16 +128,22 @@ std::string SquaresJob::Difference(const SumOfSquaresOnDevice* sums) const {
   for (size_t i = 0; i < arrays_.size(); ++i) {
     const Array& array = arrays_[i];
     const SpanUpdate span = SpanAt(reinterpret_cast<char*>(copy.data()), array);
-    const double squares = SumOfParameterSquares(span, 0);
+    double squares = 0;
+    const int64_t period = array.period == 0 ? std::max<int64_t>(array.elements, 1) : array.period;
+    for (int64_t begin = 0; begin < array.elements; begin += period) {
+      const int64_t count = std::min(period, array.elements - begin);
+      squares = SumOfParameterSquares(span.Part(begin, count), squares);
+    }
     const double actual = sums[i].squares;
     const bool equal = BitsOfDouble(squares) == BitsOfDouble(actual) ||
                        (std::isnan(squares) && std::isnan(actual));
     const int64_t not_finite = NotFinite(span);
     if (equal && sums[i].not_finite == not_finite) continue;
-    return absl::StrFormat("array %d, %s, %d elements%s: %a and %d not finite, expected %a and %d",
-                           i, NameOf(array.dtype), array.elements,
-                           span.correction == nullptr ? "" : ", corrected", actual,
-                           sums[i].not_finite, squares, not_finite);
+    return absl::StrFormat(
+        "array %d, %s, %d elements, period %d%s: %a and %d not finite, expected %a and %d", i,
+        NameOf(array.dtype), array.elements, array.period,
+        span.correction == nullptr ? "" : ", corrected", actual, sums[i].not_finite, squares,
+        not_finite);
   }
   return "";
 }

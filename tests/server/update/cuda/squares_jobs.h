@@ -23,7 +23,8 @@ struct SquaresShape {
 // Sizes around the ends of rows, blocks and tiles.
 std::vector<SquaresShape> SquaresShapes();
 
-// Arrays of all types, some of 16-bit ones with corrections. Thread-compatible.
+// Arrays of all types, some of 16-bit ones with corrections, and some with periods.
+// Thread-compatible.
 class SquaresJob {
  public:
   SquaresJob(const SquaresShape& shape, uint32_t seed);
@@ -41,6 +42,7 @@ class SquaresJob {
     int64_t offset = 0;
     int64_t correction = -1;  // none
     int64_t elements = 0;
+    int64_t period = 0;  // SquaresTable::Array's
   };
 
   int64_t Reserve(int64_t bytes, size_t element_bytes, bool aligned);

@@ -11,7 +11,7 @@
 
 namespace optshard::testing {
 
-inline void RunSquaresOnHost(const SquaresArguments& arguments) {
+inline void RunSquaresOnHost(const SquaresArguments& arguments, bool of_spans = true) {
   for (int64_t block = 0; block < arguments.blocks; ++block) {
     std::array<kernels::PartialSquares, kThreadsOfSquares> parts;
     for (int thread = 0; thread < kThreadsOfSquares; ++thread) {
@@ -24,7 +24,7 @@ inline void RunSquaresOnHost(const SquaresArguments& arguments) {
     }
     arguments.of_blocks[block] = kernels::SumOfBlock(parts[0]);
   }
-  for (int32_t span = 0; span < arguments.span_count; ++span) {
+  for (int32_t span = 0; of_spans && span < arguments.span_count; ++span) {
     SumOfSquaresOnDevice sum;
     const int64_t blocks = kernels::BlocksOfSpan(arguments.spans[span]);
     for (int64_t tile = 0; tile * kSquaresTile < blocks; ++tile) {

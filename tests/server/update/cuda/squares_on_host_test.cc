@@ -35,8 +35,8 @@ TEST(SquaresOnHost_MoreElementsThanAnInt, AreFoundByTheirBlocks) {
   constexpr int64_t kElements = (int64_t{3} << 31) + 5;
   SquaresTable table;
   float nothing = 0;
-  table.Add(&nothing, 10);
-  table.Add(&nothing, kElements);
+  table.Add({&nothing, 10});
+  table.Add({&nothing, kElements});
   AlignedFloats copy(table.bytes() / sizeof(float) + 1);
   table.CopyTo(copy.data());
   const SquaresArguments arguments = table.ArgumentsAt(copy.data(), nullptr);

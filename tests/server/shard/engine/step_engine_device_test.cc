@@ -6,12 +6,10 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
 #include "common/gradient_mode.h"
@@ -19,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "server/coordinator/recovery_point.h"
 #include "server/shard/engine/load_input.h"
+#include "tests/server/shard/engine/device_cases.h"
 #include "tests/server/shard/engine/engine_rig.h"
 #include "tests/testing/state_share.h"
 
@@ -63,27 +62,16 @@ std::vector<Values> Replicas(EngineRig& rig) {
   return replicas;
 }
 
-using DeviceCase = std::tuple<int, GradientMode, PartitionPolicy, Placement>;
-
 class StepEngineOnDevicesTest : public ::testing::TestWithParam<DeviceCase> {};
 
 TEST_P(StepEngineOnDevicesTest, Steps_EqualOneProcessToTheBit) {
-  EngineRig::Options options = OnDevices(0);
-  Placement placement;
-  std::tie(options.world_size, options.gradient_mode, options.policy, placement) = GetParam();
-  options.placements = {placement};
-  options.space = MixedGroups(RulesFor(options.policy));
-  options.rules = RulesFor(options.policy);
+  EngineRig::Options options = OptionsOf(GetParam(), OnDevices(0));
   for (size_t g = 0; g < options.rules.size(); ++g) {
     if (options.rules[g].name == "muon") options.rules[g] = {"adam"};
   }
   EngineRig rig(options);
   for (int step = 1; step <= 3; ++step) {
-    // With gradients that are missing on some ranks, or, where they are averaged, on all.
-    rig.GiveGradients([&](StepNumber number, Rank rank, int parameter) {
-      const int of = options.gradient_mode == GradientMode::kAveraged ? 0 : 2 * rank;
-      return (number + static_cast<StepNumber>(parameter + of)) % 4 != 0;
-    });
+    GiveSomeGradients(rig);
     ExpectAllOk(rig.Step());
     rig.StepOracleAlong();
     // After every other step only the device knows that it has ended.
@@ -94,46 +82,11 @@ TEST_P(StepEngineOnDevicesTest, Steps_EqualOneProcessToTheBit) {
   }
 }
 
-std::string PolicyName(PartitionPolicy policy) {
-  return policy == PartitionPolicy::kGreedy     ? "Greedy"
-         : policy == PartitionPolicy::kBalanced ? "Balanced"
-                                                : "Replicated";
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, StepEngineOnDevicesTest,
-    ::testing::Combine(::testing::Values(1, 3),
-                       ::testing::Values(GradientMode::kAveraged, GradientMode::kReduce),
-                       ::testing::Values(PartitionPolicy::kGreedy, PartitionPolicy::kBalanced,
-                                         PartitionPolicy::kReplicated),
-                       ::testing::Values(Placement::kFlatRegions, Placement::kScattered)),
-    [](const ::testing::TestParamInfo<DeviceCase>& info) {
-      const bool averaged = std::get<1>(info.param) == GradientMode::kAveraged;
-      return absl::StrCat("Ranks", std::get<0>(info.param), averaged ? "Averaged" : "Reduce",
-                          PolicyName(std::get<2>(info.param)), "P",
-                          static_cast<int>(std::get<3>(info.param)));
-    });
+INSTANTIATE_TEST_SUITE_P(All, StepEngineOnDevicesTest, AllDeviceCases(), NameOfCase);
 
 // Of a parameter that is read in several windows, too, and from within a block of codes on.
 TEST(StepEngineOnDevices, StateOfEightBitsAndOtherTypes_EqualsOneProcess) {
-  std::vector<StateOptions> all(6);
-  all[1].format = StateFormat::kBFloat16;
-  all[2].format = StateFormat::kInt8Dynamic;
-  all[3].format = StateFormat::kInt8Companded;
-  all[4].master_weights = true;
-  all[4].publish_dtype = DType::kBFloat16;
-  all[5].master_weights = true;
-  all[5].master_weight_bits = 24;
-  for (const StateOptions& state : all) {
-    EngineRig::Options options = OnDevices(2);
-    options.state = state;
-    std::vector<GroupSpec> groups = MixedDTypeSpace().groups();
-    ParameterSpec large;
-    large.name = "large";
-    large.shape = {100000};
-    groups[0].parameters.push_back(large);
-    options.space = ParameterSpace(groups);
-    options.buckets = {1 << 20, 1 << 18};
+  for (const EngineRig::Options& options : EveryState(OnDevices(2))) {
     EngineRig rig(options);
     ExpectAllOk(rig.SyncParameters());
     for (int step = 1; step <= 3; ++step) {
@@ -143,7 +96,7 @@ TEST(StepEngineOnDevices, StateOfEightBitsAndOtherTypes_EqualsOneProcess) {
       ExpectSynchronized(rig);
       ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
     }
-    const int p = static_cast<int>(groups[0].parameters.size()) - 1;
+    const int p = static_cast<int>(options.space.groups()[0].parameters.size()) - 1;
     const Values& whole = rig.oracle().Slot(p, 0);
     const auto owner = absl::c_find_if(rig.shape()->slices(0),
                                        [p](const Slice& slice) { return slice.parameter == p; });

@@ -3,15 +3,13 @@
 
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
-#include "common/gradient_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/server/shard/engine/device_cases.h"
 #include "tests/server/shard/engine/engine_rig.h"
 
 namespace optshard::testing {
@@ -40,69 +38,22 @@ void StepAll(EngineRig& rig) {
   }
 }
 
-using OffloadCase = std::tuple<int, GradientMode, PartitionPolicy, Placement>;
-
-class StepEngineOffloadedTest : public ::testing::TestWithParam<OffloadCase> {};
+class StepEngineOffloadedTest : public ::testing::TestWithParam<DeviceCase> {};
 
 TEST_P(StepEngineOffloadedTest, StepsOfEveryRule_EqualOneProcessToTheBit) {
-  EngineRig::Options options = Offloaded(0);
-  Placement placement;
-  std::tie(options.world_size, options.gradient_mode, options.policy, placement) = GetParam();
-  options.placements = {placement};
-  options.space = MixedGroups(RulesFor(options.policy));
-  options.rules = RulesFor(options.policy);
-  EngineRig rig(options);
+  EngineRig rig(OptionsOf(GetParam(), Offloaded(0)));
   for (int step = 1; step <= 3; ++step) {
-    // With gradients that are missing on some ranks, or, where they are averaged, on all.
-    rig.GiveGradients([&](StepNumber number, Rank rank, int parameter) {
-      const int of = options.gradient_mode == GradientMode::kAveraged ? 0 : 2 * rank;
-      return (number + static_cast<StepNumber>(parameter + of)) % 4 != 0;
-    });
+    GiveSomeGradients(rig);
     ASSERT_NO_FATAL_FAILURE(StepAll(rig));
     ASSERT_EQ(rig.DifferenceToOracle(), "") << "after step " << step;
   }
   EXPECT_THAT(rig.devices().nccl().Misuses(), ::testing::IsEmpty());
 }
 
-std::string PolicyName(PartitionPolicy policy) {
-  return policy == PartitionPolicy::kGreedy     ? "Greedy"
-         : policy == PartitionPolicy::kBalanced ? "Balanced"
-                                                : "Replicated";
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, StepEngineOffloadedTest,
-    ::testing::Combine(::testing::Values(1, 3),
-                       ::testing::Values(GradientMode::kAveraged, GradientMode::kReduce),
-                       ::testing::Values(PartitionPolicy::kGreedy, PartitionPolicy::kBalanced,
-                                         PartitionPolicy::kReplicated),
-                       ::testing::Values(Placement::kFlatRegions, Placement::kScattered)),
-    [](const ::testing::TestParamInfo<OffloadCase>& info) {
-      const bool averaged = std::get<1>(info.param) == GradientMode::kAveraged;
-      return absl::StrCat("Ranks", std::get<0>(info.param), averaged ? "Averaged" : "Reduce",
-                          PolicyName(std::get<2>(info.param)), "P",
-                          static_cast<int>(std::get<3>(info.param)));
-    });
+INSTANTIATE_TEST_SUITE_P(All, StepEngineOffloadedTest, AllDeviceCases(), NameOfCase);
 
 TEST(StepEngineOffloaded, StateOfEveryTypeWithMasters_EqualsOneProcess) {
-  std::vector<StateOptions> all(6);
-  all[1].format = StateFormat::kBFloat16;
-  all[2].format = StateFormat::kInt8Dynamic;
-  all[3].format = StateFormat::kInt8Companded;
-  all[4].master_weights = true;
-  all[4].publish_dtype = DType::kBFloat16;
-  all[5].master_weights = true;
-  all[5].master_weight_bits = 24;
-  for (const StateOptions& state : all) {
-    EngineRig::Options options = Offloaded(2);
-    options.state = state;
-    std::vector<GroupSpec> groups = MixedDTypeSpace().groups();
-    ParameterSpec large;
-    large.name = "large";
-    large.shape = {100000};
-    groups[0].parameters.push_back(large);
-    options.space = ParameterSpace(groups);
-    options.buckets = {1 << 20, 1 << 18};
+  for (const EngineRig::Options& options : EveryState(Offloaded(2))) {
     EngineRig rig(options);
     EXPECT_EQ(rig.rank(0).store->device_access(), nullptr) << "the state is on the device";
     ExpectAllOk(rig.SyncParameters());

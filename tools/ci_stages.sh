@@ -4,6 +4,9 @@
 #   OPTSHARD_CI_SECONDS   how long all stages together may take (default 5100)
 #   stage NAME SECONDS COMMAND...
 #                         runs a stage for at most SECONDS, or until the time for all is over
+#   share_of_time PARTS KEEP
+#                         the seconds of a stage that gets one of so many equal parts of the time that
+#                         is left but for KEEP seconds
 #   report_stages         prints how each stage ended
 #   stages_passed         succeeds when every stage ran to its end and passed
 #
@@ -23,6 +26,14 @@ stages_good=() stages_bad=()
 # The last total line of a stage's output: "N passed, N failed, N skipped".
 stage_total() {
   grep -oE '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$1" | tail -n 1
+}
+
+# What the stage says of what it left out.
+stage_not_reached() { grep -oE '^NOT REACHED: [0-9]+ of [0-9]+ targets$' "$1" | tail -n 1; }
+
+share_of_time() {
+  local share=$(((BUDGET - SECONDS - $2) / $1))
+  echo $((share > LEAST ? share : LEAST))
 }
 
 stage() {
@@ -46,7 +57,9 @@ stage() {
   wait $!
   status=$?
   total=$(stage_total "$log")
-  local took="$((SECONDS - started)) s${total:+: $total}"
+  local took missing
+  missing=$(stage_not_reached "$log")
+  took="$((SECONDS - started)) s${total:+: $total}${missing:+; $missing}"
   case $status in
     0) stages_good+=("passed: $name ($took)") ;;
     124 | 137)

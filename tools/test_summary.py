@@ -20,6 +20,8 @@ _WITHOUT_CASES = {
     "NO_STATUS": "did not run",
     "TOOL_HALTED_BEFORE_TESTING": "did not run",
 }
+# Those of a test that was running when its run was interrupted.
+_UNFINISHED = ("INCOMPLETE", "NO_STATUS", "REMOTE_FAILURE", "TOOL_HALTED_BEFORE_TESTING")
 
 
 class Summary:
@@ -31,6 +33,7 @@ class Summary:
         self.skipped = []
         # Label -> how many of its cases ran, skipped ones not counted.
         self.ran = collections.Counter()
+        self.reached = set()  # labels of tests that ended
 
     def total_line(self):
         line = "%d passed, %d failed" % (self.passed, len(self.failed))
@@ -54,6 +57,7 @@ class Summary:
         self.failed += other.failed
         self.skipped += other.skipped
         self.ran += other.ran
+        self.reached |= other.reached
 
 
 def _path(uri):
@@ -127,8 +131,11 @@ def _failed_to_build(event):
     return None
 
 
-def summarize(event_lines, bazel_exit_code):
-    """The Summary of one run, from the lines of its --build_event_json_file."""
+def summarize(event_lines, bazel_exit_code, interrupted=False):
+    """The Summary of one run, from the lines of its --build_event_json_file.
+
+    Of a run that was interrupted, it is that of the tests which had ended by then.
+    """
     summary = Summary()
     results = {}  # (label, run, shard) -> (attempt, result); a later attempt replaces an earlier.
     unbuilt = {}  # An ordered set.
@@ -138,6 +145,8 @@ def summarize(event_lines, bazel_exit_code):
         try:
             event = json.loads(line)
         except json.JSONDecodeError:
+            if interrupted:
+                break
             summary.failed.append(("bazel", "its list of events breaks off: it was killed, or the disk is full"))
             break
         identity = event.get("id", {})
@@ -152,7 +161,12 @@ def summarize(event_lines, bazel_exit_code):
             if label:
                 unbuilt[label] = True
     for (label, _, _), (_, result) in sorted(results.items()):
+        if interrupted and result.get("status", "NO_STATUS") in _UNFINISHED:
+            continue
         _add_test(summary, label, result)
+        summary.reached.add(label)
+    if interrupted:
+        return summary
     tested = {label for label, _, _ in results}
     for label in unbuilt:
         if label not in tested:

@@ -46,6 +46,17 @@ class Stages(unittest.TestCase):
         )
         self.assertRegex(output, r"passed: asan \(\d+ s: 3 passed, 0 failed, 5 skipped\)")
 
+    def test_what_a_stage_did_not_reach_stands_beside_its_time(self):
+        code, output = self.run_stages(
+            "stage tests 20 true\nstage tsan 20 printf 'NOT REACHED: 3 of 5 targets\\n2 passed, 0 failed\\n'"
+        )
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"passed: tsan \(\d+ s: 2 passed, 0 failed; NOT REACHED: 3 of 5 targets\)")
+
+    def test_stages_share_the_time_that_is_left(self):
+        _, output = self.run_stages("share_of_time 2 100\nshare_of_time 1 4900", OPTSHARD_CI_SECONDS="5000")
+        self.assertIn("2450\n100\n", output)
+
     def test_stage_that_fails_is_red_and_the_next_ones_run(self):
         code, output = self.run_stages("stage tests 20 false\nstage tsan 20 echo here")
         self.assertNotEqual(code, 0)

@@ -33,6 +33,70 @@ class Select(unittest.TestCase):
             self.assertEqual(run_tests.select(rules, "TwoRanks.Sp"), ([], ["//a:split_test"]))
 
 
+class Within(unittest.TestCase):
+    FIRST = ["//tests/server/shard/engine:a", "//tests/common/dataplane:b"]
+    OTHERS = ["//tests/client:t%d" % k for k in range(60)]
+
+    def run_within(self, *, seconds=100, of_a_run=1, interrupts_at=None, fails_at=None):
+        """(summary, output, runs) with a Bazel whose runs take so long."""
+        now = [0.0]
+        runs = []
+
+        def bazel_test(arguments, left):
+            labels = arguments[arguments.index("--") + 1 :]
+            runs.append(labels)
+            now[0] += of_a_run
+            summary = test_summary.Summary()
+            if interrupts_at == len(runs):
+                return summary, True
+            self.assertGreater(left, 0)
+            summary.passed = len(labels)
+            summary.reached = set(labels)
+            if fails_at == len(runs):
+                summary.failed.append((labels[0], "failed"))
+            return summary, False
+
+        output = io.StringIO()
+        with mock.patch.object(run_tests, "bazel_test", bazel_test), mock.patch.object(
+            run_tests.time, "monotonic", lambda: now[0]
+        ), contextlib.redirect_stdout(output):
+            summary = run_tests.run_within(seconds, self.FIRST + self.OTHERS, ["--config=tsan"])
+        return summary, output.getvalue(), runs
+
+    def test_all_are_run_once_where_there_is_time(self):
+        summary, output, runs = self.run_within()
+        self.assertEqual(summary.exit_code(), 0)
+        self.assertEqual(runs[0], self.FIRST)
+        self.assertEqual(sorted(sum(runs, [])), sorted(self.FIRST + self.OTHERS))
+        self.assertNotIn("NOT REACHED", output)
+
+    def test_what_is_not_reached_is_named_and_no_failure(self):
+        summary, output, runs = self.run_within(seconds=10, of_a_run=5)
+        self.assertEqual(summary.exit_code(), 0)
+        self.assertEqual(len(runs), 2)
+        self.assertIn("NOT REACHED: 36 of 62 targets\n", output)
+        missing = set(self.OTHERS) - set(runs[1])
+        self.assertEqual({line[len("NOT REACHED IN TIME ") :] for line in output.splitlines()[:-1]}, missing)
+
+    def test_the_first_ones_have_to_be_reached(self):
+        summary, _, _ = self.run_within(interrupts_at=1)
+        self.assertEqual(summary.exit_code(), 1)
+        self.assertIn(("those of FIRST", "were not all reached in 100 s"), summary.failed)
+
+    def test_a_later_run_may_be_interrupted(self):
+        summary, output, _ = self.run_within(seconds=3, of_a_run=2, interrupts_at=2)
+        self.assertEqual(summary.exit_code(), 0)
+        self.assertIn("NOT REACHED: 60 of 62 targets\n", output)
+
+    def test_a_failure_is_one(self):
+        self.assertEqual(self.run_within(fails_at=2)[0].exit_code(), 1)
+
+    def test_others_have_their_turns_on_other_days(self):
+        one, two = (run_tests.runs_in_order(self.FIRST + self.OTHERS, day)[1] for day in (1, 2))
+        self.assertNotEqual(set(one), set(two))
+        self.assertEqual(one, run_tests.runs_in_order(self.FIRST + self.OTHERS, 1)[1])
+
+
 class Run(unittest.TestCase):
     def run_main(self, *arguments, rules=None, error=None):
         """(exit code, output, arguments of bazel test) with a Bazel that passes one case."""
@@ -47,7 +111,7 @@ class Run(unittest.TestCase):
 
         def bazel_test(given):
             asked.append(given)
-            return passed
+            return passed, False
 
         output = io.StringIO()
         with mock.patch.object(targets, "query_rules", query), mock.patch.object(

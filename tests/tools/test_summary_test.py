@@ -59,8 +59,8 @@ class TestSummary(unittest.TestCase):
             "testResult": {"status": status, "testActionOutput": outputs},
         }
 
-    def summarize(self, *events, code=0):
-        return test_summary.summarize([json.dumps(event) + "\n" for event in events], code)
+    def summarize(self, *events, code=0, **more):
+        return test_summary.summarize([json.dumps(event) + "\n" for event in events], code, **more)
 
     def test_passed_cases_are_counted_not_targets(self):
         summary = self.summarize(
@@ -96,6 +96,22 @@ class TestSummary(unittest.TestCase):
         self.assertIn("SKIPPED WHOLE //a:trainer_test: no case of it ran", summary.report())
         self.assertNotIn("SKIPPED WHOLE //b:simd_test", summary.report())
         self.assertEqual(summary.total_line(), "1 passed, 0 failed, 4 skipped")
+
+    def test_of_a_run_that_was_interrupted_what_had_ended_counts(self):
+        unbuilt = {"id": {"targetCompleted": {"label": "//d:t"}}, "completed": {"success": False}}
+        summary = self.summarize(
+            self.result("//a:plan_test", "PASSED", PASSING),
+            self.result("//b:t", "INCOMPLETE"),
+            self.result("//c:t", "NO_STATUS"),
+            unbuilt,
+            code=8,
+            interrupted=True,
+        )
+        self.assertEqual(summary.total_line(), "2 passed, 0 failed")
+        self.assertEqual(summary.reached, {"//a:plan_test"})
+        for status, xml in (("FAILED", FAILING), ("TIMEOUT", None)):
+            failed = self.summarize(self.result("//a:plan_test", status, xml), code=8, interrupted=True)
+            self.assertEqual(len(failed.failed), 1, status)
 
     def test_crash_counts_as_one_failure(self):
         summary = self.summarize(self.result("//a:plan_test", "FAILED", CRASHED), code=3)

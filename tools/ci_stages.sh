@@ -29,7 +29,7 @@ stage_total() {
 }
 
 # What the stage says of what it left out.
-stage_not_reached() { grep -oE '^NOT REACHED: [0-9]+ of [0-9]+ targets$' "$1" | tail -n 1; }
+stage_not_reached() { grep -oE '^NOT REACHED: [0-9]+ of [0-9]+ (targets|files)$' "$1" | tail -n 1; }
 
 share_of_time() {
   local share=$(((BUDGET - SECONDS - $2) / $1))

@@ -1,7 +1,8 @@
 """Runs clang-tidy over sources, but not over those that it has found nothing in as they are.
 
-Usage: tidy.py FILE..., in the workspace root, which has compile_commands.json. Prints findings, and
-exits with 1 where there are any.
+Usage: tidy.py [--within=SECONDS] FILE..., in the workspace root, which has compile_commands.json. Prints
+findings, and exits with 1 where there are any. Files are looked at in their order; those that are not
+reached within that time are named.
 
 What was clean is remembered in ~/.cache/optshard/tidy, which may be deleted at any time: an empty
 file for each source, named by a digest of all that clang-tidy's answer depends on. That is the
@@ -10,6 +11,7 @@ source and the headers of this repository that it includes, directly or not; its
 that changes while clang-tidy looks at it is not remembered.
 """
 
+import argparse
 import concurrent.futures
 import contextlib
 import hashlib
@@ -107,7 +109,32 @@ def check(source, record, record_now):
     return done.stdout + "\n".join(errors)
 
 
+def check_all(unknown, seconds):
+    """What clang-tidy says of (source, record, record_now), one after the other."""
+    end = time.monotonic() + seconds
+    missed = []
+
+    def check_in_time(source, record, record_now):
+        if time.monotonic() < end:
+            return check(source, record, record_now)
+        missed.append(source)
+        return None
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for said in pool.map(lambda each: check_in_time(*each), unknown):
+            if said is not None:
+                yield said
+    for source in missed:
+        print("NOT REACHED IN TIME %s" % source)
+    if missed:
+        print("NOT REACHED: %d of %d files" % (len(missed), len(unknown)))
+
+
 def main():
+    parser = argparse.ArgumentParser(prog="tidy.py", description="clang-tidy over sources that changed.")
+    parser.add_argument("--within", type=float, metavar="SECONDS", default=float("inf"))
+    parser.add_argument("sources", nargs="*", metavar="FILE")
+    options = parser.parse_args()
     directory = os.path.expanduser("~/.cache/optshard/tidy")
     os.makedirs(directory, exist_ok=True)
     remove_old(directory)
@@ -116,7 +143,8 @@ def main():
     around = surroundings()
     digests = Digests(around)
     unknown = []
-    for source in sys.argv[1:]:
+    sources = list(dict.fromkeys(options.sources))
+    for source in sources:
 
         def record_of(digests, source=source):
             return os.path.join(directory, digests.of(source, commands[source]))
@@ -124,13 +152,11 @@ def main():
         record = record_of(digests)
         if not is_clean(record):
             unknown.append((source, record, lambda of=record_of: of(Digests(around))))
-    print("clang-tidy: %d files, %d of them to look at" % (len(sys.argv) - 1, len(unknown)))
+    print("clang-tidy: %d files, %d of them to look at" % (len(sources), len(unknown)))
     found = False
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for said in pool.map(lambda each: check(*each), unknown):
-            if said is not None:
-                print(said, flush=True)
-                found = True
+    for said in check_all(unknown, options.within):
+        print(said, flush=True)
+        found = True
     return 1 if found else 0
 
 

@@ -164,7 +164,7 @@ absl::Status OffloadExecutor::Fill(Window& window, Pieces& pieces) {
     const Buffer gradient(const_cast<void*>(span.gradient.data()), span.gradient.dtype());
     span.gradient = window.gradients.Take(gradient, span.elements);
     span.parameter = window.parameters.Take(span.parameter, span.elements);
-    window.tasks.push_back(*std::move(piece));
+    window.tasks.push_back(*piece);
   }
   if (window.tasks.empty()) {
     return absl::InternalError("a parameter is larger than the windows that it passes through");

@@ -1,9 +1,12 @@
 """When clang-tidy looks at a source again."""
 
+import contextlib
+import io
 import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, "tools")
 import tidy
@@ -55,6 +58,32 @@ class DigestsTest(unittest.TestCase):
 
     def test_surroundings_count(self):
         self.assertNotEqual(self.digest(), self.digest(surroundings="a newer clang-tidy"))
+
+
+class CheckAllTest(unittest.TestCase):
+    def check_all(self, seconds):
+        looked_at = []
+
+        def check(source, _, __):
+            looked_at.append(source)
+            return "%s: error" % source if source == "bad.cc" else None
+
+        unknown = [(source, None, None) for source in ("a.cc", "bad.cc", "c.cc")]
+        output = io.StringIO()
+        with mock.patch.object(tidy, "check", check), contextlib.redirect_stdout(output):
+            said = list(tidy.check_all(unknown, seconds))
+        return said, sorted(looked_at), output.getvalue()
+
+    def test_all_are_looked_at_where_there_is_time(self):
+        self.assertEqual(
+            (["bad.cc: error"], ["a.cc", "bad.cc", "c.cc"], ""), self.check_all(float("inf"))
+        )
+
+    def test_what_is_not_reached_is_named(self):
+        said, looked_at, output = self.check_all(0)
+        self.assertEqual(([], []), (said, looked_at))
+        self.assertIn("NOT REACHED IN TIME c.cc\n", output)
+        self.assertTrue(output.endswith("NOT REACHED: 3 of 3 files\n"), output)
 
 
 class CheckTest(unittest.TestCase):

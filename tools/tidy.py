@@ -132,8 +132,14 @@ def check_all(unknown, seconds):
 
 def main():
     parser = argparse.ArgumentParser(prog="tidy.py", description="clang-tidy over sources that changed.")
-    parser.add_argument("--within", type=float, metavar="SECONDS", default=float("inf"))
-    parser.add_argument("sources", nargs="*", metavar="FILE")
+    parser.add_argument(
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        default=float("inf"),
+        help="begin no file after that time, and name what was not reached",
+    )
+    parser.add_argument("sources", nargs="*", metavar="FILE", help="as in compile_commands.json")
     options = parser.parse_args()
     directory = os.path.expanduser("~/.cache/optshard/tidy")
     os.makedirs(directory, exist_ok=True)

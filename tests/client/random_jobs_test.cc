@@ -128,7 +128,8 @@ class Draw {
     std::vector<const UpdateRule*> rules;
     for (const UpdateRule* rule : RuleRegistry::All()) {
       const bool is_cut = way_.policy == PartitionPolicy::kBalanced;
-      const bool fits = rule->spec().element_wise || !is_cut;
+      const bool fits =
+          (rule->spec().element_wise || !is_cut) && testing::GoesBesideLibTorch(*rule);
       if (fits && CheckStateFormat(*rule, job_.state.format).ok()) rules.push_back(rule);
     }
     bool has_half = false;

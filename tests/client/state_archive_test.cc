@@ -156,7 +156,7 @@ TEST(StateArchiveTest, SavedAndLoaded_AnyRules_GoesOnWithTheSameBits) {
       const Parameters parameters = NewParameters();
       std::vector<torch::optim::OptimizerParamGroup> groups;
       groups.emplace_back(Parameters{parameters[0]},
-                          std::make_unique<RuleOptions>(RuleOptions("muon").Set("lr", 0)));
+                          std::make_unique<RuleOptions>(RuleOptions("adafactor").Set("lr", 0)));
       groups.emplace_back(Parameters{parameters[1], parameters[2]});
       ShardedOptimizer optimizer(groups, RuleOptions("nadam").Set("lr", 0), options);
       if (first > 1) Load(optimizer, archive);

@@ -17,6 +17,7 @@
 #include "client/state_dict.h"
 #include "server/update/update_rule.h"
 #include "tests/testing/client_ranks.h"
+#include "tests/testing/rule_table.h"
 
 namespace optshard {
 namespace {
@@ -112,6 +113,7 @@ void ExpectSameState(const StateDict& ours, const StateDict& theirs, double tole
 TEST(TorchStateDictsTest, Loaded_GoOnAsTorch_AndComeBackWithItsKeysAndShapes) {
   for (const Golden& golden : ReadGoldens()) {
     SCOPED_TRACE(golden.rule);
+    if (!testing::GoesBesideLibTorch(**RuleRegistry::Find(golden.rule))) continue;
     const bool sparse = golden.rule == "sparse_adam";
     ExpectAllOk(RunRanks(2, [&](const ShardedOptimizerOptions& options) {
       std::vector<at::Tensor> parameters;

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "common/isolated_object.h"
 #include "server/update/gradient_support.h"
 #include "server/update/state_support.h"
 #include "tests/testing/rule_shape.h"
@@ -81,6 +82,10 @@ std::vector<RuleOptions> SlotChoices(const UpdateRule& rule) {
   return choices;
 }
 
+bool GoesBesideLibTorch(const UpdateRule& rule) {
+  return rule.spec().name != "muon" || ObjectsAreIsolated();
+}
+
 const std::vector<NamedState>& TableStates() {
   const auto state = [](StateFormat format, int master_bits) {
     StateOptions options;
@@ -112,6 +117,7 @@ RecordedJob TableJob(RuleKind kind, const NamedState& state) {
   for (const UpdateRule* rule : RuleRegistry::All()) {
     if (rule->spec().element_wise != (kind == RuleKind::kElementWise)) continue;
     if (rule->spec().sparse_gradients == SparseGradients::kOnly) continue;
+    if (!GoesBesideLibTorch(*rule)) continue;
     if (!CheckStateFormat(*rule, state.options.format).ok()) continue;
     for (const RuleOptions& options : SlotChoices(*rule)) {
       job.groups.push_back({absl::StrCat(options.rule(), " ", options.values().ToString()), options,

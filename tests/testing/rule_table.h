@@ -19,6 +19,10 @@ enum class RuleKind : uint8_t { kElementWise, kWholeParameters };
 // The rule with each set of slots.
 std::vector<RuleOptions> SlotChoices(const UpdateRule& rule);
 
+// Whether a process that has LibTorch can use the rule. Not Muon under a sanitizer, where its
+// oneDNN cannot be kept apart from LibTorch's.
+bool GoesBesideLibTorch(const UpdateRule& rule);
+
 // The forms of state, of which an optimizer has one: masters, types of slots, and mixtures; and of
 // the gradients that lead there.
 struct NamedState {
@@ -28,7 +32,8 @@ struct NamedState {
 };
 const std::vector<NamedState>& TableStates();
 
-// Rules that do not go with the form of state are left out; without groups if that is all of them.
+// Rules that do not go with the form of state, or not beside LibTorch, are left out; without groups
+// if that is all of them.
 RecordedJob TableJob(RuleKind kind, const NamedState& state);
 
 }  // namespace optshard::testing

@@ -22,7 +22,11 @@ absl::StatusOr<MakeMatrixProductFunction> Load() {
       "oneDNN, which computes the products of matrices,",
       "oneDNN",
       "libdnnl2",
-      "dnnl_primitive_create",
+      // LibTorch hides its oneDNN's own names, but not those that are also std's. This one
+      // prepares, once in a process, what products of float32 are computed with where there is no
+      // AVX-512: with LibTorch's in its place, none could be computed.
+      "_ZZNSt9once_flag18_Prepare_executionC4IZSt9call_onceIZN4dnnl4impl3cpu3x6411gemm_info_tIfffE8"
+      "jit_initEvEUlvE_JEEvRS_OT_DpOT0_EUlvE_EERSB_ENUlvE_4_FUNEv",
   });
   if (!entry.ok()) return entry.status();
   return reinterpret_cast<MakeMatrixProductFunction>(*entry);

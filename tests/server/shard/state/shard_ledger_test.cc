@@ -17,7 +17,8 @@ struct alignas(64) Line {
 };
 
 std::vector<Line> Memory() {
-  // Zeros, without a Line to copy: under the address sanitizer gcc 12 aligns a temporary to 32 bytes only.
+  // Zeros, without a Line to copy: under the address sanitizer gcc 12 aligns a temporary to 32
+  // bytes only.
   return std::vector<Line>((ShardLedger::Bytes(kParameters, kBuckets, kScalarSlots) + 63) / 64);
 }
 

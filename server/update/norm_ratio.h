@@ -34,6 +34,23 @@ OPTSHARD_HOST_DEVICE inline double MinusRelativeStep(double rho, double second_e
   return -(size * rho) / (1 < excess ? excess : 1);
 }
 
+// Of Muon as torch.optim has it
+// (https://docs.pytorch.org/docs/2.11/generated/torch.optim.Muon.html): the factor that a matrix is
+// multiplied by before it is made orthogonal, of which the squares of all elements are given. What
+// is divided by is `eps` at least.
+OPTSHARD_HOST_DEVICE inline double InverseNorm(double squares, double eps) {
+  const double norm = __builtin_sqrt(squares);
+  return 1 / (norm < eps ? eps : norm);
+}
+
+// Likewise, with the sign of a descent: lr by the shape of the matrix. adjust_lr_fn is
+// "match_rms_adamw" where `matches_adamw` is not 0, and "original" otherwise.
+inline double MinusShapeScaledLr(double lr, double matches_adamw, double rows, double columns) {
+  if (matches_adamw != 0) return -(lr * (0.2 * __builtin_sqrt(rows < columns ? columns : rows)));
+  const double ratio = rows / columns;
+  return -(lr * __builtin_sqrt(ratio < 1 ? 1 : ratio));
+}
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_SERVER_UPDATE_NORM_RATIO_H_

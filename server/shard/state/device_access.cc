@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/device_wait.h"
 #include "common/errors.h"
+#include "common/log.h"
 
 namespace optshard {
 namespace {
@@ -18,7 +19,12 @@ bool DeviceCopy::IsThere() const {
     const absl::Status copied = access_.AwaitCopies(version_, *copied_, deadline);
     // The first look counts for all later ones.
     Outcome awaited = Outcome::kAwaited;
-    outcome_.compare_exchange_strong(awaited, copied.ok() ? Outcome::kThere : Outcome::kLost);
+    const bool is_first =
+        outcome_.compare_exchange_strong(awaited, copied.ok() ? Outcome::kThere : Outcome::kLost);
+    if (is_first && !copied.ok()) {
+      Log(LogLevel::kWarning, LogContext{}, "what was copied from %s is lost: %s",
+          access_.device_->name(), copied.ToString());
+    }
   }
   return outcome_ == Outcome::kThere;
 }

@@ -38,6 +38,26 @@ struct FactoredRule {
   int minus_step_size = 0;  // its result
 };
 
+// Rules that make the direction of a matrix orthogonal, by products of matrices, and step along it:
+// Muon. Two formulas, with the products between them.
+struct OrthogonalRule {
+  const char* rule = nullptr;
+  const char* direction = nullptr;  // the formula that writes the direction as if it were a slot
+  const char* step = nullptr;       // and the one that has the orthogonal one for its gradient
+  int direction_slot = 0;
+  int a = 0;  // coefficients of the first formula: what NewtonSchulz has of those names
+  int b = 0;  // (server/update/matrix/newton_schulz.h)
+  int c = 0;
+  int steps = 0;
+  int eps = 0;
+  int lr = 0;       // likewise: MinusShapeScaledLr's (server/update/norm_ratio.h), of which
+  int lr_rest = 0;  // lr is the sum of two
+  int matches_adamw = 0;
+  int kept = 0;          // likewise: what the second formula has for the next one
+  int kept_of_step = 0;  // coefficients of the second formula
+  int minus_step_size = 0;
+};
+
 // Those whose kernels are linked in.
 template <class Rule>
 class KernelRules {

@@ -1,7 +1,6 @@
 #include "server/update/matrix/newton_schulz.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "common/fatal.h"
 #include "common/simd/norms.h"
 #include "server/update/matrix/onednn_loader.h"
+#include "server/update/norm_ratio.h"
 
 namespace optshard {
 namespace {
@@ -241,12 +241,12 @@ ConstBuffer NewtonSchulz::Run(Buffer matrix, void* workspace) const {
   uint16_t* const update = memory.Take(gram_bytes);
   Scratch scratch(memory.Take(0), ScratchBytes(shorter, longer));
 
-  const double norm = std::max(std::sqrt(SumOfSquares(matrix, elements)), eps);
+  const double factor = InverseNorm(SumOfSquares(matrix, elements), eps);
   const bool is_double = matrix.dtype() == DType::kFloat64;
   if (is_double) {
-    Scale(matrix.As<double>(), 1 / norm, elements, x);
+    Scale(matrix.As<double>(), factor, elements, x);
   } else {
-    Scale(matrix.As<float>(), 1 / norm, elements, x);
+    Scale(matrix.As<float>(), factor, elements, x);
   }
   auto* next = matrix.As<uint16_t>();
   // What is iterated has its longer side in the rows.

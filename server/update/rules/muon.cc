@@ -1,15 +1,19 @@
 // Muon: the direction of momentum, made orthogonal. Written as two formulas: the products of
-// matrices come between them.
+// matrices come between them. On a device, too (OrthogonalSequence).
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
+#include "server/update/define_rule-inl.h"
+#include "server/update/norm_ratio.h"
+#ifdef OPTSHARD_KERNELS
+#include "server/update/cuda/kernel_rules.h"
+#else
 #include "common/checked_math.h"
 #include "common/default_floating_point.h"
-#include "server/update/define_rule-inl.h"
 #include "server/update/matrix/newton_schulz.h"
 #include "server/update/matrix/onednn_loader.h"
+#endif
 
 OPTSHARD_BEGIN_FORMULA();
 
@@ -58,6 +62,39 @@ struct MuonStep {
 };
 
 OPTSHARD_END_FORMULA(MuonStep);
+
+#ifdef OPTSHARD_KERNELS
+namespace optshard {
+namespace kernels {
+namespace {
+
+OrthogonalRule OrthogonalMuon() {
+  OrthogonalRule muon;
+  muon.rule = "muon";
+  muon.direction = "MuonDirection";
+  muon.step = "MuonStep";
+  muon.direction_slot = MuonDirection::kDirection;
+  muon.a = MuonDirection::kA;
+  muon.b = MuonDirection::kB;
+  muon.c = MuonDirection::kC;
+  muon.steps = MuonDirection::kSteps;
+  muon.eps = MuonDirection::kEps;
+  muon.lr = MuonDirection::kLr;
+  muon.lr_rest = MuonDirection::kLrRest;
+  muon.matches_adamw = MuonDirection::kMatchesAdamW;
+  muon.kept = MuonDirection::kKept;
+  muon.kept_of_step = MuonStep::kKept;
+  muon.minus_step_size = MuonStep::kMinusStepSize;
+  return muon;
+}
+
+const bool registered_muon [[maybe_unused]] =
+    KernelRules<OrthogonalRule>::Register(OrthogonalMuon());
+
+}  // namespace
+}  // namespace kernels
+}  // namespace optshard
+#endif  // OPTSHARD_KERNELS
 
 #if OPTSHARD_DECLARE_RULE
 namespace optshard {
@@ -148,7 +185,11 @@ class MuonRule final : public UpdateRule {
     Coefficients step;
     step.arithmetic = coefficients.arithmetic;
     step.Set(MuonStep::kKept, values[MuonDirection::kKept]);
-    step.Set(MuonStep::kMinusStepSize, -StepSize(values, span.shape));
+    step.Set(
+        MuonStep::kMinusStepSize,
+        MinusShapeScaledLr(values[MuonDirection::kLr] + values[MuonDirection::kLrRest],
+                           values[MuonDirection::kMatchesAdamW], static_cast<double>(span.shape[0]),
+                           static_cast<double>(span.shape[1])));
     RunFormula(spec_, step_, driver, step, second);
   }
 
@@ -176,16 +217,6 @@ class MuonRule final : public UpdateRule {
  private:
   static int64_t DirectionBytes(int64_t elements, DType arithmetic) {
     return (elements * static_cast<int64_t>(SizeOf(arithmetic)) + 63) / 64 * 64;
-  }
-
-  static double StepSize(const std::array<double, kMaxCoefficients>& values,
-                         absl::Span<const int64_t> shape) {
-    const double lr = values[MuonDirection::kLr] + values[MuonDirection::kLrRest];
-    const auto rows = static_cast<double>(shape[0]);
-    const auto columns = static_cast<double>(shape[1]);
-    const bool matches_adamw = values[MuonDirection::kMatchesAdamW] != 0;
-    return lr * (matches_adamw ? 0.2 * std::sqrt(std::max(rows, columns))
-                               : std::sqrt(std::max(1.0, rows / columns)));
   }
 
   const RuleSpec spec_ = MuonSpec();

@@ -8,11 +8,14 @@
 
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_device.h"
 
 namespace optshard {
 namespace {
+
+using ::testing::HasSubstr;
 
 class DeviceAccessTest : public ::testing::Test {
  protected:
@@ -255,7 +258,10 @@ TEST_F(DeviceAccessTest, CopyOfUpdatesThatNobodyMakes_IsLost) {
   plane = absl::UnavailableError("rank 2 is lost");
   EXPECT_FALSE(access_->AreUnderWay());
   EXPECT_TRUE(early->IsThere());
+  ::testing::internal::CaptureStderr();
   EXPECT_FALSE(late->IsThere());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("what was copied from cuda:0 is lost: UNAVAILABLE: rank 2 is lost"));
   plane = absl::OkStatus();
   access_->UpdatesHaveEnded();
   EXPECT_FALSE(access_->AreUnderWay());

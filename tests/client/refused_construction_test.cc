@@ -206,8 +206,10 @@ std::vector<BadConstruction> BadConstructions() {
        },
        {"rank 0: param group 0", "\"muon\"", "\"balanced\"", "use \"greedy\""}},
       {"a shape that the rule does not take",
-       With(RuleOptions("muon")),
-       {"rank 0: param group 0", "\"parameter_1\" of the shape [4]", "\"muon\"", "\"adamw\""}},
+       [](const Good& good, const auto& options) {
+         ShardedOptimizer({good.frozen, good.weight}, RuleOptions("muon"), options);
+       },
+       {"rank 0: param group 0", "\"parameter_0\" of the shape [4]", "\"muon\"", "\"adamw\""}},
       {"a type that the rule does not take",
        [](const Good& good, const auto& options) {
          const at::Tensor wide = Gradient({3}, 1).to(at::kDouble).set_requires_grad(true);

@@ -18,12 +18,7 @@ ELEMENT_WISE_RULES = [
     "sparse_adam",
 ]
 
-# Those with kernels for GPUs. Adafactor and LAMB are several formulas, with sums between them.
-KERNEL_RULES = ELEMENT_WISE_RULES + [
-    "adafactor",
-    "lamb",
-]
-
+# Each has kernels for GPUs. The last ones are several formulas, with sums or products between them.
 RULES = ELEMENT_WISE_RULES + [
     "adafactor",
     "lamb",

@@ -1,7 +1,6 @@
 #include "common/dataplane/nccl/nccl_library.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <nccl.h>
 
 #include <cstring>
@@ -14,6 +13,7 @@
 #include "common/clock.h"
 #include "common/cuda/cuda_status.h"
 #include "common/cuda/current_device.h"
+#include "common/cuda/library_functions.h"
 
 namespace optshard {
 namespace {
@@ -208,29 +208,6 @@ class NcclLibrary final : public NcclApi {
   const int device_;
 };
 
-// Takes the functions out of a library. FAILED_PRECONDITION naming the first that it has not.
-class Symbols {
- public:
-  Symbols(void* library, const std::string& file) : library_(library), file_(file) {}
-
-  template <typename Function>
-  void Find(const char* name, Function* function) {
-    void* const found = dlsym(library_, name);
-    if (found == nullptr) {
-      status_.Update(absl::FailedPreconditionError(
-          absl::StrCat(file_, " has no function ", name, ", so it is not NCCL 2.19 or later")));
-    }
-    *function = reinterpret_cast<Function>(found);
-  }
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  void* const library_;
-  const std::string file_;
-  absl::Status status_;
-};
-
 }  // namespace
 
 absl::Status CheckNcclVersion(int version) {
@@ -241,33 +218,27 @@ absl::Status CheckNcclVersion(int version) {
 }
 
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadNccl(const NcclLibraryOptions& options) {
-  const std::string file = options.path.empty() ? "libnccl.so.2" : options.path;
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot load NCCL (", dlerror(),
-                                                      "): install libnccl2, or give the path of "
-                                                      "libnccl.so.2"));
-  }
+  LibraryFunctions library({options.path.empty() ? "libnccl.so.2" : options.path, "NCCL",
+                            "2.19 or later", "install libnccl2, or give the path of libnccl.so.2"});
   NcclFunctions functions;
-  Symbols symbols(library, file);
-  symbols.Find("ncclGetVersion", &functions.get_version);
-  symbols.Find("ncclGetUniqueId", &functions.get_unique_id);
-  symbols.Find("ncclGetErrorString", &functions.get_error_string);
-  symbols.Find("ncclGetLastError", &functions.get_last_error);
-  symbols.Find("ncclCommInitRankConfig", &functions.comm_init_rank_config);
-  symbols.Find("ncclCommGetAsyncError", &functions.comm_get_async_error);
-  symbols.Find("ncclCommRegister", &functions.comm_register);
-  symbols.Find("ncclCommFinalize", &functions.comm_finalize);
-  symbols.Find("ncclCommDestroy", &functions.comm_destroy);
-  symbols.Find("ncclCommAbort", &functions.comm_abort);
-  symbols.Find("ncclGroupStart", &functions.group_start);
-  symbols.Find("ncclGroupEnd", &functions.group_end);
-  symbols.Find("ncclBroadcast", &functions.broadcast);
-  symbols.Find("ncclReduce", &functions.reduce);
-  symbols.Find("ncclAllGather", &functions.all_gather);
-  symbols.Find("ncclSend", &functions.send);
-  symbols.Find("ncclRecv", &functions.recv);
-  if (!symbols.status().ok()) return symbols.status();
+  library.Find("ncclGetVersion", &functions.get_version);
+  library.Find("ncclGetUniqueId", &functions.get_unique_id);
+  library.Find("ncclGetErrorString", &functions.get_error_string);
+  library.Find("ncclGetLastError", &functions.get_last_error);
+  library.Find("ncclCommInitRankConfig", &functions.comm_init_rank_config);
+  library.Find("ncclCommGetAsyncError", &functions.comm_get_async_error);
+  library.Find("ncclCommRegister", &functions.comm_register);
+  library.Find("ncclCommFinalize", &functions.comm_finalize);
+  library.Find("ncclCommDestroy", &functions.comm_destroy);
+  library.Find("ncclCommAbort", &functions.comm_abort);
+  library.Find("ncclGroupStart", &functions.group_start);
+  library.Find("ncclGroupEnd", &functions.group_end);
+  library.Find("ncclBroadcast", &functions.broadcast);
+  library.Find("ncclReduce", &functions.reduce);
+  library.Find("ncclAllGather", &functions.all_gather);
+  library.Find("ncclSend", &functions.send);
+  library.Find("ncclRecv", &functions.recv);
+  if (!library.status().ok()) return library.status();
   int version = 0;
   absl::Status fits =
       functions.StatusOf(functions.get_version(&version), "asking for its version", nullptr);

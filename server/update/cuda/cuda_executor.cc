@@ -15,6 +15,7 @@
 #include "common/cuda/current_device.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "server/update/cuda/halves_kernels.h"
 #include "server/update/cuda/matrices_kernels.h"
 #include "server/update/cuda/squares.h"
 #include "server/update/cuda/step_size.h"
@@ -124,8 +125,11 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
 }
 
 absl::Status CudaExecutor::CheckRuns(const UpdateRule& rule) const {
-  if (KernelsOf(rule) != nullptr || SequencedRule::Find(rule.spec().name) != nullptr) {
-    return absl::OkStatus();
+  if (KernelsOf(rule) != nullptr) return absl::OkStatus();
+  if (const auto sequenced = SequencedRule::Find(rule.spec().name)) {
+    if (!sequenced->MultipliesMatrices() || CublasLt().ok()) return absl::OkStatus();
+    return errors::WithContext(CublasLt().status(),
+                               absl::StrFormat("rule \"%s\" on a GPU", rule.spec().name));
   }
   return absl::UnimplementedError(absl::StrFormat(
       "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
@@ -179,6 +183,13 @@ class CudaExecutor::Enqueuer final : public SequenceRunner {
     return Enqueued(LaunchMatrices(phase, is_double, arguments, grid_),
                     "the averages over rows and columns of an update");
   }
+  absl::Status RunHalves(HalvesPhase phase, bool is_double,
+                         const HalvesArguments& arguments) override {
+    return Enqueued(LaunchHalves(phase, is_double, arguments, grid_), "what an update multiplies");
+  }
+  absl::Status RunProduct(const DeviceProduct& product) override {
+    return executor_.products_->Enqueue(product, stream_);
+  }
 
  private:
   static absl::Status Enqueued(int launched, const char* what) {
@@ -218,6 +229,8 @@ absl::Status CudaExecutor::StartSequenced(const SequencedRule& rule,
     places.push_back(layout.Add(sequence->bytes()));
     sequences.push_back(*std::move(sequence));
   }
+  status = PrepareProducts(sequences);
+  if (!status.ok()) return status;
   const auto fill = [&](void* host, void* device) {
     for (size_t i = 0; i < places.size(); ++i) {
       sequences[i].CopyTo(At(host, places[i]), At(device, places[i]));
@@ -260,6 +273,22 @@ absl::Status CudaExecutor::MakeRoom(int64_t workspace_bytes) {
   auto memory = CudaMemory::OnDevice(needed);
   if (!memory.ok()) return errors::WithContext(memory.status(), "the workspace of an update");
   workspace_ = *std::move(memory);
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::PrepareProducts(const std::vector<LaunchSequence>& sequences) {
+  const auto prepare = [this](const DeviceProduct& product) -> absl::Status {
+    if (products_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<CublasProducts>> products = CublasProducts::Create();
+      if (!products.ok()) return products.status();
+      products_ = *std::move(products);
+    }
+    return products_->Prepare(product);
+  };
+  for (const LaunchSequence& sequence : sequences) {
+    const absl::Status prepared = sequence.ForEachProduct(prepare);
+    if (!prepared.ok()) return errors::WithContext(prepared, NameOfDevice(device_));
+  }
   return absl::OkStatus();
 }
 

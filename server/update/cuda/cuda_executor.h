@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "common/cuda/cuda_event.h"
 #include "common/cuda/cuda_memory.h"
+#include "server/update/cuda/cublas_products.h"
 #include "server/update/cuda/formula_kernels.h"
 #include "server/update/cuda/launch_sequence.h"
 #include "server/update/cuda/launch_table.h"
@@ -26,9 +27,9 @@
 namespace optshard {
 
 // All tasks of a Start are one launch, or one for each variant, type and pass among them. Of rules
-// that need whole parameters (LAMB, Adafactor) they are a sequence of launches for each batch of
-// parameters, which share a workspace. The bits are the CPU's. Links in no kernels: whoever uses
-// it also needs :kernels.
+// that need whole parameters (LAMB, Adafactor, Muon) they are a sequence of launches for each batch
+// of parameters, which share a workspace. The bits are the CPU's, but for Muon's products of
+// matrices. Links in no kernels: whoever uses it also needs :kernels.
 class CudaExecutor final : public Executor {
  public:
   // On the device of that index. What UseDevice says (common/cuda/cuda_status.h), or
@@ -47,6 +48,8 @@ class CudaExecutor final : public Executor {
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;
 
+  // UNIMPLEMENTED of rules that have no kernels; FAILED_PRECONDITION of those that multiply
+  // matrices where cuBLASLt cannot be loaded.
   absl::Status CheckRuns(const UpdateRule& rule) const override;
 
  private:
@@ -87,6 +90,7 @@ class CudaExecutor final : public Executor {
   absl::Status Enqueue(const FormulaKernels& kernels, const LaunchTable& table, const void* at,
                        cudaStream_t stream);
   absl::Status MakeRoom(int64_t workspace_bytes);
+  absl::Status PrepareProducts(const std::vector<LaunchSequence>& sequences);
   absl::StatusOr<int> BlocksOf(const FormulaKernels& kernels, const LaunchTable& table);
 
   const int device_;
@@ -95,7 +99,8 @@ class CudaExecutor final : public Executor {
   StagingRing on_their_way_;
   CudaMemory workspace_;
   CudaEvent workspace_is_free_;
-  std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
+  std::unique_ptr<CublasProducts> products_;  // since they were first wanted
+  std::map<KernelKey, int> blocks_;           // that run at the same time on the whole device
 };
 
 }  // namespace optshard

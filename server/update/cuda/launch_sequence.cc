@@ -68,6 +68,13 @@ void LaunchSequence::AddMatrices(MatricesPhase phase, const MatricesTable& table
   Add(Matrices{phase, table}, table.bytes());
 }
 
+void LaunchSequence::AddHalves(HalvesPhase phase, const HalvesTable& table) {
+  if (table.bytes() == 0) return;
+  Add(Halves{phase, table}, table.bytes());
+}
+
+void LaunchSequence::AddProduct(const DeviceProduct& product) { Add(product, 0); }
+
 void LaunchSequence::CopyTo(void* to, void* at) const {
   for (size_t i = 0; i < operations_.size(); ++i) {
     const Operation& operation = operations_[i];
@@ -75,6 +82,7 @@ void LaunchSequence::CopyTo(void* to, void* at) const {
     if (const auto* formula = absl::get_if<Formula>(&operation.what)) formula->table.CopyTo(here);
     if (const auto* squares = absl::get_if<Squares>(&operation.what)) squares->table.CopyTo(here);
     if (const auto* of = absl::get_if<Matrices>(&operation.what)) of->table.CopyTo(here);
+    if (const auto* of = absl::get_if<Halves>(&operation.what)) of->table.CopyTo(here);
     if (const auto* steps = absl::get_if<Steps>(&operation.what)) {
       std::vector<StepSize> sizes = steps->sizes;
       for (size_t k = 0; k < sizes.size(); ++k) {
@@ -91,6 +99,17 @@ absl::Status LaunchSequence::ForEachFormula(
     const auto* const formula = absl::get_if<Formula>(&operation.what);
     if (formula == nullptr) continue;
     absl::Status status = use(formula->formula, formula->table);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LaunchSequence::ForEachProduct(
+    absl::FunctionRef<absl::Status(const DeviceProduct& product)> use) const {
+  for (const Operation& operation : operations_) {
+    const auto* const product = absl::get_if<DeviceProduct>(&operation.what);
+    if (product == nullptr) continue;
+    absl::Status status = use(*product);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -117,6 +136,12 @@ absl::Status LaunchSequence::Run(const void* at, SequenceRunner& runner) const {
     }
     if (const auto* of = absl::get_if<Matrices>(&operation.what)) {
       status = runner.RunMatrices(of->phase, of->table.is_double(), of->table.ArgumentsAt(here));
+    }
+    if (const auto* of = absl::get_if<Halves>(&operation.what)) {
+      status = runner.RunHalves(of->phase, of->table.is_double(), of->table.ArgumentsAt(here));
+    }
+    if (const auto* product = absl::get_if<DeviceProduct>(&operation.what)) {
+      status = runner.RunProduct(*product);
     }
     if (!status.ok()) return status;
   }

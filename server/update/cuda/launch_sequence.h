@@ -1,4 +1,5 @@
-// What a rule that needs whole parameters does on a device: kernels in order, and what they read.
+// What a rule that needs whole parameters does on a device: kernels and products of matrices in
+// order, and what they read.
 #ifndef OPTSHARD_SERVER_UPDATE_CUDA_LAUNCH_SEQUENCE_H_
 #define OPTSHARD_SERVER_UPDATE_CUDA_LAUNCH_SEQUENCE_H_
 
@@ -11,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "absl/types/variant.h"
+#include "server/update/cuda/device_product.h"
+#include "server/update/cuda/halves_table.h"
 #include "server/update/cuda/launch_table.h"
 #include "server/update/cuda/matrices_table.h"
 #include "server/update/cuda/squares_table.h"
@@ -33,6 +36,9 @@ class SequenceRunner {
   virtual absl::Status RunStepSizes(const StepSizeArguments& arguments) = 0;
   virtual absl::Status RunMatrices(MatricesPhase phase, bool is_double,
                                    const MatricesArguments& arguments) = 0;
+  virtual absl::Status RunHalves(HalvesPhase phase, bool is_double,
+                                 const HalvesArguments& arguments) = 0;
+  virtual absl::Status RunProduct(const DeviceProduct& product) = 0;
 };
 
 // Thread-compatible.
@@ -57,6 +63,8 @@ class LaunchSequence {
   // Sums go to `sums`, on the device: first those of the blocks.
   void AddSquares(const SquaresTable& table, void* sums, bool of_spans);
   void AddMatrices(MatricesPhase phase, const MatricesTable& table);
+  void AddHalves(HalvesPhase phase, const HalvesTable& table);
+  void AddProduct(const DeviceProduct& product);
 
   // What is copied to the device, 16-byte aligned there. `at`: where that will be.
   size_t bytes() const { return bytes_; }
@@ -65,6 +73,8 @@ class LaunchSequence {
   // The first error.
   absl::Status ForEachFormula(
       absl::FunctionRef<absl::Status(const char* formula, const LaunchTable& table)> use) const;
+  absl::Status ForEachProduct(
+      absl::FunctionRef<absl::Status(const DeviceProduct& product)> use) const;
 
   // Of a copy that lies at `at`. The runner's first error.
   absl::Status Run(const void* at, SequenceRunner& runner) const;
@@ -90,8 +100,12 @@ class LaunchSequence {
     MatricesPhase phase = MatricesPhase::kMeans;
     MatricesTable table;
   };
+  struct Halves {
+    HalvesPhase phase = HalvesPhase::kScale;
+    HalvesTable table;
+  };
   struct Operation {
-    absl::variant<Formula, Squares, Steps, Matrices> what;
+    absl::variant<Formula, Squares, Steps, Matrices, Halves, DeviceProduct> what;
     size_t at = 0;  // where what it reads lies in the copy
   };
 

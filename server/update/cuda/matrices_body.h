@@ -8,27 +8,11 @@
 
 #include "common/host_device.h"
 #include "server/update/cuda/matrices_arguments.h"
+#include "server/update/cuda/span_search.h"
 #include "server/update/cuda/squares_body.h"
 
 namespace optshard {
 namespace kernels {
-
-// The last span with no more before it.
-OPTSHARD_HOST_DEVICE inline const MatricesSpan& FindMatrices(const MatricesArguments& arguments,
-                                                             int64_t MatricesSpan::*before,
-                                                             int64_t index) {
-  int32_t low = 0;
-  int32_t high = arguments.span_count;
-  while (high - low > 1) {
-    const int32_t middle = low + (high - low) / 2;
-    if (arguments.spans[middle].*before <= index) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return arguments.spans[low];
-}
 
 // --- MatricesPhase::kMeans: a thread for each line.
 
@@ -57,7 +41,7 @@ OPTSHARD_HOST_DEVICE inline void SetMeanOfColumn(const MatricesSpan& span, int64
 
 template <typename T>
 OPTSHARD_HOST_DEVICE inline void SetMean(const MatricesArguments& arguments, int64_t line) {
-  const MatricesSpan& span = FindMatrices(arguments, &MatricesSpan::lines_before, line);
+  const MatricesSpan& span = FindSpan(arguments, &MatricesSpan::lines_before, line);
   const int64_t index = line - span.lines_before;
   const int64_t rows = span.count * span.rows;
   if (index < rows) {
@@ -89,7 +73,7 @@ struct RowsOfMatrix {
 template <typename T>
 OPTSHARD_HOST_DEVICE inline RowsOfMatrix<T> FindRows(const MatricesArguments& arguments,
                                                      int64_t division, int thread) {
-  const MatricesSpan& span = FindMatrices(arguments, &MatricesSpan::divisions_before, division);
+  const MatricesSpan& span = FindSpan(arguments, &MatricesSpan::divisions_before, division);
   RowsOfMatrix<T> found;
   found.are_few = HasFewRows(span);
   int64_t matrix = division - span.divisions_before;
@@ -150,7 +134,7 @@ OPTSHARD_HOST_DEVICE inline void DivideFew(const RowsOfMatrix<T>& of) {
 template <typename T>
 OPTSHARD_HOST_DEVICE inline void SetEstimates(const MatricesArguments& arguments, int64_t tile,
                                               int thread) {
-  const MatricesSpan& span = FindMatrices(arguments, &MatricesSpan::tiles_before, tile);
+  const MatricesSpan& span = FindSpan(arguments, &MatricesSpan::tiles_before, tile);
   const int64_t first = (tile - span.tiles_before) * kMatricesTile + thread * kElementsOfThread;
   const int64_t rows = span.count * span.rows;
   int64_t row = first / span.columns;

@@ -3,6 +3,7 @@
 #include "server/update/cuda/factored_sequence.h"
 #include "server/update/cuda/kernel_rules.h"
 #include "server/update/cuda/norm_scaled_sequence.h"
+#include "server/update/cuda/orthogonal_sequence.h"
 
 namespace optshard {
 
@@ -12,6 +13,9 @@ std::unique_ptr<SequencedRule> SequencedRule::Find(const std::string& rule) {
   }
   if (const FactoredRule* const found = KernelRules<FactoredRule>::Find(rule)) {
     return std::make_unique<FactoredSequence>(*found);
+  }
+  if (const OrthogonalRule* const found = KernelRules<OrthogonalRule>::Find(rule)) {
+    return std::make_unique<OrthogonalSequence>(*found);
   }
   return nullptr;
 }

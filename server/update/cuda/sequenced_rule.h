@@ -22,6 +22,9 @@ class SequencedRule {
   // Null where no kernels of such a rule of that name are linked in.
   static std::unique_ptr<SequencedRule> Find(const std::string& rule);
 
+  // Whether sequences have products of matrices.
+  virtual bool MultipliesMatrices() const { return false; }
+
   // The tasks in order, in pieces that need at most so much workspace, or that are one task. Those
   // without elements may be missing.
   std::vector<absl::Span<const UpdateTask>> Batches(absl::Span<const UpdateTask> tasks,

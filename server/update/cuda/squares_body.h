@@ -11,6 +11,7 @@
 #include "server/update/cuda/element_arrays.h"
 #include "server/update/cuda/element_codes.h"
 #include "server/update/cuda/element_corrections.h"
+#include "server/update/cuda/span_search.h"
 #include "server/update/cuda/squares_arguments.h"
 
 namespace optshard {
@@ -38,20 +39,9 @@ OPTSHARD_HOST_DEVICE inline int64_t BlocksOf(int64_t elements) {
 
 OPTSHARD_HOST_DEVICE inline BlockOfSquares FindBlock(const SquaresArguments& arguments,
                                                      int64_t block) {
-  // The last span with no more blocks before it. Spans without elements have none.
-  int32_t low = 0;
-  int32_t high = arguments.span_count;
-  while (high - low > 1) {
-    const int32_t middle = low + (high - low) / 2;
-    if (arguments.spans[middle].blocks_before <= block) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
+  const SquaresSpan& span = FindSpan(arguments, &SquaresSpan::blocks_before, block);
   BlockOfSquares found;
-  found.span = arguments.spans + low;
-  const SquaresSpan& span = *found.span;
+  found.span = &span;
   const int64_t index = block - span.blocks_before;
   const int64_t of_period = BlocksOf(span.period);
   const int64_t begin = index / of_period * span.period;

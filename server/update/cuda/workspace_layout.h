@@ -19,7 +19,7 @@ class WorkspaceLayout {
   // Memory that is aligned to kAlignmentBytes.
   void* Take(int64_t bytes) {
     void* const taken = begin_ == nullptr ? nullptr : begin_ + bytes_;
-    bytes_ += (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    bytes_ += Aligned(bytes);
     return taken;
   }
   Buffer Take(DType dtype, int64_t elements) {
@@ -27,6 +27,11 @@ class WorkspaceLayout {
   }
 
   int64_t bytes() const { return bytes_; }
+
+  // What Take takes.
+  static int64_t Aligned(int64_t bytes) {
+    return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  }
 
  private:
   char* const begin_;

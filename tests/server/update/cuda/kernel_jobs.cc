@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
@@ -83,6 +84,8 @@ std::string FirstDifference(const std::string& name, DType dtype, int64_t elemen
   return "";
 }
 
+bool TakesOnlyMatrices(const UpdateRule& rule) { return !rule.CheckParameter({2}).ok(); }
+
 // One of the divisors of `number`.
 int64_t AnyDivisor(int64_t number, std::mt19937& random) {
   std::vector<int64_t> divisors;
@@ -94,10 +97,11 @@ int64_t AnyDivisor(int64_t number, std::mt19937& random) {
   return divisors.empty() ? 1 : divisors[random() % divisors.size()];
 }
 
-// Of one to three dimensions.
-std::vector<int64_t> AnyShape(int64_t elements, std::mt19937& random) {
+// Of one to three dimensions, or of two where the rule takes no others.
+std::vector<int64_t> AnyShape(const UpdateRule& rule, int64_t elements, std::mt19937& random) {
   const int64_t columns = AnyDivisor(elements, random);
   const int64_t rows = AnyDivisor(elements / columns, random);
+  if (TakesOnlyMatrices(rule)) return {elements / columns, columns};
   switch (random() % 4) {
     case 0:
       return {elements};
@@ -180,16 +184,25 @@ bool Takes(const RuleCase& rule_case, JobKind kind) {
 std::vector<JobShape> JobShapes(const RuleCase& rule_case, JobKind kind) {
   std::vector<JobShape> shapes = ShapesOfAllRules(kind);
   if (rule_case.rule->spec().element_wise) return shapes;
+  if (TakesOnlyMatrices(*rule_case.rule)) {
+    // Some of one shape, long and wide ones beside each other, and squares.
+    shapes.push_back(JobShape::OfShapes(
+        kind, {{40, 50}, {50, 40}, {40, 50}, {33, 33}, {40, 50}, {1, 70}, {300, 2}, {50, 40}}));
+    return shapes;
+  }
   // Matrices by ones and by fives, of which the CPU begins blocks anew; with more rows and columns
   // than are added at a time, and few of both.
-  JobShape matrices;
-  matrices.kind = kind;
-  matrices.shapes = {{3, 91, 100}, {7, 50, 63}, {5000, 2}, {2, 5000}, {1100, 1, 2}, {40, 33, 3}};
-  for (const std::vector<int64_t>& shape : matrices.shapes) {
-    matrices.elements.push_back(ElementsOf(shape));
-  }
-  shapes.push_back(matrices);
+  shapes.push_back(JobShape::OfShapes(
+      kind, {{3, 91, 100}, {7, 50, 63}, {5000, 2}, {2, 5000}, {1100, 1, 2}, {40, 33, 3}}));
   return shapes;
+}
+
+JobShape JobShape::OfShapes(JobKind kind, std::vector<std::vector<int64_t>> shapes) {
+  JobShape job;
+  job.kind = kind;
+  job.shapes = std::move(shapes);
+  for (const std::vector<int64_t>& shape : job.shapes) job.elements.push_back(ElementsOf(shape));
+  return job;
 }
 
 KernelJob::KernelJob(const RuleCase& rule_case, const JobShape& shape, StepNumber step,
@@ -228,7 +241,8 @@ void KernelJob::AddTask(const RuleCase& rule_case, const JobShape& shape, int64_
   task.elements = elements;
   task.shape = {elements};
   if (!rule_->spec().element_wise) {
-    task.shape = shape.shapes.empty() ? AnyShape(elements, random_) : shape.shapes[tasks_.size()];
+    task.shape =
+        shape.shapes.empty() ? AnyShape(*rule_, elements, random_) : shape.shapes[tasks_.size()];
   }
   task.coefficients = static_cast<int>(random_() % coefficients_.size());
   DType of_parameter = type();

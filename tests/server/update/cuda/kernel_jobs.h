@@ -39,6 +39,9 @@ constexpr JobKind kJobKinds[] = {
 std::string NameOf(JobKind kind);
 
 struct JobShape {
+  // Of whole parameters.
+  static JobShape OfShapes(JobKind kind, std::vector<std::vector<int64_t>> shapes);
+
   JobKind kind = JobKind::kFloat32;
   std::vector<int64_t> elements;  // of each span
   bool aligned = true;            // or every array begins anywhere

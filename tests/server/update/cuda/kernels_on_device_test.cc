@@ -83,14 +83,9 @@ TEST_P(KernelsOnDeviceTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
 // More than one batch, and more of each kind of work than a grid has blocks for.
 TEST_P(KernelsOnDeviceTest, LargeParametersOfRulesThatNeedThemWhole_BitsOfTheCpu) {
   if (GetParam() != JobKind::kFloat32 && GetParam() != JobKind::kBFloat16Master) return;
-  JobShape shape;
-  shape.kind = GetParam();
-  shape.shapes = {{1500, 2000}, {2000000, 2}, {1200, 50, 40}, {900000, 3, 1}, {3, 1000000}, {5000}};
-  for (const std::vector<int64_t>& each : shape.shapes) {
-    int64_t elements = 1;
-    for (const int64_t extent : each) elements *= extent;
-    shape.elements.push_back(elements);
-  }
+  const JobShape shape = JobShape::OfShapes(
+      GetParam(),
+      {{1500, 2000}, {2000000, 2}, {1200, 50, 40}, {900000, 3, 1}, {3, 1000000}, {5000}});
   std::set<std::string> done;
   for (const RuleCase& rule_case : KernelRuleCases()) {
     if (rule_case.rule->spec().element_wise) continue;

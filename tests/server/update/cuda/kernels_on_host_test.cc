@@ -15,8 +15,10 @@
 #include "server/update/cuda/launch_table.h"
 #include "server/update/cuda/sequenced_rule.h"
 #include "server/update/cuda/step_size_body.h"
+#include "tests/server/update/cuda/halves_on_host.h"
 #include "tests/server/update/cuda/kernel_jobs.h"
 #include "tests/server/update/cuda/matrices_on_host.h"
+#include "tests/server/update/cuda/products_on_host.h"
 #include "tests/server/update/cuda/squares_on_host.h"
 #include "tests/server/update/rule_cases.h"
 
@@ -73,6 +75,15 @@ class HostRunner final : public SequenceRunner {
     is_double ? RunMatricesOnHost<double>(phase, arguments)
               : RunMatricesOnHost<float>(phase, arguments);
     return absl::OkStatus();
+  }
+  absl::Status RunHalves(HalvesPhase phase, bool is_double,
+                         const HalvesArguments& arguments) override {
+    is_double ? RunHalvesOnHost<double>(phase, arguments)
+              : RunHalvesOnHost<float>(phase, arguments);
+    return absl::OkStatus();
+  }
+  absl::Status RunProduct(const DeviceProduct& product) override {
+    return RunProductOnHost(product);
   }
 
  private:
@@ -134,7 +145,7 @@ TEST_P(KernelsOnHostTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
       rules.insert(rule_case.rule->spec().name);
     }
   }
-  EXPECT_THAT(rules, IsSupersetOf({"adam", "lamb"}));
+  EXPECT_THAT(rules, IsSupersetOf({"adam", "lamb", "muon"}));
   const bool are_codes = GetParam() == JobKind::kCoded || GetParam() == JobKind::kCodedFloat32;
   EXPECT_EQ(rules.count("adafactor"), are_codes ? 0 : 1);  // its state has no codes
 }

@@ -176,8 +176,8 @@ def _count(sass, pattern):
 
 
 # A slot that a formula only writes is not loaded, and a parameter that it only reads need not be stored.
-_UNREAD_SLOTS = {"LambDirection": 1}
-_KEEPS_PARAMETER = ("LambDirection",)
+_UNREAD_SLOTS = {"LambDirection": 1, "MuonDirection": 1}
+_KEEPS_PARAMETER = ("LambDirection", "MuonDirection")
 # They write the parameter alone, which compilers see. For sm_80 and sm_90 nvcc stores it one element at a
 # time then, where all arrays are of one type.
 _UNREAD_PARAMETER = ("AdafactorAverage", "AdafactorGradient", "AdafactorVector")

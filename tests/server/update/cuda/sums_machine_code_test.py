@@ -1,4 +1,4 @@
-"""The machine code and the PTX of the kernels of sums and averages, for every architecture: no GPU is needed."""
+"""The machine code and the PTX of the kernels between formulas, for every architecture: no GPU is needed."""
 
 import os
 import subprocess
@@ -22,9 +22,22 @@ _OBJECTS = {
         "9EstimatesIf": 80,
         "9EstimatesId": 80,
     },
+    "server/update/cuda/halves_kernels_object": {
+        "ScaleToHalvesIf": 64,
+        "ScaleToHalvesId": 64,
+        "WidenHalvesIf": 64,
+        "WidenHalvesId": 64,
+    },
 }
 # Without divisions of float64, which are made of fused operations.
-_WITHOUT_DIVISION = ("SquaresOfBlocks", "SquaresOfSpans", "9EstimatesIf", "9EstimatesId")
+_WITHOUT_DIVISION = (
+    "SquaresOfBlocks",
+    "SquaresOfSpans",
+    "9EstimatesIf",
+    "9EstimatesId",
+    "WidenHalvesIf",
+    "WidenHalvesId",
+)
 
 
 def _name(symbol, names):
@@ -69,6 +82,10 @@ class MachineCode(unittest.TestCase):
                 # Of float32 and of float64.
                 loads = sum(times for opcode, times in opcodes.items() if opcode.startswith("LDG.E.128"))
                 self.assertGreaterEqual(loads, 3)
+            if name == "ScaleToHalvesIf":
+                self.assertGreaterEqual(opcodes.get("LDG.E.128", 0), 1)
+            if name in ("ScaleToHalvesIf", "ScaleToHalvesId"):
+                self.assertGreaterEqual(opcodes.get("STG.E.64", 0), 1)
 
     def test_nothing_is_spilled_and_registers_are_within_limits(self):
         for stem, registers in _OBJECTS.items():

@@ -6,7 +6,9 @@
 // through. A race in a handler of ours has no such frame. StateStream is made in one of its threads
 // and called and destroyed in others: its constructor and destructor race with nothing else. So
 // are FollowReactor, WatchReactor, the call of ShardSavingService, and gRPC's own objects of a
-// client's calls. What our callbacks of such calls touch, common/rpc/hand_over.h orders.
+// client's calls and of a service's methods, which are made before the server starts: a thread that
+// another server started may handle its calls. What our callbacks of such calls touch,
+// common/rpc/hand_over.h orders.
 //
 // The name is the sanitizer's: NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_suppressions() {
@@ -36,5 +38,9 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:>::ClientCallbackReaderImpl<\n"
          "race:>::~ClientCallbackReaderImpl\n"
          "race:>::CallbackUnaryCallImpl(\n"
+         "race:>::CallbackUnaryHandler(\n"
+         "race:>::CallbackClientStreamingHandler(\n"
+         "race:>::CallbackServerStreamingHandler(\n"
+         "race:>::CallbackBidiHandler(\n"
          "race:grpc::ByteBuffer::Clear\n";
 }

@@ -20,6 +20,7 @@ import tarfile
 import tempfile
 
 TESTS = (
+    "cublas_products_test",
     "kernels_on_device_test",
     "step_engine_on_gpu_test",
     "sharded_optimizer_on_gpu_test",
@@ -41,8 +42,8 @@ def library_path(programs):
     if torch and torch.origin:
         paths.append(os.path.join(os.path.dirname(torch.origin), "lib"))
         packages = os.path.dirname(os.path.dirname(torch.origin))
-        for library in glob.glob(os.path.join(packages, "nvidia", "nccl", "lib", "libnccl.so.2")):
-            paths.append(os.path.dirname(library))
+        for library in ("nccl/lib/libnccl.so.2", "cu13/lib/libcublasLt.so.13"):
+            paths += map(os.path.dirname, glob.glob(os.path.join(packages, "nvidia", library)))
     return ":".join(paths)
 
 

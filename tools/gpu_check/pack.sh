@@ -6,6 +6,7 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 
 readonly OUT=${1:-out/gpu_check}
 readonly TARGETS=(
+  //tests/server/update/cuda:cublas_products_test
   //tests/server/update/cuda:kernels_on_device_test
   //tests/server/shard/engine:step_engine_on_gpu_test
   //tests/client:sharded_optimizer_on_gpu_test

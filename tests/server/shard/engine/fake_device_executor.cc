@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/device_wait.h"
 #include "common/fatal.h"
@@ -63,6 +65,11 @@ struct Launch {
   int64_t workspace_bytes = 0;
 };
 
+std::string& RuleWithoutKernels() {
+  static auto& rule = *new std::string;
+  return rule;
+}
+
 class FakeDeviceExecutor final : public Executor {
  public:
   FakeDeviceExecutor(const FakeDevices& devices, std::shared_ptr<DeviceApi> device,
@@ -87,18 +94,24 @@ class FakeDeviceExecutor final : public Executor {
   }
 
   absl::Status CheckRuns(const UpdateRule& rule) const override {
-    if (rule.spec().name != "muon") return absl::OkStatus();
-    return absl::UnimplementedError("rule \"muon\" has no kernels");
+    if (rule.spec().name != without_kernels_) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrFormat("rule \"%s\" has no kernels", rule.spec().name));
   }
 
  private:
   FakeDevices devices_;
   const std::shared_ptr<DeviceApi> device_;
   const MayUpdate may_update_;
+  const std::string without_kernels_ = RuleWithoutKernels();
   int starts_ = 0;
 };
 
 }  // namespace
+
+WithoutKernels::WithoutKernels(const std::string& rule) { RuleWithoutKernels() = rule; }
+
+WithoutKernels::~WithoutKernels() { RuleWithoutKernels().clear(); }
 
 ExecutorFactory MakeFakeDeviceExecutor(const FakeDevices& devices,
                                        const std::shared_ptr<DeviceApi>& device,

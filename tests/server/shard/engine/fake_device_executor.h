@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "common/device_api.h"
 #include "server/update/executor.h"
@@ -15,8 +16,17 @@ namespace optshard::testing {
 // on any thread.
 using MayUpdate = std::function<bool(int start)>;
 
-// Runs all rules but Muon. Reads nothing of the tasks that lies on the host once Start has
-// returned.
+// While it lives, no fake device has kernels of the rule. One at a time; made before the executors
+// that it is for.
+class WithoutKernels {
+ public:
+  explicit WithoutKernels(const std::string& rule);
+  ~WithoutKernels();
+  WithoutKernels(const WithoutKernels&) = delete;
+  WithoutKernels& operator=(const WithoutKernels&) = delete;
+};
+
+// Reads nothing of the tasks that lies on the host once Start has returned.
 ExecutorFactory MakeFakeDeviceExecutor(const FakeDevices& devices,
                                        const std::shared_ptr<DeviceApi>& device,
                                        const MayUpdate& may_update);

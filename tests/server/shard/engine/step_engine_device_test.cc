@@ -65,11 +65,7 @@ std::vector<Values> Replicas(EngineRig& rig) {
 class StepEngineOnDevicesTest : public ::testing::TestWithParam<DeviceCase> {};
 
 TEST_P(StepEngineOnDevicesTest, Steps_EqualOneProcessToTheBit) {
-  EngineRig::Options options = OptionsOf(GetParam(), OnDevices(0));
-  for (size_t g = 0; g < options.rules.size(); ++g) {
-    if (options.rules[g].name == "muon") options.rules[g] = {"adam"};
-  }
-  EngineRig rig(options);
+  EngineRig rig(OptionsOf(GetParam(), OnDevices(0)));
   for (int step = 1; step <= 3; ++step) {
     GiveSomeGradients(rig);
     ExpectAllOk(rig.Step());
@@ -540,17 +536,11 @@ absl::Status CreateStatus(EngineRig& rig, const std::string& rule) {
 }
 
 TEST(StepEngineOnDevices, RuleThatHasNoKernels_IsRefusedAtTheStart) {
-  EngineRig::Options options = OnDevices(1);
-  ParameterSpec matrix;
-  matrix.name = "matrix";
-  matrix.shape = {16, 16};
-  GroupSpec group;
-  group.parameters = {matrix};
-  options.space = ParameterSpace({group});
-  EngineRig rig(options);
-  const absl::Status without_kernels = CreateStatus(rig, "muon");
-  EXPECT_TRUE(absl::IsUnimplemented(without_kernels)) << without_kernels;
-  EXPECT_THAT(std::string(without_kernels.message()), HasSubstr("param group 0"));
+  EngineRig rig(OnDevices(1));
+  const WithoutKernels without_kernels("lion");
+  const absl::Status refused = CreateStatus(rig, "lion");
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("param group 0"));
 }
 
 }  // namespace

@@ -35,12 +35,11 @@ class StepEngineOnGpuTest : public ::testing::Test {
     return options;
   }
 
-  // Those that have kernels.
-  std::vector<GroupRule> Rules() const {
-    const auto executor = CudaExecutor::Create(0).value();
+  // All but Muon, whose products of matrices are rounded in another order there.
+  static std::vector<GroupRule> Rules() {
     std::vector<GroupRule> rules;
     for (const GroupRule& rule : RulesFor(PartitionPolicy::kGreedy)) {
-      if (executor->CheckRuns(**RuleRegistry::Find(rule.name)).ok()) rules.push_back(rule);
+      if (rule.name != "muon") rules.push_back(rule);
     }
     return rules;
   }
@@ -62,7 +61,7 @@ class StepEngineOnGpuTest : public ::testing::Test {
   std::shared_ptr<DeviceApi> device_;
 };
 
-TEST_F(StepEngineOnGpuTest, AllRulesWithKernels_EqualOneProcessToTheBit) {
+TEST_F(StepEngineOnGpuTest, AllRulesWithTheBitsOfCpus_EqualOneProcess) {
   ASSERT_GT(Rules().size(), 10u);
   for (const Placement placement : {Placement::kFlatRegions, Placement::kScattered}) {
     EngineRig::Options options = OnGpu();

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/block_code.h"
 #include "common/half.h"
@@ -155,23 +156,42 @@ std::string NameOf(JobKind kind) {
 
 std::vector<RuleCase> KernelRuleCases() {
   std::vector<RuleCase> cases = AllRuleCases();
-  // LAMB without the ratio of norms: options that are on by default are switched off.
-  const auto lamb = std::find_if(cases.begin(), cases.end(), [](const RuleCase& each) {
-    return each.rule->spec().name == "lamb";
-  });
-  if (lamb != cases.end()) {
-    RuleCase unscaled = *lamb;
-    unscaled.group.Set("always_adapt", false);
-    unscaled.group.Set("weight_decay", 0.0);
-    unscaled.name += ", without the ratio of norms";
-    cases.push_back(unscaled);
-  }
+  const auto add = [&cases](const char* rule, const char* name, const Hyperparameters& options) {
+    const auto known = std::find_if(cases.begin(), cases.end(), [rule](const RuleCase& each) {
+      return each.rule->spec().name == rule;
+    });
+    if (known == cases.end()) return;
+    RuleCase more = *known;
+    for (const auto& [option, value] : options.values()) more.group.Set(option, value);
+    more.name += absl::StrCat(", ", name);
+    cases.push_back(more);
+  };
+  // Options that are on by default are switched off.
+  Hyperparameters unscaled;
+  unscaled.Set("always_adapt", false);
+  unscaled.Set("weight_decay", 0.0);
+  add("lamb", "without the ratio of norms", unscaled);
+  // The result is in other memory after an even number.
+  Hyperparameters twice;
+  twice.Set("ns_steps", 2.0);
+  twice.Set("nesterov", false);
+  twice.Set("adjust_lr_fn", std::string("match_rms_adamw"));
+  add("muon", "two iterations", twice);
+  Hyperparameters no_iteration;
+  no_iteration.Set("ns_steps", 0.0);
+  add("muon", "no iteration", no_iteration);
   const auto has_none = [](const RuleCase& each) {
     return each.rule->formula() == nullptr &&
            SequencedRule::Find(each.rule->spec().name) == nullptr;
   };
   cases.erase(std::remove_if(cases.begin(), cases.end(), has_none), cases.end());
   return cases;
+}
+
+bool MultipliesMatrices(const RuleCase& rule_case) {
+  const auto sequenced = SequencedRule::Find(rule_case.rule->spec().name);
+  return sequenced != nullptr && sequenced->MultipliesMatrices() &&
+         rule_case.group.Number("ns_steps") > 0;
 }
 
 bool Takes(const RuleCase& rule_case, JobKind kind) {
@@ -388,6 +408,15 @@ std::vector<UpdateTask> KernelJob::TasksAt(void* at) const {
     tasks.push_back(task);
   }
   return tasks;
+}
+
+std::vector<double> KernelJob::Parameter(size_t index, const std::vector<char>& memory) const {
+  const Place& place = tasks_[index].parameter;
+  std::vector<double> values;
+  for (int64_t i = 0; i < place.elements; ++i) {
+    values.push_back(ReadOne(memory.data() + place.offset, place.dtype, i));
+  }
+  return values;
 }
 
 std::vector<char> KernelJob::Expected() const {

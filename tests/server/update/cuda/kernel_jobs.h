@@ -65,6 +65,9 @@ class KernelJob {
   // Over a copy of start() at `at`, 64-byte aligned. Valid as long as the job.
   std::vector<UpdateTask> TasksAt(void* at) const;
 
+  // A span's, in a copy of the memory.
+  std::vector<double> Parameter(size_t index, const std::vector<char>& memory) const;
+
   // What the CPU's scalar driver makes of start().
   std::vector<char> Expected() const;
 
@@ -112,6 +115,9 @@ class KernelJob {
 
 // Of all rules that have kernels, where these are linked in.
 std::vector<RuleCase> KernelRuleCases();
+
+// Whether products of matrices are computed, whose bits on a GPU are not the CPU's.
+bool MultipliesMatrices(const RuleCase& rule_case);
 
 // Whether the rule takes jobs of that kind.
 bool Takes(const RuleCase& rule_case, JobKind kind);

@@ -59,8 +59,8 @@ def _cuda_toolkit_impl(ctx):
     toolkit = None
     for root in [ctx.path("/usr/local/cuda"), wheels]:
         nvcc = ctx.path(str(root) + "/bin/nvcc")
-        header = ctx.path(str(root) + "/include/cuda_runtime.h")
-        if not toolkit and nvcc.exists and header.exists:
+        headers = [ctx.path(str(root) + "/include/" + name) for name in ["cuda_runtime.h", "cublasLt.h"]]
+        if not toolkit and nvcc.exists and all([header.exists for header in headers]):
             version = _version_of(ctx, nvcc)
             toolkit = root if version.startswith(_MAJOR + ".") else None
     cuobjdump = _first([ctx.path(str(wheels) + "/bin/cuobjdump"), ctx.path("/usr/local/cuda/bin/cuobjdump")])

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what --config=cuda builds with into .cache/cuda: the toolkit's wheels where /usr/local/cuda
-# has no CUDA 13, and cuobjdump, with which tests look at machine code. No GPU and no driver is needed.
+# has no CUDA 13 with all of it, and cuobjdump, with which tests look at machine code. No GPU and no driver is needed.
 # Run by ./run, in the root of the repository, after setup.sh.
 set -euo pipefail
 
 readonly STAMP=.cache/cuda/.stamp
 requirements=(third_party/python/cuda_tools.txt)
 if ! /usr/local/cuda/bin/nvcc --version 2>/dev/null | grep -q 'release 13\.' ||
-  [[ ! -f /usr/local/cuda/include/nccl.h ]]; then
+  [[ ! -f /usr/local/cuda/include/nccl.h || ! -f /usr/local/cuda/include/cublasLt.h ]]; then
   requirements+=(third_party/python/cuda_toolkit.txt)
 fi
 inputs=$(cat "${requirements[@]}" | sha256sum)

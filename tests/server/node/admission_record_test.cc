@@ -28,7 +28,7 @@ class AdmissionRecordTest : public ::testing::Test {
   };
 
   AdmissionRecordTest()
-      : bytes_(AdmissionRecord::Bytes(Request())), memory_((bytes_ + 63) / 64, Line{}) {}
+      : bytes_(AdmissionRecord::Bytes(Request())), memory_((bytes_ + 63) / 64) {}
 
   // Always another one: what it knows is in the memory.
   AdmissionRecord record() { return AdmissionRecord(memory_.data(), bytes_); }

@@ -16,7 +16,7 @@ class RankRecordTest : public ::testing::Test {
     char bytes[64];
   };
 
-  RankRecordTest() : memory_((RankRecord::Bytes() + 63) / 64, Line{}) {}
+  RankRecordTest() : memory_((RankRecord::Bytes() + 63) / 64) {}
 
   // Always another one: what it knows is in the memory.
   RankRecord record() { return RankRecord(memory_.data()); }

@@ -16,7 +16,7 @@ class StepBytesTest : public ::testing::Test {
     char bytes[64];
   };
 
-  StepBytesTest() : memory_((StepBytes::Bytes(kMost) + 63) / 64, Line{}) {}
+  StepBytesTest() : memory_((StepBytes::Bytes(kMost) + 63) / 64) {}
 
   // Always another one: what it knows is in the memory.
   StepBytes kept() { return StepBytes(memory_.data(), kMost); }

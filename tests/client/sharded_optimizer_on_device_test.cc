@@ -88,6 +88,20 @@ TEST(OptimizerOnDeviceTest, RulesThatNeedWholeParameters_HaveTheBitsOfTheCpu) {
   }
 }
 
+TEST(OptimizerOnDeviceTest, RuleWithoutKernels_IsSteppedWithTheStateOnTheHost) {
+  const WithoutKernels none("lion");
+  DeviceRanks ranks(1);
+  EXPECT_THAT(ranks.Run([](ShardedOptimizerOptions options, c10::Device device) {
+    options.state_device = "cpu";
+    DeviceTrainer trainer(options, device);
+    trainer.Make(RuleOptions("lion"));
+    const std::string before = trainer.Everything();
+    trainer.Step();
+    EXPECT_NE(trainer.Everything(), before);
+  }),
+              Each(absl::OkStatus()));
+}
+
 // The step is on the stream that is the trainer's when it calls.
 TEST(OptimizerOnDeviceTest, Step_IsInTheOrderOfTheTrainersStream) {
   DeviceRanks ranks(1);

@@ -16,7 +16,9 @@ readonly TARGETS=(
   //benchmarks/gpu:optshard-bench-gpu-step
 )
 
-bazel build --ui_event_filters=-info,-stdout --noshow_progress --config=cuda "${TARGETS[@]}"
+# oneDNN belongs to an object that lies in the programs: Muon's steps are compared with the CPU's.
+bazel build --ui_event_filters=-info,-stdout --noshow_progress --config=cuda "${TARGETS[@]}" \
+  //server/update/matrix:optshard_onednn.so
 PROGRAMS=$(mktemp -d)
 trap 'rm -rf "$PROGRAMS"' EXIT
 mkdir "$PROGRAMS/lib"
@@ -24,7 +26,7 @@ for target in "${TARGETS[@]}"; do
   built=bazel-bin/${target#//}
   strip -o "$PROGRAMS/${target##*:}" "${built/:/\/}"
   ldd "${built/:/\/}"
-done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+done | cat - <(ldd bazel-bin/server/update/matrix/optshard_onednn.so) | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
   grep -Ev '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so|/torch/lib/|/nvidia/' |
   while read -r library; do
     cp -L "$library" "$PROGRAMS/lib/"

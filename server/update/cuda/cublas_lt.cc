@@ -21,11 +21,10 @@ absl::Status CublasLtFunctions::StatusOf(cublasStatus_t result, absl::string_vie
 
 absl::StatusOr<CublasLtFunctions> LoadCublasLt(const std::string& file) {
   const std::string own = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
-  LibraryFunctions library({file.empty() ? own : file,
-                            "cuBLASLt, which multiplies matrices on GPUs,",
-                            absl::StrCat(CUBLAS_VER_MAJOR, ".0 or later"),
-                            absl::StrCat("install CUDA ", CUBLAS_VER_MAJOR,
-                                         "'s libcublas where the dynamic loader finds ", own)});
+  LibraryFunctions library(
+      {file.empty() ? own : file, "cuBLASLt", absl::StrCat(CUBLAS_VER_MAJOR, ".0 or later"),
+       absl::StrCat("it multiplies matrices on GPUs; install CUDA ", CUBLAS_VER_MAJOR,
+                    "'s libcublas where the dynamic loader finds ", own)});
   CublasLtFunctions functions;
   library.Find("cublasLtGetStatusString", &functions.get_status_string);
   library.Find("cublasLtCreate", &functions.create);

@@ -2,7 +2,11 @@
 
 #include <cublasLt.h>
 
+#include <string>
+
 #include "absl/strings/str_format.h"
+#include "common/cuda/cuda_status.h"
+#include "common/cuda/current_device.h"
 #include "common/errors.h"
 
 namespace optshard {
@@ -12,10 +16,15 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 // Of DeviceMatrices.
 constexpr uint32_t kAlignmentBytes = 64;
-// Where a sum is cut, its parts are float32, too.
-constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+// Sums are not cut: which parts they are cut into may depend on more than the shape.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_NONE;
 
 constexpr cudaDataType_t kHalf = CUDA_R_16BF;
+
+std::string TextOf(const ProductShape& shape) {
+  return absl::StrFormat("%d products of %d x %d and %d x %d", shape.count, shape.rows, shape.inner,
+                         shape.inner, shape.columns);
+}
 
 void* At(const DeviceMatrices& matrices, int64_t index) {
   return static_cast<uint16_t*>(matrices.data) + index * matrices.stride;
@@ -23,9 +32,11 @@ void* At(const DeviceMatrices& matrices, int64_t index) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CublasProducts>> CublasProducts::Create() {
+absl::StatusOr<std::unique_ptr<CublasProducts>> CublasProducts::Create(int device) {
   const absl::StatusOr<CublasLtFunctions>& library = CublasLt();
   if (!library.ok()) return library.status();
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
   absl::StatusOr<CudaMemory> workspace = CudaMemory::OnDevice(kWorkspaceBytes);
   if (!workspace.ok()) {
     return errors::WithContext(workspace.status(), "the workspace of products of matrices");
@@ -34,38 +45,48 @@ absl::StatusOr<std::unique_ptr<CublasProducts>> CublasProducts::Create() {
   const absl::Status created = library->StatusOf(library->create(&handle), "beginning");
   if (!created.ok()) return created;
   return std::unique_ptr<CublasProducts>(
-      new CublasProducts(*library, {handle, library->destroy}, *std::move(workspace)));
+      new CublasProducts(device, *library, {handle, library->destroy}, *std::move(workspace)));
+}
+
+CublasProducts::~CublasProducts() {
+  // The library's handle is of the device.
+  const CurrentDevice current(device_);
+  handle_.reset();
+}
+
+absl::StatusOr<const CublasProducts::Plan*> CublasProducts::PlanOf(const DeviceProduct& product) {
+  const Key key = KeyOf(product);
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) return &known->second;
+  absl::StatusOr<Plan> plan = MakePlan(product);
+  if (!plan.ok()) return errors::WithContext(plan.status(), TextOf(product.shape));
+  return &plans_.emplace(key, *std::move(plan)).first->second;
 }
 
 absl::Status CublasProducts::Prepare(const DeviceProduct& product) {
-  const Key key = KeyOf(product);
-  if (plans_.count(key) > 0) return absl::OkStatus();
-  absl::StatusOr<Plan> plan = MakePlan(product);
-  if (!plan.ok()) {
-    const ProductShape& shape = product.shape;
-    return errors::WithContext(
-        plan.status(), absl::StrFormat("%d products of %d x %d and %d x %d", shape.count,
-                                       shape.rows, shape.inner, shape.inner, shape.columns));
-  }
-  plans_.emplace(key, *std::move(plan));
-  return absl::OkStatus();
+  return PlanOf(product).status();
 }
 
 absl::Status CublasProducts::Enqueue(const DeviceProduct& product, cudaStream_t stream) {
-  absl::Status prepared = Prepare(product);
-  if (!prepared.ok()) return prepared;
-  const Plan& plan = plans_.at(KeyOf(product));
+  const absl::StatusOr<const Plan*> found = PlanOf(product);
+  if (!found.ok()) return found.status();
+  const Plan& plan = **found;
   const DeviceMatrices& added = product.keep == 0 ? product.d : product.c;
-  absl::Status enqueued;
-  for (int64_t i = 0; i < product.shape.count && enqueued.ok(); i += plan.at_once) {
-    enqueued = library_.StatusOf(
+  for (int64_t i = 0; i < product.shape.count; i += plan.at_once) {
+    const cublasStatus_t result =
         library_.matmul(handle_.get(), plan.operation.get(), &product.scale, At(product.b, i),
                         plan.layouts.a.get(), At(product.a, i), plan.layouts.b.get(), &product.keep,
                         At(added, i), plan.layouts.c.get(), At(product.d, i), plan.layouts.d.get(),
-                        &plan.algorithm, workspace_.data(), workspace_.bytes(), stream),
-        "enqueueing a product of matrices");
+                        &plan.algorithm, workspace_.data(), workspace_.bytes(), stream);
+    if (result == CUBLAS_STATUS_SUCCESS) continue;
+    // Where the device has failed, that says more.
+    absl::Status failed = CudaStatus(cudaGetLastError(), "multiplying matrices");
+    if (failed.ok()) {
+      failed = absl::InternalError(library_.StatusOf(result, "enqueueing a product").message());
+    }
+    return errors::WithContext(failed, TextOf(product.shape));
   }
-  return enqueued;
+  return absl::OkStatus();
 }
 
 CublasProducts::Key CublasProducts::KeyOf(const DeviceProduct& product) {
@@ -81,18 +102,20 @@ absl::StatusOr<CublasProducts::Plan> CublasProducts::MakePlan(const DeviceProduc
   if (!operation.ok()) return operation.status();
   auto layouts = LayoutsOf(product, 1);
   if (!layouts.ok()) return layouts.status();
-  // Chosen for one: whoever has more of them computes each with the same bits.
+  // Chosen for one, and used for all: what an owner computes does not depend on how many it owns.
   const auto algorithm = ChooseAlgorithm(operation->get(), *layouts);
   if (!algorithm.ok()) return algorithm.status();
   Plan plan = {*std::move(operation), 1, *std::move(layouts), *algorithm};
-  if (shape.count == 1) return plan;
+  // What has one row or column may be computed in another way than products of matrices.
+  if (shape.count == 1 || shape.rows == 1 || shape.columns == 1) return plan;
   auto of_all = LayoutsOf(product, shape.count);
   if (!of_all.ok()) return of_all.status();
   cublasLtMatmulHeuristicResult_t checked = {};
   const cublasStatus_t fits =
       library_.algo_check(handle_.get(), plan.operation.get(), of_all->a.get(), of_all->b.get(),
                           of_all->c.get(), of_all->d.get(), &plan.algorithm, &checked);
-  if (fits == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= workspace_.bytes()) {
+  if (fits == CUBLAS_STATUS_SUCCESS && checked.state == CUBLAS_STATUS_SUCCESS &&
+      checked.workspaceSize <= workspace_.bytes()) {
     plan.at_once = shape.count;
     plan.layouts = *std::move(of_all);
   }

@@ -20,19 +20,24 @@
 namespace optshard {
 
 // By cuBLASLt, on tensor cores. Equal products on GPUs of one model, with one version of the
-// library, have equal bits, however many of their shape are computed at once; those of a CPU are
-// summed in another order. Thread-compatible.
+// library, are to have equal bits, however many of their shape are computed at once: the algorithm
+// is that of one. Those of a CPU are summed in another order. Thread-compatible.
 class CublasProducts {
  public:
-  // On the calling thread's current device, with memory of it. FAILED_PRECONDITION where the
-  // library cannot be loaded; RESOURCE_EXHAUSTED; the library's error.
-  static absl::StatusOr<std::unique_ptr<CublasProducts>> Create();
+  // With memory of the device of that index. FAILED_PRECONDITION where the library cannot be
+  // loaded; what CurrentDevice says; RESOURCE_EXHAUSTED; the library's error.
+  static absl::StatusOr<std::unique_ptr<CublasProducts>> Create(int device);
+  ~CublasProducts();
+  CublasProducts(const CublasProducts&) = delete;
+  CublasProducts& operator=(const CublasProducts&) = delete;
 
-  // Chooses how such products are computed, unless it has before. The library's error.
+  // The others are called where the device is the current one.
+
+  // Chooses how such products are computed, unless it is known. The library's error.
   absl::Status Prepare(const DeviceProduct& product);
 
-  // Of a product like one that was prepared. What it computes in is shared: no two are under way on
-  // streams that are not ordered. The library's error.
+  // Prepares it, too. What it computes in is shared: no two are under way on streams that are not
+  // ordered. INTERNAL, or the device's error: some of the products may be under way then.
   absl::Status Enqueue(const DeviceProduct& product, cudaStream_t stream);
 
  private:
@@ -56,11 +61,15 @@ class CublasProducts {
   using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, int64_t, int64_t,
                          int64_t, bool>;
 
-  CublasProducts(const CublasLtFunctions& library, Owned<cublasLtContext> handle,
+  CublasProducts(int device, const CublasLtFunctions& library, Owned<cublasLtContext> handle,
                  CudaMemory workspace)
-      : library_(library), handle_(std::move(handle)), workspace_(std::move(workspace)) {}
+      : device_(device),
+        library_(library),
+        handle_(std::move(handle)),
+        workspace_(std::move(workspace)) {}
 
   static Key KeyOf(const DeviceProduct& product);
+  absl::StatusOr<const Plan*> PlanOf(const DeviceProduct& product);
   absl::StatusOr<Plan> MakePlan(const DeviceProduct& product) const;
   absl::StatusOr<Owned<cublasLtMatmulDescOpaque_t>> Operation(bool a_transposed,
                                                               bool b_transposed) const;
@@ -71,8 +80,9 @@ class CublasProducts {
   absl::StatusOr<cublasLtMatmulAlgo_t> ChooseAlgorithm(cublasLtMatmulDesc_t operation,
                                                        const Layouts& layouts) const;
 
+  const int device_;
   const CublasLtFunctions& library_;
-  const Owned<cublasLtContext> handle_;
+  Owned<cublasLtContext> handle_;
   const CudaMemory workspace_;
   std::map<Key, Plan> plans_;
 };

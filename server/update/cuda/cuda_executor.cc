@@ -127,9 +127,15 @@ absl::StatusOr<std::unique_ptr<Ticket>> CudaExecutor::Start(const ExecutionConte
 absl::Status CudaExecutor::CheckRuns(const UpdateRule& rule) const {
   if (KernelsOf(rule) != nullptr) return absl::OkStatus();
   if (const auto sequenced = SequencedRule::Find(rule.spec().name)) {
-    if (!sequenced->MultipliesMatrices() || CublasLt().ok()) return absl::OkStatus();
-    return errors::WithContext(CublasLt().status(),
-                               absl::StrFormat("rule \"%s\" on a GPU", rule.spec().name));
+    if (!sequenced->MultipliesMatrices() || products_ != nullptr) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<CublasProducts>> products = CublasProducts::Create(device_);
+    if (!products.ok()) {
+      return errors::WithContext(
+          products.status(),
+          absl::StrFormat("rule \"%s\" on %s", rule.spec().name, NameOfDevice(device_)));
+    }
+    products_ = *std::move(products);
+    return absl::OkStatus();
   }
   return absl::UnimplementedError(absl::StrFormat(
       "rule \"%s\" has no kernels for GPUs: keep its state on CPUs", rule.spec().name));
@@ -185,7 +191,8 @@ class CudaExecutor::Enqueuer final : public SequenceRunner {
   }
   absl::Status RunHalves(HalvesPhase phase, bool is_double,
                          const HalvesArguments& arguments) override {
-    return Enqueued(LaunchHalves(phase, is_double, arguments, grid_), "what an update multiplies");
+    return Enqueued(LaunchHalves(phase, is_double, arguments, grid_),
+                    "an update's conversion from or to bfloat16");
   }
   absl::Status RunProduct(const DeviceProduct& product) override {
     return executor_.products_->Enqueue(product, stream_);
@@ -277,14 +284,7 @@ absl::Status CudaExecutor::MakeRoom(int64_t workspace_bytes) {
 }
 
 absl::Status CudaExecutor::PrepareProducts(const std::vector<LaunchSequence>& sequences) {
-  const auto prepare = [this](const DeviceProduct& product) -> absl::Status {
-    if (products_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<CublasProducts>> products = CublasProducts::Create();
-      if (!products.ok()) return products.status();
-      products_ = *std::move(products);
-    }
-    return products_->Prepare(product);
-  };
+  const auto prepare = [this](const DeviceProduct& product) { return products_->Prepare(product); };
   for (const LaunchSequence& sequence : sequences) {
     const absl::Status prepared = sequence.ForEachProduct(prepare);
     if (!prepared.ok()) return errors::WithContext(prepared, NameOfDevice(device_));

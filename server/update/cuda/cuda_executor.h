@@ -39,8 +39,8 @@ class CudaExecutor final : public Executor {
   // Arrays lie in the device's memory; `context` is of that device, on the stream on which they may
   // be read and written. Waits for nothing on the device, but that earlier updates have ended where
   // one needs more memory than they did, or StagingRing::kMostPlaces are under way. What of the
-  // tasks lies on the host is not read once this has returned. UNIMPLEMENTED for rules that have no
-  // kernels, and for tasks with replicas; INVALID_ARGUMENT for a context of another device;
+  // tasks lies on the host is not read once this has returned. CheckRuns' errors; UNIMPLEMENTED for
+  // tasks with replicas; INVALID_ARGUMENT for a context of another device;
   // RESOURCE_EXHAUSTED; DEADLINE_EXCEEDED. After any other error some of the tasks may be under
   // way. A ticket that was neither waited for nor ordered on a stream waits a minute at most when
   // it is destroyed.
@@ -48,8 +48,8 @@ class CudaExecutor final : public Executor {
                                                 const UpdateRule& rule,
                                                 absl::Span<const UpdateTask> tasks) override;
 
-  // UNIMPLEMENTED of rules that have no kernels; FAILED_PRECONDITION of those that multiply
-  // matrices where cuBLASLt cannot be loaded.
+  // UNIMPLEMENTED of rules that have no kernels. Of those that multiply matrices, CublasProducts'
+  // errors: it is made then, so that no step has them.
   absl::Status CheckRuns(const UpdateRule& rule) const override;
 
  private:
@@ -99,8 +99,8 @@ class CudaExecutor final : public Executor {
   StagingRing on_their_way_;
   CudaMemory workspace_;
   CudaEvent workspace_is_free_;
-  std::unique_ptr<CublasProducts> products_;  // since they were first wanted
-  std::map<KernelKey, int> blocks_;           // that run at the same time on the whole device
+  mutable std::unique_ptr<CublasProducts> products_;  // since CheckRuns was asked for such a rule
+  std::map<KernelKey, int> blocks_;  // that run at the same time on the whole device
 };
 
 }  // namespace optshard

@@ -78,7 +78,7 @@ class MatrixStack {
     step.shape.count = count;
     step.a = is_tall ? x_ : update_;
     step.b = is_tall ? update_ : x_;
-    step.shape.b_transposed = is_tall;  // as the CPU's, to the bit
+    step.shape.b_transposed = is_tall;  // of update, which is symmetric: the CPU's operand
     step.c = x_;
     step.d = next_;
     step.keep = by.a;

@@ -11,8 +11,8 @@
 namespace optshard {
 
 // Directions, their norms, what NewtonSchulz (server/update/matrix/newton_schulz.h) makes of them,
-// and steps. Matrices of one shape are multiplied at once. They stay as they lie: where the CPU
-// transposes one with more rows than columns, the products here have its transposed one.
+// and steps. Matrices of one shape are multiplied at once. Nothing is transposed in memory: of more
+// rows than columns the products take xT x, and multiply from the right.
 class OrthogonalSequence final : public SequencedRule {
  public:
   explicit OrthogonalSequence(const OrthogonalRule& rule) : rule_(rule) {}

@@ -9,8 +9,8 @@
 namespace optshard {
 namespace kernels {
 
-// The last span with no more before it than `index`. `before`: what is of the spans before it,
-// ascending. There is a span.
+// The last span with no more before it than `index`. `before`: how much of what is counted lies in
+// the spans before this one. There is a span.
 template <class Arguments, class Span>
 OPTSHARD_HOST_DEVICE inline const Span& FindSpan(const Arguments& arguments, int64_t Span::*before,
                                                  int64_t index) {

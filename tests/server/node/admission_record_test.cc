@@ -27,8 +27,7 @@ class AdmissionRecordTest : public ::testing::Test {
     char bytes[64];
   };
 
-  AdmissionRecordTest()
-      : bytes_(AdmissionRecord::Bytes(Request())), memory_((bytes_ + 63) / 64) {}
+  AdmissionRecordTest() : bytes_(AdmissionRecord::Bytes(Request())), memory_((bytes_ + 63) / 64) {}
 
   // Always another one: what it knows is in the memory.
   AdmissionRecord record() { return AdmissionRecord(memory_.data(), bytes_); }

@@ -75,6 +75,9 @@ class KernelJob {
   // otherwise array, index and both values.
   static std::string Difference(const KernelJob& job, const std::vector<char>& memory,
                                 const std::vector<char>& expected);
+  // Likewise of the slots alone.
+  static std::string DifferenceOfSlots(const KernelJob& job, const std::vector<char>& memory,
+                                       const std::vector<char>& expected);
 
  private:
   // An array in the memory; values, or codes with their scales.

@@ -83,16 +83,22 @@ class HostRunner final : public SequenceRunner {
     return absl::OkStatus();
   }
   absl::Status RunProduct(const DeviceProduct& product) override {
+    most_products = std::max(most_products, product.shape.count);
     return RunProductOnHost(product);
   }
+
+  static int64_t most_products;  // that were computed at once
 
  private:
   const int blocks_;
 };
 
-void RunSequenced(const SequencedRule& rule, const std::vector<UpdateTask>& tasks, int blocks) {
-  // Several batches, which share a workspace. What it held before does not matter.
-  for (const auto& batch : rule.Batches(tasks, 16 << 10)) {
+int64_t HostRunner::most_products = 0;
+
+// In batches of at most so much workspace, which share it. What it held before does not matter.
+void RunSequenced(const SequencedRule& rule, const std::vector<UpdateTask>& tasks, int blocks,
+                  int64_t most_bytes) {
+  for (const auto& batch : rule.Batches(tasks, most_bytes)) {
     AlignedFloats workspace(rule.WorkspaceBytes(batch) / sizeof(float), NAN);
     const auto sequence = rule.SequenceOf(batch, workspace.data());
     ASSERT_TRUE(sequence.ok()) << sequence.status();
@@ -112,7 +118,8 @@ std::vector<char> AfterKernels(const KernelJob& job, int blocks,
   const std::vector<UpdateTask> tasks = job.TasksAt(at);
   const auto sequenced = SequencedRule::Find(job.rule().spec().name);
   if (sequenced != nullptr) {
-    RunSequenced(*sequenced, tasks, blocks);
+    // Many batches, or all at once.
+    RunSequenced(*sequenced, tasks, blocks, blocks % 2 == 0 ? 16 << 10 : 64 << 20);
   } else {
     const auto tables = LaunchTable::For(tasks);
     EXPECT_TRUE(tables.ok()) << tables.status();
@@ -134,6 +141,7 @@ class KernelsOnHostTest : public ::testing::TestWithParam<JobKind> {};
 TEST_P(KernelsOnHostTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
   uint32_t seed = kSeed;
   std::set<std::string> rules;
+  HostRunner::most_products = 0;
   for (const RuleCase& rule_case : KernelRuleCases()) {
     if (!Takes(rule_case, GetParam())) continue;
     for (const JobShape& shape : JobShapes(rule_case, GetParam())) {
@@ -146,6 +154,7 @@ TEST_P(KernelsOnHostTest, EveryRule_AnySizeAndAlignment_BitsOfTheCpu) {
     }
   }
   EXPECT_THAT(rules, IsSupersetOf({"adam", "lamb", "muon"}));
+  EXPECT_GT(HostRunner::most_products, 2);
   const bool are_codes = GetParam() == JobKind::kCoded || GetParam() == JobKind::kCodedFloat32;
   EXPECT_EQ(rules.count("adafactor"), are_codes ? 0 : 1);  // its state has no codes
 }

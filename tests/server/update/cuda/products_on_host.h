@@ -8,8 +8,8 @@
 namespace optshard::testing {
 
 // Of matrices in memory of the host, with the bits of NewtonSchulz's products
-// (server/update/matrix/newton_schulz.h), which has those of tall matrices transposed. Errors of
-// FindMatrixProduct.
+// (server/update/matrix/newton_schulz.h) as long as the shorter side is less than 512: it has those
+// of tall matrices transposed, and cuts those of larger ones. Errors of FindMatrixProduct.
 absl::Status RunProductOnHost(const DeviceProduct& product);
 
 }  // namespace optshard::testing

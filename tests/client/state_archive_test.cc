@@ -37,7 +37,7 @@ Parameters NewParameters() {
 void GiveGradients(const Parameters& parameters, int step) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].mutable_grad() = at::arange(parameters[i].numel())
-                                       .add(static_cast<int64_t>(3 * i) + 7 * step)
+                                       .add(static_cast<int64_t>(3 * i) + int64_t{7} * step)
                                        .remainder(11)
                                        .sub(5)
                                        .div(8)

@@ -71,7 +71,7 @@ std::vector<Golden> ReadGoldens() {
 
 void GiveGradient(const at::Tensor& parameter, int step, size_t index, bool sparse) {
   const at::Tensor gradient = at::arange(parameter.numel())
-                                  .add(7 * step + 3 * static_cast<int64_t>(index))
+                                  .add(int64_t{7} * step + 3 * static_cast<int64_t>(index))
                                   .remainder(11)
                                   .sub(5)
                                   .div(8)

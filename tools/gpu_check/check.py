@@ -3,7 +3,7 @@
 an H200; each program is ended after 150 s.
 
 Wants PyTorch for CUDA in the Python that runs it, of the version that the programs were built with: they
-run its LibTorch, its NCCL is the one that is loaded, and its Adam is what updates are compared with. Exit
+run its LibTorch, its NCCL and its cuBLASLt are loaded, and its Adam is what updates are compared with. Exit
 code 1 where a test failed or a program did not run.
 """
 
@@ -36,7 +36,7 @@ folder = os.path.dirname(os.path.abspath(__file__))
 
 
 def library_path(programs):
-    """Our libraries, then PyTorch's, and its NCCL, if there is one."""
+    """Our libraries, then PyTorch's, and its NCCL and cuBLASLt, if there are any."""
     paths = [os.path.join(programs, "lib")]
     torch = importlib.util.find_spec("torch")
     if torch and torch.origin:

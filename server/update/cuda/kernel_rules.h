@@ -50,8 +50,8 @@ struct OrthogonalRule {
   int c = 0;
   int steps = 0;
   int eps = 0;
-  int lr = 0;       // likewise: with lr_rest MinusShapeScaledLr's lr (server/update/norm_ratio.h)
-  int lr_rest = 0;
+  int lr = 0;       // likewise: MinusShapeScaledLr's (server/update/norm_ratio.h), of which
+  int lr_rest = 0;  // lr is the sum of two
   int matches_adamw = 0;
   int kept = 0;          // likewise: what the second formula has for the next one
   int kept_of_step = 0;  // coefficients of the second formula

@@ -183,6 +183,9 @@ TEST_F(OffloadedAdamTest, SmallTasks_ShareAWindow) {
   }
   ASSERT_EQ(Run(*rule_case_.rule, tasks), absl::OkStatus());
   EXPECT_EQ(starts_, 2);  // 100 of 64 bytes each
+  devices_.RunWhatCanRun();
+  const auto updated = Updated(16);
+  for (const auto& each : data) EXPECT_EQ(each->DifferenceTo(*updated), "");
 }
 
 // What is on the stream before is done before the update reads, and what comes behind Wait finds
@@ -241,6 +244,8 @@ TEST_F(OffloadedAdamTest, PiecesAreAnnouncedBeforeTheyAreWritten) {
   executor_ = *OffloadExecutor::Create(std::move(options));
   ASSERT_EQ(Run(*rule_case_.rule, {task}), absl::OkStatus());
   EXPECT_EQ(announced, 10000);
+  devices_.RunWhatCanRun();
+  EXPECT_EQ(data_->DifferenceTo(*Updated(10000)), "");
 }
 
 // Create was told of smaller ones.

@@ -3,8 +3,8 @@
 // tests/testing/fake_device.h on the host.
 //
 // Nothing here waits for the device, and there is no call that would: a step cannot synchronise
-// with the host by accident. NewStream, NewEvent, Allocate and AllocateOnHost may; steps do not
-// call them but for NewEvent.
+// with the host by accident. What makes streams, events and memory may; steps call of that only
+// NewEvent.
 #ifndef OPTSHARD_COMMON_DEVICE_API_H_
 #define OPTSHARD_COMMON_DEVICE_API_H_
 
@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
+#include "common/link/unique_fd.h"
 
 namespace optshard {
 
@@ -43,6 +44,8 @@ class DeviceApi {
 
   // The same text for two ranks where NCCL would refuse them as being on one GPU.
   virtual absl::StatusOr<std::string> Identity() = 0;
+  // The same text in all processes that see this device, whatever its name is there.
+  virtual absl::StatusOr<std::string> HardwareId() = 0;
 
   // What they return lives at least until the last owner lets go, and until work that is on the
   // device then no longer needs it. RESOURCE_EXHAUSTED where there is not enough memory.
@@ -51,6 +54,17 @@ class DeviceApi {
   virtual absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) = 0;
   // Memory of the host that is pinned.
   virtual absl::StatusOr<std::shared_ptr<void>> AllocateOnHost(size_t bytes) = 0;
+
+  // Memory of the device for several processes of a host. It lives as long as one of them has it
+  // mapped or holds a descriptor of it, whichever has made it. INVALID_ARGUMENT for no bytes,
+  // FAILED_PRECONDITION where the device shares none.
+  struct SharedMemory {
+    std::shared_ptr<void> memory;
+    UniqueFd descriptor;  // to be sent to another process
+  };
+  virtual absl::StatusOr<SharedMemory> AllocateShared(size_t bytes) = 0;
+  // Maps that memory, which has so many bytes. INVALID_ARGUMENT for a descriptor of something else.
+  virtual absl::StatusOr<std::shared_ptr<void>> MapShared(int descriptor, size_t bytes) = 0;
 
   // Puts the event behind all that is on the stream now. An event may be recorded again: who waits
   // for it already waits for the earlier point.

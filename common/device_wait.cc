@@ -34,17 +34,20 @@ absl::Status AwaitStream(DeviceApi& device, void* stream, absl::Time deadline, c
   return recorded.ok() ? AwaitReached(device, **event, deadline, clock) : recorded;
 }
 
+absl::Status ZeroNow(DeviceApi& device, void* memory, size_t bytes) {
+  const absl::StatusOr<std::shared_ptr<void>> stream = device.NewStream();
+  if (!stream.ok()) return stream.status();
+  const Clock& clock = Clock::Monotonic();
+  const absl::Status enqueued = device.Zero(memory, bytes, stream->get());
+  if (!enqueued.ok()) return enqueued;
+  return AwaitStream(device, stream->get(), clock.Now() + kLongestZeroing, clock);
+}
+
 absl::StatusOr<std::shared_ptr<void>> ZeroedOn(DeviceApi& device, size_t bytes) {
   if (bytes == 0) return std::shared_ptr<void>();
   absl::StatusOr<std::shared_ptr<void>> memory = device.Allocate(bytes);
   if (!memory.ok()) return memory;
-  const absl::StatusOr<std::shared_ptr<void>> stream = device.NewStream();
-  if (!stream.ok()) return stream.status();
-  const Clock& clock = Clock::Monotonic();
-  absl::Status zeroed = device.Zero(memory->get(), bytes, stream->get());
-  if (zeroed.ok()) {
-    zeroed = AwaitStream(device, stream->get(), clock.Now() + kLongestZeroing, clock);
-  }
+  const absl::Status zeroed = ZeroNow(device, memory->get(), bytes);
   if (!zeroed.ok()) return zeroed;
   return memory;
 }

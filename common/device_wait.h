@@ -21,8 +21,12 @@ absl::Status AwaitReached(DeviceApi& device, const DeviceEvent& event, absl::Tim
 // Likewise for all that is on the stream now.
 absl::Status AwaitStream(DeviceApi& device, void* stream, absl::Time deadline, const Clock& clock);
 
-// Memory of the device, which is zeros. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED where the device does
-// not set it within a minute, or its other errors. Null where it is of 0 bytes.
+// Memory of the device becomes zeros. DEADLINE_EXCEEDED where the device has not set it within a
+// minute, or its other errors.
+absl::Status ZeroNow(DeviceApi& device, void* memory, size_t bytes);
+
+// Memory of the device, which is zeros. RESOURCE_EXHAUSTED, and errors as ZeroNow. Null where it is
+// of 0 bytes.
 absl::StatusOr<std::shared_ptr<void>> ZeroedOn(DeviceApi& device, size_t bytes);
 
 }  // namespace optshard

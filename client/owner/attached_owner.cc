@@ -10,8 +10,10 @@
 #include "client/owner/attached_state.h"
 #include "common/clock.h"
 #include "common/dataplane/plane_notice.h"
+#include "common/device_wait.h"
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
+#include "common/link/device_segments.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "server/shard/engine/replica_placement.h"
@@ -39,7 +41,14 @@ AttachRequest AttachedOwner::RequestOf(const Options& options) {
   request.node = options.node;
   request.threads = options.threads;
   request.join_timeout = options.join_timeout;
+  request.device = options.hardware_id;
+  request.state_on_host = options.state_on_host;
   return request;
+}
+
+ReplicaSegments::Place AttachedOwner::PlaceOf(const Options& options) {
+  if (options.device == nullptr) return ReplicaSegments::OnHost();
+  return std::make_shared<DeviceSegments>(options.device);
 }
 
 void AttachedOwner::LogPlane(const Options& options, const AttachReply& reply) {
@@ -56,8 +65,9 @@ absl::StatusOr<std::unique_ptr<AttachedOwner>> AttachedOwner::Attach(const Optio
   absl::StatusOr<std::unique_ptr<ServerLine>> line = ServerLine::Open(
       options.socket, RequestOf(options), std::min(options.join_timeout, kConnectTimeout));
   if (!line.ok()) return line.status();
-  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory = ReplicaSegments::Attach(
-      layout, options.rank, (*line)->TakeReplica(), (*line)->reply().parameters_rank);
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory =
+      ReplicaSegments::Attach(layout, options.rank, (*line)->TakeReplica(),
+                              (*line)->reply().parameters_rank, nullptr, PlaceOf(options));
   if (!memory.ok()) return errors::WithContext(memory.status(), (*line)->name());
   LogPlane(options, (*line)->reply());
   return std::unique_ptr<AttachedOwner>(
@@ -112,6 +122,19 @@ absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica
   return errors::WithContext(placed, absl::StrCat("in the memory of ", line()->name()));
 }
 
+// What this process has put on its device is not ordered with what the server puts there.
+absl::Status AttachedOwner::AwaitOwnWork(absl::Duration* timeout) const {
+  if (options_.device == nullptr) return absl::OkStatus();
+  const absl::Time start = Now();
+  const absl::Status done = AwaitStream(*options_.device, options_.current_stream(),
+                                        start + *timeout, Clock::Monotonic());
+  *timeout -= Now() - start;
+  if (done.ok()) return done;
+  return errors::WithContext(
+      done,
+      absl::StrFormat("rank %d, before its shard server was asked for anything", options_.rank));
+}
+
 absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                            absl::Span<const ReplicaRegion>,
                                            absl::Duration timeout) {
@@ -134,8 +157,9 @@ absl::Status AttachedOwner::VerifyReplicas(absl::Span<const ReplicaTensor> repli
 absl::Status AttachedOwner::AskBetweenSteps(DoorbellRequest::Kind kind,
                                             absl::Span<const ReplicaTensor> replica,
                                             absl::Duration timeout) {
-  absl::Status lies_there = CheckReplica(replica);
-  if (!lies_there.ok()) return lies_there;
+  absl::Status ready = CheckReplica(replica);
+  if (ready.ok()) ready = AwaitOwnWork(&timeout);
+  if (!ready.ok()) return ready;
   request_.kind = kind;
   request_.row_marks.clear();
   absl::StatusOr<DoorbellReply> reply = Ask(timeout);
@@ -164,9 +188,10 @@ absl::Status AttachedOwner::ReplaceState(absl::Duration timeout) {
 absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded,
                                           absl::Span<const ReplicaTensor> replica,
                                           absl::Span<const ReplicaRegion>, absl::Duration timeout) {
-  absl::Status lies_there = CheckReplica(replica);
-  if (lies_there.ok()) lies_there = SetBlob(loaded.blob);
-  if (!lies_there.ok()) return lies_there;
+  absl::Status ready = CheckReplica(replica);
+  if (ready.ok()) ready = AwaitOwnWork(&timeout);
+  if (ready.ok()) ready = SetBlob(loaded.blob);
+  if (!ready.ok()) return ready;
   request_.kind = DoorbellRequest::Kind::kFinishLoading;
   request_.call = loaded.step;
   request_.load_token = loaded.token;
@@ -195,8 +220,10 @@ void AttachedOwner::SetHyperparameters(absl::Span<const Hyperparameters> given) 
 }
 
 absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
-  absl::Status lies_there = CheckReplica(input.replica);
-  if (!lies_there.ok()) return lies_there;
+  absl::Duration timeout = input.timeout;
+  absl::Status ready = CheckReplica(input.replica);
+  if (ready.ok()) ready = AwaitOwnWork(&timeout);
+  if (!ready.ok()) return ready;
   request_.kind = DoorbellRequest::Kind::kStep;
   request_.call = last_call_ + 1;
   request_.has_gradient.resize(input.replica.size());
@@ -207,7 +234,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
         request_.has_gradient[p] ? input.replica[p].gradient_rows.marks : nullptr;
   }
   SetHyperparameters(input.hyperparameters);
-  const absl::StatusOr<DoorbellReply> reply = Ask(input.timeout);
+  const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
   if (!reply.ok()) return reply.status();
   if (!reply->status.ok()) return reply->status;
   request_.has_blob = false;

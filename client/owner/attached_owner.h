@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "common/attach/attachment.h"
 #include "common/attach/doorbell.h"
 #include "common/dataplane/shm/replica_segments.h"
+#include "common/device_api.h"
 #include "common/link/local_socket.h"
 #include "common/memory_layout.h"
 #include "common/optimizer_spec.h"
@@ -43,6 +45,12 @@ class AttachedOwner : public OwnerLink {
     std::string node;
     int threads = 0;
     bool copy_parameters_at_once = false;  // ShardedOptimizerOptions
+    // That the parameters are on, with its DeviceApi::HardwareId, and the stream on which the
+    // trainer's thread works now; null: they are in memory of the host.
+    std::shared_ptr<DeviceApi> device;
+    std::string hardware_id;
+    std::function<void*()> current_stream;
+    bool state_on_host = false;  // with a device
     absl::Duration join_timeout = absl::Seconds(60);
     // A server ends its steps at the call's timeout. This is the time on top of it in which the
     // coordinator attributes a failure. A server that has not answered by then is stuck.
@@ -120,8 +128,10 @@ class AttachedOwner : public OwnerLink {
                 std::shared_ptr<const ReplicaSegments> memory);
 
   static AttachRequest RequestOf(const Options& options);
+  static ReplicaSegments::Place PlaceOf(const Options& options);
   static void LogPlane(const Options& options, const AttachReply& reply);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
+  absl::Status AwaitOwnWork(absl::Duration* timeout) const;
   void SetHyperparameters(absl::Span<const Hyperparameters> given);
   absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
                                absl::Duration timeout);

@@ -46,8 +46,9 @@ absl::Status AttachedOwner::AddGroups(const OptimizerSpec& spec,
   if (!added->reply.status.ok()) {
     return added->reply.broken ? Fail(added->reply.status) : added->reply.status;
   }
-  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory = ReplicaSegments::Attach(
-      layout, options_.rank, std::move(added->replica), first_.parameters_rank, memory_.get());
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> memory =
+      ReplicaSegments::Attach(layout, options_.rank, std::move(added->replica),
+                              first_.parameters_rank, memory_.get(), PlaceOf(options_));
   if (!memory.ok()) return Fail(errors::WithContext(memory.status(), line->name()));
   memory_ = *std::move(memory);
   layout_ = layout;

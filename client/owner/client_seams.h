@@ -8,11 +8,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/owner/device/owner_device.h"
 #include "client/owner/owner_link.h"
 #include "common/dataplane/data_plane.h"
 #include "common/ids.h"
 #include "common/membership/coordinator_client.h"
+#include "server/device/owner_device.h"
 #include "server/shard/host_plane_factory.h"
 #include "server/shard/inspection/shard_view_registry.h"
 #include "server/shard/shard_owner.h"
@@ -35,7 +35,7 @@ struct ClientSeams {
   std::function<absl::StatusOr<OwnerDevice>(const std::string& name, Rank rank)> device;
 };
 
-// While it lives, owners that its thread starts use these seams: attached ones `link` alone.
+// While it lives, owners that its thread starts use these seams: attached ones `link` and `device`.
 class ScopedClientSeams {
  public:
   explicit ScopedClientSeams(const ClientSeams& seams);  // which outlive it

@@ -8,8 +8,8 @@
 #include "absl/types/optional.h"
 #include "client/owner/client_seams.h"
 #include "client/owner/coordinator_host.h"
-#include "client/owner/device/owner_device.h"
 #include "client/owner/inspection_host.h"
+#include "client/owner/opened_device.h"
 #include "common/attach/attachment.h"
 #include "common/clock.h"
 #include "common/dataplane/shm/replica_segments.h"
@@ -19,6 +19,7 @@
 #include "common/rpc/awaited_address.h"
 #include "common/rpc/network_choice.h"
 #include "common/step_info.h"
+#include "server/device/owner_device.h"
 #include "server/shard/engine/load_input.h"
 #include "server/shard/engine/step_input.h"
 #include "server/shard/host_plane_factory.h"
@@ -244,10 +245,7 @@ class EmbeddedOwner : public OwnerLink {
           absl::StrCat("share_parameters is true, and the parameters are on ", trainer_device_.name,
                        ": ranks share one copy in memory of a host only; leave it false"));
     }
-    const ClientSeams* const seams = ScopedClientSeams::Current();
-    absl::StatusOr<OwnerDevice> opened = seams != nullptr && seams->device != nullptr
-                                             ? seams->device(trainer_device_.name, options_.rank)
-                                             : OpenOwnerDevice(trainer_device_.name);
+    absl::StatusOr<OwnerDevice> opened = OpenDeviceOf(trainer_device_, options_.rank);
     if (!opened.ok()) return opened.status();
     owner.device = opened->device;
     owner.state_on_host = options_.state_device == "cpu";
@@ -258,17 +256,6 @@ class EmbeddedOwner : public OwnerLink {
 
   // Null where the replica's memory is not for others.
   ReplicaOfRank Replica() const { return trainer_device_.is_cpu() ? ReplicaOf(options_) : nullptr; }
-
-  // Of planes between hosts, those between the ranks' devices.
-  PlaneFactory OnDevices(PlaneFactory hosts) const {
-    if (make_device_plane_ == nullptr) return hosts;
-    return [hosts = std::move(hosts), make = make_device_plane_](
-               const PlaneRequest& request) -> absl::StatusOr<std::unique_ptr<DataPlane>> {
-      absl::StatusOr<std::unique_ptr<DataPlane>> host = hosts(request);
-      if (!host.ok()) return host;
-      return make(request, *std::move(host));
-    };
-  }
 
   // Everything that an owner needs around it.
   absl::Status Connect(ShardOwner::Options& owner) {
@@ -300,8 +287,11 @@ class EmbeddedOwner : public OwnerLink {
     owner.coordinator = client_.get();
     absl::StatusOr<HostPlaneKind> kind = ParseHostPlaneKind(options_.plane);
     if (!kind.ok()) return kind.status();
-    owner.plane_factory = OnDevices(MakeHostPlaneFactory(
-        *kind, options_.interface.empty() ? *network : options_.interface, Replica()));
+    owner.plane_factory = MakeHostPlaneFactory(
+        *kind, options_.interface.empty() ? *network : options_.interface, Replica());
+    if (make_device_plane_ != nullptr) {
+      owner.plane_factory = BetweenDevices(make_device_plane_, std::move(owner.plane_factory));
+    }
     return absl::OkStatus();
   }
 
@@ -345,7 +335,7 @@ class EmbeddedOwner : public OwnerLink {
 
   const ShardedOptimizerOptions options_;
   const TrainerDevice trainer_device_;
-  decltype(OwnerDevice::make_plane) make_device_plane_;  // null on the CPU
+  OwnerDevice::MakePlane make_device_plane_;  // null on the CPU
   const std::string no_blob_;
   absl::optional<std::string> next_blob_;  // that goes with the next step
   TrainerBlob blob_;

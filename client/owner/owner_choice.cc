@@ -11,6 +11,7 @@
 #include "client/owner/attached_owner.h"
 #include "client/owner/client_seams.h"
 #include "client/owner/embedded_owner.h"
+#include "client/owner/opened_device.h"
 #include "common/errors.h"
 #include "common/log.h"
 
@@ -35,6 +36,20 @@ AttachedOwner::Options AttachmentOf(const ShardedOptimizerOptions& options,
   attachment.copy_parameters_at_once = options.copy_parameters_at_once;
   attachment.join_timeout = options.join_timeout;
   return attachment;
+}
+
+absl::Status OpenDevice(const TrainerDevice& device, const ShardedOptimizerOptions& options,
+                        AttachedOwner::Options* attachment) {
+  if (device.is_cpu()) return absl::OkStatus();
+  const absl::StatusOr<OwnerDevice> opened = OpenDeviceOf(device, options.rank);
+  if (!opened.ok()) return opened.status();
+  absl::StatusOr<std::string> hardware_id = opened->device->HardwareId();
+  if (!hardware_id.ok()) return hardware_id.status();
+  attachment->device = opened->device;
+  attachment->hardware_id = *std::move(hardware_id);
+  attachment->current_stream = device.current_stream;
+  attachment->state_on_host = options.state_device == "cpu";
+  return absl::OkStatus();
 }
 
 // A server runs no code of its trainers, and keeps no state that it cannot lay out.
@@ -87,17 +102,12 @@ absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
                      "\": expected \"embedded\", or \"unix:PATH\" with the socket of this node's "
                      "optshard-server"));
   }
-  if (!device.is_cpu()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", options.rank, ": the parameters are on ", device.name, ", and attach is \"",
-        options.attach,
-        "\": a shard server has parameters and state on CPUs; set attach to \"embedded\", or move "
-        "the parameters to the CPU"));
-  }
   absl::Status rules = CheckServerHasRules(trainer_updates, options);
   if (!rules.ok()) return rules;
   AttachedOwner::Options attachment = AttachmentOf(options, spec);
   attachment.socket = std::string(socket);
+  absl::Status opened = OpenDevice(device, options, &attachment);
+  if (!opened.ok()) return opened;
   absl::StatusOr<std::unique_ptr<AttachedOwner>> attached = AttachedOwner::Attach(attachment);
   if (!attached.ok()) return attached.status();
   return Linked(std::unique_ptr<OwnerLink>(*std::move(attached)));

@@ -16,8 +16,7 @@ namespace optshard {
 
 // `trainer_updates` as in ShardOwner::Options, `replaces` and `device` as StartEmbeddedOwner.
 // INVALID_ARGUMENT where attach is neither "embedded" nor "unix:PATH", or is the latter and there
-// is an update of the trainer's own, or the parameters are on a device; else errors as
-// StartEmbeddedOwner or AttachedOwner::Attach.
+// is an update of the trainer's own; else errors as StartEmbeddedOwner or AttachedOwner::Attach.
 absl::StatusOr<std::unique_ptr<OwnerLink>> StartOwner(
     const ShardedOptimizerOptions& given, const OptimizerSpec& spec,
     const std::vector<std::shared_ptr<TrainerUpdate>>& trainer_updates = {}, bool replaces = false,

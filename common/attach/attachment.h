@@ -22,7 +22,7 @@
 
 namespace optshard {
 
-constexpr uint32_t kAttachProtocolVersion = 7;
+constexpr uint32_t kAttachProtocolVersion = 8;
 
 // The descriptors that come with an AttachReply, and, but for the last, with an AddGroupsReply, in
 // this order.
@@ -45,6 +45,8 @@ struct AttachRequest {
   std::string node;
   int threads = 0;  // 0: the rank's share of the CPUs
   absl::Duration join_timeout = absl::Seconds(60);
+  std::string device;  // DeviceApi::HardwareId; empty: the parameters are in the host's memory
+  bool state_on_host = false;  // with a device
 };
 
 struct AttachReply {

@@ -54,6 +54,8 @@ std::string EncodeAttachRequest(const AttachRequest& request) {
   proto.set_node(request.node);
   proto.set_threads(request.threads);
   proto.set_join_timeout_ms(absl::ToInt64Milliseconds(request.join_timeout));
+  proto.set_device(request.device);
+  proto.set_state_on_host(request.state_on_host);
   return proto.SerializeAsString();
 }
 
@@ -79,6 +81,8 @@ absl::StatusOr<AttachRequest> DecodeAttachRequest(absl::string_view bytes) {
   request.node = proto.node();
   request.threads = proto.threads();
   request.join_timeout = absl::Milliseconds(proto.join_timeout_ms());
+  request.device = proto.device();
+  request.state_on_host = proto.state_on_host();
   return request;
 }
 

@@ -25,21 +25,6 @@ constexpr size_t kAllocationBytes = size_t{16} << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr unsigned kNoExecSeal = 0x0008U;  // MFD_NOEXEC_SEAL of Linux 6.3
 
-constexpr char kMagic[8] = {'o', 'p', 't', 's', 'h', 'a', 'r', 'd'};
-
-// The last page of a segment begins with it; the rest is zeros. One host: its own byte order.
-struct StoredLabel {
-  char magic[8];
-  uint32_t protocol_version;
-  uint32_t kind;
-  int32_t rank;
-  uint32_t reserved;
-  uint64_t generation;
-  uint64_t layout_digest;
-  uint64_t data_bytes;
-};
-static_assert(sizeof(StoredLabel) == 48, "processes of different builds read it");
-
 size_t PageBytes() {
   static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
@@ -49,53 +34,9 @@ size_t WholePages(size_t bytes) { return (bytes + PageBytes() - 1) / PageBytes()
 
 size_t FileBytes(size_t data_bytes) { return WholePages(data_bytes) + PageBytes(); }
 
-StoredLabel Stored(const SegmentLabel& label, size_t bytes) {
-  StoredLabel stored = {};
-  std::memcpy(stored.magic, kMagic, sizeof(kMagic));
-  stored.protocol_version = kLinkProtocolVersion;
-  stored.kind = static_cast<uint32_t>(label.kind);
-  stored.rank = label.rank;
-  stored.generation = label.generation;
-  stored.layout_digest = label.layout_digest;
-  stored.data_bytes = bytes;
-  return stored;
-}
-
-absl::string_view KindName(uint32_t kind) {
-  switch (static_cast<SegmentKind>(kind)) {
-    case SegmentKind::kParameters:
-      return "parameters";
-    case SegmentKind::kGradients:
-      return "gradients";
-    case SegmentKind::kMailbox:
-      return "mailbox";
-    case SegmentKind::kDoorbell:
-      return "doorbell";
-    case SegmentKind::kSlots:
-      return "slots";
-    case SegmentKind::kLedger:
-      return "ledger";
-    case SegmentKind::kRankRecord:
-      return "rank record";
-    case SegmentKind::kAdmission:
-      return "admission";
-  }
-  return "unknown";
-}
-
 absl::Status Failed(const std::string& what, absl::string_view call) {
   const int error = errno;
   return absl::ErrnoToStatus(error, absl::StrCat("segment of ", what, ": ", call, " failed"));
-}
-
-absl::Status Refused(const std::string& what, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("segment of ", what, " refused: ", why));
-}
-
-template <typename T>
-absl::Status Differs(const std::string& what, absl::string_view field, const T& expected,
-                     const T& actual) {
-  return Refused(what, absl::StrCat("its ", field, " is ", actual, ", expected ", expected));
 }
 
 UniqueFd CreateMemfd(const std::string& name) {
@@ -118,19 +59,21 @@ absl::Status Allocate(int fd, size_t bytes, const std::string& what) {
 absl::Status CheckSeals(int fd, const std::string& what) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0) {
-    if (errno == EINVAL) return Refused(what, "the descriptor is no memfd");
+    if (errno == EINVAL) return SegmentRefused(what, "the descriptor is no memfd");
     return Failed(what, "asking for its seals");
   }
   if ((seals & kSeals) != kSeals) {
-    return Refused(what, absl::StrCat("its seals are 0x", absl::Hex(seals), ", expected 0x",
-                                      absl::Hex(kSeals), " (no shrinking, growing, sealing)"));
+    return SegmentRefused(
+        what, absl::StrCat("its seals are 0x", absl::Hex(seals), ", expected 0x", absl::Hex(kSeals),
+                           " (no shrinking, growing, sealing)"));
   }
   if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
-    return Refused(what, absl::StrCat("its seals 0x", absl::Hex(seals), " forbid writing"));
+    return SegmentRefused(what, absl::StrCat("its seals 0x", absl::Hex(seals), " forbid writing"));
   }
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return Failed(what, "asking for its flags");
-  if ((flags & O_ACCMODE) != O_RDWR) return Refused(what, "the descriptor is not for writing");
+  if ((flags & O_ACCMODE) != O_RDWR)
+    return SegmentRefused(what, "the descriptor is not for writing");
   return absl::OkStatus();
 }
 
@@ -140,43 +83,19 @@ absl::StatusOr<StoredLabel> ReadLabel(int fd, const std::string& what) {
   StoredLabel label;
   const off_t at = status.st_size - static_cast<off_t>(PageBytes());
   if (at < 0 || pread(fd, &label, sizeof(label), at) != static_cast<ssize_t>(sizeof(label)) ||
-      std::memcmp(label.magic, kMagic, sizeof(kMagic)) != 0 ||
-      label.data_bytes > static_cast<uint64_t>(at)) {
-    return Refused(what, "there is no label of optshard in its last page");
+      !IsLabel(label) || label.data_bytes > static_cast<uint64_t>(at)) {
+    return SegmentRefused(what, "there is no label of optshard in its last page");
   }
   return label;
 }
 
-absl::Status CheckLabel(int fd, const StoredLabel& expected, const std::string& what) {
+absl::Status CheckLabelOf(int fd, const StoredLabel& expected, const std::string& what) {
   StoredLabel actual;
   const off_t at = static_cast<off_t>(WholePages(expected.data_bytes));
   if (pread(fd, &actual, sizeof(actual), at) != static_cast<ssize_t>(sizeof(actual))) {
     return Failed(what, "reading its label");
   }
-  if (std::memcmp(actual.magic, expected.magic, sizeof(actual.magic)) != 0) {
-    return Refused(what, "there is no label of optshard in its last page");
-  }
-  if (actual.protocol_version != expected.protocol_version) {
-    return Differs(what, "protocol version", expected.protocol_version, actual.protocol_version);
-  }
-  if (actual.kind != expected.kind) {
-    const auto name = [](uint32_t kind) { return absl::StrCat(kind, " (", KindName(kind), ")"); };
-    return Differs(what, "kind", name(expected.kind), name(actual.kind));
-  }
-  if (actual.rank != expected.rank) return Differs(what, "rank", expected.rank, actual.rank);
-  if (actual.generation != expected.generation) {
-    return Differs(what, "generation", expected.generation, actual.generation);
-  }
-  if (actual.layout_digest != expected.layout_digest) {
-    const auto hex = [](uint64_t digest) {
-      return absl::StrCat("0x", absl::Hex(digest, absl::kZeroPad16));
-    };
-    return Differs(what, "layout digest", hex(expected.layout_digest), hex(actual.layout_digest));
-  }
-  if (actual.data_bytes != expected.data_bytes) {
-    return Differs(what, "number of bytes", expected.data_bytes, actual.data_bytes);
-  }
-  return absl::OkStatus();
+  return CheckLabel(actual, expected, what);
 }
 
 }  // namespace
@@ -194,8 +113,7 @@ absl::StatusOr<Segment> Segment::Create(const SegmentLabel& label, size_t bytes,
   Segment segment;
   segment.budget_ = &budget;  // from here on the destructor releases
   segment.bytes_ = bytes;
-  const uint32_t kind = static_cast<uint32_t>(label.kind);
-  segment.fd_ = CreateMemfd(absl::StrCat("optshard:", KindName(kind), ":", label.rank));
+  segment.fd_ = CreateMemfd(absl::StrCat("optshard:", NameOf(label.kind), ":", label.rank));
   const int fd = segment.fd();
   if (fd < 0) return Failed(what, "memfd_create");
   if (ftruncate(fd, static_cast<off_t>(file_bytes)) != 0) return Failed(what, "ftruncate");
@@ -214,17 +132,19 @@ absl::StatusOr<Segment> Segment::Create(const SegmentLabel& label, size_t bytes,
 
 absl::StatusOr<Segment> Segment::Attach(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                         const std::string& what) {
-  if (bytes > kMaxBytes) return Refused(what, absl::StrCat(bytes, " bytes are expected of it"));
+  if (bytes > kMaxBytes)
+    return SegmentRefused(what, absl::StrCat(bytes, " bytes are expected of it"));
   // Seals before all else: a segment that could shrink later would kill who reads it.
   const absl::Status sealed = CheckSeals(fd.get(), what);
   if (!sealed.ok()) return sealed;
   struct stat status;
   if (fstat(fd.get(), &status) != 0) return Failed(what, "fstat");
   if (static_cast<uint64_t>(status.st_size) != FileBytes(bytes)) {
-    return Refused(what, absl::StrCat("its file has ", status.st_size, " bytes, expected ",
-                                      FileBytes(bytes), " for ", bytes, " bytes and a label"));
+    return SegmentRefused(
+        what, absl::StrCat("its file has ", status.st_size, " bytes, expected ", FileBytes(bytes),
+                           " for ", bytes, " bytes and a label"));
   }
-  const absl::Status labeled = CheckLabel(fd.get(), Stored(expected, bytes), what);
+  const absl::Status labeled = CheckLabelOf(fd.get(), Stored(expected, bytes), what);
   if (!labeled.ok()) return labeled;
 
   Segment segment;
@@ -302,6 +222,17 @@ absl::Status Segment::Map(size_t bytes, const std::string& what) {
   return absl::OkStatus();
 }
 
+Segment Segment::OnDevice(UniqueFd fd, std::shared_ptr<void> memory, size_t bytes, uint64_t token) {
+  Segment segment;
+  segment.fd_ = std::move(fd);
+  if (bytes > 0) segment.data_ = memory.get();
+  segment.bytes_ = bytes;
+  segment.process_ = getpid();
+  segment.on_device_ = std::move(memory);
+  segment.token_ = token;
+  return segment;
+}
+
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
@@ -310,12 +241,19 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(inode_, other.inode_);
   std::swap(process_, other.process_);
+  std::swap(on_device_, other.on_device_);
+  std::swap(token_, other.token_);
   return *this;
 }
 
 Segment::~Segment() {
   // A forked child does not have it; something else may lie there.
-  if (data_ != nullptr && getpid() == process_) munmap(data_, WholePages(bytes_));
+  if (on_device_ == nullptr) {
+    if (data_ != nullptr && getpid() == process_) munmap(data_, WholePages(bytes_));
+  } else if (getpid() != process_) {
+    // Nor may it call the device.
+    static_cast<void>(new std::shared_ptr<void>(std::move(on_device_)));
+  }
   if (budget_ != nullptr) budget_->Release(static_cast<int64_t>(FileBytes(bytes_)));
 }
 

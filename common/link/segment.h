@@ -1,4 +1,5 @@
-// Memory that several processes map: a sealed memfd with a label that says what it holds.
+// Memory that several processes map, with a label that says what it holds: a sealed memfd, or
+// memory of a device (device_segments.h).
 #ifndef OPTSHARD_COMMON_LINK_SEGMENT_H_
 #define OPTSHARD_COMMON_LINK_SEGMENT_H_
 
@@ -6,46 +7,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/link/memory_budget.h"
-#include "common/link/protocol_version.h"
+#include "common/link/segment_label.h"
 #include "common/link/unique_fd.h"
 
 namespace optshard {
 
-// Values are stable: processes of different builds may compare them.
-enum class SegmentKind : uint32_t {
-  kParameters = 1,
-  kGradients = 2,
-  kMailbox = 3,
-  kDoorbell = 4,
-  kSlots = 5,
-  kLedger = 6,
-  kRankRecord = 7,
-  kAdmission = 8,
-};
-
-// What a segment holds; in its last page.
-struct SegmentLabel {
-  SegmentKind kind = SegmentKind::kParameters;
-  Rank rank = -1;
-  Generation generation = 0;   // 0: it outlives generations
-  uint64_t layout_digest = 0;  // of the MemoryLayout; 0 where there is none
-};
-
-// Of a rank's memory that is laid out alike in all generations.
-inline SegmentLabel LabelOf(SegmentKind kind, Rank rank, uint64_t layout_digest) {
-  return {kind, rank, 0, layout_digest};
-}
-
-// The data comes first and is mapped at a page boundary, or at one of 2 MiB if the segment is that
-// large. The label's page follows and is not mapped. All memory is allocated before anybody uses
-// the segment, which never grows or shrinks. Forked children do not inherit it: a child that
-// touches it dies. Move-only; thread-compatible.
+// The data comes first and is mapped at a page boundary, or in memory of the host at one of 2 MiB
+// if the segment is that large. The label's page follows and is not mapped. All memory is allocated
+// before anybody uses the segment, which never grows or shrinks. Forked children do not inherit it:
+// a child that touches it dies. Move-only; thread-compatible.
 class Segment {
  public:
   // Filled with zeros. RESOURCE_EXHAUSTED names `what`, need and limit; it comes from the budget,
@@ -66,6 +43,9 @@ class Segment {
   static absl::StatusOr<Segment> Adopt(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                        const std::string& what, MemoryBudget& budget);
 
+  // In memory of a device, which is mapped at `memory`; `token` is of this segment alone.
+  static Segment OnDevice(UniqueFd fd, std::shared_ptr<void> memory, size_t bytes, uint64_t token);
+
   // How many bytes of data a segment has, and what they are, according to its label.
   // INVALID_ARGUMENT if it has none.
   static absl::StatusOr<size_t> BytesOf(int fd, const std::string& what);
@@ -79,8 +59,9 @@ class Segment {
   void* data() const { return data_; }  // null: no bytes
   size_t bytes() const { return bytes_; }
 
-  // Whether the descriptor is one of this very segment.
+  // Whether the descriptor is one of this very segment, which is a memfd.
   bool IsOf(int fd) const;
+  uint64_t token() const { return token_; }  // of one on a device
 
   // To be sent to another process. -1 after CloseDescriptor, which keeps the mapping.
   int fd() const { return fd_.get(); }
@@ -94,8 +75,10 @@ class Segment {
   size_t bytes_ = 0;
   dev_t device_ = 0;  // of the memfd, with the next: which one it is
   ino_t inode_ = 0;
-  pid_t process_ = 0;               // that has mapped it
-  MemoryBudget* budget_ = nullptr;  // where it was reserved, if this process did
+  pid_t process_ = 0;                // that has mapped it
+  MemoryBudget* budget_ = nullptr;   // where it was reserved, if this process did
+  std::shared_ptr<void> on_device_;  // null: a memfd
+  uint64_t token_ = 0;
 };
 
 }  // namespace optshard

@@ -29,7 +29,9 @@ HostedRank::HostedRank(Options options)
       rank_(first_.rank),
       takes_over_(options_.memory->synced()),
       writes_(std::make_shared<AttachedWrites>(rank_)),
-      calls_(options_.memory, writes_, Name()),
+      calls_(options_.memory, writes_,
+             options_.device.has_value() ? options_.device->device : nullptr, options_.stream,
+             Name()),
       place_(&record_) {
   if (takes_over_) {
     away_ = errors::OwnerAway({rank_}, "its shard server has ended, and another one takes over");
@@ -258,6 +260,7 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else {
     reply.status = calls_.Synchronise(asked.timeout);
   }
+  if (reply.status.ok()) reply.status = calls_.AwaitDevice();
   JudgeFailure(&reply.status, &reply.broken);
   Finish();
   trainer.doorbell.Answer(reply);

@@ -26,6 +26,7 @@
 #include "common/link/bell.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
+#include "server/device/owner_device.h"
 #include "server/node/attached_writes.h"
 #include "server/node/owner_calls.h"
 #include "server/node/owner_supervisor.h"
@@ -55,6 +56,9 @@ class HostedRank {
     absl::optional<int64_t> snapshot_memory_bytes;
     Cancellation* joining = nullptr;  // ends the wait for the other ranks
     PlaneFactory plane_factory;       // its planes use the replica in `memory`
+    // That the request names, and on which its owner's work comes in order; or neither.
+    absl::optional<OwnerDevice> device;
+    std::shared_ptr<void> stream;
     // Of the last plane, for trainers. Written by the plane factory.
     std::shared_ptr<PlaneNotice> plane_notice = std::make_shared<PlaneNotice>();
     std::string owner_address;

@@ -52,6 +52,11 @@ absl::StatusOr<std::unique_ptr<ShardOwner>> HostedRank::StartOwner(bool torn) {
   owner.joining = options_.joining;
   owner.join_timeout = first_.join_timeout;
   owner.plane_factory = options_.plane_factory;
+  if (options_.device.has_value()) {
+    owner.device = options_.device->device;
+    owner.state_on_host = first_.state_on_host;
+    if (!owner.state_on_host) owner.make_executor = options_.device->make_executor;
+  }
   owner.memory = memory.Shard();
   owner.memory_is_torn = torn;
   owner.memory_lacks_values = memory.synced() && !memory.all_synced();

@@ -21,11 +21,26 @@ constexpr absl::Duration kAttachLook = absl::Milliseconds(50);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
+std::string PlaceOf(const AttachRequest& request) {
+  if (request.device.empty()) return "in memory of the host";
+  return absl::StrCat("on ", request.device,
+                      request.state_on_host ? ", and its state in memory of the host" : "");
+}
+
+absl::optional<std::string> PlacesDiffer(const AttachRequest& first, const AttachRequest& request) {
+  if (first.device == request.device && first.state_on_host == request.state_on_host) {
+    return absl::nullopt;
+  }
+  return absl::StrCat("the parameters of the rank's first trainer are ", PlaceOf(first),
+                      ", those of the trainer that attaches ", PlaceOf(request));
+}
+
 }  // namespace
 
 absl::Status HostedRank::CheckSuccessor(const AttachRequest& request) const {
-  const absl::optional<std::string> difference = FirstDifference(
+  absl::optional<std::string> difference = FirstDifference(
       first_.spec, "the rank's first trainer", request.spec, "the trainer that attaches");
+  if (!difference.has_value()) difference = PlacesDiffer(first_, request);
   if (!difference.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(Name(), ": ", *difference, "; start all trainers of a job alike"));

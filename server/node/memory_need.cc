@@ -14,6 +14,7 @@
 #include "common/dtype.h"
 #include "common/errors.h"
 #include "common/generation_shape.h"
+#include "common/host_transfer.h"
 #include "common/partition.h"
 #include "common/plan.h"
 #include "server/node/admission_record.h"
@@ -22,8 +23,10 @@
 #include "server/shard/engine/message_buffers.h"
 #include "server/shard/engine/step_exchange.h"
 #include "server/shard/engine/workspaces.h"
+#include "server/shard/state/device_access.h"
 #include "server/shard/state/shard_store.h"
 #include "server/update/group_update.h"
+#include "server/update/offload_executor.h"
 
 namespace optshard {
 namespace {
@@ -45,15 +48,40 @@ int64_t ContributionBytes(const std::vector<Bucket>& buckets, Rank rank, int64_t
   return std::min(all, std::max(largest, window));
 }
 
+// Gradients are reduced, and parameters published, between the ranks' devices.
+void PlaceOnDevice(const AttachRequest& request, const std::vector<Bucket>& buckets,
+                   absl::Span<const GroupUpdate> groups, int threads, MemoryNeed* need) {
+  need->replica_on_device = true;
+  need->slots_on_device = !request.state_on_host;
+  need->transfer_bytes =
+      static_cast<int64_t>(DeviceAccess::kWindowBytes + 2 * HostTransfer::kWindowBytes);
+  if (need->slots_on_device) {
+    need->workspace_bytes = 0;
+    return;
+  }
+  const int64_t whole = WholeBytesFor(buckets, request.rank, request.spec.space, groups, threads);
+  const int64_t window = std::max(OffloadExecutor::Options().window_bytes, whole);
+  need->transfer_bytes = SaturatingAdd(
+      need->transfer_bytes, SaturatingMultiply(window, int64_t{OffloadExecutor::kWindows}));
+}
+
 }  // namespace
 
 std::string ToString(const MemoryNeed& need) {
+  const int64_t bookkeeping =
+      need.ledger_bytes + need.record_bytes + need.doorbell_bytes + need.state_window_bytes;
+  if (need.replica_on_device) {
+    return absl::StrFormat(
+        "%d bytes (optimizer state %d, workspaces %d, transfers %d, bookkeeping %d), beside %d "
+        "bytes of its device",
+        need.total(), need.slots_on_device ? 0 : need.slots_bytes, need.workspace_bytes,
+        need.transfer_bytes, bookkeeping, need.device_bytes());
+  }
   return absl::StrFormat(
       "%d bytes (parameters %d, gradients %d, optimizer state %d, reduced gradients %d, "
       "messages %d, workspaces %d, bookkeeping %d)",
       need.total(), need.parameters_bytes, need.gradients_bytes, need.slots_bytes,
-      need.reduced_bytes, need.message_bytes, need.workspace_bytes,
-      need.ledger_bytes + need.record_bytes + need.doorbell_bytes + need.state_window_bytes);
+      need.reduced_bytes, need.message_bytes, need.workspace_bytes, bookkeeping);
 }
 
 int MessageMembers(int world_size, int hosted, HostPlaneKind plane) {
@@ -94,11 +122,13 @@ absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const Memo
       WorkspacesFor(store.shape->buckets(), request.rank, request.spec.space, *groups, threads)
           .bytes();
   const std::vector<Bucket>& buckets = store.shape->buckets();
-  if (keeps_reduced) {
+  if (!request.device.empty()) {
+    PlaceOnDevice(request, buckets, *groups, threads, &need);
+  } else if (keeps_reduced) {
     need.reduced_bytes = ShardStore::ReducedGradientBytes(store);
     need.message_bytes = ContributionBytes(buckets, request.rank, message_members - 1);
   }
-  if (message_members > 1) {
+  if (message_members > 1 && request.device.empty()) {
     need.message_bytes =
         SaturatingAdd(need.message_bytes, SaturatingMultiply(int64_t{StepContext().staging_buffers},
                                                              StagingBytes(buckets, ArithmeticOf)));

@@ -33,26 +33,40 @@ struct MemoryNeed {
   // What rules that need whole parameters compute in. An upper bound where the request
   // leaves the number of threads open: as if the rank had all CPUs.
   int64_t workspace_bytes = 0;
+  // Pinned, through which state and values pass between the host and a device.
+  int64_t transfer_bytes = 0;
   int64_t doorbell_bytes = 0;  // of the rank's trainer
   // The server's copy of the state that a trainer sets, a window at a time.
   int64_t state_window_bytes = 0;
 
+  // What of the above is in memory of a device, of which nothing is counted here but its sum.
+  bool replica_on_device = false;  // parameters and gradients
+  bool slots_on_device = false;
+
+  // Of memory of the host. INT64_MAX where it would be larger, as the others.
   int64_t total() const {
-    int64_t sum = 0;  // INT64_MAX where it would be larger
-    for (const int64_t bytes :
-         {parameters_bytes, gradients_bytes, slots_bytes, ledger_bytes, record_bytes, reduced_bytes,
-          message_bytes, workspace_bytes, doorbell_bytes, state_window_bytes}) {
+    int64_t sum = replica_on_device ? 0 : SaturatingAdd(parameters_bytes, gradients_bytes);
+    if (!slots_on_device) sum = SaturatingAdd(sum, slots_bytes);
+    for (const int64_t bytes : {ledger_bytes, record_bytes, doorbell_bytes, own_bytes()}) {
       sum = SaturatingAdd(sum, bytes);
     }
     return sum;
   }
+  int64_t device_bytes() const {
+    const int64_t replica = SaturatingAdd(parameters_bytes, gradients_bytes);
+    return SaturatingAdd(replica_on_device ? replica : 0, slots_on_device ? slots_bytes : 0);
+  }
   // What the shard owner and its thread allocate for themselves, beside what the node hands them.
   int64_t own_bytes() const {
-    return SaturatingAdd(SaturatingAdd(reduced_bytes, message_bytes),
-                         SaturatingAdd(workspace_bytes, state_window_bytes));
+    int64_t sum = 0;
+    for (const int64_t bytes :
+         {reduced_bytes, message_bytes, workspace_bytes, transfer_bytes, state_window_bytes}) {
+      sum = SaturatingAdd(sum, bytes);
+    }
+    return sum;
   }
 };
-std::string ToString(const MemoryNeed& need);  // "1024 bytes: parameters 512, ..."
+std::string ToString(const MemoryNeed& need);  // "1024 bytes (parameters 512, ...)"
 
 // What a rank that needs `before` takes in addition to grow to `grown`, beside the doorbell that
 // its trainer has been given for it already.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/link/device_segments.h"
 #include "common/log.h"
 #include "common/memory_layout.h"
 #include "common/request_limits.h"
@@ -44,7 +45,9 @@ void Show(ShardViewRegistry& views, const std::string& optimizer, Rank rank,
 }  // namespace
 
 NodeOwners::NodeOwners(Options options)
-    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
+    : options_(std::move(options)),
+      budget_(options_.memory_limit_bytes),
+      on_host_(std::make_shared<HostSegments>(budget_)) {
   if (options_.views == nullptr) return;
   for (const Rank rank : options_.ranks) options_.views->AddRank(rank);
 }
@@ -66,6 +69,7 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
   absl::Status length = CheckLength("the job's name", request.job);
   length.Update(CheckLength("the optimizer's name", request.optimizer));
   length.Update(CheckLength("the node's name", request.node));
+  length.Update(CheckLength("the device's identity", request.device));
   if (!length.ok()) {
     return errors::WithContext(length, absl::StrCat("the trainer of rank ", request.rank));
   }
@@ -86,7 +90,8 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
                         request.rank, request.spec.world_size, RankSetText(options_.ranks)));
   }
   absl::Status valid = request.spec.Validate();
-  valid.Update(CheckSupported(request.spec.space));
+  // Of a device, once it is known.
+  if (request.device.empty()) valid.Update(CheckSupported(request.spec.space));
   if (!valid.ok()) {
     return errors::WithContext(valid, absl::StrCat("the trainer of rank ", request.rank));
   }
@@ -113,6 +118,14 @@ absl::Status NodeOwners::CheckRequest(const AttachRequest& request) const {
   }
   if (request.join_timeout <= absl::ZeroDuration()) {
     return field("join_timeout", absl::FormatDuration(request.join_timeout), "more than none");
+  }
+  if (request.device.empty() && request.state_on_host) {
+    return field("state_on_host", "true", "false: its parameters are not on a device");
+  }
+  if (!request.device.empty() && request.spec.share_parameters) {
+    return field("share_parameters", "true",
+                 "false: ranks share one copy in memory of a host only, and its parameters are on "
+                 "a device");
   }
   if (request.spec.share_parameters &&
       static_cast<int>(options_.ranks.size()) != request.spec.world_size) {
@@ -196,8 +209,32 @@ absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) cons
   return MemoryNeedOf(request, MemoryLayout(request.spec.space), has_parameters, members);
 }
 
+absl::StatusOr<OwnerDevice> NodeOwners::DeviceOf(const AttachRequest& request) const {
+  if (options_.find_device == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("this shard server has no devices, and rank ",
+                                                 request.rank, " is on ", request.device));
+  }
+  absl::StatusOr<OwnerDevice> device = options_.find_device(request.device);
+  absl::Status usable = device.status();
+  if (usable.ok()) usable = CheckSupported(request.spec.space, device->device.get());
+  if (usable.ok()) return device;
+  return errors::WithContext(usable, UnitName(request.optimizer, request.rank));
+}
+
+absl::StatusOr<RankPlaces> NodeOwners::PlacesOf(const AttachRequest& request) const {
+  if (request.device.empty()) return RankPlaces::On(on_host_);
+  const absl::StatusOr<OwnerDevice> device = DeviceOf(request);
+  if (!device.ok()) return device.status();
+  RankPlaces places = RankPlaces::On(on_host_);
+  places.replica = std::make_shared<DeviceSegments>(device->device);
+  if (!request.state_on_host) places.slots = places.replica;
+  return places;
+}
+
 absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachRequest& request,
                                                                  const MemoryNeed& need) {
+  const absl::StatusOr<RankPlaces> places = PlacesOf(request);
+  if (!places.ok()) return places.status();
   // All of it at once, before anything is allocated; the segments then reserve their own parts.
   const int64_t snapshots = options_.snapshot_memory_bytes.value_or(0);
   const int64_t all = SaturatingAdd(need.total(), snapshots);
@@ -206,7 +243,7 @@ absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachReq
                                         ToString(need), " and ", snapshots, " for snapshots,"));
   if (!fits.ok()) return fits;
   budget_.Release(all);
-  return RankMemory::Create(request, need, budget_);
+  return RankMemory::Create(request, need, *places);
 }
 
 absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(const AttachRequest& request) {
@@ -240,7 +277,7 @@ absl::Status NodeOwners::Prepare(RankMemory& memory, RankReservation& own,
   budget_.Release(more);
   fits = own.AddPrepared(need->own_bytes() - before->own_bytes(), what);
   if (!fits.ok()) return fits;
-  absl::Status made = memory.Prepare(grown, *need, budget_);
+  absl::Status made = memory.Prepare(grown, *need);
   if (made.ok() && options_.keeper != nullptr) {
     made = options_.keeper->Keep(unit, memory.descriptors());
   }
@@ -265,7 +302,8 @@ absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
   absl::MutexLock lock(&mutex_);
   for (KeptUnit& unit : units) {
     absl::StatusOr<std::shared_ptr<RankMemory>> memory =
-        RankMemory::Adopt(std::move(unit.descriptors), budget_);
+        RankMemory::Adopt(std::move(unit.descriptors), *on_host_,
+                          [this](const AttachRequest& first) { return PlacesOf(first); });
     if (!memory.ok()) return errors::WithContext(memory.status(), unit.name);
     AttachRequest request = (*memory)->first_request();
     if (!(*memory)->synced()) {
@@ -315,13 +353,26 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   rank.coordinator = options_.coordinator;
   rank.snapshot_memory_bytes = options_.snapshot_memory_bytes;
   rank.joining = &joining_;
+  ReplicaOfRank on_host;  // what the others can reach
+  if (request.device.empty()) {
+    on_host =
+        [memory](
+            const PlaneRequest& plane) -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
+      return memory->replica(plane.layout->admission_count());
+    };
+  }
   rank.plane_factory = MakeHostPlaneFactory(
-      options_.plane, options_.network,
-      [memory](
-          const PlaneRequest& plane) -> absl::StatusOr<std::shared_ptr<const ReplicaSegments>> {
-        return memory->replica(plane.layout->admission_count());
-      },
+      options_.plane, options_.network, std::move(on_host),
       [told = rank.plane_notice](const PlaneNotice& notice) { *told = notice; });
+  if (!request.device.empty()) {
+    const absl::StatusOr<OwnerDevice> device = DeviceOf(request);
+    if (!device.ok()) return device.status();
+    absl::StatusOr<std::shared_ptr<void>> stream = device->device->NewStream();
+    if (!stream.ok()) return stream.status();
+    rank.device = *device;
+    rank.stream = *std::move(stream);
+    rank.plane_factory = BetweenDevices(device->make_plane, std::move(rank.plane_factory));
+  }
   rank.owner_address = options_.owner_address;
   rank.coordinator_address = options_.coordinator_address;
   rank.show = [views = options_.views, optimizer = request.optimizer,

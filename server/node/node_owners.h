@@ -23,10 +23,13 @@
 #include "common/dataplane/host_plane.h"
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
+#include "common/link/segment_place.h"
+#include "server/device/owner_device.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/hosted_rank.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_memory.h"
+#include "server/node/rank_places.h"
 #include "server/node/rank_reservation.h"
 #include "server/node/step_rounds.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -49,6 +52,8 @@ class NodeOwners {
     ShardViewRegistry* views = nullptr;
     std::string owner_address;           // HOST:PORT at which others reach the inspection
     DescriptorKeeper* keeper = nullptr;  // outlives this; null: the state ends with this process
+    // FindOwnerDevice, for trainers whose parameters are on a device; null: there are none.
+    std::function<absl::StatusOr<OwnerDevice>(const std::string& hardware_id)> find_device;
   };
 
   explicit NodeOwners(Options options);
@@ -97,6 +102,9 @@ class NodeOwners {
 
   absl::Status CheckRequest(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
+  // That of a rank with one.
+  absl::StatusOr<OwnerDevice> DeviceOf(const AttachRequest& request) const;
+  absl::StatusOr<RankPlaces> PlacesOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
                                                        const MemoryNeed& need);
   absl::Status Prepare(RankMemory& memory, RankReservation& own, const AttachRequest& grown);
@@ -118,6 +126,7 @@ class NodeOwners {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::shared_ptr<StepRounds>> rounds_ ABSL_GUARDED_BY(mutex_);
   MemoryBudget budget_;  // outlives the ranks' segments
+  const std::shared_ptr<const SegmentPlace> on_host_;
   std::map<Key, std::shared_ptr<HostedRank>> hosted_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -21,6 +21,7 @@
 #include "common/rpc/awaited_address.h"
 #include "common/rpc/network_choice.h"
 #include "common/rpc/probe_server_rpc.h"
+#include "server/device/owner_device.h"
 #include "server/node/attach_server.h"
 #include "server/node/byte_size.h"
 #include "server/node/drain_command.h"
@@ -216,6 +217,7 @@ int Serve(const Flags& flags, KeeperLink* keeper) {
   options.owner_address =
       ReachableAddress(inspection_options.listen, (*inspection)->port(), *network, HostAddresses());
   options.keeper = keeper;
+  options.find_device = FindOwnerDevice;
   NodeOwners owners(options);
   if (keeper != nullptr) {
     absl::Status taken_over = owners.TakeOver(keeper->TakeInherited());

@@ -5,12 +5,22 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/device_wait.h"
 #include "common/memory_layout.h"
 #include "common/step_info.h"
 #include "server/shard/state/shard_state.h"
 #include "server/update/group_update.h"
 
 namespace optshard {
+
+namespace {
+
+// What has begun is given that time, however late the votes were. A trainer waits for longer
+// (AttachedOwner::Options::answer_slack).
+constexpr absl::Duration kDevicePatience = absl::Seconds(10);
+
+}  // namespace
 
 absl::Status OwnerCalls::Use(ShardOwner* owner) {
   owner_ = owner;
@@ -79,6 +89,7 @@ DoorbellReply OwnerCalls::Step() {
       memory_->record().MoveOffer(next, finished);
     };
   }
+  input.stream = stream_.get();
   DoorbellReply reply;
   const absl::StatusOr<StepInfo> info = owner_->Step(input);
   reply.status = info.status();
@@ -102,7 +113,8 @@ void OwnerCalls::OfferHyperparameters(StepNumber step) {
 }
 
 absl::Status OwnerCalls::Verify() {
-  return owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked().timeout);
+  return owner_->VerifyReplicas(request_->tensors(), request_->regions(), asked().timeout,
+                                stream_.get());
 }
 
 bool OwnerCalls::HasLoaded() const {
@@ -118,6 +130,7 @@ absl::Status OwnerCalls::FinishLoading() {
   load.replica = request_->tensors();
   load.regions = request_->regions();
   load.timeout = asked().timeout;
+  load.stream = stream_.get();
   // Before the state is whole again: a server that takes over has the state with what belongs to
   // it, or state that is torn.
   load.begun = [this] {
@@ -131,6 +144,14 @@ absl::Status OwnerCalls::FinishLoading() {
   return finished;
 }
 
+absl::Status OwnerCalls::AwaitDevice() {
+  if (device_ == nullptr) return absl::OkStatus();
+  absl::Status done = owner_->Synchronize(kDevicePatience);
+  if (!done.ok()) return done;
+  const Clock& clock = Clock::Monotonic();
+  return AwaitStream(*device_, stream_.get(), clock.Now() + kDevicePatience, clock);
+}
+
 void OwnerCalls::DropStaged() {
   const absl::StatusOr<ShardState*> state = owner_->state();
   if (state.ok()) (*state)->DropStaged().IgnoreError();
@@ -140,6 +161,7 @@ void OwnerCalls::Leave(const Doorbell& doorbell) {
   // In this order: whatever is opened from now on is copied at once.
   writes_->BeginLeave();
   owner_->CopyParameters();
+  AwaitDevice().IgnoreError();
   // It withdraws before it goes on without an answer.
   if (doorbell.IsWithdrawn()) {
     writes_->Gone();
@@ -149,7 +171,8 @@ void OwnerCalls::Leave(const Doorbell& doorbell) {
 }
 
 absl::Status OwnerCalls::Synchronise(absl::Duration timeout) {
-  absl::Status synced = owner_->SyncParameters(request_->tensors(), request_->regions(), timeout);
+  absl::Status synced =
+      owner_->SyncParameters(request_->tensors(), request_->regions(), timeout, stream_.get());
   if (synced.ok()) KeepValues();
   return synced;
 }
@@ -169,6 +192,7 @@ void OwnerCalls::ShowParameters() {
       shared == nullptr ? std::shared_ptr<const void>(memory_) : std::move(shared));
   // What another rank writes to a copy that ranks share is not known here.
   if (!memory_->first_request().spec.share_parameters) parameters->writes = writes_;
+  parameters->stream = stream_.get();
   owner_->KeepParameters(parameters);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/attach/doorbell.h"
+#include "common/device_api.h"
 #include "common/ids.h"
 #include "server/node/attached_writes.h"
 #include "server/node/rank_memory.h"
@@ -23,11 +24,14 @@ namespace optshard {
 // its errors.
 class OwnerCalls {
  public:
-  // `name` is the rank's, for people.
+  // `stream` is one of the rank's device, on which what it is asked for comes in order; null, both:
+  // there is no device. `name` is the rank's, for people.
   OwnerCalls(std::shared_ptr<RankMemory> memory, std::shared_ptr<AttachedWrites> writes,
-             std::string name)
+             std::shared_ptr<DeviceApi> device, std::shared_ptr<void> stream, std::string name)
       : memory_(std::move(memory)),
         writes_(std::move(writes)),
+        device_(std::move(device)),
+        stream_(std::move(stream)),
         name_(std::move(name)),
         request_(absl::in_place, memory_->first_request().spec) {}
 
@@ -52,6 +56,9 @@ class OwnerCalls {
   // more.
   bool HasLoaded() const;
   absl::Status ReplaceState() { return owner_->ReplaceState(asked().timeout); }
+  // Until a device has done what was asked for, and has copied for snapshots what the trainer may
+  // write to once it has its answer. So a process that ends later tears nothing.
+  absl::Status AwaitDevice();
   // What the trainer has staged, once it is gone.
   void DropStaged();
   // The trainer is about to go: what is to be copied of the parameters is copied now.
@@ -66,6 +73,8 @@ class OwnerCalls {
 
   const std::shared_ptr<RankMemory> memory_;
   const std::shared_ptr<AttachedWrites> writes_;
+  const std::shared_ptr<DeviceApi> device_;
+  const std::shared_ptr<void> stream_;
   const std::string name_;
   ShardOwner* owner_ = nullptr;
   absl::optional<TrainerRequest> request_;  // of the admissions that the owner has

@@ -34,12 +34,12 @@ AdmissionRecord RecordOf(const Segment& segment) {
 // Takes the next descriptor, which is of this kind and size.
 absl::StatusOr<Segment> AdoptOne(std::vector<UniqueFd>& descriptors, size_t* next,
                                  const SegmentLabel& label, size_t bytes, const std::string& what,
-                                 MemoryBudget& budget) {
+                                 const SegmentPlace& place) {
   if (*next == descriptors.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the memory of a rank ends after ", *next,
                                                    " segments; the next one is ", what));
   }
-  return Segment::Adopt(std::move(descriptors[(*next)++]), label, bytes, what, budget);
+  return place.Open(std::move(descriptors[(*next)++]), label, bytes, what);
 }
 
 }  // namespace
@@ -48,14 +48,15 @@ bool RankMemory::Admission::begun() const { return ShardLedger::Read(ledger.data
 
 absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Create(const AttachRequest& first,
                                                                const MemoryNeed& need,
-                                                               MemoryBudget& budget) {
-  absl::StatusOr<Segment> record = Segment::Create(RecordLabel(SegmentKind::kRankRecord),
-                                                   RankRecord::Bytes(), RecordName(), budget);
+                                                               const RankPlaces& places) {
+  absl::StatusOr<Segment> record = places.records->Create(RecordLabel(SegmentKind::kRankRecord),
+                                                          RankRecord::Bytes(), RecordName());
   if (!record.ok()) return record.status();
   std::shared_ptr<RankMemory> memory(new RankMemory(*std::move(record)));
-  absl::StatusOr<std::shared_ptr<const Admission>> made = Make(first, need, nullptr, budget);
+  absl::StatusOr<std::shared_ptr<const Admission>> made = Make(first, need, nullptr, places);
   if (!made.ok()) return made.status();
   memory->first_ = std::make_shared<const AttachRequest>(first);
+  memory->places_ = places;
   absl::MutexLock lock(&memory->mutex_);
   memory->admissions_.push_back(*std::move(made));
   return memory;
@@ -63,57 +64,56 @@ absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Create(const AttachReque
 
 absl::StatusOr<std::shared_ptr<const RankMemory::Admission>> RankMemory::Make(
     const AttachRequest& request, const MemoryNeed& need, const ReplicaSegments* before,
-    MemoryBudget& budget) {
+    const RankPlaces& places) {
   const Rank rank = request.rank;
   const MemoryLayout layout(request.spec.space);
   const uint64_t digest = layout.Digest();
   auto made = std::make_shared<Admission>();
   made->spec = std::make_shared<const OptimizerSpec>(request.spec);
-  absl::StatusOr<Segment> record =
-      Segment::Create(RecordLabel(SegmentKind::kAdmission), AdmissionRecord::Bytes(request),
-                      AdmissionName(), budget);
+  absl::StatusOr<Segment> record = places.records->Create(
+      RecordLabel(SegmentKind::kAdmission), AdmissionRecord::Bytes(request), AdmissionName());
   if (!record.ok()) return record.status();
   made->record = *std::move(record);
   RecordOf(made->record).SetRequest(request);
-  absl::StatusOr<Segment> slots = Segment::Create(LabelOf(SegmentKind::kSlots, rank, digest),
-                                                  need.state.back().slots, SlotsName(rank), budget);
+  absl::StatusOr<Segment> slots = places.slots->Create(LabelOf(SegmentKind::kSlots, rank, digest),
+                                                       need.state.back().slots, SlotsName(rank));
   if (!slots.ok()) return slots.status();
   made->slots = *std::move(slots);
-  absl::StatusOr<Segment> ledger =
-      Segment::Create(LabelOf(SegmentKind::kLedger, rank, digest), need.state.back().ledger,
-                      LedgerName(rank), budget);
+  absl::StatusOr<Segment> ledger = places.records->Create(
+      LabelOf(SegmentKind::kLedger, rank, digest), need.state.back().ledger, LedgerName(rank));
   if (!ledger.ok()) return ledger.status();
   made->ledger = *std::move(ledger);
   absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica =
       before != nullptr
-          ? ReplicaSegments::Grow(*before, layout, rank, budget)
+          ? ReplicaSegments::Grow(*before, layout, rank)
           : ReplicaSegments::Create(layout, rank,
                                     need.parameters_bytes > 0
                                         ? ReplicaSegments::Parts::kParametersAndGradients
                                         : ReplicaSegments::Parts::kGradients,
-                                    budget);
+                                    places.replica);
   if (!replica.ok()) return replica.status();
   made->replica = *std::move(replica);
   return made;
 }
 
 absl::StatusOr<std::shared_ptr<RankMemory>> RankMemory::Adopt(std::vector<UniqueFd> descriptors,
-                                                              MemoryBudget& budget) {
+                                                              const SegmentPlace& records,
+                                                              PlacesOf places_of) {
   size_t next = 0;
   absl::StatusOr<Segment> record =
       AdoptOne(descriptors, &next, RecordLabel(SegmentKind::kRankRecord), RankRecord::Bytes(),
-               RecordName(), budget);
+               RecordName(), records);
   if (!record.ok()) return record.status();
   std::shared_ptr<RankMemory> memory(new RankMemory(*std::move(record)));
   do {
-    absl::Status adopted = memory->AdoptNext(descriptors, &next, budget);
+    absl::Status adopted = memory->AdoptNext(descriptors, &next, records, places_of);
     if (!adopted.ok()) return adopted;
   } while (next < descriptors.size());
   return memory;
 }
 
 absl::Status RankMemory::AdoptNext(std::vector<UniqueFd>& descriptors, size_t* next,
-                                   MemoryBudget& budget) {
+                                   const SegmentPlace& records, PlacesOf places_of) {
   absl::MutexLock lock(&mutex_);
   auto adopted = std::make_shared<Admission>();
   // What is in the record says how large all the rest is.
@@ -121,7 +121,7 @@ absl::Status RankMemory::AdoptNext(std::vector<UniqueFd>& descriptors, size_t* n
       *next < descriptors.size() ? Segment::BytesOf(descriptors[*next].get(), AdmissionName()) : 0;
   if (!record_bytes.ok()) return record_bytes.status();
   absl::StatusOr<Segment> record = AdoptOne(descriptors, next, RecordLabel(SegmentKind::kAdmission),
-                                            *record_bytes, AdmissionName(), budget);
+                                            *record_bytes, AdmissionName(), records);
   if (!record.ok()) return record.status();
   absl::StatusOr<AttachRequest> request = RecordOf(*record).Request();
   if (!request.ok()) return request.status();
@@ -134,46 +134,62 @@ absl::Status RankMemory::AdoptNext(std::vector<UniqueFd>& descriptors, size_t* n
         absl::StrFormat("a record of admission %d of rank %d follows %d of its admissions",
                         count - 1, rank, admissions_.size()));
   }
+  if (first_ == nullptr) {
+    absl::StatusOr<RankPlaces> places = places_of(*request);
+    if (!places.ok()) return places.status();
+    places_ = *std::move(places);
+  }
   const MemoryLayout layout(request->spec.space);
   const absl::StatusOr<MemoryNeed> need = MemoryNeedOf(*request, layout, true, 1);
   if (!need.ok()) return need.status();
   const uint64_t digest = layout.Digest();
   absl::StatusOr<Segment> slots =
       AdoptOne(descriptors, next, LabelOf(SegmentKind::kSlots, rank, digest),
-               need->state.back().slots, SlotsName(rank), budget);
+               need->state.back().slots, SlotsName(rank), *places_.slots);
   if (!slots.ok()) return slots.status();
   adopted->slots = *std::move(slots);
   absl::StatusOr<Segment> ledger =
       AdoptOne(descriptors, next, LabelOf(SegmentKind::kLedger, rank, digest),
-               need->state.back().ledger, LedgerName(rank), budget);
+               need->state.back().ledger, LedgerName(rank), records);
   if (!ledger.ok()) return ledger.status();
   adopted->ledger = *std::move(ledger);
-  const auto take = [&](std::vector<UniqueFd>& of_replica) {
-    if (*next < descriptors.size()) of_replica.push_back(std::move(descriptors[(*next)++]));
-  };
-  ReplicaSegments::Descriptors added;
-  take(added.gradients);
-  const absl::StatusOr<SegmentKind> kind =
-      *next < descriptors.size() ? Segment::KindOf(descriptors[*next].get(), "a rank's memory")
-                                 : SegmentKind::kAdmission;
-  if (!kind.ok()) return kind.status();
-  if (*kind == SegmentKind::kParameters) take(added.parameters);
-  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> mapped =
-      ReplicaSegments::Adopt(layout, rank, std::move(added), budget,
-                             admissions_.empty() ? nullptr : admissions_.back()->replica.get());
-  if (!mapped.ok()) return mapped.status();
-  adopted->replica = *std::move(mapped);
+  absl::Status mapped = AdoptReplica(*adopted, descriptors, next, *request);
+  if (!mapped.ok()) return mapped;
   adopted->spec = std::make_shared<const OptimizerSpec>(request->spec);
   if (first_ == nullptr) first_ = std::make_shared<const AttachRequest>(*std::move(request));
   admissions_.push_back(std::move(adopted));
   return absl::OkStatus();
 }
 
-absl::Status RankMemory::Prepare(const AttachRequest& grown, const MemoryNeed& need,
-                                 MemoryBudget& budget) {
+absl::Status RankMemory::AdoptReplica(Admission& admission, std::vector<UniqueFd>& descriptors,
+                                      size_t* next, const AttachRequest& request) {
+  const auto take = [&](std::vector<UniqueFd>& of_replica) {
+    if (*next < descriptors.size()) of_replica.push_back(std::move(descriptors[(*next)++]));
+  };
+  ReplicaSegments::Descriptors added;
+  take(added.gradients);
+  // On a device ranks share none.
+  SegmentKind kind = SegmentKind::kParameters;
+  if (request.device.empty()) {
+    const absl::StatusOr<SegmentKind> there =
+        *next < descriptors.size() ? Segment::KindOf(descriptors[*next].get(), "a rank's memory")
+                                   : SegmentKind::kAdmission;
+    if (!there.ok()) return there.status();
+    kind = *there;
+  }
+  if (kind == SegmentKind::kParameters) take(added.parameters);
+  absl::StatusOr<std::shared_ptr<const ReplicaSegments>> mapped = ReplicaSegments::Adopt(
+      MemoryLayout(request.spec.space), request.rank, std::move(added), places_.replica,
+      admissions_.empty() ? nullptr : admissions_.back()->replica.get());
+  if (!mapped.ok()) return mapped.status();
+  admission.replica = *std::move(mapped);
+  return absl::OkStatus();
+}
+
+absl::Status RankMemory::Prepare(const AttachRequest& grown, const MemoryNeed& need) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::shared_ptr<const Admission>> made =
-      Make(grown, need, admissions_.back()->replica.get(), budget);
+      Make(grown, need, admissions_.back()->replica.get(), places_);
   if (!made.ok()) return made.status();
   admissions_.push_back(*std::move(made));
   return absl::OkStatus();

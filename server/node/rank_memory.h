@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,11 +26,12 @@
 #include "common/attach/attachment.h"
 #include "common/dataplane/shm/replica_segments.h"
 #include "common/ids.h"
-#include "common/link/memory_budget.h"
 #include "common/link/segment.h"
+#include "common/link/segment_place.h"
 #include "common/link/unique_fd.h"
 #include "common/optimizer_spec.h"
 #include "server/node/memory_need.h"
+#include "server/node/rank_places.h"
 #include "server/node/rank_record.h"
 #include "server/shard/state/shard_memory.h"
 
@@ -41,19 +43,21 @@ namespace optshard {
 class RankMemory {
  public:
   // All zeros, except for the record of the first trainer's request. `need` is computed from it.
-  // RESOURCE_EXHAUSTED as Segment::Create.
+  // RESOURCE_EXHAUSTED as SegmentPlace::Create.
   static absl::StatusOr<std::shared_ptr<RankMemory>> Create(const AttachRequest& first,
                                                             const MemoryNeed& need,
-                                                            MemoryBudget& budget);
+                                                            const RankPlaces& places);
 
-  // The memory that an earlier server has left, given by its descriptors(). INVALID_ARGUMENT as
-  // Segment::Attach.
-  static absl::StatusOr<std::shared_ptr<RankMemory>> Adopt(std::vector<UniqueFd> descriptors,
-                                                           MemoryBudget& budget);
+  // The memory that an earlier server has left, given by its descriptors(): its records in memory
+  // of the host, and then, where `places_of` the first trainer's request says. INVALID_ARGUMENT as
+  // SegmentPlace::Open.
+  static absl::StatusOr<std::shared_ptr<RankMemory>> Adopt(
+      std::vector<UniqueFd> descriptors, const SegmentPlace& records,
+      absl::FunctionRef<absl::StatusOr<RankPlaces>(const AttachRequest& first)> places_of);
 
   // Prepares one admission more, the last one of the spec of `grown`, which `need` is computed
-  // from. Where it fails, nothing has changed. RESOURCE_EXHAUSTED as Segment::Create.
-  absl::Status Prepare(const AttachRequest& grown, const MemoryNeed& need, MemoryBudget& budget);
+  // from. Where it fails, nothing has changed. RESOURCE_EXHAUSTED as SegmentPlace::Create.
+  absl::Status Prepare(const AttachRequest& grown, const MemoryNeed& need);
   // What is prepared goes; where nothing is, nothing happens.
   void DropPrepared();
   // All ranks have gone on with what is prepared: an owner that starts over the memory does so,
@@ -116,8 +120,12 @@ class RankMemory {
   static absl::StatusOr<std::shared_ptr<const Admission>> Make(const AttachRequest& request,
                                                                const MemoryNeed& need,
                                                                const ReplicaSegments* before,
-                                                               MemoryBudget& budget);
-  absl::Status AdoptNext(std::vector<UniqueFd>& descriptors, size_t* next, MemoryBudget& budget);
+                                                               const RankPlaces& places);
+  using PlacesOf = absl::FunctionRef<absl::StatusOr<RankPlaces>(const AttachRequest& first)>;
+  absl::Status AdoptNext(std::vector<UniqueFd>& descriptors, size_t* next,
+                         const SegmentPlace& records, PlacesOf places_of);
+  absl::Status AdoptReplica(Admission& admission, std::vector<UniqueFd>& descriptors, size_t* next,
+                            const AttachRequest& request) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   static ShardMemory ShardOf(const std::shared_ptr<const Admission>& admission);
   bool HasPrepared() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   int Count() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -125,6 +133,7 @@ class RankMemory {
   const Segment record_segment_;
   RankRecord record_;
   std::shared_ptr<const AttachRequest> first_;
+  RankPlaces places_;
   mutable absl::Mutex mutex_;
   Admissions admissions_ ABSL_GUARDED_BY(mutex_);
 };

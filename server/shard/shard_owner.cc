@@ -291,6 +291,11 @@ absl::Status ShardOwner::Impl::Settle(absl::Duration timeout) {
   return done.status.ok() ? done.status : Break(done);
 }
 
+absl::Status ShardOwner::Impl::Synchronize(absl::Duration timeout) {
+  absl::Status usable = CheckUsable();
+  return usable.ok() ? Settle(timeout) : usable;
+}
+
 absl::StatusOr<ShardState*> ShardOwner::Impl::state() {
   absl::Status usable = CheckUsable();
   if (usable.ok()) usable = Settle(kLongestStep);
@@ -410,6 +415,8 @@ absl::Status ShardOwner::Stop(absl::Duration timeout) { return impl_->Stop(timeo
 absl::Status ShardOwner::failure() const { return impl_->failure(); }
 
 absl::Status ShardOwner::lost() const { return impl_->lost(); }
+
+absl::Status ShardOwner::Synchronize(absl::Duration timeout) { return impl_->Synchronize(timeout); }
 
 absl::StatusOr<ShardState*> ShardOwner::state() { return impl_->state(); }
 

@@ -181,6 +181,10 @@ class ShardOwner {
   //                     ranks are at different steps
   absl::StatusOr<StepInfo> Step(const StepInput& input);
 
+  // Waits until a device has done the last step, which has begun there: a wait that gives up breaks
+  // the owner. OK at once where Step has waited. Errors are the next call's.
+  absl::Status Synchronize(absl::Duration timeout);
+
   // What this rank keeps of its parameters, to be read and replaced between steps, on the thread
   // that steps; valid until the owner's next call. The error that broke the owner, or
   // FAILED_PRECONDITION once it is stopped.

@@ -62,6 +62,7 @@ class ShardOwner::Impl {
                          const absl::Status& prepared, absl::Duration timeout);
   absl::Status FinishLoading(const LoadInput& load);
   absl::Status ReplaceState(absl::Duration timeout);
+  absl::Status Synchronize(absl::Duration timeout);
   absl::Status Stop(absl::Duration timeout);
 
   void AbortPlane(const absl::Status& reason) { guard_->Abort(reason); }

@@ -30,6 +30,8 @@ namespace optshard {
 // their way back, behind what is on the context's stream and before what is put there later.
 class OffloadExecutor final : public Executor {
  public:
+  static constexpr int kWindows = 6;  // three of gradients, and as many of parameters
+
   struct Options {
     DeviceApi* device = nullptr;        // outlives the executor
     std::unique_ptr<Executor> on_host;  // of arrays in memory of the host
@@ -93,7 +95,7 @@ class OffloadExecutor final : public Executor {
     std::unique_ptr<DeviceEvent> is_full;
     std::unique_ptr<DeviceEvent> is_free;
   };
-  using Windows = std::array<Window, 3>;
+  using Windows = std::array<Window, kWindows / 2>;
   class Pieces;
   class OffloadTicket;
 

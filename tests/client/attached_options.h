@@ -49,10 +49,11 @@ inline std::vector<absl::Status> RunAttached(
 }
 
 // At a new server whose owners others reach over RPC, and all the coordinator and its checkpoints.
-// `served_as` is told first where.
+// `served_as` is told first where, and `configure` changes the server's options.
 inline std::vector<absl::Status> RunServedAttached(
     int world_size, const std::function<void(ShardedOptimizerOptions)>& body,
-    const std::function<void(const ServedJob&, ShardViewRegistry&)>& served_as = nullptr) {
+    const std::function<void(const ServedJob&, ShardViewRegistry&)>& served_as = nullptr,
+    const std::function<void(NodeOwners::Options*)>& configure = nullptr) {
   LocalCoordinator coordinator(world_size);
   ShardViewRegistry views;
   const ServedJob served(&coordinator, &views);
@@ -63,6 +64,7 @@ inline std::vector<absl::Status> RunServedAttached(
   options.owners.coordinator_address = served.coordinator_address();
   options.owners.views = &views;
   options.owners.owner_address = served.owner_address();
+  if (configure) configure(&options.owners);
   NodeRig rig(std::move(options));
   return RunAttachedTo(rig, world_size, body);
 }

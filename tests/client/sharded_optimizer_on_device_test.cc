@@ -126,10 +126,6 @@ TEST(OptimizerOnDeviceTest, OwnersThatHaveNoDevice_AreRefused) {
   DeviceRanks ranks(1);
   const std::vector<absl::Status> thrown = ranks.Run([&](const ShardedOptimizerOptions& options,
                                                          c10::Device device) {
-    DeviceTrainer attached(options, device);
-    attached.options.attach = "unix:/nowhere";
-    EXPECT_THAT(std::string(ErrorOf([&] { attached.Make(Sgd(1)); }).message()),
-                AllOf(HasSubstr("fake:0"), HasSubstr("set attach to \"embedded\"")));
     DeviceTrainer shared(options, device);
     shared.options.share_parameters = true;
     EXPECT_THAT(std::string(ErrorOf([&] { shared.Make(Sgd(1)); }).message()),

@@ -1,5 +1,9 @@
 #include "tests/testing/fake_device.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -12,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/dataplane/tree_average.h"
 #include "gtest/gtest.h"
@@ -107,6 +112,7 @@ class FakeDevice final : public DeviceApi {
 
   const std::string& name() const override { return name_; }
   absl::StatusOr<std::string> Identity() override { return identity_; }
+  absl::StatusOr<std::string> HardwareId() override { return identity_; }
 
   absl::StatusOr<std::shared_ptr<void>> NewStream() override {
     return std::shared_ptr<void>(state_->AddStream(), [state = state_](void* stream) {
@@ -132,6 +138,38 @@ class FakeDevice final : public DeviceApi {
 
   absl::StatusOr<std::shared_ptr<void>> AllocateOnHost(size_t bytes) override {
     return Allocate(bytes);
+  }
+
+  absl::StatusOr<SharedMemory> AllocateShared(size_t bytes) override {
+    SharedMemory shared;
+    shared.descriptor = UniqueFd(memfd_create(identity_.c_str(), MFD_CLOEXEC));
+    if (bytes == 0 || ftruncate(shared.descriptor.get(), static_cast<off_t>(bytes)) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("shared memory of ", bytes, " bytes"));
+    }
+    absl::StatusOr<std::shared_ptr<void>> mapped = MapShared(shared.descriptor.get(), bytes);
+    if (!mapped.ok()) return mapped.status();
+    shared.memory = *std::move(mapped);
+    std::memset(shared.memory.get(), 0xff, bytes);
+    return shared;
+  }
+
+  // Each mapping has an address of its own.
+  absl::StatusOr<std::shared_ptr<void>> MapShared(int descriptor, size_t bytes) override {
+    state_->CountSynchronisation();
+    struct stat file;
+    void* const memory =
+        fstat(descriptor, &file) != 0 || static_cast<size_t>(file.st_size) != bytes
+            ? MAP_FAILED
+            : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (memory == MAP_FAILED) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the descriptor is not that of ", bytes, " bytes of memory of ", name_));
+    }
+    return std::shared_ptr<void>(memory, [state = state_, bytes](void* data) {
+      state->CountSynchronisation();
+      state->RunWhatCanRun();
+      munmap(data, bytes);
+    });
   }
 
   absl::Status Record(DeviceEvent& event, void* stream) override {

@@ -24,6 +24,7 @@ TESTS = (
     "kernels_on_device_test",
     "step_engine_on_gpu_test",
     "sharded_optimizer_on_gpu_test",
+    "server_on_gpu_test",
     "exported_memory_test",
     "nccl_plane_device_test",
 )

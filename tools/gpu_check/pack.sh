@@ -10,6 +10,7 @@ readonly TARGETS=(
   //tests/server/update/cuda:kernels_on_device_test
   //tests/server/shard/engine:step_engine_on_gpu_test
   //tests/client:sharded_optimizer_on_gpu_test
+  //tests/client:server_on_gpu_test
   //tests/common/cuda:exported_memory_test
   //tests/common/dataplane:nccl_plane_device_test
   //benchmarks/gpu:optshard-bench-gpu-update

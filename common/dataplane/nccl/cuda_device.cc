@@ -14,6 +14,7 @@
 #include "common/cuda/cuda_memory.h"
 #include "common/cuda/cuda_status.h"
 #include "common/cuda/current_device.h"
+#include "common/cuda/exported_memory.h"
 #include "common/dataplane/nccl/in_order_average.h"
 
 namespace optshard {
@@ -29,6 +30,23 @@ const CudaEvent& Of(const DeviceEvent& event) {
   return static_cast<const EventOnDevice&>(event).event;
 }
 
+// Makes no context on the device.
+absl::StatusOr<std::string> HardwareIdOf(int device) {
+  cudaDeviceProp properties;
+  const absl::Status known = CudaStatus(cudaGetDeviceProperties(&properties, device),
+                                        absl::StrCat("identifying cuda:", device));
+  if (!known.ok()) return known;
+  return absl::StrCat(
+      "GPU ", absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes}));
+}
+
+// `Memory` is CudaMemory or ExportedMemory.
+template <typename Memory>
+std::shared_ptr<void> Held(Memory memory) {
+  auto owner = std::make_shared<Memory>(std::move(memory));
+  return std::shared_ptr<void>(owner, owner->data());
+}
+
 cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 class CudaDevice final : public DeviceApi {
@@ -39,15 +57,12 @@ class CudaDevice final : public DeviceApi {
 
   // NCCL takes ranks with different NCCL_HOSTID for ranks of different hosts.
   absl::StatusOr<std::string> Identity() override {
-    cudaDeviceProp properties;
-    const absl::Status known = CudaStatus(cudaGetDeviceProperties(&properties, device_),
-                                          absl::StrCat("identifying ", name_));
-    if (!known.ok()) return known;
+    absl::StatusOr<std::string> hardware = HardwareId();
     const char* const host = std::getenv("NCCL_HOSTID");
-    return absl::StrCat(
-        "GPU ", absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes}),
-        host == nullptr ? "" : " of NCCL_HOSTID ", host == nullptr ? "" : host);
+    if (!hardware.ok() || host == nullptr) return hardware;
+    return absl::StrCat(*hardware, " of NCCL_HOSTID ", host);
   }
+  absl::StatusOr<std::string> HardwareId() override { return HardwareIdOf(device_); }
 
   absl::StatusOr<std::shared_ptr<void>> NewStream() override {
     const CurrentDevice current(device_);
@@ -80,6 +95,19 @@ class CudaDevice final : public DeviceApi {
   }
   absl::StatusOr<std::shared_ptr<void>> AllocateOnHost(size_t bytes) override {
     return Shared([bytes] { return CudaMemory::OnHost(bytes); });
+  }
+
+  absl::StatusOr<SharedMemory> AllocateShared(size_t bytes) override {
+    absl::StatusOr<ExportedMemory> memory = ExportedMemory::Create(device_, bytes);
+    if (!memory.ok()) return memory.status();
+    absl::StatusOr<UniqueFd> descriptor = memory->Export();
+    if (!descriptor.ok()) return descriptor.status();
+    return SharedMemory{Held(*std::move(memory)), *std::move(descriptor)};
+  }
+  absl::StatusOr<std::shared_ptr<void>> MapShared(int descriptor, size_t bytes) override {
+    absl::StatusOr<ExportedMemory> memory = ExportedMemory::Import(device_, descriptor, bytes);
+    if (!memory.ok()) return memory.status();
+    return Held(*std::move(memory));
   }
 
   absl::Status Record(DeviceEvent& event, void* stream) override {
@@ -135,8 +163,7 @@ class CudaDevice final : public DeviceApi {
     if (!current.status().ok()) return current.status();
     absl::StatusOr<CudaMemory> memory = allocate();
     if (!memory.ok()) return memory.status();
-    auto owner = std::make_shared<CudaMemory>(*std::move(memory));
-    return std::shared_ptr<void>(owner, owner->data());
+    return Held(*std::move(memory));
   }
 
   const int device_;
@@ -151,6 +178,22 @@ absl::StatusOr<std::shared_ptr<DeviceApi>> UseCudaDevice(int device) {
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
   return std::shared_ptr<DeviceApi>(std::make_shared<CudaDevice>(device));
+}
+
+absl::StatusOr<int> FindCudaDevice(const std::string& hardware_id) {
+  int count = 0;
+  const absl::Status counted = CudaStatus(cudaGetDeviceCount(&count), "counting the GPUs");
+  if (!counted.ok()) return counted;
+  for (int device = 0; device < count; ++device) {
+    const absl::StatusOr<std::string> id = HardwareIdOf(device);
+    if (!id.ok()) return id.status();
+    if (*id == hardware_id) return device;
+  }
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process does not see ", hardware_id, " (CUDA_VISIBLE_DEVICES is ",
+                   visible == nullptr ? "not set" : absl::StrCat("\"", visible, "\""),
+                   "): give it the devices of all its ranks"));
 }
 
 }  // namespace optshard

@@ -62,15 +62,20 @@ size_t ReplicaSegments::GradientsBytes(const MemoryLayout& layout) {
   return bytes;
 }
 
+const ReplicaSegments::Place& ReplicaSegments::OnHost() {
+  static const auto* const place = new Place(std::make_shared<HostSegments>());
+  return *place;
+}
+
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Create(
-    const MemoryLayout& layout, Rank rank, Parts parts, MemoryBudget& budget) {
-  const ReplicaSegments none(MemoryLayout(), {}, parts == Parts::kParametersAndGradients, rank,
-                             rank);
-  return Grow(none, layout, rank, budget);
+    const MemoryLayout& layout, Rank rank, Parts parts, const Place& place) {
+  const ReplicaSegments none(MemoryLayout(), place, {}, parts == Parts::kParametersAndGradients,
+                             rank, rank);
+  return Grow(none, layout, rank);
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Grow(
-    const ReplicaSegments& before, const MemoryLayout& layout, Rank rank, MemoryBudget& budget) {
+    const ReplicaSegments& before, const MemoryLayout& layout, Rank rank) {
   Pieces pieces = before.pieces_;
   while (static_cast<int>(pieces.size()) < layout.admission_count()) {
     const auto admission = static_cast<int>(pieces.size());
@@ -78,48 +83,37 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Grow(
     const uint64_t digest = layout.Digest(admission);
     auto piece = std::make_shared<Piece>();
     if (before.has_parameters()) {
-      absl::StatusOr<Segment> parameters =
-          Segment::Create(LabelOf(SegmentKind::kParameters, rank, digest), bytes.parameters,
-                          ParametersOf(rank), budget);
+      absl::StatusOr<Segment> parameters = before.place_->Create(
+          LabelOf(SegmentKind::kParameters, rank, digest), bytes.parameters, ParametersOf(rank));
       if (!parameters.ok()) return parameters.status();
       piece->parameters = *std::move(parameters);
     }
-    absl::StatusOr<Segment> gradients = Segment::Create(
-        LabelOf(SegmentKind::kGradients, rank, digest), bytes.gradients, GradientsOf(rank), budget);
+    absl::StatusOr<Segment> gradients = before.place_->Create(
+        LabelOf(SegmentKind::kGradients, rank, digest), bytes.gradients, GradientsOf(rank));
     if (!gradients.ok()) return gradients.status();
     piece->gradients = *std::move(gradients);
     pieces.push_back(std::move(piece));
   }
-  return std::shared_ptr<const ReplicaSegments>(
-      new ReplicaSegments(layout, std::move(pieces), before.has_parameters(), rank, rank));
+  return std::shared_ptr<const ReplicaSegments>(new ReplicaSegments(
+      layout, before.place_, std::move(pieces), before.has_parameters(), rank, rank));
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Attach(
     const MemoryLayout& layout, Rank rank, Descriptors descriptors,
-    absl::optional<Rank> parameters_rank, const ReplicaSegments* before) {
-  const Rank of = parameters_rank.value_or(rank);
-  const auto attach = [](UniqueFd descriptor, const SegmentLabel& label, size_t bytes,
-                         const std::string& what) {
-    absl::StatusOr<Segment> attached = Segment::Attach(std::move(descriptor), label, bytes, what);
-    if (attached.ok()) attached->CloseDescriptor();
-    return attached;
-  };
-  return Map(layout, of, rank, std::move(descriptors), before, attach);
+    absl::optional<Rank> parameters_rank, const ReplicaSegments* before, const Place& place) {
+  return Map(layout, parameters_rank.value_or(rank), rank, std::move(descriptors), before, place,
+             false);
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Adopt(
-    const MemoryLayout& layout, Rank rank, Descriptors descriptors, MemoryBudget& budget,
+    const MemoryLayout& layout, Rank rank, Descriptors descriptors, const Place& place,
     const ReplicaSegments* before) {
-  const auto adopt = [&budget](UniqueFd descriptor, const SegmentLabel& label, size_t bytes,
-                               const std::string& what) {
-    return Segment::Adopt(std::move(descriptor), label, bytes, what, budget);
-  };
-  return Map(layout, rank, rank, std::move(descriptors), before, adopt);
+  return Map(layout, rank, rank, std::move(descriptors), before, place, true);
 }
 
 absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Map(
     const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank, Descriptors descriptors,
-    const ReplicaSegments* before, const MapSegment& map) {
+    const ReplicaSegments* before, const Place& place, bool keep) {
   Pieces pieces;
   if (before != nullptr) pieces = before->pieces_;
   const size_t there = pieces.size();
@@ -137,22 +131,24 @@ absl::StatusOr<std::shared_ptr<const ReplicaSegments>> ReplicaSegments::Map(
     auto piece = std::make_shared<Piece>();
     if (has_parameters) {
       absl::StatusOr<Segment> parameters =
-          map(std::move(descriptors.parameters[i - there]),
-              LabelOf(SegmentKind::kParameters, parameters_rank, digest), bytes.parameters,
-              ParametersOf(parameters_rank));
+          place->Open(std::move(descriptors.parameters[i - there]),
+                      LabelOf(SegmentKind::kParameters, parameters_rank, digest), bytes.parameters,
+                      ParametersOf(parameters_rank));
       if (!parameters.ok()) return parameters.status();
+      if (!keep) parameters->CloseDescriptor();
       piece->parameters = *std::move(parameters);
     }
     absl::StatusOr<Segment> gradients =
-        map(std::move(descriptors.gradients[i - there]),
-            LabelOf(SegmentKind::kGradients, gradients_rank, digest), bytes.gradients,
-            GradientsOf(gradients_rank));
+        place->Open(std::move(descriptors.gradients[i - there]),
+                    LabelOf(SegmentKind::kGradients, gradients_rank, digest), bytes.gradients,
+                    GradientsOf(gradients_rank));
     if (!gradients.ok()) return gradients.status();
+    if (!keep) gradients->CloseDescriptor();
     piece->gradients = *std::move(gradients);
     pieces.push_back(std::move(piece));
   }
   return std::shared_ptr<const ReplicaSegments>(new ReplicaSegments(
-      layout, std::move(pieces), has_parameters, parameters_rank, gradients_rank));
+      layout, place, std::move(pieces), has_parameters, parameters_rank, gradients_rank));
 }
 
 std::vector<int> ReplicaSegments::parameters_fds() const {
@@ -176,8 +172,8 @@ bool ReplicaSegments::TakeOwn(Descriptors* descriptors) const {
   bool own = has_parameters_ == !parameters.empty() && gradients.size() >= count &&
              (!has_parameters_ || parameters.size() == gradients.size());
   for (size_t i = 0; own && i < count; ++i) {
-    own = pieces_[i]->gradients.IsOf(gradients[i].get()) &&
-          (!has_parameters_ || pieces_[i]->parameters->IsOf(parameters[i].get()));
+    own = place_->IsOf(pieces_[i]->gradients, gradients[i].get()) &&
+          (!has_parameters_ || place_->IsOf(*pieces_[i]->parameters, parameters[i].get()));
   }
   if (!own) return false;
   const auto end = static_cast<std::ptrdiff_t>(count);
@@ -192,16 +188,16 @@ bool ReplicaSegments::AreOf(const Descriptors& descriptors, int admission) const
   bool same = has_parameters_ && count > 0 && descriptors.parameters.size() == count &&
               first + count <= pieces_.size();
   for (size_t i = 0; same && i < count; ++i) {
-    same = pieces_[first + i]->parameters->IsOf(descriptors.parameters[i].get()) &&
-           pieces_[first + i]->gradients.IsOf(descriptors.gradients[i].get());
+    same = place_->IsOf(*pieces_[first + i]->parameters, descriptors.parameters[i].get()) &&
+           place_->IsOf(pieces_[first + i]->gradients, descriptors.gradients[i].get());
   }
   return same;
 }
 
 // Of shared parameters, all ranks keep to the place of the one whose they are.
-ReplicaSegments::ReplicaSegments(const MemoryLayout& layout, Pieces pieces, bool has_parameters,
-                                 Rank parameters_rank, Rank gradients_rank)
-    : pieces_(std::move(pieces)), has_parameters_(has_parameters) {
+ReplicaSegments::ReplicaSegments(const MemoryLayout& layout, Place place, Pieces pieces,
+                                 bool has_parameters, Rank parameters_rank, Rank gradients_rank)
+    : place_(std::move(place)), pieces_(std::move(pieces)), has_parameters_(has_parameters) {
   const auto at = [](const Segment& segment, size_t offset, DType dtype) {
     return Buffer(static_cast<char*>(segment.data()) + offset, dtype);
   };

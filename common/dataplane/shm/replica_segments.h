@@ -1,9 +1,9 @@
-// One rank's parameters and gradients in memory that other processes of the host can map.
+// One rank's parameters and gradients in memory that other processes of the host can map, of the
+// host or of a device.
 #ifndef OPTSHARD_COMMON_DATAPLANE_SHM_REPLICA_SEGMENTS_H_
 #define OPTSHARD_COMMON_DATAPLANE_SHM_REPLICA_SEGMENTS_H_
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,8 +12,8 @@
 #include "absl/types/optional.h"
 #include "common/dataplane/peer_replicas.h"
 #include "common/ids.h"
-#include "common/link/memory_budget.h"
 #include "common/link/segment.h"
+#include "common/link/segment_place.h"
 #include "common/link/unique_fd.h"
 #include "common/memory_layout.h"
 
@@ -34,30 +34,33 @@ class ReplicaSegments {
     std::vector<UniqueFd> gradients;
   };
 
-  // Zeros. RESOURCE_EXHAUSTED as Segment::Create.
+  using Place = std::shared_ptr<const SegmentPlace>;
+  static const Place& OnHost();  // without a limit
+
+  // Zeros. RESOURCE_EXHAUSTED as SegmentPlace::Create.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Create(
-      const MemoryLayout& layout, Rank rank, Parts parts,
-      MemoryBudget& budget = MemoryBudget::Unlimited());
+      const MemoryLayout& layout, Rank rank, Parts parts, const Place& place = OnHost());
 
   // The segments of `before`, which keep their addresses, and zeros for the later admissions of
-  // `layout`. Errors as Create.
-  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Grow(
-      const ReplicaSegments& before, const MemoryLayout& layout, Rank rank,
-      MemoryBudget& budget = MemoryBudget::Unlimited());
+  // `layout`, in the same place. Errors as Create.
+  static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Grow(const ReplicaSegments& before,
+                                                                     const MemoryLayout& layout,
+                                                                     Rank rank);
 
   // Maps those of another process; the parameters may be none, or those of another rank that shares
   // them. The descriptors are closed: forked children hold nothing. `before`, if any, has the
-  // segments of earlier admissions already, which keep their addresses. INVALID_ARGUMENT as
-  // Segment::Attach, or where there is not one descriptor for each other admission.
+  // segments of earlier admissions already, which keep their addresses, and is in the same place.
+  // INVALID_ARGUMENT as SegmentPlace::Open, or where there is not one descriptor for each other
+  // admission.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Attach(
       const MemoryLayout& layout, Rank rank, Descriptors descriptors,
-      absl::optional<Rank> parameters_rank = absl::nullopt,
-      const ReplicaSegments* before = nullptr);
+      absl::optional<Rank> parameters_rank = absl::nullopt, const ReplicaSegments* before = nullptr,
+      const Place& place = OnHost());
 
   // Maps those that an earlier process of this one's kind has created, and keeps the descriptors.
   // Errors as Attach.
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Adopt(
-      const MemoryLayout& layout, Rank rank, Descriptors descriptors, MemoryBudget& budget,
+      const MemoryLayout& layout, Rank rank, Descriptors descriptors, const Place& place,
       const ReplicaSegments* before = nullptr);
 
   // Of all segments together.
@@ -91,16 +94,15 @@ class ReplicaSegments {
     Segment gradients;
   };
   using Pieces = std::vector<std::shared_ptr<const Piece>>;
-  using MapSegment = std::function<absl::StatusOr<Segment>(
-      UniqueFd descriptor, const SegmentLabel& label, size_t bytes, const std::string& what)>;
 
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Map(
       const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank,
-      Descriptors descriptors, const ReplicaSegments* before, const MapSegment& map);
+      Descriptors descriptors, const ReplicaSegments* before, const Place& place, bool keep);
 
-  ReplicaSegments(const MemoryLayout& layout, Pieces pieces, bool has_parameters,
+  ReplicaSegments(const MemoryLayout& layout, Place place, Pieces pieces, bool has_parameters,
                   Rank parameters_rank, Rank gradients_rank);
 
+  Place place_;
   Pieces pieces_;  // by admission
   bool has_parameters_;
   std::vector<ReplicaRegion> regions_;

@@ -10,12 +10,12 @@
 #include "common/errors.h"
 #include "common/gradient_mode.h"
 #include "server/shard/engine/message_buffers.h"
+#include "server/shard/engine/workspaces.h"
 #include "server/update/offload_executor.h"
 
 namespace optshard {
 namespace {
 
-constexpr int64_t kMostWholeBytes = int64_t{256} << 20;
 // What a device may take for an update that has begun, however late the votes were.
 constexpr absl::Duration kUpdatePatience = absl::Seconds(10);
 
@@ -36,25 +36,6 @@ absl::Status CheckRules(const StepContext& context, const Executor& executor) {
     if (!runs.ok()) return errors::WithContext(runs, absl::StrCat("param group ", g));
   }
   return absl::OkStatus();
-}
-
-// What passes to the host at once of parameters that must as a whole: so much that every thread has
-// one, as long as it is not more than kMostWholeBytes.
-int64_t WholeBytes(const StepContext& context) {
-  int64_t largest = 0;
-  int64_t all = 0;
-  for (const ShardStore::OwnBucket& own : context.store->own_buckets()) {
-    if ((*context.groups)[own.bucket->group].rule->spec().element_wise) continue;
-    const DType gradient =
-        own.reduced_gradient ? own.reduced_gradient.dtype() : own.bucket->gradient_dtype;
-    const auto widest = static_cast<int64_t>(std::max(SizeOf(own.bucket->dtype), SizeOf(gradient)));
-    for (const BucketSpan& span : own.bucket->spans) {
-      const int64_t elements = context.space().parameter(span.parameter).elements();
-      largest = std::max(largest, elements * widest);
-      all += span.elements * widest;
-    }
-  }
-  return std::max(largest, std::min({all, context.threads * largest, kMostWholeBytes}));
 }
 
 }  // namespace
@@ -101,7 +82,8 @@ absl::Status DeviceExchange::MakeUpdater() {
     options.device = context_.device;
     options.on_host = *std::move(on_host);
     options.clock = context_.clock;
-    options.whole_bytes = WholeBytes(context_);
+    options.whole_bytes = WholeBytesFor(context_.buckets(), context_.rank, context_.space(),
+                                        *context_.groups, context_.threads);
     return OffloadExecutor::Create(std::move(options));
   };
   absl::StatusOr<std::shared_ptr<void>> stream = context.device->NewStream();

@@ -25,6 +25,12 @@ struct Workspaces {
 Workspaces WorkspacesFor(const std::vector<Bucket>& buckets, Rank rank, const ParameterSpace& space,
                          absl::Span<const GroupUpdate> groups, int threads);
 
+// Where parameters lie on a device and their updates are made on the host: what passes to the host
+// at once of parameters that must as a whole (OffloadExecutor::Options::whole_bytes). So much that
+// every thread has one, as long as it is not more than 256 MiB; 0: there are none. Thread-safe.
+int64_t WholeBytesFor(const std::vector<Bucket>& buckets, Rank rank, const ParameterSpace& space,
+                      absl::Span<const GroupUpdate> groups, int threads);
+
 }  // namespace optshard
 
 #endif  // OPTSHARD_SERVER_SHARD_ENGINE_WORKSPACES_H_

@@ -72,10 +72,16 @@ bool ParameterCopies::CopyNow(const ParameterMemory& memory) {
   return memory.writes == nullptr || memory.writes->count() == writes;
 }
 
-absl::Status ParameterCopies::BeginDeviceCopy(const ParameterMemory& memory, DeviceAccess& device,
-                                              uint64_t version) {
+absl::Status ParameterCopies::BeginDeviceCopy(const std::shared_ptr<const ParameterMemory>& given,
+                                              DeviceAccess& device, uint64_t version) {
+  const ParameterMemory& memory = *given;
   if (!AreIn(memory)) return absl::AbortedError("the trainer gives other parameters");
   const uint64_t writes = memory.writes == nullptr ? 0 : memory.writes->count();
+  // One that is expected to write does so between its calls, which end behind the copy.
+  const bool in_another_process = memory.writes != nullptr && memory.writes->calls() > 0;
+  may_be_written_ = in_another_process && !memory.writes->are_expected();
+  memory_ = given;
+  writes_ = writes;
   std::vector<DeviceAccess::Range> ranges;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const ShardSnapshot::Part& part = parts_[i];
@@ -100,9 +106,9 @@ bool ParameterCopies::BeginCopying(const std::shared_ptr<const ParameterMemory>&
   writes_ = memory->writes->count();
   store.snapshots().Open(later_);
   // A trainer that leaves makes writes expected first, and then has what is open copied.
-  if (!memory->writes->are_expected()) return true;
-  StopCopying(store);
-  return false;
+  may_be_written_ = !memory->writes->are_expected();
+  if (!may_be_written_) StopCopying(store);
+  return may_be_written_;
 }
 
 std::shared_ptr<StateSnapshot> ParameterCopies::SnapshotOf(const ParameterMemory& memory,
@@ -131,7 +137,9 @@ std::shared_ptr<StateSnapshot> ParameterCopies::SnapshotOf(const ParameterMemory
 }
 
 absl::Status ParameterCopies::Keep() {
-  if (!later_->CopyAll()) {
+  // Of a copy that is lost, whoever reads it is told.
+  if (!may_be_written_ || !AreThere()) return absl::OkStatus();
+  if (later_ != nullptr && !later_->CopyAll()) {
     return absl::AbortedError(absl::StrFormat(
         "rank %d has got param groups, or has left, while a snapshot copied its parameters",
         rank_));

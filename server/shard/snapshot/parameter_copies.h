@@ -47,17 +47,18 @@ class ParameterCopies {
   bool CopyNow(const ParameterMemory& memory);
 
   // Where `memory` is on a device, which copies what is there behind the updates of the version,
-  // before the trainer writes to it again. ABORTED where CopyNow is false, and as
+  // before the trainer writes to it again; Keep says whether a trainer has that is in another
+  // process, whose stream that is not. ABORTED where CopyNow is false, and as
   // DeviceAccess::BeginCopy.
-  absl::Status BeginDeviceCopy(const ParameterMemory& memory, DeviceAccess& device,
-                               uint64_t version);
+  absl::Status BeginDeviceCopy(const std::shared_ptr<const ParameterMemory>& memory,
+                               DeviceAccess& device, uint64_t version);
   // Waits for a device that copies them. False where it cannot.
   bool AreThere() const { return device_copy_ == nullptr || device_copy_->IsThere(); }
 
   // What `memory`, whose writes are known, has now is copied later: before the store's steps write
   // it, and by Keep. False where it is not of the shape's parameters, or writes are expected.
   bool BeginCopying(const std::shared_ptr<const ParameterMemory>& memory, const ShardStore& store);
-  // After BeginCopying, as ShardSnapshot::KeepParameters and SettleParameters.
+  // As ShardSnapshot::KeepParameters and SettleParameters, however they are copied.
   absl::Status Keep();
   void Settle();
   // Ends BeginCopying.
@@ -76,9 +77,10 @@ class ParameterCopies {
   int64_t bytes_ = 0;
   SnapshotMemory::Piece copies_;
   std::shared_ptr<const DeviceCopy> device_copy_;
-  // Where they are copied later.
+  // Where they are copied later, or by a device.
   std::shared_ptr<const ParameterMemory> memory_;
-  std::shared_ptr<StateSnapshot> later_;  // of memory_
+  bool may_be_written_ = false;           // by the trainer, before they are copied
+  std::shared_ptr<StateSnapshot> later_;  // of memory_; null: a device copies
   uint64_t writes_ = 0;                   // how many there were when it was opened
   // How many calls of the trainer's there were before there were as many still, all of it copied.
   absl::optional<uint64_t> kept_after_;

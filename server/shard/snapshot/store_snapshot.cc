@@ -105,10 +105,10 @@ class StoreSnapshot final : public ShardSnapshot {
   ~StoreSnapshot() override { CloseIt(); }
   void Close() override { CloseIt(); }
   absl::Status KeepParameters() override {
-    return parameters_later_ ? parameters_->Keep() : absl::OkStatus();
+    return parameters_ != nullptr ? parameters_->Keep() : absl::OkStatus();
   }
   void SettleParameters() override {
-    if (parameters_later_) parameters_->Settle();
+    if (parameters_ != nullptr) parameters_->Settle();
   }
   void CopyAhead() override { snapshot_->CopyAhead(); }
   std::shared_ptr<const RightOfWay> steps() const override { return snapshot_->steps(); }
@@ -228,8 +228,7 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
     const bool is_same = counts.has_value() && counts->step == finished;
     const auto copy = [&] {
       if (device == nullptr) return parameters_->CopyNow(*memory) ? absl::OkStatus() : Busy();
-      return version.has_value() ? parameters_->BeginDeviceCopy(*memory, *device, *version)
-                                 : Busy();
+      return version.has_value() ? parameters_->BeginDeviceCopy(memory, *device, *version) : Busy();
     };
     absl::Status opened = is_same ? absl::OkStatus() : Busy();
     if (opened.ok() && memory != nullptr && !later) opened = copy();
@@ -258,7 +257,7 @@ class PreparedStoreSnapshot final : public PreparedSnapshot {
     if (parameters_ != nullptr) {
       const std::shared_ptr<const ParameterMemory> memory = options_.parameters->Get();
       if (memory == nullptr) return Busy();
-      absl::Status begun = parameters_->BeginDeviceCopy(*memory, device, moment->version);
+      absl::Status begun = parameters_->BeginDeviceCopy(memory, device, moment->version);
       if (!begun.ok()) return begun;
     }
     absl::Status opened = snapshots.OpenOnDevice(snapshot_, device, moment->version);

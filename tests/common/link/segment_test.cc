@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/link/protocol_version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/in_child.h"

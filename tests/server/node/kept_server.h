@@ -24,10 +24,13 @@ namespace optshard::testing {
 class KeptServer {
  public:
   // `prepare` sees what each server is given, before it begins; the first one's life is 1.
+  // `configure` changes its options, in its process.
   explicit KeptServer(
       std::function<void(int life, std::vector<KeptUnit>* units)> prepare = [](int, auto*) {},
-      int world_size = 1)
+      int world_size = 1,
+      std::function<void(NodeOwners::Options* options)> configure = [](auto*) {})
       : world_size_(world_size),
+        configure_(std::move(configure)),
         keeper_([this, prepare](KeeperLink& link) { return Serve(link, prepare); }) {}
   ~KeptServer() {
     board_->stage = kEnd;
@@ -62,6 +65,7 @@ class KeptServer {
     options.address = address_;
     options.owners.coordinator = &coordinator;
     options.owners.keeper = &link;
+    configure_(&options.owners);
     const NodeRig rig(std::move(options), std::move(units));
     if (!Board::Await(board_->stage, 2 * link.life() - 1)) return 1;
     if (board_->stage != kEnd) raise(SIGKILL);
@@ -69,6 +73,7 @@ class KeptServer {
   }
 
   const int world_size_;
+  const std::function<void(NodeOwners::Options* options)> configure_;
   const LocalAddress address_ = NewNodeAddress();
   const std::shared_ptr<Board> board_ = Board::Make();
   KeeperProcess keeper_;

@@ -18,6 +18,7 @@
 #include "server/node/descriptor_keeper.h"
 #include "server/node/memory_need.h"
 #include "server/node/rank_memory.h"
+#include "tests/server/node/host_memory.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/forwarding_coordinator.h"
 #include "tests/testing/local_coordinator.h"
@@ -231,13 +232,15 @@ TEST_F(NodeGrowth, SomeRanksHaveTheValuesAndOthersNot_AllGetThemBeforeTheNextSte
     servers[lost]->Die();
     {
       MemoryBudget budget;
-      RankMemory::Adopt(std::move(UnitsOf(lost)[0].descriptors), budget).value()->SetLastUnsynced();
+      testing::AdoptOnHost(std::move(UnitsOf(lost)[0].descriptors), budget)
+          .value()
+          ->SetLastUnsynced();
     }
     servers[lost] = StartServer({lost}, {}, UnitsOf(lost));
     // Before any value travels, the rank that has them counts as if it had none.
     EXPECT_TRUE(testing::Await([&] {
       MemoryBudget budget;
-      return !RankMemory::Adopt(std::move(UnitsOf(1 - lost)[0].descriptors), budget)
+      return !testing::AdoptOnHost(std::move(UnitsOf(1 - lost)[0].descriptors), budget)
                   .value()
                   ->all_synced();
     }));

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/rank_memory.h"
+#include "tests/server/node/host_memory.h"
 #include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/testing/local_coordinator.h"
@@ -81,7 +82,7 @@ class NodeTakeover : public ::testing::Test {
   // What is kept of the rank, as its next server will find it.
   std::shared_ptr<RankMemory> Kept(Rank rank) {
     for (KeptUnit& unit : keeper_.Units()) {
-      std::shared_ptr<RankMemory> memory = *RankMemory::Adopt(std::move(unit.descriptors), budget_);
+      std::shared_ptr<RankMemory> memory = *AdoptOnHost(std::move(unit.descriptors), budget_);
       if (memory->first_request().rank == rank) return memory;
     }
     ADD_FAILURE() << "nothing is kept of rank " << rank;

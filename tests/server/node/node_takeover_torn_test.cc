@@ -14,6 +14,7 @@
 #include "server/node/rank_memory.h"
 #include "server/shard/state/shard_ledger.h"
 #include "server/shard/state/state_access.h"
+#include "tests/server/node/host_memory.h"
 #include "tests/server/node/kept_server.h"
 #include "tests/server/node/node_rig.h"
 #include "tests/server/node/node_takeover_fixture.h"
@@ -32,7 +33,7 @@ TEST(NodeTakeoverOfALivingTrainer, KeepsTheStateThatWasSet_UnlessAStepIsTorn) {
     for (const UniqueFd& fd : units->at(0).descriptors) {
       same.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     }
-    const std::shared_ptr<RankMemory> memory = RankMemory::Adopt(std::move(same), budget).value();
+    const std::shared_ptr<RankMemory> memory = AdoptOnHost(std::move(same), budget).value();
     ShardLedger(memory->Shard().at(0).ledger, 0, 0, 0).SetProgress({1, StepOutcome::kTorn});
   });
   const std::unique_ptr<NodeTrainer> trainer =

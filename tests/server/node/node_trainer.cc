@@ -74,6 +74,14 @@ OptimizerSpec SpecOfNodes(int world_size, int added) {
   return spec;
 }
 
+void MoveTo(const std::string& kind, OptimizerSpec* spec) {
+  std::vector<GroupSpec> groups = spec->space.groups();
+  for (GroupSpec& group : groups) {
+    for (ParameterSpec& parameter : group.parameters) parameter.device = kind;
+  }
+  spec->space = ParameterSpace(std::move(groups));
+}
+
 Values FirstParameter(Rank rank, int parameter) {
   return OrderSensitiveValues(WholeSpace().parameter(parameter), 17 * rank + parameter);
 }
@@ -138,6 +146,7 @@ OptimizerSpec NodeTrainer::GrownSpec() const {
   OptimizerSpec grown = SpecOfNodes(options_.spec.world_size, added() + 1);
   grown.share_parameters = options_.spec.share_parameters;
   grown.policy = options_.spec.policy;
+  if (options_.device != nullptr) MoveTo(options_.device->kind(), &grown);
   return grown;
 }
 

@@ -23,6 +23,8 @@ namespace optshard::testing {
 StateOptions StateOfNodes();
 // What is optimized once a group was added in so many calls.
 OptimizerSpec SpecOfNodes(int world_size, int added = 0);
+// The same parameters, on a device of this kind.
+void MoveTo(const std::string& kind, OptimizerSpec* spec);
 Values FirstParameter(Rank rank, int parameter);
 Values GradientOf(Rank rank, StepNumber step, int parameter);
 // Every third or so is missing.

@@ -4,12 +4,16 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "common/link/device_segments.h"
 #include "gtest/gtest.h"
 #include "server/shard/state/shard_ledger.h"
+#include "tests/server/node/host_memory.h"
 #include "tests/server/shard/engine/engine_rig.h"
+#include "tests/testing/fake_device.h"
 
 namespace optshard {
 namespace {
@@ -29,7 +33,8 @@ std::shared_ptr<RankMemory> Create(bool has_parameters, MemoryBudget& budget) {
   const AttachRequest request = Request();
   const MemoryLayout layout(request.spec.space);
   const MemoryNeed need = *MemoryNeedOf(request, layout, has_parameters, 1);
-  absl::StatusOr<std::shared_ptr<RankMemory>> memory = RankMemory::Create(request, need, budget);
+  absl::StatusOr<std::shared_ptr<RankMemory>> memory =
+      RankMemory::Create(request, need, testing::OnHost(budget));
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *std::move(memory);
 }
@@ -47,10 +52,10 @@ AttachRequest GrownRequest() {
   return request;
 }
 
-void Prepare(RankMemory& memory, bool has_parameters, MemoryBudget& budget) {
+void Prepare(RankMemory& memory, bool has_parameters) {
   const AttachRequest grown = GrownRequest();
   const MemoryNeed need = *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), has_parameters, 1);
-  const absl::Status prepared = memory.Prepare(grown, need, budget);
+  const absl::Status prepared = memory.Prepare(grown, need);
   ASSERT_TRUE(prepared.ok()) << prepared;
 }
 
@@ -84,7 +89,7 @@ TEST(RankMemory_Adopted_IsTheSameMemory, WithAllThatItHolds) {
     EXPECT_EQ(budget.reserved_bytes(), 0);
 
     const absl::StatusOr<std::shared_ptr<RankMemory>> adopted =
-        RankMemory::Adopt(std::move(kept), budget);
+        testing::AdoptOnHost(std::move(kept), budget);
     ASSERT_TRUE(adopted.ok()) << adopted.status();
     EXPECT_GT(budget.reserved_bytes(), 0);
     EXPECT_EQ((*adopted)->first_request().rank, 1);
@@ -105,10 +110,10 @@ TEST(RankMemory_OfWrongDescriptors_IsRefused, ByWhichever) {
   for (size_t a = 0; a < memory->descriptors().size(); ++a) {
     std::vector<UniqueFd> swapped = Duplicates(*memory);
     std::swap(swapped[a], swapped[(a + 1) % swapped.size()]);
-    const absl::Status refused = RankMemory::Adopt(std::move(swapped), budget).status();
+    const absl::Status refused = testing::AdoptOnHost(std::move(swapped), budget).status();
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << a << ": " << refused;
   }
-  EXPECT_TRUE(absl::IsInvalidArgument(RankMemory::Adopt({}, budget).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(testing::AdoptOnHost({}, budget).status()));
   EXPECT_EQ(budget.reserved_bytes(), reserved);
 }
 
@@ -119,11 +124,11 @@ TEST(RankMemory_Prepared_IsKept_AndCountsOnlyOnceItIsTaken, AndThenGoesOnFromThe
     memory->SetAllSynced();
     Begin(memory->Shard().back());
     void* const slots = memory->Shard().at(0).slots;
-    Prepare(*memory, has_parameters, budget);
+    Prepare(*memory, has_parameters);
     EXPECT_EQ(memory->Shard().at(0).slots, slots);
     const size_t segments = has_parameters ? 11 : 9;
     EXPECT_EQ(memory->descriptors().size(), segments);
-    memory = *RankMemory::Adopt(Duplicates(*memory), budget);
+    memory = *testing::AdoptOnHost(Duplicates(*memory), budget);
     EXPECT_EQ(memory->admissions(), 1);
     ASSERT_NE(memory->prepared_spec(), nullptr);
     EXPECT_EQ(memory->prepared_spec()->Digest(), GrownRequest().spec.Digest());
@@ -132,7 +137,7 @@ TEST(RankMemory_Prepared_IsKept_AndCountsOnlyOnceItIsTaken, AndThenGoesOnFromThe
     EXPECT_TRUE(memory->all_synced());
 
     memory->TakePrepared();
-    memory = *RankMemory::Adopt(Duplicates(*memory), budget);
+    memory = *testing::AdoptOnHost(Duplicates(*memory), budget);
     EXPECT_EQ(memory->admissions(), 2);
     EXPECT_EQ(memory->prepared_spec(), nullptr);
     EXPECT_FALSE(memory->PreparedShard().has_value());
@@ -156,7 +161,7 @@ TEST(RankMemory_PreparedAndDropped_IsAsBefore, AndTakesNoMemory) {
   Begin(memory->Shard().back());
   const int64_t reserved = budget.reserved_bytes();
   const std::vector<int> before = memory->descriptors();
-  Prepare(*memory, true, budget);
+  Prepare(*memory, true);
   EXPECT_GT(budget.reserved_bytes(), reserved);
   memory->DropPrepared();
   EXPECT_EQ(budget.reserved_bytes(), reserved);
@@ -174,14 +179,14 @@ TEST(RankMemory_Hyperparameters_AreThoseOfTheLastStep, AcrossAdmissionsAndServer
   EXPECT_EQ(memory->HyperparametersAfter(10), "");
   memory->OfferHyperparameters(2, "two");
   memory->OfferHyperparameters(4, "given up before groups came");
-  Prepare(*memory, true, budget);
+  Prepare(*memory, true);
   EXPECT_EQ(memory->HyperparametersAfter(3), "two");
   memory->TakePrepared();
   EXPECT_EQ(memory->HyperparametersAfter(3), "two");
   memory->OfferHyperparameters(4, "four");
   EXPECT_EQ(memory->HyperparametersAfter(3), "two");
   EXPECT_EQ(memory->HyperparametersAfter(4), "four");
-  const auto next = RankMemory::Adopt(Duplicates(*memory), budget);
+  const auto next = testing::AdoptOnHost(Duplicates(*memory), budget);
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ((*next)->HyperparametersAfter(3), "two");
   EXPECT_EQ((*next)->HyperparametersAfter(9), "four");
@@ -191,35 +196,88 @@ TEST(RankMemory_Hyperparameters_AreThoseOfTheLastStep, AcrossAdmissionsAndServer
 }
 
 TEST(RankMemory_ThatCannotGrow_IsAsBefore, WithinItsBudget) {
-  MemoryBudget budget;
+  const int64_t most = [] {
+    MemoryBudget unlimited;
+    const std::shared_ptr<RankMemory> memory = Create(true, unlimited);
+    return unlimited.reserved_bytes();
+  }();
+  MemoryBudget budget(most + 4096);
   const std::shared_ptr<RankMemory> memory = Create(true, budget);
-  MemoryBudget none(4096);
   const AttachRequest grown = GrownRequest();
   const MemoryNeed need = *MemoryNeedOf(grown, MemoryLayout(grown.spec.space), true, 1);
-  const absl::Status refused = memory->Prepare(grown, need, none);
+  const absl::Status refused = memory->Prepare(grown, need);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(memory->descriptors().size(), 6u);
-  EXPECT_EQ(none.reserved_bytes(), 0);
+  EXPECT_EQ(budget.reserved_bytes(), most);
 }
 
 TEST(RankMemory_GrownOfWrongDescriptors_IsRefused, ByWhichever) {
   MemoryBudget budget;
   const std::shared_ptr<RankMemory> memory = Create(true, budget);
   Begin(memory->Shard().back());
-  Prepare(*memory, true, budget);
+  Prepare(*memory, true);
   const int64_t reserved = budget.reserved_bytes();
   for (size_t a = 0; a < memory->descriptors().size(); ++a) {
     std::vector<UniqueFd> swapped = Duplicates(*memory);
     std::swap(swapped[a], swapped[(a + 1) % swapped.size()]);
-    const absl::Status refused = RankMemory::Adopt(std::move(swapped), budget).status();
+    const absl::Status refused = testing::AdoptOnHost(std::move(swapped), budget).status();
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << a << ": " << refused;
     std::vector<UniqueFd> fewer = Duplicates(*memory);
     fewer.resize(a);
     // The whole first admission is a rank's memory, too; so is it without parameters.
-    const absl::Status cut = RankMemory::Adopt(std::move(fewer), budget).status();
+    const absl::Status cut = testing::AdoptOnHost(std::move(fewer), budget).status();
     EXPECT_EQ(cut.ok(), a == 5 || a == 6) << a << ": " << cut;
   }
   EXPECT_EQ(budget.reserved_bytes(), reserved);
+}
+
+// Records and ledgers are the host's all the same.
+TEST(RankMemory_OnADevice_IsTheSameMemory, ForTheNextServer) {
+  for (const bool state_on_host : {false, true}) {
+    MemoryBudget budget;
+    const testing::FakeDevices devices;
+    AttachRequest request = Request();
+    request.device = "GPU-0";
+    request.state_on_host = state_on_host;
+    const auto places_of = [&](const AttachRequest& of) -> absl::StatusOr<RankPlaces> {
+      EXPECT_EQ(of.device, "GPU-0");
+      EXPECT_EQ(of.state_on_host, state_on_host);
+      RankPlaces places = testing::OnHost(budget);
+      testing::FakeDevices here = devices;
+      places.replica = std::make_shared<DeviceSegments>(here.Add("fake:0", of.device));
+      if (!state_on_host) places.slots = places.replica;
+      return places;
+    };
+    const MemoryNeed need = *MemoryNeedOf(request, MemoryLayout(request.spec.space), true, 2);
+    std::shared_ptr<RankMemory> memory = *RankMemory::Create(request, need, *places_of(request));
+    // Whole pages, and one for each label.
+    EXPECT_GE(budget.reserved_bytes(), need.total() - need.own_bytes() - need.doorbell_bytes);
+    EXPECT_LT(budget.reserved_bytes(), need.total() + 6 * 8192);
+    const ShardMemory shard = memory->Shard().at(0);
+    EXPECT_EQ(*static_cast<const char*>(shard.slots), 0);
+    std::memset(shard.slots, 1, shard.bytes.slots);
+    const Segment& gradients = memory->replica(1)->gradients();
+    std::memset(gradients.data(), 2, gradients.bytes());
+    Begin(shard);
+
+    for (size_t a = 1; a + 1 < memory->descriptors().size(); ++a) {
+      std::vector<UniqueFd> swapped = Duplicates(*memory);
+      std::swap(swapped[a], swapped[a + 1]);
+      const HostSegments records(budget);
+      const absl::Status refused =
+          RankMemory::Adopt(std::move(swapped), records, places_of).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << a << ": " << refused;
+    }
+    std::vector<UniqueFd> kept = Duplicates(*memory);
+    memory = nullptr;
+    const HostSegments records(budget);
+    memory = *RankMemory::Adopt(std::move(kept), records, places_of);
+    EXPECT_EQ(memory->first_request().device, "GPU-0");
+    const ShardMemory next = memory->Shard().at(0);
+    EXPECT_EQ(std::string(static_cast<const char*>(next.slots), next.bytes.slots),
+              std::string(next.bytes.slots, 1));
+    EXPECT_EQ(*static_cast<const char*>(memory->replica(1)->gradients().data()), 2);
+  }
 }
 
 }  // namespace

@@ -393,9 +393,9 @@ TEST_F(StoreSnapshotTest, ParametersThatADeviceStillCopies_KeepTheirMemory) {
       *SnapshotMemory::Create({bytes, false, 0, &MemoryBudget::Unlimited(), device});
   const std::vector<float> a(5000, 1);
   const std::vector<float> b(10, 1);
-  ParameterMemory memory;
-  memory.values = {a.data(), b.data()};
-  memory.stream = stream.get();
+  const auto memory = std::make_shared<ParameterMemory>();
+  memory->values = {a.data(), b.data()};
+  memory->stream = stream.get();
   int looks = 0;
   devices.Enqueue(stream.get(), [&] { return ++looks > 20; });  // backward takes its time
   auto copies = *ParameterCopies::Allocate(options_.shape, 0, *pinned);
@@ -406,6 +406,42 @@ TEST_F(StoreSnapshotTest, ParametersThatADeviceStillCopies_KeepTheirMemory) {
   std::fill_n(others.get(), bytes, 7);
   for (int i = 0; i < 30; ++i) devices.RunWhatCanRun();
   EXPECT_EQ(std::count(others.get(), others.get() + bytes, 7), bytes);
+}
+
+// Their trainer has another process: its work does not wait for the copy, and it is asked.
+TEST_F(StoreSnapshotTest, ParametersThatADeviceCopies_AreRefusedWhereTheirTrainerMayHaveWritten) {
+  testing::FakeDevices devices;
+  const std::shared_ptr<DeviceApi> device = devices.Add("cuda:0", "GPU-0");
+  const std::shared_ptr<void> stream = *device->NewStream();
+  const auto access = *DeviceAccess::Create(device);
+  const int64_t bytes = ParameterCopies::BytesFor(options_.shape, 0);
+  const auto pinned =
+      *SnapshotMemory::Create({bytes, false, 0, &MemoryBudget::Unlimited(), device});
+  const std::vector<float> a(5000, 1);
+  const std::vector<float> b(10, 1);
+  const auto writes = std::make_shared<FakeWrites>();
+  writes->calls_ = 1;
+  const auto memory = std::make_shared<ParameterMemory>();
+  memory->values = {a.data(), b.data()};
+  memory->stream = stream.get();
+  memory->writes = writes;
+  const auto kept = [&](const std::function<void()>& meanwhile) {
+    auto copies = *ParameterCopies::Allocate(options_.shape, 0, *pinned);
+    EXPECT_EQ(copies->BeginDeviceCopy(memory, *access, *access->version()), absl::OkStatus());
+    meanwhile();
+    return copies->Keep();
+  };
+  EXPECT_EQ(kept([] {}), absl::OkStatus());
+  EXPECT_TRUE(absl::IsFailedPrecondition(kept([&] { ++writes->count_; })));
+  EXPECT_TRUE(absl::IsUnavailable(kept([&] { writes->says_ = false; })));
+  writes->says_ = true;
+  // Who goes on writing does so behind the copy, between its calls.
+  writes->expected_ = true;
+  EXPECT_EQ(kept([&] { ++writes->count_; }), absl::OkStatus());
+  // One of this process puts its work on that stream.
+  writes->expected_ = false;
+  writes->calls_ = 0;
+  EXPECT_EQ(kept([&] { ++writes->count_; }), absl::OkStatus());
 }
 
 class CodedStoreSnapshotTest : public StoreSnapshotTest {
